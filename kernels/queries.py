@@ -9,9 +9,9 @@ import torch
 from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.lengths import running_sum
 from attnfuzz.kernels.slot_tokens import stream_of
-from attnfuzz.reference.case import Case, Launch, QueryView, Step, ValueFamily
+from attnfuzz.reference.case import Case, Launch, QueryView, Step
 from attnfuzz.reference.chance import TokenRun
-from attnfuzz.reference.values import Operand, draw, draw_runs
+from attnfuzz.reference.values import Operand, draw_runs, draw_sinks
 
 HEAD_GAP = 8
 """Elements between two heads in QueryView.HEAD_GAP."""
@@ -72,8 +72,8 @@ def place_sinks(case: Case, bench: Bench) -> torch.Tensor | None:
     """Sinks float32 [q_heads], an extra logit per head in the denominator; None if the geometry has none."""
     if not case.geometry.sinks:
         return None
-    drawn = draw(ValueFamily.NORMAL, Operand.QUERY, (case.geometry.q_heads, 1, 1), seed=case.seed, stream=_SINK_STREAM)
-    return bench.memory.copy("sinks", drawn.reshape(-1).to(torch.float32))
+    drawn = draw_sinks(case.values, case.geometry.q_heads, seed=case.seed, stream=_SINK_STREAM)
+    return bench.memory.copy("sinks", drawn)
 
 
 class BmmScales(TypedDict):

@@ -145,6 +145,8 @@ class ValueFamily(StrEnum):
     LARGE_LOGITS = "large_logits"
     ZEROS = "zeros"
     PROBE = "probe"
+    DISCRETE = "discrete"
+    FAINT = "faint"
 
 
 class Scales(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

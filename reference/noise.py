@@ -23,6 +23,10 @@ SMALLEST_STEP: dict[torch.dtype, float] = {
 """The spacing of values near zero: the largest absolute error there is half of it, or all of it with flushing."""
 
 
+_PARTS = 8
+"""Parts of a sum over keys in cuBLAS, which chooses their number by the shape."""
+
+
 class Origin(StrEnum):
     """Origin of a noise model: UNKNOWN assumes the worst, THEORY follows from the code, CALIBRATED is measured."""
 
@@ -37,11 +41,13 @@ class NoiseModel(msgspec.Struct, frozen=True, kw_only=True):
     `probabilities` is the roundoff of the softmax weights as they enter the second product (2^-24 for fp32, 2^-8 for
     bf16), and `underflow` their absolute error near zero, relative to the row's largest weight. `row_sum` is the
     roundoff of the weights as they enter the softmax's denominator: 0 where the weights are summed before they are
-    rounded. `logits` is the root mean square error of a logit relative to |q| |k| |bmm1_scale|; `accumulate` the
-    roundoff of the running sums; `exponential` the relative error of exp beyond that of its argument; `tanh` that of
-    the soft cap. `quotient` is the absolute error of the reciprocal of the softmax's denominator. `bias` is the
-    relative error of the scale that all rows of an output may have in common, and `peak` the roundoff of a row's
-    largest weight: 0 where that is exp(0), and not exp(-c) for some constant c.
+    rounded. `values` is the roundoff of the values as they enter the second product, 0 where they are exact. `logits`
+    is the root mean square error of a logit relative to |q| |k| |bmm1_scale|, and `logit_scale` the relative error that
+    all logits may have in common. `accumulate` is the roundoff of the running sums; `parts` the number of parts of the
+    second product that are rounded to the output's dtype before they are added. `exponential` is the relative error of
+    exp beyond that of its argument; `tanh` that of the soft cap. `quotient` is the absolute error of the reciprocal of
+    the softmax's denominator. `bias` is the relative error of the scale that all rows of an output may have in common,
+    and `peak` the roundoff of a row's largest weight: 0 where that is exp(0), and not exp(-c) for some constant c.
     """
 
     probabilities: float
@@ -54,12 +60,41 @@ class NoiseModel(msgspec.Struct, frozen=True, kw_only=True):
     quotient: float = 0.0
     bias: float = 0.0
     peak: float = 0.0
+    values: float = 0.0
+    logit_scale: float = 0.0
+    parts: int = 1
     origin: Origin = Origin.THEORY
 
     @classmethod
     def fp32_arithmetic(cls) -> "NoiseModel":
-        """A kernel that reads its inputs exactly and computes everything in fp32."""
-        return cls(probabilities=2.0**-24, logits=2.0**-24, accumulate=2.0**-24)
+        """A kernel that reads its inputs exactly and computes everything in fp32, and may flush subnormal numbers."""
+        return cls(probabilities=2.0**-24, logits=2.0**-24, accumulate=2.0**-24, underflow=SMALLEST_STEP[torch.float32])
+
+    @classmethod
+    def tf32(cls, *, cut: bool = False) -> "NoiseModel":
+        """Both products on tensor cores in TF32, which has 10 bits of mantissa; fp32 elsewhere.
+
+        cuBLAS rounds its operands, as torch.backends.cuda.matmul.allow_tf32 has them; with `cut`, their lower bits are
+        cut off, as Triton's tl.dot does (both seen on an H200, with torch 2.11). That makes all logits, weights and
+        values smaller by 2^-11 in the mean, and by 2^-10 at most.
+        """
+        roundoff = 2.0**-10 if cut else 2.0**-11
+        model = msgspec.structs.replace(
+            cls.fp32_arithmetic(), probabilities=roundoff, logits=roundoff, peak=roundoff, values=roundoff
+        )
+        return msgspec.structs.replace(model, logit_scale=2 * roundoff, bias=2 * roundoff) if cut else model
+
+    @classmethod
+    def rounded_logits(cls, dtype: torch.dtype) -> "NoiseModel":
+        """Attention of single operations in a 16-bit `dtype`: logits are rounded to it, and again when they are scaled.
+
+        So does `eager_attention_forward` of Hugging Face transformers: matmul, scale, softmax in fp32, cast, matmul.
+        On a GPU, cuBLAS adds up parts of the second product in the output's dtype
+        (torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction).
+        """
+        return msgspec.structs.replace(
+            cls.unknown_kernel(), logits=2 * ROUNDOFF[dtype], parts=_PARTS, origin=Origin.THEORY
+        )
 
     @classmethod
     def rounded_probabilities(cls, dtype: torch.dtype) -> "NoiseModel":

@@ -1,5 +1,7 @@
-"""A single row: the softmax weights of one query token and head, and the values that they weigh."""
+"""Single rows: the softmax weights of a query token and head, and the values that they weigh."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
@@ -21,14 +23,63 @@ def row_weights(problem: Problem, token: int, head: int) -> tuple[torch.Tensor, 
     return _weights(problem, token, head, keys), _values(problem, head, keys)
 
 
-def tied_row(problem: Problem, token: int, head: int) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Like `row_weights` if two weights are equal; None if all differ, which is found without the values."""
+def tied_row(problem: Problem, token: int, head: int, near: float = EQUAL) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Like `row_weights` if two weights are equal up to a share of `near`; None if not, found without the values."""
     keys = _seen(problem, token)
     weights = _weights(problem, token, head, keys)
     ordered = weights.sort().values
-    if not (ordered.diff() <= EQUAL * ordered[1:]).any():
+    if not (ordered.diff() <= near * ordered[1:]).any():
         return None
     return weights, _values(problem, head, keys)
+
+
+@dataclass(frozen=True)
+class HeadRows:
+    """Some rows of one request that share a KV head: the tokens and heads are slices of the packed problem.
+
+    `weights` [tokens, heads, k] are 0 where a key is hidden, and those of the rows add up to 1, or to less with a sink;
+    `values` [k, Dv] include bmm2_scale. All fp64.
+    """
+
+    tokens: slice
+    heads: slice
+    keys: slice
+    kv_head: int
+    weights: torch.Tensor
+    values: torch.Tensor
+
+
+def head_rows(problem: Problem, most: int) -> Iterator[HeadRows]:
+    """All rows that see keys, in blocks of at most `most` weights, or of one token."""
+    q_end = kv_end = 0
+    for q_len, kv_len in zip(problem.q_lens, problem.kv_lens, strict=True):
+        q_end, kv_end = q_end + q_len, kv_end + kv_len
+        each = max(most // max(kv_len * problem.group, 1), 1)
+        for first in range(q_end - q_len, q_end if kv_len else 0, each):
+            tokens, keys = slice(first, min(first + each, q_end)), slice(kv_end - kv_len, kv_end)
+            for kv_head in range(problem.key.shape[1]):
+                yield _head_rows(problem, tokens, keys, kv_head, q_end)
+
+
+def _head_rows(problem: Problem, tokens: slice, keys: slice, kv_head: int, q_end: int) -> HeadRows:
+    """The rows of `tokens` and one KV head, of the request whose queries end at `q_end`."""
+    heads = slice(kv_head * problem.group, (kv_head + 1) * problem.group)
+    key = exact(problem.key[keys, kv_head].to(problem.query.device))
+    logits = (exact(problem.query[tokens, heads]) * problem.bmm1_scale) @ key.T
+    if problem.soft_cap:
+        logits = torch.tanh(logits / problem.soft_cap) * problem.soft_cap
+    own = torch.arange(tokens.start, tokens.stop, device=logits.device).view(-1, 1, 1) - q_end + len(key)
+    at = torch.arange(len(key), device=logits.device)
+    hidden = at > own if problem.causal else torch.zeros_like(at > own)
+    if problem.window_left >= 0:
+        hidden = hidden | (at < own - problem.window_left)
+    logits.masked_fill_(hidden, -torch.inf)
+    if problem.sinks is not None:
+        sinks = problem.sinks[heads].to(torch.float64).view(1, -1, 1).expand(len(logits), -1, 1)
+        logits = torch.cat((logits, sinks), dim=-1)
+    weights = torch.softmax(logits, dim=-1)[..., : len(key)].nan_to_num_(nan=0.0)
+    values = exact(problem.value[keys, kv_head].to(problem.query.device)) * problem.bmm2_scale
+    return HeadRows(tokens, heads, keys, kv_head, weights, values)
 
 
 def key_marks(problem: Problem, token: int, head: int) -> torch.Tensor:

@@ -70,11 +70,43 @@ def draw_runs(
     repeats one key and value at every token of a stream, so that the output is that value. ONE_HOT gives each token's
     value one element, whose position and size identify token and head, under a nearly uniform softmax. LARGE_LOGITS has
     logits of several hundred. ZEROS has q = 0 and values of +1 and -1, so that the output is a count. PROBE has exact
-    weights in every row, and values that identify a missing key (`attnfuzz.reference.probe`).
+    weights in every row, and values that identify a missing key (`attnfuzz.reference.probe`). DISCRETE has q and K of
+    +1 and -1, so that the weights of all rows take the same few values. FAINT has weights down to below the smallest
+    number of fp32, and no others in every second element of the output.
     """
     query, key, value = _RECIPES[family]
     recipe = {Operand.QUERY: query, Operand.KEY: key, Operand.VALUE: value}[role]
     return recipe(Chance(runs, mixed(_ROLE_SALT[role], seed), device), heads, dim)
+
+
+def draw_sinks(family: ValueFamily, heads: int, *, seed: int, stream: int) -> torch.Tensor:
+    """Draw the sinks of all heads, float32 [heads].
+
+    Standard normal; with DISCRETE and FAINT 0.5, or -inf, which is no sink, or 86 or -86, which make the other weights,
+    or their own, nearly the smallest number of fp32.
+    """
+    chance = Chance([TokenRun(stream, heads)], mixed(_ROLE_SALT[Operand.QUERY], seed))
+    if family in (ValueFamily.DISCRETE, ValueFamily.FAINT):
+        kinds = torch.tensor((*_EXTREME_SINKS, 0.5))
+        return kinds[(chance.share(1) * len(kinds)).long().view(-1)]
+    return draw(ValueFamily.NORMAL, Operand.QUERY, (heads, 1, 1), seed=seed, stream=stream).view(-1)
+
+
+def _faint_keys(chance: Chance, heads: int, dim: int) -> torch.Tensor:
+    least, most = _FAINT
+    distance = torch.where(_is_near(chance), 0, least) + chance.share(heads) * (most - least)
+    return (distance / (-_FAINT_QUERY * sqrt(dim))).unsqueeze(-1).repeat(1, 1, dim)
+
+
+def _faint_values(chance: Chance, heads: int, dim: int) -> torch.Tensor:
+    values = chance.normal(heads, dim)
+    odd = torch.arange(dim, device=chance.device) % 2 == 1
+    return values.masked_fill_(_is_near(chance).unsqueeze(-1) & odd, 0)
+
+
+def _is_near(chance: Chance) -> torch.Tensor:
+    """Which keys' logits are near the largest, bool [tokens, 1]: every fourth."""
+    return (chance.position % 4 == 0).unsqueeze(-1)
 
 
 def _peaked_keys(chance: Chance, heads: int, dim: int) -> torch.Tensor:
@@ -99,6 +131,13 @@ def _tags(chance: Chance, heads: int, dim: int) -> torch.Tensor:
     return tags.scatter_(-1, ((token + head) % dim).unsqueeze(-1), amplitude.unsqueeze(-1))
 
 
+_FAINT = 77.0, 107.0
+"""Distance of the other logits from those near the largest; fp32's exp is subnormal from 87.3 on, and 0 from 104 on."""
+
+_FAINT_QUERY = 2.0
+
+_EXTREME_SINKS = -torch.inf, 86.0, -86.0
+
 _Recipe = Callable[[Chance, int, int], torch.Tensor]
 
 
@@ -118,5 +157,11 @@ _RECIPES: dict[ValueFamily, tuple[_Recipe, _Recipe, _Recipe]] = {
         Chance.sign,
     ),
     ValueFamily.PROBE: (probe_queries, probe_keys, probe_values),
+    ValueFamily.DISCRETE: (Chance.sign, Chance.sign, Chance.normal),
+    ValueFamily.FAINT: (
+        lambda chance, *shape: torch.full((chance.tokens, *shape), _FAINT_QUERY, device=chance.device),
+        _faint_keys,
+        _faint_values,
+    ),
 }
 """Recipes of queries, keys and values."""

@@ -27,7 +27,8 @@ from attnfuzz.strategies.supported import dtype_pairs, head_dims, heads, latents
 
 # None, then keys before a query's own: none, one, around the page sizes, and the windows of GPT-OSS and Gemma 3.
 _WINDOWS = (*(-1,) * 24, 0, 1, 2, 3, 7, 8, 15, 16, 17, 31, 63, 64, 127, 1023)
-_SOFT_CAPS = (0.0, 0.0, 0.0, 50.0, 30.0, 5.0)
+# None, those of Gemma 2, and some that saturate: all logits are one of two then.
+_SOFT_CAPS = (*(0.0,) * 5, 50.0, 30.0, 5.0, 1.0, 0.1)
 # A longer window usually covers all keys.
 _LONG_WINDOW = 31
 _NEVER = WeightedFlag(1, 0, ())

@@ -4,7 +4,7 @@ For a row r with error e and expected output o, x_r = sum_d e o / V, with V from
 much too large the output is, and sum_d e / V how far it is shifted; the LSE has its own error. Errors of a correct
 kernel are as often positive as negative and independent between rows, so signs are coin flips: |sum x_r| exceeds
 z sqrt(sum x_r^2) with probability at most 2 exp(-z^2 / 2), for any sizes (Hoeffding's inequality given the sizes;
-Efron, 1969). No calibrated noise level enters. Three sources are not coin flips:
+Efron, 1969). No calibrated noise level enters. Four sources are not coin flips:
 - Rounding to the output's dtype, which is known for structured answers. An output stands for all values that round to
   it, and counts as the one nearest to the answer: the error shrinks by half a spacing, at most to zero.
 - Rows with the same answer have the same error: heads of a group with q = 0, shared prefixes, constant values. They
@@ -15,6 +15,7 @@ Efron, 1969). No calibrated noise level enters. Three sources are not coin flips
   row after row. Let c_r be the most that these contribute to x_r. The noise is then at most |x_r| + c_r and its sum at
   least |sum x_r| - sum c_r, so t = (|sum x_r| - sum c_r) / sqrt(sum (|x_r| + c_r)^2) obeys the inequality. Rows that
   may share more than their own noise are left out: T1 and T2 see their errors.
+- Roundings that recur, as those of equal weights do (`recurring`). They are looked for if the score is too large.
 Each x_r is divided by its standard deviation, so that no row outweighs the others. t is at most sqrt(rows): below about
 50 rows the tier is silent.
 """
@@ -31,6 +32,7 @@ from attnfuzz.harness.judge.error_budget import ErrorBudget
 from attnfuzz.harness.judge.evidence import Evidence, TierResult
 from attnfuzz.harness.judge.judged_again import grouped
 from attnfuzz.harness.judge.lse_bound import independent_lse_error, shared_lse_error
+from attnfuzz.harness.judge.recurring import Statistic, recurring_error
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.reference.noise import SMALLEST_STEP
 
@@ -49,20 +51,35 @@ _EXPONENT = 0x7FF << 52
 
 @dataclass(frozen=True)
 class Signs:
-    """A common error: x_r and c_r >= 0 in fp64, and the number of r's answer, int64; all [rows]."""
+    """A common error: x_r and c_r >= 0 in fp64, and the number of r's answer, int64; all [rows].
+
+    `statistic` gives the sum of x_r as it depends on the errors of weights.
+    """
 
     off: torch.Tensor
     shared: torch.Tensor
     answers: torch.Tensor
+    statistic: Callable[[], Statistic]
 
     @cached_property
     def score(self) -> float:
         """The statistic t, 0 if shared errors explain their sum; P(t >= z) <= 2 exp(-z^2 / 2)."""
-        excess = abs(self.off.sum().item()) - self.shared.sum().item()
+        return self.score_beyond(0.0)
+
+    def score_beyond(self, recurring: float) -> float:
+        """The same if errors that recur add up to `recurring`."""
+        excess = abs(self.off.sum().item()) - self.shared.sum().item() - recurring
         if excess <= 0:
             return 0.0
         off, shared = (torch.zeros_like(each).index_add_(0, self.answers, each) for each in (self.off, self.shared))
         return excess / float(off.abs_().add_(shared).norm())
+
+    def margin(self, budget: ErrorBudget) -> float:
+        """The score over the allowed one. Errors that recur are looked for if it is above 1 without them."""
+        allowed = allowed_score(budget)
+        if self.off.numel() <= allowed**2 or self.score <= allowed:
+            return min(self.score / allowed, 1.0)
+        return self.score_beyond(recurring_error(budget, self.statistic(), allowed)) / allowed
 
 
 class CommonErrors(NamedTuple):
@@ -79,14 +96,15 @@ def judge_common_error(evidence: Evidence) -> TierResult | None:
     if evidence.seeing_rows <= allowed_score(budget) ** 2:
         return None
     scale, shift, telling = common_errors(budget, evidence.error, evidence.sees)
+    of_scale, of_shift = scale.margin(budget), shift.margin(budget)
 
     def words() -> str:
-        if scale.score >= shift.score:
+        if of_scale >= of_shift:
             by = estimate(evidence.error, budget.variance, budget.answer.out, telling)
             return f"out is {1 + by:.6g} times what it should be"
         return f"out is {estimate(evidence.error, budget.variance, torch.ones(()), telling):+.3g} off"
 
-    return _result(evidence, max(scale, shift, key=lambda signs: signs.score), "out", words)
+    return _result(evidence, scale.off.numel(), max(of_scale, of_shift), "out", words)
 
 
 def judge_common_lse_error(evidence: Evidence) -> TierResult | None:
@@ -101,18 +119,17 @@ def judge_common_lse_error(evidence: Evidence) -> TierResult | None:
         off = estimate(error, variance, torch.ones(()), telling) / evidence.lse_unit
         return f"lse is {off:+.3g} off (base {evidence.contract.lse})"
 
-    return _result(evidence, signs, "lse", words)
+    return _result(evidence, signs.off.numel(), signs.margin(evidence.budget), "lse", words)
 
 
-def _result(evidence: Evidence, found: Signs, place: str, words: Callable[[], str]) -> TierResult | None:
-    rows, threshold = found.off.numel(), allowed_score(evidence.budget)
-    if rows <= threshold**2:
+def _result(evidence: Evidence, rows: int, margin: float, place: str, words: Callable[[], str]) -> TierResult | None:
+    allowed = allowed_score(evidence.budget)
+    if rows <= allowed**2:
         return None
-    margin = found.score / threshold
     if margin <= 1:
         return TierResult(margin)
     message = (
-        f"over {rows} rows, {words()}, which no row shows by itself: {found.score:.3g} standard deviations, "
+        f"over {rows} rows, {words()}, which no row shows by itself: {margin * allowed:.3g} standard deviations, "
         f"{margin:.3g} times the allowed"
     )
     return evidence.failed(Tier.T3, place, margin, message)
@@ -130,7 +147,7 @@ def common_errors(budget: ErrorBudget, error: torch.Tensor, sees: torch.Tensor) 
     scaled = out * precision
     # Row by row, sums of |o|^n / V for n = 0, 1, 2 make up the shared errors.
     precisions, sizes, squares = precision.sum(dim=-1), scaled.abs().sum(dim=-1), (scaled * out).sum(dim=-1)
-    own = budget.row_shared_error + (budget.roundings - 1) * budget.roundoff
+    own = budget.row_shared_error + (budget.parts - 1) * budget.roundoff
     own = own + noise.peak * budget.moments.p_peak
     telling = sees.unsqueeze(-1) & (own * squares.sqrt() <= 1)
     share = own + noise.exponential + noise.bias
@@ -140,7 +157,12 @@ def common_errors(budget: ErrorBudget, error: torch.Tensor, sees: torch.Tensor) 
     def signs(weights: torch.Tensor, variance: torch.Tensor, shared: torch.Tensor) -> Signs:
         deviation = variance.sqrt().clamp_(min=_TINY)
         off = (excess * weights).sum(dim=-1)
-        return Signs((off / deviation)[telling], (shared / deviation)[telling], answers)
+
+        def statistic() -> Statistic:
+            direction = weights * (telling / deviation).unsqueeze(-1)
+            return Statistic(direction, (direction * out).sum(dim=-1))
+
+        return Signs((off / deviation)[telling], (shared / deviation)[telling], answers, statistic)
 
     return CommonErrors(
         scale=signs(scaled, squares, share * squares + budget.row_lost * sizes),
@@ -155,7 +177,11 @@ def common_lse_errors(budget: ErrorBudget, error: torch.Tensor, comparable: torc
     telling = comparable & (shared <= deviation)
     off, size = error[telling], deviation[telling]
     answers = same_answers(budget.answer.lse[telling])
-    return Signs(off / size, (shared[telling] + budget.noise.bias) / size, answers), telling
+
+    def statistic() -> Statistic:
+        return Statistic(None, telling / -deviation)
+
+    return Signs(off / size, (shared[telling] + budget.noise.bias) / size, answers, statistic), telling
 
 
 def estimate(error: torch.Tensor, variance: torch.Tensor, size: torch.Tensor, telling: torch.Tensor) -> float:

@@ -9,6 +9,7 @@ Sources of error and their effects on an output o = sum_j p_j v_j (p: softmax we
   one side of a rounding boundary (Blanchard, Higham and Higham, 2021). Calibration measures the first; the second
   follows from the format (`ErrorBudget.step`).
 - partial results weighted by exp(lse_part - lse), as in flash-decoding and sinks: the fp32 roundings of both sides.
+- values rounded for the second product: as weights, but the same for all queries.
 - rounding to the output's dtype, once and once more per merge; a merge adds partial outputs, whose size is about
   sqrt(sum p^2 v^2) rather than |o|.
 """
@@ -91,7 +92,7 @@ class ErrorBudget:
         """Mean square of delta_j, the relative error of an unnormalised weight before it is rounded; [T, Hq]."""
         noise, moments = self.noise, self.moments
         independent = noise.exponential**2 + UNIFORM * noise.row_sum**2
-        result = (noise.logits * moments.magnitude) ** 2 + self.row_exponent_error**2
+        result = ((noise.logits + noise.logit_scale) * moments.magnitude) ** 2 + self.row_exponent_error**2
         if self.problem.soft_cap:
             result = result + (noise.tanh * moments.magnitude.clamp(max=self.problem.soft_cap)) ** 2
         return result + independent
@@ -115,6 +116,12 @@ class ErrorBudget:
         return alike + self.row_exponent_error
 
     @cached_property
+    def row_mean_logit(self) -> torch.Tensor:
+        """Size of the mean of the visible logits, by weight; [T, Hq]."""
+        largest = self.answer.lse + self.moments.p_peak.log()
+        return (largest - self.moments.gap).abs_().nan_to_num_(nan=0.0, posinf=0.0)
+
+    @cached_property
     def value_peak(self) -> float:
         """The largest absolute value, times bmm2_scale."""
         if not self.problem.value.numel():
@@ -134,7 +141,8 @@ class ErrorBudget:
         """Absolute error of weights near zero; [T, Hq]."""
         if not self.noise.underflow and not self.noise.quotient:
             return torch.zeros_like(self.moments.peak)
-        return self.noise.underflow * self.value_peak * self.keys * self.moments.p_peak + self.row_quotient
+        products = self.noise.underflow * self.value_peak + SMALLEST_STEP[torch.float32] * abs(self.problem.bmm2_scale)
+        return products * self.keys * self.moments.p_peak + self.row_quotient
 
     @property
     def smallest(self) -> float:
@@ -150,7 +158,7 @@ class ErrorBudget:
     def variance(self) -> torch.Tensor:
         """The mean square error of a correct kernel, [T, Hq, Dv]: an upper estimate, so that z^2 averages below 1."""
         moments = self.moments
-        variance = moments.power * (UNIFORM * self.noise.probabilities**2)
+        variance = moments.power * (UNIFORM * (self.noise.probabilities**2 + self.noise.values**2))
         variance += self.independent_variance
         variance += moments.spread * self.row_logit_variance.unsqueeze(-1)
         variance += self.answer.out**2 * self.row_shared_variance.unsqueeze(-1)
@@ -159,7 +167,7 @@ class ErrorBudget:
     @cached_property
     def row_shared_variance(self) -> torch.Tensor:
         """Mean square of the relative error common to all elements of a row, [T, Hq]."""
-        return self.row_shared_error**2 + self.noise.accumulate**2 * self.keys
+        return self.row_shared_error**2 + self.noise.values**2 + self.noise.accumulate**2 * self.keys
 
     @cached_property
     def independent_variance(self) -> torch.Tensor:
@@ -172,11 +180,30 @@ class ErrorBudget:
         squared = out * out
         usual = UNIFORM * self.roundoff**2
         rounding = out.to(self.out_dtype).to(torch.float64).sub_(out)
-        variance = torch.maximum(rounding.mul_(rounding), squared * usual).mul_(self.roundings)
-        if self.roundings > 1:
-            variance += (self.moments.power + squared) * (2 * usual * (self.roundings - 1))
+        variance = torch.maximum(rounding.mul_(rounding), squared * usual)
+        if self.parts > 1:
+            variance += (self.moments.power + squared) * (usual * (self.parts - 1))
         variance += self.moments.power * (self.noise.accumulate**2 * self.keys).unsqueeze(-1)
         return variance.add_(self.floor**2)
+
+    @property
+    def parts(self) -> int:
+        """Parts of an output, of a backend or within a kernel, that are rounded like it before they are merged."""
+        return self.roundings + self.noise.parts - 1
+
+    @cached_property
+    def output_bound(self) -> torch.Tensor:
+        """The largest error of the output's rounding and of those before merges, [T, Hq, Dv].
+
+        u |o|, and the roundings of r = `parts` parts and of r - 2 merges of some of them. Those of all parts
+        together, and each of a merge, are about as large as S, the larger of |o| and sqrt(sum p^2 v^2): r - 1 times
+        u S at most. Errors that are uniform in [-a, a] exceed `tail` times a sqrt(n / 3) as rarely as normal ones do.
+        """
+        out = self.answer.out.abs()
+        if self.parts < 2:
+            return out * self.roundoff
+        merged = min(self.parts - 1, self.tail * sqrt((self.parts - 1) / 3))
+        return out.maximum(self.moments.power.sqrt()).mul_(merged).add_(out).mul_(self.roundoff)
 
     @cached_property
     def memo(self) -> dict[tuple[str, int, int], Any]:

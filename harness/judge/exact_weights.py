@@ -94,12 +94,11 @@ def exact_bound(budget: ErrorBudget, rows: torch.Tensor) -> torch.Tensor:
     delta = exponent**2 + (noise.logits * moments.magnitude) ** 2
     if budget.problem.soft_cap:
         delta += (noise.tanh * moments.magnitude.clamp(max=budget.problem.soft_cap)) ** 2
-    shared = noise.probabilities + noise.row_sum + budget.step * alike + exponent
+    shared = noise.probabilities + noise.values + noise.row_sum + budget.step * alike + exponent
     if budget.problem.sinks is not None:
         shared = shared + budget.tail * budget.row_logit_variance.sqrt()
     sums = noise.accumulate * t * budget.keys.sqrt()
-    weights = sums + t * ((budget.roundings - 1) * budget.roundoff)
-    outputs = shared + sums + budget.roundings * budget.roundoff
+    weights = sums + t * noise.values
     floor = 2 * budget.value_peak * moments.gap + budget.row_quotient + budget.smallest
 
     def of(row: torch.Tensor) -> torch.Tensor:
@@ -107,8 +106,8 @@ def exact_bound(budget: ErrorBudget, rows: torch.Tensor) -> torch.Tensor:
 
     bound = _rows(moments.power, rows).sqrt().mul_(of(weights))
     bound.addcmul_(_rows(moments.spread, rows).sqrt(), of(budget.tail * delta.sqrt()))
-    bound.addcmul_(_rows(budget.answer.out, rows).abs(), of(outputs))
-    return bound.add_(of(floor))
+    bound.addcmul_(_rows(budget.answer.out, rows).abs(), of(shared + sums))
+    return bound.add_(_rows(budget.output_bound, rows)).add_(of(floor))
 
 
 def _rows(tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:

@@ -2,7 +2,8 @@
 
 `ErrorBudget` treats the errors of a row's terms as independent unless all its weights are alike. That is too narrow
 where keys come in groups (prefixes that slots share, values that repeat, few dims of few bits):
-- equal weights are rounded alike for the second product and for the denominator;
+- equal weights are rounded alike for the second product and for the denominator, and so are weights that differ by much
+  less than the format tells apart, as those of a saturated soft cap do;
 - copies of a key have the same logit, and the same error in it;
 - equal terms added to a larger sum in a row are rounded to the same side each time, while the sum stays between two
   powers of two: sums are multiples of one step there, and the remainder of the term is lost again and again. Nothing
@@ -29,7 +30,8 @@ would take hours over long requests; if the worst all pass, the rest are like th
 
 def element_allowance(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
     """Allowance for a row's own keys on top of T1's bound, [Dv]."""
-    return ties_allowance(budget, token, head) + parts_allowance(budget, token, head)
+    ties, parts = ties_allowance(budget, token, head), parts_allowance(budget, token, head)
+    return ties + parts + scaled_logits_error(budget, token, head)
 
 
 def judged_again(ratio: torch.Tensor, again: Callable[[int, int], float]) -> tuple[int, int] | None:
@@ -47,6 +49,15 @@ def judged_again(ratio: torch.Tensor, again: Callable[[int, int], float]) -> tup
             return token, head
     ratio.clamp_(max=1.0)
     return None
+
+
+_ALIKE_IN_A_SUM = 2.0**-20
+"""Relative difference of terms below which a sum in fp32 that is 16 times as large drops the same part of each."""
+
+_MOST_APART = 32
+"""Width of a group of neighbours, in those of two of them: half the roundoff of the weights."""
+
+_TINY = 1e-300
 
 
 @dataclass(frozen=True)
@@ -87,16 +98,22 @@ class Groups:
 
 @dataclass(frozen=True)
 class Ties:
-    """A row's keys in groups: `alike` have equal weights, `copies` are one key. `tied` counts keys with an equal."""
+    """A row's keys in groups: `alike` have equal weights, up to `nearness`, and `copies` are one key.
+
+    `tied` counts keys with an equal weight.
+    """
 
     alike: Groups
     copies: Groups
     tied: int
 
     @classmethod
-    def of(cls, weights: torch.Tensor, values: torch.Tensor, marks: torch.Tensor) -> "Ties":
-        """The groups of one row, from the k keys that it sees: weights, values [k, Dv] and `key_marks`."""
-        equal = grouped(weights, EQUAL * weights)
+    def of(cls, weights: torch.Tensor, values: torch.Tensor, marks: torch.Tensor, near: float = EQUAL) -> "Ties":
+        """The groups of one row, from the k keys that it sees: weights, values [k, Dv] and `key_marks`.
+
+        Weights are equal if they differ by a share of `near`.
+        """
+        equal = _short(weights, grouped(weights, near * weights), _MOST_APART * near)
         sizes = torch.bincount(equal)
         copies = grouped(marks, torch.full_like(marks, EQUAL))
         return cls(Groups.by(equal, weights, values), Groups.by(copies, weights, values), int(sizes[sizes > 1].sum()))
@@ -141,10 +158,26 @@ def _ties_of(budget: ErrorBudget, token: int, head: int) -> Ties | None:
     """The groups of one row; None if all of its weights differ."""
     key = "ties", token, head
     if key not in budget.memo:
-        tied = tied_row(budget.problem, token, head)
-        budget.memo[key] = None if tied is None else Ties.of(*tied, key_marks(budget.problem, token, head))
+        near = nearness(budget)
+        tied = tied_row(budget.problem, token, head, near)
+        budget.memo[key] = None if tied is None else Ties.of(*tied, key_marks(budget.problem, token, head), near)
     found: Ties | None = budget.memo[key]
     return found
+
+
+def scaled_logits_error(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
+    """The error of one row whose logits are all off by `NoiseModel.logit_scale`, [Dv]: that times |sum p l (v - o)|."""
+    if not budget.noise.logit_scale:
+        return torch.zeros_like(budget.moments.power[token, head])
+    weights, values = row_weights(budget.problem, token, head)
+    # p l = 0 where p is.
+    logits = weights.clamp(min=_TINY).log() + budget.answer.lse[token, head]
+    return budget.noise.logit_scale * ((weights * logits) @ (values - budget.answer.out[token, head])).abs()
+
+
+def nearness(budget: ErrorBudget) -> float:
+    """Relative difference of weights that are rounded alike, in their own format and as terms of an fp32 sum."""
+    return max(budget.noise.probabilities / 64, _ALIKE_IN_A_SUM)
 
 
 def largest_run(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
@@ -157,21 +190,20 @@ def largest_run(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 def parts_allowance(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
     """Allowance for a row's parts on top of T1's bound and T5's, [Dv]: (3 r - 4) u R, less the share counted there.
 
-    R is the largest run. Each of r = `roundings` parts is rounded, and so are r - 2 merges of some of them, which span
-    at most two runs: the request's new tokens, and a run of its prefix.
+    R is the largest run. Each of r = `ErrorBudget.parts` parts is rounded, and so are r - 2 merges of some of them,
+    which span at most two runs: the request's new tokens, and a run of its prefix.
     """
-    power, roundings = budget.moments.power[token, head], budget.roundings
-    if roundings < 2:
-        return torch.zeros_like(power)
-    counted = budget.deviations[token] * ((roundings - 1) * budget.roundoff) * power.sqrt()
-    return ((3 * roundings - 4) * budget.roundoff * _largest_run(budget, token, head) - counted).clamp(min=0)
+    counted = budget.output_bound[token, head]
+    if budget.parts < 2:
+        return torch.zeros_like(counted)
+    return ((3 * budget.parts - 4) * budget.roundoff * _largest_run(budget, token, head) - counted).clamp(min=0)
 
 
 def parts_error(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
     """Root mean square of two roundings per merge, [Dv], which all elements may share."""
-    if budget.roundings < 2:
+    if budget.parts < 2:
         return torch.zeros_like(budget.moments.power[token, head])
-    return sqrt(2 * UNIFORM * (budget.roundings - 1)) * budget.roundoff * _largest_run(budget, token, head)
+    return sqrt(2 * UNIFORM * (budget.parts - 1)) * budget.roundoff * _largest_run(budget, token, head)
 
 
 def _largest_run(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
@@ -180,6 +212,17 @@ def _largest_run(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
         budget.memo[key] = largest_run(*row_weights(budget.problem, token, head))
     found: torch.Tensor = budget.memo[key]
     return found
+
+
+def _short(weights: torch.Tensor, group: torch.Tensor, most: float) -> torch.Tensor:
+    """Divide groups of sorted neighbours [k] into ones whose weights differ by a share of at most `most`."""
+    if not len(group):
+        return group
+    lowest = torch.full((int(group.max()) + 1,), torch.inf, dtype=weights.dtype, device=weights.device)
+    lowest.scatter_reduce_(0, group, weights, "amin")
+    start = lowest[group]
+    piece = ((weights / start.clamp(min=_TINY)).log() / most).to(torch.int64).clamp_(min=0)
+    return torch.unique(torch.stack((group, piece)), dim=1, return_inverse=True)[1]
 
 
 def grouped(numbers: torch.Tensor, tolerance: torch.Tensor) -> torch.Tensor:

@@ -59,7 +59,8 @@ def lse_bound(budget: ErrorBudget) -> torch.Tensor:
 def shared_lse_error(budget: ErrorBudget) -> torch.Tensor:
     """The error that all LSEs may share, [T, Hq].
 
-    2^-22 (4 + |largest logit| + |lse|) for a few fp32 roundings of each, once more per merge; the exponential; and the
+    2^-22 (4 + |largest logit| + |lse|) for a few fp32 roundings of each, once more per merge; the exponential; the
+    scale of the logits; and the
     effect of equal weights on their sum.
     """
     noise = budget.noise
@@ -68,7 +69,9 @@ def shared_lse_error(budget: ErrorBudget) -> torch.Tensor:
 
 def rounded_lse_error(budget: ErrorBudget) -> torch.Tensor:
     """The part of `shared_lse_error` that does not depend on the weights, [T, Hq]."""
-    return 4 * _FP32 * budget.roundings * budget.row_exponent + budget.noise.exponential
+    noise = budget.noise
+    rounded = 4 * _FP32 * budget.roundings * budget.row_exponent + noise.exponential
+    return rounded + noise.logit_scale * budget.row_mean_logit if noise.logit_scale else rounded
 
 
 def independent_lse_error(budget: ErrorBudget) -> torch.Tensor:

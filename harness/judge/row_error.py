@@ -7,7 +7,7 @@ import torch
 
 from attnfuzz.harness.judge.error_budget import UNIFORM, ErrorBudget
 from attnfuzz.harness.judge.evidence import Evidence, TierResult
-from attnfuzz.harness.judge.judged_again import MOST_ROWS_AGAIN, Ties, parts_error
+from attnfuzz.harness.judge.judged_again import MOST_ROWS_AGAIN, Ties, nearness, parts_error, scaled_logits_error
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.reference.row import key_marks, row_weights
 
@@ -80,13 +80,15 @@ def _own_margin(budget: ErrorBudget, error: torch.Tensor, token: int, head: int,
 def _own_variance(budget: ErrorBudget, token: int, head: int) -> tuple[torch.Tensor, float, float]:
     """Mean square errors [Dv] of one row, and norm and maximum of the eigenvalues of their correlation matrix."""
     weights, values = row_weights(budget.problem, token, head)
-    ties = Ties.of(weights, values, key_marks(budget.problem, token, head))
+    ties = Ties.of(weights, values, key_marks(budget.problem, token, head), nearness(budget))
     out = budget.answer.out[token, head]
     summed, parts = ties.summed(budget.step, out), parts_error(budget, token, head)
     covariance = ties.alike.weighted.T @ ties.alike.weighted * (UNIFORM * budget.noise.probabilities**2)
     covariance += ties.copies.covariance(out) * budget.row_logit_variance[token, head]
     covariance += torch.outer(out, out) * budget.row_shared_variance[token, head]
-    covariance += torch.outer(summed, summed) + torch.outer(parts, parts)
+    scaled = scaled_logits_error(budget, token, head)
+    for shared in (summed, parts, scaled):
+        covariance += torch.outer(shared, shared)
     covariance += torch.diag(budget.independent_variance[token, head])
     variance = covariance.diagonal()
     deviation = variance.sqrt()

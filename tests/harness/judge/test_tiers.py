@@ -16,6 +16,7 @@ from attnfuzz.harness.judge.error_budget import ErrorBudget
 from attnfuzz.harness.judge.evidence import RealRows, packed_problem
 from attnfuzz.harness.judge.exact_weights import exact_bound, exact_lse_bound, have_exact_weights
 from attnfuzz.harness.judge.lse_bound import lse_bound
+from attnfuzz.harness.judge.recurring import Statistic
 from attnfuzz.harness.judge.row_error import row_error
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.tiers import ALL_TIERS, ALPHA, Tier
@@ -137,6 +138,10 @@ def test_rows_with_exact_weights_fail_just_above_their_bound(
     assert judged(variant, wrong(1 + step), frozenset({Tier.T5})).observations == ()
 
 
+def signs_of(off: torch.Tensor, shared: torch.Tensor, answers: torch.Tensor) -> Signs:
+    return Signs(off, shared, answers, lambda: Statistic(None, off))
+
+
 def test_signs_fail_just_above_the_score_that_chance_allows(rounding: Any) -> None:
     _, budget = perfect(rounding)
     allowed = allowed_score(budget)
@@ -146,17 +151,17 @@ def test_signs_fail_just_above_the_score_that_chance_allows(rounding: Any) -> No
         positive = round(rows / 2 + relative * allowed * math.sqrt(rows) / 2)
         off = torch.ones(rows, dtype=torch.float64)
         off[positive:] = -1
-        signs = Signs(off, torch.zeros(rows), torch.arange(rows))
+        signs = signs_of(off, torch.zeros(rows), torch.arange(rows))
         assert (signs.score > allowed) == (relative > 1)
 
 
 def test_what_rows_may_share_and_rows_that_are_copies_do_not_count() -> None:
     rows = 400
     one, answers = torch.ones(rows, dtype=torch.float64), torch.arange(rows, dtype=torch.float64) + 1
-    assert Signs(one, one * 0, same_answers(answers)).score == pytest.approx(20)
-    assert Signs(one, one, same_answers(answers)).score == 0
-    assert Signs(one, one * 0, same_answers(one)).score == pytest.approx(1)
-    assert Signs(one, one * 0, same_answers(one * (1 + 1e-12 * answers))).score == pytest.approx(1)
+    assert signs_of(one, one * 0, same_answers(answers)).score == pytest.approx(20)
+    assert signs_of(one, one, same_answers(answers)).score == 0
+    assert signs_of(one, one * 0, same_answers(one)).score == pytest.approx(1)
+    assert signs_of(one, one * 0, same_answers(one * (1 + 1e-12 * answers))).score == pytest.approx(1)
 
 
 @pytest.mark.parametrize("factor", [1 - 1e-3, 1 + 1e-4])

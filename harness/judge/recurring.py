@@ -1,0 +1,197 @@
+"""Rounding errors that recur: equal numbers are rounded alike, in whichever row they stand.
+
+T3 takes the errors of different rows for coin flips. They are none where the weights of all rows take the same few
+values, because logits do or because a small soft cap saturates: what is rounded up in one row is rounded up in all.
+
+A rounding error is a sawtooth in the number that is rounded, from -u to u within each step of the format. Its phase
+depends on what the kernel takes for a row's largest logit. So weights are sorted by their ratio to the row's largest
+one into cells as wide as a step, and within these into bins; each bin sums up what its weights would add to T3's sum if
+they were off by 1. A cell adds at most u times the sum over its bins of sawtooth times bin, at the worst phase. That is
+near 0 for weights that are spread evenly in the cell, however many: errors within a step cancel. Chance leaves
+something there, which T3's coin flips count already and which is subtracted. Roundings of different cells are
+independent, so that their sum obeys Hoeffding's inequality.
+
+Likewise for logits rounded to 16 bits (`NoiseModel.logits`). The error of a soft cap (`NoiseModel.tanh`) is a function
+of the logit without a known sign, and that of a rounded value (`NoiseModel.values`) is the same for all queries.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import ceil, log, sqrt
+from typing import NamedTuple
+
+import torch
+
+from attnfuzz.harness.judge.error_budget import UNIFORM, ErrorBudget
+from attnfuzz.reference.noise import NoiseModel
+from attnfuzz.reference.row import HeadRows, head_rows
+
+_BINS = 16
+"""Bins of a cell, and phases of the sawtooth."""
+
+_PHASES = torch.arange(_BINS)
+_SAWTOOTH = ((_PHASES + _PHASES.unsqueeze(1)) % _BINS).to(torch.float64) / (_BINS - 1) * 2 - 1
+"""A row for each phase."""
+
+_CHANCE = 2.0
+"""Multiple of the root of a cell's summed squares that chance leaves: 3.4 standard deviations of a sawtooth."""
+
+_LOWEST = 24.0
+"""Distance from the largest logit beyond which all weights, of 4e-11 and less, are in one cell."""
+
+_EXACT = 2.0**-22
+"""Distance from the largest logit at which a weight has the error of the largest one (`NoiseModel.peak`)."""
+
+_SMALLEST_LOGIT, _LARGEST_LOGIT = 2.0**-16, 2.0**12
+"""Sizes of logits beyond which all are in one cell."""
+
+_FINE = 2.0**-16
+"""Errors of this size and less come from sums in fp32: they depend on the order of the sum, and don't recur."""
+
+_CAP_CELLS = 64
+"""Cells of capped logits, from -cap to cap."""
+
+_AT_ONCE = 1 << 21
+"""Weights that are held at once."""
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """The sum over rows of sum_j d_j p_j (v_j . direction) - e_j p_j against, for relative errors d and e of weights.
+
+    `direction` [T, Hq, Dv] is None if values don't enter, as for an LSE. `against` is [T, Hq]. Both are 0 in rows that
+    don't count.
+    """
+
+    direction: torch.Tensor | None
+    against: torch.Tensor
+
+
+def recurring_error(budget: ErrorBudget, statistic: Statistic, deviations: float) -> float:
+    """The most that errors of a correct kernel that recur add to a statistic, except at `deviations` (by chance)."""
+    noise, device = budget.noise, budget.answer.out.device
+    sources = [(source, _Cells(source.cells, device)) for source in _sources(noise, budget.problem.soft_cap)]
+    by_value = torch.zeros_like(budget.problem.value, dtype=torch.float64, device=device) if noise.values else None
+    if not sources and by_value is None:
+        return 0.0
+    scaled = 0.0
+    for rows in head_rows(budget.problem, _AT_ONCE):
+        terms = _Terms.of(budget, statistic, rows)
+        scaled += float((terms.shifted * terms.logit).sum())
+        for source, cells in sources:
+            cells.add(source.place(terms), source.terms(terms))
+        if by_value is not None and statistic.direction is not None:
+            direction = statistic.direction[rows.tokens, rows.heads]
+            by_value[rows.keys, rows.kv_head] += torch.einsum("thk,thd->kd", rows.weights, direction) * rows.values
+    error = noise.logit_scale * abs(scaled)
+    error += sum(source.error * cells.bound(deviations, sawtooth=source.sawtooth) for source, cells in sources)
+    return error + (0.0 if by_value is None else noise.values * hoeffding(by_value, deviations))
+
+
+def hoeffding(bounds: torch.Tensor, deviations: float) -> float:
+    """Bound on a sum of independent errors with these `bounds`: at most that of all together."""
+    return min(deviations * float(bounds.norm()), float(bounds.abs().sum()))
+
+
+class _Terms(NamedTuple):
+    """The terms of a statistic in some rows, flat and without those of 0.
+
+    A relative error in the numerator of the softmax is multiplied by `weighted`, one in its denominator by `summed`.
+    `below` is the logit's distance from the row's largest one, `logit` the logit as it is exponentiated.
+    """
+
+    weighted: torch.Tensor
+    summed: torch.Tensor
+    below: torch.Tensor
+    logit: torch.Tensor
+
+    @classmethod
+    def of(cls, budget: ErrorBudget, statistic: Statistic, rows: HeadRows) -> "_Terms":
+        """The terms of these rows."""
+        place = rows.tokens, rows.heads
+        against = statistic.against[place].unsqueeze(-1)
+        counts = (rows.weights > 0) & (against != 0)
+        weighted = torch.zeros_like(rows.weights)
+        if statistic.direction is not None:
+            weighted = rows.weights * (statistic.direction[place] @ rows.values.T)
+        logarithm = rows.weights[counts].log()
+        peak = budget.moments.p_peak[place].log().unsqueeze(-1).expand_as(rows.weights)[counts]
+        lse = budget.answer.lse[place].unsqueeze(-1).expand_as(rows.weights)[counts]
+        return cls(weighted[counts], (rows.weights * -against)[counts], peak - logarithm, logarithm + lse)
+
+    @property
+    def shifted(self) -> torch.Tensor:
+        """What an error of a logit is multiplied by."""
+        return self.weighted + self.summed
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A rounding of at most `error`: the terms that it enters, and the places of the rounded numbers in some cells."""
+
+    error: float
+    cells: int
+    place: Callable[[_Terms], torch.Tensor]
+    terms: Callable[[_Terms], torch.Tensor]
+    sawtooth: bool = True
+
+
+def _sources(noise: NoiseModel, soft_cap: float) -> Iterator[_Source]:
+    """The coarse roundings of a kernel."""
+    # The largest weight is exp(0), unless the model says that it is rounded too.
+    exact = 0.0 if noise.peak else _EXACT
+
+    def of_weights(roundoff: float, entered: Callable[[_Terms], torch.Tensor]) -> _Source:
+        return _Source(
+            roundoff,
+            ceil(_LOWEST / (2 * roundoff)),
+            lambda terms: terms.below / (2 * roundoff),
+            lambda terms: entered(terms) * (terms.below >= exact),
+        )
+
+    if noise.probabilities > _FINE:
+        yield of_weights(noise.probabilities, lambda terms: terms.weighted)
+    if noise.row_sum > _FINE:
+        yield of_weights(noise.row_sum, lambda terms: terms.summed)
+    if noise.logits > _FINE:
+        yield _of_logits(noise.logits / sqrt(UNIFORM))
+    if soft_cap and noise.tanh > _FINE:
+        yield _Source(
+            noise.tanh,
+            _CAP_CELLS,
+            lambda terms: (terms.logit / soft_cap + 1) / 2 * _CAP_CELLS,
+            lambda terms: terms.shifted * terms.logit,
+            sawtooth=False,
+        )
+
+
+def _of_logits(roundoff: float) -> _Source:
+    """The rounding of logits, in cells of their size, negative ones apart."""
+    half = ceil(log(_LARGEST_LOGIT / _SMALLEST_LOGIT) / (2 * roundoff))
+
+    def place(terms: _Terms) -> torch.Tensor:
+        size = terms.logit.abs().clamp(min=_SMALLEST_LOGIT, max=_LARGEST_LOGIT)
+        return (size / _SMALLEST_LOGIT).log() / (2 * roundoff) + half * (terms.logit < 0)
+
+    return _Source(roundoff, 2 * half + 1, place, lambda terms: terms.shifted * terms.logit)
+
+
+class _Cells:
+    """Sums over terms, by the cell and the bin of the number whose error they have."""
+
+    def __init__(self, cells: int, device: torch.device) -> None:
+        self._sums, self._squares = torch.zeros(2, cells * _BINS, dtype=torch.float64, device=device)
+
+    def add(self, place: torch.Tensor, terms: torch.Tensor) -> None:
+        """Add `terms` at their places, in cells."""
+        at = (place * _BINS).to(torch.int64).clamp_(0, len(self._sums) - 1)
+        self._sums.index_add_(0, at, terms)
+        self._squares.index_add_(0, at, terms * terms)
+
+    def bound(self, deviations: float, *, sawtooth: bool) -> float:
+        """Bound on the sum of all terms, each times an error of at most 1: a sawtooth, or one error for a cell."""
+        bins = self._sums.view(-1, _BINS)
+        phases = bins @ _SAWTOOTH.T.to(bins.device) if sawtooth else bins.sum(dim=-1, keepdim=True)
+        sums = phases.abs().amax(dim=-1)
+        chance = self._squares.view(-1, _BINS).sum(dim=-1).sqrt()
+        return hoeffding((sums - _CHANCE * chance).clamp_(min=0), deviations)
