@@ -21,7 +21,7 @@ from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Mode
 from attnfuzz.reference.contract import Contract, LseBase
 from attnfuzz.reference.dtypes import DType
-from attnfuzz.reference.noise import ROUNDOFF, SMALLEST_STEP, NoiseModel
+from attnfuzz.reference.noise import ROUNDOFF, NoiseModel
 
 _RATIO = 4
 """Ratio of the lengths and batch sizes that code is compiled for."""
@@ -239,8 +239,7 @@ def _paged(
     out.copy_(torch.utils.dlpack.from_dlpack(attended)[: len(out)])
 
 
-_FP32 = structs.replace(NoiseModel.fp32_arithmetic(), underflow=SMALLEST_STEP[torch.float32])
-"""XLA flushes subnormal numbers on a CPU (tsl/platform/denormal.h, ScopedFlushDenormal)."""
+_FP32 = NoiseModel.fp32_arithmetic()
 
 _NOISE = {
     DType.FLOAT32: _FP32,
