@@ -22,8 +22,7 @@ class Engine(Protocol):
     """An engine. The name of each of its backends includes a release or source tree.
 
     `name` is the engine's name in package names and options, `title` its display name. `kinds` are the parts of a
-    release that can be run, named like the equivalent backends of this project. `patience` multiplies the time after
-    which a case counts as hanging.
+    release that can be run, named like the equivalent backends of this project.
 
     Where the engine is known, a release is written as a version, or as "@" and the path of a source tree.
     """
@@ -31,7 +30,6 @@ class Engine(Protocol):
     name: str
     title: str
     kinds: tuple[str, ...]
-    patience: float
 
     def owns(self, backend: str) -> bool:
         """Whether a backend's name, valid or not, belongs to this engine."""

@@ -12,14 +12,16 @@ It is called with keyword arguments, with metadata in int32:
 - block_tables [batch, columns]: the pages of each request in order; columns beyond them must not matter
 - seq_lens [batch]: the keys of each request, 0 included; the rest of its last page may hold NaN
 - cum_seq_lens_q [batch + 1]: request b has the query rows from cum_seq_lens_q[b] up to cum_seq_lens_q[b + 1]
-- max_q_len, max_kv_len: no request is longer than these; they may be larger than the longest one
+- max_q_len, max_kv_len: no request is longer than these. Both are drawn with slack, up to 131072, since servers state
+  the model's context length: a kernel that needs the longest request computes it from cum_seq_lens_q or seq_lens
 - scale: the factor of the logits, 1 / sqrt(head_dim_qk) included
 - out [tokens, q_heads, head_dim_vo]: to be written, with 0 in a row that sees no key
 
 and, each if the function has a parameter of that name, or takes any (`**_`) and the capability or the contract has it:
 `lse` [tokens, q_heads] float32 to be written, `window_left` (that many keys before a query's own are seen, -1 is all),
-`sinks` float32 [q_heads] or None, `soft_cap` (0 is none), `v_scale` (the factor of the output; that of K is in
-`scale`), `kv_layout` ("HND" or "NHD"). `mode` (such as "decode") only if there is a parameter of that name.
+`sinks` [q_heads] or None (float32, or the capability's `sinks_dtype`), `soft_cap` (0 is none), `v_scale` (the factor of
+the output; that of K is in `scale`), `kv_layout` ("HND" or "NHD"). `mode` (such as "decode") only if there is a
+parameter of that name.
 
 A kernel with a cache layout of its own takes two functions. `arrange` is called with these arguments and returns a
 dict of others, in the kernel's layout; the harness places its tensors in guarded memory, and then calls the kernel:
@@ -37,6 +39,7 @@ from typing import Any
 
 import torch
 
+from attnfuzz.kernels.arranged import placed
 from attnfuzz.kernels.backend import Bench, Op, Output
 from attnfuzz.kernels.gpu import guards, nvcc, visible
 from attnfuzz.kernels.gpu.visible import Arch
@@ -203,7 +206,8 @@ class FunctionSession(PagedSession):
     """A session that launches the function once per step."""
 
     def __init__(self, backend: FunctionBackend, case: Case, bench: Bench) -> None:
-        super().__init__(case, bench)
+        sinks_dtype = backend.capability.sinks_dtype or case.geometry.dtype
+        super().__init__(case, bench, sinks_dtype=sinks_dtype.torch_dtype)
         self._backend = backend
         self._promised = promised(backend.capability, backend.contract)
         self._taken = Keywords.of(backend.function)
@@ -219,18 +223,9 @@ class FunctionSession(PagedSession):
         expected = self._promised | described.keys()
         arranged = {}
         if self._backend.arrange is not None and self._arranged is not None:
-            arranged = self._placed(self._backend.arrange(**self._arranged.select(arguments, expected)))
+            made = self._backend.arrange(**self._arranged.select(arguments, expected))
+            arranged = placed(made, self._bench.memory)
         self._bench.launcher.launch(op, **(self._taken.select(arguments, expected) | arranged))
-
-    def _placed(self, arranged: Mapping[str, Any]) -> dict[str, Any]:
-        """The arranged arguments, with every tensor in guarded memory, in its own strides."""
-        memory = self._bench.memory
-        return {
-            name: memory.copy(name, value, stride=value.stride())
-            if isinstance(value, torch.Tensor) and not (value.numel() and memory.holds(value))
-            else value
-            for name, value in arranged.items()
-        }
 
     def _output(self, step: Step, planned: Sequence[Row], query: torch.Tensor, results: Results) -> Output:
         output = super()._output(step, planned, query, results)

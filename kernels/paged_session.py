@@ -97,12 +97,12 @@ class PagedSession(GraphedSession):
     table_type: type[PageTable] = PageTable
     workspace_type: type[SharedWorkspace] = SharedWorkspace
 
-    def __init__(self, case: Case, bench: Bench) -> None:
+    def __init__(self, case: Case, bench: Bench, *, sinks_dtype: torch.dtype = torch.float32) -> None:
         self._case, self._bench = case, bench
         self._kv = self.kv_type(case, bench)
         self._table = self.table_type(case, self._kv)
         self._workspace = self.workspace_type(case, bench)
-        self._sinks = place_sinks(case, bench)
+        self._sinks = place_sinks(case, bench, sinks_dtype)
         self._scales = cached_scales(case, case.geometry.head_dim_qk)
         self._captured: dict[tuple[Mode, int], Captured[BatchMetadata]] = {}
         self._static: BatchMetadata | None = None

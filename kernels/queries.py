@@ -68,12 +68,12 @@ _SINK_STREAM = 1_000_003
 """Distinct from the streams of queries: there are fewer slots."""
 
 
-def place_sinks(case: Case, bench: Bench) -> torch.Tensor | None:
-    """Sinks float32 [q_heads], an extra logit per head in the denominator; None if the geometry has none."""
+def place_sinks(case: Case, bench: Bench, dtype: torch.dtype = torch.float32) -> torch.Tensor | None:
+    """Sinks [q_heads], an extra logit per head in the denominator; None if the geometry has none."""
     if not case.geometry.sinks:
         return None
     drawn = draw_sinks(case.values, case.geometry.q_heads, seed=case.seed, stream=_SINK_STREAM)
-    return bench.memory.copy("sinks", drawn)
+    return bench.memory.copy("sinks", drawn.to(dtype))
 
 
 class BmmScales(TypedDict):

@@ -20,6 +20,7 @@ from attnfuzz.reference.calls import (
     check_content,
     named_views,
 )
+from attnfuzz.reference.capability import FLOATS
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.validity import ImpossibleCase, validate_backend_name
 
@@ -136,8 +137,8 @@ def _validate_answer(answer: CallAnswer, buffers: dict[str, Buffer]) -> None:
         raise ImpossibleCase("answer: out", out.shape, "must be [rows, q_heads, dim]")
     if lse is not None and (lse.shape != out.shape[:2] or _dtype(lse, buffers) is not DType.FLOAT32):
         raise ImpossibleCase("answer: lse", lse.shape, f"must be float32 {list(out.shape[:2])}")
-    if sinks is not None and (sinks.shape != out.shape[1:2] or _dtype(sinks, buffers) is not DType.FLOAT32):
-        raise ImpossibleCase("answer: sinks", sinks.shape, f"must be float32 {list(out.shape[1:2])}")
+    if sinks is not None and (sinks.shape != out.shape[1:2] or _dtype(sinks, buffers) not in FLOATS):
+        raise ImpossibleCase("answer: sinks", sinks.shape, f"must be floating-point numbers {list(out.shape[1:2])}")
     if answer.roundings < 1:
         raise ImpossibleCase("answer: roundings", answer.roundings, "must be at least 1")
     for expected in answer.requests:

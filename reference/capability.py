@@ -1,4 +1,9 @@
-"""Capabilities: the features of cases that a backend supports, and the reasons for rejecting others."""
+"""Capabilities: the features of cases that a backend supports, and the reasons for rejecting others.
+
+A reason is a noun phrase for the sentence "NAME does not support ...".
+"""
+
+import math
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -17,15 +22,19 @@ FLOATS = (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
 class Capability(msgspec.Struct, frozen=True, kw_only=True):
     """The cases that a backend supports. A feature that is False or empty, such as `fp8_kv`, is never drawn.
 
-    `latent` backends run multi-head latent attention, the others do not. `max_head_dim` bounds both head dims.
-    `graph_modes` are the modes that can be captured. `unequal_head_dims` allows head_dim_qk != head_dim_vo.
-    `table_gaps` allows gaps between rows of the page table. `pool_holes` allows pools whose offsets pass 2^31 because
-    most of their pages have addresses and no memory: on a CPU, for a backend that touches no page without an owner.
+    `latent` backends run multi-head latent attention, the others do not. `max_head_dim` bounds both head dims;
+    `head_dims` are the only ones, if given. `unequal_head_dims` allows head_dim_qk != head_dim_vo. `graph_modes` are
+    the modes that can be captured. `kv_scales` are the dtypes of the KV caches that have scales, or True for all.
+    `sinks_dtype` is the dtype in which a `FunctionBackend` gets its sinks; None is that of the queries. `table_gaps`
+    allows gaps between rows of the page table. `pool_holes` allows pools whose offsets pass 2^31 because most of their
+    pages have addresses and no memory: on a CPU, for a backend that touches no page without an owner. `patience`
+    multiplies the time after which a case counts as hanging (30 s), for slow kernels such as interpreted ones.
 
     A backend with `buckets` supports their geometries and no others. All other fields about geometries are then derived
     from the buckets; values passed for them are ignored.
 
-    Raises ValueError if only some buckets have latents, and for a bucket without any of the modes.
+    Raises ValueError if only some buckets have latents, for a bucket without any of the modes, for `head_dims` of
+    latents (which need buckets), for sinks in integers or fp8, and for a patience that is not a positive number.
     """
 
     device: Device = Device.CPU
@@ -36,13 +45,15 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     fp8_kv: bool = False
     latent: bool = False
     max_head_dim: int = 256
+    head_dims: tuple[int, ...] = ()
     unequal_head_dims: bool = False
     page_sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128)
     layouts: tuple[KvLayout, ...] = (KvLayout.HND, KvLayout.NHD)
     windows: bool = False
     sinks: bool = False
+    sinks_dtype: DType | None = DType.FLOAT32
     soft_cap: bool = False
-    kv_scales: bool = False
+    kv_scales: bool | tuple[DType, ...] = False
     padding: bool = False
     empty_kv: bool = True
     kv_shorter_than_q: bool = True
@@ -50,11 +61,20 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     kv_views: tuple[KvView, ...] = (KvView.SEPARATE,)
     table_gaps: bool = True
     pool_holes: bool = False
+    patience: float = 1.0
 
     def __post_init__(self) -> None:
         if self.buckets:
             for field, value in _between_them(self.buckets).items():
                 force_setattr(self, field, value)
+        elif self.head_dims:
+            force_setattr(self, "max_head_dim", max(self.head_dims))
+            if self.latent:
+                raise ValueError("head_dims are those of a backend without latents: with latents, give buckets")
+        if self.sinks_dtype not in (None, *FLOATS):
+            raise ValueError(f"sinks in {self.sinks_dtype}: give one of {', '.join(FLOATS)}, or None")
+        if not 0 < self.patience < math.inf:
+            raise ValueError(f"a patience of {self.patience!r}: give a positive number, 1 is 30 s")
         if any(bucket.modes and not set(bucket.modes) & set(self.modes) for bucket in self.buckets):
             raise ValueError(f"a bucket has modules for none of the modes {', '.join(self.modes)}")
 
@@ -64,8 +84,12 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
         reason = why_not_geometry(self, case.geometry) or _why_not_steps(self, case)
         if reason is None and case.relation is not None:
             other = _why_not_steps(self, related(case).case)
-            reason = other and f"{other} ({case.relation.words})"
+            reason = other and f"{other} (in its related run: {case.relation.words})"
         return reason
+
+    def scales(self, kv_dtype: DType) -> bool:
+        """Whether KV caches of this dtype have scales."""
+        return self.kv_scales if isinstance(self.kv_scales, bool) else kv_dtype in self.kv_scales
 
     def can_run(self, case: Case) -> bool:
         """Whether `case` is possible and supported."""
@@ -86,6 +110,7 @@ def _between_them(buckets: tuple[Bucket, ...]) -> dict[str, object]:
         "fp8_kv": any(bucket.kv_dtype is DType.FLOAT8_E4M3 for bucket in buckets),
         "latent": latent,
         "max_head_dim": max(max(bucket.head_dim_qk, bucket.head_dim_vo) for bucket in buckets),
+        "head_dims": tuple(sorted({dim for bucket in buckets for dim in (bucket.head_dim_qk, bucket.head_dim_vo)})),
         "unequal_head_dims": not latent and any(bucket.head_dim_qk != bucket.head_dim_vo for bucket in buckets),
         "page_sizes": tuple(sorted({size for bucket in buckets for size in bucket.page_sizes})),
         "layouts": tuple(dict.fromkeys(layout for bucket in buckets for layout in bucket.layouts)),
@@ -101,17 +126,20 @@ def _why_not_buckets(can: Capability, geometry: Geometry) -> str | None:
         return None
     nearest = min((bucket.differences(geometry) for bucket in can.buckets), key=len)
     asked, there = (", ".join(words) for words in zip(*nearest, strict=True))
-    return f"{asked}: no module is compiled for it, the nearest is for {there}"
+    return f"{asked} (no module is compiled for that, the nearest is for {there})"
 
 
 def _why_not_geometry(can: Capability, geometry: Geometry) -> str | None:
     if geometry.dtype not in can.dtypes:
-        return f"dtype {geometry.dtype} is not one of {', '.join(can.dtypes)}"
+        return f"{geometry.dtype} queries"
     if geometry.kv_dtype is not geometry.dtype and not (can.fp8_kv and geometry.kv_dtype is DType.FLOAT8_E4M3):
         return f"a {geometry.kv_dtype} KV cache under {geometry.dtype} queries"
     if (geometry.latent is not None) != can.latent:
         return "multi-head latent attention" if geometry.latent else "attention without latents"
-    if max(geometry.head_dim_qk, geometry.head_dim_vo) > can.max_head_dim:
+    head_dims = (geometry.head_dim_qk, geometry.head_dim_vo)
+    if can.head_dims and not set(head_dims) <= set(can.head_dims):
+        return f"head dims other than {', '.join(map(str, can.head_dims))}"
+    if max(head_dims) > can.max_head_dim:
         return f"head dims above {can.max_head_dim}"
     if geometry.head_dim_qk != geometry.head_dim_vo and not (can.unequal_head_dims or can.latent):
         return "head dims of K and V that differ"
@@ -145,8 +173,8 @@ def _why_not_views(can: Capability, case: Case) -> str | None:
 
 def _why_not_steps(can: Capability, case: Case) -> str | None:
     buckets = [bucket for bucket in can.buckets if bucket.covers(case.geometry)]
-    if (case.scales.k != 1 or case.scales.v != 1) and not can.kv_scales:
-        return "KV scales other than 1"
+    if (case.scales.k != 1 or case.scales.v != 1) and not can.scales(case.geometry.kv_dtype):
+        return f"scales of a {case.geometry.kv_dtype} KV cache" if can.kv_scales else "KV scales other than 1"
     views = _why_not_views(can, case)
     if views is not None:
         return views

@@ -105,7 +105,7 @@ def _cases(draw: DrawFn, can: Capability, backend: str, geometries: Geometries, 
         steps=steps,
         **draw_placement(draw, can, geometry, lean),
         values=draw_family(draw, lean),
-        scales=draw_scales(draw, can, lean),
+        scales=draw_scales(draw, can, geometry.kv_dtype, lean),
         chunk_capacity=draw_chunk_capacity(draw, steps, lean),
         seed=draw(_SEEDS),
         # A CPU has no queue.

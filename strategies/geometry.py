@@ -214,7 +214,7 @@ def _layer(layer: LayerSpec, free: _Part, can: Capability) -> _Part:
 def _covers(can: Capability, layer: LayerSpec) -> bool:
     return (
         (layer.latent is not None) == can.latent
-        and layer.head_dim <= can.max_head_dim
+        and (layer.head_dim in can.head_dims if can.head_dims else layer.head_dim <= can.max_head_dim)
         and (layer.window_left < 0 or can.windows)
         and (can.sinks or not layer.sinks)
     )

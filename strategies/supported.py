@@ -46,7 +46,7 @@ def head_dims(can: Capability) -> tuple[int, ...]:
     """Head dims of K for a backend without latents."""
     if can.buckets:
         return tuple(sorted({bucket.head_dim_qk for bucket in can.buckets}))
-    return tuple(dim for dim in _HEAD_DIMS if dim <= can.max_head_dim)
+    return tuple(sorted(can.head_dims)) or tuple(dim for dim in _HEAD_DIMS if dim <= can.max_head_dim)
 
 
 def latents(can: Capability) -> tuple[Latent | None, ...]:

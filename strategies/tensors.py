@@ -19,6 +19,7 @@ from attnfuzz.reference.case import (
     Views,
     Workspace,
 )
+from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry
 from attnfuzz.strategies.choices import Choice, on
 from attnfuzz.strategies.coverage.classes import FACTORS, GAP_COLUMNS, MAXIMA, POOLS, SLACK_COLUMNS, SPARE_PAGES
@@ -114,9 +115,9 @@ def draw_family(draw: DrawFn, lean: Lean) -> ValueFamily:
     return draw(_FAMILIES.under(lean))
 
 
-def draw_scales(draw: DrawFn, can: Capability, lean: Lean) -> Scales:
-    """Draw a softmax scale, and scales of K and V if `can` supports them."""
+def draw_scales(draw: DrawFn, can: Capability, kv_dtype: DType, lean: Lean) -> Scales:
+    """Draw a softmax scale, and scales of K and V if `can` supports them for caches of this dtype."""
     softmax = draw(_SOFTMAX.under(lean))
-    if not can.kv_scales:
+    if not can.scales(kv_dtype):
         return Scales(softmax=softmax)
     return Scales(softmax=softmax, k=draw(_K.under(lean)), v=draw(_V.under(lean)))

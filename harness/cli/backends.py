@@ -94,7 +94,8 @@ def supports(name: str) -> str:
 def _numbers(can: Capability) -> str:
     """The dtypes, and the head dims of each."""
     if not can.buckets:
-        return f"{', '.join(can.dtypes)}; head dims up to {can.max_head_dim}"
+        upto = f"{_listed(can.head_dims)}" if can.head_dims else f"up to {can.max_head_dim}"
+        return f"{', '.join(can.dtypes)}; head dims {upto}"
     dims: dict[str, list[str]] = {}
     for bucket in can.buckets:
         kv = f" over {bucket.kv_dtype} KV" if bucket.kv_dtype is not bucket.dtype else ""
@@ -115,7 +116,8 @@ def _features(can: Capability) -> list[str]:
         "windows": can.windows,
         "sinks": can.sinks,
         "soft cap": can.soft_cap,
-        "KV scales": can.kv_scales,
+        "KV scales": can.kv_scales is True,
+        "scales of fp8 KV": bool(can.kv_scales) and can.kv_scales is not True,
         "padding": can.padding,
         "empty KV": can.empty_kv,
         "kv < q": can.kv_shorter_than_q,

@@ -1,6 +1,6 @@
 """Edits that make the geometry smaller and plainer."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from msgspec.structs import replace
@@ -50,6 +50,20 @@ def shrink_head_dims(case: Case) -> Iterator[Case]:
         yield _with(case, replace(geometry, head_dim_qk=dim))
     for dim in lower_dims(geometry.head_dim_vo):
         yield _with(case, replace(geometry, head_dim_vo=dim))
+
+
+def to_head_dims(head_dims: tuple[int, ...]) -> tuple[Callable[[Case], Iterator[Case]], ...]:
+    """Edits to smaller ones of a backend's only head dims; none if it has others."""
+
+    def smaller(case: Case) -> Iterator[Case]:
+        """Each smaller head dim for both K and V, then for one of them."""
+        now = case.geometry
+        for dim in sorted(head_dims):
+            for changed in ({"head_dim_qk": dim, "head_dim_vo": dim}, {"head_dim_qk": dim}, {"head_dim_vo": dim}):
+                if all(dim <= getattr(now, name) for name in changed):
+                    yield _with(case, replace(now, **changed))
+
+    return (smaller,) if head_dims else ()
 
 
 def shrink_pages(case: Case) -> Iterator[Case]:

@@ -12,6 +12,7 @@ from attnfuzz.harness.reduce.call_axes import EDITS as CALL_AXES
 from attnfuzz.harness.reduce.call_list import EDITS as CALL_LIST
 from attnfuzz.harness.reduce.call_plain import EDITS as CALL_PLAIN
 from attnfuzz.harness.reduce.geometry import EDITS as GEOMETRY
+from attnfuzz.harness.reduce.geometry import to_head_dims
 from attnfuzz.harness.reduce.lengths import EDITS as LENGTHS
 from attnfuzz.harness.reduce.meaning import breached, compiled_for
 from attnfuzz.harness.reduce.plain import EDITS as PLAIN
@@ -44,16 +45,18 @@ def reduce(
 ) -> Case:
     """Return the smallest case reached by edits from `case`, which is taken to fail, while `still_fails` holds.
 
-    Candidates that are impossible or not covered by `capability` are skipped; its buckets suggest edits too. Ends when
-    no edit helps, when `stop` returns True, or after `budget` calls of `still_fails`. Deterministic for the same
-    arguments and answers.
+    Candidates that are impossible or not covered by `capability` are skipped; its buckets and head dims suggest edits
+    too. Ends when no edit helps, when `stop` returns True, or after `budget` calls of `still_fails`. Deterministic for
+    the same arguments and answers.
     """
 
     def allowed(candidate: Case) -> bool:
         return capability is None or capability.why_not(candidate) is None
 
-    buckets = () if capability is None else capability.buckets
-    return _search(case, (*STEP_EDITS, *edits_among(buckets)), still_fails, allowed, stop, budget)
+    more: tuple[Callable[[Case], Iterable[Case]], ...] = ()
+    if capability is not None:
+        more = edits_among(capability.buckets) or to_head_dims(capability.head_dims)
+    return _search(case, (*STEP_EDITS, *more), still_fails, allowed, stop, budget)
 
 
 def reduce_calls(

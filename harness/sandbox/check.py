@@ -12,7 +12,6 @@ import msgspec
 from msgspec.structs import replace
 
 from attnfuzz.harness.backends import registry
-from attnfuzz.harness.backends.engines import engine_of
 from attnfuzz.harness.calls.trace import assemble
 from attnfuzz.harness.sandbox.teams import Team, Teams, team_of
 from attnfuzz.harness.verdict.describe import describe_any
@@ -202,8 +201,7 @@ class Runner:
 
     def _patience(self, name: str) -> float:
         """The seconds after which a case on a backend hangs."""
-        engine = engine_of(name)
-        return self._timeout * (1.0 if engine is None else engine.patience)
+        return self._timeout * registry.resolve(name).capability.patience
 
     def _answer(self, workers: Workers, task: bytes, timeout: float) -> bytes | Death:
         try:

@@ -8,12 +8,14 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from importlib.metadata import Distribution, PackageNotFoundError
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 from unittest import mock
+
+from packaging.version import Version
 
 from attnfuzz.kernels.backend import Unsupported
 from attnfuzz.reference.dtypes import DType
@@ -95,10 +97,11 @@ def folder_of(package: str) -> Path:
     return Path(next(iter(spec.submodule_search_locations)))
 
 
-def has_distribution(name: str) -> bool:
-    """Whether a distribution is installed."""
+def without_sources(distribution: str, oldest: str) -> str | None:
+    """The reason that a server's sources are missing, or None. They are installed without dependencies."""
+    remedy = f"pip install --no-deps '{distribution}>={oldest}'"
     try:
-        Distribution.from_name(name)
+        found = version(distribution)
     except PackageNotFoundError:
-        return False
-    return True
+        return f"{distribution} is not installed: {remedy}"
+    return f"{distribution} {found} is older than {oldest}: {remedy}" if Version(found) < Version(oldest) else None

@@ -287,6 +287,7 @@ JAX_BACKENDS = (
             buckets=few_geometries(
                 (DType.FLOAT32,), heads=((1, 1), (4, 2)), head_dims=(16, 64), page_sizes=(16,), soft_caps=True
             ),
+            patience=4.0,
         ),
         noise_model=_PAGED_NOISE,
         **_SHARED,

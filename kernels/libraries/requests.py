@@ -46,10 +46,12 @@ def dense_requests(
     block_tables: torch.Tensor,
     seq_lens: torch.Tensor,
     cum_seq_lens_q: torch.Tensor,
+    **_: object,
 ) -> list[DenseRequest]:
     """The requests of a launch in order, those without queries or keys included. The caches are in the layout NHD.
 
-    Reads the entries of the page table that a request's length covers, and no others.
+    Reads the entries of the page table that a request's length covers, and no others. Takes any other argument of
+    `arrange`, and ignores it.
     """
     page_size = k_cache.shape[1]
     starts = cum_seq_lens_q.tolist()

@@ -5,7 +5,7 @@ of its `--attention-backend triton`, on arguments made as that backend makes the
 """
 
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from msgspec import structs
 
 from attnfuzz.kernels.libraries.geometries import few_geometries
-from attnfuzz.kernels.libraries.interpreted import DTYPES, check_size, has_distribution, import_sources, import_triton
+from attnfuzz.kernels.libraries.interpreted import DTYPES, check_size, import_sources, import_triton, without_sources
 from attnfuzz.kernels.libraries.library_backend import LibraryBackend
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Mode
@@ -50,12 +50,6 @@ def _kernels() -> tuple[Any, Any]:
         },
     )
     return modules[f"{_OPS}.decode_attention"], modules[f"{_OPS}.extend_attention"]
-
-
-def _why_not() -> str | None:
-    if has_distribution("sglang"):
-        return None
-    return "sglang is not installed: pip install --no-deps 'sglang>=0.5.16'"
 
 
 def _slots(block_tables: torch.Tensor, page_size: int, request: int, positions: range) -> torch.Tensor:
@@ -285,11 +279,12 @@ _CAPABILITY = Capability(
     # The keys of new tokens are among a request's (SGLang 0.5.23, ForwardBatch.seq_lens).
     empty_kv=False,
     kv_shorter_than_q=False,
+    patience=4.0,
 )
 _SHARED: dict[str, Any] = {
     "extra": "triton",
     "packages": {"triton": "3.6"},
-    "why_not": _why_not,
+    "why_not": partial(without_sources, "sglang", "0.5.23"),
     "noise_models": {
         DType.FLOAT32: NoiseModel.fp32_arithmetic(),
         # The weights are converted to the dtype of V for the second product (decode_attention.py, extend_attention.py:

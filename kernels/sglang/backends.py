@@ -115,6 +115,8 @@ def capability_of(kind: str, version: Version) -> Capability:
         query_views=(QueryView.CONTIGUOUS, QueryView.FUSED_QKV),
         kv_views=(KvView.TOKEN_MAJOR,),
         table_gaps=False,
+        # SGLang's Triton kernels run in an interpreter, program by program.
+        patience=4.0,
     )
 
 

@@ -37,8 +37,6 @@ class Sglang:
     name = "sglang"
     title = "SGLang"
     kinds: tuple[str, ...] = naming.KINDS
-    patience = 4.0
-    """SGLang's Triton kernels run in an interpreter, program by program."""
 
     def owns(self, backend: str) -> bool:
         """Whether a backend's name, valid or not, is one of SGLang's."""

@@ -93,8 +93,19 @@ def _short_pages(can: Capability) -> bool:
     return _free(can) and max(can.page_sizes, default=0) <= 128
 
 
-def _is_largest(dim: int) -> Holds:
-    return lambda can: _free(can) and max(head_dims(can), default=0) == dim
+def _alone(name: str, extreme: Callable[[Iterable[int]], int]) -> Holds:
+    """Whether geometries are drawn freely, and their largest or smallest head dim is the only one of this class."""
+
+    def holds(can: Capability) -> bool:
+        dims = head_dims(can)
+        return _free(can) and bool(dims) and {dim for dim in dims if HEAD_DIMS.of(dim) == name} == {extreme(dims)}
+
+    return holds
+
+
+def _unscaled(can: Capability) -> bool:
+    """Whether some KV caches have scales, but not those of the queries' dtype."""
+    return bool(can.kv_scales) and not any(map(can.scales, can.dtypes))
 
 
 def _all_drafts(can: Capability) -> bool:
@@ -188,6 +199,7 @@ MEANING: tuple[Clash, ...] = (
     _clash("without a prefix there are no keys before the queries", "chunks=no prefix", "prefix=yes"),
     _clash("a page of one token is full", "page size=1", "kv len=within a page|one page|several pages"),
     _clash("a page of two tokens is full, or holds one", "page size=2", "kv len=within a page"),
+    _clash("only fp8 caches have scales", "K scale!=1; V scale!=1", "KV dtype=that of the queries", _unscaled),
     _clash("the first step has no past", "steps=one", "past=grown|handed on; launch=replayed again|captured late"),
     _clash("a tail of poison needs a page of poison", "table tail=poison", "spare pages=none"),
     _clash("K and V share a pool only if their head dims are equal", "V dim!=as K's", "KV view=paired"),
@@ -201,6 +213,7 @@ _LONG_AND_LONG = "not drawn: a long KV and a long prompt cost too much"
 _WIDE_AND_LONG = "not drawn: many requests and a long prompt cost too much"
 _MANY_HEADS = "not drawn: this many heads cost too much"
 _LARGEST_DIM = "the backend does not have larger head dims"
+_SMALLEST_DIM = "not drawn: no smaller head dim"
 _BUCKET = "not drawn: batches are padded to 64 requests at most"
 _PROMPTS = "not drawn: no prompt is as long"
 _SERVED = "not drawn: only served models have this many heads"
@@ -220,8 +233,8 @@ NOT_DRAWN: tuple[Clash, ...] = (
     _clash(_OF_ALL_DRAFTS, "drafts=5|6|7|8", "longest q!=5 to 8", _all_drafts),
     _clash(_OF_ALL_DRAFTS, "drafts=over 8", "longest q!=9 to 16", _all_drafts),
     _clash(_LONG_AND_LONG, "longest kv=over 1000", "longest q=over 16", _short_pages),
-    *(_clash(_LARGEST_DIM, f"head dim={dim}", "V dim=larger", _is_largest(dim)) for dim in (64, 128, 256, 512)),
-    _clash("not drawn: no smaller head dim", "head dim=8", "V dim=smaller"),
+    *(_clash(_LARGEST_DIM, f"head dim={name}", "V dim=larger", _alone(name, max)) for name in HEAD_DIMS.names),
+    *(_clash(_SMALLEST_DIM, f"head dim={name}", "V dim=smaller", _alone(name, min)) for name in HEAD_DIMS.names),
     _clash(_MANY_HEADS, "KV heads=over 4", "group=3|5|16", _free),
     _clash(_MANY_HEADS, "KV heads=3 to 4", "group=8|16", _free),
     _clash(_WIDE_AND_LONG, "batch=9 to 16|17 to 32|over 32", "longest q=over 16"),

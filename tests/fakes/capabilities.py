@@ -90,6 +90,11 @@ NARROW = {
     "small latents": Capability(modes=tuple(Mode), latent=True, max_head_dim=72, empty_kv=False),
     "unusual pages": Capability(modes=(Mode.EXTEND, Mode.DECODE), page_sizes=(48,)),
     "dense page tables": Capability(modes=(Mode.DECODE, Mode.EXTEND), table_gaps=False),
+    "head dims from a list": Capability(
+        modes=(Mode.EXTEND, Mode.DECODE), head_dims=(80, 64, 192), unequal_head_dims=True
+    ),
+    "one head dim": Capability(modes=(Mode.EXTEND, Mode.DECODE), head_dims=(96,), unequal_head_dims=True),
+    "scales of fp8 caches": Capability(modes=(Mode.EXTEND, Mode.DECODE), fp8_kv=True, kv_scales=(DType.FLOAT8_E4M3,)),
     "few modules": COMPILED,
     "few modules for latents": COMPILED_LATENTS,
     "modules for head dims that differ": Capability(

@@ -23,7 +23,6 @@ class FakeEngine:
     name = "fake"
     title = "Fake"
     kinds: tuple[str, ...] = (KIND,)
-    patience = 1.0
 
     def owns(self, backend: str) -> bool:
         return backend.startswith(("fake==", "fake@", "fake:"))

@@ -3,6 +3,7 @@
 import ctypes
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +203,28 @@ def test_scales_of_keys_and_values_are_handed_on(bench_of: Callable[..., Bench])
     case = Case(backend="full", geometry=geometry, steps=steps, scales=Scales(softmax=2, k=3, v=5))
     handed = arguments_of(FULL, case, bench_of)
     assert (handed["scale"], handed["v_scale"]) == (1.5, 5)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "handed"), [(DType.FLOAT32, torch.float32), (DType.FLOAT16, torch.float16), (None, torch.bfloat16)]
+)
+def test_sinks_have_the_dtype_of_the_capability(
+    dtype: DType | None, handed: torch.dtype, bench_of: Callable[..., Bench]
+) -> None:
+    backend = replace(FULL, capability=msgspec.structs.replace(EVERYTHING, sinks_dtype=dtype))
+    geometry = msgspec.structs.replace(NHD, sinks=True, dtype=DType.BFLOAT16, kv_dtype=DType.BFLOAT16)
+    case = Case(backend="full", geometry=geometry, steps=(step(Mode.DECODE, (1, 9)),))
+    assert arguments_of(backend, case, bench_of)["sinks"].dtype is handed
+
+
+SINKS_AS_QUERIES = replace(FULL, capability=msgspec.structs.replace(EVERYTHING, sinks_dtype=None))
+
+
+def test_sinks_that_are_rounded_are_those_that_are_due() -> None:
+    geometry = msgspec.structs.replace(NHD, sinks=True, dtype=DType.BFLOAT16, kv_dtype=DType.BFLOAT16)
+    steps = (step(Mode.EXTEND, (2, 9), (3, 3), (1, 0)),)
+    verdict = run(Case(backend=f"{HERE}SINKS_AS_QUERIES", geometry=geometry, steps=steps))
+    assert (verdict.unsupported, verdict.observations) == (None, ())
 
 
 @pytest.mark.slow

@@ -103,14 +103,14 @@ def test_a_bucket_for_none_of_the_modes_is_refused() -> None:
 def test_a_geometry_outside_of_all_buckets_is_compared_to_the_nearest() -> None:
     geometry = replace(FP8_DECODE.simplest, page_size=64)
     assert COMPILED.why_not(verified(geometry, 2)) == (
-        "page size 64: no module is compiled for it, the nearest is for page size 16 or page size 32"
+        "page size 64 (no module is compiled for that, the nearest is for page size 16 or page size 32)"
     )
 
 
 def test_what_buckets_have_apart_is_not_had_together() -> None:
     geometry = replace(HEAD_DIM_64.simplest, window_left=127)
     assert COMPILED.why_not(verified(geometry, 4)) == (
-        "a window of 128 keys: no module is compiled for it, the nearest is for no window"
+        "a window of 128 keys (no module is compiled for that, the nearest is for no window)"
     )
 
 

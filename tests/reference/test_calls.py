@@ -167,7 +167,7 @@ def with_request(**changes: object) -> CallCase:
         (with_answer(writes=(Buffer(name="out", dtype=DType.BFLOAT16, size=4),)), "must have content"),
         (with_answer(out=view("out", 6, 4)), "must be [rows, q_heads, dim]"),
         (with_answer(lse=view("lse", 3)), "must be float32 [3, 2]"),
-        (with_answer(sinks=view("lse", 3)), "must be float32 [2]"),
+        (with_answer(sinks=view("lse", 3)), "must be floating-point numbers [2]"),
         (with_answer(roundings=0), "must be at least 1"),
         (with_request(query=view("q", 4, 4)), "must be [tokens, heads, dim] tensors"),
         (with_request(value=view("kv", 2, 1, 4)), "q, K and V must fit each other"),

@@ -163,4 +163,4 @@ def test_what_applies_depends_on_the_case_and_on_the_backend() -> None:
     assert Relation.PADDING_ENLARGED not in applicable(unpadded, bare)
     assert Relation.REQUEST_APPENDED in applicable(unpadded, bare)
     padded = replace(unpadded, relation=Relation.PADDING_ENLARGED)
-    assert bare.why_not(padded) == "padded batches (padding enlarged)"
+    assert bare.why_not(padded) == "padded batches (in its related run: padding enlarged)"

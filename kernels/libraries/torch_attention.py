@@ -1,0 +1,248 @@
+"""torch's own attention on CPUs: flex_attention compiled by inductor, and SDPA of nested tensors.
+
+The fused kernel of scaled_dot_product_attention is the backend `torch_sdpa`. torch.nn.attention.varlen has no kernel
+for CPUs (torch 2.13: aten::_flash_attention_forward is not registered for them).
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+import torch
+from msgspec.structs import replace
+
+from attnfuzz.kernels.backend import Unsupported
+from attnfuzz.kernels.libraries.library_backend import LibraryBackend
+from attnfuzz.kernels.libraries.requests import DenseRequest, dense_requests
+from attnfuzz.kernels.library_cache import cache_folder
+from attnfuzz.reference.bucket import Bucket
+from attnfuzz.reference.capability import FLOATS, Capability
+from attnfuzz.reference.case import Mode
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.geometry import KvLayout
+from attnfuzz.reference.noise import ROUNDOFF, NoiseModel
+
+
+def _bucket(dtype: DType, head_dim: int, *heads: tuple[int, int], **more: Any) -> Bucket:
+    return Bucket(
+        dtype=dtype,
+        kv_dtype=dtype,
+        head_dim_qk=head_dim,
+        head_dim_vo=head_dim,
+        heads=heads,
+        page_sizes=(16, 1),
+        layouts=(KvLayout.NHD,),
+        **more,
+    )
+
+
+def _gathered(requests: list[DenseRequest]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values of all requests, one after another: [keys, kv_heads, head dim] each."""
+    return torch.cat([each.key for each in requests]), torch.cat([each.value for each in requests])
+
+
+# flex_attention
+
+_ROOM = 1 << 15
+"""Entries of the tensors that the mask reads, or a power of two times as many. See docs/findings/flex-cpu-symbols.md:
+with lengths of their own, the code that inductor generates does not compile.
+"""
+
+# It is compiled for each head dim, number of heads and dtype, and for one block of 128 queries or several, and one
+# of keys or several. Each takes some 20 s: a few geometries are all that one can wait for.
+FLEX_BUCKETS = tuple(
+    _bucket(dtype, head_dim, heads, windows=(-1, 0, 5, 200), soft_caps=(0.0, 5.0, 50.0))
+    for dtype, head_dim, heads in (
+        (DType.BFLOAT16, 64, (4, 2)),
+        (DType.FLOAT32, 40, (2, 2)),
+        (DType.FLOAT16, 128, (6, 1)),
+    )
+)
+
+
+def no_compiler() -> str | None:
+    """The reason that torch can't compile for this CPU."""
+    compiler = os.environ.get("CXX", "g++")
+    return None if shutil.which(compiler) else f"torch compiles flex_attention with {compiler}, which is not installed"
+
+
+def arrange_flexibly(*, query: torch.Tensor, **paged: Any) -> Mapping[str, Any]:
+    """Gathered keys and values, and for each query and key its request and the position of its own key there.
+
+    One query or key is padded to two: lengths of 1 would be compiled for.
+    """
+    requests = dense_requests(**paged)
+    key, value = map(_padded, _gathered(requests))
+    own = [(each.index, each.past + i) for each in requests for i in range(each.q_len)]
+    at = [(each.index, i) for each in requests for i in range(each.kv_len)]
+    places = {"query_places": _places(own, len(query), no_request=-1), "key_places": _places(at, 0, no_request=-2)}
+    return {"query": _padded(query), "key": key, "value": value, **places}
+
+
+def _padded(tokens: torch.Tensor) -> torch.Tensor:
+    return tokens if len(tokens) != 1 else torch.cat((tokens, torch.zeros_like(tokens)))
+
+
+def _places(places: list[tuple[int, int]], rows: int, *, no_request: int) -> torch.Tensor:
+    """Places int64 [room, 2], with `no_request` in entries of no token."""
+    room = _ROOM
+    while room < max(rows, len(places)):
+        room *= 2
+    table = torch.full((room, 2), no_request)
+    if places:
+        table[: len(places)] = torch.tensor(places)
+    return table
+
+
+def attend_flexibly(
+    *,
+    out: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    query_places: torch.Tensor,
+    key_places: torch.Tensor,
+    scale: float,
+    window_left: int,
+    soft_cap: float,
+) -> None:
+    """Write flex_attention of one ragged batch to `out`. No queries or no keys, no call."""
+    if not len(query) or not len(key):
+        out.zero_()
+        return
+    for places in (query_places, key_places):
+        torch._dynamo.mark_static(places)  # noqa: SLF001 - its public name
+    left = torch.tensor(window_left if window_left >= 0 else 1 << 40)
+    factor, cap = torch.tensor(scale), torch.tensor(soft_cap)
+
+    def seen(batch: torch.Tensor, head: torch.Tensor, row: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
+        del batch, head
+        own, at = query_places[row, 1], key_places[column, 1]
+        same = query_places[row, 0] == key_places[column, 0]
+        return same & (at <= own) & (at >= own - left)
+
+    def scored(logit: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
+        # Numbers would be compiled for: the scale is no argument, and there is one module with and without a soft cap.
+        logit = logit * factor
+        return torch.where(cap > 0, cap * torch.tanh(logit / cap), logit)
+
+    states = (tokens.transpose(0, 1)[None] for tokens in (query, key, value))
+    got = compiled_flex()(*states, seen, scored)
+    out.copy_(got[0].transpose(0, 1)[: len(out)])
+
+
+_MOST_VARIANTS = 64
+"""Kinds of shapes: beyond this number, dynamo raises an error instead of running flex_attention uncompiled."""
+
+
+@cache
+def compiled_flex() -> Callable[..., torch.Tensor]:
+    """A function of query, key and value [1, heads, tokens, head dim], and of what a mask and a score modify.
+
+    It is compiled at the first use for each kind of shape, with lengths that are dynamic. Inductor's code is kept in
+    attnfuzz's cache; it starts no processes.
+    """
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "inductor"))
+    import torch._dynamo  # noqa: PLC0415 - the compiler, in workers alone
+    import torch._inductor.config as inductor  # noqa: PLC0415
+    import torch.fx.experimental._config as symbols  # noqa: PLC0415
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention  # noqa: PLC0415
+
+    torch._dynamo.config.recompile_limit = _MOST_VARIANTS  # noqa: SLF001 - dynamo's settings have no public place
+    torch._dynamo.config.fail_on_recompile_limit_hit = True  # noqa: SLF001
+    inductor.compile_threads = 1
+    # Lengths that happen to be equal would get a module of their own.
+    symbols.use_duck_shape = False
+    compiled = torch.compile(flex_attention, dynamic=True)
+
+    def attend(
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        seen: Callable[..., torch.Tensor],
+        scored: Callable[..., torch.Tensor],
+    ) -> torch.Tensor:
+        mask = create_block_mask(seen, 1, 1, query.shape[2], key.shape[2], device="cpu")
+        grouped = query.shape[1] != key.shape[1]
+        got: torch.Tensor = compiled(query, key, value, scored, block_mask=mask, scale=1.0, enable_gqa=grouped)
+        return got
+
+    return attend
+
+
+FLEX = LibraryBackend(
+    attend_flexibly,
+    label="torch:flex_attention",
+    packages={"torch": "2.13"},
+    why_not=no_compiler,
+    capability=Capability(modes=tuple(Mode), buckets=FLEX_BUCKETS, patience=8.0),
+    # The template (torch/_inductor/codegen/cpp_flex_attention_template.py) is that of SDPA's fused kernel: weights
+    # rounded to the dtype of V for the second product, exp_u20, everything else in fp32.
+    noise_models={dtype: NoiseModel.torch_sdpa_cpu(dtype.torch_dtype) for dtype in FLOATS},
+    arrange=arrange_flexibly,
+)
+
+
+# Nested tensors
+
+# On a CPU there is one kernel, of single operations, without masks and without shared heads ("No viable backend for
+# scaled_dot_product_attention was found", "Nested tensors ... are not supported when is_causal=True"): decodes.
+NESTED_BUCKETS = tuple(
+    _bucket(dtype, head_dim, (1, 1), (3, 3), (8, 8), modes=(Mode.DECODE,))
+    for dtype in FLOATS
+    for head_dim in (64, 8, 40, 256)
+)
+
+
+def arrange_nested(*, seq_lens: torch.Tensor, cum_seq_lens_q: torch.Tensor, **paged: Any) -> Mapping[str, Any]:
+    """Gathered keys and values, and the ends of the requests among them in int64."""
+    requests = dense_requests(seq_lens=seq_lens, cum_seq_lens_q=cum_seq_lens_q, **paged)
+    key, value = _gathered(requests)
+    ends = torch.nn.functional.pad(seq_lens.cumsum(0), (1, 0))
+    return {"key": key, "value": value, "key_ends": ends, "query_ends": cum_seq_lens_q.long()}
+
+
+def attend_nested(
+    *,
+    out: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    query_ends: torch.Tensor,
+    key_ends: torch.Tensor,
+    scale: float,
+) -> None:
+    """Write scaled_dot_product_attention of jagged tensors to `out`: each query sees all keys of its request."""
+    if (query_ends.diff() > 1).any():
+        raise Unsupported("causal masks of nested tensors are not supported on a CPU")
+    if not len(key):
+        raise Unsupported("to_padded_tensor refuses a nested tensor without elements")
+    nested = torch.nested.nested_tensor_from_jagged
+    rows = nested(query, query_ends).transpose(1, 2)
+    keys, values = (nested(tokens, key_ends).transpose(1, 2) for tokens in (key, value))
+    got = torch.nn.functional.scaled_dot_product_attention(rows, keys, values, scale=scale)
+    out.copy_(got.transpose(1, 2).values())
+
+
+def nested_noise(dtype: DType) -> NoiseModel:
+    """The model of _scaled_dot_product_attention_math (torch/nested/_internal/sdpa.py) on tensors of `dtype`.
+
+    Queries and keys are multiplied by the root of the scale; these, the logits, and the normalised weights are rounded
+    to `dtype`.
+    """
+    roundoff = ROUNDOFF[dtype.torch_dtype]
+    rounded = NoiseModel.rounded_probabilities(dtype.torch_dtype)
+    return replace(rounded, logits=roundoff, peak=roundoff, quotient=0.0)
+
+
+NESTED = LibraryBackend(
+    attend_nested,
+    label="torch:nested",
+    packages={"torch": "2.13"},
+    capability=Capability(modes=(Mode.DECODE,), buckets=NESTED_BUCKETS),
+    noise_models={dtype: nested_noise(dtype) for dtype in FLOATS},
+    arrange=arrange_nested,
+)
+TORCH_BACKENDS = (FLEX, NESTED)
