@@ -32,6 +32,9 @@ class Fill(StrEnum):
     OUTPUT = "output"
 
 
+NO_HOLE = range(0)
+
+
 class Memory(Protocol):
     """Guarded memory: each tensor has its own allocation, flush with an unmapped page."""
 
@@ -43,8 +46,12 @@ class Memory(Protocol):
         *,
         stride: Sequence[int] | None = None,
         fill: Fill = Fill.POISON,
+        hole: range = NO_HOLE,
     ) -> torch.Tensor:
-        """A tensor called `name`. `stride` (in elements) may leave gaps, which stay poison and belong to no tensor."""
+        """A tensor called `name`. `stride` (in elements) may leave gaps, which stay poison and belong to no tensor.
+
+        The rows of `hole`, on the first axis, have addresses alone: any access faults, but for parts of a page.
+        """
 
     def copy(self, name: str, value: torch.Tensor, *, stride: Sequence[int] | None = None) -> torch.Tensor:
         """A guarded tensor with the values, shape and dtype of `value`."""

@@ -64,7 +64,8 @@ class PagedKv:
     finite numbers, and the rest is NaN. `cache` is a kernel's argument: K and V, each [pages, kv_heads, page_size,
     head_dim] in the layout HND or [pages, page_size, kv_heads, head_dim] in NHD; or one tensor [pages, 2, ...] of
     both; with latents, keys alone [pages, 1, page_size, rank + rope], whose first `rank` elements are the values.
-    `pages` are the ids of each slot's pages, in order; `poison_page` is the first spare one.
+    `pages` are the ids of each slot's pages, in order; `poison_page` is the first spare one. Pages in the case's hole
+    have no memory.
     """
 
     finite_tails: ClassVar[bool] = False
@@ -74,7 +75,8 @@ class PagedKv:
         self.page_size = case.geometry.page_size
         lengths = case.slot_lengths()
         self.pages = assign_pages(case, {slot: -(-length // self.page_size) for slot, length in lengths.items()})
-        used = 1 + max((page for pages in self.pages.values() for page in pages), default=0)
+        self._hole = range(1, 1 + case.pages.hole)
+        used = 1 + max((page for pages in self.pages.values() for page in pages), default=case.pages.hole)
         self.poison_page = used
         self.total_pages = used + case.pages.spare
 
@@ -110,7 +112,9 @@ class PagedKv:
             sources = [(key, self.tokens.key)]
         elif view is KvView.PAIRED:
             inner = (heads, page) if head_major else (page, heads)
-            self.cache = bench.memory.tensor("kv_cache", (pages, 2, *inner, geometry.head_dim_qk), dtype)
+            self.cache = bench.memory.tensor(
+                "kv_cache", (pages, 2, *inner, geometry.head_dim_qk), dtype, hole=self._hole
+            )
             sources = [(self.cache[:, 0], self.tokens.key), (self.cache[:, 1], self.tokens.value)]
         else:
             self.cache = key, value = self._separate(bench)
@@ -126,8 +130,8 @@ class PagedKv:
         pages, page, heads, dtype = self.total_pages, self.page_size, geometry.kv_heads, geometry.kv_dtype.torch_dtype
         head_major = geometry.kv_layout is KvLayout.HND
         if head_major and self._case.views.kv is not KvView.TOKEN_MAJOR:
-            return bench.memory.tensor(name, (pages, heads, page, head_dim), dtype)
-        tokens = bench.memory.tensor(name, (pages, page, heads, head_dim), dtype)
+            return bench.memory.tensor(name, (pages, heads, page, head_dim), dtype, hole=self._hole)
+        tokens = bench.memory.tensor(name, (pages, page, heads, head_dim), dtype, hole=self._hole)
         return tokens.permute(0, 2, 1, 3) if head_major else tokens
 
     def _separate(self, bench: Bench) -> tuple[torch.Tensor, torch.Tensor]:
@@ -154,7 +158,8 @@ class PagedKv:
         nan = self._case.geometry.kv_dtype.nan
         for pool, values in self._pools:
             if self._written:
-                pool.fill_(nan)
+                pool[: self._hole.start].fill_(nan)
+                pool[self._hole.stop :].fill_(nan)
             # Indexed on the device of each: a small number of tokens is drawn on the CPU.
             pool[at[0], at[1]] = to_device(values[source.to(values.device)], pool.device)
         self._written = True
@@ -181,7 +186,7 @@ class FiniteTails(PagedKv):
 
 
 def assign_pages(case: Case, counts: dict[int, int]) -> dict[int, list[int]]:
-    """Page ids of each slot, from 1 on (page 0 is the dummy page), in the case's order."""
+    """Page ids of each slot, after the dummy page and the hole, in the case's order."""
     order = case.pages.order
     if order is PageOrder.SHARED_PREFIX:
         return _share_pages(case, counts)
@@ -189,7 +194,8 @@ def assign_pages(case: Case, counts: dict[int, int]) -> dict[int, list[int]]:
     if order is PageOrder.INTERLEAVED:
         turn = [(index, slot) for slot, count in counts.items() for index in range(count)]
         owners = [slot for _, slot in sorted(turn)]
-    ids = list(range(1, len(owners) + 1))
+    first = 1 + case.pages.hole
+    ids = list(range(first, first + len(owners)))
     if order is PageOrder.REVERSED:
         ids.reverse()
     if order is PageOrder.SHUFFLED:
@@ -205,7 +211,7 @@ def _share_pages(case: Case, counts: dict[int, int]) -> dict[int, list[int]]:
     lengths = case.slot_lengths()
     pages: dict[int, list[int]] = {}
     shared: list[int] = []
-    following = 1
+    following = 1 + case.pages.hole
     for slot, count in counts.items():
         full = lengths[slot] // case.geometry.page_size
         common = shared[: min(full, (count + 1) // 2)]

@@ -26,8 +26,9 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     `head_dims` are the only ones, if given. `unequal_head_dims` allows head_dim_qk != head_dim_vo. `graph_modes` are
     the modes that can be captured. `kv_scales` are the dtypes of the KV caches that have scales, or True for all.
     `sinks_dtype` is the dtype in which a `FunctionBackend` gets its sinks; None is that of the queries. `table_gaps`
-    allows gaps between rows of the page table. `patience` multiplies the time after which a case counts as hanging
-    (30 s), for slow kernels such as interpreted ones.
+    allows gaps between rows of the page table. `pool_holes` allows pools whose offsets pass 2^31 because most of their
+    pages have addresses and no memory: on a CPU, for a backend that touches no page without an owner. `patience`
+    multiplies the time after which a case counts as hanging (30 s), for slow kernels such as interpreted ones.
 
     A backend with `buckets` supports their geometries and no others. All other fields about geometries are then derived
     from the buckets; values passed for them are ignored.
@@ -59,6 +60,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     query_views: tuple[QueryView, ...] = (QueryView.CONTIGUOUS,)
     kv_views: tuple[KvView, ...] = (KvView.SEPARATE,)
     table_gaps: bool = True
+    pool_holes: bool = False
     patience: float = 1.0
 
     def __post_init__(self) -> None:
@@ -162,6 +164,8 @@ def _why_not_views(can: Capability, case: Case) -> str | None:
         return f"KV view {case.views.kv}"
     if case.views.table_gap and not can.table_gaps:
         return "gaps between the rows of a page table"
+    if case.pages.hole and not can.pool_holes:
+        return "a pool with a hole"
     if case.pace is Pace.LATE and can.device is Device.CPU:
         return "a device that runs behind the host"
     return None

@@ -125,12 +125,14 @@ class Pages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Layout of the KV pool. Page 0 is the servers' dummy page: finite, and owned by no slot.
 
     `spare` pages of the pool belong to no slot and hold NaN. `table_slack` columns are added to the page table's width.
+    `hole` pages after the dummy page have addresses, but no memory, so that offsets to all others are large.
     """
 
     order: PageOrder = PageOrder.IDENTITY
     tail: TableTail = TableTail.ZEROS
     spare: int = 1
     table_slack: int = 0
+    hole: int = 0
 
 
 class ValueFamily(StrEnum):

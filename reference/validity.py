@@ -18,6 +18,8 @@ MAX_CHUNKS = 4096
 MAX_TABLE_ENTRIES = 1 << 28
 # 8 GiB: enough for a pool whose element offsets pass 2^32 in bf16, so that 32-bit offsets overflow.
 MAX_POOL_BYTES = 1 << 33
+# 512 GiB: address spaces of 39 bits are the smallest.
+MAX_POOL_ADDRESSES = 1 << 39
 MAX_QUERY_BYTES = 1 << 33
 # About a minute of fp64 on one core.
 MAX_PRODUCTS = 1 << 38
@@ -78,6 +80,7 @@ def _bounded(case: Case) -> Iterator[tuple[str, float, float, float]]:
         yield "geometry.latent.nope", geometry.latent.nope, 1, 1024
         yield "geometry.latent.vo", geometry.latent.vo, 1, 1024
     yield "pages.spare", pages.spare, 0, 1 << 20
+    yield "pages.hole", pages.hole, 0, 1 << 30
     yield "pages.table_slack", pages.table_slack, 0, 1 << 20
     yield "views.table_gap", case.views.table_gap, 0, 1 << 20
     yield "max_len_slack", case.max_len_slack, 0, MAX_KV_LEN
@@ -247,6 +250,10 @@ def _validate_size(case: Case) -> None:
     if elements * geometry.kv_dtype.itemsize > MAX_POOL_BYTES:
         legal = f"must be {MAX_POOL_BYTES} bytes at most: shorten kv_len, or lower pages.spare"
         raise ImpossibleCase("the KV pool", f"{elements * geometry.kv_dtype.itemsize} bytes", legal)
+    addresses = elements * geometry.kv_dtype.itemsize // (owned + case.pages.spare + 1) * case.pages.hole
+    if addresses > MAX_POOL_ADDRESSES:
+        legal = f"must be lower: it spans {addresses} bytes, of {MAX_POOL_ADDRESSES} at most"
+        raise ImpossibleCase("pages.hole", case.pages.hole, legal)
     columns = -(-max(lengths, default=0) // geometry.page_size) + case.pages.table_slack + case.views.table_gap
     rows = max(step.padded_batch for step in case.steps)
     if rows * columns > MAX_TABLE_ENTRIES:

@@ -15,6 +15,8 @@ from attnfuzz.strategies.coverage.classes import ACCEPTED, BATCHES, KEYS, KV_LEN
 from attnfuzz.strategies.lean import NO_LEAN, Lean
 from attnfuzz.strategies.scope import Scope
 
+# Queries of the smallest usual tile, and the weight of lengths at its edges.
+_TILE, _AT_AN_EDGE = 64, 6
 # With Emptiness.SOME, one draw in this many is a length of 0.
 _ONE_EMPTY_IN = 10
 
@@ -67,8 +69,15 @@ def new_tokens(ceiling: int) -> Choice[int]:
 
 @cache
 def q_options(ceiling: int) -> tuple[int, ...]:
-    """New tokens of a prefill: 1 to `ceiling` in ascending order, short ones more often, and sometimes none."""
+    """New tokens of a prefill: 1 to `ceiling` in ascending order, sometimes none.
+
+    Short ones weigh more, as do lengths at the edges of a kernel's tiles.
+    """
     weights = {length: max(1, 16 // length) for length in range(1, ceiling + 1)}
+    for edge in range(_TILE, ceiling + 1, _TILE):
+        for length in (edge - 1, edge, edge + 1):
+            weights[length] = weights.get(length, 0) + _AT_AN_EDGE
+    weights = {length: weight for length, weight in weights.items() if length <= ceiling}
     some = tuple(length for length, weight in weights.items() for _ in range(weight))
     return some + (0,) * (len(some) // 16 + 1)
 

@@ -44,18 +44,23 @@ _SHOWN_BY_PLOTS = {
 _SHOWN_BY_EXTENTS = {
     Extent.FEW: ("batch=3 to 4", "longest q=9 to 16", "longest q=over 16"),
     Extent.LONG: ("longest kv=257 to 1000", "longest kv=over 1000"),
-    Extent.FAR: ("longest kv=over 1000",),
     Extent.WIDE: ("batch=5 to 8", "batch=9 to 16", "batch=17 to 32", "batch=over 32"),
 }
+_SHOWN_ON_GPUS = {Extent.FAR: ("longest kv=over 1000",)}
 _PLOTS = Choice(
     (*(_Plot.SINGLE,) * 6, *(_Plot.UNRELATED,) * 4, *(_Plot.LIFE,) * 3, *(_Plot.REPLAYS,) * 5),
     _SHOWN_BY_PLOTS.__getitem__,
 )
-_CPU_EXTENTS = (*(Extent.FEW,) * 15, *(Extent.LONG,) * 2, *(Extent.WIDE,) * 4)
-# Kernels on a GPU divide a long KV among many blocks, and take other code paths for it.
+# Nothing is shown by extents that are rare, since they are costly: no search may favour them.
+_COMMON = (*(Extent.FEW,) * 15, *(Extent.LONG,) * 2, *(Extent.WIDE,) * 4)
+_RARE = (*(Extent.FAR,) * 2, *(Extent.TALL,) * 8, Extent.HUGE)
 _EXTENTS = {
-    Device.CPU: Choice(_CPU_EXTENTS, _SHOWN_BY_EXTENTS.__getitem__),
-    Device.CUDA: Choice((*_CPU_EXTENTS, *(Extent.FAR,) * 2), _SHOWN_BY_EXTENTS.__getitem__),
+    Device.CPU: Choice(_COMMON * 4 + _RARE, lambda extent: _SHOWN_BY_EXTENTS.get(extent, ())),
+    # Kernels on a GPU divide a long KV among many blocks, and take other code paths for it.
+    Device.CUDA: Choice(
+        (*_COMMON, *(Extent.FAR,) * 2) * 4 + _RARE,
+        lambda extent: (_SHOWN_BY_EXTENTS | _SHOWN_ON_GPUS).get(extent, ()),
+    ),
 }
 _IN_GRAPHS = WeightedFlag(2, 3, _REPLAYED)
 # Whether the rank belongs to a group that agrees on a size.
@@ -91,7 +96,7 @@ def _strides(drafts: tuple[int, ...]) -> Choice[int]:
 def _cases(draw: DrawFn, can: Capability, backend: str, geometries: Geometries, lean: Lean) -> Case:
     geometry, bucket = geometries.draw(draw, lean)
     within_bucket = within(can, bucket)
-    scope = scope_of(draw(_EXTENTS[can.device].under(lean)), geometry)
+    scope = scope_of(draw(_EXTENTS[can.device].under(lean)), geometry, can.device)
     stride = draw(_strides(drafts(bucket)).under(lean))
     steps = _draw_steps(draw, Setting(within_bucket, geometry.page_size, scope, stride=stride, lean=lean))
     case = Case(
@@ -114,7 +119,7 @@ def _draw_steps(draw: DrawFn, setting: Setting) -> tuple[Step, ...]:
     """Plan the steps, launch some of them as graphs, then pad the eager ones: the order of events in servers."""
     graph_modes = capturable(setting.can)
     lean = setting.lean
-    plot = draw(_PLOTS.under(lean))
+    plot = _Plot.SINGLE if setting.scope.one_step else draw(_PLOTS.under(lean))
     if plot is _Plot.SINGLE:
         steps = draw_single_step(draw, setting)
     elif plot is _Plot.LIFE:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from attnfuzz.reference.device import Device
 from attnfuzz.reference.geometry import Geometry
 
 # Intended mean number of multiplications in a case's attention: a millisecond or two in fp64 on one core.
@@ -10,22 +11,33 @@ _PRODUCTS = 1_000_000
 # Geometries that allow fewer pairs of a query and a key are too costly for long or wide cases.
 _ROOM_TO_GROW = 150
 # Ceilings of lengths come from this ladder, which limits the number of strategies to build.
-_LADDER = (8, 12, 18, 26, 40, 66, 130, 200, 400, 1000, 2000, 4000, 6000)
-# Keys of a very long KV, relative to the intended mean number of pairs: such cases are rare.
+_LADDER = (8, 12, 18, 26, 40, 66, 130, 200, 330, 400, 1000, 2000, 4000, 6000, 12000, 24000)
+# Keys of a very long KV, relative to the intended mean number of pairs.
 _FAR = 32
-_FARTHEST = 6000
+_FARTHEST = 24000
+# Queries that reach into the third tile of a kernel whose tiles have 128.
+_TALLEST = 330
+_CROWD = 600
+# Pairs from which on long KVs have more than 1000 keys, and wide batches more than 32 requests: larger ones show no
+# other features then, and cost 0.1 s at most.
+_ROOM_TO_REACH, _ROOM_FOR_CROWD = 500, 300
 
 MOST_ROUNDS = 3
 """Rounds of decode, or of verify and draft extend, in the life of a batch after its prompts."""
 
 
 class Extent(Enum):
-    """The large dimension of a case: none (a few short requests), a long KV, a wide batch, or a very long KV."""
+    """The large dimension of a case: none (a few short requests), a long KV, a wide batch.
+
+    The others are rare, since they are costly: a very long KV, long prompts, or a huge batch.
+    """
 
     FEW = auto()
     LONG = auto()
     WIDE = auto()
     FAR = auto()
+    TALL = auto()
+    HUGE = auto()
 
 
 @dataclass(frozen=True)
@@ -35,7 +47,8 @@ class Scope:
     `requests` are drawn one by one, and up to `crowd` more from a seed. `kv_len` bounds drawn KV lengths, and `q_len`
     the new tokens of a prefill. `bucket` bounds the requests to which a graph or a data-parallel group pads a batch,
     unless the batch itself needs more. With `flat`, long KVs are as likely as short ones. A `tallest` above 0 bounds
-    the KV of one request that may be far longer than all others, like a long document in a batch of chats.
+    the KV of one request that may be far longer than all others, like a long document in a batch of chats. With
+    `one_step`, a case has no other steps.
     """
 
     requests: int
@@ -45,15 +58,16 @@ class Scope:
     bucket: int
     flat: bool = False
     tallest: int = 0
+    one_step: bool = False
 
 
-def scope_of(extent: Extent, geometry: Geometry) -> Scope:
+def scope_of(extent: Extent, geometry: Geometry, device: Device) -> Scope:
     """The ceilings that keep cases of this extent and geometry near the intended work."""
     pairs = _PRODUCTS // (geometry.q_heads * (geometry.head_dim_qk + geometry.head_dim_vo))
     second_page = geometry.page_size + 2
-    if extent is Extent.FAR:
-        farthest = _rung(min(_FARTHEST, max(second_page, _FAR * pairs)))
-        return Scope(1 if pairs < _ROOM_TO_GROW else 2, 0, farthest, q_len=2, bucket=4, flat=True)
+    rare = _rare_scope(extent, pairs, second_page, device)
+    if rare is not None:
+        return rare
     if pairs < _ROOM_TO_GROW:
         extent = Extent.FEW
     bucket = max(4, min(64, pairs // 8))
@@ -64,6 +78,18 @@ def scope_of(extent: Extent, geometry: Geometry) -> Scope:
         return Scope(3, max(9, min(61, pairs // 8)), _rung(min(130, pairs // 32)), 4, 64, tallest=longest)
     requests = max(2, min(5, pairs // 32))
     return Scope(requests, 0, _rung(max(second_page, min(200, pairs // 4))), max(4, min(34, pairs // 8)), bucket)
+
+
+def _rare_scope(extent: Extent, pairs: int, second_page: int, device: Device) -> Scope | None:
+    """The ceilings of a rare extent; None for the others, and if the geometry is too large for it."""
+    if extent is Extent.FAR and (pairs >= _ROOM_TO_REACH or device is Device.CUDA):
+        farthest = _rung(min(_FARTHEST, max(second_page, _FAR * pairs)))
+        return Scope(1 if pairs < _ROOM_TO_GROW else 2, 0, farthest, q_len=2, bucket=4, flat=True)
+    if extent is Extent.TALL and pairs >= _ROOM_TO_REACH:
+        return Scope(2, 0, min(130, _rung(second_page)), _TALLEST, bucket=4, one_step=True)
+    if extent is Extent.HUGE and pairs >= _ROOM_FOR_CROWD:
+        return Scope(3, _CROWD - 3, _rung(min(66, second_page)), 2, bucket=64, one_step=True)
+    return None
 
 
 def _rung(length: int) -> int:

@@ -22,7 +22,7 @@ from attnfuzz.reference.case import (
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry
 from attnfuzz.strategies.choices import Choice, on
-from attnfuzz.strategies.coverage.classes import FACTORS, GAP_COLUMNS, MAXIMA, SLACK_COLUMNS, SPARE_PAGES
+from attnfuzz.strategies.coverage.classes import FACTORS, GAP_COLUMNS, MAXIMA, POOLS, SLACK_COLUMNS, SPARE_PAGES
 from attnfuzz.strategies.lean import Lean
 
 _PAGE_ORDERS = Choice(tuple(PageOrder), on("page order"))
@@ -31,6 +31,8 @@ _TAILS_AND_SPARES = Choice(
     tuple((tail, spare or int(tail is TableTail.POISON)) for tail in TableTail for spare in (1, 1, 0, 2, 5, 17)),
     lambda both: (f"table tail={both[0]}", f"spare pages={SPARE_PAGES.of(both[1])}"),
 )
+# Elements of a pool whose offsets pass 2^31 or 2^32: they overflow in 32 bits, with or without a sign.
+_WIDE_POOLS = Choice((*(0,) * 40, 1 << 31, 1 << 32), on("pool", POOLS.of))
 _TABLE_SLACK = Choice((0, 0, 1, 2, 3, 8, 31), on("table slack", SLACK_COLUMNS.of))
 _TABLE_GAPS = Choice((0, 0, 0, 1, 4, 7), on("table gap", GAP_COLUMNS.of))
 _NO_TABLE_GAPS = Choice((0,), on("table gap", GAP_COLUMNS.of))
@@ -59,14 +61,19 @@ def draw_placement(draw: DrawFn, can: Capability, geometry: Geometry, lean: Lean
     """Draw pages, views, buffers and guard of a case that `can` covers."""
     equal = geometry.head_dim_qk == geometry.head_dim_vo
     tail, spare = draw(_TAILS_AND_SPARES.under(lean))
+    view = draw(_kv_view(can.kv_views, equal=equal).under(lean))
     workspace, outputs = draw(_BUFFERS.under(lean))
     return TensorPlacement(
         pages=Pages(
-            order=draw(_PAGE_ORDERS.under(lean)), tail=tail, spare=spare, table_slack=draw(_TABLE_SLACK.under(lean))
+            order=draw(_PAGE_ORDERS.under(lean)),
+            tail=tail,
+            spare=spare,
+            table_slack=draw(_TABLE_SLACK.under(lean)),
+            hole=_draw_hole(draw, geometry, view, lean) if can.pool_holes else 0,
         ),
         views=Views(
             query=draw(_query_view(can.query_views).under(lean)),
-            kv=draw(_kv_view(can.kv_views, equal=equal).under(lean)),
+            kv=view,
             table_gap=draw((_TABLE_GAPS if can.table_gaps else _NO_TABLE_GAPS).under(lean)),
         ),
         workspace=workspace,
@@ -74,6 +81,14 @@ def draw_placement(draw: DrawFn, can: Capability, geometry: Geometry, lean: Lean
         max_len_slack=draw(_MAX_LEN_SLACK.under(lean)),
         guard=draw(_GUARDS.under(lean)),
     )
+
+
+def _draw_hole(draw: DrawFn, geometry: Geometry, view: KvView, lean: Lean) -> int:
+    """Draw the number of pages that lie before a slot's first one in the pool, without memory."""
+    elements = draw(_WIDE_POOLS.under(lean))
+    pools = 2 if view is KvView.PAIRED else 1
+    page = geometry.page_size * geometry.kv_heads * max(geometry.head_dim_qk, geometry.head_dim_vo) * pools
+    return -(-elements // page)
 
 
 @cache

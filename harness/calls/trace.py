@@ -106,8 +106,9 @@ class FileTracer:
         """Changes in known buffers since the last look."""
         writes = []
         for allocation in self._memory.allocations():
-            known, content = self._known.get(allocation.address), self._memory.content(allocation)
-            if known is not None and known != content:
+            known = self._known.get(allocation.address)
+            content = None if known is None else self._memory.content(allocation)
+            if known is not None and content is not None and known != content:
                 name = self._names[allocation.address]
                 writes.append(_changed(name, DType(allocation.dtype), known, content))
                 self._known[allocation.address] = content
@@ -137,10 +138,10 @@ class FileTracer:
             return View(buffer=self._fresh_buffer("empty", _dtype(tensor), b""), shape=shape, stride=stride)
         try:
             allocation = self._memory.allocation_of(tensor)
+            content = b"" if allocation.address in self._names else self._memory.content(allocation)
         except ValueError as error:
             raise Untraceable(str(error)) from error
         if allocation.address not in self._names:
-            content = self._memory.content(allocation)
             self._names[allocation.address] = self._fresh_buffer(allocation.name, DType(allocation.dtype), content)
             self._known[allocation.address] = content
         dtype = _dtype(tensor)

@@ -57,7 +57,8 @@ class Allocation(msgspec.Struct, frozen=True):
     """One tensor in memory.
 
     `nbytes` spans the first to the last element, gaps included; `stride` is in elements; `dtype` is torch's name
-    ("bfloat16"). The address is 0 for a tensor without elements: torch passes kernels a null pointer for those.
+    ("bfloat16"). The address is 0 for a tensor without elements: torch passes kernels a null pointer for those. `hole`
+    are the first and the end of the bytes without memory, whole pages, relative to the address.
     """
 
     name: str
@@ -68,12 +69,21 @@ class Allocation(msgspec.Struct, frozen=True):
     itemsize: int
     stride: tuple[int, ...]
     guard: Guard
+    hole: tuple[int, int] = (0, 0)
 
     def distance(self, address: int) -> int:
         """Bytes from this tensor to `address`: 0 inside of it."""
         if address < self.address:
             return self.address - address
         return max(0, address - (self.address + self.nbytes) + 1)
+
+    @property
+    def parts(self) -> tuple[tuple[int, int], ...]:
+        """(address, size) of the bytes with memory, in order."""
+        first, end = self.hole
+        if first == end:
+            return ((self.address, self.nbytes),)
+        return (self.address, first), (self.address + end, self.nbytes - end)
 
     def index(self, address: int, axis: int) -> int:
         """The index along `axis` that reaches `address` when all others are 0; out of range for a stray address."""
@@ -144,4 +154,6 @@ def _side(allocation: Allocation, address: int) -> str:
         return f"{-offset} bytes before the start"
     if offset >= allocation.nbytes:
         return f"{offset - allocation.nbytes} bytes past the end"
+    if allocation.hole[0] <= offset < allocation.hole[1]:
+        return f"{offset} bytes inside, in pages that no request owns"
     return f"{offset} bytes inside"

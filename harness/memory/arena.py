@@ -83,9 +83,12 @@ _LEAST = 1 << 30
 
 
 class Slab:
-    """`buffer` spans `capacity` bytes of pages, of which the first or last ones are open for a tensor."""
+    """`buffer` spans `capacity` bytes of pages, of which the first or last ones are open for a tensor.
 
-    __slots__ = ("address", "buffer", "capacity", "opened", "start")
+    A `hollow` one has inaccessible pages among these.
+    """
+
+    __slots__ = ("address", "buffer", "capacity", "hollow", "opened", "start")
 
     def __init__(self, address: int, capacity: int) -> None:
         self.address = address
@@ -93,6 +96,7 @@ class Slab:
         self.buffer = (ctypes.c_ubyte * capacity).from_address(address)
         self.start = 0
         self.opened = 0
+        self.hollow = False
 
 
 class Arena:
@@ -120,25 +124,44 @@ class Arena:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def take(self, nbytes: int, guard: Guard) -> Slab:
-        """Take a slab with the pages for `nbytes` open at the guard's end, not cleared. Raises OutOfMemory."""
+    def take(self, nbytes: int, guard: Guard, hole: tuple[int, int] = (0, 0)) -> Slab:
+        """Take a slab with the pages for `nbytes` open at the guard's end, not cleared. Raises OutOfMemory.
+
+        Whole pages between the two offsets of `hole` stay inaccessible, and cost no memory.
+        """
         pages = -(-nbytes // PAGE)
         needed = pages * PAGE
         capacity = size_class(pages) * PAGE
         slab = self._shelf.take(capacity) or Slab(self._spacing.place(capacity), capacity)
         start = slab.address + capacity - needed if guard is Guard.RIGHT else slab.address
-        if slab.start != start or slab.opened != needed:
+        if slab.start != start or slab.opened != needed or slab.hollow or any(hole):
             self._shut(slab)
+            slab.hollow = any(hole)
             try:
-                self._reservation.open(start, needed)
+                self._open(start, needed, slab.address + capacity - nbytes if guard is Guard.RIGHT else start, hole)
             except OutOfMemory:
                 self._shelf.put_cold(slab)
                 raise
             slab.start, slab.opened = start, needed
         return slab
 
+    def _open(self, start: int, nbytes: int, tensor: int, hole: tuple[int, int]) -> None:
+        """Make the pages from `start` on accessible, except those in the hole of a tensor at this address."""
+        if not any(hole):
+            self._reservation.open(start, nbytes)
+            return
+        first, end = (tensor + offset for offset in hole)
+        self._reservation.open(start, first - start)
+        self._reservation.open(end, start + nbytes - end)
+
     def give(self, slab: Slab) -> None:
         """Return a slab; its tensor must not be used any more."""
+        if slab.hollow:
+            # Its size is that of its addresses: it would chill all others.
+            self._shut(slab)
+            self._reservation.discard(slab.address, slab.capacity)
+            self._shelf.put_cold(slab)
+            return
         self._shelf.put(slab)
         for excess in self._shelf.excess():
             self._shut(excess)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from attnfuzz.harness.memory.allocation import Allocation
-from attnfuzz.harness.memory.arena import Arena, Slab
+from attnfuzz.harness.memory.arena import PAGE, Arena, Slab
 from attnfuzz.harness.memory.placed import ByteSpan, PlacedMemory, Room
 from attnfuzz.harness.memory.poison import Pattern, sentinel
 from attnfuzz.harness.memory.seal import Difference, Seal, difference
@@ -21,13 +21,17 @@ class GuardedMemory(PlacedMemory):
         super().__init__(torch.device("cpu"), guard, outputs)
         self._arena = arena
 
-    def _room(self, elements: int, dtype: torch.dtype) -> Room:
+    def _room(self, elements: int, dtype: torch.dtype, hole: range) -> Room:
         nbytes = elements * dtype.itemsize
-        slab = self._arena.take(nbytes, self._guard)
+        # Relative to the tensor, which begins or ends with a page.
+        end_of_page = -nbytes % PAGE if self._guard is Guard.RIGHT else 0
+        first, end = -(-(hole.start + end_of_page) // PAGE) * PAGE, (hole.stop + end_of_page) // PAGE * PAGE
+        closed = (first - end_of_page, end - end_of_page) if first < end else (0, 0)
+        slab = self._arena.take(nbytes, self._guard, closed)
         offset = slab.capacity - nbytes if self._guard is Guard.RIGHT else 0
         # Exactly the tensor's bytes: copying its storage must not touch a closed page.
         flat = torch.frombuffer(slab.buffer, dtype=dtype, count=elements, offset=offset)
-        return Room(flat, slab.start, slab.opened, slab)
+        return Room(flat, slab.start, slab.opened, slab, closed)
 
     def _give(self, slabs: list[Slab]) -> None:
         for slab in slabs:
@@ -40,7 +44,7 @@ class GuardedMemory(PlacedMemory):
         return done([difference(span.address, span.expected_address, span.nbytes) for span in spans])
 
     def _sealed(self, allocations: Sequence[Allocation]) -> Seal:
-        copies = [ctypes.string_at(each.address, each.nbytes) for each in allocations]
+        copies = [[ctypes.string_at(*part) for part in each.parts] for each in allocations]
         return Seal(allocations, lambda: done(list(map(_restored, allocations, copies))))
 
 
@@ -65,9 +69,10 @@ class PlainMemory(PlacedMemory):
         if self._output_pattern is sentinel:
             self._write(sentinel(tensor.dtype), tensor.data_ptr(), tensor.nbytes)
 
-    def _room(self, elements: int, dtype: torch.dtype) -> Room:
+    def _room(self, elements: int, dtype: torch.dtype, hole: range) -> Room:
         flat = torch.empty(elements, dtype=dtype, device=self._device)
-        return Room(flat, flat.data_ptr(), flat.nbytes, None)
+        # Memory that is not written costs nothing.
+        return Room(flat, flat.data_ptr(), flat.nbytes, None, (hole.start, hole.stop))
 
     def _give(self, slabs: list[None]) -> None:
         """Do nothing: torch frees the tensors."""
@@ -82,9 +87,13 @@ class PlainMemory(PlacedMemory):
         return Seal(allocations, lambda: done([]))
 
 
-def _restored(allocation: Allocation, content: bytes) -> Difference:
-    """The difference from this content, which is put back."""
-    found = difference(allocation.address, content, allocation.nbytes)
-    if found is not None:
-        ctypes.memmove(allocation.address, content, allocation.nbytes)
-    return found
+def _restored(allocation: Allocation, contents: Sequence[bytes]) -> Difference:
+    """The difference from the contents of an allocation's parts, which are put back."""
+    first, count = None, 0
+    for (address, nbytes), content in zip(allocation.parts, contents, strict=True):
+        found = difference(address, content, nbytes)
+        if found is not None:
+            ctypes.memmove(address, content, nbytes)
+            first = address - allocation.address + found[0] if first is None else first
+            count += found[1]
+    return None if first is None else (first, count)

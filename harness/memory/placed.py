@@ -12,18 +12,22 @@ from attnfuzz.harness.memory.allocation import Allocation, check_strides, dense_
 from attnfuzz.harness.memory.poison import Pattern
 from attnfuzz.harness.memory.seal import Damage, Difference, Seal
 from attnfuzz.harness.verdict.printable import label
-from attnfuzz.kernels.backend import Fill
+from attnfuzz.kernels.backend import NO_HOLE, Fill
 from attnfuzz.kernels.transfers import Pending, write
 from attnfuzz.reference.case import Guard, Outputs
 
 
 class Room(NamedTuple):
-    """A tensor's place: `flat` are exactly its elements, among `opened` accessible bytes from `start` on."""
+    """A tensor's place: `flat` are exactly its elements, among `opened` accessible bytes from `start` on.
+
+    The bytes between the two offsets of `hole`, from the first element on, have no memory.
+    """
 
     flat: torch.Tensor
     start: int
     opened: int
     slab: Any
+    hole: tuple[int, int] = (0, 0)
 
 
 class ByteSpan(NamedTuple):
@@ -87,15 +91,21 @@ class PlacedMemory(ABC):
         *,
         stride: Sequence[int] | None = None,
         fill: Fill = Fill.POISON,
+        hole: range = NO_HOLE,
     ) -> torch.Tensor:
         """Allocate a tensor called `name`, filled by `fill`. `stride` (in elements) may leave gaps, which hold poison.
 
+        The rows of `hole`, on the first axis, have no memory but for parts of a page.
+
         Raises:
-            ValueError: for strides that overlap, and for a dtype without poison.
+            ValueError: for strides that overlap, for a dtype without poison, and for a hole in a tensor with strides or
+                another fill.
             OutOfMemory: when the arena can't grow.
 
         """
-        placed = self._place(name, tuple(shape), dtype, stride, poisoned=fill is Fill.POISON)
+        if hole and (stride is not None or fill is not Fill.POISON):
+            raise ValueError(f"{name}: only a dense tensor of poison may have a hole")
+        placed = self._place(name, tuple(shape), dtype, stride, poisoned=fill is Fill.POISON, hole=hole)
         if placed is None:
             return torch.empty(tuple(shape), dtype=dtype, device=self._device)
         if fill is Fill.ZEROS:
@@ -141,7 +151,12 @@ class PlacedMemory(ABC):
             self._fill_output(self._placed_of(tensor))
 
     def content(self, allocation: Allocation) -> bytes:
-        """A tensor's bytes, gaps included, after all launches so far; on a GPU this waits for them."""
+        """A tensor's bytes, gaps included, after all launches so far; on a GPU this waits for them.
+
+        Raises ValueError for a tensor with a hole.
+        """
+        if any(allocation.hole):
+            raise ValueError(f"most of {allocation.name} has no memory")
         if not allocation.nbytes:
             return b""
         tensor = self._by_address[allocation.address].tensor
@@ -186,8 +201,8 @@ class PlacedMemory(ABC):
         self._give(slabs)
 
     @abstractmethod
-    def _room(self, elements: int, dtype: torch.dtype) -> Room:
-        """Make room for a tensor, flush with the guard."""
+    def _room(self, elements: int, dtype: torch.dtype, hole: range) -> Room:
+        """Make room for a tensor, flush with the guard. The bytes of `hole` need no memory."""
 
     @abstractmethod
     def _give(self, slabs: list[Any]) -> None:
@@ -208,10 +223,23 @@ class PlacedMemory(ABC):
     def _poison(self, placed: Placed, room: Room, *, own: bool) -> None:
         """Fill the bytes around a tensor, and its own if `own`; if not, they are all written next."""
         del own
-        self._write(placed.pattern, room.start, room.opened)
+        allocation = placed.allocation
+        for start, nbytes in allocation.parts:
+            # The first part and the last one include the bytes beside the tensor.
+            first = room.start if start == allocation.address else start
+            last = start + nbytes
+            end = room.start + room.opened if last == allocation.address + allocation.nbytes else last
+            self._write(placed.pattern, first, end - first)
 
     def _place(
-        self, name: str, shape: tuple[int, ...], dtype: torch.dtype, stride: Sequence[int] | None, *, poisoned: bool
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        stride: Sequence[int] | None,
+        *,
+        poisoned: bool,
+        hole: range = NO_HOLE,
     ) -> Placed | None:
         # The name is journaled: make it printable.
         name = label(name)
@@ -228,10 +256,11 @@ class PlacedMemory(ABC):
         if not nbytes:
             self._empty.append(Allocation(name, 0, 0, shape, str(dtype)[6:], itemsize, steps, self._guard))
             return None
-        room = self._room(elements, dtype)
+        row = nbytes // shape[0] if hole else 0
+        room = self._room(elements, dtype, range(hole.start * row, hole.stop * row))
         address = room.start + (room.opened - nbytes if self._guard is Guard.RIGHT else 0)
         tensor = room.flat.view(shape) if steps == dense else room.flat.as_strided(shape, steps)
-        allocation = Allocation(name, address, nbytes, shape, str(dtype)[6:], itemsize, steps, self._guard)
+        allocation = Allocation(name, address, nbytes, shape, str(dtype)[6:], itemsize, steps, self._guard, room.hole)
         placed = Placed(allocation, tensor, room, pattern, gaps=elements != count)
         self._poison(placed, room, own=poisoned or placed.gaps)
         self._placed.append(placed)

@@ -1,5 +1,7 @@
 """The pages of a case's KV pool: their owners, and a picture in memory order."""
 
+from collections.abc import Iterator
+
 from attnfuzz.harness.report.svg import CHARACTER, Picture
 from attnfuzz.harness.verdict.wording import count
 from attnfuzz.kernels.paged_kv import DUMMY_PAGE, assign_pages
@@ -24,7 +26,7 @@ class PagePool:
         for slot, pages in self.pages.items():
             for page in pages:
                 self.owners.setdefault(page, []).append(slot)
-        self.poison = 1 + max(self.owners, default=DUMMY_PAGE)
+        self.poison = 1 + max(self.owners, default=case.pages.hole)
         self.total = self.poison + case.pages.spare
         self._tints = {slot: f"slot{index % TINTS}" for index, slot in enumerate(self.pages)}
 
@@ -54,16 +56,22 @@ class PagePool:
             words += f"; past a request's pages the table has {self.tail[1]}"
         picture.text(0, top + 11, words, "dim")
         top += 18
-        cells = min(self.total, MOST_PAGES)
-        for page in range(cells):
-            row, column = divmod(page, _PER_ROW)
+        pages = [DUMMY_PAGE, *range(1 + self.case.pages.hole, self.total)]
+        for index, page in enumerate(pages[:MOST_PAGES]):
+            row, column = divmod(index, _PER_ROW)
             self._draw_page(picture, page, column * (_CELL + 2), top + row * (_HEIGHT + 2))
-        rows = -(-cells // _PER_ROW)
+        rows = -(-min(len(pages), MOST_PAGES) // _PER_ROW)
         top += rows * (_HEIGHT + 2)
-        if self.total > cells:
-            picture.text(0, top + 11, f"+ {self.total - cells:,} more pages", "dim")
+        for more in self._not_drawn(len(pages)):
+            picture.text(0, top + 11, more, "dim")
             top += 16
         return top
+
+    def _not_drawn(self, pages: int) -> Iterator[str]:
+        if pages > MOST_PAGES:
+            yield f"+ {pages - MOST_PAGES:,} more pages"
+        if self.case.pages.hole:
+            yield f"+ {self.case.pages.hole:,} pages after the dummy page, which have addresses and no memory"
 
     def _draw_page(self, picture: Picture, page: int, x: float, y: float) -> None:
         owners = self.owners.get(page, [])
@@ -77,5 +85,7 @@ class PagePool:
         picture.rect(x, y, _CELL, _HEIGHT, f"page {kind}", title=title)
         for index, other in enumerate(owners[1:4]):
             picture.rect(x, y + _HEIGHT - 4 * (index + 1), _CELL, 4, f"page {self.tint(other)}")
-        label = str(page)
+        # Beyond a hole, ids are too long for a cell: they count from its end, and the title has all digits.
+        hole = self.case.pages.hole
+        label = f"+{page - hole}" if hole and page else str(page)
         picture.text(x + (_CELL - len(label) * CHARACTER) / 2, y + 14, label, "on")

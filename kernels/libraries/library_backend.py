@@ -6,6 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from packaging.version import Version
 
+from attnfuzz.kernels.backend import Op
 from attnfuzz.kernels.function_backend import FunctionBackend
 from attnfuzz.reference.calibration import shipped_noise
 from attnfuzz.reference.dtypes import DType
@@ -36,6 +37,12 @@ class LibraryBackend(FunctionBackend):
     def name(self) -> str:
         """The label."""
         return self.label
+
+    @property
+    def ops(self) -> Mapping[str, Op]:
+        """The function, under the label as the name of a kernel."""
+        name = self.label.replace(":", "_")
+        return {name: Op(name=name, function=self.function, writes=self.writes | {"out", "lse"})}
 
     def noise(self, dtype: DType) -> NoiseModel:
         """The model calibrated on this architecture, or the theory."""

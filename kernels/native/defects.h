@@ -35,6 +35,7 @@ namespace attnfuzz {
   DO(logit_scale_in_bf16)                 \
   DO(lse_of_the_first_split)              \
   DO(mask_of_the_first_query)             \
+  DO(mask_of_the_first_tile)              \
   DO(masked_values_times_zero)            \
   DO(merge_before_the_last_part)          \
   DO(merge_clamps_weights)                \
@@ -45,6 +46,7 @@ namespace attnfuzz {
   DO(natural_exponential)                 \
   DO(output_rounded_toward_zero)          \
   DO(output_scale_in_bf16)                \
+  DO(page_offset_in_int32)                \
   DO(page_offset_wraps)                   \
   DO(partials_in_bf16)                    \
   DO(partials_overlap)                    \

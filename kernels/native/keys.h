@@ -38,6 +38,7 @@ class PagedKeys final : public Keys {
     int64_t offset = page * pool.page_stride + head_ * pool.head_stride + slot * pool.slot_stride;
     // Wraps at 2^18 elements; the pool of a GPU wraps at 2^31 or 2^32, which takes gigabytes.
     if (planted(Defect::page_offset_wraps)) offset %= int64_t{1} << 18;
+    if (planted(Defect::page_offset_in_int32)) offset = static_cast<int32_t>(offset);
     return pool.data + offset * bytes(pool.element);
   }
 

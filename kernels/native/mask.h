@@ -36,6 +36,7 @@ struct Mask {
     const int64_t own_of_first = kv_len - q_len, own = own_of_first + query;
     const auto window_at = [&](int64_t key) { return larger(0, key - window_left); };
     if (planted(Defect::mask_of_the_first_query) && query > 0) return seen_by(0);
+    if (planted(Defect::mask_of_the_first_tile) && query >= 128) return seen_by(query % 128);
     if (causal) {
       if (planted(Defect::causal_limit_one_late)) seen.end = smaller(kv_len, own + 2);
       if (planted(Defect::causal_mask_from_the_first_key)) seen.end = smaller(kv_len, query + 1);

@@ -80,6 +80,7 @@ MHA = TrtllmBackend(
         padding=True,
         query_views=tuple(QueryView),
         kv_views=tuple(KvView),
+        pool_holes=True,
     ),
 )
 

@@ -40,6 +40,8 @@ KV_HEADS = _ranges(1, 1, 2, 4)
 SLACK_COLUMNS = Classes((0, 3), ("none", "a few columns", "many columns"))
 GAP_COLUMNS = Classes((0,), ("none", "yes"))
 SPARE_PAGES = Classes((0, 1), ("none", "one", "several"))
+# Whether the offsets of a pool pass 2^31 elements, for which it has a hole.
+POOLS = Classes((0,), ("small", "offsets beyond 2^31"))
 # Slack of a stated maximum: none, rounding, or the rest of the model's context length.
 MAXIMA = Classes((0, 999), ("exact", "larger", "a context length"))
 

@@ -8,12 +8,11 @@ from msgspec.structs import replace
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
-from attnfuzz.reference.device import Device
 from attnfuzz.reference.geometry import Geometry
 from attnfuzz.strategies.coverage.axis import GEOMETRY_AXES
 from attnfuzz.strategies.coverage.classes import BATCHES, DRAFTS, KEYS, QUERIES, Classes
 from attnfuzz.strategies.coverage.features import axes
-from attnfuzz.strategies.scope import MOST_ROUNDS, Extent, scope_of
+from attnfuzz.strategies.scope import MOST_ROUNDS, Extent, Scope, scope_of
 from attnfuzz.strategies.supported import drafts
 
 _AXES = (*(axis.name for axis in GEOMETRY_AXES), "window", "drafts", "mode", "batch", "longest q", "longest kv")
@@ -37,15 +36,15 @@ def together(can: Capability) -> Together:
 
 def _alternatives(can: Capability) -> Iterator[frozenset[str]]:
     """Sets of features: two features are in one set if cases over one bucket, heads, pages and extent can show both."""
-    extents = [extent for extent in Extent if extent is not Extent.FAR or can.device is Device.CUDA]
     for bucket in can.buckets:
         modes = frozenset(f"mode={mode}" for mode in can.modes if not bucket.modes or mode in bucket.modes)
         strides = frozenset(f"drafts={DRAFTS.of(stride)}" for stride in drafts(bucket))
         for (q_heads, kv_heads), page_size in product(bucket.heads, bucket.page_sizes):
             geometry = replace(bucket.simplest, q_heads=q_heads, kv_heads=kv_heads, page_size=page_size)
             parts = frozenset(chain.from_iterable(map(_placed, _variants(geometry, bucket))))
-            for extent in extents:
-                yield parts.union(modes, strides, _reached(extent, geometry, bucket))
+            for extent in Extent:
+                scope = scope_of(extent, geometry, can.device)
+                yield parts.union(modes, strides, _reached(scope, bucket))
 
 
 def _variants(geometry: Geometry, bucket: Bucket) -> Iterator[Geometry]:
@@ -64,12 +63,11 @@ def _placed(geometry: Geometry) -> Iterator[str]:
         yield from map(axis.feature, axis.place(case))
 
 
-def _reached(extent: Extent, geometry: Geometry, bucket: Bucket) -> Iterator[str]:
-    """Features of size that cases of an extent can reach, and those of its windows."""
-    scope = scope_of(extent, geometry)
+def _reached(scope: Scope, bucket: Bucket) -> Iterator[str]:
+    """Features of size that cases of a scope can reach, and those of its windows."""
     queries = max(scope.q_len, *drafts(bucket))
     # A batch grows by its prompts and in each round.
-    keys = max(scope.kv_len, scope.tallest) + (1 + MOST_ROUNDS) * queries
+    keys = max(scope.kv_len, scope.tallest) + (1 if scope.one_step else 1 + MOST_ROUNDS) * queries
     for axis, classes, largest in (
         ("batch", BATCHES, scope.requests + scope.crowd),
         ("longest q", QUERIES, queries),

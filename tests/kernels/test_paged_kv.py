@@ -55,6 +55,14 @@ def places(pages: list[int], positions: Iterable[int], page_size: int = 4) -> se
     return {(pages[position // page_size], position % page_size) for position in positions}
 
 
+def test_pages_of_slots_follow_the_hole() -> None:
+    for order in PageOrder:
+        case = case_of(decode(*LENGTHS), order=order)
+        case = msgspec.structs.replace(case, pages=msgspec.structs.replace(case.pages, hole=1000))
+        owned = [page for pages in pages_of(case).values() for page in pages]
+        assert min(owned) == 1001
+
+
 DUMMY = {(DUMMY_PAGE, slot) for slot in range(4)}
 
 

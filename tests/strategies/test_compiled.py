@@ -158,9 +158,9 @@ def test_cases_are_small_but_for_a_few_with_very_long_kv(drawn: list[Case]) -> N
     assert max(longest) > 1500
 
 
-def test_no_kv_is_very_long_on_a_cpu(draw: Draw) -> None:
+def test_few_kvs_are_very_long_on_a_cpu(draw: Draw) -> None:
     drawn = draw(cases(replace(COMPILED, device=Device.CPU), "cpu"), 200)
-    assert max(max(case.slot_lengths().values()) for case in drawn) <= 2100
+    assert sum(max(case.slot_lengths().values()) > 2100 for case in drawn) <= 0.02 * len(drawn)
 
 
 def test_nothing_impossible_is_drawn_and_little_else_is_missing(drawn: list[Case]) -> None:

@@ -73,6 +73,23 @@ def test_fewer_keys_than_queries(drawn: list[Case]) -> None:
     assert share(drawn, short) >= 0.1
 
 
+def test_rare_sizes(mha: list[Case], mla: list[Case], eager: list[Case]) -> None:
+    """Over all backends: each is costly, and drawn once in hundreds of cases."""
+    drawn = [*mha, *mla, *eager]
+    requests = [[request for step in case.steps for request in step.requests] for case in drawn]
+    for rare in (
+        [any(request.q_len > 128 for request in each) for each in requests],
+        [any(request.kv_len > 6000 for request in each) for each in requests],
+        [any(len(step.requests) > 100 for step in case.steps) for case in drawn],
+    ):
+        assert 0.001 <= sum(rare) / len(rare) <= 0.03
+
+
+def test_pools_whose_offsets_pass_2_to_the_31(mha: list[Case], mla: list[Case], eager: list[Case]) -> None:
+    assert all(share(drawn, lambda case: case.pages.hole > 0) >= 0.02 for drawn in (mha, mla))
+    assert not any(case.pages.hole for case in eager)
+
+
 @pytest.mark.parametrize("mode", Mode)
 def test_every_mode(drawn: list[Case], mode: Mode) -> None:
     assert share(drawn, lambda case: any(step.mode is mode for step in case.steps)) >= 0.12

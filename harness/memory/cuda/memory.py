@@ -43,7 +43,7 @@ class CudaMemory(PlacedMemory):
         self._arena = arena
         self._unfilled: list[ByteRun] = []
 
-    def _room(self, elements: int, dtype: torch.dtype) -> Room:
+    def _room(self, elements: int, dtype: torch.dtype, hole: range) -> Room:
         nbytes = elements * dtype.itemsize
         slab = self._arena.take(nbytes)
         offset = slab.capacity - nbytes if self._guard is Guard.RIGHT else 0

