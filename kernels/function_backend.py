@@ -39,6 +39,7 @@ from typing import Any
 
 import torch
 
+from attnfuzz.kernels.arranged import placed
 from attnfuzz.kernels.backend import Bench, Op, Output
 from attnfuzz.kernels.gpu import guards, nvcc, visible
 from attnfuzz.kernels.gpu.visible import Arch
@@ -222,18 +223,9 @@ class FunctionSession(PagedSession):
         expected = self._promised | described.keys()
         arranged = {}
         if self._backend.arrange is not None and self._arranged is not None:
-            arranged = self._placed(self._backend.arrange(**self._arranged.select(arguments, expected)))
+            made = self._backend.arrange(**self._arranged.select(arguments, expected))
+            arranged = placed(made, self._bench.memory)
         self._bench.launcher.launch(op, **(self._taken.select(arguments, expected) | arranged))
-
-    def _placed(self, arranged: Mapping[str, Any]) -> dict[str, Any]:
-        """The arranged arguments, with every tensor in guarded memory, in its own strides."""
-        memory = self._bench.memory
-        return {
-            name: memory.copy(name, value, stride=value.stride())
-            if isinstance(value, torch.Tensor) and not (value.numel() and memory.holds(value))
-            else value
-            for name, value in arranged.items()
-        }
 
     def _output(self, step: Step, planned: Sequence[Row], query: torch.Tensor, results: Results) -> Output:
         output = super()._output(step, planned, query, results)

@@ -121,8 +121,14 @@ def _ops(name: str, ops: object) -> dict[str, DescribedOp]:
 def _op(name: str, key: str, op: object) -> DescribedOp:
     if not isinstance(op, Op) or not callable(op.function):
         raise BackendFileError(f"{name}: its op {key} is no Op with a callable function: make it one")
-    function = f"{getattr(op.function, '__module__', '')}:{getattr(op.function, '__qualname__', '')}"
-    return DescribedOp(function, frozenset(op.writes), op.module, op.own)
+    return DescribedOp(function_place(op.function), frozenset(op.writes), op.module, op.own)
+
+
+def function_place(function: Callable[..., Any]) -> str:
+    """Return "module:name" of a function, also of a user's that only workers have."""
+    if isinstance(function, _Elsewhere):
+        return function.function
+    return f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', '')}"
 
 
 def _missing(name: str, reason: object) -> str | None:

@@ -61,11 +61,15 @@ def _of_entry_point(source: BackendSource) -> object:
         raise BackendFileError(f"backend {source.name}: {where} fails: {brief(error)}") from error
 
 
+def module_of_file(file: Path) -> str:
+    """The name under which a file is imported: for the whole path, as files of several folders may have one name."""
+    return re.sub(r"\W", "_", f"attnfuzz_backend_{file}")
+
+
 @cache
 def _import(path: str) -> ModuleType:
     file = Path(path).resolve()
-    # Named for the whole path: files of several folders may have the same name.
-    spec = importlib.util.spec_from_file_location(re.sub(r"\W", "_", f"attnfuzz_backend_{file}"), file)
+    spec = importlib.util.spec_from_file_location(module_of_file(file), file)
     if spec is None or spec.loader is None:
         raise BackendFileError(f"backend file {path} can't be imported as a module")
     module = importlib.util.module_from_spec(spec)

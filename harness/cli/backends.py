@@ -94,8 +94,8 @@ def supports(name: str) -> str:
 def _numbers(can: Capability) -> str:
     """The dtypes, and the head dims of each."""
     if not can.buckets:
-        dims = f"{_listed(can.head_dims)}" if can.head_dims else f"up to {can.max_head_dim}"
-        return f"{', '.join(can.dtypes)}; head dims {dims}"
+        upto = f"{_listed(can.head_dims)}" if can.head_dims else f"up to {can.max_head_dim}"
+        return f"{', '.join(can.dtypes)}; head dims {upto}"
     dims: dict[str, list[str]] = {}
     for bucket in can.buckets:
         kv = f" over {bucket.kv_dtype} KV" if bucket.kv_dtype is not bucket.dtype else ""

@@ -270,16 +270,16 @@ def _result(outcome: VariantOutcome) -> str:
     return f"fails{often}, {outcome.failure.kind}{place}"
 
 
-def export(*, path: Path, target: str | None, issue: bool, output: Path | None) -> None:
+def export(*, path: Path, target: str | None, carry: tuple[Path, ...], issue: bool, output: Path | None) -> None:
     """Write a stand-alone script, or the text of an issue."""
     case = case_at(path)
     wanted = None if target is None else Target(target)
     finding = _recurring_at(path)
     try:
         if finding is None:
-            exporter = Exporter(case)
+            exporter = Exporter(case, carry=carry)
         else:
-            exporter = Exporter(case, failed=finding.observation, recurrence=finding.recurrence)
+            exporter = Exporter(case, failed=finding.observation, recurrence=finding.recurrence, carry=carry)
         text = _issue(case, exporter, wanted) if issue else exporter.script(wanted or Target.NATIVE)
     except CannotExport as error:
         raise BadInput(f"{path} can't be exported: {error}") from error

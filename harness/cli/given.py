@@ -72,9 +72,7 @@ def case_at(path: Path, backend: str | None = None, trees: Trees | None = None) 
         case = replace(case, backend=tree.engine.in_tree(case.backend, tree.path))
     lacking = why_not(resolve(case.backend), case)
     if lacking is not None:
-        raise BadInput(
-            f"this case has a feature that {case.backend} does not support: {lacking}. Try another --backend."
-        )
+        raise BadInput(f"{case.backend} does not support {lacking}: it can't run this case. Try another --backend.")
     return case
 
 

@@ -124,12 +124,20 @@ def _fixable(error: BaseException) -> str | None:
     """The message for an error that the user can fix; None for a bug of ours."""
     if isinstance(error, UserError):
         return str(error)
+    if isinstance(error, ModuleNotFoundError) and (missing := _package(error)) is not None:
+        return f"{missing} is missing in {sys.prefix}: install attnfuzz with its dependencies, or pip install {missing}"
     if isinstance(error, OSError) and error.filename is not None:
         advice = _ADVICE.get(error.errno or 0, "name another path")
         return f"{error.strerror or error} ({error.filename}): {advice}"
     if isinstance(error, OSError) and error.errno in _ADVICE:
         return f"{error.strerror}: {_ADVICE[error.errno]}"
     return None
+
+
+def _package(error: ModuleNotFoundError) -> str | None:
+    """The package that an import lacks; None if the module is one of attnfuzz or of Python."""
+    package = (error.name or "").partition(".")[0]
+    return package if package and package not in {"attnfuzz", *sys.stdlib_module_names} else None
 
 
 _ADVICE = {

@@ -1,14 +1,16 @@
 """Stand-alone scripts: a failure without this project, for the kernel's owners."""
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 from msgspec.structs import replace
 
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.calls.trace import Untraceable
+from attnfuzz.harness.export.carried import CannotExport, CarriedFile
 from attnfuzz.harness.export.script import render_script
-from attnfuzz.harness.export.target import CannotExport, Target
+from attnfuzz.harness.export.target import Target
 from attnfuzz.harness.sandbox.check import Runner, shared_runner
 from attnfuzz.harness.verdict.failures import DEATHS, Kind, Observation
 from attnfuzz.harness.verdict.recurrence import Recurrence
@@ -29,7 +31,8 @@ class Exporter:
     """A case that was run once more, to make scripts of.
 
     `seen` is its worst failure, None if it passes; `calls` are those of its last step, None if nothing was launched. A
-    case that `failed` and has a `recurrence` may pass this time.
+    case that `failed` and has a `recurrence` may pass this time. Scripts may have the code of the user's files in
+    `carry`.
     """
 
     def __init__(
@@ -39,8 +42,10 @@ class Exporter:
         *,
         failed: Observation | None = None,
         recurrence: Recurrence | None = None,
+        carry: Sequence[Path] = (),
     ) -> None:
-        """Run the case. Raises CannotExport for a call that can't be serialized."""
+        """Run the case. Raises CannotExport for a call that can't be serialized, or a file that can't be carried."""
+        self._carry = tuple(map(CarriedFile.read, carry))
         runner = runner or shared_runner()
         calls: CallCase | None
         if isinstance(case, CallCase):
@@ -80,7 +85,7 @@ class Exporter:
             raise CannotExport(
                 f"{calls.backend} changes its kernels' results: their calls alone don't show the failure"
             )
-        return render_script(case_id(self._case), calls, seen, target, self._recurrence)
+        return render_script(case_id(self._case), calls, seen, target, self._recurrence, self._carry)
 
     def scripts(self, targets: Iterable[Target] | None = None) -> Iterator[str]:
         """Yield the scripts that can be made for `targets`, by default for all, FlashInfer's first on a GPU."""

@@ -44,8 +44,8 @@ def variables(names: Iterable[str], taken: Collection[str]) -> dict[str, str]:
 
 
 _MODULES = frozenset(
-    {"base64", "contextlib", "ctypes", "faulthandler", "fcntl", "hashlib", "io", "math", "mmap", "os"}
-    | {"shutil", "signal", "struct", "sys", "time", "traceback", "zlib"}
+    {"base64", "contextlib", "ctypes", "faulthandler", "fcntl", "hashlib", "importlib", "io", "math", "mmap", "os"}
+    | {"shutil", "signal", "struct", "sys", "tempfile", "time", "traceback", "zlib"}
 )
 _NAMES = {
     "Any": "typing",

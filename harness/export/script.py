@@ -1,13 +1,15 @@
 """Render calls as a stand-alone script: memory, calls, right answers, and kernels."""
 
+from collections.abc import Sequence
 from functools import cache
 
 import jinja2
 
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.export.body import body_of, reached_by
+from attnfuzz.harness.export.carried import CannotExport, CarriedFile
 from attnfuzz.harness.export.python_source import in_docstring, quoted, source, standard_imports
-from attnfuzz.harness.export.target import CannotExport, Target, flashinfer_parts, native_parts
+from attnfuzz.harness.export.target import Target, flashinfer_parts, native_parts
 from attnfuzz.harness.files.templates import environment_of
 from attnfuzz.harness.memory.poison import poison
 from attnfuzz.harness.verdict.failures import DEATHS, Observation
@@ -26,10 +28,11 @@ def render_script(
     seen: Observation | None,
     target: Target,
     recurrence: Recurrence | None = None,
+    carry: Sequence[CarriedFile] = (),
 ) -> str:
     """Render a script that makes `calls`, and reports whether the failure `seen` in the case of that id shows.
 
-    With a `recurrence`, it repeats them until it shows or should have.
+    With a `recurrence`, it repeats them until it shows or should have. It may have the code of the files in `carry`.
 
     Raises:
         CannotExport: the target lacks a kernel, or the contents are too large.
@@ -41,7 +44,7 @@ def render_script(
     if target is Target.FLASHINFER:
         calls, parts = flashinfer_parts(case_id, calls, backend, seen, guarded=guarded)
     else:
-        parts = native_parts(case_id, calls, backend, seen, guarded=guarded)
+        parts = native_parts(case_id, calls, backend, seen, guarded=guarded, carry=carry)
     body = body_of(calls, parts.dialect, has_lse=backend.contract.lse is LseBase.TWO, left_out=parts.left_out)
     nbytes = sum(map(len, body.packed.values()))
     if nbytes > MAX_BYTES:
@@ -52,6 +55,8 @@ def render_script(
         allocate=parts.allocate,
         main=parts.main,
         wrappers=parts.wrappers,
+        carried=parts.carried,
+        files=parts.files,
         device=parts.device,
         guarded=guarded,
         guard=calls.guard.value,

@@ -1,7 +1,8 @@
 """The functions that a script calls: CPU kernels with their source, or FlashInfer's, which is not imported here."""
 
+import math
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -11,7 +12,9 @@ from typing import Any
 from msgspec.structs import replace
 
 import attnfuzz
+from attnfuzz.harness.backends.description import function_place
 from attnfuzz.harness.export.body import Dialect, reached_by
+from attnfuzz.harness.export.carried import CannotExport, CarriedFile, carried_name
 from attnfuzz.harness.export.python_source import inlined
 from attnfuzz.harness.findings.environment import version_of
 from attnfuzz.harness.sandbox.check import TIMEOUT_SECONDS
@@ -24,7 +27,6 @@ from attnfuzz.kernels.trtllm import gather
 from attnfuzz.reference.calls import Argument, Call, CallCase, View
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.noise import ROUNDOFF, SMALLEST_STEP
-from attnfuzz.reference.user_error import UserError
 
 _MODULES: tuple[ModuleType, ...] = (unsupported, ops, gather, torch_sdpa)
 """The modules whose functions a script can include."""
@@ -48,17 +50,14 @@ class Target(StrEnum):
     FLASHINFER = "flashinfer"
 
 
-class CannotExport(UserError):
-    """A case can't be exported as a stand-alone script; the message says why."""
-
-
 @dataclass(frozen=True)
 class Parts:
     """A target's parts of a script.
 
     `packages` are import statements, `install` the arguments of pip if one fails. `about` are head lines on
     requirements and origin. `allocate` and `main` name templates. `wrappers` is the source of functions that the calls
-    use; buffers `left_out` are not made. `more` has values for this target's own templates.
+    use; buffers `left_out` are not made. `carried` maps names of functions to a module and a function in it, which
+    `files` have, by file name. `more` has values for this target's own templates.
     """
 
     dialect: Dialect
@@ -70,6 +69,8 @@ class Parts:
     main: str
     wrappers: str
     left_out: frozenset[str] = frozenset()
+    carried: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
     more: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -84,14 +85,24 @@ def versions_of(*packages: str) -> list[str]:
     return [f"{package} {version}" for package, version in found if version]
 
 
-def native_parts(case_id: str, calls: CallCase, backend: Backend, seen: Observation | None, *, guarded: bool) -> Parts:
-    """The parts of a script with this project's kernels.
+def native_parts(
+    case_id: str,
+    calls: CallCase,
+    backend: Backend,
+    seen: Observation | None,
+    *,
+    guarded: bool,
+    carry: Sequence[CarriedFile] = (),
+) -> Parts:
+    """The parts of a script with this project's kernels, and those of a user in the files of `carry`.
 
     Raises:
-        CannotExport: a kernel is not this project's, so its source can't be included.
+        CannotExport: a kernel is neither this project's nor in one of the files, so its source can't be included.
 
     """
-    names = {op: _carried(backend, op) for op in sorted({call.op for call in calls.calls})}
+    ops_by_name = {op: backend.ops[op] for op in sorted({call.op for call in calls.calls})}
+    carried = {op: found for op, each in ops_by_name.items() if (found := carried_name(each, carry)) is not None}
+    names = {op: f"carried_{carried[op][1]}" if op in carried else _own_name(backend, op) for op in ops_by_name}
     native = any(hasattr(ops, name) for name in names.values())
     needs = ", apache-tvm-ffi, ninja and a C++ compiler" if native else ""
     versions = [f"Python {platform.python_version()}", *versions_of("torch", "apache-tvm-ffi")]
@@ -104,17 +115,20 @@ def native_parts(case_id: str, calls: CallCase, backend: Backend, seen: Observat
             f"Run it with Python 3.11+ and torch{needs}, on Linux.",
             f"Made by attnfuzz {attnfuzz.__version__} from case {case_id}, with",
             f"{', '.join([*versions, f'{platform.system()} {platform.machine()}'])}.",
+            *([f"It has the code of {', '.join(each.name for each in carry)}."] if carry else []),
         ),
         allocate="allocate_mmap.py.j2" if guarded else "allocate_plain.py.j2",
         main="child.py.j2",
         wrappers=inlined(_MODULES, names.values(), {"build.load()": "native()"}),
+        carried={names[op]: (file.module, function) for op, (file, function) in carried.items()},
+        files={file.name: file.without for file in carry},
         more={
             "native": native,
             "flags": build.FLAGS,
             "sources": {path.name: path.read_text() for path in build.sources()} if native else {},
             "fault_record": FAULT_RECORD.format,
             "raises": raises(seen),
-            "timeout": int(TIMEOUT_SECONDS),
+            "timeout": math.ceil(TIMEOUT_SECONDS * backend.capability.patience),
             "bounds": _bounds(calls, backend),
         },
     )
@@ -134,11 +148,14 @@ def _bounds(calls: CallCase, backend: Backend) -> dict[str, object]:
     }
 
 
-def _carried(backend: Backend, op: str) -> str:
-    """The name of an op's function, whose source a script can include. Raises CannotExport."""
+def _own_name(backend: Backend, op: str) -> str:
+    """The name of a function of this project, whose source a script can include. Raises CannotExport."""
     function = backend.ops[op].function
     if function.__module__ not in {module.__name__ for module in _MODULES}:
-        raise CannotExport(f"{op} of {backend.name} is not part of attnfuzz: a script can't include its source")
+        raise CannotExport(
+            f"{op} of {backend.name} is not part of attnfuzz: allow the script to have its source with "
+            f"--carry FILE, the file of {function_place(function).rpartition(':')[2]}"
+        )
     name: str = function.__name__
     return name
 
@@ -202,7 +219,7 @@ def flashinfer_parts(
             "tolerance": (4e-2, 7e-2) if eight_bits else (1e-2, 1e-2),
             "hangs": seen is not None and seen.kind is Kind.HANG,
             "raises": raises(seen),
-            "timeout": int(TIMEOUT_SECONDS) + _COMPILATION_SECONDS,
+            "timeout": math.ceil(TIMEOUT_SECONDS * backend.capability.patience) + _COMPILATION_SECONDS,
         },
     )
 

@@ -90,10 +90,21 @@ def _empty_rows(evidence: Evidence) -> Iterator[Observation]:
     held = f"out[0] = {_held(out[token, head, :1])}"
     if lse is not None:
         held += f", lse = {_held(lse[token, head].view(1))}"
-    promised = "out = 0, lse = -inf" if contract.empty_rows is Holds.ZERO else "finite numbers"
-    row = evidence.rows.address(token, head)
-    message = f"{evidence.rows.name(row)} sees no key and must hold {promised}: {held}; {_share(wrong, ~sees)}"
+    row, due = evidence.rows.address(token, head), _due_without_keys(evidence, token, head)
+    message = f"{evidence.rows.name(row)} sees no key and must hold {due}: {held}; {_share(wrong, ~sees)}"
     yield evidence.report(kind=Kind.EMPTY_ROW, place="empty rows", tier=Tier.T0, row=row, message=message)
+
+
+def _due_without_keys(evidence: Evidence, token: int, head: int) -> str:
+    """The contents that the contract demands of a row that sees no key."""
+    zero = evidence.contract.empty_rows is Holds.ZERO
+    out = "out = 0" if zero else "finite numbers in out"
+    if evidence.lse is None:
+        return out
+    if not zero:
+        return f"{out}, and a finite number or -inf in lse"
+    lse = evidence.budget.answer.lse[token, head].item() / evidence.lse_unit
+    return f"{out}, lse = {lse:.8g}" + (f" (that of its sink, base {evidence.contract.lse})" if isfinite(lse) else "")
 
 
 def padded_rows(padded: torch.Tensor, contract: Contract, report: Report) -> Iterator[Observation]:

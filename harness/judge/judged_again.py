@@ -222,7 +222,8 @@ def _short(weights: torch.Tensor, group: torch.Tensor, most: float) -> torch.Ten
     lowest.scatter_reduce_(0, group, weights, "amin")
     start = lowest[group]
     piece = ((weights / start.clamp(min=_TINY)).log() / most).to(torch.int64).clamp_(min=0)
-    return torch.unique(torch.stack((group, piece)), dim=1, return_inverse=True)[1]
+    pieces: torch.Tensor = torch.unique(torch.stack((group, piece)), dim=1, return_inverse=True)[1]
+    return pieces
 
 
 def grouped(numbers: torch.Tensor, tolerance: torch.Tensor) -> torch.Tensor:

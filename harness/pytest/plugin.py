@@ -16,15 +16,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
 from attnfuzz.harness.backends.engines import DEFAULT_BACKENDS, DEFAULT_BACKENDS_ON_GPU, LIBRARIES, engine_names
 
 if TYPE_CHECKING:
-    from attnfuzz.harness.findings.ledger import Ledger
-    from attnfuzz.harness.pytest.shard import Shard
+    from attnfuzz.harness.pytest.campaign import HomeCampaign
+    from attnfuzz.harness.pytest.found import Found
 
 DEFAULT_EXAMPLES = 200
 MOST_EXAMPLES = 10**12
@@ -63,30 +63,33 @@ class Budget:
 _RUN = pytest.StashKey[FuzzSession]()
 
 
+class Search(Protocol):
+    """A search of backends."""
+
+    def found(self) -> "Found":
+        """Search, and return the findings."""
+
+
 @dataclass(frozen=True)
 class AttnFuzz:
-    """The value of the fixture `attn_fuzz`: one shard of the fuzz test `test`."""
+    """The value of the fixture `attn_fuzz`: one shard of a fuzz test, or the campaign of `--attn-home`."""
 
-    shard: "Shard"
-    ledger: "Ledger"
-    claims: Path
-    test: str
+    search: Search
 
     def run(self) -> None:
-        """Search the shard; fail with the shrunk case and a line that replays it if there is a finding.
+        """Search; fail with the shrunk cases and lines that replay them if there are findings.
 
-        Findings of other shards of this run are skipped. If all findings are in the ledger, the test is xfailed.
+        Findings of other shards of this run are skipped. If all findings are in the ledger, the test is xfailed. A
+        campaign reports causes instead, which may have several findings, and leaves everything in its home.
         """
         __tracebackhide__ = True
-        from attnfuzz.harness.pytest.shard import Claims
-        from attnfuzz.harness.sandbox.check import shared_runner
+        from attnfuzz.reference.user_error import UserError
 
-        runner, claims = shared_runner(), Claims(self.claims, self.test)
-        failures = self.shard.failures(runner, ledger=self.ledger, claims=claims, explained=runner.explained)
-        known = [f"known: {failure.name}: {failure.known}" for failure in failures if failure.known is not None]
-        new = [failure.text for failure in failures if failure.known is None]
+        try:
+            new, known, again = self.search.found()
+        except UserError as error:
+            pytest.fail(str(error), pytrace=False)
         if new:
-            again = f"The same search: --attn-backend {self.shard.backend} --attn-seed {self.shard.seed}"
             pytest.fail("\n\n".join([*new, *known, again]), pytrace=False)
         if known:
             pytest.xfail("; ".join(known))
@@ -116,6 +119,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--attn-time", metavar="TIME", help="instead: time to search in all, like 90s, 10m or 1h30m")
     group.addoption("--attn-preset", metavar="NAME", help="instead: the budget of attnfuzz fuzz --preset NAME")
+    group.addoption(
+        "--attn-home",
+        type=Path,
+        metavar="DIR",
+        help="run a campaign instead of shards: its causes, corpus, findings and reports are kept in this folder",
+    )
     group.addoption("--attn-ledger", type=Path, metavar="FILE", help="known failures, which are xfailed: a TOML file")
     group.addoption(
         "--attn-device",
@@ -169,6 +178,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     workers = getattr(config, "workerinput", {}).get("workercount", 1)
     if workers > 1:
         _check_room(workers, backends)
+    if config.getoption("--attn-home") is not None:
+        # One test for all backends, which share its time by their yield; its jobs replace the workers of pytest-xdist.
+        metafunc.parametrize("attn_fuzz", [(backends, workers, _budget(config))], ids=["campaign"], indirect=True)
+        return
     shares = _budget(config).shares(len(backends), workers)
     metafunc.parametrize(
         "attn_fuzz",
@@ -180,9 +193,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def attn_fuzz(request: pytest.FixtureRequest) -> AttnFuzz:
-    """One shard of a fuzz test; `attn_fuzz.run()` searches it."""
+    """One shard of a fuzz test, or a campaign with `--attn-home`; `attn_fuzz.run()` searches."""
+    if request.config.getoption("--attn-home") is not None:
+        return AttnFuzz(_campaign(request))
     from attnfuzz.harness.findings.ledger import Ledger
-    from attnfuzz.harness.pytest.shard import Shard
+    from attnfuzz.harness.pytest.shard import Claims, Shard, ShardSearch
 
     backend, index, share = request.param
     config = request.config
@@ -196,7 +211,29 @@ def attn_fuzz(request: pytest.FixtureRequest) -> AttnFuzz:
         seconds=share.seconds,
         guard=config.getoption("--attn-guard"),
     )
-    return AttnFuzz(shard, Ledger() if ledger is None else Ledger.load(ledger), run.claims, request.node.nodeid)
+    claims = Claims(run.claims, request.node.nodeid)
+    return AttnFuzz(ShardSearch(shard, Ledger() if ledger is None else Ledger.load(ledger), claims))
+
+
+def _campaign(request: pytest.FixtureRequest) -> "HomeCampaign":
+    from attnfuzz.harness.campaign.plan import Plan
+    from attnfuzz.harness.pytest.campaign import HomeCampaign
+    from attnfuzz.reference.case import Guard
+
+    backends, jobs, budget = request.param
+    config = request.config
+    guard = config.getoption("--attn-guard")
+    plan = Plan(
+        backends=backends,
+        out=config.getoption("--attn-home"),
+        examples=None if math.isinf(budget.examples) else int(budget.examples),
+        seconds=None if math.isinf(budget.seconds) else budget.seconds,
+        seed=config.stash[_RUN].seed,
+        jobs=jobs,
+        guard=None if guard is None else Guard(guard),
+        ledger=config.getoption("--attn-ledger"),
+    )
+    return HomeCampaign(plan)
 
 
 def _budget(config: pytest.Config) -> Budget:

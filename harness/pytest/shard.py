@@ -16,8 +16,9 @@ from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.campaign.schedule import EXAMPLES_PER_SLICE
 from attnfuzz.harness.findings.finding import Finding
 from attnfuzz.harness.findings.ledger import Ledger
+from attnfuzz.harness.pytest.found import Found
 from attnfuzz.harness.sandbox.case_runner import RepeatingRunner
-from attnfuzz.harness.sandbox.check import CASES, render_failure
+from attnfuzz.harness.sandbox.check import CASES, render_failure, shared_runner
 from attnfuzz.harness.search.examples import derive_seed, drawn_cases
 from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import AnyMessage, Caught, Lost, Slice
@@ -152,6 +153,25 @@ class Shard:
         started = time.monotonic()
         while True:
             yield self.seconds - (time.monotonic() - started)
+
+
+@dataclass(frozen=True)
+class ShardSearch:
+    """The search of a shard on the process's workers; `claims` are those of its test."""
+
+    shard: Shard
+    ledger: Ledger
+    claims: Claims
+
+    def found(self) -> Found:
+        """Search it."""
+        runner = shared_runner()
+        failures = self.shard.failures(runner, ledger=self.ledger, claims=self.claims, explained=runner.explained)
+        return Found(
+            new=[failure.text for failure in failures if failure.known is None],
+            known=[f"known: {failure.name}: {failure.known}" for failure in failures if failure.known is not None],
+            again=f"The same search: --attn-backend {self.shard.backend} --attn-seed {self.shard.seed}",
+        )
 
 
 def _claimed(caught: Caught, ledger: Ledger, claims: Claims) -> list[ShardFailure]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
+    from attnfuzz.harness.backends.variation import Launching, Variation
     from attnfuzz.harness.pytest.plugin import AttnFuzz
     from attnfuzz.harness.verdict.failures import Failure, Kind, Observation
     from attnfuzz.kernels.backend import (
@@ -64,6 +65,7 @@ __all__ = [
     "KvView",
     "Launch",
     "Launcher",
+    "Launching",
     "LseBase",
     "Memory",
     "Mode",
@@ -78,11 +80,13 @@ __all__ = [
     "Step",
     "Unsupported",
     "UserError",
+    "Variation",
     "cases",
     "check",
 ]
 
 _MODULES = {
+    "harness.backends.variation": ("Launching", "Variation"),
     "harness.pytest.plugin": ("AttnFuzz",),
     "harness.verdict.failures": ("Failure", "Kind", "Observation"),
     "kernels.backend": (

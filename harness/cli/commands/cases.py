@@ -113,6 +113,13 @@ def shrink(**given: Any) -> Exit:
     help="native: runs on a CPU, and contains the kernels' source. flashinfer: calls FlashInfer, on a GPU.  "
     "[default: native]",
 )
+@click.option(
+    "--carry",
+    type=options.PathTo(exists=True, dir_okay=False),
+    multiple=True,
+    metavar="FILE",
+    help="Python file of yours whose source the script may have; may be given several times.",
+)
 @click.option("--issue", is_flag=True, help="Write the text of an issue in markdown, with a script if it fits.")
 @options.output_option("File to write.  [default: standard output]")
 @options.answer_options("only the script", json=False)

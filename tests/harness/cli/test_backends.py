@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
 from typing import Any
 
 import fake_nvml
@@ -76,3 +77,23 @@ def test_an_installed_backend_that_does_not_load_is_left_out_and_named(
     assert ran.out.split() == sorted(DEFAULT_BACKENDS)
     assert ran.err.startswith("Left out: backend broken: its entry point surely_not_installed:MINE fails:")
     refused(attnfuzz("backends", "broken"), "surely_not_installed")
+
+
+@pytest.mark.slow
+def test_exact_head_dims_and_scales_of_fp8_caches_are_listed(attnfuzz: Attnfuzz) -> None:
+    """A user's file is loaded in a worker."""
+    Path("mine.py").write_text(
+        """
+from attnfuzz import Capability, DType, FunctionBackend, Mode
+
+def attend(**_): ...
+
+SCALES = {"fp8_kv": True, "kv_scales": (DType.FLOAT8_E4M3,)}
+MINE = FunctionBackend(attend, Capability(modes=(Mode.DECODE,), head_dims=(64, 128), patience=3, **SCALES))
+"""
+    )
+    ran = attnfuzz("backends", "mine.py:MINE")
+    out = " ".join(ran.out.split())
+    assert ran.code == 0, ran.err
+    assert "head dims 64, 128" in out
+    assert "scales of fp8 KV" in out

@@ -89,6 +89,28 @@ def test_only_a_command_gives_an_exit_code(
     assert "this is a bug in attnfuzz" in ran.err
 
 
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [
+        ("torch", "torch is missing in "),
+        ("safetensors.torch", "install attnfuzz with its dependencies, or pip install safetensors\n"),
+        ("attnfuzz.harness.nothing", "this is a bug in attnfuzz"),
+        ("json.nothing", "this is a bug in attnfuzz"),
+    ],
+)
+def test_a_package_that_is_missing_is_no_bug(
+    attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch, missing: str, words: str
+) -> None:
+    def lack() -> None:
+        raise ModuleNotFoundError(f"No module named {missing!r}", name=missing)
+
+    monkeypatch.setattr("attnfuzz.harness.cli.backends.names", lack)
+    ran = attnfuzz("backends")
+    assert ran.code == 2
+    assert words in ran.err
+    assert ("Traceback" in ran.err) == ("bug" in words)
+
+
 def test_what_is_quoted_of_an_argument_is_escaped_and_abridged(attnfuzz: Attnfuzz) -> None:
     ran = attnfuzz("fuzz", "--jobs", f"\x1b]52;c;AAAA\x07{'9' * 5000}")
     refused(ran, "--jobs", "characters ...]")

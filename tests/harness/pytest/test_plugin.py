@@ -208,6 +208,45 @@ def test_a_bug_that_the_ledger_knows_is_an_expected_failure(pytester: pytest.Pyt
     ran.stdout.fnmatch_lines(["XFAIL *known: *Raised-*: it is planted*"])
 
 
+def test_with_a_home_there_is_one_test_for_all_backends(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(TEST)
+    backends = ["--attn-backend", "torch_sdpa", "--attn-backend", "trtllm_mha"]
+    ran = pytester.runpytest_inprocess("--collect-only", "-q", *backends, "--attn-home", "home")
+    ran.stdout.fnmatch_lines(["*test_fuzz[[]campaign[]]", "1 test collected*"])
+
+
+@pytest.mark.slow
+def test_a_campaign_reports_causes_and_keeps_its_home(pytester: pytest.Pytester, defective: str) -> None:
+    """A campaign's jobs are processes."""
+    pytester.makepyfile(TEST)
+    options = [*with_bug(defective), "--attn-home", "home"]
+    ran = pytester.runpytest_inprocess(*options)
+    ran.assert_outcomes(failed=1)
+    ran.stdout.fnmatch_lines(["new: Raised at *", "attnfuzz replay home/findings/*", "Report: home/campaigns/*.html"])
+    assert list(pytester.path.glob("home/findings/*/case.json"))
+    ran = pytester.runpytest_inprocess(*options)
+    ran.assert_outcomes(failed=1)
+    ran.stdout.fnmatch_lines(["open: Raised at *"])
+
+
+@pytest.mark.slow
+def test_a_campaign_knows_the_ledger(pytester: pytest.Pytester, defective: str) -> None:
+    """A campaign's jobs are processes."""
+    pytester.makepyfile(TEST)
+    ledger = pytester.path / "ledger.toml"
+    ledger.write_text(f'[[known]]\nbackend = "{defective}:KERNEL_ERROR"\nkind = "Raised"\nreason = "it is planted"')
+    ran = pytester.runpytest_inprocess(*with_bug(defective), "--attn-home", "home", "-rx", "--attn-ledger", str(ledger))
+    ran.assert_outcomes(xfailed=1)
+    ran.stdout.fnmatch_lines(["XFAIL *known: Raised at *: it is planted*"])
+
+
+def test_a_home_that_is_none_fails_in_one_line(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(TEST, home="")
+    ran = pytester.runpytest_inprocess("--attn-backend", "torch_sdpa", "--attn-home", "home.py")
+    ran.assert_outcomes(failed=1)
+    ran.stdout.no_fnmatch_line("*Traceback*")
+
+
 def test_examples_are_split_the_same_for_any_number_of_workers() -> None:
     shares = Budget(examples=10).shares(backends=2, workers=1)
     assert [share.examples for share in shares] == [3, 3, 2, 2]
@@ -227,7 +266,7 @@ def test_a_preset_is_split_over_shards(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         def test_share(attn_fuzz):
-            assert attn_fuzz.shard.seconds == 2 * 3600 / 4
+            assert attn_fuzz.search.shard.seconds == 2 * 3600 / 4
         """
     )
     ran = pytester.runpytest_inprocess("--attn-backend", "torch_sdpa", "--attn-preset", "nightly")

@@ -1,0 +1,55 @@
+"""A fuzz test as a campaign in a home that is kept: causes, corpus, findings with scripts, and reports."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from attnfuzz.harness.campaign.home import Home
+from attnfuzz.harness.campaign.plan import Plan
+from attnfuzz.harness.campaign.run import run
+from attnfuzz.harness.campaign.standing import Standing
+from attnfuzz.harness.pytest.found import Found
+from attnfuzz.harness.report.cause_view import KNOWN, CauseView, cause_views
+from attnfuzz.harness.report.files import scripts_in, write_reports
+from attnfuzz.harness.verdict.wording import headline_of, replay_line
+
+
+class CampaignFailed(Exception):
+    """The harness itself failed; the message has its error."""
+
+
+@dataclass(frozen=True)
+class HomeCampaign:
+    """A campaign of `plan`, whose home is kept from one test run to the next."""
+
+    plan: Plan
+
+    def found(self) -> Found:
+        """Run it, and write its reports into its home. Raises UserError, OSError, CampaignFailed."""
+        ended = run(self.plan)
+        home, standing = Home(self.plan.out), ended.standing
+        written = write_reports(home, ended.campaign, standing)
+        if standing.failure is not None:
+            raise CampaignFailed(standing.failure.text)
+        causes = cause_views(standing, scripts_in(home))
+        return Found(
+            new=[*map(_text, _unexpected(causes)), *_unsettled(standing)],
+            known=[f"known: {each.title}: {each.cause.known}" for each in causes if each.status == KNOWN],
+            again=f"Report: {written.html}",
+        )
+
+
+def _unexpected(causes: Sequence[CauseView]) -> Iterator[CauseView]:
+    """The causes of current failures that the ledger does not know."""
+    return (each for each in causes if each.failures and each.status != KNOWN)
+
+
+def _text(cause: CauseView) -> str:
+    """A cause at length, its facts, and the lines that run it."""
+    facts = [f"{name}: {value}" for name, value in cause.facts]
+    return "\n".join([f"{cause.status}: {cause.title}", cause.report.rstrip(), *facts, "", *cause.reproducers])
+
+
+def _unsettled(standing: Standing) -> Iterator[str]:
+    """The failures that were neither confirmed nor refuted."""
+    for kept in standing.unsettled:
+        yield f"not confirmed: {headline_of(kept)}: {kept.reason}\n{replay_line(kept.path)}"

@@ -1,0 +1,18 @@
+"""Arguments that a user's function prepares, in guarded memory."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from attnfuzz.kernels.backend import Memory
+
+
+def placed(arguments: Mapping[str, Any], memory: Memory) -> dict[str, Any]:
+    """The arguments with every tensor in guarded memory, in its own strides; those that lie there stay."""
+    return {
+        name: memory.copy(name, value, stride=value.stride())
+        if isinstance(value, torch.Tensor) and not (value.numel() and memory.holds(value))
+        else value
+        for name, value in arguments.items()
+    }
