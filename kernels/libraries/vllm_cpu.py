@@ -63,7 +63,7 @@ NOISE = NoiseModel(
 )
 
 STALE = 3.0
-"""The value in slots without a token: what earlier requests left there."""
+"""The value in slots without a token, as earlier requests leave numbers there."""
 
 
 def why_not() -> str | None:
