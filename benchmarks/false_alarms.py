@@ -141,7 +141,8 @@ def _cases(cell: Cell) -> Iterator[Case]:
 
 @cache
 def _drawn(backend: str, dtype: DType, cases_wanted: int, seed: int) -> list[Case]:
-    can = msgspec.structs.replace(resolve(backend).capability, dtypes=(dtype,))
+    # Plain memory has no pages without memory behind them.
+    can = msgspec.structs.replace(resolve(backend).capability, dtypes=(dtype,), pool_holes=False)
     drawn: list[Case] = []
     run_examples(cases(can, backend), drawn.append, examples=cases_wanted, seed_of=derive_seed(seed, backend, dtype))
     return drawn
