@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from attnfuzz.harness.memory.allocation import locate
 from attnfuzz.harness.memory.arena import PAGE, Arena
 from attnfuzz.harness.memory.guarded import GuardedMemory, PlainMemory
 from attnfuzz.kernels.backend import Fill
@@ -56,6 +57,7 @@ def test_an_address_in_the_hole_is_named(memory: GuardedMemory) -> None:
     (allocation,) = memory.allocations()
     first, end = allocation.hole
     assert (allocation.address + first) % PAGE == (allocation.address + end) % PAGE == 0
+    assert "in pages that no request owns" in str(locate([allocation], allocation.address + first))
     assert pool[1].storage_offset() * 4 <= first < end <= pool[HOLE.stop].storage_offset() * 4
 
 
