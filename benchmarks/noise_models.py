@@ -249,9 +249,9 @@ def _judged(cell: tuple[str, ValueFamily, int, float, int]) -> Tally:
     return tally
 
 
-def _cells(tally: Tally, tiers: list[str]) -> Iterator[object]:
+def _cells(tally: Tally, tiers: list[str]) -> Iterator[str]:
     yield f"{tally.rows:,}"
-    yield len(tally.alarms)
+    yield str(len(tally.alarms))
     yield from (f"{tally.margins[tier]:.2f}" if tier in tally.margins else "-" for tier in tiers)
 
 

@@ -11,6 +11,9 @@ from attnfuzz.reference.problem import Problem, exact
 EQUAL = 1e-11
 """Relative difference below which two weights are equal: fp64 products of hundreds of elements differ by less."""
 
+_ONE_SIGN = 0.9
+"""Share of a sum without cancellation, above which nearly all of its terms have one sign."""
+
 _DIRECTION_SEED = 0x4B
 
 
@@ -80,6 +83,14 @@ def _head_rows(problem: Problem, tokens: slice, keys: slice, kv_head: int, q_end
     weights = torch.softmax(logits, dim=-1)[..., : len(key)].nan_to_num_(nan=0.0)
     values = exact(problem.value[keys, kv_head].to(problem.query.device)) * problem.bmm2_scale
     return HeadRows(tokens, heads, keys, kv_head, weights, values)
+
+
+def coherent_logits(problem: Problem, token: int, head: int) -> torch.Tensor:
+    """Sizes of the logits of the row's k keys before the soft cap, fp64 [k]; 0 unless their terms have one sign."""
+    key = _own(problem, problem.key, head, _seen(problem, token))
+    query = exact(problem.query[token, head]) * problem.bmm1_scale
+    logits = (key @ query).abs()
+    return logits.where(logits > _ONE_SIGN * (key.abs() @ query.abs()), 0.0)
 
 
 def key_marks(problem: Problem, token: int, head: int) -> torch.Tensor:

@@ -59,7 +59,7 @@ class Attention:
 
 
 def weight(dim):
-    """The weight of the first of two keys, and what it should be. All numbers are exact in bfloat16."""
+    """The weight of the first of two keys, seen and expected. All numbers are exact in bfloat16."""
     step, scale = 2.0**-7, 4096.0
     q, k, v = (np.zeros((rows, dim), np.float32) for rows in (1, 2, 2))
     q[0, :7], q[0, 7] = 1 + step, 1

@@ -56,17 +56,17 @@ class Attention:
 
 
 def decode():
-    """Largest error of each head, in three calls on one key each, whose value is the answer. u8 has steps of 0.02."""
+    """Largest error of each head, in three calls on one key each, whose value is the answer up to a step of u8."""
     random, heads, dim_v = np.random.default_rng(1), 4, 64
-    attention, worst = Attention(heads, 128, dim_v, "BY_CHANNEL"), 0.0
+    attention, wrong = Attention(heads, 128, dim_v, "BY_CHANNEL"), False
     for call in (1, 2, 3):
         q, k, v = (random.standard_normal((1, width), np.float32) for width in (heads * 128, 128, dim_v))
         errors = np.abs(attention(q, k, v).reshape(heads, dim_v) - v).max(1)
-        worst = max(worst, errors.max())
+        wrong |= not errors.max() < 0.02
         print(
             f"call {call}: errors of the heads expected below 0.02, seen {[round(float(each), 3) for each in errors]}"
         )
-    return worst > 0.02
+    return wrong
 
 
 def prefill():

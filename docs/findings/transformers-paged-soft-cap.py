@@ -22,7 +22,7 @@ class Cache:
     """A cache without a past."""
 
     def update(self, *, key_states, value_states, **_):
-        """Return what was just computed."""
+        """Return the new keys and values."""
         return key_states, value_states
 
 

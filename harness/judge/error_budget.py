@@ -29,7 +29,7 @@ UNIFORM = 0.18
 
 _TOKENS_AT_ONCE = 4096
 
-_FP32 = ROUNDOFF[torch.float32]
+FP32 = ROUNDOFF[torch.float32]
 """Exponents are computed in fp32 whatever dtype sums have, and no sum is wider than fp32."""
 
 
@@ -85,7 +85,7 @@ class ErrorBudget:
         NoiseModel.accumulate where that is coarser than fp32. Below, it is a measured root mean square and doesn't
         bound sums whose every addition is rounded to the same side.
         """
-        return max(self.noise.accumulate, _FP32)
+        return max(self.noise.accumulate, FP32)
 
     @cached_property
     def row_logit_variance(self) -> torch.Tensor:
@@ -106,7 +106,7 @@ class ErrorBudget:
     @cached_property
     def row_exponent_error(self) -> torch.Tensor:
         """Relative error of exp of a difference, from the fp32 roundings of both sides; [T, Hq]."""
-        return 2 * _FP32 * self.row_exponent
+        return 2 * FP32 * self.row_exponent
 
     @cached_property
     def row_shared_error(self) -> torch.Tensor:
@@ -142,7 +142,14 @@ class ErrorBudget:
         if not self.noise.underflow and not self.noise.quotient:
             return torch.zeros_like(self.moments.peak)
         products = self.noise.underflow * self.value_peak + SMALLEST_STEP[torch.float32] * abs(self.problem.bmm2_scale)
-        return products * self.keys * self.moments.p_peak + self.row_quotient
+        return products * self.keys * self._row_largest + self.row_quotient
+
+    @property
+    def _row_largest(self) -> torch.Tensor:
+        """The largest weight, the sink's included: kernels that begin with the sink have no larger one; [T, Hq]."""
+        if self.problem.sinks is None:
+            return self.moments.p_peak
+        return torch.exp(self.moments.peak - self.answer.lse).clamp_(max=1.0)
 
     @property
     def smallest(self) -> float:

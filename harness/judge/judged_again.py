@@ -5,6 +5,7 @@ where keys come in groups (prefixes that slots share, values that repeat, few di
 - equal weights are rounded alike for the second product and for the denominator, and so are weights that differ by much
   less than the format tells apart, as those of a saturated soft cap do;
 - copies of a key have the same logit, and the same error in it;
+- equal terms of a logit are added up as equal terms of other sums are, see below: logits err alike then;
 - equal terms added to a larger sum in a row are rounded to the same side each time, while the sum stays between two
   powers of two: sums are multiples of one step there, and the remainder of the term is lost again and again. Nothing
   in that is random, so the bound follows from the format of the sums.
@@ -20,8 +21,8 @@ from math import sqrt
 
 import torch
 
-from attnfuzz.harness.judge.error_budget import UNIFORM, ErrorBudget
-from attnfuzz.reference.row import EQUAL, key_marks, row_weights, tied_row
+from attnfuzz.harness.judge.error_budget import FP32, UNIFORM, ErrorBudget
+from attnfuzz.reference.row import EQUAL, coherent_logits, key_marks, row_weights, tied_row
 
 MOST_ROWS_AGAIN = 64
 """Rows of one output that a tier judges again. A slightly wrong factor makes every row suspect, and looking at each
@@ -31,7 +32,7 @@ would take hours over long requests; if the worst all pass, the rest are like th
 def element_allowance(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
     """Allowance for a row's own keys on top of T1's bound, [Dv]."""
     ties, parts = ties_allowance(budget, token, head), parts_allowance(budget, token, head)
-    return ties + parts + scaled_logits_error(budget, token, head)
+    return ties + parts + common_logits_error(budget, token, head)
 
 
 def judged_again(ratio: torch.Tensor, again: Callable[[int, int], float]) -> tuple[int, int] | None:
@@ -146,12 +147,13 @@ def ties_allowance(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
 def lse_ties_allowance(budget: ErrorBudget, token: int, head: int) -> float:
     """Allowance for a row's ties on top of T4's bound, in natural units."""
     ties, noise = _ties_of(budget, token, head), budget.noise
+    summed = float(_row_of(budget, token, head)[0] @ _coherent_error(budget, token, head))
     if ties is None:
-        return 0.0
+        return summed
     usual = sqrt(budget.moments.concentration[token, head].item())
     weights, logits = (max(sqrt(groups.concentration) - usual, 0.0) for groups in (ties.alike, ties.copies))
     rounded = budget.deviations[token].item() * noise.row_sum * weights + budget.step * ties.tied
-    return rounded + budget.tail * sqrt(budget.row_logit_variance[token, head].item()) * logits
+    return summed + rounded + budget.tail * sqrt(budget.row_logit_variance[token, head].item()) * logits
 
 
 def _ties_of(budget: ErrorBudget, token: int, head: int) -> Ties | None:
@@ -165,14 +167,34 @@ def _ties_of(budget: ErrorBudget, token: int, head: int) -> Ties | None:
     return found
 
 
-def scaled_logits_error(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
-    """The error of one row whose logits are all off by `NoiseModel.logit_scale`, [Dv]: that times |sum p l (v - o)|."""
-    if not budget.noise.logit_scale:
-        return torch.zeros_like(budget.moments.power[token, head])
-    weights, values = row_weights(budget.problem, token, head)
+def common_logits_error(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
+    """The error of one row whose logits are off alike, [Dv]: in scale (`NoiseModel.logit_scale`), and as sums in fp32.
+
+    The first is the model's times |sum p l (v - o)|, the second the sum of p |v - o| times each logit's error.
+    """
+    weights, values = _row_of(budget, token, head)
+    apart = values - budget.answer.out[token, head]
     # p l = 0 where p is.
     logits = weights.clamp(min=_TINY).log() + budget.answer.lse[token, head]
-    return budget.noise.logit_scale * ((weights * logits) @ (values - budget.answer.out[token, head])).abs()
+    scaled = budget.noise.logit_scale * ((weights * logits) @ apart).abs()
+    return scaled + (weights * _coherent_error(budget, token, head)) @ apart.abs()
+
+
+def _coherent_error(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
+    """The error of each logit that is a sum of terms of one sign, fp64 [k].
+
+    If the terms are equal, each addition may round to the same side: d / 2 times u of the sum, whose mean is half.
+    """
+    dim = budget.problem.key.shape[2]
+    return coherent_logits(budget.problem, token, head) * (dim / 2 * FP32)
+
+
+def _row_of(budget: ErrorBudget, token: int, head: int) -> tuple[torch.Tensor, torch.Tensor]:
+    key = "row", token, head
+    if key not in budget.memo:
+        budget.memo[key] = row_weights(budget.problem, token, head)
+    found: tuple[torch.Tensor, torch.Tensor] = budget.memo[key]
+    return found
 
 
 def nearness(budget: ErrorBudget) -> float:
@@ -209,7 +231,7 @@ def parts_error(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
 def _largest_run(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
     key = "largest run", token, head
     if key not in budget.memo:
-        budget.memo[key] = largest_run(*row_weights(budget.problem, token, head))
+        budget.memo[key] = largest_run(*_row_of(budget, token, head))
     found: torch.Tensor = budget.memo[key]
     return found
 

@@ -1,15 +1,15 @@
 """Rounding errors that recur: equal numbers are rounded alike, in whichever row they stand.
 
 T3 takes the errors of different rows for coin flips. They are none where the weights of all rows take the same few
-values, because logits do or because a small soft cap saturates: what is rounded up in one row is rounded up in all.
+values, because logits do or because a small soft cap saturates: a weight rounded up in one row is rounded up in all.
 
 A rounding error is a sawtooth in the number that is rounded, from -u to u within each step of the format. Its phase
 depends on what the kernel takes for a row's largest logit. So weights are sorted by their ratio to the row's largest
-one into cells as wide as a step, and within these into bins; each bin sums up what its weights would add to T3's sum if
-they were off by 1. A cell adds at most u times the sum over its bins of sawtooth times bin, at the worst phase. That is
-near 0 for weights that are spread evenly in the cell, however many: errors within a step cancel. Chance leaves
-something there, which T3's coin flips count already and which is subtracted. Roundings of different cells are
-independent, so that their sum obeys Hoeffding's inequality.
+one into cells as wide as a step, and within these into bins; each bin sums up the additions of its weights to T3's sum
+if they were off by 1. A cell adds at most u times the sum over its bins of sawtooth times bin, at the worst phase. That
+is near 0 for weights that are spread evenly in the cell, however many: errors within a step cancel. Chance leaves
+something there; T3's coin flips count it already, and it is subtracted. Roundings of different cells are independent,
+so that their sum obeys Hoeffding's inequality.
 
 Likewise for logits rounded to 16 bits (`NoiseModel.logits`). The error of a soft cap (`NoiseModel.tanh`) is a function
 of the logit without a known sign, and that of a rounded value (`NoiseModel.values`) is the same for all queries.
@@ -121,7 +121,7 @@ class _Terms(NamedTuple):
 
     @property
     def shifted(self) -> torch.Tensor:
-        """What an error of a logit is multiplied by."""
+        """The factor of an error of a logit."""
         return self.weighted + self.summed
 
 

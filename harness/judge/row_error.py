@@ -7,7 +7,7 @@ import torch
 
 from attnfuzz.harness.judge.error_budget import UNIFORM, ErrorBudget
 from attnfuzz.harness.judge.evidence import Evidence, TierResult
-from attnfuzz.harness.judge.judged_again import MOST_ROWS_AGAIN, Ties, nearness, parts_error, scaled_logits_error
+from attnfuzz.harness.judge.judged_again import MOST_ROWS_AGAIN, Ties, common_logits_error, nearness, parts_error
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.reference.row import key_marks, row_weights
 
@@ -86,8 +86,8 @@ def _own_variance(budget: ErrorBudget, token: int, head: int) -> tuple[torch.Ten
     covariance = ties.alike.weighted.T @ ties.alike.weighted * (UNIFORM * budget.noise.probabilities**2)
     covariance += ties.copies.covariance(out) * budget.row_logit_variance[token, head]
     covariance += torch.outer(out, out) * budget.row_shared_variance[token, head]
-    scaled = scaled_logits_error(budget, token, head)
-    for shared in (summed, parts, scaled):
+    logits = common_logits_error(budget, token, head)
+    for shared in (summed, parts, logits):
         covariance += torch.outer(shared, shared)
     covariance += torch.diag(budget.independent_variance[token, head])
     variance = covariance.diagonal()

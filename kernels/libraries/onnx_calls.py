@@ -44,7 +44,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Call:
+class OperatorRun:
     """A run of `node` on arranged tensors, which are called as its inputs and outputs with `suffix` behind.
 
     The first output is [batch, tokens, ...], or [batch, heads, tokens, head_dim] if `heads_first`; `rows` has the
@@ -58,7 +58,7 @@ class Call:
     buffers: Mapping[str, str]
 
 
-ArrangedCall = tuple[Call, Mapping[str, torch.Tensor]]
+ArrangedRun = tuple[OperatorRun, Mapping[str, torch.Tensor]]
 """A call and its tensors, by the names of the node's inputs and outputs."""
 
 
@@ -79,7 +79,7 @@ def node_of(
     return Node(operator, domain, opset, tuple(typed), outputs, tuple(attributes.items()))
 
 
-def arguments_of(calls: Sequence[ArrangedCall]) -> dict[str, Any]:
+def arguments_of(calls: Sequence[ArrangedRun]) -> dict[str, Any]:
     """The arguments of `run_calls` for calls and their tensors."""
     tensors = {name + call.suffix: tensor.contiguous() for call, mine in calls for name, tensor in mine.items()}
     return {"calls": tuple(call for call, _ in calls), **tensors}
@@ -90,7 +90,7 @@ def writes(*names: str) -> frozenset[str]:
     return frozenset(f"{name}.{index}" for name in names for index in range(MAX_BATCH))
 
 
-def run_calls(*, out: torch.Tensor, calls: Sequence[Call], **arranged: Any) -> None:
+def run_calls(*, out: torch.Tensor, calls: Sequence[OperatorRun], **arranged: Any) -> None:
     """Run each call on its own tensors, and copy the rows of its output to `out`."""
     for call in calls:
         session = _session(call.node)

@@ -18,8 +18,8 @@ from attnfuzz.kernels.backend import Unsupported
 from attnfuzz.kernels.libraries.library_backend import LibraryBackend
 from attnfuzz.kernels.libraries.onnx_calls import (
     MICROSOFT,
-    ArrangedCall,
-    Call,
+    ArrangedRun,
+    OperatorRun,
     arguments_of,
     node_of,
     run_calls,
@@ -77,7 +77,7 @@ def arrange_gqa(
         # The operator counts a query's own key.
         "local_window_size": window_left + 1 if window_left >= 0 else -1,
     }
-    calls: list[ArrangedCall] = []
+    calls: list[ArrangedRun] = []
     for index, group in enumerate(gqa_groups([request for request in dense_requests(**cache) if request.q_len])):
         longest = max(request.kv_len for request in group)
         # A buffer has room for further tokens, unless it is full.
@@ -90,12 +90,12 @@ def arrange_gqa(
         node = node_of("GroupQueryAttention", tensors, _GQA_INPUTS, ("output", *_PRESENT), attributes, domain=MICROSOFT)
         rows = tuple(request.rows for request in group)
         buffers = {"present_key": "past_key", "present_value": "past_value"} if shared else {}
-        calls.append((Call(node, f".{index}", rows, heads_first=False, buffers=buffers), tensors))
+        calls.append((OperatorRun(node, f".{index}", rows, heads_first=False, buffers=buffers), tensors))
     return arguments_of(calls)
 
 
 def _gqa_tensors(group: Sequence[DenseRequest], query: torch.Tensor, length: int) -> dict[str, torch.Tensor]:
-    """The inputs and the output of one call. The past has `length` tokens; what belongs to no request is NaN."""
+    """The inputs and the output of one call. The past has `length` tokens; elements of no request are NaN."""
     batch, longest = len(group), max(request.q_len for request in group)
     _, kv_heads, head_dim = group[0].key.shape
     new = {name: query.new_full((batch, longest, kv_heads * head_dim), POISON) for name in ("key", "value")}
@@ -126,7 +126,7 @@ def arrange_past(
     *, query: torch.Tensor, scale: float, window_left: int, soft_cap: float, **cache: Any
 ) -> dict[str, Any]:
     """A call of Attention for each request: past and new tokens, a causal mask or, with a window, a mask of its own."""
-    calls: list[ArrangedCall] = []
+    calls: list[ArrangedRun] = []
     for request in dense_requests(**cache):
         if not request.q_len:
             continue
@@ -165,7 +165,7 @@ def arrange_batch(
     for request in dense_requests(**cache):
         groups.setdefault(request.q_len, []).append(request)
     groups.pop(0, None)
-    calls: list[ArrangedCall] = []
+    calls: list[ArrangedRun] = []
     for q_len, group in groups.items():
         tensors = {
             "query": torch.stack([query[request.rows] for request in group]),
@@ -202,7 +202,7 @@ def _attention(
     tensors: dict[str, torch.Tensor],
     attributes: Mapping[str, int | float],
     outputs: tuple[str, ...],
-) -> ArrangedCall:
+) -> ArrangedRun:
     """A call of Attention, with room for its output."""
     query, value = tensors["query"], tensors["value"]
     heads_first = query.dim() == 4
@@ -210,19 +210,20 @@ def _attention(
     width = value_dim if heads_first else value_dim * int(attributes["q_num_heads"])
     tensors["output"] = query.new_full((*query.shape[:-1], width), POISON)
     node = node_of("Attention", tensors, _ATTENTION_INPUTS, outputs, attributes, opset=opset)
-    return Call(node, f".{index}", tuple(request.rows for request in group), heads_first, buffers={}), tensors
+    return OperatorRun(node, f".{index}", tuple(request.rows for request in group), heads_first, buffers={}), tensors
 
 
 _FP32 = NoiseModel(
     probabilities=2.0**-24,
-    logits=2.0**-23,
+    logits=2.0**-20,
     accumulate=2.0**-24,
     underflow=2.0**-126,
 )
 """All in fp32, and fp16 converted to it (gqa_attention_base.h, ComputeAttentionProbs; attention.cc, AttentionGemm).
 
-MLAS has polynomials for exp and tanh. Its exp of arguments below -88.38 is that of -88.38 (mlas/lib/compute.cpp,
-LowerRangeSumExp), so that weights near zero are off by up to 2^-127.
+MLAS adds up the products of a logit one after another, so that 256 equal ones are off by up to 2^-17, eight times the
+root mean square that is stated here. It has polynomials for exp and tanh. Its exp of arguments below -88.38 is that of
+-88.38 (mlas/lib/compute.cpp, LowerRangeSumExp), so that weights near zero are off by up to 2^-127.
 """
 
 _FP16 = NoiseModel(

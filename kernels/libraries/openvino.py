@@ -1,7 +1,7 @@
 """OpenVINO's PagedAttentionExtension on the CPU, with a cache in f32, bf16 and u8.
 
-The operator has blocks of 32 tokens, appends the new tokens to them, and attends to what they hold then. Its tensors
-lie in guarded memory, the blocks included; what holds no token is NaN. Inputs for the rotation, eviction and sparsity
+The operator has blocks of 32 tokens, appends the new tokens to them, and attends to the blocks. Its tensors lie in
+guarded memory, the blocks included; slots without a token are NaN. Inputs for the rotation, eviction and sparsity
 of caches are empty.
 
 A u8 cache holds other numbers than the request's. Attention is judged against those that the blocks hold after the
@@ -65,7 +65,7 @@ U8_BY_TOKEN = Precision("f32", "u8", BY_TOKEN, BY_TOKEN, "BY_TOKEN")
 
 
 @dataclass(frozen=True)
-class Layer:
+class PagedLayer:
     """The arguments of a compiled model."""
 
     q_heads: int
@@ -77,10 +77,10 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Launch:
+class PagedLaunch:
     """The arguments of the operator that are no tensors, and where the rows of its result go."""
 
-    layer: Layer
+    layer: PagedLayer
     scalars: Mapping[str, float]
     requests: tuple[DenseRequest, ...]
     blocks: Blocks
@@ -101,7 +101,7 @@ def arrange(
     if not requests:
         return {"launch": None}
     blocks = Blocks.of(requests)
-    layer = Layer(query.shape[1], v_cache.shape[2], query.shape[2], v_cache.shape[3], sinks is not None, precision)
+    layer = PagedLayer(query.shape[1], v_cache.shape[2], query.shape[2], v_cache.shape[3], sinks is not None, precision)
     scalars = {
         "scale": scale,
         # The operator counts a query's own key; 0 is no window.
@@ -123,7 +123,7 @@ def arrange(
     }
     if sinks is not None:
         arranged["sink_logits"] = sinks.view(1, -1, 1, 1)
-    return {"launch": Launch(layer, scalars, requests, blocks), **arranged}
+    return {"launch": PagedLaunch(layer, scalars, requests, blocks), **arranged}
 
 
 def _begins(counts: Sequence[int]) -> torch.Tensor:
@@ -133,7 +133,7 @@ def _begins(counts: Sequence[int]) -> torch.Tensor:
 _OUTPUT = "result"
 
 
-def paged_attention(*, out: torch.Tensor, launch: Launch | None, **arranged: Any) -> None:
+def paged_attention(*, out: torch.Tensor, launch: PagedLaunch | None, **arranged: Any) -> None:
     """Run the operator on the arranged tensors, and copy the rows of its result to `out`."""
     if launch is None:
         return
@@ -165,7 +165,7 @@ def _tensor(given: Any, element_type: Any) -> Any:
 
 
 @lru_cache(_MODELS)
-def _compiled(layer: Layer) -> tuple[Any, dict[str, Any]]:
+def _compiled(layer: PagedLayer) -> tuple[Any, dict[str, Any]]:
     """A compiled model of the operator alone, and the types of its inputs by name."""
     import openvino  # noqa: PLC0415 - an extra, for workers alone
     from openvino import opset13  # noqa: PLC0415
@@ -191,7 +191,7 @@ def _compiled(layer: Layer) -> tuple[Any, dict[str, Any]]:
 _NUMPY = {"f32": np.float32, "i32": np.int32, "u8": np.uint8}
 
 
-def _inputs(layer: Layer) -> dict[str, tuple[str, tuple[int, ...], bool]]:
+def _inputs(layer: PagedLayer) -> dict[str, tuple[str, tuple[int, ...], bool]]:
     """The operator's inputs in order: element type, shape, and whether a launch gives them."""
     heads, dim_qk, dim_vo = layer.kv_heads, layer.head_dim_qk, layer.head_dim_vo
     return {
@@ -239,7 +239,7 @@ class HeldTokens(FunctionSession):
 
     def _output(self, step: Step, planned: Sequence[Row], query: torch.Tensor, results: Results) -> Output:
         output = super()._output(step, planned, query, results)
-        launch: Launch | None = self._arranged_last["launch"]
+        launch: PagedLaunch | None = self._arranged_last["launch"]
         if launch is None:
             return output
         precision, attended = launch.layer.precision, list(output.attended)
@@ -273,15 +273,16 @@ class OpenVinoBackend(LibraryBackend):
 
 _F32 = NoiseModel(
     probabilities=2.0**-24,
-    logits=2.0**-23,
+    logits=2.0**-20,
     accumulate=2.0**-24,
     exponential=2.0**-21,
     quotient=2.0**-126,
 )
 """All in f32, with a polynomial for exp that is 0 below the logarithm of the smallest normal number.
 
-See softmax_kernel.hpp (exp_ps_avx2) and executor_pa.cpp of the CPU plugin. With a sink far above all logits, even the
-largest weight of a key may be that small.
+See softmax_kernel.hpp (exp_ps_avx2) and executor_pa.cpp of the CPU plugin. The products of a logit are added up one
+after another, so that 256 equal ones are off by up to 2^-17, eight times the root mean square that is stated here. With
+a sink far above all logits, even the largest weight of a key may be below the smallest normal number.
 """
 
 _BF16 = msgspec.structs.replace(_F32, probabilities=2.0**-8)

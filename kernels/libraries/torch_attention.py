@@ -43,6 +43,17 @@ def _gathered(requests: list[DenseRequest]) -> tuple[torch.Tensor, torch.Tensor]
     return torch.cat([each.key for each in requests]), torch.cat([each.value for each in requests])
 
 
+SUMMED = 2.0**-20
+"""Root mean square error of a logit whose products are added up one after another in fp32: 88 equal ones are off by
+2^-18.7. Relative to |q| |k| and the scale.
+"""
+
+
+def fused_noise(dtype: DType) -> NoiseModel:
+    """The model of torch's fused kernels for CPUs, for any length of a logit's sum."""
+    return replace(NoiseModel.torch_sdpa_cpu(dtype.torch_dtype), logits=SUMMED)
+
+
 # flex_attention
 
 _ROOM = 1 << 15
@@ -139,7 +150,7 @@ _MOST_VARIANTS = 64
 
 @cache
 def compiled_flex() -> Callable[..., torch.Tensor]:
-    """A function of query, key and value [1, heads, tokens, head dim], and of what a mask and a score modify.
+    """A function of query, key and value [1, heads, tokens, head dim], and of two functions: mask and score.
 
     It is compiled at the first use for each kind of shape, with lengths that are dynamic. Inductor's code is kept in
     attnfuzz's cache; it starts no processes.
@@ -180,7 +191,7 @@ FLEX = LibraryBackend(
     capability=Capability(modes=tuple(Mode), buckets=FLEX_BUCKETS, patience=8.0),
     # The template (torch/_inductor/codegen/cpp_flex_attention_template.py) is that of SDPA's fused kernel: weights
     # rounded to the dtype of V for the second product, exp_u20, everything else in fp32.
-    noise_models={dtype: NoiseModel.torch_sdpa_cpu(dtype.torch_dtype) for dtype in FLOATS},
+    noise_models={dtype: fused_noise(dtype) for dtype in FLOATS},
     arrange=arrange_flexibly,
 )
 
@@ -234,7 +245,7 @@ def nested_noise(dtype: DType) -> NoiseModel:
     """
     roundoff = ROUNDOFF[dtype.torch_dtype]
     rounded = NoiseModel.rounded_probabilities(dtype.torch_dtype)
-    return replace(rounded, logits=roundoff, peak=roundoff, quotient=0.0)
+    return replace(rounded, logits=max(roundoff, SUMMED), peak=roundoff, quotient=0.0)
 
 
 NESTED = LibraryBackend(

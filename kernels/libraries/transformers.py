@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from attnfuzz.kernels.libraries.library_backend import LibraryBackend
 from attnfuzz.kernels.libraries.requests import dense_requests
+from attnfuzz.kernels.libraries.torch_attention import SUMMED, fused_noise
 from attnfuzz.reference.capability import FLOATS, Capability
 from attnfuzz.reference.case import Mode
 from attnfuzz.reference.dtypes import DType
@@ -42,7 +43,7 @@ SINKS_CAN = replace(SDPA_CAN, dtypes=(DType.FLOAT32,), sinks=True, sinks_dtype=N
 def eager_noise(dtype: DType) -> NoiseModel:
     """Every product is rounded to the model's dtype: logits, scaled logits, weights; the softmax is in fp32."""
     roundoff = ROUNDOFF[dtype.torch_dtype]
-    return replace(NoiseModel.rounded_probabilities(dtype.torch_dtype), logits=roundoff, quotient=0.0)
+    return replace(NoiseModel.rounded_probabilities(dtype.torch_dtype), logits=max(roundoff, SUMMED), quotient=0.0)
 
 
 def arrange(*, seq_lens: torch.Tensor, cum_seq_lens_q: torch.Tensor, **paged: Any) -> Mapping[str, Any]:
@@ -148,7 +149,7 @@ PAGED_SDPA = LibraryBackend(
     extra="transformers",
     packages={"transformers": "5.23"},
     capability=SDPA_CAN,
-    noise_models={dtype: NoiseModel.torch_sdpa_cpu(dtype.torch_dtype) for dtype in FLOATS},
+    noise_models={dtype: fused_noise(dtype) for dtype in FLOATS},
     arrange=arrange,
 )
 TRANSFORMERS_BACKENDS = (PAGED_EAGER, PAGED_EAGER_SINKS, PAGED_SDPA)

@@ -45,14 +45,15 @@ CAPABILITY = Capability(
     kv_shorter_than_q=False,
 )
 
-# AttentionImpl<ISA::VEC> in csrc/cpu/cpu_attn_vec.hpp computes everything in fp32. Its exp (DEFINE_FAST_EXP in
-# csrc/cpu/cpu_arch_macros.h) is a polynomial with an error of up to 2^-21.3, which gives 0 below ln(FLT_MIN). The soft
-# cap is made of it, as (e^x - e^-x) / (e^x + e^-x). A maximum that grows by up to 8 is kept (apply_softmax in
-# csrc/cpu/cpu_attn_impl.hpp), so that the largest weight is not exp(0). A sink is the first maximum: weights far below
-# it are lost, which is an absolute error (`quotient`).
+# AttentionImpl<ISA::VEC> (csrc/cpu/cpu_attn_vec.hpp) computes everything in fp32. Its TileGemm82 adds up products of
+# a logit one after another: equal ones are off by more than others. Its exp (DEFINE_FAST_EXP in csrc/cpu/
+# cpu_arch_macros.h) is a polynomial with an error of up to 2^-21.3, which gives 0 below ln(FLT_MIN). The soft cap is
+# made of it, as (e^x - e^-x) / (e^x + e^-x). A maximum that grows by up to 8 is kept (apply_softmax in csrc/cpu/
+# cpu_attn_impl.hpp), so that the largest weight is not exp(0). A sink is the first maximum: weights far below it are
+# lost, which is an absolute error (`quotient`).
 NOISE = NoiseModel(
     probabilities=2.0**-24,
-    logits=2.0**-23,
+    logits=2.0**-20,
     accumulate=2.0**-24,
     exponential=2.0**-21,
     tanh=2.0**-21,
@@ -62,7 +63,7 @@ NOISE = NoiseModel(
 )
 
 STALE = 3.0
-"""The value in slots without a token: what earlier requests left there."""
+"""The value in slots without a token, as earlier requests leave numbers there."""
 
 
 def why_not() -> str | None:

@@ -1,4 +1,4 @@
-"""Paged attention of transformers as backends: what passes, what does not, and the arranged memory."""
+"""Paged attention of transformers as backends: batches that pass, known faults, and the arranged memory."""
 
 import ctypes
 import dataclasses

@@ -1,4 +1,4 @@
-"""vLLM's CPU attention as backends: what it passes, what the harness sees of its faults, and when it can't run."""
+"""vLLM's CPU attention as backends: batches that pass, known faults, and the reasons that it can't run."""
 
 import ctypes
 import dataclasses
