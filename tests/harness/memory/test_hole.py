@@ -9,6 +9,7 @@ import torch
 from attnfuzz.harness.memory.allocation import locate
 from attnfuzz.harness.memory.arena import PAGE, Arena
 from attnfuzz.harness.memory.guarded import GuardedMemory, PlainMemory
+from attnfuzz.harness.memory.slabs import NoAddresses, OutOfMemory
 from attnfuzz.kernels.backend import Fill
 from attnfuzz.reference.case import Guard, Outputs
 
@@ -68,6 +69,15 @@ def test_small_slabs_stay_warm_when_a_hollow_one_is_given_back() -> None:
         arena.give(arena.take(1 << 33, Guard.LEFT, (PAGE, (1 << 33) - PAGE)))
         assert arena.take(PAGE, Guard.LEFT) is small
         assert small.opened == PAGE
+
+
+def test_a_small_address_space_has_no_room_for_a_hole() -> None:
+    with Arena(reserve=1 << 33) as arena, GuardedMemory(arena, Guard.LEFT, Outputs.POISONED) as memory:
+        with pytest.raises(NoAddresses, match="ulimit -v"):
+            memory.tensor("pool", (ROWS, WIDTH), torch.float32, hole=HOLE)
+        with pytest.raises(OutOfMemory) as without_hole:
+            memory.tensor("pool", (1 << 32,), torch.float32)
+        assert not isinstance(without_hole.value, NoAddresses)
 
 
 def test_only_dense_tensors_of_poison_have_holes(memory: GuardedMemory) -> None:
