@@ -15,7 +15,7 @@ from attnfuzz.harness.memory.allocation import extent
 from attnfuzz.harness.memory.arena import Arena
 from attnfuzz.harness.memory.guarded import GuardedMemory, PlainMemory
 from attnfuzz.harness.memory.placed import PlacedMemory
-from attnfuzz.harness.memory.slabs import OutOfMemory
+from attnfuzz.harness.memory.slabs import NoAddresses, OutOfMemory
 from attnfuzz.kernels import transfers
 from attnfuzz.kernels.backend import Output
 from attnfuzz.kernels.transfers import Pending, done, to_host
@@ -53,8 +53,8 @@ def _host() -> Place:
         memory=lambda guard, outputs: GuardedMemory(arena, guard, outputs),
         plain=PlainMemory,
         launcher=JournalingLauncher,
-        # Address space is plentiful: running out is the harness's own fault.
-        too_large=(),
+        # Address space is plentiful, unless it is limited: otherwise, running out is the harness's own fault.
+        too_large=(NoAddresses,),
     )
 
 

@@ -10,6 +10,7 @@ from attnfuzz.harness.memory.arena import PAGE, Arena, Slab
 from attnfuzz.harness.memory.placed import ByteSpan, PlacedMemory, Room
 from attnfuzz.harness.memory.poison import Pattern, sentinel
 from attnfuzz.harness.memory.seal import Difference, Seal, difference
+from attnfuzz.harness.memory.slabs import NoAddresses, OutOfMemory
 from attnfuzz.kernels.transfers import Pending, done
 from attnfuzz.reference.case import Guard, Outputs
 
@@ -27,11 +28,19 @@ class GuardedMemory(PlacedMemory):
         end_of_page = -nbytes % PAGE if self._guard is Guard.RIGHT else 0
         first, end = -(-(hole.start + end_of_page) // PAGE) * PAGE, (hole.stop + end_of_page) // PAGE * PAGE
         closed = (first - end_of_page, end - end_of_page) if first < end else (0, 0)
-        slab = self._arena.take(nbytes, self._guard, closed)
+        slab = self._take(nbytes, closed)
         offset = slab.capacity - nbytes if self._guard is Guard.RIGHT else 0
         # Exactly the tensor's bytes: copying its storage must not touch a closed page.
         flat = torch.frombuffer(slab.buffer, dtype=dtype, count=elements, offset=offset)
         return Room(flat, slab.start, slab.opened, slab, closed)
+
+    def _take(self, nbytes: int, closed: tuple[int, int]) -> Slab:
+        try:
+            return self._arena.take(nbytes, self._guard, closed)
+        except OutOfMemory as error:
+            if any(closed):
+                raise NoAddresses(str(error)) from error
+            raise
 
     def _give(self, slabs: list[Slab]) -> None:
         for slab in slabs:

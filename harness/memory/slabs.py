@@ -14,6 +14,10 @@ class OutOfMemory(MemoryError):
     """Guarded memory can't grow; the message has the limit and the remedy."""
 
 
+class NoAddresses(OutOfMemory):
+    """A limited address space has no room for a tensor with a hole, which needs little memory."""
+
+
 class Spacing:
     """Hands out addresses in `nbytes` of address space from `address` on, for slabs of whole pages of `page` bytes.
 

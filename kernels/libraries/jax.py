@@ -40,9 +40,10 @@ def _jax() -> Any:
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_ONE_THREAD}".strip()
     import jax  # noqa: PLC0415 - a library is imported by workers alone
 
-    jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "jax"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    config: Any = jax.config
+    config.update("jax_compilation_cache_dir", str(cache_folder() / "jax"))
+    config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     return jax
 
 

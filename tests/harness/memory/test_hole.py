@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from attnfuzz.harness.memory.allocation import locate
 from attnfuzz.harness.memory.arena import PAGE, Arena
 from attnfuzz.harness.memory.guarded import GuardedMemory, PlainMemory
+from attnfuzz.harness.memory.slabs import NoAddresses, OutOfMemory
 from attnfuzz.kernels.backend import Fill
 from attnfuzz.reference.case import Guard, Outputs
 
@@ -56,6 +58,7 @@ def test_an_address_in_the_hole_is_named(memory: GuardedMemory) -> None:
     (allocation,) = memory.allocations()
     first, end = allocation.hole
     assert (allocation.address + first) % PAGE == (allocation.address + end) % PAGE == 0
+    assert "in pages that no request owns" in str(locate([allocation], allocation.address + first))
     assert pool[1].storage_offset() * 4 <= first < end <= pool[HOLE.stop].storage_offset() * 4
 
 
@@ -66,6 +69,15 @@ def test_small_slabs_stay_warm_when_a_hollow_one_is_given_back() -> None:
         arena.give(arena.take(1 << 33, Guard.LEFT, (PAGE, (1 << 33) - PAGE)))
         assert arena.take(PAGE, Guard.LEFT) is small
         assert small.opened == PAGE
+
+
+def test_a_small_address_space_has_no_room_for_a_hole() -> None:
+    with Arena(reserve=1 << 33) as arena, GuardedMemory(arena, Guard.LEFT, Outputs.POISONED) as memory:
+        with pytest.raises(NoAddresses, match="ulimit -v"):
+            memory.tensor("pool", (ROWS, WIDTH), torch.float32, hole=HOLE)
+        with pytest.raises(OutOfMemory) as without_hole:
+            memory.tensor("pool", (1 << 32,), torch.float32)
+        assert not isinstance(without_hole.value, NoAddresses)
 
 
 def test_only_dense_tensors_of_poison_have_holes(memory: GuardedMemory) -> None:

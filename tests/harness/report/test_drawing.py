@@ -121,6 +121,13 @@ def test_the_tables_tail_is_drawn_where_the_table_goes_on() -> None:
     assert len(boxes(drawn(slack), "tail")) == 2
 
 
+def test_a_hole_is_a_line_of_text_and_pages_behind_it_are_drawn() -> None:
+    case = replace(decode_case("fake", 12, 4), pages=Pages(hole=1 << 24))
+    titles = [title.text for title in drawn(case).iter("title")]
+    assert f"page {(1 << 24) + 1}: of slot 0" in titles
+    assert "+ 16,777,216 pages after the dummy page, which have addresses and no memory" in texts(drawn(case))
+
+
 def test_a_shared_page_shows_all_its_owners() -> None:
     case = replace(decode_case("fake", 12, 12), pages=Pages(order=PageOrder.SHARED_PREFIX))
     titles = [title.text for title in drawn(case).iter("title")]
