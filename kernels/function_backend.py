@@ -224,8 +224,12 @@ class FunctionSession(PagedSession):
         arranged = {}
         if self._backend.arrange is not None and self._arranged is not None:
             made = self._backend.arrange(**self._arranged.select(arguments, expected))
-            arranged = placed(made, self._bench.memory)
+            arranged = self._in_memory(made)
         self._bench.launcher.launch(op, **(self._taken.select(arguments, expected) | arranged))
+
+    def _in_memory(self, arranged: Mapping[str, Any]) -> dict[str, Any]:
+        """The arranged arguments as the kernel gets them."""
+        return placed(arranged, self._bench.memory)
 
     def _output(self, step: Step, planned: Sequence[Row], query: torch.Tensor, results: Results) -> Output:
         output = super()._output(step, planned, query, results)

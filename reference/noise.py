@@ -41,7 +41,7 @@ class NoiseModel(msgspec.Struct, frozen=True, kw_only=True):
     `probabilities` is the roundoff of the softmax weights as they enter the second product (2^-24 for fp32, 2^-8 for
     bf16), and `underflow` their absolute error near zero, relative to the row's largest weight. `row_sum` is the
     roundoff of the weights as they enter the softmax's denominator: 0 where the weights are summed before they are
-    rounded. `values` is the roundoff of the values as they enter the second product, 0 where they are exact. `logits`
+    rounded. `operands` is the roundoff of keys and values as they enter the products, 0 where they are exact. `logits`
     is the root mean square error of a logit relative to |q| |k| |bmm1_scale|, and `logit_scale` the relative error that
     all logits may have in common. `accumulate` is the roundoff of the running sums; `parts` the number of parts of the
     second product that are rounded to the output's dtype before they are added. `exponential` is the relative error of
@@ -60,7 +60,7 @@ class NoiseModel(msgspec.Struct, frozen=True, kw_only=True):
     quotient: float = 0.0
     bias: float = 0.0
     peak: float = 0.0
-    values: float = 0.0
+    operands: float = 0.0
     logit_scale: float = 0.0
     parts: int = 1
     origin: Origin = Origin.THEORY
@@ -80,7 +80,7 @@ class NoiseModel(msgspec.Struct, frozen=True, kw_only=True):
         """
         roundoff = 2.0**-10 if cut else 2.0**-11
         model = msgspec.structs.replace(
-            cls.fp32_arithmetic(), probabilities=roundoff, logits=roundoff, peak=roundoff, values=roundoff
+            cls.fp32_arithmetic(), probabilities=roundoff, logits=roundoff, peak=roundoff, operands=roundoff
         )
         return msgspec.structs.replace(model, logit_scale=2 * roundoff, bias=2 * roundoff) if cut else model
 

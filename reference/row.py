@@ -41,7 +41,7 @@ class HeadRows:
     """Some rows of one request that share a KV head: the tokens and heads are slices of the packed problem.
 
     `weights` [tokens, heads, k] are 0 where a key is hidden, and those of the rows add up to 1, or to less with a sink;
-    `values` [k, Dv] include bmm2_scale. All fp64.
+    `queries` [tokens, heads, Dqk] include bmm1_scale, `values` [k, Dv] bmm2_scale; `key` is [k, Dqk]. All fp64.
     """
 
     tokens: slice
@@ -49,7 +49,13 @@ class HeadRows:
     keys: slice
     kv_head: int
     weights: torch.Tensor
+    queries: torch.Tensor
+    key: torch.Tensor
     values: torch.Tensor
+
+    def coherent_logits(self) -> torch.Tensor:
+        """`coherent_logits` of these rows, [tokens, heads, k]."""
+        return _coherent(self.queries, self.key)
 
 
 def head_rows(problem: Problem, most: int) -> Iterator[HeadRows]:
@@ -68,7 +74,8 @@ def _head_rows(problem: Problem, tokens: slice, keys: slice, kv_head: int, q_end
     """The rows of `tokens` and one KV head, of the request whose queries end at `q_end`."""
     heads = slice(kv_head * problem.group, (kv_head + 1) * problem.group)
     key = exact(problem.key[keys, kv_head].to(problem.query.device))
-    logits = (exact(problem.query[tokens, heads]) * problem.bmm1_scale) @ key.T
+    queries = exact(problem.query[tokens, heads]) * problem.bmm1_scale
+    logits = queries @ key.T
     if problem.soft_cap:
         logits = torch.tanh(logits / problem.soft_cap) * problem.soft_cap
     own = torch.arange(tokens.start, tokens.stop, device=logits.device).view(-1, 1, 1) - q_end + len(key)
@@ -82,15 +89,19 @@ def _head_rows(problem: Problem, tokens: slice, keys: slice, kv_head: int, q_end
         logits = torch.cat((logits, sinks), dim=-1)
     weights = torch.softmax(logits, dim=-1)[..., : len(key)].nan_to_num_(nan=0.0)
     values = exact(problem.value[keys, kv_head].to(problem.query.device)) * problem.bmm2_scale
-    return HeadRows(tokens, heads, keys, kv_head, weights, values)
+    return HeadRows(tokens, heads, keys, kv_head, weights, queries, key, values)
 
 
 def coherent_logits(problem: Problem, token: int, head: int) -> torch.Tensor:
     """Sizes of the logits of the row's k keys before the soft cap, fp64 [k]; 0 unless their terms have one sign."""
     key = _own(problem, problem.key, head, _seen(problem, token))
     query = exact(problem.query[token, head]) * problem.bmm1_scale
-    logits = (key @ query).abs()
-    return logits.where(logits > _ONE_SIGN * (key.abs() @ query.abs()), 0.0)
+    return _coherent(query, key)
+
+
+def _coherent(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    logits = (query @ key.T).abs()
+    return logits.where(logits > _ONE_SIGN * (query.abs() @ key.abs().T), 0.0)
 
 
 def key_marks(problem: Problem, token: int, head: int) -> torch.Tensor:

@@ -42,8 +42,8 @@ def element_bound(budget: ErrorBudget) -> torch.Tensor:
     size = budget.answer.out.abs()
     t = budget.deviations
     sums = noise.accumulate * t * budget.keys.sqrt()
-    weights = t * (noise.probabilities + noise.values) + sums
-    shared = budget.row_shared_error + noise.values + sums
+    weights = t * (noise.probabilities + noise.operands) + sums
+    shared = budget.row_shared_error + noise.operands + sums
     logits = budget.tail * budget.row_logit_variance.sqrt()
     bound = weights.unsqueeze(-1) * moments.power.sqrt()
     bound += logits.unsqueeze(-1) * moments.spread.sqrt()

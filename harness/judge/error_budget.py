@@ -95,7 +95,13 @@ class ErrorBudget:
         result = ((noise.logits + noise.logit_scale) * moments.magnitude) ** 2 + self.row_exponent_error**2
         if self.problem.soft_cap:
             result = result + (noise.tanh * moments.magnitude.clamp(max=self.problem.soft_cap)) ** 2
-        return result + independent
+        return (result + independent) * self._beyond_linear(result) ** 2
+
+    @staticmethod
+    def _beyond_linear(variance: torch.Tensor) -> torch.Tensor:
+        """The error of exp over that of its argument: (exp(x) - 1) / x, for x of 3 standard deviations."""
+        x = (3 * variance.sqrt()).clamp_(min=1e-6, max=50)
+        return torch.expm1(x) / x
 
     @cached_property
     def row_exponent(self) -> torch.Tensor:
@@ -114,6 +120,14 @@ class ErrorBudget:
         noise = self.noise
         alike = self.alike * (noise.probabilities + noise.row_sum + self.step * self.keys)
         return alike + self.row_exponent_error
+
+    @property
+    def coherent_roundoff(self) -> float:
+        """Relative error of a logit that is an fp32 sum of terms of one sign.
+
+        If they are equal, each addition may round to the same side: d times u of the sum so far, whose mean is half.
+        """
+        return self.problem.key.shape[2] / 2 * FP32
 
     @cached_property
     def row_mean_logit(self) -> torch.Tensor:
@@ -165,7 +179,7 @@ class ErrorBudget:
     def variance(self) -> torch.Tensor:
         """The mean square error of a correct kernel, [T, Hq, Dv]: an upper estimate, so that z^2 averages below 1."""
         moments = self.moments
-        variance = moments.power * (UNIFORM * (self.noise.probabilities**2 + self.noise.values**2))
+        variance = moments.power * (UNIFORM * (self.noise.probabilities**2 + self.noise.operands**2))
         variance += self.independent_variance
         variance += moments.spread * self.row_logit_variance.unsqueeze(-1)
         variance += self.answer.out**2 * self.row_shared_variance.unsqueeze(-1)
@@ -174,7 +188,7 @@ class ErrorBudget:
     @cached_property
     def row_shared_variance(self) -> torch.Tensor:
         """Mean square of the relative error common to all elements of a row, [T, Hq]."""
-        return self.row_shared_error**2 + self.noise.values**2 + self.noise.accumulate**2 * self.keys
+        return self.row_shared_error**2 + self.noise.operands**2 + self.noise.accumulate**2 * self.keys
 
     @cached_property
     def independent_variance(self) -> torch.Tensor:
@@ -202,14 +216,14 @@ class ErrorBudget:
     def output_bound(self) -> torch.Tensor:
         """The largest error of the output's rounding and of those before merges, [T, Hq, Dv].
 
-        u |o|, and the roundings of r = `parts` parts and of r - 2 merges of some of them. Those of all parts
-        together, and each of a merge, are about as large as S, the larger of |o| and sqrt(sum p^2 v^2): r - 1 times
-        u S at most. Errors that are uniform in [-a, a] exceed `tail` times a sqrt(n / 3) as rarely as normal ones do.
+        u |o|, and r - 1 roundings of parts of it, with r = `parts`: those of all parts together, and that of each merge
+        of some, are about as large as S, the larger of |o| and sqrt(sum p^2 v^2). Errors that are uniform in [-a, a]
+        exceed `tail` times a sqrt(n / 3) as rarely as normal ones do.
         """
         out = self.answer.out.abs()
         if self.parts < 2:
             return out * self.roundoff
-        merged = min(self.parts - 1, self.tail * sqrt((self.parts - 1) / 3))
+        merged = self.tail * sqrt((self.parts - 1) / 3)
         return out.maximum(self.moments.power.sqrt()).mul_(merged).add_(out).mul_(self.roundoff)
 
     @cached_property

@@ -12,7 +12,7 @@ import torch
 
 from attnfuzz.harness.judge.error_budget import ErrorBudget
 from attnfuzz.harness.judge.evidence import Evidence, TierResult
-from attnfuzz.harness.judge.judged_again import judged_again, parts_allowance
+from attnfuzz.harness.judge.judged_again import common_logits_error, judged_again, parts_allowance
 from attnfuzz.harness.judge.lse_bound import rounded_lse_error, wrong_lse
 from attnfuzz.harness.verdict.tiers import Tier
 
@@ -36,7 +36,10 @@ def judge_exact_rows(evidence: Evidence) -> TierResult | None:
 
     def again(token: int, head: int) -> float:
         row = row_of(token, head)
-        ratio[row] = error[row] / (bound[row] + parts_allowance(budget, token, head))
+        allowance = parts_allowance(budget, token, head)
+        if budget.problem.sinks is not None:
+            allowance = allowance + common_logits_error(budget, token, head)
+        ratio[row] = error[row] / (bound[row] + allowance)
         return ratio[row].max().item()
 
     wrong = judged_again(by_row, again)
@@ -94,12 +97,14 @@ def exact_bound(budget: ErrorBudget, rows: torch.Tensor) -> torch.Tensor:
     delta = exponent**2 + (noise.logits * moments.magnitude) ** 2
     if budget.problem.soft_cap:
         delta += (noise.tanh * moments.magnitude.clamp(max=budget.problem.soft_cap)) ** 2
-    shared = noise.probabilities + noise.values + noise.row_sum + budget.step * alike + exponent
+    shared = noise.probabilities + noise.operands + noise.row_sum + budget.step * alike + exponent
     if budget.problem.sinks is not None:
         shared = shared + budget.tail * budget.row_logit_variance.sqrt()
     sums = noise.accumulate * t * budget.keys.sqrt()
-    weights = sums + t * noise.values
-    floor = 2 * budget.value_peak * moments.gap + budget.row_quotient + budget.smallest
+    weights = sums + t * noise.operands
+    # Beside a sink, they are no ones, and may be lost.
+    lost = budget.row_quotient if budget.problem.sinks is None else budget.row_lost
+    floor = 2 * budget.value_peak * moments.gap + lost + budget.smallest
 
     def of(row: torch.Tensor) -> torch.Tensor:
         return _rows(row.expand_as(moments.gap), rows).unsqueeze(-1)

@@ -21,7 +21,7 @@ from math import sqrt
 
 import torch
 
-from attnfuzz.harness.judge.error_budget import FP32, UNIFORM, ErrorBudget
+from attnfuzz.harness.judge.error_budget import UNIFORM, ErrorBudget
 from attnfuzz.reference.row import EQUAL, coherent_logits, key_marks, row_weights, tied_row
 
 MOST_ROWS_AGAIN = 64
@@ -181,12 +181,8 @@ def common_logits_error(budget: ErrorBudget, token: int, head: int) -> torch.Ten
 
 
 def _coherent_error(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
-    """The error of each logit that is a sum of terms of one sign, fp64 [k].
-
-    If the terms are equal, each addition may round to the same side: d / 2 times u of the sum, whose mean is half.
-    """
-    dim = budget.problem.key.shape[2]
-    return coherent_logits(budget.problem, token, head) * (dim / 2 * FP32)
+    """The error of each logit that is a sum of terms of one sign, fp64 [k]."""
+    return coherent_logits(budget.problem, token, head) * budget.coherent_roundoff
 
 
 def _row_of(budget: ErrorBudget, token: int, head: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -210,15 +206,17 @@ def largest_run(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 
 
 def parts_allowance(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
-    """Allowance for a row's parts on top of T1's bound and T5's, [Dv]: (3 r - 4) u R, less the share counted there.
+    """Allowance for a row's parts on top of T1's bound and T5's, [Dv], less the share counted there.
 
-    R is the largest run. Each of r = `ErrorBudget.parts` parts is rounded, and so are r - 2 merges of some of them,
-    which span at most two runs: the request's new tokens, and a run of its prefix.
+    `ErrorBudget.output_bound` for parts of the size R, the largest run, and merges of 2 R. A value is rounded in a part
+    and, with r = `ErrorBudget.parts`, in r - 2 merges of some of them, which span at most two runs: the request's new
+    tokens, and a run of its prefix.
     """
     counted = budget.output_bound[token, head]
     if budget.parts < 2:
         return torch.zeros_like(counted)
-    return ((3 * budget.parts - 4) * budget.roundoff * _largest_run(budget, token, head) - counted).clamp(min=0)
+    rounded = budget.tail * budget.roundoff * sqrt((5 * budget.parts - 8) / 3)
+    return (rounded * _largest_run(budget, token, head) - counted).clamp(min=0)
 
 
 def parts_error(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:

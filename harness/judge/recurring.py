@@ -12,7 +12,8 @@ something there; T3's coin flips count it already, and it is subtracted. Roundin
 so that their sum obeys Hoeffding's inequality.
 
 Likewise for logits rounded to 16 bits (`NoiseModel.logits`). The error of a soft cap (`NoiseModel.tanh`) is a function
-of the logit without a known sign, and that of a rounded value (`NoiseModel.values`) is the same for all queries.
+of the logit without a known sign; that of rounded keys and values (`NoiseModel.operands`) is the same for all queries;
+and the logits of keys along the query, sums of one sign, are off to one side (`coherent_logits`).
 """
 
 from collections.abc import Callable, Iterator
@@ -71,21 +72,28 @@ def recurring_error(budget: ErrorBudget, statistic: Statistic, deviations: float
     """The most that errors of a correct kernel that recur add to a statistic, except at `deviations` (by chance)."""
     noise, device = budget.noise, budget.answer.out.device
     sources = [(source, _Cells(source.cells, device)) for source in _sources(noise, budget.problem.soft_cap)]
-    by_value = torch.zeros_like(budget.problem.value, dtype=torch.float64, device=device) if noise.values else None
-    if not sources and by_value is None:
-        return 0.0
-    scaled = 0.0
+    by_value, by_key = (
+        torch.zeros_like(operand, dtype=torch.float64, device=device) if noise.operands else None
+        for operand in (budget.problem.value, budget.problem.key)
+    )
+    scaled = summed = 0.0
     for rows in head_rows(budget.problem, _AT_ONCE):
         terms = _Terms.of(budget, statistic, rows)
         scaled += float((terms.shifted * terms.logit).sum())
+        summed += float((terms.shifted * rows.coherent_logits()[terms.counted]).abs().sum())
+        if by_key is not None:
+            shifted = torch.zeros_like(rows.weights)
+            shifted[terms.counted] = terms.shifted
+            by_key[rows.keys, rows.kv_head] += torch.einsum("thk,thd->kd", shifted, rows.queries) * rows.key
         for source, cells in sources:
             cells.add(source.place(terms), source.terms(terms))
         if by_value is not None and statistic.direction is not None:
             direction = statistic.direction[rows.tokens, rows.heads]
             by_value[rows.keys, rows.kv_head] += torch.einsum("thk,thd->kd", rows.weights, direction) * rows.values
-    error = noise.logit_scale * abs(scaled)
+    error = noise.logit_scale * abs(scaled) + budget.coherent_roundoff * summed
     error += sum(source.error * cells.bound(deviations, sawtooth=source.sawtooth) for source, cells in sources)
-    return error + (0.0 if by_value is None else noise.values * hoeffding(by_value, deviations))
+    operands = (each for each in (by_value, by_key) if each is not None)
+    return error + noise.operands * sum(hoeffding(each, deviations) for each in operands)
 
 
 def hoeffding(bounds: torch.Tensor, deviations: float) -> float:
@@ -97,13 +105,15 @@ class _Terms(NamedTuple):
     """The terms of a statistic in some rows, flat and without those of 0.
 
     A relative error in the numerator of the softmax is multiplied by `weighted`, one in its denominator by `summed`.
-    `below` is the logit's distance from the row's largest one, `logit` the logit as it is exponentiated.
+    `below` is the logit's distance from the row's largest one, `logit` the logit as it is exponentiated. `counted` are
+    the places of the terms, bool [tokens, heads, k].
     """
 
     weighted: torch.Tensor
     summed: torch.Tensor
     below: torch.Tensor
     logit: torch.Tensor
+    counted: torch.Tensor
 
     @classmethod
     def of(cls, budget: ErrorBudget, statistic: Statistic, rows: HeadRows) -> "_Terms":
@@ -117,7 +127,7 @@ class _Terms(NamedTuple):
         logarithm = rows.weights[counts].log()
         peak = budget.moments.p_peak[place].log().unsqueeze(-1).expand_as(rows.weights)[counts]
         lse = budget.answer.lse[place].unsqueeze(-1).expand_as(rows.weights)[counts]
-        return cls(weighted[counts], (rows.weights * -against)[counts], peak - logarithm, logarithm + lse)
+        return cls(weighted[counts], (rows.weights * -against)[counts], peak - logarithm, logarithm + lse, counts)
 
     @property
     def shifted(self) -> torch.Tensor:

@@ -232,8 +232,8 @@ class HeldTokens(FunctionSession):
 
     _arranged_last: Mapping[str, Any]
 
-    def _placed(self, arranged: Mapping[str, Any]) -> dict[str, Any]:
-        placed = super()._placed(arranged)
+    def _in_memory(self, arranged: Mapping[str, Any]) -> dict[str, Any]:
+        placed = super()._in_memory(arranged)
         self._arranged_last = placed
         return placed
 

@@ -93,7 +93,7 @@ def test_errors_of_values_are_common_to_all_queries(layer: Any, noise: NoiseMode
     budget = replace(budget_of(kernel, kernel.run()), noise=noise)
     ones = torch.ones_like(budget.answer.out)
     statistic = Statistic(ones, ones.sum(dim=-1))
-    without = replace(budget, noise=msgspec.structs.replace(noise, values=0.0))
+    without = replace(budget, noise=msgspec.structs.replace(noise, operands=0.0))
     assert recurring_error(budget, statistic, 1.0) > recurring_error(without, statistic, 1.0)
 
 

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 
@@ -206,8 +205,7 @@ def test_tiers_that_are_switched_off_leave_their_alpha_to_the_others(rounding: A
     assert all_heard < alone < 1.1
 
 
-@pytest.mark.parametrize("lost", [True, False])
-def test_a_fast_division_by_a_huge_denominator_may_give_nothing(layer: Any, *, lost: bool) -> None:
+def test_a_fast_division_by_a_huge_denominator_may_give_nothing(layer: Any) -> None:
     plain = replace(layer, lengths=((1, 1),), probabilities=torch.bfloat16)
     (entry,) = plain.run().attended
     key = entry.key.repeat_interleave(plain.q_heads // plain.kv_heads, dim=1)
@@ -216,8 +214,6 @@ def test_a_fast_division_by_a_huge_denominator_may_give_nothing(layer: Any, *, l
     variant = replace(plain, sinks=(logits + 88).float())
     output = variant.run()
     nothing = replace(output, out=torch.zeros_like(output.out))
-    noise = variant.noise if lost else msgspec.structs.replace(variant.noise, quotient=0.0)
-    judgement = judge(
-        nothing, geometry=variant.geometry, contract=Contract(lse=LseBase.TWO), noise=noise, step=0, mode="", kernel=""
-    )
-    assert [each.kind for each in judgement.observations] == ([] if lost else [Kind.OUTPUT_MISMATCH])
+    assert not variant.judged(nothing).observations
+    ten_times = replace(plain, sinks=(logits + 85).float())
+    assert ten_times.only(replace(ten_times.run(), out=torch.zeros_like(output.out))).kind is Kind.OUTPUT_MISMATCH
