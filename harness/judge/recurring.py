@@ -4,12 +4,12 @@ T3 takes the errors of different rows for coin flips. They are none where the we
 values, because logits do or because a small soft cap saturates: a weight rounded up in one row is rounded up in all.
 
 A rounding error is a sawtooth in the number that is rounded, from -u to u within each step of the format. Its phase
-depends on the logit that the kernel takes for a row's largest. So weights are sorted by their ratio to the row's largest
-one into cells as wide as a step, and within these into bins; each bin sums up the additions of its weights to T3's sum
-if they were off by 1. A cell adds at most u times the sum over its bins of sawtooth times bin, at the worst phase. That
-is near 0 for weights that are spread evenly in the cell, however many: errors within a step cancel. Chance leaves
-something there; T3's coin flips count it already, and it is subtracted. Roundings of different cells are independent,
-so that their sum obeys Hoeffding's inequality.
+depends on the logit that the kernel takes for a row's largest. So weights are sorted by their ratio to the row's
+largest one into cells as wide as a step, and within these into bins; each bin sums up the additions of its weights to
+T3's sum if they were off by 1. A cell adds at most u times the sum over its bins of sawtooth times bin, at the worst
+phase. That is near 0 for weights that are spread evenly in the cell, however many: errors within a step cancel. Chance
+leaves something there; T3's coin flips count it already, and it is subtracted. Roundings of different cells are
+independent, so that their sum obeys Hoeffding's inequality.
 
 Likewise for logits rounded to 16 bits (`NoiseModel.logits`). The error of a soft cap (`NoiseModel.tanh`) is a function
 of the logit without a known sign; that of rounded keys and values (`NoiseModel.operands`) is the same for all queries;
