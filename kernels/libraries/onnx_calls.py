@@ -120,7 +120,8 @@ def _session(node: Node) -> Any:
     inputs = [helper.make_tensor_value_info(name, _ELEMENT_TYPES[dtype], None) for name, dtype in types.items()]
     outputs = [helper.make_tensor_value_info(name, result, None) for name in node.outputs]
     names = [each[0] if each is not None else "" for each in node.inputs]
-    made = helper.make_node(node.operator, names, node.outputs, domain=node.domain, **dict(node.attributes))
+    attributes: dict[str, Any] = dict(node.attributes)
+    made = helper.make_node(node.operator, names, node.outputs, domain=node.domain, **attributes)
     opsets = [helper.make_opsetid("", node.opset), helper.make_opsetid(MICROSOFT, 1)]
     graph = helper.make_graph([made], "attention", inputs, outputs)
     model = helper.make_model(graph, ir_version=_IR_VERSION, opset_imports=opsets)
