@@ -218,13 +218,14 @@ class ErrorBudget:
 
         u |o|, and r - 1 roundings of parts of it, with r = `parts`: those of all parts together, and that of each merge
         of some, are about as large as S, the larger of |o| and sqrt(sum p^2 v^2). Errors that are uniform in [-a, a]
-        exceed `tail` times a sqrt(n / 3) as rarely as normal ones do.
+        exceed `tail` times a sqrt(n / 3) as rarely as normal ones do. n keys make at most n parts, whose sizes add up
+        to sqrt(n) S.
         """
         out = self.answer.out.abs()
         if self.parts < 2:
             return out * self.roundoff
-        merged = self.tail * sqrt((self.parts - 1) / 3)
-        return out.maximum(self.moments.power.sqrt()).mul_(merged).add_(out).mul_(self.roundoff)
+        merged = (self.keys.sqrt() * (self.parts - 1)).clamp_(max=self.tail * sqrt((self.parts - 1) / 3))
+        return out.maximum(self.moments.power.sqrt()).mul_(merged.unsqueeze(-1)).add_(out).mul_(self.roundoff)
 
     @cached_property
     def memo(self) -> dict[tuple[str, int, int], Any]:

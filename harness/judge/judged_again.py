@@ -215,7 +215,9 @@ def parts_allowance(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
     counted = budget.output_bound[token, head]
     if budget.parts < 2:
         return torch.zeros_like(counted)
-    rounded = budget.tail * budget.roundoff * sqrt((5 * budget.parts - 8) / 3)
+    # n keys make at most n parts.
+    most = budget.keys[token].item() + 2 * (budget.parts - 2)
+    rounded = budget.roundoff * min(budget.tail * sqrt((5 * budget.parts - 8) / 3), most)
     return (rounded * _largest_run(budget, token, head) - counted).clamp(min=0)
 
 

@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 from recorder import Launched
 from small_cases import drawn
 
@@ -42,7 +43,9 @@ def test_launches_bind_to_the_installed_flashinfer(
 ) -> None:
     bound = set()
     for case in drawn(backend, 60):
-        for launched in launches_of(case):
+        # Arguments are copied, which pages without memory can't be.
+        whole = replace(case, pages=replace(case.pages, hole=0))
+        for launched in launches_of(whole):
             if launched.op.module:
                 signatures[launched.op.name].bind(**launched.arguments)
                 bound.add(launched.op.name)
