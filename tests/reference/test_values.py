@@ -8,7 +8,7 @@ import torch
 from attnfuzz.reference.attention import attend
 from attnfuzz.reference.case import ValueFamily
 from attnfuzz.reference.problem import Problem
-from attnfuzz.reference.values import Operand, draw
+from attnfuzz.reference.values import Operand, draw, draw_sinks
 
 ALL = list(itertools.product(ValueFamily, Operand))
 
@@ -116,6 +116,32 @@ def test_a_probes_counts_stay_small_over_any_run_of_keys() -> None:
     sums = torch.cat((torch.zeros(1, 32), value.cumsum(0)))
     reach = sums.amax(0) - sums.amin(0)
     assert (reach <= torch.tensor([2.0, 32.0, 256.0]).repeat(11)[:32]).all()
+
+
+def test_weights_of_discrete_values_take_few_values_in_all_rows() -> None:
+    found = weights(ValueFamily.DISCRETE, keys=512)
+    # 64 signs add up to even numbers, times 1 / 8.
+    steps = (found / found.amax(dim=-1, keepdim=True)).log() * 4
+    torch.testing.assert_close(steps, steps.round(), rtol=0, atol=1e-6)
+
+
+def test_faint_weights_are_alone_in_every_second_element() -> None:
+    found = weights(ValueFamily.FAINT) / weights(ValueFamily.FAINT).amax(dim=-1, keepdim=True)
+    values = draw(ValueFamily.FAINT, Operand.VALUE, (256, 1, 64), seed=3, stream=0)[:, 0]
+    near, far = found[:, ::4], found[:, [at for at in range(256) if at % 4]]
+    assert near.min() > 1e-14
+    assert 0 < far.min() < 2.0**-149 < 2.0**-126 < far.max() < 1e-19
+    assert not values[::4, 1::2].any()
+    assert values[1::4].all(dim=-1).any()
+
+
+def test_sinks_are_extreme_where_the_weights_are() -> None:
+    for family in ValueFamily:
+        sinks = draw_sinks(family, 256, seed=1, stream=9)
+        assert sinks.shape == (256,)
+        extreme = family in (ValueFamily.DISCRETE, ValueFamily.FAINT)
+        assert ({-torch.inf, 86.0, -86.0} <= set(sinks.tolist())) == extreme
+        assert bool(sinks.isfinite().all()) != extreme
 
 
 def test_a_shape_without_three_axes_is_refused() -> None:
