@@ -88,8 +88,8 @@ def test_an_installed_backend_that_does_not_load_is_left_out_and_named(
 
 @pytest.mark.slow
 def test_exact_head_dims_and_scales_of_fp8_caches_are_listed(attnfuzz: Attnfuzz) -> None:
-    """A user's file is loaded in a worker."""
-    Path("mine.py").write_text(
+    """A user's file is loaded in a worker. Backends are known by name, so that no other test may have this one."""
+    Path("exact_dims.py").write_text(
         """
 from attnfuzz import Capability, DType, FunctionBackend, Mode
 
@@ -99,7 +99,7 @@ SCALES = {"fp8_kv": True, "kv_scales": (DType.FLOAT8_E4M3,)}
 MINE = FunctionBackend(attend, Capability(modes=(Mode.DECODE,), head_dims=(64, 128), patience=3, **SCALES))
 """
     )
-    ran = attnfuzz("backends", "mine.py:MINE")
+    ran = attnfuzz("backends", "exact_dims.py:MINE")
     out = " ".join(ran.out.split())
     assert ran.code == 0, ran.err
     assert "head dims 64, 128" in out
