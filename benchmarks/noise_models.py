@@ -29,7 +29,7 @@ Rounding = Callable[[torch.Tensor], torch.Tensor]
 _SMALLEST_NORMAL = 2.0**-126
 
 
-def exact(tensor: torch.Tensor) -> torch.Tensor:
+def unrounded(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor itself."""
     return tensor
 
@@ -60,15 +60,17 @@ class Simulated:
 
     noise: NoiseModel
     dtype: torch.dtype
-    operands: Rounding = exact
-    logits: Rounding = exact
-    weights: Rounding = exact
-    sums: Rounding = exact
+    operands: Rounding = unrounded
+    logits: Rounding = unrounded
+    weights: Rounding = unrounded
+    sums: Rounding = unrounded
     one_by_one: bool = False
     normalized: bool = False
     parts: int = 1
 
-    def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, problem: "Layer") -> torch.Tensor:
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, problem: "DrawnLayer"
+    ) -> torch.Tensor:
         """fp32 out and natural LSE of one request, [heads, q, dim + 1]."""
         q_len, kv_len = query.shape[1], key.shape[1]
         logits = self.logits(self.operands(query) @ self.operands(key).mT)
@@ -133,7 +135,7 @@ KERNELS = _kernels()
 
 
 @dataclass(frozen=True)
-class Layer:
+class DrawnLayer:
     """A batch of requests (q_len, kv_len) of one value family."""
 
     family: ValueFamily
@@ -146,7 +148,7 @@ class Layer:
     seed: int
 
     @classmethod
-    def drawn(cls, family: ValueFamily, chance: random.Random) -> "Layer":
+    def drawn(cls, family: ValueFamily, chance: random.Random) -> "DrawnLayer":
         """A random layer of 1,000 rows or so."""
         q_len, kv_heads, group = chance.choice((1, 1, 4, 64)), chance.choice((1, 2, 4)), chance.choice((1, 4, 8))
         count = max(1000 // (q_len * kv_heads * group), 1)
@@ -193,7 +195,7 @@ class Layer:
 
 
 @dataclass
-class Tally:
+class Judged:
     """The results of judging one kernel on one family."""
 
     rows: int = 0
@@ -227,12 +229,12 @@ def main(*, rows: int, seconds: float, names: tuple[str, ...], jobs: int, seed: 
         json_file.write_text(json.dumps(content, indent=2))
 
 
-def _judged(cell: tuple[str, ValueFamily, int, float, int]) -> Tally:
+def _judged(cell: tuple[str, ValueFamily, int, float, int]) -> Judged:
     name, family, rows, seconds, seed = cell
-    kernel, tally, chance = KERNELS[name], Tally(), random.Random(f"{seed} {name} {family}")
+    kernel, tally, chance = KERNELS[name], Judged(), random.Random(f"{seed} {name} {family}")
     end = time.monotonic() + seconds
     while tally.rows < rows and time.monotonic() < end:
-        layer = Layer.drawn(family, chance)
+        layer = DrawnLayer.drawn(family, chance)
         found = judge(
             layer.run(kernel),
             geometry=layer.geometry(kernel.dtype),
@@ -249,7 +251,7 @@ def _judged(cell: tuple[str, ValueFamily, int, float, int]) -> Tally:
     return tally
 
 
-def _cells(tally: Tally, tiers: list[str]) -> Iterator[str]:
+def _cells(tally: Judged, tiers: list[str]) -> Iterator[str]:
     yield f"{tally.rows:,}"
     yield str(len(tally.alarms))
     yield from (f"{tally.margins[tier]:.2f}" if tier in tally.margins else "-" for tier in tiers)

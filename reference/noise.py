@@ -89,11 +89,16 @@ class NoiseModel(msgspec.Struct, frozen=True, kw_only=True):
         """Attention of single operations in a 16-bit `dtype`: logits are rounded to it, and again when they are scaled.
 
         So does `eager_attention_forward` of Hugging Face transformers: matmul, scale, softmax in fp32, cast, matmul.
-        On a GPU, cuBLAS adds up parts of the second product in the output's dtype
+        Its weights are divided before they are rounded, so that small ones are lost by an absolute error. On a GPU,
+        cuBLAS adds up parts of the second product in the output's dtype
         (torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction).
         """
         return msgspec.structs.replace(
-            cls.unknown_kernel(), logits=2 * ROUNDOFF[dtype], parts=_PARTS, origin=Origin.THEORY
+            cls.unknown_kernel(),
+            logits=2 * ROUNDOFF[dtype],
+            quotient=SMALLEST_STEP[dtype],
+            parts=_PARTS,
+            origin=Origin.THEORY,
         )
 
     @classmethod

@@ -73,22 +73,15 @@ def head_rows(problem: Problem, most: int) -> Iterator[HeadRows]:
 def _head_rows(problem: Problem, tokens: slice, keys: slice, kv_head: int, q_end: int) -> HeadRows:
     """The rows of `tokens` and one KV head, of the request whose queries end at `q_end`."""
     heads = slice(kv_head * problem.group, (kv_head + 1) * problem.group)
-    key = exact(problem.key[keys, kv_head].to(problem.query.device))
+    key = _own(problem, problem.key, heads.start, keys)
     queries = exact(problem.query[tokens, heads]) * problem.bmm1_scale
-    logits = queries @ key.T
-    if problem.soft_cap:
-        logits = torch.tanh(logits / problem.soft_cap) * problem.soft_cap
-    own = torch.arange(tokens.start, tokens.stop, device=logits.device).view(-1, 1, 1) - q_end + len(key)
-    at = torch.arange(len(key), device=logits.device)
+    own = torch.arange(tokens.start, tokens.stop, device=key.device).view(-1, 1, 1) - q_end + len(key)
+    at = torch.arange(len(key), device=key.device)
     hidden = at > own if problem.causal else torch.zeros_like(at > own)
     if problem.window_left >= 0:
         hidden = hidden | (at < own - problem.window_left)
-    logits.masked_fill_(hidden, -torch.inf)
-    if problem.sinks is not None:
-        sinks = problem.sinks[heads].to(torch.float64).view(1, -1, 1).expand(len(logits), -1, 1)
-        logits = torch.cat((logits, sinks), dim=-1)
-    weights = torch.softmax(logits, dim=-1)[..., : len(key)].nan_to_num_(nan=0.0)
-    values = exact(problem.value[keys, kv_head].to(problem.query.device)) * problem.bmm2_scale
+    weights = _softmax(problem, queries @ key.T, heads, hidden).nan_to_num_(nan=0.0)
+    values = _values(problem, heads.start, keys)
     return HeadRows(tokens, heads, keys, kv_head, weights, queries, key, values)
 
 
@@ -131,11 +124,19 @@ def _seen(problem: Problem, token: int) -> slice:
 def _weights(problem: Problem, token: int, head: int, keys: slice) -> torch.Tensor:
     key = _own(problem, problem.key, head, keys)
     logits = key @ (exact(problem.query[token, head]) * problem.bmm1_scale)
+    return _softmax(problem, logits.unsqueeze(0), slice(head, head + 1)).squeeze(0)
+
+
+def _softmax(problem: Problem, logits: torch.Tensor, heads: slice, hidden: torch.Tensor | None = None) -> torch.Tensor:
+    """The weights of scaled products [..., heads, k]; `hidden` broadcasts to them."""
     if problem.soft_cap:
         logits = torch.tanh(logits / problem.soft_cap) * problem.soft_cap
+    if hidden is not None:
+        logits = logits.masked_fill(hidden, -torch.inf)
     if problem.sinks is not None:
-        logits = torch.cat((logits, problem.sinks[head : head + 1].to(torch.float64)))
-    return torch.softmax(logits, dim=0)[: key.shape[0]]
+        sinks = problem.sinks[heads].to(logits).unsqueeze(-1).expand(*logits.shape[:-1], 1)
+        logits = torch.cat((logits, sinks), dim=-1)
+    return torch.softmax(logits, dim=-1)[..., : logits.shape[-1] - (problem.sinks is not None)]
 
 
 def _values(problem: Problem, head: int, keys: slice) -> torch.Tensor:

@@ -77,8 +77,8 @@ class Signs:
     def margin(self, budget: ErrorBudget) -> float:
         """The score over the allowed one. Errors that recur are looked for if it is above 1 without them."""
         allowed = allowed_score(budget)
-        if self.off.numel() <= allowed**2 or self.score <= allowed:
-            return min(self.score / allowed, 1.0)
+        if self.score <= allowed:
+            return self.score / allowed
         return self.score_beyond(recurring_error(budget, self.statistic(), allowed)) / allowed
 
 

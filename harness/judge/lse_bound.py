@@ -4,13 +4,11 @@ from math import log
 
 import torch
 
-from attnfuzz.harness.judge.error_budget import ErrorBudget
+from attnfuzz.harness.judge.error_budget import FP32, ErrorBudget
 from attnfuzz.harness.judge.evidence import Evidence, TierResult
 from attnfuzz.harness.judge.judged_again import judged_again, lse_ties_allowance
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.reference.contract import LseBase
-
-_FP32 = 2.0**-24
 
 
 def judge_lse(evidence: Evidence) -> TierResult | None:
@@ -70,7 +68,7 @@ def shared_lse_error(budget: ErrorBudget) -> torch.Tensor:
 def rounded_lse_error(budget: ErrorBudget) -> torch.Tensor:
     """The part of `shared_lse_error` that does not depend on the weights, [T, Hq]."""
     noise = budget.noise
-    rounded = 4 * _FP32 * budget.roundings * budget.row_exponent + noise.exponential
+    rounded = 4 * FP32 * budget.roundings * budget.row_exponent + noise.exponential
     return rounded + noise.logit_scale * budget.row_mean_logit if noise.logit_scale else rounded
 
 

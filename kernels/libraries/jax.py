@@ -17,6 +17,7 @@ from attnfuzz.kernels.libraries.geometries import few_geometries
 from attnfuzz.kernels.libraries.library_backend import LibraryBackend
 from attnfuzz.kernels.libraries.requests import dense_requests
 from attnfuzz.kernels.library_cache import cache_folder
+from attnfuzz.kernels.torch_sdpa import visible
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Mode
 from attnfuzz.reference.contract import Contract, LseBase
@@ -73,20 +74,11 @@ def _for_dot_product(
     query: torch.Tensor,
     k_cache: torch.Tensor,
     v_cache: torch.Tensor,
-    block_tables: torch.Tensor,
-    seq_lens: torch.Tensor,
-    cum_seq_lens_q: torch.Tensor,
     window_left: int,
-    **_: Any,
+    **paged: Any,
 ) -> Mapping[str, Any]:
     """A padded batch, the lengths in it, and a mask: the causal one of JAX aligns the first query to the first key."""
-    requests = dense_requests(
-        k_cache=k_cache,
-        v_cache=v_cache,
-        block_tables=block_tables,
-        seq_lens=seq_lens,
-        cum_seq_lens_q=cum_seq_lens_q,
-    )
+    requests = dense_requests(k_cache=k_cache, v_cache=v_cache, **paged)
     batch = _rung(len(requests))
     queries = _rung(max(request.q_len for request in requests))
     keys = _RATIO * _rung(-(-max(request.kv_len for request in requests) // _RATIO))
@@ -94,9 +86,8 @@ def _for_dot_product(
         raise Unsupported(f"a padded batch of more than {_MOST_LOGITS} logits, which are all in memory at once")
     mask = torch.zeros(batch, 1, queries, keys, dtype=torch.bool)
     for request in requests:
-        last = torch.arange(queries).unsqueeze(1) + request.past
-        key = torch.arange(keys)
-        mask[request.index, 0] = (key <= last) & (key >= last - window_left if window_left >= 0 else torch.tensor(True))
+        seen = visible(request.q_len, request.kv_len, window_left)
+        mask[request.index, 0, : request.q_len, : request.kv_len] = seen
     lengths = torch.zeros(2, batch, dtype=torch.int32)
     lengths[:, : len(requests)] = torch.tensor([[r.q_len for r in requests], [r.kv_len for r in requests]])
     return {

@@ -61,3 +61,8 @@ def dense_requests(
         key, value = (cache[pages].flatten(0, 1)[:kv_len] for cache in (k_cache, v_cache))
         requests.append(DenseRequest(index, starts[index], starts[index + 1], key, value))
     return requests
+
+
+def gathered(requests: list[DenseRequest]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values of all requests, one after another: [keys, kv_heads, head dim] each."""
+    return torch.cat([each.key for each in requests]), torch.cat([each.value for each in requests])

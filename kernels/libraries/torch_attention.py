@@ -15,14 +15,14 @@ from msgspec.structs import replace
 
 from attnfuzz.kernels.backend import Unsupported
 from attnfuzz.kernels.libraries.library_backend import LibraryBackend
-from attnfuzz.kernels.libraries.requests import DenseRequest, dense_requests
+from attnfuzz.kernels.libraries.requests import dense_requests, gathered
 from attnfuzz.kernels.library_cache import cache_folder
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import FLOATS, Capability
 from attnfuzz.reference.case import Mode
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
-from attnfuzz.reference.noise import ROUNDOFF, NoiseModel
+from attnfuzz.reference.noise import ROUNDOFF, SMALLEST_STEP, NoiseModel
 
 
 def _bucket(dtype: DType, head_dim: int, *heads: tuple[int, int], **more: Any) -> Bucket:
@@ -38,11 +38,6 @@ def _bucket(dtype: DType, head_dim: int, *heads: tuple[int, int], **more: Any) -
     )
 
 
-def _gathered(requests: list[DenseRequest]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values of all requests, one after another: [keys, kv_heads, head dim] each."""
-    return torch.cat([each.key for each in requests]), torch.cat([each.value for each in requests])
-
-
 SUMMED = 2.0**-20
 """Root mean square error of a logit whose products are added up one after another in fp32: 88 equal ones are off by
 2^-18.7. Relative to |q| |k| and the scale.
@@ -52,6 +47,18 @@ SUMMED = 2.0**-20
 def fused_noise(dtype: DType) -> NoiseModel:
     """The model of torch's fused kernels for CPUs, for any length of a logit's sum."""
     return replace(NoiseModel.torch_sdpa_cpu(dtype.torch_dtype), logits=SUMMED)
+
+
+def unfused_noise(dtype: DType) -> NoiseModel:
+    """The model of attention as single operations on tensors of `dtype`, to which each result is rounded.
+
+    Logits, and weights after their division: small ones are lost by an absolute error. The softmax is in fp32. So are
+    _scaled_dot_product_attention_math (torch/nested/_internal/sdpa.py) and eager_paged_attention_forward (transformers,
+    integrations/eager_paged.py). NoiseModel.rounded_logits is this for a GPU.
+    """
+    rounded, roundoff = NoiseModel.rounded_probabilities(dtype.torch_dtype), ROUNDOFF[dtype.torch_dtype]
+    lost = SMALLEST_STEP[dtype.torch_dtype] / 2
+    return replace(rounded, logits=max(roundoff, SUMMED), peak=roundoff, quotient=lost)
 
 
 # flex_attention
@@ -85,7 +92,7 @@ def arrange_flexibly(*, query: torch.Tensor, **paged: Any) -> Mapping[str, Any]:
     One query or key is padded to two: lengths of 1 would be compiled for.
     """
     requests = dense_requests(**paged)
-    key, value = map(_padded, _gathered(requests))
+    key, value = map(_padded, gathered(requests))
     own = [(each.index, each.past + i) for each in requests for i in range(each.q_len)]
     at = [(each.index, i) for each in requests for i in range(each.kv_len)]
     places = {"query_places": _places(own, len(query), no_request=-1), "key_places": _places(at, 0, no_request=-2)}
@@ -210,7 +217,7 @@ NESTED_BUCKETS = tuple(
 def arrange_nested(*, seq_lens: torch.Tensor, cum_seq_lens_q: torch.Tensor, **paged: Any) -> Mapping[str, Any]:
     """Gathered keys and values, and the ends of the requests among them in int64."""
     requests = dense_requests(seq_lens=seq_lens, cum_seq_lens_q=cum_seq_lens_q, **paged)
-    key, value = _gathered(requests)
+    key, value = gathered(requests)
     ends = torch.nn.functional.pad(seq_lens.cumsum(0), (1, 0))
     return {"key": key, "value": value, "key_ends": ends, "query_ends": cum_seq_lens_q.long()}
 
@@ -237,23 +244,12 @@ def attend_nested(
     out.copy_(got.transpose(1, 2).values())
 
 
-def nested_noise(dtype: DType) -> NoiseModel:
-    """The model of _scaled_dot_product_attention_math (torch/nested/_internal/sdpa.py) on tensors of `dtype`.
-
-    Queries and keys are multiplied by the root of the scale; these, the logits, and the normalised weights are rounded
-    to `dtype`.
-    """
-    roundoff = ROUNDOFF[dtype.torch_dtype]
-    rounded = NoiseModel.rounded_probabilities(dtype.torch_dtype)
-    return replace(rounded, logits=max(roundoff, SUMMED), peak=roundoff, quotient=0.0)
-
-
 NESTED = LibraryBackend(
     attend_nested,
     label="torch:nested",
     packages={"torch": "2.13"},
     capability=Capability(modes=(Mode.DECODE,), buckets=NESTED_BUCKETS),
-    noise_models={dtype: nested_noise(dtype) for dtype in FLOATS},
+    noise_models={dtype: unfused_noise(dtype) for dtype in FLOATS},
     arrange=arrange_nested,
 )
 TORCH_BACKENDS = (FLEX, NESTED)

@@ -14,13 +14,12 @@ import torch
 from msgspec.structs import replace
 
 from attnfuzz.kernels.libraries.library_backend import LibraryBackend
-from attnfuzz.kernels.libraries.requests import dense_requests
-from attnfuzz.kernels.libraries.torch_attention import SUMMED, fused_noise
+from attnfuzz.kernels.libraries.requests import dense_requests, gathered
+from attnfuzz.kernels.libraries.torch_attention import fused_noise, unfused_noise
 from attnfuzz.reference.capability import FLOATS, Capability
 from attnfuzz.reference.case import Mode
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
-from attnfuzz.reference.noise import ROUNDOFF, NoiseModel
 
 # A model's forward pass writes the keys of its tokens before it attends, so that each query has its own: the causal
 # diagonal of build_attention_mask (generation/continuous_batching/utils.py) assumes so.
@@ -40,18 +39,10 @@ EAGER_CAN = replace(SDPA_CAN, soft_cap=True)
 SINKS_CAN = replace(SDPA_CAN, dtypes=(DType.FLOAT32,), sinks=True, sinks_dtype=None)
 
 
-def eager_noise(dtype: DType) -> NoiseModel:
-    """Every product is rounded to the model's dtype: logits, scaled logits, weights; the softmax is in fp32."""
-    roundoff = ROUNDOFF[dtype.torch_dtype]
-    return replace(NoiseModel.rounded_probabilities(dtype.torch_dtype), logits=max(roundoff, SUMMED), quotient=0.0)
-
-
 def arrange(*, seq_lens: torch.Tensor, cum_seq_lens_q: torch.Tensor, **paged: Any) -> Mapping[str, Any]:
     """The gathered keys and values [1, kv_heads, keys of all requests, head dim], and the ends of the requests."""
     requests = dense_requests(seq_lens=seq_lens, cum_seq_lens_q=cum_seq_lens_q, **paged)
-    key, value = (
-        torch.cat(parts).transpose(0, 1)[None] for parts in zip(*((r.key, r.value) for r in requests), strict=True)
-    )
+    key, value = (tokens.transpose(0, 1)[None] for tokens in gathered(requests))
     return {"key": key, "value": value, "key_ends": [0, *seq_lens.cumsum(0).tolist()]}
 
 
@@ -139,7 +130,7 @@ PAGED_EAGER = LibraryBackend(
     extra="transformers",
     packages={"transformers": "5.23"},
     capability=EAGER_CAN,
-    noise_models={dtype: eager_noise(dtype) for dtype in FLOATS},
+    noise_models={dtype: unfused_noise(dtype) for dtype in FLOATS},
     arrange=arrange,
 )
 PAGED_EAGER_SINKS = copy(PAGED_EAGER, label="transformers:paged_eager_sinks", capability=SINKS_CAN)

@@ -1,7 +1,9 @@
 """Small cases on a library's backend, run in a worker."""
 
+from small_cases import step
+
 from attnfuzz.harness.sandbox.check import Runner
-from attnfuzz.reference.case import Case, Guard, Mode, Request, Step
+from attnfuzz.reference.case import Case, Guard, Mode
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry, KvLayout
 
@@ -27,13 +29,7 @@ def case_of(
         kv_layout=KvLayout.NHD,
         window_left=window_left,
     )
-    step = Step(
-        mode=mode,
-        requests=tuple(Request(slot, *each) for slot, each in enumerate(lengths)),
-        padded_tokens=sum(q_len for q_len, _ in lengths),
-        tokens_per_request=1 if mode is Mode.DECODE else 0,
-    )
-    return Case(backend=backend, geometry=geometry, steps=(step,), guard=guard)
+    return Case(backend=backend, geometry=geometry, steps=(step(mode, *lengths),), guard=guard)
 
 
 def verdict_of(case: Case) -> list[str]:
