@@ -10,7 +10,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from attnfuzz.kernels.sglang.answers import RECORDED
+from attnfuzz.kernels.releases.answers import RECORDED
 
 
 def repin(recorded: Path, pinned: Path) -> list[str]:

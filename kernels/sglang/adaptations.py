@@ -12,32 +12,7 @@ from typing import Any
 from packaging.version import Version
 
 from attnfuzz.kernels.backend import Unsupported
-
-
-@dataclass(frozen=True)
-class VersionRange:
-    """The versions from `since` on and before `before`, which is None if the newest known version is in the range."""
-
-    since: Version
-    before: Version | None = None
-
-    def __contains__(self, version: Version) -> bool:
-        return self.since <= version and (self.before is None or version < self.before)
-
-
-def span(since: str, before: str | None = None) -> VersionRange:
-    """A range between versions given as text."""
-    return VersionRange(Version(since), Version(before) if before else None)
-
-
-@dataclass(frozen=True)
-class Stubbed:
-    """A stubbed module, and the place where a release imports it (below sglang/, in the first version of the range)."""
-
-    module: str
-    versions: VersionRange
-    source: str
-
+from attnfuzz.kernels.releases.versions import Stubbed, VersionRange, span
 
 _ALL = span("0.5.9")
 

@@ -11,9 +11,11 @@ from attnfuzz.kernels.backend import Bench, Op, Session
 from attnfuzz.kernels.native import build
 from attnfuzz.kernels.native.ops import NATIVE
 from attnfuzz.kernels.ops_table import OpsTable
-from attnfuzz.kernels.sglang.naming import Named
+from attnfuzz.kernels.releases.entry_points_below import KernelsBelow
+from attnfuzz.kernels.releases.naming import Named
+from attnfuzz.kernels.releases.release import release_of
 from attnfuzz.kernels.sglang.orders import orders_of
-from attnfuzz.kernels.sglang.release import release_of
+from attnfuzz.kernels.sglang.project import SGLANG
 from attnfuzz.reference.calibration import shipped_noise
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, KvView, Mode, QueryView
@@ -37,19 +39,6 @@ mla.py, trtllm_batch_decode_with_kv_cache_mla)."""
 
 NEEDS: Final = ("triton", "flashinfer", "orjson", "psutil", "pybase64", "zmq", "PIL", "starlette", "pydantic")
 """The imports of a release beside torch, by their names. They are needed only to run one."""
-
-
-@dataclass(frozen=True)
-class KernelsBelow:
-    """`ops` by the names of FlashInfer's functions.
-
-    Those in `real` are FlashInfer's own and get a release's arguments unchanged; the others are this project's and
-    replace kernels that the device lacks. `roundings` counts the roundings of their outputs to the query's dtype.
-    """
-
-    ops: tuple[Op, ...]
-    real: frozenset[str] = frozenset()
-    roundings: int = 1
 
 
 @dataclass(frozen=True)
@@ -81,7 +70,7 @@ class SglangBackend:
 
     def prepare(self, progress: Callable[[str], None]) -> None:
         """Fetch the release, and compile or load the kernels."""
-        release_of(self.named.release, progress=progress)
+        release_of(SGLANG, self.named.release, progress=progress)
         self.table.prepare(progress)
 
     def open(self, case: Case, bench: Bench) -> Session:
@@ -127,7 +116,7 @@ def open_session(release: str, kernels: KernelsBelow, case: Case, bench: Bench) 
     from attnfuzz.kernels.sglang.session import SglangMhaSession, SglangMlaSession  # noqa: PLC0415
 
     session = SglangMlaSession if case.geometry.latent else SglangMhaSession
-    return session(load(release_of(release), hopper=bench.device.type == "cuda"), kernels, case, bench)
+    return session(load(release_of(SGLANG, release), hopper=bench.device.type == "cuda"), kernels, case, bench)
 
 
 def absent() -> str | None:

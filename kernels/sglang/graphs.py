@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
+from attnfuzz.kernels.releases.recording import Recording, record
 from attnfuzz.kernels.sglang.batch import forward_batch, new_keys
 from attnfuzz.kernels.sglang.graph_buffers import GraphBuffers
 from attnfuzz.kernels.sglang.layer import Inputs
 from attnfuzz.kernels.sglang.orders import GraphPlanner
-from attnfuzz.kernels.sglang.recording import Recording, record
 from attnfuzz.kernels.sglang.runner import Server
 from attnfuzz.reference.case import Launch, Mode, Step
 

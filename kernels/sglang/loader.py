@@ -12,22 +12,26 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 from unittest import mock
 
 import torch
 
 from attnfuzz.kernels.gpu.visible import no_gpu_visible
-from attnfuzz.kernels.sglang import wheel
+from attnfuzz.kernels.releases.errors import Moved, ReleaseError
+from attnfuzz.kernels.releases.imports import (
+    check_classes,
+    check_unedited,
+    forget,
+    imported,
+    install_bare_package,
+    not_known,
+)
+from attnfuzz.kernels.releases.release import Release, release_of
+from attnfuzz.kernels.releases.stubs import Note, Stubs
 from attnfuzz.kernels.sglang.adaptations import ChangedName, changes_in, stubbed_in
-from attnfuzz.kernels.sglang.errors import Moved, ReleaseError
-from attnfuzz.kernels.sglang.release import Release, release_of
-from attnfuzz.kernels.sglang.stubs import Note, Stubs
+from attnfuzz.kernels.sglang.project import SGLANG
 
-_NOT_KNOWN = "its place in this version is not known to attnfuzz, see kernels/sglang/adaptations"
 _MHA = "sglang.srt.layers.attention.trtllm_mha_backend"
 _MLA = "sglang.srt.layers.attention.trtllm_mla_backend"
 
@@ -69,7 +73,7 @@ class Loaded:
 
     def module(self, name: str) -> Any:
         """Another module of the release. Raises ReleaseError if it has moved or can't be imported."""
-        return _imported(self.release, name)
+        return imported(self.release, name)
 
     def listen(self, note: Note | None) -> None:
         """Call `note` with each name that is read from a stub from now on."""
@@ -103,20 +107,19 @@ def load(release: Release, *, hopper: bool = False) -> Loaded:
     stubs.install()
     _warn_as_with_transformers()
     try:
-        _install_bare_package(release)
+        install_bare_package(release)
         with _no_gpu(hopper=hopper):
-            loaded = Loaded(release, _imported(release, _MHA), _imported(release, _MLA), stubs)
+            loaded = Loaded(release, imported(release, _MHA), imported(release, _MLA), stubs)
             for name in _AHEAD:
                 if _is_there(release, name):
-                    _imported(release, name)
-            _check_classes(release)
-            _check_unedited(release)
+                    imported(release, name)
+            check_classes(release, _CLASSES)
+            check_unedited(release)
             for change in changes_in(release.version, hopper=hopper):
                 _make(release, change)
     except BaseException:
         stubs.remove()
-        for name in [name for name in sys.modules if name.partition(".")[0] == "sglang" or stubs.serve(name)]:
-            del sys.modules[name]
+        forget(release)
         raise
     _loaded.append(loaded)
     return loaded
@@ -164,92 +167,22 @@ def _warn_as_with_transformers() -> None:
         logging.Logger.warning_once = logging.Logger.warning  # type: ignore[attr-defined]
 
 
-def _install_bare_package(release: Release) -> None:
-    """Install the package `sglang` without its __init__, which imports the language frontend and the server."""
-    package = ModuleType("sglang")
-    folder = str(release.root / "sglang")
-    package.__path__ = [folder]
-    package.__spec__ = ModuleSpec("sglang", None, is_package=True)
-    package.__spec__.submodule_search_locations = [folder]
-    sys.modules["sglang"] = package
-
-
-def _imported(release: Release, name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ReleaseError:
-        raise
-    except ModuleNotFoundError as error:
-        raise _absent(release, name, error) from error
-    # Importing a module runs arbitrary code, and SystemExit would end the worker silently.
-    except (Exception, SystemExit) as error:
-        reason = str(error).splitlines() or [""]
-        raise ReleaseError(
-            f"{release.name}: {name} fails at import, {_place(release, error)}: {type(error).__name__}: {reason[0]}"
-        ) from error
-
-
 def _is_there(release: Release, name: str) -> bool:
     return release.root.joinpath(*name.split(".")).with_suffix(".py").is_file()
 
 
-def _absent(release: Release, name: str, error: ModuleNotFoundError) -> ReleaseError:
-    missing = error.name or ""
-    if missing == name or name.startswith(f"{missing}."):
-        return Moved(f"{release.name} has no module {name}: {_NOT_KNOWN}")
-    if missing.partition(".")[0] == "sglang":
-        return ReleaseError(f"{release.name}: {name} needs {missing}, which the tree lacks: is it complete?")
-    return ReleaseError(
-        f"{release.name}: {name} needs {missing} ({_place(release, error)}): pip install 'attnfuzz[sglang]', "
-        f"or pip install {missing.partition('.')[0]} if it is new to SGLang"
-    )
-
-
-def _place(release: Release, error: BaseException) -> str:
-    """The last line of the release that an error came through, or that Python could not read."""
-    if isinstance(error, SyntaxError) and error.filename is not None:
-        return f"{os.path.relpath(error.filename, release.root)}:{error.lineno}"
-    trace, place = error.__traceback__, "outside of its files"
-    while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        if file.startswith(str(release.root)):
-            place = f"{os.path.relpath(file, release.root)}:{trace.tb_lineno}"
-        trace = trace.tb_next
-    return place
-
-
-def _check_classes(release: Release) -> None:
-    """Raise Moved if a required class is not at its known place."""
-    for name, classes in _CLASSES.items():
-        for each in classes:
-            if not hasattr(_imported(release, name), each):
-                raise Moved(f"{release.name} has no {each} in {name}: {_NOT_KNOWN}")
-
-
 def _make(release: Release, change: ChangedName) -> None:
     """Change a name of the release. Raises ReleaseError if its owner has moved."""
-    owner = _imported(release, f"sglang.srt.{change.module}")
+    owner = imported(release, f"sglang.srt.{change.module}")
     *path, last = change.name.split(".")
     for part in path:
         owner = getattr(owner, part, None)
     # A value in a place that the release no longer reads would silently change nothing.
     if not hasattr(owner, last) and not change.on_gpus:
-        raise Moved(f"{release.name} has no {change.name} in sglang.srt.{change.module}: {change.reason}; {_NOT_KNOWN}")
-    setattr(owner, last, change.value)
-
-
-def _check_unedited(release: Release) -> None:
-    """Raise ReleaseError if an imported file of a fetched release differs from its wheel's."""
-    if not release.name.startswith("sglang=="):
-        return
-    files = (getattr(module, "__file__", None) for name, module in sys.modules.items() if name.startswith("sglang."))
-    imported = [Path(file) for file in files if file is not None]
-    edited = wheel.edited(release.root, imported)
-    if edited:
-        raise ReleaseError(
-            f"{edited[0]} is not as {release.name} has it: remove {release.root} to fetch it anew, "
-            f"or copy it elsewhere and test the copy with --sglang PATH"
+        raise Moved(
+            f"{release.name} has no {change.name} in sglang.srt.{change.module}: {change.reason}; {not_known(release)}"
         )
+    setattr(owner, last, change.value)
 
 
 def load_release(name: str, *, hopper: bool = False) -> None:
@@ -258,7 +191,7 @@ def load_release(name: str, *, hopper: bool = False) -> None:
     Importing it takes seconds. The code that opens sessions is imported with it, and in no other process. Raises
     ReleaseError.
     """
-    load(release_of(name), hopper=hopper)
+    load(release_of(SGLANG, name), hopper=hopper)
     importlib.import_module("attnfuzz.kernels.sglang.session")
 
 

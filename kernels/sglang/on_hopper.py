@@ -21,9 +21,11 @@ from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.hopper.backends import HOPPER, SMALL, WINDOWED
 from attnfuzz.kernels.gpu.states import FIXUP_SOURCE
 from attnfuzz.kernels.gpu.visible import Arch
-from attnfuzz.kernels.sglang.backends import CONTRACT, KernelsBelow, absent, capability_of, open_session
-from attnfuzz.kernels.sglang.naming import Named
-from attnfuzz.kernels.sglang.release import release_of
+from attnfuzz.kernels.releases.entry_points_below import KernelsBelow
+from attnfuzz.kernels.releases.naming import Named
+from attnfuzz.kernels.releases.release import release_of
+from attnfuzz.kernels.sglang.backends import CONTRACT, absent, capability_of, open_session
+from attnfuzz.kernels.sglang.project import SGLANG
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.noise import NoiseModel
@@ -60,7 +62,7 @@ class HopperRelease(GpuBackend):
 
     def prepare(self, progress: Callable[[str], None]) -> None:
         """Fetch the release, and compile the kernels."""
-        release_of(self.named.release, progress=progress)
+        release_of(SGLANG, self.named.release, progress=progress)
         super().prepare(progress)
 
 

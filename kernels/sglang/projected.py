@@ -13,7 +13,7 @@ import torch
 
 from attnfuzz.kernels.backend import Output
 from attnfuzz.kernels.queries import BmmScales, draw_queries, packed_rows
-from attnfuzz.kernels.sglang.errors import Moved
+from attnfuzz.kernels.releases.errors import Moved
 from attnfuzz.kernels.sglang.layer import Inputs, scaling
 from attnfuzz.kernels.sglang.pool import first_new, new_tokens
 from attnfuzz.kernels.sglang.runner import Server

@@ -10,12 +10,13 @@ import torch
 from packaging.version import Version
 
 from attnfuzz.kernels.backend import Bench
-from attnfuzz.kernels.native.ops import workspace_bytes
 from attnfuzz.kernels.paged_kv import FiniteTails, PagedKv
+from attnfuzz.kernels.releases.answers import ABSENT, ASKED, ServerMock
+from attnfuzz.kernels.releases.workspace import native_workspace
 from attnfuzz.kernels.sglang import process
-from attnfuzz.kernels.sglang.answers import ABSENT, ASKED, ServerMock
 from attnfuzz.kernels.sglang.layer import attention_layer, prefill_layer, scaling
 from attnfuzz.kernels.sglang.padding import ranks_of
+from attnfuzz.kernels.sglang.pins import REMEDY, pinned
 from attnfuzz.kernels.sglang.pool import Halves, RequestRows, ServerPool, release_kv_pool
 from attnfuzz.reference.case import Case, Step
 
@@ -43,7 +44,8 @@ class Server:
 
     def __init__(self, loaded: Any, case: Case, bench: Bench) -> None:
         self.loaded, self.case, self.bench = loaded, case, bench
-        ASKED.watch(loaded.release.root, loaded.release.version)
+        release = loaded.release
+        ASKED.watch(release.root, release.project.title, release.version, pinned(release.version), REMEDY)
         loaded.listen(ASKED.note)
         self.pool = ServerPool(case, bench, _paged(case, bench.device, loaded.release.version))
         self.ranks = ranks_of(case)
@@ -210,31 +212,3 @@ ON_A_GPU = 32 << 20
 """Bytes; a server has 128 MiB to 512. XQA's partial results take some MiB of it in any geometry that is drawn
 (attnfuzz.kernels.gpu.direct.xqa), and its semaphores, which 0.5.23 adds to it, 8; the others take nothing.
 """
-
-_LONGER_THAN_ANY = 1 << 30
-"""Keys that need the maximum number of splits."""
-
-
-def native_workspace(case: Case) -> int:
-    """Bytes that suffice for any batch that a release derives from a step's query rows, right or wrong.
-
-    Partial results take the same space for each query row, however many rows form a request.
-    """
-    geometry = case.geometry
-    return workspace_bytes(
-        batch=1,
-        q_len=max(1, *map(_decoded_rows, case.steps)),
-        q_heads=geometry.q_heads,
-        kv_heads=1,
-        head_dim_vo=geometry.head_dim_vo,
-        max_seq_len=_LONGER_THAN_ANY,
-    ).total
-
-
-def _decoded_rows(step: Step) -> int:
-    """An upper bound on the rows that a step passes to the decode kernel."""
-    if step.mode.speculative:
-        # MLA pads a ragged step to its longest request, and padding is rounded up to a whole request.
-        return step.padded_tokens + max(step.padded_batch, len(step.requests)) * step.tokens_per_request
-    # In a prefill: the requests with one token (0.5.23 trtllm_mha_backend.py, forward_extend), and padding as such.
-    return len(step.requests) + step.padded_tokens - step.tokens

@@ -1,6 +1,5 @@
 """A case on a release: each step becomes the events that the release's own workers produce."""
 
-import dis
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
 from typing import Any
@@ -9,16 +8,17 @@ import torch
 
 from attnfuzz.kernels.backend import Bench, Output, Unsupported
 from attnfuzz.kernels.queries import cached_scales, draw_queries, packed_rows, place_sinks
-from attnfuzz.kernels.sglang.answers import ASKED
-from attnfuzz.kernels.sglang.backends import KernelsBelow
+from attnfuzz.kernels.releases.answers import ASKED
+from attnfuzz.kernels.releases.entry_points_below import Below, KernelsBelow, below
+from attnfuzz.kernels.releases.rejection import is_rejection
 from attnfuzz.kernels.sglang.batch import forward_batch, new_keys, pad
-from attnfuzz.kernels.sglang.entry_points_below import Below, below
 from attnfuzz.kernels.sglang.graphs import ServedGraphs
 from attnfuzz.kernels.sglang.layer import Inputs, key_dim
 from attnfuzz.kernels.sglang.loader import Loaded
 from attnfuzz.kernels.sglang.orders import Order, Preparation, WorkerKind, orders_of
 from attnfuzz.kernels.sglang.projected import ProjectedAttention
 from attnfuzz.kernels.sglang.runner import Server
+from attnfuzz.kernels.sglang.stand_ins import replace_calls
 from attnfuzz.reference.case import Case, Launch, Mode, Step
 
 _WORKERS = {Mode.DRAFT_EXTEND: WorkerKind.SPEC_V1, Mode.DRAFT_EXTEND_V2: WorkerKind.SPEC_V2}
@@ -74,25 +74,16 @@ class SglangSession(ABC):
             with self._running():
                 output = self._run(index, self._case.steps[index])
         except (ValueError, NotImplementedError) as error:
-            if self._is_rejection(error):
+            if is_rejection(self._loaded.release, error):
                 raise Unsupported(f"the release says: {error}") from error
             raise
         ASKED.check()
         return output
 
-    def _is_rejection(self, error: Exception) -> bool:
-        """Whether the release's own `raise` rejects the case: a ValueError raised by Python in its code is a crash."""
-        trace = error.__traceback__
-        assert trace is not None
-        while trace.tb_next is not None:
-            trace = trace.tb_next
-        code = trace.tb_frame.f_code
-        raised = code.co_code[trace.tb_lasti] == dis.opmap["RAISE_VARARGS"]
-        return raised and code.co_filename.startswith(f"{self._loaded.release.root}/")
-
     def _running(self) -> AbstractContextManager[Below]:
         """The context for any code of the release."""
-        return below(self._loaded, self._bench, self._kernels)
+        replace_calls()
+        return below(self._loaded.release.flashinfer, self._bench, self._kernels)
 
     def _run(self, index: int, step: Step) -> Output | None:
         backend = self._backend(step.mode)

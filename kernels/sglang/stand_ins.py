@@ -1,88 +1,19 @@
-"""Replacements in a release's modules for FlashInfer, and for kernels whose compilation needs a GPU.
+"""Replacements in SGLang's modules for FlashInfer, and for kernels whose compilation needs a GPU.
 
 The replacements stay as long as the process; the session below them changes.
 """
 
-import importlib
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial, update_wrapper
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 
 from attnfuzz.kernels.backend import Op
+from attnfuzz.kernels.releases.stand_ins import FlashInfer, current
 
-
-class Lower(Protocol):
-    """The kernels below a release while it runs."""
-
-    def call(self, function: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Run an entry point of FlashInfer."""
-
-    def op(self, function: str) -> Op:
-        """The kernel for a function. Raises Unsupported if there is none."""
-
-    def launch(self, op: Op, arguments: dict[str, Any]) -> Any:
-        """Launch a kernel on guarded memory."""
-
-
-ENTRY_POINTS: Final = frozenset(
-    {
-        "trtllm_batch_decode_with_kv_cache",
-        "trtllm_batch_context_with_kv_cache",
-        "trtllm_ragged_attention_deepseek",
-        "trtllm_batch_decode_with_kv_cache_mla",
-        "trtllm_fmha_v2_prefill",
-        "xqa_batch_decode_with_kv_cache",
-    }
-)
-"""FlashInfer's functions that run a kernel of attention."""
-
-_lower: list[Lower] = []
 _looked_at: set[str] = set()
-
-
-@contextmanager
-def answered_by(lower: Lower) -> Iterator[None]:
-    """Let `lower` run the release's calls inside the context."""
-    _replace()
-    _lower.append(lower)
-    try:
-        yield
-    finally:
-        _lower.pop()
-
-
-def _current(function: str) -> Lower:
-    if not _lower:
-        raise RuntimeError(f"{function} was called while no session runs: it has no memory to work on")
-    return _lower[-1]
-
-
-class FlashInfer:
-    """FlashInfer as seen by a release's modules: `flashinfer.decode.NAME` is a replacement if NAME is an entry point.
-
-    Everything else is the installed FlashInfer's, in any module.
-    """
-
-    def __init__(self, name: str = "flashinfer") -> None:
-        self._name = name
-
-    def __getattr__(self, attribute: str) -> Any:
-        """A submodule, a replacement, or a member of the installed FlashInfer."""
-        if attribute in ENTRY_POINTS:
-            return _entry(attribute)
-        full = f"{self._name}.{attribute}"
-        if full in _ON_A_CPU and not torch.cuda.is_available():
-            return _ON_A_CPU[full]
-        if self._name == "flashinfer" and attribute in ("decode", "prefill", "mla", "utils", "cascade"):
-            return FlashInfer(full)
-        try:
-            return getattr(importlib.import_module(self._name), attribute)
-        except ImportError as error:
-            raise AttributeError(f"{full} has no replacement, and FlashInfer is not installed") from error
 
 
 class FixupModule:
@@ -96,7 +27,7 @@ class FixupModule:
 
     def fixup_zero_kv_rows(self, *args: Any) -> None:
         """Repair rows without keys."""
-        lower, name = _current("fixup_zero_kv_rows"), "fixup_zero_kv_rows"
+        lower, name = current("fixup_zero_kv_rows"), "fixup_zero_kv_rows"
         op = lower.op(name) if self._compiled is None else Op(name, self._by_name, frozenset({"out", "lse"}))
         arguments = zip(("out", "lse", "kv_lens", "cum_seq_lens", "max_seq_len"), args, strict=True)
         lower.launch(op, dict(arguments))
@@ -104,14 +35,6 @@ class FixupModule:
     def _by_name(self, **arguments: Any) -> None:
         """Call the compiled fixup, which takes its arguments by position."""
         self._compiled.fixup_zero_kv_rows(*arguments.values())
-
-
-def _entry(function: str) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return _current(function).call(function, args, kwargs)
-
-    call.__name__ = function
-    return call
 
 
 class JitModule:
@@ -148,7 +71,7 @@ def _run_compiled(name: str, function: Callable[..., Any], *args: Any) -> Any:
     # A function without tensor arguments answers a question, and runs no kernel.
     if not any(isinstance(argument, torch.Tensor) for argument in args):
         return function(*args)
-    return _current(name).launch(*launch_of(function, name, args))
+    return current(name).launch(*launch_of(function, name, args))
 
 
 def launch_of(function: Callable[..., Any], name: str, args: tuple[Any, ...]) -> tuple[Op, dict[str, Any]]:
@@ -165,7 +88,7 @@ def launch_of(function: Callable[..., Any], name: str, args: tuple[Any, ...]) ->
     return Op(name, work, tensors, own=True), arguments
 
 
-def _replace() -> None:
+def replace_calls() -> None:
     """Put the replacements into the modules of the release that were imported since the last call."""
     new = sys.modules.keys() - _looked_at
     _looked_at.update(new)
@@ -188,9 +111,3 @@ def _fixup(build: Callable[[Any], Any]) -> Callable[[Any], FixupModule]:
 
 _CALLERS: Final = (".trtllm_mha_backend", ".trtllm_mla_backend")
 """Modules that import FlashInfer only if CUDA is available."""
-
-_ON_A_CPU: Final[Mapping[str, Any]] = {
-    # A B200's: the number of multiprocessors sizes scratch that no CPU kernel uses.
-    "flashinfer.utils.get_device_sm_count": lambda _device: 148,
-}
-"""Answers that the installed FlashInfer would get from a GPU."""

@@ -15,7 +15,8 @@ from packaging.version import Version
 
 from attnfuzz.harness.memory.guarded import PlainMemory
 from attnfuzz.kernels.backend import Bench
-from attnfuzz.kernels.sglang.release import Release
+from attnfuzz.kernels.releases.release import Release
+from attnfuzz.kernels.sglang.project import SGLANG
 from attnfuzz.kernels.sglang.runner import Server
 from attnfuzz.reference.case import Case, KvView, Outputs, Step, Views
 from attnfuzz.reference.geometry import Geometry
@@ -25,7 +26,7 @@ class LoadedTree:
     """What the loader gives of a release, of the fake tree in `root`."""
 
     def __init__(self, root: Path) -> None:
-        self.release = Release("sglang==0.5.9", Version("0.5.9"), root, None)
+        self.release = Release(SGLANG, "sglang==0.5.9", Version("0.5.9"), root, None)
 
     def module(self, name: str) -> Any:
         """A module of the tree."""

@@ -9,8 +9,9 @@ from attnfuzz.harness.backends.registry import on_device, resolve
 from attnfuzz.harness.reported.bugs import load_bugs
 from attnfuzz.harness.sandbox.check import Runner, render_failure
 from attnfuzz.harness.verdict.failures import Kind
-from attnfuzz.kernels.sglang import wheel
-from attnfuzz.kernels.sglang.naming import KINDS, Named
+from attnfuzz.kernels.releases.naming import Named
+from attnfuzz.kernels.releases.wheels import Wheels
+from attnfuzz.kernels.sglang.project import SGLANG
 from attnfuzz.reference.case import Case, KvView, Launch, Mode, Request, Step, Views
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.geometry import Geometry, Latent
@@ -41,12 +42,12 @@ def runner() -> Iterator[Runner]:
 
 def on_hopper(release: str) -> str:
     """The name of a release's backend on this GPU; skips where it can't run, or would have to be fetched."""
-    named = Named.parse(release)
-    found = str(Named(named.release, named.kind, gpu=True))
+    named = Named.parse(SGLANG, release)
+    found = str(Named(SGLANG, named.release, named.kind, gpu=True))
     reason = resolve(found).missing()
     if reason is not None:
         pytest.skip(reason)
-    if named.version not in wheel.cached():
+    if named.version not in Wheels(SGLANG).cached():
         pytest.skip(f"SGLang {named.version} is not in the cache: attnfuzz build --backend {found}")
     return found
 
@@ -69,13 +70,13 @@ def passes(runner: Runner, case: Case) -> None:
     assert not verdict.failures, render_failure(case, verdict)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SGLANG.kinds)
 @pytest.mark.parametrize("mode", BY_GRAPH)
 def test_what_a_server_runs_eagerly_is_right(kind: str, mode: Mode, runner: Runner) -> None:
     passes(runner, case_on(kind, step_of(mode, 5, 40, 17), step_of(mode, 9, 44, 21)))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SGLANG.kinds)
 @pytest.mark.parametrize("mode", BY_GRAPH)
 def test_a_graph_is_right_for_other_lengths_and_padding(kind: str, mode: Mode, runner: Runner) -> None:
     capture = step_of(mode, padded=3, launch=Launch.CAPTURE)
@@ -83,7 +84,7 @@ def test_a_graph_is_right_for_other_lengths_and_padding(kind: str, mode: Mode, r
     passes(runner, case_on(kind, capture, first, second))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SGLANG.kinds)
 def test_an_extend_without_a_prefix_is_right(kind: str, runner: Runner) -> None:
     requests = (Request(slot=0, q_len=21, kv_len=21), Request(slot=1, q_len=1, kv_len=1))
     passes(runner, case_on(kind, Step(mode=Mode.EXTEND, requests=requests, padded_tokens=22)))

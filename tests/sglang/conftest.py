@@ -5,14 +5,15 @@ from collections.abc import Iterator
 import pytest
 
 from attnfuzz.harness.sandbox.check import Runner
-from attnfuzz.kernels.sglang.engine import backend_of
-from attnfuzz.kernels.sglang.naming import Named
+from attnfuzz.kernels.releases.naming import Named
+from attnfuzz.kernels.sglang.engine import ENGINE
+from attnfuzz.kernels.sglang.project import SGLANG
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _installed() -> None:
     """What releases import must be there: a skipped test would look like one that passed."""
-    missing = backend_of(Named.parse("sglang==0.5.9:trtllm_mha")).missing()
+    missing = ENGINE.backend_of(Named.parse(SGLANG, "sglang==0.5.9:trtllm_mha")).missing()
     if missing is not None:
         pytest.exit(f"tests of SGLang's releases: {missing}, or make test-sglang", returncode=2)
 

@@ -5,8 +5,9 @@ import re
 import pytest
 from packaging.version import Version
 
+from attnfuzz.kernels.releases.release import release_of
 from attnfuzz.kernels.sglang.orders import SourceLines, lines
-from attnfuzz.kernels.sglang.release import release_of
+from attnfuzz.kernels.sglang.project import SGLANG
 
 pytestmark = pytest.mark.sglang
 
@@ -16,7 +17,7 @@ READ = ("0.5.9", "0.5.10", "0.5.11", "0.5.14", "0.5.23")
 
 def line_of(version: str, source: str) -> str:
     name, _, number = source.rpartition(":")
-    file = release_of(f"sglang=={version}").root / "sglang" / "srt" / name
+    file = release_of(SGLANG, f"sglang=={version}").root / "sglang" / "srt" / name
     return file.read_text(encoding="utf-8").splitlines()[int(number) - 1]
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attnfuzz.kernels.backend import Op
-from attnfuzz.kernels.sglang import triton_launches
+from attnfuzz.kernels.releases import triton_launches
 
 pytestmark = pytest.mark.sglang
 

@@ -4,7 +4,8 @@ import pytest
 from packaging.version import Version
 
 from attnfuzz.kernels.backend import Unsupported
-from attnfuzz.kernels.sglang.adaptations import CHANGES, STUBBED, Inert, changes_in, span, stubbed_in
+from attnfuzz.kernels.releases.versions import span
+from attnfuzz.kernels.sglang.adaptations import CHANGES, STUBBED, Inert, changes_in, stubbed_in
 
 
 def test_a_range_begins_with_its_first_version_and_ends_before_its_last() -> None:

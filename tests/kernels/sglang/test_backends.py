@@ -6,17 +6,18 @@ import pytest
 from packaging.version import Version
 
 from attnfuzz.kernels.native import build
+from attnfuzz.kernels.releases.errors import ReleaseError
+from attnfuzz.kernels.releases.naming import Named
 from attnfuzz.kernels.sglang import backends
 from attnfuzz.kernels.sglang.backends import capability_of
-from attnfuzz.kernels.sglang.engine import backend_of
-from attnfuzz.kernels.sglang.errors import ReleaseError
-from attnfuzz.kernels.sglang.naming import Named
+from attnfuzz.kernels.sglang.engine import ENGINE
+from attnfuzz.kernels.sglang.project import SGLANG
 from attnfuzz.reference.case import Mode
 from attnfuzz.reference.dtypes import DType
 
 
 def test_a_backend_is_named_as_it_was_asked_for() -> None:
-    assert backend_of(Named.parse("sglang==0.5.9:trtllm_mla")).name == "sglang==0.5.9:trtllm_mla"
+    assert ENGINE.backend_of(Named.parse(SGLANG, "sglang==0.5.9:trtllm_mla")).name == "sglang==0.5.9:trtllm_mla"
 
 
 def test_its_modes_are_those_that_the_versions_workers_have_an_order_for() -> None:
@@ -47,16 +48,16 @@ def test_no_request_has_fewer_keys_than_queries() -> None:
 
 def test_what_is_not_installed_is_reported_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backends, "NEEDS", ("no_such_package", "torch"))
-    missing = backend_of(Named.parse("sglang==0.5.9:trtllm_mha")).missing()
+    missing = ENGINE.backend_of(Named.parse(SGLANG, "sglang==0.5.9:trtllm_mha")).missing()
     assert missing == "needs no_such_package: pip install 'attnfuzz[sglang]'"
 
 
 def test_where_all_is_installed_the_native_kernels_are_what_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backends, "NEEDS", ())
     monkeypatch.setattr(build, "missing", lambda: "no compiler")
-    assert backend_of(Named.parse("sglang==0.5.9:trtllm_mha")).missing() == "no compiler"
+    assert ENGINE.backend_of(Named.parse(SGLANG, "sglang==0.5.9:trtllm_mha")).missing() == "no compiler"
 
 
 def test_a_folder_without_a_source_of_sglang_is_no_backend(tmp_path: Path) -> None:
     with pytest.raises(ReleaseError):
-        backend_of(Named.parse(f"sglang@{tmp_path}:trtllm_mha"))
+        ENGINE.backend_of(Named.parse(SGLANG, f"sglang@{tmp_path}:trtllm_mha"))

@@ -6,7 +6,7 @@ from harness_cases import GEOMETRY, LATENT
 from loaded_tree import LoadedTree, served, served_case
 from msgspec.structs import replace
 
-from attnfuzz.kernels.sglang.answers import ASKED, Unanswered
+from attnfuzz.kernels.releases.answers import ASKED, Unanswered
 from attnfuzz.kernels.sglang.batch import forward_batch, new_keys, pad
 from attnfuzz.kernels.sglang.padding import Ranks
 from attnfuzz.kernels.sglang.runner import Server

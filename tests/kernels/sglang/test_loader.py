@@ -9,10 +9,11 @@ import pytest
 from fake_releases import needs_pip, pip_has_only
 from fake_wheels import make_wheel
 
+from attnfuzz.kernels.releases.errors import Moved, ReleaseError
+from attnfuzz.kernels.releases.release import Release, release_of
 from attnfuzz.kernels.sglang import loader
-from attnfuzz.kernels.sglang.errors import Moved, ReleaseError
 from attnfuzz.kernels.sglang.loader import load
-from attnfuzz.kernels.sglang.release import Release, release_of
+from attnfuzz.kernels.sglang.project import SGLANG
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +42,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def _release(checkout: Path) -> Release:
-    return release_of(f"sglang@{checkout}")
+    return release_of(SGLANG, f"sglang@{checkout}")
 
 
 def _append(checkout: Path, module: str, line: str) -> None:
@@ -186,7 +187,7 @@ def test_a_fetched_release_that_somebody_edited_is_not_taken_for_it(
     sources = {path.relative_to(python).as_posix(): path.read_text() for path in python.rglob("*.py")}
     make_wheel(tmp_path / "wheels", "0.5.99", sources)
     pip_has_only(tmp_path / "wheels", monkeypatch)
-    release = release_of("sglang==0.5.99")
+    release = release_of(SGLANG, "sglang==0.5.99")
     edited = release.root / _ATTENTION.relative_to("python") / "trtllm_mha_backend.py"
     edited.write_text(edited.read_text() + "print('looking')\n")
     with pytest.raises(ReleaseError, match=r"trtllm_mha_backend\.py is not as sglang==0\.5\.99 has it: remove "):

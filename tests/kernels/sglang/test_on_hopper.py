@@ -4,17 +4,18 @@ import pytest
 from packaging.version import Version
 
 from attnfuzz.kernels.gpu import visible
+from attnfuzz.kernels.releases.naming import Named
 from attnfuzz.kernels.sglang import backends
 from attnfuzz.kernels.sglang.adaptations import changes_in
-from attnfuzz.kernels.sglang.engine import backend_of
-from attnfuzz.kernels.sglang.naming import Named
+from attnfuzz.kernels.sglang.engine import ENGINE
 from attnfuzz.kernels.sglang.on_hopper import HopperRelease
+from attnfuzz.kernels.sglang.project import SGLANG
 from attnfuzz.reference.device import Device
 
 
 def on_hopper(version: str, kind: str = "trtllm_mha") -> HopperRelease:
     """The backend of a release."""
-    found = backend_of(Named.parse(f"hopper:sglang=={version}:{kind}"))
+    found = ENGINE.backend_of(Named.parse(SGLANG, f"hopper:sglang=={version}:{kind}"))
     assert isinstance(found, HopperRelease)
     return found
 
@@ -27,7 +28,10 @@ def test_it_runs_on_a_gpu_under_a_name_that_says_so(kind: str) -> None:
 
 
 def test_it_has_the_modes_and_graphs_of_its_release() -> None:
-    gpu, cpu = on_hopper("0.5.23").capability, backend_of(Named.parse("sglang==0.5.23:trtllm_mha")).capability
+    gpu, cpu = (
+        on_hopper("0.5.23").capability,
+        ENGINE.backend_of(Named.parse(SGLANG, "sglang==0.5.23:trtllm_mha")).capability,
+    )
     assert (gpu.modes, gpu.graph_modes, gpu.padding) == (cpu.modes, cpu.graph_modes, cpu.padding)
 
 

@@ -6,7 +6,7 @@ import pytest
 from harness_cases import GEOMETRY, LATENT
 from loaded_tree import LoadedTree, served, served_case
 
-from attnfuzz.kernels.sglang.answers import ASKED
+from attnfuzz.kernels.releases.answers import ASKED
 from attnfuzz.reference.case import Launch, Mode, Request, Step
 
 _DECODE = Step(mode=Mode.DECODE, requests=(Request(0, 1, 5),), padded_tokens=1, tokens_per_request=1)

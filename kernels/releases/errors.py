@@ -4,8 +4,8 @@ from attnfuzz.kernels.engine import EngineError
 
 
 class ReleaseError(EngineError):
-    """A release of SGLang that cannot be used: unknown, not to be had, changed, incomplete, or failing to import."""
+    """A release of an engine that cannot be used: unknown, not to be had, changed, incomplete, or failing to import."""
 
 
 class Moved(ReleaseError):
-    """A module, class or function of SGLang that is not at its known place."""
+    """A module, class or function of a release that is not at its known place."""

@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
+from attnfuzz.kernels.releases.naming import BadName, Named
 from attnfuzz.kernels.sglang.engine import ENGINE
-from attnfuzz.kernels.sglang.naming import BadName, Named
+from attnfuzz.kernels.sglang.project import SGLANG
 
 
 def test_a_name_says_release_and_backend() -> None:
-    named = Named.parse("sglang==0.5.10.post1:trtllm_mla")
+    named = Named.parse(SGLANG, "sglang==0.5.10.post1:trtllm_mla")
     assert (named.release, named.kind) == ("sglang==0.5.10.post1", "trtllm_mla")
     assert (named.version, named.tree) == (Version("0.5.10.post1"), None)
     assert str(named) == "sglang==0.5.10.post1:trtllm_mla"
@@ -18,7 +19,7 @@ def test_a_name_says_release_and_backend() -> None:
 
 @pytest.mark.parametrize("path", ["/home/me/sglang/python", "/odd/a==b", "/odd/c:d@e+f", "/odd/with space"])
 def test_a_source_tree_is_named_by_its_path(path: str) -> None:
-    named = Named.parse(f"sglang@{path}:trtllm_mha")
+    named = Named.parse(SGLANG, f"sglang@{path}:trtllm_mha")
     assert (named.version, named.tree, named.kind) == (None, Path(path), "trtllm_mha")
     assert ENGINE.team(str(named)) == f"sglang@{path}"
 
@@ -45,7 +46,7 @@ def test_a_source_tree_is_named_by_its_path(path: str) -> None:
 def test_what_is_wrong_with_a_name_is_said_in_one_line(name: str, words: str) -> None:
     assert ENGINE.owns(name)
     with pytest.raises(BadName, match=words) as raised:
-        Named.parse(name)
+        Named.parse(SGLANG, name)
     assert "\n" not in str(raised.value)
 
 
@@ -74,7 +75,7 @@ def test_without_a_name_a_tree_stands_for_all_that_it_has(tmp_path: Path) -> Non
 
 
 def test_a_name_may_say_a_gpu(tmp_path: Path) -> None:
-    named = Named.parse("hopper:sglang==0.5.23:trtllm_mha")
+    named = Named.parse(SGLANG, "hopper:sglang==0.5.23:trtllm_mha")
     assert (named.release, named.kind, named.gpu) == ("sglang==0.5.23", "trtllm_mha", True)
     assert str(named) == "hopper:sglang==0.5.23:trtllm_mha"
     assert ENGINE.team(str(named)) == "sglang==0.5.23"

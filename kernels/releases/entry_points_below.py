@@ -2,29 +2,42 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import torch
+from packaging.version import Version
 
 from attnfuzz.kernels.backend import Bench, Op, Unsupported
 from attnfuzz.kernels.entry_points import Breach
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
-from attnfuzz.kernels.sglang import recording, stand_ins, triton_launches
-from attnfuzz.kernels.sglang.backends import KernelsBelow
-from attnfuzz.kernels.sglang.factories import GuardedFactories
-from attnfuzz.kernels.sglang.loader import Loaded
-from attnfuzz.kernels.sglang.placement import Placement
-from attnfuzz.kernels.sglang.recording import Recording
-from attnfuzz.kernels.sglang.signatures import signatures
+from attnfuzz.kernels.releases import recording, stand_ins, triton_launches
+from attnfuzz.kernels.releases.factories import GuardedFactories
+from attnfuzz.kernels.releases.placement import Placement
+from attnfuzz.kernels.releases.recording import Recording
+from attnfuzz.kernels.releases.signatures import signatures
+
+
+@dataclass(frozen=True)
+class KernelsBelow:
+    """`ops` by the names of FlashInfer's functions.
+
+    Those in `real` are FlashInfer's own and get a release's arguments unchanged; the others are this project's and
+    replace kernels that the device lacks. `roundings` counts the roundings of their outputs to the query's dtype.
+    """
+
+    ops: tuple[Op, ...]
+    real: frozenset[str] = frozenset()
+    roundings: int = 1
 
 
 class Below:
     """The kernels below a release while it runs on a bench."""
 
-    def __init__(self, loaded: Loaded, bench: Bench, kernels: KernelsBelow) -> None:
+    def __init__(self, flashinfer: Version | None, bench: Bench, kernels: KernelsBelow) -> None:
         self._bench, self._real = bench, kernels.real
         self._ops = {op.name: op for op in kernels.ops}
-        self._signatures = signatures(loaded.release.flashinfer)
+        self._signatures = signatures(flashinfer)
 
     def call(self, function: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run an entry point of FlashInfer. TypeError for arguments that the pinned release of it does not take."""
@@ -106,13 +119,13 @@ def _for_stand_ins(function: str, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def below(loaded: Loaded, bench: Bench, kernels: KernelsBelow) -> Iterator[Below]:
-    """Run code of a release on `bench`, with `kernels` in place of FlashInfer's.
+def below(flashinfer: Version | None, bench: Bench, kernels: KernelsBelow) -> Iterator[Below]:
+    """Run code of a release on `bench`, with `kernels` in place of those of `flashinfer`, the version that it pins.
 
     Inside, its tensors come from guarded memory, and its Triton kernels are launches like any other. Must not be
     entered in two threads.
     """
-    lower = Below(loaded, bench, kernels)
+    lower = Below(flashinfer, bench, kernels)
     with stand_ins.answered_by(lower), GuardedFactories(bench), triton_launches.through(lower.launch):
         yield lower
 

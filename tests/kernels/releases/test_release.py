@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
+from attnfuzz.kernels.releases.errors import ReleaseError
+from attnfuzz.kernels.releases.release import Release, release_of
 from attnfuzz.kernels.sglang.engine import ENGINE
-from attnfuzz.kernels.sglang.errors import ReleaseError
-from attnfuzz.kernels.sglang.release import Release, release_of
+from attnfuzz.kernels.sglang.project import SGLANG
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def tree_at(path: Path) -> Release:
     """The tree in a folder, as a release."""
-    return release_of(f"sglang@{path}")
+    return release_of(SGLANG, f"sglang@{path}")
 
 
 def _say(checkout: Path, version: str) -> None:

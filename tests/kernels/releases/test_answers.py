@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
-from attnfuzz.kernels.sglang import answers
-from attnfuzz.kernels.sglang.answers import ABSENT, Questions, ServerMock, Unanswered, pinned
-from attnfuzz.kernels.sglang.errors import ReleaseError
+from attnfuzz.kernels.releases import answers
+from attnfuzz.kernels.releases.answers import ABSENT, Questions, ServerMock, Unanswered
+from attnfuzz.kernels.releases.errors import ReleaseError
 
 _V = Version("0.5.9")
 repin = runpy.run_path(str(Path(__file__).parents[3] / "scripts/pin_sglang.py"))["repin"]
@@ -41,8 +41,7 @@ class _World:
         self.file.write_text(_BACKEND)
         self.asked = Questions()
         monkeypatch.setattr(answers, "ASKED", self.asked)
-        monkeypatch.setattr(answers, "pinned", lambda _: pins)
-        self.asked.watch(root, _V)
+        self.asked.watch(root, "SGLang", _V, pins, "answer it")
 
     def run(self, name: str, runner: ServerMock) -> Any:
         """Call a function of the release on a mock."""
@@ -147,7 +146,7 @@ def test_recording_refuses_nothing_and_its_record_is_what_gets_pinned(
 
 def test_a_release_that_asks_nothing_is_pinned_with_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(answers.RECORD, str(tmp_path))
-    Questions().watch(tmp_path / "release", _V)
+    Questions().watch(tmp_path / "release", "SGLang", _V, {}, "")
     assert repin(tmp_path, tmp_path) == ["0.5.9"]
     assert json.loads((tmp_path / "0.5.9.json").read_text()) == {}
 
@@ -158,18 +157,3 @@ def test_processes_that_record_the_same_question_pin_it_once(tmp_path: Path) -> 
     (tmp_path / answers.RECORDED).write_text(f"{line}\n{other}\n{line}\n")
     repin(tmp_path, tmp_path)
     assert json.loads((tmp_path / "0.5.9.json").read_text()) == {"x.y": ["sglang/a.py:1", "sglang/a.py:9"]}
-
-
-@pytest.mark.parametrize("version", ["0.5.9", "0.5.10.post1", "0.5.11", "0.5.14", "0.5.23"])
-def test_a_release_that_must_work_asks_nothing_that_it_was_not_given(version: str) -> None:
-    assert (Path(answers.__file__).parent / "pinned" / f"{version}.json").is_file()
-    assert pinned(Version(version)) == {}
-
-
-def test_a_version_without_pins_has_those_of_the_one_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "pinned").mkdir()
-    for version in ("0.5.9", "0.5.11", "0.5.10.post1"):
-        (tmp_path / "pinned" / f"{version}.json").write_text(json.dumps({version: ["sglang/a.py:1"]}))
-    monkeypatch.setattr(answers, "files", lambda _: tmp_path)
-    found = [list(pinned(Version(text))) for text in ("0.5.8", "0.5.9", "0.5.10", "0.5.10.post2", "0.5.24.dev3")]
-    assert found == [[], ["0.5.9"], ["0.5.9"], ["0.5.10.post1"], ["0.5.11"]]

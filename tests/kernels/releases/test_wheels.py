@@ -10,11 +10,13 @@ from fake_wheels import SOURCES, make_wheel
 from packaging.version import Version
 
 from attnfuzz.kernels import library_cache
-from attnfuzz.kernels.sglang import wheel
-from attnfuzz.kernels.sglang.errors import ReleaseError
-from attnfuzz.kernels.sglang.naming import OLDEST
-from attnfuzz.kernels.sglang.release import release_of
+from attnfuzz.kernels.releases import wheels as module
+from attnfuzz.kernels.releases.errors import ReleaseError
+from attnfuzz.kernels.releases.release import release_of
+from attnfuzz.kernels.releases.wheels import Wheels
+from attnfuzz.kernels.sglang.project import SGLANG
 
+WHEELS = Wheels(SGLANG)
 NEW = Version("0.5.99")
 """A version whose hash nobody has pinned."""
 
@@ -37,12 +39,12 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_release_is_fetched_once_and_needs_no_network_then(cache: Path, wheels: Path) -> None:
     file = make_wheel(wheels, str(NEW), pins="flashinfer_python[cu13]==0.7.2")
     sent: list[str] = []
-    release = release_of("sglang==0.5.99", sent.append)
+    release = release_of(SGLANG, "sglang==0.5.99", sent.append)
     assert (release.root, release.version, release.flashinfer) == (cache / "0.5.99", NEW, Version("0.7.2"))
     file.unlink()
-    assert release_of("sglang==0.5.99", sent.append) == release
+    assert release_of(SGLANG, "sglang==0.5.99", sent.append) == release
     assert sent == ["Fetching SGLang 0.5.99 (once)."]
-    assert wheel.cached() == [NEW]
+    assert WHEELS.cached() == [NEW]
 
 
 @pytest.mark.slow
@@ -53,16 +55,16 @@ def test_a_release_in_a_cache_that_cannot_be_written_is_used(wheels: Path, monke
         raise PermissionError
 
     make_wheel(wheels, str(NEW))
-    root = wheel.unpacked(NEW)
+    root = WHEELS.unpacked(NEW)
     monkeypatch.setattr(library_cache, "locked", read_only)
-    assert wheel.unpacked(NEW) == root
+    assert WHEELS.unpacked(NEW) == root
 
 
 @pytest.mark.slow
 @needs_pip
 def test_only_the_sources_of_the_package_and_its_metadata_are_unpacked(cache: Path, wheels: Path) -> None:
     make_wheel(wheels, str(NEW))
-    root = wheel.unpacked(NEW)
+    root = WHEELS.unpacked(NEW)
     assert sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()) == [
         "sglang-0.5.99.dist-info/METADATA",
         "sglang-0.5.99.dist-info/RECORD",
@@ -79,19 +81,19 @@ def test_only_the_sources_of_the_package_and_its_metadata_are_unpacked(cache: Pa
 def test_a_known_version_with_another_hash_is_refused(wheels: Path) -> None:
     make_wheel(wheels, "0.5.9")
     with pytest.raises(ReleaseError, match=r"sglang-0\.5\.9-py3-none-any\.whl .* do not use it") as refused:
-        wheel.unpacked(Version("0.5.9"))
+        WHEELS.unpacked(Version("0.5.9"))
     assert len(str(refused.value).splitlines()) == 1
-    assert wheel.cached() == []
+    assert WHEELS.cached() == []
 
 
 @pytest.mark.slow
 @needs_pip
 def test_a_version_that_became_another_since_its_first_fetch_is_refused(cache: Path, wheels: Path) -> None:
     make_wheel(wheels, str(NEW))
-    shutil.rmtree(wheel.unpacked(NEW))
+    shutil.rmtree(WHEELS.unpacked(NEW))
     make_wheel(wheels, str(NEW), {**SOURCES, "sglang/more.py": ""})
     with pytest.raises(ReleaseError):
-        wheel.unpacked(NEW)
+        WHEELS.unpacked(NEW)
     assert not (cache / "0.5.99").exists()
 
 
@@ -101,7 +103,7 @@ def test_a_version_that_became_another_since_its_first_fetch_is_refused(cache: P
 def test_a_wheel_that_would_write_outside_of_its_folder_is_refused(cache: Path, wheels: Path, name: str) -> None:
     make_wheel(wheels, str(NEW), {**SOURCES, name: ""})
     with pytest.raises(ReleaseError, match="outside its folder: do not use it"):
-        wheel.unpacked(NEW)
+        WHEELS.unpacked(NEW)
     assert not list(cache.parent.rglob("*outside.py"))
 
 
@@ -110,17 +112,17 @@ def test_a_wheel_that_would_write_outside_of_its_folder_is_refused(cache: Path, 
 def test_an_interrupted_fetch_is_not_taken_for_a_whole_one(
     cache: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(_: Path, root: Path) -> None:
+    def interrupted(_: object, __: Path, root: Path) -> None:
         (root / "sglang").mkdir(parents=True)
         raise KeyboardInterrupt
 
     make_wheel(wheels, str(NEW))
     with monkeypatch.context() as patched:
-        patched.setattr(wheel, "unpack", interrupted)
+        patched.setattr(module, "unpack", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            wheel.unpacked(NEW)
+            WHEELS.unpacked(NEW)
     assert [path.name for path in cache.iterdir() if path.is_dir()] == []
-    assert (wheel.unpacked(NEW) / "sglang" / "__init__.py").exists()
+    assert (WHEELS.unpacked(NEW) / "sglang" / "__init__.py").exists()
 
 
 @pytest.mark.slow
@@ -130,7 +132,7 @@ def test_a_version_that_was_never_released_is_reported_with_the_newest_ones(whee
     for version in ("0.5.20", "0.5.21", "0.5.22", "0.5.23", "0.5.24rc1"):
         make_wheel(wheels, version)
     with pytest.raises(ReleaseError) as refused:
-        wheel.unpacked(NEW)
+        WHEELS.unpacked(NEW)
     assert str(refused.value) == "there is no SGLang 0.5.99; the newest are 0.5.20, 0.5.21, 0.5.22, 0.5.23"
 
 
@@ -139,12 +141,12 @@ def test_a_version_that_was_never_released_is_reported_with_the_newest_ones(whee
 @pytest.mark.usefixtures("cache")
 def test_without_a_network_it_says_what_there_is_without_one(wheels: Path) -> None:
     file = make_wheel(wheels, str(NEW))
-    wheel.unpacked(NEW)
+    WHEELS.unpacked(NEW)
     file.unlink()
     with pytest.raises(
         ReleaseError, match=r"without a network, name an available one \(0\.5\.99\), or --sglang"
     ) as refused:
-        wheel.unpacked(Version("0.5.98"))
+        WHEELS.unpacked(Version("0.5.98"))
     assert len(str(refused.value).splitlines()) == 1
 
 
@@ -154,7 +156,7 @@ def test_without_a_network_it_says_what_there_is_without_one(wheels: Path) -> No
 def test_released_versions_are_those_that_can_be_driven_the_oldest_first(wheels: Path) -> None:
     for version in ("0.5.8", "0.5.10.post1", "0.5.9", "0.5.10", "0.5.11rc1"):
         make_wheel(wheels, version)
-    assert [str(version) for version in wheel.released()] == ["0.5.9", "0.5.10", "0.5.10.post1"]
+    assert [str(version) for version in WHEELS.released()] == ["0.5.9", "0.5.10", "0.5.10.post1"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
@@ -162,14 +164,14 @@ def test_a_cache_that_cannot_be_written_says_which_variable_to_set(cache: Path) 
     cache.mkdir(parents=True)
     cache.chmod(0o500)
     with pytest.raises(ReleaseError, match="set ATTNFUZZ_CACHE"):
-        wheel.unpacked(NEW)
+        WHEELS.unpacked(NEW)
 
 
 def test_a_cache_that_is_a_file_says_which_variable_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("ATTNFUZZ_CACHE", str(tmp_path / "file"))
     with pytest.raises(ReleaseError, match="set ATTNFUZZ_CACHE"):
-        wheel.unpacked(NEW)
+        WHEELS.unpacked(NEW)
 
 
 @pytest.mark.slow
@@ -177,15 +179,15 @@ def test_a_cache_that_is_a_file_says_which_variable_to_set(tmp_path: Path, monke
 @pytest.mark.usefixtures("cache")
 def test_a_file_that_was_edited_or_added_after_the_fetch_is_seen(wheels: Path) -> None:
     make_wheel(wheels, str(NEW))
-    root = wheel.unpacked(NEW)
+    root = WHEELS.unpacked(NEW)
     files = [root / name for name in SOURCES if name.endswith("_backend.py")]
-    assert wheel.edited(root, files) == []
+    assert WHEELS.edited(root, files) == []
     files[0].write_text("class TRTLLMHAAttnBackend: broken = True\n")
     added = root / "sglang" / "added.py"
     added.touch()
-    assert wheel.edited(root, [*files, added]) == [files[0], added]
+    assert WHEELS.edited(root, [*files, added]) == [files[0], added]
 
 
 def test_the_hashes_that_are_pinned_are_of_versions_that_can_be_driven() -> None:
-    assert min(map(Version, wheel.pinned())) == OLDEST
-    assert all(len(bytes.fromhex(digest)) == 32 for digest in wheel.pinned().values())
+    assert min(map(Version, WHEELS.pinned())) == SGLANG.oldest
+    assert all(len(bytes.fromhex(digest)) == 32 for digest in WHEELS.pinned().values())

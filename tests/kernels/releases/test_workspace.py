@@ -3,7 +3,7 @@
 import pytest
 
 from attnfuzz.kernels.native.ops import workspace_bytes
-from attnfuzz.kernels.sglang.runner import native_workspace
+from attnfuzz.kernels.releases.workspace import native_workspace
 from attnfuzz.reference.case import Case, Mode, Request, Step
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry

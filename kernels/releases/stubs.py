@@ -31,8 +31,10 @@ class Stubs(MetaPathFinder, Loader):
         sys.meta_path.insert(0, self)
 
     def remove(self) -> None:
-        """Stop finding modules."""
+        """Stop finding modules, and forget those that were found."""
         sys.meta_path.remove(self)
+        for name in [name for name in sys.modules if self.serve(name)]:
+            del sys.modules[name]
 
     def serve(self, fullname: str) -> bool:
         """Whether a module of that name is a stub."""

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from attnfuzz.kernels.sglang import recording
-from attnfuzz.kernels.sglang.recording import NotCapturable, Recording
+from attnfuzz.kernels.releases import recording
+from attnfuzz.kernels.releases.recording import NotCapturable, Recording
 
 CPU = torch.device("cpu")
 

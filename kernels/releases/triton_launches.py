@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from attnfuzz.kernels.backend import Op
+from attnfuzz.kernels.triton_numbers import as_on_a_gpu
 
 
 @contextmanager
@@ -26,28 +27,13 @@ def through(launch: Callable[[Op, dict[str, Any]], object]) -> Iterator[None]:
     convert = interpreter._convert_float  # noqa: SLF001 - it has no other name
     for kernel, run in before.items():
         kernel.run = _launching(run, launch)
-    interpreter._convert_float = _rounding(convert)  # noqa: SLF001
+    interpreter._convert_float = as_on_a_gpu(convert)  # noqa: SLF001
     try:
         yield
     finally:
         interpreter._convert_float = convert  # noqa: SLF001
         for kernel, run in before.items():
             kernel.run = run
-
-
-def _rounding(convert: Callable[..., Any]) -> Callable[..., Any]:
-    """The interpreter's conversion of numbers, changed to round float32 to the nearest bfloat16 as a GPU does.
-
-    Triton's own truncates unless a rounding is given (Triton 3.7, runtime/interpreter.py, `_convert_float`): after ten
-    merges of attention states, results are 2% too small.
-    """
-
-    def converted(numbers: Any, source: Any, target: Any, rounding: Any) -> Any:
-        if rounding is None and source.is_fp32() and target.is_bf16():
-            return torch.tensor(numbers).bfloat16().view(torch.uint16).numpy()
-        return convert(numbers, source, target, rounding)
-
-    return converted
 
 
 def _launching(run: Callable[..., Any], launch: Callable[[Op, dict[str, Any]], object]) -> Callable[..., None]:

@@ -1,4 +1,4 @@
-"""A release of SGLang on disk: an unpacked wheel from PyPI, or a source tree, which may be a checkout."""
+"""A release on disk: an unpacked wheel from PyPI, or a source tree, which may be a checkout."""
 
 import os
 import re
@@ -12,11 +12,9 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
-from attnfuzz.kernels.sglang import wheel
-from attnfuzz.kernels.sglang.errors import ReleaseError
-
-_SOURCE = Path("sglang", "srt", "layers", "attention")
-"""A folder in the package's source that distinguishes it from a folder of its documentation."""
+from attnfuzz.kernels.releases.errors import ReleaseError
+from attnfuzz.kernels.releases.project import Project
+from attnfuzz.kernels.releases.wheels import Wheels
 
 _WRITTEN_VERSION = re.compile(r"""^__version__\s*=.*?["']([^"']+)["']""", re.MULTILINE)
 _PRETEND = "SETUPTOOLS_SCM_PRETEND_VERSION"
@@ -27,61 +25,65 @@ class Release:
     """A release that can be loaded.
 
     Attributes:
+        project: Its project.
         name: The beginning of its backends' names, `sglang==0.5.9` or `sglang@/path/of/a/tree`.
         version: Its version; of a tree, the version under development, such as 0.5.24.dev3.
-        root: The folder that holds the package's folder `sglang`.
+        root: The folder that holds the package's folder.
         flashinfer: The version of FlashInfer that it pins; None if it takes any.
 
     """
 
+    project: Project
     name: str
     version: Version
     root: Path
     flashinfer: Version | None
 
 
-def release_of(name: str, progress: Callable[[str], None] = lambda _: None) -> Release:
-    """Return `sglang==VERSION`, fetched unless it is in the cache, or `sglang@PATH`. Raises ReleaseError.
+def release_of(project: Project, name: str, progress: Callable[[str], None] = lambda _: None) -> Release:
+    """Return a release such as `sglang==VERSION`, fetched unless it is cached, or `sglang@PATH`. Raises ReleaseError.
 
     The name is that of a `Named.release`. `progress` reports a fetch, which takes seconds.
     """
-    if name.startswith("sglang@"):
-        return _tree(name, Path(name.removeprefix("sglang@")))
-    version = Version(name.removeprefix("sglang=="))
-    root = wheel.unpacked(version, progress)
-    return Release(name, version, root, _flashinfer_of_wheel(root))
+    if name.startswith(project.tree):
+        return _tree(project, name, Path(name.removeprefix(project.tree)))
+    version = Version(name.removeprefix(project.released))
+    root = Wheels(project).unpacked(version, progress)
+    return Release(project, name, version, root, _flashinfer_of_wheel(project, root))
 
 
-def _tree(name: str, path: Path) -> Release:
+def _tree(project: Project, name: str, path: Path) -> Release:
     """Return the source tree at `path`, or in its folder python/. Raises ReleaseError."""
-    root = next((each for each in (path, path / "python") if (each / _SOURCE).is_dir()), None)
+    root = next((each for each in (path, path / "python") if (each / project.source).is_dir()), None)
     if root is None:
         raise ReleaseError(
-            f"{path} holds no source of SGLang: name a checkout, its python/ folder or an unpacked wheel"
+            f"{path} holds no source of {project.title}: name a checkout, its python/ folder or an unpacked wheel"
         )
     root = root.resolve()
-    text = _version(root)
+    text = _version(project, root)
     if text is None:
         raise ReleaseError(
             f"{path} does not say which version it is: git fetch --tags, or name the release that it began from, "
-            f"{_PRETEND}=0.5.9"
+            f"{_PRETEND}={project.oldest}"
         )
     try:
         version = Version(text)
     except InvalidVersion:
-        raise ReleaseError(f"{path} says that it is version {text!r}, which is none: set {_PRETEND}=0.5.9") from None
-    flashinfer = _flashinfer_of_wheel(root) or _flashinfer_of_project(root / "pyproject.toml")
-    return Release(name, version, root, flashinfer)
+        raise ReleaseError(
+            f"{path} says that it is version {text!r}, which is none: set {_PRETEND}={project.oldest}"
+        ) from None
+    flashinfer = _flashinfer_of_wheel(project, root) or _flashinfer_of_project(root / "pyproject.toml")
+    return Release(project, name, version, root, flashinfer)
 
 
-def _version(root: Path) -> str | None:
+def _version(project: Project, root: Path) -> str | None:
     """The tree's version from the most explicit source. Leftovers of a build may be older than git's tags."""
-    return os.environ.get(_PRETEND) or _in_metadata(root) or _in_git(root) or _in_build(root)
+    return os.environ.get(_PRETEND) or _in_metadata(project, root) or _in_git(root) or _in_build(project, root)
 
 
-def _in_metadata(root: Path) -> str | None:
+def _in_metadata(project: Project, root: Path) -> str | None:
     """The version in a wheel's metadata."""
-    found = next((path for path in root.glob("sglang-*.dist-info") if path.is_dir()), None)
+    found = next((path for path in root.glob(f"{project.name}-*.dist-info") if path.is_dir()), None)
     return str(metadata.PathDistribution(found).metadata["Version"] or "") or None if found else None
 
 
@@ -109,18 +111,18 @@ def _git(folder: Path, *arguments: str) -> str:
     return "" if ran.returncode else ran.stdout.strip()
 
 
-def _in_build(root: Path) -> str | None:
+def _in_build(project: Project, root: Path) -> str | None:
     """The version that a build wrote into the package (setuptools-scm, _version.py)."""
     try:
-        found = _WRITTEN_VERSION.search((root / "sglang" / "_version.py").read_text())
+        found = _WRITTEN_VERSION.search((root / project.name / "_version.py").read_text())
     except OSError:
         return None
     return found.group(1) if found else None
 
 
-def _flashinfer_of_wheel(root: Path) -> Version | None:
-    """The version pinned by the metadata of the `sglang` in `root`; None if it pins none."""
-    found = next(iter(metadata.distributions(name="sglang", path=[str(root)])), None)
+def _flashinfer_of_wheel(project: Project, root: Path) -> Version | None:
+    """The version pinned by the metadata of the package in `root`; None if it pins none."""
+    found = next(iter(metadata.distributions(name=project.name, path=[str(root)])), None)
     return _pinned(found.requires or ()) if found else None
 
 

@@ -7,9 +7,10 @@ import pytest
 from packaging.version import Version
 
 from attnfuzz.kernels.native.ops import NATIVE
-from attnfuzz.kernels.sglang import signatures as module
-from attnfuzz.kernels.sglang.signatures import signatures
-from attnfuzz.kernels.sglang.stand_ins import ENTRY_POINTS
+from attnfuzz.kernels.native.unsupported import OWN
+from attnfuzz.kernels.releases import signatures as module
+from attnfuzz.kernels.releases.signatures import signatures
+from attnfuzz.kernels.releases.stand_ins import ENTRY_POINTS
 
 DECODE = "trtllm_batch_decode_with_kv_cache"
 
@@ -55,7 +56,8 @@ def test_a_parameter_that_has_to_be_named_and_has_no_default_is_asked_for(
 @pytest.mark.parametrize("op", [op for op in NATIVE.ops() if op.name in ENTRY_POINTS], ids=lambda op: op.name)
 def test_what_the_native_kernels_take_by_name_is_called_so_in_the_newest_version(op: "object") -> None:
     name, function = op.name, op.function  # type: ignore[attr-defined]
-    ours = [each for each in inspect.signature(function).parameters.values() if each.kind is not each.VAR_KEYWORD]
+    named = [each for each in inspect.signature(function).parameters.values() if each.kind is not each.VAR_KEYWORD]
+    ours = [each for each in named if each.name not in OWN]
     theirs = signatures(None)[name].parameters
     assert {each.name for each in ours} <= set(theirs)
     assert all(each.default == theirs[each.name].default for each in ours if each.default is not each.empty)

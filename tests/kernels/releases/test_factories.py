@@ -9,9 +9,9 @@ from attnfuzz.harness.memory import poison
 from attnfuzz.harness.memory.arena import Arena
 from attnfuzz.harness.memory.guarded import GuardedMemory
 from attnfuzz.kernels.backend import Bench
-from attnfuzz.kernels.sglang import recording
-from attnfuzz.kernels.sglang.factories import GuardedFactories
-from attnfuzz.kernels.sglang.recording import Recording
+from attnfuzz.kernels.releases import recording
+from attnfuzz.kernels.releases.factories import GuardedFactories
+from attnfuzz.kernels.releases.recording import Recording
 from attnfuzz.reference.case import Guard, Outputs
 
 SOME = torch.ones(2, 3)

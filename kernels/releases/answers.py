@@ -7,21 +7,24 @@ noted with its place; reviewed ones are pinned for each version, and any other e
 import json
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.resources import files
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
 from packaging.version import Version
 
-from attnfuzz.kernels.sglang.errors import ReleaseError
+from attnfuzz.kernels.releases.errors import ReleaseError
 
-RECORD = "ATTNFUZZ_SGLANG_ASKED"
+RECORD = "ATTNFUZZ_ASKED"
 """The environment variable with a folder for recorded questions: if it is set, none is refused."""
 
 RECORDED = "asked.ndjson"
 """The file in that folder."""
+
+Pins = Mapping[str, Sequence[str]]
+"""The attributes that a release reads although its mocks lack them, with the reviewed lines."""
 
 
 class Unanswered(ReleaseError):
@@ -56,22 +59,28 @@ class Question:
 class Questions:
     """The questions of one process that has imported a release. None is noted before `watch`.
 
-    If ATTNFUZZ_SGLANG_ASKED names a folder, nothing is refused: each question becomes a line of a file in it, from
+    If ATTNFUZZ_ASKED names a folder, nothing is refused: each question becomes a line of a file in it, from
     which `scripts/pin_sglang.py` writes the pins.
     """
 
     def __init__(self) -> None:
         self._root: Path | None = None
-        self._release = ""
+        self._title, self._release, self._remedy = "", "", ""
         self._pinned: frozenset[tuple[str, str]] = frozenset()
         self._seen: set[Question] = set()
         self._new: list[Question] = []
 
-    def watch(self, root: Path, version: Version) -> None:
-        """Set the release that asks from now on: the folder with the package `sglang`, and its version."""
+    def watch(self, root: Path, title: str, version: Version, pins: Pins, remedy: str) -> None:
+        """Set the release that asks from now on: the folder with its package, its engine's title, and its version.
+
+        `pins` are the reviewed questions, and `remedy` ends the message about any other.
+        """
         if root == self._root:
             return
-        self._root, self._release, self._pinned = root, str(version), _known(version)
+        self._root, self._title, self._release, self._remedy = root, title, str(version), remedy
+        self._new.clear()
+        # Lines move from one tree to another, files rarely.
+        self._pinned = frozenset((name, place.rpartition(":")[0]) for name, places in pins.items() for place in places)
         # Record releases that ask nothing, too.
         _record({"release": self._release})
 
@@ -106,8 +115,8 @@ class Questions:
 
     def _message(self, question: Question) -> str:
         return (
-            f"SGLang {self._release} asks for {question.name} ({question.place}), and a server's answer is not known: "
-            "add it in kernels/sglang/runner.py, or review the branch that it takes and run make pin-sglang"
+            f"{self._title} {self._release} asks for {question.name} ({question.place}), and a server's answer is not "
+            f"known: {self._remedy}"
         )
 
     def _asker(self, frame: FrameType | None) -> FrameType | None:
@@ -123,11 +132,6 @@ def _record(line: dict[str, str]) -> None:
         # One write of a short line: lines of several processes do not mix.
         with (Path(folder) / RECORDED).open("a", encoding="utf-8") as file:
             file.write(f"{json.dumps(line)}\n")
-
-
-def _known(version: Version) -> frozenset[tuple[str, str]]:
-    """Pinned names and their files: lines move from one tree to another, files rarely."""
-    return frozenset((name, place.rpartition(":")[0]) for name, places in pinned(version).items() for place in places)
 
 
 ASKED = Questions()
@@ -157,17 +161,3 @@ class ServerMock:
 
     def __repr__(self) -> str:
         return f"<mock {self._mock_name}>"
-
-
-def pinned(version: Version) -> dict[str, list[str]]:
-    """Return the attributes that a release reads although its mocks lack them, with the reviewed lines.
-
-    A version without pins has those of the previous one.
-    """
-    folder = files("attnfuzz.kernels.sglang") / "pinned"
-    names = [entry.name.removesuffix(".json") for entry in folder.iterdir() if entry.name.endswith(".json")]
-    earlier = [name for name in names if Version(name) <= version]
-    if not earlier:
-        return {}
-    pins: dict[str, list[str]] = json.loads((folder / f"{max(earlier, key=Version)}.json").read_text(encoding="utf-8"))
-    return pins

@@ -6,7 +6,7 @@ import torch
 from attnfuzz.harness.memory.arena import Arena
 from attnfuzz.harness.memory.guarded import GuardedMemory
 from attnfuzz.harness.memory.poison import poison
-from attnfuzz.kernels.sglang.placement import WITH_POISON, Placement
+from attnfuzz.kernels.releases.placement import WITH_POISON, Placement
 from attnfuzz.reference.case import Guard, Outputs
 
 CPU = torch.device("cpu")

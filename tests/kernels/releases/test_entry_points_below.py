@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,10 +15,10 @@ from attnfuzz.harness.memory.guarded import GuardedMemory
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.kernels.backend import Bench, Op, Unsupported
 from attnfuzz.kernels.native.ops import NATIVE
-from attnfuzz.kernels.sglang.backends import KernelsBelow
-from attnfuzz.kernels.sglang.entry_points_below import below
-from attnfuzz.kernels.sglang.recording import record
-from attnfuzz.kernels.sglang.stand_ins import FixupModule, FlashInfer
+from attnfuzz.kernels.releases.entry_points_below import KernelsBelow, below
+from attnfuzz.kernels.releases.recording import record
+from attnfuzz.kernels.releases.stand_ins import FlashInfer
+from attnfuzz.kernels.sglang.stand_ins import FixupModule
 from attnfuzz.reference.case import Guard, Outputs
 
 _NATIVE = NATIVE.ops()
@@ -36,7 +35,6 @@ class Stage:
     launcher: JournalingLauncher
     recorder: Recorder
     pool: torch.Tensor
-    loaded: Any
 
     def decode(self, query: torch.Tensor, table: torch.Tensor, lengths: torch.Tensor, **more: Any) -> torch.Tensor:
         """What a backend's forward does: a workspace of its own, and metadata that was computed on the way."""
@@ -64,14 +62,13 @@ def stage(arena: Arena) -> Iterator[Stage]:
     launcher = JournalingLauncher(memory, lambda _: None, recorder)
     launcher.begin_step(0, "decode")
     pool = memory.copy("pool", torch.randn(5, PAGE, HEADS, DIM).to(torch.bfloat16))
-    loaded = SimpleNamespace(release=SimpleNamespace(flashinfer=Version("0.6.3")))
-    yield Stage(Bench(memory, launcher, torch.device("cpu")), memory, launcher, recorder, pool, loaded)
+    yield Stage(Bench(memory, launcher, torch.device("cpu")), memory, launcher, recorder, pool)
     memory.release()
 
 
 @pytest.fixture
 def on(stage: Stage) -> Callable[..., Any]:
-    return lambda ops=_NATIVE: below(stage.loaded, stage.bench, KernelsBelow(ops))
+    return lambda ops=_NATIVE: below(Version("0.6.3"), stage.bench, KernelsBelow(ops))
 
 
 def batch() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

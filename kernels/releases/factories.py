@@ -9,8 +9,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from attnfuzz.kernels.backend import Bench, Fill
-from attnfuzz.kernels.sglang import recording
-from attnfuzz.kernels.sglang.placement import WITH_POISON
+from attnfuzz.kernels.releases import recording
+from attnfuzz.kernels.releases.placement import WITH_POISON
 
 _ZEROS: Final = {torch.zeros, torch.zeros_like, torch.Tensor.new_zeros}
 _EMPTY: Final = {torch.empty, torch.empty_like, torch.Tensor.new_empty}

@@ -1,0 +1,96 @@
+"""Replacements for FlashInfer in a release's modules, which pass its calls to the session that runs."""
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, Protocol
+
+import torch
+
+from attnfuzz.kernels.backend import Op
+
+
+class Lower(Protocol):
+    """The kernels below a release while it runs."""
+
+    def call(self, function: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run an entry point of FlashInfer."""
+
+    def op(self, function: str) -> Op:
+        """The kernel for a function. Raises Unsupported if there is none."""
+
+    def launch(self, op: Op, arguments: dict[str, Any]) -> Any:
+        """Launch a kernel on guarded memory."""
+
+
+ENTRY_POINTS: Final = frozenset(
+    {
+        "trtllm_batch_decode_with_kv_cache",
+        "trtllm_batch_context_with_kv_cache",
+        "trtllm_ragged_attention_deepseek",
+        "trtllm_batch_decode_with_kv_cache_mla",
+        "trtllm_fmha_v2_prefill",
+        "xqa_batch_decode_with_kv_cache",
+    }
+)
+"""FlashInfer's functions that run a kernel of attention."""
+
+_lower: list[Lower] = []
+
+
+@contextmanager
+def answered_by(lower: Lower) -> Iterator[None]:
+    """Let `lower` run the release's calls inside the context."""
+    _lower.append(lower)
+    try:
+        yield
+    finally:
+        _lower.pop()
+
+
+def current(function: str) -> Lower:
+    """Return the kernels below the session that runs. Raises RuntimeError if none does, naming `function`."""
+    if not _lower:
+        raise RuntimeError(f"{function} was called while no session runs: it has no memory to work on")
+    return _lower[-1]
+
+
+class FlashInfer:
+    """FlashInfer as seen by a release's modules: `flashinfer.decode.NAME` is a replacement if NAME is an entry point.
+
+    Everything else is the installed FlashInfer's, in any module.
+    """
+
+    def __init__(self, name: str = "flashinfer") -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        """A submodule, a replacement, or a member of the installed FlashInfer."""
+        if attribute in ENTRY_POINTS:
+            return entry(attribute)
+        full = f"{self._name}.{attribute}"
+        if full in _ON_A_CPU and not torch.cuda.is_available():
+            return _ON_A_CPU[full]
+        if self._name == "flashinfer" and attribute in ("decode", "prefill", "mla", "utils", "cascade"):
+            return FlashInfer(full)
+        try:
+            return getattr(importlib.import_module(self._name), attribute)
+        except ImportError as error:
+            raise AttributeError(f"{full} has no replacement, and FlashInfer is not installed") from error
+
+
+def entry(function: str) -> Callable[..., Any]:
+    """Return the replacement of an entry point."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return current(function).call(function, args, kwargs)
+
+    call.__name__ = function
+    return call
+
+
+_ON_A_CPU: Final[Mapping[str, Any]] = {
+    # A B200's: the number of multiprocessors sizes scratch that no CPU kernel uses.
+    "flashinfer.utils.get_device_sm_count": lambda _device: 148,
+}
+"""Answers that the installed FlashInfer would get from a GPU."""
