@@ -1,0 +1,116 @@
+"""Importing a release without a server: a bare package, stubs for unneeded modules, a GPU that is only claimed.
+
+Module names of two releases collide, so a process loads one. Importing starts no thread, so a nursery may do it before
+it forks.
+"""
+
+import importlib
+import os
+import sys
+import warnings
+from dataclasses import dataclass
+from typing import Any, Final
+
+from attnfuzz.kernels.releases.errors import ReleaseError
+from attnfuzz.kernels.releases.imports import check_classes, check_unedited, forget, imported, install_bare_package
+from attnfuzz.kernels.releases.release import Release, release_of
+from attnfuzz.kernels.releases.stubs import Note, Stubs
+from attnfuzz.kernels.vllm.adaptations import stubbed_in
+from attnfuzz.kernels.vllm.platform import BLACKWELL, claim
+from attnfuzz.kernels.vllm.project import VLLM
+from attnfuzz.kernels.vllm.stand_ins import replace_kernels
+
+_BACKEND: Final = "vllm.v1.attention.backends.flashinfer"
+
+_CLASSES: Final = {
+    _BACKEND: ("FlashInferImpl", "FlashInferMetadataBuilder"),
+    "vllm.v1.attention.backend": ("CommonAttentionMetadata",),
+    "vllm.v1.attention.backends.utils": ("reorder_batch_to_split_decodes_and_prefills",),
+    "vllm.v1.kv_cache_interface": ("FullAttentionSpec",),
+}
+"""Required classes."""
+
+_ENVIRONMENT: Final = {
+    # FlashInfer's cubins count as being there, which decides for trtllm-gen (0.26.0: utils/flashinfer.py:308).
+    "VLLM_HAS_FLASHINFER_CUBIN": "1",
+    "VLLM_CONFIGURE_LOGGING": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+
+_loaded: "list[LoadedRelease]" = []
+"""The release of this process, once there is one."""
+
+
+@dataclass(frozen=True)
+class LoadedRelease:
+    """A release's modules, imported.
+
+    Attributes:
+        release: The release.
+        backend: The module of FlashInferMetadataBuilder and FlashInferImpl.
+
+    """
+
+    release: Release
+    backend: Any
+    _stubs: Stubs
+
+    def module(self, name: str) -> Any:
+        """Another module of the release. Raises ReleaseError if it has moved or can't be imported."""
+        return imported(self.release, name)
+
+    def listen(self, note: Note | None) -> None:
+        """Call `note` with each name that is read from a stub from now on."""
+        self._stubs.note = note
+
+
+def load(release: Release) -> LoadedRelease:
+    """Import a release, or return it if this process has imported it already.
+
+    Raises:
+        Moved: a module or class is not at its known place.
+        ReleaseError: it does not import, for the stated reason; a file of a fetched release was edited; this process
+            has another release.
+
+    """
+    if _loaded:
+        if _loaded[0].release != release:
+            raise ReleaseError(f"this process has {_loaded[0].release.name}: {release.name} needs another process")
+        return _loaded[0]
+    if "vllm" in sys.modules:
+        raise ReleaseError(f"this process has imported vllm already: {release.name} needs a process of its own")
+    os.environ.update(_ENVIRONMENT)
+    stubs = Stubs(stubbed_in(release.version))
+    stubs.install()
+    try:
+        install_bare_package(release)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            _claim_gpu(release)
+            backend = imported(release, _BACKEND)
+            check_classes(release, _CLASSES)
+        check_unedited(release)
+    except BaseException:
+        stubs.remove()
+        forget(release)
+        raise
+    replace_kernels(backend)
+    _loaded.append(LoadedRelease(release, backend, stubs))
+    return _loaded[0]
+
+
+def _claim_gpu(release: Release) -> None:
+    """Set the platform, which modules ask while they are imported."""
+    platforms = imported(release, "vllm.platforms")
+    # Set by its name in the module: assigning to `current_platform` would hide it.
+    platforms._current_platform = claim(imported(release, "vllm.platforms.interface"), BLACKWELL)  # noqa: SLF001
+
+
+def load_release(name: str) -> None:
+    """Import the release called `name` (vllm==VERSION or vllm@PATH), before workers for it are forked.
+
+    Importing it takes seconds. The code that opens sessions is imported with it, and in no other process. Raises
+    ReleaseError.
+    """
+    load(release_of(VLLM, name))
+    importlib.import_module("attnfuzz.kernels.vllm.session")

@@ -1,0 +1,55 @@
+"""Replacements in vLLM's modules for FlashInfer, and for the kernel of its own that writes the KV cache."""
+
+from typing import Any, Final
+
+import torch
+
+from attnfuzz.kernels.backend import Op
+from attnfuzz.kernels.native import write_ops
+from attnfuzz.kernels.releases.stand_ins import current, entry
+
+_CALLED: Final = ("trtllm_batch_decode_with_kv_cache", "trtllm_batch_context_with_kv_cache")
+"""FlashInfer's functions that the backend imports by name (0.26.0: v1/attention/backends/flashinfer.py:18)."""
+
+WRITE: Final = Op(
+    write_ops.reshape_and_cache_flash.__name__,
+    write_ops.reshape_and_cache_flash,
+    frozenset({"key_cache", "value_cache"}),
+)
+"""The kernel that stands for vLLM's, which is compiled for GPUs (csrc/cache_kernels.cu)."""
+
+
+def replace_kernels(backend: Any) -> None:
+    """Put the replacements into the module of the FlashInfer backend and into torch's namespace of vLLM's kernels."""
+    for name in _CALLED:
+        setattr(backend, name, entry(name))
+    if hasattr(backend, "get_device_sm_count"):
+        # A B200's: the number of multiprocessors sizes scratch that no CPU kernel uses (0.33.0: flashinfer.py:2099).
+        backend.get_device_sm_count = lambda _device: 148
+    library: Any = torch.ops._C_cache_ops  # noqa: SLF001 - the name of vLLM's library
+    library.reshape_and_cache_flash = _write
+
+
+def _write(
+    key: torch.Tensor,
+    value: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    kv_cache_dtype: str,
+    k_scale: torch.Tensor,
+    v_scale: torch.Tensor,
+) -> None:
+    """Write tokens into the cache. Scales apply to quantised caches, which are not among the cases."""
+    del kv_cache_dtype, k_scale, v_scale
+    lower = current(WRITE.name)
+    lower.launch(
+        lower.op(WRITE.name),
+        {
+            "key": key,
+            "value": value,
+            "key_cache": key_cache,
+            "value_cache": value_cache,
+            "slot_mapping": slot_mapping,
+        },
+    )

@@ -1,0 +1,69 @@
+"""vLLM as an engine: names, pinned wheels, the packages that its releases need."""
+
+from pathlib import Path
+
+import pytest
+from packaging.version import Version
+
+from attnfuzz.kernels.releases.errors import ReleaseError
+from attnfuzz.kernels.releases.naming import BadName
+from attnfuzz.kernels.releases.wheels import Wheels
+from attnfuzz.kernels.vllm import backends
+from attnfuzz.kernels.vllm.adaptations import STUBBED
+from attnfuzz.kernels.vllm.engine import ENGINE
+from attnfuzz.kernels.vllm.project import VLLM
+from attnfuzz.reference.device import Device
+
+
+def test_a_backend_is_named_after_its_release() -> None:
+    name = "vllm==0.33.0:flashinfer"
+    assert ENGINE.resolve(name).name == name
+    assert (ENGINE.team(name), ENGINE.without_release(name)) == ("vllm==0.33.0", "vllm:flashinfer")
+    assert ENGINE.on_device(name, Device.CUDA) == name
+
+
+def test_our_backend_on_the_same_kernels_is_its_equivalent() -> None:
+    kinds = [ENGINE.kind_of(name) for name in ("trtllm_mha+v_scale_dropped", "vllm==0.33.0:flashinfer", "trtllm_mla")]
+    assert kinds == ["flashinfer", "flashinfer", None]
+
+
+@pytest.mark.parametrize(
+    "name", ["vllm_cpu:attention", "triton:vllm_unified", "hopper:vllm==0.33.0:flashinfer", "trtllm_mha"]
+)
+def test_other_names_are_left_alone(name: str) -> None:
+    assert not ENGINE.owns(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("vllm==0.25.1:flashinfer", r"from 0\.26\.0 on"),
+        ("vllm==0.33.0:triton", "flashinfer can be tested, and 'triton' is another"),
+        ("vllm:flashinfer", "--vllm PATH"),
+    ],
+)
+def test_what_is_wrong_with_a_name_is_said(name: str, words: str) -> None:
+    with pytest.raises(BadName, match=words):
+        ENGINE.resolve(name)
+
+
+def test_a_folder_that_is_no_tree_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ReleaseError, match="holds no source of vLLM"):
+        ENGINE.resolve(f"vllm@{tmp_path}:flashinfer")
+
+
+def test_the_hashes_that_are_pinned_are_of_versions_that_can_be_driven() -> None:
+    pinned = Wheels(VLLM).pinned()
+    assert min(map(Version, pinned)) == VLLM.oldest
+    assert all(len(bytes.fromhex(digest)) == 32 for digest in pinned.values())
+
+
+def test_what_a_release_imports_is_named_if_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, "NEEDS", ("no_such_package",))
+    assert ENGINE.resolve("vllm==0.33.0:flashinfer").missing() == (
+        "needs no_such_package: pip install 'attnfuzz[vllm]'"
+    )
+
+
+def test_nothing_that_plans_or_attends_is_stubbed() -> None:
+    assert not any(row.module.startswith(("vllm.v1.attention", "vllm.v1.worker", "vllm.config")) for row in STUBBED)

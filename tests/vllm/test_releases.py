@@ -1,0 +1,108 @@
+"""Cases on releases of vLLM: right ones pass, and mistakes that are planted in a copy of one are found."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from packaging.version import Version
+
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.verdict.failures import Kind
+from attnfuzz.kernels.releases.release import release_of
+from attnfuzz.kernels.releases.wheels import Wheels
+from attnfuzz.kernels.vllm.project import VLLM
+from attnfuzz.reference.case import Case, Launch, Mode, Pages, Request, Step, TableTail
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.geometry import Geometry
+
+pytestmark = pytest.mark.vllm
+
+READ = ("0.26.0", "0.29.0", "0.33.0")
+"""The versions that the tests run; all take long to fetch."""
+
+PLANTED_IN = "0.32.0"
+
+GEOMETRY = Geometry(
+    q_heads=4, kv_heads=2, head_dim_qk=64, head_dim_vo=64, page_size=16, dtype=DType.BFLOAT16, kv_dtype=DType.BFLOAT16
+)
+REQUESTS = (Request(0, 4, 40), Request(1, 4, 17))
+CAPTURE, REPLAY = (
+    Step(mode=Mode.TARGET_VERIFY, requests=requests, padded_tokens=16, tokens_per_request=4, launch=launch)
+    for launch, requests in ((Launch.CAPTURE, ()), (Launch.REPLAY, REQUESTS))
+)
+STEPS = {
+    "decode": (
+        Step(mode=Mode.DECODE, requests=(Request(0, 1, 40), Request(1, 1, 1)), padded_tokens=3, tokens_per_request=1),
+    ),
+    "verify": (Step(mode=Mode.TARGET_VERIFY, requests=REQUESTS, padded_tokens=8, tokens_per_request=4),),
+    "drafts of different numbers": (
+        Step(
+            mode=Mode.DRAFT_EXTEND,
+            requests=(Request(0, 4, 40), Request(1, 2, 17)),
+            padded_tokens=6,
+            tokens_per_request=4,
+        ),
+    ),
+    "mixed": (
+        Step(
+            mode=Mode.EXTEND,
+            requests=(Request(0, 5, 37), Request(1, 20, 20), Request(2, 1, 9)),
+            padded_tokens=28,
+        ),
+    ),
+    "graph": (CAPTURE, REPLAY),
+}
+
+
+def case(release: str, *steps: Step, window: int = -1, sinks: bool = False) -> Case:
+    geometry = replace(GEOMETRY, window_left=window, sinks=sinks)
+    tails = Pages(tail=TableTail.STALE)
+    return Case(backend=f"{release}:flashinfer", geometry=geometry, steps=steps, pages=tails)
+
+
+@pytest.mark.parametrize("version", READ)
+def test_a_release_passes(version: str, runner: Runner) -> None:
+    for steps in STEPS.values():
+        for more in ({}, {"window": 7, "sinks": True}):
+            verdict = runner.verdict(case(f"vllm=={version}", *steps, **more))  # type: ignore[arg-type]
+            assert verdict.unsupported is None
+            assert verdict.failures == ()
+
+
+PLANTED = {
+    "a length off by one in verifies": (
+        "                seq_lens_decode = seq_lens[:num_decodes]\n",
+        "                seq_lens_decode = seq_lens[:num_decodes] - int(num_decode_tokens > num_decodes)\n",
+        STEPS["verify"],
+        Kind.OUTPUT_MISMATCH,
+    ),
+    "a page table that is too narrow": (
+        "prefill_block_tables = block_table_tensor[prefill_start:]\n",
+        "prefill_block_tables = block_table_tensor[prefill_start:, : max_seq_len // page_size].clone()\n",
+        STEPS["mixed"],
+        Kind.CONTRACT_BROKEN,
+    ),
+    "requests of a graph without a page table of their own": (
+        "                    block_tables=block_table_tensor[:num_decodes],\n",
+        "                    block_tables=block_table_tensor[:num_decodes].clone(),\n",
+        STEPS["graph"],
+        Kind.OUTPUT_MISMATCH,
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", PLANTED)
+def test_a_planted_mistake_is_found(mistake: str, runner: Runner, tmp_path: Path) -> None:
+    right, wrong, steps, kind = PLANTED[mistake]
+    tree = Path(shutil.copytree(release_of(VLLM, f"vllm=={PLANTED_IN}").root, tmp_path / "vllm"))
+    file = tree / "vllm" / "v1" / "attention" / "backends" / "flashinfer.py"
+    text = file.read_text()
+    assert text.count(right) == 1
+    file.write_text(text.replace(right, wrong))
+    failures = runner.verdict(case(f"vllm@{tree}", *steps)).failures
+    assert kind in {each.kind for each in failures}
+
+
+def test_the_versions_that_the_tests_run_are_pinned() -> None:
+    assert {*map(Version, (*READ, PLANTED_IN))} <= {*map(Version, Wheels(VLLM).pinned())}
