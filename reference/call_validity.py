@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import torch
+
 from attnfuzz.reference.calls import (
     Argument,
     Buffer,
@@ -16,9 +18,12 @@ from attnfuzz.reference.calls import (
     CallAnswer,
     CallCase,
     Expected,
+    ExpectedWrite,
     View,
     check_content,
+    content_of,
     named_views,
+    viewed,
 )
 from attnfuzz.reference.capability import FLOATS
 from attnfuzz.reference.dtypes import DType
@@ -61,6 +66,8 @@ def validate_calls(case: CallCase) -> None:
         _validate_view(view, buffers)
     if case.answer:
         _validate_answer(case.answer, buffers)
+    for written in case.written:
+        _validate_written(written, buffers)
 
 
 def _buffers(case: CallCase) -> dict[str, Buffer]:
@@ -105,6 +112,10 @@ def _views(case: CallCase) -> Iterator[View]:
         yield from (view for view in (answer.out, answer.lse, answer.sinks) if view is not None)
         for expected in answer.requests:
             yield from (expected.query, expected.key, expected.value)
+    for written in case.written:
+        yield from (written.view, written.places, written.low, written.free)
+        if written.high is not None:
+            yield written.high
 
 
 def _validate_view(view: View, buffers: dict[str, Buffer]) -> None:
@@ -159,6 +170,31 @@ def _validate_expected(expected: Expected, answer: CallAnswer) -> None:
         raise ImpossibleCase("answer: a request", (query, value), f"must give rows of {list(answer.out.shape[1:])}")
     if not 0 <= expected.first_row <= answer.out.shape[0] - query[0]:
         raise ImpossibleCase("answer: first_row", expected.first_row, f"must lie in the {answer.out.shape[0]} rows")
+
+
+def _validate_written(written: ExpectedWrite, buffers: dict[str, Buffer]) -> None:
+    view, dtype = written.view, _dtype(written.view, buffers)
+    if len(view.shape) != 4 or not dtype.torch_dtype.is_floating_point:
+        raise ImpossibleCase("written: view", view.shape, "must be floating-point numbers [pages, slots, heads, dim]")
+    tokens = _validate_slots("places", written.places, 4, view.shape[:2], buffers)
+    _validate_slots("free", written.free, 2, view.shape[:2], buffers)
+    wanted = (tokens, *view.shape[2:])
+    for name, bound in (("low", written.low), ("high", written.high or written.low)):
+        if bound.shape != wanted or _dtype(bound, buffers) is not dtype:
+            raise ImpossibleCase(f"written: {name}", bound.shape, f"must be {dtype} {list(wanted)}")
+
+
+def _validate_slots(name: str, view: View, rows: int, pool: tuple[int, ...], buffers: dict[str, Buffer]) -> int:
+    """Check that the first two rows are pages and slots of a pool; return the number of slots."""
+    buffer = buffers[view.buffer]
+    if len(view.shape) != 2 or view.shape[0] != rows or (view.dtype, buffer.dtype) != (None, DType.INT64):
+        raise ImpossibleCase(f"written: {name}", view.shape, f"must be int64 [{rows}, number of slots]")
+    content = content_of(buffer) if buffer.payload is None else None
+    if content is not None:
+        at = viewed(content, view)[:2]
+        if ((at < 0) | (at >= torch.tensor(pool).unsqueeze(1))).any():
+            raise ImpossibleCase(f"written: {name}", "a slot outside", f"must be {pool[0]} pages of {pool[1]} slots")
+    return view.shape[1]
 
 
 def _validate_dtypes(expected: Expected, answer: CallAnswer, buffers: dict[str, Buffer]) -> None:

@@ -103,6 +103,22 @@ class CallAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     writes: tuple[Buffer, ...] = ()
 
 
+class ExpectedWrite(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """The contents of one tensor of a KV cache that are due after the calls; it is called `name`.
+
+    `view` [pages, slots, heads, dim] has all of it. The new tokens at `places` (int64 [4, n]: page, slot, request,
+    token) must be from `low` to `high` [n, heads, dim]; without `high`, the bits of `low`. Slots in `free` (int64
+    [2, m]: page, slot) may hold anything, and all others must not change.
+    """
+
+    name: str
+    view: View
+    places: View
+    low: View
+    free: View
+    high: View | None = None
+
+
 class CallCase(
     msgspec.Struct,
     frozen=True,
@@ -114,15 +130,17 @@ class CallCase(
 ):
     """Literal calls on guarded buffers.
 
-    `backend` provides the kernels, the contract and the noise model. Without an `answer`, only accesses, canaries,
-    inputs and exceptions are judged. `mode` is that of the step that the calls came from, "" if none. Each of `notes`
-    is a sentence on something in recorded calls that could not be restored or was changed on purpose.
+    `backend` provides the kernels, the contract and the noise model. Without an `answer`, and without `written` tensors
+    of a KV cache, only accesses, canaries, inputs and exceptions are judged. `mode` is that of the step that the calls
+    came from, "" if none. Each of `notes` is a sentence on something in recorded calls that could not be restored or
+    was changed on purpose.
     """
 
     backend: str
     buffers: tuple[Buffer, ...]
     calls: tuple[Call, ...]
     answer: CallAnswer | None = None
+    written: tuple[ExpectedWrite, ...] = ()
     mode: str = ""
     guard: Guard = Guard.RIGHT
     outputs: Outputs = Outputs.POISONED

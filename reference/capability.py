@@ -9,11 +9,24 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from attnfuzz.reference.bucket import Bucket
-from attnfuzz.reference.case import Case, KvView, Launch, Mode, Pace, QueryView
+from attnfuzz.reference.case import (
+    BlockScales,
+    Case,
+    Granularity,
+    KvView,
+    Launch,
+    Mode,
+    Pace,
+    PaddedSlot,
+    QueryView,
+    ValueFamily,
+)
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry, KvLayout
+from attnfuzz.reference.nvfp4 import BLOCK
 from attnfuzz.reference.related import related
+from attnfuzz.reference.rope import Pairing, RotaryShare
 from attnfuzz.reference.validity import ImpossibleCase, validate
 
 FLOATS = (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
@@ -25,16 +38,22 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     `latent` backends run multi-head latent attention, the others do not. `max_head_dim` bounds both head dims;
     `head_dims` are the only ones, if given. `unequal_head_dims` allows head_dim_qk != head_dim_vo. `graph_modes` are
     the modes that can be captured. `kv_scales` are the dtypes of the KV caches that have scales, or True for all.
-    `sinks_dtype` is the dtype in which a `FunctionBackend` gets its sinks; None is that of the queries. `table_gaps`
-    allows gaps between rows of the page table. `pool_holes` allows pools whose offsets pass 2^31 because most of their
-    pages have addresses and no memory: on a CPU, for a backend that touches no page without an owner. `patience`
-    multiplies the time after which a case counts as hanging (30 s), for slow kernels such as interpreted ones.
+    `granularities` are those of the scales of quantised caches; with BLOCK, these are of NVFP4, whose scales have one
+    of the layouts `block_scales`. `sinks_dtype` is the dtype in which a `FunctionBackend` gets its sinks; None is that
+    of the queries. `table_gaps` allows gaps between rows of the page table. `pool_holes` allows pools whose offsets
+    pass 2^31 because most of their pages have addresses and no memory: on a CPU, for a backend that touches no page
+    without an owner. `patience` multiplies the time after which a case counts as hanging (30 s), for slow kernels such
+    as interpreted ones. With `writes`, the backend computes no attention, but writes the new tokens of each step into
+    the KV cache; its padded tokens have one of `padded_slots`. New tokens are keys, so `empty_kv` and
+    `kv_shorter_than_q` must be False. One with `rotary` rotates such shares of its heads, in one of the `pairings`;
+    without, none is rotated.
 
     A backend with `buckets` supports their geometries and no others. All other fields about geometries are then derived
     from the buckets; values passed for them are ignored.
 
     Raises ValueError if only some buckets have latents, for a bucket without any of the modes, for `head_dims` of
-    latents (which need buckets), for sinks in integers or fp8, and for a patience that is not a positive number.
+    latents (which need buckets), for `granularities` without quantised caches, for sinks in integers or fp8, for a
+    patience that is not a positive number, for `writes` with a feature of attention, and for `rotary` without `writes`.
     """
 
     device: Device = Device.CPU
@@ -54,6 +73,8 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     sinks_dtype: DType | None = DType.FLOAT32
     soft_cap: bool = False
     kv_scales: bool | tuple[DType, ...] = False
+    granularities: tuple[Granularity, ...] = (Granularity.TENSOR,)
+    block_scales: tuple[BlockScales, ...] = (BlockScales.LINEAR,)
     padding: bool = False
     empty_kv: bool = True
     kv_shorter_than_q: bool = True
@@ -61,6 +82,10 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     kv_views: tuple[KvView, ...] = (KvView.SEPARATE,)
     table_gaps: bool = True
     pool_holes: bool = False
+    writes: bool = False
+    padded_slots: tuple[PaddedSlot, ...] = (PaddedSlot.DUMMY,)
+    rotary: tuple[RotaryShare, ...] = ()
+    pairings: tuple[Pairing, ...] = tuple(Pairing)
     patience: float = 1.0
 
     def __post_init__(self) -> None:
@@ -75,8 +100,34 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"sinks in {self.sinks_dtype}: give one of {', '.join(FLOATS)}, or None")
         if not 0 < self.patience < math.inf:
             raise ValueError(f"a patience of {self.patience!r}: give a positive number, 1 is 30 s")
+        if self.writes and (self.windows or self.sinks or self.soft_cap or self.empty_kv or self.kv_shorter_than_q):
+            raise ValueError(
+                "a writer of the KV cache has neither windows, sinks nor soft caps, and its new tokens are keys: "
+                "set empty_kv=False and kv_shorter_than_q=False"
+            )
+        if self.rotary and not self.writes:
+            raise ValueError("only a writer of the KV cache rotates keys: set writes=True")
+        self._check_granularities()
         if any(bucket.modes and not set(bucket.modes) & set(self.modes) for bucket in self.buckets):
             raise ValueError(f"a bucket has modules for none of the modes {', '.join(self.modes)}")
+
+    def _check_granularities(self) -> None:
+        odd = [dim for dim in self.head_dims if dim % BLOCK]
+        if self.nvfp4_kv and (self.granularities != (Granularity.BLOCK,) or odd):
+            raise ValueError(f"scales of blocks have no others beside them, and head dims in multiples of {BLOCK}")
+        finer = any(each is not Granularity.TENSOR for each in self.granularities)
+        if finer and (self.latent or not (self.fp8_kv or self.nvfp4_kv)):
+            raise ValueError("only quantised caches without latents have scales per head: set fp8_kv=True")
+
+    @property
+    def nvfp4_kv(self) -> bool:
+        """Whether KV caches are of NVFP4: those with scales of blocks."""
+        return Granularity.BLOCK in self.granularities
+
+    @property
+    def kv_dtypes(self) -> tuple[DType, ...]:
+        """The dtypes of quantised KV caches."""
+        return (DType.FLOAT8_E4M3,) * self.fp8_kv + (DType.FLOAT4_E2M1,) * self.nvfp4_kv
 
     def why_not(self, case: Case) -> str | None:
         """Return the first unsupported feature of `case` as a clause; None if it is supported."""
@@ -132,7 +183,7 @@ def _why_not_buckets(can: Capability, geometry: Geometry) -> str | None:
 def _why_not_geometry(can: Capability, geometry: Geometry) -> str | None:
     if geometry.dtype not in can.dtypes:
         return f"{geometry.dtype} queries"
-    if geometry.kv_dtype is not geometry.dtype and not (can.fp8_kv and geometry.kv_dtype is DType.FLOAT8_E4M3):
+    if geometry.kv_dtype not in (geometry.dtype, *can.kv_dtypes):
         return f"a {geometry.kv_dtype} KV cache under {geometry.dtype} queries"
     if (geometry.latent is not None) != can.latent:
         return "multi-head latent attention" if geometry.latent else "attention without latents"
@@ -166,18 +217,56 @@ def _why_not_views(can: Capability, case: Case) -> str | None:
         return "gaps between the rows of a page table"
     if case.pages.hole and not can.pool_holes:
         return "a pool with a hole"
+    if case.padded_slot not in can.padded_slots:
+        return f"padded slot {case.padded_slot}"
     if case.pace is Pace.LATE and can.device is Device.CPU:
         return "a device that runs behind the host"
     return None
 
 
-def _why_not_steps(can: Capability, case: Case) -> str | None:
-    buckets = [bucket for bucket in can.buckets if bucket.covers(case.geometry)]
+def _why_not_written(case: Case) -> str | None:
+    if case.relation is not None:
+        return "relations, which compare two attentions"
+    if case.values is ValueFamily.EXTREME and case.scales.granularity.computed:
+        return "numbers that are not finite under scales that follow from them"
+    return "a softmax scale" if case.scales.softmax != 1 else None
+
+
+def _why_not_rotated(can: Capability, case: Case) -> str | None:
+    rope = case.rope
+    if rope is None:
+        return "keys that are not rotated" if can.rotary else None
+    if rope.share not in can.rotary:
+        return f"rotary embedding of the {rope.share} head" if can.rotary else "rotary embedding"
+    return None if rope.pairing in can.pairings else f"rotary pairs of {rope.pairing}"
+
+
+def _why_not_attended(case: Case) -> str | None:
+    if case.values is ValueFamily.EXTREME:
+        return "keys and values that are not finite"
+    return "keys and values of uneven magnitudes" if case.values is ValueFamily.UNEVEN else None
+
+
+def _why_not_scales(can: Capability, case: Case) -> str | None:
     if (case.scales.k != 1 or case.scales.v != 1) and not can.scales(case.geometry.kv_dtype):
         return f"scales of a {case.geometry.kv_dtype} KV cache" if can.kv_scales else "KV scales other than 1"
-    views = _why_not_views(can, case)
-    if views is not None:
-        return views
+    if case.scales.granularity not in can.granularities:
+        return f"scales per {case.scales.granularity.words}"
+    if case.scales.blocks not in can.block_scales:
+        return f"{case.scales.blocks} scales of blocks"
+    return None
+
+
+def _why_not_steps(can: Capability, case: Case) -> str | None:
+    buckets = [bucket for bucket in can.buckets if bucket.covers(case.geometry)]
+    reason = (
+        _why_not_scales(can, case)
+        or _why_not_views(can, case)
+        or (_why_not_written(case) if can.writes else _why_not_attended(case))
+        or _why_not_rotated(can, case)
+    )
+    if reason is not None:
+        return reason
     for step in case.steps:
         if step.mode not in can.modes:
             return f"mode {step.mode}"

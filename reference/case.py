@@ -11,6 +11,7 @@ import msgspec
 
 from attnfuzz.reference.geometry import Geometry
 from attnfuzz.reference.relation import Relation
+from attnfuzz.reference.rope import Rope
 
 
 class Mode(StrEnum):
@@ -103,17 +104,21 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class PageOrder(StrEnum):
-    """Order in which slots get pages of the pool. REVERSED begins with the last page, as lists of free pages do."""
+    """Order in which slots get pages of the pool. REVERSED begins with the last page, as lists of free pages do.
+
+    With REUSED, the pages of a slot are free after its last step, and new slots get those that were freed last.
+    """
 
     IDENTITY = "identity"
     REVERSED = "reversed"
     SHUFFLED = "shuffled"
     INTERLEAVED = "interleaved"
     SHARED_PREFIX = "shared_prefix"
+    REUSED = "reused"
 
 
 class TableTail(StrEnum):
-    """Contents of a page table beyond a request's pages. POISON is the id of a page full of NaN."""
+    """Contents of a page table beyond a request's pages. POISON is the id of a page that belongs to no slot."""
 
     ZEROS = "zeros"
     STALE = "stale"
@@ -121,11 +126,19 @@ class TableTail(StrEnum):
     POISON = "poison"
 
 
+class Unused(StrEnum):
+    """Contents of pool memory that no request of a step uses: NaN, or numbers, like those of earlier requests."""
+
+    NAN = "nan"
+    NUMBERS = "numbers"
+
+
 class Pages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Layout of the KV pool. Page 0 is the servers' dummy page: finite, and owned by no slot.
 
-    `spare` pages of the pool belong to no slot and hold NaN. `table_slack` columns are added to the page table's width.
-    `hole` pages after the dummy page have addresses, but no memory, so that offsets to all others are large.
+    `spare` pages of the pool belong to no slot. `table_slack` columns are added to the page table's width. `hole` pages
+    after the dummy page have addresses, but no memory, so that offsets to all others are large. `behind` is in the
+    slots behind the last key of each request, to the end of its pages, and `free` in pages of no request of the step.
     """
 
     order: PageOrder = PageOrder.IDENTITY
@@ -133,6 +146,20 @@ class Pages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     spare: int = 1
     table_slack: int = 0
     hole: int = 0
+    behind: Unused = Unused.NAN
+    free: Unused = Unused.NAN
+
+
+class PaddedSlot(StrEnum):
+    """The slot to which a writer of the KV cache is to write padded tokens.
+
+    DUMMY is the first one of the dummy page, as in SGLang. NOWHERE is -1, which is skipped, as in vLLM. RESERVED is the
+    slot of DUMMY, but is skipped as well, as in SGLang since 0.5.17: padding reads it, so no NaN may get there.
+    """
+
+    DUMMY = "dummy"
+    NOWHERE = "nowhere"
+    RESERVED = "reserved"
 
 
 class ValueFamily(StrEnum):
@@ -147,14 +174,51 @@ class ValueFamily(StrEnum):
     PROBE = "probe"
     DISCRETE = "discrete"
     FAINT = "faint"
+    EXTREME = "extreme"
+    UNEVEN = "uneven"
+
+
+class Granularity(StrEnum):
+    """The part of a KV cache that has a scale of its own: all of it, a KV head, or a head of one token.
+
+    With BLOCK it is 16 elements of such a head, and the cache is one of NVFP4 (`attnfuzz.reference.nvfp4`).
+    """
+
+    TENSOR = "tensor"
+    HEAD = "head"
+    TOKEN_HEAD = "token_head"
+    BLOCK = "block"
+
+    @property
+    def words(self) -> str:
+        """The part in words."""
+        return self.value.replace("_", " and ")
+
+    @property
+    def computed(self) -> bool:
+        """Whether a writer of the cache computes the scales, from the numbers that it stores."""
+        return self in (Granularity.TOKEN_HEAD, Granularity.BLOCK)
+
+
+class BlockScales(StrEnum):
+    """Memory layout of the scales of blocks: as the cache's, or with those of values swizzled."""
+
+    LINEAR = "linear"
+    SWIZZLED = "swizzled"
 
 
 class Scales(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Factors beside 1 / sqrt(head_dim_qk): `softmax` on the logits, `k` and `v` to dequantise the KV cache."""
+    """Factors beside 1 / sqrt(head_dim_qk): `softmax` on the logits, `k` and `v` to dequantise the KV cache.
+
+    With a finer `granularity` than a tensor, K and V have tensors of scales (`attnfuzz.reference.cache_scales`). They
+    include `k` and `v`, but for those of blocks, whose layout is `blocks`.
+    """
 
     softmax: float = 1.0
     k: float = 1.0
     v: float = 1.0
+    granularity: Granularity = Granularity.TENSOR
+    blocks: BlockScales = BlockScales.LINEAR
 
 
 class QueryView(StrEnum):
@@ -219,13 +283,16 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     `max_len_slack` is added to every stated maximum length. `chunk_capacity` is the number of prefix tokens that a
     chunked prefill attends to at once, over all requests (SGLang: 128 Ki; small here, so that small cases have many
-    chunks). A `relation` adds a second, related run (`attnfuzz.reference.related`).
+    chunks). With `rope`, a writer of the KV cache rotates new keys, and their queries, before it stores them. A
+    `relation` adds a second, related run (`attnfuzz.reference.related`).
     """
 
     backend: str
     geometry: Geometry
     steps: tuple[Step, ...]
     pages: Pages = Pages()
+    padded_slot: PaddedSlot = PaddedSlot.DUMMY
+    rope: Rope | None = None
     values: ValueFamily = ValueFamily.NORMAL
     scales: Scales = Scales()
     views: Views = Views()

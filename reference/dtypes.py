@@ -12,6 +12,7 @@ class DType(StrEnum):
     BFLOAT16 = "bfloat16"
     FLOAT16 = "float16"
     FLOAT8_E4M3 = "float8_e4m3fn"
+    FLOAT4_E2M1 = "float4_e2m1fn_x2"
     INT32 = "int32"
     INT64 = "int64"
     UINT8 = "uint8"
@@ -27,6 +28,11 @@ class DType(StrEnum):
         return dtype
 
     @property
+    def memory(self) -> torch.dtype:
+        """The dtype of memory that holds such elements, as kernels get it: two numbers of 4 bits lie in a byte."""
+        return torch.uint8 if self is DType.FLOAT4_E2M1 else self.torch_dtype
+
+    @property
     def itemsize(self) -> int:
         """Bytes per element."""
         return self.torch_dtype.itemsize
@@ -38,8 +44,9 @@ class DType(StrEnum):
 
     @property
     def nan(self) -> int:
-        """The bits of a quiet NaN. KeyError for the integer types."""
-        return {"float32": 0x7FC00000, "bfloat16": 0x7FC0, "float16": 0x7E00, "float8_e4m3fn": 0x7F}[self.value]
+        """The bits of a quiet NaN; of the largest numbers for bytes, which have none. KeyError for other integers."""
+        nan = {"float32": 0x7FC00000, "bfloat16": 0x7FC0, "float16": 0x7E00, "float8_e4m3fn": 0x7F, "uint8": 0x77}
+        return nan[self.value]
 
     @classmethod
     def of(cls, dtype: torch.dtype) -> "DType":

@@ -43,7 +43,9 @@ class NoiseModel(msgspec.Struct, frozen=True, kw_only=True):
     roundoff of the weights as they enter the softmax's denominator: 0 where the weights are summed before they are
     rounded. `operands` is the roundoff of keys and values as they enter the products, 0 where they are exact. `logits`
     is the root mean square error of a logit relative to |q| |k| |bmm1_scale|, and `logit_scale` the relative error that
-    all logits may have in common. `accumulate` is the roundoff of the running sums; `parts` the number of parts of the
+    all logits may have in common. `shifted` is the roundoff of a logit's distance from the row's largest one, sinks
+    included, where that is rounded before it is exponentiated: the error of a weight grows with its distance from the
+    sink. `accumulate` is the roundoff of the running sums; `parts` the number of parts of the
     second product that are rounded to the output's dtype before they are added. `exponential` is the relative error of
     exp beyond that of its argument; `tanh` that of the soft cap. `quotient` is the absolute error of the reciprocal of
     the softmax's denominator. `bias` is the relative error of the scale that all rows of an output may have in common,
@@ -62,6 +64,7 @@ class NoiseModel(msgspec.Struct, frozen=True, kw_only=True):
     peak: float = 0.0
     operands: float = 0.0
     logit_scale: float = 0.0
+    shifted: float = 0.0
     parts: int = 1
     origin: Origin = Origin.THEORY
 

@@ -6,10 +6,12 @@ These rules hold for every backend. A backend's own limits are its Capability.
 import math
 from collections.abc import Iterator
 
-from attnfuzz.reference.case import Case, KvView, Launch, Mode, Request, Step, TableTail
+from attnfuzz.reference.case import BlockScales, Case, Granularity, KvView, Launch, Mode, Request, Step, TableTail
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry
+from attnfuzz.reference.nvfp4 import BLOCK, INTERLEAVED
 from attnfuzz.reference.related import NotRelated, related
+from attnfuzz.reference.rope import RotaryShare
 
 MAX_BATCH = 1024
 MAX_KV_LEN = 1 << 20
@@ -20,6 +22,8 @@ MAX_TABLE_ENTRIES = 1 << 28
 MAX_POOL_BYTES = 1 << 33
 # 512 GiB: address spaces of 39 bits are the smallest.
 MAX_POOL_ADDRESSES = 1 << 39
+# Rows of a table of cosines in front of those of the keys.
+MAX_SHIFT = 1 << 16
 MAX_QUERY_BYTES = 1 << 33
 # About a minute of fp64 on one core.
 MAX_PRODUCTS = 1 << 38
@@ -29,6 +33,7 @@ MAX_BACKEND_NAME = 4096
 
 _MOST_SHOWN = 200
 
+_QUANTISED = (DType.FLOAT8_E4M3, DType.FLOAT4_E2M1)
 _QUERY_DTYPES = (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
 _GraphKey = tuple[Mode, int, int]
 
@@ -51,6 +56,7 @@ def validate(case: Case) -> None:
     validate_backend_name(case.backend)
     _validate_geometry(case.geometry)
     _validate_scales(case)
+    _validate_rope(case)
     _validate_memory_layout(case)
     _validate_steps(case)
     _validate_size(case)
@@ -95,9 +101,14 @@ def _validate_geometry(geometry: Geometry) -> None:
         raise ImpossibleCase("geometry.q_heads", geometry.q_heads, legal)
     if geometry.dtype not in _QUERY_DTYPES:
         raise ImpossibleCase("geometry.dtype", geometry.dtype.value, f"must be one of {', '.join(_QUERY_DTYPES)}")
-    if geometry.kv_dtype not in (geometry.dtype, DType.FLOAT8_E4M3):
-        legal = f"must be that of the queries ({geometry.dtype}) or {DType.FLOAT8_E4M3}"
+    if geometry.kv_dtype not in (geometry.dtype, *_QUANTISED):
+        legal = f"must be that of the queries ({geometry.dtype}) or one of {', '.join(_QUANTISED)}"
         raise ImpossibleCase("geometry.kv_dtype", geometry.kv_dtype.value, legal)
+    if geometry.kv_dtype is DType.FLOAT4_E2M1:
+        for field, dim in (("head_dim_qk", geometry.head_dim_qk), ("head_dim_vo", geometry.head_dim_vo)):
+            if dim % BLOCK:
+                legal = f"must be a multiple of {BLOCK} for a {geometry.kv_dtype} KV cache"
+                raise ImpossibleCase(f"geometry.{field}", dim, legal)
     if not (math.isfinite(geometry.soft_cap) and geometry.soft_cap >= 0):
         raise ImpossibleCase("geometry.soft_cap", geometry.soft_cap, "must be finite, and positive or 0 for none")
     latent = geometry.latent
@@ -116,6 +127,46 @@ def _validate_scales(case: Case) -> None:
     for field, value in (("softmax", case.scales.softmax), ("k", case.scales.k), ("v", case.scales.v)):
         if not (math.isfinite(value) and value > 0):
             raise ImpossibleCase(f"scales.{field}", value, "must be finite and positive")
+    _validate_granularity(case)
+
+
+def _validate_granularity(case: Case) -> None:
+    geometry, scales = case.geometry, case.scales
+    granularity, blocks = scales.granularity, geometry.kv_dtype is DType.FLOAT4_E2M1
+    if blocks is not (granularity is Granularity.BLOCK):
+        legal = f"must be {Granularity.BLOCK}" if blocks else f"must not be {Granularity.BLOCK}"
+        raise ImpossibleCase("scales.granularity", granularity.value, f"{legal} for a {geometry.kv_dtype} KV cache")
+    if scales.blocks is BlockScales.SWIZZLED and not may_be_swizzled(geometry, granularity):
+        legal = f"must be {BlockScales.LINEAR} but for blocks, on pages of whole {INTERLEAVED} slots, and whole blocks"
+        raise ImpossibleCase("scales.blocks", scales.blocks.value, legal)
+    if granularity is Granularity.TENSOR:
+        return
+    if geometry.kv_dtype is geometry.dtype or geometry.latent is not None:
+        without = "latents" if geometry.latent else "a KV cache of the queries' dtype"
+        legal = f"must be {Granularity.TENSOR} for {without}"
+        raise ImpossibleCase("scales.granularity", granularity.value, legal)
+
+
+def _validate_rope(case: Case) -> None:
+    rope, geometry = case.rope, case.geometry
+    if rope is None:
+        return
+    if not 0 <= rope.shift <= MAX_SHIFT:
+        raise ImpossibleCase("rope.shift", rope.shift, f"must be at least 0 and at most {MAX_SHIFT}")
+    if not (math.isfinite(rope.theta) and rope.theta >= 1):
+        raise ImpossibleCase("rope.theta", rope.theta, "must be finite, and at least 1")
+    if geometry.latent is not None and rope.share is not RotaryShare.WHOLE:
+        raise ImpossibleCase("rope.share", rope.share.value, "must be whole with latents: their rotary part is rotated")
+    dim = geometry.latent.rope if geometry.latent else geometry.head_dim_qk
+    if rope.dim(geometry) > dim or rope.dim(geometry) % 2:
+        field = "latent.rope" if geometry.latent else "head_dim_qk"
+        raise ImpossibleCase(f"geometry.{field}", dim, "must be at least 2 with rope, and even in a latent")
+
+
+def may_be_swizzled(geometry: Geometry, granularity: Granularity) -> bool:
+    """Whether the scales of values may be swizzled: those of whole groups of slots and of blocks."""
+    whole_pages = geometry.page_size % INTERLEAVED == 0
+    return granularity is Granularity.BLOCK and whole_pages and geometry.head_dim_vo % (BLOCK * INTERLEAVED) == 0
 
 
 def _validate_memory_layout(case: Case) -> None:

@@ -1,7 +1,7 @@
 """Recipes of the value families: the contents of q, K and V.
 
-Every element fits fp8 e4m3 (up to 448) and fp16 after a cast. A token's values depend on its stream and its index in
-it, never on the number of tokens, so that shortening a request leaves the others alone.
+Every element fits fp8 e4m3 (up to 448) and fp16 after a cast, but for EXTREME. A token's values depend on its stream
+and its index in it, never on the number of tokens, so that shortening a request leaves the others alone.
 """
 
 from collections.abc import Callable, Sequence
@@ -72,7 +72,10 @@ def draw_runs(
     logits of several hundred. ZEROS has q = 0 and values of +1 and -1, so that the output is a count. PROBE has exact
     weights in every row, and values that identify a missing key (`attnfuzz.reference.probe`). DISCRETE has q and K of
     +1 and -1, so that the weights of all rows take the same few values. FAINT has weights down to below the smallest
-    number of fp32, and no others in every second element of the output.
+    number of fp32, and no others in every second element of the output. EXTREME has the numbers that conversions and
+    copies get wrong, from 0 and subnormal numbers to infinity and NaN, for writers of the KV cache. UNEVEN has a
+    magnitude for each head of each token, from 2^-20 to 2^11, or 0, and a largest element of either sign at any place,
+    for writers that compute scales.
     """
     query, key, value = _RECIPES[family]
     recipe = {Operand.QUERY: query, Operand.KEY: key, Operand.VALUE: value}[role]
@@ -138,6 +141,44 @@ _FAINT_QUERY = 2.0
 
 _EXTREME_SINKS = -torch.inf, 86.0, -86.0
 
+_EXTREMES = tuple(
+    sign * number
+    for sign in (1.0, -1.0)
+    for number in (
+        *(0.0, torch.inf, torch.nan, 1.0, 1 / 3),
+        # fp8 e4m3: the smallest numbers, halves of them, ties, the largest number, and the first that is too large.
+        *(2.0**-6, 2.0**-9, 2.0**-10, 1.5 * 2.0**-10, 1.0625, 1.1875, 448.0, 464.0, 480.0),
+        # fp16 and bf16: the smallest numbers, and the largest.
+        *(2.0**-14, 2.0**-24, 2.0**-126, 2.0**-133, 65504.0, 3.3895313892515355e38),
+    )
+)
+
+
+def _extreme(chance: Chance, heads: int, dim: int) -> torch.Tensor:
+    """Every second element is one of the extremes, the others are normal."""
+    numbers = torch.tensor(_EXTREMES, device=chance.device)
+    share = chance.share(heads, dim)
+    return numbers[(share * len(numbers)).long()].where(share * (1 << 16) % 2 == 0, chance.normal(heads, dim))
+
+
+_MAGNITUDES = -20, 12
+_SPIKE = 2.0
+"""Factor of one element of a row with UNEVEN values."""
+
+
+def _uneven(chance: Chance, heads: int, dim: int) -> torch.Tensor:
+    """Normal numbers times a power of two, every eighth row 0; one element of every second row is the largest."""
+    values, drawn = chance.normal(heads, dim), chance.share(heads, 4)
+    low, high = _MAGNITUDES
+    power = (low + drawn[..., :1] * (high - low)).floor_().exp2_()
+    place = (drawn[..., 1:2] * dim).long()
+    largest = values.abs().amax(dim=-1, keepdim=True) * _SPIKE
+    spike = torch.where(
+        drawn[..., 2:3] < 0.25, -largest, torch.where(drawn[..., 2:3] < 0.5, largest, values.gather(-1, place))
+    )
+    return values.scatter(-1, place, spike) * power * (drawn[..., 3:] >= 0.125)
+
+
 _Recipe = Callable[[Chance, int, int], torch.Tensor]
 
 
@@ -163,5 +204,7 @@ _RECIPES: dict[ValueFamily, tuple[_Recipe, _Recipe, _Recipe]] = {
         _faint_keys,
         _faint_values,
     ),
+    ValueFamily.EXTREME: (Chance.normal, _extreme, _extreme),
+    ValueFamily.UNEVEN: (Chance.normal, _uneven, _uneven),
 }
 """Recipes of queries, keys and values."""

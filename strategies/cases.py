@@ -18,6 +18,7 @@ from attnfuzz.strategies.geometry import Geometries
 from attnfuzz.strategies.lean import NO_LEAN, Lean
 from attnfuzz.strategies.padding import draw_attention_group, draw_launches, draw_padding
 from attnfuzz.strategies.relations import draw_relation
+from attnfuzz.strategies.rope import draw_rope
 from attnfuzz.strategies.scope import Extent, scope_of
 from attnfuzz.strategies.sequences import draw_life, draw_single_step, draw_unrelated_steps
 from attnfuzz.strategies.supported import capturable, drafts, within
@@ -62,6 +63,10 @@ _EXTENTS = {
         lambda extent: (_SHOWN_BY_EXTENTS | _SHOWN_ON_GPUS).get(extent, ()),
     ),
 }
+# Many new tokens cost a writer little, and go through other code.
+_WRITTEN_EXTENTS = Choice(
+    _COMMON * 4 + (*_RARE, *(Extent.TALL,) * 12, *(Extent.HUGE,) * 3), lambda extent: _SHOWN_BY_EXTENTS.get(extent, ())
+)
 _IN_GRAPHS = WeightedFlag(2, 3, _REPLAYED)
 # Whether the rank belongs to a group that agrees on a size.
 _IN_GROUPS = WeightedFlag(1, 2, _PADDED)
@@ -96,22 +101,25 @@ def _strides(drafts: tuple[int, ...]) -> Choice[int]:
 def _cases(draw: DrawFn, can: Capability, backend: str, geometries: Geometries, lean: Lean) -> Case:
     geometry, bucket = geometries.draw(draw, lean)
     within_bucket = within(can, bucket)
-    scope = scope_of(draw(_EXTENTS[can.device].under(lean)), geometry, can.device)
+    extents = _WRITTEN_EXTENTS if can.writes else _EXTENTS[can.device]
+    scope = scope_of(draw(extents.under(lean)), geometry, can.device, writes=can.writes)
     stride = draw(_strides(drafts(bucket)).under(lean))
     steps = _draw_steps(draw, Setting(within_bucket, geometry.page_size, scope, stride=stride, lean=lean))
+    placement, family = draw_placement(draw, can, geometry, lean), draw_family(draw, can, lean)
     case = Case(
         backend=backend,
         geometry=geometry,
         steps=steps,
-        **draw_placement(draw, can, geometry, lean),
-        values=draw_family(draw, lean),
-        scales=draw_scales(draw, can, geometry.kv_dtype, lean),
+        **placement,
+        values=family,
+        scales=draw_scales(draw, can, geometry, family, lean),
+        rope=draw_rope(draw, can, lean),
         chunk_capacity=draw_chunk_capacity(draw, steps, lean),
         seed=draw(_SEEDS),
         # A CPU has no queue.
         pace=draw(_PACES.under(lean)) if can.device is Device.CUDA else Pace.PROMPT,
     )
-    relation = draw_relation(draw, case, can, lean)
+    relation = None if can.writes else draw_relation(draw, case, can, lean)
     return replace(case, relation=relation) if relation else case
 
 
@@ -153,6 +161,6 @@ def draw_chunk_capacity(draw: DrawFn, steps: tuple[Step, ...], lean: Lean) -> in
     batch = max(len(step.requests) for step in chunked)
     longest = max(step.longest_prefix for step in chunked)
     count = draw(_CHUNKS.under(lean))
-    if count == 1 and longest * batch <= _DEFAULT:
+    if count == 1 and max(longest, 1) * batch <= _DEFAULT:
         return _DEFAULT
     return max(1, -(-longest // count)) * batch

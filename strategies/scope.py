@@ -17,6 +17,8 @@ _FAR = 32
 _FARTHEST = 24000
 # Queries that reach into the third tile of a kernel whose tiles have 128.
 _TALLEST = 330
+# New tokens of a writer, which attends to none: beyond the 1,024 threads of a block.
+_TALLEST_WRITTEN = 2500
 _CROWD = 600
 # Pairs from which on long KVs have more than 1000 keys, and wide batches more than 32 requests: larger ones show no
 # other features then, and cost 0.1 s at most.
@@ -61,11 +63,11 @@ class Scope:
     one_step: bool = False
 
 
-def scope_of(extent: Extent, geometry: Geometry, device: Device) -> Scope:
-    """The ceilings that keep cases of this extent and geometry near the intended work."""
+def scope_of(extent: Extent, geometry: Geometry, device: Device, *, writes: bool = False) -> Scope:
+    """The ceilings that keep cases of this extent and geometry near the intended work, for attention or a writer."""
     pairs = _PRODUCTS // (geometry.q_heads * (geometry.head_dim_qk + geometry.head_dim_vo))
     second_page = geometry.page_size + 2
-    rare = _rare_scope(extent, pairs, second_page, device)
+    rare = _rare_scope(extent, pairs, second_page, device, tallest=_TALLEST_WRITTEN if writes else _TALLEST)
     if rare is not None:
         return rare
     if pairs < _ROOM_TO_GROW:
@@ -80,13 +82,13 @@ def scope_of(extent: Extent, geometry: Geometry, device: Device) -> Scope:
     return Scope(requests, 0, _rung(max(second_page, min(200, pairs // 4))), max(4, min(34, pairs // 8)), bucket)
 
 
-def _rare_scope(extent: Extent, pairs: int, second_page: int, device: Device) -> Scope | None:
+def _rare_scope(extent: Extent, pairs: int, second_page: int, device: Device, *, tallest: int) -> Scope | None:
     """The ceilings of a rare extent; None for the others, and if the geometry is too large for it."""
     if extent is Extent.FAR and (pairs >= _ROOM_TO_REACH or device is Device.CUDA):
         farthest = _rung(min(_FARTHEST, max(second_page, _FAR * pairs)))
         return Scope(1 if pairs < _ROOM_TO_GROW else 2, 0, farthest, q_len=2, bucket=4, flat=True)
     if extent is Extent.TALL and pairs >= _ROOM_TO_REACH:
-        return Scope(2, 0, min(130, _rung(second_page)), _TALLEST, bucket=4, one_step=True)
+        return Scope(2, 0, min(130, _rung(second_page)), tallest, bucket=4, one_step=True)
     if extent is Extent.HUGE and pairs >= _ROOM_FOR_CROWD:
         return Scope(3, _CROWD - 3, _rung(min(66, second_page)), 2, bucket=64, one_step=True)
     return None

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Sequence
 from functools import cache
+from itertools import pairwise
 
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
@@ -22,8 +23,13 @@ _DRAFT_EXTENDS = (Mode.DRAFT_EXTEND, Mode.DRAFT_EXTEND_V2)
 _ORDERS = integer(0, 255)
 # Whether a step repeats the mode and the lengths of the step before it.
 _SAME_LENGTHS = odds(5, 1)
-# A batch's changes between two rounds: (the number of places by which it is rotated, whether a request leaves).
-_CHANGES = choice(((0, False), (0, False), (1, False), (0, True), (1, True)))
+# A batch's changes between two rounds: (the number of places by which it is rotated, whether a request leaves, and
+# whether another one takes its place).
+_CHANGES = choice(
+    ((0, False, False), (0, False, False), (1, False, False), (0, True, False), (1, True, False), (0, False, True))
+)
+# Whether the requests of a step and of those after it are others than before.
+_OTHER_REQUESTS = odds(7, 1)
 
 
 def draw_single_step(draw: DrawFn, setting: Setting) -> tuple[Step, ...]:
@@ -37,7 +43,8 @@ def draw_unrelated_steps(draw: DrawFn, setting: Setting, modes: tuple[Mode, ...]
     """Draw a few steps with unrelated lengths; one of `modes` prevails, since a graph needs several replays.
 
     Steps of different batch sizes attend to different subsets of the slots, in different orders. Now and then a step
-    has the lengths of the previous one on other slots, as when a request's slot is handed on to one of equal length.
+    has the lengths of the previous one on other slots, as when a request's slot is handed on to one of equal length,
+    or all requests are others from a step on.
     """
     mode = draw(_modes(setting.can, modes).under(setting.lean))
     weighted = (mode,) * 2 * len(setting.can.modes) + setting.can.modes
@@ -45,8 +52,14 @@ def draw_unrelated_steps(draw: DrawFn, setting: Setting, modes: tuple[Mode, ...]
     for index in range(1, len(drafts)):
         if draw(_SAME_LENGTHS):
             drafts[index] = (*drafts[index - 1][:2], drafts[index][2])
-    slots = max(len(batch) for _, batch, _ in drafts)
-    return tuple(_step(setting, mode, _ordered(slots, order), batch) for mode, batch, order in drafts)
+    ends = [index for index in range(1, len(drafts)) if draw(_OTHER_REQUESTS)]
+    first, steps = 0, list[Step]()
+    for begin, end in pairwise((0, *ends, len(drafts))):
+        slots = max(len(batch) for _, batch, _ in drafts[begin:end])
+        for mode, batch, order in drafts[begin:end]:
+            steps.append(_step(setting, mode, [first + slot for slot in _ordered(slots, order)], batch))
+        first += slots
+    return tuple(steps)
 
 
 @st.composite
@@ -62,14 +75,17 @@ def draw_life(draw: DrawFn, setting: Setting) -> tuple[Step, ...]:
     KV grows by the accepted tokens of each round; requests leave the batch, and its order changes. Supported by every
     backend: no request has fewer keys than queries.
     """
-    prompts = draw(_prompts(setting.prefix_lengths(), setting.scope.q_len, min(_MOST_PROMPTS, setting.scope.requests)))
+    prefixes = setting.prefix_lengths()
+    prompts = draw(_prompts(prefixes, setting.scope.q_len, min(_MOST_PROMPTS, setting.scope.requests)))
     batch = _Life(setting, [prefix for _, prefix in prompts])
     starts = tuple(mode for mode in setting.can.modes if mode in _PREFILLS)
     if starts:
         batch.prefill(draw(_one_of(starts)), [new for new, _ in prompts])
     for mode in draw(_rounds(_openings(setting.can))):
-        rotation, leaves = draw(_CHANGES)
+        rotation, leaves, replaced = draw(_CHANGES)
         batch.reorder(rotation, leaves=leaves)
+        if replaced:
+            batch.replace(draw(prefixes))
         _draw_round(draw, batch, mode)
     return tuple(batch.steps)
 
@@ -140,6 +156,12 @@ class _Life:
         self.alive = self.alive[rotation:] + self.alive[:rotation]
         if leaves and len(self.alive) > 1 and self.steps:
             self.alive.pop()
+
+    def replace(self, length: int) -> None:
+        """Let a request of this KV length, as after a prefill elsewhere, follow the last one if that had a step."""
+        if self.steps:
+            self.alive[-1] = len(self.lengths)
+            self.lengths.append(length)
 
     def prefill(self, mode: Mode, new: Sequence[int]) -> None:
         """Add a step in which every request gets `new` tokens."""

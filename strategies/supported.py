@@ -7,9 +7,10 @@ from msgspec.structs import replace
 
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Mode
+from attnfuzz.reference.case import Granularity, Mode, ValueFamily
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Latent
+from attnfuzz.reference.rope import RotaryShare
 
 # Small dims are repeated: they are the cheapest, and reach the same code.
 _HEAD_DIMS = (8, 8, 16, 16, 16, 24, 32, 32, 40, 64, 64, 72, 80, 96, 128, 128, 192, 256, 512)
@@ -18,8 +19,13 @@ _KV_HEADS = (1, 2, 3, 4, 8)
 _MOST_FREE_HEADS = 16
 # Draft tokens: 2 to 8 in servers, rarely 16.
 _DRAFTS = (2, 3, 4, 5, 6, 7, 8) * 4 + (16,)
+_WRITTEN = (ValueFamily.NORMAL, ValueFamily.EXTREME, ValueFamily.ONE_HOT, ValueFamily.LARGE_LOGITS)
+_SCALED = (ValueFamily.NORMAL, ValueFamily.UNEVEN, ValueFamily.UNEVEN, ValueFamily.ONE_HOT, ValueFamily.LARGE_LOGITS)
+_OF_WRITERS = (ValueFamily.EXTREME, ValueFamily.UNEVEN)
 _LATENT_HEADS = (1, 2, 3, 4, 5, 8, 10, 16)
-_RANKS, _ROPES, _NOPES, _VOS = (16, 32, 64, 128, 512), (8, 16, 64), (8, 16, 64, 128), (8, 16, 64, 128)
+# Small ranks are repeated: they are cheap, and those of served models are drawn with their layers.
+_RANKS = (*(16, 32, 64, 128) * 2, 192, 256, 320, 384, 512)
+_ROPES, _NOPES, _VOS = (8, 16, 64), (8, 16, 64, 128), (8, 16, 64, 128)
 
 
 def capturable(can: Capability) -> tuple[Mode, ...]:
@@ -31,7 +37,15 @@ def dtype_pairs(can: Capability) -> tuple[tuple[DType, DType], ...]:
     """Dtypes of queries and of the KV cache; the default, bfloat16, comes first."""
     dtypes = sorted(can.dtypes, key=lambda dtype: dtype is not DType.BFLOAT16)
     same = tuple((dtype, dtype) for dtype in dtypes)
-    return same * 2 + tuple((dtype, DType.FLOAT8_E4M3) for dtype in dtypes) if can.fp8_kv else same
+    if can.nvfp4_kv:
+        return tuple((dtype, DType.FLOAT4_E2M1) for dtype in dtypes)
+    if not can.fp8_kv:
+        return same
+    fp8 = tuple((dtype, DType.FLOAT8_E4M3) for dtype in dtypes)
+    if Granularity.TENSOR not in can.granularities:
+        return fp8
+    # A backend of several granularities is one for quantised caches.
+    return same * 2 + fp8 if len(can.granularities) == 1 else same + fp8 * len(can.granularities)
 
 
 def heads(can: Capability) -> tuple[tuple[int, int], ...]:
@@ -66,6 +80,29 @@ def latents(can: Capability) -> tuple[Latent | None, ...]:
 def drafts(bucket: Bucket | None) -> tuple[int, ...]:
     """Numbers of draft tokens of the speculative modes: any, or those that a bucket has modules for."""
     return bucket.strides if bucket and bucket.strides else _DRAFTS
+
+
+def families(can: Capability) -> tuple[ValueFamily, ...]:
+    """Value families: to a writer of the KV cache only single numbers matter, and attention needs finite ones.
+
+    A writer that computes scales is shown rows of many magnitudes.
+    """
+    if not can.writes:
+        return tuple(family for family in ValueFamily if family not in _OF_WRITERS)
+    if not any(each.computed for each in can.granularities):
+        return _WRITTEN
+    return _SCALED if all(each.computed for each in can.granularities) else (*_WRITTEN, ValueFamily.UNEVEN)
+
+
+def granularities(can: Capability, family: ValueFamily) -> tuple[Granularity, ...]:
+    """Granularities of scales for these values: a writer computes none from numbers that are not finite."""
+    static = tuple(each for each in can.granularities if not each.computed)
+    return static if family is ValueFamily.EXTREME else can.granularities
+
+
+def rotary_shares(can: Capability) -> tuple[RotaryShare, ...]:
+    """Shares of a head that a writer rotates: of a latent, its rotary part."""
+    return tuple(share for share in can.rotary if share is RotaryShare.WHOLE or not can.latent)
 
 
 @cache

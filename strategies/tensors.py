@@ -7,23 +7,28 @@ from hypothesis.strategies import DrawFn
 
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import (
+    BlockScales,
+    Granularity,
     Guard,
     KvView,
     Outputs,
+    PaddedSlot,
     PageOrder,
     Pages,
     QueryView,
     Scales,
     TableTail,
+    Unused,
     ValueFamily,
     Views,
     Workspace,
 )
-from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry
+from attnfuzz.reference.validity import may_be_swizzled
 from attnfuzz.strategies.choices import Choice, on
 from attnfuzz.strategies.coverage.classes import FACTORS, GAP_COLUMNS, MAXIMA, POOLS, SLACK_COLUMNS, SPARE_PAGES
 from attnfuzz.strategies.lean import Lean
+from attnfuzz.strategies.supported import families, granularities
 
 _PAGE_ORDERS = Choice(tuple(PageOrder), on("page order"))
 # (contents of the tables' tail, number of spare pages), with at least one page for a tail that points to it.
@@ -33,6 +38,16 @@ _TAILS_AND_SPARES = Choice(
 )
 # Elements of a pool whose offsets pass 2^31 or 2^32: they overflow in 32 bits, with or without a sign.
 _WIDE_POOLS = Choice((*(0,) * 40, 1 << 31, 1 << 32), on("pool", POOLS.of))
+# (behind the last key, in free pages): NaN shows more strays, but hides wrong numbers beneath a NaN.
+_UNUSED = Choice(
+    (
+        *((Unused.NAN, Unused.NAN),) * 6,
+        (Unused.NUMBERS, Unused.NAN),
+        (Unused.NAN, Unused.NUMBERS),
+        (Unused.NUMBERS, Unused.NUMBERS),
+    ),
+    lambda both: (f"behind the last key={both[0]}", f"free pages={both[1]}"),
+)
 _TABLE_SLACK = Choice((0, 0, 1, 2, 3, 8, 31), on("table slack", SLACK_COLUMNS.of))
 _TABLE_GAPS = Choice((0, 0, 0, 1, 4, 7), on("table gap", GAP_COLUMNS.of))
 _NO_TABLE_GAPS = Choice((0,), on("table gap", GAP_COLUMNS.of))
@@ -50,6 +65,7 @@ class TensorPlacement(TypedDict):
     """The fields of a Case on the memory layout of its tensors."""
 
     pages: Pages
+    padded_slot: PaddedSlot
     views: Views
     workspace: Workspace
     outputs: Outputs
@@ -63,6 +79,7 @@ def draw_placement(draw: DrawFn, can: Capability, geometry: Geometry, lean: Lean
     tail, spare = draw(_TAILS_AND_SPARES.under(lean))
     view = draw(_kv_view(can.kv_views, equal=equal).under(lean))
     workspace, outputs = draw(_BUFFERS.under(lean))
+    behind, free = draw(_UNUSED.under(lean))
     return TensorPlacement(
         pages=Pages(
             order=draw(_PAGE_ORDERS.under(lean)),
@@ -70,7 +87,10 @@ def draw_placement(draw: DrawFn, can: Capability, geometry: Geometry, lean: Lean
             spare=spare,
             table_slack=draw(_TABLE_SLACK.under(lean)),
             hole=_draw_hole(draw, geometry, view, lean) if can.pool_holes else 0,
+            behind=behind,
+            free=free,
         ),
+        padded_slot=draw(_padded_slot(can.padded_slots).under(lean)),
         views=Views(
             query=draw(_query_view(can.query_views).under(lean)),
             kv=view,
@@ -92,6 +112,11 @@ def _draw_hole(draw: DrawFn, geometry: Geometry, view: KvView, lean: Lean) -> in
 
 
 @cache
+def _padded_slot(slots: tuple[PaddedSlot, ...]) -> Choice[PaddedSlot]:
+    return Choice(slots, on("padded slot"))
+
+
+@cache
 def _query_view(views: tuple[QueryView, ...]) -> Choice[QueryView]:
     return Choice(views, on("query view"))
 
@@ -103,21 +128,45 @@ def _kv_view(views: tuple[KvView, ...], *, equal: bool) -> Choice[KvView]:
     return Choice(usable or (KvView.SEPARATE,), on("KV view"))
 
 
-_FAMILIES: Choice[ValueFamily] = Choice((ValueFamily.NORMAL, *ValueFamily), on("values"))
 # Above and below 1, exact in every dtype and not, and never each other's inverse: this exposes a scale that is applied
 # twice or divided by.
 _FACTORS = (1.0, 1.0, 1.0, 0.5, 1.7, 0.37)
 _SOFTMAX, _K, _V = (Choice(_FACTORS, on(axis, FACTORS.of)) for axis in ("softmax scale", "K scale", "V scale"))
 
 
-def draw_family(draw: DrawFn, lean: Lean) -> ValueFamily:
+@cache
+def _family(options: tuple[ValueFamily, ...]) -> Choice[ValueFamily]:
+    return Choice((ValueFamily.NORMAL, *options), on("values"))
+
+
+def draw_family(draw: DrawFn, can: Capability, lean: Lean) -> ValueFamily:
     """Draw a value family, with normal numbers more often than the others."""
-    return draw(_FAMILIES.under(lean))
+    return draw(_family(families(can)).under(lean))
 
 
-def draw_scales(draw: DrawFn, can: Capability, kv_dtype: DType, lean: Lean) -> Scales:
-    """Draw a softmax scale, and scales of K and V if `can` supports them for caches of this dtype."""
-    softmax = draw(_SOFTMAX.under(lean))
-    if not can.scales(kv_dtype):
-        return Scales(softmax=softmax)
-    return Scales(softmax=softmax, k=draw(_K.under(lean)), v=draw(_V.under(lean)))
+@cache
+def _granularity(options: tuple[Granularity, ...]) -> Choice[Granularity]:
+    return Choice(options, on("scales per"))
+
+
+@cache
+def _block_scales(options: tuple[BlockScales, ...]) -> Choice[BlockScales]:
+    return Choice(options, on("scales of blocks"))
+
+
+def draw_scales(draw: DrawFn, can: Capability, geometry: Geometry, family: ValueFamily, lean: Lean) -> Scales:
+    """Draw a softmax scale, and scales of K and V, or their granularity, if `can` supports them for such caches."""
+    softmax = 1.0 if can.writes else draw(_SOFTMAX.under(lean))
+    granularity, blocks = Granularity.TENSOR, BlockScales.LINEAR
+    if geometry.kv_dtype is not geometry.dtype and can.granularities != (Granularity.TENSOR,):
+        granularity = draw(_granularity(granularities(can, family)).under(lean))
+        if granularity in (Granularity.HEAD, Granularity.TOKEN_HEAD):
+            return Scales(softmax=softmax, granularity=granularity)
+        if len(can.block_scales) > 1 and may_be_swizzled(geometry, granularity):
+            blocks = draw(_block_scales(can.block_scales).under(lean))
+        elif granularity is Granularity.BLOCK:
+            blocks = can.block_scales[0]
+    if not can.scales(geometry.kv_dtype):
+        return Scales(softmax=softmax, granularity=granularity, blocks=blocks)
+    k, v = draw(_K.under(lean)), draw(_V.under(lean))
+    return Scales(softmax=softmax, k=k, v=v, granularity=granularity, blocks=blocks)

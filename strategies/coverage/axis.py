@@ -6,23 +6,28 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from attnfuzz.reference.case import (
+    BlockScales,
     Case,
+    Granularity,
     Guard,
     KvView,
     Launch,
     Mode,
     Outputs,
     Pace,
+    PaddedSlot,
     PageOrder,
     QueryView,
     Step,
     TableTail,
+    Unused,
     ValueFamily,
     Workspace,
 )
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.relation import Relation
+from attnfuzz.reference.rope import Pairing, RotaryShare
 from attnfuzz.strategies.coverage.classes import (
     ACCEPTED,
     BATCHES,
@@ -40,6 +45,8 @@ from attnfuzz.strategies.coverage.classes import (
     PAGE_SIZES,
     POOLS,
     QUERIES,
+    ROTARY_SHIFTS,
+    ROTARY_THETAS,
     SLACK_COLUMNS,
     SPARE_PAGES,
     VALUE_DIMS,
@@ -159,6 +166,8 @@ CASE_AXES: tuple[Axis[Case], ...] = (
     classed("softmax scale", FACTORS, lambda case: case.scales.softmax),
     classed("K scale", FACTORS, lambda case: case.scales.k),
     classed("V scale", FACTORS, lambda case: case.scales.v),
+    single("scales per", tuple(Granularity), lambda case: case.scales.granularity),
+    single("scales of blocks", tuple(BlockScales), lambda case: case.scales.blocks),
     single("values", tuple(ValueFamily), lambda case: case.values),
     single("page order", tuple(PageOrder), lambda case: case.pages.order),
     single("table tail", tuple(TableTail), lambda case: case.pages.tail),
@@ -166,6 +175,13 @@ CASE_AXES: tuple[Axis[Case], ...] = (
     classed("table gap", GAP_COLUMNS, lambda case: case.views.table_gap),
     classed("spare pages", SPARE_PAGES, lambda case: case.pages.spare),
     classed("pool", POOLS, lambda case: case.pages.hole),
+    single("behind the last key", tuple(Unused), lambda case: case.pages.behind),
+    single("free pages", tuple(Unused), lambda case: case.pages.free),
+    single("padded slot", tuple(PaddedSlot), lambda case: case.padded_slot),
+    single("rotary share", ("none", *RotaryShare), lambda case: case.rope.share if case.rope else "none"),
+    single("rotary pairing", ("none", *Pairing), lambda case: case.rope.pairing if case.rope else "none"),
+    classed("rotary theta", ROTARY_THETAS, lambda case: case.rope),
+    classed("rotary shift", ROTARY_SHIFTS, lambda case: case.rope),
     single("query view", tuple(QueryView), lambda case: case.views.query),
     single("KV view", tuple(KvView), lambda case: case.views.kv),
     single("workspace", tuple(Workspace), lambda case: case.workspace),

@@ -91,8 +91,16 @@ LATENTS = Kinds(
     lambda latent: "none" if latent is None else "rank 512" if latent.rank == 512 else "smaller",
 )
 KV_DTYPES = Kinds(
-    ("that of the queries", "float8_e4m3"),
-    lambda dtype: "float8_e4m3" if dtype is DType.FLOAT8_E4M3 else "that of the queries",
+    ("that of the queries", "float8_e4m3", "nvfp4"),
+    lambda dtype: {DType.FLOAT8_E4M3: "float8_e4m3", DType.FLOAT4_E2M1: "nvfp4"}.get(dtype, "that of the queries"),
+)
+ROTARY_THETAS = Kinds(
+    ("none", "10000", "another"),
+    lambda rope: "none" if rope is None else "10000" if rope.theta == 10000 else "another",
+)
+ROTARY_SHIFTS = Kinds(
+    ("none", "up to 100", "over 100"),
+    lambda rope: "none" if rope is None or not rope.shift else "up to 100" if rope.shift <= 100 else "over 100",
 )
 # Position of a KV length relative to pages.
 KV_LENGTHS = Kinds(

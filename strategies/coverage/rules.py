@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import SPECULATIVE, Mode
+from attnfuzz.reference.case import SPECULATIVE, Granularity, Mode
 from attnfuzz.reference.device import Device
 from attnfuzz.strategies.coverage.classes import HEAD_DIMS, PAGE_SIZES
 from attnfuzz.strategies.coverage.features import axes
-from attnfuzz.strategies.supported import capturable, head_dims, latents
+from attnfuzz.strategies.supported import capturable, families, head_dims, latents, rotary_shares
 
 Features = tuple[str, ...]
 Holds = Callable[[Capability], object]
@@ -93,6 +93,10 @@ def _short_pages(can: Capability) -> bool:
     return _free(can) and max(can.page_sizes, default=0) <= 128
 
 
+def _short_pages_of_attention(can: Capability) -> bool:
+    return _short_pages(can) and not can.writes
+
+
 def _alone(name: str, extreme: Callable[[Iterable[int]], int]) -> Holds:
     """Whether geometries are drawn freely, and their largest or smallest head dim is the only one of this class."""
 
@@ -120,6 +124,27 @@ LACKS: tuple[Lack, ...] = (
     Lack("the backend does not have this mode", lambda can: _besides("mode", can.modes)),
     Lack("the backend does not take queries of this dtype", lambda can: _besides("dtype", can.dtypes)),
     Lack("the backend does not have this KV layout", lambda can: _besides("layout", can.layouts)),
+    Lack("the backend's padded tokens do not go there", lambda can: _besides("padded slot", can.padded_slots)),
+    _never("a writer has no softmax", "softmax scale!=1; relation!=none", lambda can: can.writes),
+    Lack("not drawn: other values show nothing of this kernel", lambda can: _besides("values", families(can))),
+    _never(
+        "the backend rotates no keys",
+        "rotary share!=none; rotary pairing!=none; rotary theta!=none; rotary shift!=none",
+        lambda can: not can.rotary,
+    ),
+    _never(
+        "the backend rotates all keys",
+        "rotary share=none; rotary pairing=none; rotary theta=none",
+        lambda can: bool(can.rotary),
+    ),
+    Lack(
+        "the backend does not rotate this share of a head",
+        lambda can: _besides("rotary share", ("none", *rotary_shares(can))),
+    ),
+    Lack(
+        "the backend does not rotate such pairs",
+        lambda can: _besides("rotary pairing", ("none", *can.pairings)),
+    ),
     Lack("the backend does not take this query view", lambda can: _besides("query view", can.query_views)),
     Lack("the backend does not take this KV view", lambda can: _besides("KV view", can.kv_views)),
     _never("the backend takes dense page tables only", "table gap!=none", lambda can: not can.table_gaps),
@@ -129,12 +154,20 @@ LACKS: tuple[Lack, ...] = (
         lambda can: _besides("page size", map(PAGE_SIZES.of, can.page_sizes)),
     ),
     Lack("the backend does not have this head dim", lambda can: _besides("head dim", _head_dims(can))),
-    _never("the backend does not have an fp8 KV cache", "KV dtype!=that of the queries", lambda can: not can.fp8_kv),
+    _never("the backend does not have an fp8 KV cache", "KV dtype=float8_e4m3", lambda can: not can.fp8_kv),
+    _never("the backend does not have an NVFP4 KV cache", "KV dtype=nvfp4", lambda can: not can.nvfp4_kv),
+    Lack("the backend does not have this layout of scales", lambda can: _besides("scales of blocks", can.block_scales)),
     _never("the backend does not take pools with holes", "pool!=small", lambda can: not can.pool_holes),
     _never("the backend does not have windows", "window!=none", lambda can: not can.windows),
     _never("the backend does not have sinks", "sinks=yes", lambda can: not can.sinks),
     _never("the backend does not have soft caps", "soft cap=yes", lambda can: not can.soft_cap),
     _never("the backend does not scale K and V", "K scale!=1; V scale!=1", lambda can: not can.kv_scales),
+    Lack("the backend does not take such scales", lambda can: _besides("scales per", can.granularities)),
+    _never(
+        "every KV cache of the backend has scales per head",
+        "KV dtype=that of the queries",
+        lambda can: Granularity.TENSOR not in can.granularities,
+    ),
     _never("the backend is not padded", "padding!=none; relation=padding enlarged", lambda can: not can.padding),
     _never(
         "the backend is not captured in graphs",
@@ -200,6 +233,13 @@ MEANING: tuple[Clash, ...] = (
     _clash("a page of one token is full", "page size=1", "kv len=within a page|one page|several pages"),
     _clash("a page of two tokens is full, or holds one", "page size=2", "kv len=within a page"),
     _clash("only fp8 caches have scales", "K scale!=1; V scale!=1", "KV dtype=that of the queries", _unscaled),
+    _clash("only quantised caches have scales per head", "scales per!=tensor", "KV dtype=that of the queries"),
+    _clash("blocks are those of NVFP4", "scales per=block", "KV dtype!=nvfp4"),
+    _clash("NVFP4 has scales of blocks", "scales per!=block", "KV dtype=nvfp4"),
+    _clash("only scales of blocks are swizzled", "scales per!=block", "scales of blocks=swizzled"),
+    _clash("swizzled scales are those of groups of slots", "scales of blocks=swizzled", "page size=1|2"),
+    _clash("scales per head include that of the tensor", "scales per=head|token_head", "K scale!=1; V scale!=1"),
+    _clash("no scale follows from numbers that are not finite", "scales per=token_head|block", "values=extreme"),
     _clash("the first step has no past", "steps=one", "past=grown|handed on; launch=replayed again|captured late"),
     _clash("a tail of poison needs a page of poison", "table tail=poison", "spare pages=none"),
     _clash("K and V share a pool only if their head dims are equal", "V dim!=as K's", "KV view=paired"),
@@ -232,7 +272,7 @@ NOT_DRAWN: tuple[Clash, ...] = (
     _clash(_OF_ALL_DRAFTS, "drafts=3|4", "longest q!=3 to 4", _all_drafts),
     _clash(_OF_ALL_DRAFTS, "drafts=5|6|7|8", "longest q!=5 to 8", _all_drafts),
     _clash(_OF_ALL_DRAFTS, "drafts=over 8", "longest q!=9 to 16", _all_drafts),
-    _clash(_LONG_AND_LONG, "longest kv=over 1000", "longest q=over 16", _short_pages),
+    _clash(_LONG_AND_LONG, "longest kv=over 1000", "longest q=over 16", _short_pages_of_attention),
     *(_clash(_LARGEST_DIM, f"head dim={name}", "V dim=larger", _alone(name, max)) for name in HEAD_DIMS.names),
     *(_clash(_SMALLEST_DIM, f"head dim={name}", "V dim=smaller", _alone(name, min)) for name in HEAD_DIMS.names),
     _clash(_MANY_HEADS, "KV heads=over 4", "group=3|5|16", _free),

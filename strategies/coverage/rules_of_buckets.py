@@ -43,7 +43,7 @@ def _alternatives(can: Capability) -> Iterator[frozenset[str]]:
             geometry = replace(bucket.simplest, q_heads=q_heads, kv_heads=kv_heads, page_size=page_size)
             parts = frozenset(chain.from_iterable(map(_placed, _variants(geometry, bucket))))
             for extent in Extent:
-                scope = scope_of(extent, geometry, can.device)
+                scope = scope_of(extent, geometry, can.device, writes=can.writes)
                 yield parts.union(modes, strides, _reached(scope, bucket))
 
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from small_cases import HEADS, step
 
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case, KvView, Launch, Mode, Pace, QueryView, Scales, Views
+from attnfuzz.reference.case import Case, Granularity, KvView, Launch, Mode, Pace, QueryView, Scales, Views
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout, Latent
 from attnfuzz.reference.relation import Relation
@@ -48,6 +48,16 @@ def why_not(case: Case, **fields: Any) -> str | None:
         ({}, with_geometry(soft_cap=5.0), "a logit soft cap"),
         ({}, replace(CASE, scales=Scales(k=0.5)), "KV scales other than 1"),
         ({"kv_scales": (FP8,)}, replace(CASE, scales=Scales(v=0.5)), "scales of a float32 KV cache"),
+        (
+            {"fp8_kv": True},
+            replace(with_geometry(kv_dtype=FP8), scales=Scales(granularity=Granularity.TOKEN_HEAD)),
+            "scales per token and head",
+        ),
+        (
+            {"fp8_kv": True, "granularities": (Granularity.HEAD,)},
+            with_geometry(kv_dtype=FP8),
+            "scales per tensor",
+        ),
         ({}, replace(CASE, views=Views(query=QueryView.HEAD_GAP)), "query view head_gap"),
         ({}, replace(CASE, views=Views(kv=KvView.PAIRED)), "KV view paired"),
         ({"table_gaps": False}, replace(CASE, views=Views(table_gap=1)), "gaps between the rows of a page table"),

@@ -5,13 +5,27 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from attnfuzz.reference.case import Case, KvView, Launch, Mode, Pages, Request, Scales, Step, TableTail, Views
+from attnfuzz.reference.case import (
+    BlockScales,
+    Case,
+    Granularity,
+    KvView,
+    Launch,
+    Mode,
+    Pages,
+    Request,
+    Scales,
+    Step,
+    TableTail,
+    Views,
+)
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry, Latent
 from attnfuzz.reference.validity import ImpossibleCase, products, validate
 
 GEOMETRY = Geometry(q_heads=4, kv_heads=2, head_dim_qk=64, head_dim_vo=64, page_size=16)
 LATENT = Geometry(q_heads=4, kv_heads=1, head_dim_qk=40, head_dim_vo=32, page_size=16, latent=Latent(32, 8, 16, 16))
+BLOCKS = Scales(granularity=Granularity.BLOCK)
 VERIFY = Step(mode=Mode.TARGET_VERIFY, requests=(Request(0, 4, 20),), padded_tokens=8, tokens_per_request=4)
 ACCEPTED = Step(mode=Mode.DRAFT_EXTEND, requests=(Request(0, 2, 9),), padded_tokens=3, tokens_per_request=4)
 EXTEND = Step(mode=Mode.EXTEND, requests=(Request(0, 3, 3),), padded_tokens=3)
@@ -104,6 +118,35 @@ def test_impossible_steps_are_named(step: Step, named: str) -> None:
         (case(VERIFY, seed=-1), "seed is -1"),
         (case(VERIFY, scales=Scales(k=0.0)), "scales.k is 0.0: must be finite and positive"),
         (case(VERIFY, scales=Scales(v=float("inf"))), "scales.v is inf"),
+        (case(VERIFY, scales=Scales(granularity=Granularity.HEAD)), "scales.granularity is 'head': must be tensor"),
+        (
+            case(
+                VERIFY,
+                scales=Scales(granularity=Granularity.TOKEN_HEAD),
+                geometry=replace(LATENT, kv_dtype=DType.FLOAT8_E4M3),
+            ),
+            "scales.granularity is 'token_head': must be tensor for latents",
+        ),
+        (
+            case(VERIFY, geometry=replace(GEOMETRY, kv_dtype=DType.FLOAT4_E2M1)),
+            "scales.granularity is 'tensor': must be block",
+        ),
+        (
+            case(VERIFY, scales=BLOCKS, geometry=replace(GEOMETRY, kv_dtype=DType.FLOAT8_E4M3)),
+            "scales.granularity is 'block': must not be block",
+        ),
+        (
+            case(VERIFY, scales=BLOCKS, geometry=replace(GEOMETRY, kv_dtype=DType.FLOAT4_E2M1, head_dim_vo=40)),
+            "geometry.head_dim_vo is 40: must be a multiple of 16",
+        ),
+        (
+            case(
+                VERIFY,
+                scales=replace(BLOCKS, blocks=BlockScales.SWIZZLED),
+                geometry=replace(GEOMETRY, kv_dtype=DType.FLOAT4_E2M1, page_size=2),
+            ),
+            "scales.blocks is 'swizzled': must be linear",
+        ),
         (case(VERIFY, max_len_slack=-1), "max_len_slack is -1"),
         (case(VERIFY, pages=Pages(tail=TableTail.POISON, spare=0)), "pages.spare is 0: must be at least 1"),
         (
