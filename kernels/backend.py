@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -151,10 +152,102 @@ class Output:
     sinks: torch.Tensor | None = None
 
 
+@dataclass(frozen=True)
+class WrittenTensor:
+    """A tensor of the KV cache before and after a step's writes, or a tensor made of it, as integers of its bits.
+
+    Both are [pages, slots, heads, dim], without the pages in `hole`, which have no memory. The new tokens belong in the
+    slots `at` [2, n] (index of the page, slot of the page), and must be from `low` to `high` [n, heads, dim] in the
+    cache's dtype; where both are one tensor, the same bits. The slots in `free` [2, m] may hold anything, and all
+    others must not change. One that is not `paged` is a single page of rows.
+    """
+
+    name: str
+    before: torch.Tensor
+    after: torch.Tensor
+    at: torch.Tensor
+    low: torch.Tensor
+    high: torch.Tensor
+    free: torch.Tensor
+    hole: range = NO_HOLE
+    paged: bool = True
+
+    def within(self, bits: torch.Tensor) -> torch.Tensor:
+        """Whether each element of `bits`, which broadcasts to `low`, is within its bounds.
+
+        A bound of NaN is none, and allows NaN; two of them require it.
+        """
+        same: torch.Tensor = bits == self.low.view(bits.dtype)
+        if self.low is self.high:
+            return same
+        value, low, high = (each.float() for each in (bits.view(self.low.dtype), self.low, self.high))
+        above, below = (low <= value) | low.isnan(), (value <= high) | high.isnan()
+        bounded = ~(low.isnan() & high.isnan())
+        return torch.where(value.isnan(), low.isnan() | high.isnan(), above & below & bounded)
+
+    @cached_property
+    def right(self) -> torch.Tensor:
+        """The bits that are due [pages, slots, heads, dim]: those after the writes, wherever these are right."""
+        right = self.before.clone()
+        held = self.after[self.at[0], self.at[1]]
+        right[self.at[0], self.at[1]] = torch.where(self.within(held), held, self.low.view(held.dtype))
+        right[self.free[0], self.free[1]] = self.after[self.free[0], self.free[1]]
+        return right
+
+    @cached_property
+    def as_due(self) -> bool:
+        """Whether all bits are those that are due."""
+        words = 8 // self.after.itemsize
+        wide = all(
+            each.shape[-1] % words == 0
+            and each.storage_offset() % words == 0
+            and each.stride()[-1] == 1
+            and all(stride % words == 0 for stride in each.stride()[:-1])
+            for each in (self.right, self.after)
+        )
+        # Words of 64 bits are compared three times as fast as elements.
+        return torch.equal(*(each.view(torch.int64) if wide else each for each in (self.right, self.after)))
+
+
+@dataclass(frozen=True)
+class WrittenCache:
+    """The state of the KV cache after a step's writes.
+
+    `tokens` has (index of the request in its step, index of the token) of the tokens in `at`: the index among the new
+    ones, or, for a kernel that copies, among the keys.
+    `kernel` names the op that wrote them, "" for the step's last one.
+    """
+
+    tensors: tuple[WrittenTensor, ...]
+    tokens: tuple[tuple[int, int], ...]
+    kernel: str = ""
+
+    def due(self) -> list[torch.Tensor]:
+        """The bits that are due in each tensor."""
+        return [tensor.right for tensor in self.tensors]
+
+
+@dataclass(frozen=True)
+class WrittenThenAttended:
+    """A step that has written its new tokens and attended to the cache with them.
+
+    The attention of `output` is that to the contents that are due. If others were `written`, it says nothing about the
+    attention, and `attend_again` runs it on the contents that are due.
+    """
+
+    written: WrittenCache
+    output: Output
+    attend_again: Callable[[], Output]
+
+
+Result = Output | WrittenCache | WrittenThenAttended
+"""The result of a step."""
+
+
 class Session(Protocol):
     """A backend running one case."""
 
-    def forward(self, index: int) -> Output | None:
+    def forward(self, index: int) -> Result | None:
         """Run step `index` of the case; None for a capture, which computes nothing."""
 
 

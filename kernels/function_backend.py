@@ -20,8 +20,10 @@ It is called with keyword arguments, with metadata in int32:
 and, each if the function has a parameter of that name, or takes any (`**_`) and the capability or the contract has it:
 `lse` [tokens, q_heads] float32 to be written, `window_left` (that many keys before a query's own are seen, -1 is all),
 `sinks` [q_heads] or None (float32, or the capability's `sinks_dtype`), `soft_cap` (0 is none), `v_scale` (the factor of
-the output; that of K is in `scale`), `kv_layout` ("HND" or "NHD"). `mode` (such as "decode") only if there is a
-parameter of that name.
+the output; that of K is in `scale`), `kv_layout` ("HND" or "NHD"), `k_scales` and `v_scales` (None, or float32 factors
+of K and V if the capability has `granularities`: [kv_heads], or [pages, page_size, kv_heads] or [pages, kv_heads,
+page_size] in the layout of the cache; for NVFP4, e4m3 with a further axis of head_dim / 16). `mode` (such as "decode")
+only if there is a parameter of that name.
 
 A kernel with a cache layout of its own takes two functions. `arrange` is called with these arguments and returns a
 dict of others, in the kernel's layout; the harness places its tensors in guarded memory, and then calls the kernel:
@@ -48,7 +50,7 @@ from attnfuzz.kernels.plan import BatchMetadata, Row
 from attnfuzz.kernels.results import Results
 from attnfuzz.reference.calibration import Calibration
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case, Mode, Step
+from attnfuzz.reference.case import Case, Granularity, Mode, Step
 from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
@@ -164,9 +166,15 @@ def promised(capability: Capability, contract: Contract) -> set[str]:
         "sinks": capability.sinks,
         "soft_cap": capability.soft_cap,
         "v_scale": capability.kv_scales,
+        "k_scales": _has_tensors_of_scales(capability),
+        "v_scales": _has_tensors_of_scales(capability),
         "kv_layout": len(capability.layouts) > 1,
     }
     return {keyword for keyword, asked in needed.items() if asked}
+
+
+def _has_tensors_of_scales(capability: Capability) -> bool:
+    return any(each is not Granularity.TENSOR for each in capability.granularities)
 
 
 @dataclass(frozen=True)
@@ -253,12 +261,15 @@ class FunctionSession(PagedSession):
     def _extras(self, step: Step, results: Results) -> dict[str, Any]:
         """The arguments that depend on the capability and the contract, and the mode."""
         geometry = self._case.geometry
+        k_scales, v_scales = self._kv.scales or (None, None)
         return {
             "lse": results.lse,
             "window_left": geometry.window_left,
             "sinks": self._sinks,
             "soft_cap": geometry.soft_cap,
             "v_scale": self._scales["bmm2_scale"],
+            "k_scales": k_scales,
+            "v_scales": v_scales,
             "kv_layout": geometry.kv_layout.value,
             "mode": step.mode.value,
         }

@@ -2,16 +2,20 @@
 
 import random
 from array import array
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 import torch
 
 from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.slot_tokens import SlotTokens
 from attnfuzz.kernels.transfers import to_device
-from attnfuzz.reference.case import Case, KvView, PageOrder, Step
+from attnfuzz.reference.cache_scales import dequantised
+from attnfuzz.reference.case import BlockScales, Case, Granularity, KvView, PageOrder, Step, Unused
+from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
+from attnfuzz.reference.nvfp4 import INTERLEAVED
 
 
 class TokenSpans:
@@ -53,6 +57,43 @@ class TokenSpans:
         return torch.stack((page, slot + within)), token + within
 
 
+@dataclass(frozen=True)
+class PoolBits:
+    """A pool [pages, slots, heads, n], the tokens that fill it [tokens, heads, n], and its NaN, all as bits.
+
+    `interleaved` slots share rows: `bits` is then [pages, slots / 4, 4, heads, 4, n / 4].
+    """
+
+    bits: torch.Tensor
+    tokens: torch.Tensor
+    nan: int
+    interleaved: bool = False
+
+    @classmethod
+    def of(cls, pool: torch.Tensor, tokens: torch.Tensor) -> Self:
+        """A pool in token order."""
+        dtype = DType.of(pool.dtype)
+        return cls(pool.view(dtype.bits), tokens.view(dtype.bits), dtype.nan)
+
+    def swizzled(self) -> Self:
+        """The same memory with the scales of blocks swizzled (`attnfuzz.reference.nvfp4`)."""
+        rows = self.bits.unflatten(1, (-1, INTERLEAVED)).unflatten(-1, (-1, INTERLEAVED))
+        return replace(self, bits=rows.permute(0, 1, 5, 3, 2, 4), interleaved=True)
+
+    def put(self, at: torch.Tensor, rows: torch.Tensor) -> None:
+        """Write rows of bits to pages and slots `at` [2, tokens]."""
+        page, slot = at
+        if self.interleaved:
+            self.bits[page, slot // INTERLEAVED, slot % INTERLEAVED] = rows.unflatten(-1, (INTERLEAVED, -1))
+        else:
+            self.bits[page, slot] = rows
+
+    def resident(self, hole: range) -> torch.Tensor:
+        """The bits [pages, slots, heads, n]: a view, or a copy of interleaved ones, and without the hole."""
+        bits = torch.cat((self.bits[: hole.start], self.bits[hole.stop :])) if hole else self.bits
+        return bits.flatten(1, 2).flatten(-2) if self.interleaved else bits
+
+
 DUMMY_PAGE = 0
 """The page of padded rows, like slot 0 in SGLang's pools: finite, and owned by no request."""
 
@@ -61,11 +102,15 @@ class PagedKv:
     """A pool of KV pages, and the tokens that its slots attend to.
 
     `write` sets the pool's state before a step: positions below a request's kv_len hold tokens, the dummy page holds
-    finite numbers, and the rest is NaN. `cache` is a kernel's argument: K and V, each [pages, kv_heads, page_size,
-    head_dim] in the layout HND or [pages, page_size, kv_heads, head_dim] in NHD; or one tensor [pages, 2, ...] of
-    both; with latents, keys alone [pages, 1, page_size, rank + rope], whose first `rank` elements are the values.
-    `pages` are the ids of each slot's pages, in order; `poison_page` is the first spare one. Pages in the case's hole
-    have no memory.
+    finite numbers, and the rest is NaN, or such numbers where the case asks for them.
+    `cache` is a kernel's argument: K and V, each [pages, kv_heads, page_size, head_dim] in the layout HND or
+    [pages, page_size, kv_heads, head_dim] in NHD; or one tensor [pages, 2, ...] of both; with latents, keys alone
+    [pages, 1, page_size, rank + rope], whose first `rank` elements are the values.
+    `scales` are its tensors of scales, of K and of V, if the case has them: float32 [kv_heads], or, for each token and
+    head, the shape of the cache without its last axis; or with one of head_dim / 16 for blocks of NVFP4, in e4m3. The
+    cache is then one of bytes, with two numbers in each.
+    `pages` are the ids of each slot's pages, in order; `poison_page` is the first spare one. Pages in the `hole` have
+    no memory. `after_write` is called at the end of each write of the state before a step.
     """
 
     finite_tails: ClassVar[bool] = False
@@ -75,17 +120,18 @@ class PagedKv:
         self.page_size = case.geometry.page_size
         lengths = case.slot_lengths()
         self.pages = assign_pages(case, {slot: -(-length // self.page_size) for slot, length in lengths.items()})
-        self._hole = range(1, 1 + case.pages.hole)
+        self.hole = range(1, 1 + case.pages.hole)
         used = 1 + max((page for pages in self.pages.values() for page in pages), default=case.pages.hole)
         self.poison_page = used
         self.total_pages = used + case.pages.spare
 
         self.tokens = SlotTokens.cached(case, extra=self.page_size, device=bench.device)
-        self._share_prefixes()
+        self.share_prefixes(self.tokens)
+        self.after_write: Callable[[Step], None] = lambda _: None
         self._allocate(bench)
 
-    def _share_prefixes(self) -> None:
-        """Copy an earlier slot's tokens to the positions on pages shared with it."""
+    def share_prefixes(self, tokens: SlotTokens) -> None:
+        """Copy an earlier slot's `tokens` to the positions on pages shared with it."""
         if self._case.pages.order is not PageOrder.SHARED_PREFIX:
             return
         owner: dict[int, int] = {}
@@ -94,75 +140,166 @@ class PagedKv:
                 first = owner.setdefault(page, slot)
                 if first != slot:
                     # Only full pages are shared.
-                    source = self.tokens.spans[first].start + index * self.page_size
-                    target = self.tokens.spans[slot].start + index * self.page_size
-                    for tokens in (self.tokens.key, self.tokens.value):
-                        bits = tokens.view(self._case.geometry.kv_dtype.bits)
+                    source = tokens.spans[first].start + index * self.page_size
+                    target = tokens.spans[slot].start + index * self.page_size
+                    for each in tokens.parts:
+                        bits = each.view(DType.of(each.dtype).bits)
                         bits[target : target + self.page_size] = bits[source : source + self.page_size]
 
     def _allocate(self, bench: Bench) -> None:
         """Allocate the pool, and keep its tensors in token order beside the tokens that fill them."""
-        geometry, view = self._case.geometry, self._case.views.kv
-        dtype = geometry.kv_dtype.torch_dtype
-        head_major = geometry.kv_layout is KvLayout.HND
-        pages, page, heads = self.total_pages, self.page_size, geometry.kv_heads
+        tokens, geometry = self.tokens, self._case.geometry
         self.cache: torch.Tensor | tuple[torch.Tensor, torch.Tensor]
+        dtype = geometry.kv_dtype.memory
         if geometry.latent:
-            self.cache = key = self._pool(bench, "kv_cache", geometry.head_dim_qk)
-            sources = [(key, self.tokens.key)]
-        elif view is KvView.PAIRED:
-            inner = (heads, page) if head_major else (page, heads)
-            self.cache = bench.memory.tensor(
-                "kv_cache", (pages, 2, *inner, geometry.head_dim_qk), dtype, hole=self._hole
-            )
-            sources = [(self.cache[:, 0], self.tokens.key), (self.cache[:, 1], self.tokens.value)]
+            self.cache = key = self._pool(bench, "kv_cache", geometry.head_dim_qk, dtype)
+            sources = [(key, tokens.key)]
+        elif self._case.views.kv is KvView.PAIRED:
+            self.cache = both = self._paired(bench, "kv_cache", tokens.key.shape[-1], dtype)
+            sources = [(both[:, 0], tokens.key), (both[:, 1], tokens.value)]
         else:
             self.cache = key, value = self._separate(bench)
-            sources = [(key, self.tokens.key), (value, self.tokens.value)]
-        bits = geometry.kv_dtype.bits
-        token_axes = (0, 2, 1, 3) if head_major else (0, 1, 2, 3)
-        self._pools = [(pool.view(bits).permute(token_axes), tokens.view(bits)) for pool, tokens in sources]
+            sources = [(key, tokens.key), (value, tokens.value)]
+        sources += self._place_scales(bench)
+        axes = (0, 2, 1, 3) if geometry.kv_layout is KvLayout.HND else (0, 1, 2, 3)
+        self._pools = [PoolBits.of(pool.permute(axes), contents) for pool, contents in sources]
+        if self._case.scales.blocks is BlockScales.SWIZZLED:
+            self._pools[-1] = self._pools[-1].swizzled()
         self._written = False
 
-    def _pool(self, bench: Bench, name: str, head_dim: int) -> torch.Tensor:
-        """A pool of keys or of values, in the case's layout."""
+    def _place_scales(self, bench: Bench) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Allocate the tensors of scales; returns those that steps fill, like pools, with their contents."""
+        self.scales: tuple[torch.Tensor, torch.Tensor] | None = None
+        key, value = self.tokens.key_scale, self.tokens.value_scale
+        if key is None or value is None:
+            return []
+        granularity = self._case.scales.granularity
+        if granularity is Granularity.HEAD:
+            of_heads = [
+                bench.memory.copy(name, each[0, :, 0]) for name, each in zip(_SCALES, (key, value), strict=True)
+            ]
+            self.scales = of_heads[0], of_heads[1]
+            return []
+        if self._case.views.kv is KvView.PAIRED:
+            both = self._paired(bench, "kv_scales", key.shape[-1], key.dtype)
+            pools = [both[:, 0], both[:, 1]]
+        else:
+            pools = [
+                self._pool(bench, name, each.shape[-1], each.dtype)
+                for name, each in zip(_SCALES, (key, value), strict=True)
+            ]
+        in_call = pools if granularity is Granularity.BLOCK else [pool.squeeze(-1) for pool in pools]
+        self.scales = in_call[0], in_call[1]
+        return [(pools[0], key), (pools[1], value)]
+
+    def _paired(self, bench: Bench, name: str, dim: int, dtype: torch.dtype) -> torch.Tensor:
+        """One pool of keys and values [pages, 2, ...], or of their scales, in the case's layout."""
+        heads, page = self._case.geometry.kv_heads, self.page_size
+        inner = (heads, page) if self._case.geometry.kv_layout is KvLayout.HND else (page, heads)
+        return bench.memory.tensor(name, (self.total_pages, 2, *inner, dim), dtype, hole=self.hole)
+
+    def _pool(self, bench: Bench, name: str, head_dim: int, dtype: torch.dtype) -> torch.Tensor:
+        """A pool of keys or of values, or of their scales, in the case's layout."""
         geometry = self._case.geometry
-        pages, page, heads, dtype = self.total_pages, self.page_size, geometry.kv_heads, geometry.kv_dtype.torch_dtype
+        pages, page, heads = self.total_pages, self.page_size, geometry.kv_heads
         head_major = geometry.kv_layout is KvLayout.HND
         if head_major and self._case.views.kv is not KvView.TOKEN_MAJOR:
-            return bench.memory.tensor(name, (pages, heads, page, head_dim), dtype, hole=self._hole)
-        tokens = bench.memory.tensor(name, (pages, page, heads, head_dim), dtype, hole=self._hole)
+            return bench.memory.tensor(name, (pages, heads, page, head_dim), dtype, hole=self.hole)
+        tokens = bench.memory.tensor(name, (pages, page, heads, head_dim), dtype, hole=self.hole)
         return tokens.permute(0, 2, 1, 3) if head_major else tokens
 
     def _separate(self, bench: Bench) -> tuple[torch.Tensor, torch.Tensor]:
         """The pools of keys and of values for a kernel that takes both."""
-        geometry = self._case.geometry
-        return self._pool(bench, "k_cache", geometry.head_dim_qk), self._pool(bench, "v_cache", geometry.head_dim_vo)
+        tokens, dtype = self.tokens, self._case.geometry.kv_dtype.memory
+        key = self._pool(bench, "k_cache", tokens.key.shape[-1], dtype)
+        return key, self._pool(bench, "v_cache", tokens.value.shape[-1], dtype)
+
+    def resident(self) -> list[torch.Tensor]:
+        """The bits of the pools [pages, slots, heads, dim]: views, or copies without the hole.
+
+        Keys, values, and the scales of both, if each token has its own.
+        """
+        return [pool.resident(self.hole) for pool in self._pools]
 
     def write(self, step: Step, *, rejected_drafts: bool = False) -> None:
         """Set the state of the pool before `step`.
 
         With `rejected_drafts`, it still has a verify's writes for draft tokens that were not accepted: finite numbers
-        past a request's end, up to the end of its last page. With `finite_tails`, these fill all pages of a slot.
+        past a request's end, up to the end of its last page. With `finite_tails`, or in a case with numbers behind the
+        last key, these fill all pages of a slot.
         """
         spans, page = TokenSpans(), self.page_size
         spans.add([DUMMY_PAGE], self.tokens.extra.start, page, page)
         for request in step.requests:
             first = self.tokens.spans[request.slot].start
             spans.add(self.pages[request.slot], first, request.kv_len, page)
-        if rejected_drafts or self.finite_tails:
+        if rejected_drafts or self._numbers_behind:
             for (draft_page, slot), token in self._drafts(step, spans.taken()).items():
                 spans.add_one(draft_page, slot, token)
+        if self._case.pages.free is Unused.NUMBERS:
+            for free in self._free(step):
+                spans.add([free], self.tokens.extra.start, page, page)
         positions, source = spans.positions()
-        at = to_device(positions, self._pools[0][0].device)
-        nan = self._case.geometry.kv_dtype.nan
-        for pool, values in self._pools:
+        at = to_device(positions, self._pools[0].bits.device)
+        for pool in self._pools:
             if self._written:
-                pool[: self._hole.start].fill_(nan)
-                pool[self._hole.stop :].fill_(nan)
+                pool.bits[: self.hole.start].fill_(pool.nan)
+                pool.bits[self.hole.stop :].fill_(pool.nan)
             # Indexed on the device of each: a small number of tokens is drawn on the CPU.
-            pool[at[0], at[1]] = to_device(values[source.to(values.device)], pool.device)
+            pool.put(at, to_device(pool.tokens[source.to(pool.tokens.device)], pool.bits.device))
         self._written = True
+        self.after_write(step)
+
+    def unset(self, at: torch.Tensor) -> None:
+        """Let the slots `at` [2, n] (page, slot of the page) hold the contents behind the last key of a request."""
+        numbers = torch.tensor(self.tokens.extra)[at[1]] if self._numbers_behind else None
+        at = to_device(at, self._pools[0].bits.device)
+        for pool in self._pools:
+            if numbers is None:
+                shape = (at.shape[1], *pool.tokens.shape[1:])
+                pool.put(at, torch.full(shape, pool.nan, dtype=pool.bits.dtype, device=pool.bits.device))
+            else:
+                pool.put(at, to_device(pool.tokens[numbers.to(pool.tokens.device)], pool.bits.device))
+
+    def restore(self, resident: Sequence[torch.Tensor]) -> None:
+        """Set all bits of the pools to those of `resident`, which are as `resident()` returns them.
+
+        No slots may be interleaved.
+        """
+        for pool, bits in zip(self._pools, resident, strict=True):
+            pool.bits[: self.hole.start].copy_(bits[: self.hole.start])
+            pool.bits[self.hole.stop :].copy_(bits[self.hole.start :])
+
+    def held(self, resident: Sequence[torch.Tensor], slot: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of a slot, as attention gets them, in pools as `resident()` returns them.
+
+        Both are [length, heads, dim].
+        """
+        position = torch.arange(length)
+        pages = torch.tensor(self.pages[slot], dtype=torch.int64)
+        pages -= (pages >= self.hole.stop) * len(self.hole)
+        at = to_device(torch.stack((pages[position // self.page_size], position % self.page_size)), resident[0].device)
+        dtype, dim = self._case.geometry.kv_dtype.torch_dtype, self._case.geometry.head_dim_vo
+        tokens = [bits[at[0], at[1]] for bits in resident]
+        if self._case.geometry.latent is not None:
+            key = tokens[0].view(dtype)
+            return key, key[..., :dim]
+        key, value = (each.view(dtype) for each in tokens[:2])
+        if self.scales is None:
+            return key, value
+        of_tokens = [each.view(torch.float32) for each in tokens[2:]]
+        scales = of_tokens or [each[None, :, None] for each in self.scales]
+        return dequantised(key, scales[0]), dequantised(value, scales[1])
+
+    @property
+    def _numbers_behind(self) -> bool:
+        return self.finite_tails or self._case.pages.behind is Unused.NUMBERS
+
+    def _free(self, step: Step) -> list[int]:
+        """The pages with memory that belong to no request of `step`."""
+        owned = {page for request in step.requests for page in self.pages[request.slot]}
+        pages = (*range(1, self.hole.start), *range(self.hole.stop, self.total_pages))
+        return [page for page in pages if page not in owned]
 
     def _drafts(self, step: Step, taken: set[tuple[int, int]]) -> dict[tuple[int, int], int]:
         """The (page, slot) of rejected drafts and their tokens, except where a shared page holds another's token."""
@@ -171,12 +308,15 @@ class PagedKv:
             page_end = -(-request.kv_len // self.page_size) * self.page_size
             drafts_end = request.kv_len - request.q_len + step.tokens_per_request
             owned_end = len(self.pages[request.slot]) * self.page_size
-            end = owned_end if self.finite_tails else min(drafts_end, page_end)
+            end = owned_end if self._numbers_behind else min(drafts_end, page_end)
             for position in range(request.kv_len, end):
                 page, slot = self.pages[request.slot][position // self.page_size], position % self.page_size
                 if (page, slot) not in taken:
                     drafts[page, slot] = self.tokens.extra[slot]
         return drafts
+
+
+_SCALES = ("k_scales", "v_scales")
 
 
 class FiniteTails(PagedKv):
@@ -190,6 +330,8 @@ def assign_pages(case: Case, counts: dict[int, int]) -> dict[int, list[int]]:
     order = case.pages.order
     if order is PageOrder.SHARED_PREFIX:
         return _share_pages(case, counts)
+    if order is PageOrder.REUSED:
+        return _reuse_pages(case, counts)
     owners = [slot for slot, count in counts.items() for _ in range(count)]
     if order is PageOrder.INTERLEAVED:
         turn = [(index, slot) for slot, count in counts.items() for index in range(count)]
@@ -221,3 +363,23 @@ def _share_pages(case: Case, counts: dict[int, int]) -> dict[int, list[int]]:
         if not shared:
             shared = pages[slot][:full]
     return pages
+
+
+def _reuse_pages(case: Case, counts: dict[int, int]) -> dict[int, list[int]]:
+    """Give pages to each slot at its first step, those that were freed last first; free them after its last step."""
+    steps = [sorted(request.slot for request in step.requests) for step in case.steps]
+    last = {slot: index for index, slots in enumerate(steps) for slot in slots}
+    pages: dict[int, list[int]] = {}
+    free: list[int] = []
+    unused = 1 + case.pages.hole
+    for index, slots in enumerate(steps):
+        for slot in slots:
+            if slot not in pages:
+                again = [free.pop() for _ in range(min(len(free), counts[slot]))]
+                fresh = range(unused, unused + counts[slot] - len(again))
+                unused = fresh.stop
+                pages[slot] = [*again, *fresh]
+        for slot in slots:
+            if last[slot] == index:
+                free += pages[slot]
+    return {slot: pages[slot] for slot in counts}

@@ -67,6 +67,11 @@ class GraphedSession(ABC):
     _case: Case
     _kv: PagedKv
 
+    @property
+    def kv(self) -> PagedKv:
+        """The pool."""
+        return self._kv
+
     def forward(self, index: int) -> Output | None:
         """Run one step; None for a capture."""
         step = self._case.steps[index]

@@ -9,7 +9,7 @@ import torch
 from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.lengths import running_sum
 from attnfuzz.kernels.slot_tokens import stream_of
-from attnfuzz.reference.case import Case, Launch, QueryView, Step
+from attnfuzz.reference.case import Case, Granularity, Launch, QueryView, Step
 from attnfuzz.reference.chance import TokenRun
 from attnfuzz.reference.values import Operand, draw_runs, draw_sinks
 
@@ -87,6 +87,11 @@ class BmmScales(TypedDict):
 
 
 def cached_scales(case: Case, head_dim: int) -> BmmScales:
-    """The factors of attention to a KV cache that is dequantised by the case's scales of K and V."""
+    """The factors of attention to a KV cache that is dequantised by the case's scales of K and V.
+
+    Tensors of scales include those of K and V, but for scales of blocks.
+    """
     softmax = case.scales.softmax / math.sqrt(head_dim)
+    if case.scales.granularity in (Granularity.HEAD, Granularity.TOKEN_HEAD):
+        return BmmScales(bmm1_scale=softmax, bmm2_scale=1.0)
     return BmmScales(bmm1_scale=softmax * case.scales.k, bmm2_scale=case.scales.v)

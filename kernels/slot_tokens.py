@@ -9,7 +9,9 @@ import torch
 from attnfuzz.kernels import transfers
 from attnfuzz.kernels.backend import Attended
 from attnfuzz.kernels.lengths import running_sum
-from attnfuzz.reference.case import Case, Step
+from attnfuzz.reference import nvfp4
+from attnfuzz.reference.cache_scales import dequantised, draw_scales, quantised
+from attnfuzz.reference.case import Case, Granularity, Request, Step
 from attnfuzz.reference.chance import HOST, TokenRun
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.values import Operand, draw_runs
@@ -33,6 +35,9 @@ class SlotTokens:
     `spans` are the ranges of the slots' tokens; `extra` more tokens follow, which belong to no slot. `latent` values
     are the first elements of the keys. `part` distinguishes several sets of tokens of one case. The tensors lie on the
     host, or on `device` if they are large.
+
+    `scaled` tokens are stored in a cache whose scales are finer than a tensor: `key_scale` and `value_scale` are then
+    float32 [n, heads, 1], otherwise None. For NVFP4, they are e4m3 [n, heads, dim / 16], and tokens are bytes.
     """
 
     def __init__(
@@ -46,6 +51,7 @@ class SlotTokens:
         part: int = 0,
         extra: int = 0,
         latent: bool = False,
+        scaled: bool = False,
         device: torch.device = HOST,
     ) -> None:
         lengths = case.slot_lengths()
@@ -57,12 +63,22 @@ class SlotTokens:
         nbytes = self.extra.stop * heads * (key_dim + value_dim) * dtype.itemsize
         where = device if nbytes >= transfers.STAYS else HOST
 
-        def drawn(role: Operand, dim: int) -> torch.Tensor:
+        def drawn(role: Operand, dim: int, scale: float) -> tuple[torch.Tensor, torch.Tensor | None]:
             values = draw_runs(case.values, role, runs, heads, dim, seed=case.seed, device=where)
-            return values.to(dtype.torch_dtype)
+            if not scaled:
+                return values.to(dtype.torch_dtype), None
+            granularity = case.scales.granularity
+            if granularity is Granularity.BLOCK:
+                blocks = nvfp4.block_scales(values)
+                return nvfp4.quantised(values, blocks), blocks
+            scales = draw_scales(case.values, role, granularity, runs, heads, seed=case.seed, device=where)
+            return quantised(values, scales), scales * scale
 
-        self.key = drawn(Operand.KEY, key_dim)
-        self.value = self.key[..., :value_dim] if latent else drawn(Operand.VALUE, value_dim)
+        self.key, self.key_scale = drawn(Operand.KEY, key_dim, case.scales.k)
+        if latent:
+            self.value, self.value_scale = self.key[..., :value_dim], None
+        else:
+            self.value, self.value_scale = drawn(Operand.VALUE, value_dim, case.scales.v)
 
     @classmethod
     def cached(cls, case: Case, *, extra: int = 0, device: torch.device = HOST) -> Self:
@@ -76,8 +92,14 @@ class SlotTokens:
             dtype=geometry.kv_dtype,
             extra=extra,
             latent=geometry.latent is not None,
+            scaled=case.scales.granularity is not Granularity.TENSOR,
             device=device,
         )
+
+    @property
+    def parts(self) -> tuple[torch.Tensor, ...]:
+        """Keys and values, and their scales if they have tensors of them."""
+        return tuple(each for each in (self.key, self.value, self.key_scale, self.value_scale) if each is not None)
 
     def keys(self, slot: int, length: int) -> torch.Tensor:
         """Keys of a slot's first `length` tokens [length, heads, dim_k]."""
@@ -102,8 +124,14 @@ class SlotTokens:
             Attended(
                 first_row=first,
                 query=query[first : first + request.q_len],
-                key=self.keys(request.slot, request.kv_len),
-                value=self.values(request.slot, request.kv_len),
+                key=self._meant(self.key, self.key_scale, request),
+                value=self._meant(self.value, self.value_scale, request),
             )
             for first, request in zip(first_rows, step.requests, strict=True)
         )
+
+    def _meant(self, tokens: torch.Tensor, scales: torch.Tensor | None, request: Request) -> torch.Tensor:
+        """The tokens of a request as attention gets them."""
+        begin = self.spans[request.slot].start
+        own = slice(begin, begin + request.kv_len)
+        return tokens[own] if scales is None else dequantised(tokens[own], scales[own])

@@ -13,11 +13,14 @@ namespace attnfuzz {
 namespace {
 
 void export_decode(TensorView out, Optional<TensorView> lse, TensorView query, TensorView key, TensorView value,
-                   bool paired, bool nhd, TensorView workspace, TensorView tables, TensorView seq_lens, int64_t q_len,
+                   bool paired, bool nhd, Optional<TensorView> key_scales, Optional<TensorView> value_scales, bool swizzled,
+                   TensorView workspace, TensorView tables, TensorView seq_lens, int64_t q_len,
                    int64_t max_seq_len, double bmm1_scale, double bmm2_scale, int64_t window_left,
                    Optional<TensorView> sinks) {
   const Rows q = float_rows_of(query, "query"), o = float_rows_of(out, "out");
-  const Pool k = pool_of(key, "kv_cache", paired, 0, nhd), v = pool_of(value, "kv_cache", paired, 1, nhd);
+  Pool k = pool_of(key, "kv_cache", paired, 0, nhd), v = pool_of(value, "kv_cache", paired, 1, nhd);
+  k.scales = scales_of(key_scales, "kv_cache_sf", k, nhd);
+  v.scales = scales_of(value_scales, "kv_cache_sf", v, nhd, swizzled);
   REQUIRE(q_len >= 1, "q_len_per_req must be 1 or more, not " << q_len);
   REQUIRE(k.heads == v.heads && k.page_size == v.page_size, "K and V must have the same heads and page size");
   require_same_elements(q.element, k.element, v.element);
@@ -41,6 +44,7 @@ void export_mla_decode(TensorView out, Optional<TensorView> lse, TensorView quer
           "block_tables has " << tables.size(0) << " rows for " << query.size(0) << " requests");
   const Pool k{data_of(kv_cache), element_of(kv_cache, "kv_cache"), 1, kv_cache.size(slot), kv_cache.size(slot + 1),
                kv_cache.stride(0), 0, kv_cache.stride(slot)};
+  REQUIRE(k.element != Element::e2m1, "kv_cache must not be uint8");
   Pool v = k;
   v.dim = rank;
   require_same_elements(q.element, k.element, v.element);
@@ -51,11 +55,14 @@ void export_mla_decode(TensorView out, Optional<TensorView> lse, TensorView quer
 }
 
 void export_context(TensorView out, Optional<TensorView> lse, TensorView query, TensorView key, TensorView value,
-                    bool paired, bool nhd, TensorView tables, TensorView seq_lens, TensorView cumulative, int64_t batch,
+                    bool paired, bool nhd, Optional<TensorView> key_scales, Optional<TensorView> value_scales, bool swizzled,
+                    TensorView tables, TensorView seq_lens, TensorView cumulative, int64_t batch,
                     double bmm1_scale, double bmm2_scale, int64_t window_left, bool causal,
                     Optional<TensorView> sinks) {
   const Rows q = float_rows_of(query, "query"), o = float_rows_of(out, "out");
-  const Pool k = pool_of(key, "kv_cache", paired, 0, nhd), v = pool_of(value, "kv_cache", paired, 1, nhd);
+  Pool k = pool_of(key, "kv_cache", paired, 0, nhd), v = pool_of(value, "kv_cache", paired, 1, nhd);
+  k.scales = scales_of(key_scales, "kv_cache_sf", k, nhd);
+  v.scales = scales_of(value_scales, "kv_cache_sf", v, nhd, swizzled);
   REQUIRE(k.heads == v.heads && k.page_size == v.page_size, "K and V must have the same heads and page size");
   require_same_elements(q.element, k.element, v.element);
   require_fit(q, o, k.heads, k.dim, v.dim);
@@ -70,6 +77,7 @@ void export_ragged(TensorView out, Optional<TensorView> lse, TensorView query, T
   const Rows q = float_rows_of(query, "query"), o = float_rows_of(out, "out");
   const Rows k = rows_of(key, "key");
   Rows v = rows_of(value, "value");
+  REQUIRE(k.element != Element::e2m1, "key must not be uint8");
   REQUIRE(k.heads == v.heads && k.tokens == v.tokens, "key and value must have the same tokens and heads");
   require_same_elements(q.element, k.element, v.element);
   require_fit(q, o, k.heads, k.dim, v.dim);

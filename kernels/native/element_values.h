@@ -40,6 +40,13 @@ ON_BOTH inline float from_e4m3(uint8_t code) {
   return float_of(scaled | uint32_t{code & 0x80u} << 24);
 }
 
+// OCP E2M1: one bit of mantissa, magnitudes up to 6, neither infinities nor NaN.
+ON_BOTH inline float from_e2m1(uint8_t code) {
+  const int magnitude = code & 7;
+  const float value = magnitude < 4 ? 0.5f * magnitude : magnitude == 7 ? 6.0f : magnitude - 2.0f;
+  return code & 8 ? -value : value;
+}
+
 ON_BOTH inline uint16_t to_bf16(float value) {
   const uint32_t bits = bits_of(value);
   if (value != value) return static_cast<uint16_t>(bits >> 16 | 0x40);
@@ -59,6 +66,47 @@ ON_BOTH inline uint16_t to_f16(float value) {
   }
   const uint32_t rounded = magnitude + 0xfff + (magnitude >> 13 & 1);
   return sign | static_cast<uint16_t>((rounded - 0x38000000) >> 13);
+}
+
+// The magnitude of an e4m3 below 448 that is next to this one toward zero.
+ON_BOTH inline uint32_t cut_to_e4m3(uint32_t magnitude) {
+  if (magnitude >= 0x3c800000) return (magnitude - 0x3c000000) >> 20;
+  return static_cast<uint32_t>(float_of(magnitude) * 0x1p9f);
+}
+
+// OCP E4M3, saturated: overflow and infinities become 448. NaN stays NaN.
+ON_BOTH inline uint8_t to_e4m3(float value) {
+  const uint32_t bits = bits_of(value);
+  const auto sign = static_cast<uint8_t>(bits >> 24 & 0x80);
+  const uint32_t magnitude = bits & 0x7fffffff;
+  if (planted(Defect::written_nan_saturated) && value != value) return 0x7e;
+  if (magnitude > 0x7f800000) return sign | 0x7f;
+  if (planted(Defect::fp8_overflow_is_nan) && magnitude > 0x43e80000) return sign | 0x7f;
+  if (magnitude >= 0x43e00000) return sign | 0x7e;
+  if (planted(Defect::fp8_subnormals_flushed) && magnitude < 0x3c800000) return sign;
+  if (planted(Defect::fp8_write_truncated)) return sign | static_cast<uint8_t>(cut_to_e4m3(magnitude));
+  if (magnitude < 0x3c800000) {
+    // Subnormal: adding 2^14 aligns the last bit of the sum with 2^-9, and the addition rounds to nearest even.
+    return sign | static_cast<uint8_t>(bits_of(float_of(magnitude) + 0x1p14f) - bits_of(0x1p14f));
+  }
+  const uint32_t rounded = magnitude + 0x7ffff + (magnitude >> 20 & 1);
+  return sign | static_cast<uint8_t>((rounded - 0x3c000000) >> 20);
+}
+
+// OCP E2M1, saturated: the nearest, ties to even; NaN becomes 6, as in a GPU's conversion.
+ON_BOTH inline uint8_t to_e2m1(float value) {
+  const float magnitude = float_of(bits_of(value) & 0x7fffffff);
+  const auto sign = static_cast<uint8_t>(bits_of(value) >> 28 & 8);
+  if (planted(Defect::e2m1_truncated)) {
+    constexpr float magnitudes[] = {0.5f, 1, 1.5f, 2, 3, 4, 6};
+    uint8_t code = 0;
+    for (float each : magnitudes) code += magnitude >= each;
+    return sign | code;
+  }
+  constexpr float edges[] = {0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5};
+  uint8_t code = 0;
+  for (int i = 0; i < 7; ++i) code += !(i % 2 ? magnitude < edges[i] : magnitude <= edges[i]);
+  return sign | code;
 }
 
 }  // namespace attnfuzz

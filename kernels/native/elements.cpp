@@ -43,6 +43,12 @@ void load_e4m3(const void* row, int64_t n, float* to) {
   }
 }
 
+void load_e2m1(const void* row, int64_t n, float* to) {
+  const auto* from = static_cast<const uint8_t*>(row);
+  const bool swapped = planted(Defect::nibbles_read_in_reverse);
+  for (int64_t i = 0; i < n; ++i) to[i] = from_e2m1(from[i / 2] >> ((i % 2 == 1) != swapped ? 4 : 0) & 15);
+}
+
 void store_f32(const float* from, int64_t n, void* row) { std::memcpy(row, from, n * sizeof(float)); }
 
 void store_bf16(const float* from, int64_t n, void* row) {
@@ -55,6 +61,19 @@ void store_f16(const float* from, int64_t n, void* row) {
   for (int64_t i = 0; i < n; ++i) to[i] = to_f16(from[i]);
 }
 
+void store_e4m3(const float* from, int64_t n, void* row) {
+  auto* to = static_cast<uint8_t*>(row);
+  for (int64_t i = 0; i < n; ++i) to[i] = to_e4m3(from[i]);
+}
+
+void store_e2m1(const float* from, int64_t n, void* row) {
+  auto* to = static_cast<uint8_t*>(row);
+  const int first = planted(Defect::nibbles_written_in_reverse) ? 1 : 0;
+  for (int64_t i = 0; i + 1 < n; i += 2) {
+    to[i / 2] = static_cast<uint8_t>(to_e2m1(from[i + first]) | to_e2m1(from[i + 1 - first]) << 4);
+  }
+}
+
 }  // namespace
 
 LoadRow load_row(Element element) {
@@ -63,6 +82,7 @@ LoadRow load_row(Element element) {
     case Element::bf16: return load_bf16;
     case Element::f16: return load_f16;
     case Element::e4m3: return load_e4m3;
+    case Element::e2m1: return load_e2m1;
   }
   return nullptr;
 }
@@ -72,7 +92,8 @@ StoreRow store_row(Element element) {
     case Element::f32: return store_f32;
     case Element::bf16: return store_bf16;
     case Element::f16: return store_f16;
-    case Element::e4m3: return nullptr;
+    case Element::e4m3: return store_e4m3;
+    case Element::e2m1: return store_e2m1;
   }
   return nullptr;
 }

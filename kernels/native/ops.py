@@ -51,6 +51,8 @@ def trtllm_batch_decode_with_kv_cache(
     *,
     sinks: torch.Tensor | Sequence[torch.Tensor] | None = None,
     kv_layout: str = "HND",
+    kv_cache_sf: Pair | None = None,
+    v_scales_swizzled: bool = False,
     q_len_per_req: int | None = 1,
     lse: torch.Tensor | None = None,
     return_lse: bool = False,
@@ -60,12 +62,15 @@ def trtllm_batch_decode_with_kv_cache(
 
     query [batch * q_len_per_req, q heads, head dim]; kv_cache [pages, 2, ...] or a pair, pages being [heads, slots,
     dim] (HND) or [slots, heads, dim] (NHD); block_tables [batch, pages per request]; seq_lens [batch]. The batch is
-    derived from the rows of `query`, and never compared with those of the metadata.
+    derived from the rows of `query`, and never compared with those of the metadata. `kv_cache_sf`: the scales of K and
+    V, float32, [heads] or [pages, heads, slots] (HND) or [pages, slots, heads] (NHD), as in FlashInfer's PR 5272. With
+    a cache of uint8, which is one of NVFP4, they are those of blocks, float8_e4m3fn, with a last axis of head dim / 16;
+    `v_scales_swizzled` says that those of V are, as FlashInfer's trtllm-gen kernels want them and XQA does not.
     """
     reject_others("trtllm_batch_decode_with_kv_cache", others)
     if q_len_per_req is None:
         raise NotImplementedError("native decode: queries of different lengths (q_len_per_req=None) are unsupported")
-    key, value, paired = _split(kv_cache)
+    key, value, paired = split(kv_cache)
     out = _output(query, value.shape[-1], out, out_dtype)
     if lse is None and return_lse:
         lse = _empty_lse(query)
@@ -76,7 +81,9 @@ def trtllm_batch_decode_with_kv_cache(
         key,
         value,
         paired,
-        _is_nhd(kv_layout),
+        is_nhd(kv_layout),
+        *(kv_cache_sf or (None, None)),
+        v_scales_swizzled,
         workspace_buffer,
         block_tables,
         seq_lens,
@@ -108,6 +115,8 @@ def trtllm_batch_context_with_kv_cache(
     out_dtype: torch.dtype | None = None,
     *,
     kv_layout: str = "HND",
+    kv_cache_sf: Pair | None = None,
+    v_scales_swizzled: bool = False,
     sinks: torch.Tensor | Sequence[torch.Tensor] | None = None,
     causal: bool = True,
     lse: torch.Tensor | None = None,
@@ -121,7 +130,7 @@ def trtllm_batch_context_with_kv_cache(
     """
     del workspace_buffer, max_q_len, max_kv_len, cum_seq_lens_kv
     reject_others("trtllm_batch_context_with_kv_cache", others)
-    key, value, paired = _split(kv_cache)
+    key, value, paired = split(kv_cache)
     out = _output(query, value.shape[-1], out, out_dtype)
     if lse is None and return_lse:
         lse = _empty_lse(query)
@@ -132,7 +141,9 @@ def trtllm_batch_context_with_kv_cache(
         key,
         value,
         paired,
-        _is_nhd(kv_layout),
+        is_nhd(kv_layout),
+        *(kv_cache_sf or (None, None)),
+        v_scales_swizzled,
         block_tables,
         seq_lens,
         cum_seq_lens_q,
@@ -279,7 +290,7 @@ def fixup_zero_kv_rows(
     build.load().fixup_zero_kv_rows(out, lse, kv_lens, cum_seq_lens, max_seq_len)
 
 
-def _split(kv_cache: torch.Tensor | Pair) -> tuple[torch.Tensor, torch.Tensor, bool]:
+def split(kv_cache: torch.Tensor | Pair) -> tuple[torch.Tensor, torch.Tensor, bool]:
     """K, V, and whether both are the whole cache [pages, 1 or 2, ...], which the kernel splits."""
     if isinstance(kv_cache, torch.Tensor):
         return kv_cache, kv_cache, True
@@ -287,7 +298,8 @@ def _split(kv_cache: torch.Tensor | Pair) -> tuple[torch.Tensor, torch.Tensor, b
     return key, value, False
 
 
-def _is_nhd(kv_layout: str) -> bool:
+def is_nhd(kv_layout: str) -> bool:
+    """Whether `kv_layout` is "NHD". ValueError for a layout that does not exist."""
     if kv_layout not in _LAYOUTS:
         raise ValueError(f"kv_layout must be HND or NHD, not {kv_layout!r}")
     return kv_layout == "NHD"

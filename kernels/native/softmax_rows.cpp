@@ -76,8 +76,12 @@ void load_keys(const Block& block, Interval keys) {
   const LoadRow load_value = load_row(block.keys.value_element);
   for (int64_t index = keys.begin; index < keys.end; ++index) {
     const int64_t slot = index - keys.begin;
-    load_key(block.keys.key(index), block.query.dim, tile.key.data() + slot * block.query.dim);
-    load_value(block.keys.value(index), block.keys.value_dim, tile.value.data() + slot * block.keys.value_dim);
+    float* key = tile.key.data() + slot * block.query.dim;
+    float* value = tile.value.data() + slot * block.keys.value_dim;
+    load_key(block.keys.key(index), block.query.dim, key);
+    load_value(block.keys.value(index), block.keys.value_dim, value);
+    block.keys.scale_key(index, key);
+    block.keys.scale_value(index, value);
   }
 }
 

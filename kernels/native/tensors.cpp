@@ -25,9 +25,12 @@ Element element_of(const TensorView& tensor, const char* name) {
   if (is(tensor, kDLFloat, 16)) return Element::f16;
   if (is(tensor, kDLBfloat, 16)) return Element::bf16;
   if (is(tensor, kDLFloat8_e4m3fn, 8)) return Element::e4m3;
-  TVM_FFI_THROW(ValueError) << name << " must be float32, float16, bfloat16 or float8_e4m3fn";
+  if (is(tensor, kDLUInt, 8)) return Element::e2m1;
+  TVM_FFI_THROW(ValueError) << name << " must be float32, float16, bfloat16, float8_e4m3fn or, for NVFP4, uint8";
   __builtin_unreachable();
 }
+
+bool is_float(Element element) { return element != Element::e4m3 && element != Element::e2m1; }
 
 Rows rows_of(const TensorView& tensor, const char* name) {
   require_axes(tensor, name, 3);
@@ -38,7 +41,7 @@ Rows rows_of(const TensorView& tensor, const char* name) {
 
 Rows float_rows_of(const TensorView& tensor, const char* name) {
   const Rows rows = rows_of(tensor, name);
-  REQUIRE(rows.element != Element::e4m3, name << " must be float32, float16 or bfloat16");
+  REQUIRE(is_float(rows.element), name << " must be float32, float16 or bfloat16");
   return rows;
 }
 
@@ -48,7 +51,7 @@ Rows batched_rows_of(const TensorView& tensor, const char* name) {
   REQUIRE(tensor.size(0) <= 1 || tensor.size(1) <= 1 || tensor.stride(0) == tensor.size(1) * tensor.stride(1),
           name << " must have its tokens at one stride over its first two axes");
   const Element element = element_of(tensor, name);
-  REQUIRE(element != Element::e4m3, name << " must be float32, float16 or bfloat16");
+  REQUIRE(is_float(element), name << " must be float32, float16 or bfloat16");
   const int64_t token_stride = tensor.size(1) > 1 ? tensor.stride(1) : tensor.stride(0);
   return {data_of(tensor), element, tensor.size(0) * tensor.size(1), tensor.size(2), tensor.size(3), token_stride,
           tensor.stride(2)};
@@ -93,8 +96,46 @@ Pool pool_of(const TensorView& tensor, const char* name, bool paired, int member
   const int first = paired ? 2 : 1;
   const int head = nhd ? first + 1 : first, slot = nhd ? first : first + 1;
   REQUIRE(tensor.size(head) > 0 && tensor.size(slot) > 0, name << " must have at least one head and one slot per page");
-  return {data, element, tensor.size(head), tensor.size(slot), tensor.size(first + 2),
-          tensor.stride(0), tensor.stride(head), tensor.stride(slot)};
+  const int64_t dim = tensor.size(first + 2) * (element == Element::e2m1 ? 2 : 1);
+  return {data, element, tensor.size(head), tensor.size(slot), dim, tensor.stride(0), tensor.stride(head),
+          tensor.stride(slot)};
+}
+
+namespace {
+
+// [pages, heads, slots] or [pages, slots, heads] of fp32, or with a further axis of blocks in e4m3.
+Scales scales_of_slots(const TensorView& tensor, const char* name, const Pool& pool, bool nhd, bool swizzled) {
+  const bool blocks = pool.element == Element::e2m1;
+  require_axes(tensor, name, blocks ? 4 : 3);
+  const int head = nhd ? 2 : 1, slot = nhd ? 1 : 2;
+  REQUIRE(tensor.size(head) == pool.heads && tensor.size(slot) == pool.page_size,
+          name << " must have the heads and the page size of its cache");
+  Scales scales{data_of(tensor), tensor.stride(0), tensor.stride(head), tensor.stride(slot)};
+  if (!blocks) return scales;
+  require_last_axis_contiguous(tensor, name);
+  scales.blocks = tensor.size(3);
+  scales.swizzled = swizzled;
+  REQUIRE(scales.blocks * kBlock == pool.dim, name << " must have a scale for each " << kBlock << " elements");
+  REQUIRE(!swizzled || (scales.blocks % 4 == 0 && pool.page_size % 4 == 0),
+          name << " can only be swizzled in groups of four slots and blocks");
+  return scales;
+}
+
+}  // namespace
+
+Scales scales_of(const TensorView& tensor, const char* name, const Pool& pool, bool nhd, bool swizzled) {
+  require_here(tensor, name);
+  const bool blocks = pool.element == Element::e2m1;
+  REQUIRE(is(tensor, blocks ? kDLFloat8_e4m3fn : kDLFloat, blocks ? 8 : 32),
+          name << " must be " << (blocks ? "float8_e4m3fn" : "float32"));
+  if (blocks || tensor.ndim() != 1) return scales_of_slots(tensor, name, pool, nhd, swizzled);
+  REQUIRE(tensor.size(0) == pool.heads, name << " must have a scale for each of " << pool.heads << " heads");
+  return {data_of(tensor), 0, tensor.stride(0), 0};
+}
+
+Scales scales_of(const Optional<TensorView>& tensor, const char* name, const Pool& pool, bool nhd, bool swizzled) {
+  REQUIRE(tensor.has_value() || pool.element != Element::e2m1, name << " must be given for a cache of uint8");
+  return tensor.has_value() ? scales_of(tensor.value(), name, pool, nhd, swizzled) : Scales{};
 }
 
 void require_fit(const Rows& query, const Rows& out, int64_t heads, int64_t dim, int64_t value_dim) {
@@ -107,7 +148,7 @@ void require_fit(const Rows& query, const Rows& out, int64_t heads, int64_t dim,
 
 void require_same_elements(Element query, Element key, Element value) {
   REQUIRE(key == value, "K and V must have the same dtype");
-  REQUIRE(key == query || key == Element::e4m3, "K and V must have the dtype of query, or float8_e4m3fn");
+  REQUIRE(key == query || !is_float(key), "K and V must have the dtype of query, or float8_e4m3fn, or uint8");
 }
 
 Scalars scalars_of(double bmm1_scale, double bmm2_scale, int64_t window_left, bool causal,

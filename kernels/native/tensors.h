@@ -26,6 +26,7 @@ void require_last_axis_contiguous(const TensorView& tensor, const char* name);
 char* data_of(const TensorView& tensor);
 bool is(const TensorView& tensor, int code, int bits);
 Element element_of(const TensorView& tensor, const char* name);
+bool is_float(Element element);
 
 Rows rows_of(const TensorView& tensor, const char* name);
 Rows float_rows_of(const TensorView& tensor, const char* name);
@@ -41,6 +42,12 @@ PageTable table_of(const TensorView& tensor);
 // One of K and V: [pages, heads, slots, dim] (HND) or [pages, slots, heads, dim] (NHD), or member `member` of
 // [pages, 1 or 2, ...].
 Pool pool_of(const TensorView& tensor, const char* name, bool paired, int member, bool nhd);
+
+// The scales of a pool, by its heads: [heads], or [pages, heads, slots] (HND) or [pages, slots, heads] (NHD), with an
+// axis of blocks if it is one of e2m1, which needs them.
+Scales scales_of(const TensorView& tensor, const char* name, const Pool& pool, bool nhd, bool swizzled = false);
+Scales scales_of(const Optional<TensorView>& tensor, const char* name, const Pool& pool, bool nhd,
+                 bool swizzled = false);
 
 // `heads`, `dim` and `value_dim` are those of K and V.
 void require_fit(const Rows& query, const Rows& out, int64_t heads, int64_t dim, int64_t value_dim);

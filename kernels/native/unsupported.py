@@ -7,7 +7,6 @@ _SHARED: Final[dict[str, tuple[object, ...]]] = {
     "o_sf_vec_size": (None,),
     "enable_pdl": (None, True, False),
     "skip_softmax_threshold_scale_factor": (None,),
-    "kv_cache_sf": (None,),
     "uses_shared_paged_kv_idx": (True,),
     "multi_ctas_kv_counter_buffer": (None,),
     "use_fp16_softmax": (None, False),
@@ -21,13 +20,17 @@ _CONTEXT_PARALLEL: Final[dict[str, tuple[object, ...]]] = {
 }
 
 
+OWN: Final = frozenset({"v_scales_swizzled"})
+"""Parameters of the native functions that FlashInfer's lack: its kernels imply them."""
+
+
 def _shared(*names: str) -> dict[str, tuple[object, ...]]:
     return {name: _SHARED[name] for name in names}
 
 
 ACCEPTED: Final[dict[str, dict[str, tuple[object, ...]]]] = {
     "trtllm_batch_decode_with_kv_cache": {
-        **_shared("o_sf_scale", "o_sf_vec_size", "enable_pdl", "skip_softmax_threshold_scale_factor", "kv_cache_sf"),
+        **_shared("o_sf_scale", "o_sf_vec_size", "enable_pdl", "skip_softmax_threshold_scale_factor"),
         **_shared("uses_shared_paged_kv_idx", "multi_ctas_kv_counter_buffer"),
         **_CONTEXT_PARALLEL,
         "backend": ("auto", "trtllm-gen"),
@@ -42,7 +45,7 @@ ACCEPTED: Final[dict[str, dict[str, tuple[object, ...]]]] = {
         "request_order_plan": (None,),
     },
     "trtllm_batch_context_with_kv_cache": {
-        **_shared("o_sf_scale", "o_sf_vec_size", "enable_pdl", "skip_softmax_threshold_scale_factor", "kv_cache_sf"),
+        **_shared("o_sf_scale", "o_sf_vec_size", "enable_pdl", "skip_softmax_threshold_scale_factor"),
         **_shared("uses_shared_paged_kv_idx", "multi_ctas_kv_counter_buffer", "use_fp16_softmax", "uses_spcompress"),
         "backend": ("trtllm-gen",),
     },

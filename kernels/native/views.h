@@ -41,12 +41,38 @@ struct PageTable {
   int64_t row_stride, column_stride;
 };
 
+// Factors of a pool's elements; absent if data is null. In fp32, there is one for each head (then pages and slots have a
+// stride of 0), or for each head of each slot; in e4m3, one for each kBlock elements of those, `blocks` in all.
+// `swizzled` blocks of four slots lie in the order of TRT-LLM's attention kernels: all first blocks, then all second.
+struct Scales {
+  char* data = nullptr;
+  int64_t page_stride = 0, head_stride = 0, slot_stride = 0;
+  int64_t blocks = 0;
+  bool swizzled = false;
+
+  ON_BOTH float& at(int64_t page, int64_t head, int64_t slot) const {
+    return reinterpret_cast<float*>(data)[page * page_stride + head * head_stride + slot * slot_stride];
+  }
+
+  ON_BOTH uint8_t& block(int64_t page, int64_t head, int64_t slot, int64_t block) const {
+    if (swizzled) {
+      const int64_t in_a_row = blocks / 4, turn = slot % 4;
+      slot += block / in_a_row - turn;
+      block = block % in_a_row * 4 + turn;
+    }
+    return reinterpret_cast<uint8_t*>(data)[page * page_stride + head * head_stride + slot * slot_stride + block];
+  }
+};
+
+constexpr int64_t kBlock = 16;
+
 // One of K and V, in pages: [pages, heads, slots, dim] in any order of the first three, with contiguous dim.
 struct Pool {
   const char* data;
   Element element;
   int64_t heads, page_size, dim;
   int64_t page_stride, head_stride, slot_stride;
+  Scales scales{};
 };
 
 // The arguments of every attention kernel beside tensors.

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+import torch
 from msgspec import structs
 
 from attnfuzz.kernels.backend import Bench, Op, Session
@@ -15,11 +16,11 @@ from attnfuzz.kernels.trtllm.mla import MlaSession
 from attnfuzz.kernels.trtllm.revisions import MHA_REVISIONS, MLA_REVISIONS
 from attnfuzz.reference.calibration import shipped_noise
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import SPECULATIVE, Case, KvView, Mode, QueryView
+from attnfuzz.reference.case import SPECULATIVE, BlockScales, Case, Granularity, KvView, Mode, QueryView
 from attnfuzz.reference.contract import Contract, LseBase
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
-from attnfuzz.reference.noise import NoiseModel
+from attnfuzz.reference.noise import ROUNDOFF, NoiseModel
 from attnfuzz.reference.relation import Relation
 
 # The number of splits follows from the stated maximum and the batch size, and splits are merged in order
@@ -84,6 +85,36 @@ MHA = TrtllmBackend(
     ),
 )
 
+
+@dataclass(frozen=True)
+class ScaledBackend(TrtllmBackend):
+    """A backend that multiplies keys and values by tensors of scales."""
+
+    def theory(self, dtype: DType) -> NoiseModel:
+        """The native kernels round the products to fp32."""
+        return structs.replace(super().theory(dtype), operands=ROUNDOFF[torch.float32])
+
+
+MHA_SCALED = ScaledBackend(
+    name="trtllm_mha_scaled",
+    session=MhaSession,
+    capability=structs.replace(
+        MHA.capability, granularities=(Granularity.TENSOR, Granularity.HEAD, Granularity.TOKEN_HEAD)
+    ),
+)
+
+MHA_NVFP4 = TrtllmBackend(
+    name="trtllm_mha_nvfp4",
+    session=MhaSession,
+    capability=structs.replace(
+        MHA.capability,
+        fp8_kv=False,
+        granularities=(Granularity.BLOCK,),
+        block_scales=tuple(BlockScales),
+        head_dims=(16, 32, 64, 80, 96, 128, 192, 256),
+    ),
+)
+
 MLA = TrtllmBackend(
     name="trtllm_mla",
     session=MlaSession,
@@ -101,6 +132,8 @@ MLA = TrtllmBackend(
 TRTLLM_BACKENDS = (
     MHA,
     *(MHA.revision(name, session) for name, session in MHA_REVISIONS.items()),
+    MHA_SCALED,
+    MHA_NVFP4,
     MLA,
     *(MLA.revision(name, session) for name, session in MLA_REVISIONS.items()),
 )

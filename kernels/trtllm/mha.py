@@ -15,7 +15,7 @@ from attnfuzz.kernels.paged_session import PLANNED_AFTER_PADDING, PagedSession
 from attnfuzz.kernels.plan import BatchMetadata
 from attnfuzz.kernels.queries import BmmScales
 from attnfuzz.kernels.results import Results
-from attnfuzz.reference.case import Case, Mode, Step
+from attnfuzz.reference.case import BlockScales, Case, Mode, Step
 
 
 class MhaSession(PagedSession):
@@ -47,8 +47,16 @@ class MhaSession(PagedSession):
             "out": results.out,
             "lse": results.lse,
             "return_lse": True,
+            **self._tensors_of_scales(),
             **self._launched_scales(step),
         }
+
+    def _tensors_of_scales(self) -> dict[str, Any]:
+        """The scales of K and V, if they are finer than a tensor."""
+        if self._kv.scales is None:
+            return {}
+        swizzled = self._case.scales.blocks is BlockScales.SWIZZLED
+        return {"kv_cache_sf": self._kv.scales} | ({"v_scales_swizzled": True} if swizzled else {})
 
     def _launched_scales(self, step: Step) -> BmmScales:
         """The factors that a launch gets."""

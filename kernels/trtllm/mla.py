@@ -64,6 +64,11 @@ class MlaSession:
         self._captured: dict[tuple[Mode, int], Captured[Replan]] = {}
         self._static: DecodePlan | None = None
 
+    @property
+    def kv(self) -> PagedKv:
+        """The pool."""
+        return self._kv
+
     def replay_stride(self, step: Step) -> int:
         """The query stride for which a replay plans lengths: the captured one."""
         return step.tokens_per_request

@@ -10,7 +10,19 @@ from small_cases import HEADS, LATENTS, step
 
 from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.paged_kv import DUMMY_PAGE, PagedKv, assign_pages
-from attnfuzz.reference.case import Case, KvView, Mode, PageOrder, Pages, Step, Views
+from attnfuzz.reference.case import (
+    Case,
+    Granularity,
+    KvView,
+    Mode,
+    PageOrder,
+    Pages,
+    Request,
+    Scales,
+    Step,
+    Unused,
+    Views,
+)
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry, KvLayout
 
@@ -150,6 +162,25 @@ def test_spare_pages_belong_to_nobody(bench_of: BenchOf) -> None:
     assert not any(page >= kv.poison_page for page, _ in finite_slots(kv, case))
 
 
+def test_slots_behind_the_last_key_and_free_pages_hold_numbers_where_the_case_asks(bench_of: BenchOf) -> None:
+    steps = decode(9, 4, 0, 17), decode(2, 8, 1, 0)
+    for behind, free in product(Unused, Unused):
+        case = case_of(*steps)
+        case = msgspec.structs.replace(case, pages=Pages(spare=2, hole=3, behind=behind, free=free))
+        kv = PagedKv(case, bench_of(case))
+        for each in steps:
+            kv.write(each)
+            used = {request.slot for request in each.requests}
+            expected = set(DUMMY)
+            for request in each.requests:
+                end = len(kv.pages[request.slot]) * 4 if behind is Unused.NUMBERS else request.kv_len
+                expected |= places(kv.pages[request.slot], range(end))
+            if free is Unused.NUMBERS:
+                owned = {page for slot in used for page in kv.pages[slot]}
+                expected |= set(product(set(range(4, kv.total_pages)) - owned, range(4)))
+            assert {(page, slot) for page, slot in finite_slots(kv, case) if not 1 <= page <= 3} == expected
+
+
 def test_rejected_drafts_are_finite_up_to_the_end_of_the_last_page(bench_of: BenchOf) -> None:
     extend = step(Mode.DRAFT_EXTEND, (1, 5), (3, 5), (4, 6), (1, 8), stride=4)
     case = case_of(extend, decode(5, 5, 6, 12), geometry=LATENTS)
@@ -169,3 +200,45 @@ def test_rejected_drafts_leave_tokens_that_another_slot_shares(bench_of: BenchOf
     (pool,) = token_order(kv, case)
     for position, token in enumerate(kv.tokens.keys(0, 8)):
         assert torch.equal(pool[kv.pages[0][position // 4], position % 4], token)
+
+
+@pytest.mark.parametrize(("layout", "view"), list(product(KvLayout, KvView)))
+def test_scales_of_tokens_lie_beside_the_cache_in_its_layout(bench_of: BenchOf, layout: KvLayout, view: KvView) -> None:
+    geometry = msgspec.structs.replace(HEADS, kv_dtype=DType.FLOAT8_E4M3, kv_layout=layout)
+    scaled = Scales(granularity=Granularity.TOKEN_HEAD)
+    case = case_of(decode(*LENGTHS), geometry=geometry, views=Views(kv=view), scales=scaled)
+    kv = PagedKv(case, bench_of(case))
+    kv.write(case.steps[0])
+    assert kv.scales is not None
+    for scales, pool, tokens in zip(
+        kv.scales, token_order(kv, case), (kv.tokens.key_scale, kv.tokens.value_scale), strict=True
+    ):
+        assert tokens is not None
+        in_order = scales.transpose(1, 2) if layout is KvLayout.HND else scales
+        assert in_order.isnan().equal(pool.float().isnan().any(-1))
+        last = LENGTHS[0] - 1
+        page = kv.pages[0][last // kv.page_size]
+        assert in_order[page, last % kv.page_size].equal(tokens[kv.tokens.spans[0][last], :, 0])
+
+
+def test_scales_of_heads_are_one_row(bench_of: BenchOf) -> None:
+    geometry = msgspec.structs.replace(HEADS, kv_dtype=DType.FLOAT8_E4M3)
+    case = case_of(decode(3), geometry=geometry, scales=Scales(k=0.5, granularity=Granularity.HEAD))
+    kv = PagedKv(case, bench_of(case))
+    assert kv.scales is not None
+    assert kv.tokens.key_scale is not None
+    assert kv.scales[0].equal(kv.tokens.key_scale[0, :, 0])
+    assert len(kv.resident()) == 2
+
+
+def test_pages_of_requests_that_have_left_are_reused_last_freed_first() -> None:
+    def step(*requests: tuple[int, int]) -> Step:
+        return Step(
+            mode=Mode.DECODE,
+            requests=tuple(Request(slot, 1, kv_len) for slot, kv_len in requests),
+            padded_tokens=len(requests),
+            tokens_per_request=1,
+        )
+
+    case = case_of(step((0, 9), (1, 5)), step((1, 6)), step((2, 13)), order=PageOrder.REUSED)
+    assert pages_of(case) == {0: [1, 2, 3], 1: [4, 5], 2: [5, 4, 3, 2]}

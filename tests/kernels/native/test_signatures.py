@@ -8,7 +8,7 @@ import pytest
 
 from attnfuzz.kernels.backend import Op
 from attnfuzz.kernels.native.ops import NATIVE
-from attnfuzz.kernels.native.unsupported import ACCEPTED
+from attnfuzz.kernels.native.unsupported import ACCEPTED, OWN
 
 pytest.importorskip("flashinfer", reason="compares with the installed FlashInfer")
 
@@ -22,7 +22,8 @@ def flashinfer_parameters(op: Op) -> Mapping[str, inspect.Parameter]:
 
 def native_parameters(op: Op) -> dict[str, inspect.Parameter]:
     parameters = inspect.signature(op.function).parameters
-    return {name: parameter for name, parameter in parameters.items() if parameter.kind is not parameter.VAR_KEYWORD}
+    named = {name: each for name, each in parameters.items() if each.kind is not each.VAR_KEYWORD}
+    return {name: each for name, each in named.items() if name not in OWN}
 
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)

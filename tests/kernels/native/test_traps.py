@@ -181,7 +181,6 @@ def test_arguments_that_do_not_fit_are_rejected_by_name(guarded: Any, change: di
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("kv_cache_sf", (torch.zeros(1), torch.zeros(1))),
         ("skip_softmax_threshold_scale_factor", 1.0),
         ("bmm1_scale", torch.ones(1)),
         ("bmm2_scale", torch.ones(1)),
