@@ -1,0 +1,140 @@
+"""FlashInfer's writers on the CPU: each call binds to the installed signature, and its metadata names the slots."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from bound_call import bind
+
+from attnfuzz.harness.inside.execute import Execution
+from attnfuzz.harness.search.examples import run_examples
+from attnfuzz.harness.verdict.tiers import Task
+from attnfuzz.kernels.backend import Op
+from attnfuzz.kernels.cache_writes.flashinfer import FLASHINFER_WRITERS
+from attnfuzz.kernels.cache_writes.writer_backend import WriterBackend
+from attnfuzz.kernels.cache_writes.writer_session import Writer
+from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.kernels.native import write_ops
+from attnfuzz.reference.case import Case
+from attnfuzz.reference.device import Device
+from attnfuzz.strategies.cases import cases
+
+pytest.importorskip("flashinfer", reason="calls are bound to the installed signatures")
+
+_MODULE = "flashinfer.page"
+
+
+def _slots(taken: dict[str, Any], tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The page index of each token, and its position, checked as csrc/page.cu checks them."""
+    lists = {name: taken[name] for name in ("batch_indices", "positions", "kv_indices", "kv_indptr")}
+    assert all(each.dtype == torch.int32 and each.is_contiguous() for each in lists.values())
+    assert len(lists["batch_indices"]) == len(lists["positions"]) == tokens
+    assert len(lists["kv_indptr"]) == len(taken["kv_last_page_len"]) + 1
+    rows = lists["batch_indices"].long()
+    # Of a graph's rows, those without a token keep what an earlier step left.
+    assert (lists["kv_indptr"][rows] <= lists["kv_indptr"][rows + 1]).all()
+    assert not tokens or int(rows.min()) >= 0
+    return lists["kv_indptr"][rows].long(), lists["positions"].long()
+
+
+def _put(taken: dict[str, Any], cache: torch.Tensor, tokens: torch.Tensor) -> None:
+    """Write tokens [n, ...] into a cache [pages, page size, ...] as AppendPagedKVCacheKernel finds their slots."""
+    assert tokens.dtype == cache.dtype
+    assert tokens.stride(-1) == cache.stride(-1) == 1
+    first, position = _slots(taken, len(tokens))
+    size = cache.shape[1]
+    pages = taken["kv_indices"].long()[first + position // size]
+    bits = {1: torch.uint8, 2: torch.int16}[cache.itemsize]
+    cache.view(bits)[pages, position % size] = tokens.view(bits)
+
+
+def _append(**arguments: Any) -> None:
+    taken = bind(_MODULE, "append_paged_kv_cache", arguments)
+    key, value = taken["paged_kv_cache"]
+    assert key.stride() == value.stride()
+    for cache, tokens in ((key, taken["append_key"]), (value, taken["append_value"])):
+        _put(taken, cache if taken["kv_layout"] == "NHD" else cache.transpose(1, 2), tokens)
+
+
+def _append_nvfp4(**arguments: Any) -> None:
+    taken = bind(_MODULE, "nvfp4_quantize_append_paged_kv_cache", arguments)
+    assert {type(taken[name]) for name in ("k_scale", "v_scale")} == {float}
+    write_ops.nvfp4_quantize_append_paged_kv_cache(**_checked(taken))
+
+
+def _store_nvfp4(**arguments: Any) -> None:
+    taken = bind(_MODULE, "nvfp4_quantize_append_paged_kv_cache_with_slot_mapping", arguments)
+    slots = taken.pop("slot_mapping").long()
+    size = taken["paged_kv_cache"][0].shape[1 if taken["kv_layout"] == "NHD" else 2]
+    kept = slots >= 0
+    count = int(kept.sum())
+    # Each token as a request of its own, whose only page is that of its slot.
+    starts = torch.arange(count + 1, dtype=torch.int32)
+    write_ops.nvfp4_quantize_append_paged_kv_cache(
+        **_checked(taken)
+        | {"append_key": taken["append_key"][kept], "append_value": taken["append_value"][kept]}
+        | {"batch_indices": starts[:count], "kv_indptr": starts, "kv_last_page_len": starts[:count]}
+        | {"positions": (slots[kept] % size).int(), "kv_indices": (slots[kept] // size).int()}
+    )
+
+
+def _checked(taken: dict[str, Any]) -> dict[str, Any]:
+    """The arguments, as csrc/page.cu checks them."""
+    assert taken["append_key"].dtype == taken["append_value"].dtype != torch.float32
+    for name, dtype in (("paged_kv_cache", torch.uint8), ("kv_cache_sf", torch.float8_e4m3fn)):
+        key, value = taken[name]
+        assert key.dtype == value.dtype == dtype
+        assert key.stride() == value.stride()
+    return taken
+
+
+def _append_mla(**arguments: Any) -> None:
+    taken = bind(_MODULE, "append_paged_mla_kv_cache", arguments)
+    assert (taken["ckv_cache"].shape[2], taken["kpe_cache"].shape[2]) == (512, 64)
+    for part in ("ckv", "kpe"):
+        _put(taken, taken[f"{part}_cache"], taken[f"append_{part}"])
+
+
+_ON_CPU: dict[str, Callable[..., None]] = {
+    "append_paged_kv_cache": _append,
+    "nvfp4_quantize_append_paged_kv_cache": _append_nvfp4,
+    "nvfp4_quantize_append_paged_kv_cache_with_slot_mapping": _store_nvfp4,
+    "append_paged_mla_kv_cache": _append_mla,
+}
+
+
+class OnCpu(WriterBackend):
+    """A writer of the installed FlashInfer with a function of this file in its place."""
+
+    original: Writer
+
+    @property
+    def writer(self) -> Writer:
+        op = self.original.op
+        return replace(self.original, op=Op(op.name, _ON_CPU[op.name], op.writes, op.module))
+
+
+def on_cpu(backend: GpuBackend) -> OnCpu:
+    session: Any = backend.session
+    (writer,) = session.args
+    capability = msgspec.structs.replace(backend.capability, device=Device.CPU)
+    made = OnCpu(_ON_CPU[writer.op.name], capability=capability)
+    object.__setattr__(made, "original", writer)
+    return made
+
+
+@pytest.mark.parametrize("backend", FLASHINFER_WRITERS, ids=lambda each: each.name)
+def test_drawn_cases_pass_on_the_installed_signature(backend: GpuBackend) -> None:
+    here = on_cpu(backend)
+    found: list[Case] = []
+    run_examples(cases(here.capability, ""), found.append, examples=25, seed_of=5)
+    for case in found:
+        verdict = Execution(Task(case=case, backend=""), lambda _: None, backend=here).run()
+        assert (verdict.unsupported, verdict.observations) == (None, ())
+
+
+def test_all_of_them_need_one_module() -> None:
+    assert len({module.name for backend in FLASHINFER_WRITERS for module in backend.modules()}) == 1

@@ -1,0 +1,130 @@
+"""Writers of libraries: drawn cases pass, and what is known of them shows."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from msgspec.structs import replace
+from repetition import examples
+from small_cases import HEADS, drawn, run, step
+
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.verdict.failures import Kind, Verdict
+from attnfuzz.kernels import triton_numbers
+from attnfuzz.kernels.libraries.latent_parts import latent_parts
+from attnfuzz.kernels.libraries.torch_writes import TORCH_WRITERS
+from attnfuzz.kernels.libraries.triton_sglang_writes import SGLANG_WRITERS
+from attnfuzz.kernels.libraries.triton_vllm_writes import VLLM_WRITERS
+from attnfuzz.kernels.libraries.vllm_cpu_writes import VLLM_CPU_WRITERS, arrange, restore
+from attnfuzz.reference.case import Case, Mode, PaddedSlot, ValueFamily
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.geometry import KvLayout
+
+COMPILED = [each.name for each in (*TORCH_WRITERS, *VLLM_CPU_WRITERS)]
+INTERPRETED = [each.name for each in (*VLLM_WRITERS, *SGLANG_WRITERS)]
+_WRITERS = {each.name: each for each in (*TORCH_WRITERS, *VLLM_CPU_WRITERS, *VLLM_WRITERS, *SGLANG_WRITERS)}
+
+
+def needed(name: str) -> str:
+    """The name, if its libraries are installed; otherwise the test is skipped."""
+    missing = _WRITERS[name].missing()
+    if missing is not None:
+        pytest.skip(missing)
+    return name
+
+
+def passes(verdict: Verdict) -> None:
+    assert verdict.observations == ()
+    assert verdict.unsupported is None or "interpreter" in verdict.unsupported or "fp8" in verdict.unsupported
+
+
+@examples(25, 300)
+@pytest.mark.parametrize("name", COMPILED)
+def test_drawn_cases_pass_but_for_fp8_in_vllm(name: str, count: int) -> None:
+    for case in drawn(needed(name), count):
+        if name != "vllm_cpu:reshape_and_cache" or case.geometry.kv_dtype is case.geometry.dtype:
+            passes(run(case))
+
+
+@pytest.mark.slow
+@examples(3, 60)
+@pytest.mark.parametrize("name", INTERPRETED)
+def test_drawn_cases_pass_in_the_interpreter(name: str, count: int) -> None:
+    """In a process: Triton keeps its interpreter, which takes up to a second for a case."""
+    with Runner() as runner:
+        for case in drawn(needed(name), count):
+            passes(runner.verdict(case))
+
+
+def vllm_fp8(values: ValueFamily) -> Case:
+    geometry = replace(
+        HEADS,
+        head_dim_qk=64,
+        head_dim_vo=64,
+        page_size=32,
+        dtype=DType.FLOAT32,
+        kv_dtype=DType.FLOAT8_E4M3,
+        kv_layout=KvLayout.NHD,
+    )
+    steps = (step(Mode.EXTEND, (3, 7)),)
+    return Case(backend=needed("vllm_cpu:reshape_and_cache"), geometry=geometry, steps=steps, values=values)
+
+
+@pytest.mark.parametrize("values", [ValueFamily.NORMAL, ValueFamily.EXTREME])
+def test_vllm_truncates_to_fp8(values: ValueFamily) -> None:
+    """The finding vllm-cpu-fp8-truncation."""
+    assert {failure.kind for failure in run(vllm_fp8(values)).failures} == {Kind.WRITE_MISMATCH}
+
+
+def test_the_copy_into_vllms_layout_and_back_changes_no_bit() -> None:
+    key, value = (torch.randint(0, 256, (3, 32, 2, 64), dtype=torch.uint8).view(torch.float8_e4m3fn) for _ in "kv")
+    copies = [torch.zeros_like(each) for each in (key, value)]
+    arranged = arrange(k_cache=key, v_cache=value)
+    restore(k_cache=copies[0], v_cache=copies[1], **arranged)
+    for before, after in zip((key, value), copies, strict=True):
+        assert before.view(torch.uint8).equal(after.view(torch.uint8))
+
+
+@pytest.mark.parametrize("name", [*COMPILED, *INTERPRETED])
+def test_only_those_that_skip_negative_slots_get_them(name: str) -> None:
+    skips = {"torch:index_put": False, "triton:sglang_set_mla_kv_buffer": False, "triton:sglang_commit_drafts": False}
+    assert (PaddedSlot.NOWHERE in _WRITERS[name].capability.padded_slots) is skips.get(name, True)
+
+
+@pytest.mark.parametrize(("dim", "rank"), [(576, 512), (40, 32), (24, 16), (128, 64)])
+def test_latents_are_split_at_a_power_of_two(dim: int, rank: int) -> None:
+    first, second = latent_parts(torch.zeros(2, dim))
+    assert (first.shape[1], second.shape[1]) == (rank, dim - rank)
+
+
+@dataclass(frozen=True)
+class Number:
+    """A dtype of Triton, which is not imported: its interpreter would stay in this process."""
+
+    name: str
+
+    def __getattr__(self, asked: str) -> Callable[[], bool]:
+        return lambda: asked == f"is_{self.name}"
+
+
+def test_numbers_of_the_interpreter_saturate_and_carry() -> None:
+    convert = triton_numbers.as_on_a_gpu(lambda *_: pytest.fail("the interpreter's own conversion"))
+
+    def fp8(*numbers: float) -> torch.Tensor:
+        bits = convert(torch.tensor(numbers).numpy(), Number("fp32"), Number("fp8e4nv"), None)
+        return torch.from_numpy(bits).view(torch.float8_e4m3fn).float()
+
+    assert fp8(1.998, -1000.0, torch.inf, 2.0**-9).tolist() == [2.0, -448.0, 448.0, 2.0**-9]
+    assert fp8(torch.nan).isnan().all()
+
+
+def test_the_broadcast_of_a_comparison_is_a_mask() -> None:
+    def integers(_builder: object, shape: tuple[int, ...], scalar: SimpleNamespace) -> SimpleNamespace:
+        return SimpleNamespace(data=np.full(shape, scalar.data, dtype=np.int64))
+
+    splat = triton_numbers.splat(integers)
+    assert splat(None, (2,), SimpleNamespace(data=np.array(True))).data.dtype == bool
+    assert splat(None, (2,), SimpleNamespace(data=np.array(3))).data.dtype == np.int64
