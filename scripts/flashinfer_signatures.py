@@ -1,7 +1,7 @@
-"""Prints kernels/sglang/signatures.json: the parameters of FlashInfer's entry points, read from released wheels.
+"""Prints kernels/releases/signatures.json: the parameters of FlashInfer's entry points, read from released wheels.
 
 pip download --no-deps flashinfer-python==0.6.3
-python scripts/flashinfer_signatures.py flashinfer_python-*.whl > kernels/sglang/signatures.json
+python scripts/flashinfer_signatures.py flashinfer_python-*.whl > kernels/releases/signatures.json
 """
 
 import ast
@@ -10,7 +10,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-from attnfuzz.kernels.sglang.stand_ins import ENTRY_POINTS
+from attnfuzz.kernels.releases.stand_ins import ENTRY_POINTS
 
 SOURCES = {f"flashinfer/{name}" for name in ("decode.py", "prefill.py", "mla.py", "mla/_core.py")}
 

@@ -27,10 +27,11 @@ class Attention:
     `batch` is the number of requests; it follows from the arguments in `batch_from`, as `batch_text` explains. `q_len`
     is set if all requests have equal q length. `spans` is empty for calls with metadata of another kind (block-sparse,
     sparse MLA). `query` names the tensor of the queries, `table`, `cum_q` and `cum_kv` metadata, None if the call has
-    none. FlashInfer compares the rows of a `checked_table` with the batch before the launch. `pool` is the target of
-    page ids, None for packed keys. `halves` names K and V of a cache that the kernel takes by one pointer, each with
-    its own page ids in a table of [requests, 2, columns]. `head_dim_vo` is that of the values. `window_left` is -1
-    without a window. `workspace` returns the kernel's needs, None if they are unknown.
+    none. With `in_pages`, `cum_kv` may count pages instead of keys. FlashInfer compares the rows of a `checked_table`
+    with the batch before the launch. `pool` is the target of page ids, None for packed keys. `halves` names K and V of
+    a cache that the kernel takes by one pointer, each with its own page ids in a table of [requests, 2, columns].
+    `head_dim_vo` is that of the values. `window_left` is -1 without a window. `workspace` returns the kernel's needs,
+    None if they are unknown.
     """
 
     arguments: Arguments
@@ -48,6 +49,7 @@ class Attention:
     checked_table: bool = False
     cum_q: str | None = None
     cum_kv: str | None = None
+    in_pages: bool = False
     pool: Pool | None = None
     halves: tuple[str, str] | None = None
     window_left: int = -1

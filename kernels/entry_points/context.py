@@ -95,6 +95,7 @@ class PagedContext(AttentionEntryPoint):
             spans=paged_spans(rows, arguments["seq_lens"], arguments["block_tables"], pool.page_size),
             head_dim_vo=pool.head_dim_vo,
             table="block_tables",
+            in_pages=True,
             pool=pool,
             window_left=window_of(arguments),
             workspace=lambda: NATIVE.prefill_workspace,

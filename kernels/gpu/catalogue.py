@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from attnfuzz.kernels.cache_writes.flashinfer import FLASHINFER_WRITERS
+from attnfuzz.kernels.cache_writes.flashinfer_rope import FLASHINFER_ROPE
 from attnfuzz.kernels.gpu.blackwell import BLACKWELL_BACKENDS
 from attnfuzz.kernels.gpu.direct.cudnn import CUDNN_DECODE, CUDNN_PREFILL
 from attnfuzz.kernels.gpu.direct.fmha_v2 import FMHA_V2, FMHA_V2_AS_SERVED, FMHA_V2_LSE, FMHA_V2_NHD, FMHA_V2_PACKED
@@ -40,4 +42,6 @@ GPU_BACKENDS: tuple[GpuBackend, ...] = (
     CUDA_FIXUP,
     *DIRECT_BACKENDS,
     *WRAPPER_BACKENDS,
+    *FLASHINFER_WRITERS,
+    *FLASHINFER_ROPE,
 )

@@ -8,16 +8,15 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from importlib.metadata import PackageNotFoundError, version
+from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 from unittest import mock
 
-from packaging.version import Version
-
 from attnfuzz.kernels.backend import Unsupported
+from attnfuzz.kernels.triton_numbers import as_on_a_gpu, splat
 from attnfuzz.reference.dtypes import DType
 
 DTYPES = (DType.FLOAT32, DType.FLOAT16)
@@ -46,11 +45,19 @@ def import_triton() -> Any:
     # Triton reads it where a kernel is decorated, its own library's included (triton/runtime/jit.py).
     os.environ[_SWITCH] = "1"
     import triton  # noqa: PLC0415 - a library is imported by workers alone
-    from triton.runtime.interpreter import InterpretedFunction  # noqa: PLC0415
+    from triton.runtime import interpreter  # noqa: PLC0415
 
-    if not isinstance(triton.language.standard.cdiv, InterpretedFunction):
+    if not isinstance(triton.language.standard.cdiv, interpreter.InterpretedFunction):
         raise Unsupported("Triton's interpreter, in a process that has imported Triton's compiler")
+    _correct(interpreter)
     return triton
+
+
+@cache
+def _correct(interpreter: Any) -> None:
+    """Let the interpreter of this process convert numbers and mask accesses as a GPU does."""
+    interpreter._convert_float = as_on_a_gpu(interpreter._convert_float)  # noqa: SLF001 - they have no other names
+    interpreter.InterpreterBuilder.create_splat = splat(interpreter.InterpreterBuilder.create_splat)
 
 
 def import_sources(
@@ -95,13 +102,3 @@ def folder_of(package: str) -> Path:
     assert spec is not None
     assert spec.submodule_search_locations is not None
     return Path(next(iter(spec.submodule_search_locations)))
-
-
-def without_sources(distribution: str, oldest: str) -> str | None:
-    """The reason that a server's sources are missing, or None. They are installed without dependencies."""
-    remedy = f"pip install --no-deps '{distribution}>={oldest}'"
-    try:
-        found = version(distribution)
-    except PackageNotFoundError:
-        return f"{distribution} is not installed: {remedy}"
-    return f"{distribution} {found} is older than {oldest}: {remedy}" if Version(found) < Version(oldest) else None

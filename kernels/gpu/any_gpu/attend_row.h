@@ -77,6 +77,7 @@ ON_GPU inline float load(Element element, const char* row, int64_t index) {
     case Element::bf16: return from_bf16(reinterpret_cast<const uint16_t*>(row)[index]);
     case Element::f16: return from_f16(reinterpret_cast<const uint16_t*>(row)[index]);
     case Element::e4m3: return from_e4m3(reinterpret_cast<const uint8_t*>(row)[index]);
+    case Element::e2m1: return from_e2m1(reinterpret_cast<const uint8_t*>(row)[index / 2] >> index % 2 * 4 & 15);
   }
   return 0.0f;
 }

@@ -55,6 +55,8 @@ def _on_gpu(op: Op) -> Op:
 
     @functools.wraps(op.function)
     def function(query: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("kv_cache_sf") is not None:
+            raise NotImplementedError("kv_cache_sf is unsupported: these kernels read no tensors of scales")
         with torch.cuda.device_of(query), build.replaced(library()):
             return op.function(query, *args, **kwargs)
 

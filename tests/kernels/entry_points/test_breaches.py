@@ -324,6 +324,8 @@ LEGAL: list[tuple[str, dict[str, Any]]] = [
     (DECODE, {"bmm1_scale": 0.0, "bmm2_scale": torch.tensor(2.0)}),
     (DECODE, {"q_len_per_req": None, "max_q_len": 3, "cum_seq_lens_q": int32(0, 1, 4, 6)}),
     (CONTEXT, {"seq_lens": int32(1, 0, 1), "cum_seq_lens_kv": int32(0, 1, 1, 2)}),
+    # Pages of 4: the requests have 9, 0 and 4 keys.
+    (CONTEXT, {"cum_seq_lens_kv": int32(0, 3, 3, 4)}),
     (RAGGED, {"q_seq_lens_cpu": int32(2, 1, 3), "kv_seq_lens_cpu": int32(5, 0, 3).long()}),
     (MLA, {"lse": torch.zeros(3, 2, 4), "kv_cache": torch.zeros(7, 1, PAGE_SIZE, 24)}),
     (FIXUP, {"kv_lens": int32(0, 0, 0)}),

@@ -7,6 +7,7 @@ import torch
 
 from attnfuzz.harness.backends import registry
 from attnfuzz.harness.backends.registry import NoLibrary, with_libraries
+from attnfuzz.kernels.libraries.catalogue import LIBRARY_BACKENDS
 from attnfuzz.kernels.libraries.library_backend import LibraryBackend
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.noise import NoiseModel
@@ -41,6 +42,12 @@ def test_a_dtype_may_have_a_noise_model_of_its_own() -> None:
     backend = library(noise_models={DType.FLOAT32: exact})
     assert backend.noise(DType.FLOAT32) == exact
     assert backend.noise(DType.BFLOAT16) == NoiseModel.unknown_kernel()
+
+
+def test_variants_have_one_kernel_so_that_a_failure_of_both_can_have_one_cause() -> None:
+    assert library("lib:op").kernel == library("lib:op_split", variant_of="lib:op").kernel == "lib_op"
+    kernels = {each.name: each.kernel for each in LIBRARY_BACKENDS if isinstance(each, LibraryBackend)}
+    assert set(kernels.values()) <= {name.replace(":", "_") for name in kernels}
 
 
 def test_one_name_stands_for_all_installed_libraries(monkeypatch: pytest.MonkeyPatch) -> None:

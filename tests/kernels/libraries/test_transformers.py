@@ -38,8 +38,7 @@ def case(backend: str, *, dtype: DType = DType.FLOAT32, **fields: Any) -> Case:
 @pytest.mark.parametrize("window_left", [-1, 1, 5])
 def test_batches_of_all_kinds_pass(name: str, window_left: int) -> None:
     for dtype in DType.FLOAT32, DType.BFLOAT16:
-        sinks = name.endswith("sinks")
-        verdict = run(case(name, dtype=DType.FLOAT32 if sinks else dtype, window_left=window_left, sinks=sinks))
+        verdict = run(case(name, dtype=dtype, window_left=window_left, sinks=name.endswith("sinks")))
         assert (verdict.unsupported, verdict.observations) == (None, ())
         assert verdict.rows
 

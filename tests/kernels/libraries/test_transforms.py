@@ -1,0 +1,41 @@
+"""Libraries' rotation, gather and copy of the KV cache: drawn cases pass, but for a known fault."""
+
+import pytest
+from repetition import examples
+from small_cases import drawn, run
+
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.verdict.failures import Kind
+from attnfuzz.kernels.libraries.torch_transforms import TORCH_TRANSFORMS
+from attnfuzz.kernels.libraries.vllm_cpu_rope import ROTARY_EMBEDDING
+from attnfuzz.reference.case import Case
+from attnfuzz.reference.rope import Pairing
+
+
+@examples(15, 200)
+@pytest.mark.parametrize("name", [each.name for each in TORCH_TRANSFORMS])
+def test_drawn_cases_pass(name: str, count: int) -> None:
+    for case in drawn(name, count):
+        verdict = run(case)
+        assert (verdict.unsupported, verdict.observations) == (None, ()), case
+
+
+def stores_unaligned(case: Case) -> bool:
+    """Whether halves are longer than a vector of eight, and no multiple of it."""
+    assert case.rope is not None
+    half = case.rope.dim(case.geometry) // 2
+    return case.rope.pairing is Pairing.HALVES and half > 8 and half % 8 != 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(ROTARY_EMBEDDING.missing() is not None, reason="vllm-cpu is not installed")
+@examples(25, 200)
+def test_vllms_rotation_passes_but_for_halves_of_unaligned_vectors(count: int) -> None:
+    """In a process, which a misaligned access ends."""
+    with Runner() as runner:
+        for case in drawn(ROTARY_EMBEDDING.name, count):
+            verdict = runner.verdict(case)
+            if stores_unaligned(case):
+                assert {each.kind for each in verdict.observations} <= {Kind.ILLEGAL_ACCESS}
+            else:
+                assert (verdict.unsupported, verdict.observations) == (None, ()), case
