@@ -1,10 +1,13 @@
 """Planted defects: bugs with a source, a few lines away from correct code, that measure the judge."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from attnfuzz.kernels.trtllm.backends import TrtllmBackend
+from attnfuzz.kernels.backend import Backend
+from attnfuzz.kernels.cache_writes.native import NATIVE_WRITERS, NativeWriter
+from attnfuzz.kernels.trtllm.backends import TRTLLM_BACKENDS, TrtllmBackend
 from attnfuzz.reference.mistake import Mistake
 
 
@@ -21,6 +24,7 @@ class Layer(StrEnum):
     CONCURRENCY = "concurrency"
     PLANNER = "planner"
     GRAPH = "graph"
+    WRITE = "write"
 
 
 class BugClass(StrEnum):
@@ -44,15 +48,19 @@ class BugClass(StrEnum):
     MASK_ROWS = "mask-rows"
     PAGE_LAYOUT = "page-layout"
     PRECISION = "precision"
+    PADDING_SLOTS = "padding-slots"
+    DROPPED_WRITES = "dropped-writes"
+    STRAY_WRITES = "stray-writes"
+    ROPE = "rope"
 
 
 @dataclass(frozen=True)
-class Defect:
-    """One planted bug.
+class Defect(ABC):
+    """One planted bug, in the backend called `backend`.
 
-    `title` states the mistake in one line, `source` a pull request or an issue with such a bug. `plant` makes the
-    defective backend from the correct one, whose name is `backend`. `explained_by` are the mistakes that a correct
-    explanation of its wrong rows may name; if there are none, the correct explanation is silence.
+    `title` states the mistake in one line, `source` a pull request or an issue with such a bug. `explained_by` are the
+    mistakes that a correct explanation of its wrong rows may name; if there are none, the correct explanation is
+    silence.
     """
 
     name: str
@@ -61,5 +69,32 @@ class Defect:
     title: str
     source: str
     backend: str
-    plant: Callable[[TrtllmBackend], TrtllmBackend]
     explained_by: tuple[Mistake, ...] = ()
+
+    @abstractmethod
+    def planted(self, name: str) -> Backend:
+        """The defective backend, called `name`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionDefect(Defect):
+    """A bug in an attention backend, which `plant` makes of the correct one."""
+
+    plant: Callable[[TrtllmBackend], TrtllmBackend]
+
+    def planted(self, name: str) -> TrtllmBackend:
+        """The defective backend, called `name`."""
+        correct = next(backend for backend in TRTLLM_BACKENDS if backend.name == self.backend)
+        return replace(self.plant(correct), name=name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteDefect(Defect):
+    """A bug in a writer of the KV cache, which `plant` makes of the correct one."""
+
+    plant: Callable[[NativeWriter], NativeWriter]
+
+    def planted(self, name: str) -> NativeWriter:
+        """The defective writer, called `name`."""
+        correct = next(writer for writer in NATIVE_WRITERS if writer.name == self.backend)
+        return replace(self.plant(correct), label=name)

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from attnfuzz.kernels.defects.defect import BugClass, Defect, Layer
+from attnfuzz.kernels.defects.defect import AttentionDefect, BugClass, Layer
 from attnfuzz.kernels.defects.native import coarse_kernels, defective
 from attnfuzz.kernels.trtllm.backends import TrtllmBackend
 from attnfuzz.reference.mistake import Mistake
@@ -28,10 +28,10 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     coarse: bool = False
 
     @property
-    def defect(self) -> Defect:
+    def defect(self) -> AttentionDefect:
         """The same as a planted defect."""
         about = self.name, self.layer, self.bug_class, self.title, self.source, self.backend
-        return Defect(*about, self._plant, self.explained_by)
+        return AttentionDefect(*about, self.explained_by, plant=self._plant)
 
     def _plant(self, correct: TrtllmBackend) -> TrtllmBackend:
         return coarse_kernels(correct, self.name) if self.coarse else replace(correct, table=defective(self.name))

@@ -99,8 +99,8 @@ class OverwritesLastKey(PagedKv):
             return
         last = first.kv_len - 1
         page, slot = self.pages[first.slot][last // self.page_size], last % self.page_size
-        for pool, values in self._pools:
-            pool[page, slot] = values[self.tokens.extra[0]]
+        for pool in self._pools:
+            pool.bits[page, slot] = pool.tokens[self.tokens.extra[0]]
 
 
 @_PADDED.add("last_row_cleared_as_padding", "SGLang PR #28487 (padded rows cleared after the kernel)", Mistake.NO_KEYS)

@@ -44,10 +44,10 @@ def defective(*defects: str) -> OpsTable:
         return replace(op, function=function)
 
     ops: dict[str, Any] = {field: with_defects(op) for field, op in vars(NATIVE).items() if isinstance(op, Op)}
-    return replace(NATIVE, **ops, prepare=_prepare)
+    return replace(NATIVE, **ops, prepare=prepare)
 
 
-def _prepare(progress: Callable[[str], None]) -> None:
+def prepare(progress: Callable[[str], None]) -> None:
     """Build both libraries: the correct one has the fault recorder and the sizes of workspaces."""
     build.load(progress)
     build.load_with_defects(progress)

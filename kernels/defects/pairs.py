@@ -6,7 +6,7 @@ from functools import cache
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.defects import kernels
 from attnfuzz.kernels.defects.catalogue import DEFECTS
-from attnfuzz.kernels.defects.defect import Defect
+from attnfuzz.kernels.defects.defect import AttentionDefect
 from attnfuzz.kernels.defects.native import defective
 from attnfuzz.kernels.trtllm.backends import TRTLLM_BACKENDS, TrtllmBackend
 
@@ -15,7 +15,7 @@ from attnfuzz.kernels.trtllm.backends import TRTLLM_BACKENDS, TrtllmBackend
 def pair(name: str) -> Backend | None:
     """Return the backend named like trtllm_mha+window_one_short+sink_missing_from_lse, or None."""
     correct, *planted = name.split("+")
-    by_name = {(defect.backend, defect.name): defect for defect in DEFECTS}
+    by_name = {(defect.backend, defect.name): defect for defect in DEFECTS if isinstance(defect, AttentionDefect)}
     chosen = [by_name[correct, each] for each in planted if (correct, each) in by_name]
     if len(planted) != 2 or len(chosen) != len(planted):
         return None
@@ -23,7 +23,7 @@ def pair(name: str) -> Backend | None:
     return _with_both(base, chosen, name)
 
 
-def _with_both(correct: TrtllmBackend, defects: list[Defect], name: str) -> Backend | None:
+def _with_both(correct: TrtllmBackend, defects: list[AttentionDefect], name: str) -> Backend | None:
     """Combine the kernels and the session methods of both defects; None if they conflict."""
     planted = [defect.plant(correct) for defect in defects]
     if any(type(each) is not type(correct) for each in planted):

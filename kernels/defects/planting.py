@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar, cast
 
-from attnfuzz.kernels.defects.defect import BugClass, Defect, Layer
+from attnfuzz.kernels.defects.defect import AttentionDefect, BugClass, Defect, Layer
 from attnfuzz.kernels.defects.native import coarse_kernels
 from attnfuzz.kernels.paged_kv import PagedKv
 from attnfuzz.kernels.plan import PageTable
@@ -63,7 +63,9 @@ class DefectGroup:
 
             title = inspect.cleandoc(mistaken.__doc__ or "")
             self.defects.append(
-                Defect(name, self.layer, self.bug_class, title, source, backend.name, plant, explained_by)
+                AttentionDefect(
+                    name, self.layer, self.bug_class, title, source, backend.name, explained_by, plant=plant
+                )
             )
             return mistaken
 

@@ -58,6 +58,16 @@ class Used:
     """Launches of this process."""
 
     launches = 0
+    spoilt = False
+
+
+def spoil(_: Launch) -> None:
+    Used.spoilt = True
+
+
+def wrong_where_spoilt(launch: Launch) -> None:
+    if Used.spoilt:
+        launch.out[0] = torch.nan
 
 
 def wrong_in_a_used_process(launch: Launch) -> None:
@@ -87,6 +97,8 @@ KERNEL_DEFECTS: dict[str, Callable[[Launch], object]] = {
     "LUCKY_MISMATCH": lambda launch: launch.out[0].add_(1.0) if launch.seed == LUCKY_SEED else None,
     "LUCKY_NAN": lambda launch: launch.out[0].fill_(torch.nan) if launch.seed == LUCKY_SEED else None,
     "USED_PROCESS": wrong_in_a_used_process,
+    "SPOILS_ITS_PROCESS": spoil,
+    "WRONG_WHERE_SPOILT": wrong_where_spoilt,
 }
 
 

@@ -1,11 +1,11 @@
 """Defects that are only names: whatever is searched for them is made up as well."""
 
-from attnfuzz.kernels.defects.defect import BugClass, Defect, Layer
+from attnfuzz.kernels.defects.defect import AttentionDefect, BugClass, Defect, Layer
 
 
 def defect(name: str = "some", layer: Layer = Layer.MASK) -> Defect:
     """A defect of the backend "fake"."""
-    return Defect(
+    return AttentionDefect(
         name=name,
         layer=layer,
         bug_class=BugClass.WINDOW,

@@ -1,23 +1,35 @@
 """The catalogue of planted defects: enough, of every class and in every layer, each with a name and a source."""
 
+import inspect
 import re
 from collections import Counter
 
 import pytest
 from msgspec.structs import replace
 
+from attnfuzz.kernels.cache_writes.native import NATIVE_WRITERS, NativeWriter
 from attnfuzz.kernels.defects.catalogue import DEFECTS, backend_name, planted
-from attnfuzz.kernels.defects.defect import BugClass, Defect, Layer
+from attnfuzz.kernels.defects.defect import AttentionDefect, BugClass, Defect, Layer, WriteDefect
 from attnfuzz.kernels.trtllm.backends import TRTLLM_BACKENDS, TrtllmBackend
 
 CORRECT = {backend.name: backend for backend in TRTLLM_BACKENDS}
+WRITERS = {writer.name: writer for writer in NATIVE_WRITERS}
 SOURCE = re.compile(r"(PR|RFC|issue) #\d+|arXiv:\d{4}\.\d{5}|docstring")
+
+ATTENTION, WRITES = (
+    [defect for defect in DEFECTS if isinstance(defect, kind)] for kind in (AttentionDefect, WriteDefect)
+)
 
 each_defect = pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name)
 
 
 def test_there_are_sixty_at_least() -> None:
     assert len(DEFECTS) >= 60
+
+
+def test_there_are_thirty_of_writes_at_least_and_every_native_writer_has_some() -> None:
+    assert len(WRITES) >= 30
+    assert {defect.backend for defect in WRITES} == set(WRITERS)
 
 
 def test_names_are_unique() -> None:
@@ -48,7 +60,7 @@ def test_a_title_is_one_line(defect: Defect) -> None:
     assert "\n" not in defect.title
 
 
-@each_defect
+@pytest.mark.parametrize("defect", ATTENTION, ids=lambda defect: defect.name)
 def test_a_defect_differs_from_its_correct_backend_and_supports_the_same_but_for_dtypes(defect: Defect) -> None:
     correct, defective = CORRECT[defect.backend], planted()[backend_name(defect)]
     assert defective.name == backend_name(defect)
@@ -56,3 +68,13 @@ def test_a_defect_differs_from_its_correct_backend_and_supports_the_same_but_for
     assert (defective.session, defective.table) != (correct.session, correct.table)
     assert replace(defective.capability, dtypes=correct.capability.dtypes) == correct.capability
     assert defective.contract == correct.contract
+
+
+@pytest.mark.parametrize("defect", WRITES, ids=lambda defect: defect.name)
+def test_a_defective_writer_differs_from_its_correct_one_and_takes_the_same_arguments(defect: Defect) -> None:
+    correct, defective = WRITERS[defect.backend], planted()[backend_name(defect)]
+    assert defective.name == backend_name(defect)
+    assert isinstance(defective, NativeWriter)
+    assert (defective.session, defective.function) != (correct.session, correct.function)
+    assert inspect.signature(defective.function) == inspect.signature(correct.function)
+    assert defective.capability == correct.capability
