@@ -12,6 +12,8 @@ from attnfuzz.harness.backends.registry import fixed, resolve
 from attnfuzz.harness.reported.bugs import FOLDER, Bug, BugFileError, load_bugs, projects
 from attnfuzz.harness.reported.counterparts import cases_like
 from attnfuzz.harness.sandbox.check import Runner, why_not
+from attnfuzz.harness.search.examples import drawn_cases, run_examples
+from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.kernels import torch_sdpa
 from attnfuzz.kernels.gpu import visible
 from attnfuzz.reference.case import Case
@@ -39,7 +41,10 @@ def load(folder: Path, fields: dict[str, Any]) -> Bug:
 def test_there_are_entries_of_the_five_reports_and_of_each_project() -> None:
     sources = {source.removeprefix("https://github.com/") for bug in BUGS for source in bug.sources}
     assert {f"sgl-project/sglang/pull/{pull}" for pull in (21649, 21987, 22688, 24566, 24856)} <= sources
-    assert set(projects()) == {"flashinfer", "pytorch", "sglang", "tensorrt-llm", "vllm"}
+    assert set(projects()) == {
+        *("flashinfer", "onnxruntime-genai", "pytorch", "sglang", "tensorrt-llm", "tokenspeed", "tt-metal", "vllm"),
+        "vllm-xpu-kernels",
+    }
     assert len(BUGS) >= 40
     assert len(OURS) >= 25
     assert len(UPSTREAM) >= 8
@@ -110,6 +115,22 @@ def test_a_reported_bug_fails_before_its_fix_and_passes_after_it(runner: Runner,
     after = runner.verdict(bug.case_after)
     assert after.failures == ()
     assert after.unsupported is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "bug", [bug for bug in OURS if resolve(bug.backend_before).capability.writes], ids=lambda bug: bug.name
+)
+def test_a_reported_cache_write_is_found_by_drawn_cases(runner: Runner, bug: Bug) -> None:
+    """Slow: up to 100 cases, some of which kill their worker; with three other seeds, 45 were the most."""
+    found: list[Kind] = []
+
+    def visit(case: Case) -> None:
+        if not found:
+            found.extend(each.kind for each in runner.verdict(case).failures if each.kind in bug.kinds)
+
+    run_examples(drawn_cases(bug.backend_before), visit, examples=100, seed_of=7)
+    assert found
 
 
 def test_a_bug_that_a_release_shows_is_not_reproduced_here(tmp_path: Path) -> None:
