@@ -13,17 +13,13 @@ from pathlib import Path
 
 import msgspec
 
-from attnfuzz.harness.backends.registry import as_file_name, resolve
+from attnfuzz.harness.backends.registry import as_file_name
 from attnfuzz.harness.corpus.index import Index, IndexEntry, Kept, Why
-from attnfuzz.harness.files.durable import is_folder, set_aside, write_durably
-from attnfuzz.harness.reduce import reduce
+from attnfuzz.harness.files.durable import is_folder, set_aside, sync_folder, write_unnamed
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import CaseFileError
 from attnfuzz.strategies.coverage import Pair, pairs_of
-
-CUTS_TRIED = 40
-"""Candidates tried when a case is reduced to the pairs it is kept for, the largest cuts first."""
 
 
 class Corpus:
@@ -56,29 +52,31 @@ class Corpus:
         rest = [each.case for each in kept if each.entry.why is Why.COVERAGE]
         return first + cover_order(rest, _pairs(first))
 
-    def keep(
-        self, case: Case, *, why: Why, pairs: Collection[Pair] = (), margins: Mapping[str, float] | None = None
-    ) -> str | None:
+    def keep(self, case: Case, *, why: Why, margins: Mapping[str, float] | None = None) -> str | None:
         """Keep `case` on disk because of `why`, and return its id; None if nothing is new about it. Raises OSError.
 
-        A failure is new once. Otherwise a case is new if it has one of `pairs` that no case here has, or one of the
-        largest of a tier's `margins`. One kept for its pairs alone is reduced to them, without being run: the id is
-        that of the smaller case.
+        A failure is new once, a case with `margins` if it has one of the largest of a tier.
         """
-        reached = self._reached_by(case.backend)
-        new = frozenset(pair for pair in pairs if pair not in reached)
-        entry = IndexEntry(case=case_file.case_id(case), why=why, time=time.time(), margins=_finite(margins or {}))
+        entry = _entry(case, why, margins or {})
         if why.for_good:
             known = self._kept.get(entry.case)
-            if known is not None and known.entry.why.rank <= why.rank:
-                return None
-        elif not self._records.broken_by(case.backend, entry):
-            if not new:
-                return None
-            case = _reduced(case, new)
-            entry = msgspec.structs.replace(entry, case=case_file.case_id(case), margins={})
-        self._put(case, entry)
-        return entry.case
+            new = known is None or known.entry.why.rank > why.rank
+        else:
+            new = self._records.broken_by(case.backend, entry)
+        if new:
+            self._put([(case, entry)])
+        return entry.case if new else None
+
+    def keep_for_coverage(self, cases: Iterable[Case]) -> list[str]:
+        """Keep `cases` for the pairs that they reach, and return the ids of those not kept before. Raises OSError."""
+        entries = ((case, _entry(case, Why.COVERAGE, {})) for case in cases)
+        new = [(case, entry) for case, entry in entries if entry.case not in self._kept]
+        self._put(new)
+        return [entry.case for _, entry in new]
+
+    def needed(self, cases: Sequence[Case]) -> list[Case]:
+        """The fewest of `cases` of one backend, about, that reach all of their pairs that no case here reaches."""
+        return cover_order(cases, self._reached_by(cases[0].backend)) if cases else []
 
     def merge(self, other: "Corpus") -> int:
         """Keep the new cases of another corpus, and return their number. Raises OSError."""
@@ -90,7 +88,7 @@ class Corpus:
             adds = new or self._records.broken_by(case.backend, entry)
             better = known is None or entry.why.rank < known.entry.why.rank
             if better if entry.why.for_good else adds:
-                self._put(case, entry)
+                self._put([(case, entry)])
                 taken += 1
         return taken
 
@@ -113,31 +111,46 @@ class Corpus:
         stays.update(cover_order([each.case for each in kept if each.case not in stays], _pairs(stays)))
         return [each for each in kept if each.case not in stays]
 
-    def _put(self, case: Case, entry: IndexEntry) -> None:
-        """Write the case file, then its index line: the index is the one that may be lost.
+    def _put(self, new: Sequence[tuple[Case, IndexEntry]]) -> None:
+        """Write case files, then their index lines: the index is the one that may be lost."""
+        new = [(case, self._with_best_reason(entry)) for case, entry in new]
+        self._index.begin()
+        paths = [self._write(case, entry) for case, entry in new]
+        for folder in {path.parent for path in paths}:
+            sync_folder(folder)
+        self._index.append(entry for _, entry in new)
+        for (case, entry), path in zip(new, paths, strict=True):
+            self._add(Kept(case=case, path=path, entry=entry))
 
-        A case already here keeps its reason, unless the new one is for good: a failure whose margin is a record when
-        it passes must not be dropped with the record.
+    def _with_best_reason(self, entry: IndexEntry) -> IndexEntry:
+        """`entry`, with the reason of a case already here, unless the new one is for good.
+
+        A failure whose margin is a record when it passes must not be dropped with the record.
         """
         known = self._kept.get(entry.case)
-        if known is not None and not entry.why.for_good:
-            entry = msgspec.structs.replace(entry, why=known.entry.why)
+        if known is None or entry.why.for_good:
+            return entry
+        return msgspec.structs.replace(entry, why=known.entry.why)
+
+    def _write(self, case: Case, entry: IndexEntry) -> Path:
         path = self.folder / as_file_name(case.backend) / f"{entry.case}.json"
-        self._index.begin()
         if not is_folder(path.parent):
             set_aside(path.parent)
         elif is_folder(path):
             set_aside(path)
-        write_durably(path, case_file.encode(case))
-        self._index.append(entry)
-        reached = self._reached_by(case.backend)
-        self._kept[entry.case] = Kept(case=case, path=path, entry=entry)
-        if known is None:
-            reached.update(pairs_of(case))
-        for beaten in self._records.add(case.backend, entry):
-            kept = self._kept.get(beaten)
-            if kept is not None and kept.entry.why is Why.MARGIN:
-                self._drop(kept)
+        write_unnamed(path, case_file.encode(case))
+        return path
+
+    def _add(self, kept: Kept) -> None:
+        backend = kept.case.backend
+        reached, known = self._reached_by(backend), kept.entry.case in self._kept
+        self._kept[kept.entry.case] = kept
+        if not known:
+            reached.update(pairs_of(kept.case))
+        for beaten in self._records.add(backend, kept.entry):
+            other = self._kept.get(beaten)
+            if other is not None and other.entry.why is Why.MARGIN:
+                self._drop(other)
 
     def _drop(self, kept: Kept) -> None:
         kept.path.unlink(missing_ok=True)
@@ -173,13 +186,8 @@ class Corpus:
             yield Kept(case=case, path=path, entry=self._index.entries.get(number, added))
 
 
-def _reduced(case: Case, pairs: frozenset[Pair]) -> Case:
-    return reduce(
-        case,
-        lambda smaller: pairs <= pairs_of(smaller),
-        capability=resolve(case.backend).capability,
-        budget=CUTS_TRIED,
-    )
+def _entry(case: Case, why: Why, margins: Mapping[str, float]) -> IndexEntry:
+    return IndexEntry(case=case_file.case_id(case), why=why, time=time.time(), margins=_finite(margins))
 
 
 def _changed_at(path: Path) -> float:
@@ -236,17 +244,15 @@ class Records:
 def cover_order(cases: Sequence[Case], reached: Iterable[Pair] = ()) -> list[Case]:
     """The cases needed to reach all pairs of `cases` beyond `reached`, by added pairs, the smaller ones first."""
     covered = set(reached)
-    pairs = [pairs_of(case) for case in cases]
+    pairs = [pairs_of(case) - covered for case in cases]
     # A case's added pairs only shrink as others are chosen, so the first up-to-date case of the heap is the best.
-    heap = [
-        (-len(own - covered), size_of(case), number)
-        for number, (case, own) in enumerate(zip(cases, pairs, strict=True))
-    ]
+    heap = [(-len(own), size_of(case), number) for number, (case, own) in enumerate(zip(cases, pairs, strict=True))]
     heapq.heapify(heap)
     order = []
     while heap:
         promised, size, number = heapq.heappop(heap)
-        adds = len(pairs[number] - covered)
+        pairs[number] -= covered
+        adds = len(pairs[number])
         if adds == -promised and adds:
             order.append(cases[number])
             covered |= pairs[number]

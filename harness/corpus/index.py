@@ -91,13 +91,14 @@ class Index:
         if self._damaged or not os.path.lexists(self._path):
             self.rewrite(tuple(self.entries.values()))
 
-    def append(self, entry: IndexEntry) -> None:
-        """Append a line durably. Raises OSError."""
-        self.entries[entry.case] = entry
-        line = msgspec.json.encode(entry) + b"\n"
+    def append(self, entries: Iterable[IndexEntry]) -> None:
+        """Append lines durably. Raises OSError."""
+        new = {entry.case: entry for entry in entries}
+        self.entries.update(new)
+        lines = msgspec.json.Encoder().encode_lines(list(new.values()))
         # Reopened each time: another process may have rewritten the file.
         with self._path.open("ab", buffering=0) as file:
-            data = b"\n" + line if self._torn else line
+            data = b"\n" + lines if self._torn else lines
             # Until it is complete: a full disk may take a part.
             self._torn = True
             write_all(file.fileno(), data)

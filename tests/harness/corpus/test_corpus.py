@@ -14,7 +14,6 @@ from attnfuzz.harness.corpus import Corpus, CorpusError, Why
 from attnfuzz.harness.corpus.corpus import HOLDERS
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case
-from attnfuzz.reference.validity import validate
 from attnfuzz.strategies.coverage import Pair, pairs_of
 
 BACKEND = "trtllm_mha"
@@ -26,8 +25,8 @@ def reached(*cases: Case) -> set[Pair]:
     return {pair for case in cases for pair in pairs_of(case)}
 
 
-def keep_for_coverage(corpus: Corpus, case: Case) -> str | None:
-    return corpus.keep(case, why=Why.COVERAGE, pairs=pairs_of(case))
+def keep_for_coverage(corpus: Corpus, *cases: Case) -> list[str]:
+    return corpus.keep_for_coverage(corpus.needed(cases))
 
 
 def index_of(folder: Path) -> Path:
@@ -73,37 +72,28 @@ def test_coverage_is_kept_while_it_is_new(tmp_path: Path) -> None:
 def test_what_one_backend_reached_is_new_to_another(tmp_path: Path) -> None:
     corpus = Corpus(tmp_path)
     keep_for_coverage(corpus, LARGE)
-    other = replace(LARGE, backend="torch_sdpa")
-    assert corpus.keep(other, why=Why.COVERAGE, pairs=pairs_of(other))
+    assert keep_for_coverage(corpus, replace(LARGE, backend="torch_sdpa"))
 
 
-def test_a_case_is_reduced_to_the_pairs_that_it_is_kept_for(tmp_path: Path) -> None:
+def test_few_cases_are_kept_for_all_pairs(tmp_path: Path) -> None:
+    cases = drawn(BACKEND, 5)
+    alike = [replace(case, seed=case.seed + 1) for case in cases]
+    assert len(keep_for_coverage(Corpus(tmp_path), *cases, *alike)) <= len(cases)
+    assert reached(*cases) == reached(*Corpus(tmp_path).replays(BACKEND))
+
+
+def test_a_case_is_written_once(tmp_path: Path) -> None:
     corpus = Corpus(tmp_path)
-    corpus.keep(SMALL, why=Why.FAILURE)
-    wanted = min(pairs_of(LARGE) - pairs_of(SMALL))
-    large = replace(LARGE, seed=12345)
-    kept_id = corpus.keep(large, why=Why.COVERAGE, pairs=[wanted])
-    (smaller,) = (kept.case for kept in corpus.kept() if kept.case != SMALL)
-    assert kept_id == case_file.case_id(smaller)
-    assert wanted in pairs_of(smaller)
-    assert len(case_file.encode(smaller)) < len(case_file.encode(large))
-    validate(smaller)
-
-
-@pytest.mark.slow
-def test_reducing_loses_no_pair(tmp_path: Path) -> None:
-    corpus = Corpus(tmp_path)
-    cases = drawn(BACKEND, 25)
-    for case in cases:
-        keep_for_coverage(corpus, case)
-    assert reached(*cases) <= reached(*Corpus(tmp_path).replays(BACKEND))
+    corpus.keep(LARGE, why=Why.MARGIN, margins={"T1": 0.9})
+    assert corpus.keep_for_coverage([LARGE, SMALL]) == [case_file.case_id(SMALL)]
+    assert [kept.entry.margins for kept in Corpus(tmp_path).kept() if kept.case == LARGE] == [{"T1": 0.9}]
 
 
 def test_a_record_margin_is_kept_as_it_is(tmp_path: Path) -> None:
     corpus = Corpus(tmp_path)
     keep_for_coverage(corpus, LARGE)
     seeded = replace(LARGE, seed=7)
-    assert corpus.keep(seeded, why=Why.MARGIN, pairs=pairs_of(seeded), margins={"T1": 0.9})
+    assert corpus.keep(seeded, why=Why.MARGIN, margins={"T1": 0.9})
     assert seeded in Corpus(tmp_path).replays(BACKEND)
 
 
@@ -126,7 +116,7 @@ def test_a_margin_that_was_beaten_leaves(tmp_path: Path) -> None:
 @pytest.mark.parametrize("why", [Why.FAILURE, Why.COVERAGE])
 def test_a_case_that_was_kept_for_something_else_does_not_leave_with_its_record(tmp_path: Path, why: Why) -> None:
     corpus = Corpus(tmp_path)
-    corpus.keep(LARGE, why=why, pairs=pairs_of(LARGE))
+    keep_for_coverage(corpus, LARGE) if why is Why.COVERAGE else corpus.keep(LARGE, why=why)
     (first,) = corpus.kept()
     for seed in range(HOLDERS + 1):
         corpus.keep(replace(first.case, seed=seed), why=Why.MARGIN, margins={"T1": (seed + 1) / 10})
