@@ -24,6 +24,7 @@ from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case, ValueFamily
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.strategies.cases import cases
+from attnfuzz.strategies.supported import families
 
 DTYPES = (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
 
@@ -81,7 +82,7 @@ def main(*, backends: tuple[str, ...], rows: int, cases: int, jobs: int, seed: i
         Cell(name, dtype, family, -(-rows // len(backends)), cases, seed)
         for name in backends
         for dtype in DTYPES
-        for family in ValueFamily
+        for family in families(resolve(name).capability)
     ]
     tallies = _soak(cells, jobs)
     alarms = _confirmed(tallies)

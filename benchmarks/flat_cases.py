@@ -26,6 +26,7 @@ from attnfuzz.reference.case import (
     Scales,
     Step,
     TableTail,
+    Unused,
     ValueFamily,
     Views,
     Workspace,
@@ -38,6 +39,7 @@ from attnfuzz.strategies.supported import capturable, head_dims, latents
 _KV_HEADS, _GROUPS = (1, 2, 3, 4, 8), (1, 2, 3, 4, 5, 8, 16)
 _MOST_STEPS, _MOST_REQUESTS, _MOST_PADDING = 5, 64, 16
 _LONGEST_Q, _LONGEST_KV, _WIDEST_WINDOW = 34, 2000, 1023
+_FACTORS = (1.0, 0.5, 1.7)
 _MOST_COLUMNS, _MOST_SPARE, _LARGEST_SLACK, _LARGEST_CAP = 31, 17, 131072, 50
 
 T = TypeVar("T")
@@ -115,9 +117,15 @@ def flat_case(source: Source, can: Capability, backend: str) -> Case:
             tail=source.pick(tuple(TableTail)),
             spare=source.integer(0, _MOST_SPARE),
             table_slack=source.integer(0, _MOST_COLUMNS),
+            behind=source.pick(tuple(Unused)),
+            free=source.pick(tuple(Unused)),
         ),
         values=source.pick(tuple(ValueFamily)),
-        scales=Scales(*(source.pick((1.0, 0.5, 1.7)) for _ in range(3 if can.kv_scales else 1))),
+        scales=Scales(
+            softmax=source.pick(_FACTORS),
+            k=source.pick(_FACTORS) if can.kv_scales else 1.0,
+            v=source.pick(_FACTORS) if can.kv_scales else 1.0,
+        ),
         views=Views(
             query=source.pick(tuple(QueryView)) if len(can.query_views) > 1 else can.query_views[0],
             kv=source.pick(can.kv_views) if len(can.kv_views) > 1 else KvView.SEPARATE,

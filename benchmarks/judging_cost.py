@@ -115,7 +115,7 @@ def _outputs(case: Case, backend: Backend) -> Iterator[tuple[int, Output]]:
     for index, step in enumerate(case.steps):
         launcher.begin_step(index, step.mode)
         output = session.forward(index)
-        if output is not None:
+        if isinstance(output, Output):
             yield index, output
 
 

@@ -11,18 +11,21 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import click
+import msgspec
 import torch
 from in_process import use_one_thread
 from measurement import count_option, json_option, seed_option, show
 
 from attnfuzz.harness.judge import judge
 from attnfuzz.kernels.backend import Attended, Output
-from attnfuzz.reference.case import ValueFamily
+from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.case import Mode, ValueFamily
 from attnfuzz.reference.contract import Contract, LseBase
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry
-from attnfuzz.reference.noise import NoiseModel
+from attnfuzz.reference.noise import ROUNDOFF, NoiseModel
 from attnfuzz.reference.values import Operand, draw, draw_sinks
+from attnfuzz.strategies.supported import families
 
 Rounding = Callable[[torch.Tensor], torch.Tensor]
 
@@ -66,6 +69,7 @@ class Simulated:
     sums: Rounding = unrounded
     one_by_one: bool = False
     normalized: bool = False
+    shifts: bool = False
     parts: int = 1
 
     def attend(
@@ -82,10 +86,12 @@ class Simulated:
         peak = logits.amax(dim=-1, keepdim=True)
         if problem.sinks is not None:
             peak = peak.maximum(problem.sinks.view(-1, 1, 1))
-        weights = self.sums(torch.exp(logits - peak))
+        below = logits - peak
+        weights = self.sums(torch.exp(self.logits(below) if self.shifts else below))
         total = weights.sum(dim=-1, keepdim=True)
         if problem.sinks is not None:
-            total = total + torch.exp(problem.sinks.view(-1, 1, 1) - peak)
+            below = problem.sinks.view(-1, 1, 1) - peak
+            total = total + torch.exp(self.logits(below) if self.shifts else below)
         out = self._product(weights / total if self.normalized else weights, value)
         if not self.normalized:
             out = out / total
@@ -125,6 +131,14 @@ def _kernels() -> dict[str, Simulated]:
         kernels[f"{name} logits"] = Simulated(
             single, dtype, logits=rounded(dtype), weights=rounded(dtype), normalized=True
         )
+        kernels[f"{name} logits, shifted"] = Simulated(
+            msgspec.structs.replace(single, shifted=ROUNDOFF[dtype]),
+            dtype,
+            logits=rounded(dtype),
+            weights=rounded(dtype),
+            normalized=True,
+            shifts=True,
+        )
         kernels[f"{name} logits and parts"] = Simulated(
             single, dtype, logits=rounded(dtype), weights=rounded(dtype), sums=rounded(dtype), normalized=True, parts=8
         )
@@ -132,6 +146,9 @@ def _kernels() -> dict[str, Simulated]:
 
 
 KERNELS = _kernels()
+
+FAMILIES = families(Capability(modes=(Mode.DECODE,)))
+"""The families of attention. Those of writers are not finite, or too large for logits in float16."""
 
 
 @dataclass(frozen=True)
@@ -212,7 +229,7 @@ class Judged:
 @json_option
 def main(*, rows: int, seconds: float, names: tuple[str, ...], jobs: int, seed: int, json_file: Path | None) -> None:
     """Judge outputs of simulated kernels, each by the noise model that describes it, and count failures."""
-    cells = [(name, family, rows, seconds, seed) for name in names or KERNELS for family in ValueFamily]
+    cells = [(name, family, rows, seconds, seed) for name in names or KERNELS for family in FAMILIES]
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=use_one_thread) as pool:
         tallies = dict(zip((cell[:2] for cell in cells), pool.map(_judged, cells), strict=True))
     tiers = sorted({tier for tally in tallies.values() for tier in tally.margins})

@@ -21,7 +21,7 @@ from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import AnyMessage, ShrinkBudget, Suspect
 from attnfuzz.harness.search.shrink import Shrunk, shrink
 from attnfuzz.harness.verdict.failures import Verdict
-from attnfuzz.kernels.sglang.naming import KINDS
+from attnfuzz.kernels.sglang.project import SGLANG
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import AnyCase
@@ -57,7 +57,7 @@ def main(
         [
             _timed(on_device(f"sglang=={release}:{kind}", Device(device)), cases, seed)
             for release in releases
-            for kind in KINDS
+            for kind in SGLANG.kinds
         ],
     )
     if Device(device) is not Device.CPU:

@@ -8,7 +8,7 @@ import difflib
 import hashlib
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -18,8 +18,11 @@ from attnfuzz.harness.backends.load import ENTRY_POINTS, BackendFileError, Backe
 from attnfuzz.harness.backends.load import load as load_backend
 from attnfuzz.harness.backends.rehearsal import rehearse
 from attnfuzz.kernels.backend import Backend
+from attnfuzz.kernels.cache_writes.native import NATIVE_WRITERS
+from attnfuzz.kernels.cache_writes.revisions import WRITER_REVISIONS
+from attnfuzz.kernels.cache_writes.then_attend import NoPair, WriteThenAttend
 from attnfuzz.kernels.defects.catalogue import planted
-from attnfuzz.kernels.defects.pairs import pair
+from attnfuzz.kernels.defects.pairs import pair as with_two_defects
 from attnfuzz.kernels.engine import Engine
 from attnfuzz.kernels.gpu.catalogue import GPU_BACKENDS
 from attnfuzz.kernels.gpu.visible import visible
@@ -42,7 +45,14 @@ class WrongDevice(UserError):
 
 def builtin() -> dict[str, Backend]:
     """The backends of this project and their revisions."""
-    backends: tuple[Backend, ...] = (*TRTLLM_BACKENDS, *SDPA_BACKENDS, *LIBRARY_BACKENDS, *GPU_BACKENDS)
+    backends: tuple[Backend, ...] = (
+        *TRTLLM_BACKENDS,
+        *SDPA_BACKENDS,
+        *NATIVE_WRITERS,
+        *WRITER_REVISIONS,
+        *LIBRARY_BACKENDS,
+        *GPU_BACKENDS,
+    )
     return {backend.name: backend for backend in backends}
 
 
@@ -65,11 +75,15 @@ def names() -> list[str]:
 
 def fixed(name: str) -> str:
     """The backend without the revision or planted defect in `name`; `name` itself if it has neither."""
+    if (pair := _pair(name)) is not None:
+        return _THEN.join(map(fixed, pair))
     return name if is_file(name) or engine_of(name) is not None else re.split("[@+]", name, maxsplit=1)[0]
 
 
 def family(name: str) -> str:
     """The common name of a backend's versions: its revisions, or an engine's releases."""
+    if (pair := _pair(name)) is not None:
+        return _THEN.join(map(family, pair))
     engine = engine_of(name)
     return fixed(name) if engine is None else engine.without_release(name)
 
@@ -93,6 +107,8 @@ def on_device(name: str, device: Device | None) -> str:
     """
     if device is None or resolve(name).capability.device is device:
         return name
+    if (pair := _pair(name)) is not None:
+        return _THEN.join(on_device(each, device) for each in pair)
     if (engine := engine_of(name)) is not None:
         return _release_on(name, device, engine)
     found = _on_gpu(name) if device is Device.CUDA else name.partition(":")[2]
@@ -130,7 +146,18 @@ def _release_on(name: str, device: Device, engine: Engine) -> str:
 
 def is_file(name: str) -> bool:
     """Whether `name` points into a Python file, as file.py:NAME."""
-    return name.rpartition(":")[0].endswith(".py")
+    return name.rpartition(":")[0].endswith(".py") and _pair(name) is None
+
+
+_THEN = ","
+"""Between a writer of the KV cache and attention that reads its tokens."""
+
+
+def _pair(name: str) -> tuple[str, str] | None:
+    """The writer and the attention in the name of a backend of both, as native:append,trtllm_mha."""
+    writer, then, reader = name.partition(_THEN)
+    # A path may have a comma.
+    return (writer, reader) if then and not Path(name.rpartition(":")[0]).is_file() else None
 
 
 def as_file_name(name: str) -> str:
@@ -153,14 +180,24 @@ def resolve(name: str) -> Backend:
         UnknownBackend: there is none; the message lists known ones. EngineError: no such release.
         BackendFileError: its file or entry point can't be imported, or has no such backend.
     """
-    source = _source(name)
-    return _own(name) if source is None else rehearse(source)
+    return _found(name, resolve, rehearse)
 
 
 def load(name: str) -> Backend:
     """The backend called `name`, to open sessions on. Imports users' code: for workers alone. Raises like `resolve`."""
+    return _found(name, load, load_backend)
+
+
+def _found(name: str, part: Callable[[str], Backend], of_source: Callable[[BackendSource], Backend]) -> Backend:
+    """The backend of a name: of a source, this project's own, or made of two parts."""
+    if name not in planted() and (pair := _pair(name)) is not None:
+        try:
+            writer, reader = map(part, pair)
+            return WriteThenAttend(writer, reader)
+        except NoPair as reason:
+            raise UnknownBackend(f"{name} is no writer of a KV cache and its reader: {reason}") from None
     source = _source(name)
-    return resolve(name) if source is None else load_backend(source)
+    return _own(name) if source is None else of_source(source)
 
 
 def _source(name: str) -> BackendSource | None:
@@ -190,7 +227,7 @@ def _own(name: str) -> Backend:
     """A backend of this project, or of an engine's release."""
     if (engine := engine_of(name)) is not None:
         return engine.resolve(name)
-    found = builtin().get(name) or planted().get(name) or pair(name)
+    found = builtin().get(name) or planted().get(name) or with_two_defects(name)
     if found is None:
         raise UnknownBackend(_unknown(name))
     return found

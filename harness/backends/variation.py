@@ -16,7 +16,7 @@ import msgspec
 
 from attnfuzz.harness.backends.registry import builtin
 from attnfuzz.kernels.arranged import placed
-from attnfuzz.kernels.backend import Bench, Graph, Launcher, Op, Output, Session
+from attnfuzz.kernels.backend import Bench, Graph, Launcher, Op, Result, Session
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Step
 from attnfuzz.reference.contract import PAGE_IDS, Contract
@@ -119,7 +119,7 @@ class _Session:
         self._session = session
         self._launcher = launcher
 
-    def forward(self, index: int) -> Output | None:
+    def forward(self, index: int) -> Result | None:
         """Run one step."""
         self._launcher.at = index
         return self._session.forward(index)

@@ -14,12 +14,13 @@ from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.kernels.backend import Backend, Bench, Output, Unsupported
 from attnfuzz.reference.attention import attend
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case, Mode, Request, Step, ValueFamily
+from attnfuzz.reference.case import Case, Mode, Request, Step
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry, Latent
 from attnfuzz.reference.noise import NoiseModel
 from attnfuzz.reference.user_error import UserError
 from attnfuzz.strategies.cases import cases
+from attnfuzz.strategies.supported import families
 
 ALPHA = 1e-6
 """Probability of a false alarm per tier in a fit: more than a campaign's for one output, so that a fit has to hold
@@ -95,7 +96,8 @@ def _samples(case: Case, backend: Backend, noise: NoiseModel) -> Iterator[Sample
         for index, step in enumerate(case.steps):
             launcher.begin_step(index, step.mode.value)
             output = session.forward(index)
-            sample = None if output is None else _sample(on_host(output).result(), case, backend, noise)
+            judged = None if output is None else on_host(output).result()
+            sample = _sample(judged, case, backend, noise) if isinstance(judged, Output) else None
             if sample is not None:
                 yield sample
     except Unsupported:
@@ -157,7 +159,7 @@ def long_cases(backend: str, can: Capability, dtype: DType, seed: int) -> Iterat
                 padded_tokens=_QUERIES,
             ),
         )
-        for index, family in enumerate(ValueFamily):
+        for index, family in enumerate(families(can)):
             case = Case(backend=backend, geometry=geometry, steps=steps, values=family, seed=seed + index)
             covered = tuple(step for step in steps if can.why_not(structs.replace(case, steps=(step,))) is None)
             if covered:

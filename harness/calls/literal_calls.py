@@ -8,8 +8,9 @@ import torch
 from msgspec.structs import replace
 
 from attnfuzz.harness.memory.allocation import check_strides, extent
-from attnfuzz.kernels.backend import Attended, Backend, Bench, Fill, Output
-from attnfuzz.reference.calls import Argument, Buffer, CallCase, View, content_of, named_views, viewed
+from attnfuzz.kernels.backend import Attended, Backend, Bench, Fill, Output, Result, WrittenCache, WrittenTensor
+from attnfuzz.reference.calls import Argument, Buffer, CallCase, ExpectedWrite, View, content_of, named_views, viewed
+from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry
 
 
@@ -71,13 +72,18 @@ class CallSession:
         views = _views_of_calls(case)
         self._buffers = {buffer.name: self._place(buffer, views.get(buffer.name, [])) for buffer in case.buffers}
 
-    def forward(self, index: int) -> Output | None:
-        """Launch every call; return the output, if the case has the right answer."""
+    def forward(self, index: int) -> Result | None:
+        """Launch every call; return the output, or the cache, if the case has the right contents."""
         assert index == 0
+        before = [_bits(self._view(each.view)).clone() for each in self._case.written]
         for call in self._case.calls:
             self._write(call.writes)
             arguments = {name: _argument(value, self._buffers) for name, value in call.arguments.items()}
             self._bench.launcher.launch(self._ops[call.op], **arguments)
+        if self._case.written:
+            tensors = map(self._written, self._case.written, before)
+            tokens = self._view(self._case.written[0].places)[2:].T.tolist()
+            return WrittenCache(tuple(tensors), tuple((request, token) for request, token in tokens), self._writer())
         answer = self._case.answer
         if answer is None:
             return None
@@ -98,6 +104,30 @@ class CallSession:
             bmm1_scale=answer.bmm1_scale,
             bmm2_scale=answer.bmm2_scale,
             roundings=answer.roundings,
+        )
+
+    def _writer(self) -> str:
+        """The op of the last call that may write to a cache."""
+        caches = {each.view.buffer for each in self._case.written}
+        writers = [
+            call.op
+            for call in self._case.calls
+            for name, view in named_views(call.arguments)
+            if name.partition("[")[0] in self._ops[call.op].writes and view.buffer in caches
+        ]
+        return writers[-1] if writers else ""
+
+    def _written(self, expected: ExpectedWrite, before: torch.Tensor) -> WrittenTensor:
+        device = before.device
+        low = self._view(expected.low).to(device)
+        return WrittenTensor(
+            name=expected.name,
+            before=before,
+            after=_bits(self._view(expected.view)),
+            at=self._view(expected.places)[:2].to(device),
+            low=low,
+            high=low if expected.high is None else self._view(expected.high).to(device),
+            free=self._view(expected.free).to(device),
         )
 
     def _place(self, buffer: Buffer, views: list[View]) -> torch.Tensor:
@@ -169,6 +199,10 @@ def _form(buffer: Buffer, views: list[View]) -> tuple[tuple[int, ...], tuple[int
             check_strides(buffer.name, view.shape, view.stride)
             return view.shape, view.stride
     return (buffer.size,), (1,)
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.view(DType.of(tensor.dtype).bits)
 
 
 def _copy_bits(target: torch.Tensor, content: torch.Tensor, buffer: Buffer) -> None:

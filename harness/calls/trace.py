@@ -6,6 +6,7 @@ begins with the state of its buffers.
 
 import ctypes
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -14,8 +15,18 @@ import torch
 
 from attnfuzz.harness.memory import poison
 from attnfuzz.harness.memory.placed import PlacedMemory
-from attnfuzz.kernels.backend import Attended, Op, Output
-from attnfuzz.reference.calls import Argument, Buffer, Call, CallAnswer, CallCase, Expected, View, pack
+from attnfuzz.kernels.backend import Attended, Op, Output, WrittenCache, WrittenTensor
+from attnfuzz.reference.calls import (
+    Argument,
+    Buffer,
+    Call,
+    CallAnswer,
+    CallCase,
+    Expected,
+    ExpectedWrite,
+    View,
+    pack,
+)
 from attnfuzz.reference.case import Case, Outputs
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry
@@ -36,6 +47,7 @@ class TraceLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     buffers: tuple[Buffer, ...] = ()
     call: Call | None = None
     answer: CallAnswer | None = None
+    written: tuple[ExpectedWrite, ...] = ()
     obstacle: str | None = None
 
 
@@ -102,6 +114,26 @@ class FileTracer:
             return
         self._write(answer=answer)
 
+    def written(self, cache: WrittenCache) -> None:
+        """Write the contents of a KV cache that are due after the calls of the step, if these got all of it."""
+        try:
+            expected = tuple(self._written(tensor, cache.tokens) for tensor in cache.tensors)
+        except Untraceable:
+            return
+        if all(each.view.buffer in self._names.values() for each in expected):
+            self._write(written=expected)
+
+    def _written(self, tensor: WrittenTensor, tokens: Sequence[tuple[int, int]]) -> ExpectedWrite:
+        of_tokens = torch.tensor(tokens, dtype=torch.int64).reshape(-1, 2).T
+        return ExpectedWrite(
+            name=tensor.name,
+            view=self._view(tensor.after.view(tensor.low.dtype)),
+            places=self._truth(f"{tensor.name}_places", torch.cat((tensor.at.cpu(), of_tokens))),
+            low=self._truth(f"{tensor.name}_low", tensor.low),
+            high=None if tensor.high is tensor.low else self._truth(f"{tensor.name}_high", tensor.high),
+            free=self._truth(f"{tensor.name}_free", tensor.free),
+        )
+
     def _writes(self) -> tuple[Buffer, ...]:
         """Changes in known buffers since the last look."""
         writes = []
@@ -114,9 +146,21 @@ class FileTracer:
                 self._known[allocation.address] = content
         return tuple(writes)
 
-    def _write(self, call: Call | None = None, answer: CallAnswer | None = None, obstacle: str | None = None) -> None:
+    def _write(
+        self,
+        call: Call | None = None,
+        answer: CallAnswer | None = None,
+        written: tuple[ExpectedWrite, ...] = (),
+        obstacle: str | None = None,
+    ) -> None:
         line = TraceLine(
-            step=self._step, mode=self._mode, buffers=tuple(self._fresh), call=call, answer=answer, obstacle=obstacle
+            step=self._step,
+            mode=self._mode,
+            buffers=tuple(self._fresh),
+            call=call,
+            answer=answer,
+            written=written,
+            obstacle=obstacle,
         )
         self._fresh = []
         self._file.write(msgspec.json.encode(line).decode() + "\n")
@@ -162,7 +206,7 @@ class FileTracer:
         )
 
     def _truth(self, name: str, tensor: torch.Tensor) -> View:
-        """Record a buffer that no kernel sees: a request's keys or values."""
+        """Record a buffer that no kernel sees, such as a request's keys."""
         dense = tensor.contiguous().cpu()
         content = ctypes.string_at(dense.data_ptr(), dense.nbytes)
         buffer = self._fresh_buffer(name, _dtype(tensor), content)
@@ -212,6 +256,7 @@ def assemble(path: Path, case: Case) -> CallCase | None:
         buffers=tuple(buffer for line in last for buffer in line.buffers),
         calls=tuple(line.call for line in last if line.call is not None),
         answer=next((line.answer for line in last if line.answer is not None), None),
+        written=next((line.written for line in last if line.written), ()),
         mode=last[0].mode,
         guard=case.guard,
         outputs=case.outputs,

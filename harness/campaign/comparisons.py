@@ -10,6 +10,7 @@ from itertools import combinations
 from attnfuzz.harness.campaign.events import FindingFiled
 from attnfuzz.harness.campaign.knowledge import Knowledge
 from attnfuzz.harness.campaign.under_way import UnderWay
+from attnfuzz.harness.reduce.ablation import CONTENTS
 from attnfuzz.harness.search.examples import derive_seed
 from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.search.messages import CausePair, ShrinkBudget, Slice, SliceKind
@@ -73,19 +74,19 @@ def _pairs(knowledge: Knowledge) -> Iterator[tuple[KnownCause, KnownCause]]:
 def _likeness(cause: KnownCause, other: KnownCause) -> int:
     """Score how likely two causes are one; 0 if neither can explain the other.
 
-    A cause can explain a case that has its marks. One without clues can explain a case in the same kernel, one that
-    fails at the same place, or one that the same mistake explains.
+    A cause can explain a case that has its marks. One without clues other than NaN in memory can explain a case in the
+    same kernel, one that fails at the same place, or one that the same mistake explains.
     """
     same_kernel = not cause.kernels.isdisjoint(other.kernels)
     same_backend = cause.case.backend == other.case.backend
     same_place = cause.fingerprint.place == other.fingerprint.place
     same_mistake = not set(cause.mistakes).isdisjoint(other.mistakes)
-    shared = len(cause.clues & other.clues)
+    shared = len(cause.clues & other.clues - CONTENTS)
     near = same_kernel or same_place or same_mistake
     explicable = [
         one
         for one, its in ((cause, other), (other, cause))
-        if one.marks_in(its.case) is not None and (one.clues or near)
+        if one.marks_in(its.case) is not None and (one.clues - CONTENTS or near)
     ]
     if not explicable or not (near or shared):
         return 0

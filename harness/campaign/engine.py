@@ -201,19 +201,22 @@ class Campaign:
         yield from self._start_slices()
         while self._running and not self._over():
             try:
-                received = self._jobs.next_message(0.0 if self._growth.waiting else SECONDS_PER_LOOK)
+                received = self._jobs.next_message(0.0 if self._growth.chosen else SECONDS_PER_LOOK)
             except JobEnded as ended:
                 yield from self._revive(ended)
             else:
                 if received is not None:
                     yield from self._take(*received)
-                elif self._growth.waiting:
-                    yield from self._growth.keep_next()
+                elif self._growth.chosen:
+                    yield from self._growth.keep()
+            self._growth.choose_if_due()
             self._kill_the_silent()
             yield from self._tallies.due()
             yield from self._start_slices()
-        while self._growth.waiting and not self._over():
-            yield from self._growth.keep_next()
+        if not self._over():
+            self._growth.choose()
+        while self._growth.chosen and not self._over():
+            yield from self._growth.keep()
         if not self._stop.is_set():
             yield from self._cut_off()
 
@@ -235,7 +238,7 @@ class Campaign:
     def _tell_undone(self) -> Iterator[Event]:
         """Report undone tasks, except suspects, which are reported one by one."""
         if self._plan.seconds is not None:
-            for text in self._undone.lines(self._schedule, self._growth.waiting):
+            for text in self._undone.lines(self._schedule, self._growth.chosen):
                 yield from self._trouble(text)
 
     def _start_slices(self) -> Iterator[Event]:

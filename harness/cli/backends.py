@@ -113,6 +113,7 @@ def _features(can: Capability) -> list[str]:
         "fp8 KV": can.fp8_kv and not can.buckets,
         "latents": can.latent,
         "head_dim_qk != head_dim_vo": can.unequal_head_dims and not can.buckets,
+        "KV cache writes": can.writes,
         "windows": can.windows,
         "sinks": can.sinks,
         "soft cap": can.soft_cap,
@@ -129,6 +130,8 @@ def _features(can: Capability) -> list[str]:
 
 def noise_words(backend: Backend) -> str:
     """Return which noise model judges a backend here, in a clause without a full stop."""
+    if backend.capability.writes:
+        return "compared by bits"
     if uncalibrated(backend):
         return "uncalibrated: judged as an unknown kernel"
     if all(backend.noise(dtype).origin is Origin.CALIBRATED for dtype in backend.capability.dtypes):
@@ -138,4 +141,5 @@ def noise_words(backend: Backend) -> str:
 
 def uncalibrated(backend: Backend) -> bool:
     """Whether a backend is judged as an unknown kernel, for queries of some dtype."""
-    return any(backend.noise(dtype).origin is Origin.UNKNOWN for dtype in backend.capability.dtypes)
+    can = backend.capability
+    return not can.writes and any(backend.noise(dtype).origin is Origin.UNKNOWN for dtype in can.dtypes)

@@ -47,6 +47,8 @@ def calibrate(
     for name in names:
         if (engine := engine_of(name)) is not None:
             raise BadInput(f"{name} has the kernels of {' and '.join(engine.kinds)} on this machine: calibrate those")
+        if resolve(name).capability.writes:
+            raise BadInput(f"{name} writes the KV cache, which is compared by its bits: there is nothing to calibrate")
     prepare(names, tell)
     folder = output or DEFAULT_FOLDER
     # Before the measurements, which take minutes: a folder that can't be created would lose them.

@@ -37,6 +37,7 @@ from attnfuzz.harness.findings.archive import forget, read_records
 from attnfuzz.harness.findings.finding import REPORT, case_path, text_beside
 from attnfuzz.harness.findings.record import Record
 from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.reduce.ablation import passes_if
 from attnfuzz.harness.verdict.printable import in_a_line
 from attnfuzz.harness.verdict.wording import count, date, headline_of, replay_line
 from attnfuzz.reference import case_file
@@ -119,6 +120,8 @@ def show_finding(*, name: str, home: Path) -> None:
     console.print(Text.assemble((record.state, _STYLES[record.state]), "  ", headline_of(record)))
     if record.needs:
         console.print(Text(in_a_line(f"  needs {', '.join(record.needs)}")))
+    for clause in passes_if(record.needs):
+        console.print(Text(f"  passes {clause}"))
     if record.cause:
         console.print(Text(in_a_line(f"  same cause as {record.cause}")), soft_wrap=True)
     for seen in record.sightings:

@@ -23,7 +23,7 @@ JSON, QUIET, VERBOSE = (f"{__name__}.{name}" for name in ("json", "quiet", "verb
 STANDARD_OUTPUT = "-"
 
 STARTING = "Starting: loading torch and the backends."
-"""What a command that runs cases prints first: importing torch and starting workers takes seconds."""
+"""The first line of a command that runs cases: importing torch and starting workers takes seconds."""
 
 _WIDTH_OF_A_PIPE = 1 << 16
 """Columns of a pipe or a file: nothing is wrapped or cut, so that names can be copied. COLUMNS overrides it."""

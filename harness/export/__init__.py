@@ -24,6 +24,7 @@ __all__ = ["CannotExport", "Exporter", "Target", "export_script"]
 
 _JUDGED_BY_ANSWER = frozenset(
     {Kind.OUTPUT_MISMATCH, Kind.LSE_MISMATCH, Kind.EMPTY_ROW, Kind.UNWRITTEN, Kind.NOT_FINITE, Kind.PADDING_LEAK}
+    | {Kind.WRITE_MISMATCH, Kind.STRAY_WRITE}
 )
 
 
@@ -81,7 +82,7 @@ class Exporter:
             raise CannotExport("two runs differ, and each is right by itself: the calls of one don't show it")
         if seen is not None and seen.kind is Kind.CONTRACT_BROKEN:
             raise CannotExport("its kernels give the right answer: it is the call that breaks its contract")
-        if seen is not None and seen.kind in _JUDGED_BY_ANSWER and calls.answer is None:
+        if seen is not None and seen.kind in _JUDGED_BY_ANSWER and calls.answer is None and not calls.written:
             raise CannotExport(
                 f"{calls.backend} changes its kernels' results: their calls alone don't show the failure"
             )
@@ -105,7 +106,7 @@ def _lean(calls: CallCase, seen: Observation, runner: Runner) -> CallCase:
     if seen.kind not in DEATHS:
         return calls
     buffers = tuple(_redrawn(buffer, seed) for seed, buffer in enumerate(calls.buffers))
-    redrawn = replace(calls, buffers=buffers, answer=None)
+    redrawn = replace(calls, buffers=buffers, answer=None, written=())
     if buffers == calls.buffers:
         return calls
     again = next(iter(runner.verdict(redrawn).failures), None)

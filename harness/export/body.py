@@ -15,6 +15,7 @@ from attnfuzz.reference.calls import (
     Call,
     CallAnswer,
     CallCase,
+    ExpectedWrite,
     View,
     content_of,
     named_views,
@@ -27,7 +28,8 @@ WIDTH = 100
 """Line length in characters; items are never broken."""
 
 _TAKEN = frozenset(
-    {"compare", "elements", "filled", "inf", "memory", "nan", "normal", "packed", "put", "strided", "torch"}
+    {"before", "compare", "elements", "filled", "inf", "memory", "nan", "normal", "packed", "put", "strided", "torch"}
+    | {"compare_cache"}
 )
 """Names that the function uses and a script defines."""
 
@@ -124,12 +126,17 @@ class _Writer:
             if buffer.name in reached and buffer.name not in left_out:
                 made = f"{self._variables[buffer.name]} = memory({quoted(buffer.name)}, torch.{buffer.dtype.value}, "
                 lines += _filled(f"    {made}", self._contents.source(buffer, buffer.name), ")")
+        if self._calls.written:
+            caches = [f"{self._view(each.view)}.clone()," for each in self._calls.written]
+            lines += ["    before = [", *(f"        {each}" for each in caches), "    ]"]
         for index, call in enumerate(self._calls.calls):
             lines += self._writes(call.writes, f"before call {index}")
             lines += self._call(call)
         if self._calls.answer is not None:
             lines += self._writes(self._calls.answer.writes, "after the calls")
             lines += self._answer(self._calls.answer, reached)
+        if self._calls.written:
+            lines += self._caches(self._calls.written)
         return Body("\n".join(lines), self._contents.packed)
 
     def _writes(self, writes: Iterable[Buffer], when: str) -> list[str]:
@@ -155,11 +162,7 @@ class _Writer:
         requests = [request for request in answer.requests if request.query.shape[0]]
         truths = [view for request in requests for view in (request.query, request.key, request.value)]
         truths += [] if answer.sinks is None else [answer.sinks]
-        for name in dict.fromkeys(view.buffer for view in truths):
-            if name not in reached:
-                buffer = self._buffers[name]
-                content = self._contents.source(buffer, name)
-                lines += _filled(f"    {self._variables[name]} = elements(torch.{buffer.dtype.value}, ", content, ")")
+        lines += self._elements(view.buffer for view in truths if view.buffer not in reached)
         results = [self._view(answer.out)]
         if answer.lse is not None and self._has_lse:
             results.append(f"lse={self._view(answer.lse)}")
@@ -176,6 +179,27 @@ class _Writer:
                 lines.append(f"            ({request.first_row}, {views}),")
             lines.append("        ],")
         return [*lines, "    )"]
+
+    def _elements(self, names: Iterable[str]) -> list[str]:
+        """Buffers that no kernel gets."""
+        lines = []
+        for name in dict.fromkeys(names):
+            buffer = self._buffers[name]
+            content = self._contents.source(buffer, name)
+            lines += _filled(f"    {self._variables[name]} = elements(torch.{buffer.dtype.value}, ", content, ")")
+        return lines
+
+    def _caches(self, written: Iterable[ExpectedWrite]) -> list[str]:
+        """The call of compare_cache(), and its truths."""
+        lines, calls = [], []
+        for index, each in enumerate(written):
+            truths = [each.places, each.low, each.high, each.free]
+            lines += self._elements(view.buffer for view in truths if view is not None)
+            views = ["None" if view is None else self._view(view) for view in (each.view, *truths)]
+            arguments = ", ".join([quoted(each.name), f"before[{index}]", *views])
+            calls.append(f"        compare_cache({arguments}),")
+        # Of new tokens: page, slot, request and token; the least and the greatest value.
+        return [*lines, "    wrong = [", *calls, "    ]", "    return any(wrong)"]
 
     def _argument(self, name: str, value: Argument) -> str:
         if isinstance(value, list):

@@ -50,6 +50,7 @@ _MODULES = frozenset(
 _NAMES = {
     "Any": "typing",
     "Final": "typing",
+    "Iterator": "collections.abc",
     "Path": "pathlib",
     "Sequence": "collections.abc",
     "inf": "math",

@@ -63,6 +63,7 @@ def render_script(
         # A dead process can't check.
         checked=not deadly,
         judged=calls.answer is not None,
+        cached=bool(calls.written),
         child=parts.more["native"],
         poison=_poison(calls, parts.left_out),
         read_only=_read_only(calls, backend, parts.left_out),

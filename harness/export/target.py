@@ -2,7 +2,7 @@
 
 import math
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -21,14 +21,15 @@ from attnfuzz.harness.sandbox.check import TIMEOUT_SECONDS
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.kernels import fixup, torch_sdpa
 from attnfuzz.kernels.backend import Backend
-from attnfuzz.kernels.native import build, ops, unsupported
+from attnfuzz.kernels.cache_writes import interfaces
+from attnfuzz.kernels.native import build, ops, transform_ops, unsupported, write_ops
 from attnfuzz.kernels.native.fault_recorder import FAULT_RECORD
 from attnfuzz.kernels.trtllm import gather
 from attnfuzz.reference.calls import Argument, Call, CallCase, View
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.noise import ROUNDOFF, SMALLEST_STEP
 
-_MODULES: tuple[ModuleType, ...] = (unsupported, ops, gather, torch_sdpa)
+_MODULES: tuple[ModuleType, ...] = (unsupported, ops, write_ops, transform_ops, interfaces, gather, torch_sdpa)
 """The modules whose functions a script can include."""
 
 WORKSPACE_BYTES = 128 << 20
@@ -103,7 +104,8 @@ def native_parts(
     ops_by_name = {op: backend.ops[op] for op in sorted({call.op for call in calls.calls})}
     carried = {op: found for op, each in ops_by_name.items() if (found := carried_name(each, carry)) is not None}
     names = {op: f"carried_{carried[op][1]}" if op in carried else _own_name(backend, op) for op in ops_by_name}
-    native = any(hasattr(ops, name) for name in names.values())
+    wrappers = inlined(_MODULES, names.values(), {"build.load()": "native()"})
+    native = "native()" in wrappers
     needs = ", apache-tvm-ffi, ninja and a C++ compiler" if native else ""
     versions = [f"Python {platform.python_version()}", *versions_of("torch", "apache-tvm-ffi")]
     return Parts(
@@ -119,7 +121,7 @@ def native_parts(
         ),
         allocate="allocate_mmap.py.j2" if guarded else "allocate_plain.py.j2",
         main="child.py.j2",
-        wrappers=inlined(_MODULES, names.values(), {"build.load()": "native()"}),
+        wrappers=wrappers,
         carried={names[op]: (file.module, function) for op, (file, function) in carried.items()},
         files={file.name: file.without for file in carry},
         more={
@@ -181,7 +183,7 @@ def flashinfer_parts(
             own.append(op)
         else:
             raise CannotExport(f"FlashInfer has no {op}: export it without --for")
-    recorded = calls
+    recorded = calls = _without(calls, unsupported.OWN)
     if seen is None or seen.kind is not Kind.LSE_MISMATCH:
         calls = _without_lse(calls)
     workspaces = _workspaces(calls)
@@ -242,15 +244,20 @@ def _without_lse(calls: CallCase) -> CallCase:
         return calls
 
     def bare(call: Call) -> Call:
-        if call.op != _DECODE or _buffer(call.arguments.get("lse")) not in dropped:
-            return call
-        return replace(
-            call, arguments={name: each for name, each in call.arguments.items() if name not in {"lse", "return_lse"}}
-        )
+        drops = call.op == _DECODE and _buffer(call.arguments.get("lse")) in dropped
+        return _bare(call, {"lse", "return_lse"}) if drops else call
 
     if answer is not None and answer.lse is not None and answer.lse.buffer in dropped:
         answer = replace(answer, lse=None)
     return replace(calls, calls=tuple(map(bare, calls.calls)), answer=answer)
+
+
+def _without(calls: CallCase, names: Collection[str]) -> CallCase:
+    return replace(calls, calls=tuple(_bare(call, names) for call in calls.calls))
+
+
+def _bare(call: Call, names: Collection[str]) -> Call:
+    return replace(call, arguments={name: each for name, each in call.arguments.items() if name not in names})
 
 
 def _buffer(value: Argument) -> str | None:

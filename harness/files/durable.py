@@ -14,6 +14,12 @@ _LONGEST_NAME = 60
 
 def write_durably(path: Path, data: bytes) -> None:
     """Write `data` to `path` atomically and durably; interrupted, it leaves a ".draft-" file. Raises OSError."""
+    write_unnamed(path, data)
+    sync_folder(path.parent)
+
+
+def write_unnamed(path: Path, data: bytes) -> None:
+    """Write `data` to `path` atomically. Its name is durable once the folder is synced. Raises OSError."""
     make_folder(path.parent)
     draft = path.with_name(f"{DRAFT}{path.name}.{os.getpid()}")
     try:
@@ -24,7 +30,6 @@ def write_durably(path: Path, data: bytes) -> None:
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
-    sync_folder(path.parent)
 
 
 def write_all(descriptor: int, data: bytes) -> None:

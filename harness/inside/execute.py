@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO, TypeVar
@@ -27,6 +28,7 @@ from attnfuzz.harness.judge import judge
 from attnfuzz.harness.judge.evidence import Evidence
 from attnfuzz.harness.judge.judge import Judgement
 from attnfuzz.harness.judge.metamorphic import compare
+from attnfuzz.harness.judge.written import judge_written
 from attnfuzz.harness.memory.placed import PlacedMemory
 from attnfuzz.harness.memory.seal import Damage
 from attnfuzz.harness.memory.slabs import OutOfMemory
@@ -34,7 +36,17 @@ from attnfuzz.harness.verdict.failures import REACHED_BY, Kind, Observation, Ver
 from attnfuzz.harness.verdict.printable import said_by, type_name, words_of
 from attnfuzz.harness.verdict.tiers import ALL_TIERS, Task, Tier
 from attnfuzz.harness.workers.journal import Journal
-from attnfuzz.kernels.backend import Attended, Backend, Bench, Output, Session, Unsupported
+from attnfuzz.kernels.backend import (
+    Attended,
+    Backend,
+    Bench,
+    Output,
+    Result,
+    Session,
+    Unsupported,
+    WrittenCache,
+    WrittenThenAttended,
+)
 from attnfuzz.kernels.engine import EngineError
 from attnfuzz.kernels.library_cache import BuildFailed
 from attnfuzz.kernels.transfers import Pending
@@ -81,7 +93,7 @@ def handle(
         backend = backend_of(task.backend)
     except UserError:
         raise
-    except BaseException as error:  # noqa: BLE001 - code of the backend, like what a step runs
+    except BaseException as error:  # noqa: BLE001 - code of the backend, as in a step
         return msgspec.json.encode(Verdict(observations=(_raised(error),)))
     if task.explain and explained is not None:
         return msgspec.json.encode(explained(task, journal.write))
@@ -103,8 +115,20 @@ Look = Callable[[int, Judgement, Sequence[Launched]], None]
 class _Stepped(NamedTuple):
     """A step's output, on the device and as judged."""
 
-    output: Output
-    on_host: Pending[Output]
+    output: Result
+    on_host: Pending[Result]
+
+
+@dataclass(frozen=True)
+class _Again:
+    """A session of one further run of a step's attention."""
+
+    attend: Callable[[], Output]
+
+    def forward(self, index: int) -> Output:
+        """Attend again."""
+        del index
+        return self.attend()
 
 
 class Execution:
@@ -192,12 +216,55 @@ class Execution:
             if stepped is not None:
                 # A death from now on must not be blamed on the last kernel.
                 self._write(b"")
-                geometry = case.geometry if isinstance(case, Case) else answered_geometry(case)
-                if self._tracer is not None:
-                    self._tracer.output(stepped.output, geometry)
-                judge_step(stepped.on_host.result(), geometry, index, mode)
+                self._judge_stepped(case, stepped, index, mode, judge_step)
             found = with_broken(self._observations[before:], self._launcher.broken)
             self._observations[before:] = map(self._with_way, found)
+
+    def _judge_stepped(
+        self,
+        case: Case | CallCase,
+        stepped: _Stepped,
+        index: int,
+        mode: str,
+        judge_step: Callable[[Output, Geometry, int, str], None],
+    ) -> None:
+        output = stepped.output
+        if isinstance(output, WrittenCache):
+            if self._tracer is not None:
+                self._tracer.written(output)
+            self._judge_written(output, index, mode)
+            return
+        if isinstance(output, WrittenThenAttended):
+            again = self._attended(output, index, mode)
+            if again is None:
+                return
+            stepped = again
+        geometry = case.geometry if isinstance(case, Case) else answered_geometry(case)
+        if self._tracer is not None:
+            assert isinstance(stepped.output, Output)
+            self._tracer.output(stepped.output, geometry)
+        output = stepped.on_host.result()
+        assert isinstance(output, Output)
+        judge_step(output, geometry, index, mode)
+
+    def _judge_written(self, written: WrittenCache, index: int, mode: str) -> bool:
+        """Judge the contents of a KV cache; whether they are right."""
+        report = partial(Observation, step=index, mode=mode, kernel=written.kernel or self._launcher.answering)
+        judgement = judge_written(written, report)
+        if Tier.T0 in self._tiers:
+            self._add(judgement)
+        return not judgement.observations
+
+    def _attended(self, result: WrittenThenAttended, index: int, mode: str) -> _Stepped | None:
+        """The attention of a step, on the contents that are due; None if it failed. A trace has the first failure."""
+        if self._judge_written(result.written, index, mode):
+            return _Stepped(result.output, on_host(result.output))
+        if self._tracer is not None:
+            self._tracer.written(result.written)
+            return None
+        again = self._step(_Again(result.attend_again), index, mode)
+        self._write(b"")
+        return again
 
     def _with_way(self, found: Observation) -> Observation:
         way = self._launcher.way
@@ -320,7 +387,7 @@ class Execution:
             self._look(index, judgement, self._launcher.launched or [])
         if judgement.kept is not None:
             self._kept[index] = judgement.kept
-        self._observations += judgement.observations
+        self._add(judgement)
         if judgement.unanswered and isinstance(self._case, Case):
             # All values that are drawn are finite.
             message = (
@@ -329,6 +396,9 @@ class Execution:
             )
             report = self._launcher.observation()
             self._observations.append(report(kind=Kind.NOT_FINITE, place="inputs", message=message))
+
+    def _add(self, judgement: Judgement) -> None:
+        self._observations += judgement.observations
         for tier, margin in judgement.margins.items():
             self._margins[tier] = max(margin, self._margins.get(tier, 0.0))
         self._rows += judgement.rows
@@ -358,8 +428,13 @@ def _checked(given: object, wanted: type[_Made], part: str) -> _Made:
     return given
 
 
-def _complete(output: object) -> Output:
+def _complete(output: object) -> Result:
     """Return a session's output if it has all judged parts. Raises TypeError."""
+    if isinstance(output, WrittenCache):
+        return output
+    if isinstance(output, WrittenThenAttended):
+        _complete(output.output)
+        return output
     given = _checked(output, Output, "output")
     _checked(given.out, torch.Tensor, "out")
     for optional, part in ((given.lse, "lse"), (given.sinks, "sinks")):

@@ -35,7 +35,7 @@ def judge_elements(evidence: Evidence) -> TierResult:
 def element_bound(budget: ErrorBudget) -> torch.Tensor:
     """The largest error that a correct kernel shows, [T, Hq, Dv] of fp64.
 
-    t (u_P + u_V) rms(p v) + tail rms(delta) rms(p (v - o)) + what a row's elements share + fp32 sums + output
+    t (u_P + u_V) rms(p v) + tail rms(delta) rms(p (v - o)) + the error that a row's elements share + fp32 sums + output
     roundings + floor, with t = `ErrorBudget.deviations`; `error_budget` explains the terms.
     """
     noise, moments = budget.noise, budget.moments

@@ -93,6 +93,8 @@ class ErrorBudget:
         noise, moments = self.noise, self.moments
         independent = noise.exponential**2 + UNIFORM * noise.row_sum**2
         result = ((noise.logits + noise.logit_scale) * moments.magnitude) ** 2 + self.row_exponent_error**2
+        if noise.shifted:
+            result = result + (noise.shifted * (self.row_below_sink + 2 * moments.magnitude)) ** 2
         if self.problem.soft_cap:
             result = result + (noise.tanh * moments.magnitude.clamp(max=self.problem.soft_cap)) ** 2
         return (result + independent) * self._beyond_linear(result) ** 2
@@ -102,6 +104,12 @@ class ErrorBudget:
         """The error of exp over that of its argument: (exp(x) - 1) / x, for x of 3 standard deviations."""
         x = (3 * variance.sqrt()).clamp_(min=1e-6, max=50)
         return torch.expm1(x) / x
+
+    @cached_property
+    def row_below_sink(self) -> torch.Tensor:
+        """Distance of the largest visible logit from a larger sink, 0 without one; [T, Hq]."""
+        largest = self.answer.lse + self.moments.p_peak.log()
+        return (self.moments.peak - largest).clamp(min=0).nan_to_num_(nan=0.0, posinf=0.0)
 
     @cached_property
     def row_exponent(self) -> torch.Tensor:
@@ -119,7 +127,18 @@ class ErrorBudget:
         """Relative error common to all elements of a row; [T, Hq]."""
         noise = self.noise
         alike = self.alike * (noise.probabilities + noise.row_sum + self.step * self.keys)
-        return alike + self.row_exponent_error
+        return alike + self.row_exponent_error + self.row_shift_error
+
+    @cached_property
+    def row_shift_error(self) -> torch.Tensor:
+        """Relative error common to all weights of a row, from the distance of logits and sink; [T, Hq].
+
+        Far below a sink, logits that differ by less than a step of their distance are rounded to the same number. A
+        sink below them has a share of the weight below exp(-d) at a distance d, and d exp(-d) < 0.4.
+        """
+        if not self.noise.shifted or self.problem.sinks is None:
+            return torch.zeros_like(self.moments.peak)
+        return torch.expm1((self.noise.shifted * (self.row_below_sink + 0.4)).clamp_(max=50))
 
     @property
     def coherent_roundoff(self) -> float:

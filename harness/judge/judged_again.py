@@ -89,19 +89,23 @@ class Groups:
 
     def spread(self, out: torch.Tensor) -> torch.Tensor:
         """Sum over groups of (sum p (v - out))^2 for `out` [Dv], likewise."""
-        return (self.weighted - torch.outer(self.weights, out)).square().sum(dim=0)
+        return self._apart(out).square().sum(dim=0)
 
     def covariance(self, out: torch.Tensor) -> torch.Tensor:
         """Sum over groups of d d' with d = sum p (v - out), [Dv, Dv]: `spread` and what lies off its diagonal."""
-        crossed = torch.outer(out, self.weights @ self.weighted)
-        return self.weighted.T @ self.weighted - crossed - crossed.T + torch.outer(out, out) * self.concentration
+        # Not multiplied out: terms cancel, and what is left of a variance might be negative.
+        apart = self._apart(out)
+        return apart.T @ apart
+
+    def _apart(self, out: torch.Tensor) -> torch.Tensor:
+        return self.weighted - torch.outer(self.weights, out)
 
 
 @dataclass(frozen=True)
 class Ties:
     """A row's keys in groups: `alike` have equal weights, up to `nearness`, and `copies` are one key.
 
-    `tied` counts keys with an equal weight.
+    `tied` counts keys whose weights are equal terms of a sum.
     """
 
     alike: Groups
@@ -115,7 +119,8 @@ class Ties:
         Weights are equal if they differ by a share of `near`.
         """
         equal = _short(weights, grouped(weights, near * weights), _MOST_APART * near)
-        sizes = torch.bincount(equal)
+        # Weights that round alike may differ as terms of a sum: by chance, many do among thousands of keys.
+        sizes = torch.bincount(grouped(weights, min(near, _ALIKE_IN_A_SUM) * weights))
         copies = grouped(marks, torch.full_like(marks, EQUAL))
         return cls(Groups.by(equal, weights, values), Groups.by(copies, weights, values), int(sizes[sizes > 1].sum()))
 
@@ -194,7 +199,7 @@ def _row_of(budget: ErrorBudget, token: int, head: int) -> tuple[torch.Tensor, t
 
 
 def nearness(budget: ErrorBudget) -> float:
-    """Relative difference of weights that are rounded alike, in their own format and as terms of an fp32 sum."""
+    """Relative difference of weights that are rounded alike."""
     return max(budget.noise.probabilities / 64, _ALIKE_IN_A_SUM)
 
 

@@ -58,8 +58,7 @@ def shared_lse_error(budget: ErrorBudget) -> torch.Tensor:
     """The error that all LSEs may share, [T, Hq].
 
     2^-22 (4 + |largest logit| + |lse|) for a few fp32 roundings of each, once more per merge; the exponential; the
-    scale of the logits; and the
-    effect of equal weights on their sum.
+    scale of the logits, and their distance from a sink; and the effect of equal weights on their sum.
     """
     noise = budget.noise
     return rounded_lse_error(budget) + budget.alike * (budget.step * budget.keys + noise.row_sum)
@@ -68,7 +67,7 @@ def shared_lse_error(budget: ErrorBudget) -> torch.Tensor:
 def rounded_lse_error(budget: ErrorBudget) -> torch.Tensor:
     """The part of `shared_lse_error` that does not depend on the weights, [T, Hq]."""
     noise = budget.noise
-    rounded = 4 * FP32 * budget.roundings * budget.row_exponent + noise.exponential
+    rounded = 4 * FP32 * budget.roundings * budget.row_exponent + noise.exponential + budget.row_shift_error
     return rounded + noise.logit_scale * budget.row_mean_logit if noise.logit_scale else rounded
 
 

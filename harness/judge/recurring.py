@@ -11,9 +11,10 @@ phase. That is near 0 for weights that are spread evenly in the cell, however ma
 leaves something there; T3's coin flips count it already, and it is subtracted. Roundings of different cells are
 independent, so that their sum obeys Hoeffding's inequality.
 
-Likewise for logits rounded to 16 bits (`NoiseModel.logits`). The error of a soft cap (`NoiseModel.tanh`) is a function
-of the logit without a known sign; that of rounded keys and values (`NoiseModel.operands`) is the same for all queries;
-and the logits of keys along the query, sums of one sign, are off to one side (`coherent_logits`).
+Likewise for logits rounded to 16 bits (`NoiseModel.logits`), and their distances from the largest
+(`NoiseModel.shifted`). The error of a soft cap (`NoiseModel.tanh`) is a function of the logit without a known sign;
+that of rounded keys and values (`NoiseModel.operands`) is the same for all queries; and the logits of keys along the
+query, sums of one sign, are off to one side (`coherent_logits`).
 """
 
 from collections.abc import Callable, Iterator
@@ -105,13 +106,14 @@ class _Terms(NamedTuple):
     """The terms of a statistic in some rows, flat and without those of 0.
 
     A relative error in the numerator of the softmax is multiplied by `weighted`, one in its denominator by `summed`.
-    `below` is the logit's distance from the row's largest one, `logit` the logit as it is exponentiated. `counted` are
-    the places of the terms, bool [tokens, heads, k].
+    `below` is the logit's distance from the row's largest one, `shift` that from the largest one or the sink, `logit`
+    the logit as it is exponentiated. `counted` are the places of the terms, bool [tokens, heads, k].
     """
 
     weighted: torch.Tensor
     summed: torch.Tensor
     below: torch.Tensor
+    shift: torch.Tensor
     logit: torch.Tensor
     counted: torch.Tensor
 
@@ -125,9 +127,19 @@ class _Terms(NamedTuple):
         if statistic.direction is not None:
             weighted = rows.weights * (statistic.direction[place] @ rows.values.T)
         logarithm = rows.weights[counts].log()
-        peak = budget.moments.p_peak[place].log().unsqueeze(-1).expand_as(rows.weights)[counts]
-        lse = budget.answer.lse[place].unsqueeze(-1).expand_as(rows.weights)[counts]
-        return cls(weighted[counts], (rows.weights * -against)[counts], peak - logarithm, logarithm + lse, counts)
+
+        def of_each(row: torch.Tensor) -> torch.Tensor:
+            return row[place].unsqueeze(-1).expand_as(rows.weights)[counts]
+
+        logit = logarithm + of_each(budget.answer.lse)
+        return cls(
+            weighted=weighted[counts],
+            summed=(rows.weights * -against)[counts],
+            below=of_each(budget.moments.p_peak).log() - logarithm,
+            shift=of_each(budget.moments.peak) - logit,
+            logit=logit,
+            counted=counts,
+        )
 
     @property
     def shifted(self) -> torch.Tensor:
@@ -164,7 +176,9 @@ def _sources(noise: NoiseModel, soft_cap: float) -> Iterator[_Source]:
     if noise.row_sum > _FINE:
         yield of_weights(noise.row_sum, lambda terms: terms.summed)
     if noise.logits > _FINE:
-        yield _of_logits(noise.logits / sqrt(UNIFORM))
+        yield _of_logits(noise.logits / sqrt(UNIFORM), lambda terms: terms.logit)
+    if noise.shifted > _FINE:
+        yield _of_logits(noise.shifted, lambda terms: terms.shift)
     if soft_cap and noise.tanh > _FINE:
         yield _Source(
             noise.tanh,
@@ -175,15 +189,15 @@ def _sources(noise: NoiseModel, soft_cap: float) -> Iterator[_Source]:
         )
 
 
-def _of_logits(roundoff: float) -> _Source:
-    """The rounding of logits, in cells of their size, negative ones apart."""
+def _of_logits(roundoff: float, of: Callable[[_Terms], torch.Tensor]) -> _Source:
+    """The rounding of logits, or distances of logits, in cells of their size, negative ones apart."""
     half = ceil(log(_LARGEST_LOGIT / _SMALLEST_LOGIT) / (2 * roundoff))
 
     def place(terms: _Terms) -> torch.Tensor:
-        size = terms.logit.abs().clamp(min=_SMALLEST_LOGIT, max=_LARGEST_LOGIT)
-        return (size / _SMALLEST_LOGIT).log() / (2 * roundoff) + half * (terms.logit < 0)
+        size = of(terms).abs().clamp(min=_SMALLEST_LOGIT, max=_LARGEST_LOGIT)
+        return (size / _SMALLEST_LOGIT).log() / (2 * roundoff) + half * (of(terms) < 0)
 
-    return _Source(roundoff, 2 * half + 1, place, lambda terms: terms.shifted * terms.logit)
+    return _Source(roundoff, 2 * half + 1, place, lambda terms: terms.shifted * of(terms))
 
 
 class _Cells:

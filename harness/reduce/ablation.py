@@ -21,36 +21,48 @@ from attnfuzz.harness.reduce import removals
 from attnfuzz.harness.reduce.possible import possible
 from attnfuzz.harness.reduce.removals import Removal, case_with, geometry_with, part_with
 from attnfuzz.reference.case import (
+    BlockScales,
     Case,
+    Granularity,
     Guard,
     KvView,
     Outputs,
     Pace,
+    PaddedSlot,
     PageOrder,
     QueryView,
     TableTail,
+    Unused,
     ValueFamily,
     Workspace,
 )
+from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
+from attnfuzz.reference.rope import Pairing, RotaryShare
 from attnfuzz.strategies.coverage import axes, features_of
 
 FRESH_SEEDS = 2
 """Value seeds for rerunning a passing variant: an error near its bound may pass by chance."""
+
+VECTOR = 16
+"""Elements of a head that kernels handle at a time; the rest often goes through other code."""
 
 
 @dataclass(frozen=True, order=True)
 class Feature:
     """A special property of a case, called `name`, that `removal` takes out.
 
-    A case has it if it has one of the coverage features in `shown_by`. A `clue` points to the cause of a failure, and
-    is kept during shrinking; the others (sizes, values, guards) bring a failure out.
+    A case has it if it has one of the coverage features in `shown_by`, or if `present` says so. A `clue` points to the
+    cause of a failure, and is kept during shrinking; the others (sizes, values, guards) bring a failure out. Where
+    `memory` is set, the feature is NaN in memory that must not matter, and its removal puts numbers there.
     """
 
     name: str
     shown_by: frozenset[str] = field(compare=False, repr=False)
     removal: Removal = field(compare=False, repr=False)
     clue: bool = field(compare=False, repr=False, default=True)
+    memory: str = field(compare=False, repr=False, default="")
+    present: Callable[[Case], bool] = field(compare=False, repr=False, default=lambda _: False)
 
     def __str__(self) -> str:
         return self.name
@@ -66,7 +78,9 @@ class Ablation(NamedTuple):
 def features_in(case: Case) -> frozenset[Feature]:
     """Return the features that a case has."""
     shown = features_of(case)
-    return frozenset(feature for feature in FEATURES.values() if not shown.isdisjoint(feature.shown_by))
+    return frozenset(
+        feature for feature in FEATURES.values() if not shown.isdisjoint(feature.shown_by) or feature.present(case)
+    )
 
 
 def ablations(
@@ -102,6 +116,11 @@ def needed(
     )
 
 
+def passes_if(needs: Collection[str]) -> list[str]:
+    """Return a clause for each needed NaN in memory: the condition under which the case passes."""
+    return [f"if {feature.memory} hold numbers" for feature in sorted(CONTENTS) if feature.name in needs]
+
+
 def _variants(case: Case, feature: Feature, allowed: Callable[[Case], bool]) -> Iterator[Case]:
     for variant in dict.fromkeys(feature.removal(case)):
         # Without one feature a case may have no relation to run, or no step.
@@ -118,9 +137,30 @@ def _but(axis: str, *plain: str) -> frozenset[str]:
     return frozenset(axes()[axis]) - {f"{axis}={value}" for value in plain}
 
 
+def _rest_of_a_vector(case: Case) -> bool:
+    geometry = case.geometry
+    return geometry.latent is None and bool(geometry.head_dim_qk % VECTOR or geometry.head_dim_vo % VECTOR)
+
+
 def _scaled(scale: str, name: str) -> Feature:
     return Feature(f"{name} scale", _but(f"{name} scale", "1"), part_with("scales", **{scale: 1.0}))
 
+
+_CONTENTS = (
+    Feature(
+        "NaN behind the last key",
+        _but("behind the last key", Unused.NUMBERS),
+        removals.numbers_in("behind"),
+        memory="the slots behind the last key",
+    ),
+    Feature(
+        "NaN in free pages",
+        _but("free pages", Unused.NUMBERS),
+        removals.numbers_in("free"),
+        memory="pages of no request",
+    ),
+    Feature("NaN in outputs", _but("outputs", Outputs.STALE), case_with(outputs=Outputs.STALE), memory="the outputs"),
+)
 
 _CLUES = (
     Feature("window", _but("window", "none"), geometry_with(window_left=-1)),
@@ -128,15 +168,38 @@ _CLUES = (
     Feature("window of one key", frozenset({"window=a query's own key"}), removals.wider_window),
     Feature("sinks", _but("sinks", "none"), removals.no_sinks),
     Feature("soft cap", _but("soft cap", "none"), geometry_with(soft_cap=0.0)),
+    Feature("16 bits", _but("dtype", DType.FLOAT32), removals.in_fp32),
+    Feature(
+        f"a head dim that is no multiple of {VECTOR}",
+        frozenset(),
+        removals.multiples_of(VECTOR),
+        present=_rest_of_a_vector,
+    ),
     Feature("fp8 KV", _but("KV dtype", "that of the queries"), removals.no_fp8),
     _scaled("softmax", "softmax"),
     _scaled("k", "K"),
     _scaled("v", "V"),
+    Feature(
+        "scales per head", _but("scales per", "tensor", "block"), part_with("scales", granularity=Granularity.TENSOR)
+    ),
+    Feature(
+        "scales per token", frozenset({"scales per=token_head"}), part_with("scales", granularity=Granularity.HEAD)
+    ),
+    Feature("swizzled scales", _but("scales of blocks", "linear"), part_with("scales", blocks=BlockScales.LINEAR)),
     Feature("NHD layout", _but("layout", KvLayout.HND), geometry_with(kv_layout=KvLayout.HND)),
     Feature("page order", _but("page order", PageOrder.IDENTITY), part_with("pages", order=PageOrder.IDENTITY)),
     Feature("table tail", _but("table tail", TableTail.ZEROS), part_with("pages", tail=TableTail.ZEROS)),
     Feature("table slack", _but("table slack", "none"), part_with("pages", table_slack=0)),
     Feature("table gap", _but("table gap", "none"), part_with("views", table_gap=0)),
+    Feature("skipped padding", _but("padded slot", PaddedSlot.DUMMY), case_with(padded_slot=PaddedSlot.DUMMY)),
+    Feature(
+        "rotary share", _but("rotary share", "none", RotaryShare.WHOLE), part_with("rope", share=RotaryShare.WHOLE)
+    ),
+    Feature(
+        "rotary pairing", _but("rotary pairing", "none", Pairing.HALVES), part_with("rope", pairing=Pairing.HALVES)
+    ),
+    Feature("rotary theta", _but("rotary theta", "none", "10000"), part_with("rope", theta=10000.0)),
+    Feature("rotary shift", _but("rotary shift", "none"), part_with("rope", shift=0)),
     Feature("query view", _but("query view", QueryView.CONTIGUOUS), part_with("views", query=QueryView.CONTIGUOUS)),
     Feature("KV view", _but("KV view", KvView.SEPARATE), part_with("views", kv=KvView.SEPARATE)),
     Feature("used workspace", _but("workspace", Workspace.FRESH), case_with(workspace=Workspace.FRESH)),
@@ -173,11 +236,16 @@ _SHAPE = (
     ),
 )
 
-FEATURES: Mapping[str, Feature] = MappingProxyType({each.name: each for each in (*_CLUES, *_SHAPE, *_VISIBILITY)})
+FEATURES: Mapping[str, Feature] = MappingProxyType(
+    {each.name: each for each in (*_CLUES, *_CONTENTS, *_SHAPE, *_VISIBILITY)}
+)
 """All features by name."""
 
 SHAPE: frozenset[Feature] = frozenset(_SHAPE)
 """Features about counts."""
 
-CLUES: frozenset[Feature] = frozenset(_CLUES)
+CONTENTS: frozenset[Feature] = frozenset(_CONTENTS)
+"""Clues that nearly every case has: NaN in memory that must not matter."""
+
+CLUES: frozenset[Feature] = frozenset(_CLUES) | CONTENTS
 """Features that point to a failure's cause."""

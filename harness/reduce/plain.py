@@ -9,18 +9,19 @@ from attnfuzz.harness.reduce.cuts import lower
 from attnfuzz.reference.case import Case
 
 _SMALL_SEEDS = (1, 2, 3)
-_PARTS = ("pages", "scales", "views")
+_PARTS = ("pages", "scales", "views", "rope")
 
 
 def use_defaults(case: Case) -> Iterator[Case]:
-    """Every field with a default at it; then one field; then one field of the pages, scales or views."""
-    defaults = _defaults(case)
+    """Every field with a default at it; then one field; then one field of the pages, scales, views or rope."""
+    # Whether keys are rotated is the backend's choice.
+    defaults = {name: default for name, default in _defaults(case).items() if name != "rope"}
     yield replace(case, **defaults)
     for name, default in defaults.items():
         yield replace(case, **{name: default})
     for name in _PARTS:
         part = getattr(case, name)
-        for field, default in _defaults(part).items():
+        for field, default in _defaults(part).items() if part is not None else ():
             yield replace(case, **{name: replace(part, **{field: default})})
 
 

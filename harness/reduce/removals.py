@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from attnfuzz.harness.reduce.cuts import graph_of, map_requests, tidy, with_q_len, with_requests
 from attnfuzz.harness.reduce.relation import run_only_the_other
 from attnfuzz.harness.reduce.steps import as_eager, with_surplus
-from attnfuzz.reference.case import Case, Launch, Mode, Request, Step
+from attnfuzz.reference.case import BlockScales, Case, Granularity, Launch, Mode, Request, Step, Unused, ValueFamily
+from attnfuzz.reference.dtypes import DType
 
 Removal = Callable[[Case], Iterator[Case]]
 
@@ -31,6 +32,17 @@ def case_with(**plain: Any) -> Removal:
 def part_with(part: str, **plain: Any) -> Removal:
     """Return the removal that sets these fields of the pages, scales or views."""
     return lambda case: iter((replace(case, **{part: replace(getattr(case, part), **plain)}),))
+
+
+def numbers_in(part: str) -> Removal:
+    """Return the removal that puts numbers into unused memory of the pool; then normal ones, which differ from keys."""
+
+    def removal(case: Case) -> Iterator[Case]:
+        filled = replace(case, pages=replace(case.pages, **{part: Unused.NUMBERS}))
+        yield filled
+        yield replace(filled, values=ValueFamily.NORMAL)
+
+    return removal
 
 
 def no_window(case: Case) -> Iterator[Case]:
@@ -62,9 +74,27 @@ def one_key_more(case: Case) -> Case:
 
 def no_fp8(case: Case) -> Iterator[Case]:
     """A KV cache of the queries' dtype, with the scales of the cache; then without them."""
-    plain = replace(case, geometry=replace(case.geometry, kv_dtype=case.geometry.dtype))
+    of_tensor = replace(case.scales, granularity=Granularity.TENSOR, blocks=BlockScales.LINEAR)
+    plain = replace(case, geometry=replace(case.geometry, kv_dtype=case.geometry.dtype), scales=of_tensor)
     yield plain
-    yield replace(plain, scales=replace(case.scales, k=1.0, v=1.0))
+    yield replace(plain, scales=replace(of_tensor, k=1.0, v=1.0))
+
+
+def in_fp32(case: Case) -> Iterator[Case]:
+    """Queries in fp32, and a KV cache in fp32 too, unless it is in fp8."""
+    geometry = case.geometry
+    kv_dtype = DType.FLOAT32 if geometry.kv_dtype is geometry.dtype else geometry.kv_dtype
+    yield replace(case, geometry=replace(geometry, dtype=DType.FLOAT32, kv_dtype=kv_dtype))
+
+
+def multiples_of(vector: int) -> Removal:
+    """Return the removal that raises head dims to the next multiples of `vector`."""
+
+    def removal(case: Case) -> Iterator[Case]:
+        qk, vo = (dim + -dim % vector for dim in (case.geometry.head_dim_qk, case.geometry.head_dim_vo))
+        yield replace(case, geometry=replace(case.geometry, head_dim_qk=qk, head_dim_vo=vo))
+
+    return removal
 
 
 def no_groups(case: Case) -> Iterator[Case]:
@@ -107,9 +137,9 @@ def no_padding(case: Case) -> Iterator[Case]:
 
 
 def one_step(case: Case) -> Iterator[Case]:
-    """Each of the last steps alone, with the graphs that it needs."""
+    """Each of the last steps alone, and the first, with the graphs that it needs."""
     running = [index for index, step in enumerate(case.steps) if step.launch is not Launch.CAPTURE]
-    for index in running[::-1][:_TRIED_ALONE]:
+    for index in dict.fromkeys((*running[::-1][:_TRIED_ALONE], *running[:1])):
         captures = [step for step in case.steps[:index] if step.launch is Launch.CAPTURE]
         yield tidy(replace(case, steps=(*captures, case.steps[index])))
 

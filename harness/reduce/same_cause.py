@@ -6,7 +6,8 @@ from typing import Self
 
 from msgspec.structs import replace
 
-from attnfuzz.harness.reduce.ablation import CLUES, Feature, ablations, features_in, needed
+from attnfuzz.harness.reduce.ablation import CLUES, CONTENTS, Feature, ablations, features_in, needed
+from attnfuzz.harness.reduce.ablation import FRESH_SEEDS as ABLATION_SEEDS
 from attnfuzz.harness.reduce.search import reduce
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
@@ -37,9 +38,10 @@ class SameCause:
         *,
         allowed: Callable[[Case], bool] = lambda _: True,
         by_chance: bool = False,
+        fresh_seeds: int = ABLATION_SEEDS,
     ) -> Self:
-        """Find the features that the failure of `case` needs, by ablation."""
-        features = needed(case, fails, allowed=allowed, among=CLUES)
+        """Find the features that the failure of `case` needs, by ablation with `fresh_seeds` where one passes."""
+        features = needed(case, fails, allowed=allowed, among=CLUES, fresh_seeds=fresh_seeds)
         return cls(features, fails, allowed, by_chance)
 
     def shows_in(self, case: Case) -> bool:
@@ -53,6 +55,10 @@ class SameCause:
             and not self._fails_without(case)
         )
 
+    def shown_before(self, stop: Callable[[], bool]) -> Callable[[Case], bool]:
+        """Return `shows_in` with an end: a check that was cut short shows nothing."""
+        return lambda candidate: self.shows_in(candidate) and not stop()
+
     def smallest(
         self,
         case: Case,
@@ -61,13 +67,18 @@ class SameCause:
         stop: Callable[[], bool] = lambda: False,
         budget: int = 500,
     ) -> Case:
-        """Return the smallest case reached by edits that fails for this cause, like `reduce`."""
+        """Return the smallest case reached by edits that fails for this cause, like `reduce`.
 
-        def same_cause(candidate: Case) -> bool:
-            # A check that was cut short shows nothing.
-            return self.shows_in(candidate) and not stop()
-
-        return reduce(case, same_cause, capability=capability, stop=stop, budget=budget)
+        That NaN in memory is needed is first tested of the smallest case alone, and of every one only if that fails
+        for another cause: these features would cost a run for each smaller case of many failures.
+        """
+        smallest = case
+        for kept in dict.fromkeys((self.features - CONTENTS, self.features)):
+            cause = type(self)(kept, self.fails, self.allowed, self.by_chance)
+            smallest = reduce(case, cause.shown_before(stop), capability=capability, stop=stop, budget=budget)
+            if self.shows_in(smallest):
+                break
+        return smallest
 
     def _fails_without(self, case: Case) -> bool:
         """Whether a case fails without one of the features."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from attnfuzz.harness.reduce.buckets import edits_among
 from attnfuzz.harness.reduce.call_axes import EDITS as CALL_AXES
@@ -15,6 +16,7 @@ from attnfuzz.harness.reduce.geometry import EDITS as GEOMETRY
 from attnfuzz.harness.reduce.geometry import to_head_dims
 from attnfuzz.harness.reduce.lengths import EDITS as LENGTHS
 from attnfuzz.harness.reduce.meaning import breached, compiled_for
+from attnfuzz.harness.reduce.placed_views import tidy
 from attnfuzz.harness.reduce.plain import EDITS as PLAIN
 from attnfuzz.harness.reduce.possible import possible
 from attnfuzz.harness.reduce.relation import EDITS as RELATION
@@ -71,8 +73,15 @@ def reduce_calls(
 
     Candidates that break preconditions which `case` keeps are skipped, and if `case` breaks one, those that break none:
     an edit must not replace the fault by one of its own. With `same_kernels`, so are those that need kernels compiled
-    for another shape.
+    for another shape. A case with `written` tensors is reduced only if it fails without them.
     """
+    if case.written:
+        # Where tokens belong follows from all arguments together, so that none of them can change alone. A fault needs
+        # no such answer.
+        bare = tidy(replace(case, written=()))
+        if not still_fails(bare):
+            return case
+        case = bare
     breaches, shape = breached(case), compiled_for(case)
 
     def allowed(candidate: CallCase) -> bool:

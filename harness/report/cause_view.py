@@ -15,6 +15,7 @@ from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.findings.finding import SCRIPT
 from attnfuzz.harness.findings.record import Record, Sighting
 from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.reduce.ablation import passes_if
 from attnfuzz.harness.report.compare import changes
 from attnfuzz.harness.report.drawing import draw_case
 from attnfuzz.harness.verdict.describe import describe
@@ -116,6 +117,7 @@ class CauseView:
         facts = []
         if self.cause.needs:
             facts.append(("needs", ", ".join(self.cause.needs)))
+            facts += [("passes", words) for words in passes_if(self.cause.needs)]
         if self.recurrence:
             facts.append(("rate", self.recurrence))
         if self.symptoms:

@@ -3,7 +3,7 @@
 from markupsafe import Markup
 
 from attnfuzz.harness.report.batch_rows import BatchRow, Elided, Failing, batch_rows, failing, shown
-from attnfuzz.harness.report.page_pool import PagePool
+from attnfuzz.harness.report.page_pool import HELD, PagePool
 from attnfuzz.harness.report.svg import CHARACTER, Picture
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.wording import count
@@ -160,7 +160,8 @@ class _Drawing:
         size, unit = self.pool.size, self._key
         x, used = _KEYS + position * size * unit, min(size, kv_len - position * size)
         if used < size:
-            title = f"page {page}: {size - used} of {size} slots are past the end of the request, and hold NaN"
+            held = HELD[self.pool.case.pages.behind]
+            title = f"page {page}: {size - used} of {size} slots are past the end of the request, and hold {held}"
             self.picture.rect(x + used * unit, top, (size - used) * unit - 1.5, _BAR, "nan", title=title)
         title = f"page {page}: keys {position * size} to {position * size + used - 1}"
         self.picture.rect(x, top, used * unit - (1.5 if used == size else 0.0), _BAR, f"page {tint}", title=title)
@@ -176,9 +177,11 @@ class _Drawing:
             tail, words = self.pool.tail
             width = len(tail) * CHARACTER + 8
             title = f"the page table goes on with {words}"
-            self.picture.rect(end + 4, top, width, _BAR, "tail", title=title)
-            self.picture.text(end + 8, top + 13, tail, "dim on")
-            end += width + 4
+            # Beside the number of thousands of pages, there may be too little room.
+            x = min(end + 4, WIDTH - width)
+            self.picture.rect(x, top, width, _BAR, "tail", title=title)
+            self.picture.text(x + 4, top + 13, tail, "dim on")
+            end = x + width
         if 0 < request.kv_len < request.q_len and end < WIDTH - 160:
             self.picture.text(end + 8, top + 13, "fewer keys than queries", "dim small")
 

@@ -5,10 +5,13 @@ from collections.abc import Iterator
 from attnfuzz.harness.report.svg import CHARACTER, Picture
 from attnfuzz.harness.verdict.wording import count
 from attnfuzz.kernels.paged_kv import DUMMY_PAGE, assign_pages
-from attnfuzz.reference.case import Case, Request, Step, TableTail
+from attnfuzz.reference.case import Case, Request, Step, TableTail, Unused
 
 TINTS = 6
 """Number of tints of slots; then they repeat."""
+
+HELD = {Unused.NAN: "NaN", Unused.NUMBERS: "numbers"}
+"""The contents of unused memory, in words."""
 
 MOST_PAGES = 72
 _CELL, _HEIGHT, _PER_ROW = 28.0, 20.0, 24
@@ -41,7 +44,7 @@ class PagePool:
             TableTail.ZEROS: (str(DUMMY_PAGE), f"{DUMMY_PAGE}, the dummy page"),
             TableTail.MINUS_ONE: ("-1", "-1"),
             TableTail.STALE: ("old", "stale ids, of other requests' pages"),
-            TableTail.POISON: (str(self.poison), f"{self.poison}, a page full of NaN"),
+            TableTail.POISON: (str(self.poison), f"{self.poison}, a page full of {HELD[self.case.pages.free]}"),
         }[self.case.pages.tail]
 
     def has_tail(self, step: Step, request: Request) -> bool:
@@ -78,7 +81,7 @@ class PagePool:
         if page == DUMMY_PAGE:
             kind, title = "dummy", f"page {page}: the dummy page that padded rows point at, without an owner"
         elif not owners:
-            kind, title = "nan", f"page {page}: without an owner, full of NaN"
+            kind, title = "nan", f"page {page}: without an owner, full of {HELD[self.case.pages.free]}"
         else:
             kind = self.tint(owners[0])
             title = f"page {page}: of slot{'s' * (len(owners) > 1)} {', '.join(map(str, owners))}"

@@ -6,9 +6,9 @@ A cause explains a failure if
   case still fails with no clues but those of the cause and those without which this kind of failure can't be seen, and
   without the latter it fails as the cause does, or as the cause's case does where this failure shows.
 
-Where no clue marks the cause, both halves of the second test have to hold, for a case whose worst failure it is, in the
-same kernel or with the same error in both kernels; or one half, if the same verified mistake explains the cause and the
-failure.
+Where no clue marks the cause, or only a NaN that nearly every case has in memory, both halves of the second test have
+to hold, for a case whose worst failure it is, in the same kernel or with the same error in both kernels; or one half,
+if the same verified mistake explains the cause and the failure.
 """
 
 import math
@@ -18,13 +18,21 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from attnfuzz.harness.reduce.ablation import CLUES, FEATURES, FRESH_SEEDS, Ablation, Feature, ablations, features_in
+from attnfuzz.harness.reduce.ablation import (
+    CLUES,
+    CONTENTS,
+    FEATURES,
+    Ablation,
+    Feature,
+    ablations,
+    features_in,
+)
 from attnfuzz.harness.reduce.cuts import map_requests
 from attnfuzz.harness.reduce.possible import possible
 from attnfuzz.harness.reduce.transfers import captured, exchanged, in_mode, with_few_keys
 from attnfuzz.harness.search.known import KnownCause, seen_with
 from attnfuzz.harness.search.pinned import Pinned
-from attnfuzz.harness.verdict.failures import FAULTS, Kind, Observation, Verdict
+from attnfuzz.harness.verdict.failures import FAULTS, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case, Launch, Mode, TableTail
 from attnfuzz.reference.mistake import Mistake
@@ -44,9 +52,6 @@ ROUNDING = 0.01
 """Relative difference of the same error in two kernels, which round differently."""
 
 Allowed = Callable[[Case], bool]
-
-_WRONG = frozenset({Kind.OUTPUT_MISMATCH, Kind.LSE_MISMATCH, Kind.NOT_FINITE, Kind.UNWRITTEN})
-"""Kinds that differ only in the stray numbers a kernel read or left: another request's, zeros, NaN."""
 
 
 class Attribution(NamedTuple):
@@ -136,12 +141,15 @@ class _Test:
         self.passes_without = len(removed) == len(self._marks)
         for feature, variant in ((feature, variant) for feature, variants in removed for variant in variants):
             known = (*self._others, self._cause) if feature in self._shown else self._others
-            for again in _reseeded(variant, FRESH_SEEDS + 1):
+            for again in _reseeded(variant, self._pinned.fresh_seeds + 1):
                 verdict = self._pinned.judged(again)
                 if verdict is None or verdict.unsupported is not None or self._fails_unknown(again, verdict, known):
                     self.passes_without = False
-                if self._pinned.fails(again):
+                if self._pinned.observation(again) is not None:
                     return again
+                if self._pinned.fails(again):
+                    # With a wrong number instead of a NaN, even if that is known of another cause.
+                    self.passes_without = False
         return None
 
     def _fails_unknown(self, case: Case, verdict: Verdict, known: Collection[KnownCause]) -> bool:
@@ -154,7 +162,7 @@ class _Test:
     @property
     def predicted(self) -> bool:
         """Whether the cause predicts the failure where it shows."""
-        if self._marks & CLUES or self._same_mistake:
+        if self._marks & CLUES - CONTENTS or self._same_mistake:
             return self._fails_here() or self._fails_there()
         if self._stands_beside or not (self._pinned.fingerprint.kernel in self._cause.kernels or self._same_error):
             return False
@@ -197,10 +205,10 @@ class _Test:
         """Whether this case, made plain, fails as the cause does, or as the cause's case does in its place."""
         shown = self._shown - self._marks
         plain = self._plain(self._case, self._marks | shown)
-        if (features_in(plain) & CLUES) - self._marks - shown:
+        if any(self._without(plain, CLUES - self._marks - shown)):
             return False
         # Without a mark, failing alike as it is says nothing.
-        bare = (case for case in self._bare(plain, shown) if self._marks or not shown or case != plain)
+        bare = (case for case in self._bare(plain, shown - CONTENTS) if self._marks or not shown or case != plain)
         return any(map(self._fails_like_the_cause, bare))
 
     def _plain(self, case: Case, kept: frozenset[Feature]) -> Case:
@@ -264,12 +272,12 @@ class _Test:
     def _alike(self, fingerprint: Fingerprint, failure: Observation) -> bool:
         """Whether a failure is at the same place of the same kernel and mode, and of the same kind.
 
-        A wrong number and a NaN are the same kind. A kernel that reads what the host has overwritten may do anything.
+        A wrong number and a NaN are the same kind. A kernel that reads memory which the host has
+        overwritten may do anything.
         """
         if FEATURES["late device"] in self._marks:
             return True
-        wrong = {fingerprint.kind, failure.kind} <= _WRONG
-        return fingerprint.among((replace(failure, kind=fingerprint.kind) if wrong else failure,)) is not None
+        return fingerprint.wrong_among((failure,)) is not None
 
 
 def _same(error: Observation, other: Observation | None) -> bool:

@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
 
-from attnfuzz.harness.reduce import SameCause
-from attnfuzz.harness.reduce.ablation import Feature
+from attnfuzz.harness.reduce.ablation import FEATURES, Feature
 from attnfuzz.harness.sandbox.again import show_again
 from attnfuzz.harness.sandbox.case_runner import RepeatingRunner
-from attnfuzz.harness.sandbox.confirm import STATISTICAL, alike, comes_back, recheck
+from attnfuzz.harness.sandbox.confirm import alike, comes_back, recheck
 from attnfuzz.harness.sandbox.pursuit import Effort, Pursued, Pursuit
 from attnfuzz.harness.search.alone import failing_alone
 from attnfuzz.harness.search.beneath import SHARE, Symptoms, explaining, without
@@ -33,7 +32,7 @@ from attnfuzz.harness.search.messages import (
     SliceDone,
     Suspect,
 )
-from attnfuzz.harness.search.needs import needs_of
+from attnfuzz.harness.search.needs import cause_of, hangs_late, needs_of
 from attnfuzz.harness.search.novelty import Novelty
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.search.remembered import Remembered
@@ -391,8 +390,11 @@ class Hunt:
         """The smallest case that fails for the same cause, and the clues that both it and the first one need."""
         if pinned.reduced:
             return pinned.first, frozenset()
-        by_chance = pinned.fingerprint.kind in STATISTICAL
-        cause = SameCause.of(pinned.first, pinned.fails, allowed=self._allowed, by_chance=by_chance)
+        if hangs_late(pinned):
+            # Each run that hangs takes most of the budget.
+            pinned.limit(ShrinkBudget(runs=0, seconds=0))
+            return pinned.first, frozenset({FEATURES["late device"]})
+        cause = cause_of(pinned.first, pinned, self._allowed)
         clues = frozenset() if pinned.spent else cause.features
         smallest = cause.smallest(
             pinned.first,

@@ -11,6 +11,7 @@ from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import AnyMessage, JobSetup, Slice, SliceDone, Troubled
 from attnfuzz.harness.search.novelty import Novelty
 from attnfuzz.harness.search.remembered import Remembered
+from attnfuzz.reference.device import Device
 from attnfuzz.strategies.coverage import pairs_of
 
 
@@ -23,6 +24,7 @@ class Hunter:
         self._novelty = Novelty(pairs_of)
         database = open_database(setup.database, lambda text: tell(Troubled(text=text)))
         self._remembered = None if database is None else Remembered(database)
+        self._ran_last = setup.backends[0]
         self._runner = Runner(
             setup.backends,
             contract=setup.contract,
@@ -41,7 +43,14 @@ class Hunter:
         self._runner.close()
 
     def run(self, task: Slice) -> SliceDone:
-        """Run a slice to its end."""
+        """Run a slice to its end, in a worker that has run no other backend.
+
+        A kernel that damages its process, such as its heap, may make another fail later. On a GPU, workers take seconds
+        to begin, and are shared.
+        """
+        if task.backend != self._ran_last and resolve(task.backend).capability.device is Device.CPU:
+            self._runner.start(task.backend)
+        self._ran_last = task.backend
         hunt = Hunt(
             task,
             self._runner,

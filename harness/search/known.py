@@ -6,7 +6,7 @@ from collections.abc import Collection
 import msgspec
 
 from attnfuzz.harness.backends.registry import as_file_name
-from attnfuzz.harness.reduce.ablation import FEATURES, SHAPE, Feature, features_in
+from attnfuzz.harness.reduce.ablation import CONTENTS, FEATURES, SHAPE, Feature, features_in
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.fingerprint import Fingerprint, fine
 from attnfuzz.reference.case import Case
@@ -63,7 +63,8 @@ _SEEN_WITH: dict[Kind | str, Collection[str]] = {
     Kind.NONDETERMINISTIC: ("relation",),
     Kind.METAMORPHIC_MISMATCH: ("relation",),
     "empty rows": ("empty KV", "fewer keys than queries"),
-    "padded rows": ("padding", "replay"),
+    # They need only be finite.
+    "padded rows": ("padding", "replay", *(each.name for each in CONTENTS)),
 }
 """Features without which a kind of failure can't be seen, or one at a place, whatever its cause."""
 

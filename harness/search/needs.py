@@ -2,9 +2,31 @@
 
 from collections.abc import Callable, Collection
 
-from attnfuzz.harness.reduce.ablation import Feature, features_in, needed
+from attnfuzz.harness.reduce import SameCause
+from attnfuzz.harness.reduce.ablation import FEATURES, Feature, features_in, needed
+from attnfuzz.harness.sandbox.confirm import STATISTICAL
 from attnfuzz.harness.search.pinned import Pinned
+from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.reference.case import Case
+from attnfuzz.reference.case_file import AnyCase
+
+
+def hangs_late(pinned: Pinned[Case]) -> bool:
+    """Whether a case hangs on a late device alone: a kernel may loop over a plan that the host has overwritten."""
+    late = {FEATURES["late device"]}
+    hangs = pinned.fingerprint.kind is Kind.HANG
+    return hangs and bool(needed(pinned.first, pinned.fails, among=late)) and not pinned.spent
+
+
+def cause_of(case: Case, pinned: Pinned[Case] | Pinned[AnyCase], allowed: Callable[[Case], bool]) -> SameCause:
+    """Return the features that the failure of `case` needs, for cutting it down without losing them."""
+    return SameCause.of(
+        case,
+        pinned.fails,
+        allowed=allowed,
+        by_chance=pinned.fingerprint.kind in STATISTICAL,
+        fresh_seeds=pinned.fresh_seeds,
+    )
 
 
 def needs_of(
@@ -17,7 +39,8 @@ def needs_of(
 
     def shown(feature: Feature) -> bool:
         # A check that was cut short shows nothing.
-        return bool(needed(case, pinned.fails, allowed=allowed, among={feature})) and not pinned.spent
+        found = needed(case, pinned.fails, allowed=allowed, among={feature}, fresh_seeds=pinned.fresh_seeds)
+        return bool(found) and not pinned.spent
 
     clues_first = sorted(features_in(case), key=lambda each: (not each.clue, each.name))
     return tuple(feature.name for feature in clues_first if feature in clues or shown(feature))

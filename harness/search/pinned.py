@@ -5,15 +5,23 @@ from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 from attnfuzz.harness.reduce import identity
+from attnfuzz.harness.reduce.ablation import CONTENTS, FRESH_SEEDS, Feature, features_in
 from attnfuzz.harness.search.messages import ShrinkBudget
 from attnfuzz.harness.verdict.failures import Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
+from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import AnyCase
 
 C = TypeVar("C", bound=AnyCase)
 
 NEEDS_SHARE = 0.2
 """Share of the budget for finding the features that the smallest case needs."""
+
+_NEAR = 2.0
+"""The margin of an error that other values may bring below its bound."""
+
+_SEEDS_NEAR = 8
+"""Value seeds for rerunning a passing variant then: one that fails with every third seed passes all 9 in 3%."""
 
 
 class Pinned(Generic[C]):
@@ -40,9 +48,27 @@ class Pinned(Generic[C]):
         self._aside = aside
         self.limit(budget)
 
+    @property
+    def fresh_seeds(self) -> int:
+        """Value seeds with which a variant has to pass before the failure is said to need what it lacks."""
+        observation = self.fingerprint.among(self.verdict(self.first).failures)
+        near = observation is not None and observation.margin is not None and observation.margin < _NEAR
+        return _SEEDS_NEAR if near else FRESH_SEEDS
+
     def fails(self, case: C) -> bool:
-        """Whether `case` is known to fail like the first one."""
-        return self.observation(case) is not None
+        """Whether `case` is known to fail like the first one.
+
+        Where the first case has NaN in unused memory and this one has numbers, a kernel that uses them fails with a
+        wrong number instead.
+        """
+        if self.observation(case) is not None:
+            return True
+        verdict = self.judged(case)
+        return (
+            verdict is not None
+            and bool(_nan_in(self.first) - _nan_in(case))
+            and self.fingerprint.wrong_among(verdict.failures) is not None
+        )
 
     def observation(self, case: C) -> Observation | None:
         """The failure of `case` that has the fingerprint, if it is known to fail like the first one."""
@@ -85,3 +111,8 @@ class Pinned(Generic[C]):
     def reduced(self) -> bool:
         """Whether the shrinking part of the budget is spent."""
         return self.left <= NEEDS_SHARE
+
+
+def _nan_in(case: AnyCase) -> frozenset[Feature]:
+    """The kinds of memory of a case that must not matter, and hold NaN."""
+    return features_in(case) & CONTENTS if isinstance(case, Case) else frozenset()

@@ -6,10 +6,11 @@ import msgspec
 from msgspec.structs import replace
 
 from attnfuzz.harness.backends.registry import resolve
-from attnfuzz.harness.reduce import SameCause, reduce_calls
+from attnfuzz.harness.reduce import reduce_calls
 from attnfuzz.harness.sandbox.case_runner import CaseRunner
-from attnfuzz.harness.sandbox.confirm import STATISTICAL, comes_back
+from attnfuzz.harness.sandbox.confirm import comes_back
 from attnfuzz.harness.search.messages import ShrinkBudget
+from attnfuzz.harness.search.needs import cause_of
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.verdict.failures import Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
@@ -103,12 +104,7 @@ def _reduced(case: AnyCase, pinned: Pinned[AnyCase], budget: int, *, same_kernel
         return case
     capability = resolve(case.backend).capability
     if isinstance(case, Case):
-        cause = SameCause.of(
-            case,
-            pinned.fails,
-            allowed=lambda each: capability.why_not(each) is None,
-            by_chance=pinned.fingerprint.kind in STATISTICAL,
-        )
+        cause = cause_of(case, pinned, lambda each: capability.why_not(each) is None)
         return cause.smallest(case, capability=capability, stop=stop, budget=budget)
     same_kernels = same_kernels or capability.device is Device.CUDA
     return reduce_calls(case, pinned.fails, same_kernels=same_kernels, stop=stop, budget=budget)

@@ -14,7 +14,7 @@ from attnfuzz.reference.geometry import Geometry, KvLayout
 
 _WIDTH = 80
 _PLACEMENT = ("pages", "views", "workspace", "outputs", "max_len_slack", "guard", "pace")
-_NUMBERS = ("values", "scales", "chunk_capacity", "seed")
+_NUMBERS = ("values", "scales", "rope", "chunk_capacity", "seed")
 
 
 def describe(case: Case) -> str:
@@ -113,10 +113,9 @@ def _particular(case: Case, names: Iterable[str]) -> Iterator[str]:
     for name in names:
         value, default = getattr(case, name), defaults[name]
         if isinstance(value, msgspec.Struct):
-            for field in msgspec.structs.fields(value):
-                inner = getattr(value, field.name)
-                if inner != field.default:
-                    yield f"{name}.{field.name} {_text(inner)}"
+            inner = [(field.name, getattr(value, field.name), field.default) for field in msgspec.structs.fields(value)]
+            changed = [f"{name}.{field} {_text(content)}" for field, content, plain in inner if content != plain]
+            yield from changed or ([] if value == default else [name])
         elif value != default:
             yield f"{name} {_text(value)}"
 

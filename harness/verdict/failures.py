@@ -26,6 +26,8 @@ class Kind(StrEnum):
     LSE_MISMATCH = "LseMismatch"
     EMPTY_ROW = "EmptyRow"
     UNWRITTEN = "Unwritten"
+    WRITE_MISMATCH = "WriteMismatch"
+    STRAY_WRITE = "StrayWrite"
     NOT_FINITE = "NotFinite"
     CANARY_OVERWRITTEN = "CanaryOverwritten"
     INPUT_MUTATED = "InputMutated"

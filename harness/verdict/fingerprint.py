@@ -11,6 +11,9 @@ from attnfuzz.reference.case import Case, Launch, Mode, Pace, Pages, Request, Sc
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.relation import Relation
 
+WRONG = frozenset({Kind.OUTPUT_MISMATCH, Kind.LSE_MISMATCH, Kind.NOT_FINITE, Kind.UNWRITTEN})
+"""Kinds that differ only in the stray numbers that a kernel read or left: another request's, zeros, NaN."""
+
 
 class Fingerprint(msgspec.Struct, frozen=True):
     """The coarse fingerprint: a failure's properties before its case is shrunk."""
@@ -35,6 +38,11 @@ class Fingerprint(msgspec.Struct, frozen=True):
         """The first failure of the same backend with this fingerprint, a fault at any place; None if there is none."""
         wanted = self.anywhere
         return next((each for each in failures if Fingerprint.of(self.backend, each).anywhere == wanted), None)
+
+    def wrong_among(self, failures: Iterable[Observation]) -> Observation | None:
+        """As `among`, where `WRONG` kinds count as one."""
+        alike = WRONG if self.kind in WRONG else {self.kind}
+        return self.among(replace(each, kind=self.kind) for each in failures if each.kind in alike)
 
 
 def fine(case: Case, observation: Observation) -> str:

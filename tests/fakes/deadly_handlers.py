@@ -14,7 +14,7 @@ from attnfuzz.harness.memory.arena import Arena
 from attnfuzz.harness.memory.guarded import GuardedMemory
 from attnfuzz.harness.workers import channel, worker
 from attnfuzz.harness.workers.journal import Journal, LaunchRecord
-from attnfuzz.kernels.sglang.errors import ReleaseError
+from attnfuzz.kernels.releases.errors import ReleaseError
 from attnfuzz.reference.case import Guard, Outputs
 
 _arena = Arena()

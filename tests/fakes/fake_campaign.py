@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -20,7 +20,6 @@ from attnfuzz.harness.findings.ledger import Ledger
 from attnfuzz.harness.search.messages import AnyMessage, Message, Slice
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import case_id
-from attnfuzz.strategies.coverage import Pair
 from attnfuzz.strategies.lean import Lean
 
 E = TypeVar("E", bound=Event)
@@ -61,16 +60,21 @@ class FakeCorpus(Corpus):
     def __init__(self, folder: Path, cases: Sequence[Case] = ()) -> None:
         super().__init__(folder)
         self.cases = cases
-        self.asked: list[tuple[Case, Why, tuple[Pair, ...]]] = []
+        self.asked: list[tuple[Case, Why]] = []
 
     def replays(self, backend: str) -> list[Case]:
         return [case for case in self.cases if case.backend == backend]
 
-    def keep(
-        self, case: Case, *, why: Why, pairs: Collection[Pair] = (), margins: Mapping[str, float] | None = None
-    ) -> str | None:
-        self.asked.append((case, why, tuple(pairs)))
+    def keep(self, case: Case, *, why: Why, margins: Mapping[str, float] | None = None) -> str | None:
+        del margins
+        self.asked.append((case, why))
         return case_id(case)
+
+    def keep_for_coverage(self, cases: Iterable[Case]) -> list[str]:
+        return [case_id(case) for case in cases if self.keep(case, why=Why.COVERAGE)]
+
+    def needed(self, cases: Sequence[Case]) -> list[Case]:
+        return list(cases)
 
 
 def begin(

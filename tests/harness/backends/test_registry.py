@@ -24,7 +24,7 @@ from attnfuzz.harness.backends.registry import (
 from attnfuzz.kernels.engine import EngineError
 from attnfuzz.kernels.gpu import visible
 from attnfuzz.kernels.gpu.variants import name_as_served
-from attnfuzz.kernels.sglang.errors import ReleaseError
+from attnfuzz.kernels.releases.errors import ReleaseError
 from attnfuzz.reference.device import Device
 
 pytestmark = pytest.mark.slow

@@ -7,9 +7,10 @@ from msgspec.structs import replace
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.calibrate.sample import LENGTHS, long_cases
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case, Mode, ValueFamily
+from attnfuzz.reference.case import Case, Mode
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.validity import validate
+from attnfuzz.strategies.supported import families
 
 
 def made(can: Capability, dtype: DType) -> list[Case]:
@@ -25,7 +26,7 @@ def made(can: Capability, dtype: DType) -> list[Case]:
 def test_each_length_is_tried_with_each_family_of_values(can: Capability) -> None:
     cases = made(can, DType.BFLOAT16)
     assert [(case.steps[0].requests[0].kv_len, case.values) for case in cases] == [
-        (length, family) for length in LENGTHS for family in ValueFamily
+        (length, family) for length in LENGTHS for family in families(can)
     ]
     assert all([step.mode for step in case.steps] == [Mode.DECODE, Mode.EXTEND] for case in cases)
 

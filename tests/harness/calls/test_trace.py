@@ -55,6 +55,8 @@ def test_calls_of_drawn_cases_end_as_their_step_did(runner: Runner, backend: str
     @settings(max_examples=count, database=None, deadline=None, suppress_health_check=list(HealthCheck))
     @given(cases(resolve(backend).capability, backend))
     def find(case: Case) -> None:
+        # A pool with a hole has more addresses than a file could hold.
+        case = replace(case, pages=replace(case.pages, hole=0))
         verdict, calls = runner.trace(case)
         if calls is None:
             assert failures(verdict) == []

@@ -206,7 +206,7 @@ def test_pairs_are_reported_when_they_are_new_to_the_campaign_and_their_cases_ke
     events = list(begin(plan(tmp_path, examples=250), ScriptedJobs(script), corpus=corpus).events())
     assert [event.pairs for event in of(CoverageGrew, events)] == [(("a", "b"), ("a", "c")), (("b", "c"),)]
     assert [event.case_id for event in of(CaseKept, events)] == [case_id(decode(1)), case_id(decode(3))]
-    assert [why for _, why, _ in corpus.asked] == [Why.COVERAGE, Why.COVERAGE]
+    assert [why for _, why in corpus.asked] == [Why.COVERAGE, Why.COVERAGE]
 
 
 def test_a_case_is_kept_for_a_margin_that_no_job_had_before(tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_a_case_is_kept_for_a_margin_that_no_job_had_before(tmp_path: Path) -> N
     news = [Interesting(case=decode(1), margins={"T4": margin}) for margin in margins]
     script = [*news, Tally(searched=250, cases=250, deaths=0, shrinking=False), DONE]
     list(begin(plan(tmp_path, examples=250), ScriptedJobs(script), corpus=corpus).events())
-    assert [why for _, why, _ in corpus.asked] == [Why.MARGIN, Why.MARGIN]
+    assert [why for _, why in corpus.asked] == [Why.MARGIN, Why.MARGIN]
 
 
 def test_no_job_waits_for_cases_to_be_kept(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_a_finding_goes_into_the_corpus_with_its_smallest_case(tmp_path: Path) -
     corpus = FakeCorpus(tmp_path / "corpus")
     events = list(begin(plan(tmp_path), FakeJobs(FakeJudge(fails_on_long)), corpus=corpus).events())
     (filed,) = of(FindingFiled, events)
-    assert [(case, why) for case, why, _ in corpus.asked] == [(filed.case, Why.FAILURE)]
+    assert corpus.asked == [(filed.case, Why.FAILURE)]
 
 
 def test_trouble_that_all_jobs_meet_is_reported_once(tmp_path: Path) -> None:

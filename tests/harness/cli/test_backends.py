@@ -13,12 +13,17 @@ from attnfuzz.harness.backends import registry
 from attnfuzz.harness.backends.engines import DEFAULT_BACKENDS
 from attnfuzz.harness.backends.load import ENTRY_POINTS
 from attnfuzz.harness.backends.registry import builtin
+from attnfuzz.kernels.cache_writes.native import NATIVE_WRITERS
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.libraries.catalogue import LIBRARY_BACKENDS
 from attnfuzz.kernels.torch_sdpa import SdpaBackend
+from attnfuzz.kernels.trtllm.backends import MHA_NVFP4, MHA_SCALED
 from attnfuzz.reference.device import Device
 
 Attnfuzz = Callable[..., Any]
+
+RUNS_HERE = sorted((*DEFAULT_BACKENDS, MHA_SCALED.name, MHA_NVFP4.name, *(writer.name for writer in NATIVE_WRITERS)))
+"""This project's own backends that run without a GPU."""
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +42,7 @@ def test_scripts_get_the_names_of_what_runs_here_without_revisions(
 ) -> None:
     ran = attnfuzz("backends", "--runnable")
     assert ran.code == 0
-    assert of_this_project(ran.out) == sorted(DEFAULT_BACKENDS)
+    assert of_this_project(ran.out) == RUNS_HERE
     monkeypatch.setattr(SdpaBackend, "missing", lambda _: "no GPU")
     assert "torch_sdpa" not in attnfuzz("backends", "--runnable").out
 
@@ -47,7 +52,7 @@ def test_scripts_get_what_runs_on_a_device(attnfuzz: Attnfuzz, monkeypatch: pyte
     on_gpu = attnfuzz("backends", "--runnable", "--device", "cuda").out.split()
     assert {"hopper:trtllm_mha", "xqa", "fa2_paged", "cuda_fixup"} <= set(on_gpu)
     assert not set(DEFAULT_BACKENDS) & set(on_gpu)
-    assert of_this_project(attnfuzz("backends", "--runnable", "--device", "cpu").out) == sorted(DEFAULT_BACKENDS)
+    assert of_this_project(attnfuzz("backends", "--runnable", "--device", "cpu").out) == RUNS_HERE
 
 
 def test_those_of_a_device_are_listed_within_80_columns(attnfuzz: Attnfuzz) -> None:
@@ -81,7 +86,7 @@ def test_an_installed_backend_that_does_not_load_is_left_out_and_named(
     monkeypatch.setattr(registry, "entry_points", offered.select)
     ran = attnfuzz("backends", "--runnable")
     assert ran.code == 0
-    assert of_this_project(ran.out) == sorted(DEFAULT_BACKENDS)
+    assert of_this_project(ran.out) == RUNS_HERE
     assert ran.err.startswith("Left out: backend broken: its entry point surely_not_installed:MINE fails:")
     refused(attnfuzz("backends", "broken"), "surely_not_installed")
 

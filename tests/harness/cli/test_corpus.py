@@ -11,7 +11,6 @@ from refusals import refused
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.corpus import Corpus, Why
 from attnfuzz.reference import case_file
-from attnfuzz.strategies.coverage import pairs_of
 
 Attnfuzz = Callable[..., Any]
 FOLDER = Path("attnfuzz-out/corpus")
@@ -78,7 +77,7 @@ def test_a_folder_that_is_no_corpus_is_not_taken_over(attnfuzz: Attnfuzz, tmp_pa
 
 def test_pruning_says_first_what_would_go(attnfuzz: Attnfuzz) -> None:
     corpus = Corpus(FOLDER)
-    corpus.keep(CASE, why=Why.COVERAGE, pairs=pairs_of(CASE))
+    corpus.keep_for_coverage([CASE])
     (kept,) = corpus.kept()
     corpus.keep(replace(kept.case, seed=7), why=Why.FAILURE)
     ran = attnfuzz("corpus", "prune", "--dry-run")

@@ -191,8 +191,8 @@ def test_a_search_that_fails_is_reported_beside_its_release(
     [
         ([], "no engine: write it like attnfuzz sweep fake VERSION..latest, or give sglang"),
         (
-            ["vllm", "0.9"],
-            "no releases of 'vllm' are known: write it like attnfuzz sweep fake VERSION..latest, or give sglang",
+            ["other", "0.9"],
+            "no releases of 'other' are known: write it like attnfuzz sweep fake VERSION..latest, or give sglang",
         ),
         (["fake"], "no versions: write them like 0.5.9..latest"),
         (["fake", "new"], "'new' is no version"),

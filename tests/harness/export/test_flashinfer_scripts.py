@@ -178,3 +178,12 @@ def test_a_script_without_a_gpu_does_not_pretend_to_show_a_fault(runner: Runner,
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     ran = subprocess.run([sys.executable, str(path)], env=environment, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout) == (2, "seen: torch finds no GPU\nit could not run\n")
+
+
+def test_an_argument_that_native_functions_alone_have_is_left_out() -> None:
+    calls = case_file.load(MALFORMED)
+    assert isinstance(calls, CallCase)
+    (call,) = calls.calls
+    own = replace(call, arguments=call.arguments | {"v_scales_swizzled": True})
+    text = render_script("id", replace(calls, calls=(own,)), None, Target.FLASHINFER)
+    assert "v_scales_swizzled" not in text

@@ -27,7 +27,7 @@ class Layer:
 
     `probabilities` is the dtype of the weights in the second product, `splits` the parts of the KV that are merged,
     from partial outputs in fp32 or, `merged_rounded`, in `dtype`; `lead` is how far the kernel's idea of the largest
-    logit is above the truth.
+    logit is above the truth. `model` is the noise model, if it does not follow from these.
     """
 
     lengths: tuple[tuple[int, int], ...] = ((1, 50), (1, 20), (2, 33), (1, 7))
@@ -47,6 +47,7 @@ class Layer:
     merged_rounded: bool = False
     lead: float = 0.0
     tile: int = 32
+    model: NoiseModel | None = None
 
     @property
     def geometry(self) -> Geometry:
@@ -65,6 +66,8 @@ class Layer:
 
     @property
     def noise(self) -> NoiseModel:
+        if self.model is not None:
+            return self.model
         if self.probabilities is torch.float32:
             return NoiseModel.fp32_arithmetic()
         rounded = NoiseModel.rounded_probabilities(self.probabilities)

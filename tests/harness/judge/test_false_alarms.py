@@ -3,13 +3,19 @@
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from repetition import examples
 
-from attnfuzz.reference.case import ValueFamily
+from attnfuzz.kernels.libraries.torch_attention import unfused_noise
+from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.case import Mode, ValueFamily
+from attnfuzz.reference.contract import Contract
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.strategies.supported import families
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -18,7 +24,7 @@ layers = st.fixed_dictionaries(
         "lengths": st.lists(
             st.tuples(st.sampled_from((1, 1, 3)), st.sampled_from((0, 1, 2, 5, 20, 60, 200))), min_size=1, max_size=4
         ).map(tuple),
-        "family": st.sampled_from(ValueFamily),
+        "family": st.sampled_from(families(Capability(modes=(Mode.DECODE,)))),
         "dtype": st.sampled_from(DTYPES),
         "kv_dtype": st.sampled_from((None, torch.float8_e4m3fn)),
         "probabilities": st.sampled_from(DTYPES),
@@ -94,3 +100,23 @@ def test_errors_that_all_elements_share_pass_with_few_dimensions_to_average_over
         entry.value.copy_(sizes.unsqueeze(-1) * collinear)
     parts = [variant._attend(entry.query, entry.key, entry.value)[0] for entry in output.attended]
     assert variant.judged(replace(output, out=torch.cat(parts))).observations == ()
+
+
+def test_logits_rounded_once_the_sink_was_subtracted_pass_by_a_noise_model_that_says_so(layer: Any) -> None:
+    """As of gpt-oss in transformers: 0.05 below a sink of 20 is -19.95, which bfloat16 rounds to -20."""
+    usual, sink = unfused_noise(DType.BFLOAT16), 20.0
+    variant = replace(layer, lengths=((1, 50),) * 60, sinks=torch.full((8,), sink))
+    output = variant.run()
+    parts = []
+    for entry in output.attended:
+        entry.query.fill_(0.125)
+        entry.key.fill_(0.05)
+        below = (entry.query.float() @ entry.key[:, 0].float().T * variant.dim**-0.5 - sink).bfloat16()
+        weights = torch.cat((below, torch.zeros(1, 8, 1)), dim=-1).softmax(-1)[..., :-1].bfloat16().float()
+        parts.append(torch.einsum("qhk,khd->qhd", weights, entry.value.float().repeat_interleave(4, 1)))
+    shifted = replace(output, out=torch.cat(parts).bfloat16(), lse=None)
+    unaware = replace(variant, model=usual)
+    aware = replace(variant, model=msgspec.structs.replace(usual, shifted=2.0**-8))
+    assert unaware.judged(shifted, Contract()).observations
+    assert aware.judged(shifted, Contract()).observations == ()
+    assert aware.judged(replace(shifted, out=shifted.out * 2), Contract()).observations

@@ -15,7 +15,7 @@ from attnfuzz.kernels.backend import Fill
 from attnfuzz.reference.case import Guard, Outputs
 from attnfuzz.reference.dtypes import DType
 
-DTYPES = [dtype.torch_dtype for dtype in DType]
+DTYPES = list(dict.fromkeys(dtype.memory for dtype in DType))
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import torch
 from attnfuzz.harness.memory import poison
 from attnfuzz.reference.dtypes import DType
 
-DTYPES = [dtype.torch_dtype for dtype in DType]
+DTYPES = list(dict.fromkeys(dtype.memory for dtype in DType))
 FLOATS = [dtype for dtype in DTYPES if dtype.is_floating_point]
 INTEGERS = [dtype for dtype in DTYPES if not dtype.is_floating_point]
 

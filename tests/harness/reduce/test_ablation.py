@@ -11,7 +11,21 @@ from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.reduce.ablation import CLUES, FEATURES, ablations, features_in, needed
 from attnfuzz.harness.reduce.possible import possible
 from attnfuzz.harness.reduce.transfers import captured, exchanged, in_mode, with_few_keys
-from attnfuzz.reference.case import SPECULATIVE, Case, Launch, Mode, PageOrder, Pages, Request, Scales, Workspace
+from attnfuzz.reference.case import (
+    SPECULATIVE,
+    Case,
+    Launch,
+    Mode,
+    Outputs,
+    PageOrder,
+    Pages,
+    Request,
+    Scales,
+    Unused,
+    ValueFamily,
+    Workspace,
+)
+from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.related import related
 from attnfuzz.reference.relation import Relation
 
@@ -19,7 +33,9 @@ CAPTURE = step(Mode.TARGET_VERIFY, stride=2, rows=3, launch=Launch.CAPTURE)
 REPLAY = step(Mode.TARGET_VERIFY, (2, 9), (2, 2), stride=2, rows=3, launch=Launch.REPLAY)
 CASE = Case(
     backend="any",
-    geometry=replace(HEADS, window_left=3, sinks=True),
+    geometry=replace(
+        HEADS, window_left=3, sinks=True, dtype=DType.FLOAT16, kv_dtype=DType.FLOAT16, head_dim_qk=40, head_dim_vo=40
+    ),
     steps=(step(Mode.EXTEND, (3, 3), (2, 0)), CAPTURE, REPLAY),
     pages=Pages(order=PageOrder.SHUFFLED),
     scales=Scales(softmax=0.5),
@@ -45,6 +61,11 @@ def padded(case: Case) -> bool:
         (lambda case: sum(each.launch is not Launch.CAPTURE for each in case.steps) > 1, {"several steps"}),
         (lambda case: any(each.kv_len == 0 for each in case.steps[0].requests), {"empty KV"}),
         (lambda case: any(len(each.requests) > 1 for each in case.steps), {"several requests"}),
+        (lambda case: case.pages.behind is Unused.NAN, {"NaN behind the last key"}),
+        (lambda case: case.pages.free is Unused.NAN and case.geometry.sinks, {"NaN in free pages", "sinks"}),
+        (lambda case: case.outputs is Outputs.POISONED, {"NaN in outputs"}),
+        (lambda case: case.geometry.dtype is not DType.FLOAT32, {"16 bits"}),
+        (lambda case: case.geometry.head_dim_vo % 16 > 0, {"a head dim that is no multiple of 16"}),
         (lambda _: True, set()),
     ],
 )
@@ -74,12 +95,34 @@ def test_a_window_is_tried_without_effect_too() -> None:
     assert names(CASE, lambda case: case.geometry.window_left >= 0) == {"window"}
 
 
+def test_a_first_step_that_fails_needs_no_others() -> None:
+    several = replace(CASE, steps=(step(Mode.EXTEND, (3, 3)), *(step(Mode.DECODE, (1, 3 + n)) for n in range(1, 9))))
+    assert not names(several, lambda case: case.steps[0].mode is Mode.EXTEND)
+
+
+def test_numbers_in_unused_memory_are_tried_with_values_that_differ_from_each_other() -> None:
+    """One key too many does not show if all keys are equal."""
+
+    def a_key_too_many(case: Case) -> bool:
+        return case.pages.behind is Unused.NAN or case.values is not ValueFamily.CONSTANT
+
+    assert not names(CASE, a_key_too_many)
+    assert "NaN behind the last key" not in names(replace(CASE, values=ValueFamily.CONSTANT), a_key_too_many)
+
+
 def test_a_variant_that_passes_by_chance_is_tried_with_other_values() -> None:
     def lucky(case: Case) -> bool:
         return case.geometry.sinks or case.seed == 2
 
     assert not needed(CASE, lucky)
     assert {feature.name for feature in needed(CASE, lucky, fresh_seeds=1)} == {"sinks"}
+
+
+def test_without_16_bits_an_fp8_cache_stays_one() -> None:
+    fp8 = replace(CASE, geometry=replace(CASE.geometry, kv_dtype=DType.FLOAT8_E4M3))
+    for case, kv_dtype in ((CASE, DType.FLOAT32), (fp8, DType.FLOAT8_E4M3)):
+        ((_, (variant,)),) = ablations(case, among=(FEATURES["16 bits"],))
+        assert (variant.geometry.dtype, variant.geometry.kv_dtype) == (DType.FLOAT32, kv_dtype)
 
 
 def test_features_that_a_backend_can_not_do_without_are_left_out() -> None:

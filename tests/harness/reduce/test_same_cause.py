@@ -7,7 +7,7 @@ from small_cases import HEADS, step
 
 from attnfuzz.harness.reduce import SameCause, reduce
 from attnfuzz.harness.reduce.ablation import FEATURES
-from attnfuzz.reference.case import Case, Launch, Mode
+from attnfuzz.reference.case import Case, Launch, Mode, Unused
 from attnfuzz.reference.geometry import Geometry
 
 WINDOWED = Case(
@@ -43,6 +43,19 @@ def test_shrinking_does_not_slide_into_another_bug_of_the_same_symptom() -> None
     assert cuts_keys_off(small)
     assert longest(small) <= 3
     assert not small.geometry.sinks
+
+
+def test_shrinking_keeps_a_need_of_nan_in_memory_at_few_runs() -> None:
+    with_numbers = []
+
+    def nan_behind(case: Case) -> bool:
+        numbers = case.pages.behind is Unused.NUMBERS
+        with_numbers.append(numbers)
+        return not numbers
+
+    assert smallest(nan_behind).pages.behind is Unused.NAN
+    assert len(with_numbers) > 3 * sum(with_numbers)
+    assert longest(smallest(lambda case: nan_behind(case) or longest(case) <= 1)) > 1
 
 
 def test_a_window_does_not_end_where_it_says_nothing() -> None:

@@ -29,6 +29,15 @@ def test_a_cause_gathers_where_it_shows_and_what_it_needs() -> None:
     assert [each.name for each in view.symptoms] == [each.name for each in SINKS]
 
 
+def test_a_cause_that_needs_nan_in_memory_says_what_makes_it_pass() -> None:
+    needs = ("NaN behind the last key", "sinks")
+    (view,) = views(replace(filed(FAKE, "one"), needs=needs))
+    assert view.facts == [
+        ("needs", "NaN behind the last key, sinks"),
+        ("passes", "if the slots behind the last key hold numbers"),
+    ]
+
+
 def test_symptoms_that_differ_in_modes_or_backends_alone_are_one_row() -> None:
     (view,) = views(*SINKS)
     assert view.symptom_groups == [

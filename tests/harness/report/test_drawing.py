@@ -151,10 +151,27 @@ def test_a_large_case_is_elided_honestly_and_stays_small() -> None:
     assert any(text == "step 7: decode" for text in texts(picture))
 
 
+@pytest.mark.parametrize("tail", TableTail)
+def test_thousands_of_pages_leave_room_for_the_tail_of_their_table(tail: TableTail) -> None:
+    requests = (Request(0, 1, 12_000), Request(1, 1, 11_000))
+    fits(
+        Case(
+            backend="fake",
+            geometry=replace(GEOMETRY, page_size=1),
+            steps=(replace(step(Mode.DECODE, stride=1, rows=2), requests=requests),),
+            pages=Pages(tail=tail, table_slack=1000),
+        )
+    )
+
+
 @pytest.mark.slow
 @given(cases("trtllm_mha") | cases("trtllm_mla"))
 @settings(max_examples=60, deadline=None, database=None, derandomize=True)
 def test_every_case_fits_into_its_picture(case: Case) -> None:
+    fits(case)
+
+
+def fits(case: Case) -> None:
     picture = drawn(case, PAST_THE_END)
     _, _, width, height = map(float, picture.get("viewBox", "").split())
     for rect in picture.iter("rect"):

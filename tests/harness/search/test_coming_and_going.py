@@ -128,6 +128,29 @@ def test_what_comes_and_goes_needs_a_late_device_if_it_never_comes_on_a_prompt_o
     assert found.needs == needs
 
 
+HANG = observed(Kind.HANG, "")
+
+
+@pytest.mark.parametrize(("prompt_too", "needs"), [(False, ("late device",)), (True, ())])
+def test_a_case_that_hangs_on_a_late_device_alone_is_not_run_often(*, prompt_too: bool, needs: tuple[str, ...]) -> None:
+    class Hanging(FakeJudge):
+        hung = 0
+
+        def verdict(self, case: Case) -> Verdict:
+            fails = prompt_too or case.pace is Pace.LATE
+            self.hung += fails
+            return Verdict(observations=(HANG,) if fails else ())
+
+    judge = Hanging(lambda _: ())
+    drawn = replace(decode(150), pace=Pace.LATE)
+    (found,) = settled(hunt(judge, [Replay(case=drawn, failed=(HANG,))]))
+    assert isinstance(found, Caught)
+    assert found.needs == needs
+    assert (found.case == drawn) is not prompt_too
+    # Once when it is found, and once in a fresh one.
+    assert (judge.hung == 2) is not prompt_too
+
+
 def test_races_with_a_late_device_are_one_cause_whatever_they_do() -> None:
     lse = observed(Kind.LSE_MISMATCH, "lse")
 

@@ -1,6 +1,7 @@
 """A known cause explains a failure if what it predicts of the failure's case comes true."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
 import pytest
 from fake_causes import featured, names_in
@@ -10,10 +11,12 @@ from small_cases import HEADS, step
 from attnfuzz.harness.search.explained import explain
 from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.search.messages import ShrinkBudget
+from attnfuzz.harness.search.needs import needs_of
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.verdict.failures import Access, Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
-from attnfuzz.reference.case import Case, Launch, Mode, Pace, Pages, TableTail
+from attnfuzz.reference.case import Case, KvView, Launch, Mode, Pace, Pages, TableTail, Unused, Views
+from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.mistake import Mistake
 
 Faulty = Callable[[Case], Sequence[tuple[Kind, str]]]
@@ -46,6 +49,7 @@ def explained(
     beside: tuple[KnownCause, ...] = (),
     shown_as: tuple[Fingerprint, ...] = (),
     errs: Errs = lambda _: None,
+    allowed: Callable[[Case], bool] = lambda _: True,
 ) -> bool:
     """Whether the cause of how `known` fails, which needs these features, explains how `failing` fails."""
     first, other = judged(faulty, known, errs), judged(faulty, failing, errs)
@@ -65,7 +69,7 @@ def explained(
         budget=ShrinkBudget(runs=500, seconds=60),
         aside=lambda _case, _verdict: None,
     )
-    return explain(pinned, (cause,), lambda _: True, mistakes=mistakes[1], beside=beside).cause is not None
+    return explain(pinned, (cause,), allowed, mistakes=mistakes[1], beside=beside).cause is not None
 
 
 def lengths(case: Case) -> list[tuple[int, int]]:
@@ -291,6 +295,42 @@ def test_requests_without_keys_say_nothing_of_those_with_few() -> None:
     assert not explained(both, short, empty, ("empty KV", "sinks"))
 
 
+def test_errors_in_16_bits_are_another_cause_than_rows_without_keys_in_any_dtype() -> None:
+    """As in JAX, which rounds the LSE to the dtype of the keys, and answers rows without keys."""
+
+    def both(case: Case) -> list[tuple[Kind, str]]:
+        found = [(Kind.EMPTY_ROW, "empty rows")] if any(kv < q for q, kv in lengths(case)) else []
+        rounded = case.geometry.dtype is not DType.FLOAT32 and any(kv for _, kv in lengths(case))
+        return found + ([(Kind.LSE_MISMATCH, "lse")] if rounded else [])
+
+    halves = {"dtype": DType.BFLOAT16, "kv_dtype": DType.BFLOAT16}
+    empty, full = one_request(Mode.EXTEND, 1, 0, **halves), one_request(Mode.EXTEND, 1, 1, **halves)
+    assert not explained(both, empty, full, ("16 bits",))
+    assert not explained(both, full, empty, ("empty KV",))
+    assert explained(both, one_request(Mode.DECODE, 1, 1, **halves), full, ("16 bits",))
+
+
+def test_an_error_near_its_bound_is_tried_with_more_values() -> None:
+    """It passes without the window for many seeds, though the window has no part in it."""
+
+    def lucky(case: Case) -> list[tuple[Kind, str]]:
+        shown = case.geometry.window_left == 3 or case.seed % 5 == 4
+        return [(Kind.OUTPUT_MISMATCH, "out")] if shown else []
+
+    failing = one_request(Mode.EXTEND, 2, 9, window_left=3)
+    for error, needs in ((1.2, False), (200.0, True)):
+        verdict = judged(lucky, failing, {failing: error}.get)
+        pinned = Pinned(
+            Fingerprint.of("fake", verdict.failures[0]),
+            failing,
+            verdict,
+            run=partial(judged, lucky),
+            budget=ShrinkBudget(runs=500, seconds=60),
+            aside=lambda _case, _verdict: None,
+        )
+        assert ("window" in needs_of(pinned, failing, lambda _: True)) == needs
+
+
 def test_two_kinds_of_rows_without_keys_that_fail_apart_are_two_causes() -> None:
     def both(case: Case) -> list[tuple[Kind, str]]:
         many = len(lengths(case)) > 1
@@ -378,3 +418,80 @@ def test_a_late_device_may_do_anything_for_one_cause() -> None:
     prompt_too = replace(failing, geometry=replace(HEADS, sinks=True))
     always = lambda case: [(Kind.LSE_MISMATCH, "lse")] if case.geometry.sinks else stale_plan(case)  # noqa: E731
     assert not explained(always, prompt_too, known, ("late device",))
+
+
+def nan_used(
+    case: Case, modes: Collection[Mode], *, counted: Collection[Mode] = (), behind: bool = True
+) -> list[tuple[Kind, str]]:
+    """A kernel that multiplies NaN by 0 in some modes; in those `counted`, keys past the end have a weight too."""
+    if case.steps[-1].mode not in modes:
+        return []
+    contents = case.pages.behind if behind else case.pages.free
+    if contents is Unused.NAN:
+        return [(Kind.NOT_FINITE, "out")]
+    return [(Kind.OUTPUT_MISMATCH, "out")] if case.steps[-1].mode in counted else []
+
+
+CONTEXT = (Mode.EXTEND, Mode.CHUNKED_PREFILL)
+BEHIND = ("NaN behind the last key",)
+
+
+def test_nan_in_the_same_memory_is_one_cause_in_all_modes_of_a_kernel() -> None:
+    known, failing = (replace(one_request(mode, 1, 5), views=Views(kv=KvView.PAIRED)) for mode in CONTEXT)
+    assert explained(lambda case: nan_used(case, CONTEXT), failing, known, BEHIND)
+
+
+def test_a_feature_that_a_backend_cannot_do_without_marks_no_other_cause() -> None:
+    known, failing = (replace(one_request(mode, 1, 5), views=Views(kv=KvView.PAIRED)) for mode in CONTEXT)
+    for needs in (BEHIND, ()):
+        faulty = partial(nan_used, modes=CONTEXT) if needs else lambda _case: [(Kind.NOT_FINITE, "out")]
+        assert explained(faulty, failing, known, needs, allowed=lambda case: case.views.kv is KvView.PAIRED)
+
+
+def test_nan_in_the_same_memory_marks_two_causes_in_two_kernels() -> None:
+    known, failing = one_request(Mode.DECODE, 1, 5), one_request(Mode.EXTEND, 1, 5)
+    assert not explained(lambda case: nan_used(case, tuple(Mode)), failing, known, BEHIND)
+
+
+def test_nan_in_other_memory_is_another_cause() -> None:
+    def two_faults(case: Case) -> list[tuple[Kind, str]]:
+        return [*nan_used(case, [Mode.EXTEND]), *nan_used(case, [Mode.CHUNKED_PREFILL], behind=False)]
+
+    behind, free = (one_request(mode, 1, 5) for mode in CONTEXT)
+    assert not explained(two_faults, free, behind, BEHIND)
+    assert not explained(two_faults, behind, free, ("NaN in free pages",))
+
+
+def test_keys_past_the_end_that_count_are_another_cause_than_nan_there() -> None:
+    """Numbers in these slots make the one wrong and the other pass."""
+
+    def two_faults(case: Case) -> list[tuple[Kind, str]]:
+        return nan_used(case, CONTEXT, counted=[Mode.CHUNKED_PREFILL])
+
+    known, failing = (one_request(mode, 1, 5) for mode in CONTEXT)
+    assert not explained(two_faults, failing, known, BEHIND)
+    numbers = replace(failing, pages=Pages(behind=Unused.NUMBERS))
+    wrong = Fingerprint.of("fake", judged(two_faults, numbers).failures[0])
+    other = KnownCause(name="other", case=numbers, fingerprint=wrong)
+    assert not explained(two_faults, failing, known, BEHIND, beside=(other,))
+
+
+def test_what_also_needs_a_window_is_another_cause_than_nan_alone() -> None:
+    def two_faults(case: Case) -> list[tuple[Kind, str]]:
+        windowed = case.steps[-1].mode is Mode.EXTEND or case.geometry.window_left >= 0
+        return nan_used(case, CONTEXT) if windowed else []
+
+    known, failing = one_request(Mode.EXTEND, 1, 5), one_request(Mode.CHUNKED_PREFILL, 1, 5, window_left=3)
+    assert not explained(two_faults, failing, known, BEHIND)
+
+
+def test_rows_of_padding_show_a_cause_by_nan_alone() -> None:
+    """They need only be finite: that numbers make them pass is no mark of a cause."""
+
+    def wrong_pages(case: Case) -> list[tuple[Kind, str]]:
+        if not padded(case):
+            return [(Kind.OUTPUT_MISMATCH, "out")]
+        return [(Kind.NOT_FINITE, "padded rows")] if case.pages.free is Unused.NAN else []
+
+    failing = Case(backend="fake", geometry=HEADS, steps=(step(Mode.EXTEND, (2, 9), rows=4),))
+    assert explained(wrong_pages, failing, one_request(Mode.EXTEND, 1, 5), ())

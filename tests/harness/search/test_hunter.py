@@ -5,7 +5,16 @@ from pathlib import Path
 import pytest
 
 from attnfuzz.harness.search.hunter import Hunter
-from attnfuzz.harness.search.messages import AnyMessage, Caught, Interesting, JobSetup, ShrinkBudget, Slice
+from attnfuzz.harness.search.messages import (
+    AnyMessage,
+    Caught,
+    Interesting,
+    JobSetup,
+    Lost,
+    ShrinkBudget,
+    Slice,
+    Suspect,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -34,3 +43,13 @@ def test_a_job_tries_first_what_another_left_in_the_database(defective: str, tmp
     assert any(isinstance(message, Caught) for message in first)
     assert any(isinstance(message, Caught) for message in second)
     assert done.tally.searched == 1
+
+
+def test_a_backend_does_not_run_where_another_has_damaged_the_process(defective: str) -> None:
+    """Such as its heap: a correct backend would fail in its place."""
+    backends = tuple(f"{defective}:{name}" for name in ("SPOILS_ITS_PROCESS", "WRONG_WHERE_SPOILT"))
+    sent: list[AnyMessage] = []
+    with Hunter(JobSetup(backends=backends, contract="declared", guard=None), sent.append) as hunter:
+        done = [hunter.run(Slice(backend=each, index=0, seed=1, examples=5, shrink=SHRINKING)) for each in backends]
+    assert [each.tally.searched for each in done] == [5, 5]
+    assert not [message for message in sent if isinstance(message, Caught | Lost | Suspect)]

@@ -1,12 +1,16 @@
 """The features that a failure needs are found after it was made small, within its budget."""
 
 from fake_causes import Fault, FaultyJudge, caught, featured, hunted, names_in
+from hypothesis import strategies as st
 
 from attnfuzz.harness.reduce.ablation import FEATURES
-from attnfuzz.harness.search.messages import ShrinkBudget
+from attnfuzz.harness.search.hunt import Hunt
+from attnfuzz.harness.search.messages import AnyMessage, ShrinkBudget, Slice
 from attnfuzz.harness.search.needs import needs_of
 from attnfuzz.harness.search.pinned import Pinned
+from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
+from attnfuzz.reference.case import Case, Mode, Unused
 
 BOTH = featured(window=3, sinks=True)
 
@@ -20,6 +24,36 @@ def test_a_failure_needs_the_features_without_which_it_passes() -> None:
 def test_a_failure_of_all_cases_needs_nothing() -> None:
     (found, *_) = caught(hunted(FaultyJudge(Fault())))
     assert found.needs == ()
+
+
+class StrayReads(FaultyJudge):
+    """A kernel that uses keys past the end: NaN is worse than another wrong number."""
+
+    def verdict(self, case: Case) -> Verdict:
+        """Judge without running anything."""
+        nan = case.pages.behind is Unused.NAN
+        seen = Observation(kind=Kind.NOT_FINITE if nan else Kind.OUTPUT_MISMATCH, place="out", message="wrong", step=0)
+        return Verdict(observations=(seen,), rows=1)
+
+
+def test_nan_in_memory_is_needed_if_numbers_there_do_no_harm() -> None:
+    (found,) = caught(hunted(FaultyJudge(Fault(needs=("NaN behind the last key",), modes=(Mode.EXTEND,)))))
+    assert found.needs == ("NaN behind the last key",)
+    strays = caught(hunted(StrayReads()))
+    assert [(each.observation.kind, each.needs) for each in strays] == [
+        (Kind.NOT_FINITE, ()),
+        (Kind.OUTPUT_MISMATCH, ()),
+    ]
+    assert [bool(each.cause) for each in strays] == [False, True]
+
+
+def test_nan_in_memory_that_hides_wrong_numbers_is_no_cause_of_them() -> None:
+    nan, wrong = Fault(needs=("NaN behind the last key",), kinds=(Kind.NOT_FINITE,)), Fault(needs=("sinks",))
+    sent: list[AnyMessage] = []
+    judge = FaultyJudge(nan, wrong)
+    Hunt(Slice(backend="fake", index=0, seed=1, examples=5), judge, sent.append).run(st.just(featured(sinks=True)))
+    found = caught(sent)
+    assert {each.needs for each in found} == {("NaN behind the last key",), ("sinks",)}
 
 
 def test_without_a_budget_no_feature_is_known_to_be_needed() -> None:

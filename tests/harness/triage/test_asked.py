@@ -27,7 +27,8 @@ def test_every_attention_call_of_a_right_backend_does_what_it_is_asked(
 ) -> None:
     judged = 0
     for case in narrowest(drawn(backend, 15), count):
-        _, calls = runner.trace(case)
+        # A pool with a hole has more addresses than a file could hold.
+        _, calls = runner.trace(replace(case, pages=replace(case.pages, hole=0)))
         if calls is None:
             continue
         evidence = collect(calls, runner)
