@@ -7,14 +7,14 @@ INSTALLED := build/installed
 SECONDS_OF_FUZZING ?= 60
 # Each process takes half of the tests in their order, so that few fixtures are made twice.
 TWO := -n 2 --dist worksteal
-QUICK := $(TWO) -m "not slow and not cluster and not long and not sglang"
+QUICK := $(TWO) -m "not slow and not cluster and not long and not sglang and not vllm"
 
 # pytest rewrites 850 modules in each process, which takes 8 s of CPU time, unless it may keep their bytecode.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
 .PHONY: help fmt docs lowest matrix dist tests
-.PHONY: fuzz test quick coverage test-long test-cluster test-gpu test-sglang pin-sglang lint types imports clean
+.PHONY: fuzz test quick coverage test-long test-cluster test-gpu test-sglang test-vllm pin-sglang lint types imports clean
 
 ## A minute of fuzzing that must pass, and a known bug that must be found.
 fuzz: $(READY)
@@ -73,12 +73,18 @@ test-sglang: $(READY)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,sglang]'
 	$(BIN)/pytest -n 2 -m sglang tests/sglang
 
+# Releases are downloaded once, without their dependencies.
+## Tests on releases of vLLM.
+test-vllm: $(READY)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,vllm]'
+	$(BIN)/pytest -n 2 -m vllm tests/vllm
+
 # Pins the reviewed questions of releases that their mocks do not answer: records them in a run of the tests, which
 # refuses none.
 pin-sglang: $(READY)
 	rm -rf build/asked
 	mkdir -p build/asked
-	ATTNFUZZ_SGLANG_ASKED=$(CURDIR)/build/asked $(BIN)/pytest -n 2 -m sglang tests/sglang
+	ATTNFUZZ_ASKED=$(CURDIR)/build/asked $(BIN)/pytest -n 2 -m sglang tests/sglang
 	$(BIN)/python scripts/pin_sglang.py build/asked
 
 ## The documentation, into build/site; it opens from disk, and nothing in it is loaded from elsewhere.

@@ -8,7 +8,7 @@ set -euf
 cd "$(dirname "$0")/.."
 HOME_OF_ALL=$PWD/build/versions
 TORCHES=${TORCHES-"2.14.* 2.15.*"}
-QUICK="not slow and not cluster and not long and not sglang and not draws"
+QUICK="not slow and not cluster and not long and not sglang and not vllm and not draws"
 
 tried() { # tried PYTHON RESOLUTION [TORCH]: one line of the table, and the log beside it
   python=$1 resolution=$2 torch=${3:-} versions=

@@ -27,6 +27,7 @@ TINY = {
     "false_alarms": ("--backend", "torch_sdpa", "--rows", "100", "--cases", "1", "--jobs", "1"),
     "coverage": ("--backend", "torch_sdpa", "--examples", "20"),
     "judging_cost": ("--cases", "3", "--keys", "1024", "--rounds", "1"),
+    "comparing_pools": ("--cases", "2", "--rounds", "1"),
     "throughput": ("--backend", "torch_sdpa", "--seconds", "1", "--rounds", "1"),
     "importing": ("--gigabytes", "0.1"),
     "triaging": ("--bug", "sglang-24856"),
@@ -55,6 +56,7 @@ MEASURES = {
     "shrinking": ("reported, steps", "reported, calls", "first random, steps", "requests, pages, bytes", "seconds"),
     "explaining": ("pinned", "right", "silent", "wrong", "0 (0%)"),
     "judging_cost": ("1,024 keys", "reference", "tiers", "probe"),
+    "comparing_pools": ("native:store_cache,trtllm_mha", "copying", "attention alone"),
 }
 
 ON_A_GPU = ("gpu_fixup", "gpu_guarding", "gpu_rates", "gpu_routes", "gpu_strays")

@@ -29,17 +29,34 @@ if TYPE_CHECKING:
         Output,
         Session,
         Unsupported,
+        WrittenCache,
+        WrittenTensor,
     )
+    from attnfuzz.kernels.cache_writes.rotation import Rotation
+    from attnfuzz.kernels.cache_writes.stored import Conversion
+    from attnfuzz.kernels.cache_writes.writer_backend import CopyBackend, GatherBackend, RotationBackend, WriterBackend
     from attnfuzz.kernels.function_backend import FunctionBackend
     from attnfuzz.reference.bucket import Bucket
     from attnfuzz.reference.capability import Capability
-    from attnfuzz.reference.case import Case, KvView, Launch, Mode, QueryView, Request, Step
+    from attnfuzz.reference.case import (
+        BlockScales,
+        Case,
+        Granularity,
+        KvView,
+        Launch,
+        Mode,
+        PaddedSlot,
+        QueryView,
+        Request,
+        Step,
+    )
     from attnfuzz.reference.contract import Contract, Holds, LseBase
     from attnfuzz.reference.device import Device
     from attnfuzz.reference.dtypes import DType
     from attnfuzz.reference.geometry import Geometry, KvLayout
     from attnfuzz.reference.noise import NoiseModel
     from attnfuzz.reference.relation import Relation
+    from attnfuzz.reference.rope import Pairing, Rope, RotaryShare
     from attnfuzz.reference.user_error import UserError
 
 __version__ = "0.1.0"
@@ -48,16 +65,21 @@ __all__ = [
     "AttnFuzz",
     "Backend",
     "Bench",
+    "BlockScales",
     "Bucket",
     "Capability",
     "Case",
     "Contract",
+    "Conversion",
+    "CopyBackend",
     "DType",
     "Device",
     "Failure",
     "Fill",
     "FunctionBackend",
+    "GatherBackend",
     "Geometry",
+    "Granularity",
     "Graph",
     "Holds",
     "Kind",
@@ -73,14 +95,23 @@ __all__ = [
     "Observation",
     "Op",
     "Output",
+    "PaddedSlot",
+    "Pairing",
     "QueryView",
     "Relation",
     "Request",
+    "Rope",
+    "RotaryShare",
+    "Rotation",
+    "RotationBackend",
     "Session",
     "Step",
     "Unsupported",
     "UserError",
     "Variation",
+    "WriterBackend",
+    "WrittenCache",
+    "WrittenTensor",
     "cases",
     "check",
 ]
@@ -91,17 +122,33 @@ _MODULES = {
     "harness.verdict.failures": ("Failure", "Kind", "Observation"),
     "kernels.backend": (
         "Attended", "Backend", "Bench", "Fill", "Graph", "Launcher", "Memory", "Op", "Output", "Session", "Unsupported",
+        "WrittenCache", "WrittenTensor",
     ),
+    "kernels.cache_writes.rotation": ("Rotation",),
+    "kernels.cache_writes.stored": ("Conversion",),
+    "kernels.cache_writes.writer_backend": ("CopyBackend", "GatherBackend", "RotationBackend", "WriterBackend"),
     "kernels.function_backend": ("FunctionBackend",),
     "reference.bucket": ("Bucket",),
     "reference.capability": ("Capability",),
-    "reference.case": ("Case", "KvView", "Launch", "Mode", "QueryView", "Request", "Step"),
+    "reference.case": (
+        "BlockScales",
+        "Case",
+        "Granularity",
+        "KvView",
+        "Launch",
+        "Mode",
+        "PaddedSlot",
+        "QueryView",
+        "Request",
+        "Step",
+    ),
     "reference.contract": ("Contract", "Holds", "LseBase"),
     "reference.device": ("Device",),
     "reference.dtypes": ("DType",),
     "reference.geometry": ("Geometry", "KvLayout"),
     "reference.noise": ("NoiseModel",),
     "reference.relation": ("Relation",),
+    "reference.rope": ("Pairing", "Rope", "RotaryShare"),
     "reference.user_error": ("UserError",),
 }  # fmt: skip
 """The public names of each module, relative to this package."""
