@@ -188,6 +188,7 @@ _CLUES = (
     Feature("swizzled scales", _but("scales of blocks", "linear"), part_with("scales", blocks=BlockScales.LINEAR)),
     Feature("NHD layout", _but("layout", KvLayout.HND), geometry_with(kv_layout=KvLayout.HND)),
     Feature("page order", _but("page order", PageOrder.IDENTITY), part_with("pages", order=PageOrder.IDENTITY)),
+    Feature("offsets beyond 2^31", _but("pool", "small"), part_with("pages", hole=0)),
     Feature("table tail", _but("table tail", TableTail.ZEROS), part_with("pages", tail=TableTail.ZEROS)),
     Feature("table slack", _but("table slack", "none"), part_with("pages", table_slack=0)),
     Feature("table gap", _but("table gap", "none"), part_with("views", table_gap=0)),

@@ -110,6 +110,12 @@ def test_numbers_in_unused_memory_are_tried_with_values_that_differ_from_each_ot
     assert "NaN behind the last key" not in names(replace(CASE, values=ValueFamily.CONSTANT), a_key_too_many)
 
 
+def test_offsets_beyond_2_31_are_a_clue() -> None:
+    far = replace(CASE, pages=replace(CASE.pages, hole=2**31 // 8))
+    assert names(far, lambda case: case.pages.hole > 0) == {"offsets beyond 2^31"}
+    assert FEATURES["offsets beyond 2^31"] in CLUES
+
+
 def test_a_variant_that_passes_by_chance_is_tried_with_other_values() -> None:
     def lucky(case: Case) -> bool:
         return case.geometry.sinks or case.seed == 2
