@@ -14,16 +14,17 @@ from attnfuzz.harness.cli.answers import BuiltModule, Modules
 from attnfuzz.harness.cli.terminal import BadInput, Terminal, answer, details, is_quiet, new_table, print_line, tell
 from attnfuzz.harness.verdict.wording import clock, count
 from attnfuzz.kernels.backend import Backend
-from attnfuzz.kernels.gpu import build_record, modules, nvcc, toolkit, visible
-from attnfuzz.kernels.gpu.build_record import Built, Module
+from attnfuzz.kernels.gpu import build_record, module_archive, modules, nvcc, toolkit, visible
+from attnfuzz.kernels.gpu.build_record import Built, Module, capabilities
 from attnfuzz.kernels.gpu.catalogue import GPU_BACKENDS
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.kernels.gpu.module_archive import Taken
 from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.reference.device import Device
 
 
-def build(*, names: tuple[str, ...], jobs: int | None, arch: str | None) -> None:
-    """Compile the modules that GPU backends need, and print which can't be compiled."""
+def build(*, names: tuple[str, ...], jobs: int | None, arch: str | None, archive: Path | None) -> None:
+    """Compile the modules that GPU backends need, or take them from `archive`, and print which can't be compiled."""
     archs = arch or build_record.architectures()
     if arch and not re.fullmatch(r"\d+\.\d[a-z]?( \d+\.\d[a-z]?)*", arch):
         raise BadInput(f"--arch {arch}: give a compute capability like 9.0a, or several like '9.0a 10.0a'")
@@ -35,11 +36,20 @@ def build(*, names: tuple[str, ...], jobs: int | None, arch: str | None) -> None
     backends = _named(names, archs) if names else _for(archs)
     if not backends:
         raise BadInput(f"no backend runs on SM {archs}: give --arch one of {', '.join(Arch)}")
-    for files in dict.fromkeys(files for backend in backends for files in backend.libraries):
-        nvcc.build(files, archs=_numbers(archs), progress=tell)
     wanted = tuple(dict.fromkeys(module for backend in backends for module in backend.modules()))
     start = time.monotonic()
-    built = _compiled(wanted, archs, jobs)
+    taken = Taken() if archive is None else module_archive.take(archive, archs)
+    if taken.misfit:
+        tell(f"{taken.misfit}: it is replaced")
+    own = [
+        nvcc.build(files, archs=capabilities(archs), progress=tell)
+        for files in dict.fromkeys(files for backend in backends for files in backend.libraries)
+    ]
+    known = build_record.read(archs) if archive is not None else {}
+    there = {each.name: known[each.name] for each in wanted if each.name in known and known[each.name].ready}
+    built = there | _compiled([each for each in wanted if each.name not in there], archs, jobs)
+    if archive is not None:
+        module_archive.keep(archive, archs, built, own)
     answer(_modules(archs, wanted, built))
     details().print(_table(wanted, built))
     print_line(details())
@@ -71,7 +81,7 @@ def _named(names: Sequence[str], archs: str) -> tuple[GpuBackend, ...]:
         for backend in counterparts or [resolve(on_device(name, Device.CUDA))]:
             if not isinstance(backend, GpuBackend):
                 raise BadInput(f"{name} does not declare the modules that it needs: leave it out")
-            if backend.archs.isdisjoint(_numbers(archs)):
+            if backend.archs.isdisjoint(capabilities(archs)):
                 runs_on = ", ".join(arch for arch in Arch if arch in backend.archs)
                 raise BadInput(f"{name} runs on SM {runs_on}, not on {archs}: leave it out, or give another --arch")
             found.append(backend)
@@ -80,23 +90,20 @@ def _named(names: Sequence[str], archs: str) -> tuple[GpuBackend, ...]:
 
 def _for(archs: str) -> tuple[GpuBackend, ...]:
     """The backends for one of these architectures."""
-    return tuple(backend for backend in GPU_BACKENDS if any(arch in backend.archs for arch in _numbers(archs)))
-
-
-def _numbers(archs: str) -> list[str]:
-    """The compute capabilities of architectures as FlashInfer names them, like 9.0a."""
-    return [re.sub("[a-z]", "", arch) for arch in archs.split()]
+    return tuple(backend for backend in GPU_BACKENDS if any(arch in backend.archs for arch in capabilities(archs)))
 
 
 def _compiled(wanted: Sequence[Module], archs: str, jobs: int | None) -> dict[str, Built]:
-    """Compile, with a bar on standard error."""
+    """Compile, with a bar on standard error; without a terminal, with a line for each module."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     built: dict[str, Built] = {}
     with Progress(*columns, console=Terminal(stderr=True, quiet=is_quiet()), transient=True) as progress:
         task = progress.add_task("compiling modules", total=len(wanted))
-        for done in modules.compile_all(wanted, archs=archs, parallel=jobs):
+        for done in modules.compile_all(wanted, archs=archs, parallel=jobs) if wanted else ():
             built[done.name] = done.built
             progress.advance(task)
+            if not progress.console.is_terminal:
+                tell(f"{len(built)} of {len(wanted)}: {done.name}, {done.built.reason or clock(done.built.seconds)}")
     return built
 
 

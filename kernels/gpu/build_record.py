@@ -6,6 +6,7 @@ time: builds then find the contents of FlashInfer's own cache again.
 
 import functools
 import os
+import re
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -50,16 +51,24 @@ class Built(msgspec.Struct, frozen=True, kw_only=True):
     base: str
 
     @property
+    def ready(self) -> bool:
+        """Whether its library is in FlashInfer's cache."""
+        return bool(self.library) and self.base == workspace_base() and Path(self.library).exists()
+
+    @property
     def settled(self) -> bool:
         """Whether trying again would give the same result without any work."""
-        if self.base != workspace_base():
-            return False
-        return Path(self.library).exists() if self.library else self.lasting
+        return self.ready or (self.lasting and self.base == workspace_base())
 
 
 def architectures() -> str:
     """FlashInfer's target architectures, read as it does: $FLASHINFER_CUDA_ARCH_LIST, or the visible GPUs."""
     return os.environ.get(ARCH_LIST) or " ".join(sorted({gpu.capability for gpu in visible()}))
+
+
+def capabilities(archs: str) -> list[str]:
+    """The compute capabilities of architectures as FlashInfer names them, like 9.0a."""
+    return [re.sub("[a-z]", "", arch) for arch in archs.split()]
 
 
 def workspace_base() -> str:
@@ -105,8 +114,7 @@ def _read(path: Path, _changed: int) -> Mapping[str, Built]:
 
 def _path(archs: str) -> Path:
     # FlashInfer itself adds the letters, as in 9.0a.
-    numbers = "".join(letter for letter in archs if not letter.isalpha())
-    return cache_folder() / f"flashinfer-{_release()}-sm{'-'.join(numbers.split()) or '-none'}.json"
+    return cache_folder() / f"flashinfer-{_release()}-sm{'-'.join(capabilities(archs)) or '-none'}.json"
 
 
 @functools.cache

@@ -41,6 +41,12 @@ def backends(**given: Any) -> None:
 @click.option(
     "--arch", metavar="9.0a", help="Architecture to compile for, also without a GPU.  [default: the visible GPUs]"
 )
+@click.option(
+    "--archive",
+    type=options.PathTo(dir_okay=False),
+    metavar="FILE",
+    help="Take compiled modules from FILE, compile only those that it lacks, and keep all of them there.",
+)
 @options.answer_options("only the result")
 def build(**given: Any) -> None:
     """Compile the modules that GPU backends need.

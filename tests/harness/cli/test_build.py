@@ -112,6 +112,36 @@ def test_each_module_is_reported_with_its_time_and_size_or_the_reason(attnfuzz: 
     assert max(map(len, ran.out.splitlines())) <= 80
 
 
+def test_without_a_terminal_each_module_is_a_line(attnfuzz: Attnfuzz, compiled: Compiled) -> None:
+    lines = attnfuzz("build", "--backend", "fa2_paged").err.splitlines()
+    first, second, third = compiled.modules[:3]
+    number = len(compiled.modules)
+    assert lines[:3] == [
+        f"1 of {number}: {second}, mha.cu:12: static assertion failed",
+        f"2 of {number}: {first}, 41 s",
+        f"3 of {number}: {third}, 0 s",
+    ]
+
+
+def test_modules_in_an_archive_are_not_compiled(
+    attnfuzz: Attnfuzz, compiled: Compiled, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ATTNFUZZ_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv(build_record.WORKSPACE_BASE, str(tmp_path))
+    names = names_of("fa2_paged")
+    library = tmp_path / "there.so"
+    library.write_bytes(bytes(MIB))
+    build_record.add("9.0", {names[2]: Built(library=str(library), base=str(tmp_path))})
+    archive = tmp_path / "modules.tar"
+    assert attnfuzz("build", "--backend", "fa2_paged", "--archive", str(archive)).code == 0
+    assert compiled.modules == [name for name in names if name != names[2]]
+    library.unlink()
+    compiled.modules.clear()
+    assert attnfuzz("build", "--backend", "fa2_paged", "--archive", str(archive)).code == 0
+    assert names[2] not in compiled.modules
+    assert library.exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
