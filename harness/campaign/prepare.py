@@ -15,16 +15,20 @@ from attnfuzz.reference.device import Device
 from attnfuzz.reference.user_error import UserError
 
 
+def lacking(backends: Sequence[str]) -> dict[str, str]:
+    """Return those of `backends` that can't run here, by name, with the reason. Raises errors of resolving."""
+    found = ((name, resolve(name).missing()) for name in backends)
+    return {name: reason for name, reason in found if reason is not None}
+
+
 def prepare(backends: Sequence[str], progress: Callable[[str], None]) -> None:
     """Check that `backends` can run here, and compile their kernels, instead of each job out of sight.
 
     Raises CannotRun, and errors of resolving and compiling.
     """
     resolved = {name: resolve(name) for name in backends}
-    for name, backend in resolved.items():
-        why_not = backend.missing()
-        if why_not is not None:
-            raise CannotRun(f"{name} can't run here: {why_not}")
+    for name, why_not in lacking(backends).items():
+        raise CannotRun(f"{name} can't run here: {why_not}")
     if any(one.capability.device is Device.CUDA for one in resolved.values()):
         # Make the folder of core dumps, if one is named: in a job, an error would be out of sight.
         gpu_core.settings()

@@ -1,18 +1,20 @@
 """The jobs of a campaign as Ray actors, on all machines of a cluster, placed and watched by Ray."""
 
 import contextlib
+import math
 import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Iterator
-from typing import Any, Self
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, Self
 
 import msgspec
 from msgspec.structs import replace
 
 import attnfuzz
 from attnfuzz.harness.campaign.jobs import JobEnded, JobProcess
+from attnfuzz.harness.campaign.prepare import lacking, prepare
 from attnfuzz.harness.search.messages import AnyMessage, JobSetup, Slice, SliceDone
 from attnfuzz.reference.user_error import UserError
 
@@ -36,17 +38,27 @@ class ActorEnded(msgspec.Struct, frozen=True):
     killed: bool
 
 
+class Greeting(msgspec.Struct, frozen=True):
+    """From an actor, first: the version of this project on its node, and why backends can't run there, by name."""
+
+    version: str
+    lacking: dict[str, str]
+
+
 class JobActor:
     """Ray's actor for a job: the same job process as without Ray, on a node with room."""
 
     def __init__(self, number: int, setup: JobSetup) -> None:
         self._number = number
+        self._backends = setup.backends
         self._process = JobProcess(replace(setup, job=number))
         self._messages = self._process.messages()
 
-    def version(self) -> str:
-        """The version of this project on the node."""
-        return attnfuzz.__version__
+    def greeting(self) -> Greeting:
+        """Compile the kernels of the backends that can run on the node, and name the others."""
+        missing = lacking(self._backends)
+        prepare([name for name in self._backends if name not in missing], lambda _: None)
+        return Greeting(attnfuzz.__version__, missing)
 
     def run(self, task: Slice) -> Iterator[AnyMessage | ActorEnded]:
         """Run a slice; the last message is SliceDone or ActorEnded."""
@@ -58,40 +70,51 @@ class JobActor:
         yield ActorEnded(text=self._process.last_words(self._number), killed=self._process.was_killed)
 
 
-class RayJobs:
-    """`count` jobs on the cluster at `address`, each with a core, and `gpus` GPUs, of its own.
+class _Placed(NamedTuple):
+    """An actor on a node, and why backends can't run there."""
 
-    A slice runs on any free actor. An actor without room, because the cluster has fewer cores than jobs or lost a node,
-    costs time and loses nothing. Entering raises RayError.
+    actor: Any
+    lacking: Mapping[str, str]
+
+
+class RayJobs:
+    """`count` jobs on the cluster at `address`, each with a core and, `on_gpu`, a share of a GPU.
+
+    The shares are as large as lets all jobs run on the GPUs that the cluster has at the beginning, and at most 1. A
+    slice runs on any free actor whose node can run its backend. An actor without room, because the cluster has fewer
+    cores than jobs or lost a node, costs time and loses nothing. Entering raises RayError.
     """
 
-    def __init__(self, count: int, setup: JobSetup, *, address: str, gpus: float = 0.0) -> None:
+    def __init__(self, count: int, setup: JobSetup, *, address: str, on_gpu: bool = False) -> None:
         self.count = count
         self._setup = setup
         self._address = address
-        self._gpus = gpus
+        self._on_gpu = on_gpu
+        self._gpus = 0.0
         self._ray: Any = None
         self._owned = False
         self._begun = 0
         self._false_starts = 0
         self._waiting: deque[tuple[int, Slice]] = deque()
         self._starting: dict[Any, Any] = {}
-        self._free: list[Any] = []
-        self._running: dict[Any, tuple[int, Any]] = {}
+        self._free: list[_Placed] = []
+        self._running: dict[Any, tuple[int, _Placed]] = {}
 
     def __enter__(self) -> Self:
         """Connect to the cluster, or start one, and ask it for the actors."""
         with _signals_kept():
             self._ray = _import_ray()
             self._connect()
+        if self._on_gpu:
+            self._gpus = share(self.count, self._ray.cluster_resources().get("GPU", 0))
         for _ in range(self.count):
             self._begin_actor()
         return self
 
     def __exit__(self, *_: object) -> None:
         """End the actors, and the cluster if it is ours."""
-        running = [actor for _, actor in self._running.values()]
-        for actor in (*self._starting.values(), *self._free, *running):
+        placed = (*self._free, *(running for _, running in self._running.values()))
+        for actor in (*self._starting.values(), *(each.actor for each in placed)):
             self._ray.kill(actor)
         if self._owned:
             self._ray.shutdown()
@@ -107,15 +130,16 @@ class RayJobs:
 
     def kill(self, job: int) -> None:
         """Kill the actor that runs a slice for `job`; one that waits for room is left alone."""
-        for number, actor in self._running.values():
+        for number, placed in self._running.values():
             if number == job:
-                self._ray.kill(actor)
+                self._ray.kill(placed.actor)
 
     def next_message(self, timeout: float) -> tuple[int, AnyMessage] | None:
         """The next message of any job, with the job's number; None if none came in `timeout` seconds.
 
-        Raises JobEnded, with `killed` if a node went away.
+        Raises JobEnded, with `killed` if a node went away, and if no actor can run a slice that waits.
         """
+        self._check_for_nodes()
         expected = [*self._running, *self._starting]
         if not expected:
             time.sleep(timeout)
@@ -151,57 +175,81 @@ class RayJobs:
         actor_class = self._ray.remote(num_cpus=1, num_gpus=self._gpus)(JobActor)
         actor = actor_class.remote(self._begun, self._setup)
         self._begun += 1
-        self._starting[actor.version.remote()] = actor
+        self._starting[actor.greeting.remote()] = actor
 
     def _greet(self, answer: Any) -> None:
         """An actor was placed, or could not begin: let it work, or ask for another one."""
         actor = self._starting.pop(answer)
         try:
-            version = self._ray.get(answer)
+            greeting = self._ray.get(answer)
+        except self._ray.exceptions.RayTaskError as error:
+            # An error of preparing the backends, which another node would raise as well.
+            self._ray.kill(actor)
+            raise JobEnded(self._some_job(), str(error)) from error
         except self._ray.exceptions.RayError as error:
             self._false_starts += 1
             if self._false_starts >= MOST_FALSE_STARTS:
                 raise JobEnded(self._some_job(), f"Ray can't start a job: {error}") from error
             self._begin_actor()
             return
-        if version != attnfuzz.__version__:
+        if greeting.version != attnfuzz.__version__:
             self._ray.kill(actor)
-            text = f"a node has attnfuzz {version}, this machine {attnfuzz.__version__}: install the same on all"
+            text = (
+                f"a node has attnfuzz {greeting.version}, this machine {attnfuzz.__version__}: install the same on all"
+            )
             raise JobEnded(self._some_job(), text)
         self._false_starts = 0
-        self._free.append(actor)
+        self._free.append(_Placed(actor, greeting.lacking))
         self._hand_out()
 
     def _hand_out(self) -> None:
-        while self._waiting and self._free:
-            job, task = self._waiting.popleft()
-            actor = self._free.pop()
-            stream = actor.run.options(num_returns="streaming").remote(task)
-            self._running[stream] = job, actor
+        for job, task in tuple(self._waiting):
+            able = next((each for each in self._free if task.backend not in each.lacking), None)
+            if able is not None:
+                self._waiting.remove((job, task))
+                self._free.remove(able)
+                stream = able.actor.run.options(num_returns="streaming").remote(task)
+                self._running[stream] = job, able
+
+    def _check_for_nodes(self) -> None:
+        """Raise JobEnded if a slice waits for a node that can run its backend, and all actors are on others."""
+        placed = [*self._free, *(running for _, running in self._running.values())]
+        if len(placed) < self.count:
+            return
+        for job, task in self._waiting:
+            reasons = {each.lacking.get(task.backend) for each in placed}
+            if None not in reasons:
+                self._waiting.remove((job, task))
+                raise JobEnded(job, f"no node of the cluster can run {task.backend}: {min(filter(None, reasons))}")
 
     def _take(self, stream: Any) -> tuple[int, AnyMessage]:
-        job, actor = self._running.pop(stream)
+        job, placed = self._running.pop(stream)
         try:
             message = self._ray.get(next(stream))
         except self._ray.exceptions.RayTaskError as error:
-            self._ray.kill(actor)
+            self._ray.kill(placed.actor)
             raise JobEnded(job, str(error)) from error
         except self._ray.exceptions.RayError as error:
-            self._ray.kill(actor)
+            self._ray.kill(placed.actor)
             raise JobEnded(job, f"the node of job {job} went away: {error}", killed=True) from error
         if isinstance(message, ActorEnded):
-            self._ray.kill(actor)
+            self._ray.kill(placed.actor)
             raise JobEnded(job, message.text, killed=message.killed)
         if isinstance(message, SliceDone):
-            self._free.append(actor)
+            self._free.append(placed)
             self._hand_out()
         else:
             # To the end of the queue, for fairness: Ray looks at the first streams first.
-            self._running[stream] = job, actor
+            self._running[stream] = job, placed
         return job, message
 
     def _some_job(self) -> int:
         return self._waiting[0][0] if self._waiting else 0
+
+
+def share(jobs: int, gpus: float) -> float:
+    """The share of a GPU for each of `jobs`, so that all fit: several jobs are on one GPU, none is on parts of two."""
+    return 1 / math.ceil(jobs / max(gpus, 1))
 
 
 def _import_ray() -> Any:

@@ -12,7 +12,7 @@ from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.jobs import JobProcesses, Jobs
 from attnfuzz.harness.campaign.log import EventLog
 from attnfuzz.harness.campaign.plan import Plan
-from attnfuzz.harness.campaign.prepare import check_room, prepare
+from attnfuzz.harness.campaign.prepare import check_room, lacking, prepare
 from attnfuzz.harness.campaign.ray_jobs import RayJobs
 from attnfuzz.harness.campaign.resume import Past
 from attnfuzz.harness.campaign.standing import Standing
@@ -63,7 +63,9 @@ def check_plan(plan: Plan, progress: Callable[[str], None], *, started: bool = F
     open_database(plan.database, progress)
     ledger = Ledger() if plan.ledger is None else Ledger.load(plan.ledger)
     if not started:
-        prepare(plan.backends, progress)
+        # On a cluster, a backend has to run on some node; each node compiles for itself.
+        elsewhere = {} if plan.ray is None else lacking(plan.backends)
+        prepare([name for name in plan.backends if name not in elsewhere], progress)
         if plan.ray is None:
             check_room(plan.jobs, plan.backends)
     return ledger
@@ -127,7 +129,7 @@ def _jobs(plan: Plan) -> AbstractContextManager[Jobs]:
     if plan.ray is None:
         return JobProcesses(plan.jobs, setup)
     on_gpu = any(resolve(name).capability.device is Device.CUDA for name in plan.backends)
-    return RayJobs(plan.jobs, setup, address=plan.ray, gpus=float(on_gpu))
+    return RayJobs(plan.jobs, setup, address=plan.ray, on_gpu=on_gpu)
 
 
 def _export(caught: Caught) -> str | None:

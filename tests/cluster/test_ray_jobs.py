@@ -18,9 +18,9 @@ SECONDS = 120.0
 LONG = 100_000
 
 
-def ray_jobs(cluster: Any, count: int, *, backend: str = BACKEND, gpus: float = 0.0) -> RayJobs:
+def ray_jobs(cluster: Any, count: int, *, backend: str = BACKEND, on_gpu: bool = False) -> RayJobs:
     setup = JobSetup(backends=(backend,), contract="declared", guard=None)
-    return RayJobs(count, setup, address=cluster.address, gpus=gpus)
+    return RayJobs(count, setup, address=cluster.address, on_gpu=on_gpu)
 
 
 def task(index: int, examples: int) -> Slice:
@@ -83,11 +83,19 @@ def test_a_slice_that_finds_no_room_is_taken_by_who_is_free(cluster: Any) -> Non
 
 def test_a_job_that_needs_a_gpu_runs_where_there_is_one(cluster: Any) -> None:
     add_node(cluster)
-    with ray_jobs(cluster, 1, gpus=1.0) as jobs:
+    with ray_jobs(cluster, 1, on_gpu=True) as jobs:
         jobs.start(0, task(0, 3))
         assert jobs.next_message(3.0) is None
         add_node(cluster, gpus=1)
         assert finished(listen(jobs, lambda heard: bool(finished(heard)))) == {0: 3}
+
+
+def test_four_jobs_run_at_once_on_two_gpus(cluster: Any) -> None:
+    add_node(cluster, cores=4, gpus=2)
+    with ray_jobs(cluster, 4, on_gpu=True) as jobs:
+        for job in range(4):
+            jobs.start(job, task(job, LONG))
+        listen(jobs, lambda heard: {job for job, _ in heard} == {0, 1, 2, 3})
 
 
 def test_a_job_that_fails_by_itself_says_how(cluster: Any) -> None:
