@@ -37,7 +37,7 @@ dict of others, in the kernel's layout; the harness places its tensors in guarde
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -83,6 +83,7 @@ class FunctionBackend:
     calibration: Calibration | None = None
     arrange: Callable[..., Mapping[str, Any]] | None = None
     writes: frozenset[str] = frozenset()
+    shares_pool: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         self._check_types()

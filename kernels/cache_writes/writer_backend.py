@@ -103,6 +103,11 @@ class WriterBackend:
         """A writer promises nothing beyond the right contents."""
         return Contract()
 
+    @property
+    def shares_pool(self) -> bool:
+        """Whether attention can read its pool: it stores new tokens there."""
+        return self.kind().stores
+
     def noise(self, dtype: DType) -> NoiseModel:
         """The model of attention, which nothing asks for."""
         del dtype
