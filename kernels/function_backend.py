@@ -9,7 +9,8 @@ It is called with keyword arguments, with metadata in int32:
 
 - query [tokens, q_heads, head_dim_qk]: the requests one after another, possibly with padding behind the last one
 - k_cache, v_cache [pages, page_size, kv_heads, head_dim]; [pages, kv_heads, page_size, head_dim] in the layout HND
-- block_tables [batch, columns]: the pages of each request in order; columns beyond them must not matter
+- block_tables [batch, columns]: the pages of each request in order; columns beyond them must not matter. With
+  `tombstones` in the capability, nor may those of pages whose keys have all left the window of a request's first query
 - seq_lens [batch]: the keys of each request, 0 included; the rest of its last page may hold NaN
 - cum_seq_lens_q [batch + 1]: request b has the query rows from cum_seq_lens_q[b] up to cum_seq_lens_q[b + 1]
 - max_q_len, max_kv_len: no request is longer than these. Both are drawn with slack, up to 131072, since servers state

@@ -58,7 +58,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     Raises ValueError if only some buckets have latents, for a bucket without any of the modes, for `head_dims` of
     latents (which need buckets), for `granularities` without quantised caches, for sinks in integers or fp8, for a
     patience that is not a positive number, for `writes` with a feature of attention, for `rotary` without `writes`, and
-    for `tombstones` without `windows`.
+    for `tombstones` without `windows`, or with `rotary`.
     """
 
     device: Device = Device.CPU
@@ -121,8 +121,12 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"a bucket has modules for none of the modes {', '.join(self.modes)}")
 
     def _check_windows(self) -> None:
-        if self.tombstones and not self.windows:
-            raise ValueError("only layers with windows have pools with tombstones: set windows=True")
+        if self.tombstones and (self.latent or not self.windows):
+            raise ValueError(
+                "only layers with windows, and without latents, have pools with tombstones: set windows=True"
+            )
+        if self.rotary and (self.tombstones or self.other_groups):
+            raise ValueError("a writer that rotates keys can't be tested on pools with tombstones or of two groups yet")
         if self.writes and self.windows and not self.tombstones:
             raise ValueError(
                 "a window means nothing to a writer of the KV cache: give tombstones, or set windows=False"

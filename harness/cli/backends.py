@@ -17,7 +17,6 @@ from attnfuzz.reference.case import KvView, Mode, QueryView
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.noise import Origin
 
-
 _PAIRS = (
     "A writer of the KV cache and attention, with a comma between their names, are a backend that writes and then "
     "attends:\n  native:reshape_and_cache,trtllm_mha"

@@ -25,7 +25,7 @@ GROWING = (step(Mode.DECODE, (1, 9), (1, 4)), step(Mode.DECODE, (1, 13), (1, 8))
 
 
 def case_of(*steps: Any, order: PageOrder = PageOrder.IDENTITY, **fields: Any) -> Case:
-    pages = Pages(order=order, **{"tombstone": Tombstone.NULL, "spare": 1} | fields)
+    pages = replace(Pages(order=order, tombstone=Tombstone.NULL), **fields)
     return Case(backend="trtllm_mha", geometry=WINDOW, steps=steps or GROWING, pages=pages, seed=3)
 
 
@@ -68,15 +68,15 @@ def test_pages_that_have_left_hold_nan_or_the_keys_of_others(bench_of: BenchOf) 
 def test_tokens_in_front_of_the_windows_tail_have_the_slots_of_padding(bench_of: BenchOf) -> None:
     case = replace(case_of(step(Mode.EXTEND, (10, 13), (2, 2), rows=13), window_tail=True))
     for padded, slot in ((PaddedSlot.NOWHERE, -1), (PaddedSlot.DUMMY, 0)):
-        told = replace(case, padded_slot=padded)
-        kv = PagedKv(told, bench_of(told))
-        tokens = NewTokens(told, kv)
-        found = WriteMetadata(told, kv, tokens).of(told.steps[0])
+        padded_there = replace(case, padded_slot=padded)
+        kv = PagedKv(padded_there, bench_of(padded_there))
+        tokens = NewTokens(padded_there, kv)
+        found = WriteMetadata(padded_there, kv, tokens).of(case.steps[0])
         # Of keys 3 to 12, those from 8 on are on pages that the query at 13 sees.
         page_2, page_3, other = kv.pages[0][2], kv.pages[0][3], kv.pages[1][0]
         due = [*[slot] * 5, *(4 * page_2 + n for n in range(4)), 4 * page_3, 4 * other, 4 * other + 1, slot]
         assert found["slot_mapping"].tolist() == due
-        assert [place.row for place in tokens.places(told.steps[0])] == [*range(5, 12)]
+        assert [place.row for place in tokens.places(case.steps[0])] == [*range(5, 12)]
 
 
 @GROUPS
