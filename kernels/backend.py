@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
+from attnfuzz.reference import nvfp4
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.contract import Contract
@@ -159,7 +160,9 @@ class WrittenTensor:
     Both are [pages, slots, heads, dim], without the pages in `hole`, which have no memory. The new tokens belong in the
     slots `at` [2, n] (index of the page, slot of the page), and must be from `low` to `high` [n, heads, dim] in the
     cache's dtype; where both are one tensor, the same bits. The slots in `free` [2, m] may hold anything, and all
-    others must not change. One that is not `paged` is a single page of rows.
+    others must not change. One that is not `paged` is a single page of rows. With `nibbles`, each byte has two numbers
+    of NVFP4, of which bounds are in e4m3. Of swizzled scales, `after` is a copy of `memory`, which is [pages,
+    slots / 4, 4, heads, 4, dim / 4].
     """
 
     name: str
@@ -171,9 +174,21 @@ class WrittenTensor:
     free: torch.Tensor
     hole: range = NO_HOLE
     paged: bool = True
+    nibbles: bool = False
+    memory: torch.Tensor | None = None
+
+    def numbers(self, bits: torch.Tensor) -> torch.Tensor:
+        """The bits of single numbers."""
+        return nvfp4.unpacked(bits).view(torch.uint8) if self.nibbles else bits
+
+    def _in_memory(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Undo `numbers`."""
+        if not self.nibbles:
+            return numbers
+        return nvfp4.packed(nvfp4.rounded(numbers.view(torch.float8_e4m3fn).float()))
 
     def within(self, bits: torch.Tensor) -> torch.Tensor:
-        """Whether each element of `bits`, which broadcasts to `low`, is within its bounds.
+        """Whether each number, whose `bits` broadcast to `low`, is within its bounds.
 
         A bound of NaN is none, and allows NaN; two of them require it.
         """
@@ -189,8 +204,9 @@ class WrittenTensor:
     def right(self) -> torch.Tensor:
         """The bits that are due [pages, slots, heads, dim]: those after the writes, wherever these are right."""
         right = self.before.clone()
-        held = self.after[self.at[0], self.at[1]]
-        right[self.at[0], self.at[1]] = torch.where(self.within(held), held, self.low.view(held.dtype))
+        held = self.numbers(self.after[self.at[0], self.at[1]])
+        due = torch.where(self.within(held), held, self.low.view(held.dtype))
+        right[self.at[0], self.at[1]] = self._in_memory(due)
         right[self.free[0], self.free[1]] = self.after[self.free[0], self.free[1]]
         return right
 
@@ -281,3 +297,11 @@ class Backend(Protocol):
 
     def open(self, case: Case, bench: Bench) -> Session:
         """Open a session on a case that `capability` covers."""
+
+
+def shares_pool(backend: Backend) -> bool:
+    """Whether sessions work on a pool that a writer and attention may have in common: a `PagedKv`.
+
+    Backends may lack the attribute: their pools are their own.
+    """
+    return bool(getattr(backend, "shares_pool", False))

@@ -9,7 +9,8 @@ It is called with keyword arguments, with metadata in int32:
 
 - query [tokens, q_heads, head_dim_qk]: the requests one after another, possibly with padding behind the last one
 - k_cache, v_cache [pages, page_size, kv_heads, head_dim]; [pages, kv_heads, page_size, head_dim] in the layout HND
-- block_tables [batch, columns]: the pages of each request in order; columns beyond them must not matter
+- block_tables [batch, columns]: the pages of each request in order; columns beyond them must not matter. With
+  `tombstones` in the capability, nor may those of pages whose keys have all left the window of a request's first query
 - seq_lens [batch]: the keys of each request, 0 included; the rest of its last page may hold NaN
 - cum_seq_lens_q [batch + 1]: request b has the query rows from cum_seq_lens_q[b] up to cum_seq_lens_q[b + 1]
 - max_q_len, max_kv_len: no request is longer than these. Both are drawn with slack, up to 131072, since servers state
@@ -37,7 +38,7 @@ dict of others, in the kernel's layout; the harness places its tensors in guarde
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -83,6 +84,7 @@ class FunctionBackend:
     calibration: Calibration | None = None
     arrange: Callable[..., Mapping[str, Any]] | None = None
     writes: frozenset[str] = frozenset()
+    shares_pool: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         self._check_types()

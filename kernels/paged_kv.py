@@ -1,21 +1,23 @@
 """A server's KV cache: the pages of each slot, their contents, and the memory layout of the pool."""
 
-import random
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 import torch
+from torch.nn.functional import pad
 
 from attnfuzz.kernels.backend import Bench
+from attnfuzz.kernels.page_ids import DUMMY_PAGE, PageIds
 from attnfuzz.kernels.slot_tokens import SlotTokens
 from attnfuzz.kernels.transfers import to_device
 from attnfuzz.reference.cache_scales import dequantised
-from attnfuzz.reference.case import BlockScales, Case, Granularity, KvView, PageOrder, Step, Unused
+from attnfuzz.reference.case import BlockScales, Case, Granularity, KvView, OtherGroup, PageOrder, Request, Step, Unused
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
-from attnfuzz.reference.nvfp4 import INTERLEAVED
+from attnfuzz.reference.nvfp4 import INTERLEAVED, in_rows
+from attnfuzz.reference.shared_pools import case_of_other_group, pages_left
 
 
 class TokenSpans:
@@ -50,6 +52,8 @@ class TokenSpans:
 
     def positions(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The page and slot [2, tokens] and the index [tokens] of each token: int64."""
+        if not self.counts:
+            return torch.zeros(2, 0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
         columns = [torch.frombuffer(column, dtype=torch.int64) for column in (self.pages, self.slots, self.tokens)]
         counts = torch.frombuffer(self.counts, dtype=torch.int64)
         page, slot, token = (column.repeat_interleave(counts) for column in columns)
@@ -91,11 +95,14 @@ class PoolBits:
     def resident(self, hole: range) -> torch.Tensor:
         """The bits [pages, slots, heads, n]: a view, or a copy of interleaved ones, and without the hole."""
         bits = torch.cat((self.bits[: hole.start], self.bits[hole.stop :])) if hole else self.bits
-        return bits.flatten(1, 2).flatten(-2) if self.interleaved else bits
+        return in_rows(bits) if self.interleaved else bits
 
-
-DUMMY_PAGE = 0
-"""The page of padded rows, like slot 0 in SGLang's pools: finite, and owned by no request."""
+    def restore(self, resident: torch.Tensor, hole: range) -> None:
+        """Set all bits to those that `resident` has returned."""
+        if self.interleaved:
+            resident = resident.unflatten(1, (-1, INTERLEAVED)).unflatten(-1, (INTERLEAVED, -1))
+        self.bits[: hole.start].copy_(resident[: hole.start])
+        self.bits[hole.stop :].copy_(resident[hole.start :])
 
 
 class PagedKv:
@@ -109,33 +116,45 @@ class PagedKv:
     `scales` are its tensors of scales, of K and of V, if the case has them: float32 [kv_heads], or, for each token and
     head, the shape of the cache without its last axis; or with one of head_dim / 16 for blocks of NVFP4, in e4m3. The
     cache is then one of bytes, with two numbers in each.
-    `pages` are the ids of each slot's pages, in order; `poison_page` is the first spare one. Pages in the `hole` have
-    no memory. `after_write` is called at the end of each write of the state before a step.
+    `pages` are the ids of each slot's pages, in order, and `full_pages` those in the pool of layers without a window;
+    the first `left` of a request belong to others. `poison_page` is the first spare one. Pages in the `hole` have no
+    memory. `other` is the part of another group of layers, if the case has one. `after_write` is called at the end of
+    each write of the state before a step.
     """
 
     finite_tails: ClassVar[bool] = False
 
     def __init__(self, case: Case, bench: Bench) -> None:
-        self._case = case
-        self.page_size = case.geometry.page_size
-        lengths = case.slot_lengths()
-        self.pages = assign_pages(case, {slot: -(-length // self.page_size) for slot, length in lengths.items()})
+        ids = PageIds.of(case)
+        self._open(case, bench, ids.own, ids.full)
         self.hole = range(1, 1 + case.pages.hole)
-        used = 1 + max((page for pages in self.pages.values() for page in pages), default=case.pages.hole)
-        self.poison_page = used
-        self.total_pages = used + case.pages.spare
+        self.poison_page = ids.end
+        self.total_pages = ids.end + case.pages.spare
+        self._allocate(bench)
+        self.other: OtherGroupKv | None = None
+        if case.pages.other_group is not OtherGroup.NONE:
+            self.other = OtherGroupKv(self, ids.other, bench)
 
+    def _open(self, case: Case, bench: Bench, pages: dict[int, list[int]], full: dict[int, list[int]]) -> None:
+        """Draw the tokens of the slots, whose pages are these."""
+        self.case = self._case = case
+        self.page_size = case.geometry.page_size
+        self.pages, self.full_pages = pages, full
         self.tokens = SlotTokens.cached(case, extra=self.page_size, device=bench.device)
         self.share_prefixes(self.tokens)
         self.after_write: Callable[[Step], None] = lambda _: None
-        self._allocate(bench)
+        self._written = False
+
+    def left(self, request: Request) -> int:
+        """The number of a request's first pages that have left the window, and belong to others."""
+        return pages_left(self._case, request.q_len, request.kv_len)
 
     def share_prefixes(self, tokens: SlotTokens) -> None:
         """Copy an earlier slot's `tokens` to the positions on pages shared with it."""
         if self._case.pages.order is not PageOrder.SHARED_PREFIX:
             return
         owner: dict[int, int] = {}
-        for slot, pages in self.pages.items():
+        for slot, pages in self.full_pages.items():
             for index, page in enumerate(pages):
                 first = owner.setdefault(page, slot)
                 if first != slot:
@@ -147,10 +166,11 @@ class PagedKv:
                         bits[target : target + self.page_size] = bits[source : source + self.page_size]
 
     def _allocate(self, bench: Bench) -> None:
-        """Allocate the pool, and keep its tensors in token order beside the tokens that fill them."""
+        """Place the pool, and keep its tensors in token order beside the tokens that fill them."""
         tokens, geometry = self.tokens, self._case.geometry
         self.cache: torch.Tensor | tuple[torch.Tensor, torch.Tensor]
         dtype = geometry.kv_dtype.memory
+        self.storage: dict[str, torch.Tensor] = {}
         if geometry.latent:
             self.cache = key = self._pool(bench, "kv_cache", geometry.head_dim_qk, dtype)
             sources = [(key, tokens.key)]
@@ -165,7 +185,6 @@ class PagedKv:
         self._pools = [PoolBits.of(pool.permute(axes), contents) for pool, contents in sources]
         if self._case.scales.blocks is BlockScales.SWIZZLED:
             self._pools[-1] = self._pools[-1].swizzled()
-        self._written = False
 
     def _place_scales(self, bench: Bench) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Allocate the tensors of scales; returns those that steps fill, like pools, with their contents."""
@@ -196,7 +215,12 @@ class PagedKv:
         """One pool of keys and values [pages, 2, ...], or of their scales, in the case's layout."""
         heads, page = self._case.geometry.kv_heads, self.page_size
         inner = (heads, page) if self._case.geometry.kv_layout is KvLayout.HND else (page, heads)
-        return bench.memory.tensor(name, (self.total_pages, 2, *inner, dim), dtype, hole=self.hole)
+        return self._stored(bench, name, (self.total_pages, 2, *inner, dim), dtype)
+
+    def _stored(self, bench: Bench, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """A tensor of all pages, without gaps."""
+        self.storage[name] = bench.memory.tensor(name, shape, dtype, hole=self.hole)
+        return self.storage[name]
 
     def _pool(self, bench: Bench, name: str, head_dim: int, dtype: torch.dtype) -> torch.Tensor:
         """A pool of keys or of values, or of their scales, in the case's layout."""
@@ -204,8 +228,8 @@ class PagedKv:
         pages, page, heads = self.total_pages, self.page_size, geometry.kv_heads
         head_major = geometry.kv_layout is KvLayout.HND
         if head_major and self._case.views.kv is not KvView.TOKEN_MAJOR:
-            return bench.memory.tensor(name, (pages, heads, page, head_dim), dtype, hole=self.hole)
-        tokens = bench.memory.tensor(name, (pages, page, heads, head_dim), dtype, hole=self.hole)
+            return self._stored(bench, name, (pages, heads, page, head_dim), dtype)
+        tokens = self._stored(bench, name, (pages, page, heads, head_dim), dtype)
         return tokens.permute(0, 2, 1, 3) if head_major else tokens
 
     def _separate(self, bench: Bench) -> tuple[torch.Tensor, torch.Tensor]:
@@ -221,6 +245,10 @@ class PagedKv:
         """
         return [pool.resident(self.hole) for pool in self._pools]
 
+    def memory(self) -> list[torch.Tensor | None]:
+        """The memory of each tensor of `resident()` that is a copy of swizzled scales, as views; None for others."""
+        return [pool.bits if pool.interleaved and not self.hole else None for pool in self._pools]
+
     def write(self, step: Step, *, rejected_drafts: bool = False) -> None:
         """Set the state of the pool before `step`.
 
@@ -229,10 +257,11 @@ class PagedKv:
         last key, these fill all pages of a slot.
         """
         spans, page = TokenSpans(), self.page_size
-        spans.add([DUMMY_PAGE], self.tokens.extra.start, page, page)
+        self._add_dummy(spans)
         for request in step.requests:
-            first = self.tokens.spans[request.slot].start
-            spans.add(self.pages[request.slot], first, request.kv_len, page)
+            left = self.left(request)
+            first = self.tokens.spans[request.slot].start + left * page
+            spans.add(self.pages[request.slot][left:], first, max(0, request.kv_len - left * page), page)
         if rejected_drafts or self._numbers_behind:
             for (draft_page, slot), token in self._drafts(step, spans.taken()).items():
                 spans.add_one(draft_page, slot, token)
@@ -241,14 +270,25 @@ class PagedKv:
                 spans.add([free], self.tokens.extra.start, page, page)
         positions, source = spans.positions()
         at = to_device(positions, self._pools[0].bits.device)
+        if self._written:
+            self._clear()
         for pool in self._pools:
-            if self._written:
-                pool.bits[: self.hole.start].fill_(pool.nan)
-                pool.bits[self.hole.stop :].fill_(pool.nan)
             # Indexed on the device of each: a small number of tokens is drawn on the CPU.
             pool.put(at, to_device(pool.tokens[source.to(pool.tokens.device)], pool.bits.device))
         self._written = True
+        if self.other is not None:
+            self.other.write(step, rejected_drafts=rejected_drafts)
         self.after_write(step)
+
+    def _add_dummy(self, spans: TokenSpans) -> None:
+        """Add the numbers of the dummy page."""
+        spans.add([DUMMY_PAGE], self.tokens.extra.start, self.page_size, self.page_size)
+
+    def _clear(self) -> None:
+        """Fill all pages with NaN."""
+        for pool in self._pools:
+            pool.bits[: self.hole.start].fill_(pool.nan)
+            pool.bits[self.hole.stop :].fill_(pool.nan)
 
     def unset(self, at: torch.Tensor) -> None:
         """Let the slots `at` [2, n] (page, slot of the page) hold the contents behind the last key of a request."""
@@ -262,28 +302,29 @@ class PagedKv:
                 pool.put(at, to_device(pool.tokens[numbers.to(pool.tokens.device)], pool.bits.device))
 
     def restore(self, resident: Sequence[torch.Tensor]) -> None:
-        """Set all bits of the pools to those of `resident`, which are as `resident()` returns them.
+        """Set all bits of the pools to those of `resident`, which begins as `resident()` does."""
+        for pool, bits in zip(self._pools, resident, strict=False):
+            pool.restore(bits, self.hole)
 
-        No slots may be interleaved.
+    def held(self, resident: Sequence[torch.Tensor], request: Request) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of a request, as attention gets them, in pools that begin as `resident()` returns them.
+
+        Both are [kv_len, heads, dim]. Those on pages that have left the window, which no query sees, are zeros.
         """
-        for pool, bits in zip(self._pools, resident, strict=True):
-            pool.bits[: self.hole.start].copy_(bits[: self.hole.start])
-            pool.bits[self.hole.stop :].copy_(bits[self.hole.start :])
-
-    def held(self, resident: Sequence[torch.Tensor], slot: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of a slot, as attention gets them, in pools as `resident()` returns them.
-
-        Both are [length, heads, dim].
-        """
-        position = torch.arange(length)
-        pages = torch.tensor(self.pages[slot], dtype=torch.int64)
+        left = self.left(request) * self.page_size
+        position = torch.arange(left, request.kv_len)
+        pages = torch.tensor(self.pages[request.slot], dtype=torch.int64)
         pages -= (pages >= self.hole.stop) * len(self.hole)
         at = to_device(torch.stack((pages[position // self.page_size], position % self.page_size)), resident[0].device)
         dtype, dim = self._case.geometry.kv_dtype.torch_dtype, self._case.geometry.head_dim_vo
-        tokens = [bits[at[0], at[1]] for bits in resident]
+        tokens = [pad(bits[at[0], at[1]], (0, 0, 0, 0, left, 0)) for bits in resident[: len(self._pools)]]
         if self._case.geometry.latent is not None:
             key = tokens[0].view(dtype)
             return key, key[..., :dim]
+        if self._case.scales.granularity is Granularity.BLOCK:
+            key, value, of_keys, of_values = tokens
+            e4m3 = torch.float8_e4m3fn
+            return dequantised(key, of_keys.view(e4m3)), dequantised(value, of_values.view(e4m3))
         key, value = (each.view(dtype) for each in tokens[:2])
         if self.scales is None:
             return key, value
@@ -297,9 +338,18 @@ class PagedKv:
 
     def _free(self, step: Step) -> list[int]:
         """The pages with memory that belong to no request of `step`."""
-        owned = {page for request in step.requests for page in self.pages[request.slot]}
+        owned = {page for request in step.requests for page in self.pages[request.slot][self.left(request) :]}
+        return [page for page in self.territory() if page not in owned]
+
+    def territory(self) -> list[int]:
+        """The pages with memory that are not those of another group, but for the dummy page."""
+        others = set(self.foreign())
         pages = (*range(1, self.hole.start), *range(self.hole.stop, self.total_pages))
-        return [page for page in pages if page not in owned]
+        return [page for page in pages if page not in others]
+
+    def foreign(self) -> list[int]:
+        """The pages of other groups of layers."""
+        return [] if self.other is None else self.other.territory()
 
     def _drafts(self, step: Step, taken: set[tuple[int, int]]) -> dict[tuple[int, int], int]:
         """The (page, slot) of rejected drafts and their tokens, except where a shared page holds another's token."""
@@ -316,6 +366,37 @@ class PagedKv:
         return drafts
 
 
+class OtherGroupKv(PagedKv):
+    """The pages of the other group of layers in a pool, seen with its geometry: views of the pool of `owner`."""
+
+    def __init__(self, owner: PagedKv, pages: dict[int, list[int]], bench: Bench) -> None:
+        self.owner, self._storage = owner, owner.storage
+        self._open(case_of_other_group(owner.case), bench, pages, pages)
+        self.hole, self.poison_page, self.total_pages = owner.hole, owner.poison_page, owner.total_pages
+        self.other = None
+        self._allocate(bench)
+
+    def territory(self) -> list[int]:
+        """The pages of this group."""
+        return sorted({page for pages in self.pages.values() for page in pages})
+
+    def foreign(self) -> list[int]:
+        """All other pages with memory."""
+        return [DUMMY_PAGE, *self.owner.territory()]
+
+    def _stored(self, bench: Bench, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        del bench, dtype
+        return self._storage[name].view(shape)
+
+    def _add_dummy(self, spans: TokenSpans) -> None:
+        """Leave the dummy page to the owner of the pool."""
+
+    def _clear(self) -> None:
+        pages = torch.tensor(self.territory(), dtype=torch.int64)
+        for pool in self._pools:
+            pool.bits[to_device(pages, pool.bits.device)] = pool.nan
+
+
 _SCALES = ("k_scales", "v_scales")
 
 
@@ -323,63 +404,3 @@ class FiniteTails(PagedKv):
     """A pool whose pages hold numbers past a request's end, like a server's pages after earlier requests."""
 
     finite_tails = True
-
-
-def assign_pages(case: Case, counts: dict[int, int]) -> dict[int, list[int]]:
-    """Page ids of each slot, after the dummy page and the hole, in the case's order."""
-    order = case.pages.order
-    if order is PageOrder.SHARED_PREFIX:
-        return _share_pages(case, counts)
-    if order is PageOrder.REUSED:
-        return _reuse_pages(case, counts)
-    owners = [slot for slot, count in counts.items() for _ in range(count)]
-    if order is PageOrder.INTERLEAVED:
-        turn = [(index, slot) for slot, count in counts.items() for index in range(count)]
-        owners = [slot for _, slot in sorted(turn)]
-    first = 1 + case.pages.hole
-    ids = list(range(first, first + len(owners)))
-    if order is PageOrder.REVERSED:
-        ids.reverse()
-    if order is PageOrder.SHUFFLED:
-        random.Random(case.seed).shuffle(ids)
-    pages: dict[int, list[int]] = {slot: [] for slot in counts}
-    for owner, page in zip(owners, ids, strict=True):
-        pages[owner].append(page)
-    return pages
-
-
-def _share_pages(case: Case, counts: dict[int, int]) -> dict[int, list[int]]:
-    """Let slots share the full pages of the first one, for up to half of their own pages."""
-    lengths = case.slot_lengths()
-    pages: dict[int, list[int]] = {}
-    shared: list[int] = []
-    following = 1 + case.pages.hole
-    for slot, count in counts.items():
-        full = lengths[slot] // case.geometry.page_size
-        common = shared[: min(full, (count + 1) // 2)]
-        own = list(range(following, following + count - len(common)))
-        following += len(own)
-        pages[slot] = common + own
-        if not shared:
-            shared = pages[slot][:full]
-    return pages
-
-
-def _reuse_pages(case: Case, counts: dict[int, int]) -> dict[int, list[int]]:
-    """Give pages to each slot at its first step, those that were freed last first; free them after its last step."""
-    steps = [sorted(request.slot for request in step.requests) for step in case.steps]
-    last = {slot: index for index, slots in enumerate(steps) for slot in slots}
-    pages: dict[int, list[int]] = {}
-    free: list[int] = []
-    unused = 1 + case.pages.hole
-    for index, slots in enumerate(steps):
-        for slot in slots:
-            if slot not in pages:
-                again = [free.pop() for _ in range(min(len(free), counts[slot]))]
-                fresh = range(unused, unused + counts[slot] - len(again))
-                unused = fresh.stop
-                pages[slot] = [*again, *fresh]
-        for slot in slots:
-            if last[slot] == index:
-                free += pages[slot]
-    return {slot: pages[slot] for slot in counts}

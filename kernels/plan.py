@@ -11,8 +11,10 @@ import torch
 
 from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.lengths import longest, place_int32, running_sum
-from attnfuzz.kernels.paged_kv import DUMMY_PAGE, PagedKv
-from attnfuzz.reference.case import Case, Mode, Step, TableTail
+from attnfuzz.kernels.page_ids import DUMMY_PAGE
+from attnfuzz.kernels.paged_kv import PagedKv
+from attnfuzz.reference.case import Case, Mode, Step, TableTail, Tombstone
+from attnfuzz.reference.shared_pools import pages_left
 
 
 class PageTable:
@@ -27,7 +29,10 @@ class PageTable:
         self._slack = case.pages.table_slack
         self._gap = case.views.table_gap
         self._kv = kv
-        self._owned = sorted({page for pages in kv.pages.values() for page in pages}) or [DUMMY_PAGE]
+        self._case = case
+        self._owned = sorted({page for pages in kv.pages.values() for page in pages if page != DUMMY_PAGE}) or [
+            DUMMY_PAGE
+        ]
         self._random = random.Random(case.seed)
 
     def pages_for(self, length: int) -> int:
@@ -49,10 +54,27 @@ class PageTable:
             if slot is None:
                 table.append([DUMMY_PAGE] * width)
                 continue
-            row = self._kv.pages[slot][:own]
+            row = self._pages(slot)[:own]
             row = row + [DUMMY_PAGE] * (min(last, width) - len(row))
             table.append(row + self._beyond(width - len(row)))
         return torch.tensor(table, dtype=torch.int32).reshape(len(table), width)
+
+    def _pages(self, slot: int) -> list[int]:
+        """The pages of a slot."""
+        return self._kv.pages[slot]
+
+    def left(self, row: "Row") -> int:
+        """The number of a row's first pages that have left its window."""
+        return pages_left(self._case, row.q_len, row.kv_len)
+
+    def bury(self, table: torch.Tensor, rows: "Sequence[Row]") -> torch.Tensor:
+        """Put tombstones for the pages of each row that have left its window; stale ids are there already."""
+        entry = {Tombstone.NULL: DUMMY_PAGE, Tombstone.MINUS_ONE: -1}.get(self._case.pages.tombstone)
+        if entry is not None:
+            for b, row in enumerate(rows):
+                if row.slot is not None:
+                    table[b, : self.left(row)] = entry
+        return table
 
     def place(self, bench: Bench, table: torch.Tensor) -> torch.Tensor:
         """The table in guarded memory, with the case's gap between its rows."""
@@ -144,9 +166,10 @@ def plan_rows(case: Case, bench: Bench, table: PageTable, rows: Sequence[Row]) -
 
 def table_rows(table: PageTable, rows: Sequence[Row], width: int) -> torch.Tensor:
     """Page-table rows int32 [len(rows), width] of a batch."""
-    return table.rows(
+    ids = table.rows(
         [row.slot for row in rows],
         [table.pages_for(row.owned) for row in rows],
         [table.pages_for(row.kv_len) for row in rows],
         width,
     )
+    return table.bury(ids, rows)

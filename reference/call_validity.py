@@ -27,6 +27,7 @@ from attnfuzz.reference.calls import (
 )
 from attnfuzz.reference.capability import FLOATS
 from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.nvfp4 import INTERLEAVED
 from attnfuzz.reference.validity import ImpossibleCase, validate_backend_name
 
 MAX_BYTES = 1 << 33
@@ -173,12 +174,17 @@ def _validate_expected(expected: Expected, answer: CallAnswer) -> None:
 
 
 def _validate_written(written: ExpectedWrite, buffers: dict[str, Buffer]) -> None:
-    view, dtype = written.view, _dtype(written.view, buffers)
-    if len(view.shape) != 4 or not dtype.torch_dtype.is_floating_point:
-        raise ImpossibleCase("written: view", view.shape, "must be floating-point numbers [pages, slots, heads, dim]")
-    tokens = _validate_slots("places", written.places, 4, view.shape[:2], buffers)
-    _validate_slots("free", written.free, 2, view.shape[:2], buffers)
-    wanted = (tokens, *view.shape[2:])
+    shape, dtype = written.view.shape, _dtype(written.view, buffers)
+    if len(shape) == 6 and shape[2] == shape[4] == INTERLEAVED:
+        shape = (shape[0], INTERLEAVED * shape[1], shape[3], INTERLEAVED * shape[5])
+    if len(shape) == 4 and dtype is DType.UINT8:
+        shape, dtype = (*shape[:3], 2 * shape[3]), DType.FLOAT8_E4M3
+    if len(shape) != 4 or not dtype.torch_dtype.is_floating_point:
+        legal = "must be floating-point numbers, or bytes of NVFP4, [pages, slots, heads, dim]"
+        raise ImpossibleCase("written: view", written.view.shape, legal)
+    tokens = _validate_slots("places", written.places, 4, shape[:2], buffers)
+    _validate_slots("free", written.free, 2, shape[:2], buffers)
+    wanted = (tokens, *shape[2:])
     for name, bound in (("low", written.low), ("high", written.high or written.low)):
         if bound.shape != wanted or _dtype(bound, buffers) is not dtype:
             raise ImpossibleCase(f"written: {name}", bound.shape, f"must be {dtype} {list(wanted)}")

@@ -108,7 +108,8 @@ class ExpectedWrite(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     `view` [pages, slots, heads, dim] has all of it. The new tokens at `places` (int64 [4, n]: page, slot, request,
     token) must be from `low` to `high` [n, heads, dim]; without `high`, the bits of `low`. Slots in `free` (int64
-    [2, m]: page, slot) may hold anything, and all others must not change.
+    [2, m]: page, slot) may hold anything, and all others must not change. Bytes are of NVFP4, with two numbers in each,
+    whose bounds are in e4m3. Swizzled scales of blocks are [pages, slots / 4, 4, heads, 4, dim / 4].
     """
 
     name: str

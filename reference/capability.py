@@ -16,9 +16,11 @@ from attnfuzz.reference.case import (
     KvView,
     Launch,
     Mode,
+    OtherGroup,
     Pace,
     PaddedSlot,
     QueryView,
+    Tombstone,
     ValueFamily,
 )
 from attnfuzz.reference.device import Device
@@ -46,14 +48,17 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     as interpreted ones. With `writes`, the backend computes no attention, but writes the new tokens of each step into
     the KV cache; its padded tokens have one of `padded_slots`. New tokens are keys, so `empty_kv` and
     `kv_shorter_than_q` must be False. One with `rotary` rotates such shares of its heads, in one of the `pairings`;
-    without, none is rotated.
+    without, none is rotated. `tombstones` are those of pools of layers with windows, and `other_groups` the geometries
+    that may share a pool with the case's; both need a pool with pages from anywhere. A writer with `window_tail` takes
+    steps of which only the last tokens are stored.
 
     A backend with `buckets` supports their geometries and no others. All other fields about geometries are then derived
     from the buckets; values passed for them are ignored.
 
     Raises ValueError if only some buckets have latents, for a bucket without any of the modes, for `head_dims` of
     latents (which need buckets), for `granularities` without quantised caches, for sinks in integers or fp8, for a
-    patience that is not a positive number, for `writes` with a feature of attention, and for `rotary` without `writes`.
+    patience that is not a positive number, for `writes` with a feature of attention, for `rotary` without `writes`, and
+    for `tombstones` without `windows`, or with `rotary`.
     """
 
     device: Device = Device.CPU
@@ -86,6 +91,9 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     padded_slots: tuple[PaddedSlot, ...] = (PaddedSlot.DUMMY,)
     rotary: tuple[RotaryShare, ...] = ()
     pairings: tuple[Pairing, ...] = tuple(Pairing)
+    tombstones: tuple[Tombstone, ...] = ()
+    window_tail: bool = False
+    other_groups: tuple[OtherGroup, ...] = ()
     patience: float = 1.0
 
     def __post_init__(self) -> None:
@@ -100,16 +108,31 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"sinks in {self.sinks_dtype}: give one of {', '.join(FLOATS)}, or None")
         if not 0 < self.patience < math.inf:
             raise ValueError(f"a patience of {self.patience!r}: give a positive number, 1 is 30 s")
-        if self.writes and (self.windows or self.sinks or self.soft_cap or self.empty_kv or self.kv_shorter_than_q):
+        if self.writes and (self.sinks or self.soft_cap or self.empty_kv or self.kv_shorter_than_q):
             raise ValueError(
-                "a writer of the KV cache has neither windows, sinks nor soft caps, and its new tokens are keys: "
+                "a writer of the KV cache has neither sinks nor soft caps, and its new tokens are keys: "
                 "set empty_kv=False and kv_shorter_than_q=False"
             )
         if self.rotary and not self.writes:
             raise ValueError("only a writer of the KV cache rotates keys: set writes=True")
+        self._check_windows()
         self._check_granularities()
         if any(bucket.modes and not set(bucket.modes) & set(self.modes) for bucket in self.buckets):
             raise ValueError(f"a bucket has modules for none of the modes {', '.join(self.modes)}")
+
+    def _check_windows(self) -> None:
+        if self.tombstones and (self.latent or not self.windows):
+            raise ValueError(
+                "only layers with windows, and without latents, have pools with tombstones: set windows=True"
+            )
+        if self.rotary and (self.tombstones or self.other_groups):
+            raise ValueError("a writer that rotates keys can't be tested on pools with tombstones or of two groups yet")
+        if self.writes and self.windows and not self.tombstones:
+            raise ValueError(
+                "a window means nothing to a writer of the KV cache: give tombstones, or set windows=False"
+            )
+        if self.window_tail and not (self.writes and self.tombstones):
+            raise ValueError("window_tail is for a writer of the KV cache with tombstones")
 
     def _check_granularities(self) -> None:
         odd = [dim for dim in self.head_dims if dim % BLOCK]
@@ -219,8 +242,23 @@ def _why_not_views(can: Capability, case: Case) -> str | None:
         return "a pool with a hole"
     if case.padded_slot not in can.padded_slots:
         return f"padded slot {case.padded_slot}"
+    reason = _why_not_shared(can, case)
+    if reason is not None:
+        return reason
     if case.pace is Pace.LATE and can.device is Device.CPU:
         return "a device that runs behind the host"
+    return None
+
+
+def _why_not_shared(can: Capability, case: Case) -> str | None:
+    """The reason that the pool can't be one of windows, or of two groups of layers."""
+    pages = case.pages
+    if pages.tombstone is not Tombstone.NONE and pages.tombstone not in can.tombstones:
+        return f"a pool of windows with {pages.tombstone} tombstones"
+    if pages.window_tail and not can.window_tail:
+        return "new tokens that are not stored"
+    if pages.other_group is not OtherGroup.NONE and pages.other_group not in can.other_groups:
+        return f"a pool shared with a group of {pages.other_group.value.replace('_', ' ')}"
     return None
 
 

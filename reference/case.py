@@ -133,12 +133,47 @@ class Unused(StrEnum):
     NUMBERS = "numbers"
 
 
+class Tombstone(StrEnum):
+    """The entry of a page table for a page that has left the window: with NONE, pages are kept.
+
+    Otherwise, the layer has a pool of its own, smaller than that of layers without a window, and a page that has left
+    the window is free for other requests. Entries are those of the full pool's table, translated. NULL is the dummy
+    page, as in SGLang (slot 0 of `full_to_swa_index_mapping`, python/sglang/srt/mem_cache/allocator/swa.py, `free_swa`)
+    and vLLM (`null_block`, vllm/v1/core/single_type_kv_cache_manager.py, `remove_skipped_blocks`). MINUS_ONE is an id
+    that no page has, as in SGLang's unified pool (PR #35933). STALE is the id that the page had, as in the rows that
+    vLLM's workers keep (issue #42273).
+    """
+
+    NONE = "none"
+    NULL = "null"
+    MINUS_ONE = "minus_one"
+    STALE = "stale"
+
+
+class OtherGroup(StrEnum):
+    """The geometry of the other group of layers that share the pool, with pages of as many bytes.
+
+    SAME is the case's own geometry, LONGER_PAGES has twice as many tokens in a page and half the head dims, MORE_HEADS
+    half as many tokens and twice the KV heads. vLLM makes the bytes of all groups' pages equal
+    (vllm/v1/core/kv_cache_utils.py, `unify_kv_cache_spec_page_size`) and gives pages to them from one list, so that the
+    ids of groups interleave; of Gemma 4, 16 tokens of window layers and 64 of full ones are 64 KiB (kvcached PR #396).
+    """
+
+    NONE = "none"
+    SAME = "same"
+    LONGER_PAGES = "longer_pages"
+    MORE_HEADS = "more_heads"
+
+
 class Pages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Layout of the KV pool. Page 0 is the servers' dummy page: finite, and owned by no slot.
 
     `spare` pages of the pool belong to no slot. `table_slack` columns are added to the page table's width. `hole` pages
     after the dummy page have addresses, but no memory, so that offsets to all others are large. `behind` is in the
     slots behind the last key of each request, to the end of its pages, and `free` in pages of no request of the step.
+    A layer with a window has a pool of its own unless `tombstone` is NONE. With `window_tail`, new tokens on pages that
+    leave the window within the step are not stored, and have the slots of padded tokens, as after SGLang's
+    `alloc_extend_swa_tail`: a step that only writes. `other_group` owns pages between those of the case.
     """
 
     order: PageOrder = PageOrder.IDENTITY
@@ -148,6 +183,9 @@ class Pages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hole: int = 0
     behind: Unused = Unused.NAN
     free: Unused = Unused.NAN
+    tombstone: Tombstone = Tombstone.NONE
+    window_tail: bool = False
+    other_group: OtherGroup = OtherGroup.NONE
 
 
 class PaddedSlot(StrEnum):

@@ -48,6 +48,11 @@ def unpacked(data: torch.Tensor) -> torch.Tensor:
     return found.view(torch.float8_e4m3fn)
 
 
+def in_rows(swizzled: torch.Tensor) -> torch.Tensor:
+    """Return the scales [pages, slots, heads, n] of a view [pages, slots / 4, 4, heads, 4, n / 4] of swizzled ones."""
+    return swizzled.flatten(1, 2).flatten(-2)
+
+
 def numbers(codes: torch.Tensor) -> torch.Tensor:
     """Return the float32 numbers of codes."""
     found: torch.Tensor = _VALUES.to(codes.device)[codes.to(torch.int32)]

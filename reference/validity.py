@@ -6,7 +6,19 @@ These rules hold for every backend. A backend's own limits are its Capability.
 import math
 from collections.abc import Iterator
 
-from attnfuzz.reference.case import BlockScales, Case, Granularity, KvView, Launch, Mode, Request, Step, TableTail
+from attnfuzz.reference.case import (
+    BlockScales,
+    Case,
+    Granularity,
+    KvView,
+    Launch,
+    Mode,
+    OtherGroup,
+    Request,
+    Step,
+    TableTail,
+    Tombstone,
+)
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry
 from attnfuzz.reference.nvfp4 import BLOCK, INTERLEAVED
@@ -17,6 +29,7 @@ MAX_BATCH = 1024
 MAX_KV_LEN = 1 << 20
 MAX_STEPS = 64
 MAX_CHUNKS = 4096
+MAX_PAGE_SIZE = 4096
 MAX_TABLE_ENTRIES = 1 << 28
 # 8 GiB: enough for a pool whose element offsets pass 2^32 in bf16, so that 32-bit offsets overflow.
 MAX_POOL_BYTES = 1 << 33
@@ -78,7 +91,7 @@ def _bounded(case: Case) -> Iterator[tuple[str, float, float, float]]:
     yield "geometry.kv_heads", geometry.kv_heads, 1, 1024
     yield "geometry.head_dim_qk", geometry.head_dim_qk, 1, 1024
     yield "geometry.head_dim_vo", geometry.head_dim_vo, 1, 1024
-    yield "geometry.page_size", geometry.page_size, 1, 4096
+    yield "geometry.page_size", geometry.page_size, 1, MAX_PAGE_SIZE
     yield "geometry.window_left", geometry.window_left, -1, MAX_KV_LEN
     if geometry.latent is not None:
         yield "geometry.latent.rank", geometry.latent.rank, 1, 1024
@@ -174,6 +187,35 @@ def _validate_memory_layout(case: Case) -> None:
         raise ImpossibleCase("views.kv", case.views.kv.value, "K and V share a pool only if their head dims are equal")
     if case.pages.tail is TableTail.POISON and case.pages.spare == 0:
         raise ImpossibleCase("pages.spare", 0, "must be at least 1: a table tail of poison needs a page of poison")
+    _validate_window_pool(case)
+    _validate_other_group(case)
+
+
+def _validate_window_pool(case: Case) -> None:
+    geometry, pages = case.geometry, case.pages
+    if pages.tombstone is not Tombstone.NONE and (geometry.window_left < 0 or geometry.latent is not None):
+        raise ImpossibleCase("pages.tombstone", pages.tombstone.value, "must be none without a window, and for latents")
+    if pages.window_tail and pages.tombstone is Tombstone.NONE:
+        raise ImpossibleCase("pages.window_tail", True, "must be false without tombstones")
+    if pages.window_tail and pages.other_group is not OtherGroup.NONE:
+        raise ImpossibleCase("pages.window_tail", True, "must be false beside another group, which stores every token")
+
+
+def _validate_other_group(case: Case) -> None:
+    group = case.pages.other_group
+    if group is not OtherGroup.NONE and not may_share_pool(case.geometry, case.scales.granularity, group):
+        legal = "must be none for latents and tensors of scales, and needs even head dims or an even page size"
+        raise ImpossibleCase("pages.other_group", group.value, legal)
+
+
+def may_share_pool(geometry: Geometry, granularity: Granularity, group: OtherGroup) -> bool:
+    """Whether pages of such a group, in a pool of numbers alone, can have as many bytes as those of `geometry`."""
+    if geometry.latent is not None or granularity is not Granularity.TENSOR:
+        return False
+    if group is OtherGroup.LONGER_PAGES:
+        even = geometry.head_dim_qk % 2 == geometry.head_dim_vo % 2 == 0
+        return even and 2 * geometry.page_size <= MAX_PAGE_SIZE
+    return group is not OtherGroup.MORE_HEADS or geometry.page_size % 2 == 0
 
 
 def _validate_steps(case: Case) -> None:
@@ -297,6 +339,9 @@ def _validate_size(case: Case) -> None:
     lengths = case.slot_lengths().values()
     owned = sum(-(-length // geometry.page_size) for length in lengths)
     values = 0 if geometry.latent else geometry.head_dim_vo
+    if case.pages.other_group is not OtherGroup.NONE:
+        # Its pages have as many bytes, and half as many tokens at least.
+        owned += sum(2 * -(-length // geometry.page_size) for length in lengths)
     elements = (owned + case.pages.spare + 1) * geometry.page_size * geometry.kv_heads * (geometry.head_dim_qk + values)
     if elements * geometry.kv_dtype.itemsize > MAX_POOL_BYTES:
         legal = f"must be {MAX_POOL_BYTES} bytes at most: shorten kv_len, or lower pages.spare"

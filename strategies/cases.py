@@ -21,6 +21,7 @@ from attnfuzz.strategies.relations import draw_relation
 from attnfuzz.strategies.rope import draw_rope
 from attnfuzz.strategies.scope import Extent, scope_of
 from attnfuzz.strategies.sequences import draw_life, draw_single_step, draw_unrelated_steps
+from attnfuzz.strategies.shared_pools import draw_shared_pool
 from attnfuzz.strategies.supported import capturable, drafts, within
 from attnfuzz.strategies.tensors import draw_family, draw_placement, draw_scales
 
@@ -106,13 +107,15 @@ def _cases(draw: DrawFn, can: Capability, backend: str, geometries: Geometries, 
     stride = draw(_strides(drafts(bucket)).under(lean))
     steps = _draw_steps(draw, Setting(within_bucket, geometry.page_size, scope, stride=stride, lean=lean))
     placement, family = draw_placement(draw, can, geometry, lean), draw_family(draw, can, lean)
+    scales = draw_scales(draw, can, geometry, family, lean)
+    placement["pages"] = draw_shared_pool(draw, can, geometry, scales.granularity, placement["pages"], lean)
     case = Case(
         backend=backend,
         geometry=geometry,
         steps=steps,
         **placement,
         values=family,
-        scales=draw_scales(draw, can, geometry, family, lean),
+        scales=scales,
         rope=draw_rope(draw, can, lean),
         chunk_capacity=draw_chunk_capacity(draw, steps, lean),
         seed=draw(_SEEDS),

@@ -9,7 +9,7 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 
 from attnfuzz.harness.backends.load import BackendFileError, BackendSource, brief
-from attnfuzz.kernels.backend import Backend, Bench, Op
+from attnfuzz.kernels.backend import Backend, Bench, Op, shares_pool
 from attnfuzz.kernels.function_backend import FunctionBackend
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
@@ -37,7 +37,10 @@ class DescribedOp(msgspec.Struct, frozen=True):
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The answers of a backend. `missing` is why it can't run here; `prepares`: `prepare` may do something."""
+    """The answers of a backend. `missing` is why it can't run here; `prepares`: `prepare` may do something.
+
+    `shares_pool` is as `attnfuzz.kernels.backend.shares_pool` has it.
+    """
 
     name: str
     capability: Capability
@@ -46,6 +49,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     ops: dict[str, DescribedOp]
     missing: str | None
     prepares: bool
+    shares_pool: bool
 
 
 def describe(name: str, backend: Backend) -> Description:
@@ -60,6 +64,7 @@ def describe(name: str, backend: Backend) -> Description:
         ops=_ops(name, _asked(name, "ops", lambda: backend.ops)),
         missing=_missing(name, _asked(name, "missing()", backend.missing)),
         prepares=capability.device is not Device.CPU or type(backend).prepare is not FunctionBackend.prepare,
+        shares_pool=_asked(name, "shares_pool", lambda: shares_pool(backend)),
     )
     return _as_decoded(name, described)
 
@@ -206,6 +211,11 @@ class Rehearsed:
         del progress
         if self.description.prepares:
             self.preparation(self.source)
+
+    @property
+    def shares_pool(self) -> bool:
+        """Whether its pool may be that of another backend."""
+        return self.description.shares_pool
 
     def open(self, case: Case, bench: Bench) -> NoReturn:
         """Refuse: sessions run the user's code."""

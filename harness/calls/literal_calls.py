@@ -12,6 +12,7 @@ from attnfuzz.kernels.backend import Attended, Backend, Bench, Fill, Output, Res
 from attnfuzz.reference.calls import Argument, Buffer, CallCase, ExpectedWrite, View, content_of, named_views, viewed
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry
+from attnfuzz.reference.nvfp4 import in_rows
 
 
 def literal_arguments(case: CallCase, index: int) -> dict[str, Any]:
@@ -75,7 +76,7 @@ class CallSession:
     def forward(self, index: int) -> Result | None:
         """Launch every call; return the output, or the cache, if the case has the right contents."""
         assert index == 0
-        before = [_bits(self._view(each.view)).clone() for each in self._case.written]
+        before = [self._contents(each.view).clone() for each in self._case.written]
         for call in self._case.calls:
             self._write(call.writes)
             arguments = {name: _argument(value, self._buffers) for name, value in call.arguments.items()}
@@ -117,13 +118,19 @@ class CallSession:
         ]
         return writers[-1] if writers else ""
 
+    def _contents(self, view: View) -> torch.Tensor:
+        """The bits of a cache, with swizzled scales in rows."""
+        bits = _bits(self._view(view))
+        return in_rows(bits) if bits.ndim > 4 else bits
+
     def _written(self, expected: ExpectedWrite, before: torch.Tensor) -> WrittenTensor:
         device = before.device
         low = self._view(expected.low).to(device)
         return WrittenTensor(
             name=expected.name,
             before=before,
-            after=_bits(self._view(expected.view)),
+            after=self._contents(expected.view),
+            nibbles=self._view(expected.view).dtype == torch.uint8,
             at=self._view(expected.places)[:2].to(device),
             low=low,
             high=low if expected.high is None else self._view(expected.high).to(device),

@@ -125,9 +125,10 @@ class FileTracer:
 
     def _written(self, tensor: WrittenTensor, tokens: Sequence[tuple[int, int]]) -> ExpectedWrite:
         of_tokens = torch.tensor(tokens, dtype=torch.int64).reshape(-1, 2).T
+        held = tensor.after if tensor.memory is None else tensor.memory
         return ExpectedWrite(
             name=tensor.name,
-            view=self._view(tensor.after.view(tensor.low.dtype)),
+            view=self._view(held if tensor.nibbles else held.view(tensor.low.dtype)),
             places=self._truth(f"{tensor.name}_places", torch.cat((tensor.at.cpu(), of_tokens))),
             low=self._truth(f"{tensor.name}_low", tensor.low),
             high=None if tensor.high is tensor.low else self._truth(f"{tensor.name}_high", tensor.high),

@@ -17,6 +17,11 @@ from attnfuzz.reference.case import KvView, Mode, QueryView
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.noise import Origin
 
+_PAIRS = (
+    "A writer of the KV cache and attention, with a comma between their names, are a backend that writes and then "
+    "attends:\n  native:reshape_and_cache,trtllm_mha"
+)
+
 
 def backends(*, runnable: bool, device: Device | None, trees: Trees, named: tuple[str, ...]) -> None:
     """Print the backends that are named, or those that need no file, tree or release."""
@@ -33,6 +38,8 @@ def backends(*, runnable: bool, device: Device | None, trees: Trees, named: tupl
         return
     console = Terminal()
     _print_backends(console, sorted(listed, key=lambda name: (resolve(name).capability.device is Device.CUDA, name)))
+    if not chosen:
+        console.print(Text(f"\n{_PAIRS}"))
     if not chosen and device is not Device.CUDA:
         for engine in engines():
             console.print(Text(f"\n{engine.overview()}"))

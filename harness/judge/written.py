@@ -32,8 +32,8 @@ class _Tokens:
 
     def __init__(self, tensor: WrittenTensor, written: WrittenCache) -> None:
         self._tensor, self._tokens = tensor, written.tokens
-        self._held = tensor.after[tensor.at[0], tensor.at[1]]
-        self._changed = tensor.after != tensor.before
+        self._held = tensor.numbers(tensor.after[tensor.at[0], tensor.at[1]])
+        self._changed = tensor.numbers(tensor.after) != tensor.numbers(tensor.before)
 
     def observed(self, report: _Report) -> Iterator[Observation]:
         """The failures of this tensor, at most two."""
@@ -73,10 +73,11 @@ class _Tokens:
         tensor = self._tensor
         page, slot, head = elsewhere.nonzero()[0].tolist()
         element = int(self._changed[page, slot, head].nonzero()[0])
-        row = tensor.after[page, slot, head]
+        row = tensor.numbers(tensor.after[page, slot, head])
+        before = tensor.numbers(tensor.before[page, slot, head])
         message = (
             f"{tensor.name}, {self._slot(page, slot)}, head {head}, element {element} changed from "
-            f"{self._number(tensor.before[page, slot, head, element])} to {self._number(row[element])}"
+            f"{self._number(before[element])} to {self._number(row[element])}"
             f"{self._whose(row)}; no new token belongs there; {int(elsewhere.sum())} such rows changed"
         )
         return report(kind=Kind.STRAY_WRITE, place=tensor.name, tier=Tier.T0, message=message)

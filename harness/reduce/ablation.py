@@ -26,6 +26,7 @@ from attnfuzz.reference.case import (
     Granularity,
     Guard,
     KvView,
+    OtherGroup,
     Outputs,
     Pace,
     PaddedSlot,
@@ -163,7 +164,7 @@ _CONTENTS = (
 )
 
 _CLUES = (
-    Feature("window", _but("window", "none"), geometry_with(window_left=-1)),
+    Feature("window", _but("window", "none"), removals.without_window),
     Feature("keys outside of the window", frozenset({"window=cuts keys off"}), removals.no_window),
     Feature("window of one key", frozenset({"window=a query's own key"}), removals.wider_window),
     Feature("sinks", _but("sinks", "none"), removals.no_sinks),
@@ -192,6 +193,9 @@ _CLUES = (
     Feature("table tail", _but("table tail", TableTail.ZEROS), part_with("pages", tail=TableTail.ZEROS)),
     Feature("table slack", _but("table slack", "none"), part_with("pages", table_slack=0)),
     Feature("table gap", _but("table gap", "none"), part_with("views", table_gap=0)),
+    Feature("tombstones", _but("tombstones", "none"), removals.pages_kept),
+    Feature("window tail", _but("window tail", "none"), part_with("pages", window_tail=False)),
+    Feature("other group", _but("other group", "none"), part_with("pages", other_group=OtherGroup.NONE)),
     Feature("skipped padding", _but("padded slot", PaddedSlot.DUMMY), case_with(padded_slot=PaddedSlot.DUMMY)),
     Feature(
         "rotary share", _but("rotary share", "none", RotaryShare.WHOLE), part_with("rope", share=RotaryShare.WHOLE)

@@ -10,7 +10,18 @@ from msgspec.structs import replace
 from attnfuzz.harness.reduce.cuts import graph_of, map_requests, tidy, with_q_len, with_requests
 from attnfuzz.harness.reduce.relation import run_only_the_other
 from attnfuzz.harness.reduce.steps import as_eager, with_surplus
-from attnfuzz.reference.case import BlockScales, Case, Granularity, Launch, Mode, Request, Step, Unused, ValueFamily
+from attnfuzz.reference.case import (
+    BlockScales,
+    Case,
+    Granularity,
+    Launch,
+    Mode,
+    Request,
+    Step,
+    Tombstone,
+    Unused,
+    ValueFamily,
+)
 from attnfuzz.reference.dtypes import DType
 
 Removal = Callable[[Case], Iterator[Case]]
@@ -45,9 +56,20 @@ def numbers_in(part: str) -> Removal:
     return removal
 
 
+def pages_kept(case: Case) -> Iterator[Case]:
+    """A pool that keeps the pages that have left the window."""
+    yield replace(case, pages=replace(case.pages, tombstone=Tombstone.NONE, window_tail=False))
+
+
+def without_window(case: Case) -> Iterator[Case]:
+    """No window."""
+    for kept in pages_kept(case):
+        yield replace(kept, geometry=replace(case.geometry, window_left=-1))
+
+
 def no_window(case: Case) -> Iterator[Case]:
     """No window; then one that is longer than all keys."""
-    yield replace(case, geometry=replace(case.geometry, window_left=-1))
+    yield from without_window(case)
     yield replace(case, geometry=replace(case.geometry, window_left=max(case.slot_lengths().values(), default=0)))
 
 

@@ -136,7 +136,7 @@ class _Drawing:
             self.picture.rect(_KEYS, top, 64, _BAR, "empty")
             self.picture.text(_KEYS + 9, top + 13, "no keys", "on")
             return _KEYS + 64
-        tint = self.pool.tint(request.slot)
+        tint, freed = self.pool.tint(request.slot), self.pool.left(request)
         pages = self.pool.pages[request.slot][: -(-request.kv_len // size)]
         end = _KEYS + len(pages) * size * unit
         if size * unit < 5:
@@ -149,12 +149,20 @@ class _Drawing:
             end += len(words) * CHARACTER + 8
         else:
             for position, page in enumerate(pages):
-                self._page(page, position, request.kv_len, tint, top)
+                if position < freed:
+                    self._left(page, position, top)
+                else:
+                    self._page(page, position, request.kv_len, tint, top)
         own = min(request.q_len, request.kv_len) * unit
         if own:
             left = _KEYS + request.kv_len * unit - own
             self.picture.rect(left, top + _BAR + 1.5, max(own, 1.0), 2.5, "own-keys")
         return end
+
+    def _left(self, page: int, position: int, top: float) -> None:
+        size, unit = self.pool.size, self._key
+        title = f"keys {position * size} to {(position + 1) * size - 1} have left the window; page {page} is free"
+        self.picture.rect(_KEYS + position * size * unit, top, size * unit - 1.5, _BAR, "nan", title=title)
 
     def _page(self, page: int, position: int, kv_len: int, tint: str, top: float) -> None:
         size, unit = self.pool.size, self._key

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 from attnfuzz.harness.report.svg import CHARACTER, Picture
 from attnfuzz.harness.verdict.wording import count
-from attnfuzz.kernels.paged_kv import DUMMY_PAGE, assign_pages
-from attnfuzz.reference.case import Case, Request, Step, TableTail, Unused
+from attnfuzz.kernels.page_ids import DUMMY_PAGE, PageIds
+from attnfuzz.reference.case import Case, Request, Step, TableTail, Tombstone, Unused
+from attnfuzz.reference.shared_pools import pages_left
 
 TINTS = 6
 """Number of tints of slots; then they repeat."""
@@ -24,12 +25,14 @@ class PagePool:
         size = case.geometry.page_size
         self.case = case
         self.size = size
-        self.pages = assign_pages(case, {slot: -(-length // size) for slot, length in case.slot_lengths().items()})
+        ids = PageIds.of(case)
+        self.pages = ids.own
         self.owners: dict[int, list[int]] = {}
         for slot, pages in self.pages.items():
-            for page in pages:
+            for page in dict.fromkeys(pages):
                 self.owners.setdefault(page, []).append(slot)
-        self.poison = 1 + max(self.owners, default=case.pages.hole)
+        self._others = {page for pages in ids.other.values() for page in pages}
+        self.poison = ids.end
         self.total = self.poison + case.pages.spare
         self._tints = {slot: f"slot{index % TINTS}" for index, slot in enumerate(self.pages)}
 
@@ -52,11 +55,17 @@ class PagePool:
         longest = max(other.kv_len for other in step.requests)
         return -(-request.kv_len // self.size) < -(-longest // self.size) + self.case.pages.table_slack
 
+    def left(self, request: Request) -> int:
+        """The number of a request's first pages that have left the window, and belong to others."""
+        return pages_left(self.case, request.q_len, request.kv_len)
+
     def draw(self, picture: Picture, top: float) -> float:
         """Draw the pool from `top` on; return its lower end."""
         words = f"KV pool: {count(self.total, 'page')} of {self.size}, {self.case.pages.order}"
         if any(self.has_tail(step, request) for step in self.case.steps for request in step.requests):
             words += f"; past a request's pages the table has {self.tail[1]}"
+        if self.case.pages.tombstone is not Tombstone.NONE:
+            words += f"; pages that have left the window are free, and {self.case.pages.tombstone} in the table"
         picture.text(0, top + 11, words, "dim")
         top += 18
         pages = [DUMMY_PAGE, *range(1 + self.case.pages.hole, self.total)]
@@ -80,6 +89,8 @@ class PagePool:
         owners = self.owners.get(page, [])
         if page == DUMMY_PAGE:
             kind, title = "dummy", f"page {page}: the dummy page that padded rows point at, without an owner"
+        elif page in self._others:
+            kind, title = "dummy", f"page {page}: of the other group of layers, {self.case.pages.other_group}"
         elif not owners:
             kind, title = "nan", f"page {page}: without an owner, full of {HELD[self.case.pages.free]}"
         else:

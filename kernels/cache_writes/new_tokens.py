@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from attnfuzz.kernels.lengths import running_sum
-from attnfuzz.kernels.paged_kv import DUMMY_PAGE, PagedKv
+from attnfuzz.kernels.paged_kv import PagedKv
 from attnfuzz.kernels.plan import PageTable, Row, table_rows
 from attnfuzz.kernels.slot_tokens import SlotTokens
 from attnfuzz.reference.case import Case, PaddedSlot, Request, Step
@@ -17,8 +17,12 @@ Metadata = dict[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class TokenPlace:
-    """The place of one new token: the `token`-th one of the `request`-th request, at `position` among its keys."""
+    """The place of one new token: the `token`-th one of the `request`-th request, at `position` among its keys.
 
+    `row` is its number among the step's tokens.
+    """
+
+    row: int
     request: int
     token: int
     position: int
@@ -61,13 +65,15 @@ class NewTokens:
         return slice(end - request.q_len, end)
 
     def places(self, step: Step) -> Iterator[TokenPlace]:
-        """Where the new tokens of the requests belong, in their order."""
-        size = self._kv.page_size
+        """Where the new tokens of the requests belong, in their order; those that are not stored are left out."""
+        size, first = self._kv.page_size, 0
         for index, request in enumerate(step.requests):
-            for token in range(request.q_len):
-                position = request.kv_len - request.q_len + token
+            before, left = request.kv_len - request.q_len, self._kv.left(request)
+            for token in range(max(0, left * size - before), request.q_len):
+                position = before + token
                 page = self._kv.pages[request.slot][position // size]
-                yield TokenPlace(index, token, position, page, position % size)
+                yield TokenPlace(first + token, index, token, position, page, position % size)
+            first += request.q_len
 
     def before(self, step: Step) -> Step:
         """The step whose keys are in the pool before the new tokens are written: those of each request's prefix."""
@@ -75,10 +81,10 @@ class NewTokens:
         return Step(mode=step.mode, requests=requests, padded_tokens=step.padded_tokens)
 
 
-def page_lists(case: Case, kv: PagedKv, rows: Sequence[Row]) -> list[list[int]]:
+def page_lists(table: PageTable, rows: Sequence[Row]) -> list[list[int]]:
     """The pages of each row: those that hold its keys, and the dummy page for a padded row."""
-    size = case.geometry.page_size
-    return [[DUMMY_PAGE] if row.slot is None else kv.pages[row.slot][: -(-row.kv_len // size)] for row in rows]
+    ids = table_rows(table, rows, max((table.pages_for(row.kv_len) for row in rows), default=0))
+    return [listed[: table.pages_for(row.kv_len)] for listed, row in zip(ids.tolist(), rows, strict=True)]
 
 
 class WriteMetadata:
@@ -102,21 +108,23 @@ class WriteMetadata:
 
     def _of_tokens(self, step: Step, rows: int) -> Metadata:
         places = list(self._tokens.places(step))
-        padded = step.padded_tokens - len(places)
-        size = self._kv.page_size
-        slots = [place.page * size + place.offset for place in places]
-        return {
-            "slot_mapping": torch.tensor(slots + [-1 if self._skips else 0] * padded, dtype=torch.int64),
-            "positions": torch.tensor([place.position for place in places] + [0] * padded, dtype=torch.int32),
-            "batch_indices": torch.tensor(
-                [place.request for place in places] + [-1 if self._skips else rows - 1] * padded, dtype=torch.int32
-            ),
+        size, tokens = self._kv.page_size, step.padded_tokens
+        at = torch.tensor([place.row for place in places], dtype=torch.int64)
+        # Those of padded tokens; a token that is not stored has them as well.
+        columns = {
+            "slot_mapping": torch.full((tokens,), -1 if self._skips else 0, dtype=torch.int64),
+            "positions": torch.zeros(tokens, dtype=torch.int32),
+            "batch_indices": torch.full((tokens,), -1 if self._skips else rows - 1, dtype=torch.int32),
         }
+        stored = ((place.page * size + place.offset, place.position, place.request) for place in places)
+        for column, numbers in zip(columns.values(), zip(*stored, strict=True), strict=False):
+            column[at] = torch.tensor(numbers, dtype=column.dtype)
+        return columns
 
     def _of_rows(self, rows: Sequence[Row]) -> Metadata:
         size = self._kv.page_size
         lengths = [row.kv_len for row in rows]
-        pages = page_lists(self._case, self._kv, rows)
+        pages = page_lists(self._table, rows)
         columns = {
             "seq_lens": lengths,
             "cum_seq_lens_q": running_sum(row.q_len for row in rows),

@@ -24,6 +24,7 @@ from attnfuzz.kernels.backend import (
     Session,
     Unsupported,
     WrittenThenAttended,
+    shares_pool,
 )
 from attnfuzz.kernels.cache_writes.writer_backend import WriterBackend
 from attnfuzz.kernels.paged_kv import PagedKv
@@ -59,8 +60,8 @@ class StepSession:
         self._launcher = _StepLauncher(bench.launcher, self)
         self._reader: Session = pair.reader.open(case, replace(bench, launcher=self._launcher))
         kv = getattr(self._reader, "kv", None)
-        if not isinstance(kv, PagedKv) or not isinstance(pair.writer, WriterBackend):
-            raise Unsupported(f"{pair.name}: one of them has a pool of its own that the other can't use")
+        assert isinstance(kv, PagedKv)
+        assert isinstance(pair.writer, WriterBackend)
         self._kv = kv
         self._writer = pair.writer.open(case, bench, kv)
         self._before: dict[str, torch.Tensor] = {}
@@ -102,7 +103,7 @@ class StepSession:
         if self._right is not None:
             self._kv.restore(self._right)
             return
-        self._kv.unset(self._writer.slots(step))
+        self._writer.unset(step)
         self._before = self._writer.contents()
         if step.launch is Launch.REPLAY:
             self._writer.refresh(step)
@@ -117,7 +118,7 @@ class StepSession:
         """The output with the attention to these contents of the pool."""
         attended = []
         for entry, request in zip(output.attended, step.requests, strict=True):
-            key, value = self._kv.held(right, request.slot, request.kv_len)
+            key, value = self._kv.held(right, request)
             attended.append(replace(entry, key=key, value=value))
         return replace(output, attended=tuple(attended))
 
@@ -256,7 +257,7 @@ class WriteThenAttend:
 def common(writer: Backend, reader: Backend) -> Capability:
     """The cases of attention that the writer can write for. Raises NoPair if there are none."""
     of_writer, of_reader = writer.capability, reader.capability
-    if not of_writer.writes or (isinstance(writer, WriterBackend) and not writer.kind().stores):
+    if not of_writer.writes:
         raise NoPair(f"{writer.name} writes no new tokens into the KV cache")
     if of_writer.rotary:
         raise NoPair(f"{writer.name} rotates keys, which can't be tested with attention to them yet")
@@ -266,10 +267,13 @@ def common(writer: Backend, reader: Backend) -> Capability:
         raise NoPair(f"{writer.name} runs on {of_writer.device}, and {reader.name} on {of_reader.device}")
     if of_writer.buckets or of_reader.buckets:
         raise NoPair("kernels that are compiled for some geometries can't be one of two yet")
+    for each in (writer, reader):
+        if not shares_pool(each):
+            raise NoPair(f"{each.name} stores no new tokens in the pool, or has one of its own that no other can use")
     if of_writer.latent is not of_reader.latent:
         raise NoPair("one of them has latents, and the other has none")
-    if of_writer.nvfp4_kv or of_reader.nvfp4_kv:
-        raise NoPair("an NVFP4 cache can't be written and attended to in one step yet")
+    if of_writer.nvfp4_kv is not of_reader.nvfp4_kv:
+        raise NoPair("one of them has an NVFP4 cache, and the other has none")
     can = _common(of_writer, of_reader)
     for field in _NEEDED:
         if not getattr(can, field):
@@ -277,6 +281,7 @@ def common(writer: Backend, reader: Backend) -> Capability:
     return can
 
 
+_QUANTISED = (DType.FLOAT8_E4M3, DType.FLOAT4_E2M1)
 _NEEDED = ("modes", "dtypes", "page_sizes", "layouts", "query_views", "kv_views", "padded_slots", "granularities")
 
 
@@ -295,10 +300,9 @@ def _common(writer: Capability, reader: Capability) -> Capability:
         unequal_head_dims=reader.unequal_head_dims and writer.unequal_head_dims,
         page_sizes=_both(reader.page_sizes, writer.page_sizes),
         layouts=_both(reader.layouts, writer.layouts),
-        kv_scales=tuple(
-            dtype for dtype in (*FLOATS, DType.FLOAT8_E4M3) if reader.scales(dtype) and writer.scales(dtype)
-        ),
+        kv_scales=tuple(dtype for dtype in (*FLOATS, *_QUANTISED) if reader.scales(dtype) and writer.scales(dtype)),
         granularities=_both(reader.granularities, writer.granularities),
+        block_scales=_both(reader.block_scales, writer.block_scales),
         padding=reader.padding and writer.padding,
         empty_kv=False,
         kv_shorter_than_q=False,
@@ -307,6 +311,8 @@ def _common(writer: Capability, reader: Capability) -> Capability:
         table_gaps=reader.table_gaps and writer.table_gaps,
         pool_holes=reader.pool_holes and writer.pool_holes,
         padded_slots=writer.padded_slots,
+        tombstones=_both(reader.tombstones, writer.tombstones),
+        other_groups=_both(reader.other_groups, writer.other_groups),
         patience=max(reader.patience, writer.patience),
     )
 

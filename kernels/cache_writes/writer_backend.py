@@ -11,11 +11,12 @@ The function is called once per step with keyword arguments, those of the follow
   another. Padded tokens follow, whose contents don't matter. Rows may be slices of larger ones
 - k_cache, v_cache [pages, page_size, kv_heads, head_dim]; [pages, kv_heads, page_size, head_dim] in the layout HND
 - slot_mapping [tokens] int64: page * page_size + slot of each token. A padded token has -1, which has to be skipped, or
-  0, a slot that no request owns, and which may have to be skipped; the capability's `padded_slots` says which
+  0, a slot that no request owns, and which may have to be skipped; the capability's `padded_slots` says which. With
+  `window_tail`, so have tokens that leave the window within the step
 - positions [tokens] int32: each token's place among its request's keys, 0 for a padded one
 - batch_indices [tokens] int32: each token's row in the following, -1 for a padded one that has to be skipped
 - block_tables [batch, columns], seq_lens [batch], cum_seq_lens_q [batch + 1]: as `FunctionBackend` has them, in int32;
-  rows of padding follow those of the requests
+  rows of padding follow those of the requests. Pages that have left a window have tombstones there and in kv_indices
 - kv_indices, kv_indptr [batch + 1], kv_last_page_len [batch] int32: the pages of each row in FlashInfer's form
 - with `rotary` in the capability: query [tokens, q_heads, head_dim]; query_out, where its rotation may go, in the dtype
   of the cache; rope_positions [tokens] int64, which need not be the places in the cache; rotary_dim, the number of
@@ -78,7 +79,8 @@ class WriterBackend:
     arguments in guarded memory, such as a cache in the kernel's own layout, of which `writes` names those that the
     kernel may change; `restore` copies such a cache back after the launch.
 
-    Raises ValueError for a capability without `writes`.
+    Raises ValueError for a capability without `writes`, and for pools with tombstones or of two groups where it stores
+    nothing.
     """
 
     function: Callable[..., Any]
@@ -92,6 +94,8 @@ class WriterBackend:
     def __post_init__(self) -> None:
         if not self.capability.writes:
             raise ValueError(f"{self.name}: the capability is one of attention: set writes=True, or use WRITES")
+        if not self.kind().stores and (self.capability.tombstones or self.capability.other_groups):
+            raise ValueError(f"{self.name}: it stores no tokens: leave out tombstones and other_groups")
 
     @property
     def name(self) -> str:
@@ -102,6 +106,11 @@ class WriterBackend:
     def contract(self) -> Contract:
         """A writer promises nothing beyond the right contents."""
         return Contract()
+
+    @property
+    def shares_pool(self) -> bool:
+        """Whether attention can read its pool: it stores new tokens there."""
+        return self.kind().stores
 
     def noise(self, dtype: DType) -> NoiseModel:
         """The model of attention, which nothing asks for."""

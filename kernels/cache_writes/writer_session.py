@@ -1,7 +1,7 @@
 """A writer of the KV cache, running one case: each step's new tokens, in a pool whose every bit is known before."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -13,12 +13,12 @@ from attnfuzz.kernels.cache_writes.new_tokens import Metadata, NewTokens, WriteM
 from attnfuzz.kernels.cache_writes.rotation import Rotation
 from attnfuzz.kernels.cache_writes.stored import Conversion, Scale
 from attnfuzz.kernels.function_backend import Keywords
+from attnfuzz.kernels.page_ids import DUMMY_PAGE
 from attnfuzz.kernels.paged_kv import PagedKv
 from attnfuzz.kernels.queries import query_strides
 from attnfuzz.kernels.transfers import to_device, write
 from attnfuzz.reference.case import Case, Granularity, Launch, Mode, PaddedSlot, Step
 from attnfuzz.reference.dtypes import DType
-from attnfuzz.reference.nvfp4 import unpacked
 
 _Arguments = Mapping[str, Any]
 Bounds = tuple[torch.Tensor, torch.Tensor]
@@ -28,6 +28,8 @@ Contents = Mapping[str, torch.Tensor]
 """Bits [pages, slots, heads, dim] by the names of tensors."""
 
 _SCALES_OF = {"k_cache": "k_scales", "v_cache": "v_scales"}
+_OTHER = " of the other group"
+_NOWHERE = torch.zeros(2, 0, dtype=torch.int64)
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,12 @@ class WriterSession:
         self._metadata = self._planner()
         self._static: dict[tuple[Mode, int], dict[str, torch.Tensor]] = {}
         self._graphs: dict[tuple[Mode, int], Graph] = {}
+        self._beside = self._of_other_group()
+
+    def _of_other_group(self) -> "WriterSession | None":
+        """The session of the other group of layers in the pool, if the case has one."""
+        other = self._kv.other
+        return None if other is None else type(self)(self._writer, other.case, self._bench, other)
 
     def _planner(self) -> WriteMetadata:
         return WriteMetadata(self._case, self._kv, self._tokens)
@@ -108,30 +116,54 @@ class WriterSession:
         tensors = self._placed(step, self._metadata.of(step))
         self._watch(tensors)
         self._launch(tensors)
+        if self._beside is not None:
+            self._beside.write(step)
 
     def _watch(self, tensors: Contents) -> None:
         """Called before each launch, or replay, with the tensors of the step."""
 
     def captured(self, step: Step) -> Callable[[], None]:
-        """Place the static tensors of a capture, and return its launch."""
+        """Place the static tensors of a capture, and return its launches."""
         static = self._placed(step, self._metadata.largest(step))
         self._static[step.mode, step.padded_tokens] = static
-        return partial(self._launch, static)
+        launch = partial(self._launch, static)
+        if self._beside is None:
+            return launch
+        beside = self._beside.captured(step)
+
+        def both() -> None:
+            launch()
+            beside()
+
+        return both
 
     def refresh(self, step: Step) -> None:
         """Write the tensors of a replayed step to those of its graph."""
         static = self._static[step.mode, step.padded_tokens]
         self._refresh(static, {**self._new(step), **self._metadata.of(step)})
         self._watch(static)
+        if self._beside is not None:
+            self._beside.refresh(step)
+
+    def unset(self, step: Step) -> None:
+        """Take the new tokens of a step out of the pool."""
+        self._kv.unset(self.slots(step))
+        if self._beside is not None:
+            self._beside.unset(step)
 
     def slots(self, step: Step) -> torch.Tensor:
-        """The page and the slot of the page [2, tokens] of each new token of a request."""
+        """The page and the slot of the page [2, tokens] of each new token of a request that is stored."""
         places = list(self._tokens.places(step))
         return torch.tensor([[place.page for place in places], [place.offset for place in places]], dtype=torch.int64)
 
     def contents(self) -> dict[str, torch.Tensor]:
-        """A copy of the bits of each pool."""
-        return {name: pool.clone() for name, pool in self._pools().items()}
+        """A copy of the bits of each pool, as each group of layers sees them."""
+        own = {name: pool.clone() for name, pool in self._pools().items()}
+        return (
+            own
+            if self._beside is None
+            else own | {f"{name}{_OTHER}": bits for name, bits in self._beside.contents().items()}
+        )
 
     def _placed(self, step: Step, metadata: Metadata) -> dict[str, torch.Tensor]:
         """A step's tokens and metadata in guarded memory."""
@@ -192,16 +224,18 @@ class WriterSession:
     def _pools(self) -> dict[str, torch.Tensor]:
         """The bits of each pool [pages, slots, heads, dim] by name, without the pages in the case's hole."""
         names = ("kv_cache",) if self._case.geometry.latent else ("k_cache", "v_cache", *_SCALES_OF.values())
-        pools = self._kv.resident()
-        if self._case.geometry.kv_dtype is DType.FLOAT4_E2M1:
-            # Numbers of 4 bits as e4m3, which has all of them.
-            pools = [*(unpacked(data).view(torch.uint8) for data in pools[:2]), *pools[2:]]
         # Scales that are given have no pools.
-        return dict(zip(names, pools, strict=False))
+        return dict(zip(names, self._kv.resident(), strict=False))
 
     def written(self, step: Step, before: Contents) -> WrittenCache:
         """The pool before and after a step, whose new tokens are there now, and other results of the kernel."""
-        return WrittenCache(tuple(self._due(step, before)), self._owners(step), kernel=self._writer.op.name)
+        due = tuple(self._due(step, before))
+        if self._beside is not None:
+            # The names of its pools are the same.
+            of_other = {name.removesuffix(_OTHER): bits for name, bits in before.items() if name.endswith(_OTHER)}
+            beside = self._beside.written(step, of_other)
+            due += tuple(replace(each, name=f"{each.name}{_OTHER}") for each in beside.tensors)
+        return WrittenCache(due, self._owners(step), kernel=self._writer.op.name)
 
     def _owners(self, step: Step) -> tuple[tuple[int, int], ...]:
         """The request and the token of each row that is due, as `WrittenCache.tokens` has them."""
@@ -213,9 +247,24 @@ class WriterSession:
         # A padded token goes to the dummy page, whose index is 0 with and without a hole.
         dummy = self._case.padded_slot is PaddedSlot.DUMMY and step.padded_tokens > at.shape[1]
         after = self._pools()
-        bounds = self._bounds(step, [values[: at.shape[1]] for values in self._tokens.values(step)], after, at)
-        for name, bits in after.items():
-            yield self._in_pool(name, before[name], bits, at, bounds[name], free=int(dummy))
+        rows = torch.tensor([place.row for place in self._tokens.places(step)], dtype=torch.int64)
+        bounds = self._bounds(step, [values[rows] for values in self._tokens.values(step)], after, at)
+        free = self._free(dummy=dummy)
+        for (name, bits), memory in zip(after.items(), self._kv.memory(), strict=True):
+            yield replace(self._in_pool(name, before[name], bits, at, bounds[name], free=free), memory=memory)
+
+    def _free(self, *, dummy: bool) -> torch.Tensor:
+        """The slots [2, n] that may hold anything: the first, if it is a dummy, and those of other groups' pages.
+
+        Sessions of these judge them. Slots of groups differ, and with it the memory of the first.
+        """
+        size, pages = self._kv.page_size, self._kv.foreign()
+        first = [0] if dummy and not pages else []
+        if dummy and pages and DUMMY_PAGE not in pages:
+            pages = [DUMMY_PAGE, *pages]
+        whole = torch.tensor(pages, dtype=torch.int64)
+        at = torch.stack((whole.repeat_interleave(size), torch.arange(size).repeat(len(pages))))
+        return torch.cat((torch.tensor([first, first], dtype=torch.int64), self._resident(at)), dim=1)
 
     def _resident(self, at: torch.Tensor) -> torch.Tensor:
         """Places [2, n] as indices of pages with memory, and slots."""
@@ -224,15 +273,21 @@ class WriterSession:
 
     def _unchanged(self, before: Contents) -> Iterator[WrittenTensor]:
         """The pools of a kernel that stores nothing in them."""
-        nowhere = torch.zeros(2, 0, dtype=torch.int64)
         for name, pool in self._pools().items():
             none = torch.zeros(0, *pool.shape[2:], dtype=self._case.geometry.kv_dtype.torch_dtype)
-            yield self._in_pool(name, before[name], pool, nowhere, (none, none))
+            yield self._in_pool(name, before[name], pool, _NOWHERE, (none, none))
 
     def _in_pool(
-        self, name: str, before: torch.Tensor, after: torch.Tensor, at: torch.Tensor, bounds: Bounds, *, free: int = 0
+        self,
+        name: str,
+        before: torch.Tensor,
+        after: torch.Tensor,
+        at: torch.Tensor,
+        bounds: Bounds,
+        *,
+        free: torch.Tensor = _NOWHERE,
     ) -> WrittenTensor:
-        """A pool with new contents `at` some places; the first slot of `free` pages may hold anything."""
+        """A pool with new contents `at` some places; the slots `free` [2, n] may hold anything."""
         low, high = bounds
         return WrittenTensor(
             name=name,
@@ -241,8 +296,9 @@ class WriterSession:
             at=to_device(at, after.device),
             low=(lowest := to_device(low, after.device)),
             high=lowest if high is low else to_device(high, after.device),
-            free=torch.zeros(2, free, dtype=torch.int64, device=after.device),
+            free=to_device(free, after.device),
             hole=self._kv.hole,
+            nibbles=self._case.geometry.kv_dtype is DType.FLOAT4_E2M1 and name not in _SCALES_OF.values(),
         )
 
     def _bounds(

@@ -11,12 +11,13 @@ from attnfuzz.kernels.defects.defect import BugClass, Defect, Layer
 from attnfuzz.kernels.defects.planting import DefectGroup
 from attnfuzz.kernels.lengths import longest
 from attnfuzz.kernels.ops_table import OpsTable
+from attnfuzz.kernels.page_ids import DUMMY_PAGE
 from attnfuzz.kernels.paged_kv import PagedKv
 from attnfuzz.kernels.plan import BatchMetadata, PageTable, Row
 from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.kernels.trtllm.mla import MlaSession
 from attnfuzz.kernels.trtllm.prefill import Chunk, MlaPrefill
-from attnfuzz.reference.case import Case, Mode, Step
+from attnfuzz.reference.case import Case, Mode, Step, Tombstone
 from attnfuzz.reference.mistake import Mistake
 
 DEFECTS: list[Defect] = []
@@ -31,6 +32,7 @@ _STALE = DefectGroup(DEFECTS, Layer.PLANNER, BugClass.STALE_TAILS)
 _REPLAYS = DefectGroup(DEFECTS, Layer.PLANNER, BugClass.CAPTURE_AND_REPLAY_DIFFER)
 _MASKS = DefectGroup(DEFECTS, Layer.PLANNER, BugClass.MASK_ROWS)
 _LAYOUTS = DefectGroup(DEFECTS, Layer.PLANNER, BugClass.PAGE_LAYOUT)
+_WINDOWS = DefectGroup(DEFECTS, Layer.PLANNER, BugClass.WINDOW)
 
 
 _WRAP = 512
@@ -353,3 +355,79 @@ class TakesWidthOfFirst(MhaSession):
         plan = super()._plan(rows)
         width = self._table.width(rows[0].kv_len)
         return replace(plan, block_tables=self._table.place(self._bench, plan.block_tables[:, :width]))
+
+
+@_INDICES.add("window_pages_not_translated", "SGLang PR #26531", Mistake.GIVEN_PAGES)
+class LeavesPagesOfFullPool(PageTable):
+    """A layer with a window looks up pages of the pool of the other layers."""
+
+    def _pages(self, slot: int) -> list[int]:
+        return self._kv.full_pages[slot]
+
+    def bury(self, table: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
+        """The table as it is: pages of the full pool are kept."""
+        return table
+
+
+@_STALE.add("window_pages_of_the_step_before", "SGLang PR #25889 (a translation that is cached)", Mistake.GIVEN_PAGES)
+class TranslatesAsBefore(PageTable):
+    """Pages of the full pool are translated as in the step before, those that were new then to the dummy page."""
+
+    _known: dict[int, int] | None = None
+
+    def bury(self, table: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
+        """The table, with pages translated by the mapping of before."""
+        buried = super().bury(table, rows)
+        if self._case.pages.tombstone is Tombstone.NONE:
+            return buried
+        mapping: dict[int, int] = {}
+        for b, row in enumerate(rows):
+            if row.slot is not None:
+                for index in range(self.left(row), self.pages_for(row.owned)):
+                    full = self._kv.full_pages[row.slot][index]
+                    mapping[full] = self._kv.pages[row.slot][index]
+                    buried[b, index] = mapping[full] if self._known is None else self._known.get(full, DUMMY_PAGE)
+        self._known = mapping
+        return buried
+
+
+@_WINDOWS.add(
+    "page_at_the_window_edge_freed", "SGLang PR #29860 (an eviction frontier a page too far)", Mistake.GIVEN_PAGES
+)
+class FreesPageAtEdge(PageTable):
+    """A page is freed as soon as its first token has left the window."""
+
+    def left(self, row: Row) -> int:
+        """The pages of which no token, or not every token, is in the window."""
+        kept = self._case.pages.tombstone is Tombstone.NONE
+        first = row.kv_len - row.q_len - self._case.geometry.window_left
+        return super().left(row) if kept else min(self.pages_for(max(0, first)), self.pages_for(row.owned))
+
+
+@_WINDOWS.add(
+    "table_begins_at_the_window",
+    "tt-metal PR #45184 (a table of the window under absolute positions)",
+    Mistake.GIVEN_PAGES,
+)
+class BeginsAtWindow(PageTable):
+    """Pages of the window are in the first columns, but are looked up by positions in the request."""
+
+    def bury(self, table: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
+        """The table, with rows moved to the left, and the dummy page behind them."""
+        for b, row in enumerate(rows):
+            left = 0 if row.slot is None else self.left(row)
+            if left:
+                moved = table[b, left:].clone()
+                table[b] = DUMMY_PAGE
+                table[b, : len(moved)] = moved
+        return table
+
+
+@_INDICES.add("table_of_the_other_group", "vllm-metal PR #545 (group 0 for all layers)", Mistake.GIVEN_PAGES)
+class TakesTableOfOtherGroup(PageTable):
+    """Attention looks up the pages of the other group of layers that shares the pool."""
+
+    def _pages(self, slot: int) -> list[int]:
+        own, other = self._kv.pages[slot], self._kv.other
+        # As wide as the own one: a group may have fewer pages.
+        return own if other is None else (other.pages[slot] * len(own))[: len(own)]

@@ -14,9 +14,10 @@ from attnfuzz.kernels.cache_writes.rope_session import RopeMetadata, RotationSes
 from attnfuzz.kernels.cache_writes.writer_session import WriterSession
 from attnfuzz.kernels.defects.defect import BugClass, Layer, WriteDefect
 from attnfuzz.kernels.lengths import running_sum
-from attnfuzz.kernels.paged_kv import DUMMY_PAGE
+from attnfuzz.kernels.page_ids import DUMMY_PAGE
+from attnfuzz.kernels.paged_kv import OtherGroupKv
 from attnfuzz.kernels.plan import Row
-from attnfuzz.reference.case import Step
+from attnfuzz.reference.case import Request, Step, Tombstone
 
 DEFECTS: Final[list[WriteDefect]] = []
 
@@ -67,6 +68,7 @@ _INDICES = _Group(BugClass.WRONG_INDEX_SPACE)
 _OFFSETS = _Group(BugClass.INT32_OFFSETS)
 _LAYOUTS = _Group(BugClass.PAGE_LAYOUT)
 _TABLES = _Group(BugClass.TABLE_WIDTH_OR_TAIL)
+_STRAY = _Group(BugClass.STRAY_WRITES)
 _DROPPED = _Group(BugClass.DROPPED_WRITES)
 _SCALES = _Group(BugClass.SCALES)
 _ROPE = _Group(BugClass.ROPE)
@@ -182,8 +184,8 @@ class OtherPlaces(OtherSlots):
     """A planner that takes another slot for each new token of a request."""
 
     def _slots(self, step: Step, slots: torch.Tensor) -> torch.Tensor:
-        for index, place in enumerate(self._tokens.places(step)):
-            slots[index] = self._slot(step, place)
+        for place in self._tokens.places(step):
+            slots[place.row] = self._slot(step, place)
         return slots
 
     def _slot(self, step: Step, place: TokenPlace) -> int:
@@ -346,3 +348,132 @@ def scale_in_place(writer: NativeWriter) -> NativeWriter:
         return writer.function(key=key, value=value, k_scale=1.0, v_scale=1.0, **arguments)
 
     return replace(writer, function=function)
+
+
+@_INDICES.add("new_tokens_not_translated", "SGLang PR #23984", _STORE)
+class WritesSlotsOfFullPool(OtherPlaces):
+    """New tokens of a layer with a window go to their slots in the pool of the other layers."""
+
+    def _slot(self, step: Step, place: TokenPlace) -> int:
+        return self._at(self._kv.full_pages[step.requests[place.request].slot], place.position)
+
+
+@_STALE.add("slots_translated_as_before", "SGLang PR #25889 (a translation that is cached)", _STORE)
+class TranslatesSlotsAsBefore(OtherPlaces):
+    """Slots are translated as in the step before, those on pages that were new then to slot 0."""
+
+    _known: Mapping[int, int] | None = None
+
+    def _slots(self, step: Step, slots: torch.Tensor) -> torch.Tensor:
+        mapping = (
+            {self._full_page(step, place): place.page for place in self._tokens.places(step)}
+            if self._case.pages.tombstone is not Tombstone.NONE
+            else {}
+        )
+        found = super()._slots(step, slots)
+        self._known = mapping
+        return found
+
+    def _slot(self, step: Step, place: TokenPlace) -> int:
+        known, size = self._known, self._kv.page_size
+        page = place.page if not known else known.get(self._full_page(step, place), DUMMY_PAGE)
+        return page * size + place.offset if page else 0
+
+    def _full_page(self, step: Step, place: TokenPlace) -> int:
+        return self._kv.full_pages[step.requests[place.request].slot][place.position // self._kv.page_size]
+
+
+class WritesTombstones(OtherSlots):
+    """A planner of slots for new tokens that have left the window."""
+
+    def _slots(self, step: Step, slots: torch.Tensor) -> torch.Tensor:
+        stored, row = {place.row for place in self._tokens.places(step)}, 0
+        for request in step.requests:
+            for position in range(request.kv_len - request.q_len, request.kv_len):
+                if row not in stored:
+                    slots[row] = self._slot(request, position)
+                row += 1
+        return slots
+
+    def _slot(self, request: Request, position: int) -> int:
+        """Return the slot of a token that is not to be stored."""
+        raise NotImplementedError
+
+
+@_PADDING.add("tombstone_times_page_size", "SGLang PR #35933", _STORE)
+class MultipliesTombstones(WritesTombstones):
+    """The page of a token that has left the window is -1: its slot lies in front of the pool."""
+
+    def _slot(self, request: Request, position: int) -> int:
+        return position % self._kv.page_size - self._kv.page_size
+
+
+@_STRAY.add("tombstone_written_through", "vLLM issue #42273 (ids that eviction leaves in a table)", _RESHAPE)
+class WritesThroughTombstones(WritesTombstones):
+    """New tokens that have left the window go to the slots that the request had there first."""
+
+    def _slot(self, request: Request, position: int) -> int:
+        pages, size = self._kv.full_pages[request.slot], self._kv.page_size
+        return pages[position // size] * size + position % size
+
+
+@_INDICES.add("head_of_a_request_stored_for_its_tail", "SGLang PR #30013 (the live tail of a chunk)", _RESHAPE)
+class StoresHead(OtherSlots):
+    """Of a step whose last tokens are to be stored, the first ones go to their slots."""
+
+    def _slots(self, step: Step, slots: torch.Tensor) -> torch.Tensor:
+        first = 0
+        for request in step.requests:
+            own = slots[first : first + request.q_len]
+            stored = own[own > 0]
+            own.fill_(-1)
+            own[: len(stored)] = stored
+            first += request.q_len
+        return slots
+
+
+class OfOtherGroup(OtherPlaces):
+    """A planner that takes another slot for the tokens of the second group of layers in a pool."""
+
+    def _slots(self, step: Step, slots: torch.Tensor) -> torch.Tensor:
+        return super()._slots(step, slots) if isinstance(self._kv, OtherGroupKv) else slots
+
+
+@_INDICES.add("slots_of_the_first_group", "vllm-metal PR #545 (group 0 for all layers)", _RESHAPE)
+class TakesSlotsOfFirstGroup(OfOtherGroup):
+    """The other group of layers gets the slots of the first one."""
+
+    def _slot(self, step: Step, place: TokenPlace) -> int:
+        assert isinstance(self._kv, OtherGroupKv)
+        owner = self._kv.owner
+        page = owner.pages[step.requests[place.request].slot][place.position // owner.page_size]
+        return page * owner.page_size + place.position % owner.page_size
+
+
+@_LAYOUTS.add("page_size_of_the_first_group", "vLLM PR #27547 (sizes of manager and kernel confused)", _RESHAPE)
+class TakesPageSizeOfFirstGroup(OfOtherGroup):
+    """The slots of the other group of layers are computed with the page size of the first one."""
+
+    def _slot(self, step: Step, place: TokenPlace) -> int:
+        assert isinstance(self._kv, OtherGroupKv)
+        return place.page * self._kv.owner.page_size + place.offset
+
+
+@_LAYOUTS.add("strides_of_the_first_group", "kvcached PR #396 (views of one pool for each group)", _RESHAPE)
+class TakesStridesOfFirstGroup(WriterSession):
+    """The other group's view of the pool has the strides of the first one."""
+
+    def _described(self) -> dict[str, Any]:
+        right = super()._described()
+        if not isinstance(self._kv, OtherGroupKv):
+            return right
+        cache = self._kv.owner.cache
+        pools = cache.unbind(1) if isinstance(cache, torch.Tensor) else cache
+        names = ("k_cache", "v_cache")
+        return {**right, **{name: _strided(right[name], pool) for name, pool in zip(names, pools, strict=True)}}
+
+
+def _strided(pool: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """The pool at the strides of another, but for its last page, behind which there may be no memory."""
+    pages, *inner = pool.shape
+    return pool.as_strided((pages - 1, *inner), other.stride())

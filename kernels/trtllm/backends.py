@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from msgspec import structs
@@ -16,7 +17,17 @@ from attnfuzz.kernels.trtllm.mla import MlaSession
 from attnfuzz.kernels.trtllm.revisions import MHA_REVISIONS, MLA_REVISIONS
 from attnfuzz.reference.calibration import shipped_noise
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import SPECULATIVE, BlockScales, Case, Granularity, KvView, Mode, QueryView
+from attnfuzz.reference.case import (
+    SPECULATIVE,
+    BlockScales,
+    Case,
+    Granularity,
+    KvView,
+    Mode,
+    OtherGroup,
+    QueryView,
+    Tombstone,
+)
 from attnfuzz.reference.contract import Contract, LseBase
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
@@ -37,6 +48,7 @@ class TrtllmBackend:
     capability: Capability
     table: OpsTable = NATIVE
     contract: Contract = NATIVE_CONTRACT
+    shares_pool: ClassVar[bool] = True
 
     def noise(self, dtype: DType) -> NoiseModel:
         """The model calibrated on this architecture, or the theory."""
@@ -82,6 +94,8 @@ MHA = TrtllmBackend(
         query_views=tuple(QueryView),
         kv_views=tuple(KvView),
         pool_holes=True,
+        tombstones=tuple(Tombstone)[1:],
+        other_groups=tuple(OtherGroup)[1:],
     ),
 )
 
@@ -109,6 +123,7 @@ MHA_NVFP4 = TrtllmBackend(
     capability=structs.replace(
         MHA.capability,
         fp8_kv=False,
+        other_groups=(),
         granularities=(Granularity.BLOCK,),
         block_scales=tuple(BlockScales),
         head_dims=(16, 32, 64, 80, 96, 128, 192, 256),
@@ -124,6 +139,8 @@ MLA = TrtllmBackend(
         max_head_dim=576,
         layouts=(KvLayout.HND,),
         windows=False,
+        tombstones=(),
+        other_groups=(),
         sinks=False,
         kv_views=(KvView.SEPARATE, KvView.TOKEN_MAJOR),
     ),

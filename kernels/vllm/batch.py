@@ -14,7 +14,7 @@ import torch
 
 from attnfuzz.kernels.backend import Bench, Fill
 from attnfuzz.kernels.lengths import running_sum
-from attnfuzz.kernels.paged_kv import DUMMY_PAGE
+from attnfuzz.kernels.page_ids import DUMMY_PAGE
 from attnfuzz.kernels.vllm.pool import PADDED_SLOT, VllmPool
 from attnfuzz.reference.case import Case, Request, Step, TableTail
 

@@ -13,6 +13,7 @@ from attnfuzz.reference.case import (
     KvView,
     Launch,
     Mode,
+    OtherGroup,
     Outputs,
     Pace,
     PaddedSlot,
@@ -20,6 +21,7 @@ from attnfuzz.reference.case import (
     QueryView,
     Step,
     TableTail,
+    Tombstone,
     Unused,
     ValueFamily,
     Workspace,
@@ -28,6 +30,7 @@ from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.relation import Relation
 from attnfuzz.reference.rope import Pairing, RotaryShare
+from attnfuzz.reference.shared_pools import pages_left
 from attnfuzz.strategies.coverage.classes import (
     ACCEPTED,
     BATCHES,
@@ -177,6 +180,7 @@ CASE_AXES: tuple[Axis[Case], ...] = (
     classed("pool", POOLS, lambda case: case.pages.hole),
     single("behind the last key", tuple(Unused), lambda case: case.pages.behind),
     single("free pages", tuple(Unused), lambda case: case.pages.free),
+    single("other group", tuple(OtherGroup), lambda case: case.pages.other_group),
     single("padded slot", tuple(PaddedSlot), lambda case: case.padded_slot),
     single("rotary share", ("none", *RotaryShare), lambda case: case.rope.share if case.rope else "none"),
     single("rotary pairing", ("none", *Pairing), lambda case: case.rope.pairing if case.rope else "none"),
@@ -287,6 +291,19 @@ def _window(moment: Moment) -> str:
     return "cuts keys off" if any(kv_len > left + 1 for _, kv_len in moment.asking) else "longer than all keys"
 
 
+def _tombstones(moment: Moment) -> str:
+    case = moment.case
+    left = any(pages_left(case, q_len, kv_len) for q_len, kv_len in moment.asking)
+    return case.pages.tombstone if left else Tombstone.NONE
+
+
+def _window_tail(moment: Moment) -> str:
+    """Whether new tokens leave the window within the step."""
+    case, size = moment.case, moment.case.geometry.page_size
+    asking = moment.asking if case.pages.window_tail else ()
+    return _has(any(pages_left(case, q_len, kv_len) * size > kv_len - q_len for q_len, kv_len in asking))
+
+
 STEP_AXES: tuple[Axis[Moment], ...] = (
     single("mode", tuple(Mode), lambda moment: moment.step.mode),
     Axis("launch", ("eager", "first replay", "replayed again", "captured late"), _launch),
@@ -304,4 +321,6 @@ STEP_AXES: tuple[Axis[Moment], ...] = (
     Axis("past", ("new", "grown", "handed on"), _past),
     Axis("chunks", ("no prefix", "one", "several", "one request ends early"), _chunks, total=False),
     single("window", ("none", "a query's own key", "cuts keys off", "longer than all keys"), _window),
+    single("tombstones", tuple(Tombstone), _tombstones),
+    single("window tail", ("none", "yes"), _window_tail),
 )

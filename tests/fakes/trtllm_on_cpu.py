@@ -26,7 +26,7 @@ from attnfuzz.kernels.gpu.visible import processors
 from attnfuzz.kernels.gpu.wrappers.ragged import FA3_RAGGED
 from attnfuzz.kernels.native.ops import NATIVE
 from attnfuzz.kernels.ops_table import OpsTable
-from attnfuzz.kernels.paged_kv import DUMMY_PAGE
+from attnfuzz.kernels.page_ids import DUMMY_PAGE
 from attnfuzz.kernels.results import Results
 from attnfuzz.kernels.trtllm.revisions import MHA_REVISIONS, MLA_REVISIONS, revised
 from attnfuzz.reference.capability import Capability

@@ -9,7 +9,8 @@ import torch
 from small_cases import HEADS, LATENTS, step
 
 from attnfuzz.kernels.backend import Bench
-from attnfuzz.kernels.paged_kv import DUMMY_PAGE, PagedKv, assign_pages
+from attnfuzz.kernels.page_ids import DUMMY_PAGE, assign_pages
+from attnfuzz.kernels.paged_kv import PagedKv
 from attnfuzz.reference.case import (
     Case,
     Granularity,

@@ -21,7 +21,8 @@ from attnfuzz.kernels.gpu.visible import Arch, processors
 from attnfuzz.kernels.gpu.wrappers.wrapper import run
 from attnfuzz.kernels.lengths import place_int32, running_sum
 from attnfuzz.kernels.ops_table import WorkspaceBytes
-from attnfuzz.kernels.paged_kv import DUMMY_PAGE, PagedKv
+from attnfuzz.kernels.page_ids import DUMMY_PAGE
+from attnfuzz.kernels.paged_kv import PagedKv
 from attnfuzz.kernels.paged_session import PLANNED_AFTER_PADDING, Captured, GraphedSession, capture
 from attnfuzz.kernels.plan import Row
 from attnfuzz.kernels.queries import cached_scales, packed_rows, place_queries

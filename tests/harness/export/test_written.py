@@ -2,17 +2,26 @@
 
 import ast
 import builtins
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
+from small_cases import HEADS, step
 
 import attnfuzz.harness.export
-from attnfuzz.harness.export import target
+from attnfuzz.harness.export import export_script, target
 from attnfuzz.harness.export.python_source import inlined
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.kernels.cache_writes.native import NATIVE_WRITERS, NativeWriter
+from attnfuzz.reference import nvfp4
+from attnfuzz.reference.calls import pack
+from attnfuzz.reference.case import Case, Granularity, Mode, Scales
+from attnfuzz.reference.dtypes import DType
 
 TEMPLATE = Path(attnfuzz.harness.export.__file__).parent / "caches.py.j2"
 
@@ -24,6 +33,52 @@ def test_the_source_of_a_native_writer_has_all_functions_that_it_calls(writer: N
     defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
     assert called - defined - set(dir(builtins)) == {"native"}
+
+
+@pytest.mark.parametrize("name", ["native:append_nvfp4", "native:reshape_and_cache_nvfp4"])
+def test_a_write_of_nvfp4_is_judged_in_a_script_as_in_memory(name: str, runner: Runner) -> None:
+    # In a worker, which alone makes traces.
+    writer = next(each for each in NATIVE_WRITERS if each.name == name)
+    geometry = replace(HEADS, kv_dtype=DType.FLOAT4_E2M1, head_dim_qk=64, head_dim_vo=64)
+    can = writer.capability
+    case = Case(
+        backend=name,
+        geometry=geometry,
+        steps=(step(Mode.EXTEND, (3, 7), (2, 2)),),
+        padded_slot=can.padded_slots[0],
+        scales=Scales(granularity=Granularity.BLOCK, blocks=can.block_scales[0]),
+    )
+    _, calls = runner.trace(case)
+    assert calls is not None
+    assert [each.name for each in calls.written] == ["k_cache", "v_cache", "k_scales", "v_scales"]
+    assert not runner.verdict(calls).observations
+    text = export_script(case, runner)
+    assert text.count("compare_cache(") == 5
+    # Every number of the new tokens has to be 1.
+    low, high = calls.written[0].low, calls.written[0].high
+    assert high is not None
+    ones = pack(bytes([0x38]) * math.prod(low.shape))
+    bounds = {low.buffer, high.buffer}
+    buffers = tuple(replace(each, bits=ones) if each.name in bounds else each for each in calls.buffers)
+    found = runner.verdict(replace(calls, buffers=buffers)).observations
+    assert {(each.kind, each.place) for each in found} == {(Kind.WRITE_MISMATCH, "k_cache")}
+
+
+def test_a_script_reads_bytes_of_nvfp4_and_swizzled_scales() -> None:
+    space: dict[str, Any] = {"torch": torch}
+    exec(TEMPLATE.read_text(), space)  # noqa: S102 - a template without variables
+    codes = torch.arange(16, dtype=torch.uint8).view(1, 1, 1, 16)
+    assert torch.equal(space["numbers"](nvfp4.packed(codes)).float(), nvfp4.numbers(codes))
+    rows = torch.rand(2, 8, 3, 8)
+    memory = torch.zeros_like(rows)
+    for slot in range(8):
+        for block in range(8):
+            # As nvfp4.py states it: scale (t // 4) * 4 S + 4 s + t % 4.
+            at = slot // 4 * 32 + 4 * block + slot % 4
+            memory[:, at // 8, :, at % 8] = rows[:, slot, :, block]
+    grouped = memory.unflatten(1, (2, 4)).unflatten(-1, (2, 4))
+    view = grouped.permute(0, 1, 5, 3, 2, 4)
+    assert torch.equal(space["numbers"](view), rows)
 
 
 def compare_cache() -> Callable[..., bool]:

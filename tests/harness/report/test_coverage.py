@@ -46,8 +46,8 @@ def test_the_map_has_a_cell_for_every_pair() -> None:
 
 
 def test_a_map_is_small() -> None:
-    assert len(heat_map(coverage_of(possible()[::2]))) < 800_000
-    assert len(heat_map(coverage_of(possible()))) < 520_000
+    assert len(heat_map(coverage_of(possible()[::2]))) < 900_000
+    assert len(heat_map(coverage_of(possible()))) < 580_000
 
 
 def test_those_who_point_at_a_block_read_why() -> None:

@@ -24,11 +24,13 @@ from attnfuzz.reference.case import (
     KvView,
     Launch,
     Mode,
+    OtherGroup,
     PaddedSlot,
     PageOrder,
     Pages,
     Request,
     Scales,
+    Tombstone,
     Unused,
     Views,
 )
@@ -72,6 +74,8 @@ def failures(backend: Backend, *steps: Any, **fields: Any) -> tuple[Observation,
         "native:set_mla,trtllm_mla",
         "native:reshape_and_cache_head,trtllm_mha_scaled",
         "native:reshape_and_cache_token_head,trtllm_mha_scaled",
+        "native:append_nvfp4,trtllm_mha_nvfp4",
+        "native:reshape_and_cache_nvfp4,trtllm_mha_nvfp4",
     ],
 )
 def test_a_right_pair_passes_drawn_cases(name: str) -> None:
@@ -187,6 +191,9 @@ def test_a_pair_supports_what_both_do() -> None:
         ("native:append,hopper:trtllm_mha", "native:append runs on cpu, and hopper:trtllm_mha on cuda"),
         ("flashinfer:append,hopper:trtllm_mha", "compiled for some geometries"),
         ("native:reshape_and_cache_head,trtllm_mha", "have no granularities in common"),
+        ("native:append,trtllm_mha_nvfp4", "one of them has an NVFP4 cache"),
+        ("native:append,torch_sdpa", "torch_sdpa stores no new tokens in the pool, or has one of its own"),
+        ("native:copy_blocks,trtllm_mha", "native:copy_blocks stores no new tokens"),
         ("native:append,nothing", "unknown backend 'nothing'"),
     ],
 )
@@ -209,6 +216,29 @@ def test_defects_and_revisions_belong_to_one_half() -> None:
     assert resolve(name).name == name
     assert fixed(name) == "native:store_cache,trtllm_mha"
     assert not is_file("my.py:WRITER,my.py:READER")
+
+
+@pytest.mark.parametrize("group", OtherGroup)
+@pytest.mark.parametrize("tombstone", Tombstone)
+def test_a_pair_writes_and_attends_in_pools_of_windows_and_of_two_groups(
+    tombstone: Tombstone, group: OtherGroup
+) -> None:
+    backend = resolve(NAME)
+    geometry = structs.replace(HEADS, window_left=2)
+    steps = (step(Mode.EXTEND, (3, 17), (2, 9)), step(Mode.DECODE, (1, 18), (1, 10), rows=3))
+    pages = Pages(tombstone=tombstone, other_group=group, order=PageOrder.REVERSED)
+    assert not failures(backend, *steps, geometry=geometry, pages=pages)
+
+
+@pytest.mark.parametrize("wrong", ["nibbles_written_in_reverse", "global_scale_applied_twice"])
+def test_a_wrong_write_of_nvfp4_is_the_failure_of_its_writer(wrong: str) -> None:
+    whole = next(name for name in planted() if name.endswith(f"+{wrong}"))
+    backend = resolve(f"{whole},trtllm_mha_nvfp4")
+    geometry = structs.replace(HEADS, kv_dtype=DType.FLOAT4_E2M1, head_dim_qk=64, head_dim_vo=64)
+    scales = Scales(k=0.37, v=1.7, granularity=Granularity.BLOCK, blocks=backend.capability.block_scales[0])
+    found = failures(backend, geometry=geometry, scales=scales)
+    assert found
+    assert {each.kind for each in found} <= WRITTEN
 
 
 def test_a_wrong_scale_is_the_failure_of_its_writer() -> None:

@@ -14,7 +14,17 @@ from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.tiers import Task
 from attnfuzz.kernels.cache_writes.stored import Conversion
 from attnfuzz.kernels.cache_writes.writer_backend import WRITES, WriterBackend
-from attnfuzz.reference.case import Case, Launch, Mode, Outputs, PaddedSlot, PageOrder, Pages, ValueFamily
+from attnfuzz.reference.case import (
+    Case,
+    Launch,
+    Mode,
+    Outputs,
+    PaddedSlot,
+    PageOrder,
+    Pages,
+    Tombstone,
+    ValueFamily,
+)
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.strategies.cases import cases
@@ -125,5 +135,18 @@ def test_a_replay_writes_the_tokens_of_its_own_batch() -> None:
 def test_a_writer_that_attends_is_refused() -> None:
     with pytest.raises(ValueError, match="the capability is one of attention"):
         WriterBackend(STORE.function, capability=replace(WRITES, writes=False))
-    with pytest.raises(ValueError, match="has neither windows, sinks nor soft caps"):
-        replace(WRITES, windows=True)
+    with pytest.raises(ValueError, match="has neither sinks nor soft caps"):
+        replace(WRITES, sinks=True)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"windows": True}, "a window means nothing to a writer"),
+        ({"tombstones": (Tombstone.NULL,)}, "set windows=True"),
+        ({"window_tail": True}, "for a writer of the KV cache with tombstones"),
+    ],
+)
+def test_windows_of_a_writer_are_those_of_its_pool(wrong: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        replace(WRITES, **wrong)

@@ -12,7 +12,8 @@ from small_cases import step
 from attnfuzz.kernels.backend import Bench, Unsupported
 from attnfuzz.kernels.gpu import flashinfer_op
 from attnfuzz.kernels.gpu.direct.mla import MLA_BUCKET, MlaBatch, MlaWrapper, StaticSize, workspace_bytes
-from attnfuzz.kernels.paged_kv import DUMMY_PAGE, PagedKv
+from attnfuzz.kernels.page_ids import DUMMY_PAGE
+from attnfuzz.kernels.paged_kv import PagedKv
 from attnfuzz.kernels.plan import Row
 from attnfuzz.kernels.results import Results
 from attnfuzz.reference.case import Case, Mode

@@ -8,7 +8,8 @@ from small_cases import HEADS, drawn, step
 
 from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.gpu.wrappers.paged import PageLists, last_page_len
-from attnfuzz.kernels.paged_kv import DUMMY_PAGE, PagedKv
+from attnfuzz.kernels.page_ids import DUMMY_PAGE
+from attnfuzz.kernels.paged_kv import PagedKv
 from attnfuzz.kernels.plan import PageTable, Row
 from attnfuzz.reference.case import Case, Mode
 

@@ -1,0 +1,39 @@
+"""Pools that are not those of one layer alone: pages that have left a window, and the other group of layers."""
+
+from msgspec.structs import replace
+
+from attnfuzz.reference.case import Case, OtherGroup, Pages, Tombstone
+from attnfuzz.reference.geometry import Geometry
+
+
+def pages_left(case: Case, q_len: int, kv_len: int) -> int:
+    """The number of a request's first pages that have left the window of its first query, and are free.
+
+    With `window_tail`, it is the window of the query after its last one. The last query is that of the last key.
+    """
+    if case.pages.tombstone is Tombstone.NONE:
+        return 0
+    query = kv_len if case.pages.window_tail else kv_len - q_len
+    return max(0, query - case.geometry.window_left) // case.geometry.page_size
+
+
+def case_of_other_group(case: Case) -> Case:
+    """The same steps in the other group of layers, which has other tokens and no window."""
+    pages = Pages(order=case.pages.order, hole=case.pages.hole, behind=case.pages.behind, free=case.pages.free)
+    geometry = _geometry(case.geometry, case.pages.other_group)
+    return replace(case, geometry=geometry, pages=pages, seed=case.seed ^ 1)
+
+
+def _geometry(geometry: Geometry, group: OtherGroup) -> Geometry:
+    plain = replace(geometry, window_left=-1, sinks=False)
+    if group is OtherGroup.LONGER_PAGES:
+        return replace(
+            plain,
+            page_size=2 * geometry.page_size,
+            head_dim_qk=geometry.head_dim_qk // 2,
+            head_dim_vo=geometry.head_dim_vo // 2,
+        )
+    if group is OtherGroup.MORE_HEADS:
+        kv_heads = 2 * geometry.kv_heads
+        return replace(plain, page_size=geometry.page_size // 2, kv_heads=kv_heads, q_heads=kv_heads)
+    return plain
