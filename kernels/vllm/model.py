@@ -3,7 +3,7 @@
 A file and line below vllm/ is that of vLLM 0.33.0 unless another version is named.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -39,6 +39,11 @@ class _Captured:
     inputs: LayerInputs
     out: torch.Tensor
 
+    def replay(self) -> torch.Tensor:
+        """Replay the graph; its output."""
+        self.graph.replay()
+        return self.out
+
 
 class Model:
     """A model with the layer's parameters, in place of the network of a release's model runner.
@@ -60,6 +65,7 @@ class Model:
         self._host: Sequence[torch.Tensor] = ()
         self._queries: torch.Tensor | None = None
         self._rows: Mapping[int, int] = {}
+        self._last: Callable[[], torch.Tensor] | None = None
         self.capturing = False
         self.out: torch.Tensor | None = None
 
@@ -85,7 +91,13 @@ class Model:
             inputs = self._embed(input_ids.tolist(), positions.tolist())
         if context.cudagraph_runtime_mode == self._full:
             return self._in_graph(context, inputs)
-        return self._finish(self._attend(context, self._place(inputs)))
+        placed = self._place(inputs)
+        return self._finish(lambda: self._attend(context, placed))
+
+    def again(self) -> torch.Tensor:
+        """Run the last forward's layer again; its output."""
+        assert self._last is not None
+        return self._last()
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return the hidden states: nothing samples."""
@@ -99,17 +111,16 @@ class Model:
             with record(self._bench, host=self._host) as graph:
                 out = self._attend(context, placed)
             self._captured[shape] = _Captured(graph, placed, out)
-            return self._finish(out)
+            return self._finish(lambda: out)
         if shape not in self._captured:
             raise RuntimeError(f"the release replays a graph that it has not captured: {shape}")
         captured = self._captured[shape]
         captured.inputs.fill(inputs)
-        captured.graph.replay()
-        return self._finish(captured.out)
+        return self._finish(captured.replay)
 
-    def _finish(self, out: torch.Tensor) -> torch.Tensor:
-        self.out = out
-        return out.flatten(1)
+    def _finish(self, layer: Callable[[], torch.Tensor]) -> torch.Tensor:
+        self._last, self.out = layer, layer()
+        return self.out.flatten(1)
 
     def _attend(self, context: Any, inputs: LayerInputs) -> torch.Tensor:
         """Write the cache and attend as an Attention layer does (layers/attention/attention.py, forward)."""

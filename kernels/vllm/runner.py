@@ -3,6 +3,7 @@
 A file and line below vllm/ is that of vLLM 0.33.0 unless another version is named.
 """
 
+import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -58,7 +59,8 @@ class ModelRunner:
         self.model.capturing = True
         try:
             with self._running(step):
-                self._runner._dummy_run(  # noqa: SLF001 - there is no other way to it
+                self._call(
+                    "_dummy_run",
                     step.padded_tokens,
                     cudagraph_runtime_mode=modes.FULL,
                     uniform_decode=True,
@@ -76,11 +78,21 @@ class ModelRunner:
             self._meet_earlier_requests()
             ordered = self._schedule.order(index, requests)
             self.model.begin(index)
-            self._runner.execute_model(ordered)
+            self._call("execute_model", ordered)
             self._runner.execute_model_state = None
         out = self.model.out
         assert out is not None
         return out, self._first_rows(step, ordered)
+
+    def again(self) -> torch.Tensor:
+        """Run the last step's layer again without its writes: no token has a slot. Returns the output's rows."""
+        with self._running():
+            self._runner.input_batch.block_table[0].slot_mapping.gpu.fill_(-1)
+            return self.model.again()
+
+    def _call(self, name: str, *args: Any, **kwargs: Any) -> None:
+        """Call a method without its decorator, torch's inference mode, in which no operation can be recorded."""
+        inspect.unwrap(getattr(type(self._runner), name))(self._runner, *args, **kwargs)
 
     def _first_rows(self, step: Step, ordered: Any) -> list[int]:
         """The rows of the requests, which follow the order of the runner's batch; 0 for one without tokens."""
@@ -91,16 +103,20 @@ class ModelRunner:
         return [begins[self._schedule.name(each.slot)] if each.q_len else 0 for each in step.requests]
 
     def _meet_earlier_requests(self) -> None:
-        """Prepare a step of requests from before the case, once, for the sake of all that they leave in buffers."""
+        """Have the batch and the block tables meet requests from before the case, once, for what they leave there."""
         if self._begun:
             return
         self._begun = True
         ordered = self._schedule.earlier(self._limits.requests)
-        if ordered is not None:
-            runner = self._runner
-            runner._update_states(ordered)  # noqa: SLF001 - there is no other way to it
-            counts = torch.ones(self._limits.requests, dtype=torch.int32).numpy()
-            runner._prepare_inputs(ordered, counts)  # noqa: SLF001
+        if ordered is None:
+            return
+        runner, requests = self._runner, self._limits.requests
+        runner._update_states(ordered)  # noqa: SLF001 - there is no other way to it
+        runner.input_batch.block_table.commit_block_table(requests)
+        # The slots of a largest step, where its tokens were the last ones of blocks.
+        table = runner.input_batch.block_table[0]
+        last = table.block_table.gpu[torch.arange(self._limits.tokens) % requests, 0].long()
+        table.slot_mapping.gpu.copy_(last * self._server.pool.paged.page_size + self._server.pool.paged.page_size - 1)
 
     @contextmanager
     def _running(self, step: Step | None = None) -> Iterator[None]:

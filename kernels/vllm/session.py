@@ -1,12 +1,14 @@
 """A case on a release: each step is planned by its metadata builder and run by its attention layer."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import torch
 
-from attnfuzz.kernels.backend import Bench, Output, Unsupported
+from attnfuzz.kernels.backend import Bench, Output, Unsupported, WrittenThenAttended
 from attnfuzz.kernels.queries import cached_scales, draw_queries
 from attnfuzz.kernels.releases.answers import ASKED
 from attnfuzz.kernels.releases.entry_points_below import KernelsBelow, below
@@ -45,7 +47,7 @@ class VllmSession:
         with self._running():
             self._server = VllmServer(loaded, case, bench)
 
-    def forward(self, index: int) -> Output | None:
+    def forward(self, index: int) -> WrittenThenAttended | None:
         """Run one step; None for a capture."""
         step = self._case.steps[index]
         try:
@@ -73,7 +75,7 @@ class VllmSession:
             self._runners[drafts] = ModelRunner(self._server, drafts)
         return self._runners[drafts]
 
-    def _run(self, runner: ModelRunner, index: int, step: Step) -> Output | None:
+    def _run(self, runner: ModelRunner, index: int, step: Step) -> WrittenThenAttended | None:
         if step.launch is Launch.CAPTURE:
             runner.capture(index, step)
             return None
@@ -82,6 +84,17 @@ class VllmSession:
         if not requests:
             raise Unsupported("no server runs a step without a token")
         out, first_rows = runner.run(index, requests)
+        output = self._output(step, index, out, first_rows)
+        written = self._server.pool.written(step)
+        return WrittenThenAttended(written, output, partial(self._again, runner, output, written.due()))
+
+    def _again(self, runner: ModelRunner, output: Output, right: Sequence[torch.Tensor]) -> Output:
+        """The last step's output with the contents that are due."""
+        self._server.pool.paged.restore(right)
+        with self._running():
+            return replace(output, out=runner.again())
+
+    def _output(self, step: Step, index: int, out: torch.Tensor, first_rows: list[int]) -> Output:
         dim = self._case.geometry.head_dim_qk
         query = draw_queries(self._case, index, max(step.padded_tokens, out.shape[0]), dim, first_rows)
         return Output(

@@ -8,12 +8,13 @@ from attnfuzz.kernels.backend import Op
 from attnfuzz.kernels.native import write_ops
 from attnfuzz.kernels.releases.answers import ServerMock
 from attnfuzz.kernels.releases.stand_ins import MULTIPROCESSORS, current, entry
+from attnfuzz.kernels.vllm.pool import WRITER
 
 _CALLED: Final = ("trtllm_batch_decode_with_kv_cache", "trtllm_batch_context_with_kv_cache")
 """FlashInfer's functions that the backend imports by name (0.26.0: v1/attention/backends/flashinfer.py:18)."""
 
 WRITE: Final = Op(
-    write_ops.reshape_and_cache_flash.__name__,
+    WRITER,
     write_ops.reshape_and_cache_flash,
     frozenset({"key_cache", "value_cache"}),
 )
