@@ -83,6 +83,7 @@ def server_config(loaded: Any, case: Case, drafts: int, limits: Limits) -> Serve
             use_ubatching=False,
             num_ubatches=1,
             enable_dbo=False,
+            enable_eplb=False,
             is_moe_model=False,
         ),
         scheduler_config=ServerMock(

@@ -127,7 +127,9 @@ class Model:
         geometry, layer = self._case.geometry, self._layer
         shape = (inputs.query.shape[0], geometry.q_heads * geometry.head_dim_vo)
         out = torch.empty(shape, dtype=geometry.dtype.torch_dtype).view(-1, geometry.q_heads, geometry.head_dim_vo)
-        slots, metadata = context.slot_mapping[LAYER], context.attn_metadata[LAYER]
+        # A dummy batch without a graph has no metadata, and its output is zeros.
+        metadata = context.attn_metadata and context.attn_metadata[LAYER]
+        slots = context.slot_mapping[LAYER]
         layer.impl.do_kv_cache_update(layer, inputs.key, inputs.value, self._pool.kv_cache, slots)
         layer.impl.forward(layer, inputs.query, inputs.key, inputs.value, self._pool.kv_cache, metadata, out)
         return out

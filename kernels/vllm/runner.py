@@ -22,6 +22,13 @@ from attnfuzz.reference.case import Launch, Request, Step
 
 _RUNNER: Final = "vllm.v1.worker.gpu_model_runner"
 
+WORDS: Final = {
+    Launch.EAGER: "model runner: attention is planned for the tokens of the batch, and run on rows that may be padded",
+    Launch.CAPTURE: "model runner: captured on a dummy run of the graph's size",
+    Launch.REPLAY: "model runner: padded to the graph's size, planned, replayed; cudagraph_mode FULL_AND_PIECEWISE",
+}
+"""A server's path to each launch."""
+
 
 class _NothingToAwait:
     """A stream or an event where there is no GPU: all work is done when a call returns."""
@@ -74,15 +81,26 @@ class ModelRunner:
     def run(self, index: int, requests: Sequence[Request]) -> tuple[torch.Tensor, list[int]]:
         """Run a step with these requests: the output's rows, and the first row of each of the step's requests."""
         step = self._server.case.steps[index]
+        self.model.begin(index)
         with self._running(step):
             self._meet_earlier_requests()
+            self._be_idle(step)
             ordered = self._schedule.order(index, requests)
-            self.model.begin(index)
-            self._call("execute_model", ordered)
+            if requests:
+                self._call("execute_model", ordered)
             self._runner.execute_model_state = None
         out = self.model.out
         assert out is not None
         return out, self._first_rows(step, ordered)
+
+    def _be_idle(self, step: Step) -> None:
+        """Run a dummy batch, as a rank without requests does while another one runs `step`.
+
+        See v1/worker/gpu_worker.py, execute_dummy_batch. It must not change the pool.
+        """
+        self._server.bench.launcher.reached_by("model runner: a dummy batch, on a rank without requests")
+        self._call("_dummy_run", self._runner.uniform_decode_query_len, uniform_decode=True)
+        self._server.bench.launcher.reached_by(WORDS[step.launch])
 
     def again(self) -> torch.Tensor:
         """Run the last step's layer again without its writes: no token has a slot. Returns the output's rows."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import torch
 
@@ -13,20 +13,11 @@ from attnfuzz.kernels.queries import cached_scales, draw_queries
 from attnfuzz.kernels.releases.answers import ASKED
 from attnfuzz.kernels.releases.entry_points_below import KernelsBelow, below
 from attnfuzz.kernels.releases.rejection import is_rejection
-from attnfuzz.kernels.vllm.runner import ModelRunner
+from attnfuzz.kernels.vllm.runner import WORDS, ModelRunner
 from attnfuzz.kernels.vllm.server import VllmServer
 from attnfuzz.reference.case import Case, Launch, Mode, Step
 
 _OF_DRAFTS = frozenset({Mode.TARGET_VERIFY, Mode.DRAFT_EXTEND})
-
-
-_RUNNER: Final = "model runner (v1/worker/gpu_model_runner.py)"
-_WORDS: Final = {
-    Launch.EAGER: f"{_RUNNER}: planned for the tokens of the batch, run on rows that data parallelism may pad",
-    Launch.CAPTURE: f"{_RUNNER}: captured on a dummy run of the graph's size",
-    Launch.REPLAY: f"{_RUNNER}: padded to the graph's size, planned, replayed; cudagraph_mode FULL_AND_PIECEWISE",
-}
-"""A server's path to each launch."""
 
 
 class VllmSession:
@@ -53,7 +44,7 @@ class VllmSession:
         try:
             with self._running():
                 runner = self._runner(step)
-                self._bench.launcher.reached_by(_WORDS[step.launch])
+                self._bench.launcher.reached_by(WORDS[step.launch])
                 output = self._run(runner, index, step)
         except (ValueError, NotImplementedError) as error:
             if is_rejection(self._loaded.release, error):
@@ -81,8 +72,6 @@ class VllmSession:
             return None
         self._server.pool.write_before(step)
         requests = [request for request in step.requests if request.q_len]
-        if not requests:
-            raise Unsupported("no server runs a step without a token")
         out, first_rows = runner.run(index, requests)
         output = self._output(step, index, out, first_rows)
         written = self._server.pool.written(step)
