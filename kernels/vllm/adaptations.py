@@ -11,7 +11,7 @@ from packaging.version import Version
 
 from attnfuzz.kernels.releases.versions import Stubbed, span
 
-_ALL = span("0.26.0")
+_ALL = span("0.17.0")
 
 _DRAFTERS: Final = (
     "custom_class_proposer",
@@ -38,6 +38,7 @@ STUBBED = (
     Stubbed("uvloop", _ALL, "v1/utils.py:26"),
     Stubbed("prometheus_client", _ALL, "v1/metrics/perf.py:15"),
     Stubbed("cachetools", _ALL, "v1/structured_output/utils.py:16"),
+    Stubbed("diskcache", _ALL, "v1/structured_output/utils.py:15"),
     Stubbed("llguidance", _ALL, "v1/structured_output/backend_guidance.py"),
     Stubbed("xgrammar", _ALL, "v1/structured_output/backend_xgrammar.py"),
     # Parts of vLLM that import those packages, or many others.

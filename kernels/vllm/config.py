@@ -132,6 +132,7 @@ def _model(case: Case, limits: Limits) -> ServerMock:
         supports_multimodal_inputs=False,
         is_encoder_decoder=False,
         disable_cascade_attn=True,
+        attention_chunk_size=None,
         multimodal_config=None,
     )
 

@@ -31,12 +31,24 @@ class PackedKv(PagedKv):
         return key, value
 
 
+class StackedKv(PackedKv):
+    """A pool [pages, 2, page_size, kv_heads, dim], whose keys and values follow each other in a page, heads first.
+
+    Releases before 0.25 have it (0.19.0: v1/attention/backends/flashinfer.py:335).
+    """
+
+    def _separate(self, bench: Bench) -> tuple[torch.Tensor, torch.Tensor]:
+        both = self._paired(bench, "kv_cache", self._case.geometry.head_dim_qk, self._case.geometry.kv_dtype.memory)
+        self.packed = both.transpose(2, 3)
+        return both[:, 0], both[:, 1]
+
+
 class VllmPool:
     """A server's pool. Page 0 is its null block, which no request owns."""
 
-    def __init__(self, case: Case, bench: Bench) -> None:
+    def __init__(self, case: Case, bench: Bench, *, stacked: bool) -> None:
         self._case = case
-        self.paged = PackedKv(case, bench)
+        self.paged = (StackedKv if stacked else PackedKv)(case, bench)
         self._before: list[torch.Tensor] = []
 
     @property

@@ -35,12 +35,20 @@ class VllmServer:
         os.environ["VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE"] = str(native_workspace(case))
         _renew_buffers(loaded.backend)
         _resolve_layout(loaded)
-        self.pool = VllmPool(case, bench)
+        # A page has an axis of keys and values, or each token has both.
+        shape = loaded.backend.FlashInferBackend.get_kv_cache_shape(1, case.geometry.page_size, 1, 1)
+        self.pool = VllmPool(case, bench, stacked=len(shape) > _PACKED_AXES)
         self.sinks = place_sinks(case, bench)
 
 
-_BUFFERS: Final = ("trtllm_workspace_buffer", "_fi_multi_ctas_kv_counter")
+_PACKED_AXES: Final = 4
+
+_BUFFERS: Final = ("trtllm_workspace_buffer", "trtllm_gen_workspace_buffer", "_fi_multi_ctas_kv_counter")
 """Buffers shared by all layers of a server's process, in the module of the FlashInfer backend."""
+
+
+_MAKES_WORKSPACE: Final = ("_get_trtllm_workspace_buffer", "_get_trtllm_gen_workspace_buffer")
+"""The function that allocates the workspace; the second one before 0.25."""
 
 
 def _renew_buffers(backend: Any) -> None:
@@ -51,7 +59,9 @@ def _renew_buffers(backend: Any) -> None:
     for name in _BUFFERS:
         if hasattr(backend, name):
             setattr(backend, name, None)
-    backend._get_trtllm_workspace_buffer()  # noqa: SLF001 - there is no other way to it
+    for name in _MAKES_WORKSPACE:
+        if hasattr(backend, name):
+            getattr(backend, name)()
 
 
 def _resolve_layout(loaded: Any) -> None:
