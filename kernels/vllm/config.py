@@ -3,12 +3,12 @@
 A file and line below vllm/ is that of vLLM 0.33.0 unless another version is named.
 """
 
-from collections.abc import Sequence
+import contextlib
 from dataclasses import dataclass
 from typing import Any, Final
 
-from attnfuzz.kernels.releases.answers import ABSENT, ServerMock
-from attnfuzz.reference.case import Case, Launch, Step
+from attnfuzz.kernels.releases.answers import ServerMock
+from attnfuzz.reference.case import Case, Step
 
 RANKS: Final = 2
 """Data-parallel ranks: this one, and another whose batches decide on padding and graphs."""
@@ -92,9 +92,11 @@ def server_config(loaded: Any, case: Case, drafts: int, limits: Limits) -> Serve
             max_num_batched_tokens=limits.tokens,
             async_scheduling=False,
         ),
-        compilation_config=_compilation(loaded, case, limits),
+        compilation_config=_compilation(loaded, limits),
         speculative_config=_speculation(drafts),
-        observability_config=ServerMock("observability_config", cudagraph_metrics=False, enable_layerwise_nvtx_tracing=False),
+        observability_config=ServerMock(
+            "observability_config", cudagraph_metrics=False, enable_layerwise_nvtx_tracing=False
+        ),
         num_speculative_tokens=drafts,
         use_v2_model_runner=False,
         offload_config=None,
@@ -103,6 +105,10 @@ def server_config(loaded: Any, case: Case, drafts: int, limits: Limits) -> Serve
         kv_transfer_config=None,
         reasoning_config=None,
         mamba_config=None,
+        # 0.20.2: forward_context.py:325
+        kernel_config=ServerMock(
+            "kernel_config", ir_op_priority=ServerMock("ir_op_priority", set_priority=contextlib.nullcontext)
+        ),
     )
 
 
@@ -137,7 +143,7 @@ def _model(case: Case, limits: Limits) -> ServerMock:
     )
 
 
-def _compilation(loaded: Any, case: Case, limits: Limits) -> Any:
+def _compilation(loaded: Any, limits: Limits) -> Any:
     """The release's own CompilationConfig, whose graphs hold decodes as a whole and other steps without attention."""
     module = loaded.module("vllm.config.compilation")
     own = module.CompilationConfig

@@ -34,7 +34,7 @@ class PackedKv(PagedKv):
 class StackedKv(PackedKv):
     """A pool [pages, 2, page_size, kv_heads, dim], whose keys and values follow each other in a page, heads first.
 
-    Releases before 0.25 have it (0.19.0: v1/attention/backends/flashinfer.py:335).
+    Releases before 0.26 have it (0.25.1: v1/attention/backends/flashinfer.py:392).
     """
 
     def _separate(self, bench: Bench) -> tuple[torch.Tensor, torch.Tensor]:

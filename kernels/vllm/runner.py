@@ -22,10 +22,12 @@ from attnfuzz.reference.case import Launch, Request, Step
 
 _RUNNER: Final = "vllm.v1.worker.gpu_model_runner"
 
+_WHERE: Final = "model runner (v1/worker/gpu_model_runner.py)"
+
 WORDS: Final = {
-    Launch.EAGER: "model runner: attention is planned for the tokens of the batch, and run on rows that may be padded",
-    Launch.CAPTURE: "model runner: captured on a dummy run of the graph's size",
-    Launch.REPLAY: "model runner: padded to the graph's size, planned, replayed; cudagraph_mode FULL_AND_PIECEWISE",
+    Launch.EAGER: f"{_WHERE}: planned for the tokens of the batch, run on rows that data parallelism may pad",
+    Launch.CAPTURE: f"{_WHERE}: captured on a dummy run of the graph's size",
+    Launch.REPLAY: f"{_WHERE}: padded to the graph's size, planned, replayed; cudagraph_mode FULL_AND_PIECEWISE",
 }
 """A server's path to each launch."""
 
@@ -85,20 +87,25 @@ class ModelRunner:
         with self._running(step):
             self._meet_earlier_requests()
             self._be_idle(step)
-            ordered = self._schedule.order(index, requests)
-            if requests:
-                self._call("execute_model", ordered)
-            self._runner.execute_model_state = None
+            first_rows = self._execute(index, step, requests) if requests else [0] * len(step.requests)
         out = self.model.out
         assert out is not None
-        return out, self._first_rows(step, ordered)
+        return out, first_rows
+
+    def _execute(self, index: int, step: Step, requests: Sequence[Request]) -> list[int]:
+        """Run a step; the first row of each of its requests."""
+        ordered = self._schedule.order(index, requests)
+        self._call("execute_model", ordered)
+        # Nothing is sampled.
+        self._runner.execute_model_state = None
+        return self._first_rows(step, ordered)
 
     def _be_idle(self, step: Step) -> None:
         """Run a dummy batch, as a rank without requests does while another one runs `step`.
 
         See v1/worker/gpu_worker.py, execute_dummy_batch. It must not change the pool.
         """
-        self._server.bench.launcher.reached_by("model runner: a dummy batch, on a rank without requests")
+        self._server.bench.launcher.reached_by(f"{_WHERE}: a dummy batch, on a rank without requests")
         self._call("_dummy_run", self._runner.uniform_decode_query_len, uniform_decode=True)
         self._server.bench.launcher.reached_by(WORDS[step.launch])
 
@@ -141,7 +148,15 @@ class ModelRunner:
         """The context for code of the release: its configuration and its groups of ranks are set."""
         loaded = self._server.loaded
         state = loaded.module("vllm.distributed.parallel_state")
-        alone = ServerMock("group", is_first_rank=True, is_last_rank=True, world_size=1, rank_in_group=0, cpu_group=None, device_group=None)
+        alone = ServerMock(
+            "group",
+            is_first_rank=True,
+            is_last_rank=True,
+            world_size=1,
+            rank_in_group=0,
+            cpu_group=None,
+            device_group=None,
+        )
         alone.device = self._server.bench.device
         self._other_rank = (0, 0) if step is None else self._votes(step)
         ranks = SimpleNamespace(all_reduce=self._add_other_rank)
@@ -155,13 +170,13 @@ class ModelRunner:
             yield
 
     def _votes(self, step: Step) -> tuple[int, int]:
-        """The tokens of the other rank, padded, and its kind of graph: all ranks pad to the most, and take the least."""
+        """The other rank's padded tokens and kind of graph: all ranks pad to the most, and take the least."""
         modes = self._server.loaded.module("vllm.config.compilation").CUDAGraphMode
         mode = modes.PIECEWISE if step.launch is Launch.EAGER else modes.FULL
         return graph_size(step, self._drafts), mode.value
 
     def _add_other_rank(self, tensor: torch.Tensor, group: Any = None) -> None:
-        """Add the other rank's numbers (v1/worker/dp_utils.py, _run_ar): tokens, padded tokens, microbatching, graph."""
+        """Add the other rank's tokens, padded tokens, microbatching and graph (v1/worker/dp_utils.py, _run_ar)."""
         del group
         tokens, mode = self._other_rank
         tensor[:, 1] += torch.tensor([tokens, tokens, 0, mode], dtype=tensor.dtype)

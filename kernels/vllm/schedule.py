@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attnfuzz.kernels.vllm.pool import VllmPool
-from attnfuzz.reference.case import Case, Request, Step, TableTail
+from attnfuzz.reference.case import Case, Request, TableTail
 
 
 @dataclass
@@ -106,7 +106,7 @@ class Schedule:
 
     def _schedule(self, ordered: Any, index: int, request: Request) -> None:
         slot, computed = request.slot, request.kv_len - request.q_len
-        decodes = 0 < computed and request.q_len <= self._threshold
+        decodes = computed > 0 and request.q_len <= self._threshold
         serving = self._serving.get(slot)
         pages = self._pool.pages(request)
         if serving is not None and serving.goes_on(request, decodes=decodes):

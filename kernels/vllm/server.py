@@ -10,7 +10,7 @@ from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.queries import place_sinks
 from attnfuzz.kernels.releases.answers import ASKED
 from attnfuzz.kernels.releases.workspace import native_workspace
-from attnfuzz.kernels.vllm.adaptations import PINNED
+from attnfuzz.kernels.vllm.adaptations import PINNED, STACKED
 from attnfuzz.kernels.vllm.pool import VllmPool
 from attnfuzz.reference.case import Case
 
@@ -35,20 +35,16 @@ class VllmServer:
         os.environ["VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE"] = str(native_workspace(case))
         _renew_buffers(loaded.backend)
         _resolve_layout(loaded)
-        # A page has an axis of keys and values, or each token has both.
-        shape = loaded.backend.FlashInferBackend.get_kv_cache_shape(1, case.geometry.page_size, 1, 1)
-        self.pool = VllmPool(case, bench, stacked=len(shape) > _PACKED_AXES)
+        self.pool = VllmPool(case, bench, stacked=release.version in STACKED)
         self.sinks = place_sinks(case, bench)
 
-
-_PACKED_AXES: Final = 4
 
 _BUFFERS: Final = ("trtllm_workspace_buffer", "trtllm_gen_workspace_buffer", "_fi_multi_ctas_kv_counter")
 """Buffers shared by all layers of a server's process, in the module of the FlashInfer backend."""
 
 
 _MAKES_WORKSPACE: Final = ("_get_trtllm_workspace_buffer", "_get_trtllm_gen_workspace_buffer")
-"""The function that allocates the workspace; the second one before 0.25."""
+"""The function that allocates the workspace; the second one in early releases (0.19.0: flashinfer.py:79)."""
 
 
 def _renew_buffers(backend: Any) -> None:

@@ -1,4 +1,4 @@
-"""Replacements in vLLM's modules for FlashInfer, for its own kernel that writes the KV cache, and for a model's needs."""
+"""Replacements in vLLM's modules for FlashInfer, and for the kernel of its own that writes the KV cache."""
 
 from typing import Any, Final
 

@@ -89,7 +89,14 @@ class FlashInferImpl:
         )
 
     def forward(
-        self, layer: Any, query: Any, key: Any, value: Any, kv_cache: torch.Tensor, plan: Metadata | None, output: torch.Tensor
+        self,
+        layer: Any,
+        query: Any,
+        key: Any,
+        value: Any,
+        kv_cache: torch.Tensor,
+        plan: Metadata | None,
+        output: torch.Tensor,
     ) -> torch.Tensor:
         """Attend; a dummy batch has no plan."""
         if plan is None:
