@@ -103,7 +103,8 @@ def load(release: Release) -> LoadedRelease:
             with _triton_for_a_gpu(release):
                 backend = imported(release, _BACKEND)
                 # The package's own name for it (v1/sample/logits_processor/builtin.py:12).
-                sys.modules["vllm"].SamplingParams = imported(release, "vllm.sampling_params").SamplingParams
+                sampling = imported(release, "vllm.sampling_params").SamplingParams
+                setattr(sys.modules[VLLM.name], sampling.__name__, sampling)
                 runner = imported(release, _RUNNER)
             check_classes(release, _CLASSES)
         check_unedited(release)

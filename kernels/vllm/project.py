@@ -15,7 +15,7 @@ VLLM: Final = Project(
     # By the values of --attention-backend, in lower case.
     kinds=("flashinfer",),
     source=Path("vllm", "v1", "attention", "backends"),
-    wheel=("--python-version=3.11", "--platform=manylinux_2_28_x86_64", "--platform=manylinux_2_31_x86_64"),
+    wheel=("--python-version=3.11", *(f"--platform=manylinux_2_{glibc}_x86_64" for glibc in (28, 31, 35))),
     suffixes=frozenset({".py"}),
     left_out=("vllm/third_party/", "vllm/model_executor/models/"),
     hashes=Path(__file__).with_name("wheels.json"),

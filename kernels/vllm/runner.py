@@ -156,8 +156,8 @@ class ModelRunner:
             rank_in_group=0,
             cpu_group=None,
             device_group=None,
+            device=self._server.bench.device,
         )
-        alone.device = self._server.bench.device
         self._other_rank = (0, 0) if step is None else self._votes(step)
         ranks = SimpleNamespace(all_reduce=self._add_other_rank)
         with (

@@ -114,7 +114,7 @@ PLANTED = {
         "            slot_mapping[num_tokens_unpadded:num_tokens_padded].fill_(-1)\n",
         "            slot_mapping[num_tokens_unpadded:num_tokens_padded].copy_(slot_mapping[:1])\n",
         STEPS["graph"],
-        Kind.STRAY_WRITE,
+        Kind.WRITE_MISMATCH,
     ),
     "positions that are off by one": (
         RUNNER,
