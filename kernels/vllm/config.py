@@ -15,7 +15,7 @@ RANKS: Final = 2
 
 
 @dataclass(frozen=True)
-class Limits:
+class ServerLimits:
     """The limits of a server: its longest request, the requests and tokens of a step, and the sizes of its graphs."""
 
     model_len: int
@@ -24,7 +24,7 @@ class Limits:
     graphs: tuple[int, ...]
 
     @classmethod
-    def of(cls, case: Case, drafts: int) -> "Limits":
+    def of(cls, case: Case, drafts: int) -> "ServerLimits":
         """Those of a server whose requests speculate `drafts` tokens: as large as the case's largest step needs.
 
         Steps are padded to the sizes of graphs, which are whole requests (config/compilation.py, adjust_cudagraph_...).
@@ -45,7 +45,7 @@ def graph_size(step: Step, drafts: int) -> int:
     return -(-step.padded_tokens // stride) * stride
 
 
-def server_config(loaded: Any, case: Case, drafts: int, limits: Limits) -> ServerMock:
+def server_config(loaded: Any, case: Case, drafts: int, limits: ServerLimits) -> ServerMock:
     """The VllmConfig of a server. A question without an answer ends the run."""
     geometry = case.geometry
     return ServerMock(
@@ -112,7 +112,7 @@ def server_config(loaded: Any, case: Case, drafts: int, limits: Limits) -> Serve
     )
 
 
-def _model(case: Case, limits: Limits) -> ServerMock:
+def _model(case: Case, limits: ServerLimits) -> ServerMock:
     geometry = case.geometry
     return ServerMock(
         "model_config",
@@ -143,7 +143,7 @@ def _model(case: Case, limits: Limits) -> ServerMock:
     )
 
 
-def _compilation(loaded: Any, limits: Limits) -> Any:
+def _compilation(loaded: Any, limits: ServerLimits) -> Any:
     """The release's own CompilationConfig, whose graphs hold decodes as a whole and other steps without attention."""
     module = loaded.module("vllm.config.compilation")
     own = module.CompilationConfig

@@ -14,9 +14,9 @@ import torch
 
 from attnfuzz.kernels.queries import softmax_scale
 from attnfuzz.kernels.releases.answers import ServerMock
-from attnfuzz.kernels.vllm.config import Limits, graph_size, server_config
+from attnfuzz.kernels.vllm.config import ServerLimits, graph_size, server_config
 from attnfuzz.kernels.vllm.model import LAYER, Model
-from attnfuzz.kernels.vllm.schedule import Schedule
+from attnfuzz.kernels.vllm.schedule import ScheduledSteps
 from attnfuzz.kernels.vllm.server import VllmServer
 from attnfuzz.reference.case import Launch, Request, Step
 
@@ -50,7 +50,7 @@ class ModelRunner:
 
     def __init__(self, server: VllmServer, drafts: int) -> None:
         self._server, self._drafts = server, drafts
-        self._limits = Limits.of(server.case, drafts)
+        self._limits = ServerLimits.of(server.case, drafts)
         self._config = server_config(server.loaded, server.case, drafts, self._limits)
         self._other_rank = (0, 0)
         self._begun = False
@@ -59,7 +59,7 @@ class ModelRunner:
             self._config.compilation_config.static_forward_context[LAYER] = self._layer
             self.model = Model(server.loaded, server.case, server.bench, server.pool, self._layer)
             self._runner = self._make_runner()
-        self._schedule = Schedule(server.loaded, server.case, server.pool, self._runner)
+        self._schedule = ScheduledSteps(server.loaded, server.case, server.pool, self._runner)
 
     def capture(self, index: int, step: Step) -> None:
         """Capture the graph of a step's size on a dummy run, as at a server's start (capture_model)."""
@@ -128,7 +128,7 @@ class ModelRunner:
         return [begins[self._schedule.name(each.slot)] if each.q_len else 0 for each in step.requests]
 
     def _meet_earlier_requests(self) -> None:
-        """Have the batch and the block tables meet requests from before the case, once, for what they leave there."""
+        """Have the batch and the block tables meet requests from before the case, once: they leave traces."""
         if self._begun:
             return
         self._begun = True

@@ -1,4 +1,4 @@
-"""A case's steps as vLLM's scheduler would order them: what is new, what goes on, with which blocks and drafts.
+"""A case's steps as vLLM's scheduler would order them: new and continued requests, their blocks and drafts.
 
 A file and line below vllm/ is that of vLLM 0.33.0 unless another version is named.
 """
@@ -30,7 +30,7 @@ class _Serving:
         return computed == self.reached
 
 
-class Schedule:
+class ScheduledSteps:
     """The scheduler's outputs for the steps of a case, for the model runner of a release.
 
     A slot of the case is a request, with a token of its own at each position: its index into the pool's tokens. Where a
