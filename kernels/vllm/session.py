@@ -1,4 +1,4 @@
-"""A case on a release: each step is planned by its metadata builder and run by its attention layer."""
+"""A case on a release: each step is prepared by its model runner, and run by its attention layer."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
