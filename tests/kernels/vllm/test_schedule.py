@@ -45,8 +45,9 @@ def orders(release: Release, bench_of: Callable[..., Any]) -> Orders:
         for index, step in enumerate(steps):
             made.append(scheduled.order(index, step.requests))
             for new in made[-1].scheduled_new_reqs:
-                tokens = (new.req_id, new.prompt_token_ids, [], None, None, new.block_ids, new.num_computed_tokens, [])
-                runner.requests[new.req_id] = state(*tokens)
+                runner.requests[new.req_id] = state(
+                    new.req_id, new.prompt_token_ids, [], None, None, new.block_ids, new.num_computed_tokens, []
+                )
         return made, runner.requests
 
     return make
