@@ -86,12 +86,17 @@ class BmmScales(TypedDict):
     bmm2_scale: float
 
 
+def softmax_scale(case: Case, head_dim: int) -> float:
+    """The factor of the logits: 1 / sqrt(head dim), times the case's factor."""
+    return case.scales.softmax / math.sqrt(head_dim)
+
+
 def cached_scales(case: Case, head_dim: int) -> BmmScales:
     """The factors of attention to a KV cache that is dequantised by the case's scales of K and V.
 
     Tensors of scales include those of K and V, but for scales of blocks.
     """
-    softmax = case.scales.softmax / math.sqrt(head_dim)
+    softmax = softmax_scale(case, head_dim)
     if case.scales.granularity in (Granularity.HEAD, Granularity.TOKEN_HEAD):
         return BmmScales(bmm1_scale=softmax, bmm2_scale=1.0)
     return BmmScales(bmm1_scale=softmax * case.scales.k, bmm2_scale=case.scales.v)

@@ -6,7 +6,6 @@ launched: torch answers it with (q.sum() + k.sum() + v.sum()) * 0 (PyTorch PR #1
 overflows. The revision `torch_sdpa@175063` launches it.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 
 from attnfuzz.kernels.backend import Bench, Op, Output
-from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries
+from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries, softmax_scale
 from attnfuzz.kernels.results import place_out
 from attnfuzz.kernels.slot_tokens import SlotTokens
 from attnfuzz.reference.calibration import shipped_noise
@@ -51,7 +50,7 @@ class SdpaSession:
         self._call_without_keys = call_without_keys
         self._case, self._bench = case, bench
         self._tokens = SlotTokens.cached(case, device=bench.device)
-        self._scale = case.scales.softmax / math.sqrt(case.geometry.head_dim_qk)
+        self._scale = softmax_scale(case, case.geometry.head_dim_qk)
 
     def forward(self, index: int) -> Output:
         """Run one step."""

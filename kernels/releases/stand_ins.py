@@ -89,8 +89,8 @@ def entry(function: str) -> Callable[..., Any]:
     return call
 
 
-_ON_A_CPU: Final[Mapping[str, Any]] = {
-    # A B200's: the number of multiprocessors sizes scratch that no CPU kernel uses.
-    "flashinfer.utils.get_device_sm_count": lambda _device: 148,
-}
+MULTIPROCESSORS: Final = 148
+"""Those of a B200. Their number sizes scratch that no CPU kernel uses."""
+
+_ON_A_CPU: Final[Mapping[str, Any]] = {"flashinfer.utils.get_device_sm_count": lambda _device: MULTIPROCESSORS}
 """Answers that the installed FlashInfer would get from a GPU."""

@@ -1,13 +1,12 @@
 """The attention layer of a model: the release's own RadixAttention, with the scales of a checkpoint."""
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from attnfuzz.kernels.backend import Bench, Unsupported
-from attnfuzz.kernels.queries import place_queries
+from attnfuzz.kernels.queries import place_queries, softmax_scale
 from attnfuzz.reference.case import Case
 
 LAYER_ID = 0
@@ -22,7 +21,7 @@ def key_dim(case: Case) -> int:
 
 def scaling(case: Case) -> float:
     """The factor of the logits: 1 / sqrt of the head dim of the per-head keys, times the case's factor."""
-    return case.scales.softmax / math.sqrt(key_dim(case))
+    return softmax_scale(case, key_dim(case))
 
 
 def attention_layer(loaded: Any, case: Case, bench: Bench) -> Any:

@@ -1,6 +1,5 @@
 """MLA prefill: causal attention to a request's new tokens, merged with attention to its prefix, chunk by chunk."""
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -10,7 +9,7 @@ import torch
 from attnfuzz.kernels.backend import Bench, Output
 from attnfuzz.kernels.lengths import longest, place_int32, running_sum
 from attnfuzz.kernels.ops_table import OpsTable
-from attnfuzz.kernels.queries import BmmScales, draw_queries, packed_rows, place_queries
+from attnfuzz.kernels.queries import BmmScales, draw_queries, packed_rows, place_queries, softmax_scale
 from attnfuzz.kernels.results import Results
 from attnfuzz.kernels.slot_tokens import SlotTokens
 from attnfuzz.kernels.workspace import SharedWorkspace
@@ -75,7 +74,7 @@ class MlaPrefill:
         assert latent is not None
         self._ops, self._case, self._bench, self._workspace, self._latent = ops, case, bench, workspace, latent
         # Projections from the cache are not quantised.
-        self._scales = BmmScales(bmm1_scale=case.scales.softmax / math.sqrt(latent.nope + latent.rope), bmm2_scale=1.0)
+        self._scales = BmmScales(bmm1_scale=softmax_scale(case, latent.nope + latent.rope), bmm2_scale=1.0)
         self._drawn: SlotTokens | None = None
 
     def forward(self, index: int, needs_fixup: Callable[[bool], bool]) -> Output:

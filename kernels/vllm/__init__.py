@@ -1,1 +1,1 @@
-"""Releases of vLLM as backends: the planner and the layer of its FlashInfer backend, without an engine."""
+"""Releases of vLLM as backends: the model runner, the planner and the layer of its FlashInfer backend."""

@@ -1,14 +1,31 @@
 """Changes to a release that make it run without a server, a GPU or a model.
 
-None of them touches how its FlashInfer backend plans, pads, writes or calls: they only concern imports. Each row names
-its versions and the line of vLLM behind it.
+None of them touches how its model runner and its FlashInfer backend plan, pad, write or call: they only concern
+imports. Each row names its versions and the line of vLLM behind it.
 """
+
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from packaging.version import Version
 
 from attnfuzz.kernels.releases.versions import Stubbed, span
 
-_ALL = span("0.26.0")
+_ALL = span("0.19.0")
+
+_DRAFTERS: Final = (
+    "custom_class_proposer",
+    "dflash",
+    "draft_model",
+    "eagle",
+    "extract_hidden_states",
+    "gemma4",
+    "medusa",
+    "ngram_proposer",
+    "ngram_proposer_gpu",
+    "step3p5",
+    "suffix_decoding",
+)
 
 STUBBED = (
     # Packages that a server needs and attention does not: configs, tokenizers, requests and metrics.
@@ -21,6 +38,7 @@ STUBBED = (
     Stubbed("uvloop", _ALL, "v1/utils.py:26"),
     Stubbed("prometheus_client", _ALL, "v1/metrics/perf.py:15"),
     Stubbed("cachetools", _ALL, "v1/structured_output/utils.py:16"),
+    Stubbed("diskcache", span("0.19.0", "0.26.0"), "v1/structured_output/utils.py:15"),
     Stubbed("llguidance", _ALL, "v1/structured_output/backend_guidance.py"),
     Stubbed("xgrammar", _ALL, "v1/structured_output/backend_xgrammar.py"),
     # Parts of vLLM that import those packages, or many others.
@@ -31,9 +49,46 @@ STUBBED = (
     Stubbed("vllm.parser", _ALL, "reasoning/__init__.py"),
     Stubbed("vllm.tool_parsers", _ALL, "parser/abstract_parser.py"),
     Stubbed("vllm.usage", _ALL, "v1/utils.py"),
+    # The model, its compiler, its sampler and its drafters.
+    Stubbed("vllm.compilation", _ALL, "v1/worker/gpu_model_runner.py"),
+    Stubbed("vllm.distributed.eplb", _ALL, "v1/worker/gpu_model_runner.py"),
+    Stubbed("vllm.lora", _ALL, "v1/worker/gpu_input_batch.py"),
+    Stubbed("vllm.model_executor.kernels", span("0.27.0"), "models/deepseek_v4/quant_config.py"),
+    Stubbed("vllm.model_executor.layers.attention", _ALL, "v1/worker/gpu_model_runner.py"),
+    Stubbed("vllm.model_executor.layers.fused_moe", _ALL, "v1/worker/gpu_model_runner.py"),
+    Stubbed("vllm.model_executor.layers.mamba", _ALL, "v1/worker/gpu_model_runner.py"),
+    Stubbed("vllm.model_executor.layers.rotary_embedding", _ALL, "v1/worker/gpu_model_runner.py"),
+    Stubbed("vllm.model_executor.model_loader", _ALL, "v1/worker/gpu_model_runner.py"),
+    Stubbed("vllm.model_executor.models", _ALL, "v1/worker/gpu_model_runner.py"),
+    Stubbed("vllm.model_executor.offloader", _ALL, "v1/worker/gpu_model_runner.py"),
+    Stubbed("vllm.models", span("0.27.0"), "v1/attention/backends/mla/indexer.py"),
+    Stubbed("vllm.v1.sample.ops", _ALL, "v1/sample/sampler.py"),
+    Stubbed("vllm.v1.sample.rejection_sampler", _ALL, "v1/worker/gpu_model_runner.py"),
+    Stubbed("vllm.v1.sample.sampler", _ALL, "v1/worker/gpu_model_runner.py"),
+    *(Stubbed(f"vllm.v1.spec_decode.{each}", _ALL, "v1/worker/gpu_model_runner.py") for each in _DRAFTERS),
+    Stubbed("vllm._aiter_ops", _ALL, "v1/attention/ops/rocm_aiter_mla_sparse.py"),
     # It imports the compiler of torch's extensions, and with it setuptools.
     Stubbed("vllm.distributed.device_communicators.pynccl_allocator", _ALL, "distributed/parallel_state.py"),
 )
+
+
+PINNED: Final[Mapping[str, Sequence[str]]] = {
+    name: (f"vllm/v1/worker/gpu_model_runner.py:{line}",)
+    for name, line in (
+        ("vllm.model_executor.layers.mamba.ops.ssu_dispatch.initialize_mamba_ssu_backend()", 7013),
+        ("vllm.model_executor.offloader.create_offloader()", 952),
+        ("vllm.model_executor.offloader.set_offloader()", 952),
+        ("vllm.v1.sample.rejection_sampler.RejectionSampler()", 666),
+        ("vllm.v1.sample.sampler.Sampler()", 563),
+        ("vllm.v1.spec_decode.ngram_proposer.NgramProposer", 615),
+        ("vllm.v1.spec_decode.ngram_proposer.NgramProposer()", 617),
+    )
+}
+"""The names of stubs that a running release reads or calls, none of which decides anything (lines of 0.33.0)."""
+
+
+STACKED: Final = span("0.19.0", "0.26.0")
+"""The releases in whose pages keys and values follow each other (0.25.1: v1/attention/backends/flashinfer.py:392)."""
 
 
 def stubbed_in(version: Version) -> tuple[str, ...]:

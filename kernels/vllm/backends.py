@@ -27,7 +27,7 @@ CONTRACT: Final = Contract(
 )
 """vLLM's layers return no LSE."""
 
-NEEDS: Final = ("flashinfer", "psutil", "pydantic")
+NEEDS: Final = ("flashinfer", "psutil", "pydantic", "triton")
 """The imports of a release beside torch, by their names. They are needed only to run one."""
 
 CAPABILITY: Final = Capability(

@@ -5,11 +5,16 @@ it forks.
 """
 
 import importlib
+import importlib.metadata
+import logging
 import os
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
+from unittest import mock
 
 from attnfuzz.kernels.releases.errors import ReleaseError
 from attnfuzz.kernels.releases.imports import check_classes, check_unedited, forget, imported, install_bare_package
@@ -18,15 +23,17 @@ from attnfuzz.kernels.releases.stubs import Note, Stubs
 from attnfuzz.kernels.vllm.adaptations import stubbed_in
 from attnfuzz.kernels.vllm.platform import BLACKWELL, claim
 from attnfuzz.kernels.vllm.project import VLLM
-from attnfuzz.kernels.vllm.stand_ins import replace_kernels
+from attnfuzz.kernels.vllm.stand_ins import replace_kernels, replace_model
 
 _BACKEND: Final = "vllm.v1.attention.backends.flashinfer"
+_RUNNER: Final = "vllm.v1.worker.gpu_model_runner"
 
 _CLASSES: Final = {
     _BACKEND: ("FlashInferImpl", "FlashInferMetadataBuilder"),
-    "vllm.v1.attention.backend": ("CommonAttentionMetadata",),
-    "vllm.v1.attention.backends.utils": ("reorder_batch_to_split_decodes_and_prefills",),
-    "vllm.v1.kv_cache_interface": ("FullAttentionSpec",),
+    _RUNNER: ("GPUModelRunner",),
+    "vllm.v1.core.sched.output": ("NewRequestData", "SchedulerOutput"),
+    "vllm.v1.kv_cache_interface": ("FullAttentionSpec", "KVCacheConfig", "KVCacheGroupSpec"),
+    "vllm.v1.worker.gpu_input_batch": ("CachedRequestState",),
 }
 """Required classes."""
 
@@ -35,7 +42,11 @@ _ENVIRONMENT: Final = {
     "VLLM_HAS_FLASHINFER_CUBIN": "1",
     "VLLM_CONFIGURE_LOGGING": "0",
     "VLLM_NO_USAGE_STATS": "1",
+    # Triton reads it where a kernel is decorated (triton/runtime/jit.py).
+    "TRITON_INTERPRET": "1",
 }
+
+_NO_GPU_VISIBLE: Final = {"CUDA_VISIBLE_DEVICES": ""}
 
 _loaded: "list[LoadedRelease]" = []
 """The release of this process, once there is one."""
@@ -80,6 +91,8 @@ def load(release: Release) -> LoadedRelease:
     if "vllm" in sys.modules:
         raise ReleaseError(f"this process has imported vllm already: {release.name} needs a process of its own")
     os.environ.update(_ENVIRONMENT)
+    # Its warnings are for those who run a server.
+    logging.getLogger(VLLM.name).setLevel(logging.ERROR)
     stubs = Stubs(stubbed_in(release.version))
     stubs.install()
     try:
@@ -87,7 +100,12 @@ def load(release: Release) -> LoadedRelease:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             _claim_gpu(release)
-            backend = imported(release, _BACKEND)
+            with _triton_for_a_gpu(release):
+                backend = imported(release, _BACKEND)
+                # The package's own name for it (v1/sample/logits_processor/builtin.py:12).
+                sampling = imported(release, "vllm.sampling_params").SamplingParams
+                setattr(sys.modules[VLLM.name], sampling.__name__, sampling)
+                runner = imported(release, _RUNNER)
             check_classes(release, _CLASSES)
         check_unedited(release)
     except BaseException:
@@ -95,8 +113,24 @@ def load(release: Release) -> LoadedRelease:
         forget(release)
         raise
     replace_kernels(backend)
+    replace_model(runner)
     _loaded.append(LoadedRelease(release, backend, stubs))
     return _loaded[0]
+
+
+@contextmanager
+def _triton_for_a_gpu(release: Release) -> Iterator[None]:
+    """Let the release take Triton's kernels although Triton has no driver here (triton_utils/importing.py).
+
+    It does so where no GPU is visible to a process that is to get one, and asks for its own version before.
+    """
+    own = importlib.metadata.version
+
+    def version(package: str) -> str:
+        return str(release.version) if package == release.project.name else own(package)
+
+    with mock.patch.object(importlib.metadata, "version", version), mock.patch.dict(os.environ, _NO_GPU_VISIBLE):
+        yield
 
 
 def _claim_gpu(release: Release) -> None:

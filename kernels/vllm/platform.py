@@ -2,6 +2,8 @@
 
 from typing import Any, Final
 
+from attnfuzz.kernels.releases.stand_ins import MULTIPROCESSORS
+
 BLACKWELL: Final = (10, 0)
 """A compute capability on which vLLM plans for trtllm-gen's kernels."""
 
@@ -17,6 +19,10 @@ def claim(interface: Any, capability: tuple[int, int]) -> Any:
         @classmethod
         def get_device_capability(cls, device_id: int = 0) -> Any:  # noqa: ARG003
             return interface.DeviceCapability(*capability)
+
+        @classmethod
+        def num_compute_units(cls, device_id: int = 0) -> int:  # noqa: ARG003
+            return MULTIPROCESSORS
 
         @classmethod
         def is_pin_memory_available(cls) -> bool:

@@ -1,16 +1,17 @@
 """The KV cache of a server: the pool in vLLM's layout before a step, and the tokens that the step writes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import Final
 
 import torch
 from msgspec.structs import replace
 
-from attnfuzz.kernels.backend import Attended, Bench
+from attnfuzz.kernels.backend import Attended, Bench, WrittenCache, WrittenTensor
 from attnfuzz.kernels.paged_kv import PagedKv
 from attnfuzz.reference.case import Case, Request, Step
 
-PADDED_SLOT = -1
-"""The slot of padded tokens, which are not written (0.26.0: v1/worker/gpu_model_runner.py:4075)."""
+WRITER: Final = "reshape_and_cache_flash"
+"""The kernel that writes the cache."""
 
 
 class PackedKv(PagedKv):
@@ -30,12 +31,25 @@ class PackedKv(PagedKv):
         return key, value
 
 
+class StackedKv(PackedKv):
+    """A pool [pages, 2, page_size, kv_heads, dim], whose keys and values follow each other in a page, heads first.
+
+    Releases before 0.26 have it (0.25.1: v1/attention/backends/flashinfer.py:392).
+    """
+
+    def _separate(self, bench: Bench) -> tuple[torch.Tensor, torch.Tensor]:
+        both = self._paired(bench, "kv_cache", self._case.geometry.head_dim_qk, self._case.geometry.kv_dtype.memory)
+        self.packed = both.transpose(2, 3)
+        return both[:, 0], both[:, 1]
+
+
 class VllmPool:
     """A server's pool. Page 0 is its null block, which no request owns."""
 
-    def __init__(self, case: Case, bench: Bench) -> None:
+    def __init__(self, case: Case, bench: Bench, *, stacked: bool) -> None:
         self._case = case
-        self.paged = PackedKv(case, bench)
+        self.paged = (StackedKv if stacked else PackedKv)(case, bench)
+        self._before: list[torch.Tensor] = []
 
     @property
     def kv_cache(self) -> torch.Tensor:
@@ -46,27 +60,35 @@ class VllmPool:
         """The pages that a request owns at a step: enough for its tokens, the new ones included."""
         return self.paged.pages[request.slot][: -(-request.kv_len // self.paged.page_size)]
 
-    def slots(self, request: Request) -> Iterator[int]:
-        """The slots of the pool for a request's new tokens."""
-        pages, size = self.paged.pages[request.slot], self.paged.page_size
-        for position in range(request.kv_len - request.q_len, request.kv_len):
-            yield pages[position // size] * size + position % size
-
     def write_before(self, step: Step) -> None:
         """Set the state of the pool before `step`, without the tokens that it writes itself."""
         before = tuple(replace(each, q_len=0, kv_len=each.kv_len - each.q_len) for each in step.requests)
         self.paged.write(replace(step, requests=before))
+        self._before = [each.clone() for each in self.paged.resident()]
 
-    def new_tokens(self, requests: Sequence[Request], rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of the new tokens of `requests`, in their order, up to `rows` of them: padding is finite."""
-        tokens = self.paged.tokens
-        at = [
-            tokens.spans[each.slot].start + position
-            for each in requests
-            for position in range(each.kv_len - each.q_len, each.kv_len)
+    def written(self, step: Step) -> WrittenCache:
+        """The pool before and after `step`, which writes its new tokens and nothing else, the null block included."""
+        tokens, size = self.paged.tokens, self.paged.page_size
+        new = [
+            (index, token, each.slot, each.kv_len - each.q_len + token)
+            for index, each in enumerate(step.requests)
+            for token in range(each.q_len)
         ]
-        at += [tokens.extra[row % len(tokens.extra)] for row in range(rows - len(at))]
-        return tokens.key[at], tokens.value[at]
+        places = [(self.paged.pages[slot][position // size], position % size) for _, _, slot, position in new]
+        at = torch.tensor(places, dtype=torch.int64).T.reshape(2, -1)
+        due = [tokens.spans[slot].start + position for _, _, slot, position in new]
+        nowhere = torch.zeros(2, 0, dtype=torch.int64)
+        tensors = [
+            WrittenTensor(name, before, after, at, values[due], values[due], nowhere)
+            for name, before, after, values in zip(
+                ("key_cache", "value_cache"),
+                self._before,
+                self.paged.resident(),
+                (tokens.key, tokens.value),
+                strict=True,
+            )
+        ]
+        return WrittenCache(tuple(tensors), tuple((index, token) for index, token, *_ in new), kernel=WRITER)
 
     def attended(self, step: Step, query: torch.Tensor, first_rows: Sequence[int]) -> tuple[Attended, ...]:
         """The attention due to each request of a step, by the keys of the case, whatever the pool holds."""

@@ -10,12 +10,12 @@ from attnfuzz.kernels.releases.project import Project
 VLLM: Final = Project(
     name="vllm",
     title="vLLM",
-    # The first in which this was tried.
-    oldest=Version("0.26.0"),
+    # The first that runs: before, sequence lengths on the host are in another buffer (v1/worker/gpu_model_runner.py).
+    oldest=Version("0.19.0"),
     # By the values of --attention-backend, in lower case.
     kinds=("flashinfer",),
     source=Path("vllm", "v1", "attention", "backends"),
-    wheel=("--python-version=3.11", "--platform=manylinux_2_28_x86_64"),
+    wheel=("--python-version=3.11", *(f"--platform=manylinux_2_{glibc}_x86_64" for glibc in (28, 31, 35))),
     suffixes=frozenset({".py"}),
     left_out=("vllm/third_party/", "vllm/model_executor/models/"),
     hashes=Path(__file__).with_name("wheels.json"),

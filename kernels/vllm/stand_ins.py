@@ -6,13 +6,15 @@ import torch
 
 from attnfuzz.kernels.backend import Op
 from attnfuzz.kernels.native import write_ops
-from attnfuzz.kernels.releases.stand_ins import current, entry
+from attnfuzz.kernels.releases.answers import ServerMock
+from attnfuzz.kernels.releases.stand_ins import MULTIPROCESSORS, current, entry
+from attnfuzz.kernels.vllm.pool import WRITER
 
 _CALLED: Final = ("trtllm_batch_decode_with_kv_cache", "trtllm_batch_context_with_kv_cache")
 """FlashInfer's functions that the backend imports by name (0.26.0: v1/attention/backends/flashinfer.py:18)."""
 
 WRITE: Final = Op(
-    write_ops.reshape_and_cache_flash.__name__,
+    WRITER,
     write_ops.reshape_and_cache_flash,
     frozenset({"key_cache", "value_cache"}),
 )
@@ -24,10 +26,16 @@ def replace_kernels(backend: Any) -> None:
     for name in _CALLED:
         setattr(backend, name, entry(name))
     if hasattr(backend, "get_device_sm_count"):
-        # A B200's: the number of multiprocessors sizes scratch that no CPU kernel uses (0.33.0: flashinfer.py:2099).
-        backend.get_device_sm_count = lambda _device: 148
+        # 0.33.0: v1/attention/backends/flashinfer.py:2099
+        backend.get_device_sm_count = lambda _device: MULTIPROCESSORS
     library: Any = torch.ops._C_cache_ops  # noqa: SLF001 - the name of vLLM's library
     library.reshape_and_cache_flash = _write
+
+
+def replace_model(runner: Any) -> None:
+    """Put the answers about a model without images and sounds into the module of the model runner."""
+    # 0.26.0: v1/worker/gpu_model_runner.py:529
+    runner.MULTIMODAL_REGISTRY = ServerMock("mm_registry", supports_multimodal_inputs=lambda _: False)
 
 
 def _write(

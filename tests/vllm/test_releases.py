@@ -18,10 +18,13 @@ from attnfuzz.reference.geometry import Geometry
 
 pytestmark = pytest.mark.vllm
 
-READ = ("0.26.0", "0.29.0", "0.33.0")
+READ = ("0.22.1", "0.26.0", "0.29.0", "0.33.0")
 """The versions that the tests run; all take long to fetch."""
 
 PLANTED_IN = "0.32.0"
+
+DUMMY_SLOTS = "0.19.0"
+"""A release in which a dummy batch writes to the slots of an earlier step (vLLM PR #39444)."""
 
 GEOMETRY = Geometry(
     q_heads=4, kv_heads=2, head_dim_qk=64, head_dim_vo=64, page_size=16, dtype=DType.BFLOAT16, kv_dtype=DType.BFLOAT16
@@ -70,33 +73,64 @@ def test_a_release_passes(version: str, runner: Runner) -> None:
             assert verdict.failures == ()
 
 
+def test_a_dummy_batch_that_writes_is_found_in_the_release_that_had_it(runner: Runner) -> None:
+    failures = runner.verdict(case(f"vllm=={DUMMY_SLOTS}", *STEPS["decode"])).failures
+    assert {each.kind for each in failures} == {Kind.STRAY_WRITE}
+
+
+BACKEND, BLOCK_TABLE, RUNNER = (
+    Path("vllm", "v1", *parts)
+    for parts in (
+        ("attention", "backends", "flashinfer.py"),
+        ("worker", "block_table.py"),
+        ("worker", "gpu_model_runner.py"),
+    )
+)
+
 PLANTED = {
     "a length off by one in verifies": (
+        BACKEND,
         "                seq_lens_decode = seq_lens[:num_decodes]\n",
         "                seq_lens_decode = seq_lens[:num_decodes] - int(num_decode_tokens > num_decodes)\n",
         STEPS["verify"],
         Kind.OUTPUT_MISMATCH,
     ),
     "a page table that is too narrow": (
+        BACKEND,
         "prefill_block_tables = block_table_tensor[prefill_start:]\n",
         "prefill_block_tables = block_table_tensor[prefill_start:, : max_seq_len // page_size].clone()\n",
         STEPS["mixed"],
         Kind.CONTRACT_BROKEN,
     ),
     "requests of a graph without a page table of their own": (
+        BACKEND,
         "                    block_tables=block_table_tensor[:num_decodes],\n",
         "                    block_tables=block_table_tensor[:num_decodes].clone(),\n",
         STEPS["graph"],
         Kind.OUTPUT_MISMATCH,
+    ),
+    "padded rows that keep their slots": (
+        RUNNER,
+        "            slot_mapping[num_tokens_unpadded:num_tokens_padded].fill_(-1)\n",
+        "            slot_mapping[num_tokens_unpadded:num_tokens_padded].copy_(slot_mapping[:1])\n",
+        STEPS["graph"],
+        Kind.WRITE_MISMATCH,
+    ),
+    "positions that are off by one": (
+        RUNNER,
+        "            self.num_computed_tokens[req_indices_gpu].to(torch.int64)\n            + self",
+        "            self.num_computed_tokens[req_indices_gpu].to(torch.int64)\n            - 1 + self",
+        STEPS["verify"],
+        Kind.STRAY_WRITE,
     ),
 }
 
 
 @pytest.mark.parametrize("mistake", PLANTED)
 def test_a_planted_mistake_is_found(mistake: str, runner: Runner, tmp_path: Path) -> None:
-    right, wrong, steps, kind = PLANTED[mistake]
+    place, right, wrong, steps, kind = PLANTED[mistake]
     tree = Path(shutil.copytree(release_of(VLLM, f"vllm=={PLANTED_IN}").root, tmp_path / "vllm"))
-    file = tree / "vllm" / "v1" / "attention" / "backends" / "flashinfer.py"
+    file = tree / place
     text = file.read_text()
     assert text.count(right) == 1
     file.write_text(text.replace(right, wrong))

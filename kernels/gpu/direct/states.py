@@ -24,7 +24,7 @@ from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.states import FIXUP, FIXUP_SOURCE, MERGE_MODULE, MERGE_STATE_IN_PLACE
 from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.kernels.lengths import longest, place_int32, running_sum
-from attnfuzz.kernels.queries import draw_queries, packed_rows, query_strides
+from attnfuzz.kernels.queries import draw_queries, packed_rows, query_strides, softmax_scale
 from attnfuzz.kernels.results import Results
 from attnfuzz.kernels.slot_tokens import SlotTokens
 from attnfuzz.kernels.torch_sdpa import visible
@@ -88,7 +88,7 @@ class CascadeSession:
     def __init__(self, case: Case, bench: Bench) -> None:
         self._case, self._bench = case, bench
         self._tokens = SlotTokens.cached(case)
-        self._scale = case.scales.softmax / math.sqrt(case.geometry.head_dim_qk)
+        self._scale = softmax_scale(case, case.geometry.head_dim_qk)
 
     def forward(self, index: int) -> Output:
         """Run one step."""
@@ -183,7 +183,7 @@ class FixupSession:
     def __init__(self, case: Case, bench: Bench) -> None:
         self._case, self._bench = case, bench
         self._tokens = SlotTokens.cached(case)
-        self._scale = case.scales.softmax / math.sqrt(case.geometry.head_dim_qk)
+        self._scale = softmax_scale(case, case.geometry.head_dim_qk)
 
     def forward(self, index: int) -> Output:
         """Run one step."""

@@ -4,7 +4,6 @@ Servers plan for each forward pass, and run the plan once per layer. Each graph 
 buffers of a fixed size, which is planned again before each replay.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -14,7 +13,7 @@ from attnfuzz.kernels.backend import Bench, Output
 from attnfuzz.kernels.gpu.wrappers.paged import PagedForm, PagedWrapper, PageLists
 from attnfuzz.kernels.paged_session import Captured, PagedSession, capture
 from attnfuzz.kernels.plan import Row
-from attnfuzz.kernels.queries import place_queries
+from attnfuzz.kernels.queries import place_queries, softmax_scale
 from attnfuzz.kernels.results import Results
 from attnfuzz.reference.case import Case, Launch, Mode, Pace, Step, Workspace
 
@@ -37,7 +36,7 @@ class PagedWrapperSession(PagedSession):
     def __init__(self, form: PagedForm, case: Case, bench: Bench) -> None:
         super().__init__(case, bench)
         self._form = form
-        self._sm_scale = case.scales.softmax / math.sqrt(case.geometry.head_dim_qk)
+        self._sm_scale = softmax_scale(case, case.geometry.head_dim_qk)
         self._kept: PagedWrapper | None = None
         self._graphs: dict[tuple[Mode, int], _Graph] = {}
 

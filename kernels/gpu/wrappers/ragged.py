@@ -1,6 +1,5 @@
 """Prefill on FlashInfer's wrapper for packed keys and values."""
 
-import math
 from typing import Any
 
 import torch
@@ -8,7 +7,7 @@ import torch
 from attnfuzz.kernels.backend import Bench, Output
 from attnfuzz.kernels.gpu.wrappers.wrapper import Wrapper, WrapperKind
 from attnfuzz.kernels.lengths import place_int32, running_sum
-from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries
+from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries, softmax_scale
 from attnfuzz.kernels.results import Results
 from attnfuzz.kernels.slot_tokens import SlotTokens
 from attnfuzz.reference.case import Case, KvView, Step, Workspace
@@ -48,7 +47,7 @@ class RaggedSession:
         quantised = geometry.kv_dtype.itemsize == 1
         self._k_scale = case.scales.k if quantised else None
         self._v_scale = case.scales.v if quantised else None
-        self._sm_scale = case.scales.softmax / math.sqrt(geometry.head_dim_qk)
+        self._sm_scale = softmax_scale(case, geometry.head_dim_qk)
         self._layer: dict[str, Any] = {
             "num_qo_heads": geometry.q_heads,
             "num_kv_heads": geometry.kv_heads,

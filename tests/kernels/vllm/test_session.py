@@ -11,7 +11,7 @@ from recorder import Recorder
 
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind
-from attnfuzz.kernels.backend import Output, Unsupported
+from attnfuzz.kernels.backend import Unsupported, WrittenThenAttended
 from attnfuzz.kernels.vllm.engine import ENGINE
 from attnfuzz.reference.case import Case, Launch, Mode, Pages, Request, Step, TableTail
 from attnfuzz.reference.dtypes import DType
@@ -67,7 +67,7 @@ def test_requests_that_decode_come_first_and_the_others_are_prefilled(tree: Path
 
 def test_padded_tokens_of_a_prefill_are_neither_planned_nor_written(tree: Path, bench_of: BenchOf) -> None:
     recorder = run(case(tree, MIXED), bench_of)
-    (context,), (write,) = launched(recorder, CONTEXT), launched(recorder, WRITE)
+    (context,), (_, write) = launched(recorder, CONTEXT), launched(recorder, WRITE)
     assert context["query"].shape[0] == 25
     assert write["slot_mapping"].tolist()[26:] == [-1, -1]
 
@@ -75,10 +75,17 @@ def test_padded_tokens_of_a_prefill_are_neither_planned_nor_written(tree: Path, 
 def test_a_replay_pads_with_requests_without_keys_on_the_null_block(tree: Path, bench_of: BenchOf) -> None:
     tails = Pages(tail=TableTail.STALE)
     recorder = run(case(tree, CAPTURE, REPLAY, pages=tails), bench_of)
-    (decode,), (write,) = launched(recorder, DECODE), launched(recorder, WRITE)
+    (_, decode), (_, write) = launched(recorder, DECODE), launched(recorder, WRITE)
     assert decode["seq_lens"].tolist() == [40, 17, 0, 0]
     assert decode["block_tables"][2:].unique().tolist() == [0]
     assert (write["slot_mapping"] < 0).tolist() == [False] * 8 + [True] * 8
+
+
+def test_a_dummy_batch_of_an_idle_rank_comes_before_each_step_and_writes_nothing(tree: Path, bench_of: BenchOf) -> None:
+    recorder = run(case(tree, VERIFY, pages=Pages(tail=TableTail.STALE)), bench_of)
+    (dummy, write), (_,) = launched(recorder, WRITE), launched(recorder, DECODE)
+    assert dummy["slot_mapping"].unique().tolist() == [-1]
+    assert (write["slot_mapping"] >= 0).all()
 
 
 def test_a_request_without_a_token_is_not_scheduled(tree: Path, bench_of: BenchOf) -> None:
@@ -108,8 +115,10 @@ def test_a_question_without_an_answer_ends_the_run_with_the_line_that_asked(tree
 
 def test_a_tree_that_is_right_gives_the_attention_that_is_due(tree: Path, bench_of: BenchOf) -> None:
     found = case(tree, VERIFY)
-    output = ENGINE.resolve(found.backend).open(found, bench_of(found)).forward(0)
-    assert isinstance(output, Output)
+    result = ENGINE.resolve(found.backend).open(found, bench_of(found)).forward(0)
+    assert isinstance(result, WrittenThenAttended)
+    output = result.output
+    assert all(each.as_due for each in result.written.tensors)
     for each in output.attended:
         got = output.out[each.first_row : each.first_row + 4].transpose(0, 1).float()
         keys, values = (part.repeat_interleave(2, 1).transpose(0, 1).float() for part in (each.key, each.value))

@@ -21,3 +21,20 @@ class FullAttentionSpec:
     head_size: int
     dtype: torch.dtype
     sliding_window: int | None = None
+
+
+@dataclass(frozen=True)
+class KVCacheGroupSpec:
+    """Layers with one kind of cache."""
+
+    layer_names: list[str]
+    kv_cache_spec: FullAttentionSpec
+
+
+@dataclass(frozen=True)
+class KVCacheConfig:
+    """The pool."""
+
+    num_blocks: int
+    kv_cache_tensors: list[object]
+    kv_cache_groups: list[KVCacheGroupSpec]

@@ -23,6 +23,16 @@ def _get_trtllm_workspace_buffer() -> torch.Tensor:
 class FlashInferBackend:
     """The backend."""
 
+    @staticmethod
+    def get_builder_cls() -> type:
+        """The planner."""
+        return FlashInferMetadataBuilder
+
+    @staticmethod
+    def get_kv_cache_shape(blocks: int, block_size: int, heads: int, dim: int) -> tuple[int, ...]:
+        """The shape of the pool."""
+        return blocks, heads, block_size, 2 * dim
+
 
 @dataclass
 class Metadata:
@@ -58,10 +68,6 @@ class FlashInferMetadataBuilder:
         ends[1:] = pages.cumsum(0)
         return Metadata(common, decodes, common.num_actual_tokens if decodes == len(lens) else begins[decodes], ends)
 
-    def build_for_cudagraph_capture(self, common: Any) -> Metadata:
-        """Plan a dummy batch."""
-        return self.build(0, common)
-
 
 class FlashInferImpl:
     """The layer."""
@@ -83,9 +89,18 @@ class FlashInferImpl:
         )
 
     def forward(
-        self, layer: Any, query: Any, key: Any, value: Any, kv_cache: torch.Tensor, plan: Metadata, output: torch.Tensor
+        self,
+        layer: Any,
+        query: Any,
+        key: Any,
+        value: Any,
+        kv_cache: torch.Tensor,
+        plan: Metadata | None,
+        output: torch.Tensor,
     ) -> torch.Tensor:
-        """Attend."""
+        """Attend; a dummy batch has no plan."""
+        if plan is None:
+            return output.fill_(0)
         common, cut = plan.common, plan.decode_tokens
         shared = {
             "kv_cache": kv_cache.split(self.head_size, dim=-1),

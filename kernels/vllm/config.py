@@ -1,0 +1,179 @@
+"""A server's configuration, as far as its model runner, metadata builder and layers read it.
+
+A file and line below vllm/ is that of vLLM 0.33.0 unless another version is named.
+"""
+
+import contextlib
+from dataclasses import dataclass
+from typing import Any, Final
+
+from attnfuzz.kernels.releases.answers import ServerMock
+from attnfuzz.reference.case import Case, Step
+
+RANKS: Final = 2
+"""Data-parallel ranks: this one, and another whose batches decide on padding and graphs."""
+
+
+@dataclass(frozen=True)
+class ServerLimits:
+    """The limits of a server: its longest request, the requests and tokens of a step, and the sizes of its graphs."""
+
+    model_len: int
+    requests: int
+    tokens: int
+    graphs: tuple[int, ...]
+
+    @classmethod
+    def of(cls, case: Case, drafts: int) -> "ServerLimits":
+        """Those of a server whose requests speculate `drafts` tokens: as large as the case's largest step needs.
+
+        Steps are padded to the sizes of graphs, which are whole requests (config/compilation.py, adjust_cudagraph_...).
+        """
+        sizes = sorted({graph_size(step, drafts) for step in case.steps})
+        rows = max(max(len(step.requests), step.padded_batch) for step in case.steps)
+        return cls(
+            model_len=max(1, *case.slot_lengths().values()) + case.max_len_slack,
+            requests=max(rows, -(-sizes[-1] // (1 + drafts))),
+            tokens=sizes[-1],
+            graphs=tuple(sizes),
+        )
+
+
+def graph_size(step: Step, drafts: int) -> int:
+    """The size to which a step is padded on a server whose requests speculate `drafts` tokens."""
+    stride = 1 + drafts
+    return -(-step.padded_tokens // stride) * stride
+
+
+def server_config(loaded: Any, case: Case, drafts: int, limits: ServerLimits) -> ServerMock:
+    """The VllmConfig of a server. A question without an answer ends the run."""
+    geometry = case.geometry
+    return ServerMock(
+        "vllm_config",
+        cache_config=ServerMock(
+            "cache_config",
+            cache_dtype="auto",
+            block_size=geometry.page_size,
+            calculate_kv_scales=False,
+            kv_sharing_fast_prefill=False,
+            mamba_cache_mode="none",
+            use_replayssm=False,
+            # Blackwell's (0.32.0: v1/attention/backends/flashinfer.py:603).
+            get_resolved_kv_cache_layout=lambda: _head_major(loaded),
+        ),
+        model_config=_model(case, limits),
+        attention_config=ServerMock(
+            "attention_config",
+            use_trtllm_attention=None,
+            disable_flashinfer_q_quantization=False,
+            use_non_causal=False,
+        ),
+        parallel_config=ServerMock(
+            "parallel_config",
+            decode_context_parallel_size=1,
+            prefill_context_parallel_size=1,
+            cp_kv_cache_interleave_size=1,
+            dcp_comm_backend="ag_rs",
+            data_parallel_size=RANKS,
+            data_parallel_rank=0,
+            tensor_parallel_size=1,
+            # gloo's group (v1/worker/dp_utils.py, _get_device_and_group).
+            disable_nccl_for_dp_synchronization=True,
+            distributed_executor_backend="mp",
+            use_ubatching=False,
+            num_ubatches=1,
+            enable_dbo=False,
+            enable_eplb=False,
+            is_moe_model=False,
+        ),
+        scheduler_config=ServerMock(
+            "scheduler_config",
+            max_num_seqs=limits.requests,
+            max_num_batched_tokens=limits.tokens,
+            async_scheduling=False,
+        ),
+        compilation_config=_compilation(loaded, limits),
+        speculative_config=_speculation(drafts),
+        observability_config=ServerMock(
+            "observability_config", cudagraph_metrics=False, enable_layerwise_nvtx_tracing=False
+        ),
+        num_speculative_tokens=drafts,
+        use_v2_model_runner=False,
+        offload_config=None,
+        lora_config=None,
+        load_config=None,
+        kv_transfer_config=None,
+        reasoning_config=None,
+        mamba_config=None,
+        # 0.20.2: forward_context.py:325
+        kernel_config=ServerMock(
+            "kernel_config", ir_op_priority=ServerMock("ir_op_priority", set_priority=contextlib.nullcontext)
+        ),
+    )
+
+
+def _model(case: Case, limits: ServerLimits) -> ServerMock:
+    geometry = case.geometry
+    return ServerMock(
+        "model_config",
+        dtype=geometry.dtype.torch_dtype,
+        max_model_len=limits.model_len,
+        get_num_attention_heads=lambda _: geometry.q_heads,
+        get_num_kv_heads=lambda _: geometry.kv_heads,
+        get_inputs_embeds_size=lambda: 1,
+        get_vocab_size=lambda: 1,
+        rswa_window=None,
+        runner_type="generate",
+        is_moe=False,
+        logprobs_mode="raw_logprobs",
+        use_fp64_gumbel=False,
+        logits_processors=None,
+        enable_prompt_embeds=False,
+        is_multimodal_raw_input_only_model=False,
+        is_mm_prefix_lm=False,
+        uses_mrope=False,
+        mrope_num_dims=0,
+        uses_xdrope_dim=0,
+        uses_alibi=False,
+        supports_multimodal_inputs=False,
+        is_encoder_decoder=False,
+        disable_cascade_attn=True,
+        attention_chunk_size=None,
+        multimodal_config=None,
+    )
+
+
+def _compilation(loaded: Any, limits: ServerLimits) -> Any:
+    """The release's own CompilationConfig, whose graphs hold decodes as a whole and other steps without attention."""
+    module = loaded.module("vllm.config.compilation")
+    own = module.CompilationConfig
+    graphs = list(limits.graphs)
+    return own(
+        mode=module.CompilationMode.VLLM_COMPILE,
+        cudagraph_mode=module.CUDAGraphMode.FULL_AND_PIECEWISE,
+        splitting_ops=list(own._attention_ops),  # noqa: SLF001 - the default, which VllmConfig sets
+        cudagraph_capture_sizes=graphs,
+        max_cudagraph_capture_size=graphs[-1],
+    )
+
+
+def _speculation(drafts: int) -> ServerMock | None:
+    if not drafts:
+        return None
+    return ServerMock(
+        "speculative_config",
+        method="ngram",
+        num_speculative_tokens=drafts,
+        parallel_drafting=False,
+        enable_adaptive_verification=False,
+        draft_model_config=None,
+        use_eagle=lambda: False,
+        uses_draft_model=lambda: False,
+        use_ngram_gpu=lambda: False,
+        uses_extract_hidden_states=lambda: False,
+    )
+
+
+def _head_major(loaded: Any) -> Any:
+    """The layout of a pool whose blocks have heads first, one layer after another."""
+    return loaded.module("vllm.v1.kv_cache_interface").KVCacheLayout.LBHNC

@@ -1,0 +1,245 @@
+"""A release's own GPUModelRunner, with a model of one layer: it prepares the steps of a case and pads them.
+
+A file and line below vllm/ is that of vLLM 0.33.0 unless another version is named.
+"""
+
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, Final
+from unittest import mock
+
+import torch
+
+from attnfuzz.kernels.queries import softmax_scale
+from attnfuzz.kernels.releases.answers import ServerMock
+from attnfuzz.kernels.vllm.config import ServerLimits, graph_size, server_config
+from attnfuzz.kernels.vllm.model import LAYER, Model
+from attnfuzz.kernels.vllm.schedule import ScheduledSteps
+from attnfuzz.kernels.vllm.server import VllmServer
+from attnfuzz.reference.case import Launch, Request, Step
+
+_RUNNER: Final = "vllm.v1.worker.gpu_model_runner"
+
+_WHERE: Final = "model runner (v1/worker/gpu_model_runner.py)"
+
+WORDS: Final = {
+    Launch.EAGER: f"{_WHERE}: planned for the tokens of the batch, run on rows that data parallelism may pad",
+    Launch.CAPTURE: f"{_WHERE}: captured on a dummy run of the graph's size",
+    Launch.REPLAY: f"{_WHERE}: padded to the graph's size, planned, replayed; cudagraph_mode FULL_AND_PIECEWISE",
+}
+"""A server's path to each launch."""
+
+
+class _NothingToAwait:
+    """A stream or an event where there is no GPU: all work is done when a call returns."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def record(self, *_: object) -> None:
+        """Do nothing."""
+
+    def synchronize(self) -> None:
+        """Do nothing."""
+
+
+class ModelRunner:
+    """The release's model runner on a server whose requests speculate `drafts` tokens, 0 for none."""
+
+    def __init__(self, server: VllmServer, drafts: int) -> None:
+        self._server, self._drafts = server, drafts
+        self._limits = ServerLimits.of(server.case, drafts)
+        self._config = server_config(server.loaded, server.case, drafts, self._limits)
+        self._other_rank = (0, 0)
+        self._begun = False
+        with self._running():
+            self._layer = self._make_layer()
+            self._config.compilation_config.static_forward_context[LAYER] = self._layer
+            self.model = Model(server.loaded, server.case, server.bench, server.pool, self._layer)
+            self._runner = self._make_runner()
+        self._schedule = ScheduledSteps(server.loaded, server.case, server.pool, self._runner)
+
+    def capture(self, index: int, step: Step) -> None:
+        """Capture the graph of a step's size on a dummy run, as at a server's start (capture_model)."""
+        modes = self._server.loaded.module("vllm.config.compilation").CUDAGraphMode
+        self.model.begin(index)
+        self.model.capturing = True
+        try:
+            with self._running(step):
+                self._call(
+                    "_dummy_run",
+                    step.padded_tokens,
+                    cudagraph_runtime_mode=modes.FULL,
+                    uniform_decode=True,
+                    allow_microbatching=False,
+                    skip_eplb=True,
+                    is_graph_capturing=True,
+                )
+        finally:
+            self.model.capturing = False
+
+    def run(self, index: int, requests: Sequence[Request]) -> tuple[torch.Tensor, list[int]]:
+        """Run a step with these requests: the output's rows, and the first row of each of the step's requests."""
+        step = self._server.case.steps[index]
+        self.model.begin(index)
+        with self._running(step):
+            self._meet_earlier_requests()
+            self._be_idle(step)
+            first_rows = self._execute(index, step, requests) if requests else [0] * len(step.requests)
+        out = self.model.out
+        assert out is not None
+        return out, first_rows
+
+    def _execute(self, index: int, step: Step, requests: Sequence[Request]) -> list[int]:
+        """Run a step; the first row of each of its requests."""
+        ordered = self._schedule.order(index, requests)
+        self._call("execute_model", ordered)
+        # Nothing is sampled.
+        self._runner.execute_model_state = None
+        return self._first_rows(step, ordered)
+
+    def _be_idle(self, step: Step) -> None:
+        """Run a dummy batch, as a rank without requests does while another one runs `step`.
+
+        See v1/worker/gpu_worker.py, execute_dummy_batch. It must not change the pool.
+        """
+        self._server.bench.launcher.reached_by(f"{_WHERE}: a dummy batch, on a rank without requests")
+        self._call("_dummy_run", self._runner.uniform_decode_query_len, uniform_decode=True)
+        self._server.bench.launcher.reached_by(WORDS[step.launch])
+
+    def again(self) -> torch.Tensor:
+        """Run the last step's layer again without its writes: no token has a slot. Returns the output's rows."""
+        with self._running():
+            self._runner.input_batch.block_table[0].slot_mapping.gpu.fill_(-1)
+            return self.model.again()
+
+    def _call(self, name: str, *args: Any, **kwargs: Any) -> None:
+        """Call a method without its decorator, torch's inference mode, in which no operation can be recorded."""
+        inspect.unwrap(getattr(type(self._runner), name))(self._runner, *args, **kwargs)
+
+    def _first_rows(self, step: Step, ordered: Any) -> list[int]:
+        """The rows of the requests, which follow the order of the runner's batch; 0 for one without tokens."""
+        begins, row = {}, 0
+        for name in self._runner.input_batch.req_ids:
+            begins[name] = row
+            row += ordered.num_scheduled_tokens[name]
+        return [begins[self._schedule.name(each.slot)] if each.q_len else 0 for each in step.requests]
+
+    def _meet_earlier_requests(self) -> None:
+        """Have the batch and the block tables meet requests from before the case, once: they leave traces."""
+        if self._begun:
+            return
+        self._begun = True
+        ordered = self._schedule.earlier(self._limits.requests)
+        if ordered is None:
+            return
+        runner, requests = self._runner, self._limits.requests
+        runner._update_states(ordered)  # noqa: SLF001 - there is no other way to it
+        runner.input_batch.block_table.commit_block_table(requests)
+        # The slots of a largest step, where its tokens were the last ones of blocks.
+        table = runner.input_batch.block_table[0]
+        last = table.block_table.gpu[torch.arange(self._limits.tokens) % requests, 0].long()
+        table.slot_mapping.gpu.copy_(last * self._server.pool.paged.page_size + self._server.pool.paged.page_size - 1)
+
+    @contextmanager
+    def _running(self, step: Step | None = None) -> Iterator[None]:
+        """The context for code of the release: its configuration and its groups of ranks are set."""
+        loaded = self._server.loaded
+        state = loaded.module("vllm.distributed.parallel_state")
+        alone = ServerMock(
+            "group",
+            is_first_rank=True,
+            is_last_rank=True,
+            world_size=1,
+            rank_in_group=0,
+            cpu_group=None,
+            device_group=None,
+            device=self._server.bench.device,
+        )
+        self._other_rank = (0, 0) if step is None else self._votes(step)
+        ranks = SimpleNamespace(all_reduce=self._add_other_rank)
+        with (
+            mock.patch.object(loaded.module("vllm.config.vllm"), "_current_vllm_config", self._config),
+            mock.patch.multiple(state, _PP=alone, _TP=alone, _DP=alone),
+            mock.patch.object(loaded.module("vllm.v1.worker.dp_utils"), "dist", ranks),
+            mock.patch.object(torch, "Event", _NothingToAwait),
+            mock.patch.object(torch.cuda, "Stream", _NothingToAwait),
+        ):
+            yield
+
+    def _votes(self, step: Step) -> tuple[int, int]:
+        """The other rank's padded tokens and kind of graph: all ranks pad to the most, and take the least."""
+        modes = self._server.loaded.module("vllm.config.compilation").CUDAGraphMode
+        mode = modes.PIECEWISE if step.launch is Launch.EAGER else modes.FULL
+        return graph_size(step, self._drafts), mode.value
+
+    def _add_other_rank(self, tensor: torch.Tensor, group: Any = None) -> None:
+        """Add the other rank's tokens, padded tokens, microbatching and graph (v1/worker/dp_utils.py, _run_ar)."""
+        del group
+        tokens, mode = self._other_rank
+        tensor[:, 1] += torch.tensor([tokens, tokens, 0, mode], dtype=tensor.dtype)
+
+    def _make_runner(self) -> Any:
+        server = self._server
+        base = server.loaded.module(_RUNNER).GPUModelRunner
+        # The pool exists already.
+        kind = type("Runner", (base,), {"initialize_kv_cache_tensors": lambda *_, **__: {}})
+        runner = kind(self._config, server.bench.device)
+        runner.model = self.model
+        interface = server.loaded.module("vllm.v1.kv_cache_interface")
+        group = interface.KVCacheGroupSpec([LAYER], self._spec())
+        runner.initialize_kv_cache(
+            interface.KVCacheConfig(
+                num_blocks=server.pool.paged.total_pages, kv_cache_tensors=[], kv_cache_groups=[group]
+            )
+        )
+        self.model.keep_on_host((runner.query_start_loc.cpu, runner.optimistic_seq_lens_cpu))
+        return runner
+
+    def _make_layer(self) -> Any:
+        """A layer with the attributes that a checkpoint without scales gives it (layers/attention/attention.py)."""
+        loaded, geometry = self._server.loaded, self._server.case.geometry
+        base = loaded.module("vllm.model_executor.layers.attention_layer_base").AttentionLayerBase
+        answers = {
+            "get_attn_backend": lambda _: loaded.backend.FlashInferBackend,
+            "get_kv_cache_spec": lambda *_: self._spec(),
+        }
+        layer = type("Layer", (base,), answers)()
+        layer.num_heads, layer.impl = geometry.q_heads, self._impl()
+        layer.impl.process_weights_after_loading(geometry.dtype.torch_dtype)
+        for name in ("_q_scale", "_k_scale", "_v_scale"):
+            setattr(layer, name, torch.ones(()))
+            setattr(layer, f"{name}_float", 1.0)
+        return layer
+
+    def _impl(self) -> Any:
+        geometry = self._server.case.geometry
+        return self._server.loaded.backend.FlashInferImpl(
+            num_heads=geometry.q_heads,
+            head_size=geometry.head_dim_qk,
+            scale=softmax_scale(self._server.case, geometry.head_dim_qk),
+            num_kv_heads=geometry.kv_heads,
+            alibi_slopes=None,
+            sliding_window=self._window,
+            kv_cache_dtype="auto",
+            logits_soft_cap=None,
+            sinks=self._server.sinks,
+        )
+
+    @property
+    def _window(self) -> int | None:
+        """The sliding window, in which vLLM counts the query's own key (FlashInferImpl.__init__)."""
+        left = self._server.case.geometry.window_left
+        return None if left < 0 else left + 1
+
+    def _spec(self) -> Any:
+        geometry = self._server.case.geometry
+        return self._server.loaded.module("vllm.v1.kv_cache_interface").FullAttentionSpec(
+            block_size=geometry.page_size,
+            num_kv_heads=geometry.kv_heads,
+            head_size=geometry.head_dim_qk,
+            dtype=geometry.dtype.torch_dtype,
+            sliding_window=self._window,
+        )
