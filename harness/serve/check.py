@@ -36,7 +36,7 @@ class Judged:
 
     @property
     def spoilt(self) -> bool:
-        """Whether the server may not be used further: it died, hangs, or keeps what was to be freed."""
+        """Whether the server may not be used further: it died, hangs, or keeps pages that were to be freed."""
         ending = {ServedKind.DIED, ServedKind.HUNG, ServedKind.LEAKED}
         return any(fault.kind in ending for fault in self.faults)
 
@@ -68,7 +68,7 @@ def judge_trace(server: TestedServer, trace: RequestTrace, floor: float) -> Judg
     except Busy:
         if not server.mine:
             raise
-        # It could be flushed before the trace, and nobody else uses it.
+        # It could be flushed before the trace, and no one else uses it.
         faults.append(ServedFault(ServedKind.LEAKED, "the cache can't be flushed any more when all is done", "flush"))
         largest = 0.0
     return Judged(

@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -104,7 +104,7 @@ class Client:
         self._refuse(read)
         return read
 
-    def lines(self, path: str, body: Mapping[str, Any], *, timeout: float) -> Iterator[bytes]:
+    def lines(self, path: str, body: Mapping[str, Any], *, timeout: float) -> Generator[bytes, None, None]:
         """Yield the lines of a streamed answer; closing the iterator closes the connection. Raises as `ask`."""
         with self._answer("POST", path, body, timeout) as answer:
             if answer.status != HTTPStatus.OK:

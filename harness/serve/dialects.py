@@ -20,11 +20,15 @@ SEED = 1
 class ServedApi(Protocol):
     """How one API asks and answers."""
 
-    generate: str
-    """The path that generates."""
+    @property
+    def generate(self) -> str:
+        """The path that generates."""
+        ...
 
-    flushes: Sequence[str]
-    """Paths that flush the prefix cache."""
+    @property
+    def flushes(self) -> Sequence[str]:
+        """Paths that flush the prefix cache."""
+        ...
 
     def body(self, request: ServedRequest, surface: Surface, name: str) -> dict[str, Any]:
         """The body of a request called `name`."""

@@ -1,4 +1,4 @@
-"""Finding out what a server speaks, its sizes, and which requests it accepts."""
+"""Finding out the API of a server, its sizes, and which requests it accepts."""
 
 import re
 import shlex
@@ -32,7 +32,7 @@ SECONDS = 120.0
 
 
 def discover(client: Client) -> Surface:
-    """Ask the server what it speaks and what it accepts. Raises ServerError if it is no server of an LLM."""
+    """Ask the server for its API, its sizes and its abilities. Raises ServerError if it is no server of an LLM."""
     try:
         return _discover(client)
     except NoAnswer as error:
@@ -164,7 +164,7 @@ def _probed(client: Client, surface: Surface) -> Surface:
 
 
 def _honoured(read: Any, answer: HttpAnswer, request: ServedRequest) -> bool:
-    """Whether an answer shows that the server did what was asked, where a server may ignore fields."""
+    """Whether an answer shows that the server heeded the request: it may ignore fields."""
     try:
         reply = read(answer.json, request)
     except BadReply:

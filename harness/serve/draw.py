@@ -10,13 +10,15 @@ from attnfuzz.harness.serve.surface import Ability, Surface
 from attnfuzz.harness.serve.trace import Abort, Burst, Prompt, RequestTrace, ServedRequest
 
 STREAMS = 3
-"""Prompts begin with one of so many streams: shared prefixes are common, and baselines are asked once."""
+"""Number of streams with which prompts begin: shared prefixes are common, and baselines are asked once."""
 
 MOST_AT_ONCE = 24
 MOST_BURSTS = 3
 MOST_GENERATED = 12
 MOST_OF_A_PROMPT = 512
 """Tokens of a prompt, unless a page or a chunk is larger."""
+
+MOST_OF_AN_ABORTED = 256
 
 PAUSES = (0.0, 0.005, 0.02, 0.1)
 IDLE = 2.0
@@ -56,10 +58,12 @@ def drawn(strategy: SearchStrategy[RequestTrace], *, number: int, seed_of: int) 
 
 @st.composite
 def _traces(draw: DrawFn, surface: Surface, concurrency: int, gentle: bool) -> RequestTrace:
+    most = min(concurrency, MOST_AT_ONCE)
+    if surface.pool and not gentle and draw(st.integers(0, 3)) == 0:
+        crowd = _bursts(_crowding(surface), st.integers(-(-most // 2), most), gentle)
+        return RequestTrace(bursts=(draw(crowd),))
     bursts = draw(st.integers(1, MOST_BURSTS))
-    steps = _at_once(surface, min(concurrency, MOST_AT_ONCE))
-    crowded = not gentle and draw(st.integers(0, 3)) == 0
-    requests = _crowding(surface) if crowded and surface.pool else _requests(surface, gentle)
+    steps, requests = _at_once(surface, most), _requests(surface, gentle)
     return RequestTrace(bursts=tuple(draw(_bursts(requests, steps, gentle)) for _ in range(bursts)))
 
 
@@ -106,6 +110,9 @@ def _requests(draw: DrawFn, surface: Surface, gentle: bool) -> ServedRequest:
         "scored": draw(_seldom(Ability.SCORED in able, st.just(value=True), False)),
         "abort": None if gentle else draw(_seldom(True, st.sampled_from(Abort), None)),
     }
+    if request["abort"] is Abort.DECODE:
+        # Long enough that it is under way when it is closed.
+        request["tokens"] = min(MOST_OF_AN_ABORTED, surface.longest - prompt.length - 1)
     if request["allowed"] and request["grammar"]:
         # No token might be left.
         request["grammar"] = False

@@ -58,7 +58,7 @@ class ServeResumed(ServeEvent, frozen=True, kw_only=True, tag=True):
 
 
 class ServerFound(ServeEvent, frozen=True, kw_only=True, tag=True):
-    """The server was asked what it is."""
+    """The surface of the server was found out."""
 
     surface: Surface
 
@@ -70,7 +70,7 @@ class FloorMeasured(ServeEvent, frozen=True, kw_only=True, tag=True):
 
 
 class ServeProgress(ServeEvent, frozen=True, kw_only=True, tag=True):
-    """The slice `index` was run: so many traces, requests and tokens, for `busy` seconds with a request under way."""
+    """A part of the slice `index` was run; for `busy` seconds a request was under way."""
 
     index: Whole
     traces: Whole

@@ -3,6 +3,7 @@
 from statistics import quantiles
 
 import msgspec
+from msgspec.structs import replace
 
 from attnfuzz.harness.serve.check import Judged
 from attnfuzz.harness.serve.draw import drawn, traces
@@ -56,7 +57,9 @@ def calibrate_floor(server: TestedServer, seed: int, given: float | None) -> Noi
 def _differences(server: TestedServer, seed: int) -> list[float]:
     """The largest difference of each request in gentle traces to itself alone."""
     found: list[float] = []
-    gentle = traces(server.surface, server.concurrency, gentle=True)
+    # Plain requests alone: an ability of the server may kill it.
+    plain = replace(server.surface, can=())
+    gentle = traces(plain, server.concurrency, gentle=True)
     for trace in drawn(gentle, number=TRACES, seed_of=seed):
         server.flush()
         for request, sent in zip(trace.requests, server.run(trace), strict=True):

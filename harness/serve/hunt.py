@@ -41,7 +41,7 @@ class Hunted:
 
 
 @dataclass(kw_only=True)
-class Hunter:
+class FaultHunter:
     """Judges traces on a server, and restarts it when that is needed; `restarted` is called with seconds and reason."""
 
     server: TestedServer
@@ -78,6 +78,16 @@ class Hunter:
             return False
         return True
 
+    def again(self, trace: RequestTrace, fault: ServedFault) -> ServedFault | None:
+        """Run an earlier finding's trace until it fails alike, a few times; None if it never does."""
+        for _ in range(RUNS_TO_CONFIRM):
+            if self.stopped():
+                break
+            found = _alike(self.judge(trace), fault)
+            if found is not None:
+                return found
+        return None
+
     def hunt(self, trace: RequestTrace, fault: ServedFault, *, seconds: float) -> Hunted:
         """Run a failing trace again, then minimize it for up to `seconds`. Raises ServerError."""
         began = time.monotonic()
@@ -91,18 +101,25 @@ class Hunter:
                 break
         if not times:
             return Hunted(trace=trace, fault=fault, times=0, runs=runs)
-        tries = 1 if times == runs else TRIES_WHEN_FLAKY
+        flaky = times < runs
+        # One that fails by chance is not taken for one that always fails. A death is: each costs a restart.
+        wanted = 1 if flaky or fault.kind is ServedKind.DIED else 2
+        tries = TRIES_WHEN_FLAKY if flaky else wanted
         latest = fault
 
         def fails(candidate: RequestTrace) -> bool:
             nonlocal latest
+            seen = 0
             for _ in range(tries):
                 if self.stopped():
                     return False
                 found = _alike(self.judge(candidate), fault)
-                if found is not None:
+                seen += found is not None
+                if found is not None and seen == wanted:
                     latest = found
                     return True
+                if found is None and not flaky:
+                    return False
             return False
 
         smallest, tried = shrink_trace(trace, fails, until=until)

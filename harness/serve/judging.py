@@ -1,4 +1,4 @@
-"""The oracles: a server lives, answers as it answers to a request alone, counts what it did, and ends empty."""
+"""The oracles: a server lives, answers as it answers to a request alone, counts its tokens right, and ends empty."""
 
 from collections.abc import Iterator, Sequence
 from enum import StrEnum

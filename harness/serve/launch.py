@@ -5,7 +5,6 @@ import os
 import shlex
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +20,7 @@ BYTES_OF_TAIL = 8192
 """The end of a server's output that goes into a finding."""
 
 
-class Launched:
+class LaunchedServer:
     """A server that is started by `command`, without a shell, and answers at the address of `client`.
 
     Its output goes to `log`, in which each start begins anew. `ready` is the time that it may take.
@@ -121,13 +120,20 @@ def answers(client: Client) -> bool:
 
 
 def _gone(process: "subprocess.Popen[bytes]", seconds: float) -> bool:
-    """Wait until no process of the group is left."""
+    """Wait until no process of the group runs; one that ended and was not waited for does not."""
     until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        process.poll()
-        try:
-            os.killpg(process.pid, 0)
-        except ProcessLookupError:
-            return True
-        threading.Event().wait(0.05)
+    while process.poll() is None or _runs(process.pid):
+        if time.monotonic() > until:
+            return False
+        time.sleep(SECONDS_BETWEEN_LOOKS / 5)
+    return True
+
+
+def _runs(group: int) -> bool:
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            # After the name: state, parent, group (proc_pid_stat(5)).
+            state, _, of_group, *_ = path.read_text(errors="replace").rpartition(")")[2].split()
+            if int(of_group) == group and state not in {"Z", "X"}:
+                return True
     return False

@@ -14,7 +14,7 @@ DEFAULT_NAME = "attnfuzz-ledger.toml"
 
 
 class ServeLedgerError(UserError):
-    """A ledger can't be used; the message says where, and what to correct."""
+    """A ledger can't be used; the message has the place and the correction."""
 
 
 class ServerEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

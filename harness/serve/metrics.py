@@ -23,7 +23,7 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class ServerCounters:
-    """Sums over engines and labels; None for what the server does not count. `began` changes when it restarts."""
+    """Sums over engines and labels, None where the server has none. `began` changes when it restarts."""
 
     running: float | None = None
     waiting: float | None = None

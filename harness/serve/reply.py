@@ -1,4 +1,4 @@
-"""What a server answered to one request."""
+"""The answer of a server to one request."""
 
 from dataclasses import dataclass, field
 

@@ -9,7 +9,7 @@ from attnfuzz.harness.campaign.home import Home, HomeError
 from attnfuzz.harness.serve.campaign import ServeCampaign, ServePlan
 from attnfuzz.harness.serve.client import Client, ServerError, token_from
 from attnfuzz.harness.serve.events import AnyServeEvent, ServeFinished, ServeHandler, ServeStarted
-from attnfuzz.harness.serve.launch import Launched
+from attnfuzz.harness.serve.launch import LaunchedServer
 from attnfuzz.harness.serve.ledger import ServerLedger
 from attnfuzz.harness.serve.log import ServeLog, ServeLogError, read_serve_log
 from attnfuzz.harness.serve.reports import write_serve_reports
@@ -95,7 +95,7 @@ def _carry_out(
     folder = home.folder(past.campaign)
     launched = None
     if plan.start is not None:
-        launched = Launched(plan.start, client, folder / OUTPUT_OF_SERVER, ready=plan.ready)
+        launched = LaunchedServer(plan.start, client, folder / OUTPUT_OF_SERVER, ready=plan.ready)
     mine = plan.mine or launched is not None
     server = TestedServer(
         client=client, mine=mine, concurrency=plan.concurrency, timeout=plan.timeout, launched=launched

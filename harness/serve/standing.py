@@ -144,7 +144,8 @@ class ServeStanding:
     def verdict(self) -> str:
         """The result in a line."""
         number = len(self.failing)
-        known = sum(each.known is not None for each in (*self.filed.values(), *self.checked.values()))
+        filed, checked = self.filed.values(), self.checked.values()
+        known = sum(each.known is not None for each in filed) + sum(each.known is not None for each in checked)
         parts = [f"{number} finding{'' if number == 1 else 's'}" if number else "no new finding"]
         if known:
             parts.append(f"{known} known")

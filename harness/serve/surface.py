@@ -1,4 +1,4 @@
-"""The surface of a server: what it speaks, its sizes, and the requests that it accepts."""
+"""The surface of a server: its API, its sizes, and the requests that it accepts."""
 
 from enum import StrEnum
 
@@ -27,7 +27,7 @@ class Ability(StrEnum):
 
 
 class Surface(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found out about a server.
+    """The facts that were found out about a server.
 
     `page`, `chunk` (tokens of one prefill step), `rows` (requests of one step), `graphs` (batch sizes of CUDA graphs),
     `longest` (tokens of a request) and `pool` (tokens of the KV cache) are 0 or empty if unknown. An `exact` engine

@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from attnfuzz.harness.serve.client import Client, HttpAnswer, NoAnswer, ServerError, TookTooLong
 from attnfuzz.harness.serve.dialects import APIS, ServedApi
 from attnfuzz.harness.serve.discovery import discover
-from attnfuzz.harness.serve.launch import Launched, answers
+from attnfuzz.harness.serve.launch import LaunchedServer, answers
 from attnfuzz.harness.serve.metrics import ServerCounters, read_counters
 from attnfuzz.harness.serve.reply import BadReply, Sent
 from attnfuzz.harness.serve.surface import Ability, Speaks, Surface
@@ -46,7 +48,7 @@ class TestedServer:
     mine: bool
     concurrency: int
     timeout: float
-    launched: Launched | None = None
+    launched: LaunchedServer | None = None
     surface: Surface = field(init=False)
     busy_seconds: float = field(default=0.0, init=False)
     requests_sent: int = field(default=0, init=False)
@@ -63,12 +65,8 @@ class TestedServer:
         """Discover the surface, and whether the cache can be flushed. Raises ServerError."""
         self.surface = discover(self.client)
         if self.mine and self._find_flush() is not None:
-            self.surface = self._with(Ability.FLUSH)
+            self.surface = replace(self.surface, can=(*self.surface.can, Ability.FLUSH))
         return self.surface
-
-    def _with(self, ability: Ability) -> Surface:
-        values = {name: getattr(self.surface, name) for name in self.surface.__struct_fields__}
-        return Surface(**(values | {"can": (*self.surface.can, ability)}))
 
     @property
     def flush_path(self) -> str | None:
@@ -151,7 +149,7 @@ class TestedServer:
         self.flush()
         self._gone.clear()
         with self._timed():
-            return self._send(request.as_asked_alone)
+            return self._counted([self._send(request.as_asked_alone)])[0]
 
     def run(self, trace: RequestTrace) -> list[Sent]:
         """Send the requests of a trace as it says, and wait for all. Raises ServerError."""
@@ -164,7 +162,14 @@ class TestedServer:
                 if burst.pause and not self._gone.is_set():
                     self._gone.wait(burst.pause)
                 futures += [threads.submit(self._send, request) for request in burst.requests]
-        return [future.result() for future in futures]
+        return self._counted([future.result() for future in futures])
+
+    def _counted(self, sent: list[Sent]) -> list[Sent]:
+        """Count requests and tokens, in the one thread that asks."""
+        self.requests_sent += sum(each.status != CANCELLED for each in sent)
+        completions = [each for one in sent if one.reply for each in one.reply.completions]
+        self.tokens_generated += sum(len(each.tokens) for each in completions)
+        return sent
 
     @contextlib.contextmanager
     def _timed(self) -> Iterator[None]:
@@ -179,7 +184,6 @@ class TestedServer:
         if self._gone.is_set():
             return Sent(error="not sent: the server is gone", status=CANCELLED, began=began, ended=began)
         body = self.api.body(request, self.surface, name := f"attnfuzz-{next(self._names)}")
-        self.requests_sent += 1
         try:
             if request.abort is not None:
                 self._send_and_abort(request.abort, body, name)
@@ -200,7 +204,6 @@ class TestedServer:
             reply = self.api.reply(answer.json, request)
         except BadReply as error:
             return Sent(error=f"the answer is none: {error}", status=answer.status, began=began, ended=ended)
-        self.tokens_generated += sum(len(each.tokens) for each in reply.completions)
         if reply.name is not None and reply.name != name:
             return Sent(error=f"the answer is that of {reply.name}, not of {name}", began=began, ended=ended)
         return Sent(reply=reply, began=began, ended=ended)

@@ -3,6 +3,7 @@
 import zlib
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
+from itertools import combinations
 from typing import Annotated
 
 import msgspec
@@ -59,8 +60,8 @@ class Prompt(msgspec.Struct, frozen=True, omit_defaults=True):
 class ServedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     """A request for `tokens` tokens, and `n` completions.
 
-    `allowed` limits the model to the first so many tokens of the prompt's stream, so that drafts made from the prompt
-    are accepted always (1, period 1), never (1, period 2) or at times; 0 is no limit. `grammar` constrains it to a
+    `allowed` limits the model to this number of first tokens of the prompt's stream: drafts made from the prompt are
+    then accepted always (1, period 1), never (1, period 2) or at times; 0 is no limit. `grammar` constrains it to a
     regular expression. A `scored` request asks for the log-probabilities of its prompt too.
     """
 
@@ -136,9 +137,13 @@ def _features(trace: RequestTrace) -> Iterator[tuple[str, bool]]:
     yield "scored prompt", any(request.scored for request in requests)
 
 
+LEAST_SHARED = 4
+"""Tokens of a shared prefix: an engine with small pages keeps these, and fewer agree by chance."""
+
+
 def _shares_a_prefix(requests: Sequence[ServedRequest]) -> bool:
-    streams = [request.prompt.stream for request in requests if request.prompt.shared]
-    return len(set(streams)) < len(streams)
+    prompts = [request.prompt for request in requests]
+    return any(one.prefix_shared_with(other) >= LEAST_SHARED for one, other in combinations(prompts, 2))
 
 
 def describe_trace(trace: RequestTrace) -> str:

@@ -238,15 +238,17 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if path == "/abort_request" and body is not None:
             llm.abort(body["rid"])
-        answers = {
-            "/health": lambda: (200, ""),
-            "/get_server_info": lambda: (200, _INFO),
-            "/v1/models": lambda: (200, {"data": [{"id": "fake", "max_model_len": 512}]}),
-            "/flush_cache": lambda: (200 if llm.flush() else 400, "Cache flushed.\n"),
-            "/abort_request": lambda: (200, ""),
-            "/metrics": lambda: (200, llm.metrics()),
-        }
-        self._reply(*answers.get(path, lambda: (404, {"detail": "Not Found"}))())
+        self._reply(*self._answer_to(path))
+
+    def _answer_to(self, path: str) -> tuple[int, Any]:
+        llm = self.server_llm
+        if path == "/flush_cache":
+            return (200 if llm.flush() else 400), "Cache flushed.\n"
+        if path == "/metrics":
+            return 200, llm.metrics()
+        models = {"data": [{"id": "fake", "max_model_len": 512}]}
+        fixed: dict[str, Any] = {"/health": "", "/get_server_info": _INFO, "/v1/models": models, "/abort_request": ""}
+        return (200, fixed[path]) if path in fixed else (404, {"detail": "Not Found"})
 
     def _refusal(self, path: str) -> tuple[int, Any] | None:
         fault = self.server_llm.fault

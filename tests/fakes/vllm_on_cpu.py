@@ -33,9 +33,11 @@ SPECULATION = (
 
 
 def server_command(python: str, model: Path, port: int, plugin: Path, planted: str) -> str:
-    """The command line of a server with a mistake."""
-    settings = {**ENVIRONMENT, "PYTHONPATH": f"{plugin}:{PLANTED}", "ATTNFUZZ_PLANTED": planted}
-    sizes = (*SIZES, SPECULATION) if planted == "speculation" else SIZES
+    """The command line of a server with a mistake, or with "none"; "none-speculating" drafts tokens."""
+    speculates = planted.startswith(("speculation", "none-speculating"))
+    mistake = "none" if planted.startswith("none") else planted
+    settings = {**ENVIRONMENT, "PYTHONPATH": f"{plugin}:{PLANTED}", "ATTNFUZZ_PLANTED": mistake}
+    sizes = (*SIZES, SPECULATION) if speculates else SIZES
     words = ["env", *(f"{name}={value}" for name, value in settings.items()), python, "-m"]
     words += ["vllm.entrypoints.openai.api_server", f"--model={model}", "--host=127.0.0.1", f"--port={port}", *sizes]
     return shlex.join(words)

@@ -9,7 +9,7 @@ import pytest
 from vllm_on_cpu import server_command, write_plugin
 
 from attnfuzz.harness.serve.client import Client, free_port
-from attnfuzz.harness.serve.launch import Launched
+from attnfuzz.harness.serve.launch import LaunchedServer
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,7 +40,7 @@ def server(python: str, folder: Path) -> Iterator[str]:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     command = server_command(python, folder / "model", port, folder / "plugin", "none")
-    launched = Launched(command, Client.of(url), folder / "server.log", ready=SECONDS_TO_START)
+    launched = LaunchedServer(command, Client.of(url), folder / "server.log", ready=SECONDS_TO_START)
     try:
         launched.start()
         yield url

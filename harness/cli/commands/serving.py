@@ -32,7 +32,7 @@ def _difference(text: str) -> float:
     "processes. Implies --mine.",
 )
 @click.option(
-    "--mine", is_flag=True, help="Nobody else uses the server: flush its cache, abort requests, and crash it."
+    "--mine", is_flag=True, help="No one else uses the server: flush its cache, abort requests, and crash it."
 )
 @click.option(
     "--time", "seconds", type=options.duration, help="Time to search, like 90s, 10m or 1h30m.  [default: 10m]"

@@ -92,7 +92,7 @@ def test_log_probabilities_of_a_prompt_have_to_be_those_of_its_tokens() -> None:
     scored = replace(REQUEST, scored=True)
     _, second, third = scored.prompt.tokens
     listed = [None, {str(second): {"logprob": -1.0}}, {str(third): {"logprob": -2.0}}]
-    answer = {**VLLM, "choices": [{**VLLM["choices"][0], "prompt_logprobs": listed}]}  # type: ignore[index,dict-item]
+    answer = {**VLLM, "choices": [{**VLLM["choices"][0], "prompt_logprobs": listed}]}  # type: ignore[index]
     assert OpenAiApi().reply(answer, scored).scores == (-1.0, -2.0)
     with pytest.raises(BadReply):
         OpenAiApi().reply(VLLM, scored)
