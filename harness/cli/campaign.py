@@ -4,13 +4,10 @@ import contextlib
 import errno
 import os
 import shlex
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from rich.console import Console
@@ -25,6 +22,7 @@ from attnfuzz.harness.cli.backends import noise_words, uncalibrated
 from attnfuzz.harness.cli.campaign_answer import campaign_answer
 from attnfuzz.harness.cli.display import display_on, summarise
 from attnfuzz.harness.cli.given import Trees, chosen_backends
+from attnfuzz.harness.cli.signals import stop_on_signals
 from attnfuzz.harness.cli.terminal import BadInput, Exit, Terminal, answer, details, print_line, tell
 from attnfuzz.harness.findings.ledger import DEFAULT_NAME, Ledger
 from attnfuzz.harness.report.files import Written, write_reports
@@ -151,7 +149,7 @@ def _carry_out(
 ) -> tuple[str, Standing, Written]:
     """Run the campaign, showing its events, `tell` its end, and write its reports. Returns its name and these."""
     standing = Standing.of(past.events if past else ())
-    with _stop_on_signals() as stop:
+    with stop_on_signals() as stop:
         with _full_disk(_go_on(home)), display_on(console, standing) as display:
             campaign, _ = carry_out(plan, home, ledger, (standing, display), past=past, stop=stop)
         tell(standing)
@@ -194,24 +192,6 @@ def _full_disk(then: str) -> Iterator[None]:
             raise
         where = f" ({error.filename})" if error.filename else ""
         raise BadInput(f"{error.strerror}{where}: findings so far are kept. Make room, then {then}") from error
-
-
-@contextlib.contextmanager
-def _stop_on_signals() -> Iterator[threading.Event]:
-    """Yield an event that Ctrl-C and SIGTERM set. A second Ctrl-C raises KeyboardInterrupt."""
-    stop = threading.Event()
-
-    def interrupt(signum: int, _frame: FrameType | None) -> None:
-        if stop.is_set() and signum == signal.SIGINT:
-            raise KeyboardInterrupt
-        stop.set()
-
-    before = {signum: signal.signal(signum, interrupt) for signum in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
 
 
 def command_began() -> float:

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 import attnfuzz
-from attnfuzz.harness.cli.commands import campaigns, cases, homes, machine, power, releases
+from attnfuzz.harness.cli.commands import campaigns, cases, homes, machine, power, releases, serving
 from attnfuzz.harness.cli.options import InOrder
 from attnfuzz.harness.cli.terminal import Exit, legible, warn
 from attnfuzz.harness.workers.system import require_linux
@@ -66,6 +66,7 @@ for command in (
     cases.export,
     releases.bisect,
     releases.sweep,
+    serving.serve,
     homes.findings,
     homes.corpus,
     power.bugs,

@@ -15,12 +15,10 @@ from attnfuzz.harness.findings.record import (
     History,
     Record,
     RecordError,
-    Sighting,
     read_history,
     read_record,
-    state_after,
-    with_sighting,
 )
+from attnfuzz.harness.findings.sightings import Sighting, state_after, with_sighting
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 

@@ -102,7 +102,9 @@ class Ledger:
 
 def _entries(content: dict[str, Any]) -> tuple[list[Entry], list[str]]:
     """The entries of a ledger's content, and its mistakes."""
-    mistakes = [f"{key}: unknown; a ledger is made of [[known]] tables" for key in content if key != "known"]
+    # Tables of servers are read by `attnfuzz serve`.
+    unknown = [key for key in content if key not in {"known", "server"}]
+    mistakes = [f"{key}: unknown; a ledger is made of [[known]] tables" for key in unknown]
     tables = content.get("known", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         return [], [*mistakes, "known: must be an array of tables, each headed by [[known]]"]

@@ -1,12 +1,12 @@
 """A finding's record: how it fails, and in which campaigns it did."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from attnfuzz.harness.findings.finding import CASE, earlier_case
+from attnfuzz.harness.findings.sightings import Sighting, state_after
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
@@ -20,15 +20,6 @@ HISTORY = "finding.json"
 
 class RecordError(UserError):
     """A folder holds no finding; the message is one line with the reason and the remedy."""
-
-
-class Sighting(msgspec.Struct, frozen=True, kw_only=True):
-    """One campaign's result for a finding, at `time` in seconds since the epoch, and its environment."""
-
-    campaign: str
-    time: float
-    failed: bool
-    environment: dict[str, str]
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,33 +64,6 @@ class Record(History, frozen=True, kw_only=True):
     def last_seen(self) -> Sighting:
         """The last time that it failed."""
         return next(sighting for sighting in reversed(self.sightings) if sighting.failed)
-
-
-def state_after(sightings: Sequence[Sighting]) -> State:
-    """The state of a finding in the last campaign of `sightings`, by those before it."""
-    *before, last = sightings
-    if not last.failed:
-        return State.FIXED
-    if not before:
-        return State.NEW
-    return State.OPEN if before[-1].failed else State.RETURNED
-
-
-def with_sighting(sightings: Sequence[Sighting], sighting: Sighting) -> tuple[Sighting, ...]:
-    """Add the present campaign's sighting; several of one campaign are merged, and one failure is enough to fail.
-
-    Of many equal sightings in a row on the same environment, the first and the last are kept: years of nights fit.
-    """
-    others = [each for each in sightings if each.campaign != sighting.campaign]
-    own = [each for each in sightings if each.campaign == sighting.campaign]
-    latest = msgspec.structs.replace(sighting, failed=sighting.failed or any(each.failed for each in own))
-    if len(others) > 1 and _same(others[-2], others[-1]) and _same(others[-1], latest):
-        del others[-1]
-    return (*others, latest)
-
-
-def _same(a: Sighting, b: Sighting) -> bool:
-    return (a.failed, a.environment) == (b.failed, b.environment)
 
 
 def read_record(path: Path) -> Record:

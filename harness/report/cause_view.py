@@ -13,7 +13,8 @@ from attnfuzz.harness.campaign.causes import Cause, causes_of
 from attnfuzz.harness.campaign.events import AnyFinding, FindingChecked, FindingFiled
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.findings.finding import SCRIPT
-from attnfuzz.harness.findings.record import Record, Sighting
+from attnfuzz.harness.findings.record import Record
+from attnfuzz.harness.findings.sightings import Sighting
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.reduce.ablation import passes_if
 from attnfuzz.harness.report.compare import changes

@@ -2,43 +2,16 @@
 
 import time
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.report.cause_view import KNOWN, CauseView, cause_views, status_of
 from attnfuzz.harness.report.html import markup_environment
+from attnfuzz.harness.report.suites import Suite, Test
 from attnfuzz.harness.report.verdict import verdict
 from attnfuzz.harness.verdict.wording import clock, count, headline_of, replay_line
-
-
-@dataclass(frozen=True)
-class Test:
-    """A test case, passed unless there is an `outcome`: "failure", "error" or "skipped", with a one-line `reason`.
-
-    `kind` and `text` belong to a failure or an error; `out` is output in any case. `seconds` is its time.
-    """
-
-    name: str
-    outcome: str = ""
-    reason: str = ""
-    kind: str = ""
-    text: str = ""
-    out: str = ""
-    seconds: float = 0.0
-
-
-@dataclass(frozen=True)
-class Suite:
-    """The tests of one backend, or of the campaign as a whole."""
-
-    name: str
-    tests: tuple[Test, ...]
-
-    def number(self, outcome: str) -> int:
-        """Number of tests with this outcome."""
-        return sum(test.outcome == outcome for test in self.tests)
 
 
 def render_junit(standing: Standing, scripts: Collection[str] = ()) -> bytes:

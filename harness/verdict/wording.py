@@ -2,22 +2,25 @@
 
 import shlex
 import time
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.printable import in_a_line
-from attnfuzz.reference.case import Case
+
+if TYPE_CHECKING:
+    # Commands that judge no case use these words without torch.
+    from attnfuzz.harness.verdict.failures import Observation
+    from attnfuzz.reference.case import Case
 
 
 class CaseThatFailed(Protocol):
     """An event or a record of a failure: how `case` failed."""
 
     @property
-    def case(self) -> Case:
+    def case(self) -> "Case":
         """The case."""
 
     @property
-    def observation(self) -> Observation:
+    def observation(self) -> "Observation":
         """Its failure."""
 
 
@@ -49,7 +52,7 @@ def left_unjudged(rows: int) -> str:
     return f"only accesses were judged of {count(rows, 'row')} without a right answer: their inputs are not finite"
 
 
-def headline(backend: str, observation: Observation) -> str:
+def headline(backend: str, observation: "Observation") -> str:
     """A failure in half a line, safe for any names."""
     place = f" at {observation.place}" if observation.place else ""
     mode = f", {observation.mode}" if observation.mode else ""

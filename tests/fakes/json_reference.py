@@ -18,6 +18,7 @@ PAGE = "json.md"
 
 ANSWERS: Mapping[str, tuple[type[msgspec.Struct], ...]] = {
     "fuzz": (answers.CampaignAnswer,),
+    "serve": (answers.ServeAnswer,),
     "report": (answers.CampaignAnswer,),
     "compare": (answers.Differences,),
     "replay": (answers.ReplayAnswer,),

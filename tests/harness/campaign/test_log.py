@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from attnfuzz.harness.campaign import log as log_module
 from attnfuzz.harness.campaign.events import (
     CampaignFinished,
     CampaignResumed,
@@ -23,6 +22,7 @@ from attnfuzz.harness.campaign.events import (
     Trouble,
 )
 from attnfuzz.harness.campaign.log import EventLog, LogError, read_log, read_torn_log
+from attnfuzz.harness.files import lines
 from attnfuzz.harness.search.messages import Tally
 
 """Seconds: how long a busy machine may take to get to a thread."""
@@ -157,7 +157,7 @@ def test_a_disk_that_does_not_keep_what_was_written_fails_the_event(
     def fsync(_: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(log_module, "SECONDS_PER_SYNC", 0.0)
+    monkeypatch.setattr(lines, "SECONDS_PER_SYNC", 0.0)
     with EventLog(tmp_path / "events.ndjson") as log:
         monkeypatch.setattr(os, "fsync", fsync)
         with pytest.raises(OSError, match="Input/output"):
@@ -174,7 +174,7 @@ def test_findings_are_on_the_disk_at_once_and_the_rest_soon(tmp_path: Path, monk
         assert len(synced) == 1
         log(progress(0.1))
         assert len(synced) == 1
-        monkeypatch.setattr(log_module, "SECONDS_PER_SYNC", 0.0)
+        monkeypatch.setattr(lines, "SECONDS_PER_SYNC", 0.0)
         log(progress(1.0))
         assert len(synced) == 2
 

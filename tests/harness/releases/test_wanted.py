@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.findings.archive import Archive, read_records
 from attnfuzz.harness.findings.finding import Finding
-from attnfuzz.harness.findings.record import Record, Sighting
+from attnfuzz.harness.findings.record import Record
+from attnfuzz.harness.findings.sightings import Sighting
 from attnfuzz.harness.releases.wanted import (
     NotOfTheEngine,
     Wanted,

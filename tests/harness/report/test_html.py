@@ -26,7 +26,8 @@ from attnfuzz.harness.campaign.events import (
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.defects.results import DefectScore
 from attnfuzz.harness.defects.search import SearchOutcome
-from attnfuzz.harness.findings.record import Record, Sighting
+from attnfuzz.harness.findings.record import Record
+from attnfuzz.harness.findings.sightings import Sighting
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.report.cause_view import MOST_DRAWN
 from attnfuzz.harness.report.html import render_html

@@ -1,0 +1,371 @@
+"""A campaign against a server: calibrates, runs earlier findings again, draws traces, files failures."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from msgspec.structs import replace
+
+import attnfuzz
+from attnfuzz.harness.campaign.home import Home
+from attnfuzz.harness.serve.client import NoAnswer, ServerError
+from attnfuzz.harness.serve.draw import drawn, traces
+from attnfuzz.harness.serve.environment import client_environment, server_environment
+from attnfuzz.harness.serve.events import (
+    AnyServeEvent,
+    FloorMeasured,
+    NoLongerDrawn,
+    ServeAgain,
+    ServeChecked,
+    ServeFiled,
+    ServeFinished,
+    ServeHandler,
+    ServeProgress,
+    ServeRemark,
+    ServerFound,
+    ServerRestarted,
+    ServeStarted,
+    ServeSuspect,
+    ServeTrouble,
+    ServeUnconfirmed,
+)
+from attnfuzz.harness.serve.findings import (
+    REPORT,
+    SCRIPT,
+    SERVER_LOG,
+    TRACE,
+    ServeArchive,
+    encoded,
+    finding_name_of,
+)
+from attnfuzz.harness.serve.floor import calibrate_floor, margin
+from attnfuzz.harness.serve.hunt import FaultHunter, Gone, Hunted
+from attnfuzz.harness.serve.judging import ServedFault, ServedKind
+from attnfuzz.harness.serve.ledger import ServerLedger
+from attnfuzz.harness.serve.script import script_of
+from attnfuzz.harness.serve.standing import ServeStanding
+from attnfuzz.harness.serve.surface import Ability
+from attnfuzz.harness.serve.target import TestedServer
+from attnfuzz.harness.serve.trace import RequestTrace, describe_trace, features
+
+TRACES_PER_SLICE = 10
+
+SHRINKING_SHARE = 0.5
+"""Share of the rest of the time for minimizing one failure, and at least:"""
+
+LEAST_SECONDS_TO_SHRINK = 30.0
+MOST_SECONDS_TO_SHRINK = 300.0
+
+MOST_ALIKE = 3
+"""Failures of one kind that are minimized; later ones are counted."""
+
+_NO_FLUSH = (
+    "The prefix cache can't be flushed, so that requests alone may hit it too. vLLM has /reset_prefix_cache with "
+    "VLLM_SERVER_DEV_MODE=1"
+)
+
+ABILITY_OF = {
+    "n > 1": Ability.SEVERAL,
+    "priorities": Ability.PRIORITY,
+    "few tokens allowed": Ability.BIAS,
+    "grammar": Ability.GRAMMAR,
+    "scored prompt": Ability.SCORED,
+}
+"""The ability that a feature of traces needs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServePlan:
+    """A campaign of `traces` or of `seconds`; `floor` is measured unless it is given."""
+
+    url: str
+    out: Path
+    start: str | None = None
+    mine: bool = False
+    concurrency: int = 16
+    traces: int | None = None
+    seconds: float | None = None
+    seed: int = 0
+    floor: float | None = None
+    timeout: float = 60.0
+    ready: float = 600.0
+    token_env: str | None = None
+    until_finding: bool = False
+    ledger: Path | None = None
+
+
+@dataclass(kw_only=True)
+class ServeCampaign:
+    """Runs `plan` on `server` as the campaign of this name; `past` are its events so far, if it is resumed."""
+
+    plan: ServePlan
+    server: TestedServer
+    home: Home
+    name: str
+    ledger: ServerLedger
+    handlers: Sequence[ServeHandler]
+    stop: threading.Event
+    past: Sequence[AnyServeEvent] = ()
+    clock: Callable[[], float] = field(default=time.monotonic)
+
+    def __post_init__(self) -> None:
+        """Fold the events so far."""
+        self._standing = ServeStanding.of(self.past)
+        self._began = self.clock() - self._standing.at
+        self._searched_from = self._began
+        self._alike: dict[ServedKind, int] = {}
+        self._avoided: set[Ability] = set()
+        self._no_aborts = False
+        self._next = self._standing.slices
+
+    def run(self) -> ServeStanding:
+        """Run it to its end, and return where it stands. Raises ServerError and OSError."""
+        ended = ""
+        try:
+            self._prepare()
+            self._check_past()
+            self._search()
+        except Gone as error:
+            ended = str(error)
+        finally:
+            if self.server.launched is not None:
+                self.server.launched.end()
+        for title in self.ledger.unused():
+            self._emit(ServeRemark(at=self._at, title=title))
+        self._emit(ServeFinished(at=self._at, time=time.time(), interrupted=self.stop.is_set(), ended=ended))
+        return self._standing
+
+    @property
+    def _at(self) -> float:
+        return max(self.clock() - self._began, self._standing.at)
+
+    def _emit(self, event: AnyServeEvent) -> None:
+        self._standing(event)
+        for handle in self.handlers:
+            handle(event)
+
+    def _prepare(self) -> None:
+        plan = self.plan
+        if self.server.launched is not None:
+            seconds = self.server.restart(self.stop.is_set)
+            self._emit_started()
+            self._restarted(seconds, "the campaign begins")
+            surface = self.server.find_out()
+        else:
+            # Errors so far leave no campaign behind.
+            surface = self.server.find_out()
+            self._emit_started()
+        self._emit(ServerFound(at=self._at, surface=surface))
+        if self.server.mine and Ability.FLUSH not in surface.can:
+            self._emit(ServeTrouble(at=self._at, text=_NO_FLUSH))
+        try:
+            self.server.flush()
+            self._floor = calibrate_floor(self.server, plan.seed, plan.floor)
+        except NoAnswer as error:
+            raise ServerError(f"the server died while plain requests measured its noise floor: {error}") from None
+        self._emit(FloorMeasured(at=self._at, floor=self._floor))
+        self._hunter = FaultHunter(
+            server=self.server, floor=self._floor.allowed, restarted=self._restarted, stopped=self.stop.is_set
+        )
+        self._environment = client_environment() | server_environment(surface, plan.start)
+        self._archive = ServeArchive(
+            findings=self.home.findings,
+            unconfirmed=self.home.unconfirmed,
+            campaign=self.name,
+            environment=self._environment,
+        )
+        # A server that compiles and starts takes no time from the search.
+        self._searched_from = self.clock() - self._standing.searched
+
+    def _emit_started(self) -> None:
+        if self.past:
+            return
+        plan = self.plan
+        self._emit(
+            ServeStarted(
+                at=0.0,
+                campaign=self.name,
+                time=time.time(),
+                attnfuzz=attnfuzz.__version__,
+                environment=client_environment(),
+                url=plan.url,
+                start=plan.start,
+                mine=plan.mine,
+                concurrency=plan.concurrency,
+                traces=plan.traces,
+                seconds=plan.seconds,
+                seed=plan.seed,
+                floor=plan.floor,
+                timeout=plan.timeout,
+                ready=plan.ready,
+                token_env=plan.token_env,
+                until_finding=plan.until_finding,
+                ledger=None if plan.ledger is None else str(plan.ledger.absolute()),
+            )
+        )
+
+    def _restarted(self, seconds: float, why: str) -> None:
+        self._emit(ServerRestarted(at=self._at, seconds=seconds, why=why))
+
+    def _check_past(self) -> None:
+        """Run the findings of earlier campaigns again, unless they crash a server that is not ours."""
+        records, troubles = self._archive.past()
+        for text in troubles:
+            self._emit(ServeTrouble(at=self._at, text=text))
+        for record in records:
+            if record.name in self._standing.settled or self._over:
+                continue
+            fault = self._hunter.again(record.trace, record.fault)
+            if self.stop.is_set():
+                # It may not have been run.
+                return
+            state = self._archive.checked(record, fails=fault is not None)
+            known = self.ledger.reason(record.fault, record.needs, record.name, self.server.surface.engine)
+            self._emit(
+                ServeChecked(
+                    at=self._at,
+                    name=record.name,
+                    path=str(record.path),
+                    state=state,
+                    fault=fault or record.fault,
+                    known=known,
+                )
+            )
+            if fault is not None and fault.kind is ServedKind.DIED:
+                self._avoid(record.name, record.needs)
+
+    @property
+    def _over(self) -> bool:
+        if self.stop.is_set() or (self.plan.until_finding and not self._standing.clean):
+            return True
+        return self.plan.seconds is not None and self.clock() - self._searched_from >= self.plan.seconds
+
+    @property
+    def _rest(self) -> float:
+        if self.plan.seconds is None:
+            return float("inf")
+        return self.plan.seconds - (self.clock() - self._searched_from)
+
+    def _search(self) -> None:
+        plan = self.plan
+        while not self._over and (plan.traces is None or self._standing.traces < plan.traces):
+            self._slice(self._next)
+            self._next += 1
+
+    def _slice(self, index: int) -> None:
+        surface = replace(
+            self.server.surface, can=tuple(each for each in self.server.surface.can if each not in self._avoided)
+        )
+        left = TRACES_PER_SLICE
+        if self.plan.traces is not None:
+            left = min(left, self.plan.traces - self._standing.traces)
+        gentle = not self.server.mine or self._no_aborts
+        strategy = traces(surface, self.plan.concurrency, gentle=gentle)
+        for trace in drawn(strategy, number=TRACES_PER_SLICE, seed_of=self.plan.seed * 1_000_003 + index)[:left]:
+            if self._over:
+                break
+            self._one(index, trace)
+
+    def _one(self, index: int, trace: RequestTrace) -> None:
+        server = self.server
+        before = server.requests_sent, server.tokens_generated, server.busy_seconds
+        judged = self._hunter.judge(trace)
+        self._emit(
+            ServeProgress(
+                at=self._at,
+                index=index,
+                traces=1,
+                requests=server.requests_sent - before[0],
+                tokens=server.tokens_generated - before[1],
+                busy=server.busy_seconds - before[2],
+                margin=margin(judged, self._floor),
+                preempted=judged.preempted,
+                hits=judged.hits,
+            )
+        )
+        for fault in list(judged.faults)[:1]:
+            self._failed(trace, fault)
+
+    def _failed(self, trace: RequestTrace, fault: ServedFault) -> None:
+        self._emit(ServeSuspect(at=self._at, fault=fault, requests=len(trace.requests)))
+        self._alike[fault.kind] = self._alike.get(fault.kind, 0) + 1
+        if self._alike[fault.kind] > MOST_ALIKE:
+            return
+        seconds = min(max(LEAST_SECONDS_TO_SHRINK, SHRINKING_SHARE * self._rest), MOST_SECONDS_TO_SHRINK)
+        hunted = self._hunter.hunt(trace, fault, seconds=seconds)
+        if not hunted.confirmed:
+            name = f"{finding_name_of(fault, features(trace))}-{self.name}"
+            path = self._archive.keep(name, fault, self._files(trace, trace, fault, f"{fault.message}\n"))
+            self._emit(ServeUnconfirmed(at=self._at, path=str(path), fault=fault, runs=hunted.runs))
+            return
+        self._file(hunted, first=trace)
+
+    def _file(self, hunted: Hunted, *, first: RequestTrace) -> None:
+        needs = features(hunted.trace)
+        name = finding_name_of(hunted.fault, needs)
+        if name in self._standing.settled:
+            self._emit(ServeAgain(at=self._at, name=name))
+            return
+        report = self._report(hunted, needs)
+        path, state = self._archive.file(
+            name, hunted.fault, needs, self._files(hunted.trace, first, hunted.fault, report)
+        )
+        known = self.ledger.reason(hunted.fault, needs, name, self.server.surface.engine)
+        self._emit(
+            ServeFiled(
+                at=self._at,
+                name=name,
+                path=str(path),
+                state=state,
+                fault=hunted.fault,
+                trace=hunted.trace,
+                needs=needs,
+                report=report,
+                runs=hunted.runs,
+                times=hunted.times,
+                tried=hunted.tried,
+                seconds=hunted.seconds,
+                known=known,
+            )
+        )
+        if hunted.fault.kind is ServedKind.DIED:
+            self._avoid(name, needs)
+
+    def _avoid(self, name: str, needs: Sequence[str]) -> None:
+        """Draw a feature that kills the server no more: it would cost restarts, and hide everything behind it."""
+        for ability in (ABILITY_OF[each] for each in needs if each in ABILITY_OF):
+            self._avoided.add(ability)
+            self._emit(NoLongerDrawn(at=self._at, ability=ability, name=name))
+        if "abort" in needs:
+            self._no_aborts = True
+            self._emit(NoLongerDrawn(at=self._at, ability=None, name=name))
+
+    def _report(self, hunted: Hunted, needs: Sequence[str]) -> str:
+        return "\n".join(self._lines(hunted, needs))
+
+    def _lines(self, hunted: Hunted, needs: Sequence[str]) -> Iterator[str]:
+        fault = hunted.fault
+        yield f"{fault.kind}: {fault.message}"
+        yield f"  {self._floor.words}"
+        if hunted.times < hunted.runs:
+            yield f"  it came back in {hunted.times} of {hunted.runs} runs"
+        yield f"  needs {', '.join(needs) or 'a single request'}"
+        yield ""
+        yield describe_trace(hunted.trace)
+        yield ""
+        yield from (f"{name}: {text}" for name, text in self._environment.items())
+
+    def _files(self, trace: RequestTrace, first: RequestTrace, fault: ServedFault, report: str) -> dict[str, bytes]:
+        files = {
+            TRACE: encoded(trace),
+            "first.json": encoded(first),
+            REPORT: f"{report}\n".encode(),
+            SCRIPT: script_of(self.server, trace, fault, self._floor.allowed).encode(),
+        }
+        launched = self.server.launched
+        if launched is not None:
+            died = fault.kind is ServedKind.DIED
+            files[SERVER_LOG] = (launched.last_words if died else launched.tail()).encode(errors="replace")
+        return files

@@ -1,0 +1,188 @@
+"""HTTP to one address: no redirects, no proxies, and a token that is never shown."""
+
+import contextlib
+import http.client
+import json
+import os
+import socket
+import ssl
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from attnfuzz.harness.verdict.printable import in_a_line
+from attnfuzz.reference.foreign import decode_json
+from attnfuzz.reference.user_error import UserError
+
+MOST_BYTES = 1 << 26
+"""Largest answer that is read, in bytes."""
+
+_MOST_SHOWN = 300
+
+
+class ServerError(UserError):
+    """The server can't be used; the message is one line with the remedy."""
+
+
+class NoAnswer(Exception):
+    """The connection was refused, or broke before the answer was complete."""
+
+
+class TookTooLong(NoAnswer):
+    """No answer came in time."""
+
+
+@dataclass(frozen=True)
+class HttpAnswer:
+    """An answer: its status and its body."""
+
+    status: int
+    body: bytes
+
+    @property
+    def ok(self) -> bool:
+        """Whether the request was carried out."""
+        return self.status == HTTPStatus.OK
+
+    @property
+    def json(self) -> Any:
+        """The body as JSON; None if it is none."""
+        try:
+            return decode_json(self.body)
+        except msgspec.DecodeError:
+            return None
+
+    @property
+    def words(self) -> str:
+        """The status and the beginning of the body, on one line."""
+        return f"HTTP {self.status}: {in_a_line(self.body[:_MOST_SHOWN].decode(errors='replace'))}"
+
+
+@dataclass(frozen=True)
+class Client:
+    """Requests to one server. `token` goes into the Authorization header, and nowhere else."""
+
+    host: str
+    port: int
+    secure: bool = False
+    base: str = ""
+    token: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, url: str, token: str | None = None) -> "Client":
+        """The client of a URL like http://127.0.0.1:8000. Raises ServerError for any other."""
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError:
+            raise ServerError(f"{url!r} is no URL: give one like http://127.0.0.1:8000") from None
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise ServerError(f"{url!r} is no URL of a server: give one like http://127.0.0.1:8000")
+        if parts.username is not None or parts.password is not None:
+            raise ServerError("the URL has a password, which would be logged: name its variable with --token-env")
+        if parts.query or parts.fragment:
+            raise ServerError(f"{url!r} has a query: give the address of the server alone")
+        secure = parts.scheme == "https"
+        if token is not None and (not token.isascii() or not token.isprintable()):
+            raise ServerError("the token has characters that no header may have: check the variable of --token-env")
+        return cls(parts.hostname, port or (443 if secure else 80), secure, parts.path.rstrip("/"), token)
+
+    @property
+    def address(self) -> str:
+        """The URL."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self.secure else 'http'}://{host}:{self.port}{self.base}"
+
+    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, *, timeout: float) -> HttpAnswer:
+        """Make one request and read the answer. Raises NoAnswer or ServerError."""
+        with self._answer(method, path, body, timeout) as answer:
+            read = HttpAnswer(answer.status, answer.read(MOST_BYTES))
+        self._refuse(read)
+        return read
+
+    def lines(self, path: str, body: Mapping[str, Any], *, timeout: float) -> Generator[bytes, None, None]:
+        """Yield the lines of a streamed answer; closing the iterator closes the connection. Raises as `ask`."""
+        with self._answer("POST", path, body, timeout) as answer:
+            if answer.status != HTTPStatus.OK:
+                read = HttpAnswer(answer.status, answer.read(MOST_BYTES))
+                self._refuse(read)
+                raise NoAnswer(read.words)
+            while line := answer.readline(MOST_BYTES):
+                yield line
+
+    def send_and_close(self, path: str, body: Mapping[str, Any], *, wait: float, timeout: float) -> None:
+        """Send a request, and close the connection after `wait` seconds without reading the answer."""
+        with self._sent("POST", path, body, timeout) as connection:
+            connection.sock.settimeout(max(wait, 0.001))
+            # An answer may come first; it is dropped.
+            with contextlib.suppress(OSError):
+                connection.sock.recv(1)
+
+    def _refuse(self, answer: HttpAnswer) -> None:
+        """Raise ServerError for an answer that no request of this campaign can change."""
+        if 300 <= answer.status < 400:
+            raise ServerError(f"{self.address} redirects elsewhere, which is refused: give the final address")
+        if answer.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
+            given = "refuses the token" if self.token else "wants a token"
+            raise ServerError(f"{self.address} {given}: name the environment variable that holds it with --token-env")
+        if answer.status == HTTPStatus.TOO_MANY_REQUESTS:
+            raise ServerError(f"{self.address} limits the rate of requests: lower --concurrency, or lift the limit")
+
+    @contextlib.contextmanager
+    def _answer(
+        self, method: str, path: str, body: Mapping[str, Any] | None, timeout: float
+    ) -> Iterator[http.client.HTTPResponse]:
+        with self._sent(method, path, body, timeout) as connection:
+            yield connection.getresponse()
+
+    @contextlib.contextmanager
+    def _sent(
+        self, method: str, path: str, body: Mapping[str, Any] | None, timeout: float
+    ) -> Iterator[http.client.HTTPConnection]:
+        headers = {"Accept": "*/*", "Connection": "close"}
+        data = None
+        if body is not None:
+            data = json.dumps(body).encode()
+            headers["Content-Type"] = "application/json"
+        if self.token is not None:
+            headers["Authorization"] = f"Bearer {self.token}"
+        connection = self._connection(timeout)
+        try:
+            connection.request(method, self.base + path, body=data, headers=headers)
+            yield connection
+        except TimeoutError as error:
+            raise TookTooLong(f"no answer within {timeout:g} s") from error
+        except ssl.SSLCertVerificationError as error:
+            raise ServerError(f"{self.address}: {error.verify_message}; name its authority in SSL_CERT_FILE") from None
+        except (OSError, http.client.HTTPException) as error:
+            raise NoAnswer(f"{type(error).__name__}: {error}") from error
+        finally:
+            connection.close()
+
+    def _connection(self, timeout: float) -> http.client.HTTPConnection:
+        if self.secure:
+            return http.client.HTTPSConnection(
+                self.host, self.port, timeout=timeout, context=ssl.create_default_context()
+            )
+        return http.client.HTTPConnection(self.host, self.port, timeout=timeout)
+
+
+def token_from(variable: str | None) -> str | None:
+    """The token in an environment variable. Raises ServerError if it is not set."""
+    if variable is None:
+        return None
+    token = os.environ.get(variable)
+    if not token:
+        raise ServerError(f"the environment variable {variable} of --token-env is not set: export it first")
+    return token
+
+
+def free_port() -> int:
+    """A port of this machine that is free now."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])

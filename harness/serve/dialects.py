@@ -1,0 +1,186 @@
+"""The two APIs: SGLang's own, and OpenAI's completions as vLLM, SGLang and TensorRT-LLM serve them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from attnfuzz.harness.serve.reply import BadReply, Completion, Reply, Token
+from attnfuzz.harness.serve.surface import Ability, Speaks, Surface
+from attnfuzz.harness.serve.trace import ServedRequest
+
+BIAS = 100.0
+"""A logit bias that leaves only biased tokens: OpenAI's API bounds it by 100."""
+
+GRAMMAR = "[a-z0-9 ]{1,64}"
+"""A regular expression that most tokens of most vocabularies satisfy."""
+
+SEED = 1
+"""The seed of requests that are sampled."""
+
+
+class ServedApi(Protocol):
+    """How one API asks and answers."""
+
+    @property
+    def generate(self) -> str:
+        """The path that generates."""
+        ...
+
+    @property
+    def flushes(self) -> Sequence[str]:
+        """Paths that flush the prefix cache."""
+        ...
+
+    def body(self, request: ServedRequest, surface: Surface, name: str) -> dict[str, Any]:
+        """The body of a request called `name`."""
+        ...
+
+    def reply(self, answer: Any, request: ServedRequest) -> Reply:
+        """Read an answer. Raises BadReply."""
+        ...
+
+
+class OpenAiApi:
+    """POST /v1/completions with prompts of token ids and log-probabilities.
+
+    The fields `return_token_ids`, `prompt_logprobs`, `structured_outputs` and `priority` are vLLM's; each is sent to a
+    server only if it answered to it when it was probed.
+    """
+
+    generate = "/v1/completions"
+    flushes = ("/reset_prefix_cache", "/flush_cache")
+
+    def body(self, request: ServedRequest, surface: Surface, name: str) -> dict[str, Any]:
+        """The body of a request; OpenAI's API has no names for requests."""
+        body: dict[str, Any] = {
+            "model": surface.model,
+            "prompt": list(request.prompt.tokens),
+            "max_tokens": request.tokens,
+            "temperature": 0,
+            "logprobs": 0 if Ability.TOKEN_IDS in surface.can else 1,
+            "ignore_eos": True,
+        }
+        if request.n > 1:
+            # vLLM refuses n > 1 for greedy sampling.
+            body |= {"n": request.n, "temperature": 1, "seed": SEED}
+        if request.priority:
+            body["priority"] = request.priority
+        if request.allowed:
+            body["logit_bias"] = {str(each): BIAS for each in request.allowed_tokens}
+        if request.grammar:
+            body["structured_outputs"] = {"regex": GRAMMAR}
+        if request.scored:
+            body["prompt_logprobs"] = 0
+        if Ability.TOKEN_IDS in surface.can:
+            body["return_token_ids"] = True
+        return body
+
+    def reply(self, answer: Any, request: ServedRequest) -> Reply:
+        """Read an answer."""
+        choices = _field(answer, "choices", list)
+        usage = answer.get("usage") or {}
+        details = usage.get("prompt_tokens_details") or {}
+        first = choices[0] if choices else {}
+        prompt = first.get("prompt_token_ids")
+        return Reply(
+            completions=tuple(_openai_completion(each) for each in choices),
+            scores=_openai_scores(first.get("prompt_logprobs"), request) if request.scored else (),
+            prompt_tokens=usage.get("prompt_tokens"),
+            generated=usage.get("completion_tokens"),
+            cached=details.get("cached_tokens"),
+            prompt=None if prompt is None else tuple(prompt),
+        )
+
+
+def _openai_completion(choice: Any) -> Completion:
+    scored = _field(choice, "logprobs", dict)
+    tokens = choice.get("token_ids")
+    texts: list[Token] = _field(scored, "tokens", list)
+    return Completion(
+        tokens=tuple(texts if tokens is None else tokens),
+        logprobs=_numbers(_field(scored, "token_logprobs", list)),
+        finish=str(choice.get("finish_reason") or ""),
+    )
+
+
+def _openai_scores(listed: Any, request: ServedRequest) -> tuple[float, ...]:
+    if not isinstance(listed, list) or len(listed) != request.prompt.length:
+        raise BadReply("it has no log-probability of each token of the prompt")
+    pairs = list(zip(listed, request.prompt.tokens, strict=True))[1:]
+    try:
+        return tuple(float(each[str(token)]["logprob"]) for each, token in pairs)
+    except (KeyError, TypeError, ValueError):
+        raise BadReply("a log-probability of the prompt is not that of its token") from None
+
+
+class SglangApi:
+    """POST /generate with `input_ids` and `return_logprob` (SGLang's http_server.py and io_struct.py)."""
+
+    generate = "/generate"
+    flushes = ("/flush_cache",)
+
+    def body(self, request: ServedRequest, surface: Surface, name: str) -> dict[str, Any]:
+        """The body of a request; `rid` is its name."""
+        sampling: dict[str, Any] = {"max_new_tokens": request.tokens, "temperature": 0, "ignore_eos": True}
+        if request.n > 1:
+            sampling["n"] = request.n
+        if request.allowed:
+            sampling["logit_bias"] = {str(each): BIAS for each in request.allowed_tokens}
+        if request.grammar:
+            sampling["regex"] = GRAMMAR
+        body: dict[str, Any] = {
+            "input_ids": list(request.prompt.tokens),
+            "sampling_params": sampling,
+            "return_logprob": True,
+            "logprob_start_len": 0 if request.scored else -1,
+        }
+        if request.n == 1:
+            body["rid"] = name
+        if request.priority:
+            body["priority"] = request.priority
+        return body
+
+    def reply(self, answer: Any, request: ServedRequest) -> Reply:
+        """Read an answer: one object, or a list of `n`."""
+        several = answer if isinstance(answer, list) else [answer]
+        infos = [_field(each, "meta_info", dict) for each in several]
+        if not infos:
+            raise BadReply("it has no completion")
+        first = infos[0]
+        # The first of a prompt has no log-probability.
+        scores = _field(first, "input_token_logprobs", list)[1:] if request.scored else ()
+        return Reply(
+            completions=tuple(map(_sglang_completion, infos)),
+            scores=_numbers(each[0] for each in scores),
+            prompt_tokens=first.get("prompt_tokens"),
+            generated=sum(info.get("completion_tokens") or 0 for info in infos),
+            cached=first.get("cached_tokens"),
+            name=str(first.get("id")) if request.n == 1 else None,
+        )
+
+
+def _sglang_completion(info: Mapping[str, Any]) -> Completion:
+    listed = _field(info, "output_token_logprobs", list)
+    finish = info.get("finish_reason")
+    return Completion(
+        tokens=tuple(each[1] for each in listed),
+        logprobs=_numbers(each[0] for each in listed),
+        finish=str(finish.get("type")) if isinstance(finish, dict) else "",
+    )
+
+
+def _numbers(values: Any) -> tuple[float, ...]:
+    try:
+        return tuple(float(each) for each in values)
+    except (TypeError, ValueError):
+        raise BadReply("a log-probability is no number") from None
+
+
+def _field(record: Any, name: str, kind: type) -> Any:
+    """A field of a foreign record. Raises BadReply if it is missing or of another kind."""
+    value = record.get(name) if isinstance(record, dict) else None
+    if not isinstance(value, kind):
+        raise BadReply(f"it has no {name}")
+    return value
+
+
+APIS: Mapping[Speaks, ServedApi] = {Speaks.SGLANG: SglangApi(), Speaks.OPENAI: OpenAiApi()}

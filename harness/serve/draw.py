@@ -1,0 +1,169 @@
+"""Hypothesis strategies for traces, within the sizes and abilities of a server."""
+
+from collections.abc import Iterator, Sequence
+
+from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn, SearchStrategy
+
+from attnfuzz.harness.serve.surface import Ability, Surface
+from attnfuzz.harness.serve.trace import Abort, Burst, Prompt, RequestTrace, ServedRequest
+
+STREAMS = 3
+"""Number of streams with which prompts begin: shared prefixes are common, and baselines are asked once."""
+
+MOST_AT_ONCE = 24
+MOST_BURSTS = 3
+MOST_GENERATED = 12
+MOST_OF_A_PROMPT = 512
+"""Tokens of a prompt, unless a page or a chunk is larger."""
+
+MOST_OF_AN_ABORTED = 256
+
+PAUSES = (0.0, 0.005, 0.02, 0.1)
+IDLE = 2.0
+"""A long idle time, in seconds: engines that sleep or clean up do it then."""
+
+DEFAULT_PAGE = 16
+DEFAULT_CHUNK = 256
+
+
+def traces(surface: Surface, concurrency: int, *, gentle: bool = False) -> SearchStrategy[RequestTrace]:
+    """Traces within the sizes of `surface`; `gentle` ones abort nothing and never fill the server."""
+    return _traces(surface, min(concurrency, 4) if gentle else concurrency, gentle)
+
+
+def drawn(strategy: SearchStrategy[RequestTrace], *, number: int, seed_of: int) -> Sequence[RequestTrace]:
+    """Draw traces: the same for the same seed."""
+    found: list[RequestTrace] = []
+
+    @settings(
+        max_examples=number,
+        derandomize=False,
+        database=None,
+        verbosity=Verbosity.quiet,
+        phases=(Phase.generate,),
+        suppress_health_check=tuple(HealthCheck),
+        deadline=None,
+        print_blob=False,
+    )
+    @seed(seed_of)
+    @given(strategy)
+    def keep(trace: RequestTrace) -> None:
+        found.append(trace)
+
+    keep()
+    return found
+
+
+@st.composite
+def _traces(draw: DrawFn, surface: Surface, concurrency: int, gentle: bool) -> RequestTrace:
+    most = min(concurrency, MOST_AT_ONCE)
+    if surface.pool and not gentle and draw(st.integers(0, 3)) == 0:
+        crowd = _bursts(_crowding(surface), st.integers(-(-most // 2), most), gentle)
+        return RequestTrace(bursts=(draw(crowd),))
+    bursts = draw(st.integers(1, MOST_BURSTS))
+    steps, requests = _at_once(surface, most), _requests(surface, gentle)
+    return RequestTrace(bursts=tuple(draw(_bursts(requests, steps, gentle)) for _ in range(bursts)))
+
+
+def _at_once(surface: Surface, most: int) -> SearchStrategy[int]:
+    """Numbers of requests at once: around sizes of graphs and rows, and up to `most`."""
+    edges = {size + change for size in (*surface.graphs, surface.rows) if size for change in (-1, 0, 1)}
+    near = sorted(size for size in edges if 1 <= size <= most)
+    few = st.integers(1, min(6, most))
+    return st.one_of(few, few, st.integers(1, most), st.sampled_from(near or [most]))
+
+
+@st.composite
+def _bursts(draw: DrawFn, requests: SearchStrategy[ServedRequest], sizes: SearchStrategy[int], gentle: bool) -> Burst:
+    number = draw(sizes)
+    chosen = tuple(draw(requests) for _ in range(number))
+    if draw(st.integers(0, 2)) == 0:
+        # Repeated whole: the second finds all of its prompt but the last token in the cache.
+        chosen = (*chosen[: -(number // 2) or None], *chosen[: number // 2])[:number]
+    pause = draw(st.sampled_from(PAUSES))
+    if not gentle and draw(st.integers(0, 39)) == 0:
+        pause = IDLE
+    return Burst(requests=chosen, pause=pause, after_all=draw(st.booleans()))
+
+
+def _crowding(surface: Surface) -> SearchStrategy[ServedRequest]:
+    """Requests that together need more than the pool, and share little: some have to be preempted."""
+    share = max(1, min(surface.pool // 4, _longest_prompt(surface)))
+    tokens = max(1, min(4 * MOST_GENERATED, surface.longest - share - 2))
+    own = st.integers(max(1, share // 4), share)
+    prompts = st.builds(Prompt, stream=st.just(0), shared=st.just(1), own=own, own_stream=st.integers(STREAMS, 63))
+    return st.builds(ServedRequest, prompt=prompts, tokens=st.integers(max(1, tokens // 2), tokens))
+
+
+@st.composite
+def _requests(draw: DrawFn, surface: Surface, gentle: bool) -> ServedRequest:
+    prompt = draw(_prompts(surface))
+    able = surface.can
+    request = {
+        "tokens": draw(st.one_of(st.sampled_from((1, 2, 5)), st.integers(1, MOST_GENERATED))),
+        "n": draw(_seldom(Ability.SEVERAL in able, st.sampled_from((2, 3)), 1)),
+        "priority": draw(_seldom(Ability.PRIORITY in able, st.integers(-1, 1), 0)),
+        "allowed": draw(_seldom(Ability.BIAS in able, st.integers(1, 2), 0)),
+        "grammar": draw(_seldom(Ability.GRAMMAR in able, st.just(value=True), False)),
+        "scored": draw(_seldom(Ability.SCORED in able, st.just(value=True), False)),
+        "abort": None if gentle else draw(_seldom(True, st.sampled_from(Abort), None)),
+    }
+    if request["abort"] is Abort.DECODE:
+        # Long enough that it is under way when it is closed.
+        request["tokens"] = min(MOST_OF_AN_ABORTED, surface.longest - prompt.length - 1)
+    if request["allowed"] and request["grammar"]:
+        # No token might be left.
+        request["grammar"] = False
+    return ServedRequest(prompt=prompt, **request)  # type: ignore[arg-type]
+
+
+def _seldom(able: bool, values: SearchStrategy[object], usual: object) -> SearchStrategy[object]:
+    """The usual value, and one of `values` at one time in eight, if the server is able."""
+    if not able:
+        return st.just(usual)
+    return st.integers(0, 7).flatmap(lambda each: values if each == 0 else st.just(usual))
+
+
+@st.composite
+def _prompts(draw: DrawFn, surface: Surface) -> Prompt:
+    longest = _longest_prompt(surface)
+    length = draw(_lengths(surface, longest))
+    # Prompts that diverge within the last tokens, or in their last page, or from the beginning.
+    own = draw(st.one_of(st.just(0), st.just(1), st.integers(0, min(17, length)), st.just(length)))
+    own = min(own, length)
+    period = draw(_seldom(True, st.integers(1, 3), 0))
+    return Prompt(
+        stream=draw(st.integers(0, STREAMS - 1)),
+        shared=length - own,
+        own=own,
+        own_stream=draw(_streams()) if own else 0,
+        period=period if isinstance(period, int) and length > own else 0,
+    )
+
+
+def _streams() -> SearchStrategy[int]:
+    return st.integers(STREAMS, STREAMS + 2)
+
+
+def _lengths(surface: Surface, longest: int) -> SearchStrategy[int]:
+    """Lengths of prompts: short, at edges of pages and of chunks, anything."""
+    page, chunk = surface.page or DEFAULT_PAGE, surface.chunk or DEFAULT_CHUNK
+    edges = sorted({edge for edge in _edges(page, chunk, longest) if 1 <= edge <= longest})
+    at_edges = st.sampled_from(edges or [longest])
+    return st.one_of(st.integers(1, 5), at_edges, at_edges, st.integers(1, longest))
+
+
+def _edges(page: int, chunk: int, longest: int) -> Iterator[int]:
+    for size, times in ((page, 6), (chunk, 3)):
+        for multiple in range(1, times + 1):
+            for change in (-1, 0, 1):
+                if size * multiple <= longest:
+                    yield size * multiple + change
+
+
+def _longest_prompt(surface: Surface) -> int:
+    wanted = max(MOST_OF_A_PROMPT, 2 * surface.page, 2 * surface.chunk if surface.chunk <= 4096 else 0)
+    pool = surface.pool // 2 if surface.pool else wanted
+    return max(1, min(wanted, surface.longest - 4 * MOST_GENERATED - 1, pool))

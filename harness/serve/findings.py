@@ -1,0 +1,134 @@
+"""Findings of a server: folders like those of `attnfuzz fuzz`, with a trace in place of a case."""
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from attnfuzz.harness.files.durable import is_folder, write_durably
+from attnfuzz.harness.findings.sightings import Sighting, state_after, with_sighting
+from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.serve.judging import WRONG_ANSWERS, ServedFault
+from attnfuzz.harness.serve.trace import RequestTrace
+from attnfuzz.reference.foreign import decode_json, read_bytes, reason
+
+TRACE = "trace.json"
+HISTORY = "finding.json"
+REPORT = "report.txt"
+SCRIPT = "repro.py"
+SERVER_LOG = "server.log"
+
+
+class ServeHistory(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of finding.json."""
+
+    format: Literal["attnfuzz-server-finding"] = "attnfuzz-server-finding"
+    version: Literal[1] = 1
+    fault: ServedFault
+    needs: tuple[str, ...]
+    sightings: tuple[Sighting, ...]
+
+
+class ServeRecord(ServeHistory, frozen=True, kw_only=True):
+    """A finding on file, with its trace."""
+
+    name: str
+    path: Path
+    trace: RequestTrace
+
+    @property
+    def state(self) -> State:
+        """Its state in the last campaign that ran it."""
+        return state_after(self.sightings)
+
+
+def finding_name_of(fault: ServedFault, needs: tuple[str, ...]) -> str:
+    """The name of a finding's folder: the same for failures that are alike, and need the same features."""
+    kind = "WrongAnswer" if fault.kind in WRONG_ANSWERS else fault.kind.value
+    text = "/".join((kind, *needs))
+    return f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+
+
+@dataclass(kw_only=True)
+class ServeArchive:
+    """The folders of findings, as seen and extended by one `campaign`."""
+
+    findings: Path
+    unconfirmed: Path
+    campaign: str
+    environment: Mapping[str, str]
+    now: Callable[[], float] = time.time
+
+    def past(self) -> tuple[list[ServeRecord], list[str]]:
+        """The findings of earlier campaigns, and a line for each folder that holds none."""
+        records: list[ServeRecord] = []
+        troubles: list[str] = []
+        folders = sorted(self.findings.iterdir()) if self.findings.is_dir() else []
+        for path in folders:
+            if path.name.startswith(".") or not is_folder(path):
+                continue
+            try:
+                records.append(_read(path))
+            except (OSError, msgspec.DecodeError, ValueError) as error:
+                text = reason(error)
+                troubles.append(f"left out a finding: {path} ({text}). Only folders of attnfuzz serve belong here")
+        return [each for each in records if any(seen.campaign != self.campaign for seen in each.sightings)], troubles
+
+    def file(
+        self, name: str, fault: ServedFault, needs: tuple[str, ...], files: Mapping[str, bytes]
+    ) -> tuple[Path, State]:
+        """Write a finding into its folder; its history continues. Raises OSError."""
+        path = self.findings / name
+        history = self._history(path, fault, needs, failed=True)
+        self._write(path, files, history)
+        return path, state_after(history.sightings)
+
+    def keep(self, name: str, fault: ServedFault, files: Mapping[str, bytes]) -> Path:
+        """Write a failure that did not come back. Raises OSError."""
+        path = self.unconfirmed / name
+        self._write(path, files, self._history(path, fault, (), failed=True))
+        return path
+
+    def checked(self, record: ServeRecord, *, fails: bool) -> State:
+        """Record that an earlier finding was run again. Raises OSError."""
+        history = self._history(record.path, record.fault, record.needs, failed=fails)
+        write_durably(record.path / HISTORY, _pretty(history))
+        return state_after(history.sightings)
+
+    def _history(self, path: Path, fault: ServedFault, needs: tuple[str, ...], *, failed: bool) -> ServeHistory:
+        try:
+            before = _history_in(path).sightings
+        except (OSError, msgspec.DecodeError):
+            before = ()
+        seen = Sighting(campaign=self.campaign, time=self.now(), failed=failed, environment=dict(self.environment))
+        return ServeHistory(fault=fault, needs=needs, sightings=with_sighting(before, seen))
+
+    def _write(self, path: Path, files: Mapping[str, bytes], history: ServeHistory) -> None:
+        all_files = {**files, "environment.json": _pretty(dict(self.environment))}
+        for name, content in all_files.items():
+            write_durably(path / name, content)
+        # Last: a folder without a history is no finding.
+        write_durably(path / HISTORY, _pretty(history))
+
+
+def _history_in(path: Path) -> ServeHistory:
+    return decode_json(read_bytes(path / HISTORY), ServeHistory)
+
+
+def _read(path: Path) -> ServeRecord:
+    history = _history_in(path)
+    trace = decode_json(read_bytes(path / TRACE), RequestTrace)
+    return ServeRecord(name=path.name, path=path, trace=trace, **msgspec.structs.asdict(history))
+
+
+def encoded(value: object) -> bytes:
+    """A trace as its file."""
+    return _pretty(value)
+
+
+def _pretty(value: object) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"

@@ -1,0 +1,58 @@
+"""The surface of a server: its API, its sizes, and the requests that it accepts."""
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Speaks(StrEnum):
+    """The API that is driven."""
+
+    SGLANG = "sglang"
+    OPENAI = "openai"
+
+
+class Ability(StrEnum):
+    """A feature that the server answered to when it was asked."""
+
+    FLUSH = "flush"
+    METRICS = "metrics"
+    SEVERAL = "n"
+    PRIORITY = "priority"
+    BIAS = "logit_bias"
+    GRAMMAR = "grammar"
+    SCORED = "prompt log-probabilities"
+    ABORT = "abort"
+    TOKEN_IDS = "token ids"
+
+
+class Surface(msgspec.Struct, frozen=True, kw_only=True):
+    """The facts that were found out about a server.
+
+    `page`, `chunk` (tokens of one prefill step), `rows` (requests of one step), `graphs` (batch sizes of CUDA graphs),
+    `longest` (tokens of a request) and `pool` (tokens of the KV cache) are 0 or empty if unknown. An `exact` engine
+    promises batch invariance.
+    """
+
+    speaks: Speaks
+    model: str
+    engine: str
+    page: int = 0
+    chunk: int = 0
+    rows: int = 0
+    graphs: tuple[int, ...] = ()
+    longest: int = 2048
+    pool: int = 0
+    exact: bool = False
+    can: tuple[Ability, ...] = ()
+    command: str = ""
+
+    def words(self) -> str:
+        """Describe it on one line."""
+        sizes = [f"{name} {value:,}" for name, value in self._sizes() if value]
+        return ", ".join(
+            [f"{self.engine} ({self.speaks.value})", *sizes, f"can: {', '.join(self.can) or 'generate only'}"]
+        )
+
+    def _sizes(self) -> tuple[tuple[str, int], ...]:
+        return ("pages of", self.page), ("chunks of", self.chunk), ("rows", self.rows), ("pool", self.pool)

@@ -1,0 +1,325 @@
+"""A stand-in for an SGLang server, with faults that can be switched on. It has no model: tokens follow from a hash.
+
+Its behaviour is that of SGLang's source at commit 0025436e (python/sglang/srt/...):
+- entrypoints/http_server.py: /health, /get_server_info (server arguments, scheduler_info, internal_states, version),
+  /generate (one object, or a list for n > 1; errors are 400), /flush_cache (400 while requests run or wait),
+  /abort_request (200 for any rid), /v1/models.
+- managers/tokenizer_manager.py: meta_info has id, finish_reason, prompt_tokens, completion_tokens, cached_tokens,
+  and with return_logprob lists of (log-probability, token, text) as output_token_logprobs and
+  input_token_logprobs, where the first of a prompt has none.
+- utils: the API key is asked for in `Authorization: Bearer`, but not for /health and /metrics; 401 otherwise.
+Not stood in for: scheduling. A request runs for `seconds_per_request`, with all others that arrive meanwhile.
+
+python fake_llm_server.py PORT [FAULT] runs it as a process.
+"""
+
+import contextlib
+import json
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+
+
+class FakeFault(StrEnum):
+    """A fault of the stand-in."""
+
+    NONE = "none"
+    BATCH = "batch"  # the last of three or more requests at once gets wrong log-probabilities
+    NOISE = "noise"  # all log-probabilities in company differ by up to 0.01
+    SWAP = "swap"  # two requests at once get each other's tokens
+    PREFIX = "prefix"  # a prompt with a cached prefix of four tokens or more gets another last token
+    LEAK = "leak"  # tokens of an aborted request stay in the pool
+    STUCK = "stuck"  # an aborted request stays running
+    MISCOUNT = "miscount"  # the counter of prompt tokens misses cached ones
+    CRASH = "crash"  # the server ends when two scored prompts are in a batch
+    HANG = "hang"  # three requests at once are never answered
+    BUSY = "busy"  # the cache is never flushed
+    REDIRECT = "redirect"
+    RATE = "rate"
+    TOKEN = "token"
+    NO_LLM = "no llm"
+
+
+TOKEN = "secret-of-the-test"
+
+
+@dataclass
+class FakeLlm:
+    """A server on a free port of this machine, with a fault; use it as a context."""
+
+    fault: FakeFault = FakeFault.NONE
+    port: int = 0
+    seconds_per_request: float = 0.004
+    paths: list[str] = field(default_factory=list)
+    most_running: int = 0
+
+    def __post_init__(self) -> None:
+        self.lock = threading.Lock()
+        self.running: list[Sequence[int]] = []
+        self.scored = 0
+        self.cache: list[tuple[int, ...]] = []
+        self.used = 0
+        self.stuck = 0
+        self.counted = {"prompt": 0, "generated": 0}
+        self.prompts: dict[str, Sequence[int]] = {}
+        llm = self
+
+        class Handler(_Handler):
+            server_llm = llm
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
+        self.http.daemon_threads = True
+        self.port = self.http.server_port
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self.http.serve_forever, args=(0.01,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.die()
+
+    def die(self) -> None:
+        """Stop listening."""
+        self.http.shutdown()
+        self.http.server_close()
+
+    @contextlib.contextmanager
+    def _in_batch(self, prompt: Sequence[int], scored: bool) -> Iterator[tuple[int, int, Sequence[int] | None]]:
+        """Run in a batch: yields the place in it, its size, and another prompt in it."""
+        with self.lock:
+            place = len(self.running)
+            self.running.append(prompt)
+            self.scored += scored
+            self.most_running = max(self.most_running, len(self.running))
+            self.used += len(prompt)
+        time.sleep(self.seconds_per_request)
+        with self.lock:
+            batch = list(self.running)
+            crash = self.fault is FakeFault.CRASH and self.scored > 1
+        if crash:
+            threading.Thread(target=self.die).start()
+            raise ConnectionAbortedError
+        try:
+            yield place, len(batch), next((each for each in batch if each != prompt), None)
+        finally:
+            with self.lock:
+                self.running.remove(prompt)
+                self.scored -= scored
+                self.used -= len(prompt)
+
+    def generate(self, body: dict[str, Any]) -> Any:
+        """Answer /generate."""
+        prompt = tuple(body["input_ids"])
+        sampling = body["sampling_params"]
+        scored = body.get("logprob_start_len", -1) == 0
+        self.prompts[str(body.get("rid"))] = prompt
+        with self._in_batch(prompt, scored) as (place, size, other):
+            if self.fault is FakeFault.HANG and size > 2:
+                time.sleep(60)
+            cached = 0 if scored else self._cached(prompt)
+            answers = [
+                self._answer(prompt, body, sampling, (place, size, other), cached) for _ in range(sampling.get("n", 1))
+            ]
+        with self.lock:
+            self.cache.append(prompt)
+            counted = len(prompt) - (cached if self.fault is FakeFault.MISCOUNT else 0)
+            self.counted["prompt"] += counted
+            self.counted["generated"] += sum(answer["meta_info"]["completion_tokens"] for answer in answers)
+        return answers if len(answers) > 1 else answers[0]
+
+    def _cached(self, prompt: Sequence[int]) -> int:
+        def shared(other: Sequence[int]) -> int:
+            pairs = zip(prompt, other, strict=False)
+            return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(prompt), len(other)))
+
+        return min(max(map(shared, self.cache), default=0), len(prompt) - 1)
+
+    def _answer(
+        self,
+        prompt: Sequence[int],
+        body: dict[str, Any],
+        sampling: dict[str, Any],
+        batch: tuple[int, int, Any],
+        cached: int,
+    ) -> dict[str, Any]:
+        place, size, other = batch
+        source = other if self.fault is FakeFault.SWAP and size == 2 and other is not None else prompt
+        if self.fault is FakeFault.PREFIX and cached >= 4:
+            source = (*source[:-1], source[-1] + 1)
+        wrong = 0.0
+        if self.fault is FakeFault.BATCH and size > 2 and place == size - 1:
+            wrong = 0.2
+        if self.fault is FakeFault.NOISE and size > 1:
+            wrong = 0.002 + (zlib.crc32(repr((prompt, size)).encode()) % 8) / 1000
+        allowed = [int(each) for each in sampling.get("logit_bias", {})]
+        output: list[list[Any]] = []
+        context = list(source)
+        for _ in range(sampling["max_new_tokens"]):
+            token, logprob = _next(context, allowed)
+            output.append([logprob - wrong, token, None])
+            context.append(token)
+        info = {
+            "id": body.get("rid", "made-up"),
+            "finish_reason": {"type": "length", "length": len(output)},
+            "prompt_tokens": len(prompt),
+            "completion_tokens": len(output),
+            "cached_tokens": cached,
+            "output_token_logprobs": output,
+            "input_token_logprobs": [[None, prompt[0], None]]
+            + [[_next(prompt[:i], [])[1], prompt[i], None] for i in range(1, len(prompt))],
+        }
+        return {"text": "", "output_ids": [each[1] for each in output], "meta_info": info}
+
+    def abort(self, name: str) -> None:
+        """Forget a request; a fault does not."""
+        with self.lock:
+            self.used += len(self.prompts.get(name, ())) if self.fault is FakeFault.LEAK else 0
+            self.stuck += self.fault is FakeFault.STUCK
+
+    def flush(self) -> bool:
+        """Empty the cache, unless requests run."""
+        with self.lock:
+            if self.running or self.stuck or self.fault is FakeFault.BUSY:
+                return False
+            self.cache.clear()
+            return True
+
+    def metrics(self) -> str:
+        """Counters as Prometheus' text."""
+        with self.lock:
+            samples = {
+                "sglang:num_running_reqs": len(self.running) + self.stuck,
+                "sglang:num_queue_reqs": 0,
+                "sglang:token_usage": self.used / 10_000,
+                "sglang:prompt_tokens_total": self.counted["prompt"],
+                "sglang:generation_tokens_total": self.counted["generated"],
+            }
+        return "".join(f'{name}{{model_name="fake"}} {value}\n' for name, value in samples.items())
+
+
+def _next(context: Sequence[int], allowed: Sequence[int]) -> tuple[int, float]:
+    """The most probable next token, and its log-probability."""
+    hashed = zlib.crc32(repr(tuple(context)).encode())
+    return (allowed[hashed % len(allowed)] if allowed else 16 + hashed % 240), -(hashed % 997) / 100
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server_llm: FakeLlm
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+    def do_GET(self) -> None:
+        self._serve(None)
+
+    def do_POST(self) -> None:
+        length = int(self.headers.get("Content-Length") or 0)
+        self._serve(json.loads(self.rfile.read(length) or b"{}"))
+
+    def _serve(self, body: dict[str, Any] | None) -> None:
+        llm = self.server_llm
+        path = self.path.partition("?")[0]
+        llm.paths.append(path)
+        if (refusal := self._refusal(path)) is not None:
+            self._reply(*refusal)
+            return
+        if path == "/generate" and body is not None:
+            self._generate(body)
+            return
+        if path == "/abort_request" and body is not None:
+            llm.abort(body["rid"])
+        self._reply(*self._answer_to(path))
+
+    def _answer_to(self, path: str) -> tuple[int, Any]:
+        llm = self.server_llm
+        if path == "/flush_cache":
+            return (200 if llm.flush() else 400), "Cache flushed.\n"
+        if path == "/metrics":
+            return 200, llm.metrics()
+        models = {"data": [{"id": "fake", "max_model_len": 512}]}
+        fixed: dict[str, Any] = {"/health": "", "/get_server_info": _INFO, "/v1/models": models, "/abort_request": ""}
+        return (200, fixed[path]) if path in fixed else (404, {"detail": "Not Found"})
+
+    def _refusal(self, path: str) -> tuple[int, Any] | None:
+        fault = self.server_llm.fault
+        if fault is FakeFault.NO_LLM and path != "/health":
+            return 404, "<html>not here</html>"
+        if fault is FakeFault.REDIRECT:
+            return 307, ""
+        if fault is FakeFault.RATE and path == "/generate":
+            return 429, {"error": "slow down"}
+        wanted = f"Bearer {TOKEN}"
+        if fault is FakeFault.TOKEN and path not in {"/health", "/metrics"} and self.headers["Authorization"] != wanted:
+            return 401, {"error": "Unauthorized"}
+        return None
+
+    def _generate(self, body: dict[str, Any]) -> None:
+        if body.get("priority") and not _INFO["enable_priority_scheduling"]:
+            self._reply(400, {"error": {"message": "priorities are off"}})
+            return
+        try:
+            if body.get("stream"):
+                self._reply(200, b"data: " + json.dumps(self.server_llm.generate(body)).encode() + b"\n\n")
+            else:
+                self._reply(200, self.server_llm.generate(body))
+        except ConnectionAbortedError:
+            self.close_connection = True
+            self.connection.close()
+
+    def _reply(self, status: int, answer: Any) -> None:
+        data = (
+            answer
+            if isinstance(answer, bytes)
+            else (answer if isinstance(answer, str) else json.dumps(answer)).encode()
+        )
+        try:
+            self.send_response(status)
+            if status == 307:
+                self.send_header("Location", "http://127.0.0.1:1/elsewhere")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+
+    def finish(self) -> None:
+        """End the connection; one that the client closed before may have been a request."""
+        with contextlib.suppress(OSError):
+            super().finish()
+
+
+_INFO = {
+    "model_path": "fake",
+    "served_model_name": "fake",
+    "page_size": 4,
+    "chunked_prefill_size": 16,
+    "max_running_requests": 8,
+    "context_length": 512,
+    "max_total_num_tokens": 10_000,
+    "cuda_graph_bs": [1, 2, 4, 8],
+    "enable_priority_scheduling": False,
+    "enable_deterministic_inference": False,
+    "internal_states": [{}],
+    "version": "0.5.5-fake",
+}
+
+
+def main() -> None:
+    """Serve until it is killed, or dies of its fault."""
+    port, *faults = sys.argv[1:]
+    llm = FakeLlm(FakeFault(faults[0] if faults else "none"), int(port))
+    llm.http.serve_forever(0.01)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""A stand-in for a server, and a server under test on it."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+from fake_llm_server import FakeFault, FakeLlm
+
+from attnfuzz.harness.serve.client import Client
+from attnfuzz.harness.serve.target import TestedServer
+
+
+@pytest.fixture
+def fake() -> Iterator[Callable[[FakeFault], FakeLlm]]:
+    """Starts stand-ins with a fault, which end with the test."""
+    with ExitStack() as stack:
+        yield lambda fault: stack.enter_context(FakeLlm(fault))
+
+
+@pytest.fixture
+def tested(fake: Callable[[FakeFault], FakeLlm]) -> Callable[[FakeFault], TestedServer]:
+    """Makes a server under test of a stand-in, whose surface is found out."""
+
+    def make(fault: FakeFault) -> TestedServer:
+        server = TestedServer(client=Client.of(fake(fault).url), mine=True, concurrency=8, timeout=0.5)
+        server.find_out()
+        return server
+
+    return make

@@ -1,0 +1,176 @@
+"""A campaign against a stand-in: logged, filed, minimized, run again the next night, known by a ledger, resumed."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+from fake_llm_server import TOKEN, FakeFault, FakeLlm
+
+from attnfuzz.harness.campaign.home import Home
+from attnfuzz.harness.findings import ledger as kernel_ledger
+from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.serve import ledger as server_ledger
+from attnfuzz.harness.serve.campaign import ServePlan
+from attnfuzz.harness.serve.client import ServerError
+from attnfuzz.harness.serve.events import ServeFinished, ServeProgress
+from attnfuzz.harness.serve.judging import ServedKind
+from attnfuzz.harness.serve.ledger import ServeLedgerError, ServerLedger
+from attnfuzz.harness.serve.log import read_serve_log
+from attnfuzz.harness.serve.run import Served, resume_against, run_against
+from attnfuzz.harness.serve.trace import features
+
+Fake = Callable[[FakeFault], FakeLlm]
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No waiting: the stand-in has nothing to wait for."""
+    monkeypatch.setattr("attnfuzz.harness.serve.target.SECONDS_BETWEEN_FLUSHES", 0.0)
+    monkeypatch.setattr("attnfuzz.harness.serve.target.SECONDS_TO_SETTLE", 0.2)
+    monkeypatch.setattr("attnfuzz.harness.serve.hunt.SECONDS_TO_COME_BACK", 0.1)
+    monkeypatch.setattr("attnfuzz.harness.serve.draw.PAUSES", (0.0,))
+    monkeypatch.setattr("attnfuzz.harness.serve.draw.IDLE", 0.0)
+    monkeypatch.setattr("attnfuzz.harness.serve.floor.TRACES", 2)
+    monkeypatch.setattr("attnfuzz.harness.serve.draw.MOST_OF_A_PROMPT", 24)
+    monkeypatch.setattr("attnfuzz.harness.serve.campaign.MOST_SECONDS_TO_SHRINK", 20.0)
+
+
+def _run(llm: FakeLlm, home: Path, **changes: Any) -> Served:
+    settings: dict[str, Any] = {"mine": True, "concurrency": 8, "traces": 8, "seed": 1, "timeout": 5.0} | changes
+    return run_against(ServePlan(url=llm.url, out=home, **settings))
+
+
+def test_a_right_server_passes_and_the_log_tells_the_same(fake: Fake, tmp_path: Path) -> None:
+    served = _run(fake(FakeFault.NONE), tmp_path)
+    assert served.standing.clean
+    assert served.standing.traces == 8
+    events, torn = read_serve_log(Home(tmp_path).log(served.campaign))
+    assert isinstance(events[-1], ServeFinished)
+    assert torn == 0
+    assert sum(each.traces for each in events if isinstance(each, ServeProgress)) == 8
+
+
+def test_a_finding_is_minimized_and_has_a_script_and_reports(fake: Fake, tmp_path: Path) -> None:
+    llm = fake(FakeFault.PREFIX)
+    served = _run(llm, tmp_path, until_finding=True)
+    (finding,) = served.standing.filed.values()
+    assert finding.fault.kind is ServedKind.WRONG_TOKENS
+    assert len(finding.trace.requests) == 2
+    assert "shared prefix" in features(finding.trace)
+    folder = Path(finding.path)
+    names = {"trace.json", "first.json", "report.txt", "repro.py", "environment.json", "finding.json"}
+    assert {path.name for path in folder.iterdir()} == names
+    assert "sglang 0.5.5-fake" in (folder / "environment.json").read_text()
+    html, junit = served.reports
+    assert "TokenMismatch" in html.read_text()
+    assert ET.parse(junit).getroot().attrib["failures"] == "1"  # noqa: S314 - written here
+
+
+@pytest.mark.slow
+def test_the_script_of_a_finding_shows_it_with_the_standard_library_alone(fake: Fake, tmp_path: Path) -> None:
+    """In a process: it is what a user runs, without attnfuzz."""
+    served = _run(fake(FakeFault.PREFIX), tmp_path, until_finding=True)
+    (finding,) = served.standing.filed.values()
+    script = Path(finding.path, "repro.py")
+    for server, code in ((fake(FakeFault.PREFIX), 1), (fake(FakeFault.NONE), 0)):
+        ran = subprocess.run(
+            [sys.executable, "-I", "-S", str(script), server.url],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert ran.returncode == code, ran.stdout + ran.stderr
+
+
+def test_findings_are_run_again_the_next_night(fake: Fake, tmp_path: Path) -> None:
+    _run(fake(FakeFault.PREFIX), tmp_path, until_finding=True)
+    second = _run(fake(FakeFault.PREFIX), tmp_path, traces=1)
+    assert [each.state for each in second.standing.checked.values()] == [State.OPEN]
+    third = _run(fake(FakeFault.NONE), tmp_path, traces=1)
+    assert [each.state for each in third.standing.checked.values()] == [State.FIXED]
+    assert third.standing.clean
+    fourth = _run(fake(FakeFault.PREFIX), tmp_path, traces=1, until_finding=True)
+    assert [each.state for each in fourth.standing.checked.values()] == [State.RETURNED]
+
+
+def test_a_failure_of_the_ledger_is_known(fake: Fake, tmp_path: Path) -> None:
+    ledger = tmp_path / "attnfuzz-ledger.toml"
+    ledger.write_text(
+        '[[server]]\nkind = "TokenMismatch"\nfeatures = ["shared prefix"]\nserver = "sglang"\nreason = "we know"\n'
+        '[[server]]\nkind = "ServerHung"\nreason = "not seen"\n'
+    )
+    served = _run(fake(FakeFault.PREFIX), tmp_path / "home", ledger=ledger, traces=4)
+    filed = list(served.standing.filed.values())
+    in_ledger = [each.fault.kind is ServedKind.WRONG_TOKENS and "shared prefix" in each.needs for each in filed]
+    assert any(in_ledger)
+    assert [each.known for each in filed] == ["we know" if known else None for known in in_ledger]
+    assert served.standing.remarks == ["ServerHung"]
+    assert not kernel_ledger.Ledger.load(ledger).entries, "tables of servers are none of kernels"
+    assert kernel_ledger.DEFAULT_NAME == server_ledger.DEFAULT_NAME
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[[server]]\nreason = "any"\n',
+        '[[server]]\nkind = "Nothing"\nreason = "x"\n',
+        "[[server]",
+        "[[server]]\nkid = 1",
+    ],
+)
+def test_a_wrong_ledger_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "ledger.toml"
+    path.write_text(text)
+    with pytest.raises(ServeLedgerError):
+        ServerLedger.load(path)
+
+
+def test_a_server_that_dies_ends_the_campaign_with_a_finding_on_file(fake: Fake, tmp_path: Path) -> None:
+    served = _run(fake(FakeFault.CRASH), tmp_path, traces=200)
+    standing = served.standing
+    assert standing.finished is not None
+    assert "give --start" in standing.finished.ended
+    assert not standing.clean
+
+
+def test_a_busy_server_is_no_finding(fake: Fake, tmp_path: Path) -> None:
+    with pytest.raises(ServerError, match="busy with requests of others"):
+        _run(fake(FakeFault.BUSY), tmp_path)
+
+
+def test_a_server_of_others_is_neither_flushed_nor_closed_on(fake: Fake, tmp_path: Path) -> None:
+    llm = fake(FakeFault.NONE)
+    assert _run(llm, tmp_path, mine=False, traces=5).standing.clean
+    assert not {"/flush_cache", "/abort_request"} & set(llm.paths)
+    assert llm.most_running <= 8
+
+
+def test_no_file_of_a_campaign_has_the_token(fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_TOKEN", TOKEN)
+    served = _run(fake(FakeFault.TOKEN), tmp_path, token_env="MY_TOKEN", traces=2)  # noqa: S106 - a variable's name
+    assert served.standing.clean
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and TOKEN in path.read_text()]
+
+
+def test_a_campaign_goes_on_after_its_last_event(fake: Fake, tmp_path: Path) -> None:
+    llm = fake(FakeFault.NONE)
+    served = _run(llm, tmp_path, traces=12)
+    log = Home(tmp_path).log(served.campaign)
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join(lines[:6]) + lines[6][:20])
+    again = resume_against(tmp_path)
+    assert again.campaign == served.campaign
+    assert again.standing.traces == 12
+    assert resume_against(tmp_path).standing.traces == 12, "a finished one has its reports written again"
+
+
+def test_the_home_of_other_campaigns_is_refused(fake: Fake, tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.log(home.new_id()).write_text('{"event":"CampaignStarted"}\n')
+    with pytest.raises(ServerError, match="no home of attnfuzz serve"):
+        _run(fake(FakeFault.NONE), tmp_path)
