@@ -48,9 +48,9 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     as interpreted ones. With `writes`, the backend computes no attention, but writes the new tokens of each step into
     the KV cache; its padded tokens have one of `padded_slots`. New tokens are keys, so `empty_kv` and
     `kv_shorter_than_q` must be False. One with `rotary` rotates such shares of its heads, in one of the `pairings`;
-    without, none is rotated. `tombstones` are those of pools of layers with windows, and `other_groups` the geometries
-    that may share a pool with the case's; both need a pool with pages from anywhere. A writer with `window_tail` takes
-    steps of which only the last tokens are stored.
+    without, none is rotated. `tombstones` are those of pools of layers with `windows`, without which there are none.
+    `other_groups` are the geometries that may share a pool with the case's. Both need a pool with pages from anywhere.
+    A writer with `window_tail` takes steps of which only the last tokens are stored.
 
     A backend with `buckets` supports their geometries and no others. All other fields about geometries are then derived
     from the buckets; values passed for them are ignored.
@@ -58,7 +58,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     Raises ValueError if only some buckets have latents, for a bucket without any of the modes, for `head_dims` of
     latents (which need buckets), for `granularities` without quantised caches, for sinks in integers or fp8, for a
     patience that is not a positive number, for `writes` with a feature of attention, for `rotary` without `writes`, and
-    for `tombstones` without `windows`, or with `rotary`.
+    for `tombstones` with latents or `rotary`.
     """
 
     device: Device = Device.CPU
@@ -121,10 +121,8 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"a bucket has modules for none of the modes {', '.join(self.modes)}")
 
     def _check_windows(self) -> None:
-        if self.tombstones and (self.latent or not self.windows):
-            raise ValueError(
-                "only layers with windows, and without latents, have pools with tombstones: set windows=True"
-            )
+        if self.tombstones and self.latent:
+            raise ValueError("no layer with latents has a pool with tombstones: leave them out")
         if self.rotary and (self.tombstones or self.other_groups):
             raise ValueError("a writer that rotates keys can't be tested on pools with tombstones or of two groups yet")
         if self.writes and self.windows and not self.tombstones:

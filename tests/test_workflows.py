@@ -81,12 +81,18 @@ def test_a_night_that_finds_something_still_keeps_it(path: Path) -> None:
 @nights
 def test_what_is_restored_is_what_was_saved(path: Path) -> None:
     steps = jobs(path)["fuzz"]["steps"]
-    restore, save = (
-        next(step["with"] for step in steps if step.get("uses", "").startswith(f"actions/cache/{what}@"))
-        for what in ("restore", "save")
+    restored, saved = (
+        {
+            step["with"]["path"]: step["with"]
+            for step in steps
+            if step.get("uses", "").startswith(f"actions/cache/{which}@")
+        }
+        for which in ("restore", "save")
     )
-    assert restore["path"] == save["path"]
-    assert save["key"].startswith(restore["restore-keys"])
+    assert restored
+    assert restored.keys() == saved.keys()
+    for path_in_cache, save in saved.items():
+        assert save["key"].startswith(restored[path_in_cache]["restore-keys"])
 
 
 def test_a_release_is_tested_before_it_is_published() -> None:

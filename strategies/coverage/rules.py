@@ -159,7 +159,10 @@ LACKS: tuple[Lack, ...] = (
     Lack("the backend does not have this layout of scales", lambda can: _besides("scales of blocks", can.block_scales)),
     _never("the backend does not take pools with holes", "pool!=small", lambda can: not can.pool_holes),
     _never("the backend does not have windows", "window!=none", lambda can: not can.windows),
-    Lack("the backend does not have such tombstones", lambda can: _besides("tombstones", ("none", *can.tombstones))),
+    Lack(
+        "the backend does not have such tombstones",
+        lambda can: _besides("tombstones", ("none", *(can.tombstones if can.windows else ()))),
+    ),
     _never("the backend stores every new token", "window tail=yes", lambda can: not can.window_tail),
     Lack(
         "the backend does not share its pool with such a group",

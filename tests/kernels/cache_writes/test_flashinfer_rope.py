@@ -157,10 +157,12 @@ def on_cpu(backend: GpuBackend) -> OnCpu:
     opened: Any = backend.session
     (writer,) = opened.args
     capability = msgspec.structs.replace(backend.capability, device=Device.CPU)
-    made = OnCpu(_ON_CPU[writer.op.name], capability=capability)
-    object.__setattr__(made, "original", writer)
-    object.__setattr__(made, "session", opened.func)
-    return made
+
+    class Here(OnCpu):
+        original = writer
+        session = opened.func
+
+    return Here(_ON_CPU[writer.op.name], capability=capability)
 
 
 @pytest.mark.parametrize("backend", FLASHINFER_ROPE, ids=lambda each: each.name)
