@@ -30,6 +30,21 @@ def test_a_right_server_passes_without_a_floor(server: str, tmp_path: Path) -> N
     assert served.standing.hits > 0
 
 
+def test_a_right_server_that_drafts_passes(python: str, folder: Path, tmp_path: Path) -> None:
+    """Drafts beside requests that are sampled: docs/findings/vllm-cpu-draft-temperatures.md is fixed here."""
+    port = free_port()
+    plan = ServePlan(
+        url=f"http://127.0.0.1:{port}",
+        out=tmp_path,
+        start=server_command(python, folder / "model", port, folder / "plugin", "none-speculating"),
+        traces=10,
+        seed=1,
+        until_finding=True,
+    )
+    served = run_against(plan)
+    assert served.standing.clean, served.standing.verdict
+
+
 @pytest.mark.parametrize("planted", ["prefix_cache", "block_table"])
 def test_a_mistake_in_the_planning_is_found(python: str, folder: Path, tmp_path: Path, planted: str) -> None:
     port = free_port()

@@ -19,8 +19,10 @@ CROWD = 4
 
 
 def plant() -> None:
-    """Plant the mistake that the environment names, and fix the bug that every CPU server of this release has."""
-    _fix_generators()
+    """Plant the mistake that the environment names, and fix two bugs that every CPU server of this release has."""
+    if not os.environ.get("ATTNFUZZ_UNFIXED"):
+        _fix_generators()
+        _fix_temperatures()
     name = os.environ.get("ATTNFUZZ_PLANTED", "none")
     if name != "none":
         MISTAKES[name]()
@@ -47,10 +49,8 @@ def _fix_generators() -> None:
     """Fix a bug of 0.32.0: a seeded request whose prompt takes two chunks kills the engine on a CPU.
 
     GPUModelRunner._bookkeeping_sync rewinds the generators of rows that sample nothing yet by their offset, and torch's
-    generators on a CPU have none. Here their states are put back.
+    generators on a CPU have none. Here their states are put back. See docs/findings/vllm-cpu-seeded-chunks.md.
     """
-    if os.environ.get("ATTNFUZZ_UNFIXED"):
-        return
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner  # noqa: PLC0415
 
     def sample(original: Callable[..., Any], runner: Any, *args: Any, **kwargs: Any) -> Any:
@@ -70,6 +70,20 @@ def _fix_generators() -> None:
 
     wrapped(GPUModelRunner, "_sample", sample)
     wrapped(GPUModelRunner, "_bookkeeping_sync", book)
+
+
+def _fix_temperatures() -> None:
+    """Fix a bug of 0.32.0: where a request is sampled, drafts are verified at temperatures that were never written.
+
+    The kernel in C++ fills an int64 copy of the buffer. See docs/findings/vllm-cpu-draft-temperatures.md.
+    """
+    from vllm.v1.sample import rejection_sampler  # noqa: PLC0415
+
+    def expand(values: Any, ends: Any, tokens: int, replace_from: int = 0, replace_to: int = 0) -> Any:
+        replaced = values.where(values != replace_from, replace_to)
+        return replaced.repeat_interleave(ends.diff(prepend=ends.new_zeros(1)), output_size=tokens)
+
+    rejection_sampler.expand_batch_to_tokens = expand
 
 
 def _attention(change: Callable[[Any], None]) -> None:
