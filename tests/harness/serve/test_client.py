@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 import pytest
-from fake_llm_server import TOKEN, FakeFault, FakeLlm
+from fake_llm_server import TOKEN, FakeFault, FakeLlm, free_port
 
-from attnfuzz.harness.serve.client import Client, NoAnswer, ServerError, free_port, token_from
+from attnfuzz.harness.serve.client import Client, NoAnswer, ServerError, token_from
 from attnfuzz.harness.serve.discovery import discover
 
 
