@@ -15,6 +15,7 @@ from attnfuzz.harness.serve.trace import RequestTrace
 RUNS_TO_CONFIRM = 4
 TRIES_WHEN_FLAKY = 3
 
+SECONDS_BETWEEN_LOOKS = 1.0
 SECONDS_TO_COME_BACK = 60.0
 """Time in which a supervisor may restart a server that died, where no command to start it was given."""
 
@@ -48,6 +49,7 @@ class FaultHunter:
     floor: float
     restarted: Callable[[float, str], None]
     stopped: Callable[[], bool] = field(default=lambda: False)
+    clock: Callable[[], float] = field(default=time.monotonic)
 
     def judge(self, trace: RequestTrace) -> Judged:
         """Judge a trace on a server that is well: one that was spoilt by it is restarted. Raises ServerError."""
@@ -61,12 +63,12 @@ class FaultHunter:
             self.restarted(self.server.restart(self.stopped), why)
             return
         self.server.forget_baselines()
-        began = time.monotonic()
-        while time.monotonic() - began < SECONDS_TO_COME_BACK and not self.stopped():
+        began = self.clock()
+        while self.clock() - began < SECONDS_TO_COME_BACK and not self.stopped():
             if answers(self.server.client) and self._flushes():
-                self.restarted(time.monotonic() - began, why)
+                self.restarted(self.clock() - began, why)
                 return
-            time.sleep(1)
+            time.sleep(SECONDS_BETWEEN_LOOKS)
         raise Gone(
             f"{self.server.client.address} is not well again after {why}: give --start, with which it is restarted"
         )
@@ -90,8 +92,7 @@ class FaultHunter:
 
     def hunt(self, trace: RequestTrace, fault: ServedFault, *, seconds: float) -> Hunted:
         """Run a failing trace again, then minimize it for up to `seconds`. Raises ServerError."""
-        began = time.monotonic()
-        until = began + seconds
+        began = self.clock()
         times = runs = 0
         while runs < RUNS_TO_CONFIRM and not self.stopped():
             runs += 1
@@ -122,8 +123,8 @@ class FaultHunter:
                     return False
             return False
 
-        smallest, tried = shrink_trace(trace, fails, until=until)
-        spent = time.monotonic() - began
+        smallest, tried = shrink_trace(trace, fails, over=lambda: self.stopped() or self.clock() - began >= seconds)
+        spent = self.clock() - began
         return Hunted(trace=smallest, fault=latest, times=times, runs=runs, tried=tried, seconds=spent)
 
 

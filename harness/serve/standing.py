@@ -1,5 +1,6 @@
 """Where a campaign against a server stands: a fold over its events."""
 
+from collections import Counter
 from collections.abc import Iterable
 from functools import singledispatchmethod
 from typing import Self
@@ -15,14 +16,20 @@ from attnfuzz.harness.serve.events import (
     ServeFinished,
     ServeProgress,
     ServeRemark,
+    ServeResumed,
     ServerFound,
     ServerRestarted,
     ServeStarted,
+    ServeSuspect,
     ServeTrouble,
     ServeUnconfirmed,
 )
 from attnfuzz.harness.serve.floor import NoiseFloor
+from attnfuzz.harness.serve.judging import ServedKind
 from attnfuzz.harness.serve.surface import Surface
+
+MOST_ALIKE = 3
+"""Failures of one kind that are minimized; later ones are only counted."""
 
 
 class ServeStanding:
@@ -37,6 +44,7 @@ class ServeStanding:
         self._searched_from = 0.0
         self.traces = self.requests = self.tokens = self.slices = 0
         self.busy = self.margin = self.preempted = self.hits = 0.0
+        self.suspects: Counter[ServedKind] = Counter()
         self.filed: dict[str, ServeFiled] = {}
         self.checked: dict[str, ServeChecked] = {}
         self.again: dict[str, int] = {}
@@ -66,6 +74,14 @@ class ServeStanding:
     @_take.register
     def _(self, event: ServeStarted) -> None:
         self.started = event
+
+    @_take.register
+    def _(self, event: ServeResumed) -> None:
+        self.finished = None
+
+    @_take.register
+    def _(self, event: ServeSuspect) -> None:
+        self.suspects[event.fault.kind] += 1
 
     @_take.register
     def _(self, event: ServerFound) -> None:

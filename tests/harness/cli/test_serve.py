@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_llm_server import FakeFault, FakeLlm
-
-from attnfuzz.harness.serve.client import free_port
+from fake_llm_server import FakeFault, FakeLlm, free_port, wait_for_nothing
 
 
 @pytest.fixture
@@ -50,9 +48,7 @@ def test_no_server_is_one_line_and_leaves_no_log(attnfuzz: Callable[..., Any], t
 def test_a_finding_is_shown_with_its_requests_and_its_script(
     attnfuzz: Callable[..., Any], wrong: FakeLlm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attnfuzz.harness.serve.draw.MOST_OF_A_PROMPT", 24)
-    monkeypatch.setattr("attnfuzz.harness.serve.floor.TRACES", 2)
-    monkeypatch.setattr("attnfuzz.harness.serve.draw.PAUSES", (0.0,))
+    wait_for_nothing(monkeypatch)
     line = ("serve", wrong.url, "--mine", "--traces", "8", "--seed", "1", "--until-finding", "--json", "answer.json")
     ran = attnfuzz(*line)
     assert ran.code == 1, ran.out + ran.err
