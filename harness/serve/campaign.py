@@ -124,6 +124,7 @@ class ServeCampaign:
             self._search()
         except Gone as error:
             ended = str(error)
+            self._keep(error.trace, error.fault, runs=0)
         finally:
             if self.server.launched is not None:
                 self.server.launched.end()
@@ -295,12 +296,16 @@ class ServeCampaign:
             return
         seconds = min(max(LEAST_SECONDS_TO_SHRINK, SHRINKING_SHARE * self._rest), MOST_SECONDS_TO_SHRINK)
         hunted = self._hunter.hunt(trace, fault, seconds=seconds)
-        if not hunted.confirmed:
-            name = f"{finding_name_of(fault, features(trace))}-{self.name}"
-            path = self._archive.keep(name, fault, self._files(trace, trace, fault, f"{fault.message}\n"))
-            self._emit(ServeUnconfirmed(at=self._at, path=str(path), fault=fault, runs=hunted.runs))
-            return
-        self._file(hunted, first=trace)
+        if hunted.confirmed:
+            self._file(hunted, first=trace)
+        else:
+            self._keep(trace, fault, runs=hunted.runs)
+
+    def _keep(self, trace: RequestTrace, fault: ServedFault, *, runs: int) -> None:
+        """File a failure that is not confirmed."""
+        name = f"{finding_name_of(fault, features(trace))}-{self.name}"
+        path = self._archive.keep(name, fault, self._files(trace, trace, fault, f"{fault.message}\n"))
+        self._emit(ServeUnconfirmed(at=self._at, path=str(path), fault=fault, runs=runs))
 
     def _file(self, hunted: Hunted, *, first: RequestTrace) -> None:
         needs = features(hunted.trace)

@@ -21,7 +21,12 @@ SECONDS_TO_COME_BACK = 60.0
 
 
 class Gone(ServerError):
-    """The server died, and nothing starts it again."""
+    """The server was spoilt by `trace`, which showed `fault`, and does not get well again."""
+
+    def __init__(self, message: str, trace: RequestTrace, fault: ServedFault) -> None:
+        super().__init__(message)
+        self.trace = trace
+        self.fault = fault
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,10 +57,14 @@ class FaultHunter:
     clock: Callable[[], float] = field(default=time.monotonic)
 
     def judge(self, trace: RequestTrace) -> Judged:
-        """Judge a trace on a server that is well: one that was spoilt by it is restarted. Raises ServerError."""
+        """Judge a trace, and restart the server if the trace spoilt it. Raises ServerError, also Gone."""
         judged = judge_trace(self.server, trace, self.floor)
         if judged.spoilt:
-            self._well_again(judged.faults[0].kind.value)
+            fault = judged.faults[0]
+            try:
+                self._well_again(fault.kind.value)
+            except ServerError as error:
+                raise Gone(str(error), trace, fault) from error
         return judged
 
     def _well_again(self, why: str) -> None:
@@ -69,7 +78,9 @@ class FaultHunter:
                 self.restarted(self.clock() - began, why)
                 return
             time.sleep(SECONDS_BETWEEN_LOOKS)
-        raise Gone(
+        if self.stopped():
+            raise ServerError(f"interrupted before the server was well again after {why}")
+        raise ServerError(
             f"{self.server.client.address} is not well again after {why}: give --start, with which it is restarted"
         )
 

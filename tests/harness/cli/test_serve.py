@@ -62,6 +62,8 @@ def test_a_finding_is_shown_with_its_requests_and_its_script(
 CHILD = """
 import sys
 from attnfuzz.harness.cli.main import main
+from attnfuzz.harness.serve import draw, floor
+draw.MOST_OF_A_PROMPT, draw.PAUSES, draw.IDLE, floor.TRACES = 24, (0.0,), 0.0, 1
 sys.argv = ["attnfuzz", "serve", sys.argv[1], "--mine", "--traces", "2", "--home", sys.argv[2]]
 try:
     main()
@@ -73,7 +75,7 @@ assert "torch" not in sys.modules
 
 @pytest.mark.slow
 def test_a_campaign_imports_no_torch(tmp_path: Path) -> None:
-    """In a process of its own: this one has imported torch."""
+    # In a process of its own: this one has imported torch.
     with FakeLlm() as server:
         ran = subprocess.run(
             [sys.executable, "-c", CHILD, server.url, str(tmp_path)], capture_output=True, text=True, check=False

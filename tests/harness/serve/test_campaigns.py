@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
+import msgspec
 import pytest
 from fake_llm_server import TOKEN, FakeFault, FakeLlm, wait_for_nothing
 
@@ -16,12 +17,14 @@ from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.serve import ledger as server_ledger
 from attnfuzz.harness.serve.campaign import ServePlan
 from attnfuzz.harness.serve.client import ServerError
-from attnfuzz.harness.serve.events import ServeFinished, ServeProgress
+from attnfuzz.harness.serve.events import ServeFinished, ServeProgress, ServeResumed
+from attnfuzz.harness.serve.findings import TRACE
 from attnfuzz.harness.serve.judging import ServedKind
 from attnfuzz.harness.serve.launch import LaunchedServer
 from attnfuzz.harness.serve.ledger import ServeLedgerError, ServerLedger
 from attnfuzz.harness.serve.log import read_serve_log
 from attnfuzz.harness.serve.run import Served, resume_against, run_against
+from attnfuzz.harness.serve.standing import ServeStanding
 from attnfuzz.harness.serve.surface import Ability
 from attnfuzz.harness.serve.trace import Burst, Prompt, RequestTrace, ServedRequest, features
 
@@ -125,11 +128,14 @@ def test_a_wrong_ledger_is_refused(tmp_path: Path, text: str) -> None:
         ServerLedger.load(path)
 
 
-def test_a_server_that_dies_ends_the_campaign_with_a_finding_on_file(fake: Fake, tmp_path: Path) -> None:
+def test_a_server_that_dies_ends_the_campaign_with_the_trace_on_file(fake: Fake, tmp_path: Path) -> None:
     served = _run(fake(FakeFault.CRASH), tmp_path, traces=200)
     standing = served.standing
     assert standing.finished is not None
     assert "give --start" in standing.finished.ended
+    (kept,) = standing.unconfirmed
+    assert kept.fault.kind is ServedKind.DIED
+    assert "scored prompt" in features(msgspec.json.decode(Path(kept.path, TRACE).read_bytes(), type=RequestTrace))
     assert not standing.clean
 
 
@@ -216,6 +222,9 @@ def test_a_campaign_whose_server_died_goes_on_when_the_server_is_back(fake: Fake
     assert standing.finished is not None
     assert not standing.finished.ended
     assert standing.traces == 12
+    events, _ = read_serve_log(Home(tmp_path).log(died.campaign))
+    resumed = next(number for number, event in enumerate(events) if isinstance(event, ServeResumed))
+    assert ServeStanding.of(events[: resumed + 1]).finished is None, "killed now, it would be unfinished"
 
 
 def test_the_home_of_other_campaigns_is_refused(fake: Fake, tmp_path: Path) -> None:
