@@ -27,6 +27,7 @@ from attnfuzz.harness.serve.events import (
 from attnfuzz.harness.serve.floor import NoiseFloor
 from attnfuzz.harness.serve.judging import ServedKind
 from attnfuzz.harness.serve.surface import Surface
+from attnfuzz.harness.verdict.wording import count
 
 MOST_ALIKE = 3
 """Failures of one kind that are minimized; later ones are only counted."""
@@ -162,7 +163,7 @@ class ServeStanding:
         number = len(self.failing)
         filed, checked = self.filed.values(), self.checked.values()
         known = sum(each.known is not None for each in filed) + sum(each.known is not None for each in checked)
-        parts = [f"{number} finding{'' if number == 1 else 's'}" if number else "no new finding"]
+        parts = [count(number, "finding") if number else "no new finding"]
         if known:
             parts.append(f"{known} known")
         if self.unconfirmed:
@@ -170,8 +171,8 @@ class ServeStanding:
         minutes = max(self.searched, 1e-9) / 60
         rate = f"{self.traces / minutes:.0f} per minute" if self.searched > 1 else "no rate yet"
         return (
-            f"{', '.join(parts)} in {self.traces:,} traces ({rate}) of {self.requests:,} requests and "
-            f"{self.tokens:,} tokens"
+            f"{', '.join(parts)} in {count(self.traces, 'trace')} ({rate}) of {count(self.requests, 'request')} and "
+            f"{count(self.tokens, 'token')}"
         )
 
     @property

@@ -85,6 +85,14 @@ def test_requests_that_come_later_stay_later_if_they_have_to() -> None:
     assert [len(burst.requests) for burst in smallest.bursts] == [1, 1]
 
 
+def test_pauses_go_first_since_each_candidate_would_wait() -> None:
+    tried: list[RequestTrace] = []
+    everything = _everything()
+    slow = RequestTrace(bursts=tuple(msgspec.structs.replace(burst, pause=2.0) for burst in everything.bursts))
+    shrink_trace(slow, lambda candidate: not tried.append(candidate), over=lambda: bool(tried))  # type: ignore[func-returns-value]
+    assert tried == [everything]
+
+
 def test_no_trace_is_tried_after_the_time() -> None:
     trace = _everything()
     assert shrink_trace(trace, lambda _: True, over=lambda: True) == (trace, 0)
