@@ -18,6 +18,9 @@ _NAMES = {
     "began": ("process_start_time_seconds",),
 }
 
+GAUGES = tuple(name for field in ("running", "waiting", "usage") for name in _NAMES[field])
+"""Samples that are 0 on a server that is idle and was flushed."""
+
 
 @dataclass(frozen=True)
 class ServerCounters:

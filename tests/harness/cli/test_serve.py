@@ -23,6 +23,7 @@ def wrong() -> Iterator[FakeLlm]:
     [
         ("serve", "give the URL of a server"),
         ("serve http://h --traces 3 --time 9s", "both budgets"),
+        ("serve http://h --ready 9s", "--ready is the time for --start"),
         ("serve http://h --floor -1", "no difference of log-probabilities"),
         ("serve http://h --concurrency 0", "0"),
         ("serve http://h --resume", "leave URL out"),

@@ -16,17 +16,19 @@ from attnfuzz.harness.findings import ledger as kernel_ledger
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.serve import ledger as server_ledger
 from attnfuzz.harness.serve.campaign import ServePlan
-from attnfuzz.harness.serve.client import ServerError
+from attnfuzz.harness.serve.client import Client, ServerError
 from attnfuzz.harness.serve.events import ServeFinished, ServeProgress, ServeResumed
 from attnfuzz.harness.serve.findings import TRACE
-from attnfuzz.harness.serve.judging import ServedKind
+from attnfuzz.harness.serve.judging import ServedFault, ServedKind
 from attnfuzz.harness.serve.launch import LaunchedServer
 from attnfuzz.harness.serve.ledger import ServeLedgerError, ServerLedger
 from attnfuzz.harness.serve.log import read_serve_log
 from attnfuzz.harness.serve.run import Served, resume_against, run_against
+from attnfuzz.harness.serve.script import script_of
 from attnfuzz.harness.serve.standing import ServeStanding
 from attnfuzz.harness.serve.surface import Ability
-from attnfuzz.harness.serve.trace import Burst, Prompt, RequestTrace, ServedRequest, features
+from attnfuzz.harness.serve.target import TestedServer
+from attnfuzz.harness.serve.trace import Abort, Burst, Prompt, RequestTrace, ServedRequest, features
 
 Fake = Callable[[FakeFault], FakeLlm]
 
@@ -83,6 +85,23 @@ def test_the_script_of_a_finding_shows_it_with_the_standard_library_alone(fake: 
             timeout=60,
         )
         assert ran.returncode == code, ran.stdout + ran.stderr
+
+
+@pytest.mark.slow
+def test_the_script_of_a_leak_aborts_as_the_campaign_did_and_reads_the_metrics(fake: Fake, tmp_path: Path) -> None:
+    """In a process, as above."""
+    closed = ServedRequest(prompt=Prompt(stream=0, shared=9), tokens=3, abort=Abort.SENT)
+    trace = RequestTrace(bursts=(Burst(requests=(closed,)),))
+    script = tmp_path / "repro.py"
+    for fault, code, said in ((FakeFault.LEAK, 1, "sglang:token_usage"), (FakeFault.NONE, 0, "alike")):
+        llm = fake(fault)
+        server = TestedServer(client=Client.of(llm.url), mine=True, concurrency=2, timeout=60)
+        server.find_out()
+        source = script_of(server, trace, ServedFault(ServedKind.LEAKED, "", "pool"), 0.0)
+        script.write_text(source.replace("range(50 ", "range(2 "))
+        line = [sys.executable, "-I", "-S", str(script)]
+        ran = subprocess.run(line, capture_output=True, text=True, check=False, timeout=60)
+        assert (ran.returncode, said in ran.stdout) == (code, True), ran.stdout + ran.stderr
 
 
 def test_findings_are_run_again_the_next_night(fake: Fake, tmp_path: Path) -> None:

@@ -63,6 +63,16 @@ def test_a_redirect_is_not_followed(fake: Callable[[FakeFault], FakeLlm]) -> Non
     assert server.paths == ["/health"]
 
 
+def test_a_proxy_of_the_environment_is_not_asked(
+    fake: Callable[[FakeFault], FakeLlm], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, proxy = fake(FakeFault.NONE), fake(FakeFault.NONE)
+    for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, proxy.url)
+    assert Client.of(server.url).ask("GET", "/health", timeout=60).ok
+    assert (server.paths, proxy.paths) == (["/health"], [])
+
+
 def test_a_wrong_token_is_called_so_and_not_shown(fake: Callable[[FakeFault], FakeLlm]) -> None:
     with pytest.raises(ServerError, match="refuses the token") as raised:
         discover(Client.of(fake(FakeFault.TOKEN).url, "another-word"))
