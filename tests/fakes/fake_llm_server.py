@@ -111,7 +111,11 @@ class FakeLlm:
         class Handler(_Handler):
             server_llm = llm
 
-        self.http = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
+        class Listening(ThreadingHTTPServer):
+            # More than are under way at once: the system of a client repeats a refused connection seconds later.
+            request_queue_size = 128
+
+        self.http = Listening(("127.0.0.1", self.port), Handler)
         self.http.daemon_threads = True
         self.port = self.http.server_port
 
