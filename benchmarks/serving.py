@@ -15,12 +15,11 @@ from pathlib import Path
 
 import click
 
-from attnfuzz.harness.serve.client import free_port
-
 ROOT = Path(__file__).parents[1]
 
 sys.path.append(str(ROOT / "tests" / "fakes"))
 
+from fake_llm_server import free_port  # noqa: E402 - it lies on the path above
 from vllm_on_cpu import server_command, write_plugin  # noqa: E402 - it lies on the path above
 
 MISTAKES = (

@@ -24,6 +24,7 @@ from attnfuzz.harness.serve.events import (
     ServeHandler,
     ServeProgress,
     ServeRemark,
+    ServeResumed,
     ServerFound,
     ServerRestarted,
     ServeStarted,
@@ -45,7 +46,7 @@ from attnfuzz.harness.serve.hunt import FaultHunter, Gone, Hunted
 from attnfuzz.harness.serve.judging import ServedFault, ServedKind
 from attnfuzz.harness.serve.ledger import ServerLedger
 from attnfuzz.harness.serve.script import script_of
-from attnfuzz.harness.serve.standing import ServeStanding
+from attnfuzz.harness.serve.standing import MOST_ALIKE, ServeStanding
 from attnfuzz.harness.serve.surface import Ability
 from attnfuzz.harness.serve.target import TestedServer
 from attnfuzz.harness.serve.trace import RequestTrace, describe_trace, features
@@ -57,9 +58,6 @@ SHRINKING_SHARE = 0.5
 
 LEAST_SECONDS_TO_SHRINK = 30.0
 MOST_SECONDS_TO_SHRINK = 300.0
-
-MOST_ALIKE = 3
-"""Failures of one kind that are minimized; later ones are counted."""
 
 _NO_FLUSH = (
     "The prefix cache can't be flushed, so that requests alone may hit it too. vLLM has /reset_prefix_cache with "
@@ -115,9 +113,6 @@ class ServeCampaign:
         self._standing = ServeStanding.of(self.past)
         self._began = self.clock() - self._standing.at
         self._searched_from = self._began
-        self._alike: dict[ServedKind, int] = {}
-        self._avoided: set[Ability] = set()
-        self._no_aborts = False
         self._next = self._standing.slices
 
     def run(self) -> ServeStanding:
@@ -129,6 +124,7 @@ class ServeCampaign:
             self._search()
         except Gone as error:
             ended = str(error)
+            self._keep(error.trace, error.fault, runs=0)
         finally:
             if self.server.launched is not None:
                 self.server.launched.end()
@@ -167,7 +163,11 @@ class ServeCampaign:
             raise ServerError(f"the server died while plain requests measured its noise floor: {error}") from None
         self._emit(FloorMeasured(at=self._at, floor=self._floor))
         self._hunter = FaultHunter(
-            server=self.server, floor=self._floor.allowed, restarted=self._restarted, stopped=self.stop.is_set
+            server=self.server,
+            floor=self._floor.allowed,
+            restarted=self._restarted,
+            stopped=self.stop.is_set,
+            clock=self.clock,
         )
         self._environment = client_environment() | server_environment(surface, plan.start)
         self._archive = ServeArchive(
@@ -181,6 +181,7 @@ class ServeCampaign:
 
     def _emit_started(self) -> None:
         if self.past:
+            self._emit(ServeResumed(at=self._at, time=time.time()))
             return
         plan = self.plan
         self._emit(
@@ -255,13 +256,14 @@ class ServeCampaign:
             self._next += 1
 
     def _slice(self, index: int) -> None:
+        avoided = {event.ability for event in self._standing.avoided}
         surface = replace(
-            self.server.surface, can=tuple(each for each in self.server.surface.can if each not in self._avoided)
+            self.server.surface, can=tuple(each for each in self.server.surface.can if each not in avoided)
         )
         left = TRACES_PER_SLICE
         if self.plan.traces is not None:
             left = min(left, self.plan.traces - self._standing.traces)
-        gentle = not self.server.mine or self._no_aborts
+        gentle = not self.server.mine or None in avoided
         strategy = traces(surface, self.plan.concurrency, gentle=gentle)
         for trace in drawn(strategy, number=TRACES_PER_SLICE, seed_of=self.plan.seed * 1_000_003 + index)[:left]:
             if self._over:
@@ -290,17 +292,20 @@ class ServeCampaign:
 
     def _failed(self, trace: RequestTrace, fault: ServedFault) -> None:
         self._emit(ServeSuspect(at=self._at, fault=fault, requests=len(trace.requests)))
-        self._alike[fault.kind] = self._alike.get(fault.kind, 0) + 1
-        if self._alike[fault.kind] > MOST_ALIKE:
+        if self._standing.suspects[fault.kind] > MOST_ALIKE:
             return
         seconds = min(max(LEAST_SECONDS_TO_SHRINK, SHRINKING_SHARE * self._rest), MOST_SECONDS_TO_SHRINK)
         hunted = self._hunter.hunt(trace, fault, seconds=seconds)
-        if not hunted.confirmed:
-            name = f"{finding_name_of(fault, features(trace))}-{self.name}"
-            path = self._archive.keep(name, fault, self._files(trace, trace, fault, f"{fault.message}\n"))
-            self._emit(ServeUnconfirmed(at=self._at, path=str(path), fault=fault, runs=hunted.runs))
-            return
-        self._file(hunted, first=trace)
+        if hunted.confirmed:
+            self._file(hunted, first=trace)
+        else:
+            self._keep(trace, fault, runs=hunted.runs)
+
+    def _keep(self, trace: RequestTrace, fault: ServedFault, *, runs: int) -> None:
+        """File a failure that is not confirmed."""
+        name = f"{finding_name_of(fault, features(trace))}-{self.name}"
+        path = self._archive.keep(name, fault, self._files(trace, trace, fault, f"{fault.message}\n"))
+        self._emit(ServeUnconfirmed(at=self._at, path=str(path), fault=fault, runs=runs))
 
     def _file(self, hunted: Hunted, *, first: RequestTrace) -> None:
         needs = features(hunted.trace)
@@ -336,10 +341,8 @@ class ServeCampaign:
     def _avoid(self, name: str, needs: Sequence[str]) -> None:
         """Draw a feature that kills the server no more: it would cost restarts, and hide everything behind it."""
         for ability in (ABILITY_OF[each] for each in needs if each in ABILITY_OF):
-            self._avoided.add(ability)
             self._emit(NoLongerDrawn(at=self._at, ability=ability, name=name))
         if "abort" in needs:
-            self._no_aborts = True
             self._emit(NoLongerDrawn(at=self._at, ability=None, name=name))
 
     def _report(self, hunted: Hunted, needs: Sequence[str]) -> str:

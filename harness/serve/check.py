@@ -1,5 +1,7 @@
 """One trace on one server: run, then judged by requests alone, counters and the pool."""
 
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attnfuzz.harness.serve.client import NoAnswer
@@ -19,6 +21,9 @@ from attnfuzz.harness.serve.reply import Reply, Sent
 from attnfuzz.harness.serve.target import Busy, TestedServer
 from attnfuzz.harness.serve.trace import RequestTrace
 
+SECONDS_TO_DIE = 0.5
+"""Time between a broken connection and the end of /health, where both are due to one death."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
@@ -28,11 +33,6 @@ class Judged:
     largest: float = 0.0
     preempted: float = 0.0
     hits: float = 0.0
-
-    @property
-    def dead(self) -> bool:
-        """Whether the server died."""
-        return any(fault.kind is ServedKind.DIED for fault in self.faults)
 
     @property
     def spoilt(self) -> bool:
@@ -47,9 +47,14 @@ def judge_trace(server: TestedServer, trace: RequestTrace, floor: float) -> Judg
         server.flush()
         before = server.counters()
         sent = server.run(trace)
+        if any(each.status == 0 for each in sent):
+            # A server that is ending may answer a little longer.
+            time.sleep(SECONDS_TO_DIE)
         if not server.alive:
             return Judged(faults=(_death(server, sent),))
         after = server.settled()
+        if server.mine and None not in {before.began, after.began} and before.began != after.began:
+            return Judged(faults=(_death(server, sent, "it was started again by others (process_start_time_seconds)"),))
     except NoAnswer as error:
         return Judged(faults=(_death(server, (), str(error)),))
     faults = list(errors(sent))
@@ -83,7 +88,7 @@ def _more(before: ServerCounters, after: ServerCounters, name: str) -> float:
     return (getattr(after, name) or 0.0) - (getattr(before, name) or 0.0)
 
 
-def _death(server: TestedServer, sent: tuple[Sent, ...] | list[Sent], error: str = "") -> ServedFault:
+def _death(server: TestedServer, sent: Sequence[Sent], error: str = "") -> ServedFault:
     status = None if server.launched is None else server.launched.exit_status
     broken = tuple(number for number, each in enumerate(sent) if each.status == 0)
     first = error or (sent[broken[0]].error if broken else "/health does not answer")

@@ -4,7 +4,6 @@ import contextlib
 import http.client
 import json
 import os
-import socket
 import ssl
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ MOST_BYTES = 1 << 26
 """Largest answer that is read, in bytes."""
 
 _MOST_SHOWN = 300
+_MOST_SEARCHED = 4096
 
 
 class ServerError(UserError):
@@ -42,6 +42,8 @@ class HttpAnswer:
 
     status: int
     body: bytes
+    words: str
+    """The status and the beginning of the body, on one line."""
 
     @property
     def ok(self) -> bool:
@@ -55,11 +57,6 @@ class HttpAnswer:
             return decode_json(self.body)
         except msgspec.DecodeError:
             return None
-
-    @property
-    def words(self) -> str:
-        """The status and the beginning of the body, on one line."""
-        return f"HTTP {self.status}: {in_a_line(self.body[:_MOST_SHOWN].decode(errors='replace'))}"
 
 
 @dataclass(frozen=True)
@@ -100,17 +97,13 @@ class Client:
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, *, timeout: float) -> HttpAnswer:
         """Make one request and read the answer. Raises NoAnswer or ServerError."""
         with self._answer(method, path, body, timeout) as answer:
-            read = HttpAnswer(answer.status, answer.read(MOST_BYTES))
-        self._refuse(read)
-        return read
+            return self._read(answer)
 
     def lines(self, path: str, body: Mapping[str, Any], *, timeout: float) -> Generator[bytes, None, None]:
         """Yield the lines of a streamed answer; closing the iterator closes the connection. Raises as `ask`."""
         with self._answer("POST", path, body, timeout) as answer:
             if answer.status != HTTPStatus.OK:
-                read = HttpAnswer(answer.status, answer.read(MOST_BYTES))
-                self._refuse(read)
-                raise NoAnswer(read.words)
+                raise NoAnswer(self._read(answer).words)
             while line := answer.readline(MOST_BYTES):
                 yield line
 
@@ -121,6 +114,18 @@ class Client:
             # An answer may come first; it is dropped.
             with contextlib.suppress(OSError):
                 connection.sock.recv(1)
+
+    def without_token(self, text: str) -> str:
+        """Foreign text in which the token, if the server shows it, is covered."""
+        return text.replace(self.token, "[token]") if self.token else text
+
+    def _read(self, answer: http.client.HTTPResponse) -> HttpAnswer:
+        body = answer.read(MOST_BYTES)
+        # Covered before it is cut, so that no part of the token is left.
+        shown = in_a_line(self.without_token(body[:_MOST_SEARCHED].decode(errors="replace"))[:_MOST_SHOWN])
+        read = HttpAnswer(answer.status, body, f"HTTP {answer.status}: {shown}")
+        self._refuse(read)
+        return read
 
     def _refuse(self, answer: HttpAnswer) -> None:
         """Raise ServerError for an answer that no request of this campaign can change."""
@@ -159,7 +164,7 @@ class Client:
         except ssl.SSLCertVerificationError as error:
             raise ServerError(f"{self.address}: {error.verify_message}; name its authority in SSL_CERT_FILE") from None
         except (OSError, http.client.HTTPException) as error:
-            raise NoAnswer(f"{type(error).__name__}: {error}") from error
+            raise NoAnswer(in_a_line(self.without_token(f"{type(error).__name__}: {error}"))) from error
         finally:
             connection.close()
 
@@ -179,10 +184,3 @@ def token_from(variable: str | None) -> str | None:
     if not token:
         raise ServerError(f"the environment variable {variable} of --token-env is not set: export it first")
     return token
-
-
-def free_port() -> int:
-    """A port of this machine that is free now."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])

@@ -78,7 +78,6 @@ class OpenAiApi:
         """Read an answer."""
         choices = _field(answer, "choices", list)
         usage = answer.get("usage") or {}
-        details = usage.get("prompt_tokens_details") or {}
         first = choices[0] if choices else {}
         prompt = first.get("prompt_token_ids")
         return Reply(
@@ -86,7 +85,6 @@ class OpenAiApi:
             scores=_openai_scores(first.get("prompt_logprobs"), request) if request.scored else (),
             prompt_tokens=usage.get("prompt_tokens"),
             generated=usage.get("completion_tokens"),
-            cached=details.get("cached_tokens"),
             prompt=None if prompt is None else tuple(prompt),
         )
 
@@ -98,7 +96,6 @@ def _openai_completion(choice: Any) -> Completion:
     return Completion(
         tokens=tuple(texts if tokens is None else tokens),
         logprobs=_numbers(_field(scored, "token_logprobs", list)),
-        finish=str(choice.get("finish_reason") or ""),
     )
 
 
@@ -153,18 +150,15 @@ class SglangApi:
             scores=_numbers(each[0] for each in scores),
             prompt_tokens=first.get("prompt_tokens"),
             generated=sum(info.get("completion_tokens") or 0 for info in infos),
-            cached=first.get("cached_tokens"),
             name=str(first.get("id")) if request.n == 1 else None,
         )
 
 
 def _sglang_completion(info: Mapping[str, Any]) -> Completion:
     listed = _field(info, "output_token_logprobs", list)
-    finish = info.get("finish_reason")
     return Completion(
         tokens=tuple(each[1] for each in listed),
         logprobs=_numbers(each[0] for each in listed),
-        finish=str(finish.get("type")) if isinstance(finish, dict) else "",
     )
 
 

@@ -48,7 +48,11 @@ def _discover(client: Client) -> Surface:
             f"{client.address} is no server of an LLM that attnfuzz knows: neither /v1/models nor SGLang's "
             "/server_info answers. Give the address without a path"
         )
-    return _probed(client, _with_metrics(client, surface))
+    # Servers list their arguments, an API key among them.
+    covered = replace(
+        surface, engine=client.without_token(surface.engine), command=client.without_token(surface.command)
+    )
+    return _probed(client, _with_metrics(client, covered))
 
 
 def _json(client: Client, path: str) -> dict[str, Any]:

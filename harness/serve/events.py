@@ -134,7 +134,10 @@ class ServeUnconfirmed(ServeEvent, frozen=True, kw_only=True, tag=True):
 
 
 class NoLongerDrawn(ServeEvent, frozen=True, kw_only=True, tag=True):
-    """An ability of the server is no longer asked for, since the finding `name`, which needs it, kills the server."""
+    """An ability of the server is no longer asked for, since the finding `name`, which needs it, kills the server.
+
+    Without an `ability`, requests are no longer aborted, nor the server crowded.
+    """
 
     ability: Ability | None
     name: str

@@ -15,12 +15,18 @@ from attnfuzz.harness.serve.trace import RequestTrace
 RUNS_TO_CONFIRM = 4
 TRIES_WHEN_FLAKY = 3
 
+SECONDS_BETWEEN_LOOKS = 1.0
 SECONDS_TO_COME_BACK = 60.0
 """Time in which a supervisor may restart a server that died, where no command to start it was given."""
 
 
 class Gone(ServerError):
-    """The server died, and nothing starts it again."""
+    """The server was spoilt by `trace`, which showed `fault`, and does not get well again."""
+
+    def __init__(self, message: str, trace: RequestTrace, fault: ServedFault) -> None:
+        super().__init__(message)
+        self.trace = trace
+        self.fault = fault
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,12 +54,17 @@ class FaultHunter:
     floor: float
     restarted: Callable[[float, str], None]
     stopped: Callable[[], bool] = field(default=lambda: False)
+    clock: Callable[[], float] = field(default=time.monotonic)
 
     def judge(self, trace: RequestTrace) -> Judged:
-        """Judge a trace on a server that is well: one that was spoilt by it is restarted. Raises ServerError."""
+        """Judge a trace, and restart the server if the trace spoilt it. Raises ServerError, also Gone."""
         judged = judge_trace(self.server, trace, self.floor)
         if judged.spoilt:
-            self._well_again(judged.faults[0].kind.value)
+            fault = judged.faults[0]
+            try:
+                self._well_again(fault.kind.value)
+            except ServerError as error:
+                raise Gone(str(error), trace, fault) from error
         return judged
 
     def _well_again(self, why: str) -> None:
@@ -61,13 +72,15 @@ class FaultHunter:
             self.restarted(self.server.restart(self.stopped), why)
             return
         self.server.forget_baselines()
-        began = time.monotonic()
-        while time.monotonic() - began < SECONDS_TO_COME_BACK and not self.stopped():
+        began = self.clock()
+        while self.clock() - began < SECONDS_TO_COME_BACK and not self.stopped():
             if answers(self.server.client) and self._flushes():
-                self.restarted(time.monotonic() - began, why)
+                self.restarted(self.clock() - began, why)
                 return
-            time.sleep(1)
-        raise Gone(
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+        if self.stopped():
+            raise ServerError(f"interrupted before the server was well again after {why}")
+        raise ServerError(
             f"{self.server.client.address} is not well again after {why}: give --start, with which it is restarted"
         )
 
@@ -90,8 +103,7 @@ class FaultHunter:
 
     def hunt(self, trace: RequestTrace, fault: ServedFault, *, seconds: float) -> Hunted:
         """Run a failing trace again, then minimize it for up to `seconds`. Raises ServerError."""
-        began = time.monotonic()
-        until = began + seconds
+        began = self.clock()
         times = runs = 0
         while runs < RUNS_TO_CONFIRM and not self.stopped():
             runs += 1
@@ -122,8 +134,8 @@ class FaultHunter:
                     return False
             return False
 
-        smallest, tried = shrink_trace(trace, fails, until=until)
-        spent = time.monotonic() - began
+        smallest, tried = shrink_trace(trace, fails, over=lambda: self.stopped() or self.clock() - began >= seconds)
+        spent = self.clock() - began
         return Hunted(trace=smallest, fault=latest, times=times, runs=runs, tried=tried, seconds=spent)
 
 

@@ -55,8 +55,10 @@ def errors(sent: Sequence[Sent]) -> Iterator[ServedFault]:
     if hung:
         yield ServedFault(ServedKind.HUNG, f"request {hung[0]}: {sent[hung[0]].error}", requests=hung)
     for number, each in enumerate(sent):
-        if each.error and each.status not in {-1, 0, CANCELLED}:
-            yield ServedFault(ServedKind.ERROR, f"request {number}: {each.error}", requests=(number,))
+        if each.error and each.status not in {-1, CANCELLED}:
+            # A server that died is found so before: this one lives on.
+            broken = "" if each.status else "the connection broke, and the server lives on: "
+            yield ServedFault(ServedKind.ERROR, f"request {number}: {broken}{each.error}", requests=(number,))
             return
 
 

@@ -3,12 +3,15 @@
 import contextlib
 import os
 import shlex
+import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from attnfuzz.harness.serve import keeper
 from attnfuzz.harness.serve.client import Client, NoAnswer, ServerError
 
 SECONDS_TO_END = 20.0
@@ -38,6 +41,7 @@ class LaunchedServer:
         self._log = log
         self._ready = ready
         self._process: subprocess.Popen[bytes] | None = None
+        self._line = -1
         self.last_words = ""
         """The end of the output of the server before this one."""
 
@@ -57,20 +61,29 @@ class LaunchedServer:
         self.last_words = self.tail()
         self._refuse_others()
         began = time.monotonic()
-        with self._log.open("wb") as log:
-            try:
+        self._launch()
+        self._await(began, stopped)
+        return time.monotonic() - began
+
+    def _launch(self) -> None:
+        if shutil.which(self._arguments[0]) is None:
+            raise ServerError(f"--start: cannot run {self._arguments[0]}: no such program, or it is not executable")
+        # The keeper ends the server if this process is killed: it finds the end of the pipe then.
+        reading, self._line = os.pipe()
+        keeping = [sys.executable, "-I", "-S", keeper.__file__, str(reading), f"{SECONDS_TO_END}"]
+        try:
+            with self._log.open("wb") as log:
                 self._process = subprocess.Popen(
-                    self._arguments,
+                    [*keeping, *self._arguments],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
+                    pass_fds=(reading,),
                     # A group of its own: Ctrl-C is for the campaign, which then ends all of the server's processes.
                     start_new_session=True,
                 )
-            except OSError as error:
-                raise ServerError(f"--start: cannot run {self._arguments[0]}: {error.strerror}") from None
-        self._await(began, stopped)
-        return time.monotonic() - began
+        finally:
+            os.close(reading)
 
     def _refuse_others(self) -> None:
         try:
@@ -100,14 +113,35 @@ class LaunchedServer:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signum)
             if _gone(process, seconds):
-                return
+                break
+        self._release()
+        self._cover_token()
+
+    def _release(self) -> None:
+        """Let the keeper go: another group may have the number from now on."""
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._line, b"\0")
+        os.close(self._line)
+
+    def _cover_token(self) -> None:
+        """Cover the token in the output, line by line: servers print their arguments, an API key among them."""
+        covered = self._log.with_suffix(".covered")
+        if self._client.token is None:
+            return
+        with self._log.open(errors="replace") as lines, covered.open("w") as written:
+            written.writelines(map(self._client.without_token, lines))
+        covered.replace(self._log)
 
     def tail(self) -> str:
-        """The end of its output."""
+        """The last whole lines of its output."""
         try:
             with self._log.open("rb") as log:
-                log.seek(max(0, log.seek(0, os.SEEK_END) - BYTES_OF_TAIL))
-                return log.read().decode(errors="replace")
+                if (size := log.seek(0, os.SEEK_END)) > BYTES_OF_TAIL:
+                    log.seek(size - BYTES_OF_TAIL)
+                    log.readline()
+                else:
+                    log.seek(0)
+                return self._client.without_token(log.read().decode(errors="replace"))
         except OSError:
             return ""
 
@@ -122,14 +156,15 @@ def answers(client: Client) -> bool:
 def _gone(process: "subprocess.Popen[bytes]", seconds: float) -> bool:
     """Wait until no process of the group runs; one that ended and was not waited for does not."""
     until = time.monotonic() + seconds
-    while process.poll() is None or _runs(process.pid):
+    while process.poll() is None or group_runs(process.pid):
         if time.monotonic() > until:
             return False
         time.sleep(SECONDS_BETWEEN_LOOKS / 5)
     return True
 
 
-def _runs(group: int) -> bool:
+def group_runs(group: int) -> bool:
+    """Whether a process of the group runs."""
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             # After the name: state, parent, group (proc_pid_stat(5)).

@@ -15,10 +15,11 @@ _NAMES = {
     "generated": ("vllm:generation_tokens_total", "sglang:generation_tokens_total"),
     "hits": ("vllm:prefix_cache_hits_total", "sglang:cached_tokens_total"),
     "preempted": ("vllm:num_preemptions_total", "sglang:num_retracted_reqs"),
-    "drafted": ("vllm:spec_decode_num_draft_tokens_total",),
-    "accepted": ("vllm:spec_decode_num_accepted_tokens_total",),
     "began": ("process_start_time_seconds",),
 }
+
+GAUGES = tuple(name for field in ("running", "waiting", "usage") for name in _NAMES[field])
+"""Samples that are 0 on a server that is idle and was flushed."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,6 @@ class ServerCounters:
     generated: float | None = None
     hits: float | None = None
     preempted: float | None = None
-    drafted: float | None = None
-    accepted: float | None = None
     began: float | None = None
 
     @property

@@ -1,6 +1,6 @@
 """The answer of a server to one request."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 Token = int | str
 """A token: its id, or its text where a server gives no ids."""
@@ -16,7 +16,6 @@ class Completion:
 
     tokens: tuple[Token, ...]
     logprobs: tuple[float, ...]
-    finish: str = ""
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,6 @@ class Reply:
     scores: tuple[float, ...] = ()
     prompt_tokens: int | None = None
     generated: int | None = None
-    cached: int | None = None
     name: str | None = None
     prompt: tuple[Token, ...] | None = None
 
@@ -47,5 +45,3 @@ class Sent:
     closed: bool = False
     error: str = ""
     status: int = 200
-    began: float = field(default=0.0, compare=False)
-    ended: float = field(default=0.0, compare=False)

@@ -13,7 +13,7 @@ from attnfuzz.harness.files.templates import environment_of
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.report.suites import Suite, Test
 from attnfuzz.harness.serve.events import ServeChecked, ServeFiled
-from attnfuzz.harness.serve.standing import ServeStanding
+from attnfuzz.harness.serve.standing import MOST_ALIKE, ServeStanding
 from attnfuzz.harness.serve.trace import describe_trace
 from attnfuzz.harness.verdict.printable import printable
 from attnfuzz.harness.verdict.wording import clock, count
@@ -52,6 +52,9 @@ def facts(standing: ServeStanding) -> Iterator[tuple[str, str]]:
         yield "judged by", standing.floor.words
         yield "largest allowed difference over the floor", f"{standing.margin:.2g}"
     yield "traces", f"{standing.traces:,} in {clock(standing.searched)}"
+    if standing.suspects:
+        kinds = ", ".join(f"{kind.value} {number}" for kind, number in standing.suspects.items())
+        yield "traces that failed", f"{kinds}; at most {MOST_ALIKE} of a kind are minimized"
     yield "requests", f"{standing.requests:,}, {standing.tokens:,} tokens"
     yield "time with a request under way", f"{standing.busy_share:.0%}"
     yield "tokens from the prefix cache", f"{standing.hits:,.0f}"

@@ -1,5 +1,6 @@
 """The way into a campaign against a server from Python: `run_against` a plan, or `resume_against` a home."""
 
+import re
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,8 @@ from attnfuzz.harness.serve.standing import ServeStanding
 from attnfuzz.harness.serve.target import TestedServer
 
 OUTPUT_OF_SERVER = "server.log"
+
+_WORDS = re.compile(r"[\s=/'\"]+")
 
 
 class Served(NamedTuple):
@@ -62,7 +65,13 @@ def resume_against(out: Path, handlers: Sequence[ServeHandler] = (), *, stop: th
 
 
 def _checked(plan: ServePlan) -> tuple[Client, ServerLedger]:
-    client = Client.of(plan.url, token_from(plan.token_env))
+    token = token_from(plan.token_env)
+    client = Client.of(plan.url, token)
+    if token is not None and token in _WORDS.split(f"{plan.url} {plan.start or ''}"):
+        raise ServerError(
+            "--start or the URL has the token, which would be logged: let the server read its variable, like "
+            "--start \"sh -c 'exec SERVER --api-key $NAME'\""
+        )
     return client, ServerLedger() if plan.ledger is None else ServerLedger.load(plan.ledger)
 
 

@@ -7,7 +7,8 @@ import jinja2
 
 import attnfuzz
 from attnfuzz.harness.files.templates import environment_of
-from attnfuzz.harness.serve.judging import ServedFault
+from attnfuzz.harness.serve.judging import ServedFault, ServedKind
+from attnfuzz.harness.serve.metrics import GAUGES
 from attnfuzz.harness.serve.surface import Speaks
 from attnfuzz.harness.serve.target import TestedServer
 from attnfuzz.harness.serve.trace import RequestTrace
@@ -40,6 +41,7 @@ def script_of(server: TestedServer, trace: RequestTrace, fault: ServedFault, flo
         floor=repr(floor),
         timeout=repr(server.timeout),
         sglang=repr(server.surface.speaks is Speaks.SGLANG),
+        gauges=repr(GAUGES if fault.kind is ServedKind.LEAKED else ()),
         requests=repr(json.dumps(rows)),
     )
 

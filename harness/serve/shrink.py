@@ -1,7 +1,6 @@
 """Minimizing a trace that fails: fewest requests, shortest prompts, plainest requests, fewest at once."""
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import replace
@@ -11,9 +10,9 @@ from attnfuzz.harness.serve.trace import Burst, Prompt, RequestTrace, ServedRequ
 Fails = Callable[[RequestTrace], bool]
 
 
-def shrink_trace(trace: RequestTrace, fails: Fails, *, until: float) -> tuple[RequestTrace, int]:
-    """The smallest trace found that still `fails`, and the number of traces tried, until the monotonic time `until`."""
-    shrinking = _Shrinking(trace, fails, until)
+def shrink_trace(trace: RequestTrace, fails: Fails, *, over: Callable[[], bool]) -> tuple[RequestTrace, int]:
+    """The smallest trace found that still `fails`, and the number of traces tried, until the time is `over`."""
+    shrinking = _Shrinking(trace, fails, over)
     with contextlib.suppress(_OutOfTime):
         shrinking.run()
     return shrinking.trace, shrinking.tried
@@ -26,14 +25,17 @@ class _OutOfTime(Exception):
 class _Shrinking:
     """The smallest trace so far."""
 
-    def __init__(self, trace: RequestTrace, fails: Fails, until: float) -> None:
+    def __init__(self, trace: RequestTrace, fails: Fails, over: Callable[[], bool]) -> None:
         self.trace = trace
         self.tried = 0
         self._fails = fails
-        self._until = until
+        self._over = over
 
     def run(self) -> None:
         """Make it smaller until nothing helps."""
+        if any(burst.pause for burst in self.trace.bursts):
+            # First, since every other candidate would wait too.
+            self._takes(RequestTrace(bursts=tuple(replace(burst, pause=0.0) for burst in self.trace.bursts)))
         before = None
         first = True
         while before != self.trace:
@@ -45,7 +47,7 @@ class _Shrinking:
 
     def _takes(self, candidate: RequestTrace) -> bool:
         """Take a candidate that fails."""
-        if time.monotonic() >= self._until:
+        if self._over():
             raise _OutOfTime
         self.tried += 1
         if not self._fails(candidate):

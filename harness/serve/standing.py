@@ -1,5 +1,6 @@
 """Where a campaign against a server stands: a fold over its events."""
 
+from collections import Counter
 from collections.abc import Iterable
 from functools import singledispatchmethod
 from typing import Self
@@ -15,14 +16,21 @@ from attnfuzz.harness.serve.events import (
     ServeFinished,
     ServeProgress,
     ServeRemark,
+    ServeResumed,
     ServerFound,
     ServerRestarted,
     ServeStarted,
+    ServeSuspect,
     ServeTrouble,
     ServeUnconfirmed,
 )
 from attnfuzz.harness.serve.floor import NoiseFloor
+from attnfuzz.harness.serve.judging import ServedKind
 from attnfuzz.harness.serve.surface import Surface
+from attnfuzz.harness.verdict.wording import count
+
+MOST_ALIKE = 3
+"""Failures of one kind that are minimized; later ones are only counted."""
 
 
 class ServeStanding:
@@ -37,6 +45,7 @@ class ServeStanding:
         self._searched_from = 0.0
         self.traces = self.requests = self.tokens = self.slices = 0
         self.busy = self.margin = self.preempted = self.hits = 0.0
+        self.suspects: Counter[ServedKind] = Counter()
         self.filed: dict[str, ServeFiled] = {}
         self.checked: dict[str, ServeChecked] = {}
         self.again: dict[str, int] = {}
@@ -66,6 +75,14 @@ class ServeStanding:
     @_take.register
     def _(self, event: ServeStarted) -> None:
         self.started = event
+
+    @_take.register
+    def _(self, event: ServeResumed) -> None:
+        self.finished = None
+
+    @_take.register
+    def _(self, event: ServeSuspect) -> None:
+        self.suspects[event.fault.kind] += 1
 
     @_take.register
     def _(self, event: ServerFound) -> None:
@@ -146,7 +163,7 @@ class ServeStanding:
         number = len(self.failing)
         filed, checked = self.filed.values(), self.checked.values()
         known = sum(each.known is not None for each in filed) + sum(each.known is not None for each in checked)
-        parts = [f"{number} finding{'' if number == 1 else 's'}" if number else "no new finding"]
+        parts = [count(number, "finding") if number else "no new finding"]
         if known:
             parts.append(f"{known} known")
         if self.unconfirmed:
@@ -154,8 +171,8 @@ class ServeStanding:
         minutes = max(self.searched, 1e-9) / 60
         rate = f"{self.traces / minutes:.0f} per minute" if self.searched > 1 else "no rate yet"
         return (
-            f"{', '.join(parts)} in {self.traces:,} traces ({rate}) of {self.requests:,} requests and "
-            f"{self.tokens:,} tokens"
+            f"{', '.join(parts)} in {count(self.traces, 'trace')} ({rate}) of {count(self.requests, 'request')} and "
+            f"{count(self.tokens, 'token')}"
         )
 
     @property

@@ -19,6 +19,7 @@ from attnfuzz.harness.serve.metrics import ServerCounters, read_counters
 from attnfuzz.harness.serve.reply import BadReply, Sent
 from attnfuzz.harness.serve.surface import Ability, Speaks, Surface
 from attnfuzz.harness.serve.trace import Abort, RequestTrace, ServedRequest
+from attnfuzz.harness.verdict.printable import in_a_line
 
 FLUSH_TRIES = 3
 SECONDS_BETWEEN_FLUSHES = 2.0
@@ -26,6 +27,8 @@ SECONDS_BETWEEN_FLUSHES = 2.0
 SECONDS_IN_PREFILL = 0.02
 SECONDS_TO_SETTLE = 10.0
 """Time in which a server that got no more requests has to become idle."""
+
+LEAST_PATIENCE = 30.0
 
 CANCELLED = 499
 """The status of a request that was not sent, because another had found the server gone."""
@@ -89,6 +92,11 @@ class TestedServer:
         self._alone.clear()
 
     @property
+    def _patience(self) -> float:
+        """Seconds for an answer that needs no model: a short --timeout is for requests."""
+        return max(self.timeout, LEAST_PATIENCE)
+
+    @property
     def alive(self) -> bool:
         """Whether it runs and answers that it is healthy."""
         ended = self.launched is not None and self.launched.exit_status is not None
@@ -98,7 +106,7 @@ class TestedServer:
         """Its metrics now; empty if it has none."""
         if Ability.METRICS not in self.surface.can:
             return ServerCounters()
-        answer = self.client.ask("GET", "/metrics", timeout=self.timeout)
+        answer = self.client.ask("GET", "/metrics", timeout=self._patience)
         return read_counters(answer.body.decode(errors="replace")) if answer.ok else ServerCounters()
 
     def settled(self) -> ServerCounters:
@@ -115,7 +123,7 @@ class TestedServer:
         for again in range(FLUSH_TRIES):
             if again:
                 time.sleep(SECONDS_BETWEEN_FLUSHES)
-            if self._flushed(self.client.ask("POST", self._flush_path or "", timeout=self.timeout)):
+            if self._flushed(self.client.ask("POST", self._flush_path or "", timeout=self._patience)):
                 return
         raise Busy(
             f"{self.client.address} did not flush its cache in {FLUSH_TRIES} tries: it is busy with requests of "
@@ -124,7 +132,7 @@ class TestedServer:
 
     def _find_flush(self) -> str | None:
         for path in APIS[self.surface.speaks].flushes:
-            answer = self.client.ask("POST", path, timeout=self.timeout)
+            answer = self.client.ask("POST", path, timeout=self._patience)
             # 404, 405: there is no such path. Anything else is an answer of the path, maybe that it is busy.
             if answer.status not in {404, 405}:
                 self._flush_path = path
@@ -180,33 +188,31 @@ class TestedServer:
             self.busy_seconds += time.monotonic() - began
 
     def _send(self, request: ServedRequest) -> Sent:
-        began = time.monotonic()
         if self._gone.is_set():
-            return Sent(error="not sent: the server is gone", status=CANCELLED, began=began, ended=began)
+            return Sent(error="not sent: the server is gone", status=CANCELLED)
         body = self.api.body(request, self.surface, name := f"attnfuzz-{next(self._names)}")
         try:
             if request.abort is not None:
                 self._send_and_abort(request.abort, body, name)
-                return Sent(closed=True, began=began, ended=time.monotonic())
+                return Sent(closed=True)
             answer = self.client.ask("POST", self.api.generate, body, timeout=self.timeout)
         except TookTooLong as error:
-            return Sent(error=str(error), status=-1, began=began, ended=time.monotonic())
+            return Sent(error=str(error), status=-1)
         except NoAnswer as error:
             self._gone.set()
-            return Sent(error=str(error), status=0, began=began, ended=time.monotonic())
-        return self._read(answer, request, name, began)
+            return Sent(error=str(error), status=0)
+        return self._read(answer, request, name)
 
-    def _read(self, answer: HttpAnswer, request: ServedRequest, name: str, began: float) -> Sent:
-        ended = time.monotonic()
+    def _read(self, answer: HttpAnswer, request: ServedRequest, name: str) -> Sent:
         if not answer.ok:
-            return Sent(error=answer.words, status=answer.status, began=began, ended=ended)
+            return Sent(error=answer.words, status=answer.status)
         try:
             reply = self.api.reply(answer.json, request)
         except BadReply as error:
-            return Sent(error=f"the answer is none: {error}", status=answer.status, began=began, ended=ended)
+            return Sent(error=f"the answer is none: {error}", status=answer.status)
         if reply.name is not None and reply.name != name:
-            return Sent(error=f"the answer is that of {reply.name}, not of {name}", began=began, ended=ended)
-        return Sent(reply=reply, began=began, ended=ended)
+            return Sent(error=f"the answer is that of {self.client.without_token(reply.name)}, not of {name}")
+        return Sent(reply=reply)
 
     def _send_and_abort(self, abort: Abort, body: dict[str, object], name: str) -> None:
         if abort is Abort.DECODE:
@@ -214,9 +220,9 @@ class TestedServer:
             with contextlib.closing(lines):
                 first = next((line for line in lines if line.startswith(b"data:")), b"")
             if b'"error"' in first and "error" in (json.loads(first[5:] or b"{}") or {}):
-                raise NoAnswer(first.decode(errors="replace"))
+                raise NoAnswer(in_a_line(self.client.without_token(first.decode(errors="replace"))))
         else:
             seconds = SECONDS_IN_PREFILL if abort is Abort.PREFILL else 0.0
             self.client.send_and_close(self.api.generate, body, wait=seconds, timeout=self.timeout)
         if self.surface.speaks is Speaks.SGLANG:
-            self.client.ask("POST", "/abort_request", {"rid": name}, timeout=self.timeout)
+            self.client.ask("POST", "/abort_request", {"rid": name}, timeout=self._patience)

@@ -9,6 +9,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from attnfuzz.harness.verdict.wording import count
+
 LOWEST_TOKEN = 16
 TOKENS = 240
 """Token ids are drawn from these: every vocabulary has them, and most begin with special tokens."""
@@ -170,9 +172,9 @@ def describe_request(request: ServedRequest) -> str:
         (f"repeats every {prompt.period}", prompt.period),
         (f"n {request.n}", request.n > 1),
         (f"priority {request.priority}", request.priority),
-        (f"{request.allowed} tokens allowed", request.allowed),
+        (f"{count(request.allowed, 'token')} allowed", request.allowed),
         ("grammar", request.grammar),
         ("prompt scored", request.scored),
         (f"closed: {request.abort}", request.abort),
     )
-    return ", ".join([*parts, f"{request.tokens} tokens", *(text for text, holds in extras if holds)])
+    return ", ".join([*parts, count(request.tokens, "token"), *(text for text, holds in extras if holds)])

@@ -15,6 +15,7 @@ python fake_llm_server.py PORT [FAULT] runs it as a process.
 
 import contextlib
 import json
+import socket
 import sys
 import threading
 import time
@@ -23,7 +24,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    import pytest
 
 
 class FakeFault(StrEnum):
@@ -37,7 +42,10 @@ class FakeFault(StrEnum):
     LEAK = "leak"  # tokens of an aborted request stay in the pool
     STUCK = "stuck"  # an aborted request stays running
     MISCOUNT = "miscount"  # the counter of prompt tokens misses cached ones
-    CRASH = "crash"  # the server ends when two scored prompts are in a batch
+    CRASH = "crash"  # the server ends at the second scored prompt after a flush
+    DROP = "drop"  # the connection of the second scored prompt after a flush breaks
+    AGAIN = "again"  # another process takes over at the second scored prompt after a flush
+    TELLS = "tells"  # the server wants a token, and shows it in its output, its version, its arguments and its errors
     HANG = "hang"  # three requests at once are never answered
     BUSY = "busy"  # the cache is never flushed
     REDIRECT = "redirect"
@@ -47,6 +55,34 @@ class FakeFault(StrEnum):
 
 
 TOKEN = "secret-of-the-test"
+
+MOST_THAT_TELLS_ANSWERS = 12
+"""Tokens of a prompt that a server with the fault TELLS answers."""
+
+
+def wait_for_nothing(monkeypatch: "pytest.MonkeyPatch") -> None:
+    """Make a campaign wait for nothing and calibrate briefly: the stand-in is ready at once, and is never noisy."""
+    quick = {
+        "target.SECONDS_BETWEEN_FLUSHES": 0.0,
+        "target.SECONDS_TO_SETTLE": 0.2,
+        "hunt.SECONDS_TO_COME_BACK": 0.1,
+        "hunt.SECONDS_BETWEEN_LOOKS": 0.01,
+        "check.SECONDS_TO_DIE": 0.0,
+        "launch.SECONDS_BETWEEN_LOOKS": 0.02,
+        "draw.PAUSES": (0.0,),
+        "draw.IDLE": 0.0,
+        "draw.MOST_OF_A_PROMPT": 24,
+        "floor.TRACES": 2,
+    }
+    for name, value in quick.items():
+        monkeypatch.setattr(f"attnfuzz.harness.serve.{name}", value)
+
+
+def free_port() -> int:
+    """A port of this machine that is free now."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
 
 
 @dataclass
@@ -63,6 +99,8 @@ class FakeLlm:
         self.lock = threading.Lock()
         self.running: list[Sequence[int]] = []
         self.scored = 0
+        self.starts = 1
+        self.dead = False
         self.cache: list[tuple[int, ...]] = []
         self.used = 0
         self.stuck = 0
@@ -73,7 +111,11 @@ class FakeLlm:
         class Handler(_Handler):
             server_llm = llm
 
-        self.http = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
+        class Listening(ThreadingHTTPServer):
+            # More than are under way at once: the system of a client repeats a refused connection seconds later.
+            request_queue_size = 128
+
+        self.http = Listening(("127.0.0.1", self.port), Handler)
         self.http.daemon_threads = True
         self.port = self.http.server_port
 
@@ -100,22 +142,35 @@ class FakeLlm:
             place = len(self.running)
             self.running.append(prompt)
             self.scored += scored
+            spoilt = scored and self.scored > 1
             self.most_running = max(self.most_running, len(self.running))
             self.used += len(prompt)
         time.sleep(self.seconds_per_request)
         with self.lock:
             batch = list(self.running)
-            crash = self.fault is FakeFault.CRASH and self.scored > 1
-        if crash:
-            threading.Thread(target=self.die).start()
-            raise ConnectionAbortedError
         try:
+            if spoilt:
+                self._spoil()
             yield place, len(batch), next((each for each in batch if each != prompt), None)
         finally:
             with self.lock:
                 self.running.remove(prompt)
-                self.scored -= scored
                 self.used -= len(prompt)
+
+    def start_again(self) -> None:
+        """Answer again after a crash, as a new process would."""
+        with self.lock:
+            self.scored = 0
+            self.cache.clear()
+            self.starts += 1
+            self.dead = False
+
+    def _spoil(self) -> None:
+        """Fail at the second scored prompt after a flush."""
+        self.dead = self.fault is FakeFault.CRASH
+        if self.fault in {FakeFault.CRASH, FakeFault.DROP}:
+            raise ConnectionAbortedError
+        self.starts += self.fault is FakeFault.AGAIN
 
     def generate(self, body: dict[str, Any]) -> Any:
         """Answer /generate."""
@@ -163,11 +218,13 @@ class FakeLlm:
             wrong = 0.002 + (zlib.crc32(repr((prompt, size)).encode()) % 8) / 1000
         allowed = [int(each) for each in sampling.get("logit_bias", {})]
         output: list[list[Any]] = []
-        context = list(source)
+        state = 0
+        for each in source:
+            state = _after(state, each)
         for _ in range(sampling["max_new_tokens"]):
-            token, logprob = _next(context, allowed)
+            token, logprob = _next(state, allowed)
             output.append([logprob - wrong, token, None])
-            context.append(token)
+            state = _after(state, token)
         info = {
             "id": body.get("rid", "made-up"),
             "finish_reason": {"type": "length", "length": len(output)},
@@ -175,8 +232,7 @@ class FakeLlm:
             "completion_tokens": len(output),
             "cached_tokens": cached,
             "output_token_logprobs": output,
-            "input_token_logprobs": [[None, prompt[0], None]]
-            + [[_next(prompt[:i], [])[1], prompt[i], None] for i in range(1, len(prompt))],
+            "input_token_logprobs": _scores(prompt) if body.get("logprob_start_len", -1) == 0 else [],
         }
         return {"text": "", "output_ids": [each[1] for each in output], "meta_info": info}
 
@@ -192,6 +248,7 @@ class FakeLlm:
             if self.running or self.stuck or self.fault is FakeFault.BUSY:
                 return False
             self.cache.clear()
+            self.scored = 0
             return True
 
     def metrics(self) -> str:
@@ -204,12 +261,27 @@ class FakeLlm:
                 "sglang:prompt_tokens_total": self.counted["prompt"],
                 "sglang:generation_tokens_total": self.counted["generated"],
             }
-        return "".join(f'{name}{{model_name="fake"}} {value}\n' for name, value in samples.items())
+            began = f"process_start_time_seconds {1e9 + self.starts}\n"
+        return began + "".join(f'{name}{{model_name="fake"}} {value}\n' for name, value in samples.items())
 
 
-def _next(context: Sequence[int], allowed: Sequence[int]) -> tuple[int, float]:
-    """The most probable next token, and its log-probability."""
-    hashed = zlib.crc32(repr(tuple(context)).encode())
+def _after(state: int, token: int) -> int:
+    """The state of the model after one more token."""
+    return zlib.crc32(b"%d" % token, state)
+
+
+def _scores(prompt: Sequence[int]) -> list[list[Any]]:
+    """Each token of a prompt, with its log-probability but for the first."""
+    scores: list[list[Any]] = [[None, prompt[0], None]]
+    state = 0
+    for before, token in pairwise(prompt):
+        state = _after(state, before)
+        scores.append([_next(state, [])[1], token, None])
+    return scores
+
+
+def _next(hashed: int, allowed: Sequence[int]) -> tuple[int, float]:
+    """The most probable token in a state, and its log-probability."""
     return (allowed[hashed % len(allowed)] if allowed else 16 + hashed % 240), -(hashed % 997) / 100
 
 
@@ -230,6 +302,9 @@ class _Handler(BaseHTTPRequestHandler):
         llm = self.server_llm
         path = self.path.partition("?")[0]
         llm.paths.append(path)
+        if llm.dead:
+            self.close_connection = True
+            return
         if (refusal := self._refusal(path)) is not None:
             self._reply(*refusal)
             return
@@ -247,7 +322,8 @@ class _Handler(BaseHTTPRequestHandler):
         if path == "/metrics":
             return 200, llm.metrics()
         models = {"data": [{"id": "fake", "max_model_len": 512}]}
-        fixed: dict[str, Any] = {"/health": "", "/get_server_info": _INFO, "/v1/models": models, "/abort_request": ""}
+        info = _INFO | {"version": f"0.5.5-{TOKEN}"} if llm.fault is FakeFault.TELLS else _INFO
+        fixed: dict[str, Any] = {"/health": "", "/get_server_info": info, "/v1/models": models, "/abort_request": ""}
         return (200, fixed[path]) if path in fixed else (404, {"detail": "Not Found"})
 
     def _refusal(self, path: str) -> tuple[int, Any] | None:
@@ -259,7 +335,11 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is FakeFault.RATE and path == "/generate":
             return 429, {"error": "slow down"}
         wanted = f"Bearer {TOKEN}"
-        if fault is FakeFault.TOKEN and path not in {"/health", "/metrics"} and self.headers["Authorization"] != wanted:
+        if (
+            fault in {FakeFault.TOKEN, FakeFault.TELLS}
+            and path not in {"/health", "/metrics"}
+            and self.headers["Authorization"] != wanted
+        ):
             return 401, {"error": "Unauthorized"}
         return None
 
@@ -270,6 +350,8 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             if body.get("stream"):
                 self._reply(200, b"data: " + json.dumps(self.server_llm.generate(body)).encode() + b"\n\n")
+            elif self.server_llm.fault is FakeFault.TELLS and len(body["input_ids"]) > MOST_THAT_TELLS_ANSWERS:
+                self._reply(500, {"error": f"failed with {TOKEN} of {self.server_llm.fault}"})
             else:
                 self._reply(200, self.server_llm.generate(body))
         except ConnectionAbortedError:
@@ -318,6 +400,8 @@ def main() -> None:
     """Serve until it is killed, or dies of its fault."""
     port, *faults = sys.argv[1:]
     llm = FakeLlm(FakeFault(faults[0] if faults else "none"), int(port))
+    if llm.fault is FakeFault.TELLS:
+        sys.stderr.write(f"api_key={TOKEN}\n")
     llm.http.serve_forever(0.01)
 
 

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fake_llm_server import free_port
 from vllm_on_cpu import server_command, write_plugin
 
-from attnfuzz.harness.serve.client import Client, free_port
+from attnfuzz.harness.serve.client import Client
 from attnfuzz.harness.serve.launch import LaunchedServer
 
 ROOT = Path(__file__).parents[2]

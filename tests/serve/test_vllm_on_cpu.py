@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import pytest
+from fake_llm_server import free_port
 from vllm_on_cpu import server_command
 
 from attnfuzz.harness.serve.campaign import ServePlan
-from attnfuzz.harness.serve.client import Client, free_port
+from attnfuzz.harness.serve.client import Client
 from attnfuzz.harness.serve.discovery import discover
 from attnfuzz.harness.serve.judging import WRONG_ANSWERS, ServedKind
 from attnfuzz.harness.serve.run import run_against

@@ -3,6 +3,7 @@
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from attnfuzz.harness.campaign.plan import MOST_EXAMPLES
 from attnfuzz.harness.cli import options
@@ -82,6 +83,8 @@ def serve(ctx: click.Context, /, *, resume: bool, url: str | None, **given: Any)
         options.check_alone(ctx, "a campaign")
     elif url is None:
         raise click.UsageError("give the URL of a server, like http://127.0.0.1:8000")
+    elif given["start"] is None and ctx.get_parameter_source("ready") is not ParameterSource.DEFAULT:
+        raise click.UsageError("--ready is the time for --start: give that too, or leave --ready out")
     elif given["traces"] is not None and given["seconds"] is not None:
         raise click.UsageError("--traces and --time are both budgets: give one of them")
     from attnfuzz.harness.cli import serve

@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_llm_server import FakeFault, FakeLlm
-
-from attnfuzz.harness.serve.client import free_port
+from fake_llm_server import FakeFault, FakeLlm, free_port, wait_for_nothing
 
 
 @pytest.fixture
@@ -25,6 +23,7 @@ def wrong() -> Iterator[FakeLlm]:
     [
         ("serve", "give the URL of a server"),
         ("serve http://h --traces 3 --time 9s", "both budgets"),
+        ("serve http://h --ready 9s", "--ready is the time for --start"),
         ("serve http://h --floor -1", "no difference of log-probabilities"),
         ("serve http://h --concurrency 0", "0"),
         ("serve http://h --resume", "leave URL out"),
@@ -50,9 +49,7 @@ def test_no_server_is_one_line_and_leaves_no_log(attnfuzz: Callable[..., Any], t
 def test_a_finding_is_shown_with_its_requests_and_its_script(
     attnfuzz: Callable[..., Any], wrong: FakeLlm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attnfuzz.harness.serve.draw.MOST_OF_A_PROMPT", 24)
-    monkeypatch.setattr("attnfuzz.harness.serve.floor.TRACES", 2)
-    monkeypatch.setattr("attnfuzz.harness.serve.draw.PAUSES", (0.0,))
+    wait_for_nothing(monkeypatch)
     line = ("serve", wrong.url, "--mine", "--traces", "8", "--seed", "1", "--until-finding", "--json", "answer.json")
     ran = attnfuzz(*line)
     assert ran.code == 1, ran.out + ran.err
@@ -66,6 +63,8 @@ def test_a_finding_is_shown_with_its_requests_and_its_script(
 CHILD = """
 import sys
 from attnfuzz.harness.cli.main import main
+from attnfuzz.harness.serve import draw, floor
+draw.MOST_OF_A_PROMPT, draw.PAUSES, draw.IDLE, floor.TRACES = 24, (0.0,), 0.0, 1
 sys.argv = ["attnfuzz", "serve", sys.argv[1], "--mine", "--traces", "2", "--home", sys.argv[2]]
 try:
     main()
@@ -77,7 +76,7 @@ assert "torch" not in sys.modules
 
 @pytest.mark.slow
 def test_a_campaign_imports_no_torch(tmp_path: Path) -> None:
-    """In a process of its own: this one has imported torch."""
+    # In a process of its own: this one has imported torch.
     with FakeLlm() as server:
         ran = subprocess.run(
             [sys.executable, "-c", CHILD, server.url, str(tmp_path)], capture_output=True, text=True, check=False

@@ -22,7 +22,8 @@ def tested(fake: Callable[[FakeFault], FakeLlm]) -> Callable[[FakeFault], Tested
     """Makes a server under test of a stand-in, whose surface is found out."""
 
     def make(fault: FakeFault) -> TestedServer:
-        server = TestedServer(client=Client.of(fake(fault).url), mine=True, concurrency=8, timeout=0.5)
+        timeout = 0.5 if fault is FakeFault.HANG else 60
+        server = TestedServer(client=Client.of(fake(fault).url), mine=True, concurrency=8, timeout=timeout)
         server.find_out()
         return server
 

@@ -7,40 +7,40 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
+import msgspec
 import pytest
-from fake_llm_server import TOKEN, FakeFault, FakeLlm
+from fake_llm_server import TOKEN, FakeFault, FakeLlm, wait_for_nothing
 
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.findings import ledger as kernel_ledger
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.serve import ledger as server_ledger
 from attnfuzz.harness.serve.campaign import ServePlan
-from attnfuzz.harness.serve.client import ServerError
-from attnfuzz.harness.serve.events import ServeFinished, ServeProgress
-from attnfuzz.harness.serve.judging import ServedKind
+from attnfuzz.harness.serve.client import Client, ServerError
+from attnfuzz.harness.serve.events import ServeFinished, ServeProgress, ServeResumed
+from attnfuzz.harness.serve.findings import TRACE
+from attnfuzz.harness.serve.judging import ServedFault, ServedKind
+from attnfuzz.harness.serve.launch import LaunchedServer
 from attnfuzz.harness.serve.ledger import ServeLedgerError, ServerLedger
 from attnfuzz.harness.serve.log import read_serve_log
 from attnfuzz.harness.serve.run import Served, resume_against, run_against
-from attnfuzz.harness.serve.trace import features
+from attnfuzz.harness.serve.script import script_of
+from attnfuzz.harness.serve.standing import ServeStanding
+from attnfuzz.harness.serve.surface import Ability
+from attnfuzz.harness.serve.target import TestedServer
+from attnfuzz.harness.serve.trace import Abort, Burst, Prompt, RequestTrace, ServedRequest, features
 
 Fake = Callable[[FakeFault], FakeLlm]
 
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No waiting: the stand-in has nothing to wait for."""
-    monkeypatch.setattr("attnfuzz.harness.serve.target.SECONDS_BETWEEN_FLUSHES", 0.0)
-    monkeypatch.setattr("attnfuzz.harness.serve.target.SECONDS_TO_SETTLE", 0.2)
-    monkeypatch.setattr("attnfuzz.harness.serve.hunt.SECONDS_TO_COME_BACK", 0.1)
-    monkeypatch.setattr("attnfuzz.harness.serve.draw.PAUSES", (0.0,))
-    monkeypatch.setattr("attnfuzz.harness.serve.draw.IDLE", 0.0)
-    monkeypatch.setattr("attnfuzz.harness.serve.floor.TRACES", 2)
-    monkeypatch.setattr("attnfuzz.harness.serve.draw.MOST_OF_A_PROMPT", 24)
-    monkeypatch.setattr("attnfuzz.harness.serve.campaign.MOST_SECONDS_TO_SHRINK", 20.0)
+    """The stand-in has nothing to wait for."""
+    wait_for_nothing(monkeypatch)
 
 
 def _run(llm: FakeLlm, home: Path, **changes: Any) -> Served:
-    settings: dict[str, Any] = {"mine": True, "concurrency": 8, "traces": 8, "seed": 1, "timeout": 5.0} | changes
+    settings: dict[str, Any] = {"mine": True, "concurrency": 8, "traces": 8, "seed": 1, "timeout": 60.0} | changes
     return run_against(ServePlan(url=llm.url, out=home, **settings))
 
 
@@ -87,6 +87,24 @@ def test_the_script_of_a_finding_shows_it_with_the_standard_library_alone(fake: 
         assert ran.returncode == code, ran.stdout + ran.stderr
 
 
+@pytest.mark.slow
+def test_the_script_of_a_leak_aborts_as_the_campaign_did_and_reads_the_metrics(fake: Fake, tmp_path: Path) -> None:
+    """In a process, as above."""
+    closed = ServedRequest(prompt=Prompt(stream=0, shared=9), tokens=3, abort=Abort.SENT)
+    trace = RequestTrace(bursts=(Burst(requests=(closed,)),))
+    script = tmp_path / "repro.py"
+    for fault, code, said in ((FakeFault.LEAK, 1, "sglang:token_usage"), (FakeFault.NONE, 0, "alike")):
+        llm = fake(fault)
+        server = TestedServer(client=Client.of(llm.url), mine=True, concurrency=2, timeout=60)
+        server.find_out()
+        source = script_of(server, trace, ServedFault(ServedKind.LEAKED, "", "pool"), 0.0)
+        # The script waits for lagging counters, and two seconds between flushes: the stand-in is ready sooner.
+        script.write_text(source.replace("range(50 ", "range(2 ").replace("time.sleep(2)", "time.sleep(0.1)"))
+        line = [sys.executable, "-I", "-S", str(script)]
+        ran = subprocess.run(line, capture_output=True, text=True, check=False, timeout=60)
+        assert (ran.returncode, said in ran.stdout) == (code, True), ran.stdout + ran.stderr
+
+
 def test_findings_are_run_again_the_next_night(fake: Fake, tmp_path: Path) -> None:
     _run(fake(FakeFault.PREFIX), tmp_path, until_finding=True)
     second = _run(fake(FakeFault.PREFIX), tmp_path, traces=1)
@@ -130,12 +148,56 @@ def test_a_wrong_ledger_is_refused(tmp_path: Path, text: str) -> None:
         ServerLedger.load(path)
 
 
-def test_a_server_that_dies_ends_the_campaign_with_a_finding_on_file(fake: Fake, tmp_path: Path) -> None:
+def test_a_server_that_dies_ends_the_campaign_with_the_trace_on_file(fake: Fake, tmp_path: Path) -> None:
     served = _run(fake(FakeFault.CRASH), tmp_path, traces=200)
     standing = served.standing
     assert standing.finished is not None
     assert "give --start" in standing.finished.ended
+    (kept,) = standing.unconfirmed
+    assert kept.fault.kind is ServedKind.DIED
+    assert "scored prompt" in features(msgspec.json.decode(Path(kept.path, TRACE).read_bytes(), type=RequestTrace))
     assert not standing.clean
+
+
+class StartedHere(LaunchedServer):
+    """A stand-in in this process, which restarts at once, in place of a server that is a process."""
+
+    llm: FakeLlm
+
+    @property
+    def exit_status(self) -> int | None:
+        return 1 if self.llm.dead else None
+
+    def start(self, stopped: Callable[[], bool] = lambda: False) -> float:
+        del stopped
+        self.last_words = "Killed by the second scored prompt"
+        self.llm.start_again()
+        return 0.0
+
+
+def test_a_crash_is_found_the_server_restarted_and_the_trace_minimized(
+    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm = fake(FakeFault.CRASH)
+    monkeypatch.setattr(StartedHere, "llm", llm, raising=False)
+    plain, *scored = (
+        ServedRequest(prompt=Prompt(stream=each, shared=9), tokens=3, scored=each > 0) for each in range(3)
+    )
+    trace = RequestTrace(bursts=(Burst(requests=(scored[0], plain)), Burst(requests=(scored[1],), after_all=True)))
+    monkeypatch.setattr("attnfuzz.harness.serve.campaign.drawn", lambda *_, **__: [trace])
+    monkeypatch.setattr("attnfuzz.harness.serve.run.LaunchedServer", StartedHere)
+    # Each trace that fails restarts the server: no clock decides how small the finding becomes.
+    monkeypatch.setattr("attnfuzz.harness.serve.campaign.MOST_SECONDS_TO_SHRINK", 1e6)
+    plan = ServePlan(url=llm.url, out=tmp_path, start="server", concurrency=8, traces=60, seed=1, until_finding=True)
+    standing = run_against(plan).standing
+    (finding,) = standing.filed.values()
+    assert finding.fault.kind is ServedKind.DIED
+    assert finding.needs == ("at once", "scored prompt")
+    assert [(each.prompt.length, each.scored) for each in finding.trace.requests] == [(1, True), (1, True)]
+    assert len(standing.restarts) > 2
+    assert Path(finding.path, "server.log").read_text() == "Killed by the second scored prompt"
+    assert [each.ability for each in standing.avoided] == [Ability.SCORED]
+    assert Ability.FLUSH in (standing.surface.can if standing.surface else ()), "a server that is started here is ours"
 
 
 def test_a_busy_server_is_no_finding(fake: Fake, tmp_path: Path) -> None:
@@ -167,6 +229,22 @@ def test_a_campaign_goes_on_after_its_last_event(fake: Fake, tmp_path: Path) -> 
     assert again.campaign == served.campaign
     assert again.standing.traces == 12
     assert resume_against(tmp_path).standing.traces == 12, "a finished one has its reports written again"
+
+
+def test_a_campaign_whose_server_died_goes_on_when_the_server_is_back(fake: Fake, tmp_path: Path) -> None:
+    llm = fake(FakeFault.CRASH)
+    died = _run(llm, tmp_path, traces=12)
+    assert died.standing.finished is not None
+    assert died.standing.finished.ended
+    llm.fault = FakeFault.NONE
+    llm.start_again()
+    standing = resume_against(tmp_path).standing
+    assert standing.finished is not None
+    assert not standing.finished.ended
+    assert standing.traces == 12
+    events, _ = read_serve_log(Home(tmp_path).log(died.campaign))
+    resumed = next(number for number, event in enumerate(events) if isinstance(event, ServeResumed))
+    assert ServeStanding.of(events[: resumed + 1]).finished is None, "killed now, it would be unfinished"
 
 
 def test_the_home_of_other_campaigns_is_refused(fake: Fake, tmp_path: Path) -> None:

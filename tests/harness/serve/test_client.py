@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 import pytest
-from fake_llm_server import TOKEN, FakeFault, FakeLlm
+from fake_llm_server import TOKEN, FakeFault, FakeLlm, free_port
 
-from attnfuzz.harness.serve.client import Client, NoAnswer, ServerError, free_port, token_from
+from attnfuzz.harness.serve.client import Client, NoAnswer, ServerError, token_from
 from attnfuzz.harness.serve.discovery import discover
 
 
@@ -61,6 +61,16 @@ def test_a_redirect_is_not_followed(fake: Callable[[FakeFault], FakeLlm]) -> Non
     with pytest.raises(ServerError):
         Client.of(server.url).ask("GET", "/health", timeout=5)
     assert server.paths == ["/health"]
+
+
+def test_a_proxy_of_the_environment_is_not_asked(
+    fake: Callable[[FakeFault], FakeLlm], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, proxy = fake(FakeFault.NONE), fake(FakeFault.NONE)
+    for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, proxy.url)
+    assert Client.of(server.url).ask("GET", "/health", timeout=60).ok
+    assert (server.paths, proxy.paths) == (["/health"], [])
 
 
 def test_a_wrong_token_is_called_so_and_not_shown(fake: Callable[[FakeFault], FakeLlm]) -> None:

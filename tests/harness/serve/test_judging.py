@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from fake_llm_server import FakeFault, FakeLlm
+from fake_llm_server import FakeFault, FakeLlm, wait_for_nothing
 
 from attnfuzz.harness.serve.check import judge_trace
 from attnfuzz.harness.serve.client import Client, ServerError
@@ -34,14 +34,15 @@ SHOWN = {
     FakeFault.STUCK: (CLOSED, ServedKind.LEAKED),
     FakeFault.MISCOUNT: (AGAIN, ServedKind.MISCOUNTED),
     FakeFault.CRASH: (SCORED, ServedKind.DIED),
+    FakeFault.AGAIN: (SCORED, ServedKind.DIED),
+    FakeFault.DROP: (SCORED, ServedKind.ERROR),
     FakeFault.HANG: (TOGETHER, ServedKind.HUNG),
 }
 
 
 @pytest.mark.parametrize("fault", SHOWN)
 def test_each_fault_is_found_by_its_oracle(tested: Make, monkeypatch: pytest.MonkeyPatch, fault: FakeFault) -> None:
-    monkeypatch.setattr("attnfuzz.harness.serve.target.SECONDS_TO_SETTLE", 0.2)
-    monkeypatch.setattr("attnfuzz.harness.serve.target.SECONDS_BETWEEN_FLUSHES", 0.0)
+    wait_for_nothing(monkeypatch)
     trace, kind = SHOWN[fault]
     server = tested(fault)
     # Whether requests meet is chance: all of them run for 4 ms.

@@ -1,7 +1,5 @@
 """Traces are drawn within the sizes of a server, and minimized to the requests that matter."""
 
-import math
-
 import msgspec
 
 from attnfuzz.harness.serve.draw import drawn, traces
@@ -71,7 +69,7 @@ def test_a_failure_of_two_long_prompts_at_once_is_minimized_to_them() -> None:
         return any(sum(request.prompt.length > 40 for request in burst.requests) > 1 for burst in trace.bursts)
 
     trace = next(each for each in drawn(traces(SURFACE, 8), number=30, seed_of=5) if fails(each))
-    smallest, tried = shrink_trace(trace, fails, until=math.inf)
+    smallest, tried = shrink_trace(trace, fails, over=lambda: False)
     assert [request.prompt.length for request in smallest.requests] == [41, 41]
     assert all(request.tokens == 1 and request.abort is None for request in smallest.requests)
     assert features(smallest) in {("at once",), ("at once", "shared prefix")}
@@ -83,13 +81,21 @@ def test_requests_that_come_later_stay_later_if_they_have_to() -> None:
         return any(burst.after_all for burst in trace.bursts[1:])
 
     trace = next(each for each in drawn(traces(SURFACE, 4), number=30, seed_of=6) if fails(each))
-    smallest, _ = shrink_trace(trace, fails, until=math.inf)
+    smallest, _ = shrink_trace(trace, fails, over=lambda: False)
     assert [len(burst.requests) for burst in smallest.bursts] == [1, 1]
+
+
+def test_pauses_go_first_since_each_candidate_would_wait() -> None:
+    tried: list[RequestTrace] = []
+    everything = _everything()
+    slow = RequestTrace(bursts=tuple(msgspec.structs.replace(burst, pause=2.0) for burst in everything.bursts))
+    shrink_trace(slow, lambda candidate: not tried.append(candidate), over=lambda: bool(tried))  # type: ignore[func-returns-value]
+    assert tried == [everything]
 
 
 def test_no_trace_is_tried_after_the_time() -> None:
     trace = _everything()
-    assert shrink_trace(trace, lambda _: True, until=-math.inf) == (trace, 0)
+    assert shrink_trace(trace, lambda _: True, over=lambda: True) == (trace, 0)
 
 
 def test_a_burst_without_requests_goes() -> None:
