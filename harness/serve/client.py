@@ -36,6 +36,14 @@ class TookTooLong(NoAnswer):
     """No answer came in time."""
 
 
+class StreamRefused(NoAnswer):
+    """The server answered with an error in place of a stream."""
+
+    def __init__(self, status: int, words: str) -> None:
+        super().__init__(words)
+        self.status = status
+
+
 @dataclass(frozen=True)
 class HttpAnswer:
     """An answer: its status and its body."""
@@ -103,7 +111,7 @@ class Client:
         """Yield the lines of a streamed answer; closing the iterator closes the connection. Raises as `ask`."""
         with self._answer("POST", path, body, timeout) as answer:
             if answer.status != HTTPStatus.OK:
-                raise NoAnswer(self._read(answer).words)
+                raise StreamRefused(answer.status, self._read(answer).words)
             while line := answer.readline(MOST_BYTES):
                 yield line
 

@@ -50,12 +50,12 @@ class ServedFault(msgspec.Struct, frozen=True):
 
 
 def errors(sent: Sequence[Sent]) -> Iterator[ServedFault]:
-    """Requests without an answer."""
+    """Requests without an answer; one that is refused may be refused alone too, which is no failure."""
     hung = tuple(number for number, each in enumerate(sent) if each.status == -1)
     if hung:
         yield ServedFault(ServedKind.HUNG, f"request {hung[0]}: {sent[hung[0]].error}", requests=hung)
     for number, each in enumerate(sent):
-        if each.error and each.status not in {-1, CANCELLED}:
+        if each.error and each.status not in {-1, CANCELLED} and not refused(each):
             # A server that died is found so before: this one lives on.
             broken = "" if each.status else "the connection broke, and the server lives on: "
             yield ServedFault(ServedKind.ERROR, f"request {number}: {broken}{each.error}", requests=(number,))

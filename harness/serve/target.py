@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from http import HTTPStatus
 
 from msgspec.structs import replace
 
-from attnfuzz.harness.serve.client import Client, HttpAnswer, NoAnswer, ServerError, TookTooLong
+from attnfuzz.harness.serve.client import Client, HttpAnswer, NoAnswer, ServerError, StreamRefused, TookTooLong
 from attnfuzz.harness.serve.dialects import APIS, ServedApi
 from attnfuzz.harness.serve.discovery import discover
 from attnfuzz.harness.serve.launch import LaunchedServer, answers
@@ -198,6 +199,8 @@ class TestedServer:
             answer = self.client.ask("POST", self.api.generate, body, timeout=self.timeout)
         except TookTooLong as error:
             return Sent(error=str(error), status=-1)
+        except StreamRefused as error:
+            return Sent(error=str(error), status=error.status)
         except NoAnswer as error:
             self._gone.set()
             return Sent(error=str(error), status=0)
@@ -220,7 +223,8 @@ class TestedServer:
             with contextlib.closing(lines):
                 first = next((line for line in lines if line.startswith(b"data:")), b"")
             if b'"error"' in first and "error" in (json.loads(first[5:] or b"{}") or {}):
-                raise NoAnswer(in_a_line(self.client.without_token(first.decode(errors="replace"))))
+                words = in_a_line(self.client.without_token(first.decode(errors="replace")))
+                raise StreamRefused(HTTPStatus.BAD_REQUEST, words)
         else:
             seconds = SECONDS_IN_PREFILL if abort is Abort.PREFILL else 0.0
             self.client.send_and_close(self.api.generate, body, wait=seconds, timeout=self.timeout)

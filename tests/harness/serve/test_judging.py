@@ -8,8 +8,8 @@ from fake_llm_server import FakeFault, FakeLlm, wait_for_nothing
 from attnfuzz.harness.serve.check import judge_trace
 from attnfuzz.harness.serve.client import Client, ServerError
 from attnfuzz.harness.serve.floor import LEAST, calibrate_floor
-from attnfuzz.harness.serve.judging import ServedKind, compare_replies
-from attnfuzz.harness.serve.reply import Completion, Reply
+from attnfuzz.harness.serve.judging import ServedKind, compare_replies, errors
+from attnfuzz.harness.serve.reply import Completion, Reply, Sent
 from attnfuzz.harness.serve.target import Busy, TestedServer
 from attnfuzz.harness.serve.trace import Abort, Burst, Prompt, RequestTrace, ServedRequest
 
@@ -123,3 +123,16 @@ def test_without_a_floor_each_token_counts() -> None:
 def test_not_a_number_is_a_difference() -> None:
     compared = compare_replies(_request(0), _reply((1,), (float("nan"),)), _reply((1,), (-1.0,)), 0.5)
     assert compared.difference == float("inf")
+
+
+@pytest.mark.parametrize(("status", "kinds"), [(400, []), (500, [ServedKind.ERROR]), (0, [ServedKind.ERROR])])
+def test_a_request_that_is_refused_is_no_error_by_itself(status: int, kinds: list[ServedKind]) -> None:
+    assert [each.kind for each in errors([Sent(error="it failed", status=status)])] == kinds
+
+
+def test_a_refused_stream_leaves_the_other_requests_alone(tested: Make) -> None:
+    # The stand-in refuses priorities.
+    closed = _request(0, abort=Abort.DECODE, priority=1)
+    trace = RequestTrace(bursts=(Burst(requests=(closed,)), Burst(requests=(_request(1),), after_all=True)))
+    refused, answered = tested(FakeFault.NONE).run(trace)
+    assert (refused.status, answered.reply is not None) == (400, True)
