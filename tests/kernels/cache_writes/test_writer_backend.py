@@ -22,7 +22,6 @@ from attnfuzz.reference.case import (
     PaddedSlot,
     PageOrder,
     Pages,
-    Tombstone,
     ValueFamily,
 )
 from attnfuzz.reference.dtypes import DType
@@ -143,7 +142,6 @@ def test_a_writer_that_attends_is_refused() -> None:
     ("wrong", "reason"),
     [
         ({"windows": True}, "a window means nothing to a writer"),
-        ({"tombstones": (Tombstone.NULL,)}, "set windows=True"),
         ({"window_tail": True}, "for a writer of the KV cache with tombstones"),
     ],
 )
