@@ -163,7 +163,7 @@ LACKS: tuple[Lack, ...] = (
         "the backend does not have such tombstones",
         lambda can: _besides("tombstones", ("none", *(can.tombstones if can.windows else ()))),
     ),
-    _never("the backend stores every new token", "window tail=yes", lambda can: not can.window_tail),
+    _never("the backend stores every new token", "window tail=yes", lambda can: not (can.windows and can.window_tail)),
     Lack(
         "the backend does not share its pool with such a group",
         lambda can: _besides("other group", ("none", *can.other_groups)),

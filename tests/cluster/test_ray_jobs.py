@@ -95,7 +95,7 @@ def test_four_jobs_run_at_once_on_two_gpus(cluster: Any) -> None:
     with ray_jobs(cluster, 4, on_gpu=True) as jobs:
         for job in range(4):
             jobs.start(job, task(job, LONG))
-        listen(jobs, lambda heard: {job for job, _ in heard} == {0, 1, 2, 3})
+        listen(jobs, lambda received: {job for job, _ in received} == {0, 1, 2, 3})
 
 
 def test_a_job_that_fails_by_itself_says_how(cluster: Any) -> None:
