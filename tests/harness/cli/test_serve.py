@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 from fake_llm_server import FakeFault, FakeLlm, free_port, wait_for_nothing
 
+# Requests meet at the stand-in, or not, as the machine is busy: not for `make test`.
+pytestmark = pytest.mark.serve
+
 
 @pytest.fixture
 def wrong() -> Iterator[FakeLlm]:

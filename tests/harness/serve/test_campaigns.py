@@ -30,6 +30,9 @@ from attnfuzz.harness.serve.surface import Ability
 from attnfuzz.harness.serve.target import TestedServer
 from attnfuzz.harness.serve.trace import Abort, Burst, Prompt, RequestTrace, ServedRequest, features
 
+# Requests meet at the stand-in, or not, as the machine is busy: not for `make test`.
+pytestmark = pytest.mark.serve
+
 Fake = Callable[[FakeFault], FakeLlm]
 
 

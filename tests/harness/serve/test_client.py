@@ -8,6 +8,9 @@ from fake_llm_server import TOKEN, FakeFault, FakeLlm, free_port
 from attnfuzz.harness.serve.client import Client, NoAnswer, ServerError, token_from
 from attnfuzz.harness.serve.discovery import discover
 
+# Requests meet at the stand-in, or not, as the machine is busy: not for `make test`.
+pytestmark = pytest.mark.serve
+
 
 @pytest.mark.parametrize(
     ("url", "said"),

@@ -13,6 +13,9 @@ from attnfuzz.harness.serve.reply import Completion, Reply, Sent
 from attnfuzz.harness.serve.target import Busy, TestedServer
 from attnfuzz.harness.serve.trace import Abort, Burst, Prompt, RequestTrace, ServedRequest
 
+# Requests meet at the stand-in, or not, as the machine is busy: not for `make test`.
+pytestmark = pytest.mark.serve
+
 Make = Callable[[FakeFault], TestedServer]
 
 

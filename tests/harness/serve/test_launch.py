@@ -16,7 +16,8 @@ from attnfuzz.harness.serve.launch import LaunchedServer, group_runs
 from attnfuzz.harness.serve.run import run_against
 
 # A server is a process: only one that is started can be ended.
-pytestmark = pytest.mark.slow
+# Requests meet at the stand-in, or not, as the machine is busy: not for `make test`.
+pytestmark = [pytest.mark.serve, pytest.mark.slow]
 
 FAKE = Path(__file__).parents[2] / "fakes" / "fake_llm_server.py"
 
