@@ -26,6 +26,10 @@ class Unsupported(Exception):
     """A rejection before the launch: the kernel declares that it does not support the arguments."""
 
 
+class NotRefused(Exception):
+    """A kernel accepted arguments that its API says it refuses."""
+
+
 class Fill(StrEnum):
     """Contents of a new tensor: OUTPUT is the case's sentinel or stale numbers, POISON must not be read."""
 

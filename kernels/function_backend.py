@@ -38,12 +38,14 @@ dict of others, in the kernel's layout; the harness places its tensors in guarde
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
 
+from attnfuzz.kernels.argument_forms import opened_in_forms
 from attnfuzz.kernels.arranged import placed
-from attnfuzz.kernels.backend import Bench, Op, Output
+from attnfuzz.kernels.backend import Bench, Op, Output, Session
 from attnfuzz.kernels.gpu import guards, nvcc, visible
 from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.kernels.paged_session import PagedSession
@@ -151,9 +153,9 @@ class FunctionBackend:
         if self.capability.device is Device.CUDA:
             nvcc.build((guards.SOURCE,), progress=progress)
 
-    def open(self, case: Case, bench: Bench) -> "FunctionSession":
+    def open(self, case: Case, bench: Bench) -> Session:
         """Open a session on one case."""
-        return FunctionSession(self, case, bench)
+        return opened_in_forms(partial(FunctionSession, self), case, bench, self.capability.arguments)
 
 
 def _kind(value: object) -> str:

@@ -8,6 +8,7 @@ import math
 import msgspec
 from msgspec.structs import force_setattr
 
+from attnfuzz.reference.arguments import ArgumentRule, Event
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.case import (
     BlockScales,
@@ -50,7 +51,9 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     `kv_shorter_than_q` must be False. One with `rotary` rotates such shares of its heads, in one of the `pairings`;
     without, none is rotated. `tombstones` are those of pools of layers with `windows`, without which there are none.
     `other_groups` are the geometries that may share a pool with the case's. Both need a pool with pages from anywhere.
-    A writer with `window_tail` takes steps of which only the last tokens are stored.
+    A writer with `window_tail` takes steps of which only the last tokens are stored. `arguments` are the forms in which
+    arguments are passed besides the plain one, with what the API says of each, and `events` the earlier uses that the
+    objects of a step may have had.
 
     A backend with `buckets` supports their geometries and no others. All other fields about geometries are then derived
     from the buckets; values passed for them are ignored.
@@ -94,6 +97,8 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     tombstones: tuple[Tombstone, ...] = ()
     window_tail: bool = False
     other_groups: tuple[OtherGroup, ...] = ()
+    arguments: tuple[ArgumentRule, ...] = ()
+    events: tuple[Event, ...] = ()
     patience: float = 1.0
 
     def __post_init__(self) -> None:
@@ -243,6 +248,9 @@ def _why_not_views(can: Capability, case: Case) -> str | None:
     reason = _why_not_shared(can, case)
     if reason is not None:
         return reason
+    reason = _why_not_called(can, case)
+    if reason is not None:
+        return reason
     if case.pace is Pace.LATE and can.device is Device.CPU:
         return "a device that runs behind the host"
     return None
@@ -258,6 +266,16 @@ def _why_not_shared(can: Capability, case: Case) -> str | None:
     if pages.other_group is not OtherGroup.NONE and pages.other_group not in can.other_groups:
         return f"a pool shared with a group of {pages.other_group.value.replace('_', ' ')}"
     return None
+
+
+def _why_not_called(can: Capability, case: Case) -> str | None:
+    """The reason that the calls, or the earlier uses of their objects, can't be these."""
+    of_arguments = {rule.form for rule in can.arguments}
+    others = (
+        *(form for form in case.arguments if form not in of_arguments),
+        *(event for event in case.life if event not in can.events),
+    )
+    return next((f"calls with {other}" for other in others), None)
 
 
 def _why_not_written(case: Case) -> str | None:

@@ -9,6 +9,7 @@ from enum import StrEnum
 
 import msgspec
 
+from attnfuzz.reference.arguments import ArgumentForm, Event
 from attnfuzz.reference.geometry import Geometry
 from attnfuzz.reference.relation import Relation
 from attnfuzz.reference.rope import Rope
@@ -321,8 +322,9 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     `max_len_slack` is added to every stated maximum length. `chunk_capacity` is the number of prefix tokens that a
     chunked prefill attends to at once, over all requests (SGLang: 128 Ki; small here, so that small cases have many
-    chunks). With `rope`, a writer of the KV cache rotates new keys, and their queries, before it stores them. A
-    `relation` adds a second, related run (`attnfuzz.reference.related`).
+    chunks). With `rope`, a writer of the KV cache rotates new keys, and their queries, before it stores them.
+    `arguments` are the forms of arguments that are not passed plainly, and `life` the earlier uses of the objects that
+    run a step. A `relation` adds a second, related run (`attnfuzz.reference.related`).
     """
 
     backend: str
@@ -340,6 +342,8 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     chunk_capacity: int = 256
     guard: Guard = Guard.RIGHT
     pace: Pace = Pace.PROMPT
+    arguments: tuple[ArgumentForm, ...] = ()
+    life: tuple[Event, ...] = ()
     seed: int = 0
     relation: Relation | None = None
 

@@ -4,8 +4,10 @@ These rules hold for every backend. A backend's own limits are its Capability.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from enum import StrEnum
 
+from attnfuzz.reference.arguments import ArgumentForm, Event, exclude_each_other
 from attnfuzz.reference.case import (
     BlockScales,
     Case,
@@ -189,6 +191,38 @@ def _validate_memory_layout(case: Case) -> None:
         raise ImpossibleCase("pages.spare", 0, "must be at least 1: a table tail of poison needs a page of poison")
     _validate_window_pool(case)
     _validate_other_group(case)
+    _validate_call(case)
+
+
+def _validate_call(case: Case) -> None:
+    kinds: dict[str, tuple[tuple[StrEnum, ...], type[StrEnum]]] = {
+        "arguments": (case.arguments, ArgumentForm),
+        "life": (case.life, Event),
+    }
+    for name, (chosen, kind) in kinds.items():
+        if chosen != tuple(each for each in kind if each in chosen):
+            raise ImpossibleCase(name, list(chosen), "must be different ones, in the order of their declaration")
+    if exclude_each_other(case.arguments):
+        raise ImpossibleCase("arguments", list(case.arguments), "must have one form for each argument")
+    for form in case.arguments:
+        if form in _DEFAULTS and not _DEFAULTS[form](case):
+            raise ImpossibleCase("arguments", form.value, "needs an argument that has its default")
+
+
+def takes(case: Case, form: ArgumentForm) -> bool:
+    """Whether the argument of `form` can be passed so beside the other forms of `case`."""
+    return (form not in _DEFAULTS or _DEFAULTS[form](case)) and not exclude_each_other((*case.arguments, form))
+
+
+_DEFAULTS: dict[ArgumentForm, Callable[[Case], bool]] = {
+    ArgumentForm.SCALE_DEFAULT: lambda case: case.scales.softmax == 1,
+    ArgumentForm.K_SCALE_DEFAULT: lambda case: case.scales.k == 1,
+    ArgumentForm.V_SCALE_DEFAULT: lambda case: case.scales.v == 1,
+    ArgumentForm.WINDOW_DEFAULT: lambda case: case.geometry.window_left < 0,
+    ArgumentForm.SOFT_CAP_DEFAULT: lambda case: case.geometry.soft_cap == 0,
+    ArgumentForm.SINKS_16_BITS: lambda case: case.geometry.sinks,
+}
+"""The conditions of forms that leave an argument out, or of an argument that few cases have."""
 
 
 def _validate_window_pool(case: Case) -> None:

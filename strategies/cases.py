@@ -12,6 +12,7 @@ from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Launch, Mode, Pace, Step
 from attnfuzz.reference.device import Device
 from attnfuzz.strategies.batch import Setting
+from attnfuzz.strategies.calls import with_call
 from attnfuzz.strategies.choices import Choice, WeightedFlag, integer, on
 from attnfuzz.strategies.coverage.classes import DRAFTS, QUERIES
 from attnfuzz.strategies.geometry import Geometries
@@ -122,6 +123,8 @@ def _cases(draw: DrawFn, can: Capability, backend: str, geometries: Geometries, 
         # A CPU has no queue.
         pace=draw(_PACES.under(lean)) if can.device is Device.CUDA else Pace.PROMPT,
     )
+    if can.arguments or can.events:
+        case = with_call(draw, case, can, lean)
     relation = None if can.writes else draw_relation(draw, case, can, lean)
     return replace(case, relation=relation) if relation else case
 

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from attnfuzz.harness.reduce import removals
 from attnfuzz.harness.reduce.possible import possible
 from attnfuzz.harness.reduce.removals import Removal, case_with, geometry_with, part_with
+from attnfuzz.reference.arguments import OF_TENSORS, ArgumentForm, Event
 from attnfuzz.reference.case import (
     BlockScales,
     Case,
@@ -163,6 +164,18 @@ _CONTENTS = (
     Feature("NaN in outputs", _but("outputs", Outputs.STALE), case_with(outputs=Outputs.STALE), memory="the outputs"),
 )
 
+_CALLS = (
+    *(
+        Feature(
+            form.value,
+            frozenset({f"{'tensor' if form in OF_TENSORS else 'other'} argument={form}"}),
+            removals.without(arguments=form),
+        )
+        for form in ArgumentForm
+    ),
+    *(Feature(event.value, frozenset({f"life={event}"}), removals.without(life=event)) for event in Event),
+)
+
 _CLUES = (
     Feature("window", _but("window", "none"), removals.without_window),
     Feature("keys outside of the window", frozenset({"window=cuts keys off"}), removals.no_window),
@@ -209,6 +222,7 @@ _CLUES = (
     Feature("KV view", _but("KV view", KvView.SEPARATE), part_with("views", kv=KvView.SEPARATE)),
     Feature("used workspace", _but("workspace", Workspace.FRESH), case_with(workspace=Workspace.FRESH)),
     Feature("late device", _but("pace", Pace.PROMPT), case_with(pace=Pace.PROMPT)),
+    *_CALLS,
     Feature("stated maxima", _but("stated maxima", "exact"), case_with(max_len_slack=0)),
     Feature("relation", _but("relation", "none"), removals.no_relation),
     Feature("replay", _but("launch", "eager"), removals.no_graphs),

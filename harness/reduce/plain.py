@@ -25,6 +25,14 @@ def use_defaults(case: Case) -> Iterator[Case]:
             yield replace(case, **{name: replace(part, **{field: default})})
 
 
+def call_plainly(case: Case) -> Iterator[Case]:
+    """One form of an argument, or one event of a life, less."""
+    for name in ("arguments", "life"):
+        chosen = getattr(case, name)
+        for at in range(len(chosen) if len(chosen) > 1 else 0):
+            yield replace(case, **{name: chosen[:at] + chosen[at + 1 :]})
+
+
 def lower_numbers(case: Case) -> Iterator[Case]:
     """Less slack, fewer spare pages, a smaller seed."""
     for slack in lower(case.max_len_slack, 0):
@@ -49,4 +57,4 @@ def _defaults(struct: msgspec.Struct) -> dict[str, object]:
     }
 
 
-EDITS = (use_defaults, lower_numbers)
+EDITS = (use_defaults, call_plainly, lower_numbers)

@@ -45,6 +45,16 @@ def part_with(part: str, **plain: Any) -> Removal:
     return lambda case: iter((replace(case, **{part: replace(getattr(case, part), **plain)}),))
 
 
+def without(**chosen: Any) -> Removal:
+    """Return the removal of one form of an argument, or of one event of a life."""
+    ((name, one),) = chosen.items()
+
+    def removal(case: Case) -> Iterator[Case]:
+        yield replace(case, **{name: tuple(each for each in getattr(case, name) if each is not one)})
+
+    return removal
+
+
 def numbers_in(part: str) -> Removal:
     """Return the removal that puts numbers into unused memory of the pool; then normal ones, which differ from keys."""
 

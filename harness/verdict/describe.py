@@ -27,6 +27,9 @@ def describe(case: Case) -> str:
         particular = ", ".join(_particular(case, names))
         if particular:
             lines.append(_wrapped(particular, f"{label:<10}"))
+    for label, chosen in (("call", case.arguments), ("before", case.life)):
+        if chosen:
+            lines.append(_wrapped(", ".join(chosen), f"{label:<10}"))
     if case.relation is not None:
         lines.append(_wrapped(f"then once more and compared: {case.relation.words}", "relation  "))
     return "\n".join(lines)

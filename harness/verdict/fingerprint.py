@@ -87,6 +87,8 @@ _TRAITS: dict[str, Callable[[Case], bool]] = {
     "views": lambda case: case.views != Views(),
     "pages": lambda case: case.pages != Pages(),
     "max slack": lambda case: case.max_len_slack > 0,
+    "argument forms": lambda case: bool(case.arguments),
+    "life": lambda case: bool(case.life),
     "late device": lambda case: case.pace is Pace.LATE,
     "used workspace": lambda case: case.workspace is not Workspace.FRESH,
 }

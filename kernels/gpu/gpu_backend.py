@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from attnfuzz.kernels.argument_forms import opened_in_forms
 from attnfuzz.kernels.backend import Bench, Op, Session, Unsupported
 from attnfuzz.kernels.gpu import guards, modules, nvcc, visible
 from attnfuzz.kernels.gpu.build_record import Module
@@ -92,4 +93,4 @@ class GpuBackend:
             if reasons and all(reasons):
                 name, reason = next(iter(reasons[0].items()))
                 raise Unsupported(f"{name} does not compile: {reason}")
-        return self.session(case, bench)
+        return opened_in_forms(self.session, case, bench, self.capability.arguments)

@@ -5,6 +5,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from attnfuzz.reference.arguments import OF_TENSORS, ArgumentForm, Event
 from attnfuzz.reference.case import (
     BlockScales,
     Case,
@@ -143,6 +144,14 @@ def _relation(case: Case) -> str:
     return "none" if case.relation is None else case.relation.words
 
 
+def _tensor_arguments(case: Case) -> tuple[str, ...]:
+    return tuple(form for form in case.arguments if form in OF_TENSORS) or ("plain",)
+
+
+def _other_arguments(case: Case) -> tuple[str, ...]:
+    return tuple(form for form in case.arguments if form not in OF_TENSORS) or ("plain",)
+
+
 def _has(present: bool) -> str:
     return "yes" if present else "none"
 
@@ -193,6 +202,9 @@ CASE_AXES: tuple[Axis[Case], ...] = (
     classed("stated maxima", MAXIMA, lambda case: case.max_len_slack),
     single("guard", tuple(Guard), lambda case: case.guard),
     single("pace", tuple(Pace), lambda case: case.pace),
+    Axis("tensor argument", ("plain", *(form for form in ArgumentForm if form in OF_TENSORS)), _tensor_arguments),
+    Axis("other argument", ("plain", *(form for form in ArgumentForm if form not in OF_TENSORS)), _other_arguments),
+    Axis("life", ("new", *Event), lambda case: case.life or ("new",)),
     single("relation", ("none", *(each.words for each in Relation)), _relation),
 )
 

@@ -7,6 +7,7 @@ between axes.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import SPECULATIVE, Granularity, Mode
@@ -62,7 +63,13 @@ def _clash(reason: str, these: str, those: str, where: Holds = lambda _: True) -
 
 
 def _besides(axis: str, values: Iterable[object]) -> Features:
-    return named(f"{axis}!={'|'.join(map(str, values))}")
+    kept = {f"{axis}={value}" for value in values}
+    return tuple(feature for feature in axes()[axis] if feature not in kept)
+
+
+def _forms_left_out(axis: str, can: Capability) -> Features:
+    """The forms of arguments on this axis that the capability does not have."""
+    return _besides(axis, ("plain", *(rule.form for rule in can.arguments)))
 
 
 def _head_dims(can: Capability) -> set[str]:
@@ -148,6 +155,9 @@ LACKS: tuple[Lack, ...] = (
     Lack("the backend does not take this query view", lambda can: _besides("query view", can.query_views)),
     Lack("the backend does not take this KV view", lambda can: _besides("KV view", can.kv_views)),
     _never("the backend takes dense page tables only", "table gap!=none", lambda can: not can.table_gaps),
+    Lack("the backend's tensors are not passed so", partial(_forms_left_out, "tensor argument")),
+    Lack("the backend's options are not passed so", partial(_forms_left_out, "other argument")),
+    Lack("the backend has no such object", lambda can: _besides("life", ("new", *can.events))),
     _never("a CPU has no queue to be behind with", "pace!=prompt", lambda can: can.device is not Device.CUDA),
     Lack(
         "the backend does not have pages of this size",
@@ -263,6 +273,12 @@ MEANING: tuple[Clash, ...] = (
     _clash("the first step has no past", "steps=one", "past=grown|handed on; launch=replayed again|captured late"),
     _clash("a tail of poison needs a page of poison", "table tail=poison", "spare pages=none"),
     _clash("K and V share a pool only if their head dims are equal", "V dim!=as K's", "KV view=paired"),
+    _clash("what is left out has its default", "other argument=softmax scale left out", "softmax scale!=1"),
+    _clash("what is left out has its default", "other argument=K scale left out", "K scale!=1"),
+    _clash("what is left out has its default", "other argument=V scale left out", "V scale!=1"),
+    _clash("what is left out has its default", "other argument=window left out", "window!=none"),
+    _clash("what is left out has its default", "other argument=soft cap left out", "soft cap=yes"),
+    _clash("there are no sinks to pass", "tensor argument=sinks in 16 bits", "sinks=none"),
     _clash("which pages slots share would change", "relation=pages relabelled", "page order=shared_prefix"),
     _clash("a latent of rank 512 is larger", "latent=rank 512", "head dim!=another multiple of 16|another"),
 )

@@ -66,6 +66,7 @@ class _Wrapper:
         if arguments["float_workspace_buffer"].data_ptr() % 16:
             raise ValueError("float_workspace_buffer must be 16-byte aligned")
         self.layout, self.graph = arguments["kv_layout"], arguments["use_cuda_graph"]
+        self.backend = arguments["backend"]
         self.buffers = {name: value for name, value in arguments.items() if "_buf" in name}
         del self.buffers["float_workspace_buffer"]
         self.most_rows: int | None = None
@@ -78,8 +79,12 @@ class _Wrapper:
 
     def plan(self, **arguments: Any) -> None:
         inspect.signature(self.real.plan).bind(self, **arguments)
+        arguments.pop("seq_lens", None)
+        given = {name: value for name, value in arguments.items() if not isinstance(value, torch.Tensor)}
+        defaults = {"sm_scale": arguments.get("head_dim_qk", arguments.get("head_dim", 1)) ** -0.5}
+        self.settings = {"window_left": -1, "logits_soft_cap": 0.0, **defaults, **given}
+        self.mask = arguments.pop("custom_mask", None)
         lists = [value for value in arguments.values() if isinstance(value, torch.Tensor)]
-        self.settings = {name: value for name, value in arguments.items() if not isinstance(value, torch.Tensor)}
         self.rows = self.rows_of(lists)
         if not self.graph:
             self.lists = lists
@@ -101,7 +106,7 @@ class _Wrapper:
         return list(itertools.pairwise(self.lists[0].tolist()))
 
     def scale(self, arguments: dict[str, Any]) -> float:
-        return float(self.settings["sm_scale"] * arguments["k_scale"])
+        return float(self.settings["sm_scale"] * arguments.get("k_scale", 1.0))
 
     def tokens(self, arguments: dict[str, Any], index: int) -> tuple[torch.Tensor, torch.Tensor]:
         """K and V [tokens, heads, dim] of one request, by the lists."""
@@ -114,8 +119,24 @@ class _Wrapper:
         key, value = (_chosen(pool, pages).flatten(0, 1)[:kv_len] for pool in (key, value))
         return key, value
 
-    def run(self, **arguments: Any) -> None:
+    def run(self, **arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
         inspect.signature(self.real.run).bind(self, **arguments)
+        if self.mask is not None:
+            raise NotImplementedError("no step of ours has a custom mask")
+        query = arguments["q"]
+        shape = (*query.shape[:2], self.settings.get("head_dim_vo", query.shape[2]))
+        out = arguments.get("out", torch.empty(shape, dtype=query.dtype))
+        heads_first = arguments.get("lse_layout") == "HN"
+        lses = arguments.get("lse", torch.empty(shape[:2]))
+        if heads_first and (not lses.is_contiguous() or lses.shape != shape[1::-1]):
+            raise ValueError("lse does not have the layout HN")
+        lses = lses.t() if heads_first else lses
+        self.compute(arguments, out, lses)
+        if arguments.get("lse_base") == "ln":
+            lses *= math.log(2)
+        return out, lses
+
+    def compute(self, arguments: dict[str, Any], results: torch.Tensor, lses: torch.Tensor) -> None:
         rows = arguments["q"].shape[0]
         # A replay makes no call: what was captured has the rows that were planned then.
         if rows != (self.most_rows or self.rows):
@@ -127,19 +148,29 @@ class _Wrapper:
                 continue
             key, value = self.tokens(arguments, index)
             out, lse = attend(query, key, value, self.settings, self.scale(arguments), arguments.get("sinks"))
-            arguments["out"][first:end] = out
-            arguments["lse"][first:end] = lse
+            results[first:end] = out
+            lses[first:end] = lse
         if self.scaled(arguments):
-            arguments["out"] *= arguments["v_scale"]
+            results *= arguments["v_scale"]
 
     def scaled(self, arguments: dict[str, Any]) -> bool:
-        return bool(arguments["v_scale"] != 1)
+        return bool(arguments.get("v_scale", 1) != 1)
+
+
+def refuse_different_strides(cache: torch.Tensor | tuple[torch.Tensor, ...]) -> None:
+    if isinstance(cache, tuple) and len({pool.stride() for pool in cache}) > 1:
+        raise ValueError("K and V have different strides")
 
 
 class BatchPrefillWithPagedKVCacheWrapper(_Wrapper):
     """Paged prefill."""
 
     real = prefill.BatchPrefillWithPagedKVCacheWrapper
+
+    def run(self, **arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.backend == "fa3":
+            refuse_different_strides(arguments["paged_kv_cache"])
+        return super().run(**arguments)
 
     def workspace_size(self, **arguments: Any) -> tuple[int, int]:
         inspect.signature(self.real.workspace_size).bind(self, **arguments)
@@ -159,6 +190,12 @@ class BatchDecodeWithPagedKVCacheWrapper(_Wrapper):
     def plan(self, **arguments: Any) -> None:
         inspect.signature(self.real._plan_impl).bind(self, **arguments)
         super().plan(**arguments)
+
+    def run(self, **arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.lists[1].dtype is not torch.int32:
+            raise ValueError("page ids are not int32")
+        refuse_different_strides(arguments["paged_kv_cache"])
+        return super().run(**arguments)
 
     def rows_of(self, lists: list[torch.Tensor]) -> int:
         return len(lists[-1])
@@ -180,7 +217,7 @@ class BatchPrefillWithRaggedKVCacheWrapper(_Wrapper):
         return key[first:end], value[first:end]
 
     def scale(self, arguments: dict[str, Any]) -> float:
-        return float(self.settings["sm_scale"] * (arguments["k_scale"] or 1.0))
+        return float(self.settings["sm_scale"] * (arguments.get("k_scale") or 1.0))
 
     def scaled(self, arguments: dict[str, Any]) -> bool:
-        return arguments["v_scale"] is not None
+        return arguments.get("v_scale") is not None

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from attnfuzz.kernels.argument_forms import opened_in_forms
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.wrappers.backends import WRAPPER_BACKENDS
 from attnfuzz.reference.device import Device
@@ -23,7 +24,7 @@ class OnCpu(GpuBackend):
 
     def open(self, case: Any, bench: Any) -> Any:
         """A session."""
-        return self.session(case, bench)
+        return opened_in_forms(self.session, case, bench, self.capability.arguments)
 
 
 def faked(backend: GpuBackend) -> OnCpu:

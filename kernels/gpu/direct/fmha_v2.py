@@ -12,7 +12,7 @@ import msgspec
 import torch
 
 from attnfuzz.kernels.backend import Bench, Op, Output
-from attnfuzz.kernels.gpu import flashinfer_op
+from attnfuzz.kernels.gpu import argument_rules, flashinfer_op
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, OpenSession, bucket
 from attnfuzz.kernels.gpu.variants import as_served
@@ -26,6 +26,7 @@ from attnfuzz.kernels.queries import cached_scales, draw_queries, packed_rows, p
 from attnfuzz.kernels.results import Results
 from attnfuzz.kernels.slot_tokens import SlotTokens
 from attnfuzz.kernels.workspace import SharedWorkspace
+from attnfuzz.reference.arguments import ArgumentRule
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, KvView, Mode, QueryView, Step
@@ -272,7 +273,7 @@ def _backend(
     )
 
 
-def _capability(buckets: tuple[Bucket, ...], kv_view: KvView) -> Capability:
+def _capability(buckets: tuple[Bucket, ...], kv_view: KvView, arguments: tuple[ArgumentRule, ...]) -> Capability:
     return Capability(
         device=Device.CUDA,
         buckets=buckets,
@@ -283,12 +284,13 @@ def _capability(buckets: tuple[Bucket, ...], kv_view: KvView) -> Capability:
         kv_views=(kv_view,),
         # fmha/paged_kv_cache.h: shape [B, W, 2, M].
         table_gaps=False,
+        arguments=arguments,
     )
 
 
 def _on_pages(name: str, layout: KvLayout) -> GpuBackend:
     # Separate pools would have to lie in one allocation (docstring), which is a paired pool.
-    capability = _capability(_paged(layout), KvView.PAIRED)
+    capability = _capability(_paged(layout), KvView.PAIRED, argument_rules.FMHA_V2_PAGED)
     return _backend(name, FmhaV2Session, FMHA_V2_OP, (paged_layout(layout),), capability)
 
 
@@ -307,13 +309,13 @@ FMHA_V2_PACKED: Final = _backend(
     PackedFmhaV2Session,
     FMHA_V2_OP,
     ("SEPARATE_Q_K_V",),
-    _capability(_PACKED, KvView.SEPARATE),
+    _capability(_PACKED, KvView.SEPARATE, argument_rules.FMHA_V2),
 )
 FMHA_V2_LSE: Final = _backend(
     "fmha_v2_lse",
     ContiguousFmhaV2Session,
     FMHA_V2_LSE_OP,
     ("CONTIGUOUS_Q_KV",),
-    _capability(_CONTIGUOUS, KvView.SEPARATE),
+    _capability(_CONTIGUOUS, KvView.SEPARATE, argument_rules.FMHA_V2),
     LseBase.E,
 )

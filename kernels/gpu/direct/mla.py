@@ -13,7 +13,7 @@ import msgspec
 import torch
 
 from attnfuzz.kernels.backend import Bench, Op, Output, Unsupported
-from attnfuzz.kernels.gpu import flashinfer_op
+from attnfuzz.kernels.gpu import argument_rules, flashinfer_op
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.deepseek import DEEPSEEK_V3
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
@@ -295,6 +295,7 @@ def _backend(name: str, backend: str, archs: frozenset[Arch]) -> GpuBackend:
             graph_modes=(Mode.DECODE, Mode.TARGET_VERIFY),
             padding=True,
             query_views=tuple(QueryView),
+            arguments=argument_rules.MLA,
         ),
         contract=Contract(lse=LseBase.TWO),
         session=partial(MlaWrapperSession, backend=backend),

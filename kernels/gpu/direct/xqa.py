@@ -12,6 +12,7 @@ import msgspec
 import torch
 
 from attnfuzz.kernels.backend import Op, Output, Unsupported
+from attnfuzz.kernels.gpu import argument_rules
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.flashinfer_op import flashinfer_op
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, bucket
@@ -216,6 +217,7 @@ def _backend(name: str, buckets: tuple[Bucket, ...]) -> GpuBackend:
             kv_views=tuple(KvView),
             # xqa/mhaUtils.cuh, KVCacheList: an array [batch][beam][2][pages].
             table_gaps=False,
+            arguments=argument_rules.XQA,
         ),
         contract=Contract(),
         session=XqaSession,

@@ -8,6 +8,7 @@ import msgspec
 import torch
 
 from attnfuzz.kernels.backend import Bench, Session
+from attnfuzz.kernels.gpu import argument_rules as rules
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, bucket
 from attnfuzz.kernels.gpu.visible import Arch
@@ -15,6 +16,7 @@ from attnfuzz.kernels.gpu.wrappers.paged import DECODE, FA2_PAGED, FA3_PAGED
 from attnfuzz.kernels.gpu.wrappers.paged_session import PagedWrapperSession
 from attnfuzz.kernels.gpu.wrappers.ragged import FA2_RAGGED, FA3_RAGGED, RaggedSession
 from attnfuzz.kernels.gpu.wrappers.wrapper import WrapperKind
+from attnfuzz.reference.arguments import ArgumentRule, Event
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import SPECULATIVE, Case, KvView, Mode, QueryView
@@ -31,6 +33,12 @@ _NO_POSITIONS = 0
 def prefill_modules(bucket: Bucket, backend: str) -> tuple[Module, ...]:
     """The modules of BatchPrefillWith{Paged,Ragged}KVCacheWrapper with fa2 or fa3."""
     return _each_variant(bucket, f"{backend.upper()} prefill", partial(_prefill_spec, backend))
+
+
+def fa2_paged_modules(bucket: Bucket) -> tuple[Module, ...]:
+    """The modules of BatchPrefillWithPagedKVCacheWrapper with fa2, that of K and V of different strides included."""
+    different = _each_variant(bucket, "FA2 paged prefill of different strides", _different_strides_spec)
+    return (*prefill_modules(bucket, "fa2"), *different)
 
 
 def decode_modules(bucket: Bucket) -> tuple[Module, ...]:
@@ -66,10 +74,20 @@ def _prefill_spec(
 ) -> Any:
     from flashinfer.jit.attention import modules  # noqa: PLC0415 - makes a CUDA context
 
-    # FA2's module for K and V of equal strides, if a release has two (0.7.2): all views here have equal strides.
+    # FA2's module for K and V of equal strides, if a release has two (0.7.2).
     primary = getattr(modules, "_gen_batch_prefill_primary_module", modules.gen_batch_prefill_module)
     generate = primary if backend == "fa2" else modules.gen_batch_prefill_module
     return generate(backend, *_described(dtypes, dims), window, cap, False)
+
+
+def _different_strides_spec(
+    dtypes: tuple[torch.dtype, torch.dtype], dims: tuple[int, int], window: bool, cap: bool
+) -> Any:
+    from flashinfer.jit.attention import modules  # noqa: PLC0415 - makes a CUDA context
+
+    # A release without it (before 0.7.2) has one module for all strides.
+    generate = getattr(modules, "_gen_batch_prefill_independent_paged_module", modules.gen_batch_prefill_module)
+    return generate("fa2", *_described(dtypes, dims), window, cap, False)
 
 
 def _decode_spec(dtypes: tuple[torch.dtype, torch.dtype], dims: tuple[int, int], window: bool, cap: bool) -> Any:
@@ -149,13 +167,15 @@ def _backend(
     form: WrapperKind,
     capability: Capability,
     theoretical: Callable[[DType], NoiseModel],
+    arguments: tuple[ArgumentRule, ...],
+    events: tuple[Event, ...],
     modules_of: Callable[[Bucket], tuple[Module, ...]] | None = None,
 ) -> GpuBackend:
     """A backend of a session on a wrapper. FA3 is for Hopper alone."""
     return GpuBackend(
         name=name,
         archs=frozenset({Arch.HOPPER} if form.backend == "fa3" else Arch),
-        capability=capability,
+        capability=msgspec.structs.replace(capability, arguments=arguments, events=events),
         contract=_CONTRACT,
         session=partial(session, form),
         kernels=(form.plan_op, form.run_op),
@@ -167,7 +187,8 @@ def _backend(
 def _fa3_ragged(name: str, layout: KvLayout) -> GpuBackend:
     """A backend for one layout: in HND most calls kill their process, which would hide the failures of NHD."""
     buckets = (msgspec.structs.replace(bucket, layouts=(layout,)) for bucket in (_PLAIN, _WINDOWED, _LATENT_PREFILL))
-    return _backend(name, RaggedSession, FA3_RAGGED, _capability(_PREFILL_MODES, (), *buckets), _fa3_noise)
+    capability = _capability(_PREFILL_MODES, (), *buckets)
+    return _backend(name, RaggedSession, FA3_RAGGED, capability, _fa3_noise, rules.RAGGED_PREFILL, rules.LIFE_OF_FA3)
 
 
 WRAPPER_BACKENDS: Final = (
@@ -177,6 +198,9 @@ WRAPPER_BACKENDS: Final = (
         FA2_PAGED,
         _capability(tuple(Mode), SPECULATIVE, _PLAIN, _EIGHT_BITS, _CAPPED, _WITH_SINKS),
         _fa2_noise,
+        rules.PAGED_PREFILL,
+        rules.LIFE_OF_FA2_PAGED,
+        fa2_paged_modules,
     ),
     _backend(
         "fa3_paged",
@@ -184,6 +208,8 @@ WRAPPER_BACKENDS: Final = (
         FA3_PAGED,
         _capability(tuple(Mode), SPECULATIVE, _PLAIN, _WINDOWED, _WITH_SINKS),
         _fa3_noise,
+        rules.FA3_PAGED_PREFILL,
+        rules.LIFE_OF_FA3_PAGED,
     ),
     _backend(
         "fa2_ragged",
@@ -191,6 +217,8 @@ WRAPPER_BACKENDS: Final = (
         FA2_RAGGED,
         _capability(_PREFILL_MODES, (), _PLAIN, _EIGHT_BITS, _CAPPED, _LATENT_PREFILL),
         _fa2_noise,
+        rules.FA2_RAGGED_PREFILL,
+        rules.LIFE_OF_FA2,
     ),
     _fa3_ragged("fa3_ragged", KvLayout.NHD),
     _fa3_ragged("fa3_ragged_hnd", KvLayout.HND),
@@ -207,6 +235,8 @@ WRAPPER_BACKENDS: Final = (
             _WITH_SINKS,
         ),
         _decode_noise,
+        rules.BATCH_DECODE,
+        rules.LIFE_OF_DECODE,
         decode_modules,
     ),
 )

@@ -7,9 +7,12 @@ from typing import Any
 import torch
 
 from attnfuzz.kernels.backend import Bench, Fill
+from attnfuzz.kernels.gpu.wrappers.life import Batch
+from attnfuzz.kernels.gpu.wrappers.options import plan_options
 from attnfuzz.kernels.gpu.wrappers.wrapper import Wrapper, WrapperKind
 from attnfuzz.kernels.lengths import int32, running_sum
 from attnfuzz.kernels.plan import PageTable, Row, table_rows
+from attnfuzz.reference.arguments import ArgumentForm
 from attnfuzz.reference.case import Case
 
 
@@ -20,12 +23,14 @@ class PageLists:
     qo_indptr and kv_indptr [batch + 1]: request b has the query rows from qo_indptr[b] and the entries of kv_indices
     from kv_indptr[b] on, up to those of b + 1. last_page_len [batch]: tokens on a request's last page, 0 if it has no
     page, as in vLLM (FlashInferMetadataBuilder); flashinfer.page.get_seq_lens adds it to the tokens of full pages.
+    seq_lens [batch]: the keys of each request, if the case gives them to plans.
     """
 
     qo_indptr: torch.Tensor
     kv_indptr: torch.Tensor
     kv_indices: torch.Tensor
     last_page_len: torch.Tensor
+    seq_lens: torch.Tensor | None = None
 
     @classmethod
     def of(cls, case: Case, table: PageTable, rows: Sequence[Row]) -> "PageLists":
@@ -40,11 +45,13 @@ class PageLists:
             kv_indptr=int32(running_sum(counts)),
             kv_indices=int32(owned),
             last_page_len=int32([last_page_len(row.kv_len, size) for row in rows]),
+            seq_lens=int32([row.kv_len for row in rows]) if _gives_lengths(case) else None,
         )
 
     def placed(self, bench: Bench) -> "PageLists":
         """Copy the lists to guarded memory."""
-        return PageLists(**{name: bench.memory.copy(name, values) for name, values in vars(self).items()})
+        lists = {name: values for name, values in vars(self).items() if values is not None}
+        return PageLists(**{name: bench.memory.copy(name, values) for name, values in lists.items()})
 
     @classmethod
     def reserve(cls, bench: Bench, batch: int, ids: torch.Tensor) -> "PageLists":
@@ -59,6 +66,10 @@ class PageLists:
             kv_indices=bench.memory.copy("kv_indices_buf", ids),
             last_page_len=zeros("last_page_len_buf", batch),
         )
+
+
+def _gives_lengths(case: Case) -> bool:
+    return ArgumentForm.KEY_LENGTHS_GIVEN in case.arguments
 
 
 def last_page_len(kv_len: int, page_size: int) -> int:
@@ -114,12 +125,21 @@ DECODE = PagedForm(
 class PagedWrapper(Wrapper):
     """A wrapper for a case's layer, whose logits are multiplied by `sm_scale`; for graphs if there are `buffers`."""
 
+    _form: PagedForm
+
     def __init__(
-        self, form: PagedForm, case: Case, bench: Bench, sm_scale: float, buffers: PageLists | None = None
+        self,
+        form: PagedForm,
+        case: Case,
+        bench: Bench,
+        sm_scale: float,
+        buffers: PageLists | None = None,
+        neighbour: Wrapper | None = None,
     ) -> None:
         geometry = case.geometry
-        super().__init__(form, case, bench, geometry.kv_layout.value, None if buffers is None else vars(buffers))
-        self._layer: dict[str, Any] = {
+        lists = None if buffers is None else vars(buffers)
+        super().__init__(form, case, bench, geometry.kv_layout.value, lists, neighbour)
+        self.layer: dict[str, Any] = {
             "num_qo_heads": geometry.q_heads,
             "num_kv_heads": geometry.kv_heads,
             **dict(zip(form.dims, (geometry.head_dim_qk, geometry.head_dim_vo), strict=False)),
@@ -131,20 +151,28 @@ class PagedWrapper(Wrapper):
             "kv_data_type": geometry.kv_dtype.torch_dtype,
             **form.fixed,
         }
+        self.layer |= plan_options(case, self.layer, in_graph=buffers is not None)
 
     def reserve_for(self, lists: PageLists) -> bool:
         """Call `reserve` for a batch whose lists lie on the host."""
-        return self.reserve({**self._lists(lists), **self._layer})
+        return self.reserve({**self._lists(lists), **self.layer})
 
     def plan_batch(self, lists: PageLists, placed: PageLists) -> None:
         """Plan a batch, whose lists lie on the host and in guarded memory."""
-        self.plan(self._lists(placed), self._layer, self._lists(lists))
+        self.plan(self._lists(placed), self.layer, self._lists(lists))
 
     def plan_another_layer(self, lists: PageLists, placed: PageLists) -> None:
         """Plan the batch for a layer with other logits, and without a causal mask if the plan has that argument."""
-        others = {"causal": False} if "causal" in self._layer else {}
-        layer = {**self._layer, **others, "sm_scale": 2 * self._layer["sm_scale"]}
+        others = {"causal": False} if "causal" in self.layer else {}
+        layer = {**self.layer, **others, "sm_scale": 2 * self.layer["sm_scale"]}
         self.plan(self._lists(placed), layer, self._lists(lists))
 
+    def batch(self, lists: PageLists, placed: PageLists) -> Batch:
+        """The lists of a plan."""
+        return Batch(self._lists(placed), self._lists(lists))
+
     def _lists(self, lists: PageLists) -> dict[str, torch.Tensor]:
-        return {theirs: getattr(lists, ours) for ours, theirs in self._form.lists.items()}
+        named = {theirs: getattr(lists, ours) for ours, theirs in self._form.lists.items()}
+        if lists.seq_lens is not None:
+            named["seq_lens"] = lists.seq_lens
+        return named

@@ -4,17 +4,20 @@ Servers plan for each forward pass, and run the plan once per layer. Each graph 
 buffers of a fixed size, which is planned again before each replay.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
 from attnfuzz.kernels.backend import Bench, Output
+from attnfuzz.kernels.gpu.wrappers.life import IN_GRAPHS, Batch, live
+from attnfuzz.kernels.gpu.wrappers.options import in_base_2, run_options
 from attnfuzz.kernels.gpu.wrappers.paged import PagedForm, PagedWrapper, PageLists
 from attnfuzz.kernels.paged_session import Captured, PagedSession, capture
 from attnfuzz.kernels.plan import Row
 from attnfuzz.kernels.queries import place_queries, softmax_scale
 from attnfuzz.kernels.results import Results
+from attnfuzz.reference.arguments import Event
 from attnfuzz.reference.case import Case, Launch, Mode, Pace, Step, Workspace
 
 
@@ -47,9 +50,11 @@ class PagedWrapperSession(PagedSession):
         wrapper = self._wrapper()
         if wrapper is self._kept:
             wrapper.plan_another_layer(lists, placed)
+        self._live(wrapper, rows, self._case.life)
         wrapper.plan_batch(lists, placed)
-        if wrapper is self._kept:
+        if wrapper is self._kept or Event.RAN_BEFORE in self._case.life:
             self._run_another_layer(wrapper, rows, queries)
+        self._let_neighbour_run(wrapper, rows, queries)
         query = place_queries(self._case, self._bench, queries)
         results = Results.place(self._case, self._bench, step.padded_tokens, self._case.geometry.head_dim_vo)
         self._launch(wrapper, rows, query, results)
@@ -58,6 +63,24 @@ class PagedWrapperSession(PagedSession):
             after = PageLists.of(self._case, self._table, rows[::-1])
             wrapper.plan_another_layer(after, after.placed(self._bench))
         return self._rounded(self._output(step, rows, query, results), wrapper)
+
+    def _live(self, wrapper: PagedWrapper, rows: Sequence[Row], events: Collection[Event]) -> None:
+        """Use the wrapper for other plans before that of `rows`."""
+
+        def batch_of(others: Sequence[Row]) -> Batch:
+            lists = PageLists.of(self._case, self._table, others)
+            return wrapper.batch(lists, lists.placed(self._bench))
+
+        live(wrapper, events, self._bench, rows, batch_of, wrapper.layer)
+
+    def _let_neighbour_run(self, wrapper: PagedWrapper, rows: Sequence[Row], queries: torch.Tensor) -> None:
+        """Plan and run another wrapper on the same workspace of floats, if the case has one, for the rows reversed."""
+        if Event.NEIGHBOUR not in self._case.life:
+            return
+        other = PagedWrapper(self._form, self._case, self._bench, self._sm_scale, neighbour=wrapper)
+        lists = PageLists.of(self._case, self._table, rows[::-1])
+        other.plan_batch(lists, lists.placed(self._bench))
+        self._run_another_layer(other, rows[::-1], queries)
 
     def _wrapper(self) -> PagedWrapper:
         if self._case.workspace is Workspace.FRESH:
@@ -83,13 +106,15 @@ class PagedWrapperSession(PagedSession):
             k_scale=self._case.scales.k,
             v_scale=self._case.scales.v,
             out=results.out[:planned],
-            lse=results.lse[:planned],
             return_lse=True,
             sinks=self._sinks,
+            **run_options(self._case, results[:planned]),
         )
 
     def _rounded(self, output: Output, wrapper: PagedWrapper) -> Output:
         """Count the roundings of the kernel, and that of v_scale, by which the output is multiplied afterwards."""
+        assert output.lse is not None
+        in_base_2(self._case, output.lse)
         return replace(output, roundings=wrapper.roundings + (self._case.scales.v != 1))
 
     def _capture(self, step: Step) -> None:
@@ -126,7 +151,9 @@ class PagedWrapperSession(PagedSession):
     def _replay(self, step: Step, queries: torch.Tensor) -> Output:
         graph, rows = self._graphs[_key(step)], Row.padded(step)
         lists = PageLists.of(self._case, self._table, rows)
+        self._live(graph.wrapper, rows, [event for event in self._case.life if event in IN_GRAPHS])
         graph.wrapper.plan_batch(lists, lists.placed(self._bench))
+        self._let_neighbour_run(graph.wrapper, rows, queries)
         graph.captured.replay(self._bench, queries)
         output = self._output(step, rows, graph.captured.query, graph.captured.results)
         return self._rounded(output, graph.wrapper)

@@ -1,15 +1,20 @@
 """Prefill on FlashInfer's wrapper for packed keys and values."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from attnfuzz.kernels.backend import Bench, Output
+from attnfuzz.kernels.gpu.wrappers.life import Batch, live
+from attnfuzz.kernels.gpu.wrappers.options import in_base_2, plan_options, run_options
 from attnfuzz.kernels.gpu.wrappers.wrapper import Wrapper, WrapperKind
 from attnfuzz.kernels.lengths import place_int32, running_sum
+from attnfuzz.kernels.plan import Row
 from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries, softmax_scale
 from attnfuzz.kernels.results import Results
 from attnfuzz.kernels.slot_tokens import SlotTokens
+from attnfuzz.reference.arguments import Event
 from attnfuzz.reference.case import Case, KvView, Step, Workspace
 from attnfuzz.reference.geometry import KvLayout
 
@@ -60,6 +65,7 @@ class RaggedSession:
             "q_data_type": geometry.dtype.torch_dtype,
             "kv_data_type": geometry.kv_dtype.torch_dtype,
         }
+        self._layer |= plan_options(case, self._layer, in_graph=False)
         self._kept: Wrapper | None = None
 
     def forward(self, index: int) -> Output:
@@ -68,11 +74,16 @@ class RaggedSession:
         queries = draw_queries(self._case, index, step.padded_tokens, self._geometry.head_dim_qk)
         keys = self._place_keys(step)
         wrapper = self._planned(step)
-        if wrapper is self._kept:
+        if wrapper is self._kept or Event.RAN_BEFORE in self._case.life:
             # Servers run a plan once for every layer.
             self._run(wrapper, step, queries.flip(-1), keys, prefix="another_")
+        if Event.NEIGHBOUR in self._case.life:
+            other = self._new_wrapper(neighbour=wrapper)
+            self._batch_of(Row.real(step)).plan(other, self._layer)
+            self._run(other, step, queries.flip(-1), keys, prefix="another_")
         query, results = self._run(wrapper, step, queries, keys)
         results[step.tokens :].clear()
+        in_base_2(self._case, results.lse)
         return Output(
             out=results.out,
             lse=results.lse,
@@ -84,18 +95,27 @@ class RaggedSession:
         )
 
     def _planned(self, step: Step) -> Wrapper:
-        lengths = {
-            "qo_indptr": [request.q_len for request in step.requests],
-            "kv_indptr": [request.kv_len for request in step.requests],
-        }
-        # The kernel reads these tensors directly.
-        lists = {name: place_int32(self._bench, name, running_sum(of_each)) for name, of_each in lengths.items()}
-        wrapper = self._kept or Wrapper(self._form, self._case, self._bench, self._geometry.kv_layout.value)
+        rows = Row.real(step)
+        batch = self._batch_of(rows)
+        wrapper = self._kept or self._new_wrapper()
         if self._case.workspace is not Workspace.FRESH:
             self._kept = wrapper
-            wrapper.plan(lists, self._layer | {"causal": False, "sm_scale": 2 * self._sm_scale})
-        wrapper.plan(lists, self._layer)
+            wrapper.plan(batch.placed, self._layer | {"causal": False, "sm_scale": 2 * self._sm_scale})
+        live(wrapper, self._case.life, self._bench, rows, self._batch_of, self._layer)
+        wrapper.plan(batch.placed, self._layer)
         return wrapper
+
+    def _new_wrapper(self, neighbour: Wrapper | None = None) -> Wrapper:
+        layout = self._geometry.kv_layout.value
+        return Wrapper(self._form, self._case, self._bench, layout, neighbour=neighbour)
+
+    def _batch_of(self, rows: Sequence[Row]) -> Batch:
+        """The lists of a plan, which the kernel reads directly."""
+        starts = {
+            "qo_indptr": running_sum(row.q_len for row in rows),
+            "kv_indptr": running_sum(row.kv_len for row in rows),
+        }
+        return Batch({name: place_int32(self._bench, name, values) for name, values in starts.items()})
 
     def _run(
         self, wrapper: Wrapper, step: Step, queries: torch.Tensor, keys: _Keys, prefix: str = ""
@@ -111,8 +131,8 @@ class RaggedSession:
             k_scale=self._k_scale,
             v_scale=self._v_scale,
             out=planned.out,
-            lse=planned.lse,
             return_lse=True,
+            **run_options(self._case, planned),
         )
         return query, results
 

@@ -31,16 +31,16 @@ the integer workspace that the constructors allocate."""
 class Workspaces:
     """Workspaces of exactly the largest need so far, in guarded memory; sizes are rounded up to 16 bytes.
 
-    They are replaced when a plan needs more. Initially they are zero; NaN if the case wants them DIRTY and zeros are
-    not required. BatchDecodeWithPagedKVCacheWrapper requires floats that are zero at first use (docstring of its
-    constructor); for prefill they are only said to be reserved.
+    They are replaced when a plan needs more, also `floats` that belong to another wrapper. Initially they are zero; NaN
+    if the case wants them DIRTY and zeros are not required. BatchDecodeWithPagedKVCacheWrapper requires floats that are
+    zero at first use (docstring of its constructor); for prefill they are only said to be reserved.
     """
 
-    def __init__(self, case: Case, bench: Bench, *, zero_floats: bool) -> None:
+    def __init__(self, case: Case, bench: Bench, *, zero_floats: bool, floats: torch.Tensor | None = None) -> None:
         self._bench = bench
         self._dirty_ints = case.workspace is Workspace.DIRTY
         self._dirty_floats = self._dirty_ints and not zero_floats
-        self.floats = self._new("float_workspace_buffer", 0, dirty=False)
+        self.floats = self._new("float_workspace_buffer", 0, dirty=False) if floats is None else floats
         self.ints: torch.Tensor | None = None
 
     def provide(self, need: WorkspaceNeed) -> bool:
@@ -96,6 +96,9 @@ class WrapperKind:
 class Wrapper:
     """A wrapper and its workspaces. With `buffers`, by the form's names, it is for graphs: plans are copied there.
 
+    One with a `neighbour` shares its workspace of floats, as all wrappers of a server do (SGLang's
+    global_workspace_buffer, vLLM's FlashInferMetadataBuilder._get_workspace_buffer).
+
     `roundings` counts the roundings of an output element to its dtype by the kernels of the last plan: one, and another
     if the keys of a request are split, whose partial results have the dtype of the output (tmp_v of
     BatchPrefillWithPagedKVCacheDispatched, and so on). A plan that splits needs a workspace of floats.
@@ -108,10 +111,12 @@ class Wrapper:
         bench: Bench,
         kv_layout: str,
         buffers: Mapping[str, torch.Tensor] | None = None,
+        neighbour: "Wrapper | None" = None,
     ) -> None:
-        self._form, self._bench = form, bench
+        self._form, self._case, self._bench = form, case, bench
         self._buffers = {} if buffers is None else {form.buffers[name]: buffers[name] for name in form.buffers}
-        self._workspaces = Workspaces(case, bench, zero_floats=form.zero_floats)
+        floats = None if neighbour is None else neighbour._workspaces.floats  # noqa: SLF001 - of the same class
+        self._workspaces: Workspaces = Workspaces(case, bench, zero_floats=form.zero_floats, floats=floats)
         self._wrapper = call(
             form.module,
             form.name,
@@ -137,6 +142,16 @@ class Wrapper:
         if changed:
             self._wrapper.reset_workspace_buffer(self._workspaces.floats, self._workspaces.ints)
         return changed
+
+    def reset(self) -> None:
+        """Replace the workspaces by others of the same sizes, which invalidates the previous plan."""
+        before = self._workspaces
+        if before.ints is None:
+            return
+        need = WorkspaceNeed(floats=before.floats.numel(), ints=before.ints.numel())
+        self._workspaces = Workspaces(self._case, self._bench, zero_floats=self._form.zero_floats)
+        self._workspaces.provide(need)
+        self._wrapper.reset_workspace_buffer(self._workspaces.floats, self._workspaces.ints)
 
     def plan(
         self,
@@ -174,15 +189,16 @@ class Wrapper:
     def _need(self, arguments: Mapping[str, Any]) -> WorkspaceNeed | None:
         """The workspace that the wrapper reports for a plan; None if it cannot."""
         try:
-            floats, ints = call_method(self._wrapper, "workspace_size", **arguments)
+            sized = {name: value for name, value in arguments.items() if name != "non_blocking"}
+            floats, ints = call_method(self._wrapper, "workspace_size", **sized)
         except (Unsupported, NotImplementedError):
             return None
         return WorkspaceNeed(floats=floats, ints=ints)
 
 
-def run(*, wrapper: Any, held: frozenset[str], **arguments: Any) -> None:
+def run(*, wrapper: Any, held: frozenset[str], **arguments: Any) -> Any:
     """Run a planned wrapper. The arguments in `held`, which it already has, are only recorded."""
-    call_method(wrapper, "run", **{name: value for name, value in arguments.items() if name not in held})
+    return call_method(wrapper, "run", **{name: value for name, value in arguments.items() if name not in held})
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,365 @@
+"""Calls whose arguments are passed in the forms that a case asks for, instead of plainly.
+
+Tensors get their form when they are placed, so that a graph reads them too; numbers and options at the launch. They are
+known by the names that sessions give them, which are those of FlashInfer's arguments and of a function backend's.
+
+A step whose forms the API does not promise may be refused by an exception. Then it is made once more with plain calls
+by the same session, and so on the same objects: it must work.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, cast
+
+import torch
+
+from attnfuzz.kernels.backend import (
+    NO_HOLE,
+    Bench,
+    Fill,
+    Launcher,
+    Memory,
+    NotRefused,
+    Op,
+    Result,
+    Session,
+    Unsupported,
+)
+from attnfuzz.reference.arguments import ArgumentForm, ArgumentRule, Standing
+from attnfuzz.reference.case import Case, Launch
+
+_GAP = 8
+"""Elements between two heads: 16 bytes in 16 bits, the alignment that kernels load vectors with."""
+
+_Strides = Callable[[Sequence[int]], list[int]]
+
+
+@dataclass(frozen=True)
+class TensorForm:
+    """The form of the tensors of these `names`: another dtype, other strides, or both."""
+
+    names: frozenset[str]
+    dtype: torch.dtype | None = None
+    strides: _Strides | None = None
+
+
+def _dense(shape: Sequence[int], order: Sequence[int], gaps: Mapping[int, int]) -> list[int]:
+    """Strides for axes that lie in memory in this order, the last one adjacent, with gaps behind the rows of some."""
+    strides, size = [0] * len(shape), 1
+    for axis in reversed(order):
+        strides[axis] = size
+        size = size * max(shape[axis], 1) + gaps.get(axis, 0)
+    return strides
+
+
+def _every_other(shape: Sequence[int]) -> list[int]:
+    return [2 * stride for stride in _dense(shape, range(len(shape)), {})]
+
+
+def _head_gaps(shape: Sequence[int]) -> list[int]:
+    last = len(shape) - 1
+    return _dense(shape, range(len(shape)), {last: _GAP})
+
+
+def _heads_first(shape: Sequence[int]) -> list[int]:
+    return _dense(shape, (1, 0, *range(2, len(shape))), {})
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(name for each in text.split() for name in (each, f"{each}_buf"))
+
+
+_PAGE_IDS = _names("kv_indices")
+_QUERY_STARTS = _names("qo_indptr cum_seq_lens_q")
+_KEY_STARTS = _names("kv_indptr cum_seq_lens_kv")
+_LENGTHS = _names("last_page_len seq_lens kv_len_arr actual_seq_lens_kv actual_seq_lens_q")
+_F = ArgumentForm
+
+OF_TENSORS: Mapping[ArgumentForm, TensorForm] = {
+    _F.PAGE_IDS_INT64: TensorForm(_PAGE_IDS, dtype=torch.int64),
+    _F.PAGE_IDS_GAPS: TensorForm(_PAGE_IDS, strides=_every_other),
+    _F.TABLE_INT64: TensorForm(_names("block_tables"), dtype=torch.int64),
+    _F.QUERY_STARTS_INT64: TensorForm(_QUERY_STARTS, dtype=torch.int64),
+    _F.QUERY_STARTS_GAPS: TensorForm(_QUERY_STARTS, strides=_every_other),
+    _F.KEY_STARTS_GAPS: TensorForm(_KEY_STARTS, strides=_every_other),
+    _F.LENGTHS_INT64: TensorForm(_LENGTHS, dtype=torch.int64),
+    _F.LENGTHS_GAPS: TensorForm(_LENGTHS, strides=_every_other),
+    _F.QUERY_ELEMENTS_APART: TensorForm(_names("query"), strides=_every_other),
+    _F.KEYS_GAPS: TensorForm(_names("k_cache key"), strides=_head_gaps),
+    _F.VALUES_GAPS: TensorForm(_names("v_cache value"), strides=_head_gaps),
+    _F.OUT_GAPS: TensorForm(_names("out"), strides=_head_gaps),
+    _F.OUT_HEADS_FIRST: TensorForm(_names("out"), strides=_heads_first),
+    _F.LSE_HEADS_FIRST: TensorForm(_names("lse"), strides=_heads_first),
+    # With the option, the run gets a transposed view.
+    _F.LSE_LAYOUT: TensorForm(_names("lse"), strides=_heads_first),
+    _F.SINKS_16_BITS: TensorForm(_names("sinks"), dtype=torch.bfloat16),
+}
+"""Forms that a tensor gets when it is placed."""
+
+
+@dataclass(frozen=True)
+class LaunchForm:
+    """The form of the arguments of these `names` at a launch: `change` returns all arguments of the call."""
+
+    names: frozenset[str]
+    change: Callable[[dict[str, Any], str, Memory], dict[str, Any]]
+
+
+def _left_out(arguments: dict[str, Any], name: str, memory: Memory) -> dict[str, Any]:
+    del memory
+    return {each: value for each, value in arguments.items() if each != name}
+
+
+def _as_tensor(arguments: dict[str, Any], name: str, memory: Memory) -> dict[str, Any]:
+    value = arguments[name]
+    number = torch.tensor([1.0 if value is None else value], dtype=torch.float32)
+    return {**arguments, name: memory.copy(name, number)}
+
+
+_K_SCALE, _V_SCALE = _names("k_scale"), _names("v_scale bmm2_scale")
+
+AT_LAUNCH: Mapping[ArgumentForm, LaunchForm] = {
+    _F.SCALE_DEFAULT: LaunchForm(_names("sm_scale scale"), _left_out),
+    _F.SCALE_TENSOR: LaunchForm(_names("sm_scale bmm1_scale scale"), _as_tensor),
+    _F.K_SCALE_DEFAULT: LaunchForm(_K_SCALE, _left_out),
+    _F.K_SCALE_TENSOR: LaunchForm(_K_SCALE, _as_tensor),
+    _F.V_SCALE_DEFAULT: LaunchForm(_V_SCALE, _left_out),
+    _F.V_SCALE_TENSOR: LaunchForm(_V_SCALE, _as_tensor),
+    _F.WINDOW_DEFAULT: LaunchForm(_names("window_left"), _left_out),
+    _F.SOFT_CAP_DEFAULT: LaunchForm(_names("logits_soft_cap soft_cap"), _left_out),
+}
+"""Forms of numbers."""
+
+_RETURNED = {_F.OUT_RETURNED: "out", _F.LSE_RETURNED: "lse"}
+
+_OPTIONS: Mapping[ArgumentForm, tuple[str, Any]] = {
+    _F.DEPENDENT_LAUNCH: ("enable_pdl", True),
+    _F.NO_DEPENDENT_LAUNCH: ("enable_pdl", False),
+}
+"""Options of a launch that computes something."""
+
+
+def opened_in_forms(
+    open_session: Callable[[Case, Bench], Session], case: Case, bench: Bench, rules: Sequence[ArgumentRule]
+) -> Session:
+    """Open a session whose calls have the forms of `case`; `rules` has those of its backend."""
+    chosen = {rule.form: rule for rule in rules if rule.form in case.arguments}
+    if not chosen:
+        return open_session(case, bench)
+    forms = _Forms(chosen)
+    memory = _FormedMemory(bench.memory, forms)
+    launcher = _FormingLauncher(bench.launcher, memory, forms)
+    session = open_session(case, replace(bench, memory=memory, launcher=cast("Launcher", launcher)))
+    return _FormedSession(session, case, forms)
+
+
+class _Forms:
+    """The chosen forms, whether they are in use, and those that the launches of a step had."""
+
+    def __init__(self, chosen: Mapping[ArgumentForm, ArgumentRule]) -> None:
+        self.chosen = chosen
+        self.used = True
+        self.planned: set[ArgumentForm] = set()
+        self.launched: set[ArgumentForm] = set()
+
+    def begin_step(self) -> None:
+        """Forget the forms of the step before."""
+        self.planned.clear()
+        self.launched.clear()
+
+    def uncertain(self) -> list[ArgumentRule]:
+        """The rules of the forms of the step's plans and launches that the API does not promise."""
+        rules = (rule for form, rule in self.chosen.items() if form in self.planned | self.launched)
+        return [rule for rule in rules if rule.standing is not Standing.PROMISED]
+
+    def refused(self) -> list[ArgumentRule]:
+        """The rules of the forms of the step's launches that are refused; a plan may accept what its run refuses."""
+        rules = (rule for form, rule in self.chosen.items() if form in self.launched)
+        return [rule for rule in rules if rule.standing is Standing.REFUSED]
+
+
+def _words(rules: Iterable[ArgumentRule]) -> str:
+    return ", ".join(rule.form for rule in rules)
+
+
+class _FormedSession:
+    """A session that repeats a refused step plainly."""
+
+    def __init__(self, session: Session, case: Case, forms: _Forms) -> None:
+        self._session, self._case, self._forms = session, case, forms
+
+    def forward(self, index: int) -> Result | None:
+        """See `Session`.
+
+        Raises:
+            NotRefused: a launch of the step accepted a form that its API refuses.
+            Unsupported: a graph with a form that is not promised is refused, or comes after a step that was. It would
+                hold copies of tensors that have a form.
+
+        """
+        forms, captures = self._forms, self._case.steps[index].launch is Launch.CAPTURE
+        if captures and not forms.used:
+            raise Unsupported(f"a graph after a refusal of {_words(forms.chosen.values())}")
+        forms.begin_step()
+        try:
+            result = self._session.forward(index)
+        except Unsupported:
+            raise
+        except Exception as error:
+            # An API may refuse by any exception.
+            if not forms.used or not forms.uncertain():
+                raise
+            forms.used = False
+            if captures:
+                raise Unsupported(f"a graph with {_words(forms.uncertain())} is refused: {error}") from error
+            return self._session.forward(index)
+        if forms.used and result is not None and (refused := forms.refused()):
+            raise NotRefused(f"{refused[0].form}: accepted, although the API refuses it ({refused[0].source})")
+        return result
+
+
+class _FormedMemory:
+    """Memory that places tensors in their forms, and finds the form of a tensor again."""
+
+    def __init__(self, memory: Memory, forms: _Forms) -> None:
+        self._memory, self._forms = memory, forms
+        self._of_tensors = {form: OF_TENSORS[form] for form in forms.chosen if form in OF_TENSORS}
+        self._placed: list[tuple[int, int, ArgumentForm, torch.dtype]] = []
+
+    def tensor(
+        self,
+        name: str,
+        shape: Sequence[int],
+        dtype: torch.dtype,
+        *,
+        stride: Sequence[int] | None = None,
+        fill: Fill = Fill.POISON,
+        hole: range = NO_HOLE,
+    ) -> torch.Tensor:
+        """See `Memory`; strides that the case has chosen otherwise, and holes, keep the plain form."""
+        form = None if stride or hole else self._form_of(name, shape)
+        if form is None:
+            return self._memory.tensor(name, shape, dtype, stride=stride, fill=fill, hole=hole)
+        how = self._of_tensors[form]
+        strides = how.strides and how.strides(shape)
+        return self._kept(self._memory.tensor(name, shape, how.dtype or dtype, stride=strides, fill=fill), form, dtype)
+
+    def copy(self, name: str, value: torch.Tensor, *, stride: Sequence[int] | None = None) -> torch.Tensor:
+        """See `Memory`."""
+        form = None if stride else self._form_of(name, value.shape)
+        if form is None:
+            return self._memory.copy(name, value, stride=stride)
+        how = self._of_tensors[form]
+        strides = how.strides and how.strides(value.shape)
+        return self._kept(
+            self._memory.copy(name, value.to(how.dtype or value.dtype), stride=strides), form, value.dtype
+        )
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """See `Memory`."""
+        return self._memory.holds(tensor)
+
+    def renew(self, tensor: torch.Tensor) -> None:
+        """See `Memory`."""
+        self._memory.renew(tensor)
+
+    def form_of(self, value: Any) -> ArgumentForm | None:
+        """The form of a placed tensor, or of a part of it; None if it is plain."""
+        found = self._found(value)
+        return found and found[0]
+
+    def plain(self, name: str, value: Any) -> Any:
+        """A value as a plain call has it: a copy of a tensor that has a form."""
+        if isinstance(value, tuple):
+            return tuple(self.plain(name, each) for each in value)
+        found = self._found(value)
+        if found is None:
+            return value
+        # An axis of one entry is innermost among equal strides, as in a tensor that never had gaps.
+        order = sorted(range(value.dim()), key=lambda axis: (-value.stride(axis), value.shape[axis] == 1))
+        return self._memory.copy(name, value.to(found[1]), stride=_dense(value.shape, order, {}))
+
+    def _form_of(self, name: str, shape: Sequence[int]) -> ArgumentForm | None:
+        if not self._forms.used:
+            return None
+        for form, how in self._of_tensors.items():
+            if name in how.names and len(shape) >= (2 if how.strides in (_heads_first, _head_gaps) else 1):
+                return form
+        return None
+
+    def _found(self, value: Any) -> tuple[ArgumentForm, torch.dtype] | None:
+        """The form of a tensor, and the dtype that it has plainly."""
+        if isinstance(value, torch.Tensor) and value.numel():
+            at = value.data_ptr()
+            for start, end, form, dtype in self._placed:
+                if start <= at < end:
+                    return form, dtype
+        return None
+
+    def _kept(self, placed: torch.Tensor, form: ArgumentForm, dtype: torch.dtype) -> torch.Tensor:
+        if placed.numel():
+            last = sum((size - 1) * stride for size, stride in zip(placed.shape, placed.stride(), strict=True))
+            self._placed.append((placed.data_ptr(), placed.data_ptr() + (last + 1) * placed.itemsize, form, dtype))
+        return placed
+
+
+class _FormingLauncher:
+    """A launcher whose calls have the chosen forms."""
+
+    def __init__(self, launcher: Launcher, memory: _FormedMemory, forms: _Forms) -> None:
+        self._launcher, self._memory, self._forms = launcher, memory, forms
+
+    def __getattr__(self, name: str) -> Any:
+        # What journals and describes launches is the same.
+        return getattr(self._launcher, name)
+
+    def launch(self, op: Op, /, **arguments: Any) -> Any:
+        """See `Launcher`. Outputs that are returned are copied to the tensors that were placed for them."""
+        if not self._forms.used:
+            plain = {
+                name: value if name in op.writes else self._memory.plain(name, value)
+                for name, value in arguments.items()
+            }
+            return self._launcher.launch(op, **plain)
+        formed, forms = self._formed(arguments)
+        returned = frozenset(_RETURNED[form] for form in forms if form in _RETURNED)
+        (self._forms.planned if op.plans else self._forms.launched).update(forms)
+        if returned:
+            op = replace(op, function=partial(_returning, op.function, returned))
+        return self._launcher.launch(op, **formed)
+
+    def _formed(self, arguments: dict[str, Any]) -> tuple[dict[str, Any], list[ArgumentForm]]:
+        """The arguments in their forms, and the forms that this call has."""
+        formed = dict(arguments)
+        forms = [form for value in _flat(arguments.values()) if (form := self._memory.form_of(value)) is not None]
+        for form in self._forms.chosen:
+            if (how := AT_LAUNCH.get(form)) is not None:
+                for name in how.names.intersection(formed):
+                    formed = how.change(formed, name, self._memory)
+                    forms.append(form)
+            elif form in _OPTIONS and "out" in formed:
+                name, value = _OPTIONS[form]
+                formed[name] = value
+                forms.append(form)
+            elif form in _RETURNED and _RETURNED[form] in formed:
+                forms.append(form)
+        return formed, forms
+
+
+def _returning(function: Callable[..., Any], names: frozenset[str], **arguments: Any) -> Any:
+    """Call without the outputs `names`, and copy what is returned to them."""
+    result = function(**{name: value for name, value in arguments.items() if name not in names})
+    made = result if isinstance(result, tuple) else (result,)
+    for name, value in zip(("out", "lse"), made, strict=False):
+        if name in names:
+            arguments[name].copy_(value)
+    return result
+
+
+def _flat(values: Iterable[Any]) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, tuple | list):
+            yield from _flat(value)
+        else:
+            yield value

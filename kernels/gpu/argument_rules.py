@@ -1,0 +1,212 @@
+"""What FlashInfer says of the forms of its arguments: docstrings, checks and annotations of 0.7.2.
+
+A form that stands here without a source is one of which FlashInfer says nothing.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from attnfuzz.reference.arguments import ArgumentForm, ArgumentRule, Event, Standing
+
+_F = ArgumentForm
+Rules = tuple[ArgumentRule, ...]
+
+
+def _promised(source: str, *forms: ArgumentForm) -> Rules:
+    return tuple(ArgumentRule(form, Standing.PROMISED, source) for form in forms)
+
+
+def _refused(source: str, *forms: ArgumentForm) -> Rules:
+    return tuple(ArgumentRule(form, Standing.REFUSED, source) for form in forms)
+
+
+def _unsaid(*forms: ArgumentForm) -> Rules:
+    return tuple(map(ArgumentRule, forms))
+
+
+def _without(rules: Rules, forms: Iterable[ArgumentForm]) -> Rules:
+    left_out = set(forms)
+    return tuple(rule for rule in rules if rule.form not in left_out)
+
+
+_OUTPUTS = _unsaid(_F.OUT_GAPS, _F.OUT_HEADS_FIRST, _F.LSE_HEADS_FIRST)
+_RETURNED = _promised(
+    'docstring of run: "if not provided, will be allocated internally"', _F.OUT_RETURNED, _F.LSE_RETURNED
+)
+_SCALES_LEFT_OUT = _promised(
+    'docstring of run: "if not provided, will be set to 1.0"', _F.K_SCALE_DEFAULT, _F.V_SCALE_DEFAULT
+)
+_PLANNED = (
+    *_promised('docstring of plan: "if not provided, will be set to 1.0 / sqrt(head_dim)"', _F.SCALE_DEFAULT),
+    *_promised('docstring of plan: "Defaults to -1"', _F.WINDOW_DEFAULT),
+    *_promised('docstring of plan: "if not provided, will be set to 0"', _F.SOFT_CAP_DEFAULT),
+    *_promised("annotation of plan: Union[str, torch.dtype]", _F.DTYPES_BY_NAME),
+    *_promised('docstring of plan: "The data type of the output tensor"', _F.OUT_DTYPE_GIVEN),
+    *_promised('docstring of plan: "Whether to copy the input tensors to the device asynchronously"', _F.BLOCKING),
+)
+_PDL = _promised("docstring of run: enable_pdl", _F.DEPENDENT_LAUNCH, _F.NO_DEPENDENT_LAUNCH)
+_LSE_OPTIONS = _promised("docstring of run: lse_base and lse_layout", _F.LSE_BASE_E, _F.LSE_LAYOUT)
+_WINDOW_AT_RUN = _promised(
+    'docstring of run: None, or equal to the value passed to plan ("the kernel asserts this")', _F.WINDOW_AT_RUN
+)
+_SPLITS = _promised("docstring of plan: fixed_split_size and disable_split_kv", _F.SPLIT_OF_A_PAGE, _F.SPLIT_DISABLED)
+_KEY_LENGTHS = _promised("docstring of plan: seq_lens", _F.KEY_LENGTHS_GIVEN)
+
+PAGED_PREFILL: Final[Rules] = (
+    *_unsaid(
+        _F.PAGE_IDS_INT64,
+        _F.PAGE_IDS_GAPS,
+        _F.QUERY_STARTS_INT64,
+        _F.QUERY_STARTS_GAPS,
+        _F.KEY_STARTS_GAPS,
+        _F.LENGTHS_INT64,
+        _F.LENGTHS_GAPS,
+        _F.QUERY_ELEMENTS_APART,
+        _F.KEYS_GAPS,
+        _F.VALUES_GAPS,
+    ),
+    *_OUTPUTS,
+    *_RETURNED,
+    *_LSE_OPTIONS,
+    *_SCALES_LEFT_OUT,
+    *_promised("docstring of run: Optional[Union[float, torch.Tensor]]", _F.K_SCALE_TENSOR, _F.V_SCALE_TENSOR),
+    *_PLANNED,
+    *_WINDOW_AT_RUN,
+    *_KEY_LENGTHS,
+    *_SPLITS,
+    *_PDL,
+)
+"""BatchPrefillWithPagedKVCacheWrapper on FA2."""
+
+FA3_PAGED_PREFILL: Final[Rules] = (
+    *_without(PAGED_PREFILL, (_F.SPLIT_OF_A_PAGE, _F.SPLIT_DISABLED, _F.KEYS_GAPS, _F.VALUES_GAPS)),
+    *_unsaid(_F.SPLIT_OF_A_PAGE, _F.SPLIT_DISABLED),
+    *_refused("csrc/batch_prefill_sm90.cu: strides of K and V are checked to be equal", _F.KEYS_GAPS, _F.VALUES_GAPS),
+)
+"""The same on FA3, which has no splits of its own to fix."""
+
+RAGGED_PREFILL: Final[Rules] = (
+    *_unsaid(
+        _F.QUERY_STARTS_INT64,
+        _F.QUERY_STARTS_GAPS,
+        _F.KEY_STARTS_GAPS,
+        _F.QUERY_ELEMENTS_APART,
+        _F.KEYS_GAPS,
+        _F.VALUES_GAPS,
+        _F.K_SCALE_TENSOR,
+        _F.V_SCALE_TENSOR,
+    ),
+    *_OUTPUTS,
+    *_RETURNED,
+    *_LSE_OPTIONS,
+    *_SCALES_LEFT_OUT,
+    *_PLANNED,
+    *_PDL,
+)
+"""BatchPrefillWithRaggedKVCacheWrapper on FA3."""
+
+FA2_RAGGED_PREFILL: Final[Rules] = (*RAGGED_PREFILL, *_SPLITS)
+"""The same on FA2."""
+
+_INT32 = "docstring of plan: dtype torch.int32; csrc/batch_decode.cu: CHECK_INPUT_TYPE"
+BATCH_DECODE: Final[Rules] = (
+    *_refused(_INT32, _F.PAGE_IDS_INT64),
+    *_unsaid(
+        _F.PAGE_IDS_GAPS,
+        _F.KEY_STARTS_GAPS,
+        _F.LENGTHS_GAPS,
+        _F.QUERY_ELEMENTS_APART,
+        _F.K_SCALE_TENSOR,
+        _F.V_SCALE_TENSOR,
+        _F.LENGTHS_INT64,
+    ),
+    *_refused("csrc/batch_decode.cu: strides of K and V are checked to be equal", _F.KEYS_GAPS, _F.VALUES_GAPS),
+    *_OUTPUTS,
+    *_RETURNED,
+    *_SCALES_LEFT_OUT,
+    *_PLANNED,
+    *_WINDOW_AT_RUN,
+    *_KEY_LENGTHS,
+    *_unsaid(_F.SPLIT_OF_A_PAGE),
+    *_promised("docstring of plan: disable_split_kv", _F.SPLIT_DISABLED),
+    *_PDL,
+)
+"""BatchDecodeWithPagedKVCacheWrapper on CUDA cores."""
+
+_TENSOR_OR_NUMBER = "docstring: Union[float, torch.Tensor]"
+XQA: Final[Rules] = (
+    *_unsaid(
+        _F.TABLE_INT64,
+        _F.LENGTHS_GAPS,
+        _F.QUERY_STARTS_INT64,
+        _F.QUERY_ELEMENTS_APART,
+        _F.KEYS_GAPS,
+        _F.VALUES_GAPS,
+        _F.OUT_GAPS,
+        _F.OUT_HEADS_FIRST,
+        _F.SINKS_16_BITS,
+    ),
+    *_promised('docstring: "if not provided, will be allocated with query.dtype"', _F.OUT_RETURNED),
+    *_promised(_TENSOR_OR_NUMBER, _F.SCALE_TENSOR, _F.V_SCALE_TENSOR),
+    *_promised("signature: bmm2_scale = 1.0", _F.V_SCALE_DEFAULT),
+    *_promised('docstring: "Defaults to -1"', _F.WINDOW_DEFAULT),
+    *_promised("docstring: enable_pdl", _F.DEPENDENT_LAUNCH, _F.NO_DEPENDENT_LAUNCH),
+)
+"""xqa_batch_decode_with_kv_cache."""
+
+FMHA_V2: Final[Rules] = (
+    *_unsaid(
+        _F.LENGTHS_INT64,
+        _F.LENGTHS_GAPS,
+        _F.QUERY_STARTS_INT64,
+        _F.QUERY_STARTS_GAPS,
+        _F.KEY_STARTS_GAPS,
+        _F.QUERY_ELEMENTS_APART,
+        _F.KEYS_GAPS,
+        _F.VALUES_GAPS,
+        _F.OUT_GAPS,
+        _F.OUT_HEADS_FIRST,
+        _F.SINKS_16_BITS,
+    ),
+    *_promised('docstring: "If not provided, will be allocated with out_dtype"', _F.OUT_RETURNED),
+    *_promised('docstring: "Defaults to -1"', _F.WINDOW_DEFAULT),
+)
+"""trtllm_fmha_v2_prefill on packed keys and values."""
+
+FMHA_V2_PAGED: Final[Rules] = (
+    *_without(FMHA_V2, (_F.KEYS_GAPS, _F.VALUES_GAPS)),
+    *_refused("csrc/fmha_v2_run.cu: block_tables must be int32", _F.TABLE_INT64),
+)
+"""The same on a pool of pages."""
+
+MLA: Final[Rules] = (
+    *_unsaid(
+        _F.PAGE_IDS_INT64,
+        _F.PAGE_IDS_GAPS,
+        _F.QUERY_STARTS_INT64,
+        _F.QUERY_STARTS_GAPS,
+        _F.KEY_STARTS_GAPS,
+        _F.LENGTHS_INT64,
+        _F.LENGTHS_GAPS,
+        _F.QUERY_ELEMENTS_APART,
+    ),
+    *_OUTPUTS,
+    *_promised("docstring of run: out and lse are optional", _F.OUT_RETURNED, _F.LSE_RETURNED),
+)
+"""BatchMLAPagedAttentionWrapper."""
+
+_PLANS = (Event.PLANNED_ALIKE, Event.PLANNED_OTHER_SCALE, Event.PLANNED_FEWER, Event.PLANNED_MORE)
+_RUNS = (Event.RAN_BEFORE, Event.NEIGHBOUR, Event.RESET)
+LIFE_OF_DECODE: Final = (*_PLANS, Event.PLANNED_UNSPLIT, Event.PLANNED_LENGTHS, *_RUNS)
+LIFE_OF_FA3: Final = (Event.PLANNED_ALIKE, Event.PLANNED_WITHOUT_MASK, *_PLANS[1:], *_RUNS)
+LIFE_OF_FA2: Final = (
+    Event.PLANNED_ALIKE,
+    Event.PLANNED_WITHOUT_MASK,
+    Event.PLANNED_CUSTOM_MASK,
+    *_PLANS[1:],
+    Event.PLANNED_SPLIT,
+    Event.PLANNED_UNSPLIT,
+    *_RUNS,
+)
+LIFE_OF_FA2_PAGED: Final = (*LIFE_OF_FA2, Event.PLANNED_LENGTHS)
+LIFE_OF_FA3_PAGED: Final = (*LIFE_OF_FA3, Event.PLANNED_LENGTHS)

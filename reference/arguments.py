@@ -1,0 +1,125 @@
+"""Forms of arguments: the ways to pass the same attention to a kernel that differ from the plain call.
+
+A plain call passes int32 metadata without gaps, numbers as Python numbers, every output as a tensor, and no option.
+Each form changes one argument of it, and none changes the right answer. An API promises a form, refuses it, or says
+nothing.
+"""
+
+from collections.abc import Collection
+from enum import StrEnum
+
+import msgspec
+
+
+class ArgumentForm(StrEnum):
+    """One argument that is passed in another way.
+
+    With gaps, elements of a vector, or heads of a larger tensor, are not adjacent in memory. Heads first, the first
+    axis in memory is that of heads. A scale, window or soft cap that is left out has its default.
+    """
+
+    PAGE_IDS_INT64 = "page ids in int64"
+    PAGE_IDS_GAPS = "page ids with gaps"
+    TABLE_INT64 = "page table in int64"
+    QUERY_STARTS_INT64 = "query starts in int64"
+    QUERY_STARTS_GAPS = "query starts with gaps"
+    KEY_STARTS_GAPS = "key starts with gaps"
+    LENGTHS_INT64 = "lengths in int64"
+    LENGTHS_GAPS = "lengths with gaps"
+    QUERY_ELEMENTS_APART = "query elements apart"
+    KEYS_GAPS = "keys with gaps"
+    VALUES_GAPS = "values with gaps"
+    OUT_GAPS = "output with gaps"
+    OUT_HEADS_FIRST = "output with heads first"
+    OUT_RETURNED = "output returned"
+    LSE_HEADS_FIRST = "LSE with heads first"
+    LSE_RETURNED = "LSE returned"
+    LSE_LAYOUT = "LSE in layout HN"
+    SINKS_16_BITS = "sinks in 16 bits"
+    LSE_BASE_E = "LSE in base e"
+    SCALE_DEFAULT = "softmax scale left out"
+    SCALE_TENSOR = "softmax scale as a tensor"
+    K_SCALE_DEFAULT = "K scale left out"
+    K_SCALE_TENSOR = "K scale as a tensor"
+    V_SCALE_DEFAULT = "V scale left out"
+    V_SCALE_TENSOR = "V scale as a tensor"
+    WINDOW_DEFAULT = "window left out"
+    WINDOW_AT_RUN = "window at run"
+    SOFT_CAP_DEFAULT = "soft cap left out"
+    DTYPES_BY_NAME = "dtypes by name"
+    OUT_DTYPE_GIVEN = "output dtype given"
+    KEY_LENGTHS_GIVEN = "key lengths given"
+    BLOCKING = "blocking copies"
+    SPLIT_DISABLED = "split disabled"
+    SPLIT_OF_A_PAGE = "split of a page"
+    DEPENDENT_LAUNCH = "dependent launch"
+    NO_DEPENDENT_LAUNCH = "no dependent launch"
+
+
+class Event(StrEnum):
+    """An earlier use of the object that runs a step, such as a wrapper: it must not matter to the step.
+
+    PLANNED_...: it was planned for another layer or batch before. RAN_BEFORE: the plan has run on other queries.
+    NEIGHBOUR: another object has planned and run on the same workspace of floats since the plan. RESET: its workspaces
+    were replaced before the plan.
+    """
+
+    PLANNED_ALIKE = "planned alike"
+    PLANNED_WITHOUT_MASK = "planned without a mask"
+    PLANNED_CUSTOM_MASK = "planned with a custom mask"
+    PLANNED_OTHER_SCALE = "planned with another scale"
+    PLANNED_FEWER = "planned for fewer requests"
+    PLANNED_MORE = "planned for more requests"
+    PLANNED_SPLIT = "planned with a split of a page"
+    PLANNED_UNSPLIT = "planned with the split disabled"
+    PLANNED_LENGTHS = "planned with key lengths given"
+    RAN_BEFORE = "ran before"
+    NEIGHBOUR = "neighbour on the workspace"
+    RESET = "workspaces reset"
+
+
+class Standing(StrEnum):
+    """The word of an API on a form of an argument: it works, it raises, or nothing is said.
+
+    One that is refused must raise. One of which nothing is said may raise; if it does not, the answer must be right.
+    After either exception, the plain call must work.
+    """
+
+    PROMISED = "promised"
+    REFUSED = "refused"
+    UNSAID = "unsaid"
+
+
+class ArgumentRule(msgspec.Struct, frozen=True):
+    """The standing of a form, and the docstring, check or test that says so: "" if it is unsaid."""
+
+    form: ArgumentForm
+    standing: Standing = Standing.UNSAID
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.standing is Standing.UNSAID) is not (not self.source):
+            raise ValueError(f"{self.form}: give the source of what is promised or refused, and none otherwise")
+
+
+_F = ArgumentForm
+_EXCLUSIVE = (
+    {_F.PAGE_IDS_INT64, _F.PAGE_IDS_GAPS},
+    {_F.QUERY_STARTS_INT64, _F.QUERY_STARTS_GAPS},
+    {_F.LENGTHS_INT64, _F.LENGTHS_GAPS},
+    {_F.OUT_GAPS, _F.OUT_HEADS_FIRST, _F.OUT_RETURNED},
+    {_F.LSE_HEADS_FIRST, _F.LSE_LAYOUT, _F.LSE_RETURNED},
+    {_F.SCALE_DEFAULT, _F.SCALE_TENSOR},
+    {_F.K_SCALE_DEFAULT, _F.K_SCALE_TENSOR},
+    {_F.V_SCALE_DEFAULT, _F.V_SCALE_TENSOR},
+    {_F.SPLIT_DISABLED, _F.SPLIT_OF_A_PAGE},
+    {_F.DEPENDENT_LAUNCH, _F.NO_DEPENDENT_LAUNCH},
+)
+
+OF_TENSORS = frozenset(list(ArgumentForm)[: list(ArgumentForm).index(ArgumentForm.SINKS_16_BITS) + 1])
+"""Forms of tensors; the others are of numbers and options."""
+
+
+def exclude_each_other(forms: Collection[ArgumentForm]) -> bool:
+    """Whether two of the `forms` are of one argument."""
+    return any(len(group.intersection(forms)) > 1 for group in _EXCLUSIVE)
