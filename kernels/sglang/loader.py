@@ -10,7 +10,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 from unittest import mock
@@ -135,9 +135,11 @@ def load(release: Release, *, hopper: bool = False) -> Loaded:
     return loaded
 
 
-def on_hopper() -> AbstractContextManager[object]:
+@contextmanager
+def on_hopper() -> Iterator[None]:
     """Let torch describe a Hopper GPU, for a release that compiles for it in a process that sees no GPU."""
-    return mock.patch.multiple(torch.cuda, **_HOPPER)
+    with mock.patch.multiple(torch.cuda, **_HOPPER):
+        yield
 
 
 @contextmanager
