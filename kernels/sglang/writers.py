@@ -14,10 +14,12 @@ from functools import partial
 from typing import Any, Final
 
 import torch
+from msgspec import structs
 from packaging.version import Version
 
 from attnfuzz.kernels.backend import Op
 from attnfuzz.kernels.cache_writes.new_tokens import Metadata, WriteMetadata
+from attnfuzz.kernels.cache_writes.writer_backend import in_shared_pools
 from attnfuzz.kernels.cache_writes.writer_session import Writer, WriterSession
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.visible import Arch
@@ -138,7 +140,6 @@ def _buckets(version: Version) -> tuple[Bucket, ...]:
             heads=((1, 1), (4, 2), (3, 3), (16, 8), (16, 16)),
             page_sizes=(1, 16, 64),
             layouts=(KvLayout.NHD,),
-            windows=(-1, 15, 127),
         )
         for dtype in _DTYPES
         for key_dim, value_dim in dims
@@ -216,11 +217,9 @@ def writer_of(named: Named, version: Version) -> HopperRelease:
 
 
 def _capability(kind: _Kind, version: Version) -> Capability:
-    buckets = kind.buckets(version)
-    windows = any(left >= 0 for each in buckets for left in each.windows)
-    return Capability(
+    can = Capability(
         device=Device.CUDA,
-        buckets=buckets,
+        buckets=kind.buckets(version),
         modes=tuple(Mode),
         graph_modes=SPECULATIVE,
         writes=True,
@@ -231,10 +230,11 @@ def _capability(kind: _Kind, version: Version) -> Capability:
         # A row has all heads of a token (`view` in _set_kv_buffer_impl).
         query_views=(QueryView.CONTIGUOUS, QueryView.FUSED_QKV),
         kv_views=(KvView.SEPARATE, KvView.TOKEN_MAJOR),
-        # `free_swa` sets the mapping of freed slots to 0, which full_to_swa_index_mapping then gives to their tokens.
-        tombstones=(Tombstone.NULL,) if windows else (),
-        window_tail=windows,
     )
+    if can.latent:
+        return can
+    # `free_swa` sets the mapping of freed slots to 0, which full_to_swa_index_mapping then gives to their tokens.
+    return structs.replace(in_shared_pools(can, groups=()), tombstones=(Tombstone.NULL,))
 
 
 def _modules_of(named: Named, kind: _Kind, of: Bucket) -> tuple[Module, ...]:
