@@ -18,6 +18,7 @@ from msgspec import structs
 from attnfuzz.kernels.backend import Op
 from attnfuzz.kernels.cache_writes.rotation import Rotation
 from attnfuzz.kernels.cache_writes.stored import Conversion
+from attnfuzz.kernels.cache_writes.writer_backend import in_shared_pools
 from attnfuzz.kernels.cache_writes.writer_session import Writer, WriterSession
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.flashinfer_op import flashinfer_op
@@ -27,7 +28,7 @@ from attnfuzz.kernels.libraries.latent_parts import latent_parts
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.cache_scales import quantised
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import SPECULATIVE, Granularity, KvView, Mode, PaddedSlot, QueryView
+from attnfuzz.reference.case import SPECULATIVE, Granularity, KvView, Mode, OtherGroup, PaddedSlot, QueryView
 from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
@@ -149,7 +150,7 @@ def _buckets(dtypes: Iterable[tuple[DType, DType]]) -> tuple[Bucket, ...]:
     )
 
 
-_COPIES: Final = Capability(
+COPIES: Final = Capability(
     device=Device.CUDA,
     buckets=_buckets((each, each) for each in (DType.BFLOAT16, DType.FLOAT16)),
     modes=tuple(Mode),
@@ -180,15 +181,26 @@ _DEEPSEEK: Final = tuple(
 )
 
 
+# Converted tokens lie in a buffer of their own, which a replay of a graph would not refresh.
+COPIES_IN_FP8: Final = structs.replace(
+    COPIES, buckets=_buckets([(DType.BFLOAT16, DType.FLOAT8_E4M3)]), graph_modes=(), kv_scales=True
+)
+COPIES_OF_LATENTS: Final = structs.replace(COPIES, buckets=_DEEPSEEK)
+
 _FAST: Final = Conversion(error=2.0**-21)
 """Divisions of nvcc's -use_fast_math: two of them, with errors of 2 ULP."""
 
-_NVFP4: Final = structs.replace(
-    _COPIES,
-    buckets=_buckets((each, DType.FLOAT4_E2M1) for each in (DType.BFLOAT16, DType.FLOAT16)),
-    kv_scales=True,
-    granularities=(Granularity.BLOCK,),
+_NVFP4: Final = in_shared_pools(
+    structs.replace(
+        COPIES,
+        buckets=_buckets((each, DType.FLOAT4_E2M1) for each in (DType.BFLOAT16, DType.FLOAT16)),
+        kv_scales=True,
+        granularities=(Granularity.BLOCK,),
+    ),
+    groups=(),
 )
+_SAME: Final = (OtherGroup.SAME,)
+"""Other groups have half the head dim, or twice the heads: AppendPagedKVCache takes few of each."""
 
 
 def gpu_writer(
@@ -217,16 +229,8 @@ def gpu_writer(
 
 
 FLASHINFER_WRITERS: Final = (
-    gpu_writer("flashinfer:append", APPEND, _append, _COPIES),
-    gpu_writer(
-        "flashinfer:append_fp8",
-        APPEND,
-        _append,
-        # Converted tokens lie in a buffer of their own, which a replay of a graph would not refresh.
-        structs.replace(
-            _COPIES, buckets=_buckets([(DType.BFLOAT16, DType.FLOAT8_E4M3)]), graph_modes=(), kv_scales=True
-        ),
-    ),
+    gpu_writer("flashinfer:append", APPEND, _append, in_shared_pools(COPIES, _SAME)),
+    gpu_writer("flashinfer:append_fp8", APPEND, _append, in_shared_pools(COPIES_IN_FP8, _SAME)),
     gpu_writer("flashinfer:append_nvfp4", APPEND_NVFP4, _append_nvfp4, _NVFP4, _FAST),
     gpu_writer(
         "flashinfer:store_nvfp4",
@@ -236,5 +240,5 @@ FLASHINFER_WRITERS: Final = (
         structs.replace(_NVFP4, graph_modes=(), padded_slots=(PaddedSlot.NOWHERE,)),
         _FAST,
     ),
-    gpu_writer("flashinfer:append_mla", APPEND_MLA, _append_mla, structs.replace(_COPIES, buckets=_DEEPSEEK)),
+    gpu_writer("flashinfer:append_mla", APPEND_MLA, _append_mla, COPIES_OF_LATENTS),
 )

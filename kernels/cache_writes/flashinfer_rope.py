@@ -15,7 +15,7 @@ import torch
 from msgspec import structs
 
 from attnfuzz.kernels.backend import Op
-from attnfuzz.kernels.cache_writes.flashinfer import FLASHINFER_WRITERS, gpu_writer
+from attnfuzz.kernels.cache_writes.flashinfer import COPIES, COPIES_IN_FP8, COPIES_OF_LATENTS, gpu_writer
 from attnfuzz.kernels.cache_writes.rope_session import RopeSession, RotationSession
 from attnfuzz.kernels.cache_writes.rotation import FLUSHED, Rotation
 from attnfuzz.kernels.gpu.build_record import Module
@@ -220,12 +220,10 @@ def _spec() -> Any:
 
 
 _ROPE_MODULE: Final = Module("rotary embedding", _spec)
-_OF = {writer.name: writer.capability for writer in FLASHINFER_WRITERS}
-_COPIES, _FP8, _LATENT = _OF["flashinfer:append"], _OF["flashinfer:append_fp8"], _OF["flashinfer:append_mla"]
 # A lane has 16 elements, all of them in one half of a head: a quarter of a small head is less. Tensors arranged anew in
 # each launch are in no graph.
-_ROTARY: Final = structs.replace(_COPIES, graph_modes=(), rotary=(RotaryShare.WHOLE, RotaryShare.HALF))
-_QUANTISED: Final = structs.replace(_ROTARY, buckets=_FP8.buckets)
+_ROTARY: Final = structs.replace(COPIES, graph_modes=(), rotary=(RotaryShare.WHOLE, RotaryShare.HALF))
+_QUANTISED: Final = structs.replace(_ROTARY, buckets=COPIES_IN_FP8.buckets)
 
 
 def _in_fp8(bucket: Bucket) -> Bucket:
@@ -233,7 +231,7 @@ def _in_fp8(bucket: Bucket) -> Bucket:
 
 
 _LATENTS: Final = structs.replace(
-    _ROTARY, buckets=tuple(map(_in_fp8, _LATENT.buckets)), kv_scales=True, rotary=(RotaryShare.WHOLE,)
+    _ROTARY, buckets=tuple(map(_in_fp8, COPIES_OF_LATENTS.buckets)), kv_scales=True, rotary=(RotaryShare.WHOLE,)
 )
 
 

@@ -39,7 +39,7 @@ from attnfuzz.kernels.cache_writes.interfaces import (
 )
 from attnfuzz.kernels.cache_writes.rope_session import RopeSession, RotationSession
 from attnfuzz.kernels.cache_writes.rotation import Rotation
-from attnfuzz.kernels.cache_writes.writer_backend import CACHES, WRITES, WriterBackend
+from attnfuzz.kernels.cache_writes.writer_backend import CACHES, WRITES, WriterBackend, in_shared_pools
 from attnfuzz.kernels.cache_writes.writer_session import WriterSession
 from attnfuzz.kernels.native import build
 from attnfuzz.reference.capability import Capability
@@ -48,10 +48,8 @@ from attnfuzz.reference.case import (
     BlockScales,
     Granularity,
     KvView,
-    OtherGroup,
     PaddedSlot,
     QueryView,
-    Tombstone,
 )
 from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.rope import RotaryShare
@@ -105,12 +103,6 @@ def _of_latents(can: Capability) -> Capability:
     )
 
 
-def _in_shared_pools(can: Capability) -> Capability:
-    """Pools of windows, and of two groups of layers."""
-    tombstones, groups = tuple(Tombstone)[1:], tuple(OtherGroup)[1:]
-    return structs.replace(can, windows=True, tombstones=tombstones, window_tail=True, other_groups=groups)
-
-
 def _with_blocks(can: Capability, *, multiple: int) -> Capability:
     """Caches of NVFP4, whose head dims are multiples of a whole number of blocks."""
     dims = tuple(dim for dim in (16, 32, 64, 80, 96, 128, 192, 256) if dim % multiple == 0)
@@ -131,10 +123,10 @@ _COMPUTES: Final = Rotation(angle=2.0**-23, cos_sin=2.0**-24)
 _READS: Final = structs.replace(_SKIPS, graph_modes=(), padding=False, query_views=(QueryView.CONTIGUOUS,))
 
 NATIVE_WRITERS: Final = (
-    _writer("append", append, _in_shared_pools(_ALL)),
+    _writer("append", append, in_shared_pools(_ALL)),
     _writer("append_nvfp4", append_nvfp4, _with_blocks(_ALL, multiple=16)),
     _writer("append_mla", append_mla, _of_latents(_ALL)),
-    _writer("reshape_and_cache", reshape_and_cache, _in_shared_pools(_SKIPS)),
+    _writer("reshape_and_cache", reshape_and_cache, in_shared_pools(_SKIPS)),
     _writer("reshape_and_cache_head", reshape_and_cache_head, _with_scales_per(Granularity.HEAD)),
     _writer("reshape_and_cache_token_head", reshape_and_cache_token_head, _with_scales_per(Granularity.TOKEN_HEAD)),
     _writer(
@@ -148,7 +140,7 @@ NATIVE_WRITERS: Final = (
     _writer(
         "store_cache",
         store_cache,
-        _in_shared_pools(structs.replace(_RESERVES, fp8_kv=True, kv_scales=True, kv_views=(KvView.TOKEN_MAJOR,))),
+        in_shared_pools(structs.replace(_RESERVES, fp8_kv=True, kv_scales=True, kv_views=(KvView.TOKEN_MAJOR,))),
     ),
     _writer("set_mla", set_mla, _of_latents(_RESERVES)),
     _writer("rope_append", rope_append, _ROTATES, session=RopeSession),

@@ -40,6 +40,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec import structs
+
 from attnfuzz.kernels.backend import Bench, Op
 from attnfuzz.kernels.cache_writes.copy_session import CopySession
 from attnfuzz.kernels.cache_writes.gather_session import GatherSession
@@ -51,7 +53,7 @@ from attnfuzz.kernels.gpu import guards, nvcc, visible
 from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.kernels.paged_kv import PagedKv
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case, Mode
+from attnfuzz.reference.case import Case, Mode, OtherGroup, Tombstone
 from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
@@ -61,6 +63,7 @@ from attnfuzz.reference.noise import NoiseModel
 WRITES = Capability(modes=tuple(Mode), layouts=(KvLayout.NHD,), writes=True, empty_kv=False, kv_shorter_than_q=False)
 """Default capability of a writer: all modes; no fp8 cache, and no padding."""
 
+
 CACHES = frozenset({"k_cache", "v_cache", "kv_cache"})
 """The caches that a writer may change."""
 
@@ -69,6 +72,22 @@ OUTPUTS = frozenset({"query_out", "key_out", "value_out"})
 
 COMPUTED_SCALES = frozenset({"k_scales", "v_scales"})
 """Those that it may change as well if it computes scales."""
+
+_WINDOWS = (-1, 15, 127)
+"""Those of layers whose geometries come in buckets."""
+
+
+def in_shared_pools(can: Capability, groups: tuple[OtherGroup, ...] = tuple(OtherGroup)[1:]) -> Capability:
+    """Return the capability with pools of windows, and of layers of `groups`.
+
+    It fits each kernel that finds a token by its slot, or by the page of its position, which has not left the window.
+    No kernel is compiled for a window.
+    """
+    buckets = tuple(structs.replace(each, windows=_WINDOWS) for each in can.buckets)
+    tombstones = tuple(Tombstone)[1:]
+    return structs.replace(
+        can, buckets=buckets, windows=True, tombstones=tombstones, window_tail=True, other_groups=groups
+    )
 
 
 @dataclass(frozen=True)

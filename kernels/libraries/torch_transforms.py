@@ -7,7 +7,7 @@ from msgspec import structs
 
 from attnfuzz.kernels.cache_writes.rotation import Rotation
 from attnfuzz.kernels.libraries.library_writer import LibraryCopy, LibraryGather, LibraryWriter
-from attnfuzz.kernels.libraries.torch_writes import INDEX_PUT, put
+from attnfuzz.kernels.libraries.torch_writes import INDEX_PUT, PUTS, put
 from attnfuzz.reference.case import QueryView
 from attnfuzz.reference.rope import RotaryShare
 
@@ -100,16 +100,14 @@ def index_move(
         pool[target_slots // size, target_slots % size] = held
 
 
-_PLAIN: Final = structs.replace(
-    INDEX_PUT.capability, graph_modes=(), padding=False, query_views=(QueryView.CONTIGUOUS,)
-)
+_PLAIN: Final = structs.replace(PUTS, graph_modes=(), padding=False, query_views=(QueryView.CONTIGUOUS,))
 
 ROPE_INDEX_PUT: Final = LibraryWriter(
     function=rotate_and_put,
     label="torch:rope_index_put",
     rotation=Rotation(rounds_result=True),
     writes=INDEX_PUT.writes | {"query"},
-    capability=structs.replace(INDEX_PUT.capability, rotary=tuple(RotaryShare)),
+    capability=structs.replace(PUTS, rotary=tuple(RotaryShare)),
 )
 INDEX_GET: Final = LibraryGather(function=index_get, label="torch:index_get", capability=_PLAIN)
 INDEX_MOVE: Final = LibraryCopy(function=index_move, label="torch:index_move", capability=_PLAIN)

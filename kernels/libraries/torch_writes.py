@@ -3,6 +3,7 @@
 import torch
 
 from attnfuzz.kernels.cache_writes.stored import Conversion
+from attnfuzz.kernels.cache_writes.writer_backend import in_shared_pools
 from attnfuzz.kernels.libraries.library_writer import LibraryWriter
 from attnfuzz.reference.cache_scales import quantised
 from attnfuzz.reference.capability import Capability
@@ -44,26 +45,26 @@ def _stored(tokens: torch.Tensor, dtype: torch.dtype, scale: float) -> torch.Ten
     return quantised(tokens.float(), scale).view(torch.uint8)
 
 
+PUTS = Capability(
+    modes=tuple(Mode),
+    graph_modes=SPECULATIVE,
+    writes=True,
+    padding=True,
+    # -1 is the last slot of a tensor.
+    padded_slots=(PaddedSlot.DUMMY,),
+    layouts=(KvLayout.NHD, KvLayout.HND),
+    fp8_kv=True,
+    kv_scales=True,
+    unequal_head_dims=True,
+    empty_kv=False,
+    kv_shorter_than_q=False,
+    query_views=tuple(QueryView),
+    kv_views=tuple(KvView),
+    pool_holes=True,
+)
+"""What indexed assignment can do in a pool of one layer."""
+
 INDEX_PUT = LibraryWriter(
-    function=put,
-    label="torch:index_put",
-    conversion=Conversion(),
-    capability=Capability(
-        modes=tuple(Mode),
-        graph_modes=SPECULATIVE,
-        writes=True,
-        padding=True,
-        # -1 is the last slot of a tensor.
-        padded_slots=(PaddedSlot.DUMMY,),
-        layouts=(KvLayout.NHD, KvLayout.HND),
-        fp8_kv=True,
-        kv_scales=True,
-        unequal_head_dims=True,
-        empty_kv=False,
-        kv_shorter_than_q=False,
-        query_views=tuple(QueryView),
-        kv_views=tuple(KvView),
-        pool_holes=True,
-    ),
+    function=put, label="torch:index_put", conversion=Conversion(), capability=in_shared_pools(PUTS)
 )
 TORCH_WRITERS = (INDEX_PUT,)

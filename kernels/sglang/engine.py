@@ -10,6 +10,7 @@ from attnfuzz.kernels.releases.release import release_of
 from attnfuzz.kernels.sglang.backends import SglangBackend, capability_of
 from attnfuzz.kernels.sglang.on_hopper import hopper_backend_of
 from attnfuzz.kernels.sglang.project import SGLANG
+from attnfuzz.kernels.sglang.writers import writer_of
 from attnfuzz.reference.device import Device
 
 
@@ -25,6 +26,8 @@ class Sglang(ReleasedEngine):
     def backend_of(self, named: Named) -> Backend:
         """Return the backend of a name. Fetches and imports nothing. Raises ReleaseError for an invalid tree."""
         version = named.version or release_of(SGLANG, named.release).version
+        if named.kind in SGLANG.gpu_kinds:
+            return writer_of(named, version)
         if named.gpu:
             return hopper_backend_of(named, version)
         return SglangBackend(named, capability_of(named.kind, version))

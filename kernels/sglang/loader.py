@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 from unittest import mock
 
 import torch
@@ -51,6 +51,12 @@ _AHEAD = (
 )
 """Further modules for sessions: imported before workers are forked, if a release has them."""
 
+_HOPPER: Final[dict[str, Any]] = {
+    "current_device": lambda: 0,
+    "get_device_capability": lambda *_: (9, 0),
+}
+"""The answers of torch.cuda about a Hopper GPU."""
+
 _loaded: "list[Loaded]" = []
 """The release of this process, once there is one."""
 
@@ -74,6 +80,10 @@ class Loaded:
     def module(self, name: str) -> Any:
         """Another module of the release. Raises ReleaseError if it has moved or can't be imported."""
         return imported(self.release, name)
+
+    def has(self, name: str) -> bool:
+        """Whether the release has a module of that name."""
+        return _is_there(self.release, name)
 
     def listen(self, note: Note | None) -> None:
         """Call `note` with each name that is read from a stub from now on."""
@@ -126,6 +136,13 @@ def load(release: Release, *, hopper: bool = False) -> Loaded:
 
 
 @contextmanager
+def on_hopper() -> Iterator[None]:
+    """Let torch describe a Hopper GPU, for a release that compiles for it in a process that sees no GPU."""
+    with mock.patch.multiple(torch.cuda, **_HOPPER):
+        yield
+
+
+@contextmanager
 def _no_gpu(*, hopper: bool) -> Iterator[None]:
     """Make a release believe that this machine has no GPU, and silence its complaints.
 
@@ -135,7 +152,7 @@ def _no_gpu(*, hopper: bool) -> Iterator[None]:
     """
     answers: dict[str, Callable[..., object]] = {"is_available": lambda: False}
     if hopper:
-        answers |= {"current_device": lambda: 0, "get_device_capability": lambda *_: (9, 0)}
+        answers |= _HOPPER
     logger = logging.getLogger("sglang")
     level = logger.level
     with ExitStack() as stack:

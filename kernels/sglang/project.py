@@ -20,4 +20,6 @@ SGLANG: Final = Project(
     left_out=("sglang/multimodal_gen/", "sglang/test/"),
     hashes=Path(__file__).with_name("wheels.json"),
     on_gpu=True,
+    # By their names in kernels/ops/kvcache.
+    gpu_kinds=("store_cache", "set_mla_kv_buffer"),
 )

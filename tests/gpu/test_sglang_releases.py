@@ -12,7 +12,7 @@ from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.kernels.releases.naming import Named
 from attnfuzz.kernels.releases.wheels import Wheels
 from attnfuzz.kernels.sglang.project import SGLANG
-from attnfuzz.reference.case import Case, KvView, Launch, Mode, Request, Step, Views
+from attnfuzz.reference.case import Case, KvView, Launch, Mode, PaddedSlot, Request, Step, Views
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.geometry import Geometry, Latent
 
@@ -100,6 +100,16 @@ def test_draft_extends_that_are_planned_before_they_are_padded_fault_in_xqa(runn
     verdict = runner.verdict(case_on("trtllm_mha", step_of(Mode.DRAFT_EXTEND_V2, 4, padded=1)))
     assert [failure.kind for failure in verdict.failures] == [Kind.ILLEGAL_ACCESS]
     assert "query has 8 rows at q_len_per_req 4" in verdict.failures[0].message
+
+
+@pytest.mark.parametrize("kind", SGLANG.gpu_kinds)
+def test_what_a_kernel_of_the_release_stores_is_right_with_padding_and_in_a_graph(kind: str, runner: Runner) -> None:
+    backend = on_hopper(f"hopper:sglang=={NEWEST}:{kind}")
+    (bucket, *_) = resolve(backend).capability.buckets
+    eager, replay = step_of(Mode.DECODE, 5, 40, padded=1), step_of(Mode.DECODE, 6, 41, padded=1, launch=Launch.REPLAY)
+    capture = step_of(Mode.DECODE, padded=3, launch=Launch.CAPTURE)
+    steps, geometry = (eager, capture, replay), bucket.simplest
+    passes(runner, Case(backend=backend, geometry=geometry, steps=steps, padded_slot=PaddedSlot.RESERVED))
 
 
 @pytest.mark.parametrize("name", ["sglang-21649", "sglang-21987", "sglang-22688"])
