@@ -16,6 +16,7 @@ from attnfuzz.strategies.choices import Choice, WeightedFlag, integer, on
 from attnfuzz.strategies.coverage.classes import DRAFTS, QUERIES
 from attnfuzz.strategies.geometry import Geometries
 from attnfuzz.strategies.lean import NO_LEAN, Lean
+from attnfuzz.strategies.masks import draw_mask
 from attnfuzz.strategies.padding import draw_attention_group, draw_launches, draw_padding
 from attnfuzz.strategies.relations import draw_relation
 from attnfuzz.strategies.rope import draw_rope
@@ -121,6 +122,7 @@ def _cases(draw: DrawFn, can: Capability, backend: str, geometries: Geometries, 
         seed=draw(_SEEDS),
         # A CPU has no queue.
         pace=draw(_PACES.under(lean)) if can.device is Device.CUDA else Pace.PROMPT,
+        mask=draw_mask(draw, can, steps, lean),
     )
     relation = None if can.writes else draw_relation(draw, case, can, lean)
     return replace(case, relation=relation) if relation else case

@@ -6,7 +6,7 @@ import msgspec
 from msgspec.structs import replace
 
 from attnfuzz.harness.reduce.cuts import lower
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.case import Case, Mask
 
 _SMALL_SEEDS = (1, 2, 3)
 _PARTS = ("pages", "scales", "views", "rope")
@@ -23,6 +23,12 @@ def use_defaults(case: Case) -> Iterator[Case]:
         part = getattr(case, name)
         for field, default in _defaults(part).items() if part is not None else ():
             yield replace(case, **{name: replace(part, **{field: default})})
+
+
+def plainer_mask(case: Case) -> Iterator[Case]:
+    """All masks that are plainer, the plainest first."""
+    for mask in tuple(Mask)[: tuple(Mask).index(case.mask)]:
+        yield replace(case, mask=mask)
 
 
 def lower_numbers(case: Case) -> Iterator[Case]:
@@ -49,4 +55,4 @@ def _defaults(struct: msgspec.Struct) -> dict[str, object]:
     }
 
 
-EDITS = (use_defaults, lower_numbers)
+EDITS = (use_defaults, plainer_mask, lower_numbers)

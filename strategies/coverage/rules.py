@@ -123,6 +123,7 @@ _NO_GROUP = "not drawn: no served model without latents has such a group of head
 LACKS: tuple[Lack, ...] = (
     Lack("the backend does not have this mode", lambda can: _besides("mode", can.modes)),
     Lack("the backend does not take queries of this dtype", lambda can: _besides("dtype", can.dtypes)),
+    Lack("the backend does not have this mask", lambda can: _besides("mask", can.masks)),
     Lack("the backend does not have this KV layout", lambda can: _besides("layout", can.layouts)),
     Lack("the backend's padded tokens do not go there", lambda can: _besides("padded slot", can.padded_slots)),
     _never("a writer has no softmax", "softmax scale!=1; relation!=none", lambda can: can.writes),
@@ -245,6 +246,7 @@ MEANING: tuple[Clash, ...] = (
     _clash("the groups of a pool store the same tokens", "window tail=yes", "other group!=none"),
     _clash("pages of one token are not halved", "page size=1", "other group=more_heads"),
     _clash("tensors of scales are not shared", "scales per!=tensor", "other group!=none"),
+    _clash("drafts are a tree in a verify step", "mask=tree", "mode!=target_verify"),
     _clash("queries number 1 in each request", "longest q=1", "q lens=ragged"),
     _clash("one query has a key or none", "longest q=1", _FEWER_KEYS),
     _clash("part of the drafts is more than one", "longest q=1", "accepted=part"),

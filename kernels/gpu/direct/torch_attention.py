@@ -61,7 +61,7 @@ CUDNN: Final = _op("CUDNN_ATTENTION")
 class UnmaskedSession(SdpaSession):
     """A session for kernels without a mask argument, which have named causal masks alone."""
 
-    def _masked(self, request: Request) -> dict[str, Any]:
+    def _masked(self, step: Step, request: Request) -> dict[str, Any]:
         square = request.q_len == request.kv_len
         return {"is_causal": square, "lower_right": not square}
 

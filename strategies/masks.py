@@ -1,0 +1,29 @@
+"""The draw of a case's mask."""
+
+from functools import cache
+
+from hypothesis.strategies import DrawFn
+
+from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.case import Mask, Mode, Step
+from attnfuzz.strategies.choices import Choice, on
+from attnfuzz.strategies.lean import Lean
+
+_TIMES_CAUSAL = 3
+# Few cases have a step that verifies drafts.
+_TIMES_TREE = 2
+
+
+def draw_mask(draw: DrawFn, can: Capability, steps: tuple[Step, ...], lean: Lean) -> Mask:
+    """Draw a mask that the backend supports; a tree only for cases with a verify step."""
+    trees = any(step.mode is Mode.TARGET_VERIFY for step in steps)
+    options = tuple(mask for mask in can.masks if trees or mask is not Mask.TREE)
+    return draw(_mask(options).under(lean)) if len(options) > 1 else Mask.CAUSAL
+
+
+@cache
+def _mask(options: tuple[Mask, ...]) -> Choice[Mask]:
+    times = {Mask.CAUSAL: _TIMES_CAUSAL, Mask.TREE: _TIMES_TREE}
+    # The first option is what Hypothesis shrinks to.
+    ordered = (mask for mask in Mask if mask in options)
+    return Choice(tuple(mask for mask in ordered for _ in range(times.get(mask, 1))), on("mask"))
