@@ -24,6 +24,6 @@ def draw_mask(draw: DrawFn, can: Capability, steps: tuple[Step, ...], lean: Lean
 @cache
 def _mask(options: tuple[Mask, ...]) -> Choice[Mask]:
     times = {Mask.CAUSAL: _TIMES_CAUSAL, Mask.TREE: _TIMES_TREE}
-    # The first option is what Hypothesis shrinks to.
+    # Hypothesis shrinks to the first option.
     ordered = (mask for mask in Mask if mask in options)
     return Choice(tuple(mask for mask in ordered for _ in range(times.get(mask, 1))), on("mask"))

@@ -57,6 +57,9 @@ def _layouts(row: WrongRow) -> Iterator[Claim]:
         rules.append((longest, lambda each, keys: each.token_in_request * max(each.problem.kv_lens) + keys))
     for words, places in rules:
         yield _claim(Mistake.MASK_LAYOUT, words, _at(places))
+    if row.kv_len != max(row.problem.kv_lens):
+        padded = "as if the rows of the mask were given padded to the longest request, and read as if they were not"
+        yield _claim(Mistake.MASK_LAYOUT, padded, _given_padded)
     for bits, off in ((1, "1 bit"), (_BYTE, "1 byte")):
         for sign, where in ((1, "later"), (-1, "earlier")):
             words = f"as if the mask began {off} {where}"
@@ -127,6 +130,13 @@ def _of_request(request: int) -> Rule:
 def _reversed(row: WrongRow, keys: torch.Tensor) -> torch.Tensor:
     place = row.token_in_request * row.kv_len + keys
     return place - place % _BYTE + _BYTE - 1 - place % _BYTE
+
+
+def _given_padded(row: WrongRow) -> torch.Tensor:
+    assert row.problem.masks is not None
+    longest = max(row.problem.kv_lens)
+    padded = torch.nn.functional.pad(row.problem.masks[row.request], (0, longest - row.kv_len)).flatten()
+    return padded[row.token_in_request * row.kv_len :][: row.kv_len]
 
 
 def _shifted(by: int) -> Places:

@@ -11,13 +11,13 @@ from attnfuzz.kernels.backend import Bench, Session
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, bucket
 from attnfuzz.kernels.gpu.visible import Arch
-from attnfuzz.kernels.gpu.wrappers.paged import DECODE, FA2_PAGED, FA3_PAGED
+from attnfuzz.kernels.gpu.wrappers.paged import DECODE, FA2_PAGED, FA2_PAGED_PACKED, FA3_PAGED
 from attnfuzz.kernels.gpu.wrappers.paged_session import PagedWrapperSession
-from attnfuzz.kernels.gpu.wrappers.ragged import FA2_RAGGED, FA3_RAGGED, RaggedSession
+from attnfuzz.kernels.gpu.wrappers.ragged import FA2_RAGGED, FA2_RAGGED_PACKED, FA3_RAGGED, RaggedSession
 from attnfuzz.kernels.gpu.wrappers.wrapper import WrapperKind
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import SPECULATIVE, Case, KvView, Mode, QueryView
+from attnfuzz.reference.case import SPECULATIVE, Case, KvView, Mask, Mode, QueryView
 from attnfuzz.reference.contract import Contract, LseBase
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
@@ -31,6 +31,17 @@ _NO_POSITIONS = 0
 def prefill_modules(bucket: Bucket, backend: str) -> tuple[Module, ...]:
     """The modules of BatchPrefillWith{Paged,Ragged}KVCacheWrapper with fa2 or fa3."""
     return _each_variant(bucket, f"{backend.upper()} prefill", partial(_prefill_spec, backend))
+
+
+def masked_modules(bucket: Bucket) -> tuple[Module, ...]:
+    """The modules of fa2, and that which packs a mask into bits."""
+    return (*prefill_modules(bucket, "fa2"), Module("bits of custom masks", _packbits_spec))
+
+
+def _packbits_spec() -> Any:
+    from flashinfer.jit.quantization import gen_quantization_module  # noqa: PLC0415 - makes a CUDA context
+
+    return gen_quantization_module()
 
 
 def decode_modules(bucket: Bucket) -> tuple[Module, ...]:
@@ -130,7 +141,18 @@ def _decode_noise(dtype: DType) -> NoiseModel:
     )
 
 
-def _capability(modes: tuple[Mode, ...], graph_modes: tuple[Mode, ...], *buckets: Bucket) -> Capability:
+_FULL = (Mask.CAUSAL, Mask.FULL)
+_CUSTOM = tuple(Mask)
+_CUSTOM_PREFILL = tuple(mask for mask in Mask if mask is not Mask.TREE)
+"""Custom masks are for fa2 alone: the kernels of fa3 refuse MaskMode.CUSTOM (docstring of variant_owns_mask)."""
+
+
+def _capability(
+    modes: tuple[Mode, ...],
+    graph_modes: tuple[Mode, ...],
+    *buckets: Bucket,
+    masks: tuple[Mask, ...] = (Mask.CAUSAL,),
+) -> Capability:
     return Capability(
         device=Device.CUDA,
         buckets=buckets,
@@ -140,6 +162,7 @@ def _capability(modes: tuple[Mode, ...], graph_modes: tuple[Mode, ...], *buckets
         padding=True,
         query_views=tuple(QueryView),
         kv_views=tuple(KvView),
+        masks=masks,
     )
 
 
@@ -167,7 +190,8 @@ def _backend(
 def _fa3_ragged(name: str, layout: KvLayout) -> GpuBackend:
     """A backend for one layout: in HND most calls kill their process, which would hide the failures of NHD."""
     buckets = (msgspec.structs.replace(bucket, layouts=(layout,)) for bucket in (_PLAIN, _WINDOWED, _LATENT_PREFILL))
-    return _backend(name, RaggedSession, FA3_RAGGED, _capability(_PREFILL_MODES, (), *buckets), _fa3_noise)
+    capability = _capability(_PREFILL_MODES, (), *buckets, masks=_FULL)
+    return _backend(name, RaggedSession, FA3_RAGGED, capability, _fa3_noise)
 
 
 WRAPPER_BACKENDS: Final = (
@@ -175,21 +199,37 @@ WRAPPER_BACKENDS: Final = (
         "fa2_paged",
         PagedWrapperSession,
         FA2_PAGED,
-        _capability(tuple(Mode), SPECULATIVE, _PLAIN, _EIGHT_BITS, _CAPPED, _WITH_SINKS),
+        _capability(tuple(Mode), SPECULATIVE, _PLAIN, _EIGHT_BITS, _CAPPED, _WITH_SINKS, masks=_CUSTOM),
+        _fa2_noise,
+        masked_modules,
+    ),
+    _backend(
+        "fa2_paged_packed_mask",
+        PagedWrapperSession,
+        FA2_PAGED_PACKED,
+        _capability(tuple(Mode), SPECULATIVE, _PLAIN, _EIGHT_BITS, masks=_CUSTOM),
         _fa2_noise,
     ),
     _backend(
         "fa3_paged",
         PagedWrapperSession,
         FA3_PAGED,
-        _capability(tuple(Mode), SPECULATIVE, _PLAIN, _WINDOWED, _WITH_SINKS),
+        _capability(tuple(Mode), SPECULATIVE, _PLAIN, _WINDOWED, _WITH_SINKS, masks=_FULL),
         _fa3_noise,
     ),
     _backend(
         "fa2_ragged",
         RaggedSession,
         FA2_RAGGED,
-        _capability(_PREFILL_MODES, (), _PLAIN, _EIGHT_BITS, _CAPPED, _LATENT_PREFILL),
+        _capability(_PREFILL_MODES, (), _PLAIN, _EIGHT_BITS, _CAPPED, _LATENT_PREFILL, masks=_CUSTOM_PREFILL),
+        _fa2_noise,
+        masked_modules,
+    ),
+    _backend(
+        "fa2_ragged_packed_mask",
+        RaggedSession,
+        FA2_RAGGED_PACKED,
+        _capability(_PREFILL_MODES, (), _PLAIN, _EIGHT_BITS, masks=_CUSTOM_PREFILL),
         _fa2_noise,
     ),
     _fa3_ragged("fa3_ragged", KvLayout.NHD),

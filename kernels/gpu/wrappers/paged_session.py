@@ -6,10 +6,12 @@ buffers of a fixed size, which is planned again before each replay.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
 from attnfuzz.kernels.backend import Bench, Output
+from attnfuzz.kernels.gpu.wrappers.masks import is_custom, mask_arguments, mask_buffers
 from attnfuzz.kernels.gpu.wrappers.paged import PagedForm, PagedWrapper, PageLists
 from attnfuzz.kernels.paged_session import Captured, PagedSession, capture
 from attnfuzz.kernels.plan import Row
@@ -47,7 +49,7 @@ class PagedWrapperSession(PagedSession):
         wrapper = self._wrapper()
         if wrapper is self._kept:
             wrapper.plan_another_layer(lists, placed)
-        wrapper.plan_batch(lists, placed)
+        wrapper.plan_batch(lists, placed, self._mask(step, rows))
         if wrapper is self._kept:
             self._run_another_layer(wrapper, rows, queries)
         query = place_queries(self._case, self._bench, queries)
@@ -58,6 +60,9 @@ class PagedWrapperSession(PagedSession):
             after = PageLists.of(self._case, self._table, rows[::-1])
             wrapper.plan_another_layer(after, after.placed(self._bench))
         return self._rounded(self._output(step, rows, query, results), wrapper)
+
+    def _mask(self, step: Step, rows: Sequence[Row]) -> dict[str, Any]:
+        return mask_arguments(self._case, self._bench, step, rows, packed=self._form.packed_masks)
 
     def _wrapper(self) -> PagedWrapper:
         if self._case.workspace is Workspace.FRESH:
@@ -99,14 +104,15 @@ class PagedWrapperSession(PagedSession):
         replays = [each for each in case.steps if _key(each) == _key(step) and each.launch is Launch.REPLAY]
         batches = [rows, *map(Row.padded, replays)]
         buffers = PageLists.reserve(bench, step.padded_batch, self._stale_ids(batches))
-        wrapper = PagedWrapper(self._form, case, bench, self._sm_scale, buffers)
+        for_masks = mask_buffers(bench, batches) if is_custom(case, step) else None
+        wrapper = PagedWrapper(self._form, case, bench, self._sm_scale, buffers, for_masks)
         lists = PageLists.of(case, self._table, rows)
-        placed = lists.placed(bench)
-        wrapper.plan_batch(lists, placed)
+        placed, mask = lists.placed(bench), self._mask(step, rows)
+        wrapper.plan_batch(lists, placed, mask)
         # A graph's addresses are final, and only a planned wrapper knows the maximum number of rows.
         moved = [wrapper.reserve_for(PageLists.of(case, self._table, batch)) for batch in batches]
         if any(moved):
-            wrapper.plan_batch(lists, placed)
+            wrapper.plan_batch(lists, placed, mask)
         shape = (step.padded_tokens, case.geometry.q_heads, case.geometry.head_dim_qk)
         warm = place_queries(case, bench, torch.zeros(shape, dtype=case.geometry.dtype.torch_dtype))
         self._launch(
@@ -126,7 +132,7 @@ class PagedWrapperSession(PagedSession):
     def _replay(self, step: Step, queries: torch.Tensor) -> Output:
         graph, rows = self._graphs[_key(step)], Row.padded(step)
         lists = PageLists.of(self._case, self._table, rows)
-        graph.wrapper.plan_batch(lists, lists.placed(self._bench))
+        graph.wrapper.plan_batch(lists, lists.placed(self._bench), self._mask(step, rows))
         graph.captured.replay(self._bench, queries)
         output = self._output(step, rows, graph.captured.query, graph.captured.results)
         return self._rounded(output, graph.wrapper)

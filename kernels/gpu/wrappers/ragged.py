@@ -5,8 +5,10 @@ from typing import Any
 import torch
 
 from attnfuzz.kernels.backend import Bench, Output
+from attnfuzz.kernels.gpu.wrappers.masks import mask_arguments
 from attnfuzz.kernels.gpu.wrappers.wrapper import Wrapper, WrapperKind
 from attnfuzz.kernels.lengths import place_int32, running_sum
+from attnfuzz.kernels.plan import Row
 from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries, softmax_scale
 from attnfuzz.kernels.results import Results
 from attnfuzz.kernels.slot_tokens import SlotTokens
@@ -16,7 +18,7 @@ from attnfuzz.reference.geometry import KvLayout
 _Keys = tuple[torch.Tensor, torch.Tensor]
 
 
-def _ragged(backend: str, *, splits: bool) -> WrapperKind:
+def _ragged(backend: str, *, splits: bool, packed_masks: bool = False) -> WrapperKind:
     names = ("qo_indptr", "kv_indptr")
     return WrapperKind(
         module="flashinfer.prefill",
@@ -25,10 +27,12 @@ def _ragged(backend: str, *, splits: bool) -> WrapperKind:
         lists={name: name for name in names},
         buffers={name: f"{name}_buf" for name in names},
         splits=splits,
+        packed_masks=packed_masks,
     )
 
 
 FA2_RAGGED = _ragged("fa2", splits=True)
+FA2_RAGGED_PACKED = _ragged("fa2", splits=True, packed_masks=True)
 FA3_RAGGED = _ragged("fa3", splits=False)
 
 
@@ -94,7 +98,8 @@ class RaggedSession:
         if self._case.workspace is not Workspace.FRESH:
             self._kept = wrapper
             wrapper.plan(lists, self._layer | {"causal": False, "sm_scale": 2 * self._sm_scale})
-        wrapper.plan(lists, self._layer)
+        rows, packed = Row.real(step), self._form.packed_masks
+        wrapper.plan(lists, self._layer, mask=mask_arguments(self._case, self._bench, step, rows, packed=packed))
         return wrapper
 
     def _run(
