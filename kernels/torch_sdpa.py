@@ -132,6 +132,7 @@ class SdpaBackend:
         windows=True,
         query_views=(QueryView.CONTIGUOUS, QueryView.FUSED_QKV),
         masks=tuple(Mask),
+        windowed_masks=tuple(Mask),
     )
     contract: Contract = Contract()
 

@@ -52,7 +52,8 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     without, none is rotated. `tombstones` are those of pools of layers with `windows`, without which there are none.
     `other_groups` are the geometries that may share a pool with the case's. Both need a pool with pages from anywhere.
     A writer with `window_tail` takes steps of which only the last tokens are stored. `masks` are the keys that a query
-    may see; with EMPTY_ROWS among them, it may see none, although its request has keys.
+    may see; with EMPTY_ROWS among them, it may see none, although its request has keys. `windowed_masks` are those that
+    have a meaning beside a window: a key is seen that both leave.
 
     A backend with `buckets` supports their geometries and no others. All other fields about geometries are then derived
     from the buckets; values passed for them are ignored.
@@ -97,6 +98,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     window_tail: bool = False
     other_groups: tuple[OtherGroup, ...] = ()
     masks: tuple[Mask, ...] = (Mask.CAUSAL,)
+    windowed_masks: tuple[Mask, ...] = (Mask.CAUSAL,)
     patience: float = 1.0
 
     def __post_init__(self) -> None:
@@ -289,6 +291,8 @@ def _why_not_rotated(can: Capability, case: Case) -> str | None:
 def _why_not_attended(can: Capability, case: Case) -> str | None:
     if case.mask not in can.masks:
         return f"{case.mask.words} masks"
+    if case.geometry.window_left >= 0 and case.mask not in can.windowed_masks:
+        return f"a sliding window beside {case.mask.words} masks"
     if case.values is ValueFamily.EXTREME:
         return "keys and values that are not finite"
     return "keys and values of uneven magnitudes" if case.values is ValueFamily.UNEVEN else None

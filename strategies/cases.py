@@ -122,7 +122,7 @@ def _cases(draw: DrawFn, can: Capability, backend: str, geometries: Geometries, 
         seed=draw(_SEEDS),
         # A CPU has no queue.
         pace=draw(_PACES.under(lean)) if can.device is Device.CUDA else Pace.PROMPT,
-        mask=draw_mask(draw, can, steps, lean),
+        mask=draw_mask(draw, can, geometry, steps, lean),
     )
     relation = None if can.writes else draw_relation(draw, case, can, lean)
     return replace(case, relation=relation) if relation else case

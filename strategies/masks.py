@@ -6,18 +6,24 @@ from hypothesis.strategies import DrawFn
 
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Mask, Mode, Step
+from attnfuzz.reference.geometry import Geometry
 from attnfuzz.strategies.choices import Choice, on
 from attnfuzz.strategies.lean import Lean
 
 _TIMES_CAUSAL = 3
 # Few cases have a step that verifies drafts.
-_TIMES_TREE = 2
+_TIMES_TREE = 4
 
 
-def draw_mask(draw: DrawFn, can: Capability, steps: tuple[Step, ...], lean: Lean) -> Mask:
+def draw_mask(draw: DrawFn, can: Capability, geometry: Geometry, steps: tuple[Step, ...], lean: Lean) -> Mask:
     """Draw a mask that the backend supports; a tree only for cases with a verify step."""
     trees = any(step.mode is Mode.TARGET_VERIFY for step in steps)
-    options = tuple(mask for mask in can.masks if trees or mask is not Mask.TREE)
+    windowed = geometry.window_left >= 0
+    options = tuple(
+        mask
+        for mask in can.masks
+        if (trees or mask is not Mask.TREE) and (not windowed or mask in can.windowed_masks)
+    )
     return draw(_mask(options).under(lean)) if len(options) > 1 else Mask.CAUSAL
 
 

@@ -209,7 +209,9 @@ FLEX = LibraryBackend(
     label="torch:flex_attention",
     packages={"torch": "2.13"},
     why_not=no_compiler,
-    capability=Capability(modes=tuple(Mode), buckets=FLEX_BUCKETS, masks=tuple(Mask), patience=8.0),
+    capability=Capability(
+        modes=tuple(Mode), buckets=FLEX_BUCKETS, masks=tuple(Mask), windowed_masks=tuple(Mask), patience=8.0
+    ),
     # The template (torch/_inductor/codegen/cpp_flex_attention_template.py) is that of SDPA's fused kernel: weights
     # rounded to the dtype of V for the second product, exp_u20, everything else in fp32.
     noise_models={dtype: fused_noise(dtype) for dtype in FLOATS},

@@ -135,7 +135,7 @@ MHA_NVFP4 = TrtllmBackend(
 MHA_MASKED = TrtllmBackend(
     name="trtllm_mha_masked",
     session=MaskedMhaSession,
-    capability=structs.replace(MHA.capability, graph_modes=(), masks=tuple(Mask)),
+    capability=structs.replace(MHA.capability, graph_modes=(), masks=tuple(Mask), windowed_masks=tuple(Mask)),
 )
 
 MLA = TrtllmBackend(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import SPECULATIVE, Granularity, Mode
+from attnfuzz.reference.case import SPECULATIVE, Granularity, Mask, Mode
 from attnfuzz.reference.device import Device
 from attnfuzz.strategies.coverage.classes import HEAD_DIMS, PAGE_SIZES
 from attnfuzz.strategies.coverage.features import axes
@@ -105,6 +105,10 @@ def _alone(name: str, extreme: Callable[[Iterable[int]], int]) -> Holds:
         return _free(can) and bool(dims) and {dim for dim in dims if HEAD_DIMS.of(dim) == name} == {extreme(dims)}
 
     return holds
+
+
+def _windowless(mask: Mask) -> Holds:
+    return lambda can: mask not in can.windowed_masks
 
 
 def _unscaled(can: Capability) -> bool:
@@ -247,6 +251,10 @@ MEANING: tuple[Clash, ...] = (
     _clash("pages of one token are not halved", "page size=1", "other group=more_heads"),
     _clash("tensors of scales are not shared", "scales per!=tensor", "other group!=none"),
     _clash("drafts are a tree in a verify step", "mask=tree", "mode!=target_verify"),
+    *(
+        _clash("the backend has no windows beside this mask", f"mask={mask}", "window!=none", _windowless(mask))
+        for mask in Mask
+    ),
     _clash("queries number 1 in each request", "longest q=1", "q lens=ragged"),
     _clash("one query has a key or none", "longest q=1", _FEWER_KEYS),
     _clash("part of the drafts is more than one", "longest q=1", "accepted=part"),
