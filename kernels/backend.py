@@ -130,13 +130,15 @@ class Attended:
     """The attention due to one request's queries: ground truth, from which the reference answers.
 
     query [q_len, q_heads, head_dim_qk] as passed to the kernel; key [kv_len, kv_heads, head_dim_qk] and value
-    [kv_len, kv_heads, head_dim_vo] in the KV cache's dtype. `first_row` is the output row of the first query.
+    [kv_len, kv_heads, head_dim_vo] in the KV cache's dtype. `first_row` is the output row of the first query. `mask` is
+    bool [q_len, kv_len] on the host, set where a query sees a key; None if it is causal.
     """
 
     first_row: int
     query: torch.Tensor
     key: torch.Tensor
     value: torch.Tensor
+    mask: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@
 
     MINE = FunctionBackend(attend)
 
-The function computes causal attention of one ragged batch; the last query of a request is aligned to its last key.
+The function computes causal attention of one ragged batch (other masks only with `masks` in the capability); the last query of a request is aligned to its last key.
 It is called with keyword arguments, with metadata in int32:
 
 - query [tokens, q_heads, head_dim_qk]: the requests one after another, possibly with padding behind the last one
@@ -23,8 +23,10 @@ and, each if the function has a parameter of that name, or takes any (`**_`) and
 `sinks` [q_heads] or None (float32, or the capability's `sinks_dtype`), `soft_cap` (0 is none), `v_scale` (the factor of
 the output; that of K is in `scale`), `kv_layout` ("HND" or "NHD"), `k_scales` and `v_scales` (None, or float32 factors
 of K and V if the capability has `granularities`: [kv_heads], or [pages, page_size, kv_heads] or [pages, kv_heads,
-page_size] in the layout of the cache; for NVFP4, e4m3 with a further axis of head_dim / 16). `mode` (such as "decode")
-only if there is a parameter of that name.
+page_size] in the layout of the cache; for NVFP4, e4m3 with a further axis of head_dim / 16), `mask` (None in a causal
+step, otherwise bool [tokens, columns] with a column for each key of the longest request, set where a query sees a key:
+it takes the place of the causal limit, not of the window, and what lies beyond the keys of a request must not matter).
+`mode` (such as "decode") only if there is a parameter of that name.
 
 A kernel with a cache layout of its own takes two functions. `arrange` is called with these arguments and returns a
 dict of others, in the kernel's layout; the harness places its tensors in guarded memory, and then calls the kernel:
@@ -48,6 +50,8 @@ from attnfuzz.kernels.arranged import placed
 from attnfuzz.kernels.backend import Bench, Op, Output, Session
 from attnfuzz.kernels.gpu import guards, nvcc, visible
 from attnfuzz.kernels.gpu.visible import Arch
+from attnfuzz.kernels.lengths import longest
+from attnfuzz.kernels.packed_masks import masks_of_rows
 from attnfuzz.kernels.paged_session import PagedSession
 from attnfuzz.kernels.plan import BatchMetadata, Row
 from attnfuzz.kernels.results import Results
@@ -58,6 +62,7 @@ from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
+from attnfuzz.reference.masks import applies
 from attnfuzz.reference.noise import NoiseModel
 
 PAGED = Capability(modes=tuple(Mode), layouts=(KvLayout.NHD,))
@@ -173,6 +178,7 @@ def promised(capability: Capability, contract: Contract) -> set[str]:
         "k_scales": _has_tensors_of_scales(capability),
         "v_scales": _has_tensors_of_scales(capability),
         "kv_layout": len(capability.layouts) > 1,
+        "mask": len(capability.masks) > 1,
     }
     return {keyword for keyword, asked in needed.items() if asked}
 
@@ -276,4 +282,18 @@ class FunctionSession(PagedSession):
             "v_scales": v_scales,
             "kv_layout": geometry.kv_layout.value,
             "mode": step.mode.value,
+            "mask": self._mask(step),
         }
+
+    def _mask(self, step: Step) -> torch.Tensor | None:
+        """The masks of all requests as one tensor, set beyond the keys of each; padded rows see nothing."""
+        if not applies(self._case, step):
+            return None
+        rows = Row.real(step)
+        drawn = torch.zeros(step.padded_tokens, longest(row.kv_len for row in rows), dtype=torch.bool)
+        first = 0
+        for mask in masks_of_rows(self._case, step, rows):
+            drawn[first : first + len(mask)] = True
+            drawn[first : first + len(mask), : mask.shape[1]] = mask
+            first += len(mask)
+        return self._bench.memory.copy("mask", drawn.view(torch.uint8)).view(torch.bool)

@@ -37,7 +37,8 @@ class OpsTable:
     trtllm_ragged_attention_deepseek. mla_decode: trtllm_batch_decode_with_kv_cache_mla. merge_state_in_place: of that
     name, in flashinfer.cascade. fixup: fixup_zero_kv_rows, this project's own. `decode_workspace` sizes the workspace
     of decode and MLA decode, `prefill_workspace` that of the others. `prepare` compiles or loads the kernels and
-    reports slow steps to its argument.
+    reports slow steps to its argument. masked_context: the context kernel with the packed masks of FlashInfer's
+    wrappers, if there is one.
     """
 
     decode: Op
@@ -49,7 +50,10 @@ class OpsTable:
     decode_workspace: DecodeWorkspace
     prefill_workspace: WorkspaceBytes
     prepare: Callable[[Callable[[str], None]], object]
+    masked_context: Op | None = None
 
     def ops(self) -> tuple[Op, ...]:
         """Every kernel of the table."""
-        return self.decode, self.context, self.ragged, self.mla_decode, self.merge_state_in_place, self.fixup
+        masked = () if self.masked_context is None else (self.masked_context,)
+        attention = self.decode, self.context, self.ragged, self.mla_decode
+        return *attention, *masked, self.merge_state_in_place, self.fixup

@@ -14,6 +14,7 @@ from attnfuzz.reference.cache_scales import dequantised, draw_scales, quantised
 from attnfuzz.reference.case import Case, Granularity, Request, Step
 from attnfuzz.reference.chance import HOST, TokenRun
 from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.masks import mask_of
 from attnfuzz.reference.values import Operand, draw_runs
 
 _NO_SLOT = (1 << 32) - 1
@@ -54,6 +55,7 @@ class SlotTokens:
         scaled: bool = False,
         device: torch.device = HOST,
     ) -> None:
+        self._case = case
         lengths = case.slot_lengths()
         begins = running_sum(lengths.values())
         self.spans = {slot: range(*ends) for slot, ends in zip(lengths, pairwise(begins), strict=True)}
@@ -126,6 +128,7 @@ class SlotTokens:
                 query=query[first : first + request.q_len],
                 key=self._meant(self.key, self.key_scale, request),
                 value=self._meant(self.value, self.value_scale, request),
+                mask=mask_of(self._case, step, request),
             )
             for first, request in zip(first_rows, step.requests, strict=True)
         )

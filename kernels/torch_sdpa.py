@@ -19,9 +19,10 @@ from attnfuzz.kernels.results import place_out
 from attnfuzz.kernels.slot_tokens import SlotTokens
 from attnfuzz.reference.calibration import shipped_noise
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case, Mode, QueryView, Request, Step
+from attnfuzz.reference.case import Case, Mask, Mode, QueryView, Request, Step
 from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.masks import mask_of
 from attnfuzz.reference.noise import NoiseModel
 
 
@@ -70,7 +71,7 @@ class SdpaSession:
             if request.kv_len or self._call_without_keys:
                 key = memory.copy("key", self._tokens.keys(request.slot, request.kv_len))
                 value = memory.copy("value", self._tokens.values(request.slot, request.kv_len))
-                self._attend(query[rows], key, value, out[rows], self._masked(request))
+                self._attend(query[rows], key, value, out[rows], self._masked(step, request))
             else:
                 out[rows].zero_()
 
@@ -90,22 +91,25 @@ class SdpaSession:
             **masked,
         )
 
-    def _masked(self, request: Request) -> dict[str, Any]:
+    def _masked(self, step: Step, request: Request) -> dict[str, Any]:
         """The arguments that determine the keys that a query sees."""
-        window = self._case.geometry.window_left
-        plain = window < 0 and request.q_len == request.kv_len
+        window, given = self._case.geometry.window_left, mask_of(self._case, step, request)
+        plain = window < 0 and request.q_len == request.kv_len and given is None
         mask = None
         if not plain:
-            drawn = visible(request.q_len, request.kv_len, window)
+            drawn = visible(request.q_len, request.kv_len, window, given)
             mask = self._bench.memory.copy("attn_mask", drawn.view(torch.uint8)).view(torch.bool)
         return {"attn_mask": mask, "is_causal": plain}
 
 
-def visible(q_len: int, kv_len: int, window_left: int) -> torch.Tensor:
-    """The mask bool [q_len, kv_len] of visible keys; the last query is aligned to the last key."""
+def visible(q_len: int, kv_len: int, window_left: int, given: torch.Tensor | None = None) -> torch.Tensor:
+    """The mask bool [q_len, kv_len] of visible keys: those of the `given` mask, or the causal ones, in the window.
+
+    The last query is aligned to the last key.
+    """
     last = torch.arange(q_len).unsqueeze(1) + kv_len - q_len
     key = torch.arange(kv_len)
-    mask = key <= last
+    mask = key <= last if given is None else given
     return mask & (key >= last - window_left) if window_left >= 0 else mask
 
 
@@ -123,7 +127,12 @@ class SdpaBackend:
     name: str = "torch_sdpa"
     call_without_keys: bool = False
     capability: Capability = Capability(
-        modes=tuple(Mode), unequal_head_dims=True, windows=True, query_views=(QueryView.CONTIGUOUS, QueryView.FUSED_QKV)
+        modes=tuple(Mode),
+        unequal_head_dims=True,
+        windows=True,
+        query_views=(QueryView.CONTIGUOUS, QueryView.FUSED_QKV),
+        masks=tuple(Mask),
+        windowed_masks=tuple(Mask),
     )
     contract: Contract = Contract()
 

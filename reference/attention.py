@@ -43,6 +43,9 @@ def attend(problem: Problem, *, moments: bool = False, block: int | None = None)
 
 def _visible(problem: Problem) -> torch.Tensor:
     """Number of keys that each query sees, int64 [T]."""
+    if problem.masks is not None:
+        seen = [problem.seen_under_mask(request).sum(dim=1) for request in range(len(problem.masks))]
+        return torch.cat(seen or [torch.zeros(0, dtype=torch.int64)]).to(problem.query.device)
     counts = []
     for q_len, kv_len in zip(problem.q_lens, problem.kv_lens, strict=True):
         for own in range(kv_len - q_len, kv_len):

@@ -16,6 +16,7 @@ from attnfuzz.reference.case import (
     Granularity,
     KvView,
     Launch,
+    Mask,
     Mode,
     OtherGroup,
     Pace,
@@ -51,17 +52,19 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     `kv_shorter_than_q` must be False. One with `rotary` rotates such shares of its heads, in one of the `pairings`;
     without, none is rotated. `tombstones` are those of pools of layers with `windows`, without which there are none.
     `other_groups` are the geometries that may share a pool with the case's. Both need a pool with pages from anywhere.
-    A writer with `window_tail` takes steps of which only the last tokens are stored. `arguments` are the forms in which
-    arguments are passed besides the plain one, with what the API says of each, and `events` the earlier uses that the
-    objects of a step may have had.
+    A writer with `window_tail` takes steps of which only the last tokens are stored. `masks` are the keys that a query
+    may see; with EMPTY_ROWS among them, it may see none, although its request has keys. `windowed_masks` are those that
+    have a meaning beside a window: a key is seen that both leave. `arguments` are the forms in which arguments are
+    passed besides the plain one, with what the API says of each, and `events` the earlier uses that the objects of a
+    step may have had.
 
     A backend with `buckets` supports their geometries and no others. All other fields about geometries are then derived
     from the buckets; values passed for them are ignored.
 
     Raises ValueError if only some buckets have latents, for a bucket without any of the modes, for `head_dims` of
     latents (which need buckets), for `granularities` without quantised caches, for sinks in integers or fp8, for a
-    patience that is not a positive number, for `writes` with a feature of attention, for `rotary` without `writes`, and
-    for `tombstones` with latents or `rotary`.
+    patience that is not a positive number, for `writes` with a feature of attention, for `rotary` without `writes`, for
+    `tombstones` with latents or `rotary`, for `masks` without CAUSAL, and for others with latents or `writes`.
     """
 
     device: Device = Device.CPU
@@ -99,6 +102,8 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     other_groups: tuple[OtherGroup, ...] = ()
     arguments: tuple[ArgumentRule, ...] = ()
     events: tuple[Event, ...] = ()
+    masks: tuple[Mask, ...] = (Mask.CAUSAL,)
+    windowed_masks: tuple[Mask, ...] = (Mask.CAUSAL,)
     patience: float = 1.0
 
     def __post_init__(self) -> None:
@@ -120,6 +125,10 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.rotary and not self.writes:
             raise ValueError("only a writer of the KV cache rotates keys: set writes=True")
+        if Mask.CAUSAL not in self.masks:
+            raise ValueError("masks must include causal: other masks are drawn beside it")
+        if self.masks != (Mask.CAUSAL,) and (self.latent or self.writes):
+            raise ValueError("masks other than causal are for attention without latents: leave them out")
         self._check_windows()
         self._check_granularities()
         if any(bucket.modes and not set(bucket.modes) & set(self.modes) for bucket in self.buckets):
@@ -283,6 +292,8 @@ def _why_not_written(case: Case) -> str | None:
         return "relations, which compare two attentions"
     if case.values is ValueFamily.EXTREME and case.scales.granularity.computed:
         return "numbers that are not finite under scales that follow from them"
+    if case.mask is not Mask.CAUSAL:
+        return f"{case.mask.words} masks"
     return "a softmax scale" if case.scales.softmax != 1 else None
 
 
@@ -295,7 +306,11 @@ def _why_not_rotated(can: Capability, case: Case) -> str | None:
     return None if rope.pairing in can.pairings else f"rotary pairs of {rope.pairing}"
 
 
-def _why_not_attended(case: Case) -> str | None:
+def _why_not_attended(can: Capability, case: Case) -> str | None:
+    if case.mask not in can.masks:
+        return f"{case.mask.words} masks"
+    if case.geometry.window_left >= 0 and case.mask not in can.windowed_masks:
+        return f"a sliding window beside {case.mask.words} masks"
     if case.values is ValueFamily.EXTREME:
         return "keys and values that are not finite"
     return "keys and values of uneven magnitudes" if case.values is ValueFamily.UNEVEN else None
@@ -316,7 +331,7 @@ def _why_not_steps(can: Capability, case: Case) -> str | None:
     reason = (
         _why_not_scales(can, case)
         or _why_not_views(can, case)
-        or (_why_not_written(case) if can.writes else _why_not_attended(case))
+        or (_why_not_written(case) if can.writes else _why_not_attended(can, case))
         or _why_not_rotated(can, case)
     )
     if reason is not None:

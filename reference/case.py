@@ -306,6 +306,27 @@ class Guard(StrEnum):
     LEFT = "left"
 
 
+class Mask(StrEnum):
+    """The keys that a query sees, within the window if there is one (`attnfuzz.reference.masks` draws the others).
+
+    CAUSAL: those up to its own. FULL: all keys of its request. TREE: in a verify step, the prefix and its ancestors
+    among the draft tokens, which form a tree (topk > 1, as in Medusa and SGLang's EAGLE); other steps are causal.
+    CUSTOM: those of a boolean mask, with rows that see few keys, some, or all, and none that sees no key. EMPTY_ROWS:
+    such a mask, with rows that see none.
+    """
+
+    CAUSAL = "causal"
+    FULL = "full"
+    TREE = "tree"
+    CUSTOM = "custom"
+    EMPTY_ROWS = "empty_rows"
+
+    @property
+    def words(self) -> str:
+        """The mask in messages, such as "empty rows"."""
+        return self.value.replace("_", " ")
+
+
 class Pace(StrEnum):
     """When the device begins a step: as soon as work is queued, or LATE, after the host has queued all of it.
 
@@ -344,6 +365,7 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     pace: Pace = Pace.PROMPT
     arguments: tuple[ArgumentForm, ...] = ()
     life: tuple[Event, ...] = ()
+    mask: Mask = Mask.CAUSAL
     seed: int = 0
     relation: Relation | None = None
 

@@ -12,7 +12,8 @@ class Problem:
     Keys and values lie on one device, queries and sinks on the same or another.
 
     Request r has `q_lens[r]` queries and `kv_lens[r]` keys. `causal` aligns its last query to its last key: query i
-    sees key j if j <= kv - q + i. With `window_left` >= 0 it sees it only if j >= kv - q + i - window_left. A logit is
+    sees key j if j <= kv - q + i. With `masks`, bool [q_len, kv_len] of each request on the host, it sees those that are
+    set, and `causal` is False. With `window_left` >= 0 it sees a key only if j >= kv - q + i - window_left. A logit is
     bmm1_scale * q.k, capped to soft_cap * tanh(logit / soft_cap) unless `soft_cap` is 0. `sinks` [Hq] are extra logits
     in the denominator. The output is multiplied by `bmm2_scale`. ValueError if the shapes do not fit together.
     """
@@ -28,6 +29,7 @@ class Problem:
     causal: bool = True
     sinks: torch.Tensor | None = None
     soft_cap: float = 0.0
+    masks: tuple[torch.Tensor, ...] | None = None
 
     def __post_init__(self) -> None:
         tokens, q_heads, dim = self.query.shape
@@ -41,6 +43,23 @@ class Problem:
             raise ValueError(f"key lengths add up to {sum(self.kv_lens)}, but {shapes}")
         if key_dim != dim or kv_heads == 0 or q_heads % kv_heads:
             raise ValueError(f"queries [{q_heads} heads, dim {dim}] do not fit keys [{kv_heads} heads, dim {key_dim}]")
+        if self.masks is not None:
+            self._check_masks(self.masks)
+
+    def _check_masks(self, masks: tuple[torch.Tensor, ...]) -> None:
+        due = [*zip(self.q_lens, self.kv_lens, strict=True)]
+        if self.causal or [tuple(mask.shape) for mask in masks] != due:
+            raise ValueError(f"masks have shapes {[tuple(mask.shape) for mask in masks]}: give {due}, and causal=False")
+
+    def seen_under_mask(self, request: int, queries: slice = slice(None)) -> torch.Tensor:
+        """The keys that some queries of a request see under its mask and the window: bool [queries, kv_len]."""
+        assert self.masks is not None
+        mask = self.masks[request]
+        q_len, kv_len = mask.shape
+        if self.window_left < 0:
+            return mask[queries]
+        start = torch.arange(q_len)[queries].unsqueeze(1) + kv_len - q_len - self.window_left
+        return mask[queries] & (torch.arange(kv_len) >= start)
 
     @property
     def group(self) -> int:

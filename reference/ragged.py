@@ -1,6 +1,7 @@
 """Answering ragged requests as padded batches, in blocks of bounded size."""
 
 from collections.abc import Iterator
+from functools import cached_property
 from itertools import accumulate, groupby
 
 import torch
@@ -69,7 +70,7 @@ class Batch:
     """A group of B requests, padded to its longest: up to `most_q` queries and `most_kv` keys."""
 
     def __init__(self, problem: Problem, requests: list[int], *, moments: bool, block: int) -> None:
-        self._problem = problem
+        self._problem, self._requests = problem, requests
         self._moments = moments
         self._q_lens = [problem.q_lens[request] for request in requests]
         self._kv_lens = [problem.kv_lens[request] for request in requests]
@@ -151,6 +152,8 @@ class Batch:
     def _hidden(self, first: int, last: int, start: int, end: int) -> torch.Tensor | None:
         """Mask [B, 1, queries, 1, keys] of the keys that a query does not see; None if it sees all of them."""
         problem = self._problem
+        if problem.masks is not None:
+            return self._masked_out[:, first:last, start:end].unsqueeze(2).unsqueeze(1)
         all_alike = min(self._kv_lens) == max(self._kv_lens) >= end
         if all_alike and problem.window_left < 0 and (self._most_q == 1 or not problem.causal):
             return None
@@ -161,6 +164,15 @@ class Batch:
         if problem.window_left >= 0:
             hidden = hidden | (key < own - problem.window_left)
         return hidden.unsqueeze(2).unsqueeze(1)
+
+    @cached_property
+    def _masked_out(self) -> torch.Tensor:
+        """The keys that each query does not see under its request's mask: bool [B, most_q, most_kv], all of padding."""
+        hidden = torch.ones(len(self._requests), self._most_q, self._most_kv, dtype=torch.bool)
+        for own, request in zip(hidden, self._requests, strict=True):
+            seen = self._problem.seen_under_mask(request)
+            own[: seen.shape[0], : seen.shape[1]] = ~seen
+        return hidden.to(self._problem.query.device)
 
     def _sinks(self, queries: int) -> torch.Tensor | None:
         if self._problem.sinks is None:

@@ -61,28 +61,37 @@ class HeadRows:
 def head_rows(problem: Problem, most: int) -> Iterator[HeadRows]:
     """All rows that see keys, in blocks of at most `most` weights, or of one token."""
     q_end = kv_end = 0
-    for q_len, kv_len in zip(problem.q_lens, problem.kv_lens, strict=True):
+    for request, (q_len, kv_len) in enumerate(zip(problem.q_lens, problem.kv_lens, strict=True)):
         q_end, kv_end = q_end + q_len, kv_end + kv_len
         each = max(most // max(kv_len * problem.group, 1), 1)
         for first in range(q_end - q_len, q_end if kv_len else 0, each):
             tokens, keys = slice(first, min(first + each, q_end)), slice(kv_end - kv_len, kv_end)
             for kv_head in range(problem.key.shape[1]):
-                yield _head_rows(problem, tokens, keys, kv_head, q_end)
+                yield _head_rows(problem, request, tokens, keys, kv_head, q_end)
 
 
-def _head_rows(problem: Problem, tokens: slice, keys: slice, kv_head: int, q_end: int) -> HeadRows:
-    """The rows of `tokens` and one KV head, of the request whose queries end at `q_end`."""
+def _head_rows(problem: Problem, request: int, tokens: slice, keys: slice, kv_head: int, q_end: int) -> HeadRows:
+    """The rows of `tokens` and one KV head, of a request whose queries end at `q_end`."""
     heads = slice(kv_head * problem.group, (kv_head + 1) * problem.group)
     key = _own(problem, problem.key, heads.start, keys)
     queries = exact(problem.query[tokens, heads]) * problem.bmm1_scale
     own = torch.arange(tokens.start, tokens.stop, device=key.device).view(-1, 1, 1) - q_end + len(key)
-    at = torch.arange(len(key), device=key.device)
-    hidden = at > own if problem.causal else torch.zeros_like(at > own)
-    if problem.window_left >= 0:
-        hidden = hidden | (at < own - problem.window_left)
+    hidden = _hidden(problem, request, own)
     weights = _softmax(problem, queries @ key.T, heads, hidden).nan_to_num_(nan=0.0)
     values = _values(problem, heads.start, keys)
     return HeadRows(tokens, heads, keys, kv_head, weights, queries, key, values)
+
+
+def _hidden(problem: Problem, request: int, own: torch.Tensor) -> torch.Tensor:
+    """The keys that consecutive queries of a request don't see, by their own keys [n, 1, 1]: bool [n, 1, kv_len]."""
+    kv_len = problem.kv_lens[request]
+    if problem.masks is not None:
+        first = int(own[0]) - kv_len + problem.q_lens[request]
+        seen = problem.seen_under_mask(request, slice(first, first + len(own)))
+        return ~seen.unsqueeze(1).to(own.device)
+    at = torch.arange(kv_len, device=own.device)
+    hidden = at > own if problem.causal else torch.zeros_like(at > own)
+    return hidden | (at < own - problem.window_left) if problem.window_left >= 0 else hidden
 
 
 def coherent_logits(problem: Problem, token: int, head: int) -> torch.Tensor:
@@ -109,19 +118,22 @@ def key_marks(problem: Problem, token: int, head: int) -> torch.Tensor:
     return along / along.abs().amax().clamp(min=torch.finfo(torch.float64).tiny) if len(along) else along
 
 
-def _seen(problem: Problem, token: int) -> slice:
-    """The packed keys that a token sees."""
+def _seen(problem: Problem, token: int) -> slice | torch.Tensor:
+    """The packed keys that a token sees: their indices under a mask."""
     ends = list(accumulate(problem.q_lens))
     request = next(index for index, end in enumerate(ends) if token < end)
-    kv_len = problem.kv_lens[request]
+    kv_len, start = problem.kv_lens[request], sum(problem.kv_lens[:request])
+    if problem.masks is not None:
+        in_request = token - (ends[request] - problem.q_lens[request])
+        seen = problem.seen_under_mask(request, slice(in_request, in_request + 1))[0]
+        return start + seen.nonzero().flatten()
     own = kv_len - (ends[request] - token)
     first = max(own - problem.window_left, 0) if problem.window_left >= 0 else 0
     last = own + 1 if problem.causal else kv_len
-    start = sum(problem.kv_lens[:request])
     return slice(start + first, start + max(last, first))
 
 
-def _weights(problem: Problem, token: int, head: int, keys: slice) -> torch.Tensor:
+def _weights(problem: Problem, token: int, head: int, keys: slice | torch.Tensor) -> torch.Tensor:
     key = _own(problem, problem.key, head, keys)
     logits = key @ (exact(problem.query[token, head]) * problem.bmm1_scale)
     return _softmax(problem, logits.unsqueeze(0), slice(head, head + 1)).squeeze(0)
@@ -139,10 +151,10 @@ def _softmax(problem: Problem, logits: torch.Tensor, heads: slice, hidden: torch
     return torch.softmax(logits, dim=-1)[..., : logits.shape[-1] - (problem.sinks is not None)]
 
 
-def _values(problem: Problem, head: int, keys: slice) -> torch.Tensor:
+def _values(problem: Problem, head: int, keys: slice | torch.Tensor) -> torch.Tensor:
     return _own(problem, problem.value, head, keys) * problem.bmm2_scale
 
 
-def _own(problem: Problem, tokens: torch.Tensor, head: int, keys: slice) -> torch.Tensor:
+def _own(problem: Problem, tokens: torch.Tensor, head: int, keys: slice | torch.Tensor) -> torch.Tensor:
     """The keys or values that a head attends to, in fp64 on the device of the queries."""
     return exact(tokens[keys, head // problem.group].to(problem.query.device))

@@ -14,6 +14,7 @@ from attnfuzz.reference.case import (
     Granularity,
     KvView,
     Launch,
+    Mask,
     Mode,
     OtherGroup,
     Request,
@@ -40,6 +41,7 @@ MAX_POOL_ADDRESSES = 1 << 39
 # Rows of a table of cosines in front of those of the keys.
 MAX_SHIFT = 1 << 16
 MAX_QUERY_BYTES = 1 << 33
+MAX_MASK_ENTRIES = 1 << 28
 # About a minute of fp64 on one core.
 MAX_PRODUCTS = 1 << 38
 
@@ -185,6 +187,8 @@ def may_be_swizzled(geometry: Geometry, granularity: Granularity) -> bool:
 
 
 def _validate_memory_layout(case: Case) -> None:
+    if case.mask is not Mask.CAUSAL and case.geometry.latent is not None:
+        raise ImpossibleCase("mask", case.mask.value, "must be causal with latents")
     if case.views.kv is KvView.PAIRED and case.geometry.head_dim_qk != case.geometry.head_dim_vo:
         raise ImpossibleCase("views.kv", case.views.kv.value, "K and V share a pool only if their head dims are equal")
     if case.pages.tail is TableTail.POISON and case.pages.spare == 0:
@@ -393,6 +397,9 @@ def _validate_size(case: Case) -> None:
     tokens = max(step.padded_tokens for step in case.steps)
     if tokens * row_bytes > MAX_QUERY_BYTES:
         raise ImpossibleCase("the query", f"{tokens * row_bytes} bytes", f"must be {MAX_QUERY_BYTES} at most")
+    pairs = max(sum(request.q_len * request.kv_len for request in step.requests) for step in case.steps)
+    if case.mask is not Mask.CAUSAL and pairs > MAX_MASK_ENTRIES:
+        raise ImpossibleCase("the masks of a step", f"{pairs} entries", f"must be {MAX_MASK_ENTRIES} at most")
     if products(case) > MAX_PRODUCTS:
         raise ImpossibleCase("the work", f"{products(case)} products", f"must be {MAX_PRODUCTS} at most")
 

@@ -17,6 +17,7 @@ from attnfuzz.strategies.choices import Choice, WeightedFlag, integer, on
 from attnfuzz.strategies.coverage.classes import DRAFTS, QUERIES
 from attnfuzz.strategies.geometry import Geometries
 from attnfuzz.strategies.lean import NO_LEAN, Lean
+from attnfuzz.strategies.masks import draw_mask
 from attnfuzz.strategies.padding import draw_attention_group, draw_launches, draw_padding
 from attnfuzz.strategies.relations import draw_relation
 from attnfuzz.strategies.rope import draw_rope
@@ -122,6 +123,7 @@ def _cases(draw: DrawFn, can: Capability, backend: str, geometries: Geometries, 
         seed=draw(_SEEDS),
         # A CPU has no queue.
         pace=draw(_PACES.under(lean)) if can.device is Device.CUDA else Pace.PROMPT,
+        mask=draw_mask(draw, can, geometry, steps, lean),
     )
     if can.arguments or can.events:
         case = with_call(draw, case, can, lean)

@@ -122,6 +122,7 @@ def _features(can: Capability) -> list[str]:
         "head_dim_qk != head_dim_vo": can.unequal_head_dims and not can.buckets,
         "KV cache writes": can.writes,
         "windows": can.windows,
+        f"{', '.join(mask.words for mask in can.masks[1:])} masks": len(can.masks) > 1,
         "sinks": can.sinks,
         "soft cap": can.soft_cap,
         "KV scales": can.kv_scales is True,

@@ -96,6 +96,7 @@ def packed_problem(output: Output, rows: RealRows, geometry: Geometry) -> Proble
         query = torch.cat([entry.query for entry in attended])
         key = torch.cat([entry.key for entry in attended])
         value = torch.cat([entry.value for entry in attended])
+    masks = tuple(entry.mask for entry in attended if entry.mask is not None)
     return Problem(
         query,
         key,
@@ -105,8 +106,10 @@ def packed_problem(output: Output, rows: RealRows, geometry: Geometry) -> Proble
         output.bmm1_scale,
         output.bmm2_scale,
         window_left=geometry.window_left,
+        causal=not masks,
         sinks=output.sinks,
         soft_cap=geometry.soft_cap,
+        masks=masks or None,
     )
 
 
@@ -128,12 +131,14 @@ def unanswered(answer: Answer, rows: RealRows) -> frozenset[int]:
 def set_aside(output: Output, requests: Collection[int]) -> tuple[Output, RealRows]:
     """Drop the queries and keys of some requests from the output; return it with the rows left to judge."""
     aside = [(entry.first_row, entry.query.shape[0]) for at, entry in enumerate(output.attended) if at in requests]
-    attended = tuple(
-        Attended(entry.first_row, entry.query[:0], entry.key[:0], entry.value[:0]) if at in requests else entry
-        for at, entry in enumerate(output.attended)
-    )
+    attended = tuple(_without_tokens(entry) if at in requests else entry for at, entry in enumerate(output.attended))
     rows = RealRows(attended, output.out.shape[0], output.out.device, aside)
     return replace(output, attended=attended), rows
+
+
+def _without_tokens(entry: Attended) -> Attended:
+    mask = None if entry.mask is None else entry.mask[:0, :0]
+    return Attended(entry.first_row, entry.query[:0], entry.key[:0], entry.value[:0], mask)
 
 
 Report = Callable[..., Observation]

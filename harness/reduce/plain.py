@@ -6,7 +6,7 @@ import msgspec
 from msgspec.structs import replace
 
 from attnfuzz.harness.reduce.cuts import lower
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.case import Case, Mask
 
 _SMALL_SEEDS = (1, 2, 3)
 _PARTS = ("pages", "scales", "views", "rope")
@@ -33,6 +33,12 @@ def call_plainly(case: Case) -> Iterator[Case]:
             yield replace(case, **{name: chosen[:at] + chosen[at + 1 :]})
 
 
+def plainer_mask(case: Case) -> Iterator[Case]:
+    """All masks that are plainer, the plainest first."""
+    for mask in tuple(Mask)[: tuple(Mask).index(case.mask)]:
+        yield replace(case, mask=mask)
+
+
 def lower_numbers(case: Case) -> Iterator[Case]:
     """Less slack, fewer spare pages, a smaller seed."""
     for slack in lower(case.max_len_slack, 0):
@@ -57,4 +63,4 @@ def _defaults(struct: msgspec.Struct) -> dict[str, object]:
     }
 
 
-EDITS = (use_defaults, call_plainly, lower_numbers)
+EDITS = (use_defaults, plainer_mask, call_plainly, lower_numbers)

@@ -56,13 +56,21 @@ class KnownCause(msgspec.Struct, frozen=True, kw_only=True):
         return fingerprint.anywhere in {each.anywhere for each in self.symptoms}
 
 
+_WITHOUT_KEYS = (
+    "empty KV",
+    "fewer keys than queries",
+    "mask",
+    "mask with holes",
+    "rows that a mask hides all keys from",
+)
+
 _SEEN_WITH: dict[Kind | str, Collection[str]] = {
-    Kind.EMPTY_ROW: ("empty KV", "fewer keys than queries"),
+    Kind.EMPTY_ROW: _WITHOUT_KEYS,
     Kind.PADDING_LEAK: ("padding", "replay"),
     Kind.REPLAY_DIVERGED: ("padding", "replay", "relation"),
     Kind.NONDETERMINISTIC: ("relation",),
     Kind.METAMORPHIC_MISMATCH: ("relation",),
-    "empty rows": ("empty KV", "fewer keys than queries"),
+    "empty rows": _WITHOUT_KEYS,
     # They need only be finite.
     "padded rows": ("padding", "replay", *(each.name for each in CONTENTS)),
 }

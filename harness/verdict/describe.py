@@ -14,7 +14,7 @@ from attnfuzz.reference.geometry import Geometry, KvLayout
 
 _WIDTH = 80
 _PLACEMENT = ("pages", "views", "workspace", "outputs", "max_len_slack", "guard", "pace")
-_NUMBERS = ("values", "scales", "rope", "chunk_capacity", "seed")
+_NUMBERS = ("mask", "values", "scales", "rope", "chunk_capacity", "seed")
 
 
 def describe(case: Case) -> str:

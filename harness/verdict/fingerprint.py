@@ -7,7 +7,7 @@ import msgspec
 from msgspec.structs import replace
 
 from attnfuzz.harness.verdict.failures import FAULTS, Kind, Observation
-from attnfuzz.reference.case import Case, Launch, Mode, Pace, Pages, Request, Scales, Step, Views, Workspace
+from attnfuzz.reference.case import Case, Launch, Mask, Mode, Pace, Pages, Request, Scales, Step, Views, Workspace
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.relation import Relation
 
@@ -81,6 +81,10 @@ _TRAITS: dict[str, Callable[[Case], bool]] = {
     "idle request": _some_step(lambda step: len(_asking(step)) < len(step.requests)),
     "fp8 kv": lambda case: case.geometry.kv_dtype is DType.FLOAT8_E4M3,
     "window": lambda case: case.geometry.window_left >= 0,
+    "full mask": lambda case: case.mask is Mask.FULL,
+    "tree": lambda case: case.mask is Mask.TREE,
+    "custom mask": lambda case: case.mask is Mask.CUSTOM,
+    "mask with empty rows": lambda case: case.mask is Mask.EMPTY_ROWS,
     "sinks": lambda case: case.geometry.sinks,
     "soft cap": lambda case: case.geometry.soft_cap != 0,
     "scaled": lambda case: case.scales != Scales(),

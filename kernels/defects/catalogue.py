@@ -3,11 +3,26 @@
 from functools import cache
 
 from attnfuzz.kernels.backend import Backend
-from attnfuzz.kernels.defects import arguments, chunks, graphs, kernels, memory, planners, slots, steps, writes
+from attnfuzz.kernels.defects import (
+    arguments,
+    chunks,
+    custom_masks,
+    graphs,
+    kernels,
+    memory,
+    planners,
+    slots,
+    steps,
+    writes,
+)
 from attnfuzz.kernels.defects.defect import Defect
 
 DEFECTS: tuple[Defect, ...] = (
-    *(defect for part in (planners, graphs, chunks, arguments, memory, kernels) for defect in part.DEFECTS),
+    *(
+        defect
+        for part in (planners, custom_masks, graphs, chunks, arguments, memory, kernels)
+        for defect in part.DEFECTS
+    ),
     *writes.DEFECTS,
     *slots.DEFECTS,
     *steps.DEFECTS,

@@ -46,6 +46,7 @@ class BugClass(StrEnum):
     SINKS = "sinks"
     WORKSPACE = "workspace"
     MASK_ROWS = "mask-rows"
+    CUSTOM_MASKS = "custom-masks"
     PAGE_LAYOUT = "page-layout"
     PRECISION = "precision"
     PADDING_SLOTS = "padding-slots"

@@ -13,7 +13,8 @@ from attnfuzz.kernels.defects.defect import AttentionDefect, BugClass, Defect, L
 from attnfuzz.kernels.defects.native import coarse_kernels
 from attnfuzz.kernels.paged_kv import PagedKv
 from attnfuzz.kernels.plan import PageTable
-from attnfuzz.kernels.trtllm.backends import MHA, MLA, TrtllmBackend
+from attnfuzz.kernels.trtllm.backends import MHA, MHA_MASKED, MLA, TrtllmBackend
+from attnfuzz.kernels.trtllm.masked import MaskedMhaSession
 from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.kernels.trtllm.mla import MlaSession
 from attnfuzz.kernels.trtllm.prefill import MlaPrefill
@@ -33,6 +34,9 @@ _PLACES = (
     (SharedWorkspace, MhaSession, "workspace_type"),
 )
 """Each part of a session, the session that is planted with it, and the attribute that names its class."""
+
+_BACKENDS = ((MlaSession, MLA), (MaskedMhaSession, MHA_MASKED), (MhaSession, MHA))
+"""Sessions, and the backend in which one is planted."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,7 @@ class DefectGroup:
             backend, plant = MHA, cast("Plant", mistaken)
             if isinstance(mistaken, type):
                 session = _session(mistaken)
-                backend = MLA if issubclass(session, MlaSession) else MHA
+                backend = next(backend for kind, backend in _BACKENDS if issubclass(session, kind))
 
                 def plant(backend: TrtllmBackend) -> TrtllmBackend:
                     return replace(coarse_kernels(backend) if coarse else backend, session=session)

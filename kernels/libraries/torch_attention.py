@@ -19,7 +19,7 @@ from attnfuzz.kernels.libraries.requests import dense_requests, gathered
 from attnfuzz.kernels.library_cache import cache_folder
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import FLOATS, Capability
-from attnfuzz.reference.case import Mode
+from attnfuzz.reference.case import Mask, Mode
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.noise import ROUNDOFF, SMALLEST_STEP, NoiseModel
@@ -86,29 +86,39 @@ def no_compiler() -> str | None:
     return None if shutil.which(compiler) else f"torch compiles flex_attention with {compiler}, which is not installed"
 
 
-def arrange_flexibly(*, query: torch.Tensor, **paged: Any) -> Mapping[str, Any]:
+_MASK_ROOM = 1 << 18
+"""Entries of the masks of a batch, or a power of two times as many."""
+
+
+def arrange_flexibly(*, query: torch.Tensor, mask: torch.Tensor | None, **paged: Any) -> Mapping[str, Any]:
     """Gathered keys and values, and for each query and key its request and the position of its own key there.
 
-    One query or key is padded to two: lengths of 1 would be compiled for.
+    `entries` are those of the mask, one row after another, and `columns` their number, 0 without a mask. One query or key is padded to two: lengths of 1 would be compiled for.
     """
     requests = dense_requests(**paged)
     key, value = map(_padded, gathered(requests))
     own = [(each.index, each.past + i) for each in requests for i in range(each.q_len)]
     at = [(each.index, i) for each in requests for i in range(each.kv_len)]
     places = {"query_places": _places(own, len(query), no_request=-1), "key_places": _places(at, 0, no_request=-2)}
-    return {"query": _padded(query), "key": key, "value": value, **places}
+    given = torch.zeros(0, dtype=torch.bool) if mask is None else mask.flatten()
+    room = _room(_MASK_ROOM, len(given))
+    entries = torch.nn.functional.pad(given, (0, room - len(given)))
+    columns = 0 if mask is None else max(mask.shape[1], 1)
+    return {"query": _padded(query), "key": key, "value": value, "entries": entries, "columns": columns, **places}
 
 
 def _padded(tokens: torch.Tensor) -> torch.Tensor:
     return tokens if len(tokens) != 1 else torch.cat((tokens, torch.zeros_like(tokens)))
 
 
+def _room(least: int, needed: int) -> int:
+    """`least`, doubled until it holds what is needed."""
+    return least << max(0, -(-needed // least) - 1).bit_length()
+
+
 def _places(places: list[tuple[int, int]], rows: int, *, no_request: int) -> torch.Tensor:
     """Places int64 [room, 2], with `no_request` in entries of no token."""
-    room = _ROOM
-    while room < max(rows, len(places)):
-        room *= 2
-    table = torch.full((room, 2), no_request)
+    table = torch.full((_room(_ROOM, max(rows, len(places))), 2), no_request)
     if places:
         table[: len(places)] = torch.tensor(places)
     return table
@@ -122,6 +132,8 @@ def attend_flexibly(
     value: torch.Tensor,
     query_places: torch.Tensor,
     key_places: torch.Tensor,
+    entries: torch.Tensor,
+    columns: int,
     scale: float,
     window_left: int,
     soft_cap: float,
@@ -130,8 +142,9 @@ def attend_flexibly(
     if not len(query) or not len(key):
         out.zero_()
         return
-    for places in (query_places, key_places):
+    for places in (query_places, key_places, entries):
         torch._dynamo.mark_static(places)  # noqa: SLF001 - its public name
+    width, last = torch.tensor(columns), torch.tensor(len(entries) - 1)
     left = torch.tensor(window_left if window_left >= 0 else 1 << 40)
     factor, cap = torch.tensor(scale), torch.tensor(soft_cap)
 
@@ -139,7 +152,8 @@ def attend_flexibly(
         del batch, head
         own, at = query_places[row, 1], key_places[column, 1]
         same = query_places[row, 0] == key_places[column, 0]
-        return same & (at <= own) & (at >= own - left)
+        given = entries[torch.minimum((row * width + at).clamp(min=0), last)]
+        return same & torch.where(width > 0, given, at <= own) & (at >= own - left)
 
     def scored(logit: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
         # Numbers would be compiled for: the scale is no argument, and there is one module with and without a soft cap.
@@ -195,7 +209,9 @@ FLEX = LibraryBackend(
     label="torch:flex_attention",
     packages={"torch": "2.13"},
     why_not=no_compiler,
-    capability=Capability(modes=tuple(Mode), buckets=FLEX_BUCKETS, patience=8.0),
+    capability=Capability(
+        modes=tuple(Mode), buckets=FLEX_BUCKETS, masks=tuple(Mask), windowed_masks=tuple(Mask), patience=8.0
+    ),
     # The template (torch/_inductor/codegen/cpp_flex_attention_template.py) is that of SDPA's fused kernel: weights
     # rounded to the dtype of V for the second product, exp_u20, everything else in fp32.
     noise_models={dtype: fused_noise(dtype) for dtype in FLOATS},

@@ -24,6 +24,12 @@ namespace attnfuzz {
   DO(causal_mask_from_the_first_key)       \
   DO(copied_offset_in_int32)               \
   DO(copy_backwards)                       \
+  DO(custom_mask_bits_reversed)            \
+  DO(custom_mask_ignored)                  \
+  DO(custom_mask_instead_of_the_window)    \
+  DO(custom_mask_rows_in_whole_bytes)      \
+  DO(custom_mask_starts_in_bits)           \
+  DO(custom_mask_transposed)               \
   DO(denominator_plus_epsilon)             \
   DO(dot_tail_left_out)                    \
   DO(dot_tail_twice)                       \

@@ -1,4 +1,4 @@
-// The keys that a query sees: an interval, since causal limits and windows are intervals.
+// The keys that a query sees: an interval, since causal limits and windows are intervals, less those that a mask hides.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +14,28 @@ struct Interval {
 };
 
 // One request. Its last query is aligned to its last key: with fewer keys than queries, the first queries have limits
-// below zero and see nothing.
+// below zero and see nothing. With `bits`, key k of query q is seen if bit q * kv_len + k is set, the lowest of a byte
+// first.
 struct Mask {
   int64_t q_len, kv_len;
   int64_t window_left;
   bool causal;
+  const uint8_t* bits = nullptr;
 
   ON_BOTH Interval seen_by(int64_t query) const {
     const int64_t own = kv_len - q_len + query;
     const int64_t begin = window_left < 0 ? 0 : larger(0, own - window_left);
     return spoiled({begin, smaller(kv_len, causal ? own + 1 : kv_len)}, query);
+  }
+
+  // Whether `query` sees a key of the interval that it may see.
+  ON_BOTH bool shows(int64_t query, int64_t key) const {
+    if (!bits) return true;
+    int64_t place = query * kv_len + key;
+    if (planted(Defect::custom_mask_transposed)) place = key * q_len + query;
+    if (planted(Defect::custom_mask_rows_in_whole_bytes)) place = query * ((kv_len + 7) / 8 * 8) + key;
+    const int64_t bit = planted(Defect::custom_mask_bits_reversed) ? 7 - place % 8 : place % 8;
+    return bits[place / 8] >> bit & 1;
   }
 
   // The union over queries [first, last): the keys that they may read.

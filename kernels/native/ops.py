@@ -119,6 +119,8 @@ def trtllm_batch_context_with_kv_cache(
     v_scales_swizzled: bool = False,
     sinks: torch.Tensor | Sequence[torch.Tensor] | None = None,
     causal: bool = True,
+    packed_custom_mask: torch.Tensor | None = None,
+    mask_indptr: torch.Tensor | None = None,
     lse: torch.Tensor | None = None,
     return_lse: bool = False,
     **others: Any,
@@ -126,7 +128,10 @@ def trtllm_batch_context_with_kv_cache(
     """Attention of requests with individual q lengths to a paged cache; tensors as for decode.
 
     Request b has the rows from cum_seq_lens_q[b] up to cum_seq_lens_q[b + 1]; rows of no request stay unwritten.
-    `batch_size` is trusted. `workspace_buffer`, the maxima and `cum_seq_lens_kv` are not used.
+    `batch_size` is trusted. `workspace_buffer`, the maxima and `cum_seq_lens_kv` are not used. With masks, packed as
+    those of FlashInfer's prefill wrappers, a query sees the keys that are set and in the window (DefaultAttention's
+    LogitsMask, attention/variants.cuh), whether `causal` or not: `packed_custom_mask` uint8, in which the bits of
+    request b begin with byte mask_indptr[b] of int32 [batch + 1].
     """
     del workspace_buffer, max_q_len, max_kv_len, cum_seq_lens_kv
     reject_others("trtllm_batch_context_with_kv_cache", others)
@@ -153,6 +158,8 @@ def trtllm_batch_context_with_kv_cache(
         window_left,
         causal,
         _one_sink(sinks),
+        packed_custom_mask,
+        mask_indptr,
     )
     return _answer(out, lse, return_lse)
 
@@ -339,8 +346,11 @@ def _answer(out: torch.Tensor, lse: torch.Tensor | None, return_lse: bool) -> An
     return out, lse
 
 
+_RESULTS: Final = frozenset({"out", "lse", "workspace_buffer"})
+
+
 def _op(function: Callable[..., Any], module: str | None, *writes: str) -> Op:
-    return Op(function.__name__, function, frozenset(writes or {"out", "lse", "workspace_buffer"}), module)
+    return Op(function.__name__, function, frozenset(writes) or _RESULTS, module)
 
 
 NATIVE: Final = OpsTable(
@@ -353,5 +363,7 @@ NATIVE: Final = OpsTable(
     decode_workspace=workspace_bytes,
     prefill_workspace=WorkspaceBytes(0, 0),
     prepare=build.load,
+    # FlashInfer's function of this name has no masks.
+    masked_context=Op("trtllm_batch_context_with_custom_mask", trtllm_batch_context_with_kv_cache, _RESULTS),
 )
 """The native kernels."""

@@ -5,12 +5,30 @@
 #include "request.h"
 
 namespace attnfuzz {
+namespace {
+
+// Puts the mask of a request into `mask`.
+void add_bits(Mask& mask, const PackedMasks& masks, int64_t request, const Lengths& lengths,
+              const Lengths& cumulative) {
+  if (planted(Defect::custom_mask_ignored)) return;
+  int64_t start = masks.starts.at(request);
+  if (planted(Defect::custom_mask_starts_in_bits)) {
+    start = 0;
+    for (int64_t b = 0; b < request; ++b) start += (cumulative.at(b + 1) - cumulative.at(b)) * lengths.at(b);
+  }
+  mask.causal = false;
+  mask.bits = masks.bits + start;
+  if (planted(Defect::custom_mask_instead_of_the_window)) mask.window_left = -1;
+}
+
+}  // namespace
 
 void context(const Rows& query, const Pool& key, const Pool& value, const PageTable& table, const Lengths& lengths,
              const Lengths& cumulative, int64_t batch, const Scalars& scalars, const Rows& out, const Statistics& lse) {
   for (int64_t request = 0; request < batch; ++request) {
     const int64_t first = cumulative.at(request);
-    const Mask mask{cumulative.at(request + 1) - first, lengths.at(request), scalars.window_left, scalars.causal};
+    Mask mask{cumulative.at(request + 1) - first, lengths.at(request), scalars.window_left, scalars.causal};
+    if (scalars.masks.bits) add_bits(mask, scalars.masks, request, lengths, cumulative);
     for (int64_t head = 0; head < key.heads; ++head) {
       const PagedKeys keys(key, value, table, request, head);
       attend_request(query, first, mask, head, query.heads / key.heads, keys, scalars, out, lse);

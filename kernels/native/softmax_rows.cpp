@@ -85,14 +85,15 @@ void load_keys(const Block& block, Interval keys) {
   }
 }
 
-// One row against keys [seen.begin, seen.end) of the tile, whose slot 0 is key `origin`.
-void attend_row(const float* query, Interval seen, int64_t origin, const Block& block, Partial row) {
+// One row, of query `index_of_query`, against keys [seen.begin, seen.end) of the tile, whose slot 0 is key `origin`.
+void attend_row(const float* query, int64_t index_of_query, Interval seen, int64_t origin, const Block& block, Partial row) {
   const float log2_e = planted(Defect::log2_e_of_four_digits) ? 1.4427f : kLog2E;
   const bool coarse = planted(Defect::logit_scale_in_bf16);
   const float to_base_2 = (coarse ? in_bf16(block.logit_scale) : block.logit_scale) * log2_e;
   float logits[kTile];
   float max = kNothing;
   for (int64_t index = seen.begin; index < seen.end; ++index) {
+    if (!block.mask.shows(index_of_query, index)) continue;
     const int64_t slot = index - origin;
     logits[slot] = dot(query, tile.key.data() + slot * block.query.dim, block.query.dim) * to_base_2;
     max = std::max(max, logits[slot]);
@@ -101,6 +102,7 @@ void attend_row(const float* query, Interval seen, int64_t origin, const Block& 
   // Sum each tile separately: one running sum over 65,536 keys would swallow small weights.
   float sum = 0.0f;
   for (int64_t index = seen.begin; index < seen.end; ++index) {
+    if (!block.mask.shows(index_of_query, index)) continue;
     const int64_t slot = index - origin;
     const bool natural = planted(Defect::natural_exponential) && max < row.max();
     float probability = natural ? std::exp(logits[slot] - row.max()) : weight(logits[slot], row.max());
@@ -134,11 +136,12 @@ void attend(const Block& block, Interval stretch, float* partials) {
     const Interval keys{begin, std::min(begin + kTile, stretch.end)};
     load_keys(block, keys);
     for (int64_t row = 0; row < block.rows(); ++row) {
-      const Interval all = block.mask.seen_by(block.queries.begin + row / block.group);
+      const int64_t query = block.queries.begin + row / block.group;
+      const Interval all = block.mask.seen_by(query);
       const Interval seen{std::max(all.begin, keys.begin), std::min(all.end, keys.end)};
       if (seen.begin >= seen.end) continue;
       const Partial partial{partials + row * floats};
-      attend_row(tile.query.data() + row * block.query.dim, seen, begin, block, partial);
+      attend_row(tile.query.data() + row * block.query.dim, query, seen, begin, block, partial);
       for (int64_t key = seen.end; planted(Defect::masked_values_times_zero) && key < keys.end; ++key) {
         const float* value = tile.value.data() + (key - begin) * block.keys.value_dim;
         add_scaled(partial.values(), value, 0.0f, block.keys.value_dim);

@@ -79,6 +79,16 @@ Lengths lengths_of(const TensorView& tensor, const char* name) {
   return {int32_of(tensor, name, 1), tensor.stride(0)};
 }
 
+PackedMasks masks_of(const Optional<TensorView>& bits, const Optional<TensorView>& starts) {
+  REQUIRE(bits.has_value() == starts.has_value(), "packed_custom_mask and mask_indptr must be given together");
+  if (!bits.has_value()) return {};
+  const TensorView& packed = bits.value();
+  require_axes(packed, "packed_custom_mask", 1);
+  require_last_axis_contiguous(packed, "packed_custom_mask");
+  REQUIRE(is(packed, kDLUInt, 8), "packed_custom_mask must be uint8");
+  return {reinterpret_cast<const uint8_t*>(data_of(packed)), lengths_of(starts.value(), "mask_indptr")};
+}
+
 PageTable table_of(const TensorView& tensor) {
   const int64_t row_stride = planted(Defect::table_gap_ignored) ? tensor.size(1) : tensor.stride(0);
   return {int32_of(tensor, "block_tables", 2), row_stride, tensor.stride(1)};

@@ -37,6 +37,8 @@ Rows batched_rows_of(const TensorView& tensor, const char* name);
 Statistics statistics_of(const TensorView& tensor, const char* name, const Rows& rows);
 Statistics statistics_of(const Optional<TensorView>& tensor, const char* name, const Rows& rows);
 Lengths lengths_of(const TensorView& tensor, const char* name);
+// Bytes of bits, and where those of each request begin.
+PackedMasks masks_of(const Optional<TensorView>& bits, const Optional<TensorView>& starts);
 PageTable table_of(const TensorView& tensor);
 
 // One of K and V: [pages, heads, slots, dim] (HND) or [pages, slots, heads, dim] (NHD), or member `member` of

@@ -20,8 +20,8 @@ _CONTEXT_PARALLEL: Final[dict[str, tuple[object, ...]]] = {
 }
 
 
-OWN: Final = frozenset({"v_scales_swizzled"})
-"""Parameters of the native functions that FlashInfer's lack: its kernels imply them."""
+OWN: Final = frozenset({"v_scales_swizzled", "packed_custom_mask", "mask_indptr"})
+"""Parameters of the native functions that FlashInfer's lack: its kernels imply them, or its wrappers have them."""
 
 
 def _shared(*names: str) -> dict[str, tuple[object, ...]]:

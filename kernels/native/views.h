@@ -75,6 +75,12 @@ struct Pool {
   Scales scales{};
 };
 
+// A mask for each request, packed as FlashInfer's: bits of request b from byte starts[b] on. Absent if bits is null.
+struct PackedMasks {
+  const uint8_t* bits = nullptr;
+  Lengths starts{};
+};
+
 // The arguments of every attention kernel beside tensors.
 struct Scalars {
   float logit_scale;   // bmm1_scale: multiplies q.k
@@ -82,6 +88,7 @@ struct Scalars {
   int64_t window_left; // keys seen before a query's own; -1 is no window
   bool causal;
   const float* sinks;  // [q heads] or null
+  PackedMasks masks{};
 };
 
 }  // namespace attnfuzz

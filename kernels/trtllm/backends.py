@@ -12,6 +12,7 @@ from attnfuzz.kernels.native import build
 from attnfuzz.kernels.native.ops import NATIVE
 from attnfuzz.kernels.ops_table import OpsTable
 from attnfuzz.kernels.trtllm.gather import GATHER_ROWS
+from attnfuzz.kernels.trtllm.masked import MaskedMhaSession
 from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.kernels.trtllm.mla import MlaSession
 from attnfuzz.kernels.trtllm.revisions import MHA_REVISIONS, MLA_REVISIONS
@@ -23,6 +24,7 @@ from attnfuzz.reference.case import (
     Case,
     Granularity,
     KvView,
+    Mask,
     Mode,
     OtherGroup,
     QueryView,
@@ -130,6 +132,12 @@ MHA_NVFP4 = TrtllmBackend(
     ),
 )
 
+MHA_MASKED = TrtllmBackend(
+    name="trtllm_mha_masked",
+    session=MaskedMhaSession,
+    capability=structs.replace(MHA.capability, graph_modes=(), masks=tuple(Mask), windowed_masks=tuple(Mask)),
+)
+
 MLA = TrtllmBackend(
     name="trtllm_mla",
     session=MlaSession,
@@ -151,6 +159,7 @@ TRTLLM_BACKENDS = (
     *(MHA.revision(name, session) for name, session in MHA_REVISIONS.items()),
     MHA_SCALED,
     MHA_NVFP4,
+    MHA_MASKED,
     MLA,
     *(MLA.revision(name, session) for name, session in MLA_REVISIONS.items()),
 )

@@ -13,6 +13,7 @@ from attnfuzz.reference.case import (
     Guard,
     KvView,
     Launch,
+    Mask,
     Mode,
     OtherGroup,
     Outputs,
@@ -29,6 +30,7 @@ from attnfuzz.reference.case import (
 )
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
+from attnfuzz.reference.masks import applies
 from attnfuzz.reference.relation import Relation
 from attnfuzz.reference.rope import Pairing, RotaryShare
 from attnfuzz.reference.shared_pools import pages_left
@@ -333,6 +335,7 @@ STEP_AXES: tuple[Axis[Moment], ...] = (
     Axis("past", ("new", "grown", "handed on"), _past),
     Axis("chunks", ("no prefix", "one", "several", "one request ends early"), _chunks, total=False),
     single("window", ("none", "a query's own key", "cuts keys off", "longer than all keys"), _window),
+    single("mask", tuple(Mask), lambda moment: moment.case.mask if applies(moment.case, moment.step) else Mask.CAUSAL),
     single("tombstones", tuple(Tombstone), _tombstones),
     single("window tail", ("none", "yes"), _window_tail),
 )

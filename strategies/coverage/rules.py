@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import SPECULATIVE, Granularity, Mode
+from attnfuzz.reference.case import SPECULATIVE, Granularity, Mask, Mode
 from attnfuzz.reference.device import Device
 from attnfuzz.strategies.coverage.classes import HEAD_DIMS, PAGE_SIZES
 from attnfuzz.strategies.coverage.features import axes
@@ -114,6 +114,10 @@ def _alone(name: str, extreme: Callable[[Iterable[int]], int]) -> Holds:
     return holds
 
 
+def _windowless(mask: Mask) -> Holds:
+    return lambda can: mask not in can.windowed_masks
+
+
 def _unscaled(can: Capability) -> bool:
     """Whether some KV caches have scales, but not those of the queries' dtype."""
     return bool(can.kv_scales) and not any(map(can.scales, can.dtypes))
@@ -130,6 +134,7 @@ _NO_GROUP = "not drawn: no served model without latents has such a group of head
 LACKS: tuple[Lack, ...] = (
     Lack("the backend does not have this mode", lambda can: _besides("mode", can.modes)),
     Lack("the backend does not take queries of this dtype", lambda can: _besides("dtype", can.dtypes)),
+    Lack("the backend does not have this mask", lambda can: _besides("mask", can.masks)),
     Lack("the backend does not have this KV layout", lambda can: _besides("layout", can.layouts)),
     Lack("the backend's padded tokens do not go there", lambda can: _besides("padded slot", can.padded_slots)),
     _never("a writer has no softmax", "softmax scale!=1; relation!=none", lambda can: can.writes),
@@ -255,6 +260,11 @@ MEANING: tuple[Clash, ...] = (
     _clash("the groups of a pool store the same tokens", "window tail=yes", "other group!=none"),
     _clash("pages of one token are not halved", "page size=1", "other group=more_heads"),
     _clash("tensors of scales are not shared", "scales per!=tensor", "other group!=none"),
+    _clash("drafts are a tree in a verify step", "mask=tree", "mode!=target_verify"),
+    *(
+        _clash("the backend has no windows beside this mask", f"mask={mask}", "window!=none", _windowless(mask))
+        for mask in Mask
+    ),
     _clash("queries number 1 in each request", "longest q=1", "q lens=ragged"),
     _clash("one query has a key or none", "longest q=1", _FEWER_KEYS),
     _clash("part of the drafts is more than one", "longest q=1", "accepted=part"),

@@ -43,16 +43,42 @@ def _xqa(**arguments: Any) -> None:
     if longest > 1:
         rows = (len(lens), longest) if ragged is None else (len(query),)
         assert taken["mask"].shape == (*rows, 2)
-        assert torch.equal(taken["mask"].reshape(-1, 2), xqa.draft_mask(q_lens, longest))
+        among = _among(taken["mask"].reshape(-1, 2), q_lens)
     else:
+        among = [torch.ones(1, 1, dtype=torch.bool)] * len(lens)
         assert ragged is None
     assert not taken["workspace_buffer"][: xqa.SEMAPHORES].any()
-    answer = _paged(taken, taken["query"], taken["kv_cache"], taken["kv_layout"], q_lens, lens.view(torch.int32))
+    masks = tuple(map(_over_keys, among, lens.view(torch.int32).tolist()))
+    lengths = lens.view(torch.int32)
+    answer = _paged(taken, taken["query"], taken["kv_cache"], taken["kv_layout"], q_lens, lengths, masks)
     taken["out"].copy_(answer.out)
 
 
+def _among(words: torch.Tensor, q_lens: tuple[int, ...]) -> list[torch.Tensor]:
+    """The masks among draft tokens bool [q_len, q_len], by their bits in 16-bit words."""
+    bits = (words.to(torch.int32).unsqueeze(-1) >> torch.arange(16) & 1).bool().flatten(1)
+    return [own[:, : len(own)] for own in bits.split(q_lens)]
+
+
+def _over_keys(among: torch.Tensor, kv_len: int) -> torch.Tensor:
+    """The mask of a request: all see its prefix, and a draft token's key is as many before the last."""
+    q_len = len(among)
+    prefix = torch.ones(q_len, max(kv_len - q_len, 0), dtype=torch.bool)
+    return torch.cat((prefix, among[:, max(q_len - kv_len, 0) :]), dim=1)
+
+
+def _full(q_lens: tuple[int, ...], kv_lens: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+    return tuple(torch.ones(*lengths, dtype=torch.bool) for lengths in zip(q_lens, kv_lens, strict=True))
+
+
 def _paged(
-    taken: dict[str, Any], query: torch.Tensor, cache: Any, layout: str, q_lens: tuple[int, ...], lens: torch.Tensor
+    taken: dict[str, Any],
+    query: torch.Tensor,
+    cache: Any,
+    layout: str,
+    q_lens: tuple[int, ...],
+    lens: torch.Tensor,
+    masks: tuple[torch.Tensor, ...] | None = None,
 ) -> Answer:
     """The answer for pages, a pool or a pair of pools."""
     key, value = cache.unbind(dim=1) if isinstance(cache, torch.Tensor) else cache
@@ -69,6 +95,7 @@ def _paged(
         window_left=taken.get("window_left", -1),
         sinks=taken.get("sinks"),
         soft_cap=taken.get("logits_soft_cap_scale") or 0.0,
+        masks=masks,
     )
 
 
@@ -91,13 +118,16 @@ def _fmha_v2_answer(**arguments: Any) -> Answer:
     assert len(q_lens) == taken["batch_size"]
     assert max((*kv_lens, taken["max_q_len"])) <= taken["max_kv_len"]
     assert max(q_lens, default=0) <= taken["max_q_len"]
-    assert taken["mask_mode"] == ("causal" if taken["window_left"] < 0 else "sliding_window")
+    full = taken["mask_mode"] == "padding"
+    assert full or taken["mask_mode"] == ("causal" if taken["window_left"] < 0 else "sliding_window")
+    assert not full or taken["window_left"] < 0
+    masks = _full(q_lens, kv_lens) if full else None
     assert taken["workspace_buffer"].numel() >= 16
     if layout.startswith("Q_PAGED_KV"):
         (pool,) = others
         assert (pool.ndim, pool.shape[1]) == (5, 2)
         assert len(taken["block_tables"]) == taken["batch_size"]
-        return _paged(taken, query, pool, layout.removeprefix("Q_PAGED_KV_"), q_lens, taken["seq_lens"])
+        return _paged(taken, query, pool, layout.removeprefix("Q_PAGED_KV_"), q_lens, taken["seq_lens"], masks)
     key, value = others[0].unbind(dim=1) if layout == "CONTIGUOUS_Q_KV" else others
     assert layout == "CONTIGUOUS_Q_KV" or not taken["logits_soft_cap_scale"]
     return attend(
@@ -110,7 +140,9 @@ def _fmha_v2_answer(**arguments: Any) -> Answer:
             taken["bmm1_scale"],
             taken["bmm2_scale"],
             window_left=taken["window_left"],
+            causal=masks is None,
             sinks=taken.get("sinks"),
+            masks=masks,
         )
     )
 
@@ -133,7 +165,9 @@ def _cudnn_prefill(**arguments: Any) -> None:
     assert query.is_contiguous()
     assert lse.shape == query.shape[:2]
     assert max(q_lens, default=0) <= taken["max_token_per_sequence"]
-    answer = _paged(taken, query, (taken["k_cache"], taken["v_cache"]), "HND", q_lens, taken["actual_seq_lens_kv"])
+    lens = taken["actual_seq_lens_kv"]
+    masks = None if taken["causal"] else _full(q_lens, tuple(lens.flatten().tolist()))
+    answer = _paged(taken, query, (taken["k_cache"], taken["v_cache"]), "HND", q_lens, lens, masks)
     _write_both(taken, answer)
 
 

@@ -26,6 +26,7 @@ def attend(
     plan: dict[str, Any],
     scale: float,
     sinks: torch.Tensor | None,
+    mask: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Out [q, heads, dim] and lse [q, heads] in base 2 of one request, in fp32."""
     q_len, heads, _ = query.shape
@@ -38,8 +39,10 @@ def attend(
     last = torch.arange(q_len).unsqueeze(1) + kv_len - q_len
     keys = torch.arange(kv_len)
     visible = keys <= last if plan.get("causal", True) else torch.ones(q_len, kv_len, dtype=torch.bool)
+    if mask is not None:
+        visible = mask
     if plan["window_left"] >= 0:
-        visible &= keys >= last - plan["window_left"]
+        visible = visible & (keys >= last - plan["window_left"])
     logits = logits.masked_fill(~visible, -math.inf)
     lse = torch.logsumexp(logits, dim=-1) if kv_len else torch.full((heads, q_len), -math.inf)
     if sinks is not None:
@@ -69,6 +72,7 @@ class _Wrapper:
         self.backend = arguments["backend"]
         self.buffers = {name: value for name, value in arguments.items() if "_buf" in name}
         del self.buffers["float_workspace_buffer"]
+        self.mask_buffers = {name: self.buffers.pop(name) for name in list(self.buffers) if "mask" in name}
         self.most_rows: int | None = None
 
     def reset_workspace_buffer(self, float_workspace_buffer: torch.Tensor, int_workspace_buffer: torch.Tensor) -> None:
@@ -83,20 +87,57 @@ class _Wrapper:
         given = {name: value for name, value in arguments.items() if not isinstance(value, torch.Tensor)}
         defaults = {"sm_scale": arguments.get("head_dim_qk", arguments.get("head_dim", 1)) ** -0.5}
         self.settings = {"window_left": -1, "logits_soft_cap": 0.0, **defaults, **given}
-        self.mask = arguments.pop("custom_mask", None)
+        flat, packed = arguments.pop("custom_mask", None), arguments.pop("packed_custom_mask", None)
         lists = [value for value in arguments.values() if isinstance(value, torch.Tensor)]
         self.rows = self.rows_of(lists)
         if not self.graph:
             self.lists = lists
+            self.masks = self.packed(flat, packed)
             return
         self.lists = list(self.buffers.values())
         if [len(each) for each in lists[:-2]] != [len(each) for each in self.lists[:-2]]:
             raise ValueError("the batch size is fixed")
         for buffer, value in zip(self.lists, lists, strict=True):
             buffer[: len(value)].copy_(value)
+        if flat is not None or packed is not None:
+            for buffer, value in zip(self.mask_buffers.values(), self.packed(flat, packed) or (), strict=True):
+                buffer[: len(value)].copy_(value)
+        # A graph with buffers for masks has one in each run.
+        self.masks = tuple(self.mask_buffers.values()) or None
         self.most_rows = self.most_rows or self.rows
         if self.rows > self.most_rows:
             raise ValueError("more rows than at first")
+
+    def packed(
+        self, flat: torch.Tensor | None, packed: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """The bits of a batch's masks, and the byte at which those of each request begin."""
+        if flat is None and packed is None:
+            return None
+        sizes = [(end - first) * self.keys(index) for index, (first, end) in enumerate(self.requests())]
+        starts = torch.tensor([0, *itertools.accumulate(-(-size // 8) for size in sizes)])
+        if packed is not None:
+            if len(packed) != starts[-1]:
+                raise ValueError(f"packed_custom_mask has {len(packed)} bytes, not {int(starts[-1])}")
+            return packed, starts
+        assert flat is not None
+        if len(flat) != sum(sizes):
+            raise ValueError(f"custom_mask has {len(flat)} entries, not {sum(sizes)}")
+        bits = [torch.nn.functional.pad(each, (0, -len(each) % 8)) for each in flat.split(sizes)]
+        places = 2 ** torch.arange(8)
+        return (torch.cat(bits).view(-1, 8) * places).sum(dim=1).to(torch.uint8), starts
+
+    def mask(self, index: int, q_len: int, kv_len: int) -> torch.Tensor | None:
+        """The mask of a request, as the kernel reads it."""
+        if self.masks is None:
+            return None
+        place = int(self.masks[1][index]) * 8 + torch.arange(q_len * kv_len)
+        return (self.masks[0][place // 8] >> (place % 8) & 1).bool().view(q_len, kv_len)
+
+    def keys(self, index: int) -> int:
+        """The keys of a request, by the lists."""
+        indptr, _, last = (each.tolist() for each in self.lists[-3:])
+        return int(max(indptr[index + 1] - indptr[index] - 1, 0) * self.settings["page_size"] + last[index])
 
     def rows_of(self, lists: list[torch.Tensor]) -> int:
         return int(lists[0][-1])
@@ -121,8 +162,6 @@ class _Wrapper:
 
     def run(self, **arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
         inspect.signature(self.real.run).bind(self, **arguments)
-        if self.mask is not None:
-            raise NotImplementedError("no step of ours has a custom mask")
         query = arguments["q"]
         shape = (*query.shape[:2], self.settings.get("head_dim_vo", query.shape[2]))
         out = arguments.get("out", torch.empty(shape, dtype=query.dtype))
@@ -147,7 +186,8 @@ class _Wrapper:
             if not len(query):
                 continue
             key, value = self.tokens(arguments, index)
-            out, lse = attend(query, key, value, self.settings, self.scale(arguments), arguments.get("sinks"))
+            mask, sinks = self.mask(index, len(query), len(key)), arguments.get("sinks")
+            out, lse = attend(query, key, value, self.settings, self.scale(arguments), sinks, mask)
             results[first:end] = out
             lses[first:end] = lse
         if self.scaled(arguments):
@@ -208,6 +248,10 @@ class BatchPrefillWithRaggedKVCacheWrapper(_Wrapper):
     """Ragged prefill. Scales are those of 8-bit caches alone."""
 
     real = prefill.BatchPrefillWithRaggedKVCacheWrapper
+
+    def keys(self, index: int) -> int:
+        first, end = self.lists[1].tolist()[index : index + 2]
+        return int(end - first)
 
     def tokens(self, arguments: dict[str, Any], index: int) -> tuple[torch.Tensor, torch.Tensor]:
         first, end = self.lists[1].tolist()[index : index + 2]

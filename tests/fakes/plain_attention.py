@@ -23,8 +23,9 @@ def attend_paged(
     window_left: int = -1,
     sinks: torch.Tensor | None = None,
     soft_cap: float = 0.0,
+    masks: tuple[torch.Tensor, ...] | None = None,
 ) -> Answer:
-    """Causal attention over a paged KV cache; pages and table as in `gather_pages`, the rest as in `Problem`."""
+    """Attention over a paged KV cache; pages and table as in `gather_pages`, the rest as in `Problem`."""
     key, value = (gather_pages(pages, page_table, kv_lens, layout) for pages in (key_pages, value_pages))
     return attend(
         Problem(
@@ -38,6 +39,8 @@ def attend_paged(
             window_left=window_left,
             sinks=sinks,
             soft_cap=soft_cap,
+            causal=masks is None,
+            masks=masks,
         )
     )
 

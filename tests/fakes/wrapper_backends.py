@@ -38,4 +38,8 @@ def faked(backend: GpuBackend) -> OnCpu:
     return OnCpu(**{**fields, "session": fake, "capability": capability})
 
 
-FA2_PAGED, FA3_PAGED, FA2_RAGGED, FA3_RAGGED, FA3_RAGGED_HND, BATCH_DECODE = map(faked, WRAPPER_BACKENDS)
+FAKED = {backend.name: faked(backend) for backend in WRAPPER_BACKENDS}
+FA2_PAGED, FA2_RAGGED = FAKED["fa2_paged"], FAKED["fa2_ragged"]
+FA2_PAGED_PACKED_MASK, FA2_RAGGED_PACKED_MASK = FAKED["fa2_paged_packed_mask"], FAKED["fa2_ragged_packed_mask"]
+FA3_PAGED, FA3_RAGGED, FA3_RAGGED_HND = FAKED["fa3_paged"], FAKED["fa3_ragged"], FAKED["fa3_ragged_hnd"]
+BATCH_DECODE = FAKED["batch_decode"]

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from attnfuzz.harness.judge.explain.claim import Claim
+from attnfuzz.harness.judge.explain.custom_masks import custom_masks
 from attnfuzz.harness.judge.explain.key_terms import key_terms
 from attnfuzz.harness.judge.explain.keys import MOST_ELEMENTS
 from attnfuzz.harness.judge.explain.wrong_row import Alternative, WrongRow
@@ -22,6 +23,7 @@ def masks(row: WrongRow) -> Iterator[Claim]:
     """The causal limit or the window one off, ignored, aligned to another key, or taken from another row."""
     if row.problem.causal:
         yield from _causal_limits(row)
+    yield from custom_masks(row)
     if row.problem.window_left >= 0:
         yield from _windows(row)
 
@@ -62,7 +64,7 @@ def lengths(row: WrongRow) -> Iterator[Claim]:
     for count in sorted({1, row.q_len, *_best_count(row)}):
         keys = f"{count:,} keys" if count > 1 else "key"
         # For one key, that equals a causal limit one lower, unless a window moves along.
-        if count > 1 or row.problem.window_left >= 0:
+        if row.problem.causal and (count > 1 or row.problem.window_left >= 0):
             words = f"as if the request were {keys if count > 1 else '1 key'} shorter, for the causal limit too"
             yield _claim(Mistake.LENGTH, words, _moved(-count), tried)
         words = f"as if the request's last {keys} were missing"

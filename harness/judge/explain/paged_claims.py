@@ -53,8 +53,8 @@ def as_called(row: WrongRow) -> Iterator[Claim]:
 
 
 def _in_call(row: WrongRow) -> tuple[PagedCall, int] | None:
-    """The call that produced a row, and the row's request in it; None if one is unknown."""
-    at = None if row.call is None else row.call.span_of(row.place)
+    """The call that produced a row, and the row's request in it; None if one is unknown, or under a mask."""
+    at = None if row.call is None or row.problem.masks is not None else row.call.span_of(row.place)
     return None if row.call is None or at is None else (row.call, at)
 
 

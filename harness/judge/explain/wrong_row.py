@@ -1,7 +1,7 @@
 """One failing row by itself: its keys, its error, and the judge's bound around another answer."""
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -89,10 +89,16 @@ class WrongRow:
 
     @cached_property
     def seen(self) -> range:
-        """The keys that the row sees, as indices into its request's keys."""
+        """The keys that the row sees, as indices into its request's keys; under a mask, those that it may see."""
         last = self.own + 1 if self.problem.causal else self.problem.kv_lens[self.request]
         first = self.own - self.problem.window_left if self.problem.window_left >= 0 else 0
         return range(max(first, 0), max(last, first, 0))
+
+    @property
+    def mask(self) -> torch.Tensor:
+        """The row of its request's mask, bool [kv_len]; there is one."""
+        assert self.problem.masks is not None
+        return self.problem.masks[self.request][self.token_in_request]
 
     @cached_property
     def kv_head(self) -> int:
@@ -115,11 +121,19 @@ class WrongRow:
 
     @cached_property
     def weights_and_values(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Softmax weights [k] and values [k, Dv] of the keys in `seen`, in fp64."""
-        return row_weights(self.problem, self.token, self.head)
+        """Softmax weights [k] and values [k, Dv] of the keys in `seen`, in fp64; both are 0 where a mask hides a key."""
+        weights, values = row_weights(self.problem, self.token, self.head)
+        if self.problem.masks is None:
+            return weights, values
+        at = self.mask[self.seen.start : self.seen.stop].nonzero().flatten().to(weights.device)
+        spread = weights.new_zeros(len(self.seen)), values.new_zeros(len(self.seen), values.shape[1])
+        return spread[0].index_copy_(0, at, weights), spread[1].index_copy_(0, at, values)
 
     def alone(self, keys: range, *, request: int | None = None, kv_head: int | None = None) -> Problem:
-        """The problem of this row alone, all `keys` visible, of its own request and KV head or the given ones."""
+        """The problem of this row alone, over `keys` of its own request and KV head or the given ones.
+
+        All are visible but those that the row's mask hides.
+        """
         problem = self.problem
         start = sum(problem.kv_lens[: self.request if request is None else request])
         rows = slice(start + keys.start, start + keys.stop)
@@ -133,16 +147,25 @@ class WrongRow:
             kv_lens=(len(keys),),
             window_left=-1,
             sinks=None if problem.sinks is None else problem.sinks[self.head : self.head + 1],
+            masks=None if problem.masks is None else (self.mask[keys.start : keys.stop].unsqueeze(0),),
         )
 
-    def with_keys(self, parts: Iterable[range]) -> Problem:
+    def under(self, mask: torch.Tensor) -> Problem:
+        """The problem of this row alone, under another mask [kv_len]."""
+        return replace(self.alone(self.seen), masks=(mask[self.seen.start : self.seen.stop].unsqueeze(0),))
+
+    def with_keys(self, parts: Sequence[range]) -> Problem:
         """The problem of this row alone, with the keys of its request in `parts`, repeated where these overlap."""
         every = self.alone(range(self.problem.kv_lens[self.request]))
         key, value = (
             torch.cat([tensor[:0], *(tensor[part.start : part.stop] for part in parts)])
             for tensor in (every.key, every.value)
         )
-        return replace(every, key=key, value=value, kv_lens=(len(key),))
+        masks = None
+        if every.masks is not None:
+            own = every.masks[0]
+            masks = (torch.cat([own[:, :0], *(own[:, part.start : part.stop] for part in parts)], dim=1),)
+        return replace(every, key=key, value=value, kv_lens=(len(key),), masks=masks)
 
     def alternative(self, problem: Problem) -> Alternative:
         """The answer to a problem of one row."""

@@ -127,6 +127,7 @@ void decode(const Rows& query, const Pool& key, const Pool& value, char*, const 
 
 void context(const Rows& query, const Pool& key, const Pool& value, const PageTable& table, const Lengths& lengths,
              const Lengths& cumulative, int64_t batch, const Scalars& scalars, const Rows& out, const Statistics& lse) {
+  REQUIRE(!scalars.masks.bits, "these kernels have no custom masks");
   const Call call{query, out, lse, scalars, lengths, cumulative, batch, 0, query.heads / key.heads, false};
   run(call, PagedCache{key, value, table}, query.tokens);
 }

@@ -16,7 +16,7 @@ from attnfuzz.kernels.paged_session import PagedSession
 from attnfuzz.kernels.plan import BatchMetadata
 from attnfuzz.kernels.results import Results
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import KvView, Mode, QueryView, Step
+from attnfuzz.reference.case import KvView, Mask, Mode, QueryView, Step
 from attnfuzz.reference.contract import Contract, LseBase
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
@@ -101,7 +101,7 @@ class CudnnPrefillSession(_CudnnSession):
             self.op,
             max_token_per_sequence=plan.max_q_len,
             actual_seq_lens_q=place_int32(bench, "actual_seq_lens_q", q_lens).reshape(-1, 1, 1, 1),
-            causal=True,
+            causal=self._case.mask is Mask.CAUSAL,
             batch_offsets_q=offsets("batch_offsets_q", geometry.q_heads * geometry.head_dim_qk),
             batch_offsets_o=offsets("batch_offsets_o", geometry.q_heads * geometry.head_dim_vo),
             batch_offsets_stats=offsets("batch_offsets_stats", geometry.q_heads),
@@ -163,5 +163,6 @@ CUDNN_PREFILL: Final = _backend(
         modes=tuple(Mode),
         padding=True,
         kv_views=tuple(KvView),
+        masks=(Mask.CAUSAL, Mask.FULL),
     ),
 )

@@ -29,7 +29,7 @@ from attnfuzz.kernels.workspace import SharedWorkspace
 from attnfuzz.reference.arguments import ArgumentRule
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case, KvView, Mode, QueryView, Step
+from attnfuzz.reference.case import Case, KvView, Mask, Mode, QueryView, Step
 from attnfuzz.reference.contract import Contract, LseBase
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
@@ -83,7 +83,17 @@ class Packed:
         return self.seq_lens.shape[0]
 
 
-def batch_arguments(batch: BatchMetadata | Packed, geometry: Geometry) -> dict[str, Any]:
+def mask_mode(geometry: Geometry, mask: Mask) -> str:
+    """The argument of that name: FlashInfer's own wrapper passes "padding" if it isn't causal (prefill.py).
+
+    A window requires a causal mask (trtllm_fmha_v2_prefill).
+    """
+    if mask is Mask.FULL:
+        return "padding"
+    return "sliding_window" if geometry.window_left >= 0 else "causal"
+
+
+def batch_arguments(batch: BatchMetadata | Packed, geometry: Geometry, mask: Mask = Mask.CAUSAL) -> dict[str, Any]:
     """The arguments for the lengths of requests, the visible keys, and modifiers of the logits."""
     return {
         "seq_lens": batch.seq_lens,
@@ -93,19 +103,21 @@ def batch_arguments(batch: BatchMetadata | Packed, geometry: Geometry) -> dict[s
         "batch_size": batch.batch,
         "cum_seq_lens_q": batch.cum_seq_lens_q,
         "cum_seq_lens_kv": batch.cum_seq_lens_kv,
-        "mask_mode": "sliding_window" if geometry.window_left >= 0 else "causal",
+        "mask_mode": mask_mode(geometry, mask),
         "window_left": geometry.window_left,
         "logits_soft_cap_scale": geometry.soft_cap or None,
     }
 
 
-def arguments_on_pages(plan: BatchMetadata, geometry: Geometry, query: torch.Tensor, cache: Any) -> dict[str, Any]:
+def arguments_on_pages(
+    plan: BatchMetadata, geometry: Geometry, query: torch.Tensor, cache: Any, mask: Mask = Mask.CAUSAL
+) -> dict[str, Any]:
     """The arguments for queries [tokens, q_heads, head_dim_qk] on a paired pool."""
     return {
         "qkv": (query, cache),
         "input_layout": paged_layout(geometry.kv_layout),
         "block_tables": plan.block_tables,
-        **batch_arguments(plan, geometry),
+        **batch_arguments(plan, geometry, mask),
     }
 
 
@@ -143,7 +155,7 @@ class FmhaV2Session(PagedSession):
             workspace_buffer=self._workspace.take(WORKSPACE),
             out=results.out[:rows],
             sinks=self._sinks,
-            **arguments_on_pages(plan, self._case.geometry, query[:rows], self._kv.cache),
+            **arguments_on_pages(plan, self._case.geometry, query[:rows], self._kv.cache, self._case.mask),
             **self._scales,
         )
 
@@ -216,7 +228,7 @@ class PackedFmhaV2Session:
             workspace_buffer=self._workspace.take(WORKSPACE),
             out=results.out,
             **self._extras(results),
-            **batch_arguments(packed, self._case.geometry),
+            **batch_arguments(packed, self._case.geometry, self._case.mask),
             **self._scales,
         )
 
@@ -285,6 +297,7 @@ def _capability(buckets: tuple[Bucket, ...], kv_view: KvView, arguments: tuple[A
         # fmha/paged_kv_cache.h: shape [B, W, 2, M].
         table_gaps=False,
         arguments=arguments,
+        masks=(Mask.CAUSAL, Mask.FULL),
     )
 
 

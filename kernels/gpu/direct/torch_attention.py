@@ -17,15 +17,18 @@ import torch
 from attnfuzz.kernels.backend import Op, Output, Unsupported
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, bucket
 from attnfuzz.kernels.gpu.visible import Arch
-from attnfuzz.kernels.lengths import place_int32
+from attnfuzz.kernels.lengths import place_int32, running_sum
+from attnfuzz.kernels.packed_masks import flat_masks, masks_of_rows
+from attnfuzz.kernels.plan import Row
 from attnfuzz.kernels.torch_sdpa import SdpaSession, attend_into
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Mode, QueryView, Request, Step
+from attnfuzz.reference.case import Mask, Mode, QueryView, Request, Step
 from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
+from attnfuzz.reference.masks import applies
 from attnfuzz.reference.noise import NoiseModel
 
 
@@ -59,9 +62,11 @@ CUDNN: Final = _op("CUDNN_ATTENTION")
 
 
 class UnmaskedSession(SdpaSession):
-    """A session for kernels without a mask argument, which have named causal masks alone."""
+    """A session for kernels without a mask argument, which have named causal masks alone, or none."""
 
-    def _masked(self, request: Request) -> dict[str, Any]:
+    def _masked(self, step: Step, request: Request) -> dict[str, Any]:
+        if self._case.mask is Mask.FULL:
+            return {"is_causal": False}
         square = request.q_len == request.kv_len
         return {"is_causal": square, "lower_right": not square}
 
@@ -121,6 +126,8 @@ def _backend(
             # (torch/nn/attention/bias.py).
             kv_shorter_than_q=masked,
             query_views=(QueryView.CONTIGUOUS, QueryView.FUSED_QKV),
+            masks=tuple(Mask) if masked else (Mask.CAUSAL, Mask.FULL),
+            windowed_masks=tuple(Mask),
         ),
         contract=Contract(),
         session=session,
@@ -163,20 +170,28 @@ def attend_flexibly(
     request_of_key: torch.Tensor,
     position: torch.Tensor,
     window_left: int,
+    masks: torch.Tensor | None = None,
+    mask_rows: torch.Tensor | None = None,
     **arguments: Any,
 ) -> None:
-    """Write flex_attention to `out` [1, heads, rows, dim]: causal, within requests.
+    """Write flex_attention to `out` [1, heads, rows, dim], within requests: causal, or under their masks.
 
     int32 [rows]: the request of each query, -1 for padding, and the position of its own key in that request. int32
-    [keys]: the request of each key, and its position there.
+    [keys]: the request of each key, and its position there. `masks` are the masks of all requests, flat, in which the
+    row of each query begins at `mask_rows`.
     """
     from torch.nn.attention import flex_attention as flex  # noqa: PLC0415 - it imports the compiler
 
     def seen(batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
         del batch, head
         own, at = own_key[query], position[key]
-        causal = torch.logical_and(request_of_query[query] == request_of_key[key], at <= own)
-        return torch.logical_and(causal, at >= own - window_left) if window_left >= 0 else causal
+        same = request_of_query[query] == request_of_key[key]
+        if masks is None or mask_rows is None:
+            allowed = torch.logical_and(same, at <= own)
+        else:
+            # The entry of another request's key may lie outside.
+            allowed = torch.logical_and(same, masks[(mask_rows[query] + at).clamp(max=masks.shape[0] - 1)])
+        return torch.logical_and(allowed, at >= own - window_left) if window_left >= 0 else allowed
 
     rows, keys = arguments["query"].shape[2], arguments["key"].shape[2]
     mask = flex.create_block_mask(seen, None, None, rows, keys, device=str(out.device))
@@ -207,9 +222,20 @@ class FlexSession(SdpaSession):
             key, value = self._tokens.packed(step)
             key, value = self._bench.memory.copy("key", key), self._bench.memory.copy("value", value)
             masked = {"window_left": self._case.geometry.window_left, **self._within_requests(step)}
+            if applies(self._case, step):
+                masked |= self._masks(step)
             self._attend(query, key, value, out, masked)
         else:
             out.zero_()
+
+    def _masks(self, step: Step) -> dict[str, torch.Tensor]:
+        """The masks of all requests, and the entry at which each query's row begins: 0 for padding."""
+        masks = masks_of_rows(self._case, step, Row.real(step))
+        ends = running_sum(mask.numel() for mask in masks)
+        rows = [end + i * mask.shape[1] for end, mask in zip(ends, masks, strict=False) for i in range(len(mask))]
+        rows += [0] * (step.padded_tokens - step.tokens)
+        flat = self._bench.memory.copy("masks", flat_masks(masks).view(torch.uint8)).view(torch.bool)
+        return {"masks": flat, "mask_rows": place_int32(self._bench, "mask_rows", rows)}
 
     def _within_requests(self, step: Step) -> dict[str, torch.Tensor]:
         """The arguments for the request of each query and key, and for its position there."""
@@ -235,6 +261,8 @@ FLEX_ATTENTION: Final = GpuBackend(
         ),
         modes=tuple(Mode),
         query_views=(QueryView.CONTIGUOUS, QueryView.FUSED_QKV),
+        masks=tuple(Mask),
+        windowed_masks=tuple(Mask),
     ),
     contract=Contract(),
     session=FlexSession,

@@ -3,15 +3,16 @@
 It takes a packed draft mask and a workspace beside the usual arguments.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
 import torch
 
-from attnfuzz.kernels.backend import Op, Output, Unsupported
+from attnfuzz.kernels.backend import Bench, Op, Output, Unsupported
 from attnfuzz.kernels.gpu import argument_rules
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.flashinfer_op import flashinfer_op
@@ -22,17 +23,21 @@ from attnfuzz.kernels.ops_table import WorkspaceBytes
 from attnfuzz.kernels.paged_session import PagedSession
 from attnfuzz.kernels.plan import BatchMetadata, Row
 from attnfuzz.kernels.results import Results
+from attnfuzz.kernels.transfers import write
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import KvView, Mode, QueryView, Step
+from attnfuzz.reference.case import Case, KvView, Launch, Mask, Mode, QueryView, Step
 from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
+from attnfuzz.reference.masks import applies, mask_of
 from attnfuzz.reference.noise import ROUNDOFF, NoiseModel
 
 SEMAPHORES: Final = 8 << 20
 """Bytes at the start of the workspace, zero at first use (docstring of decode.xqa_batch_decode_with_kv_cache)."""
+
+NO_MASKS: Final[Mapping[int, torch.Tensor]] = MappingProxyType({})
 
 _WORD_BITS = 16
 _ROWS_PER_BLOCK = 32
@@ -67,16 +72,37 @@ modules."""
 FP8_BUCKETS: Final = (_bucket(DType.FLOAT16, 32, 128, ((8, 1), (16, 2)), 4, kv_dtype=DType.FLOAT8_E4M3, modes=UNIFORM),)
 
 
-def draft_mask(q_lens: Sequence[int], longest: int) -> torch.Tensor:
-    """The causal mask among draft tokens: uint16 [sum of q_lens, ceil(longest / 32) * 2], a bit for each token.
+def draft_mask(q_lens: Sequence[int], longest: int, among: Mapping[int, torch.Tensor] = NO_MASKS) -> torch.Tensor:
+    """The mask among draft tokens: uint16 [sum of q_lens, ceil(longest / 32) * 2], a bit for each token.
 
     Bit j % 16 of word j / 16 in the row of token i is set if i sees token j of its request (FlashInfer, docstring of
-    xqa.xqa: rows are packed one request after another, each as long as its own draft).
+    xqa.xqa: rows are packed one request after another, each as long as its own draft). It is causal but for the
+    requests in `among`, which have masks bool [q_len, q_len].
     """
     words = -(-longest // (2 * _WORD_BITS)) * 2
-    masks = [(2 << token) - 1 for q_len in q_lens for token in range(q_len)]
+    masks = []
+    for request, q_len in enumerate(q_lens):
+        seen = among.get(request)
+        own = torch.ones(q_len, q_len).tril() if seen is None else seen
+        masks += [sum(1 << token for token in row.nonzero().flatten().tolist()) for row in own]
     rows = [[mask >> _WORD_BITS * word & 0xFFFF for word in range(words)] for mask in masks]
     return torch.tensor(rows, dtype=torch.int32).reshape(len(rows), words).to(torch.uint16)
+
+
+def among_drafts(case: Case, step: Step) -> Mapping[int, torch.Tensor]:
+    """The masks of a step's requests among their own draft tokens; none if it is causal. All see their prefix.
+
+    A token without a key, of a request with fewer keys than queries, is not seen.
+    """
+    if not applies(case, step):
+        return NO_MASKS
+    found = {}
+    for index, request in enumerate(step.requests):
+        mask = mask_of(case, step, request)
+        assert mask is not None
+        own = mask[:, max(request.kv_len - request.q_len, 0) :]
+        found[index] = torch.nn.functional.pad(own, (request.q_len - own.shape[1], 0))
+    return found
 
 
 def workspace_bytes(
@@ -144,6 +170,18 @@ class XqaSession(PagedSession):
 
     op: Op = XQA_OP
 
+    def __init__(self, case: Case, bench: Bench) -> None:
+        super().__init__(case, bench)
+        self._masks: dict[tuple[Mode, int], torch.Tensor] = {}
+
+    def _replay(self, step: Step, queries: torch.Tensor) -> Output:
+        mask = self._masks.get((step.mode, step.padded_tokens))
+        if mask is not None:
+            longest = step.tokens_per_request
+            drawn = draft_mask([longest] * step.padded_batch, longest, among_drafts(self._case, step))
+            write(mask, drawn.view(mask.shape))
+        return super()._replay(step, queries)
+
     def _attend(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> None:
         bench, geometry, longest = self._bench, self._case.geometry, step.tokens_per_request
         ragged = step.mode is Mode.DRAFT_EXTEND
@@ -152,8 +190,10 @@ class XqaSession(PagedSession):
         q_lens = [request.q_len for request in step.requests] if ragged else [longest] * plan.batch
         mask = None
         if longest > 1:
-            mask = bench.memory.copy("mask", draft_mask(q_lens, longest))
+            mask = bench.memory.copy("mask", draft_mask(q_lens, longest, among_drafts(self._case, step)))
             mask = mask if ragged else mask.unflatten(0, (plan.batch, longest))
+            if step.launch is Launch.CAPTURE:
+                self._masks[step.mode, step.padded_tokens] = mask
         need = workspace_bytes(
             batch=plan.batch,
             q_len=longest,
@@ -218,6 +258,9 @@ def _backend(name: str, buckets: tuple[Bucket, ...]) -> GpuBackend:
             # xqa/mhaUtils.cuh, KVCacheList: an array [batch][beam][2][pages].
             table_gaps=False,
             arguments=argument_rules.XQA,
+            masks=(Mask.CAUSAL, Mask.FULL, Mask.TREE),
+            # Docstring of xqa.xqa: "tree-structured drafts are not supported with sliding window".
+            windowed_masks=(Mask.CAUSAL, Mask.FULL),
         ),
         contract=Contract(),
         session=XqaSession,

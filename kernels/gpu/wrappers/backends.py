@@ -12,14 +12,14 @@ from attnfuzz.kernels.gpu import argument_rules as rules
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, bucket
 from attnfuzz.kernels.gpu.visible import Arch
-from attnfuzz.kernels.gpu.wrappers.paged import DECODE, FA2_PAGED, FA3_PAGED
+from attnfuzz.kernels.gpu.wrappers.paged import DECODE, FA2_PAGED, FA2_PAGED_PACKED, FA3_PAGED
 from attnfuzz.kernels.gpu.wrappers.paged_session import PagedWrapperSession
-from attnfuzz.kernels.gpu.wrappers.ragged import FA2_RAGGED, FA3_RAGGED, RaggedSession
+from attnfuzz.kernels.gpu.wrappers.ragged import FA2_RAGGED, FA2_RAGGED_PACKED, FA3_RAGGED, RaggedSession
 from attnfuzz.kernels.gpu.wrappers.wrapper import WrapperKind
 from attnfuzz.reference.arguments import ArgumentRule, Event
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import SPECULATIVE, Case, KvView, Mode, QueryView
+from attnfuzz.reference.case import SPECULATIVE, Case, KvView, Mask, Mode, QueryView
 from attnfuzz.reference.contract import Contract, LseBase
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
@@ -38,7 +38,18 @@ def prefill_modules(bucket: Bucket, backend: str) -> tuple[Module, ...]:
 def fa2_paged_modules(bucket: Bucket) -> tuple[Module, ...]:
     """The modules of BatchPrefillWithPagedKVCacheWrapper with fa2, that of K and V of different strides included."""
     different = _each_variant(bucket, "FA2 paged prefill of different strides", _different_strides_spec)
-    return (*prefill_modules(bucket, "fa2"), *different)
+    return (*masked_modules(bucket), *different)
+
+
+def masked_modules(bucket: Bucket) -> tuple[Module, ...]:
+    """The modules of fa2, and that which packs a mask into bits."""
+    return (*prefill_modules(bucket, "fa2"), Module("bits of custom masks", _packbits_spec))
+
+
+def _packbits_spec() -> Any:
+    from flashinfer.jit.quantization import gen_quantization_module  # noqa: PLC0415 - makes a CUDA context
+
+    return gen_quantization_module()
 
 
 def decode_modules(bucket: Bucket) -> tuple[Module, ...]:
@@ -148,7 +159,18 @@ def _decode_noise(dtype: DType) -> NoiseModel:
     )
 
 
-def _capability(modes: tuple[Mode, ...], graph_modes: tuple[Mode, ...], *buckets: Bucket) -> Capability:
+_FULL = (Mask.CAUSAL, Mask.FULL)
+_CUSTOM = tuple(Mask)
+_CUSTOM_PREFILL = tuple(mask for mask in Mask if mask is not Mask.TREE)
+"""Custom masks are for fa2 alone: the kernels of fa3 refuse MaskMode.CUSTOM (docstring of variant_owns_mask)."""
+
+
+def _capability(
+    modes: tuple[Mode, ...],
+    graph_modes: tuple[Mode, ...],
+    *buckets: Bucket,
+    masks: tuple[Mask, ...] = (Mask.CAUSAL,),
+) -> Capability:
     return Capability(
         device=Device.CUDA,
         buckets=buckets,
@@ -158,6 +180,10 @@ def _capability(modes: tuple[Mode, ...], graph_modes: tuple[Mode, ...], *buckets
         padding=True,
         query_views=tuple(QueryView),
         kv_views=tuple(KvView),
+        masks=masks,
+        # LogitsMask of fa2's DefaultAttention has both (attention/variants.cuh); docstring of plan: window_left does not
+        # depend on causal.
+        windowed_masks=masks,
     )
 
 
@@ -187,7 +213,7 @@ def _backend(
 def _fa3_ragged(name: str, layout: KvLayout) -> GpuBackend:
     """A backend for one layout: in HND most calls kill their process, which would hide the failures of NHD."""
     buckets = (msgspec.structs.replace(bucket, layouts=(layout,)) for bucket in (_PLAIN, _WINDOWED, _LATENT_PREFILL))
-    capability = _capability(_PREFILL_MODES, (), *buckets)
+    capability = _capability(_PREFILL_MODES, (), *buckets, masks=_FULL)
     return _backend(name, RaggedSession, FA3_RAGGED, capability, _fa3_noise, rules.RAGGED_PREFILL, rules.LIFE_OF_FA3)
 
 
@@ -196,7 +222,17 @@ WRAPPER_BACKENDS: Final = (
         "fa2_paged",
         PagedWrapperSession,
         FA2_PAGED,
-        _capability(tuple(Mode), SPECULATIVE, _PLAIN, _EIGHT_BITS, _CAPPED, _WITH_SINKS),
+        _capability(tuple(Mode), SPECULATIVE, _PLAIN, _EIGHT_BITS, _CAPPED, _WITH_SINKS, masks=_CUSTOM),
+        _fa2_noise,
+        rules.PAGED_PREFILL,
+        rules.LIFE_OF_FA2_PAGED,
+        fa2_paged_modules,
+    ),
+    _backend(
+        "fa2_paged_packed_mask",
+        PagedWrapperSession,
+        FA2_PAGED_PACKED,
+        _capability(tuple(Mode), SPECULATIVE, _PLAIN, _EIGHT_BITS, masks=_CUSTOM),
         _fa2_noise,
         rules.PAGED_PREFILL,
         rules.LIFE_OF_FA2_PAGED,
@@ -206,7 +242,7 @@ WRAPPER_BACKENDS: Final = (
         "fa3_paged",
         PagedWrapperSession,
         FA3_PAGED,
-        _capability(tuple(Mode), SPECULATIVE, _PLAIN, _WINDOWED, _WITH_SINKS),
+        _capability(tuple(Mode), SPECULATIVE, _PLAIN, _WINDOWED, _WITH_SINKS, masks=_FULL),
         _fa3_noise,
         rules.FA3_PAGED_PREFILL,
         rules.LIFE_OF_FA3_PAGED,
@@ -215,10 +251,21 @@ WRAPPER_BACKENDS: Final = (
         "fa2_ragged",
         RaggedSession,
         FA2_RAGGED,
-        _capability(_PREFILL_MODES, (), _PLAIN, _EIGHT_BITS, _CAPPED, _LATENT_PREFILL),
+        _capability(_PREFILL_MODES, (), _PLAIN, _EIGHT_BITS, _CAPPED, _LATENT_PREFILL, masks=_CUSTOM_PREFILL),
         _fa2_noise,
         rules.FA2_RAGGED_PREFILL,
         rules.LIFE_OF_FA2,
+        masked_modules,
+    ),
+    _backend(
+        "fa2_ragged_packed_mask",
+        RaggedSession,
+        FA2_RAGGED_PACKED,
+        _capability(_PREFILL_MODES, (), _PLAIN, _EIGHT_BITS, masks=_CUSTOM_PREFILL),
+        _fa2_noise,
+        rules.FA2_RAGGED_PREFILL,
+        rules.LIFE_OF_FA2,
+        masked_modules,
     ),
     _fa3_ragged("fa3_ragged", KvLayout.NHD),
     _fa3_ragged("fa3_ragged_hnd", KvLayout.HND),

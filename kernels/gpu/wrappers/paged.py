@@ -94,7 +94,7 @@ _PREFILL_LISTS = {
 _DECODE_LISTS = {"kv_indptr": "indptr", "kv_indices": "indices", "last_page_len": "last_page_len"}
 
 
-def _prefill(backend: str, *, splits: bool) -> PagedForm:
+def _prefill(backend: str, *, splits: bool, packed_masks: bool = False) -> PagedForm:
     return PagedForm(
         module="flashinfer.prefill",
         name="BatchPrefillWithPagedKVCacheWrapper",
@@ -104,10 +104,12 @@ def _prefill(backend: str, *, splits: bool) -> PagedForm:
         dims=("head_dim_qk", "head_dim_vo"),
         fixed={"causal": True},
         splits=splits,
+        packed_masks=packed_masks,
     )
 
 
 FA2_PAGED = _prefill("fa2", splits=True)
+FA2_PAGED_PACKED = _prefill("fa2", splits=True, packed_masks=True)
 FA3_PAGED = _prefill("fa3", splits=False)
 
 DECODE = PagedForm(
@@ -134,11 +136,12 @@ class PagedWrapper(Wrapper):
         bench: Bench,
         sm_scale: float,
         buffers: PageLists | None = None,
+        mask_buffers: Mapping[str, torch.Tensor] | None = None,
         neighbour: Wrapper | None = None,
     ) -> None:
         geometry = case.geometry
-        lists = None if buffers is None else vars(buffers)
-        super().__init__(form, case, bench, geometry.kv_layout.value, lists, neighbour)
+        in_graph = None if buffers is None else vars(buffers)
+        super().__init__(form, case, bench, geometry.kv_layout.value, in_graph, mask_buffers, neighbour)
         self.layer: dict[str, Any] = {
             "num_qo_heads": geometry.q_heads,
             "num_kv_heads": geometry.kv_heads,
@@ -157,9 +160,9 @@ class PagedWrapper(Wrapper):
         """Call `reserve` for a batch whose lists lie on the host."""
         return self.reserve({**self._lists(lists), **self.layer})
 
-    def plan_batch(self, lists: PageLists, placed: PageLists) -> None:
-        """Plan a batch, whose lists lie on the host and in guarded memory."""
-        self.plan(self._lists(placed), self.layer, self._lists(lists))
+    def plan_batch(self, lists: PageLists, placed: PageLists, mask: Mapping[str, Any]) -> None:
+        """Plan a batch, whose lists lie on the host and in guarded memory, under `mask_arguments`."""
+        self.plan(self._lists(placed), self.layer, self._lists(lists), mask)
 
     def plan_another_layer(self, lists: PageLists, placed: PageLists) -> None:
         """Plan the batch for a layer with other logits, and without a causal mask if the plan has that argument."""

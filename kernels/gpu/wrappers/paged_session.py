@@ -6,11 +6,13 @@ buffers of a fixed size, which is planned again before each replay.
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
 from attnfuzz.kernels.backend import Bench, Output
 from attnfuzz.kernels.gpu.wrappers.life import IN_GRAPHS, Batch, live
+from attnfuzz.kernels.gpu.wrappers.masks import is_custom, mask_arguments, mask_buffers
 from attnfuzz.kernels.gpu.wrappers.options import in_base_2, run_options
 from attnfuzz.kernels.gpu.wrappers.paged import PagedForm, PagedWrapper, PageLists
 from attnfuzz.kernels.paged_session import Captured, PagedSession, capture
@@ -51,7 +53,7 @@ class PagedWrapperSession(PagedSession):
         if wrapper is self._kept:
             wrapper.plan_another_layer(lists, placed)
         self._live(wrapper, rows, self._case.life)
-        wrapper.plan_batch(lists, placed)
+        wrapper.plan_batch(lists, placed, self._mask(step, rows))
         if wrapper is self._kept or Event.RAN_BEFORE in self._case.life:
             self._run_another_layer(wrapper, rows, queries)
         self._let_neighbour_run(wrapper, rows, queries)
@@ -63,6 +65,9 @@ class PagedWrapperSession(PagedSession):
             after = PageLists.of(self._case, self._table, rows[::-1])
             wrapper.plan_another_layer(after, after.placed(self._bench))
         return self._rounded(self._output(step, rows, query, results), wrapper)
+
+    def _mask(self, step: Step, rows: Sequence[Row]) -> dict[str, Any]:
+        return mask_arguments(self._case, self._bench, step, rows, packed=self._form.packed_masks)
 
     def _live(self, wrapper: PagedWrapper, rows: Sequence[Row], events: Collection[Event]) -> None:
         """Use the wrapper for other plans before that of `rows`."""
@@ -79,7 +84,7 @@ class PagedWrapperSession(PagedSession):
             return
         other = PagedWrapper(self._form, self._case, self._bench, self._sm_scale, neighbour=wrapper)
         lists = PageLists.of(self._case, self._table, rows[::-1])
-        other.plan_batch(lists, lists.placed(self._bench))
+        other.plan_batch(lists, lists.placed(self._bench), {})
         self._run_another_layer(other, rows[::-1], queries)
 
     def _wrapper(self) -> PagedWrapper:
@@ -124,14 +129,15 @@ class PagedWrapperSession(PagedSession):
         replays = [each for each in case.steps if _key(each) == _key(step) and each.launch is Launch.REPLAY]
         batches = [rows, *map(Row.padded, replays)]
         buffers = PageLists.reserve(bench, step.padded_batch, self._stale_ids(batches))
-        wrapper = PagedWrapper(self._form, case, bench, self._sm_scale, buffers)
+        for_masks = mask_buffers(bench, batches) if is_custom(case, step) else None
+        wrapper = PagedWrapper(self._form, case, bench, self._sm_scale, buffers, for_masks)
         lists = PageLists.of(case, self._table, rows)
-        placed = lists.placed(bench)
-        wrapper.plan_batch(lists, placed)
+        placed, mask = lists.placed(bench), self._mask(step, rows)
+        wrapper.plan_batch(lists, placed, mask)
         # A graph's addresses are final, and only a planned wrapper knows the maximum number of rows.
         moved = [wrapper.reserve_for(PageLists.of(case, self._table, batch)) for batch in batches]
         if any(moved):
-            wrapper.plan_batch(lists, placed)
+            wrapper.plan_batch(lists, placed, mask)
         shape = (step.padded_tokens, case.geometry.q_heads, case.geometry.head_dim_qk)
         warm = place_queries(case, bench, torch.zeros(shape, dtype=case.geometry.dtype.torch_dtype))
         self._launch(
@@ -152,7 +158,7 @@ class PagedWrapperSession(PagedSession):
         graph, rows = self._graphs[_key(step)], Row.padded(step)
         lists = PageLists.of(self._case, self._table, rows)
         self._live(graph.wrapper, rows, [event for event in self._case.life if event in IN_GRAPHS])
-        graph.wrapper.plan_batch(lists, lists.placed(self._bench))
+        graph.wrapper.plan_batch(lists, lists.placed(self._bench), self._mask(step, rows))
         self._let_neighbour_run(graph.wrapper, rows, queries)
         graph.captured.replay(self._bench, queries)
         output = self._output(step, rows, graph.captured.query, graph.captured.results)

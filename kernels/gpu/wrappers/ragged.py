@@ -7,6 +7,7 @@ import torch
 
 from attnfuzz.kernels.backend import Bench, Output
 from attnfuzz.kernels.gpu.wrappers.life import Batch, live
+from attnfuzz.kernels.gpu.wrappers.masks import mask_arguments
 from attnfuzz.kernels.gpu.wrappers.options import in_base_2, plan_options, run_options
 from attnfuzz.kernels.gpu.wrappers.wrapper import Wrapper, WrapperKind
 from attnfuzz.kernels.lengths import place_int32, running_sum
@@ -21,7 +22,7 @@ from attnfuzz.reference.geometry import KvLayout
 _Keys = tuple[torch.Tensor, torch.Tensor]
 
 
-def _ragged(backend: str, *, splits: bool) -> WrapperKind:
+def _ragged(backend: str, *, splits: bool, packed_masks: bool = False) -> WrapperKind:
     names = ("qo_indptr", "kv_indptr")
     return WrapperKind(
         module="flashinfer.prefill",
@@ -30,10 +31,12 @@ def _ragged(backend: str, *, splits: bool) -> WrapperKind:
         lists={name: name for name in names},
         buffers={name: f"{name}_buf" for name in names},
         splits=splits,
+        packed_masks=packed_masks,
     )
 
 
 FA2_RAGGED = _ragged("fa2", splits=True)
+FA2_RAGGED_PACKED = _ragged("fa2", splits=True, packed_masks=True)
 FA3_RAGGED = _ragged("fa3", splits=False)
 
 
@@ -102,7 +105,8 @@ class RaggedSession:
             self._kept = wrapper
             wrapper.plan(batch.placed, self._layer | {"causal": False, "sm_scale": 2 * self._sm_scale})
         live(wrapper, self._case.life, self._bench, rows, self._batch_of, self._layer)
-        wrapper.plan(batch.placed, self._layer)
+        mask = mask_arguments(self._case, self._bench, step, rows, packed=self._form.packed_masks)
+        wrapper.plan(batch.placed, self._layer, mask=mask)
         return wrapper
 
     def _new_wrapper(self, neighbour: Wrapper | None = None) -> Wrapper:

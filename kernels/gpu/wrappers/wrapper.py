@@ -8,6 +8,7 @@ import torch
 
 from attnfuzz.kernels.backend import Bench, Fill, Op, Unsupported
 from attnfuzz.kernels.gpu.flashinfer_op import call, call_method
+from attnfuzz.kernels.gpu.wrappers import masks
 from attnfuzz.kernels.workspace import NAN_BYTE
 from attnfuzz.reference.case import Case, Pace, Workspace
 
@@ -71,7 +72,8 @@ class WrapperKind:
 
     `lists` are its plan's names for the tensors of a batch, and `buffers` its constructor's names for them in a graph.
     `zero_floats`: see Workspaces. `splits`: whether its kernel may split a request's keys into parts, whose results are
-    rounded and then merged, if the wrapper cannot report that of a plan.
+    rounded and then merged, if the wrapper cannot report that of a plan. `packed_masks`: whether a plan gets the bits of
+    masks, and not bools, which it packs.
     """
 
     module: str
@@ -81,11 +83,13 @@ class WrapperKind:
     buffers: Mapping[str, str]
     zero_floats: bool = False
     splits: bool = True
+    packed_masks: bool = False
 
     @property
     def plan_op(self) -> Op:
         """Its plan: it copies to the device, and into a graph's buffers."""
-        return Op(f"{self.name}.plan", _plan, _WORKSPACES.union(self.buffers.values()), self.module, plans=True)
+        writes = _WORKSPACES.union(self.buffers.values(), masks.BUFFERS)
+        return Op(f"{self.name}.plan", _plan, writes, self.module, plans=True)
 
     @property
     def run_op(self) -> Op:
@@ -96,8 +100,9 @@ class WrapperKind:
 class Wrapper:
     """A wrapper and its workspaces. With `buffers`, by the form's names, it is for graphs: plans are copied there.
 
-    One with a `neighbour` shares its workspace of floats, as all wrappers of a server do (SGLang's
-    global_workspace_buffer, vLLM's FlashInferMetadataBuilder._get_workspace_buffer).
+    `mask_buffers` are those of a graph under custom masks, by the constructor's names. One with a `neighbour` shares
+    its workspace of floats, as all wrappers of a server do (SGLang's global_workspace_buffer, vLLM's
+    FlashInferMetadataBuilder._get_workspace_buffer).
 
     `roundings` counts the roundings of an output element to its dtype by the kernels of the last plan: one, and another
     if the keys of a request are split, whose partial results have the dtype of the output (tmp_v of
@@ -111,10 +116,12 @@ class Wrapper:
         bench: Bench,
         kv_layout: str,
         buffers: Mapping[str, torch.Tensor] | None = None,
+        mask_buffers: Mapping[str, torch.Tensor] | None = None,
         neighbour: "Wrapper | None" = None,
     ) -> None:
         self._form, self._case, self._bench = form, case, bench
         self._buffers = {} if buffers is None else {form.buffers[name]: buffers[name] for name in form.buffers}
+        self._buffers |= mask_buffers or {}
         floats = None if neighbour is None else neighbour._workspaces.floats  # noqa: SLF001 - of the same class
         self._workspaces: Workspaces = Workspaces(case, bench, zero_floats=form.zero_floats, floats=floats)
         self._wrapper = call(
@@ -158,12 +165,14 @@ class Wrapper:
         lists: Mapping[str, torch.Tensor],
         layer: Mapping[str, Any],
         on_host: Mapping[str, torch.Tensor] | None = None,
+        mask: Mapping[str, Any] | None = None,
     ) -> None:
-        """Plan a batch of some lists for a layer, with a workspace that is large enough.
+        """Plan a batch of some lists for a layer, with a workspace that is large enough, under `mask_arguments`.
 
         Its size is computed from the lists `on_host`: the wrapper would copy others to the host, and wait for each.
         """
         self.reserve({**(on_host or lists), **layer})
+        layer = {**layer, **(mask or {})}
         held = {**self._held_workspaces(), **self._buffers}
         if self._ahead and on_host is not None:
             # Planning with lists on the device waits for it, so a server that runs ahead passes lists on the host.
@@ -172,6 +181,7 @@ class Wrapper:
         else:
             self._planned = dict(lists)
             self._launch(self._form.plan_op, held, {**lists, **layer})
+        self._planned |= {name: value for name, value in layer.items() if name == masks.PACKED}
 
     def run(self, **arguments: Any) -> None:
         """Launch the plan. Without buffers, the kernel reads the plan's own tensors."""

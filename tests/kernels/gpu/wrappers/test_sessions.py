@@ -34,7 +34,8 @@ import wrapper_backends
 
 LaunchesOf = Callable[[Case], list[Launched]]
 
-BACKENDS = ("FA2_PAGED", "FA3_PAGED", "FA2_RAGGED", "FA3_RAGGED", "FA3_RAGGED_HND", "BATCH_DECODE")
+PACKED = ("FA2_PAGED_PACKED_MASK", "FA2_RAGGED_PACKED_MASK")
+BACKENDS = ("FA2_PAGED", "FA3_PAGED", "FA2_RAGGED", "FA3_RAGGED", "FA3_RAGGED_HND", "BATCH_DECODE", *PACKED)
 GEOMETRY = Geometry(q_heads=4, kv_heads=2, head_dim_qk=64, head_dim_vo=64, page_size=16)
 EIGHT_BITS = Geometry(
     q_heads=4,

@@ -1,0 +1,169 @@
+"""Claims about the mask of a request that is not causal: ignored, read in another layout, or another one.
+
+Layouts are those of FlashInfer's packed masks: the bits of a request are its queries' rows of keys one after another,
+from a whole byte on, the lowest bit of a byte first.
+"""
+
+from collections.abc import Callable, Iterator
+
+import torch
+
+from attnfuzz.harness.judge.explain.claim import RULE, Claim
+from attnfuzz.harness.judge.explain.wrong_row import Alternative, WrongRow
+from attnfuzz.reference.mistake import Mistake
+from attnfuzz.reference.problem import Problem
+
+_BYTE = 8
+
+_REQUESTS = 16
+"""Other requests whose masks are tried."""
+
+Rule = Callable[[WrongRow], torch.Tensor | None]
+"""The mask [kv_len] that a row has if a claim is true; None where the claim doesn't apply."""
+
+Places = Callable[[WrongRow, torch.Tensor], torch.Tensor]
+"""The places of the bits of `keys` for a row, relative to the first bit of its request."""
+
+
+def custom_masks(row: WrongRow) -> Iterator[Claim]:
+    """Claims for a row under a mask; none if it is causal."""
+    if row.problem.masks is None:
+        return
+    for words, rule in (
+        ("as if the mask were ignored: the row sees the keys up to its own", _causal),
+        ("as if the mask were ignored: the row sees all keys", lambda each: torch.ones(each.kv_len, dtype=torch.bool)),
+        ("as if the mask were inverted", lambda each: ~each.mask),
+    ):
+        yield _claim(Mistake.MASK_IGNORED, words, rule)
+    yield from _layouts(row)
+    if row.q_len > 1:
+        first = "as if the row had the mask of its request's first query"
+        yield _claim(Mistake.MASK_OF_ANOTHER_ROW, first, _at(lambda each, keys: keys))
+        for by, where in ((-1, "before"), (1, "behind")):
+            words = f"as if the row had the mask of the query {where} it"
+            yield _claim(Mistake.MASK_OF_ANOTHER_ROW, words, _of_query(by))
+    yield from _other_requests(row)
+
+
+def _layouts(row: WrongRow) -> Iterator[Claim]:
+    whole = "as if each row of the mask began with a whole byte"
+    longest = "as if the rows of the mask were as long as the longest request"
+    rules: list[tuple[str, Places]] = [
+        ("as if the mask were transposed", lambda each, keys: keys * each.q_len + each.token_in_request),
+        (whole, lambda each, keys: each.token_in_request * _whole(each.kv_len) + keys),
+        ("as if the bits of each byte of the mask were in the reverse order", _reversed),
+    ]
+    if row.kv_len != max(row.problem.kv_lens):
+        rules.append((longest, lambda each, keys: each.token_in_request * max(each.problem.kv_lens) + keys))
+    for words, places in rules:
+        yield _claim(Mistake.MASK_LAYOUT, words, _at(places))
+    if row.kv_len != max(row.problem.kv_lens):
+        padded = "as if the rows of the mask were given padded to the longest request, and read as if they were not"
+        yield _claim(Mistake.MASK_LAYOUT, padded, _given_padded)
+    for bits, off in ((1, "1 bit"), (_BYTE, "1 byte")):
+        for sign, where in ((1, "later"), (-1, "earlier")):
+            words = f"as if the mask began {off} {where}"
+            yield _claim(Mistake.MASK_LAYOUT, words, _at(_shifted(sign * bits)))
+
+
+def _other_requests(row: WrongRow) -> Iterator[Claim]:
+    if len(row.problem.q_lens) < 2:
+        return
+    in_bits = "as if the mask began at the byte that has the number of its first bit"
+    yield _claim(Mistake.MASK_OF_ANOTHER_REQUEST, in_bits, _from_start(lambda each: _BYTE * _bits_before(each)))
+    unaligned = "as if the masks of requests followed each other without whole bytes"
+    yield _claim(Mistake.MASK_OF_ANOTHER_REQUEST, unaligned, _from_start(_bits_before))
+    others = [request for request in range(len(row.problem.q_lens)) if request != row.request][:_REQUESTS]
+    for request in others:
+        words = f"as if it had the mask of request {request}"
+        claim = _claim(Mistake.MASK_OF_ANOTHER_REQUEST, words, _of_request(request), tried=len(others))
+        yield claim
+
+
+def _claim(mistake: Mistake, words: str, rule: Rule, tried: int = 1) -> Claim:
+    def answer(row: WrongRow) -> Alternative | None:
+        mask = None if row.problem.masks is None else rule(row)
+        return None if mask is None else row.alternative(row.under(mask))
+
+    return Claim(mistake, words, answer, RULE, tried)
+
+
+def _causal(row: WrongRow) -> torch.Tensor:
+    return torch.arange(row.kv_len) <= row.own
+
+
+def _of_query(by: int) -> Rule:
+    def rule(row: WrongRow) -> torch.Tensor | None:
+        assert row.problem.masks is not None
+        query = row.token_in_request + by
+        return row.problem.masks[row.request][query] if 0 <= query < row.q_len else None
+
+    return rule
+
+
+def _at(places: Places) -> Rule:
+    """The bits at some places, counted from the first one of the row's request."""
+
+    def rule(row: WrongRow) -> torch.Tensor | None:
+        return _bits(row.problem, _start(row.problem, row.request) + places(row, torch.arange(row.kv_len)))
+
+    return rule
+
+
+def _from_start(start: Callable[[WrongRow], int]) -> Rule:
+    """The row's bits in a mask that begins with bit `start` of the batch's."""
+
+    def rule(row: WrongRow) -> torch.Tensor | None:
+        return _bits(row.problem, start(row) + row.token_in_request * row.kv_len + torch.arange(row.kv_len))
+
+    return rule
+
+
+def _of_request(request: int) -> Rule:
+    def rule(row: WrongRow) -> torch.Tensor | None:
+        inside = request < len(row.problem.q_lens)
+        return _from_start(lambda each: _start(each.problem, request))(row) if inside else None
+
+    return rule
+
+
+def _reversed(row: WrongRow, keys: torch.Tensor) -> torch.Tensor:
+    place = row.token_in_request * row.kv_len + keys
+    return place - place % _BYTE + _BYTE - 1 - place % _BYTE
+
+
+def _given_padded(row: WrongRow) -> torch.Tensor:
+    assert row.problem.masks is not None
+    longest = max(row.problem.kv_lens)
+    padded = torch.nn.functional.pad(row.problem.masks[row.request], (0, longest - row.kv_len)).flatten()
+    return padded[row.token_in_request * row.kv_len :][: row.kv_len]
+
+
+def _shifted(by: int) -> Places:
+    return lambda row, keys: row.token_in_request * row.kv_len + keys + by
+
+
+def _whole(bits: int) -> int:
+    return -(-bits // _BYTE) * _BYTE
+
+
+def _bits_before(row: WrongRow) -> int:
+    """The entries of the masks before the row's request."""
+    problem = row.problem
+    before = zip(problem.q_lens[: row.request], problem.kv_lens[: row.request], strict=True)
+    return sum(q_len * kv_len for q_len, kv_len in before)
+
+
+def _start(problem: Problem, request: int) -> int:
+    """The first bit of a request's mask among those of the batch."""
+    before = zip(problem.q_lens[:request], problem.kv_lens[:request], strict=True)
+    return sum(_whole(q_len * kv_len) for q_len, kv_len in before)
+
+
+def _bits(problem: Problem, places: torch.Tensor) -> torch.Tensor | None:
+    """Bits of the packed masks of a batch; None if one lies outside of them."""
+    assert problem.masks is not None
+    pad = torch.nn.functional.pad
+    stream = torch.cat([pad(mask.flatten(), (0, -mask.numel() % _BYTE)) for mask in problem.masks])
+    inside = not len(places) or (int(places.min()) >= 0 and int(places.max()) < len(stream))
+    return stream[places] if inside else None
