@@ -8,6 +8,8 @@ import msgspec
 
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.wrappers.backends import WRAPPER_BACKENDS
+from attnfuzz.kernels.gpu.wrappers.decode_variants import DECODE_VARIANTS
+from attnfuzz.kernels.gpu.wrappers.sinks import SINK_BACKENDS
 from attnfuzz.reference.device import Device
 
 
@@ -38,3 +40,7 @@ def faked(backend: GpuBackend) -> OnCpu:
 
 
 FA2_PAGED, FA3_PAGED, FA2_RAGGED, FA3_RAGGED, FA3_RAGGED_HND, BATCH_DECODE = map(faked, WRAPPER_BACKENDS)
+BATCH_DECODE_TENSOR_CORES, FA3_BATCH_DECODE, CUDA_GRAPH_DECODE, CUDA_GRAPH_DECODE_TENSOR_CORES = map(
+    faked, DECODE_VARIANTS
+)
+FA2_SINKS, FA3_SINKS = map(faked, SINK_BACKENDS)

@@ -33,6 +33,8 @@ class PagedWrapperSession(PagedSession):
     ones: leftovers of both must not matter.
     """
 
+    wrapper_type: type[PagedWrapper] = PagedWrapper
+
     def __init__(self, form: PagedForm, case: Case, bench: Bench) -> None:
         super().__init__(case, bench)
         self._form = form
@@ -50,8 +52,7 @@ class PagedWrapperSession(PagedSession):
         wrapper.plan_batch(lists, placed)
         if wrapper is self._kept:
             self._run_another_layer(wrapper, rows, queries)
-        query = place_queries(self._case, self._bench, queries)
-        results = Results.place(self._case, self._bench, step.padded_tokens, self._case.geometry.head_dim_vo)
+        query, results = self._placed(step, queries)
         self._launch(wrapper, rows, query, results)
         if wrapper is self._kept and self._case.pace is Pace.LATE:
             # A server that runs ahead plans its next batch now.
@@ -59,11 +60,16 @@ class PagedWrapperSession(PagedSession):
             wrapper.plan_another_layer(after, after.placed(self._bench))
         return self._rounded(self._output(step, rows, query, results), wrapper)
 
+    def _placed(self, step: Step, queries: torch.Tensor) -> tuple[torch.Tensor, Results]:
+        """The queries of an eager step, and its results."""
+        query = place_queries(self._case, self._bench, queries)
+        return query, Results.place(self._case, self._bench, step.padded_tokens, self._case.geometry.head_dim_vo)
+
     def _wrapper(self) -> PagedWrapper:
         if self._case.workspace is Workspace.FRESH:
-            return PagedWrapper(self._form, self._case, self._bench, self._sm_scale)
+            return self.wrapper_type(self._form, self._case, self._bench, self._sm_scale)
         if self._kept is None:
-            self._kept = PagedWrapper(self._form, self._case, self._bench, self._sm_scale)
+            self._kept = self.wrapper_type(self._form, self._case, self._bench, self._sm_scale)
         return self._kept
 
     def _run_another_layer(self, wrapper: PagedWrapper, rows: Sequence[Row], queries: torch.Tensor) -> None:
@@ -99,7 +105,7 @@ class PagedWrapperSession(PagedSession):
         replays = [each for each in case.steps if _key(each) == _key(step) and each.launch is Launch.REPLAY]
         batches = [rows, *map(Row.padded, replays)]
         buffers = PageLists.reserve(bench, step.padded_batch, self._stale_ids(batches))
-        wrapper = PagedWrapper(self._form, case, bench, self._sm_scale, buffers)
+        wrapper = self.wrapper_type(self._form, case, bench, self._sm_scale, buffers)
         lists = PageLists.of(case, self._table, rows)
         placed = lists.placed(bench)
         wrapper.plan_batch(lists, placed)
