@@ -23,6 +23,8 @@ from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.single.backends import SINGLE_BACKENDS
 from attnfuzz.kernels.gpu.single.sessions import SINGLE_DECODE, SINGLE_PREFILL, SingleSession
 from attnfuzz.kernels.gpu.states import MERGE_STATE_IN_PLACE
+from attnfuzz.kernels.gpu.wrappers import cascade, pod, sparse
+from attnfuzz.kernels.gpu.wrappers.holistic import HOLISTIC, HolisticSession, HolisticWrapper
 from attnfuzz.kernels.native.ops import NATIVE
 from attnfuzz.kernels.torch_sdpa import attend_into
 from attnfuzz.reference.attention import attend
@@ -264,6 +266,34 @@ SDPA_FLASH = on_cpu(torch_attention.SDPA_FLASH)
 SDPA_EFFICIENT = on_cpu(torch_attention.SDPA_EFFICIENT)
 SDPA_CUDNN = on_cpu(torch_attention.SDPA_CUDNN)
 FLEX_ATTENTION = on_cpu(torch_attention.FLEX_ATTENTION)
+
+
+class _FakeHolistic(HolisticWrapper):
+    module = "fake_planned"
+
+
+class _HolisticSession(HolisticSession):
+    holistic_type = _FakeHolistic
+
+
+def planned_on_cpu(backend: GpuBackend) -> OnCpu:
+    """A backend over a class that owns its integer workspace, with a fake one in its place."""
+    session: Any = backend.session
+    args: tuple[Any, ...] = ()
+    if isinstance(session, partial):
+        session, args = session.func, session.args
+    if issubclass(session, cascade.PrefixSession):
+        (kind,) = args
+        args = (replace(kind, planned=replace(kind.planned, module="fake_planned")),)
+    elif issubclass(session, HolisticSession):
+        session = _HolisticSession
+    else:
+        session = type(session.__name__, (session,), {"kind": replace(session.kind, module="fake_planned")})
+    fields = {name: getattr(backend, name) for name in backend.__dataclass_fields__}
+    capability = msgspec.structs.replace(backend.capability, device=Device.CPU)
+    return OnCpu(**{**fields, "session": partial(session, *args), "capability": capability})
+
+
 (
     FA2_SINGLE_PREFILL,
     FA3_SINGLE_PREFILL,
@@ -271,3 +301,11 @@ FLEX_ATTENTION = on_cpu(torch_attention.FLEX_ATTENTION)
     SINGLE_DECODE_CUDA_CORES,
     SINGLE_DECODE_TENSOR_CORES,
 ) = map(on_cpu, SINGLE_BACKENDS)
+BATCH_ATTENTION = planned_on_cpu(HOLISTIC)
+POD, BATCH_POD = map(planned_on_cpu, pod.POD_BACKENDS)
+CASCADE_LEVELS, CASCADE_LEVELS_WINDOW, SHARED_PREFIX_DECODE, SHARED_PREFIX_PREFILL = map(
+    planned_on_cpu, cascade.CASCADE_BACKENDS
+)
+FA2_BLOCK_SPARSE, FA3_BLOCK_SPARSE, FA2_VARIABLE_SPARSE, FA3_VARIABLE_SPARSE = map(
+    planned_on_cpu, sparse.SPARSE_BACKENDS
+)

@@ -16,6 +16,7 @@ from attnfuzz.kernels.gpu.wrappers.backends import (
     CONTRACT,
     DECODE_BUCKETS,
     EIGHT_BITS,
+    HALF,
     NO_POSITIONS,
     PLAIN,
     WINDOWED,
@@ -57,9 +58,6 @@ def _decode_spec(dtypes: tuple[torch.dtype, torch.dtype], dims: tuple[int, int],
 
     query, kv = dtypes
     return gen_single_decode_module(query, kv, query, *dims, NO_POSITIONS, window, cap)
-
-
-HALF: Final = msgspec.structs.replace(PLAIN, dtype=DType.FLOAT16, kv_dtype=DType.FLOAT16)
 
 
 def _unpaged(*buckets: Bucket) -> tuple[Bucket, ...]:

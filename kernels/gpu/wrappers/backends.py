@@ -94,6 +94,7 @@ PLAIN = bucket(
     page_sizes=(1, 5, 16, 64),
     layouts=(KvLayout.NHD, KvLayout.HND),
 )
+HALF = msgspec.structs.replace(PLAIN, dtype=DType.FLOAT16, kv_dtype=DType.FLOAT16)
 WIDE = msgspec.structs.replace(PLAIN, head_dim_qk=128, head_dim_vo=128, heads=((1, 1), (4, 1), (6, 2)))
 WINDOWED = msgspec.structs.replace(WIDE, windows=(0, 7, 63, 200))
 EIGHT_BITS = msgspec.structs.replace(WINDOWED, dtype=DType.FLOAT16, kv_dtype=DType.FLOAT8_E4M3)

@@ -79,7 +79,7 @@ def names(launches: list[Launched]) -> list[str]:
 
 @pytest.mark.slow
 @examples(15, 40)
-@pytest.mark.parametrize("backend", (*BACKENDS, *VARIANTS))
+@pytest.mark.parametrize("backend", [*BACKENDS, *VARIANTS])
 def test_drawn_cases_pass(backend: str, count: int) -> None:
     rows = 0
     for case in drawn(name_of(backend), count // 3 if "RAGGED" in backend else count):
