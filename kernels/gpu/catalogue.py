@@ -13,7 +13,14 @@ from attnfuzz.kernels.gpu.direct.torch_attention import FLEX_ATTENTION, SDPA_CUD
 from attnfuzz.kernels.gpu.direct.xqa import XQA, XQA_AS_SERVED, XQA_FP8
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.hopper.backends import HOPPER_BACKENDS
+from attnfuzz.kernels.gpu.single.backends import SINGLE_BACKENDS
 from attnfuzz.kernels.gpu.wrappers.backends import WRAPPER_BACKENDS
+from attnfuzz.kernels.gpu.wrappers.cascade import CASCADE_BACKENDS
+from attnfuzz.kernels.gpu.wrappers.decode_variants import DECODE_VARIANTS
+from attnfuzz.kernels.gpu.wrappers.holistic import HOLISTIC
+from attnfuzz.kernels.gpu.wrappers.pod import POD_BACKENDS
+from attnfuzz.kernels.gpu.wrappers.sinks import SINK_BACKENDS
+from attnfuzz.kernels.gpu.wrappers.sparse import SPARSE_BACKENDS
 
 DIRECT_BACKENDS: Final[tuple[GpuBackend, ...]] = (
     XQA,
@@ -42,6 +49,13 @@ GPU_BACKENDS: tuple[GpuBackend, ...] = (
     CUDA_FIXUP,
     *DIRECT_BACKENDS,
     *WRAPPER_BACKENDS,
+    *DECODE_VARIANTS,
+    *SINK_BACKENDS,
+    *SINGLE_BACKENDS,
+    HOLISTIC,
+    *POD_BACKENDS,
+    *CASCADE_BACKENDS,
+    *SPARSE_BACKENDS,
     *FLASHINFER_WRITERS,
     *FLASHINFER_ROPE,
 )

@@ -36,8 +36,10 @@ def call(module: str, name: str, /, **arguments: Any) -> Any:
     return function(**_taken(function, name, arguments))
 
 
-def call_method(receiver: Any, name: str, /, **arguments: Any) -> Any:
+def call_method(receiver: Any, name: str, /, *positional: Any, **arguments: Any) -> Any:
     """Call a method of a FlashInfer object, such as a wrapper's plan, as `call` does.
+
+    `positional` are its first parameters, and those of a kernel that has more than the method.
 
     Raises:
         Unsupported: as `call`.
@@ -46,7 +48,7 @@ def call_method(receiver: Any, name: str, /, **arguments: Any) -> Any:
     kind = type(receiver)
     if not hasattr(kind, name):
         raise Unsupported(f"flashinfer {version()}: {kind.__name__} has no method {name}")
-    return getattr(receiver, name)(**_taken(getattr(kind, name), f"{kind.__name__}.{name}", arguments))
+    return getattr(receiver, name)(*positional, **_taken(getattr(kind, name), f"{kind.__name__}.{name}", arguments))
 
 
 def version() -> str:

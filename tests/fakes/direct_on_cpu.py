@@ -20,7 +20,11 @@ from attnfuzz.kernels.backend import Op
 from attnfuzz.kernels.gpu.direct import cudnn, fmha_v2, mla, states, torch_attention, xqa
 from attnfuzz.kernels.gpu.direct.mla import MlaWrapper
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.kernels.gpu.single.backends import SINGLE_BACKENDS
+from attnfuzz.kernels.gpu.single.sessions import SINGLE_DECODE, SINGLE_PREFILL, SingleSession
 from attnfuzz.kernels.gpu.states import MERGE_STATE_IN_PLACE
+from attnfuzz.kernels.gpu.wrappers import cascade, pod, sparse
+from attnfuzz.kernels.gpu.wrappers.holistic import HOLISTIC, HolisticSession, HolisticWrapper
 from attnfuzz.kernels.native.ops import NATIVE
 from attnfuzz.kernels.torch_sdpa import attend_into
 from attnfuzz.reference.attention import attend
@@ -195,6 +199,38 @@ def _merge_states(*, out: torch.Tensor, lse: torch.Tensor, **states: torch.Tenso
     lse.copy_(to_base2(torch.logsumexp(taken["s"].double() * torch.tensor(2.0).log(), dim=1)))
 
 
+def _single_prefill(*, out: torch.Tensor, lse: torch.Tensor, **arguments: Any) -> None:
+    taken = bind("flashinfer.prefill", "single_prefill_with_kv_cache", arguments | {"return_lse": True})
+    assert taken["causal"]
+    _single(taken, taken["q"], out, lse)
+
+
+def _single_decode(*, out: torch.Tensor, lse: torch.Tensor, **arguments: Any) -> None:
+    taken = bind("flashinfer.decode", "single_decode_with_kv_cache", arguments | {"return_lse": True})
+    if not taken["use_tensor_cores"]:
+        assert all(taken[name].is_contiguous() for name in ("q", "k", "v"))
+    _single(taken, taken["q"].unsqueeze(0), out.unsqueeze(0), lse.unsqueeze(0))
+
+
+def _single(taken: dict[str, Any], query: torch.Tensor, out: torch.Tensor, lse: torch.Tensor) -> None:
+    key, value = (taken[name].transpose(0, 1) if taken["kv_layout"] == "HND" else taken[name] for name in ("k", "v"))
+    answer = attend(
+        Problem(
+            query,
+            key,
+            value,
+            (len(query),),
+            (len(key),),
+            taken["sm_scale"] * taken["k_scale"],
+            taken["v_scale"],
+            window_left=taken["window_left"],
+            soft_cap=taken["logits_soft_cap"],
+        )
+    )
+    out.copy_(answer.out)
+    lse.copy_(to_base2(answer.lse))
+
+
 class _FakeMla(MlaWrapper):
     module = "fake_mla"
 
@@ -221,6 +257,8 @@ _STAND_INS: dict[Op, Callable[..., Any]] = {
     MERGE_STATE_IN_PLACE: _merge_in_place,
     states.MERGE_STATE: _merge_state,
     states.MERGE_STATES: _merge_states,
+    SINGLE_PREFILL: _single_prefill,
+    SINGLE_DECODE: _single_decode,
     torch_attention.FLASH: _sdpa,
     torch_attention.EFFICIENT: _sdpa,
     torch_attention.CUDNN: _sdpa,
@@ -232,8 +270,11 @@ def on_cpu(backend: GpuBackend) -> OnCpu:
     """The backend with its ops replaced by what answers for them."""
     session: Any = backend.session
     fields = {name: getattr(backend, name) for name in backend.__dataclass_fields__}
-    if isinstance(session, partial):
-        made: Any = partial(_MlaSession, **session.keywords)
+    if isinstance(session, partial) and session.func is SingleSession:
+        (kind,) = session.args
+        made: Any = partial(SingleSession, replace(kind, op=replace(kind.op, function=_STAND_INS[kind.op])))
+    elif isinstance(session, partial):
+        made = partial(_MlaSession, **session.keywords)
     else:
         ops = {name: op for name in dir(session) if isinstance(op := getattr(session, name), Op)}
         replaced = {name: replace(op, function=_STAND_INS[op]) for name, op in ops.items()}
@@ -259,3 +300,46 @@ SDPA_FLASH = on_cpu(torch_attention.SDPA_FLASH)
 SDPA_EFFICIENT = on_cpu(torch_attention.SDPA_EFFICIENT)
 SDPA_CUDNN = on_cpu(torch_attention.SDPA_CUDNN)
 FLEX_ATTENTION = on_cpu(torch_attention.FLEX_ATTENTION)
+
+
+class _FakeHolistic(HolisticWrapper):
+    module = "fake_planned"
+
+
+class _HolisticSession(HolisticSession):
+    holistic_type = _FakeHolistic
+
+
+def planned_on_cpu(backend: GpuBackend) -> OnCpu:
+    """A backend over a class that owns its integer workspace, with a fake one in its place."""
+    session: Any = backend.session
+    args: tuple[Any, ...] = ()
+    if isinstance(session, partial):
+        session, args = session.func, session.args
+    if issubclass(session, cascade.PrefixSession):
+        (kind,) = args
+        args = (replace(kind, planned=replace(kind.planned, module="fake_planned")),)
+    elif issubclass(session, HolisticSession):
+        session = _HolisticSession
+    else:
+        session = type(session.__name__, (session,), {"kind": replace(session.kind, module="fake_planned")})
+    fields = {name: getattr(backend, name) for name in backend.__dataclass_fields__}
+    capability = msgspec.structs.replace(backend.capability, device=Device.CPU)
+    return OnCpu(**{**fields, "session": partial(session, *args), "capability": capability})
+
+
+(
+    FA2_SINGLE_PREFILL,
+    FA3_SINGLE_PREFILL,
+    FA3_SINGLE_PREFILL_HND,
+    SINGLE_DECODE_CUDA_CORES,
+    SINGLE_DECODE_TENSOR_CORES,
+) = map(on_cpu, SINGLE_BACKENDS)
+BATCH_ATTENTION = planned_on_cpu(HOLISTIC)
+POD, BATCH_POD = map(planned_on_cpu, pod.POD_BACKENDS)
+CASCADE_LEVELS, CASCADE_LEVELS_WINDOW, SHARED_PREFIX_DECODE, SHARED_PREFIX_PREFILL = map(
+    planned_on_cpu, cascade.CASCADE_BACKENDS
+)
+FA2_BLOCK_SPARSE, FA3_BLOCK_SPARSE, FA2_VARIABLE_SPARSE, FA3_VARIABLE_SPARSE = map(
+    planned_on_cpu, sparse.SPARSE_BACKENDS
+)

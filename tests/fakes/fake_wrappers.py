@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 import torch
-from flashinfer import decode, prefill
+from flashinfer import attention, decode, prefill
 
 _NEED = 4096
 """Bytes that a plan is said to need of each workspace, beside four per page: it grows with the batch."""
@@ -69,7 +69,8 @@ class _Wrapper:
         if arguments["float_workspace_buffer"].data_ptr() % 16:
             raise ValueError("float_workspace_buffer must be 16-byte aligned")
         self.layout, self.graph = arguments["kv_layout"], arguments["use_cuda_graph"]
-        self.backend = arguments["backend"]
+        self.backend = arguments.get("backend")
+        self.tensor_cores = arguments.get("use_tensor_cores", False)
         self.buffers = {name: value for name, value in arguments.items() if "_buf" in name}
         del self.buffers["float_workspace_buffer"]
         self.mask_buffers = {name: self.buffers.pop(name) for name in list(self.buffers) if "mask" in name}
@@ -232,16 +233,55 @@ class BatchDecodeWithPagedKVCacheWrapper(_Wrapper):
         super().plan(**arguments)
 
     def run(self, **arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        if self.lists[1].dtype is not torch.int32:
-            raise ValueError("page ids are not int32")
-        refuse_different_strides(arguments["paged_kv_cache"])
+        if not self.tensor_cores:
+            if self.lists[1].dtype is not torch.int32:
+                raise ValueError("page ids are not int32")
+            refuse_different_strides(arguments["paged_kv_cache"])
         return super().run(**arguments)
 
+    def queries(self) -> int:
+        """Of each request; more than one need tensor cores."""
+        queries = self.settings.get("q_len_per_req", 1)
+        assert queries == 1 or self.tensor_cores
+        return int(queries)
+
     def rows_of(self, lists: list[torch.Tensor]) -> int:
-        return len(lists[-1])
+        return len(lists[-1]) * self.queries()
 
     def requests(self) -> list[tuple[int, int]]:
-        return [(row, row + 1) for row in range(self.rows)]
+        return list(itertools.pairwise(range(0, self.rows + 1, self.queries())))
+
+
+class CUDAGraphBatchDecodeWithPagedKVCacheWrapper(BatchDecodeWithPagedKVCacheWrapper):
+    """Paged decode, always with buffers."""
+
+    def __init__(self, *, workspace_buffer: torch.Tensor, **arguments: Any) -> None:
+        real = decode.CUDAGraphBatchDecodeWithPagedKVCacheWrapper
+        inspect.signature(real.__init__).bind(self, workspace_buffer=workspace_buffer, **arguments)
+        own = ("indptr_buffer", "indices_buffer", "last_page_len_buffer")
+        buffers = {f"paged_kv_{name}": arguments.pop(name) for name in own}
+        super().__init__(float_workspace_buffer=workspace_buffer, use_cuda_graph=True, **arguments, **buffers)
+
+
+class BatchAttentionWithAttentionSinkWrapper(BatchPrefillWithPagedKVCacheWrapper):
+    """Paged prefill, compiled for a geometry, whose kernel takes sinks after the cache."""
+
+    def __init__(self, **arguments: Any) -> None:
+        real = attention.BatchAttentionWithAttentionSinkWrapper
+        inspect.signature(real.__init__).bind(self, **arguments)
+        layer = ("q_data_type", "kv_data_type", "head_dim_qk", "head_dim_vo", "window_left")
+        self.made_for = {name: arguments.pop(name) for name in layer}
+        super().__init__(**arguments)
+
+    def plan(self, **arguments: Any) -> None:
+        super().plan(**arguments)
+        assert {name: self.settings[name] for name in self.made_for} == self.made_for
+        assert not self.settings["logits_soft_cap"]
+
+    def run(self, q: torch.Tensor, paged_kv_cache: Any, sink: torch.Tensor, **arguments: Any) -> None:  # type: ignore[override] # as the real one
+        assert "sinks" not in arguments
+        assert sink.dtype == torch.float32
+        super().run(q=q, paged_kv_cache=paged_kv_cache, sinks=sink, **arguments)
 
 
 class BatchPrefillWithRaggedKVCacheWrapper(_Wrapper):

@@ -9,6 +9,8 @@ import msgspec
 from attnfuzz.kernels.argument_forms import opened_in_forms
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.wrappers.backends import WRAPPER_BACKENDS
+from attnfuzz.kernels.gpu.wrappers.decode_variants import DECODE_VARIANTS
+from attnfuzz.kernels.gpu.wrappers.sinks import SINK_BACKENDS
 from attnfuzz.reference.device import Device
 
 
@@ -43,3 +45,7 @@ FA2_PAGED, FA2_RAGGED = FAKED["fa2_paged"], FAKED["fa2_ragged"]
 FA2_PAGED_PACKED_MASK, FA2_RAGGED_PACKED_MASK = FAKED["fa2_paged_packed_mask"], FAKED["fa2_ragged_packed_mask"]
 FA3_PAGED, FA3_RAGGED, FA3_RAGGED_HND = FAKED["fa3_paged"], FAKED["fa3_ragged"], FAKED["fa3_ragged_hnd"]
 BATCH_DECODE = FAKED["batch_decode"]
+BATCH_DECODE_TENSOR_CORES, FA3_BATCH_DECODE, CUDA_GRAPH_DECODE, CUDA_GRAPH_DECODE_TENSOR_CORES = map(
+    faked, DECODE_VARIANTS
+)
+FA2_SINKS, FA3_SINKS = map(faked, SINK_BACKENDS)

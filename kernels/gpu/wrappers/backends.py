@@ -26,18 +26,18 @@ from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.noise import ROUNDOFF, NoiseModel
 
-_NO_POSITIONS = 0
+NO_POSITIONS = 0
 """PosEncodingMode.NONE."""
 
 
 def prefill_modules(bucket: Bucket, backend: str) -> tuple[Module, ...]:
     """The modules of BatchPrefillWith{Paged,Ragged}KVCacheWrapper with fa2 or fa3."""
-    return _each_variant(bucket, f"{backend.upper()} prefill", partial(_prefill_spec, backend))
+    return each_variant(bucket, f"{backend.upper()} prefill", partial(_prefill_spec, backend))
 
 
 def fa2_paged_modules(bucket: Bucket) -> tuple[Module, ...]:
     """The modules of BatchPrefillWithPagedKVCacheWrapper with fa2, that of K and V of different strides included."""
-    different = _each_variant(bucket, "FA2 paged prefill of different strides", _different_strides_spec)
+    different = each_variant(bucket, "FA2 paged prefill of different strides", _different_strides_spec)
     return (*masked_modules(bucket), *different)
 
 
@@ -54,10 +54,10 @@ def _packbits_spec() -> Any:
 
 def decode_modules(bucket: Bucket) -> tuple[Module, ...]:
     """The modules of BatchDecodeWithPagedKVCacheWrapper on CUDA cores."""
-    return _each_variant(bucket, "batch decode", _decode_spec)
+    return each_variant(bucket, "batch decode", _decode_spec)
 
 
-def _each_variant(bucket: Bucket, kind: str, spec: Callable[..., Any]) -> tuple[Module, ...]:
+def each_variant(bucket: Bucket, kind: str, spec: Callable[..., Any]) -> tuple[Module, ...]:
     """A module for each combination of window or none and soft cap or none, which are compile-time choices."""
     windows = sorted({left >= 0 for left in bucket.windows})
     caps = sorted({cap > 0 for cap in bucket.soft_caps})
@@ -88,7 +88,7 @@ def _prefill_spec(
     # FA2's module for K and V of equal strides, if a release has two (0.7.2).
     primary = getattr(modules, "_gen_batch_prefill_primary_module", modules.gen_batch_prefill_module)
     generate = primary if backend == "fa2" else modules.gen_batch_prefill_module
-    return generate(backend, *_described(dtypes, dims), window, cap, False)
+    return generate(backend, *described(dtypes, dims), window, cap, False)
 
 
 def _different_strides_spec(
@@ -98,46 +98,52 @@ def _different_strides_spec(
 
     # A release without it (before 0.7.2) has one module for all strides.
     generate = getattr(modules, "_gen_batch_prefill_independent_paged_module", modules.gen_batch_prefill_module)
-    return generate("fa2", *_described(dtypes, dims), window, cap, False)
+    return generate("fa2", *described(dtypes, dims), window, cap, False)
 
 
 def _decode_spec(dtypes: tuple[torch.dtype, torch.dtype], dims: tuple[int, int], window: bool, cap: bool) -> Any:
     from flashinfer.jit.attention.modules import gen_batch_decode_module  # noqa: PLC0415 - makes a CUDA context
 
-    return gen_batch_decode_module(*_described(dtypes, dims), window, cap)
+    return gen_batch_decode_module(*described(dtypes, dims), window, cap)
 
 
-_Described = tuple[torch.dtype, torch.dtype, torch.dtype, torch.dtype, int, int, int]
+Described = tuple[torch.dtype, torch.dtype, torch.dtype, torch.dtype, int, int, int]
 
 
-def _described(dtypes: tuple[torch.dtype, torch.dtype], dims: tuple[int, int]) -> _Described:
+def described(dtypes: tuple[torch.dtype, torch.dtype], dims: tuple[int, int]) -> Described:
     """Common arguments: the dtypes of q, of KV, of the output and of indices, head dims, positions."""
     query, kv = dtypes
-    return (query, kv, query, torch.int32, *dims, _NO_POSITIONS)
+    return (query, kv, query, torch.int32, *dims, NO_POSITIONS)
 
 
-_PLAIN = bucket(
+PLAIN = bucket(
     DType.BFLOAT16,
     64,
     heads=((1, 1), (4, 2), (3, 3), (7, 1), (8, 1), (16, 2)),
     page_sizes=(1, 5, 16, 64),
     layouts=(KvLayout.NHD, KvLayout.HND),
 )
-_WIDE = msgspec.structs.replace(_PLAIN, head_dim_qk=128, head_dim_vo=128, heads=((1, 1), (4, 1), (6, 2)))
-_WINDOWED = msgspec.structs.replace(_WIDE, windows=(0, 7, 63, 200))
-_EIGHT_BITS = msgspec.structs.replace(_WINDOWED, dtype=DType.FLOAT16, kv_dtype=DType.FLOAT8_E4M3)
-_CAPPED = msgspec.structs.replace(_WIDE, soft_caps=(30.0, 2.0))
+HALF = msgspec.structs.replace(PLAIN, dtype=DType.FLOAT16, kv_dtype=DType.FLOAT16)
+WIDE = msgspec.structs.replace(PLAIN, head_dim_qk=128, head_dim_vo=128, heads=((1, 1), (4, 1), (6, 2)))
+WINDOWED = msgspec.structs.replace(WIDE, windows=(0, 7, 63, 200))
+EIGHT_BITS = msgspec.structs.replace(WINDOWED, dtype=DType.FLOAT16, kv_dtype=DType.FLOAT8_E4M3)
+CAPPED = msgspec.structs.replace(WIDE, soft_caps=(30.0, 2.0))
 # Both docstrings of run promise sinks for every backend.
-_WITH_SINKS = msgspec.structs.replace(_PLAIN, heads=((1, 1), (4, 2)), page_sizes=(16,), sinks=(True,))
-_LATENT_PREFILL = msgspec.structs.replace(_PLAIN, head_dim_qk=192, head_dim_vo=128, heads=((1, 1), (4, 4)))
+WITH_SINKS = msgspec.structs.replace(PLAIN, heads=((1, 1), (4, 2)), page_sizes=(16,), sinks=(True,))
+DECODE_BUCKETS = (
+    # Groups of 1, 2, 3, 4, 6, 8 and 16 are compiled (DISPATCH_GQA_GROUP_SIZE, utils.cuh).
+    msgspec.structs.replace(PLAIN, heads=((1, 1), (4, 2), (3, 1), (8, 1), (6, 1), (16, 1), (8, 2))),
+    EIGHT_BITS,
+)
+_LATENT_PREFILL = msgspec.structs.replace(PLAIN, head_dim_qk=192, head_dim_vo=128, heads=((1, 1), (4, 4)))
 
 _PREFILL_MODES = (Mode.EXTEND, Mode.CHUNKED_PREFILL)
 
-_CONTRACT = Contract(lse=LseBase.TWO)
+CONTRACT = Contract(lse=LseBase.TWO)
 """LSE in base 2: docstrings of run (lse_base of prefill; decode's is merged with those of prefill by cascade)."""
 
 
-def _fa2_noise(dtype: DType) -> NoiseModel:
+def fa2_noise(dtype: DType) -> NoiseModel:
     """The noise of weights rounded before they are summed (m16k16_rowsum of s_frag_f16, attention/prefill.cuh).
 
     They are rounded to the dtype of the queries, even with an 8-bit cache, whose elements are widened to it.
@@ -146,12 +152,12 @@ def _fa2_noise(dtype: DType) -> NoiseModel:
     return msgspec.structs.replace(rounded, row_sum=ROUNDOFF[dtype.torch_dtype])
 
 
-def _fa3_noise(dtype: DType) -> NoiseModel:
+def fa3_noise(dtype: DType) -> NoiseModel:
     """The noise of weights summed in fp32, then rounded (OnlineSoftmax and convert_type, attention/hopper)."""
     return NoiseModel.rounded_probabilities(dtype.torch_dtype)
 
 
-def _decode_noise(dtype: DType) -> NoiseModel:
+def decode_noise(dtype: DType) -> NoiseModel:
     """The noise of CUDA cores: fp32 throughout, with ex2.approx.ftz and tanh.approx (attention/decode.cuh)."""
     del dtype
     return msgspec.structs.replace(
@@ -165,12 +171,13 @@ _CUSTOM_PREFILL = tuple(mask for mask in Mask if mask is not Mask.TREE)
 """Custom masks are for fa2 alone: the kernels of fa3 refuse MaskMode.CUSTOM (docstring of variant_owns_mask)."""
 
 
-def _capability(
+def capability_of(
     modes: tuple[Mode, ...],
     graph_modes: tuple[Mode, ...],
     *buckets: Bucket,
     masks: tuple[Mask, ...] = (Mask.CAUSAL,),
 ) -> Capability:
+    """The cases of a wrapper for geometries of these buckets."""
     return Capability(
         device=Device.CUDA,
         buckets=buckets,
@@ -202,7 +209,7 @@ def _backend(
         name=name,
         archs=frozenset({Arch.HOPPER} if form.backend == "fa3" else Arch),
         capability=msgspec.structs.replace(capability, arguments=arguments, events=events),
-        contract=_CONTRACT,
+        contract=CONTRACT,
         session=partial(session, form),
         kernels=(form.plan_op, form.run_op),
         modules_of=modules_of or partial(prefill_modules, backend=form.backend),
@@ -212,9 +219,9 @@ def _backend(
 
 def _fa3_ragged(name: str, layout: KvLayout) -> GpuBackend:
     """A backend for one layout: in HND most calls kill their process, which would hide the failures of NHD."""
-    buckets = (msgspec.structs.replace(bucket, layouts=(layout,)) for bucket in (_PLAIN, _WINDOWED, _LATENT_PREFILL))
-    capability = _capability(_PREFILL_MODES, (), *buckets, masks=_FULL)
-    return _backend(name, RaggedSession, FA3_RAGGED, capability, _fa3_noise, rules.RAGGED_PREFILL, rules.LIFE_OF_FA3)
+    buckets = (msgspec.structs.replace(bucket, layouts=(layout,)) for bucket in (PLAIN, WINDOWED, _LATENT_PREFILL))
+    capability = capability_of(_PREFILL_MODES, (), *buckets, masks=_FULL)
+    return _backend(name, RaggedSession, FA3_RAGGED, capability, fa3_noise, rules.RAGGED_PREFILL, rules.LIFE_OF_FA3)
 
 
 WRAPPER_BACKENDS: Final = (
@@ -222,8 +229,8 @@ WRAPPER_BACKENDS: Final = (
         "fa2_paged",
         PagedWrapperSession,
         FA2_PAGED,
-        _capability(tuple(Mode), SPECULATIVE, _PLAIN, _EIGHT_BITS, _CAPPED, _WITH_SINKS, masks=_CUSTOM),
-        _fa2_noise,
+        capability_of(tuple(Mode), SPECULATIVE, PLAIN, EIGHT_BITS, CAPPED, WITH_SINKS, masks=_CUSTOM),
+        fa2_noise,
         rules.PAGED_PREFILL,
         rules.LIFE_OF_FA2_PAGED,
         fa2_paged_modules,
@@ -232,8 +239,8 @@ WRAPPER_BACKENDS: Final = (
         "fa2_paged_packed_mask",
         PagedWrapperSession,
         FA2_PAGED_PACKED,
-        _capability(tuple(Mode), SPECULATIVE, _PLAIN, _EIGHT_BITS, masks=_CUSTOM),
-        _fa2_noise,
+        capability_of(tuple(Mode), SPECULATIVE, PLAIN, EIGHT_BITS, masks=_CUSTOM),
+        fa2_noise,
         rules.PAGED_PREFILL,
         rules.LIFE_OF_FA2_PAGED,
         fa2_paged_modules,
@@ -242,8 +249,8 @@ WRAPPER_BACKENDS: Final = (
         "fa3_paged",
         PagedWrapperSession,
         FA3_PAGED,
-        _capability(tuple(Mode), SPECULATIVE, _PLAIN, _WINDOWED, _WITH_SINKS, masks=_FULL),
-        _fa3_noise,
+        capability_of(tuple(Mode), SPECULATIVE, PLAIN, WINDOWED, WITH_SINKS, masks=_FULL),
+        fa3_noise,
         rules.FA3_PAGED_PREFILL,
         rules.LIFE_OF_FA3_PAGED,
     ),
@@ -251,8 +258,8 @@ WRAPPER_BACKENDS: Final = (
         "fa2_ragged",
         RaggedSession,
         FA2_RAGGED,
-        _capability(_PREFILL_MODES, (), _PLAIN, _EIGHT_BITS, _CAPPED, _LATENT_PREFILL, masks=_CUSTOM_PREFILL),
-        _fa2_noise,
+        capability_of(_PREFILL_MODES, (), PLAIN, EIGHT_BITS, CAPPED, _LATENT_PREFILL, masks=_CUSTOM_PREFILL),
+        fa2_noise,
         rules.FA2_RAGGED_PREFILL,
         rules.LIFE_OF_FA2,
         masked_modules,
@@ -261,8 +268,8 @@ WRAPPER_BACKENDS: Final = (
         "fa2_ragged_packed_mask",
         RaggedSession,
         FA2_RAGGED_PACKED,
-        _capability(_PREFILL_MODES, (), _PLAIN, _EIGHT_BITS, masks=_CUSTOM_PREFILL),
-        _fa2_noise,
+        capability_of(_PREFILL_MODES, (), PLAIN, EIGHT_BITS, masks=_CUSTOM_PREFILL),
+        fa2_noise,
         rules.FA2_RAGGED_PREFILL,
         rules.LIFE_OF_FA2,
         masked_modules,
@@ -273,15 +280,13 @@ WRAPPER_BACKENDS: Final = (
         "batch_decode",
         PagedWrapperSession,
         DECODE,
-        _capability(
+        capability_of(
             (Mode.DECODE,),
             (Mode.DECODE,),
-            # Groups of 1, 2, 3, 4, 6, 8 and 16 are compiled (DISPATCH_GQA_GROUP_SIZE, utils.cuh).
-            msgspec.structs.replace(_PLAIN, heads=((1, 1), (4, 2), (3, 1), (8, 1), (6, 1), (16, 1), (8, 2))),
-            _EIGHT_BITS,
-            _WITH_SINKS,
+            *DECODE_BUCKETS,
+            WITH_SINKS,
         ),
-        _decode_noise,
+        decode_noise,
         rules.BATCH_DECODE,
         rules.LIFE_OF_DECODE,
         decode_modules,

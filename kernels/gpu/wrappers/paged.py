@@ -1,7 +1,8 @@
 """FlashInfer's wrappers for a paged KV cache, whose argument names differ."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import torch
@@ -35,17 +36,23 @@ class PageLists:
     @classmethod
     def of(cls, case: Case, table: PageTable, rows: Sequence[Row]) -> "PageLists":
         """The lists of a batch, on the host, of exactly its size. A padded row has dummy pages throughout."""
-        counts = [table.pages_for(row.kv_len) for row in rows]
-        # Each row is as wide as its own pages: a list has no columns beyond them.
-        lines = [table_rows(table, [row], count) for row, count in zip(rows, counts, strict=True)]
-        owned = [page for line in lines for page in line.flatten().tolist()]
         size = case.geometry.page_size
+        made = cls.made(
+            [row.q_len for row in rows],
+            pages_of(table, rows),
+            [last_page_len(row.kv_len, size) for row in rows],
+        )
+        gives_lengths = ArgumentForm.KEY_LENGTHS_GIVEN in case.arguments
+        return replace(made, seq_lens=int32([row.kv_len for row in rows])) if gives_lengths else made
+
+    @classmethod
+    def made(cls, q_lens: Sequence[int], pages: Sequence[Sequence[int]], last: Sequence[int]) -> "PageLists":
+        """The lists of requests with these queries, pages, and tokens on the last page."""
         return cls(
-            qo_indptr=int32(running_sum(row.q_len for row in rows)),
-            kv_indptr=int32(running_sum(counts)),
-            kv_indices=int32(owned),
-            last_page_len=int32([last_page_len(row.kv_len, size) for row in rows]),
-            seq_lens=int32([row.kv_len for row in rows]) if _gives_lengths(case) else None,
+            qo_indptr=int32(running_sum(q_lens)),
+            kv_indptr=int32(running_sum(map(len, pages))),
+            kv_indices=int32(list(chain.from_iterable(pages))),
+            last_page_len=int32(last),
         )
 
     def placed(self, bench: Bench) -> "PageLists":
@@ -68,8 +75,9 @@ class PageLists:
         )
 
 
-def _gives_lengths(case: Case) -> bool:
-    return ArgumentForm.KEY_LENGTHS_GIVEN in case.arguments
+def pages_of(table: PageTable, rows: Sequence[Row]) -> list[list[int]]:
+    """The page ids of each row: a list has no columns beyond them."""
+    return [table_rows(table, [row], table.pages_for(row.kv_len))[0].tolist() for row in rows]
 
 
 def last_page_len(kv_len: int, page_size: int) -> int:

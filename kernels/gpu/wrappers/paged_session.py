@@ -38,6 +38,8 @@ class PagedWrapperSession(PagedSession):
     ones: leftovers of both must not matter.
     """
 
+    wrapper_type: type[PagedWrapper] = PagedWrapper
+
     def __init__(self, form: PagedForm, case: Case, bench: Bench) -> None:
         super().__init__(case, bench)
         self._form = form
@@ -57,8 +59,7 @@ class PagedWrapperSession(PagedSession):
         if wrapper is self._kept or Event.RAN_BEFORE in self._case.life:
             self._run_another_layer(wrapper, rows, queries)
         self._let_neighbour_run(wrapper, rows, queries)
-        query = place_queries(self._case, self._bench, queries)
-        results = Results.place(self._case, self._bench, step.padded_tokens, self._case.geometry.head_dim_vo)
+        query, results = self._placed(step, queries)
         self._launch(wrapper, rows, query, results)
         if wrapper is self._kept and self._case.pace is Pace.LATE:
             # A server that runs ahead plans its next batch now.
@@ -82,16 +83,21 @@ class PagedWrapperSession(PagedSession):
         """Plan and run another wrapper on the same workspace of floats, if the case has one, for the rows reversed."""
         if Event.NEIGHBOUR not in self._case.life:
             return
-        other = PagedWrapper(self._form, self._case, self._bench, self._sm_scale, neighbour=wrapper)
+        other = self.wrapper_type(self._form, self._case, self._bench, self._sm_scale, neighbour=wrapper)
         lists = PageLists.of(self._case, self._table, rows[::-1])
         other.plan_batch(lists, lists.placed(self._bench), {})
         self._run_another_layer(other, rows[::-1], queries)
 
+    def _placed(self, step: Step, queries: torch.Tensor) -> tuple[torch.Tensor, Results]:
+        """The queries of an eager step, and its results."""
+        query = place_queries(self._case, self._bench, queries)
+        return query, Results.place(self._case, self._bench, step.padded_tokens, self._case.geometry.head_dim_vo)
+
     def _wrapper(self) -> PagedWrapper:
         if self._case.workspace is Workspace.FRESH:
-            return PagedWrapper(self._form, self._case, self._bench, self._sm_scale)
+            return self.wrapper_type(self._form, self._case, self._bench, self._sm_scale)
         if self._kept is None:
-            self._kept = PagedWrapper(self._form, self._case, self._bench, self._sm_scale)
+            self._kept = self.wrapper_type(self._form, self._case, self._bench, self._sm_scale)
         return self._kept
 
     def _run_another_layer(self, wrapper: PagedWrapper, rows: Sequence[Row], queries: torch.Tensor) -> None:
@@ -130,7 +136,7 @@ class PagedWrapperSession(PagedSession):
         batches = [rows, *map(Row.padded, replays)]
         buffers = PageLists.reserve(bench, step.padded_batch, self._stale_ids(batches))
         for_masks = mask_buffers(bench, batches) if is_custom(case, step) else None
-        wrapper = PagedWrapper(self._form, case, bench, self._sm_scale, buffers, for_masks)
+        wrapper = self.wrapper_type(self._form, case, bench, self._sm_scale, buffers, for_masks)
         lists = PageLists.of(case, self._table, rows)
         placed, mask = lists.placed(bench), self._mask(step, rows)
         wrapper.plan_batch(lists, placed, mask)

@@ -142,16 +142,20 @@ class RaggedSession:
 
     def _place_keys(self, step: Step) -> _Keys:
         """K and V of all requests, packed, with the layout and the strides that the case asks for."""
-        key, value = self._tokens.packed(step)
-        memory, view, (_, heads, dim) = self._bench.memory, self._case.views.kv, value.shape
-        head_major = self._geometry.kv_layout is KvLayout.HND
-        if view is KvView.PAIRED:
-            both = memory.copy("key_and_value", torch.stack((key, value), dim=1))
-            key, value = both[:, 0], both[:, 1]
-        elif view is KvView.TOKEN_MAJOR:
-            row = dim + self._geometry.head_dim_qk
-            key, value = memory.copy("key", key), memory.copy("value", value, stride=(heads * row, row, 1))
-        else:
-            order = (1, 0, 2) if head_major else (0, 1, 2)
-            return memory.copy("key", key.permute(order)), memory.copy("value", value.permute(order))
-        return (key.transpose(0, 1), value.transpose(0, 1)) if head_major else (key, value)
+        return place_tokens(self._case, self._bench, *self._tokens.packed(step))
+
+
+def place_tokens(case: Case, bench: Bench, key: torch.Tensor, value: torch.Tensor) -> _Keys:
+    """K and V [tokens, heads, dim] in guarded memory, with the layout and the strides that the case asks for."""
+    memory, view, (_, heads, dim) = bench.memory, case.views.kv, value.shape
+    head_major = case.geometry.kv_layout is KvLayout.HND
+    if view is KvView.PAIRED:
+        both = memory.copy("key_and_value", torch.stack((key, value), dim=1))
+        key, value = both[:, 0], both[:, 1]
+    elif view is KvView.TOKEN_MAJOR:
+        row = dim + case.geometry.head_dim_qk
+        key, value = memory.copy("key", key), memory.copy("value", value, stride=(heads * row, row, 1))
+    else:
+        order = (1, 0, 2) if head_major else (0, 1, 2)
+        return memory.copy("key", key.permute(order)), memory.copy("value", value.permute(order))
+    return (key.transpose(0, 1), value.transpose(0, 1)) if head_major else (key, value)

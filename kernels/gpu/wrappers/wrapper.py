@@ -11,6 +11,7 @@ from attnfuzz.kernels.gpu.flashinfer_op import call, call_method
 from attnfuzz.kernels.gpu.wrappers import masks
 from attnfuzz.kernels.workspace import NAN_BYTE
 from attnfuzz.reference.case import Case, Pace, Workspace
+from attnfuzz.reference.geometry import Geometry
 
 _ALIGNMENT = 16
 """Bytes: flashinfer.utils._check_workspace_buffer_alignment rejects less."""
@@ -85,6 +86,11 @@ class WrapperKind:
     splits: bool = True
     packed_masks: bool = False
 
+    def created(self, geometry: Geometry, arguments: Mapping[str, Any], buffers: Mapping[str, torch.Tensor]) -> Any:
+        """Create FlashInfer's object with common arguments; `buffers`, by its constructor's names, are for a graph."""
+        del geometry
+        return call(self.module, self.name, backend=self.backend, use_cuda_graph=bool(buffers), **arguments, **buffers)
+
     @property
     def plan_op(self) -> Op:
         """Its plan: it copies to the device, and into a graph's buffers."""
@@ -124,15 +130,8 @@ class Wrapper:
         self._buffers |= mask_buffers or {}
         floats = None if neighbour is None else neighbour._workspaces.floats  # noqa: SLF001 - of the same class
         self._workspaces: Workspaces = Workspaces(case, bench, zero_floats=form.zero_floats, floats=floats)
-        self._wrapper = call(
-            form.module,
-            form.name,
-            float_workspace_buffer=self._workspaces.floats,
-            kv_layout=kv_layout,
-            backend=form.backend,
-            use_cuda_graph=bool(self._buffers),
-            **self._buffers,
-        )
+        common = {"float_workspace_buffer": self._workspaces.floats, "kv_layout": kv_layout}
+        self._wrapper = form.created(case.geometry, common, self._buffers)
         self._planned: dict[str, torch.Tensor] = {}
         self._ahead = case.pace is Pace.LATE
         self.roundings = 1

@@ -36,6 +36,14 @@ LaunchesOf = Callable[[Case], list[Launched]]
 
 PACKED = ("FA2_PAGED_PACKED_MASK", "FA2_RAGGED_PACKED_MASK")
 BACKENDS = ("FA2_PAGED", "FA3_PAGED", "FA2_RAGGED", "FA3_RAGGED", "FA3_RAGGED_HND", "BATCH_DECODE", *PACKED)
+VARIANTS = (
+    "BATCH_DECODE_TENSOR_CORES",
+    "FA3_BATCH_DECODE",
+    "CUDA_GRAPH_DECODE",
+    "CUDA_GRAPH_DECODE_TENSOR_CORES",
+    "FA2_SINKS",
+    "FA3_SINKS",
+)
 GEOMETRY = Geometry(q_heads=4, kv_heads=2, head_dim_qk=64, head_dim_vo=64, page_size=16)
 EIGHT_BITS = Geometry(
     q_heads=4,
@@ -72,12 +80,14 @@ def names(launches: list[Launched]) -> list[str]:
 
 @pytest.mark.slow
 @examples(15, 40)
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", [*BACKENDS, *VARIANTS])
 def test_drawn_cases_pass(backend: str, count: int) -> None:
     rows = 0
     for case in drawn(name_of(backend), count // 3 if "RAGGED" in backend else count):
         verdict = run(case)
-        assert (verdict.unsupported, verdict.observations) == (None, ())
+        assert verdict.observations == ()
+        # Requests with fewer keys than a verify's queries are refused.
+        assert verdict.unsupported is None or verdict.unsupported.endswith("queries of a request with fewer keys")
         rows += verdict.rows
     assert rows
 

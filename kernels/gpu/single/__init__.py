@@ -1,0 +1,1 @@
+"""FlashInfer's functions for one request."""

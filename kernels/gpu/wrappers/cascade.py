@@ -1,0 +1,373 @@
+"""FlashInfer's wrappers for prefixes that requests share: attention to prefix and rest, then a merge."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+import torch
+
+from attnfuzz.kernels.backend import Bench, Output, Unsupported
+from attnfuzz.kernels.gpu.build_record import Module
+from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.kernels.gpu.single.backends import single_prefill_modules
+from attnfuzz.kernels.gpu.states import MERGE_MODULE
+from attnfuzz.kernels.gpu.visible import Arch
+from attnfuzz.kernels.gpu.wrappers.backends import (
+    HALF,
+    PLAIN,
+    WINDOWED,
+    decode_modules,
+    fa2_noise,
+    prefill_modules,
+)
+from attnfuzz.kernels.gpu.wrappers.paged import PageLists, last_page_len, pages_of
+from attnfuzz.kernels.gpu.wrappers.planned import Planned, PlannedKind
+from attnfuzz.kernels.paged_kv import PagedKv
+from attnfuzz.kernels.paged_session import PLANNED_AFTER_PADDING, Captured, GraphedSession, capture
+from attnfuzz.kernels.plan import PageTable, Row
+from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries, softmax_scale
+from attnfuzz.kernels.results import Results
+from attnfuzz.reference.bucket import Bucket
+from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.case import Case, KvView, Launch, Mode, QueryView, Step, Workspace
+from attnfuzz.reference.contract import Contract
+from attnfuzz.reference.device import Device
+from attnfuzz.reference.geometry import KvLayout
+
+
+def common_pages(lines: Sequence[Sequence[int]]) -> list[int]:
+    """The first pages that all of `lines` have in common."""
+    shared = []
+    for pages in zip(*lines, strict=False):
+        if len(set(pages)) > 1:
+            break
+        shared.append(pages[0])
+    return shared
+
+
+@dataclass(frozen=True)
+class Split:
+    """A batch whose rows have pages in common: groups of consecutive rows, and the shared pages of each.
+
+    Each query of a group sees all keys of the shared pages.
+    """
+
+    rows: Sequence[Row]
+    pages: Sequence[Sequence[int]]
+    groups: Sequence[range]
+    shared: Sequence[Sequence[int]]
+
+    @classmethod
+    def of(cls, table: PageTable, rows: Sequence[Row], size: int, *, alone: bool) -> "Split":
+        """Group rows that have pages in common; a row `alone`, or one that shares none, shares half of its own."""
+        pages = pages_of(table, rows)
+        whole = [line[: max(0, row.kv_len - row.q_len) // size] for line, row in zip(pages, rows, strict=True)]
+        groups: list[range] = []
+        shared: list[list[int]] = []
+        for index, line in enumerate(whole):
+            both = [] if alone or not groups else common_pages([shared[-1], line])
+            if both:
+                groups[-1], shared[-1] = range(groups[-1].start, index + 1), both
+            else:
+                groups.append(range(index, index + 1))
+                shared.append(line)
+        halved = [
+            line[: (len(line) + 1) // 2] if len(group) == 1 else line
+            for group, line in zip(groups, shared, strict=True)
+        ]
+        return cls(rows, pages, groups, halved)
+
+    def levels(self, size: int) -> tuple[PageLists, PageLists]:
+        """The lists of the shared pages, a request for each group, and of the rest, for pages of `size` tokens."""
+        of_groups = [sum(self.rows[index].q_len for index in group) for group in self.groups]
+        full = [size if pages else 0 for pages in self.shared]
+        first = [len(pages) for group, pages in zip(self.groups, self.shared, strict=True) for _ in group]
+        return (
+            PageLists.made(of_groups, self.shared, full),
+            PageLists.made(
+                [row.q_len for row in self.rows],
+                [pages[begin:] for pages, begin in zip(self.pages, first, strict=True)],
+                [last_page_len(row.kv_len - begin * size, size) for row, begin in zip(self.rows, first, strict=True)],
+            ),
+        )
+
+
+_ARGUMENTS: Final = {
+    "qo_indptr": ("qo_indptr_arr", "qo_indptr_buf_arr"),
+    "kv_indptr": ("paged_kv_indptr_arr", "paged_kv_indptr_buf_arr"),
+    "kv_indices": ("paged_kv_indices_arr", "paged_kv_indices_buf_arr"),
+    "last_page_len": ("paged_kv_last_page_len", "paged_kv_last_page_len_buf_arr"),
+}
+"""Of plan, and of the constructor for graphs: a tensor for each level."""
+
+_LEVELS: Final = PlannedKind(module="flashinfer.cascade", name="MultiLevelCascadeAttentionWrapper", results=("out",))
+
+
+class CascadeSession(GraphedSession):
+    """A session on MultiLevelCascadeAttentionWrapper with two levels. It returns no LSE.
+
+    The last level is causal, the first one is not: its keys precede all queries. In a graph, whose plans have the same
+    number of requests in each level, each row has a prefix of its own.
+    """
+
+    kind = _LEVELS
+
+    def __init__(self, case: Case, bench: Bench) -> None:
+        self._case, self._bench = case, bench
+        self._kv = PagedKv(case, bench)
+        self._table = PageTable(case, self._kv)
+        self._scale = softmax_scale(case, case.geometry.head_dim_qk)
+        self._kept: Planned | None = None
+        self._graphs: dict[tuple[Mode, int], tuple[Captured[Split], Planned]] = {}
+
+    def _eager(self, step: Step, queries: torch.Tensor) -> Output:
+        rows = Row.padded(step) if step.mode in PLANNED_AFTER_PADDING else Row.real(step)
+        query = place_queries(self._case, self._bench, queries)
+        results = Results.place(self._case, self._bench, step.padded_tokens, self._case.geometry.head_dim_vo)
+        planned = sum(row.q_len for row in rows)
+        if rows:
+            wrapper = self._wrapper()
+            self._plan(wrapper, Split.of(self._table, rows, self._case.geometry.page_size, alone=False))
+            self._launch(wrapper, query[:planned], results[:planned])
+        results[planned:].clear()
+        return self._output(step, query, results)
+
+    def _wrapper(self) -> Planned:
+        if self._kept is None or self._case.workspace is Workspace.FRESH:
+            self._kept = self._made()
+        return self._kept
+
+    def _made(self, **graph: Any) -> Planned:
+        layout = self._case.geometry.kv_layout.value
+        return Planned(self.kind, self._case, self._bench, num_levels=2, kv_layout=layout, **graph)
+
+    def _plan(self, wrapper: Planned, split: Split) -> None:
+        geometry = self._case.geometry
+        levels = [level.placed(self._bench) for level in split.levels(geometry.page_size)]
+        lists = {theirs: [vars(level)[ours] for level in levels] for ours, (theirs, _) in _ARGUMENTS.items()}
+        wrapper.plan(
+            lists,
+            num_qo_heads=geometry.q_heads,
+            num_kv_heads=geometry.kv_heads,
+            head_dim=geometry.head_dim_qk,
+            page_size=geometry.page_size,
+            causal=True,
+            sm_scale=self._scale,
+            window_left=geometry.window_left,
+            q_data_type=geometry.dtype.torch_dtype,
+            kv_data_type=geometry.kv_dtype.torch_dtype,
+        )
+
+    def _launch(self, wrapper: Planned, query: torch.Tensor, results: Results) -> None:
+        wrapper.run(q=query, paged_kv_cache=self._kv.cache, out=results.out)
+
+    def _capture(self, step: Step) -> None:
+        case, bench = self._case, self._bench
+        self._kv.write(step)
+        replays = [each for each in case.steps if _key(each) == _key(step) and each.launch is Launch.REPLAY]
+        splits = [
+            Split.of(self._table, Row.padded(each), self._case.geometry.page_size, alone=True)
+            for each in (step, *replays)
+        ]
+        batches = [split.levels(case.geometry.page_size) for split in splits]
+        buffers = []
+        for level in (0, 1):
+            most = max(len(batch[level].kv_indices) for batch in batches)
+            ids = torch.zeros(max(1, most), dtype=torch.int32)
+            buffers.append(PageLists.reserve(bench, step.padded_batch, ids))
+        arrays = {theirs: [vars(level)[ours] for level in buffers] for ours, (_, theirs) in _ARGUMENTS.items()}
+        wrapper = self._made(use_cuda_graph=True, **arrays)
+        self._plan(wrapper, splits[0])
+        # Load every kernel before the capture, as servers do.
+        shape = (step.padded_tokens, case.geometry.q_heads, case.geometry.head_dim_qk)
+        warm = place_queries(case, bench, torch.zeros(shape, dtype=case.geometry.dtype.torch_dtype))
+        self._launch(wrapper, warm, Results.place(case, bench, shape[0], case.geometry.head_dim_vo, prefix="warm_"))
+        captured = capture(case, bench, step, splits[0], lambda query, results: self._launch(wrapper, query, results))
+        self._graphs[_key(step)] = captured, wrapper
+
+    def _replay(self, step: Step, queries: torch.Tensor) -> Output:
+        captured, wrapper = self._graphs[_key(step)]
+        self._plan(wrapper, Split.of(self._table, Row.padded(step), self._case.geometry.page_size, alone=True))
+        captured.replay(self._bench, queries)
+        return self._output(step, captured.query, captured.results)
+
+    def _output(self, step: Step, query: torch.Tensor, results: Results) -> Output:
+        attended = self._kv.tokens.attended(step, query, packed_rows(step))
+        # Each level's, those of split keys, and that of the merge.
+        return Output(out=results.out, lse=None, attended=attended, bmm1_scale=self._scale, bmm2_scale=1.0, roundings=3)
+
+
+def _key(step: Step) -> tuple[Mode, int]:
+    return step.mode, step.padded_tokens
+
+
+@dataclass(frozen=True)
+class PrefixKind:
+    """One of the wrappers for a prefix of the whole batch, and its names for the lists of a plan."""
+
+    planned: PlannedKind
+    lists: dict[str, str]
+    plan: dict[str, Any]
+    run: dict[str, Any]
+    scaled: bool
+
+
+def _prefix_kind(name: str, lists: dict[str, str], *, plan: dict[str, Any], run: dict[str, Any]) -> PrefixKind:
+    planned = PlannedKind(module="flashinfer.cascade", name=name, plan="begin_forward", run="forward", results=("out",))
+    return PrefixKind(planned, lists, plan, run, scaled=bool(run))
+
+
+PREFIX_DECODE: Final = _prefix_kind(
+    "BatchDecodeWithSharedPrefixPagedKVCacheWrapper",
+    {
+        "kv_indptr": "unique_kv_indptr",
+        "kv_indices": "unique_kv_indices",
+        "last_page_len": "unique_kv_last_page_len",
+    },
+    plan={"data_type": torch.float16},
+    run={},
+)
+PREFIX_PREFILL: Final = _prefix_kind(
+    "BatchPrefillWithSharedPrefixPagedKVCacheWrapper",
+    {
+        "qo_indptr": "qo_indptr",
+        "kv_indptr": "paged_kv_indptr",
+        "kv_indices": "paged_kv_indices",
+        "last_page_len": "paged_kv_last_page_len",
+    },
+    plan={},
+    run={"causal": True},
+)
+
+
+class PrefixSession:
+    """A session with one prefix for all requests of a step, in tensors of its own, and the rest in pages."""
+
+    def __init__(self, kind: PrefixKind, case: Case, bench: Bench) -> None:
+        self._kind, self._case, self._bench = kind, case, bench
+        self._kv = PagedKv(case, bench)
+        self._table = PageTable(case, self._kv)
+        self._scale = softmax_scale(case, case.geometry.head_dim_qk)
+        if case.scales.softmax != 1 and not kind.scaled:
+            raise Unsupported("a softmax scale: begin_forward and forward have no argument sm_scale")
+
+    @property
+    def kv(self) -> PagedKv:
+        """The pool."""
+        return self._kv
+
+    def forward(self, index: int) -> Output:
+        """Run one step; no kernel sees padding."""
+        case, step = self._case, self._case.steps[index]
+        self._kv.write(step)
+        drawn = draw_queries(case, index, step.padded_tokens, case.geometry.head_dim_qk)
+        query = place_queries(case, self._bench, drawn)
+        results = Results.place(case, self._bench, step.padded_tokens, case.geometry.head_dim_vo)
+        if step.tokens:
+            self._attend(step, query[: step.tokens], results[: step.tokens])
+        results[step.tokens :].clear()
+        attended = self._kv.tokens.attended(step, query, packed_rows(step))
+        return Output(out=results.out, lse=None, attended=attended, bmm1_scale=self._scale, bmm2_scale=1.0, roundings=3)
+
+    def _attend(self, step: Step, query: torch.Tensor, results: Results) -> None:
+        geometry, rows = self._case.geometry, Row.real(step)
+        split = Split.of(self._table, rows, self._case.geometry.page_size, alone=False)
+        if len(split.groups) != 1 or not split.shared[0]:
+            raise Unsupported("requests without a common prefix of whole pages")
+        shared = len(split.shared[0]) * geometry.page_size
+        slot = step.requests[0].slot
+        key, value = (
+            self._bench.memory.copy(name, tokens)
+            for name, tokens in (
+                ("k_shared", self._kv.tokens.keys(slot, shared)),
+                ("v_shared", self._kv.tokens.values(slot, shared)),
+            )
+        )
+        _, unique = split.levels(geometry.page_size)
+        placed = vars(unique.placed(self._bench))
+        wrapper = Planned(self._kind.planned, self._case, self._bench, kv_layout=geometry.kv_layout.value)
+        wrapper.plan(
+            {theirs: placed[ours] for ours, theirs in self._kind.lists.items()},
+            num_qo_heads=geometry.q_heads,
+            num_kv_heads=geometry.kv_heads,
+            head_dim=geometry.head_dim_qk,
+            page_size=geometry.page_size,
+            **self._kind.plan,
+        )
+        scale = {"sm_scale": self._scale} if self._kind.scaled else {}
+        wrapper.run(
+            q=query,
+            k_shared=key,
+            v_shared=value,
+            unique_kv_cache=self._kv.cache,
+            out=results.out,
+            **scale,
+            **self._kind.run,
+        )
+
+
+def _levels_modules(bucket: Bucket) -> tuple[Module, ...]:
+    """The modules of two levels: the wrappers of the levels choose FA3 on Hopper (determine_attention_backend)."""
+    return (*prefill_modules(bucket, "fa3"), MERGE_MODULE)
+
+
+def _prefix_decode_modules(bucket: Bucket) -> tuple[Module, ...]:
+    return (*single_prefill_modules(bucket, "fa3"), *decode_modules(bucket), MERGE_MODULE)
+
+
+def _prefix_prefill_modules(bucket: Bucket) -> tuple[Module, ...]:
+    return (*single_prefill_modules(bucket, "fa3"), *_levels_modules(bucket))
+
+
+def _backend(
+    name: str, session: Any, kind: PlannedKind, modules: Any, bucket: Bucket, modes: tuple[Mode, ...], **more: Any
+) -> GpuBackend:
+    return GpuBackend(
+        name=name,
+        archs=frozenset({Arch.HOPPER}),
+        capability=Capability(
+            device=Device.CUDA,
+            buckets=(bucket,),
+            modes=modes,
+            padding=True,
+            query_views=tuple(QueryView),
+            kv_views=tuple(KvView),
+            **more,
+        ),
+        contract=Contract(),
+        session=session,
+        kernels=(kind.plan_op, kind.run_op),
+        modules_of=modules,
+        # FA3 rounds less, but the parts of decodes on CUDA cores and FA2 on other GPUs differ: the larger of both.
+        theoretical=fa2_noise,
+    )
+
+
+_GRAPHS: Final = (Mode.DECODE, Mode.TARGET_VERIFY)
+# No dtype but the default, float16, gets from begin_forward to the plan. In HND, FA3's single prefill of the prefix
+# fails (fa3_single_prefill_hnd), which would hide the rest.
+_HALF: Final = msgspec.structs.replace(HALF, layouts=(KvLayout.NHD,), heads=((1, 1), (4, 2), (3, 1), (8, 1), (16, 2)))
+
+CASCADE_BACKENDS: Final = (
+    _backend("cascade_levels", CascadeSession, _LEVELS, _levels_modules, PLAIN, tuple(Mode), graph_modes=_GRAPHS),
+    # Apart, as each level has the window end at its own last key.
+    _backend("cascade_levels_window", CascadeSession, _LEVELS, _levels_modules, WINDOWED, tuple(Mode)),
+    _backend(
+        "shared_prefix_decode",
+        partial(PrefixSession, PREFIX_DECODE),
+        PREFIX_DECODE.planned,
+        _prefix_decode_modules,
+        _HALF,
+        (Mode.DECODE,),
+    ),
+    _backend(
+        "shared_prefix_prefill",
+        partial(PrefixSession, PREFIX_PREFILL),
+        PREFIX_PREFILL.planned,
+        _prefix_prefill_modules,
+        _HALF,
+        (Mode.EXTEND, Mode.CHUNKED_PREFILL),
+    ),
+)

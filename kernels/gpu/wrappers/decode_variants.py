@@ -1,0 +1,204 @@
+"""FlashInfer's decode wrapper on tensor cores, which takes several queries of a request, and its variant for graphs."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+import torch
+
+from attnfuzz.kernels.backend import Output, Unsupported
+from attnfuzz.kernels.gpu.build_record import Module
+from attnfuzz.kernels.gpu.flashinfer_op import call
+from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.kernels.gpu.visible import Arch
+from attnfuzz.kernels.gpu.wrappers.backends import (
+    CAPPED,
+    CONTRACT,
+    DECODE_BUCKETS,
+    EIGHT_BITS,
+    PLAIN,
+    WINDOWED,
+    capability_of,
+    decode_modules,
+    decode_noise,
+    fa2_noise,
+    fa3_noise,
+    prefill_modules,
+)
+from attnfuzz.kernels.gpu.wrappers.paged import DECODE, PagedForm, PagedWrapper, PageLists
+from attnfuzz.kernels.gpu.wrappers.paged_session import PagedWrapperSession
+from attnfuzz.reference.bucket import Bucket
+from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.case import Mode, Step
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.geometry import Geometry
+from attnfuzz.reference.noise import NoiseModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorCoreForm(PagedForm):
+    """BatchDecodeWithPagedKVCacheWrapper(use_tensor_cores=True), whose kernels are those of prefill."""
+
+    def created(self, geometry: Geometry, arguments: Mapping[str, Any], buffers: Mapping[str, torch.Tensor]) -> Any:
+        """See `WrapperKind`."""
+        return super().created(geometry, {**arguments, "use_tensor_cores": True}, buffers)
+
+
+def _tensor_cores(backend: str, *, splits: bool) -> TensorCoreForm:
+    return TensorCoreForm(**{**vars(DECODE), "backend": backend, "splits": splits})
+
+
+FA2_DECODE: Final = _tensor_cores("fa2", splits=True)
+FA3_DECODE: Final = _tensor_cores("fa3", splits=False)
+
+
+class TensorCoreDecode(PagedWrapper):
+    """A wrapper whose plan says how many queries each request has: as many as all others."""
+
+    def reserve_for(self, lists: PageLists) -> bool:
+        """See `PagedWrapper`."""
+        self._set_queries(lists)
+        return super().reserve_for(lists)
+
+    def plan_batch(self, lists: PageLists, placed: PageLists, mask: Mapping[str, Any]) -> None:
+        """See `PagedWrapper`."""
+        self._set_queries(lists)
+        super().plan_batch(lists, placed, mask)
+
+    def plan_another_layer(self, lists: PageLists, placed: PageLists) -> None:
+        """See `PagedWrapper`."""
+        self._set_queries(lists)
+        super().plan_another_layer(lists, placed)
+
+    def _set_queries(self, lists: PageLists) -> None:
+        batch = max(1, len(lists.last_page_len))
+        queries = int(lists.qo_indptr[-1]) // batch
+        page = self.layer["page_size"]
+        keys = (lists.kv_indptr.diff() - 1).clamp(min=0) * page + lists.last_page_len
+        if queries > 1 and bool((keys < queries).any()):
+            # ValueError of _plan_impl: "q_len_per_req=... requires kv_len >= q_len_per_req for every request".
+            raise Unsupported(f"{queries} queries of a request with fewer keys")
+        self.layer = {**self.layer, "q_len_per_req": max(1, queries)}
+
+
+class TensorCoreDecodeSession(PagedWrapperSession):
+    """A session on tensor cores."""
+
+    wrapper_type = TensorCoreDecode
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphForm(PagedForm):
+    """CUDAGraphBatchDecodeWithPagedKVCacheWrapper, whose metadata always lie in buffers."""
+
+    tensor_cores: bool
+
+    def created(self, geometry: Geometry, arguments: Mapping[str, Any], buffers: Mapping[str, torch.Tensor]) -> Any:
+        """See `WrapperKind`."""
+        del geometry
+        return call(
+            self.module,
+            self.name,
+            workspace_buffer=arguments["float_workspace_buffer"],
+            kv_layout=arguments["kv_layout"],
+            use_tensor_cores=self.tensor_cores,
+            **buffers,
+        )
+
+
+def _for_graphs(*, tensor_cores: bool) -> GraphForm:
+    return GraphForm(
+        **{
+            **vars(DECODE),
+            "name": "CUDAGraphBatchDecodeWithPagedKVCacheWrapper",
+            "buffers": {ours: f"{theirs}_buffer" for ours, theirs in DECODE.lists.items()},
+        },
+        tensor_cores=tensor_cores,
+    )
+
+
+class GraphDecodeSession(PagedWrapperSession):
+    """A session whose eager steps have buffers too, of exactly their size: each has a wrapper of its own."""
+
+    def _eager(self, step: Step, queries: torch.Tensor) -> Output:
+        case, bench, rows = self._case, self._bench, self._planned_rows(step)
+        buffers = PageLists.reserve(bench, len(rows), self._stale_ids([rows]))
+        wrapper = self.wrapper_type(self._form, case, bench, self._sm_scale, buffers)
+        lists = PageLists.of(case, self._table, rows)
+        wrapper.plan_batch(lists, lists.placed(bench), {})
+        query, results = self._placed(step, queries)
+        self._launch(wrapper, rows, query, results)
+        return self._rounded(self._output(step, rows, query, results), wrapper)
+
+
+class GraphTensorCoreDecodeSession(GraphDecodeSession):
+    """The same on tensor cores."""
+
+    wrapper_type = TensorCoreDecode
+
+
+def _backend(
+    name: str,
+    session: type[PagedWrapperSession],
+    form: PagedForm,
+    capability: Capability,
+    theoretical: Callable[[DType], NoiseModel],
+    modules_of: Callable[[Bucket], tuple[Module, ...]],
+) -> GpuBackend:
+    return GpuBackend(
+        name=name,
+        archs=frozenset({Arch.HOPPER} if form.backend == "fa3" else Arch),
+        capability=capability,
+        contract=CONTRACT,
+        session=partial(session, form),
+        kernels=(form.plan_op, form.run_op),
+        modules_of=modules_of,
+        theoretical=theoretical,
+    )
+
+
+def _without_short_requests(capability: Capability) -> Capability:
+    return msgspec.structs.replace(capability, kv_shorter_than_q=False)
+
+
+_FA2_MODULES: Final = partial(prefill_modules, backend="fa2")
+_DECODES: Final = (Mode.DECODE,)
+_VERIFIES: Final = (Mode.DECODE, Mode.TARGET_VERIFY)
+
+DECODE_VARIANTS: Final = (
+    _backend(
+        "batch_decode_tensor_cores",
+        TensorCoreDecodeSession,
+        FA2_DECODE,
+        _without_short_requests(capability_of(_VERIFIES, _VERIFIES, PLAIN, EIGHT_BITS, CAPPED)),
+        fa2_noise,
+        _FA2_MODULES,
+    ),
+    # "q_len_per_req > 1 is currently only supported on the fa2 tensor-core backend" (_plan_impl).
+    _backend(
+        "fa3_batch_decode",
+        TensorCoreDecodeSession,
+        FA3_DECODE,
+        capability_of(_DECODES, _DECODES, PLAIN, WINDOWED),
+        fa3_noise,
+        partial(prefill_modules, backend="fa3"),
+    ),
+    _backend(
+        "cuda_graph_decode",
+        GraphDecodeSession,
+        _for_graphs(tensor_cores=False),
+        capability_of(_DECODES, _DECODES, *DECODE_BUCKETS),
+        decode_noise,
+        decode_modules,
+    ),
+    _backend(
+        "cuda_graph_decode_tensor_cores",
+        GraphTensorCoreDecodeSession,
+        _for_graphs(tensor_cores=True),
+        _without_short_requests(capability_of(_VERIFIES, _VERIFIES, PLAIN, EIGHT_BITS, CAPPED)),
+        fa2_noise,
+        _FA2_MODULES,
+    ),
+)

@@ -1,0 +1,167 @@
+"""FlashInfer's BatchAttention: one persistent kernel for prefills and decodes together, which owns its workspaces."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+import torch
+
+from attnfuzz.kernels.backend import Bench, Op
+from attnfuzz.kernels.gpu import flashinfer_op
+from attnfuzz.kernels.gpu.build_record import Module
+from attnfuzz.kernels.gpu.direct.mla import MlaBatch, MlaWrapperSession, StaticSize
+from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.kernels.gpu.visible import Arch
+from attnfuzz.kernels.gpu.wrappers.backends import (
+    CAPPED,
+    CONTRACT,
+    EIGHT_BITS,
+    PLAIN,
+    capability_of,
+    described,
+    each_variant,
+    fa2_noise,
+)
+from attnfuzz.kernels.gpu.wrappers.wrapper import run
+from attnfuzz.kernels.paged_kv import PagedKv
+from attnfuzz.kernels.paged_session import Captured
+from attnfuzz.kernels.plan import Row
+from attnfuzz.kernels.queries import cached_scales, softmax_scale
+from attnfuzz.kernels.results import Results
+from attnfuzz.kernels.transfers import write
+from attnfuzz.kernels.workspace import NAN_BYTE
+from attnfuzz.reference.bucket import Bucket
+from attnfuzz.reference.case import Case, Mode, Workspace
+
+_MODULE = "flashinfer.attention"
+_NAME = "BatchAttention"
+
+
+def _plan(*, wrapper: Any, **arguments: Any) -> None:
+    flashinfer_op.call_method(wrapper, "plan", **arguments)
+
+
+HOLISTIC_PLAN: Final = Op(f"{_NAME}.plan", _plan, frozenset(), _MODULE, plans=True)
+HOLISTIC_RUN: Final = Op(f"{_NAME}.run", run, frozenset({"out", "lse"}), _MODULE)
+
+
+class HolisticWrapper:
+    """A BatchAttention. For a graph (`static`), the page ids of all plans lie in one buffer, which the kernel reads.
+
+    The rest of a plan lies in workspaces that the class allocates, which are garbage at first if the case wants them
+    DIRTY: torch.empty promises no contents.
+    """
+
+    module = _MODULE
+
+    def __init__(self, case: Case, bench: Bench, backend: str, static: StaticSize | None = None) -> None:
+        del backend
+        self._case, self._bench = case, bench
+        device, layout = str(bench.device), case.geometry.kv_layout.value
+        self._wrapper = flashinfer_op.call(self.module, _NAME, kv_layout=layout, device=device)
+        self._lists: dict[str, torch.Tensor] = {}
+        self._ids: torch.Tensor | None = None
+        if static is not None:
+            self._ids = bench.memory.tensor("kv_indices_buf", (max(1, static.pages),), torch.int32)
+        if case.workspace is Workspace.DIRTY:
+            self._wrapper.float_workspace_buffer.fill_(NAN_BYTE)
+            self._wrapper.int_workspace_buffer.fill_(NAN_BYTE)
+
+    def plan(self, batch: MlaBatch, sm_scale: float) -> None:
+        """Plan causal attention of a batch."""
+        geometry = self._case.geometry
+        self._lists = batch.place(self._bench)
+        if self._ids is not None:
+            ids = self._lists["kv_indices"]
+            write(self._ids[: len(ids)], ids)
+            self._lists["kv_indices"] = self._ids
+        self._bench.launcher.launch(
+            HOLISTIC_PLAN,
+            wrapper=self._wrapper,
+            **self._lists,
+            num_qo_heads=geometry.q_heads,
+            num_kv_heads=geometry.kv_heads,
+            head_dim_qk=geometry.head_dim_qk,
+            head_dim_vo=geometry.head_dim_vo,
+            page_size=geometry.page_size,
+            causal=True,
+            sm_scale=sm_scale,
+            logits_soft_cap=geometry.soft_cap,
+            q_data_type=geometry.dtype.torch_dtype,
+            kv_data_type=geometry.kv_dtype.torch_dtype,
+        )
+
+    def launch(self, query: torch.Tensor, kv_cache: Any, results: Results) -> None:
+        """Run on queries [tokens, heads, dim] and a pool. Of the plan's lists, the kernel reads the page ids."""
+        self._bench.launcher.launch(
+            HOLISTIC_RUN,
+            wrapper=self._wrapper,
+            held=frozenset({"kv_indices"}),
+            kv_indices=self._lists["kv_indices"],
+            q=query,
+            kv_cache=kv_cache,
+            out=results.out,
+            lse=results.lse,
+            k_scale=self._case.scales.k,
+            v_scale=self._case.scales.v,
+            # "Must be consistent with the logits_soft_cap passed to plan" (docstring of run).
+            logits_soft_cap=self._case.geometry.soft_cap,
+        )
+
+
+class HolisticSession(MlaWrapperSession):
+    """A session that plans and runs each step, with a wrapper of its own unless the case reuses its workspace."""
+
+    holistic_type: type[HolisticWrapper] = HolisticWrapper
+
+    def __init__(self, case: Case, bench: Bench) -> None:
+        self._case, self._bench, self._backend = case, bench, ""
+        self._kv = PagedKv(case, bench)
+        self._scales = cached_scales(case, case.geometry.head_dim_qk)
+        self._kept = None
+        self._captured: dict[tuple[Mode, int], Captured[Any]] = {}
+
+    @property
+    def wrapper_type(self) -> Any:  # type: ignore[override] # planned and launched alike
+        """The class of its wrappers."""
+        return self.holistic_type
+
+    def _plan(self, wrapper: Any, rows: Sequence[Row]) -> None:
+        # The scale of K is an argument of run.
+        wrapper.plan(MlaBatch.of(rows, self._kv), softmax_scale(self._case, self._case.geometry.head_dim_qk))
+
+    def _launch(self, wrapper: Any, query: torch.Tensor, results: Results) -> None:
+        wrapper.launch(query, self._kv.cache, results)
+
+
+def holistic_modules(bucket: Bucket) -> tuple[Module, ...]:
+    """The modules of BatchAttention for K and V of equal strides. It has no window."""
+    return each_variant(bucket, "holistic attention", _spec)
+
+
+def _spec(dtypes: tuple[torch.dtype, torch.dtype], dims: tuple[int, int], window: bool, cap: bool) -> Any:
+    from flashinfer.jit.attention import modules  # noqa: PLC0415 - makes a CUDA context
+
+    assert not window
+    generate = getattr(modules, "_gen_batch_attention_primary_module", modules.gen_batch_attention_module)
+    return generate(*described(dtypes, dims), cap, False)
+
+
+def _without_window(bucket: Bucket) -> Bucket:
+    return msgspec.structs.replace(bucket, windows=(-1,))
+
+
+_GRAPHS: Final = (Mode.DECODE, Mode.TARGET_VERIFY)
+
+HOLISTIC: Final = GpuBackend(
+    name="batch_attention",
+    archs=frozenset(Arch),
+    capability=capability_of(tuple(Mode), _GRAPHS, PLAIN, _without_window(EIGHT_BITS), CAPPED),
+    # LSE in base 2, as FlashInfer's other kernels have it: normalize_d and log2 (attention/persistent.cuh).
+    contract=CONTRACT,
+    session=HolisticSession,
+    kernels=(HOLISTIC_PLAN, HOLISTIC_RUN),
+    modules_of=holistic_modules,
+    # Its device functions are those of FA2 (attention/persistent.cuh includes prefill.cuh).
+    theoretical=fa2_noise,
+)

@@ -1,0 +1,136 @@
+"""FlashInfer's wrapper whose kernels have attention sinks: BatchAttentionWithAttentionSinkWrapper."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+import torch
+
+from attnfuzz.kernels.backend import Op
+from attnfuzz.kernels.gpu.build_record import Module
+from attnfuzz.kernels.gpu.flashinfer_op import call_method
+from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.kernels.gpu.visible import Arch
+from attnfuzz.kernels.gpu.wrappers.backends import (
+    CONTRACT,
+    EIGHT_BITS,
+    NO_POSITIONS,
+    PLAIN,
+    WINDOWED,
+    capability_of,
+    each_variant,
+    fa2_noise,
+    fa3_noise,
+)
+from attnfuzz.kernels.gpu.wrappers.paged import FA2_PAGED, FA3_PAGED, PagedForm
+from attnfuzz.kernels.gpu.wrappers.paged_session import PagedWrapperSession
+from attnfuzz.reference.bucket import Bucket
+from attnfuzz.reference.case import SPECULATIVE, Mode
+from attnfuzz.reference.geometry import Geometry
+
+_MODULE = "flashinfer.attention"
+_NAME = "BatchAttentionWithAttentionSinkWrapper"
+
+
+def run_with_sinks(
+    *, wrapper: Any, held: frozenset[str], q: torch.Tensor, paged_kv_cache: Any, sinks: torch.Tensor, **arguments: Any
+) -> Any:
+    """Run a planned wrapper, whose kernel takes the sinks after the cache, by position. `held` as in `wrapper.run`.
+
+    Its other argument, sm_scale, is then that of the plan (BatchPrefillWithPagedKVCacheWrapper.run, jit_scalar_values).
+    """
+    others = {name: value for name, value in arguments.items() if name not in held}
+    return call_method(wrapper, "run", q, paged_kv_cache, sinks, **others)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkForm(PagedForm):
+    """The wrapper is compiled for the geometry that its constructor is given."""
+
+    def created(self, geometry: Geometry, arguments: Mapping[str, Any], buffers: Mapping[str, torch.Tensor]) -> Any:
+        """See `WrapperKind`."""
+        layer = {
+            "q_data_type": geometry.dtype.torch_dtype,
+            "kv_data_type": geometry.kv_dtype.torch_dtype,
+            "head_dim_qk": geometry.head_dim_qk,
+            "head_dim_vo": geometry.head_dim_vo,
+            "window_left": geometry.window_left,
+        }
+        return super().created(geometry, {**arguments, **layer}, buffers)
+
+    @property
+    def run_op(self) -> Op:
+        """Its run."""
+        return Op(f"{self.name}.run", run_with_sinks, super().run_op.writes, self.module)
+
+
+def _form(paged: PagedForm) -> SinkForm:
+    return SinkForm(**{**vars(paged), "module": _MODULE, "name": _NAME})
+
+
+FA2_SINKS: Final = _form(FA2_PAGED)
+FA3_SINKS: Final = _form(FA3_PAGED)
+
+
+def sink_modules(bucket: Bucket, backend: str) -> tuple[Module, ...]:
+    """The modules of the wrapper. It has no soft cap."""
+    return each_variant(bucket, f"{backend.upper()} prefill with sinks", partial(_spec, backend))
+
+
+def _spec(backend: str, dtypes: tuple[torch.dtype, torch.dtype], dims: tuple[int, int], window: bool, cap: bool) -> Any:
+    """The module as the wrapper's constructor has it compiled, whose name says neither head dims nor the cache's dtype.
+
+    FlashInfer's own `gen_batch_prefill_attention_sink_module` compiles the same under another name.
+    """
+    from flashinfer.jit.attention import modules, variants  # noqa: PLC0415 - makes a CUDA context
+    from flashinfer.jit.utils import filename_safe_dtype_map  # noqa: PLC0415
+
+    assert not cap
+    query, kv = dtypes
+    return modules.gen_customize_batch_prefill_module(
+        backend,
+        f"batch_prefill_attention_sink_{filename_safe_dtype_map[query]}_swa_{window}_{backend}",
+        query,
+        kv,
+        query,
+        torch.int32,
+        *dims,
+        ["sink"],
+        ["float"],
+        ["sm_scale"],
+        ["double"],
+        "AttentionSink",
+        variants.attention_sink_decl[backend],
+        pos_encoding_mode=NO_POSITIONS,
+        use_sliding_window=window,
+        use_fp16_qk_reduction=False,
+        paged_kv_stride_mode="independent" if backend == "fa2" else "runtime",
+        module_surface="full",
+    )
+
+
+def _with_sinks(bucket: Bucket) -> Bucket:
+    return msgspec.structs.replace(bucket, sinks=(True,))
+
+
+# One bucket for each name of a module: two geometries with one name would overwrite each other's sources.
+_FA2_BUCKETS: Final = tuple(map(_with_sinks, (PLAIN, EIGHT_BITS)))
+_FA3_BUCKETS: Final = tuple(map(_with_sinks, (PLAIN, WINDOWED)))
+
+
+def _backend(backend: str, form: SinkForm, buckets: tuple[Bucket, ...]) -> GpuBackend:
+    return GpuBackend(
+        name=f"{backend}_sinks",
+        archs=frozenset({Arch.HOPPER} if backend == "fa3" else Arch),
+        capability=capability_of(tuple(Mode), SPECULATIVE, *buckets),
+        contract=CONTRACT,
+        session=partial(PagedWrapperSession, form),
+        kernels=(form.plan_op, form.run_op),
+        modules_of=partial(sink_modules, backend=backend),
+        theoretical=fa3_noise if backend == "fa3" else fa2_noise,
+    )
+
+
+SINK_BACKENDS: Final = (_backend("fa2", FA2_SINKS, _FA2_BUCKETS), _backend("fa3", FA3_SINKS, _FA3_BUCKETS))

@@ -1,0 +1,307 @@
+"""FlashInfer's wrappers for block-sparse masks. They have no batch: a step is one matrix, block-diagonal and causal."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+import torch
+
+from attnfuzz.kernels.backend import Bench, Output, Unsupported
+from attnfuzz.kernels.gpu.build_record import Module
+from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.kernels.gpu.visible import Arch
+from attnfuzz.kernels.gpu.wrappers.backends import (
+    CAPPED,
+    CONTRACT,
+    PLAIN,
+    decode_modules,
+    fa2_noise,
+    fa3_noise,
+    prefill_modules,
+)
+from attnfuzz.kernels.gpu.wrappers.planned import Planned, PlannedKind
+from attnfuzz.kernels.lengths import place_int32, running_sum
+from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries, softmax_scale
+from attnfuzz.kernels.results import Results
+from attnfuzz.kernels.slot_tokens import SlotTokens
+from attnfuzz.reference.bucket import Bucket
+from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.case import Case, Mode, QueryView, Request, Step
+from attnfuzz.reference.device import Device
+from attnfuzz.reference.geometry import KvLayout
+
+_MOST_ENTRIES: Final = 1 << 22
+"""Of a mask, or indices of a matrix, that a case may have."""
+
+
+@dataclass(frozen=True)
+class Visible:
+    """The keys that a query sees: a range of all keys of the step."""
+
+    keys: range
+
+    @classmethod
+    def of(cls, step: Step) -> "list[Visible]":
+        """For each query of a step: causal, the last query aligned to the last key."""
+        begins = running_sum(request.kv_len for request in step.requests)
+        return [
+            cls(range(begin, begin + max(0, request.kv_len - request.q_len + 1 + index)))
+            for begin, request in zip(begins, step.requests, strict=False)
+            for index in range(request.q_len)
+        ]
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A block-sparse matrix: blocks of `side` queries and keys, in compressed rows. Blocks of one are full.
+
+    `mask` [blocks, side, side] has the visible pairs of larger ones. `columns` are the keys, rounded up to blocks.
+    """
+
+    side: int
+    columns: int
+    indptr: Sequence[int]
+    indices: Sequence[int]
+    mask: torch.Tensor | None
+
+    @classmethod
+    def of(cls, step: Step, side: int) -> "Matrix":
+        """The mask of a step. Raises Unsupported for a large one."""
+        visible, keys = Visible.of(step), sum(request.kv_len for request in step.requests)
+        columns = -(-keys // side) * side
+        entries = sum(len(each.keys) for each in visible) if side == 1 else len(visible) * columns
+        if entries > _MOST_ENTRIES:
+            raise Unsupported(f"a sparse matrix of {entries} entries (more than {_MOST_ENTRIES} take too long)")
+        if side == 1:
+            indices = [key for each in visible for key in each.keys]
+            return cls(1, columns, running_sum(len(each.keys) for each in visible), indices, None)
+        dense = torch.zeros(-(-len(visible) // side) * side, columns, dtype=torch.bool)
+        for row, each in enumerate(visible):
+            dense[row, each.keys.start : each.keys.stop] = True
+        blocks = dense.unflatten(0, (-1, side)).unflatten(2, (-1, side)).transpose(1, 2)
+        present = blocks.flatten(2).any(dim=2)
+        rows, indices_of = present.nonzero(as_tuple=True)
+        indptr = running_sum(present.sum(dim=1).tolist())
+        return cls(side, columns, indptr, indices_of.tolist(), blocks[rows, indices_of])
+
+
+class SparseSession:
+    """A session with one plan and one launch for each step. K and V of all requests lie one after another."""
+
+    kind: PlannedKind
+
+    def __init__(self, backend: str, case: Case, bench: Bench) -> None:
+        self._backend, self._case, self._bench = backend, case, bench
+        self._tokens = SlotTokens.cached(case, device=bench.device)
+        self._scale = softmax_scale(case, case.geometry.head_dim_qk)
+        geometry = case.geometry
+        self._layer: dict[str, Any] = {
+            "num_qo_heads": geometry.q_heads,
+            "num_kv_heads": geometry.kv_heads,
+            "head_dim": geometry.head_dim_qk,
+            "logits_soft_cap": geometry.soft_cap,
+            "sm_scale": self._scale,
+            "q_data_type": geometry.dtype.torch_dtype,
+            "kv_data_type": geometry.kv_dtype.torch_dtype,
+        }
+
+    def forward(self, index: int) -> Output:
+        """Run one step; no kernel sees padding. Where no query has a key there is no call."""
+        case, step = self._case, self._case.steps[index]
+        drawn = draw_queries(case, index, step.padded_tokens, case.geometry.head_dim_qk)
+        query = place_queries(case, self._bench, drawn)
+        results = Results.place(case, self._bench, step.padded_tokens, case.geometry.head_dim_vo)
+        runs = any(request.q_len and request.kv_len for request in step.requests)
+        if runs:
+            self._attend(step, query[: step.tokens], results[: step.tokens])
+        results[step.tokens if runs else 0 :].clear()
+        return Output(
+            out=results.out,
+            lse=results.lse,
+            attended=self._tokens.attended(step, query, packed_rows(step)),
+            bmm1_scale=self._scale,
+            bmm2_scale=1.0,
+            roundings=1 if self._backend == "fa3" else 2,
+        )
+
+    def _attend(self, step: Step, query: torch.Tensor, results: Results) -> None:
+        raise NotImplementedError
+
+
+class BlockSession(SparseSession):
+    """BlockSparseAttentionWrapper, with blocks as large as the case's pages."""
+
+    kind = PlannedKind(module="flashinfer.sparse", name="BlockSparseAttentionWrapper")
+
+    def _attend(self, step: Step, query: torch.Tensor, results: Results) -> None:
+        memory, matrix = self._bench.memory, Matrix.of(step, self._case.geometry.page_size)
+        key, value = (_padded(tokens, matrix.columns) for tokens in self._tokens.packed(step))
+        lists: dict[str, torch.Tensor] = {
+            "indptr": place_int32(self._bench, "indptr", matrix.indptr),
+            "indices": place_int32(self._bench, "indices", matrix.indices),
+        }
+        mask = {}
+        if matrix.mask is not None:
+            mask["mask"] = memory.copy("mask", matrix.mask.contiguous().view(torch.uint8)).view(torch.bool)
+        wrapper = Planned(self.kind, self._case, self._bench, backend=self._backend)
+        wrapper.plan(
+            lists,
+            M=step.tokens,
+            N=matrix.columns,
+            R=matrix.side,
+            C=matrix.side,
+            o_data_type=self._case.geometry.dtype.torch_dtype,
+            **mask,
+            **self._layer,
+        )
+        wrapper.run(
+            q=query,
+            k=memory.copy("key", key),
+            v=memory.copy("value", value),
+            out=results.out,
+            lse=results.lse,
+            return_lse=True,
+        )
+
+
+def _padded(tokens: torch.Tensor, count: int) -> torch.Tensor:
+    """Tokens [count, heads, dim], of which the last are zeros: no query sees them, but a kernel multiplies them."""
+    padding = torch.zeros((count - len(tokens), *tokens.shape[1:]), dtype=tokens.dtype, device=tokens.device)
+    return torch.cat([tokens, padding])
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The sizes of a request's blocks of keys for each head, and the number of them that each query sees.
+
+    Keys before the first query are a block, or two that are divided at another key for each head; every other key is a
+    block, so that all heads have as many.
+    """
+
+    sizes: Sequence[Sequence[int]]
+    seen: Sequence[int]
+
+    @classmethod
+    def of(cls, request: Request, heads: int) -> "Columns":
+        """The blocks of one request."""
+        before = max(0, request.kv_len - request.q_len)
+        singles = request.kv_len - before
+        divided = [_divided(before, head) for head in range(heads)]
+        # The first queries see none if there are fewer keys than queries.
+        new = [max(0, request.kv_len - request.q_len + 1 + index) - before for index in range(request.q_len)]
+        return cls(
+            [parts + [1] * singles for parts in divided],
+            [len(divided[0]) + each if before or each > 0 else 0 for each in new],
+        )
+
+
+def _divided(tokens: int, head: int) -> list[int]:
+    if tokens < 2:
+        return [tokens] * bool(tokens)
+    first = 1 + head % (tokens - 1)
+    return [first, tokens - first]
+
+
+class VariableSession(SparseSession):
+    """VariableBlockSparseAttentionWrapper: a block for each query, and other blocks of keys for each head.
+
+    Its results have the layout [heads, queries, ...].
+    """
+
+    kind = PlannedKind(module="flashinfer.sparse", name="VariableBlockSparseAttentionWrapper", results=("out", "lse"))
+
+    def _attend(self, step: Step, query: torch.Tensor, results: Results) -> None:
+        memory, heads = self._bench.memory, self._case.geometry.kv_heads
+        blocks = [Columns.of(request, heads) for request in step.requests]
+        sizes = [[size for each in blocks for size in each.sizes[head]] for head in range(heads)]
+        if step.tokens * len(sizes[0]) * heads > _MOST_ENTRIES:
+            raise Unsupported(f"a sparse matrix of more than {_MOST_ENTRIES} blocks")
+        seen = torch.zeros(step.tokens, len(sizes[0]), dtype=torch.uint8)
+        row = column = 0
+        for each in blocks:
+            for count in each.seen:
+                seen[row, column : column + count] = 1
+                row += 1
+            column += len(each.sizes[0])
+        every = (heads, -1, -1)
+        lists = {
+            "block_mask_map": memory.copy("block_mask_map", seen.expand(every).contiguous()).view(torch.bool),
+            "block_row_sz": memory.copy("block_row_sz", torch.ones(heads, step.tokens, dtype=torch.int32)),
+            "block_col_sz": memory.copy("block_col_sz", torch.tensor(sizes, dtype=torch.int32)),
+        }
+        wrapper = Planned(self.kind, self._case, self._bench, backend=self._backend)
+        wrapper.plan(lists, **self._layer)
+        key, value = self._tokens.packed(step)
+        wrapper.run(
+            q=query.transpose(0, 1),
+            k=memory.copy("key", key.transpose(0, 1)),
+            v=memory.copy("value", value.transpose(0, 1)),
+            out=results.out.transpose(0, 1),
+            lse=results.lse.transpose(0, 1),
+            return_lse=True,
+        )
+
+
+def packing_module() -> Module:
+    """FlashInfer packs masks of bools with it."""
+    return Module("packing of bits", _packing_spec)
+
+
+def _packing_spec() -> Any:
+    from flashinfer.jit.quantization import gen_quantization_module  # noqa: PLC0415 - makes a CUDA context
+
+    return gen_quantization_module()
+
+
+def _block_modules(bucket: Bucket, backend: str) -> tuple[Module, ...]:
+    """The modules of both kinds of cores: blocks of few rows run on CUDA cores, whatever the backend."""
+    packing = (packing_module(),) if max(bucket.page_sizes) > 1 else ()
+    return (*prefill_modules(bucket, backend), *decode_modules(bucket), *packing)
+
+
+def _bucket(bucket: Bucket, *sides: int) -> Bucket:
+    return msgspec.structs.replace(bucket, page_sizes=sides, layouts=(KvLayout.NHD,))
+
+
+def _backend(name: str, session: type[SparseSession], backend: str, modules: Any, *buckets: Bucket) -> GpuBackend:
+    return GpuBackend(
+        name=name,
+        archs=frozenset({Arch.HOPPER} if backend == "fa3" else Arch),
+        capability=Capability(
+            device=Device.CUDA,
+            buckets=buckets,
+            modes=tuple(Mode),
+            padding=True,
+            query_views=tuple(QueryView),
+        ),
+        contract=CONTRACT,
+        session=partial(session, backend),
+        kernels=(session.kind.plan_op, session.kind.run_op),
+        modules_of=modules,
+        theoretical=fa3_noise if backend == "fa3" else fa2_noise,
+    )
+
+
+# Groups that are compiled for CUDA cores, and larger ones that run on tensor cores.
+_PLAIN: Final = msgspec.structs.replace(PLAIN, heads=((1, 1), (4, 2), (3, 3), (6, 2), (7, 1), (8, 1)))
+
+SPARSE_BACKENDS: Final = (
+    _backend(
+        "fa2_block_sparse", BlockSession, "fa2", partial(_block_modules, backend="fa2"), _bucket(_PLAIN, 1, 16, 5)
+    ),
+    # "SM90 batch prefill kernels reject MaskMode.CUSTOM" (docstring of BatchPrefillWithPagedKVCacheWrapper): no masks.
+    _backend("fa3_block_sparse", BlockSession, "fa3", partial(_block_modules, backend="fa3"), _bucket(_PLAIN, 1)),
+    _backend(
+        "fa2_variable_sparse",
+        VariableSession,
+        "fa2",
+        partial(prefill_modules, backend="fa2"),
+        _bucket(_PLAIN, 1),
+        _bucket(CAPPED, 1),
+    ),
+    _backend(
+        "fa3_variable_sparse", VariableSession, "fa3", partial(prefill_modules, backend="fa3"), _bucket(_PLAIN, 1)
+    ),
+)
