@@ -29,8 +29,8 @@ from attnfuzz.kernels.backend import (
 from attnfuzz.reference.arguments import ArgumentForm, ArgumentRule, Standing
 from attnfuzz.reference.case import Case, Launch
 
-_GAP = 8
-"""Elements between two heads: 16 bytes in 16 bits, the alignment that kernels load vectors with."""
+_GAP = 16
+"""Elements between two heads: 16 bytes or more, the alignment that kernels load vectors with."""
 
 _Strides = Callable[[Sequence[int]], list[int]]
 

@@ -209,24 +209,26 @@ def _validate_call(case: Case) -> None:
     if exclude_each_other(case.arguments):
         raise ImpossibleCase("arguments", list(case.arguments), "must have one form for each argument")
     for form in case.arguments:
-        if form in _DEFAULTS and not _DEFAULTS[form](case):
-            raise ImpossibleCase("arguments", form.value, "needs an argument that has its default")
+        if form in _CONDITIONS and not _CONDITIONS[form](case):
+            raise ImpossibleCase("arguments", form.value, "is not possible with the other fields")
 
 
 def takes(case: Case, form: ArgumentForm) -> bool:
     """Whether the argument of `form` can be passed so beside the other forms of `case`."""
-    return (form not in _DEFAULTS or _DEFAULTS[form](case)) and not exclude_each_other((*case.arguments, form))
+    return (form not in _CONDITIONS or _CONDITIONS[form](case)) and not exclude_each_other((*case.arguments, form))
 
 
-_DEFAULTS: dict[ArgumentForm, Callable[[Case], bool]] = {
+_CONDITIONS: dict[ArgumentForm, Callable[[Case], bool]] = {
     ArgumentForm.SCALE_DEFAULT: lambda case: case.scales.softmax == 1,
     ArgumentForm.K_SCALE_DEFAULT: lambda case: case.scales.k == 1,
     ArgumentForm.V_SCALE_DEFAULT: lambda case: case.scales.v == 1,
     ArgumentForm.WINDOW_DEFAULT: lambda case: case.geometry.window_left < 0,
     ArgumentForm.SOFT_CAP_DEFAULT: lambda case: case.geometry.soft_cap == 0,
     ArgumentForm.SINKS_16_BITS: lambda case: case.geometry.sinks,
+    # The rows of a padded batch, of which a part is planned, are apart in this layout.
+    ArgumentForm.LSE_LAYOUT: lambda case: not any(step.padded for step in case.steps),
 }
-"""The conditions of forms that leave an argument out, or of an argument that few cases have."""
+"""The conditions of forms: an argument that is left out has its default, and others are there."""
 
 
 def _validate_window_pool(case: Case) -> None:

@@ -36,10 +36,8 @@ def run_options(case: Case, results: Results) -> dict[str, Any]:
         options["window_left"] = case.geometry.window_left
     if ArgumentForm.LSE_BASE_E in case.arguments:
         options["lse_base"] = "ln"
-    transposed = results.lse.transpose(0, 1)
-    # The rows of a padded batch are apart.
-    if ArgumentForm.LSE_LAYOUT in case.arguments and transposed.is_contiguous():
-        options |= {"lse_layout": "HN", "lse": transposed}
+    if ArgumentForm.LSE_LAYOUT in case.arguments:
+        options |= {"lse_layout": "HN", "lse": results.lse.transpose(0, 1)}
     return options
 
 
