@@ -23,7 +23,7 @@ from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry
 from attnfuzz.reference.nvfp4 import BLOCK, INTERLEAVED
 from attnfuzz.reference.related import NotRelated, related
-from attnfuzz.reference.rope import RotaryShare
+from attnfuzz.reference.rope import RopeScaling, RotaryShare
 
 MAX_BATCH = 1024
 MAX_KV_LEN = 1 << 20
@@ -168,6 +168,8 @@ def _validate_rope(case: Case) -> None:
         raise ImpossibleCase("rope.shift", rope.shift, f"must be at least 0 and at most {MAX_SHIFT}")
     if not (math.isfinite(rope.theta) and rope.theta >= 1):
         raise ImpossibleCase("rope.theta", rope.theta, "must be finite, and at least 1")
+    if rope.scaling is RopeScaling.YARN and rope.theta == 1:
+        raise ImpossibleCase("rope.theta", rope.theta, "must be larger than 1 with YaRN")
     if geometry.latent is not None and rope.share is not RotaryShare.WHOLE:
         raise ImpossibleCase("rope.share", rope.share.value, "must be whole with latents: their rotary part is rotated")
     dim = geometry.latent.rope if geometry.latent else geometry.head_dim_qk

@@ -26,7 +26,7 @@ from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import PaddedSlot, QueryView
 from attnfuzz.reference.dtypes import DType
-from attnfuzz.reference.rope import RotaryShare
+from attnfuzz.reference.rope import RopeScaling, RotaryShare
 
 _MODULE: Final = "flashinfer.rope"
 _BATCH: Final = ("kv_indices", "kv_indptr", "batch_indices", "positions")
@@ -222,7 +222,9 @@ def _spec() -> Any:
 _ROPE_MODULE: Final = Module("rotary embedding", _spec)
 # A lane has 16 elements, all of them in one half of a head: a quarter of a small head is less. Tensors arranged anew in
 # each launch are in no graph.
-_ROTARY: Final = structs.replace(COPIES, graph_modes=(), rotary=(RotaryShare.WHOLE, RotaryShare.HALF))
+_ROTARY: Final = structs.replace(
+    COPIES, graph_modes=(), rotary=(RotaryShare.WHOLE, RotaryShare.HALF), rope_scalings=tuple(RopeScaling)
+)
 _QUANTISED: Final = structs.replace(_ROTARY, buckets=COPIES_IN_FP8.buckets)
 
 
@@ -248,7 +250,14 @@ def _rope_backend(
 
 _SKIPS: Final = {"padded_slots": (PaddedSlot.NOWHERE,)}
 FLASHINFER_ROPE: Final = (
-    _rope_backend("flashinfer:rope", ROPE, _rotate, _ROTARY, RotationSession, COMPUTED),
+    _rope_backend(
+        "flashinfer:rope",
+        ROPE,
+        _rotate,
+        structs.replace(_ROTARY, rope_scalings=(RopeScaling.NONE,)),
+        RotationSession,
+        COMPUTED,
+    ),
     _rope_backend(
         "flashinfer:rope_by_table",
         ROPE_BY_TABLE,

@@ -129,7 +129,7 @@ LACKS: tuple[Lack, ...] = (
     Lack("not drawn: other values show nothing of this kernel", lambda can: _besides("values", families(can))),
     _never(
         "the backend rotates no keys",
-        "rotary share!=none; rotary pairing!=none; rotary theta!=none; rotary shift!=none",
+        "rotary share!=none; rotary pairing!=none; rotary theta!=none; rotary shift!=none; rotary scaling!=none",
         lambda can: not can.rotary,
     ),
     _never(
@@ -144,6 +144,10 @@ LACKS: tuple[Lack, ...] = (
     Lack(
         "the backend does not rotate such pairs",
         lambda can: _besides("rotary pairing", ("none", *can.pairings)),
+    ),
+    Lack(
+        "the backend does not rotate by such frequencies",
+        lambda can: _besides("rotary scaling", ("none", *can.rope_scalings)),
     ),
     Lack("the backend does not take this query view", lambda can: _besides("query view", can.query_views)),
     Lack("the backend does not take this KV view", lambda can: _besides("KV view", can.kv_views)),
