@@ -214,10 +214,12 @@ def may_share_pool(geometry: Geometry, granularity: Granularity, group: OtherGro
     """Whether pages of such a group, in a pool of numbers alone, can have as many bytes as those of `geometry`."""
     if geometry.latent is not None or granularity is not Granularity.TENSOR:
         return False
-    if group is OtherGroup.LONGER_PAGES:
-        even = geometry.head_dim_qk % 2 == geometry.head_dim_vo % 2 == 0
-        return even and 2 * geometry.page_size <= MAX_PAGE_SIZE
-    return group is not OtherGroup.MORE_HEADS or geometry.page_size % 2 == 0
+    if group in (OtherGroup.MORE_HEADS, OtherGroup.SHORTER_PAGES):
+        return geometry.page_size % 2 == 0
+    if group is OtherGroup.SAME:
+        return True
+    halved = (geometry.head_dim_qk, geometry.head_dim_vo) if group is OtherGroup.LONGER_PAGES else (geometry.kv_heads,)
+    return all(number % 2 == 0 for number in halved) and 2 * geometry.page_size <= MAX_PAGE_SIZE
 
 
 def _validate_steps(case: Case) -> None:
