@@ -30,7 +30,7 @@ from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry, KvLayout
 from attnfuzz.reference.nvfp4 import BLOCK
 from attnfuzz.reference.related import related
-from attnfuzz.reference.rope import Pairing, RotaryShare
+from attnfuzz.reference.rope import Pairing, RopeScaling, RotaryShare
 from attnfuzz.reference.validity import ImpossibleCase, validate
 
 FLOATS = (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
@@ -49,8 +49,9 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     without an owner. `patience` multiplies the time after which a case counts as hanging (30 s), for slow kernels such
     as interpreted ones. With `writes`, the backend computes no attention, but writes the new tokens of each step into
     the KV cache; its padded tokens have one of `padded_slots`. New tokens are keys, so `empty_kv` and
-    `kv_shorter_than_q` must be False. One with `rotary` rotates such shares of its heads, in one of the `pairings`;
-    without, none is rotated. `tombstones` are those of pools of layers with `windows`, without which there are none.
+    `kv_shorter_than_q` must be False. One with `rotary` rotates such shares of its heads, in one of the `pairings`, by
+    frequencies of one of the `rope_scalings`; without, none is rotated. `tombstones` are those of pools of layers with
+    `windows`, without which there are none.
     `other_groups` are the geometries that may share a pool with the case's. Both need a pool with pages from anywhere.
     A writer with `window_tail` takes steps of which only the last tokens are stored. `masks` are the keys that a query
     may see; with EMPTY_ROWS among them, it may see none, although its request has keys. `windowed_masks` are those that
@@ -97,6 +98,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     padded_slots: tuple[PaddedSlot, ...] = (PaddedSlot.DUMMY,)
     rotary: tuple[RotaryShare, ...] = ()
     pairings: tuple[Pairing, ...] = tuple(Pairing)
+    rope_scalings: tuple[RopeScaling, ...] = (RopeScaling.NONE,)
     tombstones: tuple[Tombstone, ...] = ()
     window_tail: bool = False
     other_groups: tuple[OtherGroup, ...] = ()
@@ -303,6 +305,8 @@ def _why_not_rotated(can: Capability, case: Case) -> str | None:
         return "keys that are not rotated" if can.rotary else None
     if rope.share not in can.rotary:
         return f"rotary embedding of the {rope.share} head" if can.rotary else "rotary embedding"
+    if rope.scaling not in can.rope_scalings:
+        return f"rotary frequencies scaled as by {rope.scaling}"
     return None if rope.pairing in can.pairings else f"rotary pairs of {rope.pairing}"
 
 

@@ -154,8 +154,9 @@ class Tombstone(StrEnum):
 class OtherGroup(StrEnum):
     """The geometry of the other group of layers that share the pool, with pages of as many bytes.
 
-    SAME is the case's own geometry, LONGER_PAGES has twice as many tokens in a page and half the head dims, MORE_HEADS
-    half as many tokens and twice the KV heads. vLLM makes the bytes of all groups' pages equal
+    SAME is the case's own geometry. LONGER_PAGES has twice as many tokens in a page and half the head dims, MORE_HEADS
+    half as many tokens and twice the KV heads; SHORTER_PAGES and FEWER_HEADS are their inverses, so that the case's
+    own group is either of two. vLLM makes the bytes of all groups' pages equal
     (vllm/v1/core/kv_cache_utils.py, `unify_kv_cache_spec_page_size`) and gives pages to them from one list, so that the
     ids of groups interleave; of Gemma 4, 16 tokens of window layers and 64 of full ones are 64 KiB (kvcached PR #396).
     """
@@ -164,6 +165,8 @@ class OtherGroup(StrEnum):
     SAME = "same"
     LONGER_PAGES = "longer_pages"
     MORE_HEADS = "more_heads"
+    SHORTER_PAGES = "shorter_pages"
+    FEWER_HEADS = "fewer_heads"
 
 
 class Pages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -26,14 +26,26 @@ def case_of_other_group(case: Case) -> Case:
 
 def _geometry(geometry: Geometry, group: OtherGroup) -> Geometry:
     plain = replace(geometry, window_left=-1, sinks=False)
-    if group is OtherGroup.LONGER_PAGES:
+    if group in (OtherGroup.LONGER_PAGES, OtherGroup.SHORTER_PAGES):
+        longer = group is OtherGroup.LONGER_PAGES
+        scaled = _halved if longer else _doubled
         return replace(
             plain,
-            page_size=2 * geometry.page_size,
-            head_dim_qk=geometry.head_dim_qk // 2,
-            head_dim_vo=geometry.head_dim_vo // 2,
+            page_size=(_doubled if longer else _halved)(geometry.page_size),
+            head_dim_qk=scaled(geometry.head_dim_qk),
+            head_dim_vo=scaled(geometry.head_dim_vo),
         )
-    if group is OtherGroup.MORE_HEADS:
-        kv_heads = 2 * geometry.kv_heads
-        return replace(plain, page_size=geometry.page_size // 2, kv_heads=kv_heads, q_heads=kv_heads)
+    if group in (OtherGroup.MORE_HEADS, OtherGroup.FEWER_HEADS):
+        more = group is OtherGroup.MORE_HEADS
+        kv_heads = (_doubled if more else _halved)(geometry.kv_heads)
+        size = (_halved if more else _doubled)(geometry.page_size)
+        return replace(plain, page_size=size, kv_heads=kv_heads, q_heads=kv_heads)
     return plain
+
+
+def _doubled(number: int) -> int:
+    return 2 * number
+
+
+def _halved(number: int) -> int:
+    return number // 2

@@ -26,7 +26,7 @@ from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry
 from attnfuzz.reference.nvfp4 import BLOCK, INTERLEAVED
 from attnfuzz.reference.related import NotRelated, related
-from attnfuzz.reference.rope import RotaryShare
+from attnfuzz.reference.rope import RopeScaling, RotaryShare
 
 MAX_BATCH = 1024
 MAX_KV_LEN = 1 << 20
@@ -172,6 +172,8 @@ def _validate_rope(case: Case) -> None:
         raise ImpossibleCase("rope.shift", rope.shift, f"must be at least 0 and at most {MAX_SHIFT}")
     if not (math.isfinite(rope.theta) and rope.theta >= 1):
         raise ImpossibleCase("rope.theta", rope.theta, "must be finite, and at least 1")
+    if rope.scaling is RopeScaling.YARN and rope.theta == 1:
+        raise ImpossibleCase("rope.theta", rope.theta, "must be larger than 1 with YaRN")
     if geometry.latent is not None and rope.share is not RotaryShare.WHOLE:
         raise ImpossibleCase("rope.share", rope.share.value, "must be whole with latents: their rotary part is rotated")
     dim = geometry.latent.rope if geometry.latent else geometry.head_dim_qk
@@ -252,10 +254,12 @@ def may_share_pool(geometry: Geometry, granularity: Granularity, group: OtherGro
     """Whether pages of such a group, in a pool of numbers alone, can have as many bytes as those of `geometry`."""
     if geometry.latent is not None or granularity is not Granularity.TENSOR:
         return False
-    if group is OtherGroup.LONGER_PAGES:
-        even = geometry.head_dim_qk % 2 == geometry.head_dim_vo % 2 == 0
-        return even and 2 * geometry.page_size <= MAX_PAGE_SIZE
-    return group is not OtherGroup.MORE_HEADS or geometry.page_size % 2 == 0
+    if group in (OtherGroup.MORE_HEADS, OtherGroup.SHORTER_PAGES):
+        return geometry.page_size % 2 == 0
+    if group is OtherGroup.SAME:
+        return True
+    halved = (geometry.head_dim_qk, geometry.head_dim_vo) if group is OtherGroup.LONGER_PAGES else (geometry.kv_heads,)
+    return all(number % 2 == 0 for number in halved) and 2 * geometry.page_size <= MAX_PAGE_SIZE
 
 
 def _validate_steps(case: Case) -> None:

@@ -5,7 +5,7 @@ from functools import cache
 from hypothesis.strategies import DrawFn
 
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.rope import Pairing, Rope, RotaryShare
+from attnfuzz.reference.rope import Pairing, Rope, RopeScaling, RotaryShare
 from attnfuzz.strategies.choices import Choice, on
 from attnfuzz.strategies.coverage.classes import ROTARY_SHIFTS, ROTARY_THETAS
 from attnfuzz.strategies.lean import Lean
@@ -27,6 +27,7 @@ def draw_rope(draw: DrawFn, can: Capability, lean: Lean) -> Rope | None:
         pairing=draw(_pairing(can.pairings).under(lean)),
         theta=draw(_THETAS.under(lean)),
         shift=draw(_SHIFTS.under(lean)),
+        scaling=draw(_scaling(can.rope_scalings).under(lean)),
     )
 
 
@@ -38,3 +39,8 @@ def _share(shares: tuple[RotaryShare, ...]) -> Choice[RotaryShare]:
 @cache
 def _pairing(pairings: tuple[Pairing, ...]) -> Choice[Pairing]:
     return Choice(pairings, on("rotary pairing"))
+
+
+@cache
+def _scaling(scalings: tuple[RopeScaling, ...]) -> Choice[RopeScaling]:
+    return Choice(scalings, on("rotary scaling"))

@@ -2,7 +2,7 @@
 
 import torch
 
-from attnfuzz import Capability, KvLayout, Mode, RotaryShare, WriterBackend
+from attnfuzz import Capability, KvLayout, Mode, RopeScaling, RotaryShare, WriterBackend
 
 CAN = Capability(
     modes=tuple(Mode),
@@ -12,6 +12,7 @@ CAN = Capability(
     kv_shorter_than_q=False,
     padding=True,
     rotary=tuple(RotaryShare),
+    rope_scalings=tuple(RopeScaling),
 )
 
 

@@ -41,7 +41,7 @@ from attnfuzz.reference.case import (
 )
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
-from attnfuzz.reference.rope import Pairing, RotaryShare
+from attnfuzz.reference.rope import Pairing, RopeScaling, RotaryShare
 from attnfuzz.strategies.coverage import axes, features_of
 
 FRESH_SEEDS = 2
@@ -221,6 +221,7 @@ _CLUES = (
         "rotary pairing", _but("rotary pairing", "none", Pairing.HALVES), part_with("rope", pairing=Pairing.HALVES)
     ),
     Feature("rotary theta", _but("rotary theta", "none", "10000"), part_with("rope", theta=10000.0)),
+    Feature("rotary scaling", _but("rotary scaling", RopeScaling.NONE), part_with("rope", scaling=RopeScaling.NONE)),
     Feature("rotary shift", _but("rotary shift", "none"), part_with("rope", shift=0)),
     Feature("query view", _but("query view", QueryView.CONTIGUOUS), part_with("views", query=QueryView.CONTIGUOUS)),
     Feature("KV view", _but("KV view", KvView.SEPARATE), part_with("views", kv=KvView.SEPARATE)),

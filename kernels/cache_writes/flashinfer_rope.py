@@ -26,13 +26,15 @@ from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import PaddedSlot, QueryView
 from attnfuzz.reference.dtypes import DType
-from attnfuzz.reference.rope import RotaryShare
+from attnfuzz.reference.rope import RopeScaling, RotaryShare
 
 _MODULE: Final = "flashinfer.rope"
 _BATCH: Final = ("kv_indices", "kv_indptr", "batch_indices", "positions")
 
 TABLE: Final = Rotation(underflow=FLUSHED)
 COMPUTED: Final = Rotation(angle=2.0**-17, cos_sin=2.0**-21, underflow=FLUSHED)
+# The share that a frequency keeps follows from it: its relative error grows by at most 10 / 3.
+COMPUTED_FOR_LLAMA31: Final = Rotation(angle=2.0**-15, cos_sin=2.0**-21, underflow=FLUSHED)
 
 
 def _op(name: str, *writes: str) -> Op:
@@ -43,6 +45,7 @@ def _op(name: str, *writes: str) -> Op:
 _PLACE: Final = ("query", "key")
 _OUT: Final = ("query_out", "key_out", "q_rope_out", "k_rope_out", "q_nope_out", "k_nope_out")
 ROPE: Final = _op("apply_rope_pos_ids_inplace", "q", "k", *_PLACE)
+ROPE_LLAMA31: Final = _op("apply_llama31_rope_pos_ids_inplace", "q", "k", *_PLACE)
 ROPE_BY_TABLE: Final = _op("apply_rope_with_cos_sin_cache_inplace", *_PLACE)
 QUANTISE: Final = _op("rope_quantize_fp8", *_OUT)
 QUANTISE_MLA: Final = _op("mla_rope_quantize_fp8", *_OUT)
@@ -63,6 +66,15 @@ def _rotate(
     """The arguments of ROPE."""
     how = {"rotary_dim": rotary_dim, "interleave": not is_neox, "rope_theta": rope_theta}
     return {"q": query, "k": key, "pos_ids": rope_positions.int(), **how}
+
+
+def _rotate_for_llama31(**described: Any) -> Mapping[str, Any]:
+    """The arguments of ROPE_LLAMA31: those of ROPE, and the model's scaling, which is the default as well."""
+    scaling = {"rope_scale": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "old_context_len": 8192}
+    return {**_rotate(**{name: described[name] for name in _ROTATED}), **scaling}
+
+
+_ROTATED: Final = ("query", "key", "rope_positions", "rotary_dim", "is_neox", "rope_theta")
 
 
 def _rotate_by_table(
@@ -222,7 +234,9 @@ def _spec() -> Any:
 _ROPE_MODULE: Final = Module("rotary embedding", _spec)
 # A lane has 16 elements, all of them in one half of a head: a quarter of a small head is less. Tensors arranged anew in
 # each launch are in no graph.
-_ROTARY: Final = structs.replace(COPIES, graph_modes=(), rotary=(RotaryShare.WHOLE, RotaryShare.HALF))
+_ROTARY: Final = structs.replace(
+    COPIES, graph_modes=(), rotary=(RotaryShare.WHOLE, RotaryShare.HALF), rope_scalings=tuple(RopeScaling)
+)
 _QUANTISED: Final = structs.replace(_ROTARY, buckets=COPIES_IN_FP8.buckets)
 
 
@@ -248,7 +262,22 @@ def _rope_backend(
 
 _SKIPS: Final = {"padded_slots": (PaddedSlot.NOWHERE,)}
 FLASHINFER_ROPE: Final = (
-    _rope_backend("flashinfer:rope", ROPE, _rotate, _ROTARY, RotationSession, COMPUTED),
+    _rope_backend(
+        "flashinfer:rope",
+        ROPE,
+        _rotate,
+        structs.replace(_ROTARY, rope_scalings=(RopeScaling.NONE,)),
+        RotationSession,
+        COMPUTED,
+    ),
+    _rope_backend(
+        "flashinfer:rope_llama31",
+        ROPE_LLAMA31,
+        _rotate_for_llama31,
+        structs.replace(_ROTARY, rope_scalings=(RopeScaling.LLAMA31,)),
+        RotationSession,
+        COMPUTED_FOR_LLAMA31,
+    ),
     _rope_backend(
         "flashinfer:rope_by_table",
         ROPE_BY_TABLE,

@@ -52,7 +52,7 @@ from attnfuzz.reference.case import (
     QueryView,
 )
 from attnfuzz.reference.geometry import KvLayout
-from attnfuzz.reference.rope import RotaryShare
+from attnfuzz.reference.rope import RopeScaling, RotaryShare
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +117,9 @@ def _writer(label: str, function: Callable[..., Any], capability: Capability, **
     return NativeWriter(function, capability, label=f"native:{label}", **how)
 
 
-_ROTATES: Final = structs.replace(_SKIPS, kv_views=_ALL.kv_views, rotary=tuple(RotaryShare))
+# A table has any frequencies.
+_ROTARY: Final = {"rotary": tuple(RotaryShare), "rope_scalings": tuple(RopeScaling)}
+_ROTATES: Final = structs.replace(_SKIPS, kv_views=_ALL.kv_views, **_ROTARY)
 _COMPUTES: Final = Rotation(angle=2.0**-23, cos_sin=2.0**-24)
 # A gather and a copy are of requests, in no graph.
 _READS: Final = structs.replace(_SKIPS, graph_modes=(), padding=False, query_views=(QueryView.CONTIGUOUS,))
@@ -148,7 +150,7 @@ NATIVE_WRITERS: Final = (
     _writer(
         "rope",
         rotate,
-        structs.replace(_ROTATES, fp8_kv=False, kv_scales=False),
+        structs.replace(_ROTATES, fp8_kv=False, kv_scales=False, rope_scalings=(RopeScaling.NONE,)),
         session=RotationSession,
         rotation=_COMPUTES,
         writes=frozenset({"query", "key"}),
@@ -163,7 +165,7 @@ NATIVE_WRITERS: Final = (
     _writer(
         "rope_store",
         rope_store,
-        structs.replace(_ALL, fp8_kv=True, kv_scales=True, kv_views=(KvView.TOKEN_MAJOR,), rotary=tuple(RotaryShare)),
+        structs.replace(_ALL, fp8_kv=True, kv_scales=True, kv_views=(KvView.TOKEN_MAJOR,), **_ROTARY),
         session=RopeSession,
         rotation=Rotation(rounds_result=True),
         writes=CACHES | {"query", "key"},

@@ -56,10 +56,14 @@ class RopeSession(WriterSession):
         self._rows: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
         longest = max(case.slot_lengths().values())
         self._table = (
-            bench.memory.copy("cos_sin_cache", cos_sin_table(self._rope, longest + self._rope.shift, self._dim))
+            bench.memory.copy("cos_sin_cache", self._cos_sin(longest + self._rope.shift))
             if not writer.rotation.computed
             else None
         )
+
+    def _cos_sin(self, rows: int) -> torch.Tensor:
+        """The table that a server has computed for positions below `rows`."""
+        return cos_sin_table(self._rope, rows, self._dim)
 
     def _planner(self) -> WriteMetadata:
         return RopeMetadata(self._case, self._kv, self._tokens)

@@ -29,6 +29,8 @@ Interval = tuple[torch.Tensor, torch.Tensor]
 _UNIT: Final = 2.0**-24 * (1 + 2.0**-20)
 """Unit roundoff of fp32; the rest is for products of errors, and for the error of fp64."""
 
+_LARGEST: Final = torch.finfo(torch.float32).max
+
 GRADUAL: Final = 2.0**-149
 """Absolute error of three operations with gradual underflow."""
 
@@ -75,7 +77,7 @@ class Rotation:
 
     def _rotated(self, values: torch.Tensor, positions: torch.Tensor, rope: Rope, dim: int) -> Interval:
         angle = angles(rope, positions, dim)
-        cos, sin = angle.cos(), angle.sin()
+        cos, sin = _cos_sin(rope, angle)
         if not self.computed:
             dtype = values.dtype if self.rounds_table else torch.float32
             cos, sin = (each.float().to(dtype).double() for each in (cos, sin))
@@ -93,23 +95,33 @@ class Rotation:
         due = one + other
         slack = _UNIT * (one.abs() + other.abs() + due.abs()) + error * (x.abs() + y.abs()) + self.underflow
         finite = x.isfinite() & y.isfinite()
+        # A factor above 1 lets a product overflow, whose sum need not: infinities, or NaN.
+        overflows = _overflows(one) | _overflows(other)
         if not self.computed:
             # Infinity less its slack would be NaN.
-            return torch.where(finite, due - slack, due), torch.where(finite, due + slack, due)
+            low, high = torch.where(finite, due - slack, due), torch.where(finite, due + slack, due)
+            return low.masked_fill(overflows, -torch.inf), high.masked_fill(overflows, torch.nan)
         # The sign of a factor near zero is open, so that infinities may become either, or NaN.
         return torch.where(finite, due - slack, -torch.inf), torch.where(finite, due + slack, torch.nan)
 
 
+def _overflows(product: torch.Tensor) -> torch.Tensor:
+    return product.isfinite() & (product.abs() > _LARGEST)
+
+
 def angles(rope: Rope, positions: torch.Tensor, dim: int) -> torch.Tensor:
     """The angle of each pair at each position [n, dim / 2], in fp64."""
-    frequencies = rope.theta ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
-    return positions.double().unsqueeze(1) * frequencies
+    return positions.double().unsqueeze(1) * torch.tensor(rope.frequencies(dim), dtype=torch.float64)
+
+
+def _cos_sin(rope: Rope, angle: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    magnitude = rope.scaling.magnitude
+    return magnitude * angle.cos(), magnitude * angle.sin()
 
 
 def cos_sin_table(rope: Rope, rows: int, dim: int) -> torch.Tensor:
     """Cosines, then sines, of the positions below `rows` [rows, dim] in fp32, as in vLLM, SGLang and FlashInfer."""
-    angle = angles(rope, torch.arange(rows), dim)
-    return torch.cat((angle.cos(), angle.sin()), dim=-1).float()
+    return torch.cat(_cos_sin(rope, angles(rope, torch.arange(rows), dim)), dim=-1).float()
 
 
 def _pairs(values: torch.Tensor, pairing: Pairing) -> tuple[torch.Tensor, torch.Tensor]:

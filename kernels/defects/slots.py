@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar, cast
 
 import torch
+from msgspec.structs import replace as replace_struct
 
 from attnfuzz.kernels.cache_writes.native import NativeWriter
 from attnfuzz.kernels.cache_writes.new_tokens import Metadata, TokenPlace, WriteMetadata
-from attnfuzz.kernels.cache_writes.rope_session import RopeMetadata, RotationSession
+from attnfuzz.kernels.cache_writes.rope_session import RopeMetadata, RopeSession, RotationSession
+from attnfuzz.kernels.cache_writes.rotation import cos_sin_table
 from attnfuzz.kernels.cache_writes.writer_session import WriterSession
 from attnfuzz.kernels.defects.defect import BugClass, Layer, WriteDefect
 from attnfuzz.kernels.lengths import running_sum
@@ -18,6 +20,7 @@ from attnfuzz.kernels.page_ids import DUMMY_PAGE
 from attnfuzz.kernels.paged_kv import OtherGroupKv
 from attnfuzz.kernels.plan import Row
 from attnfuzz.reference.case import Request, Step, Tombstone
+from attnfuzz.reference.rope import RopeScaling
 
 DEFECTS: Final[list[WriteDefect]] = []
 
@@ -292,6 +295,33 @@ class KeepsFirstRopePositions(KeepsFirst, RotationSession):
     """Replays rotate by the positions of the first one."""
 
     kept = ("rope_positions",)
+
+
+@_ROPE.add("scaled_table_extended_without_scaling", "SGLang PR #38786", "native:rope_append")
+class ExtendsTablePlainly(RopeSession):
+    """The table of scaled frequencies has 64 rows at first; those added for later positions are not scaled."""
+
+    def _cos_sin(self, rows: int) -> torch.Tensor:
+        plain = cos_sin_table(replace_struct(self._rope, scaling=RopeScaling.NONE), rows, self._dim)
+        return torch.cat((super()._cos_sin(rows)[:64], plain[64:]))
+
+
+@_ROPE.add("yarn_magnitude_left_out", "exllamav3 issue #259", "native:rope_quantise")
+class LeavesOutMagnitude(RotationSession):
+    """Cosines and sines of YaRN are those of the angles, without the factor of attention."""
+
+    def _cos_sin(self, rows: int) -> torch.Tensor:
+        return super()._cos_sin(rows) / self._rope.scaling.magnitude
+
+
+@_ROPE.add("llama31_scaling_dropped", "unsloth PR #6197", "native:rope_mla")
+class DropsScaling(RotationSession):
+    """Frequencies of long waves are not lowered for Llama 3.1."""
+
+    def _cos_sin(self, rows: int) -> torch.Tensor:
+        dropped = self._rope.scaling is RopeScaling.LLAMA31
+        rope = replace_struct(self._rope, scaling=RopeScaling.NONE) if dropped else self._rope
+        return cos_sin_table(rope, rows, self._dim)
 
 
 @_ROPE.add("rotated_key_not_written_back", "SGLang PR #19636", "native:rope_store")

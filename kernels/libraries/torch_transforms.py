@@ -9,7 +9,7 @@ from attnfuzz.kernels.cache_writes.rotation import Rotation
 from attnfuzz.kernels.libraries.library_writer import LibraryCopy, LibraryGather, LibraryWriter
 from attnfuzz.kernels.libraries.torch_writes import INDEX_PUT, PUTS, put
 from attnfuzz.reference.case import QueryView
-from attnfuzz.reference.rope import RotaryShare
+from attnfuzz.reference.rope import RopeScaling, RotaryShare
 
 
 def rotate(rows: torch.Tensor, positions: torch.Tensor, cos_sin_cache: torch.Tensor, *, is_neox: bool) -> torch.Tensor:
@@ -107,7 +107,7 @@ ROPE_INDEX_PUT: Final = LibraryWriter(
     label="torch:rope_index_put",
     rotation=Rotation(rounds_result=True),
     writes=INDEX_PUT.writes | {"query"},
-    capability=structs.replace(PUTS, rotary=tuple(RotaryShare)),
+    capability=structs.replace(PUTS, rotary=tuple(RotaryShare), rope_scalings=tuple(RopeScaling)),
 )
 INDEX_GET: Final = LibraryGather(function=index_get, label="torch:index_get", capability=_PLAIN)
 INDEX_MOVE: Final = LibraryCopy(function=index_move, label="torch:index_move", capability=_PLAIN)

@@ -62,7 +62,7 @@ PUTS = Capability(
     kv_views=tuple(KvView),
     pool_holes=True,
 )
-"""What indexed assignment can do in a pool of one layer."""
+"""Indexed assignment, in a pool of one layer."""
 
 INDEX_PUT = LibraryWriter(
     function=put, label="torch:index_put", conversion=Conversion(), capability=in_shared_pools(PUTS)

@@ -11,7 +11,7 @@ from attnfuzz.kernels.libraries.library_writer import LibraryRotation
 from attnfuzz.kernels.libraries.vllm_cpu import ALONE, PACKAGES, extension, why_not
 from attnfuzz.reference.case import SPECULATIVE, PaddedSlot, QueryView
 from attnfuzz.reference.geometry import KvLayout
-from attnfuzz.reference.rope import RotaryShare
+from attnfuzz.reference.rope import RopeScaling, RotaryShare
 
 
 def rotate(
@@ -40,6 +40,7 @@ ROTARY_EMBEDDING: Final = LibraryRotation(
         padding=True,
         padded_slots=tuple(PaddedSlot),
         rotary=tuple(RotaryShare),
+        rope_scalings=tuple(RopeScaling),
         # The heads of a token follow each other.
         query_views=(QueryView.CONTIGUOUS, QueryView.FUSED_QKV),
     ),

@@ -123,9 +123,15 @@ class ReleasedEngine(ABC):
         """Describe the names of backends of releases, and the releases on this machine."""
         cached = ", ".join(map(str, self._wheels.cached()))
         kinds = " and ".join(self.kinds)
+        on_gpu = (
+            f"On a Hopper GPU, also {' and '.join(self.project.gpu_kinds)}: "
+            f"--backend {ON_HOPPER}{self.project.released}VERSION:{self.project.gpu_kinds[0]}.\n"
+            if self.project.gpu_kinds
+            else ""
+        )
         return (
             f"Releases of {self.title} from {self.project.oldest} on have {kinds}: "
-            f"--backend {self.project.released}VERSION:{self.kinds[0]}.\n"
+            f"--backend {self.project.released}VERSION:{self.kinds[0]}.\n{on_gpu}"
             f"Available without a network: {cached or 'none, the first use of one fetches it'}. "
             f"A source tree: --{self.name} PATH."
         )

@@ -17,6 +17,7 @@ from attnfuzz.kernels.releases.release import release_of
 from attnfuzz.kernels.releases.stand_ins import answered_by
 from attnfuzz.kernels.sglang.loader import Loaded, load, on_hopper
 from attnfuzz.kernels.sglang.project import SGLANG
+from attnfuzz.kernels.sglang.stand_ins import replace_calls
 
 _PLACES: Final = ("sglang.kernels.ops.kvcache", "sglang.jit_kernel")
 """The packages of these kernels, from 0.5.17 on and before."""
@@ -67,6 +68,8 @@ def run_kernel(release: str, kernel: CompiledKernel, /, **arguments: Any) -> Non
     """Call a release's function. Imports the release, if this process has not. Raises ReleaseError."""
     loaded = load(release_of(SGLANG, release), hopper=True)
     function = getattr(kernel.found(loaded), kernel.function)
+    # Its library is kept, for sessions of attention as well, whose launches go through the session.
+    replace_calls()
     # As servers do, which then skip torch's dispatcher (0.5.23 srt/utils/custom_op.py:126).
     with answered_by(_AtOnce()), torch.no_grad():
         function(**arguments)

@@ -52,7 +52,7 @@ _LAYOUT: Final = "Q_PAGED_KV_NHD"
 
 @dataclass(frozen=True, kw_only=True)
 class HopperRelease(GpuBackend):
-    """An attention backend of a release, on a Hopper GPU. `named` identifies it."""
+    """An attention backend or a writer of a release, on a Hopper GPU. `named` identifies it."""
 
     named: Named
 

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from attnfuzz.reference.geometry import Geometry, KvLayout
     from attnfuzz.reference.noise import NoiseModel
     from attnfuzz.reference.relation import Relation
-    from attnfuzz.reference.rope import Pairing, Rope, RotaryShare
+    from attnfuzz.reference.rope import Pairing, Rope, RopeScaling, RotaryShare
     from attnfuzz.reference.user_error import UserError
 
 __version__ = "0.1.0"
@@ -104,6 +104,7 @@ __all__ = [
     "Relation",
     "Request",
     "Rope",
+    "RopeScaling",
     "RotaryShare",
     "Rotation",
     "RotationBackend",
@@ -154,7 +155,7 @@ _MODULES = {
     "reference.geometry": ("Geometry", "KvLayout"),
     "reference.noise": ("NoiseModel",),
     "reference.relation": ("Relation",),
-    "reference.rope": ("Pairing", "Rope", "RotaryShare"),
+    "reference.rope": ("Pairing", "Rope", "RopeScaling", "RotaryShare"),
     "reference.user_error": ("UserError",),
 }  # fmt: skip
 """The public names of each module, relative to this package."""

@@ -32,7 +32,7 @@ from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.masks import applies
 from attnfuzz.reference.relation import Relation
-from attnfuzz.reference.rope import Pairing, RotaryShare
+from attnfuzz.reference.rope import Pairing, RopeScaling, RotaryShare
 from attnfuzz.reference.shared_pools import pages_left
 from attnfuzz.strategies.coverage.classes import (
     ACCEPTED,
@@ -197,6 +197,7 @@ CASE_AXES: tuple[Axis[Case], ...] = (
     single("rotary pairing", ("none", *Pairing), lambda case: case.rope.pairing if case.rope else "none"),
     classed("rotary theta", ROTARY_THETAS, lambda case: case.rope),
     classed("rotary shift", ROTARY_SHIFTS, lambda case: case.rope),
+    single("rotary scaling", tuple(RopeScaling), lambda case: case.rope.scaling if case.rope else RopeScaling.NONE),
     single("query view", tuple(QueryView), lambda case: case.views.query),
     single("KV view", tuple(KvView), lambda case: case.views.kv),
     single("workspace", tuple(Workspace), lambda case: case.workspace),

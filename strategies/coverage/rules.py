@@ -141,7 +141,7 @@ LACKS: tuple[Lack, ...] = (
     Lack("not drawn: other values show nothing of this kernel", lambda can: _besides("values", families(can))),
     _never(
         "the backend rotates no keys",
-        "rotary share!=none; rotary pairing!=none; rotary theta!=none; rotary shift!=none",
+        "rotary share!=none; rotary pairing!=none; rotary theta!=none; rotary shift!=none; rotary scaling!=none",
         lambda can: not can.rotary,
     ),
     _never(
@@ -156,6 +156,10 @@ LACKS: tuple[Lack, ...] = (
     Lack(
         "the backend does not rotate such pairs",
         lambda can: _besides("rotary pairing", ("none", *can.pairings)),
+    ),
+    Lack(
+        "the backend does not rotate by such frequencies",
+        lambda can: _besides("rotary scaling", ("none", *can.rope_scalings)),
     ),
     Lack("the backend does not take this query view", lambda can: _besides("query view", can.query_views)),
     Lack("the backend does not take this KV view", lambda can: _besides("KV view", can.kv_views)),
@@ -258,7 +262,8 @@ MEANING: tuple[Clash, ...] = (
     ),
     _clash("tokens that are not stored have left the window", "window tail=yes", "tombstones=none; window=none"),
     _clash("the groups of a pool store the same tokens", "window tail=yes", "other group!=none"),
-    _clash("pages of one token are not halved", "page size=1", "other group=more_heads"),
+    _clash("pages of one token are not halved", "page size=1", "other group=more_heads|shorter_pages"),
+    _clash("one head is not halved", "KV heads=1", "other group=fewer_heads"),
     _clash("tensors of scales are not shared", "scales per!=tensor", "other group!=none"),
     _clash("drafts are a tree in a verify step", "mask=tree", "mode!=target_verify"),
     *(

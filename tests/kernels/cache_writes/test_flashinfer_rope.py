@@ -1,5 +1,6 @@
 """FlashInfer's rotary embedding on the CPU: each call binds to the installed signature and has the right rows."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -61,8 +62,26 @@ def in_fp8(values: torch.Tensor, scale: float) -> torch.Tensor:
 
 def _in_place(**arguments: Any) -> None:
     taken = bound("apply_rope_pos_ids_inplace", arguments)
+    _turn(taken, _frequency(taken))
+
+
+def _in_place_for_llama31(**arguments: Any) -> None:
+    """Lowers frequencies as ApplyLlama31RotaryPosIds and its kernel do (include/flashinfer/pos_enc.cuh)."""
+    taken = bound("apply_llama31_rope_pos_ids_inplace", arguments)
+    low, high, frequency = taken["low_freq_factor"], taken["high_freq_factor"], _frequency(taken)
+    smooth = frequency * taken["old_context_len"] / (2 * math.pi * high - 2 * math.pi * low) - 1 / (high / low - 1)
+    smooth = smooth.clamp(0, 1)
+    _turn(taken, (1 - smooth) * (frequency / taken["rope_scale"]) + smooth * frequency)
+
+
+def _frequency(taken: dict[str, Any]) -> torch.Tensor:
     dim = taken["rotary_dim"]
-    frequency = taken["rope_theta"] ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+    frequency: torch.Tensor = taken["rope_theta"] ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+    return frequency
+
+
+def _turn(taken: dict[str, Any], frequency: torch.Tensor) -> None:
+    dim = taken["rotary_dim"]
     angle = (taken["pos_ids"].double().unsqueeze(1) * frequency).float()
     cos_sin = torch.cat((angle.cos(), angle.sin()), -1)
     for rows in (taken["q"], taken["k"]):
@@ -127,6 +146,7 @@ def _append(**arguments: Any) -> None:
 
 _ON_CPU: dict[str, Callable[..., None]] = {
     "apply_rope_pos_ids_inplace": _in_place,
+    "apply_llama31_rope_pos_ids_inplace": _in_place_for_llama31,
     "apply_rope_with_cos_sin_cache_inplace": _by_table,
     "rope_quantize_fp8": partial(_quantise, "rope_quantize_fp8"),
     "mla_rope_quantize_fp8": partial(_quantise, "mla_rope_quantize_fp8"),

@@ -8,7 +8,7 @@ import torch
 from attnfuzz.kernels.cache_writes.rotation import Rotation, angles, cos_sin_table
 from attnfuzz.kernels.cache_writes.stored import Conversion
 from attnfuzz.reference.dtypes import DType
-from attnfuzz.reference.rope import Pairing, Rope
+from attnfuzz.reference.rope import Pairing, Rope, RopeScaling
 
 DIM, WIDTH, TOKENS, HEADS = 16, 24, 40, 2
 POSITIONS = torch.arange(TOKENS) * 37
@@ -48,6 +48,25 @@ def outside(result: torch.Tensor, rows: torch.Tensor, rotation: Rotation = Rotat
     low, high = (each.double() for each in Conversion().between(*interval, 1.0, dtype))
     wrong = (result.double() < low) | (result.double() > high)
     return float(wrong[..., :DIM].double().mean())
+
+
+@pytest.mark.parametrize("scaling", RopeScaling)
+def test_scaled_frequencies_are_within_their_bounds_and_others_are_not(scaling: RopeScaling) -> None:
+    rows, rope = tokens(DType.BFLOAT16), Rope(scaling=scaling)
+    for other in RopeScaling:
+        made = rotated(rows, table(Rope(scaling=other))).to(rows.dtype)
+        assert (outside(made, rows, rope=rope) > 0.05) == (other is not scaling)
+
+
+def test_a_product_that_overflows_may_become_anything() -> None:
+    largest = torch.finfo(torch.float32).max
+    rows, rope = torch.tensor([[[largest, -largest]]]), Rope(scaling=RopeScaling.YARN)
+    # At position 6, YaRN's cosine is 1.09 and its sine -0.32: the first sum is a number of fp32, its product is none.
+    low, high = Rotation().interval(rows, torch.tensor([6]), rope, slice(0, 2), 2)
+    assert low[0, 0, 0] == -torch.inf
+    assert high[0, 0, 0].isnan()
+    plain = Rotation().interval(rows, torch.tensor([6]), Rope(), slice(0, 2), 2)
+    assert all(bound.isfinite().all() for bound in plain)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

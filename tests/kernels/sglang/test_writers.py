@@ -21,6 +21,7 @@ from attnfuzz.kernels.sglang.compiled import Compilation, CompiledKernel
 from attnfuzz.kernels.sglang.engine import ENGINE
 from attnfuzz.kernels.sglang.on_hopper import HopperRelease
 from attnfuzz.kernels.sglang.project import SGLANG
+from attnfuzz.kernels.sglang.stand_ins import launching
 from attnfuzz.reference.case import Case, PaddedSlot, Tombstone
 from attnfuzz.reference.device import Device
 from attnfuzz.strategies.cases import cases
@@ -143,6 +144,19 @@ def test_drawn_cases_pass_as_the_kernel_checks_its_arguments(
 ) -> None:
     loads(monkeypatch, Loaded(module, **{name.rpartition(":")[2]: function}))
     assert not failures(writer(f"hopper:{name}"), examples=20)
+
+
+def test_a_library_that_is_launched_elsewhere_runs_within_the_launch_of_the_writer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Sessions of attention let the libraries of load_jit launch through them."""
+    library = launching(lambda *_: SimpleNamespace(store_cache=lambda *args: store_cache(*args[:5], **args[5])))()
+
+    def by_library(k: Any, v: Any, k_cache: Any, v_cache: Any, indices: Any, **more: int) -> None:
+        library.store_cache(k, v, k_cache, v_cache, indices, more)
+
+    loads(monkeypatch, Loaded("sglang.kernels.ops.kvcache.kvcache", store_cache=by_library))
+    assert not failures(writer("hopper:sglang==0.5.23:store_cache"), examples=5)
 
 
 def test_a_kernel_that_writes_to_the_reserved_slot_fails(monkeypatch: pytest.MonkeyPatch) -> None:
