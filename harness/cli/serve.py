@@ -65,7 +65,10 @@ def _line(event: AnyServeEvent) -> str:
             tried = count(event.tried, "trace")
             return f"{event.fault.kind} ({state}), {seen}, minimized with {tried}: {event.fault.message}"
         case ServeChecked():
-            return f"{event.name}: {'known' if event.known else event.state.value}: {event.fault.message}"
+            if event.state is State.FIXED:
+                return f"{event.name}: fixed: it passed {count(event.runs, 'run')}"
+            again = f"{'known' if event.known else event.state.value}, failed in run {event.runs}"
+            return f"{event.name}: {again}: {event.fault.message}"
         case ServeUnconfirmed():
             return f"not confirmed in {count(event.runs, 'run')}, kept in {event.path}: {event.fault.message}"
         case NoLongerDrawn():

@@ -42,7 +42,7 @@ from attnfuzz.harness.serve.findings import (
     finding_name_of,
 )
 from attnfuzz.harness.serve.floor import calibrate_floor, margin
-from attnfuzz.harness.serve.hunt import FaultHunter, Gone, Hunted
+from attnfuzz.harness.serve.hunt import RUNS_TO_CONFIRM, FaultHunter, Gone, Hunted, runs_to_fix
 from attnfuzz.harness.serve.judging import ServedFault, ServedKind
 from attnfuzz.harness.serve.ledger import ServerLedger
 from attnfuzz.harness.serve.script import script_of
@@ -58,6 +58,14 @@ SHRINKING_SHARE = 0.5
 
 LEAST_SECONDS_TO_SHRINK = 30.0
 MOST_SECONDS_TO_SHRINK = 300.0
+
+MOST_SECONDS_TO_CHECK = 300.0
+"""Time for one finding of an earlier campaign, and at most this share of the rest."""
+
+_TOO_FEW = (
+    "finding {} passed {} of the {} runs after which it would be fixed, and there was no time for more: give a longer "
+    "--time"
+)
 
 _NO_FLUSH = (
     "The prefix cache can't be flushed, so that requests alone may hit it too. vLLM has /reset_prefix_cache with "
@@ -218,11 +226,15 @@ class ServeCampaign:
         for record in records:
             if record.name in self._standing.settled or self._over:
                 continue
-            fault = self._hunter.again(record.trace, record.fault)
-            if self.stop.is_set():
-                # It may not have been run.
-                return
-            state = self._archive.checked(record, fails=fault is not None)
+            most = runs_to_fix(record.times, record.runs)
+            seconds = min(MOST_SECONDS_TO_CHECK, SHRINKING_SHARE * self._rest)
+            reran = self._hunter.again(record.trace, record.fault, most=most, seconds=seconds)
+            fault = reran.fault
+            if fault is None and not reran.enough:
+                if not self.stop.is_set():
+                    self._emit(ServeTrouble(at=self._at, text=_TOO_FEW.format(record.name, reran.runs, most)))
+                continue
+            state = self._archive.checked(record, reran)
             known = self.ledger.reason(record.fault, record.needs, record.name, self.server.surface.engine)
             self._emit(
                 ServeChecked(
@@ -231,6 +243,7 @@ class ServeCampaign:
                     path=str(record.path),
                     state=state,
                     fault=fault or record.fault,
+                    runs=reran.runs,
                     known=known,
                 )
             )
@@ -313,10 +326,9 @@ class ServeCampaign:
         if name in self._standing.settled:
             self._emit(ServeAgain(at=self._at, name=name))
             return
-        report = self._report(hunted, needs)
-        path, state = self._archive.file(
-            name, hunted.fault, needs, self._files(hunted.trace, first, hunted.fault, report)
-        )
+        report, runs = self._report(hunted, needs), runs_to_fix(hunted.times, hunted.runs)
+        files = self._files(hunted.trace, first, hunted.fault, report, runs)
+        path, state = self._archive.file(name, hunted, needs, files)
         known = self.ledger.reason(hunted.fault, needs, name, self.server.surface.engine)
         self._emit(
             ServeFiled(
@@ -353,19 +365,21 @@ class ServeCampaign:
         yield f"{fault.kind}: {fault.message}"
         yield f"  {self._floor.words}"
         if hunted.times < hunted.runs:
-            yield f"  it came back in {hunted.times} of {hunted.runs} runs"
+            yield f"  it comes and goes: {hunted.times} of {hunted.runs} runs failed"
         yield f"  needs {', '.join(needs) or 'a single request'}"
         yield ""
         yield describe_trace(hunted.trace)
         yield ""
         yield from (f"{name}: {text}" for name, text in self._environment.items())
 
-    def _files(self, trace: RequestTrace, first: RequestTrace, fault: ServedFault, report: str) -> dict[str, bytes]:
+    def _files(
+        self, trace: RequestTrace, first: RequestTrace, fault: ServedFault, report: str, runs: int = RUNS_TO_CONFIRM
+    ) -> dict[str, bytes]:
         files = {
             TRACE: encoded(trace),
             "first.json": encoded(first),
             REPORT: f"{report}\n".encode(),
-            SCRIPT: script_of(self.server, trace, fault, self._floor.allowed).encode(),
+            SCRIPT: script_of(self.server, trace, fault, self._floor.allowed, runs).encode(),
         }
         launched = self.server.launched
         if launched is not None:

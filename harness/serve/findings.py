@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from attnfuzz.harness.files.durable import is_folder, write_durably
 from attnfuzz.harness.findings.sightings import Sighting, state_after, with_sighting
 from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.serve.hunt import Hunted, Reran
 from attnfuzz.harness.serve.judging import WRONG_ANSWERS, ServedFault
 from attnfuzz.harness.serve.trace import RequestTrace
 from attnfuzz.reference.foreign import decode_json, read_bytes, reason
@@ -24,13 +26,15 @@ SERVER_LOG = "server.log"
 
 
 class ServeHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of finding.json."""
+    """The content of finding.json: its trace failed in `times` of `runs`, 0 where that is not on record."""
 
     format: Literal["attnfuzz-server-finding"] = "attnfuzz-server-finding"
     version: Literal[1] = 1
     fault: ServedFault
     needs: tuple[str, ...]
     sightings: tuple[Sighting, ...]
+    times: int = 0
+    runs: int = 0
 
 
 class ServeRecord(ServeHistory, frozen=True, kw_only=True):
@@ -78,13 +82,11 @@ class ServeArchive:
                 troubles.append(f"left out a finding: {path} ({text}). Only folders of attnfuzz serve belong here")
         return [each for each in records if any(seen.campaign != self.campaign for seen in each.sightings)], troubles
 
-    def file(
-        self, name: str, fault: ServedFault, needs: tuple[str, ...], files: Mapping[str, bytes]
-    ) -> tuple[Path, State]:
+    def file(self, name: str, hunted: Hunted, needs: tuple[str, ...], files: Mapping[str, bytes]) -> tuple[Path, State]:
         """Write a finding into its folder; its history continues. Raises OSError."""
         path = self.findings / name
-        history = self._history(path, fault, needs, failed=True)
-        self._write(path, files, history)
+        history = self._history(path, hunted.fault, needs, failed=True)
+        self._write(path, files, replace(history, times=hunted.times, runs=hunted.runs))
         return path, state_after(history.sightings)
 
     def keep(self, name: str, fault: ServedFault, files: Mapping[str, bytes]) -> Path:
@@ -93,10 +95,13 @@ class ServeArchive:
         self._write(path, files, self._history(path, fault, (), failed=True))
         return path
 
-    def checked(self, record: ServeRecord, *, fails: bool) -> State:
+    def checked(self, record: ServeRecord, reran: Reran) -> State:
         """Record that an earlier finding was run again. Raises OSError."""
+        fails = reran.fault is not None
         history = self._history(record.path, record.fault, record.needs, failed=fails)
-        write_durably(record.path / HISTORY, _pretty(history))
+        # Runs of a finding that is fixed say nothing of its rate.
+        times, runs = (record.times + 1, record.runs + reran.runs) if fails else (record.times, record.runs)
+        write_durably(record.path / HISTORY, _pretty(replace(history, times=times, runs=runs)))
         return state_after(history.sightings)
 
     def _history(self, path: Path, fault: ServedFault, needs: tuple[str, ...], *, failed: bool) -> ServeHistory:

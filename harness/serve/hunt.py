@@ -11,9 +11,16 @@ from attnfuzz.harness.serve.launch import answers
 from attnfuzz.harness.serve.shrink import shrink_trace
 from attnfuzz.harness.serve.target import TestedServer
 from attnfuzz.harness.serve.trace import RequestTrace
+from attnfuzz.harness.verdict.recurrence import interval, runs_to_show
 
 RUNS_TO_CONFIRM = 4
 TRIES_WHEN_FLAKY = 3
+
+RUNS_TO_RATE = 8
+"""Runs of a minimized trace: it is known how often it fails. A death has none, since each costs a restart."""
+
+SHARE_TO_RATE = 0.2
+"""Share of the time for minimizing in which these runs begin."""
 
 SECONDS_BETWEEN_LOOKS = 1.0
 SECONDS_TO_COME_BACK = 60.0
@@ -31,7 +38,7 @@ class Gone(ServerError):
 
 @dataclass(frozen=True, kw_only=True)
 class Hunted:
-    """A failure after minimizing: `times` of `runs` it came back; `tried` traces were run for it in `seconds`."""
+    """A failure after minimizing: `trace` failed in `times` of `runs`; `tried` traces were run for it in `seconds`."""
 
     trace: RequestTrace
     fault: ServedFault
@@ -44,6 +51,25 @@ class Hunted:
     def confirmed(self) -> bool:
         """Whether it came back."""
         return self.times > 0
+
+
+@dataclass(frozen=True)
+class Reran:
+    """A trace that was run again: it failed in the last of `runs`, or passed `enough` to be fixed, or neither."""
+
+    fault: ServedFault | None
+    runs: int
+    enough: bool
+
+
+def runs_to_fix(times: int, runs: int) -> int:
+    """Passing runs after which a finding that failed in `times` of `runs` is fixed.
+
+    A finding with the rate at the low end of its 95% interval shows in these with a probability of 99%.
+    """
+    # One without a record has failed at least once.
+    low, _ = interval(times, runs) if times else interval(1, 1)
+    return max(RUNS_TO_CONFIRM, runs_to_show(low))
 
 
 @dataclass(kw_only=True)
@@ -73,10 +99,12 @@ class FaultHunter:
             return
         self.server.forget_baselines()
         began = self.clock()
-        while self.clock() - began < SECONDS_TO_COME_BACK and not self.stopped():
+        while not self.stopped():
             if answers(self.server.client) and self._flushes():
                 self.restarted(self.clock() - began, why)
                 return
+            if self.clock() - began >= SECONDS_TO_COME_BACK:
+                break
             time.sleep(SECONDS_BETWEEN_LOOKS)
         if self.stopped():
             raise ServerError(f"interrupted before the server was well again after {why}")
@@ -91,15 +119,16 @@ class FaultHunter:
             return False
         return True
 
-    def again(self, trace: RequestTrace, fault: ServedFault) -> ServedFault | None:
-        """Run an earlier finding's trace until it fails alike, a few times; None if it never does."""
-        for _ in range(RUNS_TO_CONFIRM):
-            if self.stopped():
-                break
+    def again(self, trace: RequestTrace, fault: ServedFault, *, most: int, seconds: float) -> Reran:
+        """Run an earlier finding's trace until it fails alike, `most` times, for at most about `seconds`."""
+        began = self.clock()
+        for runs in range(1, most + 1):
             found = _alike(self.judge(trace), fault)
             if found is not None:
-                return found
-        return None
+                return Reran(found, runs, enough=False)
+            if self.stopped() or self.clock() - began >= seconds:
+                return Reran(None, runs, enough=runs == most)
+        return Reran(None, most, enough=True)
 
     def hunt(self, trace: RequestTrace, fault: ServedFault, *, seconds: float) -> Hunted:
         """Run a failing trace again, then minimize it for up to `seconds`. Raises ServerError."""
@@ -134,9 +163,26 @@ class FaultHunter:
                     return False
             return False
 
-        smallest, tried = shrink_trace(trace, fails, over=lambda: self.stopped() or self.clock() - began >= seconds)
+        until = began + (1 - SHARE_TO_RATE) * seconds
+        smallest, tried = shrink_trace(trace, fails, over=lambda: self.stopped() or self.clock() >= until)
+        seen, of = self._rate(smallest, fault, until=began + seconds)
+        if smallest == trace:
+            times, runs = times + seen, runs + of
+        elif seen or not of:
+            # Each candidate that was taken failed once at least.
+            trace, fault, times, runs = smallest, latest, max(seen, 1), max(of, 1)
         spent = self.clock() - began
-        return Hunted(trace=smallest, fault=latest, times=times, runs=runs, tried=tried, seconds=spent)
+        return Hunted(trace=trace, fault=fault, times=times, runs=runs, tried=tried, seconds=spent)
+
+    def _rate(self, trace: RequestTrace, fault: ServedFault, *, until: float) -> tuple[int, int]:
+        """Run a minimized trace, and return the numbers of failures and of runs."""
+        times = runs = 0
+        while runs < RUNS_TO_RATE and fault.kind is not ServedKind.DIED:
+            if self.stopped() or (runs and self.clock() >= until):
+                break
+            runs += 1
+            times += _alike(self.judge(trace), fault) is not None
+        return times, runs
 
 
 def _alike(judged: Judged, fault: ServedFault) -> ServedFault | None:

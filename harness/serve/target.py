@@ -158,7 +158,7 @@ class TestedServer:
         self.flush()
         self._gone.clear()
         with self._timed():
-            return self._counted([self._send(request.as_asked_alone)])[0]
+            return self._counted([self._send(request.as_asked_alone, self._name())])[0]
 
     def run(self, trace: RequestTrace) -> list[Sent]:
         """Send the requests of a trace as it says, and wait for all. Raises ServerError."""
@@ -170,7 +170,7 @@ class TestedServer:
                     wait(futures)
                 if burst.pause and not self._gone.is_set():
                     self._gone.wait(burst.pause)
-                futures += [threads.submit(self._send, request) for request in burst.requests]
+                futures += [threads.submit(self._send, request, self._name()) for request in burst.requests]
         return self._counted([future.result() for future in futures])
 
     def _counted(self, sent: list[Sent]) -> list[Sent]:
@@ -188,10 +188,14 @@ class TestedServer:
         finally:
             self.busy_seconds += time.monotonic() - began
 
-    def _send(self, request: ServedRequest) -> Sent:
+    def _name(self) -> str:
+        """The name of the next request: numbered in the order of the trace, whichever thread sends it."""
+        return f"attnfuzz-{next(self._names)}"
+
+    def _send(self, request: ServedRequest, name: str) -> Sent:
         if self._gone.is_set():
             return Sent(error="not sent: the server is gone", status=CANCELLED)
-        body = self.api.body(request, self.surface, name := f"attnfuzz-{next(self._names)}")
+        body = self.api.body(request, self.surface, name)
         try:
             if request.abort is not None:
                 self._send_and_abort(request.abort, body, name)
