@@ -9,7 +9,8 @@ from xml.etree import ElementTree as ET
 
 import msgspec
 import pytest
-from fake_llm_server import TOKEN, FakeFault, FakeLlm, wait_for_nothing
+from fake_llm_server import TOKEN, FakeFault, FakeLlm
+from served_here import wait_for_nothing
 
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.findings import ledger as kernel_ledger
@@ -29,9 +30,6 @@ from attnfuzz.harness.serve.standing import ServeStanding
 from attnfuzz.harness.serve.surface import Ability
 from attnfuzz.harness.serve.target import TestedServer
 from attnfuzz.harness.serve.trace import Abort, Burst, Prompt, RequestTrace, ServedRequest, features
-
-# Requests meet at the stand-in, or not, as the machine is busy: not for `make test`.
-pytestmark = pytest.mark.serve
 
 Fake = Callable[[FakeFault], FakeLlm]
 
@@ -100,7 +98,7 @@ def test_the_script_of_a_leak_aborts_as_the_campaign_did_and_reads_the_metrics(f
         llm = fake(fault)
         server = TestedServer(client=Client.of(llm.url), mine=True, concurrency=2, timeout=60)
         server.find_out()
-        source = script_of(server, trace, ServedFault(ServedKind.LEAKED, "", "pool"), 0.0)
+        source = script_of(server, trace, ServedFault(ServedKind.LEAKED, "", "pool"), 0.0, runs=1)
         # The script waits for lagging counters, and two seconds between flushes: the stand-in is ready sooner.
         script.write_text(source.replace("range(50 ", "range(2 ").replace("time.sleep(2)", "time.sleep(0.1)"))
         line = [sys.executable, "-I", "-S", str(script)]
@@ -113,10 +111,44 @@ def test_findings_are_run_again_the_next_night(fake: Fake, tmp_path: Path) -> No
     second = _run(fake(FakeFault.PREFIX), tmp_path, traces=1)
     assert [each.state for each in second.standing.checked.values()] == [State.OPEN]
     third = _run(fake(FakeFault.NONE), tmp_path, traces=1)
-    assert [each.state for each in third.standing.checked.values()] == [State.FIXED]
+    assert [(each.state, each.runs) for each in third.standing.checked.values()] == [(State.FIXED, 4)]
     assert third.standing.clean
     fourth = _run(fake(FakeFault.PREFIX), tmp_path, traces=1, until_finding=True)
     assert [each.state for each in fourth.standing.checked.values()] == [State.RETURNED]
+
+
+def test_a_finding_that_comes_and_goes_is_fixed_after_as_many_runs_as_its_rate_needs(
+    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = ServedRequest(prompt=Prompt(stream=0, shared=5), tokens=1)
+    trace = RequestTrace(bursts=(Burst(requests=(request,)), Burst(requests=(request,), after_all=True)))
+    monkeypatch.setattr("attnfuzz.harness.serve.campaign.drawn", lambda *_, **__: [trace])
+    llm = fake(FakeFault.PREFIX)
+    llm.every = 3
+    (finding,) = _run(llm, tmp_path, until_finding=True).standing.filed.values()
+    assert (finding.times, finding.runs) in {(2, 8), (3, 8)}, "the rate of the minimized trace"
+    assert f"{finding.times} of 8 runs failed" in finding.report
+    llm.every = 12
+    (rare,) = _run(llm, tmp_path, traces=1, until_finding=True).standing.checked.values()
+    assert rare.state is State.OPEN
+    assert rare.runs > 4, "more than confirm a failure"
+    (fixed,) = _run(fake(FakeFault.NONE), tmp_path, traces=1).standing.checked.values()
+    assert fixed.state is State.FIXED
+    assert fixed.runs > rare.runs
+
+
+def test_a_finding_that_could_not_be_run_often_enough_is_not_fixed(
+    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (finding,) = _run(fake(FakeFault.PREFIX), tmp_path, until_finding=True).standing.filed.values()
+    monkeypatch.setattr("attnfuzz.harness.serve.campaign.MOST_SECONDS_TO_CHECK", 0.0)
+    second = _run(fake(FakeFault.NONE), tmp_path, traces=1).standing
+    assert not second.checked
+    assert second.troubles[0].startswith(f"finding {finding.name} passed 1 of the 5 runs after which it would be fixed")
+    monkeypatch.undo()
+    wait_for_nothing(monkeypatch)
+    third = _run(fake(FakeFault.PREFIX), tmp_path, traces=1, until_finding=True).standing
+    assert [each.state for each in third.checked.values()] == [State.OPEN], "it was never fixed"
 
 
 def test_a_failure_of_the_ledger_is_known(fake: Fake, tmp_path: Path) -> None:
@@ -125,7 +157,7 @@ def test_a_failure_of_the_ledger_is_known(fake: Fake, tmp_path: Path) -> None:
         '[[server]]\nkind = "TokenMismatch"\nfeatures = ["shared prefix"]\nserver = "sglang"\nreason = "we know"\n'
         '[[server]]\nkind = "ServerHung"\nreason = "not seen"\n'
     )
-    served = _run(fake(FakeFault.PREFIX), tmp_path / "home", ledger=ledger, traces=4)
+    served = _run(fake(FakeFault.PREFIX), tmp_path / "home", ledger=ledger)
     filed = list(served.standing.filed.values())
     in_ledger = [each.fault.kind is ServedKind.WRONG_TOKENS and "shared prefix" in each.needs for each in filed]
     assert any(in_ledger)
