@@ -97,7 +97,6 @@ class FaultHunter:
         if self.server.launched is not None:
             self.restarted(self.server.restart(self.stopped), why)
             return
-        self.server.forget_baselines()
         began = self.clock()
         while not self.stopped():
             if answers(self.server.client) and self._flushes():
@@ -114,7 +113,9 @@ class FaultHunter:
 
     def _flushes(self) -> bool:
         try:
+            # First, since it fails at once on a server that hangs.
             self.server.flush()
+            self.server.begin_anew()
         except (NoAnswer, ServerError):
             return False
         return True

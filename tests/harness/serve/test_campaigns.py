@@ -17,9 +17,12 @@ from attnfuzz.harness.findings import ledger as kernel_ledger
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.serve import ledger as server_ledger
 from attnfuzz.harness.serve.campaign import ServePlan
-from attnfuzz.harness.serve.client import Client, ServerError
+from attnfuzz.harness.serve.check import judge_trace
+from attnfuzz.harness.serve.client import Client, ServerError, TookTooLong
+from attnfuzz.harness.serve.discovery import SECONDS
 from attnfuzz.harness.serve.events import ServeFinished, ServeProgress, ServeResumed
 from attnfuzz.harness.serve.findings import TRACE
+from attnfuzz.harness.serve.hunt import FaultHunter
 from attnfuzz.harness.serve.judging import ServedFault, ServedKind
 from attnfuzz.harness.serve.launch import LaunchedServer
 from attnfuzz.harness.serve.ledger import ServeLedgerError, ServerLedger
@@ -233,6 +236,33 @@ def test_a_crash_is_found_the_server_restarted_and_the_trace_minimized(
     assert Path(finding.path, "server.log").read_text() == "Killed by the second scored prompt"
     assert [each.ability for each in standing.avoided] == [Ability.SCORED]
     assert Ability.FLUSH in (standing.surface.can if standing.surface else ()), "a server that is started here is ours"
+
+
+def test_a_server_that_is_slow_after_its_start_does_not_hang(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that compiles at its first request, for longer than --timeout."""
+    llm, ask, answered = fake(FakeFault.NONE), Client.ask, set[int]()
+    monkeypatch.setattr(StartedHere, "llm", llm, raising=False)
+
+    def slow(client: Client, method: str, path: str, body: Any = None, *, timeout: float) -> Any:
+        if path == "/generate" and llm.starts not in answered:
+            if timeout < SECONDS:
+                raise TookTooLong(f"no answer within {timeout:g} s")
+            answered.add(llm.starts)
+        return ask(client, method, path, body, timeout=timeout)
+
+    monkeypatch.setattr(Client, "ask", slow)
+    client = Client.of(llm.url)
+    launched = StartedHere("server", client, Path(), ready=60)
+    server = TestedServer(client=client, mine=True, concurrency=2, timeout=60, launched=launched)
+    server.restart()
+    server.find_out()
+    server.restart()
+    together = RequestTrace(bursts=(Burst(requests=(ServedRequest(prompt=Prompt(stream=0, shared=9), tokens=3),) * 2),))
+    assert judge_trace(server, together, 0.0).faults == ()
+    server.launched = None
+    llm.start_again()
+    FaultHunter(server=server, floor=0.0, restarted=lambda *_: None)._well_again("a death, by others")
+    assert judge_trace(server, together, 0.0).faults == ()
 
 
 def test_a_busy_server_is_no_finding(fake: Fake, tmp_path: Path) -> None:
