@@ -84,7 +84,7 @@ def _line(event: AnyServeEvent) -> str:
 
 def _concluded(served: Served) -> Exit:
     standing = served.standing
-    answer(_answer(served))
+    answer(serve_answer(served))
     console = Terminal()
     print_line(console, f"{standing.verdict}; {standing.busy_share:.0%} of the time with a request under way.")
     for title in standing.remarks:
@@ -99,7 +99,8 @@ def _concluded(served: Served) -> Exit:
     return Exit.CLEAN if standing.clean else Exit.FOUND
 
 
-def _answer(served: Served) -> ServeAnswer:
+def serve_answer(served: Served) -> ServeAnswer:
+    """Return a campaign as --json has it."""
     standing = served.standing
     finished, started = standing.finished, standing.started
     return ServeAnswer(

@@ -4,6 +4,7 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +17,7 @@ from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.serve.hunt import Hunted, Reran
 from attnfuzz.harness.serve.judging import WRONG_ANSWERS, ServedFault
 from attnfuzz.harness.serve.trace import RequestTrace
+from attnfuzz.harness.verdict.wording import count
 from attnfuzz.reference.foreign import decode_json, read_bytes, reason
 
 TRACE = "trace.json"
@@ -49,6 +51,30 @@ class ServeRecord(ServeHistory, frozen=True, kw_only=True):
         """Its state in the last campaign that ran it."""
         return state_after(self.sightings)
 
+    @property
+    def first_seen(self) -> Sighting:
+        """The first time that it failed."""
+        return next(filter(_FAILED, self.sightings))
+
+    @property
+    def last_seen(self) -> Sighting:
+        """The last time that it failed."""
+        return next(filter(_FAILED, reversed(self.sightings)))
+
+    @property
+    def cause(self) -> str:
+        """The finding that represents its cause: none, since the features that it needs are in its name."""
+        return ""
+
+    @property
+    def headline(self) -> str:
+        """Its kind, and how often its trace failed."""
+        rate = f" ({self.times:,} of {count(self.runs, 'run')} failed)" if self.runs else ""
+        return f"{self.fault.kind}{rate}"
+
+
+_FAILED = attrgetter("failed")
+
 
 def finding_name_of(fault: ServedFault, needs: tuple[str, ...]) -> str:
     """The name of a finding's folder: the same for failures that are alike, and need the same features."""
@@ -69,17 +95,7 @@ class ServeArchive:
 
     def past(self) -> tuple[list[ServeRecord], list[str]]:
         """The findings of earlier campaigns, and a line for each folder that holds none."""
-        records: list[ServeRecord] = []
-        troubles: list[str] = []
-        folders = sorted(self.findings.iterdir()) if self.findings.is_dir() else []
-        for path in folders:
-            if path.name.startswith(".") or not is_folder(path):
-                continue
-            try:
-                records.append(_read(path))
-            except (OSError, msgspec.DecodeError, ValueError) as error:
-                text = reason(error)
-                troubles.append(f"left out a finding: {path} ({text}). Only folders of attnfuzz serve belong here")
+        records, troubles = read_serve_records(self.findings)
         return [each for each in records if any(seen.campaign != self.campaign for seen in each.sightings)], troubles
 
     def file(self, name: str, hunted: Hunted, needs: tuple[str, ...], files: Mapping[str, bytes]) -> tuple[Path, State]:
@@ -120,12 +136,30 @@ class ServeArchive:
         write_durably(path / HISTORY, _pretty(history))
 
 
+def read_serve_records(findings: Path) -> tuple[list[ServeRecord], list[str]]:
+    """The findings in a folder, by name, and a line for each folder that holds none."""
+    records: list[ServeRecord] = []
+    troubles: list[str] = []
+    folders = sorted(findings.iterdir()) if findings.is_dir() else []
+    for path in folders:
+        if path.name.startswith(".") or not is_folder(path):
+            continue
+        try:
+            records.append(_read(path))
+        except (OSError, msgspec.DecodeError, ValueError) as error:
+            text = reason(error)
+            troubles.append(f"left out a finding: {path} ({text}). Only folders of attnfuzz serve belong here")
+    return records, troubles
+
+
 def _history_in(path: Path) -> ServeHistory:
     return decode_json(read_bytes(path / HISTORY), ServeHistory)
 
 
 def _read(path: Path) -> ServeRecord:
     history = _history_in(path)
+    if not any(seen.failed for seen in history.sightings):
+        raise ValueError("it never failed")
     trace = decode_json(read_bytes(path / TRACE), RequestTrace)
     return ServeRecord(name=path.name, path=path, trace=trace, **msgspec.structs.asdict(history))
 
