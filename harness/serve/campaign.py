@@ -11,7 +11,7 @@ from msgspec.structs import replace
 import attnfuzz
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.serve.client import NoAnswer, ServerError
-from attnfuzz.harness.serve.draw import drawn, traces
+from attnfuzz.harness.serve.draw import SlicesAhead
 from attnfuzz.harness.serve.environment import client_environment, server_environment
 from attnfuzz.harness.serve.events import (
     AnyServeEvent,
@@ -122,6 +122,9 @@ class ServeCampaign:
         self._began = self.clock() - self._standing.at
         self._searched_from = self._began
         self._next = self._standing.slices
+        self._slices = SlicesAhead(
+            TRACES_PER_SLICE, self.plan.concurrency, lambda index: self.plan.seed * 1_000_003 + index
+        )
 
     def run(self) -> ServeStanding:
         """Run it to its end, and return where it stands. Raises ServerError and OSError."""
@@ -134,6 +137,7 @@ class ServeCampaign:
             ended = str(error)
             self._keep(error.trace, error.fault, runs=0)
         finally:
+            self._slices.end()
             if self.server.launched is not None:
                 self.server.launched.end()
         for title in self.ledger.unused():
@@ -277,8 +281,8 @@ class ServeCampaign:
         if self.plan.traces is not None:
             left = min(left, self.plan.traces - self._standing.traces)
         gentle = not self.server.mine or None in avoided
-        strategy = traces(surface, self.plan.concurrency, gentle=gentle)
-        for trace in drawn(strategy, number=TRACES_PER_SLICE, seed_of=self.plan.seed * 1_000_003 + index)[:left]:
+        last = self.plan.traces == self._standing.traces + left
+        for trace in self._slices.take(index, surface, gentle=gentle, last=last)[:left]:
             if self._over:
                 break
             self._one(index, trace)

@@ -25,7 +25,7 @@ def finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The name of a finding in the home `attnfuzz-serve`."""
     wait_for_nothing(monkeypatch)
     announce_traces(monkeypatch)
-    monkeypatch.setattr("attnfuzz.harness.serve.campaign.drawn", lambda *_, **__: [AGAIN])
+    monkeypatch.setattr("attnfuzz.harness.serve.draw.SlicesAhead._draw", lambda *_: [AGAIN])
     with FakeLlm(FakeFault.PREFIX) as llm:
         plan = ServePlan(url=llm.url, out=tmp_path / "attnfuzz-serve", mine=True, traces=1)
         (filed,) = run_against(plan).standing.filed.values()

@@ -125,7 +125,7 @@ def test_a_finding_that_comes_and_goes_is_fixed_after_as_many_runs_as_its_rate_n
 ) -> None:
     request = ServedRequest(prompt=Prompt(stream=0, shared=5), tokens=1)
     trace = RequestTrace(bursts=(Burst(requests=(request,)), Burst(requests=(request,), after_all=True)))
-    monkeypatch.setattr("attnfuzz.harness.serve.campaign.drawn", lambda *_, **__: [trace])
+    monkeypatch.setattr("attnfuzz.harness.serve.draw.SlicesAhead._draw", lambda *_: [trace])
     llm = fake(FakeFault.PREFIX)
     llm.every = 3
     (finding,) = _run(llm, tmp_path, until_finding=True).standing.filed.values()
@@ -222,7 +222,7 @@ def test_a_crash_is_found_the_server_restarted_and_the_trace_minimized(
         ServedRequest(prompt=Prompt(stream=each, shared=9), tokens=3, scored=each > 0) for each in range(3)
     )
     trace = RequestTrace(bursts=(Burst(requests=(scored[0], plain)), Burst(requests=(scored[1],), after_all=True)))
-    monkeypatch.setattr("attnfuzz.harness.serve.campaign.drawn", lambda *_, **__: [trace])
+    monkeypatch.setattr("attnfuzz.harness.serve.draw.SlicesAhead._draw", lambda *_: [trace])
     monkeypatch.setattr("attnfuzz.harness.serve.run.LaunchedServer", StartedHere)
     # Each trace that fails restarts the server: no clock decides how small the finding becomes.
     monkeypatch.setattr("attnfuzz.harness.serve.campaign.MOST_SECONDS_TO_SHRINK", 1e6)
