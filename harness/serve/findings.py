@@ -17,6 +17,7 @@ from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.serve.hunt import Hunted, Reran
 from attnfuzz.harness.serve.judging import WRONG_ANSWERS, ServedFault
 from attnfuzz.harness.serve.trace import RequestTrace
+from attnfuzz.harness.verdict.recurrence import Runs
 from attnfuzz.harness.verdict.wording import count
 from attnfuzz.reference.foreign import decode_json, read_bytes, reason
 
@@ -35,8 +36,13 @@ class ServeHistory(msgspec.Struct, frozen=True, kw_only=True):
     fault: ServedFault
     needs: tuple[str, ...]
     sightings: tuple[Sighting, ...]
-    times: int = 0
-    runs: int = 0
+    times: Runs = 0
+    runs: Runs = 0
+
+    def __post_init__(self) -> None:
+        """Refuse impossible counts."""
+        if self.times > self.runs:
+            raise ValueError(f"{self.times} of {self.runs} runs can't have failed")
 
 
 class ServeRecord(ServeHistory, frozen=True, kw_only=True):

@@ -109,7 +109,15 @@ def test_the_script_of_a_leak_aborts_as_the_campaign_did_and_reads_the_metrics(f
         assert (ran.returncode, said in ran.stdout) == (code, True), ran.stdout + ran.stderr
 
 
-def test_findings_are_run_again_the_next_night(fake: Fake, tmp_path: Path) -> None:
+def _draw_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw nothing but a request that comes again: the second finds its prompt in the cache."""
+    request = ServedRequest(prompt=Prompt(stream=0, shared=5), tokens=1)
+    trace = RequestTrace(bursts=(Burst(requests=(request,)), Burst(requests=(request,), after_all=True)))
+    monkeypatch.setattr("attnfuzz.harness.serve.draw.SlicesAhead._draw", lambda *_: [trace])
+
+
+def test_findings_are_run_again_the_next_night(fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _draw_again(monkeypatch)
     _run(fake(FakeFault.PREFIX), tmp_path, until_finding=True)
     second = _run(fake(FakeFault.PREFIX), tmp_path, traces=1)
     assert [each.state for each in second.standing.checked.values()] == [State.OPEN]
@@ -123,9 +131,7 @@ def test_findings_are_run_again_the_next_night(fake: Fake, tmp_path: Path) -> No
 def test_a_finding_that_comes_and_goes_is_fixed_after_as_many_runs_as_its_rate_needs(
     fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request = ServedRequest(prompt=Prompt(stream=0, shared=5), tokens=1)
-    trace = RequestTrace(bursts=(Burst(requests=(request,)), Burst(requests=(request,), after_all=True)))
-    monkeypatch.setattr("attnfuzz.harness.serve.draw.SlicesAhead._draw", lambda *_: [trace])
+    _draw_again(monkeypatch)
     llm = fake(FakeFault.PREFIX)
     llm.every = 3
     (finding,) = _run(llm, tmp_path, until_finding=True).standing.filed.values()
@@ -143,15 +149,28 @@ def test_a_finding_that_comes_and_goes_is_fixed_after_as_many_runs_as_its_rate_n
 def test_a_finding_that_could_not_be_run_often_enough_is_not_fixed(
     fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    _draw_again(monkeypatch)
     (finding,) = _run(fake(FakeFault.PREFIX), tmp_path, until_finding=True).standing.filed.values()
     monkeypatch.setattr("attnfuzz.harness.serve.campaign.MOST_SECONDS_TO_CHECK", 0.0)
     second = _run(fake(FakeFault.NONE), tmp_path, traces=1).standing
     assert not second.checked
     assert second.troubles[0].startswith(f"finding {finding.name} passed 1 of the 5 runs after which it would be fixed")
-    monkeypatch.undo()
-    wait_for_nothing(monkeypatch)
+    monkeypatch.setattr("attnfuzz.harness.serve.campaign.MOST_SECONDS_TO_CHECK", 60.0)
     third = _run(fake(FakeFault.PREFIX), tmp_path, traces=1, until_finding=True).standing
     assert [each.state for each in third.checked.values()] == [State.OPEN], "it was never fixed"
+
+
+def test_a_finding_with_an_impossible_rate_is_left_out(
+    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _draw_again(monkeypatch)
+    llm = fake(FakeFault.PREFIX)
+    (finding,) = _run(llm, tmp_path, until_finding=True).standing.filed.values()
+    history = Path(finding.path, "finding.json")
+    history.write_text(history.read_text().replace('"times": 8', '"times": 9'))
+    second = _run(llm, tmp_path, traces=1, until_finding=True).standing
+    assert not second.checked
+    assert "9 of 8 runs can't have failed" in second.troubles[0]
 
 
 def test_a_failure_of_the_ledger_is_known(fake: Fake, tmp_path: Path) -> None:
