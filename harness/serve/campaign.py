@@ -368,7 +368,7 @@ class ServeCampaign:
         fault = hunted.fault
         yield f"{fault.kind}: {fault.message}"
         yield f"  {self._floor.words}"
-        if hunted.times < hunted.runs:
+        if hunted.flaky:
             yield f"  it comes and goes: {hunted.times} of {hunted.runs} runs failed"
         yield f"  needs {', '.join(needs) or 'a single request'}"
         yield ""

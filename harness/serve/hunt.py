@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from attnfuzz.harness.serve.check import Judged, judge_trace
 from attnfuzz.harness.serve.client import NoAnswer, ServerError
@@ -51,6 +51,11 @@ class Hunted:
     def confirmed(self) -> bool:
         """Whether it came back."""
         return self.times > 0
+
+    @property
+    def flaky(self) -> bool:
+        """Whether it comes and goes."""
+        return self.times < self.runs
 
 
 @dataclass(frozen=True)
@@ -134,6 +139,21 @@ class FaultHunter:
     def hunt(self, trace: RequestTrace, fault: ServedFault, *, seconds: float) -> Hunted:
         """Run a failing trace again, then minimize it for up to `seconds`. Raises ServerError."""
         began = self.clock()
+        first = self._confirmed(trace, fault)
+        if not first.confirmed:
+            return first
+        # One that fails by chance is not taken for one that always fails. A death is: each costs a restart.
+        wanted = 1 if first.flaky or fault.kind is ServedKind.DIED else 2
+        found = self._minimized(first, wanted, until=began + seconds, seconds=seconds)
+        if found.flaky and wanted > 1:
+            # Minimizing has slid into a failure by chance: each candidate has to fail more often.
+            steady = self._minimized(first, RUNS_TO_RATE, until=began + seconds, seconds=seconds)
+            better = steady.trace != trace and steady.times * found.runs > found.times * steady.runs
+            found = replace(steady if better else found, tried=found.tried + steady.tried)
+        return replace(found, seconds=self.clock() - began)
+
+    def _confirmed(self, trace: RequestTrace, fault: ServedFault) -> Hunted:
+        """Run a failing trace until it failed again, once if at once, or else twice."""
         times = runs = 0
         while runs < RUNS_TO_CONFIRM and not self.stopped():
             runs += 1
@@ -141,13 +161,12 @@ class FaultHunter:
             times += again is not None
             if again is not None and (runs == times or times > 1):
                 break
-        if not times:
-            return Hunted(trace=trace, fault=fault, times=0, runs=runs)
-        flaky = times < runs
-        # One that fails by chance is not taken for one that always fails. A death is: each costs a restart.
-        wanted = 1 if flaky or fault.kind is ServedKind.DIED else 2
-        tries = TRIES_WHEN_FLAKY if flaky else wanted
-        latest = fault
+        return Hunted(trace=trace, fault=fault, times=times, runs=runs)
+
+    def _minimized(self, first: Hunted, wanted: int, *, until: float, seconds: float) -> Hunted:
+        """Minimize a trace; a smaller one has to fail `wanted` times, of a few runs if the first is flaky."""
+        fault = latest = first.fault
+        tries = TRIES_WHEN_FLAKY if first.flaky else wanted
 
         def fails(candidate: RequestTrace) -> bool:
             nonlocal latest
@@ -160,20 +179,20 @@ class FaultHunter:
                 if found is not None and seen == wanted:
                     latest = found
                     return True
-                if found is None and not flaky:
+                if found is None and not first.flaky:
                     return False
             return False
 
-        until = began + (1 - SHARE_TO_RATE) * seconds
-        smallest, tried = shrink_trace(trace, fails, over=lambda: self.stopped() or self.clock() >= until)
-        seen, of = self._rate(smallest, fault, until=began + seconds)
-        if smallest == trace:
-            times, runs = times + seen, runs + of
-        elif seen or not of:
-            # Each candidate that was taken failed once at least.
-            trace, fault, times, runs = smallest, latest, max(seen, 1), max(of, 1)
-        spent = self.clock() - began
-        return Hunted(trace=trace, fault=fault, times=times, runs=runs, tried=tried, seconds=spent)
+        last = until - SHARE_TO_RATE * seconds
+        smallest, tried = shrink_trace(first.trace, fails, over=lambda: self.stopped() or self.clock() >= last)
+        times, runs = self._rate(smallest, fault, until=until)
+        if smallest == first.trace:
+            return replace(first, times=first.times + times, runs=first.runs + runs, tried=tried)
+        if runs and not times:
+            # It failed by chance alone.
+            return replace(first, tried=tried)
+        # Each candidate that was taken failed once at least.
+        return Hunted(trace=smallest, fault=latest, times=max(times, 1), runs=max(runs, 1), tried=tried)
 
     def _rate(self, trace: RequestTrace, fault: ServedFault, *, until: float) -> tuple[int, int]:
         """Run a minimized trace, and return the numbers of failures and of runs."""

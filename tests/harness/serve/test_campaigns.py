@@ -1,5 +1,6 @@
 """A campaign against a stand-in: logged, filed, minimized, run again the next night, known by a ledger, resumed."""
 
+import itertools
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from attnfuzz.harness.findings import ledger as kernel_ledger
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.serve import ledger as server_ledger
 from attnfuzz.harness.serve.campaign import ServePlan
-from attnfuzz.harness.serve.check import judge_trace
+from attnfuzz.harness.serve.check import Judged, judge_trace
 from attnfuzz.harness.serve.client import Client, ServerError, TookTooLong
 from attnfuzz.harness.serve.discovery import SECONDS
 from attnfuzz.harness.serve.events import ServeFinished, ServeProgress, ServeResumed
@@ -144,6 +145,26 @@ def test_a_finding_that_comes_and_goes_is_fixed_after_as_many_runs_as_its_rate_n
     (fixed,) = _run(fake(FakeFault.NONE), tmp_path, traces=1).standing.checked.values()
     assert fixed.state is State.FIXED
     assert fixed.runs > rare.runs
+
+
+def test_a_failure_that_always_comes_is_not_minimized_to_one_by_chance(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A prompt that comes again is found in the cache: always if it comes after, and at times if it comes at once."""
+    fault, chances = ServedFault(ServedKind.WRONG_TOKENS, ""), itertools.count()
+
+    def judge(_: FaultHunter, trace: RequestTrace) -> Judged:
+        again = len(trace.requests) > 1 and (trace.most_at_once == 1 or next(chances) % 5 > 1)
+        return Judged(faults=(fault,) if again else ())
+
+    monkeypatch.setattr(FaultHunter, "judge", judge)
+    server = TestedServer(client=Client.of(fake(FakeFault.NONE).url), mine=True, concurrency=2, timeout=60)
+    request = ServedRequest(prompt=Prompt(stream=0, shared=9), tokens=3)
+    trace = RequestTrace(bursts=(Burst(requests=(request,)), Burst(requests=(request,), after_all=True)))
+    hunted = FaultHunter(server=server, floor=0.0, restarted=lambda *_: None).hunt(trace, fault, seconds=60)
+    assert features(hunted.trace) == ("one after another",)
+    assert (hunted.times, hunted.runs) == (8, 8)
+    assert [(each.prompt.length, each.tokens) for each in hunted.trace.requests] == [(1, 1), (1, 1)]
 
 
 def test_a_finding_that_could_not_be_run_often_enough_is_not_fixed(
