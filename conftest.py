@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from attnfuzz.harness.search.examples import without_constants_of_sources
+from attnfuzz.strategies.source_constants import without_constants_of_sources
 
 pytest_plugins = ["pytester"]
 

@@ -260,6 +260,12 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[ListedFinding, ...]
 
 
+class ServerFindings(msgspec.Struct, frozen=True, kw_only=True):
+    """The findings of a home of attnfuzz serve."""
+
+    findings: tuple[ServerFinding, ...]
+
+
 class FindingInCampaign(Listed, frozen=True, kw_only=True):
     """The result of a finding's case in one campaign."""
 
@@ -273,6 +279,14 @@ class ShownFinding(msgspec.Struct, frozen=True, kw_only=True):
     """A finding, its campaigns from first to last, and its report."""
 
     finding: ListedFinding
+    campaigns: tuple[FindingInCampaign, ...]
+    report: str | None
+
+
+class ShownServerFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """A finding of a server, its campaigns from first to last, and its report."""
+
+    finding: ServerFinding
     campaigns: tuple[FindingInCampaign, ...]
     report: str | None
 

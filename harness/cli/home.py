@@ -16,9 +16,12 @@ from attnfuzz.harness.cli.answers import (
     Findings,
     ListedFailure,
     ListedFinding,
+    ServerFindings,
     ShownFinding,
+    ShownServerFinding,
 )
 from attnfuzz.harness.cli.given import find_by_name
+from attnfuzz.harness.cli.serve_home import is_serve_home, listed_of_server
 from attnfuzz.harness.cli.terminal import (
     BadInput,
     Terminal,
@@ -38,6 +41,7 @@ from attnfuzz.harness.findings.finding import REPORT, case_path, text_beside
 from attnfuzz.harness.findings.record import Record
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.reduce.ablation import passes_if
+from attnfuzz.harness.serve.findings import SCRIPT, ServeRecord, read_serve_records
 from attnfuzz.harness.verdict.printable import in_a_line
 from attnfuzz.harness.verdict.wording import count, date, headline_of, replay_line
 from attnfuzz.reference import case_file
@@ -45,14 +49,17 @@ from attnfuzz.reference.case import Case
 
 _STYLES = {State.NEW: "bold red", State.RETURNED: "bold red", State.OPEN: "red", State.FIXED: "green"}
 
-_VERSIONS = ("attnfuzz", "torch", "flashinfer-python", "driver", "gpu")
+_VERSIONS = ("attnfuzz", "torch", "flashinfer-python", "driver", "gpu", "server")
 """Versions that are printed; environment.json has the others."""
+
+AnyRecord = Record | ServeRecord
+"""A finding on file, of a backend or of a server."""
 
 
 def list_findings(*, home: Path) -> None:
     """Print the findings by cause."""
     causes = _by_cause(_records(Home(home)))
-    answer(Findings(findings=tuple(_listed(record, group[0]) for group in causes for record in group)))
+    _answer_all(causes, of_servers=is_serve_home(home))
     if not causes:
         tell(f"{home} has no findings.")
     elif is_quiet():
@@ -62,7 +69,17 @@ def list_findings(*, home: Path) -> None:
         _print_causes(causes)
 
 
-def _print_causes(causes: Sequence[Sequence[Record]]) -> None:
+def _answer_all(causes: Sequence[Sequence[AnyRecord]], *, of_servers: bool) -> None:
+    pairs = [(record, group[0]) for group in causes for record in group]
+    if of_servers:
+        found = (listed_of_server(record) for record, _ in pairs if isinstance(record, ServeRecord))
+        answer(ServerFindings(findings=tuple(found)))
+    else:
+        listed = (_listed(record, first) for record, first in pairs if isinstance(record, Record))
+        answer(Findings(findings=tuple(listed)))
+
+
+def _print_causes(causes: Sequence[Sequence[AnyRecord]]) -> None:
     table = new_table("state", "first seen", "last seen", "finding", whole=("state", "first seen", "last seen"))
     for first, *others in causes:
         _list(table, first, needs=f" (needs {', '.join(first.needs)})" if first.needs else "")
@@ -74,7 +91,7 @@ def _print_causes(causes: Sequence[Sequence[Record]]) -> None:
         console.print(f"{count(len(causes), 'cause')}, {count(table.row_count, 'finding')}.")
 
 
-def _listed(record: Record, first: Record) -> ListedFinding:
+def _listed(record: Record, first: AnyRecord) -> ListedFinding:
     return ListedFinding(
         name=record.name,
         path=str(record.path),
@@ -88,15 +105,15 @@ def _listed(record: Record, first: Record) -> ListedFinding:
     )
 
 
-def _by_cause(records: Iterable[Record]) -> list[list[Record]]:
+def _by_cause(records: Iterable[AnyRecord]) -> list[list[AnyRecord]]:
     """Return the records of each cause, the one that represents it first."""
-    causes: dict[str, list[Record]] = {}
+    causes: dict[str, list[AnyRecord]] = {}
     for record in records:
         causes.setdefault(record.cause or record.name, []).append(record)
     return [sorted(group, key=lambda record: record.name != cause) for cause, group in causes.items()]
 
 
-def _list(table: Table, record: Record, *, indent: str = "", needs: str = "") -> None:
+def _list(table: Table, record: AnyRecord, *, indent: str = "", needs: str = "") -> None:
     state = Text(record.state, style=_STYLES[record.state])
     path = f" in {record.path}" if is_verbose() else ""
     name = in_a_line(f"{indent}{record.name}{needs}{path}")
@@ -108,20 +125,21 @@ def show_finding(*, name: str, home: Path) -> None:
     records = _records(Home(home))
     record = find_by_name(records, name, str(home))
     report = text_beside(record.path, REPORT)
-    first = next((each for each in records if each.name == record.cause), record)
-    answer(
-        ShownFinding(
-            finding=_listed(record, first),
-            campaigns=tuple(map(FindingInCampaign.of, record.sightings)),
-            report=report,
-        )
-    )
+    campaigns = tuple(map(FindingInCampaign.of, record.sightings))
+    if isinstance(record, ServeRecord):
+        answer(ShownServerFinding(finding=listed_of_server(record), campaigns=campaigns, report=report))
+        headline, again = record.headline, f"python {record.path / SCRIPT}"
+    else:
+        first = next((each for each in records if each.name == record.cause), record)
+        answer(ShownFinding(finding=_listed(record, first), campaigns=campaigns, report=report))
+        headline, again = headline_of(record), replay_line(str(record.path))
     console = details()
-    console.print(Text.assemble((record.state, _STYLES[record.state]), "  ", headline_of(record)))
+    console.print(Text.assemble((record.state, _STYLES[record.state]), "  ", in_a_line(headline)))
     if record.needs:
         console.print(Text(in_a_line(f"  needs {', '.join(record.needs)}")))
-    for clause in passes_if(record.needs):
-        console.print(Text(f"  passes {clause}"))
+    if isinstance(record, Record):
+        for clause in passes_if(record.needs):
+            console.print(Text(f"  passes {clause}"))
     if record.cause:
         console.print(Text(in_a_line(f"  same cause as {record.cause}")), soft_wrap=True)
     for seen in record.sightings:
@@ -131,7 +149,7 @@ def show_finding(*, name: str, home: Path) -> None:
     if report is not None:
         console.print()
         Terminal().print(Text(report.rstrip()))
-    console.print(Text(f"\n{replay_line(str(record.path))}"), soft_wrap=True)
+    console.print(Text(f"\n{again}"), soft_wrap=True)
 
 
 def forget_finding(*, name: str, home: Path) -> None:
@@ -146,8 +164,10 @@ def forget_finding(*, name: str, home: Path) -> None:
     tell(f"Forgot {name}.")
 
 
-def _records(home: Home) -> list[Record]:
-    records, troubles = read_records(home.findings)
+def _records(home: Home) -> Sequence[AnyRecord]:
+    records: Sequence[AnyRecord]
+    of_servers = is_serve_home(home.path)
+    records, troubles = read_serve_records(home.findings) if of_servers else read_records(home.findings)
     for text in troubles:
         warn(f"Warning: {in_a_line(text)}")
     return records

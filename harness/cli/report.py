@@ -14,13 +14,15 @@ from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.cli.answers import Differences
 from attnfuzz.harness.cli.campaign_answer import campaign_answer
 from attnfuzz.harness.cli.given import find_by_name
-from attnfuzz.harness.cli.terminal import Terminal, answer, details, new_table, print_line, warn
+from attnfuzz.harness.cli.serve_home import refuse_serve_home, report_serving
+from attnfuzz.harness.cli.terminal import BadInput, Terminal, answer, details, new_table, print_line, warn
 from attnfuzz.harness.defects.results import read_score
 from attnfuzz.harness.report.cause_view import title_of, view_of
 from attnfuzz.harness.report.compare import BackendChange, Comparison, compare
 from attnfuzz.harness.report.files import Reports, Source, locate
 from attnfuzz.harness.report.markdown import render_comparison
 from attnfuzz.harness.report.verdict import verdict
+from attnfuzz.harness.serve.log import is_serve_log
 from attnfuzz.harness.verdict.printable import in_a_line, printable
 from attnfuzz.harness.verdict.wording import count, replay_line
 
@@ -37,6 +39,13 @@ def report(
 ) -> None:
     """Write the reports of a campaign that are asked for, by default all, beside its log."""
     source = _located(home, campaign)
+    if is_serve_log(source.log):
+        if markdown is not None or issues or defects is not None:
+            raise BadInput(
+                f"{source.folder} is of attnfuzz serve, which has a page and JUnit XML: give --html or --junit"
+            )
+        report_serving(source.log, html=html, junit=junit)
+        return
     score = None if defects is None else read_score(defects)
     standing = source.standing()
     reports = Reports.of(source, standing, score)
@@ -71,6 +80,8 @@ def _located(home: Path, campaign: str | None) -> Source:
 
 def compare_campaigns(*, before: Path, after: Path, markdown: Path | None) -> None:
     """Print the differences between two campaigns."""
+    for path in (before, after):
+        refuse_serve_home(path, "compare the states in attnfuzz findings list")
     sources = locate(before), locate(after)
     stands = sources[0].standing(), sources[1].standing()
     comparison = compare(*stands)

@@ -65,7 +65,10 @@ def _line(event: AnyServeEvent) -> str:
             tried = count(event.tried, "trace")
             return f"{event.fault.kind} ({state}), {seen}, minimized with {tried}: {event.fault.message}"
         case ServeChecked():
-            return f"{event.name}: {'known' if event.known else event.state.value}: {event.fault.message}"
+            if event.state is State.FIXED:
+                return f"{event.name}: fixed: it passed {count(event.runs, 'run')}"
+            again = f"{'known' if event.known else event.state.value}, failed in run {event.runs}"
+            return f"{event.name}: {again}: {event.fault.message}"
         case ServeUnconfirmed():
             return f"not confirmed in {count(event.runs, 'run')}, kept in {event.path}: {event.fault.message}"
         case NoLongerDrawn():
@@ -81,7 +84,7 @@ def _line(event: AnyServeEvent) -> str:
 
 def _concluded(served: Served) -> Exit:
     standing = served.standing
-    answer(_answer(served))
+    answer(serve_answer(served))
     console = Terminal()
     print_line(console, f"{standing.verdict}; {standing.busy_share:.0%} of the time with a request under way.")
     for title in standing.remarks:
@@ -96,7 +99,8 @@ def _concluded(served: Served) -> Exit:
     return Exit.CLEAN if standing.clean else Exit.FOUND
 
 
-def _answer(served: Served) -> ServeAnswer:
+def serve_answer(served: Served) -> ServeAnswer:
+    """Return a campaign as --json has it."""
     standing = served.standing
     finished, started = standing.finished, standing.started
     return ServeAnswer(

@@ -9,11 +9,15 @@ from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.recurrence import Recurrence
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case
+from attnfuzz.reference.case_file import CaseFileError
 from attnfuzz.reference.foreign import read_bytes
 
 CASE = "case.json"
 REPORT = "report.txt"
 SCRIPT = "repro.py"
+
+TRACE = "trace.json"
+"""In place of a case, in the folder of a finding of `attnfuzz serve`."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,5 +77,8 @@ def text_beside(folder: Path, name: str) -> str | None:
 
 
 def case_path(path: Path) -> Path:
-    """The case file at `path`: itself, or the one in a finding's folder."""
-    return path / CASE if path.is_dir() else path
+    """The case file at `path`: itself, or the one in a finding's folder. Raises CaseFileError for that of a server."""
+    inside = path / CASE if path.is_dir() else path
+    if not inside.exists() and (path / TRACE).exists():
+        raise CaseFileError(f"{path} is a finding of attnfuzz serve, with no case: run python {path / SCRIPT}")
+    return inside

@@ -1,11 +1,9 @@
 """Drawing with Hypothesis: explicit settings, our own seed, and only failing examples remembered."""
 
 import hashlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
-from hypothesis.internal.conjecture import providers
 from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
 
@@ -14,6 +12,7 @@ from attnfuzz.harness.search.remembered import SliceExamples
 from attnfuzz.reference.case import Case, Guard
 from attnfuzz.strategies.cases import cases
 from attnfuzz.strategies.lean import NO_LEAN, Lean
+from attnfuzz.strategies.source_constants import without_constants_of_sources
 
 
 def drawn_cases(name: str, guard: Guard | None = None, lean: Lean = NO_LEAN) -> SearchStrategy[Case]:
@@ -84,26 +83,3 @@ def derive_seed(base: int, *path: str | int) -> int:
     """A 64-bit seed for one part of a run with seed `base`, independent of other parts'."""
     text = "/".join(map(str, (base, *path)))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
-
-
-@contextmanager
-def without_constants_of_sources() -> Iterator[None]:
-    """Keep Hypothesis from drawing constants in the sources of loaded modules.
-
-    It takes modules outside of site-packages for the code under test (providers.py, _get_local_constants): these depend
-    on whether attnfuzz is installed or a checkout, on backends in files, and on earlier imports. There is no setting
-    for it; releases without such a pool are left as they are.
-    """
-    of_sources = getattr(providers, "_get_local_constants", None)
-    if of_sources is None:
-        yield
-        return
-    none = type(providers._local_constants)()  # noqa: SLF001 - as above
-    providers._get_local_constants = lambda: none  # noqa: SLF001
-    # The cache holds constants of sources seen so far.
-    providers.CONSTANTS_CACHE.cache.clear()
-    try:
-        yield
-    finally:
-        providers._get_local_constants = of_sources  # noqa: SLF001
-        providers.CONSTANTS_CACHE.cache.clear()

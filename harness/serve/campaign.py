@@ -11,7 +11,7 @@ from msgspec.structs import replace
 import attnfuzz
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.serve.client import NoAnswer, ServerError
-from attnfuzz.harness.serve.draw import drawn, traces
+from attnfuzz.harness.serve.draw import SlicesAhead
 from attnfuzz.harness.serve.environment import client_environment, server_environment
 from attnfuzz.harness.serve.events import (
     AnyServeEvent,
@@ -42,7 +42,7 @@ from attnfuzz.harness.serve.findings import (
     finding_name_of,
 )
 from attnfuzz.harness.serve.floor import calibrate_floor, margin
-from attnfuzz.harness.serve.hunt import FaultHunter, Gone, Hunted
+from attnfuzz.harness.serve.hunt import RUNS_TO_CONFIRM, FaultHunter, Gone, Hunted, runs_to_fix
 from attnfuzz.harness.serve.judging import ServedFault, ServedKind
 from attnfuzz.harness.serve.ledger import ServerLedger
 from attnfuzz.harness.serve.script import script_of
@@ -58,6 +58,14 @@ SHRINKING_SHARE = 0.5
 
 LEAST_SECONDS_TO_SHRINK = 30.0
 MOST_SECONDS_TO_SHRINK = 300.0
+
+MOST_SECONDS_TO_CHECK = 300.0
+"""Time for one finding of an earlier campaign, and at most this share of the rest."""
+
+_TOO_FEW = (
+    "finding {} passed {} of the {} runs after which it would be fixed, and there was no time for more: give a longer "
+    "--time"
+)
 
 _NO_FLUSH = (
     "The prefix cache can't be flushed, so that requests alone may hit it too. vLLM has /reset_prefix_cache with "
@@ -114,6 +122,9 @@ class ServeCampaign:
         self._began = self.clock() - self._standing.at
         self._searched_from = self._began
         self._next = self._standing.slices
+        self._slices = SlicesAhead(
+            TRACES_PER_SLICE, self.plan.concurrency, lambda index: self.plan.seed * 1_000_003 + index
+        )
 
     def run(self) -> ServeStanding:
         """Run it to its end, and return where it stands. Raises ServerError and OSError."""
@@ -126,6 +137,7 @@ class ServeCampaign:
             ended = str(error)
             self._keep(error.trace, error.fault, runs=0)
         finally:
+            self._slices.end()
             if self.server.launched is not None:
                 self.server.launched.end()
         for title in self.ledger.unused():
@@ -218,11 +230,15 @@ class ServeCampaign:
         for record in records:
             if record.name in self._standing.settled or self._over:
                 continue
-            fault = self._hunter.again(record.trace, record.fault)
-            if self.stop.is_set():
-                # It may not have been run.
-                return
-            state = self._archive.checked(record, fails=fault is not None)
+            most = runs_to_fix(record.times, record.runs)
+            seconds = min(MOST_SECONDS_TO_CHECK, SHRINKING_SHARE * self._rest)
+            reran = self._hunter.again(record.trace, record.fault, most=most, seconds=seconds)
+            fault = reran.fault
+            if fault is None and not reran.enough:
+                if not self.stop.is_set():
+                    self._emit(ServeTrouble(at=self._at, text=_TOO_FEW.format(record.name, reran.runs, most)))
+                continue
+            state = self._archive.checked(record, reran)
             known = self.ledger.reason(record.fault, record.needs, record.name, self.server.surface.engine)
             self._emit(
                 ServeChecked(
@@ -231,6 +247,7 @@ class ServeCampaign:
                     path=str(record.path),
                     state=state,
                     fault=fault or record.fault,
+                    runs=reran.runs,
                     known=known,
                 )
             )
@@ -264,8 +281,8 @@ class ServeCampaign:
         if self.plan.traces is not None:
             left = min(left, self.plan.traces - self._standing.traces)
         gentle = not self.server.mine or None in avoided
-        strategy = traces(surface, self.plan.concurrency, gentle=gentle)
-        for trace in drawn(strategy, number=TRACES_PER_SLICE, seed_of=self.plan.seed * 1_000_003 + index)[:left]:
+        last = self.plan.traces == self._standing.traces + left
+        for trace in self._slices.take(index, surface, gentle=gentle, last=last)[:left]:
             if self._over:
                 break
             self._one(index, trace)
@@ -313,10 +330,9 @@ class ServeCampaign:
         if name in self._standing.settled:
             self._emit(ServeAgain(at=self._at, name=name))
             return
-        report = self._report(hunted, needs)
-        path, state = self._archive.file(
-            name, hunted.fault, needs, self._files(hunted.trace, first, hunted.fault, report)
-        )
+        report, runs = self._report(hunted, needs), runs_to_fix(hunted.times, hunted.runs)
+        files = self._files(hunted.trace, first, hunted.fault, report, runs)
+        path, state = self._archive.file(name, hunted, needs, files)
         known = self.ledger.reason(hunted.fault, needs, name, self.server.surface.engine)
         self._emit(
             ServeFiled(
@@ -352,20 +368,22 @@ class ServeCampaign:
         fault = hunted.fault
         yield f"{fault.kind}: {fault.message}"
         yield f"  {self._floor.words}"
-        if hunted.times < hunted.runs:
-            yield f"  it came back in {hunted.times} of {hunted.runs} runs"
+        if hunted.flaky:
+            yield f"  it comes and goes: {hunted.times} of {hunted.runs} runs failed"
         yield f"  needs {', '.join(needs) or 'a single request'}"
         yield ""
         yield describe_trace(hunted.trace)
         yield ""
         yield from (f"{name}: {text}" for name, text in self._environment.items())
 
-    def _files(self, trace: RequestTrace, first: RequestTrace, fault: ServedFault, report: str) -> dict[str, bytes]:
+    def _files(
+        self, trace: RequestTrace, first: RequestTrace, fault: ServedFault, report: str, runs: int = RUNS_TO_CONFIRM
+    ) -> dict[str, bytes]:
         files = {
             TRACE: encoded(trace),
             "first.json": encoded(first),
             REPORT: f"{report}\n".encode(),
-            SCRIPT: script_of(self.server, trace, fault, self._floor.allowed).encode(),
+            SCRIPT: script_of(self.server, trace, fault, self._floor.allowed, runs).encode(),
         }
         launched = self.server.launched
         if launched is not None:

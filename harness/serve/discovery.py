@@ -28,7 +28,7 @@ LONGEST_UNKNOWN = 2048
 """Tokens of a request on a server that does not say its limit."""
 
 SECONDS = 120.0
-"""Time for one probe: the first of a kind may compile something."""
+"""Time for one probe: the first of a kind after a start may compile something."""
 
 
 def discover(client: Client) -> Surface:
@@ -180,6 +180,12 @@ def _honoured(read: Any, answer: HttpAnswer, request: ServedRequest) -> bool:
         for completion in reply.completions
         for token in completion.tokens
     )
+
+
+def warm_up(client: Client, surface: Surface) -> None:
+    """Send the tiny requests again to a server that was started again, as slow as they may be. Raises NoAnswer."""
+    for changes in ({}, *(changes for ability, changes in _PROBES if ability in surface.can)):
+        _asked(client, surface, replace(_PROBE, **changes))
 
 
 def _asked(client: Client, surface: Surface, request: ServedRequest) -> HttpAnswer:

@@ -1,6 +1,7 @@
 """Hypothesis strategies for traces, within the sizes and abilities of a server."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis import strategies as st
@@ -8,6 +9,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 
 from attnfuzz.harness.serve.surface import Ability, Surface
 from attnfuzz.harness.serve.trace import Abort, Burst, Prompt, RequestTrace, ServedRequest
+from attnfuzz.strategies.source_constants import without_constants_of_sources
 
 STREAMS = 3
 """Number of streams with which prompts begin: shared prefixes are common, and baselines are asked once."""
@@ -52,8 +54,42 @@ def drawn(strategy: SearchStrategy[RequestTrace], *, number: int, seed_of: int) 
     def keep(trace: RequestTrace) -> None:
         found.append(trace)
 
-    keep()
+    with without_constants_of_sources():
+        keep()
     return found
+
+
+class SlicesAhead:
+    """Draws slices of `number` traces, the next one while the present one runs: a server waits for none.
+
+    `seed_of` is the seed of a slice.
+    """
+
+    def __init__(self, number: int, concurrency: int, seed_of: Callable[[int], int]) -> None:
+        self._number = number
+        self._concurrency = concurrency
+        self._seed_of = seed_of
+        self._thread = ThreadPoolExecutor(1)
+        self._ahead: dict[tuple[int, Surface, bool], Future[Sequence[RequestTrace]]] = {}
+
+    def take(self, index: int, surface: Surface, *, gentle: bool, last: bool) -> Sequence[RequestTrace]:
+        """The slice `index`; the next one is drawn from now on, unless it is the `last`."""
+        wanted = (index, surface, gentle)
+        drawing = self._ahead.pop(wanted, None) or self._thread.submit(self._draw, *wanted)
+        found = drawing.result()
+        self._ahead.clear()
+        if not last:
+            after = (index + 1, surface, gentle)
+            self._ahead[after] = self._thread.submit(self._draw, *after)
+        return found
+
+    def end(self) -> None:
+        """Draw no more."""
+        self._thread.shutdown(cancel_futures=True)
+
+    def _draw(self, index: int, surface: Surface, gentle: bool) -> Sequence[RequestTrace]:
+        strategy = traces(surface, self._concurrency, gentle=gentle)
+        return drawn(strategy, number=self._number, seed_of=self._seed_of(index))
 
 
 @st.composite

@@ -116,12 +116,13 @@ class ServeAgain(ServeEvent, frozen=True, kw_only=True, tag=True):
 
 
 class ServeChecked(ServeEvent, frozen=True, kw_only=True, tag=True):
-    """A finding of an earlier campaign was run again."""
+    """A finding of an earlier campaign was run again: it failed in the last of `runs`, or passed all."""
 
     name: str
     path: str
     state: State
     fault: ServedFault
+    runs: Whole = 1
     known: str | None = None
 
 

@@ -4,16 +4,21 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from attnfuzz.harness.files.durable import is_folder, write_durably
 from attnfuzz.harness.findings.sightings import Sighting, state_after, with_sighting
 from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.serve.hunt import Hunted, Reran
 from attnfuzz.harness.serve.judging import WRONG_ANSWERS, ServedFault
 from attnfuzz.harness.serve.trace import RequestTrace
+from attnfuzz.harness.verdict.recurrence import Runs
+from attnfuzz.harness.verdict.wording import count
 from attnfuzz.reference.foreign import decode_json, read_bytes, reason
 
 TRACE = "trace.json"
@@ -24,13 +29,20 @@ SERVER_LOG = "server.log"
 
 
 class ServeHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of finding.json."""
+    """The content of finding.json: its trace failed in `times` of `runs`, 0 where that is not on record."""
 
     format: Literal["attnfuzz-server-finding"] = "attnfuzz-server-finding"
     version: Literal[1] = 1
     fault: ServedFault
     needs: tuple[str, ...]
     sightings: tuple[Sighting, ...]
+    times: Runs = 0
+    runs: Runs = 0
+
+    def __post_init__(self) -> None:
+        """Refuse impossible counts."""
+        if self.times > self.runs:
+            raise ValueError(f"{self.times} of {self.runs} runs can't have failed")
 
 
 class ServeRecord(ServeHistory, frozen=True, kw_only=True):
@@ -44,6 +56,30 @@ class ServeRecord(ServeHistory, frozen=True, kw_only=True):
     def state(self) -> State:
         """Its state in the last campaign that ran it."""
         return state_after(self.sightings)
+
+    @property
+    def first_seen(self) -> Sighting:
+        """The first time that it failed."""
+        return next(filter(_FAILED, self.sightings))
+
+    @property
+    def last_seen(self) -> Sighting:
+        """The last time that it failed."""
+        return next(filter(_FAILED, reversed(self.sightings)))
+
+    @property
+    def cause(self) -> str:
+        """The finding that represents its cause: none, since the features that it needs are in its name."""
+        return ""
+
+    @property
+    def headline(self) -> str:
+        """Its kind, and how often its trace failed."""
+        rate = f" ({self.times:,} of {count(self.runs, 'run')} failed)" if self.runs else ""
+        return f"{self.fault.kind}{rate}"
+
+
+_FAILED = attrgetter("failed")
 
 
 def finding_name_of(fault: ServedFault, needs: tuple[str, ...]) -> str:
@@ -65,26 +101,14 @@ class ServeArchive:
 
     def past(self) -> tuple[list[ServeRecord], list[str]]:
         """The findings of earlier campaigns, and a line for each folder that holds none."""
-        records: list[ServeRecord] = []
-        troubles: list[str] = []
-        folders = sorted(self.findings.iterdir()) if self.findings.is_dir() else []
-        for path in folders:
-            if path.name.startswith(".") or not is_folder(path):
-                continue
-            try:
-                records.append(_read(path))
-            except (OSError, msgspec.DecodeError, ValueError) as error:
-                text = reason(error)
-                troubles.append(f"left out a finding: {path} ({text}). Only folders of attnfuzz serve belong here")
+        records, troubles = read_serve_records(self.findings)
         return [each for each in records if any(seen.campaign != self.campaign for seen in each.sightings)], troubles
 
-    def file(
-        self, name: str, fault: ServedFault, needs: tuple[str, ...], files: Mapping[str, bytes]
-    ) -> tuple[Path, State]:
+    def file(self, name: str, hunted: Hunted, needs: tuple[str, ...], files: Mapping[str, bytes]) -> tuple[Path, State]:
         """Write a finding into its folder; its history continues. Raises OSError."""
         path = self.findings / name
-        history = self._history(path, fault, needs, failed=True)
-        self._write(path, files, history)
+        history = self._history(path, hunted.fault, needs, failed=True)
+        self._write(path, files, replace(history, times=hunted.times, runs=hunted.runs))
         return path, state_after(history.sightings)
 
     def keep(self, name: str, fault: ServedFault, files: Mapping[str, bytes]) -> Path:
@@ -93,10 +117,13 @@ class ServeArchive:
         self._write(path, files, self._history(path, fault, (), failed=True))
         return path
 
-    def checked(self, record: ServeRecord, *, fails: bool) -> State:
+    def checked(self, record: ServeRecord, reran: Reran) -> State:
         """Record that an earlier finding was run again. Raises OSError."""
+        fails = reran.fault is not None
         history = self._history(record.path, record.fault, record.needs, failed=fails)
-        write_durably(record.path / HISTORY, _pretty(history))
+        # Runs of a finding that is fixed say nothing of its rate.
+        times, runs = (record.times + 1, record.runs + reran.runs) if fails else (record.times, record.runs)
+        write_durably(record.path / HISTORY, _pretty(replace(history, times=times, runs=runs)))
         return state_after(history.sightings)
 
     def _history(self, path: Path, fault: ServedFault, needs: tuple[str, ...], *, failed: bool) -> ServeHistory:
@@ -115,12 +142,30 @@ class ServeArchive:
         write_durably(path / HISTORY, _pretty(history))
 
 
+def read_serve_records(findings: Path) -> tuple[list[ServeRecord], list[str]]:
+    """The findings in a folder, by name, and a line for each folder that holds none."""
+    records: list[ServeRecord] = []
+    troubles: list[str] = []
+    folders = sorted(findings.iterdir()) if findings.is_dir() else []
+    for path in folders:
+        if path.name.startswith(".") or not is_folder(path):
+            continue
+        try:
+            records.append(_read(path))
+        except (OSError, msgspec.DecodeError, ValueError) as error:
+            text = reason(error)
+            troubles.append(f"left out a finding: {path} ({text}). Only folders of attnfuzz serve belong here")
+    return records, troubles
+
+
 def _history_in(path: Path) -> ServeHistory:
     return decode_json(read_bytes(path / HISTORY), ServeHistory)
 
 
 def _read(path: Path) -> ServeRecord:
     history = _history_in(path)
+    if not any(seen.failed for seen in history.sightings):
+        raise ValueError("it never failed")
     trace = decode_json(read_bytes(path / TRACE), RequestTrace)
     return ServeRecord(name=path.name, path=path, trace=trace, **msgspec.structs.asdict(history))
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from attnfuzz.harness.serve.check import Judged, judge_trace
 from attnfuzz.harness.serve.client import NoAnswer, ServerError
@@ -11,9 +11,16 @@ from attnfuzz.harness.serve.launch import answers
 from attnfuzz.harness.serve.shrink import shrink_trace
 from attnfuzz.harness.serve.target import TestedServer
 from attnfuzz.harness.serve.trace import RequestTrace
+from attnfuzz.harness.verdict.recurrence import interval, runs_to_show
 
 RUNS_TO_CONFIRM = 4
 TRIES_WHEN_FLAKY = 3
+
+RUNS_TO_RATE = 8
+"""Runs of a minimized trace: it is known how often it fails. A death has none, since each costs a restart."""
+
+SHARE_TO_RATE = 0.2
+"""Share of the time for minimizing in which these runs begin."""
 
 SECONDS_BETWEEN_LOOKS = 1.0
 SECONDS_TO_COME_BACK = 60.0
@@ -31,7 +38,7 @@ class Gone(ServerError):
 
 @dataclass(frozen=True, kw_only=True)
 class Hunted:
-    """A failure after minimizing: `times` of `runs` it came back; `tried` traces were run for it in `seconds`."""
+    """A failure after minimizing: `trace` failed in `times` of `runs`; `tried` traces were run for it in `seconds`."""
 
     trace: RequestTrace
     fault: ServedFault
@@ -44,6 +51,30 @@ class Hunted:
     def confirmed(self) -> bool:
         """Whether it came back."""
         return self.times > 0
+
+    @property
+    def flaky(self) -> bool:
+        """Whether it comes and goes."""
+        return self.times < self.runs
+
+
+@dataclass(frozen=True)
+class Reran:
+    """A trace that was run again: it failed in the last of `runs`, or passed `enough` to be fixed, or neither."""
+
+    fault: ServedFault | None
+    runs: int
+    enough: bool
+
+
+def runs_to_fix(times: int, runs: int) -> int:
+    """Passing runs after which a finding that failed in `times` of `runs` is fixed.
+
+    A finding with the rate at the low end of its 95% interval shows in these with a probability of 99%.
+    """
+    # One without a record has failed at least once.
+    low, _ = interval(times, runs) if times else interval(1, 1)
+    return max(RUNS_TO_CONFIRM, runs_to_show(low))
 
 
 @dataclass(kw_only=True)
@@ -71,12 +102,13 @@ class FaultHunter:
         if self.server.launched is not None:
             self.restarted(self.server.restart(self.stopped), why)
             return
-        self.server.forget_baselines()
         began = self.clock()
-        while self.clock() - began < SECONDS_TO_COME_BACK and not self.stopped():
+        while not self.stopped():
             if answers(self.server.client) and self._flushes():
                 self.restarted(self.clock() - began, why)
                 return
+            if self.clock() - began >= SECONDS_TO_COME_BACK:
+                break
             time.sleep(SECONDS_BETWEEN_LOOKS)
         if self.stopped():
             raise ServerError(f"interrupted before the server was well again after {why}")
@@ -86,24 +118,42 @@ class FaultHunter:
 
     def _flushes(self) -> bool:
         try:
+            # First, since it fails at once on a server that hangs.
             self.server.flush()
+            self.server.begin_anew()
         except (NoAnswer, ServerError):
             return False
         return True
 
-    def again(self, trace: RequestTrace, fault: ServedFault) -> ServedFault | None:
-        """Run an earlier finding's trace until it fails alike, a few times; None if it never does."""
-        for _ in range(RUNS_TO_CONFIRM):
-            if self.stopped():
-                break
+    def again(self, trace: RequestTrace, fault: ServedFault, *, most: int, seconds: float) -> Reran:
+        """Run an earlier finding's trace until it fails alike, `most` times, for at most about `seconds`."""
+        began = self.clock()
+        for runs in range(1, most + 1):
             found = _alike(self.judge(trace), fault)
             if found is not None:
-                return found
-        return None
+                return Reran(found, runs, enough=False)
+            if self.stopped() or self.clock() - began >= seconds:
+                return Reran(None, runs, enough=runs == most)
+        return Reran(None, most, enough=True)
 
     def hunt(self, trace: RequestTrace, fault: ServedFault, *, seconds: float) -> Hunted:
         """Run a failing trace again, then minimize it for up to `seconds`. Raises ServerError."""
         began = self.clock()
+        first = self._confirmed(trace, fault)
+        if not first.confirmed:
+            return first
+        # One that fails by chance is not taken for one that always fails. A death is: each costs a restart.
+        wanted = 1 if first.flaky or fault.kind is ServedKind.DIED else 2
+        found = self._minimized(first, wanted, until=began + seconds, seconds=seconds)
+        if found.flaky and wanted > 1:
+            # Minimizing has slid into a failure by chance: each candidate has to fail more often.
+            steady = self._minimized(first, RUNS_TO_RATE, until=began + seconds, seconds=seconds)
+            better = steady.trace != trace and steady.times * found.runs > found.times * steady.runs
+            found = replace(steady if better else found, tried=found.tried + steady.tried)
+        return replace(found, seconds=self.clock() - began)
+
+    def _confirmed(self, trace: RequestTrace, fault: ServedFault) -> Hunted:
+        """Run a failing trace until it failed again, once if at once, or else twice."""
         times = runs = 0
         while runs < RUNS_TO_CONFIRM and not self.stopped():
             runs += 1
@@ -111,13 +161,12 @@ class FaultHunter:
             times += again is not None
             if again is not None and (runs == times or times > 1):
                 break
-        if not times:
-            return Hunted(trace=trace, fault=fault, times=0, runs=runs)
-        flaky = times < runs
-        # One that fails by chance is not taken for one that always fails. A death is: each costs a restart.
-        wanted = 1 if flaky or fault.kind is ServedKind.DIED else 2
-        tries = TRIES_WHEN_FLAKY if flaky else wanted
-        latest = fault
+        return Hunted(trace=trace, fault=fault, times=times, runs=runs)
+
+    def _minimized(self, first: Hunted, wanted: int, *, until: float, seconds: float) -> Hunted:
+        """Minimize a trace; a smaller one has to fail `wanted` times, of a few runs if the first is flaky."""
+        fault = latest = first.fault
+        tries = TRIES_WHEN_FLAKY if first.flaky else wanted
 
         def fails(candidate: RequestTrace) -> bool:
             nonlocal latest
@@ -130,13 +179,30 @@ class FaultHunter:
                 if found is not None and seen == wanted:
                     latest = found
                     return True
-                if found is None and not flaky:
+                if found is None and not first.flaky:
                     return False
             return False
 
-        smallest, tried = shrink_trace(trace, fails, over=lambda: self.stopped() or self.clock() - began >= seconds)
-        spent = self.clock() - began
-        return Hunted(trace=smallest, fault=latest, times=times, runs=runs, tried=tried, seconds=spent)
+        last = until - SHARE_TO_RATE * seconds
+        smallest, tried = shrink_trace(first.trace, fails, over=lambda: self.stopped() or self.clock() >= last)
+        times, runs = self._rate(smallest, fault, until=until)
+        if smallest == first.trace:
+            return replace(first, times=first.times + times, runs=first.runs + runs, tried=tried)
+        if runs and not times:
+            # It failed by chance alone.
+            return replace(first, tried=tried)
+        # Each candidate that was taken failed once at least.
+        return Hunted(trace=smallest, fault=latest, times=max(times, 1), runs=max(runs, 1), tried=tried)
+
+    def _rate(self, trace: RequestTrace, fault: ServedFault, *, until: float) -> tuple[int, int]:
+        """Run a minimized trace, and return the numbers of failures and of runs."""
+        times = runs = 0
+        while runs < RUNS_TO_RATE and fault.kind is not ServedKind.DIED:
+            if self.stopped() or (runs and self.clock() >= until):
+                break
+            runs += 1
+            times += _alike(self.judge(trace), fault) is not None
+        return times, runs
 
 
 def _alike(judged: Judged, fault: ServedFault) -> ServedFault | None:

@@ -136,10 +136,10 @@ def judge_reply(
     if compared.difference <= floor and not compared.tokens_differ:
         return None, compared
     kind = ServedKind.WRONG_TOKENS if compared.tokens_differ else ServedKind.WRONG_LOGPROBS
-    tokens = "other tokens" if compared.tokens_differ else "the same tokens"
+    tokens = "other tokens than" if compared.tokens_differ else "the same tokens as"
     limit = f"where {floor:.2g} is allowed" if floor else "where none is allowed"
     message = (
-        f"request {number}: {tokens} than alone after a flush, log-probabilities differ by {compared.difference:.3g} "
+        f"request {number}: {tokens} alone after a flush, log-probabilities differ by {compared.difference:.3g} "
         f"({compared.place}), {limit}"
     )
     fault = ServedFault(kind, message, compared.place, (number,), compared.difference)

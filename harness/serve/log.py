@@ -32,6 +32,19 @@ class ServeLog(AppendedLines):
         self.append(event, at_once=isinstance(event, _AT_ONCE))
 
 
+def is_serve_log(path: Path) -> bool:
+    """Whether a file is the log of a campaign against a server."""
+    try:
+        with path.open("rb") as log:
+            return b'"event":"ServeStarted"' in log.readline(_MOST_OF_A_TAG)
+    except OSError:
+        return False
+
+
+_MOST_OF_A_TAG = 256
+"""A log's first line has its tag before everything else."""
+
+
 def read_serve_log(path: Path) -> tuple[list[AnyServeEvent], int]:
     """The events of a log, and the number of bytes of a truncated last line. Raises ServeLogError or OSError."""
     if path.is_symlink():

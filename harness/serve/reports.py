@@ -14,7 +14,6 @@ from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.report.suites import Suite, Test
 from attnfuzz.harness.serve.events import ServeChecked, ServeFiled
 from attnfuzz.harness.serve.standing import MOST_ALIKE, ServeStanding
-from attnfuzz.harness.serve.trace import describe_trace
 from attnfuzz.harness.verdict.printable import printable
 from attnfuzz.harness.verdict.wording import clock, count
 
@@ -34,7 +33,7 @@ def render_serve_html(standing: ServeStanding) -> str:
     return (
         _markup("attnfuzz.harness.serve")
         .get_template("serve.html.j2")
-        .render(standing=standing, facts=dict(facts(standing)), describe_trace=describe_trace, clock=clock)
+        .render(standing=standing, facts=dict(facts(standing)), count=count, clock=clock)
     )
 
 
@@ -96,7 +95,8 @@ def _finding_tests(standing: ServeStanding) -> Iterator[Test]:
     for event in latest.values():
         script = f"python {event.path}/repro.py"
         if event.state is State.FIXED:
-            yield Test(event.name, out="passes now")
+            passed = f", in {count(event.runs, 'run')}" if isinstance(event, ServeChecked) else ""
+            yield Test(event.name, out=f"passes now{passed}")
         elif event.known is not None:
             yield Test(event.name, "skipped", f"known: {event.known}", out=script)
         else:

@@ -21,8 +21,11 @@ def _template() -> jinja2.Template:
     return environment.get_template("repro.py.j2")
 
 
-def script_of(server: TestedServer, trace: RequestTrace, fault: ServedFault, floor: float) -> str:
-    """The source of a script that sends the trace, and compares each answer with that of its request alone."""
+def script_of(server: TestedServer, trace: RequestTrace, fault: ServedFault, floor: float, runs: int) -> str:
+    """The source of a script that sends the trace until it fails, and compares answers with those of requests alone.
+
+    It gives up after `runs`.
+    """
     rows = []
     number = 0
     for place, burst in enumerate(trace.bursts):
@@ -39,6 +42,7 @@ def script_of(server: TestedServer, trace: RequestTrace, fault: ServedFault, flo
         generate=repr(server.api.generate),
         flush=repr(server.flush_path),
         floor=repr(floor),
+        runs=repr(runs),
         timeout=repr(server.timeout),
         sglang=repr(server.surface.speaks is Speaks.SGLANG),
         gauges=repr(GAUGES if fault.kind is ServedKind.LEAKED else ()),

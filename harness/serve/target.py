@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.serve.client import Client, HttpAnswer, NoAnswer, ServerError, StreamRefused, TookTooLong
 from attnfuzz.harness.serve.dialects import APIS, ServedApi
-from attnfuzz.harness.serve.discovery import discover
+from attnfuzz.harness.serve.discovery import discover, warm_up
 from attnfuzz.harness.serve.launch import LaunchedServer, answers
 from attnfuzz.harness.serve.metrics import ServerCounters, read_counters
 from attnfuzz.harness.serve.reply import BadReply, Sent
@@ -62,6 +62,7 @@ class TestedServer:
         """Begin without baselines."""
         self._alone: dict[ServedRequest, Sent] = {}
         self._flush_path: str | None = None
+        self._known = False
         self._gone = threading.Event()
         self._names = itertools.count(1)
 
@@ -70,6 +71,7 @@ class TestedServer:
         self.surface = discover(self.client)
         if self.mine and self._find_flush() is not None:
             self.surface = replace(self.surface, can=(*self.surface.can, Ability.FLUSH))
+        self._known = True
         return self.surface
 
     @property
@@ -83,14 +85,23 @@ class TestedServer:
         return APIS[self.surface.speaks]
 
     def restart(self, stopped: Callable[[], bool] = lambda: False) -> float:
-        """Restart it, and return the seconds. Raises ServerError."""
+        """Restart it, and return the seconds until it has answered. Raises ServerError."""
         assert self.launched is not None
-        self._alone.clear()
-        return self.launched.start(stopped)
+        seconds, began = self.launched.start(stopped), time.monotonic()
+        try:
+            self.begin_anew()
+        except NoAnswer as error:
+            raise ServerError(f"--start: the server is ready, and then gives no answer to a request: {error}") from None
+        return seconds + time.monotonic() - began
 
-    def forget_baselines(self) -> None:
-        """Ask every request alone again from now on."""
+    def begin_anew(self) -> None:
+        """Take it for another process: ask every request alone again, and warm it up. Raises NoAnswer.
+
+        The first requests after a start may take longer than `timeout`, which is no failure of a trace.
+        """
         self._alone.clear()
+        if self._known:
+            warm_up(self.client, self.surface)
 
     @property
     def _patience(self) -> float:
@@ -158,7 +169,7 @@ class TestedServer:
         self.flush()
         self._gone.clear()
         with self._timed():
-            return self._counted([self._send(request.as_asked_alone)])[0]
+            return self._counted([self._send(request.as_asked_alone, self._name())])[0]
 
     def run(self, trace: RequestTrace) -> list[Sent]:
         """Send the requests of a trace as it says, and wait for all. Raises ServerError."""
@@ -170,7 +181,7 @@ class TestedServer:
                     wait(futures)
                 if burst.pause and not self._gone.is_set():
                     self._gone.wait(burst.pause)
-                futures += [threads.submit(self._send, request) for request in burst.requests]
+                futures += [threads.submit(self._send, request, self._name()) for request in burst.requests]
         return self._counted([future.result() for future in futures])
 
     def _counted(self, sent: list[Sent]) -> list[Sent]:
@@ -188,10 +199,14 @@ class TestedServer:
         finally:
             self.busy_seconds += time.monotonic() - began
 
-    def _send(self, request: ServedRequest) -> Sent:
+    def _name(self) -> str:
+        """The name of the next request: numbered in the order of the trace, whichever thread sends it."""
+        return f"attnfuzz-{next(self._names)}"
+
+    def _send(self, request: ServedRequest, name: str) -> Sent:
         if self._gone.is_set():
             return Sent(error="not sent: the server is gone", status=CANCELLED)
-        body = self.api.body(request, self.surface, name := f"attnfuzz-{next(self._names)}")
+        body = self.api.body(request, self.surface, name)
         try:
             if request.abort is not None:
                 self._send_and_abort(request.abort, body, name)

@@ -8,7 +8,10 @@ Its behaviour is that of SGLang's source at commit 0025436e (python/sglang/srt/.
   and with return_logprob lists of (log-probability, token, text) as output_token_logprobs and
   input_token_logprobs, where the first of a prompt has none.
 - utils: the API key is asked for in `Authorization: Bearer`, but not for /health and /metrics; 401 otherwise.
-Not stood in for: scheduling. A request runs for `seconds_per_request`, with all others that arrive meanwhile.
+Not stood in for: scheduling. No clock decides which requests run together, so that all results are those of a
+machine without load: a request runs alone, or, where its trace is announced (served_here.py), with the requests that
+the client has under way at the same time. A batch begins when the last of them has arrived, and runs at once, in the
+order in which the trace has them. Its prompts are in the cache when it has ended.
 
 python fake_llm_server.py PORT [FAULT] runs it as a process.
 """
@@ -20,15 +23,13 @@ import sys
 import threading
 import time
 import zlib
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Self
-
-if TYPE_CHECKING:
-    import pytest
+from typing import Any, Self
 
 
 class FakeFault(StrEnum):
@@ -60,24 +61,6 @@ MOST_THAT_TELLS_ANSWERS = 12
 """Tokens of a prompt that a server with the fault TELLS answers."""
 
 
-def wait_for_nothing(monkeypatch: "pytest.MonkeyPatch") -> None:
-    """Make a campaign wait for nothing and calibrate briefly: the stand-in is ready at once, and is never noisy."""
-    quick = {
-        "target.SECONDS_BETWEEN_FLUSHES": 0.0,
-        "target.SECONDS_TO_SETTLE": 0.2,
-        "hunt.SECONDS_TO_COME_BACK": 0.1,
-        "hunt.SECONDS_BETWEEN_LOOKS": 0.01,
-        "check.SECONDS_TO_DIE": 0.0,
-        "launch.SECONDS_BETWEEN_LOOKS": 0.02,
-        "draw.PAUSES": (0.0,),
-        "draw.IDLE": 0.0,
-        "draw.MOST_OF_A_PROMPT": 24,
-        "floor.TRACES": 2,
-    }
-    for name, value in quick.items():
-        monkeypatch.setattr(f"attnfuzz.harness.serve.{name}", value)
-
-
 def free_port() -> int:
     """A port of this machine that is free now."""
     with socket.socket() as taken:
@@ -85,25 +68,64 @@ def free_port() -> int:
         return int(taken.getsockname()[1])
 
 
+HERE: dict[int, "FakeLlm"] = {}
+"""The stand-ins of this process, by their ports."""
+
+SECONDS_TO_WAIT = 60.0
+"""Time for other requests to arrive: only a mistake in a test takes as long."""
+
+
+@dataclass(eq=False)
+class Running:
+    """A request in a batch: answered, or `broken` where its connection breaks, when it is `over`."""
+
+    body: dict[str, Any]
+    answer: Any = None
+    over: bool = False
+    broken: bool = False
+
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        """Its tokens."""
+        return tuple(self.body["input_ids"])
+
+    @property
+    def scored(self) -> bool:
+        """Whether its prompt is scored."""
+        return bool(self.body.get("logprob_start_len", -1) == 0)
+
+    @property
+    def place(self) -> tuple[int, str]:
+        """Its place in the trace: by its name, and by its content where it has none (n > 1)."""
+        number = str(self.body.get("rid", "")).rpartition("-")[2]
+        return int(number) if number.isdigit() else 1 << 40, json.dumps(self.body)
+
+
 @dataclass
 class FakeLlm:
-    """A server on a free port of this machine, with a fault; use it as a context."""
+    """A server on a free port of this machine, with a fault; use it as a context.
+
+    A wrong answer of the fault PREFIX is given at each `every`th chance alone. For `linger` seconds before a batch
+    begins, more requests than it needs may arrive.
+    """
 
     fault: FakeFault = FakeFault.NONE
     port: int = 0
-    seconds_per_request: float = 0.004
+    every: int = 1
+    linger: float = 0.0
     paths: list[str] = field(default_factory=list)
     most_running: int = 0
 
     def __post_init__(self) -> None:
-        self.lock = threading.Lock()
-        self.running: list[Sequence[int]] = []
-        self.scored = 0
+        self.changed = threading.Condition()
+        self.unread: dict[Any, None] = {}
+        self.expected: deque[int] = deque()
+        self.running: list[Running] = []
+        self.scored = self.chances = self.stuck = 0
         self.starts = 1
         self.dead = False
         self.cache: list[tuple[int, ...]] = []
-        self.used = 0
-        self.stuck = 0
+        self.aborted: set[str] = set()
         self.counted = {"prompt": 0, "generated": 0}
         self.prompts: dict[str, Sequence[int]] = {}
         llm = self
@@ -115,6 +137,11 @@ class FakeLlm:
             # More than are under way at once: the system of a client repeats a refused connection seconds later.
             request_queue_size = 128
 
+            def process_request(self, request: Any, client_address: Any) -> None:
+                with llm.changed:
+                    llm.unread[client_address] = None
+                super().process_request(request, client_address)
+
         self.http = Listening(("127.0.0.1", self.port), Handler)
         self.http.daemon_threads = True
         self.port = self.http.server_port
@@ -125,72 +152,117 @@ class FakeLlm:
 
     def __enter__(self) -> Self:
         threading.Thread(target=self.http.serve_forever, args=(0.01,), daemon=True).start()
+        HERE[self.port] = self
         return self
 
     def __exit__(self, *_: object) -> None:
+        HERE.pop(self.port)
         self.die()
 
     def die(self) -> None:
         """Stop listening."""
         self.http.shutdown()
         self.http.server_close()
+        self._release()
 
-    @contextlib.contextmanager
-    def _in_batch(self, prompt: Sequence[int], scored: bool) -> Iterator[tuple[int, int, Sequence[int] | None]]:
-        """Run in a batch: yields the place in it, its size, and another prompt in it."""
-        with self.lock:
-            place = len(self.running)
-            self.running.append(prompt)
-            self.scored += scored
-            spoilt = scored and self.scored > 1
+    def read(self, connection: Any) -> None:
+        """Note that the request of a connection is known, or that there is none."""
+        with self.changed:
+            self.unread.pop(connection, None)
+            self.changed.notify_all()
+
+    def await_earlier(self, connection: Any) -> None:
+        """Wait until the requests of all earlier connections are known: one that was closed may be on its way."""
+        with self.changed:
+            self.changed.wait_for(lambda: next(iter(self.unread), connection) == connection, SECONDS_TO_WAIT)
+
+    def expect(self, sizes: Iterator[int]) -> None:
+        """Run the next requests in batches of these sizes."""
+        with self.changed:
+            self.expected = deque(sizes)
+
+    def refuse(self) -> None:
+        """Count a request that is refused: its batch does not wait for it."""
+        with self.changed:
+            if self.expected:
+                self.expected[0] -= 1
+            self._run_if_complete()
+
+    def _release(self) -> None:
+        """Answer no request that waits, and wait for none."""
+        with self.changed:
+            self.expected.clear()
+            for each in self.running:
+                each.over = each.broken = True
+            self.running.clear()
+            self.changed.notify_all()
+
+    def generate(self, body: dict[str, Any], connection: Any) -> Any:
+        """Answer /generate. Raises ConnectionAbortedError where the connection breaks."""
+        mine = Running(body)
+        with self.changed:
+            self.prompts[str(body.get("rid"))] = mine.prompt
+            self.running.append(mine)
             self.most_running = max(self.most_running, len(self.running))
-            self.used += len(prompt)
-        time.sleep(self.seconds_per_request)
-        with self.lock:
-            batch = list(self.running)
-        try:
-            if spoilt:
-                self._spoil()
-            yield place, len(batch), next((each for each in batch if each != prompt), None)
-        finally:
-            with self.lock:
-                self.running.remove(prompt)
-                self.used -= len(prompt)
+            self.unread.pop(connection, None)
+            self.changed.notify_all()
+        time.sleep(self.linger)
+        with self.changed:
+            self._run_if_complete()
+            self.changed.wait_for(lambda: mine.over, SECONDS_TO_WAIT)
+        if mine.broken or not mine.over:
+            raise ConnectionAbortedError
+        return mine.answer
+
+    def _run_if_complete(self) -> None:
+        if self.expected and len(self.running) < self.expected[0]:
+            return
+        batch = sorted(self.running, key=lambda each: each.place)
+        if self.fault is FakeFault.HANG and len(batch) > 2:
+            return
+        together = bool(self.expected) and self.expected.popleft() > 0
+        self.running.clear()
+        for each in [batch] if together else [[each] for each in batch]:
+            self._run_batch(each)
+        self.changed.notify_all()
+
+    def _run_batch(self, batch: Sequence[Running]) -> None:
+        for place, each in enumerate(batch):
+            self._run(place, each, batch)
+        self.cache += [each.prompt for each in batch if not each.broken]
+
+    def _run(self, place: int, mine: Running, batch: Sequence[Running]) -> None:
+        mine.over = True
+        self.scored += mine.scored
+        if mine.scored and self.scored > 1:
+            self._spoil(mine)
+        if self.dead or mine.broken:
+            mine.broken = True
+            return
+        other = next((each.prompt for each in batch if each.prompt != mine.prompt), None)
+        cached = 0 if mine.scored else self._cached(mine.prompt)
+        number = mine.body["sampling_params"].get("n", 1)
+        answers = [self._answer(mine, (place, len(batch), other), cached) for _ in range(number)]
+        self.counted["prompt"] += len(mine.prompt) - (cached if self.fault is FakeFault.MISCOUNT else 0)
+        self.counted["generated"] += sum(answer["meta_info"]["completion_tokens"] for answer in answers)
+        mine.answer = answers if number > 1 else answers[0]
 
     def start_again(self) -> None:
         """Answer again after a crash, as a new process would."""
-        with self.lock:
+        with self.changed:
             self.scored = 0
             self.cache.clear()
             self.starts += 1
             self.dead = False
 
-    def _spoil(self) -> None:
+    def _spoil(self, mine: Running) -> None:
         """Fail at the second scored prompt after a flush."""
         self.dead = self.fault is FakeFault.CRASH
         if self.fault in {FakeFault.CRASH, FakeFault.DROP}:
-            raise ConnectionAbortedError
+            # The client sends no more of the trace.
+            self.expected.clear()
+            mine.broken = True
         self.starts += self.fault is FakeFault.AGAIN
-
-    def generate(self, body: dict[str, Any]) -> Any:
-        """Answer /generate."""
-        prompt = tuple(body["input_ids"])
-        sampling = body["sampling_params"]
-        scored = body.get("logprob_start_len", -1) == 0
-        self.prompts[str(body.get("rid"))] = prompt
-        with self._in_batch(prompt, scored) as (place, size, other):
-            if self.fault is FakeFault.HANG and size > 2:
-                time.sleep(60)
-            cached = 0 if scored else self._cached(prompt)
-            answers = [
-                self._answer(prompt, body, sampling, (place, size, other), cached) for _ in range(sampling.get("n", 1))
-            ]
-        with self.lock:
-            self.cache.append(prompt)
-            counted = len(prompt) - (cached if self.fault is FakeFault.MISCOUNT else 0)
-            self.counted["prompt"] += counted
-            self.counted["generated"] += sum(answer["meta_info"]["completion_tokens"] for answer in answers)
-        return answers if len(answers) > 1 else answers[0]
 
     def _cached(self, prompt: Sequence[int]) -> int:
         def shared(other: Sequence[int]) -> int:
@@ -199,18 +271,13 @@ class FakeLlm:
 
         return min(max(map(shared, self.cache), default=0), len(prompt) - 1)
 
-    def _answer(
-        self,
-        prompt: Sequence[int],
-        body: dict[str, Any],
-        sampling: dict[str, Any],
-        batch: tuple[int, int, Any],
-        cached: int,
-    ) -> dict[str, Any]:
+    def _answer(self, mine: Running, batch: tuple[int, int, Any], cached: int) -> dict[str, Any]:
         place, size, other = batch
+        prompt, body, sampling = mine.prompt, mine.body, mine.body["sampling_params"]
         source = other if self.fault is FakeFault.SWAP and size == 2 and other is not None else prompt
         if self.fault is FakeFault.PREFIX and cached >= 4:
-            source = (*source[:-1], source[-1] + 1)
+            self.chances += 1
+            source = (*source[:-1], source[-1] + (self.chances % self.every == 0))
         wrong = 0.0
         if self.fault is FakeFault.BATCH and size > 2 and place == size - 1:
             wrong = 0.2
@@ -232,19 +299,20 @@ class FakeLlm:
             "completion_tokens": len(output),
             "cached_tokens": cached,
             "output_token_logprobs": output,
-            "input_token_logprobs": _scores(prompt) if body.get("logprob_start_len", -1) == 0 else [],
+            "input_token_logprobs": _scores(prompt) if mine.scored else [],
         }
         return {"text": "", "output_ids": [each[1] for each in output], "meta_info": info}
 
     def abort(self, name: str) -> None:
         """Forget a request; a fault does not."""
-        with self.lock:
-            self.used += len(self.prompts.get(name, ())) if self.fault is FakeFault.LEAK else 0
+        with self.changed:
+            if self.fault is FakeFault.LEAK:
+                self.aborted.add(name)
             self.stuck += self.fault is FakeFault.STUCK
 
     def flush(self) -> bool:
         """Empty the cache, unless requests run."""
-        with self.lock:
+        with self.changed:
             if self.running or self.stuck or self.fault is FakeFault.BUSY:
                 return False
             self.cache.clear()
@@ -253,11 +321,13 @@ class FakeLlm:
 
     def metrics(self) -> str:
         """Counters as Prometheus' text."""
-        with self.lock:
+        with self.changed:
+            # A prompt that leaks, if its request had a name.
+            used = sum(len(self.prompts.get(name, ())) for name in self.aborted)
             samples = {
                 "sglang:num_running_reqs": len(self.running) + self.stuck,
                 "sglang:num_queue_reqs": 0,
-                "sglang:token_usage": self.used / 10_000,
+                "sglang:token_usage": used / 10_000,
                 "sglang:prompt_tokens_total": self.counted["prompt"],
                 "sglang:generation_tokens_total": self.counted["generated"],
             }
@@ -311,6 +381,7 @@ class _Handler(BaseHTTPRequestHandler):
         if path == "/generate" and body is not None:
             self._generate(body)
             return
+        llm.await_earlier(self.client_address)
         if path == "/abort_request" and body is not None:
             llm.abort(body["rid"])
         self._reply(*self._answer_to(path))
@@ -345,15 +416,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _generate(self, body: dict[str, Any]) -> None:
         if body.get("priority") and not _INFO["enable_priority_scheduling"]:
+            self.server_llm.refuse()
             self._reply(400, {"error": {"message": "priorities are off"}})
             return
         try:
-            if body.get("stream"):
-                self._reply(200, b"data: " + json.dumps(self.server_llm.generate(body)).encode() + b"\n\n")
-            elif self.server_llm.fault is FakeFault.TELLS and len(body["input_ids"]) > MOST_THAT_TELLS_ANSWERS:
+            if self.server_llm.fault is FakeFault.TELLS and len(body["input_ids"]) > MOST_THAT_TELLS_ANSWERS:
                 self._reply(500, {"error": f"failed with {TOKEN} of {self.server_llm.fault}"})
-            else:
-                self._reply(200, self.server_llm.generate(body))
+                return
+            answer = self.server_llm.generate(body, self.client_address)
+            self._reply(200, b"data: " + json.dumps(answer).encode() + b"\n\n" if body.get("stream") else answer)
         except ConnectionAbortedError:
             self.close_connection = True
             self.connection.close()
@@ -376,6 +447,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def finish(self) -> None:
         """End the connection; one that the client closed before may have been a request."""
+        self.server_llm.read(self.client_address)
         with contextlib.suppress(OSError):
             super().finish()
 

@@ -82,7 +82,7 @@ def test_an_answer_on_standard_output_is_alone_there_and_of_its_type(attnfuzz: A
     ran = attnfuzz(*arguments, "--json", "-")
     assert (ran.code, text.code) == (0, 0), ran.err
     command = next(name for name in json_reference.ANSWERS if line.startswith(name))
-    (kind,) = json_reference.ANSWERS[command]
+    kind, *_ = json_reference.ANSWERS[command]
     answer = msgspec.json.decode(ran.out, type=kind)
     assert json.loads(ran.out) == json.loads(msgspec.json.encode(answer))
     assert text.out.splitlines()[-1].strip() in ran.err or "corpus add" in line

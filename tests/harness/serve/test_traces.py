@@ -2,7 +2,7 @@
 
 import msgspec
 
-from attnfuzz.harness.serve.draw import drawn, traces
+from attnfuzz.harness.serve.draw import SlicesAhead, drawn, traces
 from attnfuzz.harness.serve.shrink import kept, shrink_trace
 from attnfuzz.harness.serve.surface import Ability, Speaks, Surface
 from attnfuzz.harness.serve.trace import Abort, Burst, Prompt, RequestTrace, ServedRequest, describe_trace, features
@@ -14,6 +14,16 @@ SURFACE = Surface(
 
 def test_the_same_seed_draws_the_same_traces() -> None:
     assert drawn(traces(SURFACE, 8), number=5, seed_of=3) == drawn(traces(SURFACE, 8), number=5, seed_of=3)
+
+
+def test_a_slice_that_is_drawn_ahead_is_the_one_that_was_asked_for() -> None:
+    slices = SlicesAhead(3, 4, lambda index: 100 + index)
+    try:
+        for index, gentle in ((0, False), (1, False), (2, True)):
+            wanted = drawn(traces(SURFACE, 4, gentle=gentle), number=3, seed_of=100 + index)
+            assert slices.take(index, SURFACE, gentle=gentle, last=index == 2) == wanted
+    finally:
+        slices.end()
 
 
 def test_drawn_traces_fit_the_server_and_show_its_edges() -> None:
