@@ -194,7 +194,7 @@ class PodSession:
 
 
 def _rows(parts: Sequence[Part]) -> torch.Tensor:
-    return torch.tensor([row for part in parts for row in part.rows])
+    return torch.tensor([row for part in parts for row in part.rows], dtype=torch.int64)
 
 
 def _put(target: torch.Tensor, parts: Sequence[Part], values: torch.Tensor) -> None:
