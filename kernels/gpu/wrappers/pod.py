@@ -107,9 +107,9 @@ def many_prefills(step: Step) -> Halves:
     decodes = [part for part in parts if part.row.q_len == 1]
     if not prefills and len(decodes) > 1:
         prefills = [decodes.pop(0)]
+    if not prefills:
+        raise Unsupported("a step of one query token")
     if not decodes:
-        if not prefills:
-            raise Unsupported("a step of one query token")
         prefills[-1], decodes = _parted(prefills[-1])
     return Halves(prefills, decodes)
 
