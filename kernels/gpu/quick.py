@@ -43,8 +43,8 @@ _BUSY: Final = 0.75
 
 
 @dataclass(frozen=True)
-class Variant:
-    """What one set of modules covers: a part of a backend's bucket, and its compile-time features."""
+class CompiledPart:
+    """A part of a bucket: the modules that it needs, and its compile-time features."""
 
     modules: tuple[Module, ...]
     features: frozenset[str]
@@ -95,17 +95,17 @@ def quick_set(backends: Iterable[GpuBackend], budget: float = SECONDS * CORES * 
         covered = _covered(every, chosen)
 
 
-def _covered(every: Iterable[Variant], modules: frozenset[Module]) -> frozenset[tuple[str, str]]:
+def _covered(every: Iterable[CompiledPart], modules: frozenset[Module]) -> frozenset[tuple[str, str]]:
     return frozenset(pair for variant in every if modules.issuperset(variant.modules) for pair in variant.pairs)
 
 
-def variants(backend: GpuBackend) -> Iterator[Variant]:
+def variants(backend: GpuBackend) -> Iterator[CompiledPart]:
     """The variants of a backend that has modules."""
     for bucket in backend.capability.buckets:
         for part in _smallest(bucket):
             modules = backend.modules_of(part)
             if modules:
-                yield Variant(modules, frozenset({f"backend {backend.name}", *_features(part)}))
+                yield CompiledPart(modules, frozenset({f"backend {backend.name}", *_features(part)}))
 
 
 def _features(part: Bucket) -> Iterator[str]:
@@ -126,7 +126,7 @@ _CHOICES: Final[dict[str, Callable[[Any], object]]] = {
     "heads": lambda heads: heads[0] // heads[1],
     "page_sizes": lambda size: size,
 }
-"""Fields of a bucket, and what of a value is a compile-time choice."""
+"""Fields of a bucket, and the compile-time choice of a value."""
 
 
 def _parts(bucket: Bucket) -> Iterator[list[Bucket]]:

@@ -110,7 +110,7 @@ _LEVELS: Final = PlannedKind(
 )
 
 
-class CascadeSession(GraphedSession):
+class LevelsSession(GraphedSession):
     """A session on MultiLevelCascadeAttentionWrapper with two levels. It returns no LSE.
 
     The last level is causal, the first one is not: its keys precede all queries. In a graph, whose plans have the same
@@ -365,9 +365,9 @@ _HALF: Final = msgspec.structs.replace(
 )
 
 CASCADE_BACKENDS: Final = (
-    _backend("cascade_levels", CascadeSession, _LEVELS, _levels_modules, PLAIN, tuple(Mode), graph_modes=_GRAPHS),
+    _backend("cascade_levels", LevelsSession, _LEVELS, _levels_modules, PLAIN, tuple(Mode), graph_modes=_GRAPHS),
     # Apart, as each level has the window end at its own last key.
-    _backend("cascade_levels_window", CascadeSession, _LEVELS, _levels_modules, WINDOWED, tuple(Mode)),
+    _backend("cascade_levels_window", LevelsSession, _LEVELS, _levels_modules, WINDOWED, tuple(Mode)),
     _backend(
         "shared_prefix_decode",
         partial(PrefixSession, PREFIX_DECODE),
