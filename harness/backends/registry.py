@@ -25,6 +25,7 @@ from attnfuzz.kernels.defects.catalogue import planted
 from attnfuzz.kernels.defects.pairs import pair as with_two_defects
 from attnfuzz.kernels.engine import Engine
 from attnfuzz.kernels.gpu.catalogue import GPU_BACKENDS
+from attnfuzz.kernels.gpu.quick import limited
 from attnfuzz.kernels.gpu.visible import visible
 from attnfuzz.kernels.libraries.catalogue import LIBRARY_BACKENDS
 from attnfuzz.kernels.torch_sdpa import SDPA_BACKENDS
@@ -51,7 +52,7 @@ def builtin() -> dict[str, Backend]:
         *NATIVE_WRITERS,
         *WRITER_REVISIONS,
         *LIBRARY_BACKENDS,
-        *GPU_BACKENDS,
+        *limited(GPU_BACKENDS),
     )
     return {backend.name: backend for backend in backends}
 

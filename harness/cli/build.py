@@ -19,12 +19,16 @@ from attnfuzz.kernels.gpu.build_record import Built, Module, capabilities
 from attnfuzz.kernels.gpu.catalogue import GPU_BACKENDS
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.module_archive import Taken
+from attnfuzz.kernels.gpu.quick import quick_set
 from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.reference.device import Device
 
 
-def build(*, names: tuple[str, ...], jobs: int | None, arch: str | None, archive: Path | None) -> None:
-    """Compile the modules that GPU backends need, or take them from `archive`, and print which can't be compiled."""
+def build(*, names: tuple[str, ...], jobs: int | None, arch: str | None, quick: bool, archive: Path | None) -> None:
+    """Compile the modules that GPU backends need, or take them from `archive`, and print which can't be compiled.
+
+    With `quick`, they are those of the quick set.
+    """
     archs = arch or build_record.architectures()
     if arch and not re.fullmatch(r"\d+\.\d[a-z]?( \d+\.\d[a-z]?)*", arch):
         raise BadInput(f"--arch {arch}: give a compute capability like 9.0a, or several like '9.0a 10.0a'")
@@ -37,6 +41,13 @@ def build(*, names: tuple[str, ...], jobs: int | None, arch: str | None, archive
     if not backends:
         raise BadInput(f"no backend runs on SM {archs}: give --arch one of {', '.join(Arch)}")
     wanted = tuple(dict.fromkeys(module for backend in backends for module in backend.modules()))
+    if quick:
+        chosen = quick_set(backends)
+        tell(
+            f"{count(len(chosen.modules), 'module')} of {len(wanted)}, for {chosen.covered} of {chosen.pairs} pairs of "
+            "compile-time features"
+        )
+        wanted = chosen.modules
     start = time.monotonic()
     taken = Taken() if archive is None else module_archive.take(archive, archs)
     if taken.misfit:

@@ -20,10 +20,12 @@ _POD, _CASCADE, _SPARSE, _ATTENTION = (f"flashinfer.{name}" for name in ("pod", 
 
 def _pages(cache: Any, layout: str, ids: list[int], kv_len: int) -> tuple[torch.Tensor, torch.Tensor]:
     """K and V [tokens, heads, dim] on pages."""
+    chosen_ids = torch.tensor(ids, dtype=torch.int64)
     pools = cache.unbind(dim=1) if isinstance(cache, torch.Tensor) else cache
     key, value = (pool.transpose(1, 2) if layout == "HND" else pool for pool in pools)
     chosen = (
-        pool.view(torch.uint8)[ids].view(pool.dtype) if pool.itemsize == 1 else pool[ids] for pool in (key, value)
+        pool.view(torch.uint8)[chosen_ids].view(pool.dtype) if pool.itemsize == 1 else pool[chosen_ids]
+        for pool in (key, value)
     )
     key, value = (pool.flatten(0, 1)[:kv_len] for pool in chosen)
     return key, value

@@ -1,5 +1,6 @@
 """`attnfuzz fuzz`, `report` and `compare`."""
 
+import os
 from typing import Any
 
 import click
@@ -52,13 +53,18 @@ _FILE = options.PathTo(dir_okay=False)
 )
 @click.option("--ray", metavar="ADDRESS|local", help="Run the jobs as actors of a Ray cluster.")
 @click.option(
+    "--built",
+    is_flag=True,
+    help="Draw only geometries of GPU backends whose modules are compiled, as if ATTNFUZZ_BUILT were 1.",
+)
+@click.option(
     "--resume",
     is_flag=True,
     help="Continue the last campaign of --home, which was killed or interrupted, with its own options.",
 )
 @options.answer_options("only the result", "a line for every slice of the search")
 @click.pass_context
-def fuzz(ctx: click.Context, /, *, resume: bool, **given: Any) -> Exit:
+def fuzz(ctx: click.Context, /, *, resume: bool, built: bool, **given: Any) -> Exit:
     """Search attention backends for failures.
 
     Draws ragged batches, runs them on the backends in processes that may die, and judges every output.
@@ -73,6 +79,9 @@ def fuzz(ctx: click.Context, /, *, resume: bool, **given: Any) -> Exit:
     if len(given["backends"]) > MOST_BACKENDS:
         raise click.UsageError(f"{len(given['backends']):,} times --backend: give it {MOST_BACKENDS:,} times at most")
     print_line(details(), STARTING)
+    if built:
+        # Jobs and workers inherit it.
+        os.environ["ATTNFUZZ_BUILT"] = "1"
     from attnfuzz.harness.cli import campaign
 
     if resume:

@@ -42,6 +42,11 @@ def backends(**given: Any) -> None:
     "--arch", metavar="9.0a", help="Architecture to compile for, also without a GPU.  [default: the visible GPUs]"
 )
 @click.option(
+    "--quick",
+    is_flag=True,
+    help="Compile only the modules that cover the most pairs of compile-time features in about 3 minutes of 16 cores.",
+)
+@click.option(
     "--archive",
     type=options.PathTo(dir_okay=False),
     metavar="FILE",

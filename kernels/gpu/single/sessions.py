@@ -1,4 +1,4 @@
-"""FlashInfer's functions for one request, which return what they write: a call for each request of a step.
+"""FlashInfer's functions for one request, which return their results: a call for each request of a step.
 
 Requests without queries are not called: FlashInfer's examples have none, and a server would not make the call.
 """

@@ -102,10 +102,15 @@ _ARGUMENTS: Final = {
 }
 """Of plan, and of the constructor for graphs: a tensor for each level."""
 
-_LEVELS: Final = PlannedKind(module="flashinfer.cascade", name="MultiLevelCascadeAttentionWrapper", results=("out",))
+_LEVELS: Final = PlannedKind(
+    module="flashinfer.cascade",
+    name="MultiLevelCascadeAttentionWrapper",
+    results=("out",),
+    buffers=tuple(buffers for _, buffers in _ARGUMENTS.values()),
+)
 
 
-class CascadeSession(GraphedSession):
+class LevelsSession(GraphedSession):
     """A session on MultiLevelCascadeAttentionWrapper with two levels. It returns no LSE.
 
     The last level is causal, the first one is not: its keys precede all queries. In a graph, whose plans have the same
@@ -243,15 +248,18 @@ PREFIX_PREFILL: Final = _prefix_kind(
 
 
 class PrefixSession:
-    """A session with one prefix for all requests of a step, in tensors of its own, and the rest in pages."""
+    """A session with a prefix for consecutive requests, in tensors of its own, and the rest in pages.
+
+    A wrapper that takes no softmax scale computes with the default, whatever the case's factor.
+    """
 
     def __init__(self, kind: PrefixKind, case: Case, bench: Bench) -> None:
         self._kind, self._case, self._bench = kind, case, bench
         self._kv = PagedKv(case, bench)
         self._table = PageTable(case, self._kv)
         self._scale = softmax_scale(case, case.geometry.head_dim_qk)
-        if case.scales.softmax != 1 and not kind.scaled:
-            raise Unsupported("a softmax scale: begin_forward and forward have no argument sm_scale")
+        if not kind.scaled:
+            self._scale = case.geometry.head_dim_qk**-0.5
 
     @property
     def kv(self) -> PagedKv:
@@ -272,20 +280,24 @@ class PrefixSession:
         return Output(out=results.out, lse=None, attended=attended, bmm1_scale=self._scale, bmm2_scale=1.0, roundings=3)
 
     def _attend(self, step: Step, query: torch.Tensor, results: Results) -> None:
-        geometry, rows = self._case.geometry, Row.real(step)
+        """Call for each group of requests with a common prefix."""
+        rows = [row for row in Row.real(step) if row.q_len]
         split = Split.of(self._table, rows, self._case.geometry.page_size, alone=False)
-        if len(split.groups) != 1 or not split.shared[0]:
-            raise Unsupported("requests without a common prefix of whole pages")
-        shared = len(split.shared[0]) * geometry.page_size
-        slot = step.requests[0].slot
-        key, value = (
-            self._bench.memory.copy(name, tokens)
-            for name, tokens in (
-                ("k_shared", self._kv.tokens.keys(slot, shared)),
-                ("v_shared", self._kv.tokens.values(slot, shared)),
-            )
-        )
-        _, unique = split.levels(geometry.page_size)
+        if not all(split.shared):
+            raise Unsupported("a request without a prefix of whole pages")
+        first = 0
+        for group, shared in zip(split.groups, split.shared, strict=True):
+            members = slice(group.start, group.stop)
+            last = first + sum(row.q_len for row in rows[members])
+            one = Split(rows[members], split.pages[members], [range(len(group))], [shared])
+            self._attend_group(one, query[first:last], results[first:last])
+            first = last
+
+    def _attend_group(self, group: Split, query: torch.Tensor, results: Results) -> None:
+        geometry, memory, slot = self._case.geometry, self._bench.memory, group.rows[0].slot
+        assert slot is not None
+        shared = len(group.shared[0]) * geometry.page_size
+        _, unique = group.levels(geometry.page_size)
         placed = vars(unique.placed(self._bench))
         wrapper = Planned(self._kind.planned, self._case, self._bench, kv_layout=geometry.kv_layout.value)
         wrapper.plan(
@@ -299,8 +311,8 @@ class PrefixSession:
         scale = {"sm_scale": self._scale} if self._kind.scaled else {}
         wrapper.run(
             q=query,
-            k_shared=key,
-            v_shared=value,
+            k_shared=memory.copy("k_shared", self._kv.tokens.keys(slot, shared)),
+            v_shared=memory.copy("v_shared", self._kv.tokens.values(slot, shared)),
             unique_kv_cache=self._kv.cache,
             out=results.out,
             **scale,
@@ -348,12 +360,14 @@ def _backend(
 _GRAPHS: Final = (Mode.DECODE, Mode.TARGET_VERIFY)
 # No dtype but the default, float16, gets from begin_forward to the plan. In HND, FA3's single prefill of the prefix
 # fails (fa3_single_prefill_hnd), which would hide the rest.
-_HALF: Final = msgspec.structs.replace(HALF, layouts=(KvLayout.NHD,), heads=((1, 1), (4, 2), (3, 1), (8, 1), (16, 2)))
+_HALF: Final = msgspec.structs.replace(
+    HALF, layouts=(KvLayout.NHD,), heads=((1, 1), (4, 2), (3, 1), (8, 1), (16, 2)), page_sizes=(1, 5)
+)
 
 CASCADE_BACKENDS: Final = (
-    _backend("cascade_levels", CascadeSession, _LEVELS, _levels_modules, PLAIN, tuple(Mode), graph_modes=_GRAPHS),
+    _backend("cascade_levels", LevelsSession, _LEVELS, _levels_modules, PLAIN, tuple(Mode), graph_modes=_GRAPHS),
     # Apart, as each level has the window end at its own last key.
-    _backend("cascade_levels_window", CascadeSession, _LEVELS, _levels_modules, WINDOWED, tuple(Mode)),
+    _backend("cascade_levels_window", LevelsSession, _LEVELS, _levels_modules, WINDOWED, tuple(Mode)),
     _backend(
         "shared_prefix_decode",
         partial(PrefixSession, PREFIX_DECODE),
@@ -361,6 +375,7 @@ CASCADE_BACKENDS: Final = (
         _prefix_decode_modules,
         _HALF,
         (Mode.DECODE,),
+        empty_kv=False,
     ),
     _backend(
         "shared_prefix_prefill",
@@ -369,5 +384,7 @@ CASCADE_BACKENDS: Final = (
         _prefix_prefill_modules,
         _HALF,
         (Mode.EXTEND, Mode.CHUNKED_PREFILL),
+        empty_kv=False,
+        kv_shorter_than_q=False,
     ),
 )

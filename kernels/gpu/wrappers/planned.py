@@ -25,7 +25,7 @@ class PlannedKind:
     """A class of FlashInfer, with the names of its methods.
 
     `results` names guarded tensors to which the results of `run` are copied, in order, if it takes no outputs or
-    returns them in another layout.
+    returns them in another layout. A plan for a graph copies its lists to `buffers`, by the constructor's names.
     """
 
     module: str
@@ -33,12 +33,13 @@ class PlannedKind:
     plan: str = "plan"
     run: str = "run"
     results: tuple[str, ...] = ()
+    buffers: tuple[str, ...] = ()
 
     @cached_property
     def plan_op(self) -> Op:
         """Its plan, which copies to the device."""
         function = partial(_call, self.plan)
-        return Op(f"{self.name}.{self.plan}", function, frozenset({_WORKSPACE}), self.module, plans=True)
+        return Op(f"{self.name}.{self.plan}", function, frozenset({_WORKSPACE, *self.buffers}), self.module, plans=True)
 
     @cached_property
     def run_op(self) -> Op:

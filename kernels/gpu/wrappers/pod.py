@@ -77,14 +77,14 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Halves:
+class TwoHalves:
     """The parts of a step, none of them empty."""
 
     prefill: list[Part]
     decode: list[Part]
 
 
-def one_prefill(step: Step) -> Halves:
+def one_prefill(step: Step) -> TwoHalves:
     """The longest request with a key for each query is the prefill; every other query is a decode.
 
     Raises Unsupported for a step without two queries, or without such a request: "kv_len must be greater than or equal
@@ -97,21 +97,21 @@ def one_prefill(step: Step) -> Halves:
     decodes = [single for part in parts if part is not chosen for single in part.singles()]
     if not decodes:
         chosen, decodes = _parted(chosen)
-    return Halves([chosen], decodes)
+    return TwoHalves([chosen], decodes)
 
 
-def many_prefills(step: Step) -> Halves:
+def many_prefills(step: Step) -> TwoHalves:
     """Requests of one query are the decodes. Raises Unsupported for a step without two queries."""
     parts = Part.of(step)
     prefills = [part for part in parts if part.row.q_len > 1]
     decodes = [part for part in parts if part.row.q_len == 1]
     if not prefills and len(decodes) > 1:
         prefills = [decodes.pop(0)]
+    if not prefills:
+        raise Unsupported("a step of one query token")
     if not decodes:
-        if not prefills:
-            raise Unsupported("a step of one query token")
         prefills[-1], decodes = _parted(prefills[-1])
-    return Halves(prefills, decodes)
+    return TwoHalves(prefills, decodes)
 
 
 def _queries(part: Part) -> int:
@@ -172,10 +172,10 @@ class PodSession:
 
     _has_lse = False
 
-    def _split(self, step: Step) -> Halves:
+    def _split(self, step: Step) -> TwoHalves:
         raise NotImplementedError
 
-    def _attend(self, halves: Halves, queries: torch.Tensor, results: Results) -> None:
+    def _attend(self, halves: TwoHalves, queries: torch.Tensor, results: Results) -> None:
         raise NotImplementedError
 
     def _lists(self, parts: Sequence[Part]) -> PageLists:
@@ -194,7 +194,7 @@ class PodSession:
 
 
 def _rows(parts: Sequence[Part]) -> torch.Tensor:
-    return torch.tensor([row for part in parts for row in part.rows])
+    return torch.tensor([row for part in parts for row in part.rows], dtype=torch.int64)
 
 
 def _put(target: torch.Tensor, parts: Sequence[Part], values: torch.Tensor) -> None:
@@ -206,10 +206,10 @@ class OnePrefillSession(PodSession):
 
     kind = PlannedKind(module="flashinfer.pod", name="PODWithPagedKVCacheWrapper", results=("out_p", "out_d"))
 
-    def _split(self, step: Step) -> Halves:
+    def _split(self, step: Step) -> TwoHalves:
         return one_prefill(step)
 
-    def _attend(self, halves: Halves, queries: torch.Tensor, results: Results) -> None:
+    def _attend(self, halves: TwoHalves, queries: torch.Tensor, results: Results) -> None:
         (part,), geometry, tokens = halves.prefill, self._case.geometry, self._kv.tokens
         assert part.row.slot is not None
         lengths = (part.row.slot, part.row.kv_len)
@@ -248,10 +248,10 @@ class ManyPrefillsSession(PodSession):
     )
     _has_lse = True
 
-    def _split(self, step: Step) -> Halves:
+    def _split(self, step: Step) -> TwoHalves:
         return many_prefills(step)
 
-    def _attend(self, halves: Halves, queries: torch.Tensor, results: Results) -> None:
+    def _attend(self, halves: TwoHalves, queries: torch.Tensor, results: Results) -> None:
         wrapper, sides = self._wrapper(), {"p": halves.prefill, "d": halves.decode}
         lists = {
             f"{name}_{side}": tensor

@@ -1,0 +1,180 @@
+"""A quick set of modules, and backends limited to the modules that are compiled.
+
+FlashInfer compiles a module for each combination of compile-time features. The quick set covers many pairs of these
+features, and of a backend and a feature, within a time.
+"""
+
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import combinations
+from typing import Any, Final
+
+import msgspec
+
+from attnfuzz.kernels.gpu import build_record
+from attnfuzz.kernels.gpu.build_record import Module
+from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.reference.bucket import Bucket
+
+BUILT: Final = "ATTNFUZZ_BUILT"
+"""Environment variable: if it is 1, backends on GPUs have only the geometries whose modules are compiled."""
+
+CORE_SECONDS: Final = {
+    "FA3": 500.0,
+    "FA2": 280.0,
+    "POD": 900.0,
+    "batch POD": 900.0,
+    "holistic": 250.0,
+    "fmha_v2": 3600.0,
+    "MLA": 150.0,
+    "XQA": 20.0,
+    "single decode": 60.0,
+    "batch decode": 60.0,
+}
+"""Seconds of one core for all files of a module, by the beginning of its name: rough, from builds on 16 cores."""
+_OTHERS: Final = 120.0
+
+SECONDS: Final = 180
+CORES: Final = 16
+_BUSY: Final = 0.75
+"""The share of the cores' time in which compilers run: the longest files end last."""
+
+
+@dataclass(frozen=True)
+class CompiledPart:
+    """A part of a bucket: the modules that it needs, and its compile-time features."""
+
+    modules: tuple[Module, ...]
+    features: frozenset[str]
+
+    @cached_property
+    def pairs(self) -> frozenset[tuple[str, str]]:
+        """Its pairs of features."""
+        return frozenset(combinations(sorted(self.features), 2))
+
+
+@dataclass(frozen=True)
+class Quick:
+    """The chosen modules, and how many of all pairs of features they cover."""
+
+    modules: tuple[Module, ...]
+    covered: int
+    pairs: int
+
+
+def cost(module: Module) -> float:
+    """Seconds of one core that a module takes, roughly."""
+    return next((seconds for name, seconds in CORE_SECONDS.items() if module.name.startswith(name)), _OTHERS)
+
+
+def quick_set(backends: Iterable[GpuBackend], budget: float = SECONDS * CORES * _BUSY) -> Quick:
+    """Choose variants, each time the one with the most new pairs for its cost, within `budget` seconds of one core.
+
+    The modules of one variant may complete others.
+    """
+    every = [variant for backend in backends for variant in variants(backend)]
+    wanted = frozenset(pair for variant in every for pair in variant.pairs)
+    chosen: frozenset[Module] = frozenset()
+    covered: frozenset[tuple[str, str]] = frozenset()
+    while True:
+        best, best_gain = None, 0.0
+        for needed in dict.fromkeys(frozenset(variant.modules) - chosen for variant in every):
+            price = sum(map(cost, needed))
+            if not needed or price > budget:
+                continue
+            gain = len(_covered(every, chosen | needed) - covered) / price
+            if gain > best_gain:
+                best, best_gain = needed, gain
+        if best is None:
+            in_order = dict.fromkeys(module for variant in every for module in variant.modules if module in chosen)
+            return Quick(tuple(in_order), len(covered), len(wanted))
+        budget -= sum(map(cost, best))
+        chosen |= best
+        covered = _covered(every, chosen)
+
+
+def _covered(every: Iterable[CompiledPart], modules: frozenset[Module]) -> frozenset[tuple[str, str]]:
+    return frozenset(pair for variant in every if modules.issuperset(variant.modules) for pair in variant.pairs)
+
+
+def variants(backend: GpuBackend) -> Iterator[CompiledPart]:
+    """The variants of a backend that has modules."""
+    for bucket in backend.capability.buckets:
+        for part in _smallest(bucket):
+            modules = backend.modules_of(part)
+            if modules:
+                yield CompiledPart(modules, frozenset({f"backend {backend.name}", *_features(part)}))
+
+
+def _features(part: Bucket) -> Iterator[str]:
+    q_heads, kv_heads = part.heads[0]
+    yield f"queries {part.dtype}"
+    yield f"KV {part.kv_dtype}"
+    yield f"head dims {part.head_dim_qk} and {part.head_dim_vo}"
+    yield f"window {part.windows[0] >= 0}"
+    yield f"soft cap {part.soft_caps[0] > 0}"
+    yield f"group {q_heads // kv_heads}"
+    yield f"sinks {part.sinks[0]}"
+    yield f"latent {part.latent is not None}"
+
+
+_CHOICES: Final[dict[str, Callable[[Any], object]]] = {
+    "windows": lambda left: left >= 0,
+    "soft_caps": lambda cap: cap > 0,
+    "heads": lambda heads: heads[0] // heads[1],
+    "page_sizes": lambda size: size,
+}
+"""Fields of a bucket, and the compile-time choice of a value."""
+
+
+def _parts(bucket: Bucket) -> Iterator[list[Bucket]]:
+    """The ways to divide a bucket by one compile-time choice."""
+    for field, compiled in _CHOICES.items():
+        classes: dict[object, list[object]] = {}
+        for value in getattr(bucket, field):
+            classes.setdefault(compiled(value), []).append(value)
+        if len(classes) > 1:
+            yield [msgspec.structs.replace(bucket, **{field: tuple(each)}) for each in classes.values()]
+
+
+def _smallest(bucket: Bucket) -> Iterator[Bucket]:
+    divided = next(_parts(bucket), None)
+    if divided is None:
+        yield bucket
+    else:
+        for part in divided:
+            yield from _smallest(part)
+
+
+def only_built(backend: GpuBackend) -> GpuBackend:
+    """A backend with the geometries whose modules are compiled; itself if it needs none, or has none compiled.
+
+    Without any compiled module, its own are compiled before a campaign, as without this limit.
+    """
+    known = build_record.read(build_record.architectures())
+    ready = {name for name, built in known.items() if built.ready}
+    buckets = [part for bucket in backend.capability.buckets for part in _built_parts(backend, bucket, ready)]
+    if not buckets:
+        return backend
+    return replace(backend, capability=msgspec.structs.replace(backend.capability, buckets=tuple(buckets)))
+
+
+def _built_parts(backend: GpuBackend, bucket: Bucket, ready: Collection[str]) -> Iterator[Bucket]:
+    """The largest parts of a bucket of which all modules are `ready`."""
+    modules = backend.modules_of(bucket)
+    if all(module.name in ready for module in modules):
+        yield bucket
+        return
+    if not any(module.name in ready for module in modules):
+        return
+    for divided in _parts(bucket):
+        for part in divided:
+            yield from _built_parts(backend, part, ready)
+        return
+
+
+def limited(backends: Iterable[GpuBackend]) -> tuple[GpuBackend, ...]:
+    """The backends, limited to compiled modules if the environment asks for it."""
+    return tuple(map(only_built, backends)) if os.environ.get(BUILT) == "1" else tuple(backends)

@@ -1,0 +1,98 @@
+"""A quick set of modules covers pairs of features within a budget, and a limited backend has what is compiled."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from attnfuzz.kernels.gpu import build_record, quick
+from attnfuzz.kernels.gpu.build_record import ARCH_LIST, Built, Module
+from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.kernels.gpu.quick import BUILT, cost, limited, only_built, quick_set, variants
+from attnfuzz.kernels.gpu.wrappers.backends import EIGHT_BITS, PLAIN, WRAPPER_BACKENDS, each_variant
+from attnfuzz.reference.bucket import Bucket
+
+FA2_PAGED, FA3_PAGED = WRAPPER_BACKENDS[:2]
+WINDOWS = replace(PLAIN, windows=(-1, 3, 7), heads=((1, 1),), page_sizes=(16,))
+
+
+def modules_of(bucket: Bucket) -> tuple[Module, ...]:
+    return each_variant(bucket, "batch decode", lambda *_: None)
+
+
+def with_buckets(*buckets: Bucket) -> GpuBackend:
+    capability = replace(FA2_PAGED.capability, buckets=buckets)
+    fields = {name: getattr(FA2_PAGED, name) for name in FA2_PAGED.__dataclass_fields__}
+    return GpuBackend(**{**fields, "capability": capability, "modules_of": modules_of})
+
+
+@pytest.fixture
+def compile_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
+    """Record modules as compiled, by name."""
+    monkeypatch.setenv("ATTNFUZZ_CACHE", str(tmp_path))
+    monkeypatch.setenv(ARCH_LIST, "9.0a")
+    library = tmp_path / "library.so"
+    library.touch()
+
+    def record(*names: str) -> None:
+        built = Built(library=str(library), base=build_record.workspace_base())
+        build_record.add("9.0a", dict.fromkeys(names, built))
+
+    return record
+
+
+def test_a_bucket_has_a_variant_for_each_compile_time_choice() -> None:
+    found = list(variants(with_buckets(WINDOWS)))
+    assert [len(variant.modules) for variant in found] == [1, 1]
+    assert ["window True" in variant.features for variant in found] == [False, True]
+
+
+def test_an_unlimited_budget_covers_every_pair() -> None:
+    chosen = quick_set([FA2_PAGED, FA3_PAGED], budget=1e9)
+    assert chosen.covered == chosen.pairs
+    assert set(chosen.modules) <= {*FA2_PAGED.modules(), *FA3_PAGED.modules()}
+
+
+def test_a_budget_is_kept_and_spent_on_what_covers_most() -> None:
+    every = quick_set([FA2_PAGED, FA3_PAGED], budget=1e9)
+    (dearest,) = {max(map(cost, FA2_PAGED.modules()))}
+    chosen = quick_set([FA2_PAGED, FA3_PAGED], budget=dearest)
+    assert len(chosen.modules) == 1
+    assert 0 < chosen.covered < every.covered
+    assert quick_set([FA2_PAGED], budget=dearest - 1).modules == ()
+
+
+def test_modules_of_one_backend_cover_the_pairs_of_others_with_the_same() -> None:
+    other = GpuBackend(**{**{f: getattr(FA2_PAGED, f) for f in FA2_PAGED.__dataclass_fields__}, "name": "other"})
+    alone, both = (quick_set(backends, budget=1e9) for backends in ([FA2_PAGED], [FA2_PAGED, other]))
+    assert both.modules == alone.modules
+    assert both.covered > alone.covered
+
+
+def test_a_limited_backend_has_the_part_of_a_bucket_that_is_compiled(compile_all: Callable[..., None]) -> None:
+    backend = with_buckets(WINDOWS, EIGHT_BITS)
+    compile_all("batch decode bfloat16, head dim 64, window")
+    (bucket,) = only_built(backend).capability.buckets
+    assert bucket == replace(WINDOWS, windows=(3, 7))
+    compile_all(*(module.name for module in backend.modules()))
+    assert only_built(backend).capability.buckets == backend.capability.buckets
+
+
+def test_a_backend_without_compiled_modules_or_without_modules_stays(compile_all: Callable[..., None]) -> None:
+    compile_all("another")
+    backend = with_buckets(WINDOWS)
+    assert only_built(backend) is backend
+
+
+def test_backends_are_limited_only_if_the_environment_asks_for_it(
+    compile_all: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = with_buckets(WINDOWS)
+    compile_all("batch decode bfloat16, head dim 64")
+    monkeypatch.delenv(BUILT, raising=False)
+    assert limited([backend]) == (backend,)
+    monkeypatch.setenv(BUILT, "1")
+    (few,) = limited([backend])
+    assert few.capability.buckets == (replace(WINDOWS, windows=(-1,)),)
+    assert quick.BUILT == "ATTNFUZZ_BUILT"
