@@ -4,7 +4,8 @@
 
     MINE = FunctionBackend(attend)
 
-The function computes causal attention of one ragged batch (other masks only with `masks` in the capability); the last query of a request is aligned to its last key.
+The function computes causal attention of one ragged batch, or attention under masks if the capability has `masks`; the
+last query of a request is aligned to its last key.
 It is called with keyword arguments, with metadata in int32:
 
 - query [tokens, q_heads, head_dim_qk]: the requests one after another, possibly with padding behind the last one

@@ -20,9 +20,7 @@ def draw_mask(draw: DrawFn, can: Capability, geometry: Geometry, steps: tuple[St
     trees = any(step.mode is Mode.TARGET_VERIFY for step in steps)
     windowed = geometry.window_left >= 0
     options = tuple(
-        mask
-        for mask in can.masks
-        if (trees or mask is not Mask.TREE) and (not windowed or mask in can.windowed_masks)
+        mask for mask in can.masks if (trees or mask is not Mask.TREE) and (not windowed or mask in can.windowed_masks)
     )
     return draw(_mask(options).under(lean)) if len(options) > 1 else Mask.CAUSAL
 

@@ -131,10 +131,7 @@ def unanswered(answer: Answer, rows: RealRows) -> frozenset[int]:
 def set_aside(output: Output, requests: Collection[int]) -> tuple[Output, RealRows]:
     """Drop the queries and keys of some requests from the output; return it with the rows left to judge."""
     aside = [(entry.first_row, entry.query.shape[0]) for at, entry in enumerate(output.attended) if at in requests]
-    attended = tuple(
-        _without_tokens(entry) if at in requests else entry
-        for at, entry in enumerate(output.attended)
-    )
+    attended = tuple(_without_tokens(entry) if at in requests else entry for at, entry in enumerate(output.attended))
     rows = RealRows(attended, output.out.shape[0], output.out.device, aside)
     return replace(output, attended=attended), rows
 

@@ -56,7 +56,13 @@ class KnownCause(msgspec.Struct, frozen=True, kw_only=True):
         return fingerprint.anywhere in {each.anywhere for each in self.symptoms}
 
 
-_WITHOUT_KEYS = ("empty KV", "fewer keys than queries", "mask", "mask with holes", "rows that a mask hides all keys from")
+_WITHOUT_KEYS = (
+    "empty KV",
+    "fewer keys than queries",
+    "mask",
+    "mask with holes",
+    "rows that a mask hides all keys from",
+)
 
 _SEEN_WITH: dict[Kind | str, Collection[str]] = {
     Kind.EMPTY_ROW: _WITHOUT_KEYS,

@@ -18,7 +18,11 @@ from attnfuzz.kernels.defects import (
 from attnfuzz.kernels.defects.defect import Defect
 
 DEFECTS: tuple[Defect, ...] = (
-    *(defect for part in (planners, custom_masks, graphs, chunks, arguments, memory, kernels) for defect in part.DEFECTS),
+    *(
+        defect
+        for part in (planners, custom_masks, graphs, chunks, arguments, memory, kernels)
+        for defect in part.DEFECTS
+    ),
     *writes.DEFECTS,
     *slots.DEFECTS,
     *steps.DEFECTS,

@@ -71,9 +71,7 @@ modules."""
 FP8_BUCKETS: Final = (_bucket(DType.FLOAT16, 32, 128, ((8, 1), (16, 2)), 4, kv_dtype=DType.FLOAT8_E4M3, modes=UNIFORM),)
 
 
-def draft_mask(
-    q_lens: Sequence[int], longest: int, among: Mapping[int, torch.Tensor] = NO_MASKS
-) -> torch.Tensor:
+def draft_mask(q_lens: Sequence[int], longest: int, among: Mapping[int, torch.Tensor] = NO_MASKS) -> torch.Tensor:
     """The mask among draft tokens: uint16 [sum of q_lens, ceil(longest / 32) * 2], a bit for each token.
 
     Bit j % 16 of word j / 16 in the row of token i is set if i sees token j of its request (FlashInfer, docstring of

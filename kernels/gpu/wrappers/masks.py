@@ -44,6 +44,4 @@ def mask_buffers(bench: Bench, batches: Sequence[Sequence[Row]]) -> dict[str, to
     """Buffers of a graph for the packed masks of the largest of several batches, of as many rows each."""
     most = max(sum(-(-row.q_len * row.kv_len // 8) for row in rows) for rows in batches)
     shapes = {"custom_mask_buf": (max(most, 1), torch.uint8), "mask_indptr_buf": (len(batches[0]) + 1, torch.int32)}
-    return {
-        name: bench.memory.tensor(name, (size,), dtype, fill=Fill.ZEROS) for name, (size, dtype) in shapes.items()
-    }
+    return {name: bench.memory.tensor(name, (size,), dtype, fill=Fill.ZEROS) for name, (size, dtype) in shapes.items()}
