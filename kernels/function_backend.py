@@ -4,7 +4,8 @@
 
     MINE = FunctionBackend(attend)
 
-The function computes causal attention of one ragged batch (other masks only with `masks` in the capability); the last query of a request is aligned to its last key.
+The function computes causal attention of one ragged batch, or attention under masks if the capability has `masks`; the
+last query of a request is aligned to its last key.
 It is called with keyword arguments, with metadata in int32:
 
 - query [tokens, q_heads, head_dim_qk]: the requests one after another, possibly with padding behind the last one
@@ -25,7 +26,7 @@ the output; that of K is in `scale`), `kv_layout` ("HND" or "NHD"), `k_scales` a
 of K and V if the capability has `granularities`: [kv_heads], or [pages, page_size, kv_heads] or [pages, kv_heads,
 page_size] in the layout of the cache; for NVFP4, e4m3 with a further axis of head_dim / 16), `mask` (None in a causal
 step, otherwise bool [tokens, columns] with a column for each key of the longest request, set where a query sees a key:
-it takes the place of the causal limit, not of the window, and what lies beyond the keys of a request must not matter).
+it takes the place of the causal limit, not of the window, and columns beyond the keys of a request must not matter).
 `mode` (such as "decode") only if there is a parameter of that name.
 
 A kernel with a cache layout of its own takes two functions. `arrange` is called with these arguments and returns a

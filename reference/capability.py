@@ -295,7 +295,7 @@ def _why_not_written(case: Case) -> str | None:
     if case.values is ValueFamily.EXTREME and case.scales.granularity.computed:
         return "numbers that are not finite under scales that follow from them"
     if case.mask is not Mask.CAUSAL:
-        return f"{case.mask.words} masks"
+        return f"mask {case.mask}"
     return "a softmax scale" if case.scales.softmax != 1 else None
 
 
@@ -312,9 +312,9 @@ def _why_not_rotated(can: Capability, case: Case) -> str | None:
 
 def _why_not_attended(can: Capability, case: Case) -> str | None:
     if case.mask not in can.masks:
-        return f"{case.mask.words} masks"
+        return f"mask {case.mask}"
     if case.geometry.window_left >= 0 and case.mask not in can.windowed_masks:
-        return f"a sliding window beside {case.mask.words} masks"
+        return f"a sliding window beside mask {case.mask}"
     if case.values is ValueFamily.EXTREME:
         return "keys and values that are not finite"
     return "keys and values of uneven magnitudes" if case.values is ValueFamily.UNEVEN else None

@@ -324,11 +324,6 @@ class Mask(StrEnum):
     CUSTOM = "custom"
     EMPTY_ROWS = "empty_rows"
 
-    @property
-    def words(self) -> str:
-        """The mask in messages, such as "empty rows"."""
-        return self.value.replace("_", " ")
-
 
 class Pace(StrEnum):
     """When the device begins a step: as soon as work is queued, or LATE, after the host has queued all of it.

@@ -12,10 +12,10 @@ class Problem:
     Keys and values lie on one device, queries and sinks on the same or another.
 
     Request r has `q_lens[r]` queries and `kv_lens[r]` keys. `causal` aligns its last query to its last key: query i
-    sees key j if j <= kv - q + i. With `masks`, bool [q_len, kv_len] of each request on the host, it sees those that are
-    set, and `causal` is False. With `window_left` >= 0 it sees a key only if j >= kv - q + i - window_left. A logit is
-    bmm1_scale * q.k, capped to soft_cap * tanh(logit / soft_cap) unless `soft_cap` is 0. `sinks` [Hq] are extra logits
-    in the denominator. The output is multiplied by `bmm2_scale`. ValueError if the shapes do not fit together.
+    sees key j if j <= kv - q + i. With `masks`, bool [q_len, kv_len] of each request on the host, it sees those that
+    are set, and `causal` is False. With `window_left` >= 0 it sees a key only if j >= kv - q + i - window_left. A logit
+    is bmm1_scale * q.k, capped to soft_cap * tanh(logit / soft_cap) unless `soft_cap` is 0. `sinks` [Hq] are extra
+    logits in the denominator. The output is multiplied by `bmm2_scale`. ValueError if the shapes do not fit together.
     """
 
     query: torch.Tensor

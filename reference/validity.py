@@ -403,11 +403,16 @@ def _validate_size(case: Case) -> None:
     tokens = max(step.padded_tokens for step in case.steps)
     if tokens * row_bytes > MAX_QUERY_BYTES:
         raise ImpossibleCase("the query", f"{tokens * row_bytes} bytes", f"must be {MAX_QUERY_BYTES} at most")
-    pairs = max(sum(request.q_len * request.kv_len for request in step.requests) for step in case.steps)
-    if case.mask is not Mask.CAUSAL and pairs > MAX_MASK_ENTRIES:
-        raise ImpossibleCase("the masks of a step", f"{pairs} entries", f"must be {MAX_MASK_ENTRIES} at most")
+    if case.mask is not Mask.CAUSAL:
+        _validate_mask_size(case)
     if products(case) > MAX_PRODUCTS:
         raise ImpossibleCase("the work", f"{products(case)} products", f"must be {MAX_PRODUCTS} at most")
+
+
+def _validate_mask_size(case: Case) -> None:
+    pairs = max(sum(request.q_len * request.kv_len for request in step.requests) for step in case.steps)
+    if pairs > MAX_MASK_ENTRIES:
+        raise ImpossibleCase("the masks of a step", f"{pairs} entries", f"must be {MAX_MASK_ENTRIES} at most")
 
 
 def _validate_relation(case: Case) -> None:

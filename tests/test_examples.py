@@ -23,7 +23,7 @@ from attnfuzz.harness.dumps.understood import breaches_of
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.kernels.library_cache import cache_folder
-from attnfuzz.reference.case import Case, Mode, Scales
+from attnfuzz.reference.case import Case, Mask, Mode, Scales
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
 
@@ -52,6 +52,21 @@ def test_the_subtle_error_is_found_and_explained() -> None:
     with Runner() as runner:
         (failure,) = runner.explained(case, runner.verdict(case)).failures
     assert "\nas if the logits were multiplied by 1.0027" in failure.message
+
+
+@pytest.mark.slow
+def test_the_forgotten_mask_of_a_tree_is_found_and_explained() -> None:
+    two = step(Mode.TARGET_VERIFY, (4, 12), (4, 9), stride=4)
+    case = Case(
+        backend=f"{EXAMPLES / 'my_trees.py'}:TREES",
+        geometry=msgspec.structs.replace(HEADS, kv_layout=KvLayout.NHD),
+        steps=(two,),
+        mask=Mask.TREE,
+    )
+    with Runner() as runner:
+        assert runner.verdict(msgspec.structs.replace(case, mask=Mask.CAUSAL)).failures == ()
+        (failure,) = runner.explained(case, runner.verdict(case)).failures
+    assert "as if the mask were ignored: the row sees the keys up to its own" in failure.message
 
 
 @pytest.mark.slow

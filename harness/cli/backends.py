@@ -13,7 +13,7 @@ from attnfuzz.harness.cli.terminal import Terminal, answer, is_quiet, new_table,
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import KvView, Mode, QueryView
+from attnfuzz.reference.case import KvView, Mask, Mode, QueryView
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.noise import Origin
 
@@ -122,7 +122,7 @@ def _features(can: Capability) -> list[str]:
         "head_dim_qk != head_dim_vo": can.unequal_head_dims and not can.buckets,
         "KV cache writes": can.writes,
         "windows": can.windows,
-        f"{', '.join(mask.words for mask in can.masks[1:])} masks": len(can.masks) > 1,
+        f"masks {'/'.join(mask for mask in can.masks if mask is not Mask.CAUSAL)}": len(can.masks) > 1,
         "sinks": can.sinks,
         "soft cap": can.soft_cap,
         "KV scales": can.kv_scales is True,

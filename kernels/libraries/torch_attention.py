@@ -90,10 +90,11 @@ _MASK_ROOM = 1 << 18
 """Entries of the masks of a batch, or a power of two times as many."""
 
 
-def arrange_flexibly(*, query: torch.Tensor, mask: torch.Tensor | None, **paged: Any) -> Mapping[str, Any]:
+def arrange_flexibly(*, query: torch.Tensor, mask: torch.Tensor | None = None, **paged: Any) -> Mapping[str, Any]:
     """Gathered keys and values, and for each query and key its request and the position of its own key there.
 
-    `entries` are those of the mask, one row after another, and `columns` their number, 0 without a mask. One query or key is padded to two: lengths of 1 would be compiled for.
+    `entries` are those of the mask, one row after another, and `columns` is the length of a row, 0 without a mask. One
+    query or key is padded to two: lengths of 1 would be compiled for.
     """
     requests = dense_requests(**paged)
     key, value = map(_padded, gathered(requests))
@@ -112,7 +113,7 @@ def _padded(tokens: torch.Tensor) -> torch.Tensor:
 
 
 def _room(least: int, needed: int) -> int:
-    """`least`, doubled until it holds what is needed."""
+    """`least`, doubled until it is at least `needed`."""
     return least << max(0, -(-needed // least) - 1).bit_length()
 
 

@@ -19,8 +19,9 @@ from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.kernels.backend import Bench, Unsupported
 from attnfuzz.kernels.function_backend import PAGED, FunctionBackend
+from attnfuzz.kernels.libraries.requests import dense_requests
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case, KvView, Mode, QueryView, Scales
+from attnfuzz.reference.case import Case, KvView, Mask, Mode, QueryView, Scales
 from attnfuzz.reference.contract import Contract, LseBase
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
@@ -310,3 +311,68 @@ def test_a_worker_that_a_function_kills_is_a_failure_of_the_case(runner: Runner,
 def test_a_parameter_of_a_wrong_type_is_named(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(TypeError, match=words):
         FunctionBackend(**{"function": attend_with_everything, **arguments})
+
+
+def attend_under_masks(
+    *,
+    out: torch.Tensor,
+    query: torch.Tensor,
+    scale: float,
+    window_left: int,
+    mask: torch.Tensor | None,
+    **paged: Any,
+) -> None:
+    """Attention under masks, with an error where entries of no key are read."""
+    for request in dense_requests(**paged):
+        group = query.shape[1] // request.key.shape[1]
+        key, value = (each.double().repeat_interleave(group, 1) for each in (request.key, request.value))
+        logits = torch.einsum("qhd,khd->hqk", query[request.rows].double(), key) * scale
+        own, at = torch.arange(request.q_len).unsqueeze(1) + request.past, torch.arange(request.kv_len)
+        seen = at <= own if mask is None else mask[request.rows, : request.kv_len]
+        seen = seen & (at >= own - window_left) if window_left >= 0 else seen
+        weights = torch.softmax(logits.masked_fill(~seen, -torch.inf), dim=-1).nan_to_num(0.0)
+        out[request.rows] = torch.einsum("hqk,khd->qhd", weights, value).to(out.dtype)
+
+
+def ignore_masks(*, mask: torch.Tensor | None, **arguments: Any) -> None:
+    """Always causal."""
+    del mask
+    attend_under_masks(mask=None, **arguments)
+
+
+UNDER_MASKS = Capability(
+    modes=tuple(Mode), layouts=(KvLayout.NHD,), windows=True, masks=tuple(Mask), windowed_masks=tuple(Mask)
+)
+MASKED = FunctionBackend(attend_under_masks, capability=UNDER_MASKS)
+IGNORING = FunctionBackend(ignore_masks, capability=UNDER_MASKS)
+
+
+@pytest.mark.slow
+def test_a_function_under_masks_passes_and_one_that_ignores_them_fails_in_masked_cases_alone() -> None:
+    found = set()
+    for case in drawn(f"{HERE}MASKED", 40):
+        assert run(case).observations == ()
+        if run(case, f"{HERE}IGNORING").observations:
+            found.add(case.mask)
+    assert found >= {Mask.FULL, Mask.CUSTOM}
+    assert Mask.CAUSAL not in found
+
+
+def test_a_mask_has_a_column_for_each_key_and_is_none_in_a_causal_step(bench_of: Callable[..., Bench]) -> None:
+    steps = (step(Mode.EXTEND, (2, 5), (1, 3)), step(Mode.TARGET_VERIFY, (2, 6), (2, 2), stride=2))
+    case = Case(backend="any", geometry=NHD, steps=steps, mask=Mask.TREE)
+    recorder = Recorder()
+    session = MASKED.open(case, bench_of(case, recorder))
+    for index in range(2):
+        session.forward(index)
+    extend, verify = (launched.arguments["mask"] for launched in recorder.launches)
+    assert extend is None
+    assert verify.tolist() == [[True] * 5 + [False], [True] * 6, [True, False, *[True] * 4], [True] * 6]
+
+
+def test_a_capability_with_masks_needs_a_function_that_takes_one() -> None:
+    def attend(*, out: torch.Tensor) -> None:
+        del out
+
+    with pytest.raises(ValueError, match="needs an argument that the function does not take, mask"):
+        FunctionBackend(attend, capability=Capability(modes=tuple(Mode), layouts=(KvLayout.NHD,), masks=tuple(Mask)))

@@ -38,7 +38,7 @@ def custom_masks(row: WrongRow) -> Iterator[Claim]:
     yield from _layouts(row)
     if row.q_len > 1:
         first = "as if the row had the mask of its request's first query"
-        yield _claim(Mistake.MASK_OF_ANOTHER_ROW, first, _at(lambda each, keys: keys))
+        yield _claim(Mistake.MASK_OF_ANOTHER_ROW, first, _at(lambda _, keys: keys))
         for by, where in ((-1, "before"), (1, "behind")):
             words = f"as if the row had the mask of the query {where} it"
             yield _claim(Mistake.MASK_OF_ANOTHER_ROW, words, _of_query(by))

@@ -121,7 +121,7 @@ class WrongRow:
 
     @cached_property
     def weights_and_values(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Softmax weights [k] and values [k, Dv] of the keys in `seen`, in fp64; both are 0 where a mask hides a key."""
+        """Softmax weights [k] and values [k, Dv] of the keys in `seen`, in fp64; 0 where a mask hides a key."""
         weights, values = row_weights(self.problem, self.token, self.head)
         if self.problem.masks is None:
             return weights, values

@@ -188,8 +188,8 @@ def capability_of(
         query_views=tuple(QueryView),
         kv_views=tuple(KvView),
         masks=masks,
-        # LogitsMask of fa2's DefaultAttention has both (attention/variants.cuh); docstring of plan: window_left does not
-        # depend on causal.
+        # LogitsMask of fa2's DefaultAttention has both (attention/variants.cuh); in the docstring of plan, window_left
+        # does not depend on causal.
         windowed_masks=masks,
     )
 

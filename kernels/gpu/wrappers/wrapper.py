@@ -73,8 +73,8 @@ class WrapperKind:
 
     `lists` are its plan's names for the tensors of a batch, and `buffers` its constructor's names for them in a graph.
     `zero_floats`: see Workspaces. `splits`: whether its kernel may split a request's keys into parts, whose results are
-    rounded and then merged, if the wrapper cannot report that of a plan. `packed_masks`: whether a plan gets the bits of
-    masks, and not bools, which it packs.
+    rounded and then merged, if the wrapper cannot report that of a plan. `packed_masks`: whether a plan gets the bits
+    of masks, and not bools, which it packs.
     """
 
     module: str

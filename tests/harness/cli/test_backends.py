@@ -17,12 +17,13 @@ from attnfuzz.kernels.cache_writes.native import NATIVE_WRITERS
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.libraries.catalogue import LIBRARY_BACKENDS
 from attnfuzz.kernels.torch_sdpa import SdpaBackend
-from attnfuzz.kernels.trtllm.backends import MHA_NVFP4, MHA_SCALED
+from attnfuzz.kernels.trtllm.backends import MHA_MASKED, MHA_NVFP4, MHA_SCALED
 from attnfuzz.reference.device import Device
 
 Attnfuzz = Callable[..., Any]
 
-RUNS_HERE = sorted((*DEFAULT_BACKENDS, MHA_SCALED.name, MHA_NVFP4.name, *(writer.name for writer in NATIVE_WRITERS)))
+NATIVE_MHA = (MHA_SCALED.name, MHA_NVFP4.name, MHA_MASKED.name)
+RUNS_HERE = sorted((*DEFAULT_BACKENDS, *NATIVE_MHA, *(writer.name for writer in NATIVE_WRITERS)))
 """This project's own backends that run without a GPU."""
 
 

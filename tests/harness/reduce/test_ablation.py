@@ -10,11 +10,13 @@ from small_cases import HEADS, LATENTS, drawn, step
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.reduce.ablation import CLUES, FEATURES, ablations, features_in, needed
 from attnfuzz.harness.reduce.possible import possible
+from attnfuzz.harness.reduce.search import reduce
 from attnfuzz.harness.reduce.transfers import captured, exchanged, in_mode, with_few_keys
 from attnfuzz.reference.case import (
     SPECULATIVE,
     Case,
     Launch,
+    Mask,
     Mode,
     Outputs,
     PageOrder,
@@ -214,3 +216,31 @@ def test_sinks_are_not_needed_where_a_second_key_shows_the_failure_too() -> None
     case = Case(backend="any", geometry=replace(HEADS, sinks=True), steps=(step(Mode.EXTEND, (1, 1)),))
     assert not names(case, lambda each: each.geometry.sinks or max(each.slot_lengths().values()) > 1)
     assert names(case, lambda each: each.geometry.sinks) == {"sinks"}
+
+
+MASKED = Case(backend="any", geometry=HEADS, steps=(step(Mode.TARGET_VERIFY, (3, 9), stride=3),), mask=Mask.EMPTY_ROWS)
+
+
+@pytest.mark.parametrize(
+    ("fails", "expected"),
+    [
+        (lambda case: case.mask is not Mask.CAUSAL, {"mask"}),
+        (lambda case: case.mask not in (Mask.CAUSAL, Mask.FULL), {"mask", "mask with holes"}),
+        (
+            lambda case: case.mask is Mask.EMPTY_ROWS,
+            {"mask", "mask with holes", "rows that a mask hides all keys from"},
+        ),
+    ],
+)
+def test_a_failure_needs_a_mask_holes_in_it_or_rows_without_keys(
+    fails: Callable[[Case], bool], expected: set[str]
+) -> None:
+    assert names(MASKED, fails) == expected
+
+
+def test_a_mask_is_reduced_to_the_plainest_that_fails() -> None:
+    def fails(case: Case) -> bool:
+        return case.mask in (Mask.CUSTOM, Mask.EMPTY_ROWS)
+
+    assert reduce(MASKED, fails).mask is Mask.CUSTOM
+    assert reduce(MASKED, lambda case: case.mask is not Mask.CAUSAL).mask is Mask.FULL

@@ -2,8 +2,11 @@
 
 import pytest
 import torch
+from msgspec.structs import replace
+from small_cases import HEADS, step
 
 from attnfuzz.kernels.gpu.direct import xqa
+from attnfuzz.reference.case import Case, Mask, Mode
 
 
 @pytest.mark.parametrize(("q_lens", "longest"), [([4, 4], 4), ([3, 0, 1], 3), ([40, 2], 40), ([], 4)])
@@ -37,3 +40,19 @@ def test_a_bucket_has_a_module_for_each_query_length_and_ragged_ones_if_asked() 
     plain, ragged = xqa.modules_of(xqa.BUCKETS[0], ragged=False), xqa.modules_of(xqa.BUCKETS[0], ragged=True)
     assert [module.name.rpartition(", ")[2] for module in plain] == ["one query", "4 draft tokens"]
     assert {module.name for module in ragged} - {module.name for module in plain} == {f"{plain[1].name}, ragged"}
+
+
+def test_a_draft_token_of_a_tree_sees_its_ancestors() -> None:
+    tree = torch.eye(3, dtype=torch.bool)
+    tree[:, 0] = True
+    assert xqa.draft_mask([3, 3], 3, {1: tree})[:, 0].tolist() == [0b1, 0b11, 0b111, 0b1, 0b11, 0b101]
+
+
+def test_the_masks_among_drafts_leave_out_the_prefix_and_tokens_without_a_key() -> None:
+    verify = step(Mode.TARGET_VERIFY, (4, 9), (4, 3), stride=4)
+    case = Case(backend="any", geometry=HEADS, steps=(verify,), mask=Mask.TREE)
+    among = xqa.among_drafts(case, verify)
+    assert [tuple(mask.shape) for mask in among.values()] == [(4, 4), (4, 4)]
+    assert among[0].diagonal().all()
+    assert not among[1][:, 0].any()
+    assert xqa.among_drafts(replace(case, mask=Mask.CAUSAL), verify) == {}

@@ -54,10 +54,13 @@ def test_the_mask_reads_places_of_a_fixed_length() -> None:
         block_tables=torch.tensor([[1, 2], [0, 0]]),
         seq_lens=torch.tensor([3, 1]),
         cum_seq_lens_q=torch.tensor([0, 2, 3]),
+        mask=torch.tensor([[True, False, True], [True, True, False], [False, True, True]]),
     )
     assert arranged["query_places"][:4].tolist() == [[0, 1], [0, 2], [1, 0], [-1, -1]]
     assert arranged["key_places"][:5].tolist() == [[0, 0], [0, 1], [0, 2], [1, 0], [-2, -2]]
     assert len(arranged["query_places"]) == len(arranged["key_places"]) == 1 << 15
+    assert (len(arranged["entries"]), arranged["columns"]) == (1 << 18, 3)
+    assert arranged["entries"][:6].tolist() == [True, False, True, True, True, False]
 
 
 def test_one_query_is_padded_to_two() -> None:
@@ -79,6 +82,8 @@ def test_without_keys_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> No
         value=torch.ones(0, 1, 8),
         query_places=torch.full((2, 2), -1),
         key_places=torch.full((2, 2), -2),
+        entries=torch.zeros(2, dtype=torch.bool),
+        columns=0,
         scale=1.0,
         window_left=-1,
         soft_cap=0.0,

@@ -17,6 +17,7 @@ from attnfuzz.reference.case import (
     Case,
     KvView,
     Launch,
+    Mask,
     Mode,
     Outputs,
     Pages,
@@ -261,3 +262,39 @@ def test_packed_keys_and_values_have_the_strides_that_the_case_asks_for(
     tokens = SlotTokens(case, heads=2, key_dim=64, value_dim=64, dtype=DType.BFLOAT16)
     by_token = (each.transpose(0, 1) if layout is KvLayout.HND else each for each in (key, value))
     assert all(torch.equal(*pair) for pair in zip(by_token, (tokens.key, tokens.value), strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["FA2_PAGED", "FA2_PAGED_PACKED_MASK", "FA2_RAGGED", "FA2_RAGGED_PACKED_MASK"])
+def test_a_plan_gets_the_masks_of_its_step_and_a_kept_wrapper_none_for_another_layer(
+    launches_of: LaunchesOf, backend: str
+) -> None:
+    case = case_of(backend, workspace=Workspace.REUSED, mask=Mask.CUSTOM)
+    other, plan, _, judged = (launched.arguments for launched in launches_of(case)[:4])
+    given = "packed_custom_mask" if "PACKED" in backend else "custom_mask"
+    assert given not in other
+    assert plan[given].numel() == (8 if "PACKED" in backend else 3 * 20)
+    # Packed bits are read where they lie.
+    assert (given in judged) == ("PACKED" in backend)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["FA2_PAGED", "FA3_PAGED", "FA2_RAGGED", "FA3_RAGGED"])
+def test_a_full_mask_is_a_plan_that_is_not_causal(launches_of: LaunchesOf, backend: str) -> None:
+    plan, *_ = (launched.arguments for launched in launches_of(case_of(backend, mask=Mask.FULL)))
+    assert plan["causal"] is False
+    assert "custom_mask" not in plan
+
+
+@pytest.mark.slow
+def test_a_graph_has_buffers_for_the_masks_of_its_largest_replay(launches_of: LaunchesOf) -> None:
+    capture = step(Mode.TARGET_VERIFY, stride=3, rows=2, launch=Launch.CAPTURE)
+    replays = [
+        step(Mode.TARGET_VERIFY, (3, length), (3, 4), stride=3, rows=2, launch=Launch.REPLAY) for length in (9, 40)
+    ]
+    case = case_of("FA2_PAGED", capture, *replays, mask=Mask.TREE)
+    plan, *_ = (launched.arguments for launched in launches_of(case))
+    assert plan["custom_mask_buf"].numel() == 15 + 2
+    assert plan["mask_indptr_buf"].numel() == 3
+    verdict = run(case)
+    assert (verdict.unsupported, verdict.observations) == (None, ())
