@@ -72,9 +72,9 @@ def cost(module: Module) -> float:
 def quick_set(backends: Iterable[GpuBackend], budget: float = SECONDS * CORES * _BUSY) -> Quick:
     """Choose variants, each time the one with the most new pairs for its cost, within `budget` seconds of one core.
 
-    The modules of one variant may complete others.
+    The modules of one variant may complete others. Revisions have the modules of their backends.
     """
-    every = [variant for backend in backends for variant in variants(backend)]
+    every = [variant for backend in backends if "@" not in backend.name for variant in variants(backend)]
     wanted = frozenset(pair for variant in every for pair in variant.pairs)
     chosen: frozenset[Module] = frozenset()
     covered: frozenset[tuple[str, str]] = frozenset()

@@ -220,7 +220,15 @@ class PrefixKind:
 
 
 def _prefix_kind(name: str, lists: dict[str, str], *, plan: dict[str, Any], run: dict[str, Any]) -> PrefixKind:
-    planned = PlannedKind(module="flashinfer.cascade", name=name, plan="begin_forward", run="forward", results=("out",))
+    planned = PlannedKind(
+        module="flashinfer.cascade",
+        name=name,
+        plan="begin_forward",
+        run="forward",
+        results=("out",),
+        # That of decode is handed on to BatchDecodeWithPagedKVCacheWrapper, which requires it.
+        zero_floats=not run,
+    )
     return PrefixKind(planned, lists, plan, run, scaled=bool(run))
 
 

@@ -26,6 +26,7 @@ class PlannedKind:
 
     `results` names guarded tensors to which the results of `run` are copied, in order, if it takes no outputs or
     returns them in another layout. A plan for a graph copies its lists to `buffers`, by the constructor's names.
+    `zero_floats`: see `wrapper.Workspaces`.
     """
 
     module: str
@@ -34,6 +35,7 @@ class PlannedKind:
     run: str = "run"
     results: tuple[str, ...] = ()
     buffers: tuple[str, ...] = ()
+    zero_floats: bool = False
 
     @cached_property
     def plan_op(self) -> Op:
@@ -74,7 +76,8 @@ class Planned:
 
     def __init__(self, kind: PlannedKind, case: Case, bench: Bench, **arguments: Any) -> None:
         self._kind, self._bench = kind, bench
-        need = WorkspaceBytes(semaphores=0, scratch=wrapper.RECOMMENDED.floats)
+        floats = wrapper.RECOMMENDED.floats
+        need = WorkspaceBytes(floats, 0) if kind.zero_floats else WorkspaceBytes(0, floats)
         self._held: dict[str, Any] = {_WORKSPACE: SharedWorkspace(case, bench, _WORKSPACE).take(need)}
         buffers = {name: value for name, value in arguments.items() if isinstance(value, list | tuple)}
         self._wrapper = call(kind.module, kind.name, **self._held, **arguments)

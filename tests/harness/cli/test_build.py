@@ -1,5 +1,6 @@
 """`attnfuzz build`: what is compiled, for what, and what is printed of it."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -74,6 +75,17 @@ def test_everything_for_the_visible_gpu_is_compiled(attnfuzz: Attnfuzz, compiled
     assert {"guards.cu", "fixup.cu"} <= set(compiled.sources)
     assert len(compiled.modules) == len(set(compiled.modules))
     assert compiled.archs == {"9.0"}
+
+
+def test_a_quick_set_takes_minutes_and_covers_most_pairs(attnfuzz: Attnfuzz, compiled: Compiled) -> None:
+    ran = attnfuzz("build", "--quick")
+    assert ran.code == 0
+    words = re.search(r"(\d+) modules of (\d+), for (\d+) of (\d+) pairs of compile-time features", ran.err)
+    assert words is not None
+    modules, every, covered, pairs = map(int, words.groups())
+    assert modules == len(compiled.modules) < every
+    assert pairs / 2 < covered < pairs
+    assert "FA2 prefill bfloat16, head dim 64" in compiled.modules
 
 
 def test_named_backends_are_compiled_and_no_others(attnfuzz: Attnfuzz, compiled: Compiled) -> None:

@@ -1,4 +1,4 @@
-"""The modules of the direct backends: FlashInfer has a specification for each, and no two are the same."""
+"""The modules of all backends on Hopper: FlashInfer has a specification for each, and no two are the same."""
 
 import json
 import os
@@ -13,8 +13,10 @@ pytest.importorskip("flashinfer", reason="the modules are FlashInfer's")
 
 _SPECIFIED = """
 import json
-from attnfuzz.kernels.gpu.catalogue import DIRECT_BACKENDS
-modules = {module.name: module for backend in DIRECT_BACKENDS for module in backend.modules()}
+from attnfuzz.kernels.gpu.catalogue import GPU_BACKENDS
+from attnfuzz.kernels.gpu.visible import Arch
+hopper = [backend for backend in GPU_BACKENDS if Arch.HOPPER in backend.archs]
+modules = {module.name: module for backend in hopper for module in backend.modules()}
 print(json.dumps({name: module.spec().name for name, module in modules.items()}))
 """
 
