@@ -85,7 +85,12 @@ class FileTracer:
         self._writes()
 
     def output(self, output: Output, geometry: Geometry) -> None:
-        """Write the right answer to the calls of the step, for the requests whose rows were not written after them."""
+        """Write the right answer to the calls of the step, for the requests whose rows were not written after them.
+
+        There is none under masks, which an answer can't state.
+        """
+        if any(entry.mask is not None for entry in output.attended):
+            return
         writes = self._writes()
         try:
             out = self._view(output.out)

@@ -38,14 +38,13 @@ def use_defaults(case: CallCase) -> Iterator[CallCase]:
 def drop_features(case: CallCase) -> Iterator[CallCase]:
     """No window, no sinks, no scales: in the calls and their answer. No LSE, if it is unused."""
     yield _with(case, dict.fromkeys(_SINKS), sinks=None)
-    yield _with(case, {"window_left": -1}, window_left=-1)
     if not _used_lse(Meaning(case)):
         yield _with(case, {"lse": None, "return_lse": False})
-    for name in ("bmm1_scale", "bmm2_scale"):
+    for name, plain in (("window_left", -1), ("bmm1_scale", 1.0), ("bmm2_scale", 1.0)):
         given = {call.arguments[name] for call in case.calls if isinstance(call.arguments.get(name), int | float)}
-        # Disagreement on a scale may be the call's fault.
+        # Disagreement may be the call's fault, or the window that of a mask among its arguments.
         if case.answer is None or given == {getattr(case.answer, name)}:
-            yield _with(case, {name: 1.0}, **{name: 1.0})
+            yield _with(case, {name: plain}, **{name: plain})
 
 
 def state_no_more(case: CallCase) -> Iterator[CallCase]:

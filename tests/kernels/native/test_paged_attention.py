@@ -205,3 +205,31 @@ def test_offsets_do_not_overflow_32_bits() -> None:
     )
     assert isinstance(out, torch.Tensor)
     assert out.eq(1).all()
+
+
+def test_a_query_under_a_packed_mask_sees_the_keys_that_are_set_and_masks_come_with_their_starts() -> None:
+    query = torch.zeros(2, 1, 8)
+    values = torch.arange(4.0).view(1, 1, 4, 1).expand(1, 1, 4, 8).contiguous()
+    ones = {name: torch.tensor(length, dtype=torch.int32) for name, length in (("seq", [4]), ("cum", [0, 2]))}
+    arguments: dict[str, Any] = {
+        "query": query,
+        "kv_cache": (torch.zeros(1, 1, 4, 8), values),
+        "workspace_buffer": torch.zeros(1, dtype=torch.uint8),
+        "block_tables": torch.zeros(1, 1, dtype=torch.int32),
+        "seq_lens": ones["seq"],
+        "max_q_len": 2,
+        "max_kv_len": 4,
+        "bmm1_scale": 1.0,
+        "bmm2_scale": 1.0,
+        "batch_size": 1,
+        "cum_seq_lens_q": ones["cum"],
+        "cum_seq_lens_kv": ones["seq"],
+        "packed_custom_mask": torch.tensor([0b00001010], dtype=torch.uint8),
+    }
+    starts = torch.tensor([0, 1], dtype=torch.int32)
+    out = ops.trtllm_batch_context_with_kv_cache(**arguments, mask_indptr=starts)
+    assert isinstance(out, torch.Tensor)
+    # The first query sees keys 1 and 3, the second none.
+    assert out[:, 0, 0].tolist() == [2.0, 0.0]
+    with pytest.raises(ValueError, match="packed_custom_mask and mask_indptr must be given together"):
+        ops.trtllm_batch_context_with_kv_cache(**arguments)
