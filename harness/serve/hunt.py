@@ -184,7 +184,9 @@ class FaultHunter:
             return False
 
         last = until - SHARE_TO_RATE * seconds
-        smallest, tried = shrink_trace(first.trace, fails, over=lambda: self.stopped() or self.clock() >= last)
+        smallest, tried = shrink_trace(
+            first.trace, fails, over=lambda: self.stopped() or self.clock() >= last, shown_by=fault.requests
+        )
         times, runs = self._rate(smallest, fault, until=until)
         if smallest == first.trace:
             return replace(first, times=first.times + times, runs=first.runs + runs, tried=tried)

@@ -5,14 +5,19 @@ from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from attnfuzz.harness.serve.trace import Burst, Prompt, RequestTrace, ServedRequest
+from attnfuzz.harness.serve.trace import LEAST_SHARED, Burst, Prompt, RequestTrace, ServedRequest
 
 Fails = Callable[[RequestTrace], bool]
 
 
-def shrink_trace(trace: RequestTrace, fails: Fails, *, over: Callable[[], bool]) -> tuple[RequestTrace, int]:
-    """The smallest trace found that still `fails`, and the number of traces tried, until the time is `over`."""
-    shrinking = _Shrinking(trace, fails, over)
+def shrink_trace(
+    trace: RequestTrace, fails: Fails, *, over: Callable[[], bool], shown_by: Sequence[int] = ()
+) -> tuple[RequestTrace, int]:
+    """The smallest trace found that still `fails`, and the number of traces tried, until the time is `over`.
+
+    The failure is `shown_by` these requests: first, they are tried with the most likely others alone.
+    """
+    shrinking = _Shrinking(trace, fails, over, shown_by)
     with contextlib.suppress(_OutOfTime):
         shrinking.run()
     return shrinking.trace, shrinking.tried
@@ -25,17 +30,19 @@ class _OutOfTime(Exception):
 class _Shrinking:
     """The smallest trace so far."""
 
-    def __init__(self, trace: RequestTrace, fails: Fails, over: Callable[[], bool]) -> None:
+    def __init__(self, trace: RequestTrace, fails: Fails, over: Callable[[], bool], shown_by: Sequence[int]) -> None:
         self.trace = trace
         self.tried = 0
         self._fails = fails
         self._over = over
+        self._shown_by = shown_by
 
     def run(self) -> None:
         """Make it smaller until nothing helps."""
         if any(burst.pause for burst in self.trace.bursts):
             # First, since every other candidate would wait too.
             self._takes(RequestTrace(bursts=tuple(replace(burst, pause=0.0) for burst in self.trace.bursts)))
+        any(self._takes(candidate) for candidate in _likely(self.trace, self._shown_by))
         before = None
         first = True
         while before != self.trace:
@@ -101,6 +108,27 @@ def _length(request: ServedRequest, part: str) -> int:
 def _least(request: ServedRequest, part: str) -> int:
     """The least length of a part: an answer and a prompt keep a token."""
     return int(part == "tokens" or request.prompt.length == _length(request, part))
+
+
+def _likely(trace: RequestTrace, shown_by: Sequence[int]) -> Iterator[RequestTrace]:
+    """Traces of the requests that show a failure: with those that share a prefix with one, or come with one."""
+    requests = trace.requests
+    if not shown_by:
+        return
+    bursts = [number for number, burst in enumerate(trace.bursts) for _ in burst.requests]
+    sharing = {
+        place
+        for place, request in enumerate(requests)
+        for shown in shown_by
+        if request.prompt.prefix_shared_with(requests[shown].prompt) >= LEAST_SHARED
+    }
+    beside = {place for place, burst in enumerate(bursts) if burst in {bursts[shown] for shown in shown_by}}
+    tried: list[set[int]] = [set(range(len(requests)))]
+    for others in (sharing & beside, sharing, beside):
+        places = others | set(shown_by)
+        if places not in tried:
+            tried.append(places)
+            yield kept(trace, places)
 
 
 def _fewer(trace: RequestTrace) -> Iterator[RequestTrace]:

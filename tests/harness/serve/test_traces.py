@@ -86,6 +86,20 @@ def test_a_failure_of_two_long_prompts_at_once_is_minimized_to_them() -> None:
     assert tried < 400
 
 
+def test_requests_that_share_a_prefix_with_the_one_that_failed_are_tried_first() -> None:
+    shown, sharing, *others = (ServedRequest(Prompt(stream, 40), tokens=1) for stream in (0, 0, 1, 2, 3))
+    trace = RequestTrace(bursts=(Burst(requests=(others[0], sharing)), Burst(requests=(*others[1:], shown))))
+    tried: list[int] = []
+
+    def fails(candidate: RequestTrace) -> bool:
+        tried.append(len(candidate.requests))
+        return len(candidate.requests) > 1
+
+    smallest, _ = shrink_trace(trace, fails, over=lambda: False, shown_by=(4,))
+    assert tried[:2] == [1, 2], "alone in its burst, then with the other of its stream"
+    assert len(smallest.requests) == 2
+
+
 def test_requests_that_come_later_stay_later_if_they_have_to() -> None:
     def fails(trace: RequestTrace) -> bool:
         return any(burst.after_all for burst in trace.bursts[1:])
