@@ -23,8 +23,8 @@ from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.single.backends import SINGLE_BACKENDS
 from attnfuzz.kernels.gpu.single.sessions import SINGLE_DECODE, SINGLE_PREFILL, SingleSession
 from attnfuzz.kernels.gpu.states import MERGE_STATE_IN_PLACE
-from attnfuzz.kernels.gpu.wrappers import cascade, pod, sparse
-from attnfuzz.kernels.gpu.wrappers.holistic import HOLISTIC, HolisticSession, HolisticWrapper
+from attnfuzz.kernels.gpu.wrappers import cascade, holistic, pod, sparse
+from attnfuzz.kernels.gpu.wrappers.holistic import HolisticSession, HolisticWrapper
 from attnfuzz.kernels.native.ops import NATIVE
 from attnfuzz.kernels.torch_sdpa import attend_into
 from attnfuzz.reference.attention import attend
@@ -335,7 +335,7 @@ def planned_on_cpu(backend: GpuBackend) -> OnCpu:
     SINGLE_DECODE_CUDA_CORES,
     SINGLE_DECODE_TENSOR_CORES,
 ) = map(on_cpu, SINGLE_BACKENDS)
-BATCH_ATTENTION = planned_on_cpu(HOLISTIC)
+BATCH_ATTENTION = planned_on_cpu(holistic.HOLISTIC)
 POD, BATCH_POD = map(planned_on_cpu, pod.POD_BACKENDS)
 CASCADE_LEVELS, CASCADE_LEVELS_WINDOW, SHARED_PREFIX_DECODE, SHARED_PREFIX_PREFILL = map(
     planned_on_cpu, cascade.CASCADE_BACKENDS

@@ -13,7 +13,9 @@ from attnfuzz.kernels.gpu.quick import BUILT, cost, limited, only_built, quick_s
 from attnfuzz.kernels.gpu.wrappers.backends import EIGHT_BITS, PLAIN, WRAPPER_BACKENDS, each_variant
 from attnfuzz.reference.bucket import Bucket
 
-FA2_PAGED, FA3_PAGED = WRAPPER_BACKENDS[:2]
+FA2_PAGED, FA3_PAGED = (
+    next(backend for backend in WRAPPER_BACKENDS if backend.name == name) for name in ("fa2_paged", "fa3_paged")
+)
 WINDOWS = replace(PLAIN, windows=(-1, 3, 7), heads=((1, 1),), page_sizes=(16,))
 
 
