@@ -238,20 +238,20 @@ class _FormedMemory:
         hole: range = NO_HOLE,
     ) -> torch.Tensor:
         """See `Memory`; strides that the case has chosen otherwise, and holes, keep the plain form."""
-        form = None if stride or hole else self._form_of(name, shape)
+        form = None if hole else self._form_of(name, shape, stride)
         if form is None:
             return self._memory.tensor(name, shape, dtype, stride=stride, fill=fill, hole=hole)
         how = self._of_tensors[form]
-        strides = how.strides and how.strides(shape)
+        strides = stride if how.strides is None else how.strides(shape)
         return self._kept(self._memory.tensor(name, shape, how.dtype or dtype, stride=strides, fill=fill), form, dtype)
 
     def copy(self, name: str, value: torch.Tensor, *, stride: Sequence[int] | None = None) -> torch.Tensor:
         """See `Memory`."""
-        form = None if stride else self._form_of(name, value.shape)
+        form = self._form_of(name, value.shape, stride)
         if form is None:
             return self._memory.copy(name, value, stride=stride)
         how = self._of_tensors[form]
-        strides = how.strides and how.strides(value.shape)
+        strides = stride if how.strides is None else how.strides(value.shape)
         return self._kept(
             self._memory.copy(name, value.to(how.dtype or value.dtype), stride=strides), form, value.dtype
         )
@@ -280,10 +280,13 @@ class _FormedMemory:
         order = sorted(range(value.dim()), key=lambda axis: (-value.stride(axis), value.shape[axis] == 1))
         return self._memory.copy(name, value.to(found[1]), stride=_dense(value.shape, order, {}))
 
-    def _form_of(self, name: str, shape: Sequence[int]) -> ArgumentForm | None:
+    def _form_of(self, name: str, shape: Sequence[int], stride: Sequence[int] | None) -> ArgumentForm | None:
         if not self._forms.used:
             return None
         for form, how in self._of_tensors.items():
+            if how.strides is not None and stride:
+                # The case has chosen others.
+                continue
             if name in how.names and len(shape) >= (2 if how.strides in (_heads_first, _head_gaps) else 1):
                 return form
         return None
