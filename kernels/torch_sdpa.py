@@ -8,15 +8,17 @@ overflows. The revision `torch_sdpa@175063` launches it.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
 
-from attnfuzz.kernels.backend import Bench, Op, Output
+from attnfuzz.kernels.argument_forms import opened_in_forms
+from attnfuzz.kernels.backend import Bench, Op, Output, Session
 from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries, softmax_scale
 from attnfuzz.kernels.results import place_out
 from attnfuzz.kernels.slot_tokens import SlotTokens
+from attnfuzz.reference.arguments import ArgumentForm, ArgumentRule, Standing
 from attnfuzz.reference.calibration import shipped_noise
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Mask, Mode, QueryView, Request, Step
@@ -37,6 +39,19 @@ SDPA = Op(
     writes=frozenset({"out"}),
     module="torch.nn.functional",
 )
+
+
+ARGUMENTS = (
+    ArgumentRule(
+        ArgumentForm.SCALE_DEFAULT,
+        Standing.PROMISED,
+        'docstring: "If None, the default value is set to 1 / sqrt(E)"',
+    ),
+    ArgumentRule(ArgumentForm.QUERY_ELEMENTS_APART),
+    ArgumentRule(ArgumentForm.KEYS_GAPS),
+    ArgumentRule(ArgumentForm.VALUES_GAPS),
+)
+"""Forms of scaled_dot_product_attention's arguments; its output is always returned."""
 
 
 class SdpaSession:
@@ -133,6 +148,7 @@ class SdpaBackend:
         query_views=(QueryView.CONTIGUOUS, QueryView.FUSED_QKV),
         masks=tuple(Mask),
         windowed_masks=tuple(Mask),
+        arguments=ARGUMENTS,
     )
     contract: Contract = Contract()
 
@@ -158,9 +174,10 @@ class SdpaBackend:
     def prepare(self, progress: Callable[[str], None]) -> None:
         """Nothing to compile."""
 
-    def open(self, case: Case, bench: Bench) -> SdpaSession:
+    def open(self, case: Case, bench: Bench) -> Session:
         """Open a session on one case."""
-        return SdpaSession(case, bench, call_without_keys=self.call_without_keys)
+        session = partial(SdpaSession, call_without_keys=self.call_without_keys)
+        return opened_in_forms(session, case, bench, self.capability.arguments)
 
 
 SDPA_BACKENDS = (SdpaBackend(), SdpaBackend(name="torch_sdpa@175063", call_without_keys=True))

@@ -56,7 +56,7 @@ class ArgumentForm(StrEnum):
     NO_DEPENDENT_LAUNCH = "no dependent launch"
 
 
-class Event(StrEnum):
+class EarlierUse(StrEnum):
     """An earlier use of the object that runs a step, such as a wrapper: it must not matter to the step.
 
     PLANNED_...: it was planned for another layer or batch before. RAN_BEFORE: the plan has run on other queries.

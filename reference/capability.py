@@ -8,7 +8,7 @@ import math
 import msgspec
 from msgspec.structs import force_setattr
 
-from attnfuzz.reference.arguments import ArgumentRule, Event
+from attnfuzz.reference.arguments import ArgumentRule, EarlierUse
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.case import (
     BlockScales,
@@ -56,7 +56,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     A writer with `window_tail` takes steps of which only the last tokens are stored. `masks` are the keys that a query
     may see; with EMPTY_ROWS among them, it may see none, although its request has keys. `windowed_masks` are those that
     have a meaning beside a window: a key is seen that both leave. `arguments` are the forms in which arguments are
-    passed besides the plain one, with what the API says of each, and `events` the earlier uses that the objects of a
+    passed besides the plain one, with what the API says of each, and `earlier_uses` those that the objects of a
     step may have had.
 
     A backend with `buckets` supports their geometries and no others. All other fields about geometries are then derived
@@ -103,7 +103,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     window_tail: bool = False
     other_groups: tuple[OtherGroup, ...] = ()
     arguments: tuple[ArgumentRule, ...] = ()
-    events: tuple[Event, ...] = ()
+    earlier_uses: tuple[EarlierUse, ...] = ()
     masks: tuple[Mask, ...] = (Mask.CAUSAL,)
     windowed_masks: tuple[Mask, ...] = (Mask.CAUSAL,)
     patience: float = 1.0
@@ -284,7 +284,7 @@ def _why_not_called(can: Capability, case: Case) -> str | None:
     of_arguments = {rule.form for rule in can.arguments}
     others = (
         *(form for form in case.arguments if form not in of_arguments),
-        *(event for event in case.life if event not in can.events),
+        *(use for use in case.life if use not in can.earlier_uses),
     )
     return next((f"calls with {other}" for other in others), None)
 

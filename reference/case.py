@@ -9,7 +9,7 @@ from enum import StrEnum
 
 import msgspec
 
-from attnfuzz.reference.arguments import ArgumentForm, Event
+from attnfuzz.reference.arguments import ArgumentForm, EarlierUse
 from attnfuzz.reference.geometry import Geometry
 from attnfuzz.reference.relation import Relation
 from attnfuzz.reference.rope import Rope
@@ -362,7 +362,7 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     guard: Guard = Guard.RIGHT
     pace: Pace = Pace.PROMPT
     arguments: tuple[ArgumentForm, ...] = ()
-    life: tuple[Event, ...] = ()
+    life: tuple[EarlierUse, ...] = ()
     mask: Mask = Mask.CAUSAL
     seed: int = 0
     relation: Relation | None = None

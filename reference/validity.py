@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 
-from attnfuzz.reference.arguments import ArgumentForm, Event, exclude_each_other
+from attnfuzz.reference.arguments import ArgumentForm, EarlierUse, exclude_each_other
 from attnfuzz.reference.case import (
     BlockScales,
     Case,
@@ -203,7 +203,7 @@ def _validate_memory_layout(case: Case) -> None:
 def _validate_call(case: Case) -> None:
     kinds: dict[str, tuple[tuple[StrEnum, ...], type[StrEnum]]] = {
         "arguments": (case.arguments, ArgumentForm),
-        "life": (case.life, Event),
+        "life": (case.life, EarlierUse),
     }
     for name, (chosen, kind) in kinds.items():
         if chosen != tuple(each for each in kind if each in chosen):

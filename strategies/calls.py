@@ -5,7 +5,7 @@ from functools import cache
 from hypothesis.strategies import DrawFn
 from msgspec.structs import replace
 
-from attnfuzz.reference.arguments import OF_TENSORS, ArgumentForm, Event
+from attnfuzz.reference.arguments import OF_TENSORS, ArgumentForm, EarlierUse
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.validity import takes
@@ -16,7 +16,7 @@ TENSORS, OPTIONS, LIFE = "tensor argument", "other argument", "life"
 """The axes of coverage."""
 
 # Several forms meet in a call, but one that is refused hides what the others do.
-_FORMS, _EVENTS = Choice((1, 1, 1, 2, 2, 3), lambda _: ()), Choice((1, 1, 2), lambda _: ())
+_FORMS, _USES = Choice((1, 1, 1, 2, 2, 3), lambda _: ()), Choice((1, 1, 2), lambda _: ())
 
 
 def axis_of_form(form: ArgumentForm) -> str:
@@ -33,10 +33,10 @@ def with_call(draw: DrawFn, case: Case, can: Capability, lean: Lean) -> Case:
             form = draw(_form(forms).under(lean))
             if form not in case.arguments and takes(case, form):
                 case = replace(case, arguments=_ordered((*case.arguments, form)))
-    any_event = draw(_any_event(can.events).under(lean)) if can.events else False
-    if any_event:
-        drawn = {draw(_event(can.events).under(lean)) for _ in range(draw(_EVENTS.under(lean)))}
-        case = replace(case, life=tuple(event for event in Event if event in drawn))
+    any_use = draw(_any_use(can.earlier_uses).under(lean)) if can.earlier_uses else False
+    if any_use:
+        drawn = {draw(_use(can.earlier_uses).under(lean)) for _ in range(draw(_USES.under(lean)))}
+        case = replace(case, life=tuple(use for use in EarlierUse if use in drawn))
     return case
 
 
@@ -59,10 +59,10 @@ def _form(forms: tuple[ArgumentForm, ...]) -> Choice[ArgumentForm]:
 
 
 @cache
-def _any_event(events: tuple[Event, ...]) -> Choice[bool]:
-    return WeightedFlag(1, 1, tuple(f"{LIFE}={event}" for event in events))
+def _any_use(uses: tuple[EarlierUse, ...]) -> Choice[bool]:
+    return WeightedFlag(1, 1, tuple(f"{LIFE}={use}" for use in uses))
 
 
 @cache
-def _event(events: tuple[Event, ...]) -> Choice[Event]:
-    return Choice(events, on(LIFE))
+def _use(uses: tuple[EarlierUse, ...]) -> Choice[EarlierUse]:
+    return Choice(uses, on(LIFE))

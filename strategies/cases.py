@@ -125,7 +125,7 @@ def _cases(draw: DrawFn, can: Capability, backend: str, geometries: Geometries, 
         pace=draw(_PACES.under(lean)) if can.device is Device.CUDA else Pace.PROMPT,
         mask=draw_mask(draw, can, geometry, steps, lean),
     )
-    if can.arguments or can.events:
+    if can.arguments or can.earlier_uses:
         case = with_call(draw, case, can, lean)
     relation = None if can.writes else draw_relation(draw, case, can, lean)
     return replace(case, relation=relation) if relation else case

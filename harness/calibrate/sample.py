@@ -67,7 +67,7 @@ def draw_samples(
         samples.extend(_samples(case, backend, noise))
 
     buckets = tuple(bucket for bucket in backend.capability.buckets if bucket.dtype is dtype)
-    can = structs.replace(backend.capability, dtypes=(dtype,), buckets=buckets, arguments=(), events=())
+    can = structs.replace(backend.capability, dtypes=(dtype,), buckets=buckets, arguments=(), earlier_uses=())
     drawn = cases(can, name)
     part = 0
     while rows_of(samples) < rows:

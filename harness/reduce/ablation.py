@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from attnfuzz.harness.reduce import removals
 from attnfuzz.harness.reduce.possible import possible
 from attnfuzz.harness.reduce.removals import Removal, case_with, geometry_with, part_with
-from attnfuzz.reference.arguments import OF_TENSORS, ArgumentForm, Event
+from attnfuzz.reference.arguments import OF_TENSORS, ArgumentForm, EarlierUse
 from attnfuzz.reference.case import (
     BlockScales,
     Case,
@@ -174,7 +174,7 @@ _CALLS = (
         )
         for form in ArgumentForm
     ),
-    *(Feature(event.value, frozenset({f"life={event}"}), removals.without(life=event)) for event in Event),
+    *(Feature(use.value, frozenset({f"life={use}"}), removals.without(life=use)) for use in EarlierUse),
 )
 
 _CLUES = (

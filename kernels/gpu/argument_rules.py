@@ -6,7 +6,7 @@ A form that stands here without a source is one of which FlashInfer says nothing
 from collections.abc import Iterable
 from typing import Final
 
-from attnfuzz.reference.arguments import ArgumentForm, ArgumentRule, Event, Standing
+from attnfuzz.reference.arguments import ArgumentForm, ArgumentRule, EarlierUse, Standing
 
 _F = ArgumentForm
 Rules = tuple[ArgumentRule, ...]
@@ -195,18 +195,18 @@ MLA: Final[Rules] = (
 )
 """BatchMLAPagedAttentionWrapper."""
 
-_PLANS = (Event.PLANNED_ALIKE, Event.PLANNED_OTHER_SCALE, Event.PLANNED_FEWER, Event.PLANNED_MORE)
-_RUNS = (Event.RAN_BEFORE, Event.NEIGHBOUR, Event.RESET)
-LIFE_OF_DECODE: Final = (*_PLANS, Event.PLANNED_UNSPLIT, Event.PLANNED_LENGTHS, *_RUNS)
-LIFE_OF_FA3: Final = (Event.PLANNED_ALIKE, Event.PLANNED_WITHOUT_MASK, *_PLANS[1:], *_RUNS)
+_PLANS = (EarlierUse.PLANNED_ALIKE, EarlierUse.PLANNED_OTHER_SCALE, EarlierUse.PLANNED_FEWER, EarlierUse.PLANNED_MORE)
+_RUNS = (EarlierUse.RAN_BEFORE, EarlierUse.NEIGHBOUR, EarlierUse.RESET)
+LIFE_OF_DECODE: Final = (*_PLANS, EarlierUse.PLANNED_UNSPLIT, EarlierUse.PLANNED_LENGTHS, *_RUNS)
+LIFE_OF_FA3: Final = (EarlierUse.PLANNED_ALIKE, EarlierUse.PLANNED_WITHOUT_MASK, *_PLANS[1:], *_RUNS)
 LIFE_OF_FA2: Final = (
-    Event.PLANNED_ALIKE,
-    Event.PLANNED_WITHOUT_MASK,
-    Event.PLANNED_CUSTOM_MASK,
+    EarlierUse.PLANNED_ALIKE,
+    EarlierUse.PLANNED_WITHOUT_MASK,
+    EarlierUse.PLANNED_CUSTOM_MASK,
     *_PLANS[1:],
-    Event.PLANNED_SPLIT,
-    Event.PLANNED_UNSPLIT,
+    EarlierUse.PLANNED_SPLIT,
+    EarlierUse.PLANNED_UNSPLIT,
     *_RUNS,
 )
-LIFE_OF_FA2_PAGED: Final = (*LIFE_OF_FA2, Event.PLANNED_LENGTHS)
-LIFE_OF_FA3_PAGED: Final = (*LIFE_OF_FA3, Event.PLANNED_LENGTHS)
+LIFE_OF_FA2_PAGED: Final = (*LIFE_OF_FA2, EarlierUse.PLANNED_LENGTHS)
+LIFE_OF_FA3_PAGED: Final = (*LIFE_OF_FA3, EarlierUse.PLANNED_LENGTHS)

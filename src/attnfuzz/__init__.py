@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from attnfuzz.kernels.cache_writes.stored import Conversion
     from attnfuzz.kernels.cache_writes.writer_backend import CopyBackend, GatherBackend, RotationBackend, WriterBackend
     from attnfuzz.kernels.function_backend import FunctionBackend
+    from attnfuzz.reference.arguments import ArgumentForm, ArgumentRule, EarlierUse, Standing
     from attnfuzz.reference.bucket import Bucket
     from attnfuzz.reference.capability import Capability
     from attnfuzz.reference.case import (
@@ -64,6 +65,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "ArgumentForm",
+    "ArgumentRule",
     "Attended",
     "AttnFuzz",
     "Backend",
@@ -77,6 +80,7 @@ __all__ = [
     "CopyBackend",
     "DType",
     "Device",
+    "EarlierUse",
     "Failure",
     "Fill",
     "FunctionBackend",
@@ -111,6 +115,7 @@ __all__ = [
     "Rotation",
     "RotationBackend",
     "Session",
+    "Standing",
     "Step",
     "Tombstone",
     "Unsupported",
@@ -135,6 +140,7 @@ _MODULES = {
     "kernels.cache_writes.stored": ("Conversion",),
     "kernels.cache_writes.writer_backend": ("CopyBackend", "GatherBackend", "RotationBackend", "WriterBackend"),
     "kernels.function_backend": ("FunctionBackend",),
+    "reference.arguments": ("ArgumentForm", "ArgumentRule", "EarlierUse", "Standing"),
     "reference.bucket": ("Bucket",),
     "reference.capability": ("Capability",),
     "reference.case": (

@@ -5,7 +5,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from attnfuzz.reference.arguments import OF_TENSORS, ArgumentForm, Event
+from attnfuzz.reference.arguments import OF_TENSORS, ArgumentForm, EarlierUse
 from attnfuzz.reference.case import (
     BlockScales,
     Case,
@@ -207,7 +207,7 @@ CASE_AXES: tuple[Axis[Case], ...] = (
     single("pace", tuple(Pace), lambda case: case.pace),
     Axis("tensor argument", ("plain", *(form for form in ArgumentForm if form in OF_TENSORS)), _tensor_arguments),
     Axis("other argument", ("plain", *(form for form in ArgumentForm if form not in OF_TENSORS)), _other_arguments),
-    Axis("life", ("new", *Event), lambda case: case.life or ("new",)),
+    Axis("life", ("new", *EarlierUse), lambda case: case.life or ("new",)),
     single("relation", ("none", *(each.words for each in Relation)), _relation),
 )
 

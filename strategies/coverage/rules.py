@@ -166,7 +166,7 @@ LACKS: tuple[Lack, ...] = (
     _never("the backend takes dense page tables only", "table gap!=none", lambda can: not can.table_gaps),
     Lack("the backend's tensors are not passed so", partial(_forms_left_out, "tensor argument")),
     Lack("the backend's options are not passed so", partial(_forms_left_out, "other argument")),
-    Lack("the backend has no such object", lambda can: _besides("life", ("new", *can.events))),
+    Lack("the backend has no such object", lambda can: _besides("life", ("new", *can.earlier_uses))),
     _never("a CPU has no queue to be behind with", "pace!=prompt", lambda can: can.device is not Device.CUDA),
     Lack(
         "the backend does not have pages of this size",

@@ -16,7 +16,7 @@ from attnfuzz.kernels.gpu.wrappers.paged import DECODE, FA2_PAGED, FA2_PAGED_PAC
 from attnfuzz.kernels.gpu.wrappers.paged_session import PagedWrapperSession
 from attnfuzz.kernels.gpu.wrappers.ragged import FA2_RAGGED, FA2_RAGGED_PACKED, FA3_RAGGED, RaggedSession
 from attnfuzz.kernels.gpu.wrappers.wrapper import WrapperKind
-from attnfuzz.reference.arguments import ArgumentRule, Event
+from attnfuzz.reference.arguments import ArgumentRule, EarlierUse
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import SPECULATIVE, Case, KvView, Mask, Mode, QueryView
@@ -201,14 +201,14 @@ def _backend(
     capability: Capability,
     theoretical: Callable[[DType], NoiseModel],
     arguments: tuple[ArgumentRule, ...],
-    events: tuple[Event, ...],
+    earlier_uses: tuple[EarlierUse, ...],
     modules_of: Callable[[Bucket], tuple[Module, ...]] | None = None,
 ) -> GpuBackend:
     """A backend of a session on a wrapper. FA3 is for Hopper alone."""
     return GpuBackend(
         name=name,
         archs=frozenset({Arch.HOPPER} if form.backend == "fa3" else Arch),
-        capability=msgspec.structs.replace(capability, arguments=arguments, events=events),
+        capability=msgspec.structs.replace(capability, arguments=arguments, earlier_uses=earlier_uses),
         contract=CONTRACT,
         session=partial(session, form),
         kernels=(form.plan_op, form.run_op),

@@ -19,7 +19,7 @@ from attnfuzz.kernels.paged_session import Captured, PagedSession, capture
 from attnfuzz.kernels.plan import Row
 from attnfuzz.kernels.queries import place_queries, softmax_scale
 from attnfuzz.kernels.results import Results
-from attnfuzz.reference.arguments import Event
+from attnfuzz.reference.arguments import EarlierUse
 from attnfuzz.reference.case import Case, Launch, Mode, Pace, Step, Workspace
 
 
@@ -56,7 +56,7 @@ class PagedWrapperSession(PagedSession):
             wrapper.plan_another_layer(lists, placed)
         self._live(wrapper, rows, self._case.life)
         wrapper.plan_batch(lists, placed, self._mask(step, rows))
-        if wrapper is self._kept or Event.RAN_BEFORE in self._case.life:
+        if wrapper is self._kept or EarlierUse.RAN_BEFORE in self._case.life:
             self._run_another_layer(wrapper, rows, queries)
         self._let_neighbour_run(wrapper, rows, queries)
         query, results = self._placed(step, queries)
@@ -70,18 +70,18 @@ class PagedWrapperSession(PagedSession):
     def _mask(self, step: Step, rows: Sequence[Row]) -> dict[str, Any]:
         return mask_arguments(self._case, self._bench, step, rows, packed=self._form.packed_masks)
 
-    def _live(self, wrapper: PagedWrapper, rows: Sequence[Row], events: Collection[Event]) -> None:
+    def _live(self, wrapper: PagedWrapper, rows: Sequence[Row], uses: Collection[EarlierUse]) -> None:
         """Use the wrapper for other plans before that of `rows`."""
 
         def batch_of(others: Sequence[Row]) -> Batch:
             lists = PageLists.of(self._case, self._table, others)
             return wrapper.batch(lists, lists.placed(self._bench))
 
-        live(wrapper, events, self._bench, rows, batch_of, wrapper.layer)
+        live(wrapper, uses, self._bench, rows, batch_of, wrapper.layer)
 
     def _let_neighbour_run(self, wrapper: PagedWrapper, rows: Sequence[Row], queries: torch.Tensor) -> None:
         """Plan and run another wrapper on the same workspace of floats, if the case has one, for the rows reversed."""
-        if Event.NEIGHBOUR not in self._case.life:
+        if EarlierUse.NEIGHBOUR not in self._case.life:
             return
         other = self.wrapper_type(self._form, self._case, self._bench, self._sm_scale, neighbour=wrapper)
         lists = PageLists.of(self._case, self._table, rows[::-1])
@@ -163,7 +163,7 @@ class PagedWrapperSession(PagedSession):
     def _replay(self, step: Step, queries: torch.Tensor) -> Output:
         graph, rows = self._graphs[_key(step)], Row.padded(step)
         lists = PageLists.of(self._case, self._table, rows)
-        self._live(graph.wrapper, rows, [event for event in self._case.life if event in IN_GRAPHS])
+        self._live(graph.wrapper, rows, [use for use in self._case.life if use in IN_GRAPHS])
         graph.wrapper.plan_batch(lists, lists.placed(self._bench), self._mask(step, rows))
         self._let_neighbour_run(graph.wrapper, rows, queries)
         graph.captured.replay(self._bench, queries)

@@ -15,7 +15,7 @@ from attnfuzz.kernels.plan import Row
 from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries, softmax_scale
 from attnfuzz.kernels.results import Results
 from attnfuzz.kernels.slot_tokens import SlotTokens
-from attnfuzz.reference.arguments import Event
+from attnfuzz.reference.arguments import EarlierUse
 from attnfuzz.reference.case import Case, KvView, Step, Workspace
 from attnfuzz.reference.geometry import KvLayout
 
@@ -77,10 +77,10 @@ class RaggedSession:
         queries = draw_queries(self._case, index, step.padded_tokens, self._geometry.head_dim_qk)
         keys = self._place_keys(step)
         wrapper = self._planned(step)
-        if wrapper is self._kept or Event.RAN_BEFORE in self._case.life:
+        if wrapper is self._kept or EarlierUse.RAN_BEFORE in self._case.life:
             # Servers run a plan once for every layer.
             self._run(wrapper, step, queries.flip(-1), keys, prefix="another_")
-        if Event.NEIGHBOUR in self._case.life:
+        if EarlierUse.NEIGHBOUR in self._case.life:
             other = self._new_wrapper(neighbour=wrapper)
             self._batch_of(Row.real(step)).plan(other, self._layer)
             self._run(other, step, queries.flip(-1), keys, prefix="another_")

@@ -1,0 +1,60 @@
+"""Prints docs/reference/arguments.md: what FlashInfer and torch say of each form of an argument.
+
+python scripts/argument_contracts.py > docs/reference/arguments.md
+"""
+
+import sys
+from collections.abc import Iterator
+
+from attnfuzz.harness.backends.registry import builtin
+from attnfuzz.kernels.backend import Backend
+from attnfuzz.reference.arguments import ArgumentForm, Standing
+
+HEAD = """# Forms of arguments
+
+For readers of a finding whose call has an argument in another form. A plain call passes int32 metadata without gaps,
+numbers as Python numbers, every output as a tensor, and no option. Each form changes one argument, and none changes the
+right answer; the guide [Arguments and lives](../guides/arguments.md) says how they are judged.
+
+*promised*: an exception is a failure. *refused*: it has to raise. *unsaid*: it may raise; otherwise the answer has to
+be right. This page is printed by `scripts/argument_contracts.py`.
+"""
+
+
+def page() -> str:
+    """The page."""
+    return "\n".join((HEAD, *(line for group in _groups() for line in _section(*group)))).rstrip() + "\n"
+
+
+def _groups() -> Iterator[tuple[list[str], Backend]]:
+    """Backends with the same rules and events, by names."""
+    groups: dict[object, tuple[list[str], Backend]] = {}
+    for name, backend in builtin().items():
+        can = backend.capability
+        if can.arguments or can.earlier_uses:
+            groups.setdefault((can.arguments, can.earlier_uses), ([], backend))[0].append(name)
+    yield from groups.values()
+
+
+def _section(names: list[str], backend: Backend) -> Iterator[str]:
+    can = backend.capability
+    yield f"## {', '.join(names)}"
+    entry_points = ", ".join(f"`{op.name}`" for op in backend.ops.values() if op.module)
+    if entry_points:
+        yield f"Entry points: {entry_points}."
+    yield ""
+    yield "| form | standing | source |"
+    yield "|---|---|---|"
+    rules = {rule.form: rule for rule in can.arguments}
+    for standing in Standing:
+        for form in ArgumentForm:
+            if form in rules and rules[form].standing is standing:
+                yield f"| {form} | {standing} | {rules[form].source.replace('|', chr(92) + '|')} |"
+    yield ""
+    if can.earlier_uses:
+        yield f"Earlier uses of its objects: {', '.join(can.earlier_uses)}."
+        yield ""
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

@@ -1,0 +1,68 @@
+"""The rules of FlashInfer's arguments name what the installed release has, and are those of the page."""
+
+import inspect
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attnfuzz.harness.backends.registry import builtin
+from attnfuzz.kernels.gpu import argument_rules as rules
+from attnfuzz.reference.arguments import ArgumentForm, Standing
+
+ROOT = Path(__file__).parents[3]
+F = ArgumentForm
+OPTIONS = {
+    F.OUT_RETURNED: ("out",),
+    F.LSE_RETURNED: ("lse",),
+    F.LSE_BASE_E: ("lse_base",),
+    F.LSE_LAYOUT: ("lse_layout",),
+    F.SCALE_DEFAULT: ("sm_scale",),
+    F.K_SCALE_DEFAULT: ("k_scale",),
+    F.K_SCALE_TENSOR: ("k_scale",),
+    F.V_SCALE_DEFAULT: ("v_scale",),
+    F.V_SCALE_TENSOR: ("v_scale",),
+    F.WINDOW_DEFAULT: ("window_left",),
+    F.WINDOW_AT_RUN: ("window_left",),
+    F.SOFT_CAP_DEFAULT: ("logits_soft_cap",),
+    F.DTYPES_BY_NAME: ("q_data_type", "kv_data_type"),
+    F.OUT_DTYPE_GIVEN: ("o_data_type",),
+    F.KEY_LENGTHS_GIVEN: ("seq_lens",),
+    F.BLOCKING: ("non_blocking",),
+    F.SPLIT_DISABLED: ("disable_split_kv",),
+    F.SPLIT_OF_A_PAGE: ("fixed_split_size",),
+    F.DEPENDENT_LAUNCH: ("enable_pdl",),
+    F.NO_DEPENDENT_LAUNCH: ("enable_pdl",),
+}
+
+
+def test_the_page_is_that_of_the_code() -> None:
+    page = runpy.run_path(str(ROOT / "scripts" / "argument_contracts.py"))["page"]()
+    assert (ROOT / "docs" / "reference" / "arguments.md").read_text() == page
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "of"),
+    [
+        ("prefill.BatchPrefillWithPagedKVCacheWrapper", rules.PAGED_PREFILL),
+        ("prefill.BatchPrefillWithPagedKVCacheWrapper", rules.FA3_PAGED_PREFILL),
+        ("prefill.BatchPrefillWithRaggedKVCacheWrapper", rules.FA2_RAGGED_PREFILL),
+        ("decode.BatchDecodeWithPagedKVCacheWrapper", rules.BATCH_DECODE),
+    ],
+)
+def test_what_is_promised_is_an_argument_with_a_default(wrapper: str, of: rules.Rules) -> None:
+    module, name = wrapper.split(".")
+    found: Any = getattr(pytest.importorskip(f"flashinfer.{module}"), name)
+    plan = inspect.signature(getattr(found, "_plan_impl", found.plan)).parameters
+    run = inspect.signature(found.run).parameters
+    for rule in of:
+        if rule.standing is Standing.PROMISED:
+            arguments = {argument: plan.get(argument) or run.get(argument) for argument in OPTIONS[rule.form]}
+            assert all(each and each.default is not each.empty for each in arguments.values()), (rule, arguments)
+
+
+def test_backends_as_served_are_called_plainly() -> None:
+    served = [backend for name, backend in builtin().items() if name.endswith("_as_served")]
+    assert served
+    assert not any(backend.capability.arguments or backend.capability.earlier_uses for backend in served)
