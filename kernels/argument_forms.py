@@ -26,7 +26,7 @@ from attnfuzz.kernels.backend import (
     Session,
     Unsupported,
 )
-from attnfuzz.reference.arguments import ArgumentForm, ArgumentRule, Standing
+from attnfuzz.reference.arguments import ArgumentForm, ArgumentRule, ArgumentStanding
 from attnfuzz.reference.case import Case, Launch
 
 _GAP = 16
@@ -36,7 +36,7 @@ _Strides = Callable[[Sequence[int]], list[int]]
 
 
 @dataclass(frozen=True)
-class TensorForm:
+class PlacedForm:
     """The form of the tensors of these `names`: another dtype, other strides, or both."""
 
     names: frozenset[str]
@@ -76,24 +76,24 @@ _KEY_STARTS = _names("kv_indptr cum_seq_lens_kv")
 _LENGTHS = _names("last_page_len seq_lens kv_len_arr actual_seq_lens_kv actual_seq_lens_q")
 _F = ArgumentForm
 
-OF_TENSORS: Mapping[ArgumentForm, TensorForm] = {
-    _F.PAGE_IDS_INT64: TensorForm(_PAGE_IDS, dtype=torch.int64),
-    _F.PAGE_IDS_GAPS: TensorForm(_PAGE_IDS, strides=_every_other),
-    _F.TABLE_INT64: TensorForm(_names("block_tables"), dtype=torch.int64),
-    _F.QUERY_STARTS_INT64: TensorForm(_QUERY_STARTS, dtype=torch.int64),
-    _F.QUERY_STARTS_GAPS: TensorForm(_QUERY_STARTS, strides=_every_other),
-    _F.KEY_STARTS_GAPS: TensorForm(_KEY_STARTS, strides=_every_other),
-    _F.LENGTHS_INT64: TensorForm(_LENGTHS, dtype=torch.int64),
-    _F.LENGTHS_GAPS: TensorForm(_LENGTHS, strides=_every_other),
-    _F.QUERY_ELEMENTS_APART: TensorForm(_names("query"), strides=_every_other),
-    _F.KEYS_GAPS: TensorForm(_names("k_cache key"), strides=_head_gaps),
-    _F.VALUES_GAPS: TensorForm(_names("v_cache value"), strides=_head_gaps),
-    _F.OUT_GAPS: TensorForm(_names("out"), strides=_head_gaps),
-    _F.OUT_HEADS_FIRST: TensorForm(_names("out"), strides=_heads_first),
-    _F.LSE_HEADS_FIRST: TensorForm(_names("lse"), strides=_heads_first),
+OF_TENSORS: Mapping[ArgumentForm, PlacedForm] = {
+    _F.PAGE_IDS_INT64: PlacedForm(_PAGE_IDS, dtype=torch.int64),
+    _F.PAGE_IDS_GAPS: PlacedForm(_PAGE_IDS, strides=_every_other),
+    _F.TABLE_INT64: PlacedForm(_names("block_tables"), dtype=torch.int64),
+    _F.QUERY_STARTS_INT64: PlacedForm(_QUERY_STARTS, dtype=torch.int64),
+    _F.QUERY_STARTS_GAPS: PlacedForm(_QUERY_STARTS, strides=_every_other),
+    _F.KEY_STARTS_GAPS: PlacedForm(_KEY_STARTS, strides=_every_other),
+    _F.LENGTHS_INT64: PlacedForm(_LENGTHS, dtype=torch.int64),
+    _F.LENGTHS_GAPS: PlacedForm(_LENGTHS, strides=_every_other),
+    _F.QUERY_ELEMENTS_APART: PlacedForm(_names("query"), strides=_every_other),
+    _F.KEYS_GAPS: PlacedForm(_names("k_cache key"), strides=_head_gaps),
+    _F.VALUES_GAPS: PlacedForm(_names("v_cache value"), strides=_head_gaps),
+    _F.OUT_GAPS: PlacedForm(_names("out"), strides=_head_gaps),
+    _F.OUT_HEADS_FIRST: PlacedForm(_names("out"), strides=_heads_first),
+    _F.LSE_HEADS_FIRST: PlacedForm(_names("lse"), strides=_heads_first),
     # With the option, the run gets a transposed view.
-    _F.LSE_LAYOUT: TensorForm(_names("lse"), strides=_heads_first),
-    _F.SINKS_16_BITS: TensorForm(_names("sinks"), dtype=torch.bfloat16),
+    _F.LSE_LAYOUT: PlacedForm(_names("lse"), strides=_heads_first),
+    _F.SINKS_16_BITS: PlacedForm(_names("sinks"), dtype=torch.bfloat16),
 }
 """Forms that a tensor gets when it is placed."""
 
@@ -171,12 +171,12 @@ class _Forms:
     def uncertain(self) -> list[ArgumentRule]:
         """The rules of the forms of the step's plans and launches that the API does not promise."""
         rules = (rule for form, rule in self.chosen.items() if form in self.planned | self.launched)
-        return [rule for rule in rules if rule.standing is not Standing.PROMISED]
+        return [rule for rule in rules if rule.standing is not ArgumentStanding.PROMISED]
 
     def refused(self) -> list[ArgumentRule]:
-        """The rules of the forms of the step's launches that are refused; a plan may accept what its run refuses."""
+        """The rules of the forms of the step's launches that are refused. A plan may accept one that its run refuses."""
         rules = (rule for form, rule in self.chosen.items() if form in self.launched)
-        return [rule for rule in rules if rule.standing is Standing.REFUSED]
+        return [rule for rule in rules if rule.standing is ArgumentStanding.REFUSED]
 
 
 def _words(rules: Iterable[ArgumentRule]) -> str:
@@ -314,7 +314,7 @@ class _FormingLauncher:
         self._launcher, self._memory, self._forms = launcher, memory, forms
 
     def __getattr__(self, name: str) -> Any:
-        # What journals and describes launches is the same.
+        # Journaling and reporting are the same.
         return getattr(self._launcher, name)
 
     def launch(self, op: Op, /, **arguments: Any) -> Any:
@@ -351,7 +351,7 @@ class _FormingLauncher:
 
 
 def _returning(function: Callable[..., Any], names: frozenset[str], **arguments: Any) -> Any:
-    """Call without the outputs `names`, and copy what is returned to them."""
+    """Call without the outputs `names`, and copy the returned tensors to them."""
     result = function(**{name: value for name, value in arguments.items() if name not in names})
     made = result if isinstance(result, tuple) else (result,)
     for name, value in zip(("out", "lse"), made, strict=False):

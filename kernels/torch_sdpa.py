@@ -18,7 +18,7 @@ from attnfuzz.kernels.backend import Bench, Op, Output, Session
 from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries, softmax_scale
 from attnfuzz.kernels.results import place_out
 from attnfuzz.kernels.slot_tokens import SlotTokens
-from attnfuzz.reference.arguments import ArgumentForm, ArgumentRule, Standing
+from attnfuzz.reference.arguments import ArgumentForm, ArgumentRule, ArgumentStanding
 from attnfuzz.reference.calibration import shipped_noise
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Mask, Mode, QueryView, Request, Step
@@ -44,7 +44,7 @@ SDPA = Op(
 ARGUMENTS = (
     ArgumentRule(
         ArgumentForm.SCALE_DEFAULT,
-        Standing.PROMISED,
+        ArgumentStanding.PROMISED,
         'docstring: "If None, the default value is set to 1 / sqrt(E)"',
     ),
     ArgumentRule(ArgumentForm.QUERY_ELEMENTS_APART),

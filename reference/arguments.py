@@ -78,7 +78,7 @@ class EarlierUse(StrEnum):
     RESET = "workspaces reset"
 
 
-class Standing(StrEnum):
+class ArgumentStanding(StrEnum):
     """The word of an API on a form of an argument: it works, it raises, or nothing is said.
 
     One that is refused must raise. One of which nothing is said may raise; if it does not, the answer must be right.
@@ -94,12 +94,12 @@ class ArgumentRule(msgspec.Struct, frozen=True):
     """The standing of a form, and the docstring, check or test that says so: "" if it is unsaid."""
 
     form: ArgumentForm
-    standing: Standing = Standing.UNSAID
+    standing: ArgumentStanding = ArgumentStanding.UNSAID
     source: str = ""
 
     def __post_init__(self) -> None:
-        if (self.standing is Standing.UNSAID) is not (not self.source):
-            raise ValueError(f"{self.form}: give the source of what is promised or refused, and none otherwise")
+        if (self.standing is ArgumentStanding.UNSAID) is not (not self.source):
+            raise ValueError(f"{self.form}: give a source if it is promised or refused, and none otherwise")
 
 
 _F = ArgumentForm

@@ -56,8 +56,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     A writer with `window_tail` takes steps of which only the last tokens are stored. `masks` are the keys that a query
     may see; with EMPTY_ROWS among them, it may see none, although its request has keys. `windowed_masks` are those that
     have a meaning beside a window: a key is seen that both leave. `arguments` are the forms in which arguments are
-    passed besides the plain one, with what the API says of each, and `earlier_uses` those that the objects of a
-    step may have had.
+    passed besides the plain one, with their standing, and `earlier_uses` those that the objects of a step may have had.
 
     A backend with `buckets` supports their geometries and no others. All other fields about geometries are then derived
     from the buckets; values passed for them are ignored.

@@ -1,4 +1,4 @@
-"""Prints docs/reference/arguments.md: what FlashInfer and torch say of each form of an argument.
+"""Prints docs/reference/arguments.md: the word of FlashInfer and torch on each form of an argument.
 
 python scripts/argument_contracts.py > docs/reference/arguments.md
 """
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from attnfuzz.harness.backends.registry import builtin
 from attnfuzz.kernels.backend import Backend
-from attnfuzz.reference.arguments import ArgumentForm, Standing
+from attnfuzz.reference.arguments import ArgumentForm, ArgumentStanding
 
 HEAD = """# Forms of arguments
 
@@ -46,7 +46,7 @@ def _section(names: list[str], backend: Backend) -> Iterator[str]:
     yield "| form | standing | source |"
     yield "|---|---|---|"
     rules = {rule.form: rule for rule in can.arguments}
-    for standing in Standing:
+    for standing in ArgumentStanding:
         for form in ArgumentForm:
             if form in rules and rules[form].standing is standing:
                 yield f"| {form} | {standing} | {rules[form].source.replace('|', chr(92) + '|')} |"

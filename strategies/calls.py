@@ -15,7 +15,7 @@ from attnfuzz.strategies.lean import Lean
 TENSORS, OPTIONS, LIFE = "tensor argument", "other argument", "life"
 """The axes of coverage."""
 
-# Several forms meet in a call, but one that is refused hides what the others do.
+# Several forms meet in a call, but one that is refused hides the others.
 _FORMS, _USES = Choice((1, 1, 1, 2, 2, 3), lambda _: ()), Choice((1, 1, 2), lambda _: ())
 
 

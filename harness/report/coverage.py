@@ -66,6 +66,13 @@ class Coverage:
         """The reasons why pairs are impossible and their numbers of pairs, most first."""
         return sorted(Counter(self.impossible.values()).items(), key=lambda item: (-item[1], item[0]))
 
+    def varied(self) -> Mapping[str, tuple[str, ...]]:
+        """The features of each axis on which the backend has more than one; of all axes if nothing is known of it."""
+        if self.unknown:
+            return axes()
+        occurring = {feature for pair in (*self.reached, *self.unreached) for feature in pair}
+        return {axis: features for axis, features in axes().items() if len(occurring.intersection(features)) > 1}
+
     @cached_property
     def map(self) -> Markup | None:
         """The map of the pairs, drawn once; None if none is reached."""
@@ -79,31 +86,37 @@ def block_of(pair: Pair) -> Block:
 
 
 def heat_map(coverage: Coverage) -> Markup:
-    """Draw the lower triangle of all pairs of features, one path per block: one per cell would take megabytes."""
-    begins = _begins()
-    ends = {axis: begins[features[-1]] + _CELL for axis, features in axes().items()}
-    size = max(ends.values())
+    """Draw the lower triangle of the pairs of features, one path per block: one per cell would take megabytes.
+
+    Axes that the backend has one value of are left out.
+    """
+    varied = coverage.varied()
+    begins = _begins(varied)
+    ends = {axis: begins[features[-1]] + _CELL for axis, features in varied.items()}
+    size = max(ends.values(), default=0)
     label = (
         f"Pairs of features of {coverage.backend}: {len(coverage.reached):,} reached, {len(coverage.unreached):,} not, "
         f"{len(coverage.impossible):,} impossible"
     )
     picture = Picture(_LABELS + size + 60, label, minimum=760)
     picture.height = size + 4
-    for axis, features in axes().items():
+    for axis, features in varied.items():
         middle = (begins[features[0]] + ends[axis]) / 2 + 3
         name = axis if len(axis) <= 17 else f"{axis[:16]}."
         picture.text(_LABELS - 6 - len(name) * CHARACTER * 9 / 11, middle, name, "axis")
         picture.text(_LABELS + begins[features[0]] + 3, middle, name, "axis dim")
     for (block, status, title), pairs in _alike(coverage).items():
+        if not varied.keys() >= set(block):
+            continue
         words = f"{block[0]} and {block[1]}: {title}"
         picture.add("path", f"pairs {status}", title=words, d=_cells(pairs, begins))
     return picture.markup()
 
 
-def _begins() -> dict[str, int]:
+def _begins(varied: Mapping[str, tuple[str, ...]]) -> dict[str, int]:
     """The offset of each feature's cells, from the left or the top."""
     begins, at = {}, 0
-    for features in axes().values():
+    for features in varied.values():
         for feature in features:
             begins[feature] = at
             at += _CELL

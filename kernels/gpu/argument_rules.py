@@ -1,4 +1,4 @@
-"""What FlashInfer says of the forms of its arguments: docstrings, checks and annotations of 0.7.2.
+"""FlashInfer's word on the forms of its arguments: docstrings, checks and annotations of 0.7.2.
 
 A form that stands here without a source is one of which FlashInfer says nothing.
 """
@@ -6,18 +6,18 @@ A form that stands here without a source is one of which FlashInfer says nothing
 from collections.abc import Iterable
 from typing import Final
 
-from attnfuzz.reference.arguments import ArgumentForm, ArgumentRule, EarlierUse, Standing
+from attnfuzz.reference.arguments import ArgumentForm, ArgumentRule, ArgumentStanding, EarlierUse
 
 _F = ArgumentForm
 Rules = tuple[ArgumentRule, ...]
 
 
 def _promised(source: str, *forms: ArgumentForm) -> Rules:
-    return tuple(ArgumentRule(form, Standing.PROMISED, source) for form in forms)
+    return tuple(ArgumentRule(form, ArgumentStanding.PROMISED, source) for form in forms)
 
 
 def _refused(source: str, *forms: ArgumentForm) -> Rules:
-    return tuple(ArgumentRule(form, Standing.REFUSED, source) for form in forms)
+    return tuple(ArgumentRule(form, ArgumentStanding.REFUSED, source) for form in forms)
 
 
 def _unsaid(*forms: ArgumentForm) -> Rules:

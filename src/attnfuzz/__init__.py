@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from attnfuzz.kernels.cache_writes.stored import Conversion
     from attnfuzz.kernels.cache_writes.writer_backend import CopyBackend, GatherBackend, RotationBackend, WriterBackend
     from attnfuzz.kernels.function_backend import FunctionBackend
-    from attnfuzz.reference.arguments import ArgumentForm, ArgumentRule, EarlierUse, Standing
+    from attnfuzz.reference.arguments import ArgumentForm, ArgumentRule, ArgumentStanding, EarlierUse
     from attnfuzz.reference.bucket import Bucket
     from attnfuzz.reference.capability import Capability
     from attnfuzz.reference.case import (
@@ -67,6 +67,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ArgumentForm",
     "ArgumentRule",
+    "ArgumentStanding",
     "Attended",
     "AttnFuzz",
     "Backend",
@@ -115,7 +116,6 @@ __all__ = [
     "Rotation",
     "RotationBackend",
     "Session",
-    "Standing",
     "Step",
     "Tombstone",
     "Unsupported",
@@ -140,7 +140,7 @@ _MODULES = {
     "kernels.cache_writes.stored": ("Conversion",),
     "kernels.cache_writes.writer_backend": ("CopyBackend", "GatherBackend", "RotationBackend", "WriterBackend"),
     "kernels.function_backend": ("FunctionBackend",),
-    "reference.arguments": ("ArgumentForm", "ArgumentRule", "EarlierUse", "Standing"),
+    "reference.arguments": ("ArgumentForm", "ArgumentRule", "EarlierUse", "ArgumentStanding"),
     "reference.bucket": ("Bucket",),
     "reference.capability": ("Capability",),
     "reference.case": (

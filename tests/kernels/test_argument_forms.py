@@ -13,7 +13,7 @@ from small_cases import drawn, run
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.kernels.argument_forms import AT_LAUNCH, OF_TENSORS
 from attnfuzz.kernels.function_backend import FunctionBackend
-from attnfuzz.reference.arguments import ArgumentForm, ArgumentRule, Standing
+from attnfuzz.reference.arguments import ArgumentForm, ArgumentRule, ArgumentStanding
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Launch, Mode
 from attnfuzz.reference.contract import Contract, LseBase
@@ -93,8 +93,8 @@ def break_at_a_refusal(*, block_tables: torch.Tensor, **arguments: Any) -> Any:
     return attend(block_tables=block_tables, **arguments)
 
 
-def rules(standing: Standing, *forms: ArgumentForm) -> tuple[ArgumentRule, ...]:
-    source = "" if standing is Standing.UNSAID else "a docstring"
+def rules(standing: ArgumentStanding, *forms: ArgumentForm) -> tuple[ArgumentRule, ...]:
+    source = "" if standing is ArgumentStanding.UNSAID else "a docstring"
     return tuple(ArgumentRule(form, standing, source) for form in forms)
 
 
@@ -103,18 +103,18 @@ TENSORS = (F.TABLE_INT64, F.LENGTHS_GAPS, F.LENGTHS_INT64, F.KEYS_GAPS, F.VALUES
 OTHERS = (F.OUT_RETURNED, F.LSE_RETURNED, F.LSE_HEADS_FIRST, F.SCALE_DEFAULT, F.SCALE_TENSOR, F.WINDOW_DEFAULT)
 
 
-def made(function: Any, standing: Standing, *forms: ArgumentForm) -> FunctionBackend:
+def made(function: Any, standing: ArgumentStanding, *forms: ArgumentForm) -> FunctionBackend:
     capability = replace(CAN, arguments=rules(standing, *forms))
     return FunctionBackend(function, capability=capability, contract=Contract(lse=LseBase.E))
 
 
-RIGHT = made(attend, Standing.PROMISED, *TENSORS, *OTHERS)
-IDS = made(read_ids_as_32_bits, Standing.UNSAID, F.TABLE_INT64)
-DENSE = made(write_densely, Standing.UNSAID, F.OUT_GAPS, F.OUT_HEADS_FIRST)
-REFUSES_UNSAID = made(require_int32, Standing.UNSAID, F.TABLE_INT64)
-REFUSES_PROMISED = made(require_int32, Standing.PROMISED, F.TABLE_INT64)
-ACCEPTS_REFUSED = made(attend, Standing.REFUSED, F.TABLE_INT64)
-BREAKS = made(break_at_a_refusal, Standing.UNSAID, F.TABLE_INT64)
+RIGHT = made(attend, ArgumentStanding.PROMISED, *TENSORS, *OTHERS)
+IDS = made(read_ids_as_32_bits, ArgumentStanding.UNSAID, F.TABLE_INT64)
+DENSE = made(write_densely, ArgumentStanding.UNSAID, F.OUT_GAPS, F.OUT_HEADS_FIRST)
+REFUSES_UNSAID = made(require_int32, ArgumentStanding.UNSAID, F.TABLE_INT64)
+REFUSES_PROMISED = made(require_int32, ArgumentStanding.PROMISED, F.TABLE_INT64)
+ACCEPTS_REFUSED = made(attend, ArgumentStanding.REFUSED, F.TABLE_INT64)
+BREAKS = made(break_at_a_refusal, ArgumentStanding.UNSAID, F.TABLE_INT64)
 
 
 def kinds_of(backend: str, count: int = 25) -> dict[bool, set[str]]:
@@ -187,7 +187,7 @@ def test_forms_are_in_order_one_for_each_argument_and_possible(arguments: tuple[
 
 
 def test_a_rule_has_a_source_unless_nothing_is_said() -> None:
-    with pytest.raises(ValueError, match="give the source"):
-        ArgumentRule(F.TABLE_INT64, Standing.PROMISED)
-    with pytest.raises(ValueError, match="give the source"):
-        ArgumentRule(F.TABLE_INT64, Standing.UNSAID, "a docstring")
+    with pytest.raises(ValueError, match="give a source"):
+        ArgumentRule(F.TABLE_INT64, ArgumentStanding.PROMISED)
+    with pytest.raises(ValueError, match="give a source"):
+        ArgumentRule(F.TABLE_INT64, ArgumentStanding.UNSAID, "a docstring")

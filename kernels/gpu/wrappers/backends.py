@@ -43,13 +43,17 @@ def fa2_paged_modules(bucket: Bucket) -> tuple[Module, ...]:
 
 def masked_modules(bucket: Bucket) -> tuple[Module, ...]:
     """The modules of fa2, and that which packs a mask into bits."""
-    return (*prefill_modules(bucket, "fa2"), Module("bits of custom masks", _packbits_spec))
+    return (*prefill_modules(bucket, "fa2"), PACKING)
 
 
-def _packbits_spec() -> Any:
+def _packing_spec() -> Any:
     from flashinfer.jit.quantization import gen_quantization_module  # noqa: PLC0415 - makes a CUDA context
 
     return gen_quantization_module()
+
+
+PACKING: Final = Module("packing of bits", _packing_spec)
+"""FlashInfer packs masks of bools with it."""
 
 
 def decode_modules(bucket: Bucket) -> tuple[Module, ...]:

@@ -16,7 +16,7 @@ _MOST_MASKED = 1 << 22
 
 
 @dataclass(frozen=True)
-class Batch:
+class PlannedBatch:
     """The lists of a plan in guarded memory, by the names of its arguments, and the same on the host, if it is used."""
 
     placed: Mapping[str, torch.Tensor]
@@ -27,7 +27,7 @@ class Batch:
         wrapper.plan(self.placed, layer, self.on_host)
 
 
-BatchOf = Callable[[Sequence[Row]], Batch]
+BatchOf = Callable[[Sequence[Row]], PlannedBatch]
 
 _OTHER_LAYERS: Mapping[EarlierUse, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     EarlierUse.PLANNED_ALIKE: lambda _: {},

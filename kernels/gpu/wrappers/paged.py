@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from attnfuzz.kernels.backend import Bench, Fill
-from attnfuzz.kernels.gpu.wrappers.life import Batch
+from attnfuzz.kernels.gpu.wrappers.life import PlannedBatch
 from attnfuzz.kernels.gpu.wrappers.options import plan_options
 from attnfuzz.kernels.gpu.wrappers.wrapper import Wrapper, WrapperKind
 from attnfuzz.kernels.lengths import int32, running_sum
@@ -178,9 +178,9 @@ class PagedWrapper(Wrapper):
         layer = {**self.layer, **others, "sm_scale": 2 * self.layer["sm_scale"]}
         self.plan(self._lists(placed), layer, self._lists(lists))
 
-    def batch(self, lists: PageLists, placed: PageLists) -> Batch:
+    def batch(self, lists: PageLists, placed: PageLists) -> PlannedBatch:
         """The lists of a plan."""
-        return Batch(self._lists(placed), self._lists(lists))
+        return PlannedBatch(self._lists(placed), self._lists(lists))
 
     def _lists(self, lists: PageLists) -> dict[str, torch.Tensor]:
         named = {theirs: getattr(lists, ours) for ours, theirs in self._form.lists.items()}

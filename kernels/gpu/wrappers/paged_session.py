@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from attnfuzz.kernels.backend import Bench, Output
-from attnfuzz.kernels.gpu.wrappers.life import IN_GRAPHS, Batch, live
+from attnfuzz.kernels.gpu.wrappers.life import IN_GRAPHS, PlannedBatch, live
 from attnfuzz.kernels.gpu.wrappers.masks import is_custom, mask_arguments, mask_buffers
 from attnfuzz.kernels.gpu.wrappers.options import in_base_2, run_options
 from attnfuzz.kernels.gpu.wrappers.paged import PagedForm, PagedWrapper, PageLists
@@ -73,7 +73,7 @@ class PagedWrapperSession(PagedSession):
     def _live(self, wrapper: PagedWrapper, rows: Sequence[Row], uses: Collection[EarlierUse]) -> None:
         """Use the wrapper for other plans before that of `rows`."""
 
-        def batch_of(others: Sequence[Row]) -> Batch:
+        def batch_of(others: Sequence[Row]) -> PlannedBatch:
             lists = PageLists.of(self._case, self._table, others)
             return wrapper.batch(lists, lists.placed(self._bench))
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from attnfuzz.kernels.backend import Bench, Output
-from attnfuzz.kernels.gpu.wrappers.life import Batch, live
+from attnfuzz.kernels.gpu.wrappers.life import PlannedBatch, live
 from attnfuzz.kernels.gpu.wrappers.masks import mask_arguments
 from attnfuzz.kernels.gpu.wrappers.options import in_base_2, plan_options, run_options
 from attnfuzz.kernels.gpu.wrappers.wrapper import Wrapper, WrapperKind
@@ -113,13 +113,13 @@ class RaggedSession:
         layout = self._geometry.kv_layout.value
         return Wrapper(self._form, self._case, self._bench, layout, neighbour=neighbour)
 
-    def _batch_of(self, rows: Sequence[Row]) -> Batch:
+    def _batch_of(self, rows: Sequence[Row]) -> PlannedBatch:
         """The lists of a plan, which the kernel reads directly."""
         starts = {
             "qo_indptr": running_sum(row.q_len for row in rows),
             "kv_indptr": running_sum(row.kv_len for row in rows),
         }
-        return Batch({name: place_int32(self._bench, name, values) for name, values in starts.items()})
+        return PlannedBatch({name: place_int32(self._bench, name, values) for name, values in starts.items()})
 
     def _run(
         self, wrapper: Wrapper, step: Step, queries: torch.Tensor, keys: _Keys, prefix: str = ""

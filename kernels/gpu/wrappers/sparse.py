@@ -15,6 +15,7 @@ from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.kernels.gpu.wrappers.backends import (
     CAPPED,
     CONTRACT,
+    PACKING,
     PLAIN,
     decode_modules,
     fa2_noise,
@@ -244,20 +245,9 @@ class VariableSession(SparseSession):
         )
 
 
-def packing_module() -> Module:
-    """FlashInfer packs masks of bools with it."""
-    return Module("packing of bits", _packing_spec)
-
-
-def _packing_spec() -> Any:
-    from flashinfer.jit.quantization import gen_quantization_module  # noqa: PLC0415 - makes a CUDA context
-
-    return gen_quantization_module()
-
-
 def _block_modules(bucket: Bucket, backend: str) -> tuple[Module, ...]:
     """The modules of both kinds of cores: blocks of few rows run on CUDA cores, whatever the backend."""
-    packing = (packing_module(),) if max(bucket.page_sizes) > 1 else ()
+    packing = (PACKING,) if max(bucket.page_sizes) > 1 else ()
     return (*prefill_modules(bucket, backend), *decode_modules(bucket), *packing)
 
 

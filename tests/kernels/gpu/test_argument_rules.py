@@ -9,7 +9,7 @@ import pytest
 
 from attnfuzz.harness.backends.registry import builtin
 from attnfuzz.kernels.gpu import argument_rules as rules
-from attnfuzz.reference.arguments import ArgumentForm, Standing
+from attnfuzz.reference.arguments import ArgumentForm, ArgumentStanding
 
 ROOT = Path(__file__).parents[3]
 F = ArgumentForm
@@ -57,7 +57,7 @@ def test_what_is_promised_is_an_argument_with_a_default(wrapper: str, of: rules.
     plan = inspect.signature(getattr(found, "_plan_impl", found.plan)).parameters
     run = inspect.signature(found.run).parameters
     for rule in of:
-        if rule.standing is Standing.PROMISED:
+        if rule.standing is ArgumentStanding.PROMISED:
             arguments = {argument: plan.get(argument) or run.get(argument) for argument in OPTIONS[rule.form]}
             assert all(each and each.default is not each.empty for each in arguments.values()), (rule, arguments)
 
