@@ -174,7 +174,7 @@ class _Forms:
         return [rule for rule in rules if rule.standing is not ArgumentStanding.PROMISED]
 
     def refused(self) -> list[ArgumentRule]:
-        """The rules of the forms of the step's launches that are refused. A plan may accept one that its run refuses."""
+        """The rules of refused forms of the step's launches. A plan may accept a form that its run refuses."""
         rules = (rule for form, rule in self.chosen.items() if form in self.launched)
         return [rule for rule in rules if rule.standing is ArgumentStanding.REFUSED]
 
