@@ -27,8 +27,18 @@ Decoded = TypeVar("Decoded")
 def read_bytes(path: str | os.PathLike[str], most: int = MOST_BYTES_OF_RECORD) -> bytes:
     """Return the content of a regular file of at most `most` bytes.
 
-    Raises OSError, with `path`: also ENOTSUP for a FIFO, socket or device, which might block or never end, and EFBIG
-    for a larger file.
+    Raises OSError, as `read_beginning` does, and EFBIG for a larger file.
+    """
+    content = read_beginning(path, most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"larger than {most >> 20} MiB", os.fspath(path))
+    return content
+
+
+def read_beginning(path: str | os.PathLike[str], most: int) -> bytes:
+    """Return the first `most` bytes of a regular file, or all of a smaller one.
+
+    Raises OSError, with `path`: also ENOTSUP for a FIFO, socket or device, which might block or never end.
     """
     try:
         # Without O_NONBLOCK, opening a FIFO that has no writer blocks.
@@ -42,10 +52,7 @@ def read_bytes(path: str | os.PathLike[str], most: int = MOST_BYTES_OF_RECORD) -
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.ENOTSUP, "not a regular file", os.fspath(path))
-        content = file.read(most + 1)
-    if len(content) > most:
-        raise OSError(errno.EFBIG, f"larger than {most >> 20} MiB", os.fspath(path))
-    return content
+        return file.read(most)
 
 
 @overload

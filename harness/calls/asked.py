@@ -24,7 +24,7 @@ from attnfuzz.reference.dtypes import DType
 MAX_KEY_BYTES = 64 << 20
 """Default limit of keys and values gathered from pages: the case has a copy of them."""
 
-_MASKS_OF_THEIR_OWN = frozenset({"trtllm_fmha_v2_prefill"})
+_MASKS_OF_THEIR_OWN = frozenset({"trtllm_fmha_v2_prefill", "trtllm_batch_context_with_custom_mask"})
 """Entry points with a mask argument, which an answer can't express."""
 
 

@@ -14,7 +14,7 @@ from attnfuzz.harness.serve.events import (
     ServeStarted,
     ServeUnconfirmed,
 )
-from attnfuzz.reference.foreign import MOST_BYTES, decode_json, read_bytes, reason
+from attnfuzz.reference.foreign import MOST_BYTES, decode_json, read_beginning, read_bytes, reason
 from attnfuzz.reference.user_error import UserError
 
 _AT_ONCE = (ServeStarted, ServeFiled, ServeChecked, ServeUnconfirmed, ServeFinished)
@@ -35,10 +35,10 @@ class ServeLog(AppendedLines):
 def is_serve_log(path: Path) -> bool:
     """Whether a file is the log of a campaign against a server."""
     try:
-        with path.open("rb") as log:
-            return b'"event":"ServeStarted"' in log.readline(_MOST_OF_A_TAG)
+        first_line = read_beginning(path, _MOST_OF_A_TAG).partition(b"\n")[0]
     except OSError:
         return False
+    return b'"event":"ServeStarted"' in first_line
 
 
 _MOST_OF_A_TAG = 256

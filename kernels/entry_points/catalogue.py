@@ -12,6 +12,7 @@ _KNOWN: Final[tuple[EntryPoint, ...]] = (
     PagedDecode(),
     PagedDecode("xqa_batch_decode_with_kv_cache", layout="NHD", cumulative="q_cu_seq_lens"),
     PagedContext(),
+    PagedContext("trtllm_batch_context_with_custom_mask", None, masked=True),
     FmhaV2(),
     Ragged(),
     MlaDecode(),

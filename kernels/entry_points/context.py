@@ -70,12 +70,20 @@ def _stated(arguments: Arguments, parameters: tuple[Parameter, ...], **more: Any
     )
 
 
+_BITS, _STARTS = "packed_custom_mask", "mask_indptr"
+_MASKS = {_BITS: Form(Role.MASK, (("bytes",),)), _STARTS: Form(Role.MASK_STARTS, (("requests + 1",),))}
+
+
 @dataclass(frozen=True)
 class PagedContext(AttentionEntryPoint):
-    """A batch of `batch_size` requests; request b has the rows between entries b and b + 1 of `cum_seq_lens_q`."""
+    """A batch of `batch_size` requests; request b has the rows between entries b and b + 1 of `cum_seq_lens_q`.
+
+    A `masked` one takes the packed masks of FlashInfer's prefill wrappers.
+    """
 
     name: str = "trtllm_batch_context_with_kv_cache"
     module: str | None = "flashinfer.prefill"
+    masked: bool = False
 
     def parameters(self, arguments: Arguments) -> tuple[Parameter, ...]:
         """The tensors of a call. Raises ValueError for impossible ones."""
@@ -83,7 +91,9 @@ class PagedContext(AttentionEntryPoint):
         forms = {**_SHARED, "block_tables": Form(Role.PAGE_TABLE, tables), **sinks_forms(arguments)}
         if arguments.get("kv_cache") is not None:
             forms = {**forms, **pool_forms(arguments, arguments.get("kv_layout", "HND"))}
-        return parameters_of(arguments, forms, ("query", "kv_cache", "block_tables", *_REQUIRED), _NUMBERS)
+        masks = _MASKS if self.masked else {}
+        required = ("query", "kv_cache", "block_tables", *_REQUIRED, *masks)
+        return parameters_of(arguments, {**forms, **masks}, required, _NUMBERS)
 
     def _attention(self, arguments: Arguments) -> Attention:
         parameters = self.parameters(arguments)
@@ -97,6 +107,7 @@ class PagedContext(AttentionEntryPoint):
             table="block_tables",
             in_pages=True,
             pool=pool,
+            masks=(_BITS, _STARTS) if self.masked else None,
             window_left=window_of(arguments),
             workspace=lambda: NATIVE.prefill_workspace,
         )

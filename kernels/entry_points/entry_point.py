@@ -22,6 +22,8 @@ class Role(StrEnum):
     KV_LENGTHS = "KV lengths"
     CUM_Q = "cumulative q lengths"
     CUM_KV = "cumulative KV lengths"
+    MASK = "packed masks"
+    MASK_STARTS = "first bytes of masks"
     SINKS = "sinks"
     OUT = "output"
     LSE = "LSE"

@@ -9,8 +9,8 @@ from attnfuzz.kernels.entry_points.entry_point import Arguments, Parameter, Role
 
 Axes = tuple[str, ...]
 
-METADATA = frozenset({Role.PAGE_TABLE, Role.KV_LENGTHS, Role.CUM_Q, Role.CUM_KV})
-"""The roles of lengths and page ids: integers that kernels read by raw pointer."""
+METADATA = frozenset({Role.PAGE_TABLE, Role.KV_LENGTHS, Role.CUM_Q, Role.CUM_KV, Role.MASK_STARTS})
+"""The roles of lengths, page ids and offsets: integers that kernels read by raw pointer."""
 
 
 @dataclass(frozen=True)

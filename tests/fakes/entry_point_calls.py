@@ -83,6 +83,12 @@ def context_call(**changes: Any) -> Arguments:
     return {**call, **changes}
 
 
+def masked_context_call(**changes: Any) -> Arguments:
+    """The context call with masks of 2 * 9, no and 3 * 4 bits."""
+    masks = {"packed_custom_mask": torch.full((5,), 255, dtype=torch.uint8), "mask_indptr": int32(0, 3, 3, 5)}
+    return {**context_call(), **masks, **changes}
+
+
 def fmha_v2_call(**changes: Any) -> Arguments:
     """What the context call asks for, on the SM90 kernel's interface and an NHD cache."""
     paged = (torch.zeros(8, Q_HEADS, DIM), torch.zeros(PAGES, 2, PAGE_SIZE, KV_HEADS, DIM))
@@ -184,6 +190,7 @@ CALLS = {
     NATIVE.decode.name: decode_call,
     "xqa_batch_decode_with_kv_cache": xqa_call,
     NATIVE.context.name: context_call,
+    "trtllm_batch_context_with_custom_mask": masked_context_call,
     "trtllm_fmha_v2_prefill": fmha_v2_call,
     NATIVE.ragged.name: ragged_call,
     NATIVE.mla_decode.name: mla_call,

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 
 from attnfuzz.kernels.entry_points.attention import Attention
-from attnfuzz.kernels.entry_points.duties import fit, launch, lengths, metadata, outputs, pages
+from attnfuzz.kernels.entry_points.duties import fit, launch, lengths, masks, metadata, outputs, pages
 from attnfuzz.kernels.entry_points.entry_point import Breach
 from attnfuzz.kernels.entry_points.forms import WrongForm
 
@@ -35,6 +35,7 @@ def of_attention(call: Attention) -> Iterator[Breach]:
         lengths.keys,
         pages.halves,
         pages.table,
+        masks.breaches,
         fit.breaches,
         outputs.breaches,
         launch.workspace,

@@ -145,7 +145,7 @@ def test_no_other_fault_takes_the_place_of_the_first(runner: Runner) -> None:
 
 
 @examples(2, 6)
-@pytest.mark.parametrize("backend", ["trtllm_mha", "trtllm_mla", "torch_sdpa"])
+@pytest.mark.parametrize("backend", ["trtllm_mha", "trtllm_mha_masked", "trtllm_mla", "torch_sdpa"])
 def test_edits_of_right_calls_are_right(runner: Runner, backend: str, count: int) -> None:
     tried = 0
     for case in narrowest(drawn(backend, 6), count):

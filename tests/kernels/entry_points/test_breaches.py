@@ -21,6 +21,7 @@ from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
 from attnfuzz.kernels.native.ops import NATIVE
 
 DECODE, CONTEXT, RAGGED, MLA = (op.name for op in (NATIVE.decode, NATIVE.context, NATIVE.ragged, NATIVE.mla_decode))
+MASKED = "trtllm_batch_context_with_custom_mask"
 XQA, FMHA_V2 = "xqa_batch_decode_with_kv_cache", "trtllm_fmha_v2_prefill"
 MERGE, MERGE_IN_PLACE, FIXUP = "merge_state", NATIVE.merge_state_in_place.name, NATIVE.fixup.name
 
@@ -169,6 +170,31 @@ BROKEN: list[tuple[str, dict[str, Any], tuple[str, ...], int, str]] = [
         2,
         "put the keys of request 2 in rows 5 to 7, but key and value have 7",
     ),
+    # Masks.
+    (
+        MASKED,
+        {"mask_indptr": torch.tensor([0, 3, 3, 5])},
+        ("mask_indptr",),
+        -1,
+        "mask_indptr is int64 [4], where int32",
+    ),
+    (
+        MASKED,
+        {"mask_indptr": int32(0, 3)},
+        ("batch_size", "mask_indptr"),
+        1,
+        "batch_size is 3, but mask_indptr describes 1 request: requests 1 to 2 are read past their ends",
+    ),
+    (
+        MASKED,
+        {"mask_indptr": int32(0, 3, 4, 6)},
+        ("mask_indptr", "packed_custom_mask"),
+        2,
+        "mask_indptr puts the mask of request 2, of 3 * 4 bits, in bytes 4 to 5, but packed_custom_mask has 5",
+    ),
+    (MASKED, {"mask_indptr": int32(-1, 3, 3, 5)}, ("mask_indptr", "packed_custom_mask"), 0, "in bytes -1 to 1"),
+    (MASKED, {"packed_custom_mask": torch.zeros(5)}, ("packed_custom_mask",), -1, "float32 [5], where uint8 is due"),
+    (MASKED, {"mask_indptr": None}, ("mask_indptr",), -1, "mask_indptr is missing"),
     (
         RAGGED,
         {"cum_seq_lens_kv": int32(1, 6, 6, 9), "key": torch.zeros(9, 4, 16), "value": torch.zeros(9, 4, 16)},
@@ -324,6 +350,8 @@ LEGAL: list[tuple[str, dict[str, Any]]] = [
     (DECODE, {"bmm1_scale": 0.0, "bmm2_scale": torch.tensor(2.0)}),
     (DECODE, {"q_len_per_req": None, "max_q_len": 3, "cum_seq_lens_q": int32(0, 1, 4, 6)}),
     (CONTEXT, {"seq_lens": int32(1, 0, 1), "cum_seq_lens_kv": int32(0, 1, 1, 2)}),
+    # Two requests with one mask, and that of a request without keys anywhere.
+    (MASKED, {"mask_indptr": int32(0, 99, 0, 5)}),
     # Pages of 4: the requests have 9, 0 and 4 keys.
     (CONTEXT, {"cum_seq_lens_kv": int32(0, 3, 3, 4)}),
     (RAGGED, {"q_seq_lens_cpu": int32(2, 1, 3), "kv_seq_lens_cpu": int32(5, 0, 3).long()}),
