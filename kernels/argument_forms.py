@@ -281,7 +281,8 @@ class _FormedMemory:
         return self._memory.copy(name, value.to(found[1]), stride=_dense(value.shape, order, {}))
 
     def _form_of(self, name: str, shape: Sequence[int], stride: Sequence[int] | None) -> ArgumentForm | None:
-        if not self._forms.used:
+        if not self._forms.used or 0 in shape:
+            # A tensor without elements has no address to be found by.
             return None
         for form, how in self._of_tensors.items():
             if how.strides is not None and stride:

@@ -36,8 +36,10 @@ def run_options(case: Case, results: Results) -> dict[str, Any]:
         options["window_left"] = case.geometry.window_left
     if ArgumentForm.LSE_BASE_E in case.arguments:
         options["lse_base"] = "ln"
-    if ArgumentForm.LSE_LAYOUT in case.arguments:
-        options |= {"lse_layout": "HN", "lse": results.lse.transpose(0, 1)}
+    transposed = results.lse.transpose(0, 1)
+    # Results that are not judged are placed plainly.
+    if ArgumentForm.LSE_LAYOUT in case.arguments and transposed.is_contiguous():
+        options |= {"lse_layout": "HN", "lse": transposed}
     return options
 
 
