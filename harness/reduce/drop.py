@@ -69,7 +69,9 @@ def _axes_to_cut(meaning: Meaning, site: TensorSite, drop: Drop) -> dict[int, Po
     cuts: dict[int, Positions] = {}
     for number, (axis, length) in enumerate(zip(site.parameter.axes, site.view.shape, strict=True)):
         if axis == "requests + 1":
-            cuts[number] = frozenset(request + 1 for request in drop.of("requests", length))
+            # A request's own entry is its start in masks, and its end among lengths, which are renumbered.
+            own = 0 if site.parameter.role is Role.MASK_STARTS else 1
+            cuts[number] = frozenset(request + own for request in drop.of("requests", length))
         elif axis == "kv tokens":
             cuts[number] = flat_keys(meaning, site.call, drop.keys)
         elif axis in drop.axes:

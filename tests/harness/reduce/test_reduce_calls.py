@@ -10,7 +10,9 @@ from msgspec.structs import replace
 from repetition import examples
 from small_cases import HEADS, LATENTS, drawn, narrowest, step
 
+from attnfuzz.harness.calls.literal_calls import literal_arguments
 from attnfuzz.harness.reduce import reduce_calls
+from attnfuzz.harness.reduce.call_axes import drop_requests
 from attnfuzz.harness.reduce.meaning import Meaning, breached, compiled_for
 from attnfuzz.harness.reduce.search import CALL_EDITS
 from attnfuzz.harness.reported.bugs import load_bugs
@@ -20,7 +22,7 @@ from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference import case_file
 from attnfuzz.reference.call_validity import validate_calls
 from attnfuzz.reference.calls import CallCase, View
-from attnfuzz.reference.case import Case, Mode
+from attnfuzz.reference.case import Case, Mask, Mode
 from attnfuzz.reference.validity import ImpossibleCase
 
 MALFORMED = Path(__file__).parents[1] / "short_seq_lens.json"
@@ -145,25 +147,48 @@ def test_no_other_fault_takes_the_place_of_the_first(runner: Runner) -> None:
 
 
 @examples(2, 6)
-@pytest.mark.parametrize("backend", ["trtllm_mha", "trtllm_mha_masked", "trtllm_mla", "torch_sdpa"])
+@pytest.mark.parametrize("backend", ["trtllm_mha", "trtllm_mla", "torch_sdpa"])
 def test_edits_of_right_calls_are_right(runner: Runner, backend: str, count: int) -> None:
     tried = 0
     for case in narrowest(drawn(backend, 6), count):
         verdict, calls = runner.trace(case)
         if calls is None or verdict.failures or sum(buffer.size for buffer in calls.buffers) > 100_000:
             continue
-        for edit in CALL_EDITS:
-            candidates = list(islice(edit(calls), 12))
-            for candidate in candidates[:: max(1, len(candidates) // 2)]:
-                try:
-                    validate_calls(candidate)
-                except ImpossibleCase:
-                    continue
-                if not breached(candidate):
-                    tried += 1
-                    failures = runner.verdict(candidate).failures
-                    assert failures == (), (edit.__name__, case, failures)
+        tried += right_edits(runner, calls)
     assert tried > 10
+
+
+@pytest.mark.slow
+def test_edits_of_calls_under_masks_take_requests_with_their_masks(runner: Runner) -> None:
+    verify = step(Mode.TARGET_VERIFY, (3, 9), (3, 0), (3, 14), stride=3)
+    calls = traced(runner, Case(backend="trtllm_mha_masked", geometry=HEADS, steps=(verify,), mask=Mask.CUSTOM))
+    (call,) = calls.calls
+    assert call.op == "trtllm_batch_context_with_custom_mask"
+    assert not breached(calls)
+    assert right_edits(runner, calls) > 10
+    fewer = list(drop_requests(calls))
+    assert not any(map(breached, fewer))
+    starts = [tuple(literal_arguments(each, 0)["mask_indptr"].tolist()) for each in (calls, *fewer)]
+    # Masks of 3 * 9, no and 3 * 14 bits, and two of them.
+    assert starts[0] == (0, 4, 4, 10)
+    assert {each for each in starts if len(each) == 3} == {(0, 4, 10), (4, 4, 10)}
+
+
+def right_edits(runner: Runner, calls: CallCase) -> int:
+    """Assert that edits of right calls, those that break no precondition, are right; count them."""
+    tried = 0
+    for edit in CALL_EDITS:
+        candidates = list(islice(edit(calls), 12))
+        for candidate in candidates[:: max(1, len(candidates) // 2)]:
+            try:
+                validate_calls(candidate)
+            except ImpossibleCase:
+                continue
+            if not breached(candidate):
+                tried += 1
+                failures = runner.verdict(candidate).failures
+                assert failures == (), (edit.__name__, calls.calls, failures)
+    return tried
 
 
 @pytest.mark.slow
