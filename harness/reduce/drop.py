@@ -3,7 +3,7 @@
 Positions are dropped wherever they occur, even if sizes disagree: malformed calls stay malformed.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,8 @@ from attnfuzz.harness.reduce.numbers import flat_keys, renumbered
 from attnfuzz.harness.reduce.placed_views import Place, tidy, views_of
 from attnfuzz.harness.reduce.units import Positions, Uncuttable, marked
 from attnfuzz.kernels.entry_points import Role
+from attnfuzz.kernels.entry_points.forms import window_of
+from attnfuzz.kernels.entry_points.pool import token_major
 from attnfuzz.reference.calls import CallCase, Expected, View, content_of, viewed
 from attnfuzz.reference.dtypes import DType
 
@@ -39,7 +41,7 @@ class Drop:
 def dropped(meaning: Meaning, drop: Drop) -> CallCase:
     """Apply `drop` to the case. Raises Uncuttable."""
     case, cuts = _without_requests(meaning, drop)
-    if case.answer is not None and _changes_the_answer(meaning, drop):
+    if case.answer is not None and (_changes_the_answer(meaning, drop) or _shows_lost_keys(meaning, drop)):
         raise Uncuttable("the answer would be to other attention than that of the calls")
     for site in meaning.sites:
         cuts[site.place] = _axes_to_cut(meaning, site, drop)
@@ -137,6 +139,24 @@ def _changes_the_answer(meaning: Meaning, drop: Drop) -> bool:
     return False
 
 
+def _shows_lost_keys(meaning: Meaning, drop: Drop) -> bool:
+    """Whether a window would move back to keys that had left it, and that their pages no longer hold."""
+    truth = _Truth(meaning)
+    rows = drop.of("tokens", meaning.tokens)
+    for (call, request), positions in drop.keys.items():
+        window, index = window_of(meaning.case.calls[call].arguments), truth.of(request)
+        if window < 0 or index is None or not positions:
+            continue
+        own = meaning.rows(request)
+        kv_len = meaning.kv_len(call, request)
+        before = max(0, kv_len - len(own) - window)
+        kept = [key for key in range(kv_len) if key not in positions]
+        shown = [key for key in kept[max(0, len(kept) - len(own - rows) - window) :] if key < before]
+        if shown and not truth.in_pool(call, request, index, shown):
+            return True
+    return False
+
+
 def keys_of_answer(meaning: Meaning, drop: Drop) -> dict[int, frozenset[int]]:
     """For each request of the answer, the key and value rows dropped with keys of calls. Raises Uncuttable."""
     truth = _Truth(meaning)
@@ -178,6 +198,20 @@ class _Truth:
         if call not in found:
             raise Uncuttable(f"the keys of request {request} in call {call} are not those of the answer")
         return found[call]
+
+    def in_pool(self, call: int, request: int, index: int, keys: Sequence[int]) -> bool:
+        """Whether the pages of a call hold these keys of a request of the answer; of no paged call, it is True."""
+        caches = [site for site in self._meaning.of_role(Role.CACHE) if site.call == call]
+        if not caches:
+            return True
+        pool, pages = next(token_major(caches[0].parameter, caches[0].tensor)), self._meaning.spans[call][request].pages
+        due = self._bits(self._requests[index].key)
+        slots = pool.shape[1]
+        return all(
+            0 <= pages[key // slots] < len(pool)
+            and torch.equal(_bits(pool[pages[key // slots], key % slots]), due[key])
+            for key in keys
+        )
 
     def _found(self, request: int, calls: list[int], expected: Expected) -> Iterator[tuple[int, int]]:
         key, value = self._bits(expected.key), self._bits(expected.value)

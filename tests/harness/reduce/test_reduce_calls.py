@@ -22,7 +22,7 @@ from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference import case_file
 from attnfuzz.reference.call_validity import validate_calls
 from attnfuzz.reference.calls import CallCase, View
-from attnfuzz.reference.case import Case, Mask, Mode
+from attnfuzz.reference.case import Case, Mask, Mode, Pages, Tombstone
 from attnfuzz.reference.validity import ImpossibleCase
 
 MALFORMED = Path(__file__).parents[1] / "short_seq_lens.json"
@@ -172,6 +172,15 @@ def test_edits_of_calls_under_masks_take_requests_with_their_masks(runner: Runne
     # Masks of 3 * 9, no and 3 * 14 bits, and two of them.
     assert starts[0] == (0, 4, 4, 10)
     assert {each for each in starts if len(each) == 3} == {(0, 4, 10), (4, 4, 10)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tombstone", [Tombstone.NULL, Tombstone.MINUS_ONE])
+def test_a_window_does_not_move_back_to_pages_that_have_left_it(runner: Runner, tombstone: Tombstone) -> None:
+    windowed = replace(HEADS, page_size=2, window_left=2)
+    steps = (step(Mode.DECODE, (1, 13), (1, 6)),)
+    case = Case(backend="trtllm_mha", geometry=windowed, steps=steps, pages=Pages(tombstone=tombstone))
+    assert right_edits(runner, traced(runner, case)) > 10
 
 
 def right_edits(runner: Runner, calls: CallCase) -> int:
