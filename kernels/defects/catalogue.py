@@ -11,6 +11,7 @@ from attnfuzz.kernels.defects import (
     kernels,
     memory,
     planners,
+    rope,
     slots,
     steps,
     writes,
@@ -25,6 +26,7 @@ DEFECTS: tuple[Defect, ...] = (
     ),
     *writes.DEFECTS,
     *slots.DEFECTS,
+    *rope.DEFECTS,
     *steps.DEFECTS,
 )
 

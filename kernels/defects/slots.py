@@ -7,12 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar, cast
 
 import torch
-from msgspec.structs import replace as replace_struct
 
 from attnfuzz.kernels.cache_writes.native import NativeWriter
 from attnfuzz.kernels.cache_writes.new_tokens import Metadata, TokenPlace, WriteMetadata
-from attnfuzz.kernels.cache_writes.rope_session import RopeMetadata, RopeSession, RotationSession
-from attnfuzz.kernels.cache_writes.rotation import cos_sin_table
 from attnfuzz.kernels.cache_writes.writer_session import WriterSession
 from attnfuzz.kernels.defects.defect import BugClass, Layer, WriteDefect
 from attnfuzz.kernels.lengths import running_sum
@@ -20,7 +17,6 @@ from attnfuzz.kernels.page_ids import DUMMY_PAGE
 from attnfuzz.kernels.paged_kv import OtherGroupKv
 from attnfuzz.kernels.plan import Row
 from attnfuzz.reference.case import Request, Step, Tombstone
-from attnfuzz.reference.rope import RopeScaling
 
 DEFECTS: Final[list[WriteDefect]] = []
 
@@ -33,9 +29,10 @@ _Mistaken = TypeVar("_Mistaken", bound=Part | Plant)
 
 
 @dataclass(frozen=True)
-class _Group:
-    """The defects of one class of bug; a defect's title is its docstring."""
+class WriteGroup:
+    """The defects of one class of bug, added to `defects`; a defect's title is its docstring."""
 
+    defects: list[WriteDefect]
     bug_class: BugClass
 
     def add(self, name: str, source: str, backend: str) -> Callable[[_Mistaken], _Mistaken]:
@@ -44,7 +41,7 @@ class _Group:
         def decorate(mistaken: _Mistaken) -> _Mistaken:
             title = inspect.cleandoc(mistaken.__doc__ or "")
             plant = _in_session(mistaken) if isinstance(mistaken, type) else cast("Plant", mistaken)
-            DEFECTS.append(WriteDefect(name, Layer.WRITE, self.bug_class, title, source, backend, plant=plant))
+            self.defects.append(WriteDefect(name, Layer.WRITE, self.bug_class, title, source, backend, plant=plant))
             return mistaken
 
         return decorate
@@ -64,17 +61,16 @@ def _planned_by(planner: type[WriteMetadata], session: type[WriterSession]) -> t
     return Session
 
 
-_PADDING = _Group(BugClass.PADDING_SLOTS)
-_REPLAYS = _Group(BugClass.CAPTURE_AND_REPLAY_DIFFER)
-_STALE = _Group(BugClass.STALE_TAILS)
-_INDICES = _Group(BugClass.WRONG_INDEX_SPACE)
-_OFFSETS = _Group(BugClass.INT32_OFFSETS)
-_LAYOUTS = _Group(BugClass.PAGE_LAYOUT)
-_TABLES = _Group(BugClass.TABLE_WIDTH_OR_TAIL)
-_STRAY = _Group(BugClass.STRAY_WRITES)
-_DROPPED = _Group(BugClass.DROPPED_WRITES)
-_SCALES = _Group(BugClass.SCALES)
-_ROPE = _Group(BugClass.ROPE)
+_PADDING = WriteGroup(DEFECTS, BugClass.PADDING_SLOTS)
+_REPLAYS = WriteGroup(DEFECTS, BugClass.CAPTURE_AND_REPLAY_DIFFER)
+_STALE = WriteGroup(DEFECTS, BugClass.STALE_TAILS)
+_INDICES = WriteGroup(DEFECTS, BugClass.WRONG_INDEX_SPACE)
+_OFFSETS = WriteGroup(DEFECTS, BugClass.INT32_OFFSETS)
+_LAYOUTS = WriteGroup(DEFECTS, BugClass.PAGE_LAYOUT)
+_TABLES = WriteGroup(DEFECTS, BugClass.TABLE_WIDTH_OR_TAIL)
+_STRAY = WriteGroup(DEFECTS, BugClass.STRAY_WRITES)
+_DROPPED = WriteGroup(DEFECTS, BugClass.DROPPED_WRITES)
+_SCALES = WriteGroup(DEFECTS, BugClass.SCALES)
 
 
 class OtherSlots(WriteMetadata):
@@ -270,69 +266,6 @@ class CutsMapping(OtherSlots):
     def _slots(self, step: Step, slots: torch.Tensor) -> torch.Tensor:
         slots[len(step.requests) :] = -1
         return slots
-
-
-@_ROPE.add("rope_shift_ignored", "VeloxQuant-MLX PR #138", "native:rope_append_mla")
-class RotatesByPlace(RopeMetadata):
-    """A token's place in the cache is taken for its position."""
-
-    def _of_tokens(self, step: Step, rows: int) -> Metadata:
-        metadata = super()._of_tokens(step, rows)
-        return metadata | {"rope_positions": metadata["positions"].long()}
-
-
-@_ROPE.add("rope_position_of_padding", "ColossalAI PR #6444 (positions beside the tokens)", "native:rope_append")
-class RotatesByPadding(RopeMetadata):
-    """Positions of padding come first, so that tokens are rotated by those of others."""
-
-    def _of_tokens(self, step: Step, rows: int) -> Metadata:
-        metadata = super()._of_tokens(step, rows)
-        return metadata | {"rope_positions": metadata["rope_positions"].roll(step.padded_tokens - step.tokens)}
-
-
-@_ROPE.add("rope_positions_of_first_replay", "SGLang PR #10892", "native:rope_quantise")
-class KeepsFirstRopePositions(KeepsFirst, RotationSession):
-    """Replays rotate by the positions of the first one."""
-
-    kept = ("rope_positions",)
-
-
-@_ROPE.add("scaled_table_extended_without_scaling", "SGLang PR #38786", "native:rope_append")
-class ExtendsTablePlainly(RopeSession):
-    """The table of scaled frequencies has 64 rows at first; those added for later positions are not scaled."""
-
-    def _cos_sin(self, rows: int) -> torch.Tensor:
-        plain = cos_sin_table(replace_struct(self._rope, scaling=RopeScaling.NONE), rows, self._dim)
-        return torch.cat((super()._cos_sin(rows)[:64], plain[64:]))
-
-
-@_ROPE.add("yarn_magnitude_left_out", "exllamav3 issue #259", "native:rope_quantise")
-class LeavesOutMagnitude(RotationSession):
-    """Cosines and sines of YaRN are those of the angles, without the factor of attention."""
-
-    def _cos_sin(self, rows: int) -> torch.Tensor:
-        return super()._cos_sin(rows) / self._rope.scaling.magnitude
-
-
-@_ROPE.add("llama31_scaling_dropped", "unsloth PR #6197", "native:rope_mla")
-class DropsScaling(RotationSession):
-    """Frequencies of long waves are not lowered for Llama 3.1."""
-
-    def _cos_sin(self, rows: int) -> torch.Tensor:
-        dropped = self._rope.scaling is RopeScaling.LLAMA31
-        rope = replace_struct(self._rope, scaling=RopeScaling.NONE) if dropped else self._rope
-        return cos_sin_table(rope, rows, self._dim)
-
-
-@_ROPE.add("rotated_key_not_written_back", "SGLang PR #19636", "native:rope_store")
-def leave_key(writer: NativeWriter) -> NativeWriter:
-    """Keys are rotated in the cache alone, and not in the tensor that attention reads."""
-
-    @functools.wraps(writer.function)
-    def function(*, key: torch.Tensor, **arguments: Any) -> Any:
-        return writer.function(key=key.clone(), **arguments)
-
-    return replace(writer, function=function)
 
 
 @_INDICES.add("appended_one_position_late", "vLLM PR #54716 (slots from lengths instead of positions)", _APPEND)
