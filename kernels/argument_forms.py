@@ -7,7 +7,7 @@ A step whose forms the API does not promise may be refused by an exception. Then
 by the same session, and so on the same objects: it must work.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
@@ -76,7 +76,7 @@ _KEY_STARTS = _names("kv_indptr cum_seq_lens_kv")
 _LENGTHS = _names("last_page_len seq_lens kv_len_arr actual_seq_lens_kv actual_seq_lens_q")
 _F = ArgumentForm
 
-OF_TENSORS: Mapping[ArgumentForm, PlacedForm] = {
+PLACED: Mapping[ArgumentForm, PlacedForm] = {
     _F.PAGE_IDS_INT64: PlacedForm(_PAGE_IDS, dtype=torch.int64),
     _F.PAGE_IDS_GAPS: PlacedForm(_PAGE_IDS, strides=_every_other),
     _F.TABLE_INT64: PlacedForm(_names("block_tables"), dtype=torch.int64),
@@ -138,6 +138,13 @@ _OPTIONS: Mapping[ArgumentForm, tuple[str, Any]] = {
     _F.NO_DEPENDENT_LAUNCH: ("enable_pdl", False),
 }
 """Options of a launch that computes something."""
+
+
+def reaches(form: ArgumentForm, names: Collection[str]) -> bool:
+    """Whether the form changes an argument among `names`. Some are options that a session of FlashInfer's passes."""
+    how = PLACED.get(form) or AT_LAUNCH.get(form)
+    one = _RETURNED.get(form) or _OPTIONS.get(form, ("",))[0]
+    return not (how.names if how else {one}).isdisjoint(names)
 
 
 def opened_in_forms(
@@ -224,7 +231,7 @@ class _FormedMemory:
 
     def __init__(self, memory: Memory, forms: _Forms) -> None:
         self._memory, self._forms = memory, forms
-        self._of_tensors = {form: OF_TENSORS[form] for form in forms.chosen if form in OF_TENSORS}
+        self._of_tensors = {form: PLACED[form] for form in forms.chosen if form in PLACED}
         self._placed: list[tuple[int, int, ArgumentForm, torch.dtype]] = []
 
     def tensor(

@@ -46,7 +46,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from attnfuzz.kernels.argument_forms import opened_in_forms
+from attnfuzz.kernels.argument_forms import opened_in_forms, reaches
 from attnfuzz.kernels.arranged import placed
 from attnfuzz.kernels.backend import Bench, Op, Output, Session
 from attnfuzz.kernels.gpu import guards, nvcc, visible
@@ -71,6 +71,9 @@ PAGED = Capability(modes=tuple(Mode), layouts=(KvLayout.NHD,))
 
 UNKNOWN = NoiseModel.unknown_kernel()
 
+_GIVEN = frozenset({"query", "out", "k_cache", "v_cache", "block_tables", "seq_lens", "cum_seq_lens_q", "scale"})
+"""The arguments that have forms, and that a function gets whatever its capability."""
+
 
 @dataclass(frozen=True)
 class FunctionBackend:
@@ -82,7 +85,7 @@ class FunctionBackend:
     that the kernel may change, besides `out` and `lse`.
 
     Raises TypeError for a parameter of a wrong type, and ValueError for a capability with latents or graphs, which need
-    a Backend, or with a feature whose argument neither function takes.
+    a Backend, with a feature whose argument neither function takes, or with a form that no argument has.
     """
 
     function: Callable[..., Any]
@@ -129,6 +132,12 @@ class FunctionBackend:
                     f"{self.name}: the capability or the contract needs an argument that the function does not take, "
                     f"{keyword}: add the parameter, or leave the feature out"
                 )
+
+        given = {*_GIVEN, *promised(self.capability, self.contract)}
+        passed = {keyword for keyword in given if any(keywords.take(keyword) for keywords in taken)}
+        for rule in self.capability.arguments:
+            if not reaches(rule.form, passed):
+                raise ValueError(f"{self.name}: no argument of the function has a form '{rule.form}': leave it out")
 
     @property
     def name(self) -> str:

@@ -55,6 +55,11 @@ class ArgumentForm(StrEnum):
     DEPENDENT_LAUNCH = "dependent launch"
     NO_DEPENDENT_LAUNCH = "no dependent launch"
 
+    @property
+    def of_tensor(self) -> bool:
+        """Whether the argument is a tensor, and not a number or an option."""
+        return self in _OF_TENSORS
+
 
 class EarlierUse(StrEnum):
     """An earlier use of the object that runs a step, such as a wrapper: it must not matter to the step.
@@ -103,6 +108,28 @@ class ArgumentRule(msgspec.Struct, frozen=True):
 
 
 _F = ArgumentForm
+_OF_TENSORS = frozenset(
+    {
+        _F.PAGE_IDS_INT64,
+        _F.PAGE_IDS_GAPS,
+        _F.TABLE_INT64,
+        _F.QUERY_STARTS_INT64,
+        _F.QUERY_STARTS_GAPS,
+        _F.KEY_STARTS_GAPS,
+        _F.LENGTHS_INT64,
+        _F.LENGTHS_GAPS,
+        _F.QUERY_ELEMENTS_APART,
+        _F.KEYS_GAPS,
+        _F.VALUES_GAPS,
+        _F.OUT_GAPS,
+        _F.OUT_HEADS_FIRST,
+        _F.OUT_RETURNED,
+        _F.LSE_HEADS_FIRST,
+        _F.LSE_RETURNED,
+        _F.LSE_LAYOUT,
+        _F.SINKS_16_BITS,
+    }
+)
 _EXCLUSIVE = (
     {_F.PAGE_IDS_INT64, _F.PAGE_IDS_GAPS},
     {_F.QUERY_STARTS_INT64, _F.QUERY_STARTS_GAPS},
@@ -115,9 +142,6 @@ _EXCLUSIVE = (
     {_F.SPLIT_DISABLED, _F.SPLIT_OF_A_PAGE},
     {_F.DEPENDENT_LAUNCH, _F.NO_DEPENDENT_LAUNCH},
 )
-
-OF_TENSORS = frozenset(list(ArgumentForm)[: list(ArgumentForm).index(ArgumentForm.SINKS_16_BITS) + 1])
-"""Forms of tensors; the others are of numbers and options."""
 
 
 def exclude_each_other(forms: Collection[ArgumentForm]) -> bool:

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Launch, Mode, Pace, Step
 from attnfuzz.reference.device import Device
+from attnfuzz.strategies.arguments import with_call
 from attnfuzz.strategies.batch import Setting
-from attnfuzz.strategies.calls import with_call
 from attnfuzz.strategies.choices import Choice, WeightedFlag, integer, on
 from attnfuzz.strategies.coverage.classes import DRAFTS, QUERIES
 from attnfuzz.strategies.geometry import Geometries

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from attnfuzz.harness.reduce import removals
 from attnfuzz.harness.reduce.possible import possible
 from attnfuzz.harness.reduce.removals import Removal, case_with, geometry_with, part_with
-from attnfuzz.reference.arguments import OF_TENSORS, ArgumentForm, EarlierUse
+from attnfuzz.reference.arguments import ArgumentForm, EarlierUse
 from attnfuzz.reference.case import (
     BlockScales,
     Case,
@@ -42,7 +42,7 @@ from attnfuzz.reference.case import (
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.rope import Pairing, RopeScaling, RotaryShare
-from attnfuzz.strategies.coverage import axes, features_of
+from attnfuzz.strategies.coverage import axes, axis_of_form, features_of
 
 FRESH_SEEDS = 2
 """Value seeds for rerunning a passing variant: an error near its bound may pass by chance."""
@@ -169,7 +169,7 @@ _CALLS = (
     *(
         Feature(
             form.value,
-            frozenset({f"{'tensor' if form in OF_TENSORS else 'other'} argument={form}"}),
+            frozenset({f"{axis_of_form(form)}={form}"}),
             removals.without(arguments=form),
         )
         for form in ArgumentForm

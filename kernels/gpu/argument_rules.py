@@ -1,6 +1,7 @@
 """FlashInfer's word on the forms of its arguments: docstrings, checks and annotations of 0.7.2.
 
-A form that stands here without a source is one of which FlashInfer says nothing.
+A form that stands here without a source is one of which FlashInfer says nothing. Options of a plan are all promised: a
+wrapper's layer has them, so that a step can't be made again without them.
 """
 
 from collections.abc import Iterable
@@ -52,57 +53,31 @@ _WINDOW_AT_RUN = _promised(
 _SPLITS = _promised("docstring of plan: fixed_split_size and disable_split_kv", _F.SPLIT_OF_A_PAGE, _F.SPLIT_DISABLED)
 _KEY_LENGTHS = _promised("docstring of plan: seq_lens", _F.KEY_LENGTHS_GIVEN)
 
+_STARTS = _unsaid(_F.QUERY_STARTS_INT64, _F.QUERY_STARTS_GAPS, _F.KEY_STARTS_GAPS)
+_PAGES = _unsaid(_F.PAGE_IDS_INT64, _F.PAGE_IDS_GAPS)
+_LENGTHS = _unsaid(_F.LENGTHS_INT64, _F.LENGTHS_GAPS)
+_STRIDES = _unsaid(_F.QUERY_ELEMENTS_APART, _F.KEYS_GAPS, _F.VALUES_GAPS)
+_PREFILL = (*_STARTS, *_STRIDES, *_OUTPUTS, *_RETURNED, *_LSE_OPTIONS, *_SCALES_LEFT_OUT, *_PLANNED, *_PDL)
+_OF_K_AND_V = (_F.KEYS_GAPS, _F.VALUES_GAPS)
+
 PAGED_PREFILL: Final[Rules] = (
-    *_unsaid(
-        _F.PAGE_IDS_INT64,
-        _F.PAGE_IDS_GAPS,
-        _F.QUERY_STARTS_INT64,
-        _F.QUERY_STARTS_GAPS,
-        _F.KEY_STARTS_GAPS,
-        _F.LENGTHS_INT64,
-        _F.LENGTHS_GAPS,
-        _F.QUERY_ELEMENTS_APART,
-        _F.KEYS_GAPS,
-        _F.VALUES_GAPS,
-    ),
-    *_OUTPUTS,
-    *_RETURNED,
-    *_LSE_OPTIONS,
-    *_SCALES_LEFT_OUT,
+    *_PREFILL,
+    *_PAGES,
+    *_LENGTHS,
     *_promised("docstring of run: Optional[Union[float, torch.Tensor]]", _F.K_SCALE_TENSOR, _F.V_SCALE_TENSOR),
-    *_PLANNED,
     *_WINDOW_AT_RUN,
     *_KEY_LENGTHS,
     *_SPLITS,
-    *_PDL,
 )
 """BatchPrefillWithPagedKVCacheWrapper on FA2."""
 
 FA3_PAGED_PREFILL: Final[Rules] = (
-    *_without(PAGED_PREFILL, (_F.SPLIT_OF_A_PAGE, _F.SPLIT_DISABLED, _F.KEYS_GAPS, _F.VALUES_GAPS)),
-    *_unsaid(_F.SPLIT_OF_A_PAGE, _F.SPLIT_DISABLED),
-    *_refused("csrc/batch_prefill_sm90.cu: strides of K and V are checked to be equal", _F.KEYS_GAPS, _F.VALUES_GAPS),
+    *_without(PAGED_PREFILL, _OF_K_AND_V),
+    *_refused("csrc/batch_prefill_sm90.cu: strides of K and V are checked to be equal", *_OF_K_AND_V),
 )
-"""The same on FA3, which has no splits of its own to fix."""
+"""The same on FA3."""
 
-RAGGED_PREFILL: Final[Rules] = (
-    *_unsaid(
-        _F.QUERY_STARTS_INT64,
-        _F.QUERY_STARTS_GAPS,
-        _F.KEY_STARTS_GAPS,
-        _F.QUERY_ELEMENTS_APART,
-        _F.KEYS_GAPS,
-        _F.VALUES_GAPS,
-        _F.K_SCALE_TENSOR,
-        _F.V_SCALE_TENSOR,
-    ),
-    *_OUTPUTS,
-    *_RETURNED,
-    *_LSE_OPTIONS,
-    *_SCALES_LEFT_OUT,
-    *_PLANNED,
-    *_PDL,
-)
+RAGGED_PREFILL: Final[Rules] = (*_PREFILL, *_unsaid(_F.K_SCALE_TENSOR, _F.V_SCALE_TENSOR))
 """BatchPrefillWithRaggedKVCacheWrapper on FA3."""
 
 FA2_RAGGED_PREFILL: Final[Rules] = (*RAGGED_PREFILL, *_SPLITS)
@@ -111,41 +86,31 @@ FA2_RAGGED_PREFILL: Final[Rules] = (*RAGGED_PREFILL, *_SPLITS)
 _INT32 = "docstring of plan: dtype torch.int32; csrc/batch_decode.cu: CHECK_INPUT_TYPE"
 BATCH_DECODE: Final[Rules] = (
     *_refused(_INT32, _F.PAGE_IDS_INT64),
-    *_unsaid(
-        _F.PAGE_IDS_GAPS,
-        _F.KEY_STARTS_GAPS,
-        _F.LENGTHS_GAPS,
-        _F.QUERY_ELEMENTS_APART,
-        _F.K_SCALE_TENSOR,
-        _F.V_SCALE_TENSOR,
-        _F.LENGTHS_INT64,
-    ),
-    *_refused("csrc/batch_decode.cu: strides of K and V are checked to be equal", _F.KEYS_GAPS, _F.VALUES_GAPS),
+    *_LENGTHS,
+    *_unsaid(_F.PAGE_IDS_GAPS, _F.KEY_STARTS_GAPS, _F.QUERY_ELEMENTS_APART, _F.K_SCALE_TENSOR, _F.V_SCALE_TENSOR),
+    *_refused("csrc/batch_decode.cu: strides of K and V are checked to be equal", *_OF_K_AND_V),
     *_OUTPUTS,
     *_RETURNED,
     *_SCALES_LEFT_OUT,
     *_PLANNED,
     *_WINDOW_AT_RUN,
     *_KEY_LENGTHS,
-    *_unsaid(_F.SPLIT_OF_A_PAGE),
+    # fixed_split_size is "only supported by tensor core decode" (docstring of plan).
     *_promised("docstring of plan: disable_split_kv", _F.SPLIT_DISABLED),
     *_PDL,
 )
 """BatchDecodeWithPagedKVCacheWrapper on CUDA cores."""
 
+_OUT_AND_SINKS = (_F.OUT_GAPS, _F.OUT_HEADS_FIRST, _F.SINKS_16_BITS)
 _TENSOR_OR_NUMBER = "docstring: Union[float, torch.Tensor]"
 XQA: Final[Rules] = (
     *_unsaid(
         _F.TABLE_INT64,
         _F.LENGTHS_GAPS,
         _F.QUERY_STARTS_INT64,
-        _F.QUERY_ELEMENTS_APART,
-        _F.KEYS_GAPS,
-        _F.VALUES_GAPS,
-        _F.OUT_GAPS,
-        _F.OUT_HEADS_FIRST,
-        _F.SINKS_16_BITS,
+        *_OUT_AND_SINKS,
     ),
+    *_STRIDES,
     *_promised('docstring: "if not provided, will be allocated with query.dtype"', _F.OUT_RETURNED),
     *_promised(_TENSOR_OR_NUMBER, _F.SCALE_TENSOR, _F.V_SCALE_TENSOR),
     *_promised("signature: bmm2_scale = 1.0", _F.V_SCALE_DEFAULT),
@@ -155,41 +120,26 @@ XQA: Final[Rules] = (
 """xqa_batch_decode_with_kv_cache."""
 
 FMHA_V2: Final[Rules] = (
-    *_unsaid(
-        _F.LENGTHS_INT64,
-        _F.LENGTHS_GAPS,
-        _F.QUERY_STARTS_INT64,
-        _F.QUERY_STARTS_GAPS,
-        _F.KEY_STARTS_GAPS,
-        _F.QUERY_ELEMENTS_APART,
-        _F.KEYS_GAPS,
-        _F.VALUES_GAPS,
-        _F.OUT_GAPS,
-        _F.OUT_HEADS_FIRST,
-        _F.SINKS_16_BITS,
-    ),
+    *_STARTS,
+    *_LENGTHS,
+    *_STRIDES,
+    *_unsaid(*_OUT_AND_SINKS),
     *_promised('docstring: "If not provided, will be allocated with out_dtype"', _F.OUT_RETURNED),
     *_promised('docstring: "Defaults to -1"', _F.WINDOW_DEFAULT),
 )
 """trtllm_fmha_v2_prefill on packed keys and values."""
 
 FMHA_V2_PAGED: Final[Rules] = (
-    *_without(FMHA_V2, (_F.KEYS_GAPS, _F.VALUES_GAPS)),
+    *_without(FMHA_V2, _OF_K_AND_V),
     *_refused("csrc/fmha_v2_run.cu: block_tables must be int32", _F.TABLE_INT64),
 )
 """The same on a pool of pages."""
 
 MLA: Final[Rules] = (
-    *_unsaid(
-        _F.PAGE_IDS_INT64,
-        _F.PAGE_IDS_GAPS,
-        _F.QUERY_STARTS_INT64,
-        _F.QUERY_STARTS_GAPS,
-        _F.KEY_STARTS_GAPS,
-        _F.LENGTHS_INT64,
-        _F.LENGTHS_GAPS,
-        _F.QUERY_ELEMENTS_APART,
-    ),
+    *_STARTS,
+    *_PAGES,
+    *_LENGTHS,
+    *_unsaid(_F.QUERY_ELEMENTS_APART),
     *_OUTPUTS,
     *_promised("docstring of run: out and lse are optional", _F.OUT_RETURNED, _F.LSE_RETURNED),
 )

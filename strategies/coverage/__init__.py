@@ -1,5 +1,6 @@
 """Coverage of the case space: features of cases, their pairs, impossible pairs, and leans towards missing ones."""
 
+from attnfuzz.strategies.coverage.axis import axis_of_form
 from attnfuzz.strategies.coverage.features import Pair, all_features, axes, axis_of, features_of, pair, pairs_of
 from attnfuzz.strategies.coverage.impossible import impossible, possible_pairs
 from attnfuzz.strategies.lean import choose_lean
@@ -9,6 +10,7 @@ __all__ = [
     "all_features",
     "axes",
     "axis_of",
+    "axis_of_form",
     "choose_lean",
     "features_of",
     "impossible",

@@ -5,7 +5,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from attnfuzz.reference.arguments import OF_TENSORS, ArgumentForm, EarlierUse
+from attnfuzz.reference.arguments import ArgumentForm, EarlierUse
 from attnfuzz.reference.case import (
     BlockScales,
     Case,
@@ -86,6 +86,14 @@ class Axis(Generic[T]):
         return tuple(map(self.feature, self.values))
 
 
+_TENSOR_ARGUMENTS, _OTHER_ARGUMENTS = "tensor argument", "other argument"
+
+
+def axis_of_form(form: ArgumentForm) -> str:
+    """The name of the axis on which a form of an argument lies."""
+    return _TENSOR_ARGUMENTS if form.of_tensor else _OTHER_ARGUMENTS
+
+
 def single(name: str, values: tuple[str, ...], place: Callable[[T], str]) -> Axis[T]:
     """An axis with exactly one value for every case or step."""
     return Axis(name, values, lambda subject: (place(subject),))
@@ -146,12 +154,13 @@ def _relation(case: Case) -> str:
     return "none" if case.relation is None else case.relation.words
 
 
-def _tensor_arguments(case: Case) -> tuple[str, ...]:
-    return tuple(form for form in case.arguments if form in OF_TENSORS) or ("plain",)
+def _arguments(name: str) -> Axis[Case]:
+    """An axis of argument forms: those of tensors, or all others."""
 
+    def forms_in(forms: Iterable[ArgumentForm]) -> tuple[str, ...]:
+        return tuple(form for form in forms if axis_of_form(form) == name)
 
-def _other_arguments(case: Case) -> tuple[str, ...]:
-    return tuple(form for form in case.arguments if form not in OF_TENSORS) or ("plain",)
+    return Axis(name, ("plain", *forms_in(ArgumentForm)), lambda case: forms_in(case.arguments) or ("plain",))
 
 
 def _has(present: bool) -> str:
@@ -205,8 +214,8 @@ CASE_AXES: tuple[Axis[Case], ...] = (
     classed("stated maxima", MAXIMA, lambda case: case.max_len_slack),
     single("guard", tuple(Guard), lambda case: case.guard),
     single("pace", tuple(Pace), lambda case: case.pace),
-    Axis("tensor argument", ("plain", *(form for form in ArgumentForm if form in OF_TENSORS)), _tensor_arguments),
-    Axis("other argument", ("plain", *(form for form in ArgumentForm if form not in OF_TENSORS)), _other_arguments),
+    _arguments(_TENSOR_ARGUMENTS),
+    _arguments(_OTHER_ARGUMENTS),
     Axis("life", ("new", *EarlierUse), lambda case: case.life or ("new",)),
     single("relation", ("none", *(each.words for each in Relation)), _relation),
 )

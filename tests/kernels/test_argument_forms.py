@@ -11,7 +11,7 @@ from plain_attention import attend_paged
 from small_cases import drawn, run
 
 from attnfuzz.harness.verdict.failures import Kind
-from attnfuzz.kernels.argument_forms import AT_LAUNCH, OF_TENSORS
+from attnfuzz.kernels.argument_forms import AT_LAUNCH, PLACED
 from attnfuzz.kernels.function_backend import FunctionBackend
 from attnfuzz.reference.arguments import ArgumentForm, ArgumentRule, ArgumentStanding
 from attnfuzz.reference.capability import Capability
@@ -165,7 +165,7 @@ def test_the_plain_call_must_work_after_a_refusal() -> None:
 def test_every_form_is_passed_by_memory_by_launches_or_as_an_option() -> None:
     options = {F.WINDOW_AT_RUN, F.LSE_BASE_E, F.DTYPES_BY_NAME, F.OUT_DTYPE_GIVEN, F.KEY_LENGTHS_GIVEN, F.BLOCKING}
     options |= {F.SPLIT_DISABLED, F.SPLIT_OF_A_PAGE, F.DEPENDENT_LAUNCH, F.NO_DEPENDENT_LAUNCH}
-    assert {*OF_TENSORS, *AT_LAUNCH, *options, F.OUT_RETURNED, F.LSE_RETURNED} == set(ArgumentForm)
+    assert {*PLACED, *AT_LAUNCH, *options, F.OUT_RETURNED, F.LSE_RETURNED} == set(ArgumentForm)
 
 
 def plain() -> Case:
@@ -191,3 +191,9 @@ def test_a_rule_has_a_source_unless_nothing_is_said() -> None:
         ArgumentRule(F.TABLE_INT64, ArgumentStanding.PROMISED)
     with pytest.raises(ValueError, match="give a source"):
         ArgumentRule(F.TABLE_INT64, ArgumentStanding.UNSAID, "a docstring")
+
+
+@pytest.mark.parametrize("form", [F.SPLIT_DISABLED, F.SOFT_CAP_DEFAULT, F.LSE_RETURNED])
+def test_a_function_without_such_an_argument_is_refused(form: ArgumentForm) -> None:
+    with pytest.raises(ValueError, match=f"attend: no argument of the function has a form '{form}': leave it out"):
+        FunctionBackend(attend, capability=replace(CAN, arguments=rules(ArgumentStanding.UNSAID, form)))

@@ -57,8 +57,11 @@ class PageLists:
 
     def placed(self, bench: Bench) -> "PageLists":
         """Copy the lists to guarded memory."""
-        lists = {name: values for name, values in vars(self).items() if values is not None}
-        return PageLists(**{name: bench.memory.copy(name, values) for name, values in lists.items()})
+        return PageLists(**{name: bench.memory.copy(name, values) for name, values in self.tensors().items()})
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The lists by name, without those that the case leaves out."""
+        return {name: values for name, values in vars(self).items() if values is not None}
 
     @classmethod
     def reserve(cls, bench: Bench, batch: int, ids: torch.Tensor) -> "PageLists":

@@ -256,7 +256,7 @@ class ManyPrefillsSession(PodSession):
         lists = {
             f"{name}_{side}": tensor
             for side, parts in sides.items()
-            for name, tensor in vars(self._lists(parts)).items()
+            for name, tensor in self._lists(parts).tensors().items()
         }
         wrapper.plan(lists, **self._layer)
         arguments: dict[str, torch.Tensor] = {}

@@ -8,11 +8,17 @@ from typing import Any
 import pytest
 
 from attnfuzz.harness.backends.registry import builtin
+from attnfuzz.kernels.argument_forms import AT_LAUNCH, PLACED, reaches
 from attnfuzz.kernels.gpu import argument_rules as rules
 from attnfuzz.reference.arguments import ArgumentForm, ArgumentStanding
 
 ROOT = Path(__file__).parents[3]
 F = ArgumentForm
+NAMES: frozenset[str] = frozenset().union(
+    *(placed.names for placed in PLACED.values()),
+    *(launched.names for launched in AT_LAUNCH.values()),
+    {"out", "lse", "enable_pdl"},
+)
 OPTIONS = {
     F.OUT_RETURNED: ("out",),
     F.LSE_RETURNED: ("lse",),
@@ -66,3 +72,12 @@ def test_backends_as_served_are_called_plainly() -> None:
     served = [backend for name, backend in builtin().items() if name.endswith("_as_served")]
     assert served
     assert not any(backend.capability.arguments or backend.capability.earlier_uses for backend in served)
+
+
+def test_options_that_a_session_passes_are_promised() -> None:
+    # A refused step is made again by the launcher, plainly: it can't take these out.
+    by_session = {form for form in F if not any(reaches(form, {name}) for name in NAMES)}
+    assert {F.SPLIT_DISABLED, F.LSE_BASE_E, F.DTYPES_BY_NAME} <= by_session
+    for backend in builtin().values():
+        for rule in backend.capability.arguments:
+            assert rule.form not in by_session or rule.standing is ArgumentStanding.PROMISED, (backend.name, rule)

@@ -5,23 +5,17 @@ from functools import cache
 from hypothesis.strategies import DrawFn
 from msgspec.structs import replace
 
-from attnfuzz.reference.arguments import OF_TENSORS, ArgumentForm, EarlierUse
+from attnfuzz.reference.arguments import ArgumentForm, EarlierUse
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.validity import takes
 from attnfuzz.strategies.choices import Choice, WeightedFlag, on
+from attnfuzz.strategies.coverage.axis import axis_of_form
 from attnfuzz.strategies.lean import Lean
 
-TENSORS, OPTIONS, LIFE = "tensor argument", "other argument", "life"
-"""The axes of coverage."""
-
+_LIFE = "life"
 # Several forms meet in a call, but one that is refused hides the others.
 _FORMS, _USES = Choice((1, 1, 1, 2, 2, 3), lambda _: ()), Choice((1, 1, 2), lambda _: ())
-
-
-def axis_of_form(form: ArgumentForm) -> str:
-    """The axis of coverage on which a form lies."""
-    return TENSORS if form in OF_TENSORS else OPTIONS
 
 
 def with_call(draw: DrawFn, case: Case, can: Capability, lean: Lean) -> Case:
@@ -60,9 +54,9 @@ def _form(forms: tuple[ArgumentForm, ...]) -> Choice[ArgumentForm]:
 
 @cache
 def _any_use(uses: tuple[EarlierUse, ...]) -> Choice[bool]:
-    return WeightedFlag(1, 1, tuple(f"{LIFE}={use}" for use in uses))
+    return WeightedFlag(1, 1, tuple(f"{_LIFE}={use}" for use in uses))
 
 
 @cache
 def _use(uses: tuple[EarlierUse, ...]) -> Choice[EarlierUse]:
-    return Choice(uses, on(LIFE))
+    return Choice(uses, on(_LIFE))
