@@ -44,7 +44,8 @@ def backends(**given: Any) -> None:
 @click.option(
     "--quick",
     is_flag=True,
-    help="Compile only the modules that cover the most pairs of compile-time features in about 3 minutes of 16 cores.",
+    help="Compile only the modules that cover the most pairs of compile-time features"
+    " in an estimated 3 minutes on 16 cores.",
 )
 @click.option(
     "--archive",
