@@ -92,6 +92,8 @@ class SparseSession:
     """A session with one plan and one launch for each step. K and V of all requests lie one after another."""
 
     kind: PlannedKind
+    splits_keys: bool
+    """Whether its kernels on Hopper may split the keys of a query, and merge parts in the output's dtype."""
 
     def __init__(self, backend: str, case: Case, bench: Bench) -> None:
         self._backend, self._case, self._bench = backend, case, bench
@@ -124,7 +126,7 @@ class SparseSession:
             attended=self._tokens.attended(step, query, packed_rows(step)),
             bmm1_scale=self._scale,
             bmm2_scale=1.0,
-            roundings=1 if self._backend == "fa3" else 2,
+            roundings=2 if self._backend == "fa2" or self.splits_keys else 1,
         )
 
     def _attend(self, step: Step, query: torch.Tensor, results: Results) -> None:
@@ -135,6 +137,8 @@ class BlockSession(SparseSession):
     """BlockSparseAttentionWrapper, with blocks as large as the case's pages."""
 
     kind = PlannedKind(module="flashinfer.sparse", name="BlockSparseAttentionWrapper")
+    # Blocks of few rows run on CUDA cores.
+    splits_keys = True
 
     def _attend(self, step: Step, query: torch.Tensor, results: Results) -> None:
         memory, matrix = self._bench.memory, Matrix.of(step, self._case.geometry.page_size)
@@ -212,6 +216,7 @@ class VariableSession(SparseSession):
     """
 
     kind = PlannedKind(module="flashinfer.sparse", name="VariableBlockSparseAttentionWrapper", results=("out", "lse"))
+    splits_keys = False
 
     def _attend(self, step: Step, query: torch.Tensor, results: Results) -> None:
         memory, heads = self._bench.memory, self._case.geometry.kv_heads
