@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -17,6 +17,7 @@ from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.gpu import build_record, module_archive, modules, nvcc, toolkit, visible
 from attnfuzz.kernels.gpu.build_record import Built, Module, capabilities
 from attnfuzz.kernels.gpu.catalogue import GPU_BACKENDS
+from attnfuzz.kernels.gpu.compilation import BuildLine
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.module_archive import Taken
 from attnfuzz.kernels.gpu.quick import quick_set
@@ -58,9 +59,17 @@ def build(*, names: tuple[str, ...], jobs: int | None, arch: str | None, quick: 
     ]
     known = build_record.read(archs) if archive is not None else {}
     there = {each.name: known[each.name] for each in wanted if each.name in known and known[each.name].ready}
-    built = there | _compiled([each for each in wanted if each.name not in there], archs, jobs)
-    if archive is not None:
-        module_archive.keep(archive, archs, built, own)
+    built = dict(there)
+
+    def keep() -> None:
+        if archive is not None:
+            module_archive.keep(archive, archs, {*taken.names, *built}, own)
+
+    keep()
+    for done in _compiled([each for each in wanted if each.name not in there], archs, jobs):
+        built[done.name] = done.built
+        # A build that is cut off loses only the modules under way.
+        keep()
     answer(_modules(archs, wanted, built))
     details().print(_table(wanted, built))
     print_line(details())
@@ -104,18 +113,17 @@ def _for(archs: str) -> tuple[GpuBackend, ...]:
     return tuple(backend for backend in GPU_BACKENDS if any(arch in backend.archs for arch in capabilities(archs)))
 
 
-def _compiled(wanted: Sequence[Module], archs: str, jobs: int | None) -> dict[str, Built]:
+def _compiled(wanted: Sequence[Module], archs: str, jobs: int | None) -> Iterator[BuildLine]:
     """Compile, with a bar on standard error; without a terminal, with a line for each module."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    built: dict[str, Built] = {}
     with Progress(*columns, console=Terminal(stderr=True, quiet=is_quiet()), transient=True) as progress:
         task = progress.add_task("compiling modules", total=len(wanted))
-        for done in modules.compile_all(wanted, archs=archs, parallel=jobs) if wanted else ():
-            built[done.name] = done.built
+        compiling = modules.compile_all(wanted, archs=archs, parallel=jobs) if wanted else ()
+        for number, done in enumerate(compiling, start=1):
             progress.advance(task)
             if not progress.console.is_terminal:
-                tell(f"{len(built)} of {len(wanted)}: {done.name}, {done.built.reason or clock(done.built.seconds)}")
-    return built
+                tell(f"{number} of {len(wanted)}: {done.name}, {done.built.reason or clock(done.built.seconds)}")
+            yield done
 
 
 def _table(wanted: Sequence[Module], built: dict[str, Built]) -> Table:

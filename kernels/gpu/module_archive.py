@@ -60,9 +60,13 @@ class ModuleList(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Taken:
-    """The result of unpacking: the number of libraries that were missing here, or the reason that none fits."""
+    """The result of unpacking: the number of libraries that were missing here, or the reason that none fits.
+
+    `names` are those of all modules in the archive.
+    """
 
     libraries: int = 0
+    names: tuple[str, ...] = ()
     misfit: str = ""
 
 
@@ -167,7 +171,7 @@ def _unpack(archive: tarfile.TarFile, contents: ModuleList, archs: str) -> Taken
         unpacked += _extracted(archive, f"{_OWN}/{name}", cache_folder() / _inside(name))
     if found:
         build_record.add(archs, found)
-    return Taken(unpacked)
+    return Taken(unpacked, tuple(contents.modules))
 
 
 def _inside(name: str) -> PurePosixPath:

@@ -55,7 +55,8 @@ _FILE = options.PathTo(dir_okay=False)
 @click.option(
     "--built",
     is_flag=True,
-    help="Draw only geometries of GPU backends whose modules are compiled, as if ATTNFUZZ_BUILT were 1.",
+    help="Draw only geometries of GPU backends whose modules are compiled, as if ATTNFUZZ_BUILT were 1. A backend"
+    " without any compiles its modules first.",
 )
 @click.option(
     "--resume",

@@ -51,7 +51,7 @@ def backends(**given: Any) -> None:
     "--archive",
     type=options.PathTo(dir_okay=False),
     metavar="FILE",
-    help="Take compiled modules from FILE, compile only those that it lacks, and keep all of them there.",
+    help="Take compiled modules from FILE, compile only those that it lacks, and add each to it when it is ready.",
 )
 @options.answer_options("only the result")
 def build(**given: Any) -> None:

@@ -10,7 +10,7 @@ import fake_nvml
 import pytest
 
 from attnfuzz.harness.backends.registry import resolve
-from attnfuzz.kernels.gpu import build_record, modules, nvcc, toolkit
+from attnfuzz.kernels.gpu import build_record, module_archive, modules, nvcc, toolkit
 from attnfuzz.kernels.gpu.build_record import Built, Module
 from attnfuzz.kernels.gpu.compilation import BuildLine
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
@@ -151,6 +151,34 @@ def test_modules_in_an_archive_are_not_compiled(
     compiled.modules.clear()
     assert attnfuzz("build", "--backend", "fa2_paged", "--archive", str(archive)).code == 0
     assert names[2] not in compiled.modules
+    assert library.exists()
+
+
+@pytest.mark.usefixtures("compiled")
+def test_an_archive_keeps_the_modules_of_a_build_that_is_cut_off_and_those_of_others(
+    attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ATTNFUZZ_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv(build_record.WORKSPACE_BASE, str(tmp_path))
+    archive, library = tmp_path / "modules.tar", tmp_path / "made.so"
+    library.write_bytes(bytes(MIB))
+    decode, *others = names_of("batch_decode")
+
+    def one_module(wanted: Sequence[Module], *, archs: str, parallel: int | None) -> Iterator[BuildLine]:
+        del parallel
+        built = Built(library=str(library), base=str(tmp_path))
+        build_record.add(archs, {wanted[0].name: built})
+        yield BuildLine(name=wanted[0].name, built=built)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(modules, "compile_all", one_module)
+    for backend in ("batch_decode", "fa2_paged"):
+        attnfuzz("build", "--backend", backend, "--archive", str(archive))
+    (tmp_path / "cache").rename(tmp_path / "another")
+    library.unlink()
+    taken = module_archive.take(archive, "9.0")
+    assert taken.names == (decode, names_of("fa2_paged")[0])
+    assert not set(others) & set(taken.names)
     assert library.exists()
 
 
