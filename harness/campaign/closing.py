@@ -56,7 +56,7 @@ def remarks_on(ledger: Ledger, standing: Standing, past: Sequence[Record]) -> li
     rare failure. Entries of backends that were not searched are skipped.
     """
     searched = set(standing.started.backends) if standing.started else set()
-    chosen = ((number, entry) for number, entry in enumerate(ledger.entries, 1) if entry.backend in searched)
+    chosen = ((number, each) for number, each in enumerate(ledger.entries, 1) if searched.intersection(each.backends))
     remarks = ((number, entry.title, _remark(entry, standing, past)) for number, entry in chosen)
     return [
         LedgerRemark(at=standing.at, entry=number, title=title, text=text) for number, title, text in remarks if text

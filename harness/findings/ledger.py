@@ -15,12 +15,16 @@ import msgspec
 from attnfuzz.harness.backends.registry import is_file, origin, resolve
 from attnfuzz.harness.verdict.failures import FAULTS, Kind
 from attnfuzz.harness.verdict.fingerprint import FEATURES, Fingerprint, features
+from attnfuzz.reference.arguments import ArgumentForm, EarlierUse
 from attnfuzz.reference.case import Case, Mode
 from attnfuzz.reference.foreign import read_bytes, reason
 from attnfuzz.reference.user_error import UserError
 from attnfuzz.reference.validity import ImpossibleCase, validate_backend_name
 
 DEFAULT_NAME = "attnfuzz-ledger.toml"
+
+WORDS = (*FEATURES, *(each.value for each in (*ArgumentForm, *EarlierUse)))
+"""The features that an entry may name."""
 
 
 class LedgerError(UserError):
@@ -30,12 +34,13 @@ class LedgerError(UserError):
 class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A known failure: one that agrees with every given field, and has all of `features`.
 
-    `finding` is a finding's folder name; the other fields are those of its fingerprint. `issue` is a URL.
+    `finding` is a finding's folder name; the other fields are those of its fingerprint. Of several backends or kinds
+    it is one. `issue` is a URL.
     """
 
-    backend: str
+    backend: str | tuple[str, ...]
     reason: str
-    kind: Kind | None = None
+    kind: Kind | tuple[Kind, ...] | None = None
     kernel: str | None = None
     mode: Mode | None = None
     place: str | None = None
@@ -48,7 +53,18 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def title(self) -> str:
         """The entry in half a line."""
         narrower = (self.mode, self.kernel, self.place, self.finding, *self.features)
-        return ", ".join((f"{self.kind or 'any failure'} in {self.backend}", *(each for each in narrower if each)))
+        head = f"{' or '.join(self.kinds) or 'any failure'} in {' or '.join(self.backends)}"
+        return ", ".join((head, *(each for each in narrower if each)))
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        """The backends that fail."""
+        return (self.backend,) if isinstance(self.backend, str) else self.backend
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kinds of failure; none if it is any."""
+        return self.kind if isinstance(self.kind, tuple) else () if self.kind is None else (self.kind,)
 
     @property
     def text(self) -> str:
@@ -62,14 +78,15 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """
         backends = {fingerprint.backend, origin(fingerprint.backend)}
         wanted = (
-            (self.kind, fingerprint.kind),
             (self.kernel, fingerprint.kernel),
             (self.mode, fingerprint.mode),
             (self.place, fingerprint.place),
             (self.finding, name),
         )
         agrees = all(own is None or own == its for own, its in wanted)
-        return self.backend in backends and agrees and set(self.features) <= set(features(case))
+        agrees = agrees and (not self.kinds or fingerprint.kind in self.kinds)
+        has = {*features(case), *case.arguments, *case.life}
+        return not backends.isdisjoint(self.backends) and agrees and has.issuperset(self.features)
 
 
 class Ledger:
@@ -117,8 +134,13 @@ def _entries(content: dict[str, Any]) -> tuple[list[Entry], list[str]]:
         if not wrong:
             entry = msgspec.convert(table, Entry)
             entries.append(entry)
-            words = tuple(sorted(set(entry.features)))
-            bare = msgspec.structs.replace(entry, features=words, reason="", issue=None, added=None)
+            bare = Entry(
+                **{name: getattr(entry, name) for name in ("mode", "kernel", "place", "finding")},
+                backend=tuple(sorted(set(entry.backends))),
+                kind=tuple(sorted(set(entry.kinds))) or None,
+                features=tuple(sorted(set(entry.features))),
+                reason="",
+            )
             first = numbers.setdefault(bare, number)
             if first != number:
                 wrong = [f"means the same as entry {first}: keep one of them"]
@@ -139,11 +161,18 @@ def _wrong_values(table: dict[str, Any]) -> Iterable[str]:
     kind = table.get("kind")
     if kind is None and not table.get("features"):
         yield "kind is missing: name the kind of failure, as the report's first line does, or the features it needs"
-    if isinstance(kind, str) and kind in FAULTS and "place" in table:
-        yield f"place: where a wild access lands is chance; leave it out of an entry for {kind}"
+    for each in kind if isinstance(kind, list) else [kind]:
+        if each in FAULTS and "place" in table:
+            yield f"place: where a wild access lands is chance; leave it out of an entry for {each}"
 
 
 def _wrong_value(name: str, value: object, kind: Any) -> Iterable[str]:
+    if name in _SEVERAL and isinstance(value, list):
+        if not value:
+            yield f"{name} is empty: {_REQUIRED.get(name, 'leave it out')}"
+        for each in value:
+            yield from _wrong_value(name, each, str)
+        return
     if name in _CHOICES and isinstance(value, str) and value not in _CHOICES[name]:
         yield _unknown(name, value, _CHOICES[name])
         return
@@ -158,7 +187,7 @@ def _wrong_value(name: str, value: object, kind: Any) -> Iterable[str]:
     elif name == "backend":
         yield from _wrong_backend(str(converted))
     elif name == "features":
-        yield from (_unknown("feature", word, FEATURES) for word in converted if word not in FEATURES)
+        yield from (_unknown("feature", word, WORDS) for word in converted if word not in WORDS)
     elif name == "issue" and not str(converted).startswith(("https://", "http://")):
         yield f"issue: {converted!r} is no URL"
 
@@ -191,5 +220,7 @@ _REQUIRED = {
     "backend": "name the backend that fails",
     "reason": "say why the failure is accepted",
 }
+
+_SEVERAL = {"backend", "kind"}
 
 _CHOICES = {"kind": [kind.value for kind in Kind], "mode": [mode.value for mode in Mode]}

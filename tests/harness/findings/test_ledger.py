@@ -16,6 +16,7 @@ from attnfuzz.harness.findings.record import Record
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
+from attnfuzz.reference.arguments import ArgumentForm, EarlierUse
 
 ENTRY = Entry(backend="fake", kind=Kind.OUTPUT_MISMATCH, reason="the vendor knows")
 NEVER = Entry(backend="fake", kind=Kind.RAISED, reason="never seen")
@@ -64,6 +65,28 @@ def test_each_field_narrows_what_an_entry_means(narrower: dict[str, object], wid
     failure = (FINGERPRINT, decode(3, 4), found().name)
     assert Ledger([replace(ENTRY, **narrower)]).reason(*failure) is None
     assert Ledger([replace(ENTRY, **wider)]).reason(*failure) is not None
+
+
+def test_an_entry_may_name_several_backends_and_kinds() -> None:
+    entry = replace(ENTRY, backend=("other", "fake"), kind=(Kind.RAISED, Kind.OUTPUT_MISMATCH))
+    ledger = Ledger([entry])
+    assert ledger.reason(FINGERPRINT, decode(1)) is not None
+    assert ledger.reason(replace(FINGERPRINT, backend="other", kind=Kind.RAISED), decode(1)) is not None
+    assert ledger.reason(replace(FINGERPRINT, kind=Kind.HANG), decode(1)) is None
+    assert ledger.reason(replace(FINGERPRINT, backend="third"), decode(1)) is None
+    assert entry.title == "Raised or OutputMismatch in other or fake"
+    # It is about each of its backends.
+    assert remarks_on(ledger, Standing.of([STARTED, FILED]), []) == []
+    (remark,) = remarks_on(ledger, Standing.of([STARTED]), [])
+    assert "no finding matched" in remark.text
+
+
+def test_an_entry_may_name_forms_of_arguments_and_earlier_uses() -> None:
+    case = replace(decode(1), arguments=(ArgumentForm.OUT_GAPS,), life=(EarlierUse.RESET,))
+    for word in ("output with gaps", "workspaces reset"):
+        ledger = Ledger([replace(ENTRY, features=(word,))])
+        assert ledger.reason(FINGERPRINT, case) is not None
+        assert ledger.reason(FINGERPRINT, decode(1)) is None
 
 
 def test_what_is_known_of_a_release_is_known_of_a_tree_that_comes_from_it() -> None:
@@ -127,8 +150,8 @@ def test_a_ledger_is_read_with_all_its_fields(tmp_path: Path) -> None:
         tmp_path,
         """
         [[known]]
-        backend = "torch_sdpa"
-        kind = "EmptyRow"
+        backend = ["torch_sdpa", "xqa"]
+        kind = ["EmptyRow", "NotFinite"]
         mode = "extend"
         features = ["empty kv"]
         reason = "NaN for no keys"
@@ -156,6 +179,15 @@ GOOD = 'backend = "torch_sdpa"\nkind = "EmptyRow"\nreason = "r"\n'
         ("[[known]]\n" + GOOD.replace("EmptyRow", "Emptyrow"), "unknown kind 'Emptyrow': did you mean 'EmptyRow'?"),
         ("[[known]]\n" + GOOD.replace("EmptyRow", "Bug"), "unknown kind 'Bug': give one of IllegalAccess, "),
         ("[[known]]\n" + GOOD.replace("torch_sdpa", "torch_spda"), "did you mean torch_sdpa"),
+        ("[[known]]\n" + GOOD.replace('"torch_sdpa"', '["xqa", "torch_spda"]'), "did you mean torch_sdpa"),
+        ("[[known]]\n" + GOOD.replace('"torch_sdpa"', "[]"), "entry 1: backend is empty: name the backend that fails"),
+        ("[[known]]\n" + GOOD.replace('"EmptyRow"', '["EmptyRow", "Bug"]'), "unknown kind 'Bug'"),
+        ("[[known]]\n" + GOOD.replace('"torch_sdpa"', "[1]"), "entry 1: backend: expected `str`, got `int`"),
+        ("[[known]]\n" + GOOD.replace('"EmptyRow"', "3"), "entry 1: kind: expected `str"),
+        (
+            "[[known]]\n" + GOOD.replace('"EmptyRow"', '["Hang", "IllegalAccess"]') + 'place = "key"',
+            "leave it out of an entry for IllegalAccess",
+        ),
         ("[[known]]\n" + GOOD.replace("torch_sdpa", "no.py:MINE"), "backend: backend file no.py does not exist"),
         ("[[known]]\n" + GOOD.replace('"r"', '" "'), "entry 1: reason is empty: say why"),
         ("[[known]]\n" + GOOD.replace('reason = "r"', ""), "entry 1: reason is missing: say why"),
@@ -164,6 +196,10 @@ GOOD = 'backend = "torch_sdpa"\nkind = "EmptyRow"\nreason = "r"\n'
             "place: where a wild access lands is chance",
         ),
         (f"[[known]]\n{GOOD}[[known]]\n{GOOD}", "entry 2: means the same as entry 1"),
+        (
+            f"[[known]]\n{GOOD}[[known]]\n" + GOOD.replace('"torch_sdpa"', '["torch_sdpa"]'),
+            "entry 2: means the same as entry 1",
+        ),
         (f"[[knwon]]\n{GOOD}", "knwon: unknown; a ledger is made of [[known]] tables"),
         (f"[known]\n{GOOD}", "known: must be an array of tables"),
         ("known = ", "is not TOML"),
