@@ -1,12 +1,13 @@
-"""FlashInfer's ragged prefill on FA3 takes tokens for heads in the layout HND. Needs FlashInfer and a Hopper GPU.
+"""FlashInfer's ragged and single prefill on FA3 take tokens for heads in the layout HND.
 
-Queries are 0, so that each gives the mean of V over the keys that it sees. V holds 10 times its head plus its token.
-Each call is made in a process of its own, since it can end that.
+Needs FlashInfer and a Hopper GPU. Queries are 0, so that each gives the mean of V over the keys that it sees. V holds
+10 times its head plus its token. Each call is made in a process of its own, since it can end that.
 """
 
 import signal
 import subprocess
 import sys
+from itertools import product
 
 try:
     import flashinfer
@@ -18,7 +19,7 @@ except ImportError as error:
 HEADS, DIM = 4, 64
 
 
-def call(backend: str, layout: str, tokens: int) -> None:
+def call(entry: str, backend: str, layout: str, tokens: int) -> None:
     """One call, on as many queries as keys, causal; print its last row."""
     indptr = torch.tensor([0, tokens], dtype=torch.int32, device="cuda")
     query = torch.zeros(tokens, HEADS, DIM, dtype=torch.bfloat16, device="cuda")
@@ -26,6 +27,10 @@ def call(backend: str, layout: str, tokens: int) -> None:
     value = torch.arange(tokens, device="cuda").view(-1, 1) + 10 * torch.arange(HEADS, device="cuda")
     value = value.unsqueeze(2).expand(-1, -1, DIM).to(torch.bfloat16)
     k, v = (each if layout == "NHD" else each.transpose(0, 1).contiguous() for each in (key, value))
+    if entry == "single":
+        out = flashinfer.single_prefill_with_kv_cache(query, k, v, causal=True, kv_layout=layout, backend=backend)
+        print([round(head, 1) for head in out[-1, :, 0].tolist()])
+        return
     workspace = torch.zeros(128 << 20, dtype=torch.uint8, device="cuda")
     wrapper = flashinfer.BatchPrefillWithRaggedKVCacheWrapper(workspace, layout, backend=backend)
     wrapper.plan(indptr, indptr, HEADS, HEADS, DIM, causal=True, q_data_type=torch.bfloat16)
@@ -38,26 +43,27 @@ def main() -> int:
         print("needs a Hopper GPU")
         return 2
     wrong = False
-    for tokens in (2, 24):
+    for entry, tokens in product(("ragged", "single"), (2, 24)):
         expected = [(tokens - 1) / 2 + 10 * head for head in range(HEADS)]
         for backend, layout in (("fa2", "HND"), ("fa3", "NHD"), ("fa3", "HND")):
-            command = [sys.executable, __file__, backend, layout, str(tokens)]
+            command = [sys.executable, __file__, entry, backend, layout, str(tokens)]
+            words = f"{entry} on {backend}, {layout}, {tokens} tokens"
             child = subprocess.run(command, capture_output=True, text=True, check=False)
             if child.returncode < 0:
                 wrong, seen = True, f"death of {signal.Signals(-child.returncode).name}"
             elif child.returncode > 0:
-                print(f"{backend}, {layout}, {tokens} tokens: the call can't be made: {child.stderr.splitlines()[-1]}")
+                print(f"{words}: the call can't be made: {child.stderr.splitlines()[-1]}")
                 return 2
             else:
                 seen = child.stdout.splitlines()[-1]
                 numbers = [float(number) for number in seen.strip("[]").split(",")]
                 wrong |= any(abs(a - b) > 0.5 for a, b in zip(numbers, expected, strict=True))
-            print(f"{backend}, {layout}, {tokens} tokens: expected {expected}, seen {seen}", flush=True)
+            print(f"{words}: expected {expected}, seen {seen}", flush=True)
     return int(wrong)
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        call(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+        call(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))
     else:
         sys.exit(main())

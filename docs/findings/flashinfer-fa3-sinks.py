@@ -1,0 +1,68 @@
+"""FlashInfer's kernels of sinks on FA3, where a query sees no key. Needs FlashInfer and a Hopper GPU.
+
+Two requests of two queries and one key: the first query of each sees no key. Then a request without keys. One head, in
+bf16, with pages of one token.
+"""
+
+import sys
+
+try:
+    import flashinfer
+    import torch
+except ImportError as error:
+    print(f"{error}: pip install flashinfer-python")
+    sys.exit(2)
+
+if not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9:
+    print("needs a Hopper GPU")
+    sys.exit(2)
+
+DIM = 64
+CACHE = torch.ones(1, 2, 1, 1, DIM, dtype=torch.bfloat16, device="cuda")
+
+
+def integers(*numbers: int) -> torch.Tensor:
+    """Metadata of a plan."""
+    return torch.tensor(numbers, dtype=torch.int32, device="cuda")
+
+
+def first_row(backend: str, sink: float, queries: int, keys: int) -> tuple[float, float]:
+    """The first element of the first query's output, and its log-sum-exp in base 2."""
+    wrapper = flashinfer.BatchAttentionWithAttentionSinkWrapper(
+        torch.zeros(128 << 20, dtype=torch.uint8, device="cuda"),
+        "NHD",
+        backend=backend,
+        head_dim_qk=DIM,
+        head_dim_vo=DIM,
+    )
+    wrapper.plan(
+        integers(0, queries),
+        integers(0, keys),
+        integers(*range(keys)),
+        integers(keys),
+        1,
+        1,
+        DIM,
+        1,
+        causal=True,
+        q_data_type=torch.bfloat16,
+    )
+    query = torch.ones(queries, 1, DIM, dtype=torch.bfloat16, device="cuda")
+    sinks = torch.tensor([sink], device="cuda")
+    out, lse = wrapper.run(query, CACHE, sinks, DIM**-0.5, return_lse=True)
+    return round(out[0, 0, 0].item(), 3), round(lse[0, 0].item(), 3)
+
+
+wrong = False
+LOG2_E = 1.4427
+for words, sink, queries, keys in (
+    ("a request without keys, sink 1", 1.0, 1, 0),
+    ("a query before the only key, sink 1", 1.0, 2, 1),
+    ("a query before the only key, sink -inf", -torch.inf, 2, 1),
+):
+    expected = (0.0, round(sink * LOG2_E, 3))
+    for backend in ("fa2", "fa3"):
+        seen = first_row(backend, sink, queries, keys)
+        print(f"{words}: expected out and lse {expected}, seen on {backend} {seen}")
+        wrong |= seen != expected
+sys.exit(wrong)
