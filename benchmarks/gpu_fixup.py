@@ -26,6 +26,9 @@ BATCHES = {
 
 BYTES_PER_ROUND = 1 << 30
 
+FLOOR = Path(__file__).with_name("read_then_write.cu")
+"""A kernel that reads one number before it writes."""
+
 
 @click.command()
 @count_option("--rounds", 60, "Pairs of measurements of each size.")
@@ -34,10 +37,13 @@ def main(*, rounds: int, json_file: Path | None) -> None:
     """Time the fixup and one zero_ over as many bytes, launched from Python and in a graph.
 
     The bytes are those of out [tokens, 128, 128] in bf16 and of lse [tokens, 128] in fp32 that the fixup has to write;
-    zero_ writes them as one tensor. Each number is a median over pairs, and so are the ratios.
+    zero_ writes them as one tensor, and knows on the host where they are. The floor is a kernel that reads one number
+    on the GPU before it writes as many bytes. Each number is a median over pairs, and so are the ratios.
     """
     require_gpu()
     kernel = nvcc.load(FIXUP_SOURCE).fixup_zero_kv_rows
+    read_then_write = nvcc.load(FLOOR).read_then_write
+    number = torch.zeros(1, dtype=torch.int32, device="cuda")
     out = torch.empty(max(TOKENS), HEADS, DIM, dtype=torch.bfloat16, device="cuda")
     lse = torch.empty(max(TOKENS), HEADS, device="cuda")
     flat = torch.empty(max(TOKENS) * ROW_BYTES, dtype=torch.uint8, device="cuda")
@@ -54,14 +60,21 @@ def main(*, rounds: int, json_file: Path | None) -> None:
             kernel(*here, kv_lens, starts, max(lengths))
 
         mine, theirs, ratio = in_pairs(fixup, zeroed.zero_, rounds=rounds, calls=calls)
-        graphs = captured(fixup, calls), captured(zeroed.zero_, calls)
-        my_work, their_work, work_ratio = in_pairs(*graphs, rounds=rounds, calls=1)
-        times = (mine, theirs, my_work / calls, their_work / calls)
-        launched, zero, work, zero_work = (f"{seconds * 1e6:.1f}" for seconds in times)
+        graph, zero_graph, floor_graph = (
+            captured(each, calls) for each in (fixup, zeroed.zero_, lambda: read_then_write(zeroed, number))
+        )
+        my_work, their_work, work_ratio = in_pairs(graph, zero_graph, rounds=rounds, calls=1)
+        _, floor_work, floor_ratio = in_pairs(graph, floor_graph, rounds=rounds, calls=1)
+        times = (mine, theirs, my_work / calls, their_work / calls, floor_work / calls)
+        launched, zero, work, zero_work, floor = (f"{seconds * 1e6:.1f}" for seconds in times)
         rate = f"{cleared * ROW_BYTES / (my_work / calls) / 1e12:.2f}"
-        table.row(name, launched, zero, f"{ratio:.2f}", work, zero_work, f"{work_ratio:.2f}", rate)
+        ratios = (f"{ratio:.2f}", f"{work_ratio:.2f}", f"{floor_ratio:.2f}")
+        table.row(name, launched, zero, ratios[0], work, zero_work, ratios[1], floor, ratios[2], rate)
 
-    columns = ("", "fixup, us", "zero_, us", "zero_ over it", "in a graph", "zero_", "zero_ over it", "TB/s")
+    columns = (
+        *("", "fixup, us", "zero_, us", "zero_ over it"),
+        *("in a graph", "zero_", "zero_ over it", "floor", "floor over it", "TB/s"),
+    )
     table = Table("The fixup and zero_", columns, json_file)
     for tokens in TOKENS:
         measure(table, f"{tokens:,} tokens of one empty request", [tokens], {0})

@@ -1,12 +1,12 @@
 // Repairs the rows of requests without keys (out = 0 and lse = -inf) in one launch for any batch.
 //
-// Out is cut into pieces: several whole tokens, or part of one token that has many bytes. Each warp finds the requests
-// of a piece's tokens by itself, so that warps exchange nothing. Zero has the same bits in every element type, so out
-// is treated as bytes.
+// Zero has the same bits in every element type, so out is treated as bytes.
 //
-// With few requests, one may own most of the rows to clear, or none. All blocks then run at once and take the pieces in
-// turns: each gets its share of an empty request wherever it is, and skips requests with keys. With many requests, each
-// block has one piece: skipping takes longer than launching blocks that do nothing.
+// With few requests, one may own most of the rows to clear, or none. If out has no gaps, each block of a grid that runs
+// at once reads all requests, and the grid clears one run of empty requests after another together.
+//
+// Otherwise out is cut into pieces, several whole tokens, or part of one token that has many bytes, with a block for
+// each. Each warp finds the requests of its tokens by itself, so that warps exchange nothing.
 #include <cuda_runtime.h>
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/extra/c_env_api.h>
@@ -26,11 +26,14 @@ constexpr int kLanes = 32;
 constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr int kEnd = std::numeric_limits<int>::max();
 
-constexpr int kFewRequests = 128;
+constexpr int kWindows = 4;
+constexpr int kFewRequests = kWindows * kLanes;
 constexpr int kBlocksPerSM = 8;
 
-// Small pieces spread a short output over all SMs; large ones save thousands of blocks for a large output of many
-// requests.
+// Bytes per block of a short output without gaps.
+constexpr int64_t kShare = 8 << 10;
+
+// Small pieces spread a short output over all SMs; large ones save thousands of blocks for a large output.
 constexpr int64_t kSmallestPiece = 32 << 10;
 constexpr int64_t kLargestPiece = 512 << 10;
 constexpr int64_t kEnoughPieces = 4096;
@@ -183,15 +186,28 @@ struct Statistics {
       data[(first + token) * token_stride + (i - token * heads) * head_stride] = -INFINITY;
     }
   }
+
+  // Clears the number `index` of those from the token `first` on.
+  __device__ void clear_one(int64_t first, int64_t index) const {
+    if (token_stride == heads && head_stride == 1) {
+      data[first * token_stride + index] = -INFINITY;
+      return;
+    }
+    const int64_t token = index / heads;
+    data[(first + token) * token_stride + (index - token * heads) * head_stride] = -INFINITY;
+  }
 };
 
-// Clears the empty tokens from `token` up to `end`. Returns their last stretch.
+// A block for each piece.
 template <typename Out>
-__device__ Stretch repair_piece(Window& window, const Out& out, const Statistics& lse, int token, int end,
-                                unsigned piece) {
-  Stretch stretch{};
+__global__ void __launch_bounds__(kThreads)
+    repair(const Requests requests, const Out out, const Statistics lse, const Cut cut, const int tokens) {
+  const unsigned group = blockIdx.x / cut.pieces, piece = blockIdx.x - group * cut.pieces;
+  int token = group * cut.tokens;
+  const int end = token + min(cut.tokens, tokens - token);
+  Window window(requests, token);
   while (token < end) {
-    stretch = window.at(token);
+    const Stretch stretch = window.at(token);
     const int last = min(stretch.last, end);
     if (stretch.empty) {
       out.clear(token, last, piece);
@@ -199,36 +215,76 @@ __device__ Stretch repair_piece(Window& window, const Out& out, const Statistics
     }
     token = last;
   }
-  return stretch;
 }
 
-// A block for each piece.
-template <typename Out>
-__global__ void __launch_bounds__(kThreads)
-    repair(const Requests requests, const Out out, const Statistics lse, const Cut cut, const int tokens) {
-  const unsigned group = blockIdx.x / cut.pieces, piece = blockIdx.x - group * cut.pieces;
-  const int token = group * cut.tokens;
-  Window window(requests, token);
-  repair_piece(window, out, lse, token, token + min(cut.tokens, tokens - token), piece);
+// An output without gaps, in units of 16 bytes.
+struct Flat {
+  uint4* data;
+  int64_t token_units;
+};
+
+// The threads of a grid, which share out runs of units: each run begins where the last one ended.
+class Sharing {
+ public:
+  __device__ Sharing() : threads_(gridDim.x * kThreads), rank_(blockIdx.x * kThreads + threadIdx.x) {}
+
+  // Calls `write` for this thread's share of `count` units.
+  template <typename Write>
+  __device__ void share(int64_t count, const Write& write) {
+    // Most batches have one run: it does not wait for a division.
+    const auto ended = before_ == 0 ? 0 : static_cast<unsigned>(before_ % threads_);
+    const unsigned begin = rank_ >= ended ? rank_ - ended : rank_ + threads_ - ended;
+#pragma unroll 4
+    for (int64_t unit = begin; unit < count; unit += threads_) write(unit);
+    before_ += max(count, int64_t{0});
+  }
+
+ private:
+  const unsigned threads_, rank_;
+  int64_t before_ = 0;
+};
+
+// The number of lanes from `begin` on whose bits are all set.
+__device__ int run_of(unsigned bits, int begin) {
+  const unsigned others = ~(bits >> begin);
+  return others == 0 ? kLanes : __ffs(others) - 1;
 }
 
-// Every block takes each gridDim.x-th piece, except those that it can skip.
-template <typename Out>
+// All blocks run at once, for a batch of few requests. Short code: fetching it is much of a short launch.
 __global__ void __launch_bounds__(kThreads)
-    repair_in_turns(const Requests requests, const Out out, const Statistics lse, const Cut cut, const int tokens) {
-  int64_t turn = blockIdx.x;
-  Window window(requests, static_cast<int>(turn / cut.pieces) * cut.tokens);
-  while (true) {
-    const int64_t group = turn / cut.pieces;
-    if (group * cut.tokens >= tokens) return;
-    const int token = static_cast<int>(group) * cut.tokens;
-    const int end = token + min(cut.tokens, tokens - token);
-    const auto piece = static_cast<unsigned>(turn - group * cut.pieces);
-    const Stretch stretch = repair_piece(window, out, lse, token, end, piece);
-    turn += gridDim.x;
-    if (!stretch.empty) {
-      const int64_t next = static_cast<int64_t>(stretch.last / cut.tokens) * cut.pieces;
-      if (next > turn) turn += (next - turn + gridDim.x - 1) / gridDim.x * gridDim.x;
+    repair_flat(const Requests requests, const Flat out, const Statistics lse, const int tokens) {
+  static_assert(kFewRequests == kThreads);
+  __shared__ int firsts[kFewRequests], lasts[kFewRequests];
+  __shared__ unsigned empties[kWindows], wholes[kWindows];
+  const int request = threadIdx.x;
+  bool empty = false, whole = false;
+  if (request < requests.batch) {
+    const int keys = requests.kv_lens.at(request);
+    const int64_t first = requests.starts.at(request), next = requests.starts.at(request + 1);
+    empty = keys == 0 && next > first;
+    whole = empty && next - first <= requests.max_seq_len;
+    firsts[request] = static_cast<int>(max(first, int64_t{0}));
+    lasts[request] = static_cast<int>(min(min(next, first + requests.max_seq_len), static_cast<int64_t>(tokens)));
+  }
+  const unsigned warp_empty = __ballot_sync(kAllLanes, empty), warp_whole = __ballot_sync(kAllLanes, whole);
+  if (request % kLanes == 0) {
+    empties[request / kLanes] = warp_empty;
+    wholes[request / kLanes] = warp_whole;
+  }
+  __syncthreads();
+  Sharing of_out, of_lse;
+#pragma unroll 1
+  for (int window = 0; window < kWindows; ++window) {
+    unsigned left = empties[window];
+    while (left != 0) {
+      // Neighbours without keys are one run, unless max_seq_len ends one of them earlier.
+      const int begin = __ffs(left) - 1;
+      const int end = begin + max(run_of(wholes[window], begin), 1) - 1;
+      left &= end == kLanes - 1 ? 0 : ~0u << (end + 1);
+      const int64_t first = firsts[window * kLanes + begin], count = lasts[window * kLanes + end] - first;
+      uint4* const rows = out.data + first * out.token_units;
+      of_out.share(count * out.token_units, [=](int64_t unit) { rows[unit] = make_uint4(0, 0, 0, 0); });
+      of_lse.share(count * lse.heads, [=](int64_t unit) { lse.clear_one(first, unit); });
     }
   }
 }
@@ -258,7 +314,8 @@ Integers integers_of(const TensorView& tensor, const char* name, const TensorVie
 
 Requests requests_of(const TensorView& kv_lens, const TensorView& cum_seq_lens, int64_t max_seq_len,
                      const TensorView& out) {
-  const Integers lengths = integers_of(kv_lens, "kv_lens", out), starts = integers_of(cum_seq_lens, "cum_seq_lens", out);
+  const Integers lengths = integers_of(kv_lens, "kv_lens", out);
+  const Integers starts = integers_of(cum_seq_lens, "cum_seq_lens", out);
   const int64_t batch = kv_lens.size(0);
   REQUIRE(batch < (1 << 30), "kv_lens must have less than " << (1 << 30) << " entries, not " << batch);
   REQUIRE(cum_seq_lens.size(0) == batch + 1, "cum_seq_lens must have " << batch + 1
@@ -302,15 +359,20 @@ int64_t at_once(int device) {
   return int64_t{kBlocksPerSM} * sms;
 }
 
+cudaStream_t stream_of(int device) { return static_cast<cudaStream_t>(TVMFFIEnvGetStream(kDLCUDA, device)); }
+
 template <typename Out>
 void launch(const Requests& requests, const Out& out, const Statistics& lse, const Cut& cut, int tokens, int device) {
-  const int64_t pieces = divided(tokens, cut.tokens) * cut.pieces;
-  const bool in_turns = requests.batch <= kFewRequests;
-  const int64_t blocks = in_turns ? std::min(pieces, at_once(device)) : pieces;
+  const int64_t blocks = divided(tokens, cut.tokens) * cut.pieces;
   REQUIRE(blocks <= kEnd, "out has too many tokens and heads for one launch");
-  const auto stream = static_cast<cudaStream_t>(TVMFFIEnvGetStream(kDLCUDA, device));
-  const auto kernel = in_turns ? repair_in_turns<Out> : repair<Out>;
-  kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(requests, out, lse, cut, tokens);
+  repair<<<static_cast<unsigned>(blocks), kThreads, 0, stream_of(device)>>>(requests, out, lse, cut, tokens);
+  TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());
+}
+
+void launch_flat(const Requests& requests, const Flat& out, const Statistics& lse, int tokens, int device) {
+  const int64_t shares = divided(tokens * out.token_units * int64_t{sizeof(uint4)}, kShare);
+  const auto blocks = static_cast<unsigned>(std::min(shares, at_once(device)));
+  repair_flat<<<blocks, kThreads, 0, stream_of(device)>>>(requests, out, lse, tokens);
   TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());
 }
 
@@ -331,10 +393,15 @@ void fixup_zero_kv_rows(TensorView out, TensorView lse, TensorView kv_lens, Tens
 
   const Runs runs = runs_of(out, element);
   const int64_t token_bytes = heads * out.size(2) * element, token_stride = out.stride(0) * element;
-  int64_t piece = kSmallestPiece;
-  if (requests.batch > kFewRequests) {
-    while (piece < kLargestPiece && tokens * token_bytes > piece * kEnoughPieces) piece *= 2;
+  const auto unit = static_cast<int64_t>(sizeof(uint4));
+  const bool aligned = reinterpret_cast<intptr_t>(data_of(out)) % unit == 0 && token_bytes % unit == 0;
+  if (requests.batch <= kFewRequests && aligned && token_bytes != 0 && runs.run == token_bytes &&
+      (token_stride == token_bytes || tokens == 1)) {
+    launch_flat(requests, {reinterpret_cast<uint4*>(data_of(out)), token_bytes / unit}, statistics, tokens, device);
+    return;
   }
+  int64_t piece = kSmallestPiece;
+  while (piece < kLargestPiece && tokens * token_bytes > piece * kEnoughPieces) piece *= 2;
   const int together = static_cast<int>(std::clamp<int64_t>(piece / std::max(token_bytes, heads), 1, kMostTokens));
 
   const bool dense = runs.run == token_bytes && (token_bytes >= kLongRun || token_stride == token_bytes || tokens == 1);
