@@ -8,6 +8,7 @@ import ssl
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -67,6 +68,9 @@ class HttpAnswer:
             return None
 
 
+_NONE: Mapping[str, str] = MappingProxyType({})
+
+
 @dataclass(frozen=True)
 class Client:
     """Requests to one server. `token` goes into the Authorization header, and nowhere else."""
@@ -102,22 +106,35 @@ class Client:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'https' if self.secure else 'http'}://{host}:{self.port}{self.base}"
 
-    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, *, timeout: float) -> HttpAnswer:
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        timeout: float,
+        headers: Mapping[str, str] = _NONE,
+    ) -> HttpAnswer:
         """Make one request and read the answer. Raises NoAnswer or ServerError."""
-        with self._answer(method, path, body, timeout) as answer:
-            return self._read(answer)
+        with self._sent(method, path, body, timeout, headers) as connection:
+            return self._read(connection.getresponse())
 
-    def lines(self, path: str, body: Mapping[str, Any], *, timeout: float) -> Generator[bytes, None, None]:
+    def lines(
+        self, path: str, body: Mapping[str, Any], *, timeout: float, headers: Mapping[str, str] = _NONE
+    ) -> Generator[bytes, None, None]:
         """Yield the lines of a streamed answer; closing the iterator closes the connection. Raises as `ask`."""
-        with self._answer("POST", path, body, timeout) as answer:
+        with self._sent("POST", path, body, timeout, headers) as connection:
+            answer = connection.getresponse()
             if answer.status != HTTPStatus.OK:
                 raise StreamRefused(answer.status, self._read(answer).words)
             while line := answer.readline(MOST_BYTES):
                 yield line
 
-    def send_and_close(self, path: str, body: Mapping[str, Any], *, wait: float, timeout: float) -> None:
+    def send_and_close(
+        self, path: str, body: Mapping[str, Any], *, wait: float, timeout: float, headers: Mapping[str, str] = _NONE
+    ) -> None:
         """Send a request, and close the connection after `wait` seconds without reading the answer."""
-        with self._sent("POST", path, body, timeout) as connection:
+        with self._sent("POST", path, body, timeout, headers) as connection:
             connection.sock.settimeout(max(wait, 0.001))
             # An answer may come first; it is dropped.
             with contextlib.suppress(OSError):
@@ -146,17 +163,10 @@ class Client:
             raise ServerError(f"{self.address} limits the rate of requests: lower --concurrency, or lift the limit")
 
     @contextlib.contextmanager
-    def _answer(
-        self, method: str, path: str, body: Mapping[str, Any] | None, timeout: float
-    ) -> Iterator[http.client.HTTPResponse]:
-        with self._sent(method, path, body, timeout) as connection:
-            yield connection.getresponse()
-
-    @contextlib.contextmanager
     def _sent(
-        self, method: str, path: str, body: Mapping[str, Any] | None, timeout: float
+        self, method: str, path: str, body: Mapping[str, Any] | None, timeout: float, more: Mapping[str, str]
     ) -> Iterator[http.client.HTTPConnection]:
-        headers = {"Accept": "*/*", "Connection": "close"}
+        headers = {"Accept": "*/*", "Connection": "close", **more}
         data = None
         if body is not None:
             data = json.dumps(body).encode()

@@ -34,6 +34,10 @@ class ServedApi(Protocol):
         """The body of a request called `name`."""
         ...
 
+    def headers(self, request: ServedRequest) -> Mapping[str, str]:
+        """The headers of a request that only its content calls for."""
+        ...
+
     def reply(self, answer: Any, request: ServedRequest) -> Reply:
         """Read an answer. Raises BadReply."""
         ...
@@ -73,6 +77,10 @@ class OpenAiApi:
         if Ability.TOKEN_IDS in surface.can:
             body["return_token_ids"] = True
         return body
+
+    def headers(self, request: ServedRequest) -> Mapping[str, str]:
+        """The rank (vLLM's entrypoints/generate/base/serving.py, _get_data_parallel_rank)."""
+        return {} if request.rank is None else {"X-data-parallel-rank": str(request.rank)}
 
     def reply(self, answer: Any, request: ServedRequest) -> Reply:
         """Read an answer."""
@@ -134,7 +142,15 @@ class SglangApi:
             body["rid"] = name
         if request.priority:
             body["priority"] = request.priority
+        if request.rank is not None:
+            # From 0.5.10 on.
+            body["routed_dp_rank"] = request.rank
         return body
+
+    def headers(self, request: ServedRequest) -> Mapping[str, str]:
+        """None: the body has all."""
+        del request
+        return {}
 
     def reply(self, answer: Any, request: ServedRequest) -> Reply:
         """Read an answer: one object, or a list of `n`."""

@@ -12,7 +12,7 @@ from attnfuzz.harness.serve.dialects import APIS
 from attnfuzz.harness.serve.metrics import labels_of
 from attnfuzz.harness.serve.reply import BadReply
 from attnfuzz.harness.serve.surface import Ability, Speaks, Surface
-from attnfuzz.harness.serve.trace import Prompt, ServedRequest
+from attnfuzz.harness.serve.trace import MOST_RANKS, Prompt, ServedRequest
 
 _PROBE = ServedRequest(prompt=Prompt(stream=0, shared=3), tokens=2)
 
@@ -52,7 +52,9 @@ def _discover(client: Client) -> Surface:
     covered = replace(
         surface, engine=client.without_token(surface.engine), command=client.without_token(surface.command)
     )
-    return _probed(client, _with_metrics(client, covered))
+    metrics = client.ask("GET", "/metrics", timeout=SECONDS)
+    known = with_metrics(covered, metrics.body.decode(errors="replace")) if metrics.ok else covered
+    return _probed(client, known)
 
 
 def _json(client: Client, path: str) -> dict[str, Any]:
@@ -78,6 +80,7 @@ def _sglang(info: Mapping[str, Any]) -> Surface:
         graphs=_ascending(graphs if isinstance(graphs, list) else [info.get("cuda_graph_max_bs")]),
         longest=_whole(info.get("max_req_input_len") or info.get("context_length")) or LONGEST_UNKNOWN,
         pool=_whole(info.get("max_total_num_tokens")),
+        ranks=_ranks(info.get("dp_size")),
         exact=info.get("enable_deterministic_inference") is True,
         # http_server.py has the route without a condition.
         can=(Ability.ABORT,),
@@ -103,6 +106,7 @@ def _openai(client: Client, info: Mapping[str, Any], models: Mapping[str, Any]) 
         graphs=_ascending(_part(config, "compilation_config").get("cudagraph_capture_sizes") or ()),
         longest=_whole(listed[0].get("max_model_len")) or LONGEST_UNKNOWN,
         pool=page * blocks,
+        ranks=_ranks(_part(config, "parallel_config").get("data_parallel_size")),
         exact=_part(info, "vllm_env").get("VLLM_BATCH_INVARIANT") in {True, "1"},
         command=_command(info),
     )
@@ -123,18 +127,22 @@ def _whole(value: object) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 40 else 0
 
 
+def _ranks(value: object) -> int:
+    return min(max(_whole(value), 1), MOST_RANKS)
+
+
 def _ascending(sizes: Iterable[object]) -> tuple[int, ...]:
     return tuple(sorted({size for size in map(_whole, sizes) if size}))
 
 
-def _with_metrics(client: Client, surface: Surface) -> Surface:
-    answer = client.ask("GET", "/metrics", timeout=SECONDS)
-    text = answer.body.decode(errors="replace")
-    if not answer.ok or re.search(r"^(vllm|sglang):", text, re.MULTILINE) is None:
+def with_metrics(surface: Surface, text: str) -> Surface:
+    """The surface with the sizes that the metrics of a server say."""
+    if re.search(r"^(vllm|sglang):", text, re.MULTILINE) is None:
         return surface
     labels = labels_of(text, "vllm:cache_config_info")
     page, blocks = (int(labels.get(name, "")) if labels.get(name, "").isdigit() else 0 for name in _OF_CACHE)
-    known = replace(surface, can=(*surface.can, Ability.METRICS))
+    engines = len(set(re.findall(r'^vllm:[^{]*\{[^}]*engine="(\d+)"', text, re.MULTILINE)))
+    known = replace(surface, can=(*surface.can, Ability.METRICS), ranks=max(surface.ranks, min(engines, MOST_RANKS)))
     return known if surface.page or not page else replace(known, page=page, pool=page * blocks)
 
 

@@ -6,6 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
+from msgspec.structs import replace
 
 from attnfuzz.harness.serve.surface import Ability, Surface
 from attnfuzz.harness.serve.trace import Abort, Burst, Prompt, RequestTrace, ServedRequest
@@ -31,7 +32,7 @@ DEFAULT_CHUNK = 256
 
 
 def traces(surface: Surface, concurrency: int, *, gentle: bool = False) -> SearchStrategy[RequestTrace]:
-    """Traces within the sizes of `surface`; `gentle` ones abort nothing and never fill the server."""
+    """Traces within the sizes of `surface`; `gentle` ones abort nothing, name no ranks, and never fill the server."""
     return _traces(surface, min(concurrency, 4) if gentle else concurrency, gentle)
 
 
@@ -96,11 +97,11 @@ class SlicesAhead:
 def _traces(draw: DrawFn, surface: Surface, concurrency: int, gentle: bool) -> RequestTrace:
     most = min(concurrency, MOST_AT_ONCE)
     if surface.pool and not gentle and draw(st.integers(0, 3)) == 0:
-        crowd = _bursts(_crowding(surface), st.integers(-(-most // 2), most), gentle)
+        crowd = _bursts(surface, _crowding(surface), st.integers(-(-most // 2), most), gentle)
         return RequestTrace(bursts=(draw(crowd),))
     bursts = draw(st.integers(1, MOST_BURSTS))
     steps, requests = _at_once(surface, most), _requests(surface, gentle)
-    return RequestTrace(bursts=tuple(draw(_bursts(requests, steps, gentle)) for _ in range(bursts)))
+    return RequestTrace(bursts=tuple(draw(_bursts(surface, requests, steps, gentle)) for _ in range(bursts)))
 
 
 def _at_once(surface: Surface, most: int) -> SearchStrategy[int]:
@@ -112,16 +113,29 @@ def _at_once(surface: Surface, most: int) -> SearchStrategy[int]:
 
 
 @st.composite
-def _bursts(draw: DrawFn, requests: SearchStrategy[ServedRequest], sizes: SearchStrategy[int], gentle: bool) -> Burst:
+def _bursts(
+    draw: DrawFn, surface: Surface, requests: SearchStrategy[ServedRequest], sizes: SearchStrategy[int], gentle: bool
+) -> Burst:
     number = draw(sizes)
     chosen = tuple(draw(requests) for _ in range(number))
     if draw(st.integers(0, 2)) == 0:
         # Repeated whole: the second finds all of its prompt but the last token in the cache.
         chosen = (*chosen[: -(number // 2) or None], *chosen[: number // 2])[:number]
+    if surface.ranks > 1 and not gentle:
+        ranks = draw(st.lists(_rank(surface.ranks), min_size=number, max_size=number))
+        # All others are idle while one has all requests.
+        if draw(st.booleans()):
+            ranks = ranks[:1] * number
+        chosen = tuple(replace(each, rank=rank) for each, rank in zip(chosen, ranks, strict=True))
     pause = draw(st.sampled_from(PAUSES))
     if not gentle and draw(st.integers(0, 39)) == 0:
         pause = IDLE
     return Burst(requests=chosen, pause=pause, after_all=draw(st.booleans()))
+
+
+def _rank(ranks: int) -> SearchStrategy[int | None]:
+    """A rank, or the server's choice."""
+    return st.one_of(st.none(), st.integers(0, ranks - 1), st.integers(0, ranks - 1))
 
 
 def _crowding(surface: Surface) -> SearchStrategy[ServedRequest]:

@@ -31,7 +31,8 @@ def script_of(server: TestedServer, trace: RequestTrace, fault: ServedFault, flo
     for place, burst in enumerate(trace.bursts):
         for first, request in zip((True, *[False] * len(burst.requests)), burst.requests, strict=False):
             body = server.api.body(request, server.surface, f"attnfuzz-{(number := number + 1)}")
-            rows.append((body, request.abort, burst.pause if first else 0.0, bool(first and place and burst.after_all)))
+            waits = burst.pause if first else 0.0, bool(first and place and burst.after_all)
+            rows.append((body, server.api.headers(request), request.abort, *waits))
     started = server.launched.command if server.launched is not None else server.surface.command
     return _template().render(
         title=_in_a_docstring(f"{fault.kind}: {fault.message}"),

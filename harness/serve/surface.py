@@ -31,7 +31,7 @@ class Surface(msgspec.Struct, frozen=True, kw_only=True):
 
     `page`, `chunk` (tokens of one prefill step), `rows` (requests of one step), `graphs` (batch sizes of CUDA graphs),
     `longest` (tokens of a request) and `pool` (tokens of the KV cache) are 0 or empty if unknown. An `exact` engine
-    promises batch invariance.
+    promises batch invariance. `ranks` is the number of its data-parallel ranks; `pool` and `rows` are those of one.
     """
 
     speaks: Speaks
@@ -43,6 +43,7 @@ class Surface(msgspec.Struct, frozen=True, kw_only=True):
     graphs: tuple[int, ...] = ()
     longest: int = 2048
     pool: int = 0
+    ranks: int = 1
     exact: bool = False
     can: tuple[Ability, ...] = ()
     command: str = ""
@@ -55,4 +56,6 @@ class Surface(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def _sizes(self) -> tuple[tuple[str, int], ...]:
-        return ("pages of", self.page), ("chunks of", self.chunk), ("rows", self.rows), ("pool", self.pool)
+        ranks = self.ranks if self.ranks > 1 else 0
+        of_one = ("pages of", self.page), ("chunks of", self.chunk), ("rows", self.rows), ("pool", self.pool)
+        return *of_one, ("ranks", ranks)

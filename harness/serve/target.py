@@ -5,7 +5,7 @@ import itertools
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -206,12 +206,12 @@ class TestedServer:
     def _send(self, request: ServedRequest, name: str) -> Sent:
         if self._gone.is_set():
             return Sent(error="not sent: the server is gone", status=CANCELLED)
-        body = self.api.body(request, self.surface, name)
+        body, headers = self.api.body(request, self.surface, name), self.api.headers(request)
         try:
             if request.abort is not None:
-                self._send_and_abort(request.abort, body, name)
+                self._send_and_abort(request.abort, body, headers, name)
                 return Sent(closed=True)
-            answer = self.client.ask("POST", self.api.generate, body, timeout=self.timeout)
+            answer = self.client.ask("POST", self.api.generate, body, timeout=self.timeout, headers=headers)
         except TookTooLong as error:
             return Sent(error=str(error), status=-1)
         except StreamRefused as error:
@@ -232,9 +232,10 @@ class TestedServer:
             return Sent(error=f"the answer is that of {self.client.without_token(reply.name)}, not of {name}")
         return Sent(reply=reply)
 
-    def _send_and_abort(self, abort: Abort, body: dict[str, object], name: str) -> None:
+    def _send_and_abort(self, abort: Abort, body: dict[str, object], headers: Mapping[str, str], name: str) -> None:
+        path, timeout = self.api.generate, self.timeout
         if abort is Abort.DECODE:
-            lines = self.client.lines(self.api.generate, body | {"stream": True}, timeout=self.timeout)
+            lines = self.client.lines(path, body | {"stream": True}, timeout=timeout, headers=headers)
             with contextlib.closing(lines):
                 first = next((line for line in lines if line.startswith(b"data:")), b"")
             if b'"error"' in first and "error" in (json.loads(first[5:] or b"{}") or {}):
@@ -242,6 +243,6 @@ class TestedServer:
                 raise StreamRefused(HTTPStatus.BAD_REQUEST, words)
         else:
             seconds = SECONDS_IN_PREFILL if abort is Abort.PREFILL else 0.0
-            self.client.send_and_close(self.api.generate, body, wait=seconds, timeout=self.timeout)
+            self.client.send_and_close(path, body, wait=seconds, timeout=timeout, headers=headers)
         if self.surface.speaks is Speaks.SGLANG:
             self.client.ask("POST", "/abort_request", {"rid": name}, timeout=self._patience)

@@ -17,6 +17,7 @@ TOKENS = 240
 
 MOST_TOKENS = 1 << 20
 MOST_REQUESTS = 1 << 12
+MOST_RANKS = 1 << 10
 
 Count = Annotated[int, Meta(ge=0, le=MOST_TOKENS)]
 
@@ -64,7 +65,8 @@ class ServedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `allowed` limits the model to this number of first tokens of the prompt's stream: drafts made from the prompt are
     then accepted always (1, period 1), never (1, period 2) or at times; 0 is no limit. `grammar` constrains it to a
-    regular expression. A `scored` request asks for the log-probabilities of its prompt too.
+    regular expression. A `scored` request asks for the log-probabilities of its prompt too. One with a `rank` goes to
+    that data-parallel rank of the server; the server chooses for others.
     """
 
     prompt: Prompt
@@ -74,6 +76,7 @@ class ServedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     allowed: Annotated[int, Meta(ge=0, le=8)] = 0
     grammar: bool = False
     scored: bool = False
+    rank: Annotated[int, Meta(ge=0, le=MOST_RANKS - 1)] | None = None
     abort: Abort | None = None
 
     @property
@@ -83,8 +86,8 @@ class ServedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def as_asked_alone(self) -> "ServedRequest":
-        """The request as a baseline: never aborted, and with no other to be preferred to."""
-        return msgspec.structs.replace(self, abort=None, priority=0)
+        """The request as a baseline: never aborted, with no other to be preferred to, and on any rank."""
+        return msgspec.structs.replace(self, abort=None, priority=0, rank=None)
 
 
 class Burst(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -137,6 +140,7 @@ def _features(trace: RequestTrace) -> Iterator[tuple[str, bool]]:
     yield "few tokens allowed", any(request.allowed for request in requests)
     yield "grammar", any(request.grammar for request in requests)
     yield "scored prompt", any(request.scored for request in requests)
+    yield "rank", any(request.rank is not None for request in requests)
 
 
 LEAST_SHARED = 4
@@ -175,6 +179,7 @@ def describe_request(request: ServedRequest) -> str:
         (f"{count(request.allowed, 'token')} allowed", request.allowed),
         ("grammar", request.grammar),
         ("prompt scored", request.scored),
+        (f"rank {request.rank}", request.rank is not None),
         (f"closed: {request.abort}", request.abort),
     )
     return ", ".join([*parts, count(request.tokens, "token"), *(text for text, holds in extras if holds)])

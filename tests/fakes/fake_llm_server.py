@@ -40,6 +40,7 @@ class FakeFault(StrEnum):
     NOISE = "noise"  # all log-probabilities in company differ by up to 0.01
     SWAP = "swap"  # two requests at once get each other's tokens
     PREFIX = "prefix"  # a prompt with a cached prefix of four tokens or more gets another last token
+    RANK = "rank"  # of two data-parallel ranks, the second one answers wrongly
     LEAK = "leak"  # tokens of an aborted request stay in the pool
     STUCK = "stuck"  # an aborted request stays running
     MISCOUNT = "miscount"  # the counter of prompt tokens misses cached ones
@@ -281,6 +282,8 @@ class FakeLlm:
         wrong = 0.0
         if self.fault is FakeFault.BATCH and size > 2 and place == size - 1:
             wrong = 0.2
+        if self.fault is FakeFault.RANK and body.get("routed_dp_rank") == 1:
+            wrong = 0.3
         if self.fault is FakeFault.NOISE and size > 1:
             wrong = 0.002 + (zlib.crc32(repr((prompt, size)).encode()) % 8) / 1000
         allowed = [int(each) for each in sampling.get("logit_bias", {})]
@@ -394,6 +397,7 @@ class _Handler(BaseHTTPRequestHandler):
             return 200, llm.metrics()
         models = {"data": [{"id": "fake", "max_model_len": 512}]}
         info = _INFO | {"version": f"0.5.5-{TOKEN}"} if llm.fault is FakeFault.TELLS else _INFO
+        info = info | {"dp_size": 2} if llm.fault is FakeFault.RANK else info
         fixed: dict[str, Any] = {"/health": "", "/get_server_info": info, "/v1/models": models, "/abort_request": ""}
         return (200, fixed[path]) if path in fixed else (404, {"detail": "Not Found"})
 

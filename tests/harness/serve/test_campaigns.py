@@ -75,6 +75,16 @@ def test_a_finding_is_minimized_and_has_a_script_and_reports(fake: Fake, tmp_pat
     assert ET.parse(junit).getroot().attrib["failures"] == "1"  # noqa: S314 - written here
 
 
+def test_a_finding_of_one_rank_is_minimized_to_it(fake: Fake, tmp_path: Path) -> None:
+    served = _run(fake(FakeFault.RANK), tmp_path, until_finding=True)
+    (finding,) = served.standing.filed.values()
+    assert finding.fault.kind is ServedKind.WRONG_LOGPROBS
+    (request,) = finding.trace.requests
+    assert request.rank == 1
+    assert "rank" in features(finding.trace)
+    assert '"routed_dp_rank": 1' in Path(finding.path, "repro.py").read_text()
+
+
 @pytest.mark.slow
 def test_the_script_of_a_finding_shows_it_with_the_standard_library_alone(fake: Fake, tmp_path: Path) -> None:
     """In a process: it is what a user runs, without attnfuzz."""
@@ -283,12 +293,12 @@ def test_a_server_that_is_slow_after_its_start_does_not_hang(fake: Fake, monkeyp
     llm, ask, answered = fake(FakeFault.NONE), Client.ask, set[int]()
     monkeypatch.setattr(StartedHere, "llm", llm, raising=False)
 
-    def slow(client: Client, method: str, path: str, body: Any = None, *, timeout: float) -> Any:
+    def slow(client: Client, method: str, path: str, body: Any = None, *, timeout: float, **more: Any) -> Any:
         if path == "/generate" and llm.starts not in answered:
             if timeout < SECONDS:
                 raise TookTooLong(f"no answer within {timeout:g} s")
             answered.add(llm.starts)
-        return ask(client, method, path, body, timeout=timeout)
+        return ask(client, method, path, body, timeout=timeout, **more)
 
     monkeypatch.setattr(Client, "ask", slow)
     client = Client.of(llm.url)

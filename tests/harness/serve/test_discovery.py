@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.serve.client import Client
 from attnfuzz.harness.serve.dialects import OpenAiApi, SglangApi
-from attnfuzz.harness.serve.discovery import discover
+from attnfuzz.harness.serve.discovery import discover, with_metrics
 from attnfuzz.harness.serve.metrics import labels_of, read_counters
 from attnfuzz.harness.serve.reply import BadReply
 from attnfuzz.harness.serve.surface import Ability, Speaks, Surface
@@ -104,6 +104,23 @@ def test_a_body_asks_for_features_alone_that_the_server_has() -> None:
     assert {"n", "priority", "logit_bias", "return_token_ids", "prompt_logprobs"}.isdisjoint(plain)
     several = OpenAiApi().body(replace(REQUEST, n=2), surface, "name")
     assert (several["n"], several["temperature"]) == (2, 1), "vLLM refuses n > 1 for greedy sampling"
+
+
+def test_a_request_goes_to_its_rank() -> None:
+    there = replace(REQUEST, rank=1)
+    assert OpenAiApi().headers(there) == {"X-data-parallel-rank": "1"}
+    assert SglangApi().body(there, Surface(speaks=Speaks.SGLANG, model="m", engine="e"), "name")["routed_dp_rank"] == 1
+    assert not OpenAiApi().headers(REQUEST)
+    assert "routed_dp_rank" not in SglangApi().body(REQUEST, Surface(speaks=Speaks.SGLANG, model="m", engine="e"), "n")
+
+
+def test_the_ranks_of_a_server_are_those_that_it_tells() -> None:
+    plain = Surface(speaks=Speaks.OPENAI, model="m", engine="e")
+    assert with_metrics(plain, METRICS).ranks == 2
+    assert with_metrics(plain, "vllm:num_requests_running 0\n").ranks == 1
+    assert with_metrics(replace(plain, ranks=4), METRICS).ranks == 4
+    assert "ranks 2" in with_metrics(plain, METRICS).words()
+    assert "ranks" not in plain.words()
 
 
 def test_counters_are_sums_over_engines() -> None:

@@ -28,6 +28,7 @@ def test_a_slice_that_is_drawn_ahead_is_the_one_that_was_asked_for() -> None:
 
 def test_drawn_traces_fit_the_server_and_show_its_edges() -> None:
     found = drawn(traces(SURFACE, 10), number=80, seed_of=1)
+    ranked = drawn(traces(msgspec.structs.replace(SURFACE, ranks=2), 10), number=5, seed_of=1)
     requests = [request for trace in found for request in trace.requests]
     assert all(request.prompt.length + request.tokens < SURFACE.longest for request in requests)
     lengths = {request.prompt.length for request in requests}
@@ -35,7 +36,7 @@ def test_drawn_traces_fit_the_server_and_show_its_edges() -> None:
     assert len(edges & lengths) > len(edges) / 2
     assert {abort for request in requests if (abort := request.abort)} == set(Abort)
     assert {len(burst.requests) for trace in found for burst in trace.bursts} >= {1, 7, 8, 9}
-    shown = {name for trace in found for name in features(trace)}
+    shown = {name for trace in (*found, *ranked) for name in features(trace)}
     assert shown == set(features(_everything()))
     needed = max(sum(each.prompt.length + each.tokens for each in trace.requests) for trace in found)
     assert needed > SURFACE.pool, "some traces need more than the pool"
@@ -45,14 +46,14 @@ def _everything() -> RequestTrace:
     prompt = Prompt(stream=0, shared=4, period=2)
     plain = ServedRequest(prompt=prompt, tokens=1)
     rich = ServedRequest(
-        prompt=prompt, tokens=1, n=2, priority=1, allowed=1, grammar=True, scored=True, abort=Abort.SENT
+        prompt=prompt, tokens=1, n=2, priority=1, allowed=1, grammar=True, scored=True, rank=1, abort=Abort.SENT
     )
     return RequestTrace(bursts=(Burst(requests=(plain, rich)), Burst(requests=(plain,), after_all=True)))
 
 
 def test_gentle_traces_abort_nothing_and_are_small() -> None:
-    found = drawn(traces(SURFACE, 64, gentle=True), number=30, seed_of=1)
-    assert not any(request.abort for trace in found for request in trace.requests)
+    found = drawn(traces(msgspec.structs.replace(SURFACE, ranks=2), 64, gentle=True), number=30, seed_of=1)
+    assert not any(request.abort or request.rank is not None for trace in found for request in trace.requests)
     assert max(len(burst.requests) for trace in found for burst in trace.bursts) <= 4
 
 
@@ -60,6 +61,29 @@ def test_an_ability_that_a_server_lacks_is_not_drawn() -> None:
     bare = msgspec.structs.replace(SURFACE, can=())
     requests = [each for trace in drawn(traces(bare, 8), number=30, seed_of=2) for each in trace.requests]
     assert all(each.n == 1 and not (each.priority or each.allowed or each.grammar or each.scored) for each in requests)
+
+
+def test_requests_are_sent_to_ranks_with_others_idle() -> None:
+    ranked = msgspec.structs.replace(SURFACE, ranks=2)
+    found = drawn(traces(ranked, 8), number=40, seed_of=2)
+    seen = {tuple(dict.fromkeys(each.rank for each in burst.requests)) for trace in found for burst in trace.bursts}
+    assert {(None,), (0,), (1,)} <= seen, "the server's choice, or one rank"
+    assert any({0, 1} <= set(each) for each in seen)
+    assert not any(each.as_asked_alone.rank is not None for trace in found for each in trace.requests)
+    assert all(
+        each.rank is None for trace in drawn(traces(SURFACE, 8), number=20, seed_of=2) for each in trace.requests
+    )
+
+
+def test_a_failure_on_any_rank_is_minimized_to_the_choice_of_the_server() -> None:
+    found = drawn(traces(msgspec.structs.replace(SURFACE, ranks=4), 8), number=20, seed_of=3)
+    trace = next(trace for trace in found if all(each.rank is not None for each in trace.requests))
+    anywhere, _ = shrink_trace(trace, lambda _: True, over=lambda: False)
+    assert {each.rank for each in anywhere.requests} == {None}
+    somewhere, _ = shrink_trace(
+        trace, lambda each: all(one.rank is not None for one in each.requests), over=lambda: False
+    )
+    assert {each.rank for each in somewhere.requests} == {0}
 
 
 def test_prompts_of_a_stream_share_a_prefix_and_diverge_by_a_token() -> None:
