@@ -31,7 +31,8 @@ class Surface(msgspec.Struct, frozen=True, kw_only=True):
 
     `page`, `chunk` (tokens of one prefill step), `rows` (requests of one step), `graphs` (batch sizes of CUDA graphs),
     `longest` (tokens of a request) and `pool` (tokens of the KV cache) are 0 or empty if unknown. An `exact` engine
-    promises batch invariance. `ranks` is the number of its data-parallel ranks; `pool` and `rows` are those of one.
+    promises batch invariance. `ranks` is the number of its data-parallel ranks; SGLang says the `pool` of
+    one, vLLM that of all.
     """
 
     speaks: Speaks
