@@ -9,7 +9,7 @@ from math import log
 from typing import Any
 
 import torch
-from bound_call import bind
+from bound_call import bind, bind_positions
 from plain_attention import to_base2
 
 from attnfuzz.reference.attention import attend
@@ -70,8 +70,16 @@ class _Planned:
     planning = "plan"
     running = "run"
 
+    levels_of_ints = False
+
     def __init__(self, **arguments: Any) -> None:
         self.made = bind(self.module, type(self).__name__, arguments)
+        self._int_workspace_buffer = torch.zeros(64, dtype=torch.uint8)
+
+    def reset_workspace_buffer(self, floats: torch.Tensor, ints: Any) -> None:
+        bind_positions(self.module, f"{type(self).__name__}.reset_workspace_buffer", floats, ints)
+        assert isinstance(ints, list) == self.levels_of_ints
+        self._int_workspace_buffer = ints
 
     def _planned(self, arguments: dict[str, Any]) -> None:
         self.settings = bind(self.module, f"{type(self).__name__}.{self.planning}", arguments)
@@ -153,6 +161,7 @@ class MultiLevelCascadeAttentionWrapper(_Planned):
     """Paged attention on levels, of which the last is causal. A window is that of the level's own keys."""
 
     module = _CASCADE
+    levels_of_ints = True
 
     def plan(self, **arguments: Any) -> None:
         self._planned(arguments)

@@ -34,7 +34,7 @@ def faked(backend: GpuBackend) -> OnCpu:
     session = backend.session
     assert isinstance(session, partial)
     (form,) = session.args
-    fake = partial(session.func, replace(form, module="fake_wrappers"))
+    fake = partial(session.func, replace(form, module="fake_wrappers"), **session.keywords)
     fields = {name: getattr(backend, name) for name in backend.__dataclass_fields__}
     capability = msgspec.structs.replace(backend.capability, device=Device.CPU)
     return OnCpu(**{**fields, "session": fake, "capability": capability})
