@@ -192,7 +192,9 @@ class LevelsSession(GraphedSession):
             most = max(len(batch[level].kv_indices) for batch in batches)
             ids = torch.zeros(max(1, most), dtype=torch.int32)
             buffers.append(PageLists.reserve(bench, step.padded_batch, ids))
-        arrays = {theirs: [vars(level)[ours] for level in buffers] for ours, (_, theirs) in _ARGUMENTS.items()}
+        arrays: dict[str, Any] = {
+            theirs: [vars(level)[ours] for level in buffers] for ours, (_, theirs) in _ARGUMENTS.items()
+        }
         wrapper = self._made(use_cuda_graph=True, **arrays)
         shape = (step.padded_tokens, case.geometry.q_heads, case.geometry.head_dim_qk)
         warm = place_queries(case, bench, torch.zeros(shape, dtype=case.geometry.dtype.torch_dtype))

@@ -47,7 +47,8 @@ def other_layer(
     """The arguments of a plan for a layer that differs in the part that `use` names, and else as little as possible."""
     part = _COMPARED[use]
     others = (each for each in _layers(geometry, buckets) if part(each) != part(geometry))
-    nearest = min(others, key=lambda each: _distance(each, geometry))
+    # A small soft cap changes more logits.
+    nearest = min(others, key=lambda each: (_distance(each, geometry), each.soft_cap))
     return {**layer, **{name: of(nearest) for name, of in _ARGUMENTS.items() if name in layer}}
 
 
