@@ -1,7 +1,7 @@
 """Earlier uses of a FlashInfer object, which must not matter to the plan and the run that follow."""
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -10,6 +10,7 @@ import torch
 
 from attnfuzz.kernels.backend import Memory, Op
 from attnfuzz.kernels.gpu.wrappers.other_layers import other_layer, uses_of
+from attnfuzz.kernels.lives import Layer, Life
 from attnfuzz.kernels.workspace import NAN_BYTE
 from attnfuzz.reference.arguments import EarlierUse
 from attnfuzz.reference.bucket import Bucket
@@ -32,7 +33,6 @@ class _Lengths(Protocol):
 
 
 _Row = TypeVar("_Row", bound=_Lengths)
-Layer = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -52,17 +52,6 @@ class Past(Generic[_Row]):
     buckets: Sequence[Bucket] = ()
 
 
-_OTHER_LAYERS: Mapping[EarlierUse, Callable[[Layer], dict[str, Any]]] = {
-    EarlierUse.PLANNED_ALIKE: lambda _: {},
-    EarlierUse.PLANNED_WITHOUT_MASK: lambda _: {"causal": False},
-    EarlierUse.PLANNED_OTHER_SCALE: lambda layer: {"sm_scale": 2 * layer["sm_scale"]},
-    EarlierUse.PLANNED_SPLIT: lambda _: {"fixed_split_size": 1},
-    EarlierUse.PLANNED_UNSPLIT: lambda _: {"disable_split_kv": True},
-}
-OTHER_ROWS: Mapping[EarlierUse, Callable[[Sequence[Any]], Sequence[Any]]] = {
-    EarlierUse.PLANNED_FEWER: lambda rows: rows[: max(1, len(rows) // 2)],
-    EarlierUse.PLANNED_MORE: lambda rows: [*rows, *rows],
-}
 IN_GRAPHS: Final = frozenset(
     {EarlierUse.PLANNED_ALIKE, EarlierUse.PLANNED_OTHER_SCALE, EarlierUse.OVERWRITTEN, EarlierUse.NEIGHBOUR}
 )
@@ -71,26 +60,33 @@ IN_GRAPHS: Final = frozenset(
 
 def live(past: Past[_Row], uses: Collection[EarlierUse], memory: Memory) -> None:
     """Make the plans of `uses`, reset the workspaces and overwrite them."""
-    rows, layer = past.rows, past.layer
-    for use in uses:
-        if use in _OTHER_LAYERS:
-            past.plan(rows, {**layer, **_OTHER_LAYERS[use](layer)})
-        elif use in OTHER_ROWS:
-            past.plan(OTHER_ROWS[use](rows), layer)
-        elif use in uses_of(past.buckets):
-            past.plan(rows, other_layer(use, layer, past.geometry, past.buckets))
-        elif use is EarlierUse.PLANNED_LENGTHS:
-            lengths = memory.copy("other_seq_lens", torch.tensor([row.kv_len for row in rows], dtype=torch.int32))
-            past.plan(rows, {**layer, "seq_lens": lengths})
-        elif use is EarlierUse.PLANNED_CUSTOM_MASK:
-            elements = sum(row.q_len * row.kv_len for row in rows)
-            if elements <= _MOST_MASKED:
-                mask = memory.copy("custom_mask", torch.arange(elements).remainder(3).bool().view(torch.uint8))
-                past.plan(rows, {**layer, "custom_mask": mask.view(torch.bool)})
-        elif use is EarlierUse.RESET:
-            past.reset()
-        elif use is EarlierUse.OVERWRITTEN:
-            past.overwrite()
+
+    def with_lengths(layer: Layer) -> Layer:
+        lengths = torch.tensor([row.kv_len for row in past.rows], dtype=torch.int32)
+        return {**layer, "seq_lens": memory.copy("other_seq_lens", lengths)}
+
+    def with_mask(layer: Layer) -> Layer | None:
+        elements = sum(row.q_len * row.kv_len for row in past.rows)
+        if elements > _MOST_MASKED:
+            return None
+        mask = memory.copy("custom_mask", torch.arange(elements).remainder(3).bool().view(torch.uint8))
+        return {**layer, "custom_mask": mask.view(torch.bool)}
+
+    def elsewhere(use: EarlierUse, layer: Layer) -> Layer:
+        return other_layer(use, layer, past.geometry, past.buckets)
+
+    others: dict[EarlierUse, Callable[[Layer], Layer | None]] = {
+        EarlierUse.PLANNED_ALIKE: lambda layer: layer,
+        EarlierUse.PLANNED_WITHOUT_MASK: lambda layer: {**layer, "causal": False},
+        EarlierUse.PLANNED_CUSTOM_MASK: with_mask,
+        EarlierUse.PLANNED_OTHER_SCALE: lambda layer: {**layer, "sm_scale": 2 * layer["sm_scale"]},
+        EarlierUse.PLANNED_SPLIT: lambda layer: {**layer, "fixed_split_size": 1},
+        EarlierUse.PLANNED_UNSPLIT: lambda layer: {**layer, "disable_split_kv": True},
+        EarlierUse.PLANNED_LENGTHS: with_lengths,
+        **{use: partial(elsewhere, use) for use in uses_of(past.buckets)},
+    }
+    actions = {EarlierUse.RESET: past.reset, EarlierUse.OVERWRITTEN: past.overwrite}
+    Life(rows=past.rows, layer=past.layer, plan=past.plan, others=others, actions=actions).make(uses)
 
 
 _INTS = re.compile(r"_?int_workspace_buffer(_[pd])?")

@@ -1,0 +1,49 @@
+"""The life of an object before the plan that is judged: other plans, and what is done to its workspaces.
+
+An object keeps something between calls: a wrapper, a compiled function, a function with a cache. Its earlier uses, which
+a case lists and a backend's capability offers, must not matter to the calls that follow.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from attnfuzz.reference.arguments import EarlierUse
+
+Layer = Mapping[str, Any]
+"""The arguments of a plan that do not depend on its rows, by name."""
+
+_Row = TypeVar("_Row")
+
+OTHER_ROWS: Mapping[EarlierUse, Callable[[Sequence[Any]], Sequence[Any]]] = {
+    EarlierUse.PLANNED_FEWER: lambda rows: rows[: max(1, len(rows) // 2)],
+    EarlierUse.PLANNED_MORE: lambda rows: [*rows, *rows],
+}
+"""The rows of a plan for fewer requests, and for more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Life(Generic[_Row]):
+    """The ways to use an object before a plan of `rows` for `layer`.
+
+    `plan` plans other rows for another layer, and calls the object if that is all there is to a plan. `others` return
+    the layer of a use that has another one, None if there is none for this case. `actions` are uses that plan nothing.
+    """
+
+    rows: Sequence[_Row]
+    layer: Layer
+    plan: Callable[[Sequence[_Row], Layer], None]
+    others: Mapping[EarlierUse, Callable[[Layer], Layer | None]] = field(default_factory=dict)
+    actions: Mapping[EarlierUse, Callable[[], None]] = field(default_factory=dict)
+
+    def make(self, uses: Collection[EarlierUse]) -> None:
+        """Make the plans of `uses` and their actions, in order."""
+        for use in uses:
+            if use in OTHER_ROWS:
+                self.plan(OTHER_ROWS[use](self.rows), self.layer)
+            elif use in self.others:
+                layer = self.others[use](self.layer)
+                if layer is not None:
+                    self.plan(self.rows, layer)
+            elif use in self.actions:
+                self.actions[use]()
