@@ -1,13 +1,17 @@
 """The life of an object before the plan that is judged: other plans, and what is done to its workspaces.
 
-An object keeps something between calls: a wrapper, a compiled function, a function with a cache. Its earlier uses, which
-a case lists and a backend's capability offers, must not matter to the calls that follow.
+An object keeps something between calls: a wrapper, a compiled function, a function with a cache. Its earlier uses,
+which a case lists and a backend's capability offers, must not matter to the calls that follow.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Generic, TypeVar
 
+import torch
+
+from attnfuzz.kernels.backend import Op
 from attnfuzz.reference.arguments import EarlierUse
 
 Layer = Mapping[str, Any]
@@ -47,3 +51,25 @@ class Life(Generic[_Row]):
                     self.plan(self.rows, layer)
             elif use in self.actions:
                 self.actions[use]()
+
+
+def on_another_stream(op: Op, uses: Collection[EarlierUse]) -> Op:
+    """The op on a stream of its own if `uses` say so: it waits for the present one, which then waits for it.
+
+    CUDA promises that work after such a wait sees all writes before it, so a library that launches on the current
+    stream is right. FlashInfer says nothing about streams.
+    """
+    if EarlierUse.OTHER_STREAM not in uses:
+        return op
+    return replace(op, function=partial(_apart, op.function))
+
+
+def _apart(function: Callable[..., Any], /, **arguments: Any) -> Any:
+    if not torch.cuda.is_available():
+        return function(**arguments)
+    here, other = torch.cuda.current_stream(), torch.cuda.Stream()
+    other.wait_stream(here)
+    with torch.cuda.stream(other):
+        result = function(**arguments)
+    here.wait_stream(other)
+    return result

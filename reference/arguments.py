@@ -68,7 +68,9 @@ class EarlierUse(StrEnum):
     calls, and its plans are calls. RESET: its workspaces were replaced before the plan. OVERWRITTEN: they were filled
     with NaN, over the rests of all earlier plans. COPIED: a copy of it, made after the plan, runs. RAN_BEFORE: the plan
     has run on other queries. NEIGHBOUR: another object has planned and run on the same workspace of floats since the
-    plan. OTHER_STREAM: it was planned on one stream and runs on another, which waits for the first.
+    plan. REUSED_TENSORS: the tensors of the call held another batch in an earlier one. CROPPED: it was made for longer
+    sequences, and then cropped. OTHER_STREAM: it was planned on one stream and runs on another, which waits for the
+    first.
     """
 
     PLANNED_ALIKE = "planned alike"
@@ -88,6 +90,8 @@ class EarlierUse(StrEnum):
     RESET = "workspaces reset"
     OVERWRITTEN = "workspaces overwritten"
     COPIED = "copied"
+    REUSED_TENSORS = "tensors of another batch"
+    CROPPED = "cropped"
     RAN_BEFORE = "ran before"
     NEIGHBOUR = "neighbour on the workspace"
     OTHER_STREAM = "run on another stream"

@@ -19,9 +19,10 @@ from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.deepseek import DEEPSEEK_V3
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.visible import Arch, processors
-from attnfuzz.kernels.gpu.wrappers.life import IN_GRAPHS, Past, live, on_another_stream, overwrite
+from attnfuzz.kernels.gpu.wrappers.life import IN_GRAPHS, Past, live, overwrite
 from attnfuzz.kernels.gpu.wrappers.wrapper import run
 from attnfuzz.kernels.lengths import place_int32, running_sum
+from attnfuzz.kernels.lives import on_another_stream
 from attnfuzz.kernels.ops_table import WorkspaceBytes
 from attnfuzz.kernels.page_ids import DUMMY_PAGE
 from attnfuzz.kernels.paged_kv import PagedKv

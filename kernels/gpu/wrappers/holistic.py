@@ -24,8 +24,9 @@ from attnfuzz.kernels.gpu.wrappers.backends import (
     each_variant,
     fa2_noise,
 )
-from attnfuzz.kernels.gpu.wrappers.life import on_another_stream, overwrite
+from attnfuzz.kernels.gpu.wrappers.life import overwrite
 from attnfuzz.kernels.gpu.wrappers.wrapper import run
+from attnfuzz.kernels.lives import on_another_stream
 from attnfuzz.kernels.paged_kv import PagedKv
 from attnfuzz.kernels.paged_session import Captured
 from attnfuzz.kernels.queries import cached_scales, softmax_scale

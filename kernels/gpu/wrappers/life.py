@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import torch
 
-from attnfuzz.kernels.backend import Memory, Op
+from attnfuzz.kernels.backend import Memory
 from attnfuzz.kernels.gpu.wrappers.other_layers import other_layer, uses_of
 from attnfuzz.kernels.lives import Layer, Life
 from attnfuzz.kernels.workspace import NAN_BYTE
@@ -110,25 +110,3 @@ def overwrite(workspaces: Collection[torch.Tensor]) -> None:
     """Fill workspaces with NaN, or -1."""
     for workspace in workspaces:
         workspace.view(torch.uint8).fill_(NAN_BYTE)
-
-
-def on_another_stream(op: Op, uses: Collection[EarlierUse]) -> Op:
-    """The op on a stream of its own if `uses` say so: it waits for the present one, which then waits for it.
-
-    CUDA promises that work after such a wait sees all writes before it, so a library that launches on the current
-    stream is right. FlashInfer says nothing about streams.
-    """
-    if EarlierUse.OTHER_STREAM not in uses:
-        return op
-    return replace(op, function=partial(_apart, op.function))
-
-
-def _apart(function: Callable[..., Any], /, **arguments: Any) -> Any:
-    if not torch.cuda.is_available():
-        return function(**arguments)
-    here, other = torch.cuda.current_stream(), torch.cuda.Stream()
-    other.wait_stream(here)
-    with torch.cuda.stream(other):
-        result = function(**arguments)
-    here.wait_stream(other)
-    return result

@@ -14,7 +14,8 @@ import torch
 from attnfuzz.kernels.backend import Bench, Fill, Op
 from attnfuzz.kernels.gpu.flashinfer_op import call, call_method
 from attnfuzz.kernels.gpu.wrappers import wrapper
-from attnfuzz.kernels.gpu.wrappers.life import Past, int_workspaces, live, on_another_stream, overwrite
+from attnfuzz.kernels.gpu.wrappers.life import Past, int_workspaces, live, overwrite
+from attnfuzz.kernels.lives import on_another_stream
 from attnfuzz.kernels.ops_table import WorkspaceBytes
 from attnfuzz.kernels.workspace import SharedWorkspace
 from attnfuzz.reference.arguments import EarlierUse

@@ -10,7 +10,8 @@ import torch
 from attnfuzz.kernels.backend import Bench, Fill, Op, Unsupported
 from attnfuzz.kernels.gpu.flashinfer_op import call, call_method
 from attnfuzz.kernels.gpu.wrappers import masks
-from attnfuzz.kernels.gpu.wrappers.life import on_another_stream, overwrite
+from attnfuzz.kernels.gpu.wrappers.life import overwrite
+from attnfuzz.kernels.lives import on_another_stream
 from attnfuzz.kernels.workspace import NAN_BYTE
 from attnfuzz.reference.arguments import EarlierUse
 from attnfuzz.reference.case import Case, Pace, Workspace

@@ -8,13 +8,15 @@ import pytest
 import torch
 from recorder import Launched
 from small_cases import run, step
+from torch.nn.attention import flex_attention
 
 from attnfuzz.harness.backends.registry import load
+from attnfuzz.kernels import lives
 from attnfuzz.kernels.backend import Op
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.kernels.gpu.wrappers import life
 from attnfuzz.kernels.gpu.wrappers.backends import CAPPED, EIGHT_BITS, PLAIN, WINDOWED
 from attnfuzz.kernels.gpu.wrappers.other_layers import other_layer, uses_of
+from attnfuzz.kernels.libraries.torch_attention import block_mask
 from attnfuzz.reference.arguments import EarlierUse
 from attnfuzz.reference.case import Case, Mode
 
@@ -24,7 +26,7 @@ import fake_wrappers
 import wrapper_backends
 
 U = EarlierUse
-QUIET = {U.RESET, U.OVERWRITTEN, U.COPIED, U.OTHER_STREAM}
+QUIET = {U.RESET, U.OVERWRITTEN, U.COPIED, U.CROPPED, U.OTHER_STREAM}
 """Uses without a launch of their own."""
 WRONG = {"CASCADE_LEVELS_WINDOW"}
 """A window there ends at each level's own last key."""
@@ -185,8 +187,8 @@ def test_a_run_on_another_stream_waits_and_is_waited_for(monkeypatch: pytest.Mon
     }.items():
         monkeypatch.setattr(torch.cuda, name, value)
     op = Op("run", lambda **arguments: events.append(f"run {arguments}"), frozenset({"out"}))
-    assert life.on_another_stream(op, ()) is op
-    apart = life.on_another_stream(op, (U.OTHER_STREAM,))
+    assert lives.on_another_stream(op, ()) is op
+    apart = lives.on_another_stream(op, (U.OTHER_STREAM,))
     assert (apart.name, apart.writes) == (op.name, op.writes)
     apart.function(out=1)
     assert events == ["other waits for here", "on other", "run {'out': 1}", "off other", "here waits for other"]
@@ -214,3 +216,18 @@ def test_a_module_of_the_first_wrapper_of_its_name_is_a_failure_of_the_second(mo
     assert run(case_of(backend)).observations
     loaded.clear()
     assert run(case_of(f"{Path(wrapper_backends.__file__)}:FA2_SINKS")).observations == ()
+
+
+def test_a_cropped_mask_is_that_of_its_lengths() -> None:
+    def causal(batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        del batch, head
+        return key <= query
+
+    asked: list[tuple[int, int]] = []
+    made = flex_attention.create_block_mask
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(flex_attention, "create_block_mask", lambda *a, **b: asked.append((a[3], a[4])) or made(*a, **b))
+        cropped, plain = (block_mask(causal, 1, (300, 150), "cpu", cropped=each) for each in (True, False))
+    assert asked[0] > asked[1] == (300, 150)
+    assert cropped.seq_lengths == plain.seq_lengths == (300, 150)
+    assert torch.equal(cropped.to_dense(), plain.to_dense())
