@@ -18,7 +18,7 @@ from attnfuzz.reference.case import Case
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.geometry import Geometry
 
-_ALWAYS: Final = (
+CALLED: Final = (
     EarlierUse.PLANNED_ALIKE,
     EarlierUse.PLANNED_OTHER_SCALE,
     EarlierUse.PLANNED_FEWER,
@@ -26,6 +26,8 @@ _ALWAYS: Final = (
     EarlierUse.REUSED_TENSORS,
     EarlierUse.RAN_BEFORE,
 )
+"""Uses that any function may have."""
+
 _OF_ARGUMENTS: Final = {
     EarlierUse.PLANNED_WITHOUT_MASK: "mask",
     EarlierUse.PLANNED_CUSTOM_MASK: "mask",
@@ -42,7 +44,7 @@ _WINDOWS, _SOFT_CAPS = (-1, 5), (0.0, 5.0)
 
 def lives_of(capability: Capability, promised: Collection[str]) -> tuple[EarlierUse, ...]:
     """The uses that can be made of a function with these `promised` arguments."""
-    known = {*_ALWAYS, *(use for use, argument in _OF_ARGUMENTS.items() if argument in promised)}
+    known = {*CALLED, *(use for use, argument in _OF_ARGUMENTS.items() if argument in promised)}
     if capability.device is Device.CUDA:
         known.add(EarlierUse.OTHER_STREAM)
     return tuple(use for use in EarlierUse if use in known)

@@ -1,4 +1,4 @@
-"""The life of an object before the plan that is judged: other plans, and what is done to its workspaces.
+"""The life of an object before the plan that is judged: other plans, and changes of its workspaces.
 
 An object keeps something between calls: a wrapper, a compiled function, a function with a cache. Its earlier uses,
 which a case lists and a backend's capability offers, must not matter to the calls that follow.

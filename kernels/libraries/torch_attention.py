@@ -14,6 +14,7 @@ import torch
 from msgspec.structs import replace
 
 from attnfuzz.kernels.backend import Unsupported
+from attnfuzz.kernels.function_lives import CALLED
 from attnfuzz.kernels.libraries.library_backend import LibraryBackend
 from attnfuzz.kernels.libraries.requests import dense_requests, gathered
 from attnfuzz.kernels.library_cache import cache_folder
@@ -62,14 +63,6 @@ def unfused_noise(dtype: DType) -> NoiseModel:
     return replace(rounded, logits=max(roundoff, SUMMED), peak=roundoff, quotient=lost)
 
 
-_CALLED = (
-    EarlierUse.PLANNED_ALIKE,
-    EarlierUse.PLANNED_OTHER_SCALE,
-    EarlierUse.PLANNED_FEWER,
-    EarlierUse.PLANNED_MORE,
-    EarlierUse.REUSED_TENSORS,
-    EarlierUse.RAN_BEFORE,
-)
 _OTHER_NUMBERS = (EarlierUse.PLANNED_OTHER_WINDOW, EarlierUse.PLANNED_OTHER_SOFT_CAP)
 
 # flex_attention
@@ -188,7 +181,7 @@ _MOST_VARIANTS = 64
 def block_mask(
     seen: Callable[..., torch.Tensor], heads: int | None, lengths: tuple[int, int], device: str, *, cropped: bool
 ) -> Any:
-    """The BlockMask of a mask for so many queries and keys; one for more, if it is to be `cropped`.
+    """The BlockMask of a mask for `lengths`, those of queries and keys; if `cropped`, made for longer ones.
 
     "You can ... adjust the existing block mask to the correct length by calling block_mask._adjust" (flex_attention, of
     a mask made for longer sequences).
@@ -248,7 +241,7 @@ FLEX = LibraryBackend(
         masks=tuple(Mask),
         windowed_masks=tuple(Mask),
         patience=8.0,
-        earlier_uses=(*_CALLED, EarlierUse.PLANNED_CUSTOM_MASK, *_OTHER_NUMBERS, EarlierUse.CROPPED),
+        earlier_uses=(*CALLED, EarlierUse.PLANNED_CUSTOM_MASK, *_OTHER_NUMBERS, EarlierUse.CROPPED),
     ),
     # The template (torch/_inductor/codegen/cpp_flex_attention_template.py) is that of SDPA's fused kernel: weights
     # rounded to the dtype of V for the second product, exp_u20, everything else in fp32.
@@ -302,7 +295,7 @@ NESTED = LibraryBackend(
     attend_nested,
     label="torch:nested",
     packages={"torch": "2.13"},
-    capability=Capability(modes=(Mode.DECODE,), buckets=NESTED_BUCKETS, earlier_uses=_CALLED),
+    capability=Capability(modes=(Mode.DECODE,), buckets=NESTED_BUCKETS, earlier_uses=CALLED),
     noise_models={dtype: unfused_noise(dtype) for dtype in FLOATS},
     arrange=arrange_nested,
 )

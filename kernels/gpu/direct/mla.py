@@ -19,7 +19,7 @@ from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.deepseek import DEEPSEEK_V3
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.visible import Arch, processors
-from attnfuzz.kernels.gpu.wrappers.life import IN_GRAPHS, Past, live, overwrite
+from attnfuzz.kernels.gpu.wrappers.life import IN_GRAPHS, WrapperLife, live, overwrite
 from attnfuzz.kernels.gpu.wrappers.wrapper import run
 from attnfuzz.kernels.lengths import place_int32, running_sum
 from attnfuzz.kernels.lives import on_another_stream
@@ -286,7 +286,7 @@ class MlaWrapperSession(GraphedSession):
             wrapper.plan_layer(MlaBatch.of(others, self._kv), layer)
 
         layer = self._layer(wrapper)
-        past = Past(rows, layer, self._case.geometry, plan, _final, wrapper.overwrite, self._buckets)
+        past = WrapperLife(rows, layer, self._case.geometry, plan, _final, wrapper.overwrite, self._buckets)
         live(past, uses, self._bench.memory)
         plan(rows, layer)
 

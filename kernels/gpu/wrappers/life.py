@@ -36,7 +36,7 @@ _Row = TypeVar("_Row", bound=_Lengths)
 
 
 @dataclass(frozen=True)
-class Past(Generic[_Row]):
+class WrapperLife(Generic[_Row]):
     """The ways to use an object before a plan of `rows` for `layer`.
 
     `plan` plans other rows for another layer. `reset` replaces its workspaces, and `overwrite`
@@ -55,10 +55,10 @@ class Past(Generic[_Row]):
 IN_GRAPHS: Final = frozenset(
     {EarlierUse.PLANNED_ALIKE, EarlierUse.PLANNED_OTHER_SCALE, EarlierUse.OVERWRITTEN, EarlierUse.NEIGHBOUR}
 )
-"""Uses of a wrapper for graphs, whose sizes and addresses are final. What is copied is used in graphs too."""
+"""Uses of a wrapper for graphs, whose sizes and addresses are final. A copy is used in graphs too."""
 
 
-def live(past: Past[_Row], uses: Collection[EarlierUse], memory: Memory) -> None:
+def live(past: WrapperLife[_Row], uses: Collection[EarlierUse], memory: Memory) -> None:
     """Make the plans of `uses`, reset the workspaces and overwrite them."""
 
     def with_lengths(layer: Layer) -> Layer:

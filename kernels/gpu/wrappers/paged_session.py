@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from attnfuzz.kernels.backend import Bench, Output
-from attnfuzz.kernels.gpu.wrappers.life import IN_GRAPHS, Past, live
+from attnfuzz.kernels.gpu.wrappers.life import IN_GRAPHS, WrapperLife, live
 from attnfuzz.kernels.gpu.wrappers.masks import is_custom, mask_arguments, mask_buffers
 from attnfuzz.kernels.gpu.wrappers.options import in_base_2, run_options
 from attnfuzz.kernels.gpu.wrappers.paged import PagedForm, PagedWrapper, PageLists
@@ -78,7 +78,9 @@ class PagedWrapperSession(PagedSession):
             lists = PageLists.of(self._case, self._table, others)
             wrapper.plan_batch(lists, lists.placed(self._bench), layer=layer)
 
-        past = Past(rows, wrapper.layer, self._case.geometry, plan, wrapper.reset, wrapper.overwrite, self._buckets)
+        past = WrapperLife(
+            rows, wrapper.layer, self._case.geometry, plan, wrapper.reset, wrapper.overwrite, self._buckets
+        )
         live(past, uses, self._bench.memory)
 
     def _let_neighbour_run(self, wrapper: PagedWrapper, rows: Sequence[Row], queries: torch.Tensor) -> None:

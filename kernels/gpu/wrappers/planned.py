@@ -14,7 +14,7 @@ import torch
 from attnfuzz.kernels.backend import Bench, Fill, Op
 from attnfuzz.kernels.gpu.flashinfer_op import call, call_method
 from attnfuzz.kernels.gpu.wrappers import wrapper
-from attnfuzz.kernels.gpu.wrappers.life import Past, int_workspaces, live, overwrite
+from attnfuzz.kernels.gpu.wrappers.life import WrapperLife, int_workspaces, live, overwrite
 from attnfuzz.kernels.lives import on_another_stream
 from attnfuzz.kernels.ops_table import WorkspaceBytes
 from attnfuzz.kernels.workspace import SharedWorkspace
@@ -182,7 +182,7 @@ class LivingCall(Generic[_Row]):
         def plan(others: Sequence[_Row], layer: Mapping[str, Any]) -> None:
             wrapper.plan(self.lists(others), **layer)
 
-        past: Past[_Row] = Past(
+        past: WrapperLife[_Row] = WrapperLife(
             self.rows, self.layer, self.case.geometry, plan, wrapper.reset, wrapper.overwrite, self.buckets
         )
         live(past, uses, self.bench.memory)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from attnfuzz.kernels.backend import Bench, Output
-from attnfuzz.kernels.gpu.wrappers.life import Past, live
+from attnfuzz.kernels.gpu.wrappers.life import WrapperLife, live
 from attnfuzz.kernels.gpu.wrappers.masks import mask_arguments
 from attnfuzz.kernels.gpu.wrappers.options import in_base_2, plan_options, run_options
 from attnfuzz.kernels.gpu.wrappers.wrapper import Wrapper, WrapperKind
@@ -110,7 +110,7 @@ class RaggedSession:
         def plan(others: Sequence[Row], layer: Mapping[str, Any]) -> None:
             wrapper.plan(self._lists(others), layer)
 
-        past = Past(rows, self._layer, self._geometry, plan, wrapper.reset, wrapper.overwrite, self._buckets)
+        past = WrapperLife(rows, self._layer, self._geometry, plan, wrapper.reset, wrapper.overwrite, self._buckets)
         live(past, self._case.life, self._bench.memory)
         mask = mask_arguments(self._case, self._bench, step, rows, packed=self._form.packed_masks)
         wrapper.plan(lists, self._layer, mask=mask)

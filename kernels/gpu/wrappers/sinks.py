@@ -145,7 +145,7 @@ class SecondSession(PagedWrapperSession):
     """A session in a process that has made a wrapper for another geometry, whose module has the same name.
 
     The library of that name, which is loaded by then, is that of the `first` bucket: FlashInfer would compile the
-    second module over it, and the loader returns what it has loaded from the same path.
+    second module over it, and the loader returns the library that it has loaded from the same path.
     """
 
     def __init__(
