@@ -27,7 +27,8 @@ of K and V if the capability has `granularities`: [kv_heads], or [pages, page_si
 page_size] in the layout of the cache; for NVFP4, e4m3 with a further axis of head_dim / 16), `mask` (None in a causal
 step, otherwise bool [tokens, columns] with a column for each key of the longest request, set where a query sees a key:
 it takes the place of the causal limit, not of the window, and columns beyond the keys of a request must not matter).
-`mode` (such as "decode") only if there is a parameter of that name.
+`mode` (such as "decode") only if there is a parameter of that name, and so `life`, the earlier uses of a case, some of
+which the function makes itself.
 
 A kernel with a cache layout of its own takes two functions. `arrange` is called with these arguments and returns a
 dict of others, in the kernel's layout; the harness places its tensors in guarded memory, and then calls the kernel:
@@ -49,13 +50,16 @@ import torch
 from attnfuzz.kernels.argument_forms import opened_in_forms, reaches
 from attnfuzz.kernels.arranged import placed
 from attnfuzz.kernels.backend import Bench, Op, Output, Session
+from attnfuzz.kernels.function_lives import OWN, FunctionLife, ReusedTensors, lives_of
 from attnfuzz.kernels.gpu import guards, nvcc, visible
 from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.kernels.lengths import longest
+from attnfuzz.kernels.lives import on_another_stream
 from attnfuzz.kernels.packed_masks import masks_of_rows
 from attnfuzz.kernels.paged_session import PagedSession
 from attnfuzz.kernels.plan import BatchMetadata, Row
 from attnfuzz.kernels.results import Results
+from attnfuzz.reference.arguments import EarlierUse
 from attnfuzz.reference.calibration import Calibration
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Granularity, Mode, Step
@@ -100,6 +104,7 @@ class FunctionBackend:
     def __post_init__(self) -> None:
         self._check_types()
         self._check_keywords()
+        self._check_life()
         if self.capability.latent or self.capability.graph_modes:
             raise ValueError(
                 f"{self.name}: a function supports neither latents nor graphs, set latent=False and graph_modes=(), "
@@ -138,6 +143,17 @@ class FunctionBackend:
         for rule in self.capability.arguments:
             if not reaches(rule.form, passed):
                 raise ValueError(f"{self.name}: no argument of the function has a form '{rule.form}': leave it out")
+
+    def _check_life(self) -> None:
+        if OWN in Keywords.of(self.function).named:
+            return
+        known = lives_of(self.capability, promised(self.capability, self.contract))
+        for use in self.capability.earlier_uses:
+            if use not in known:
+                raise ValueError(
+                    f"{self.name}: attnfuzz can't make the earlier use '{use}' with the arguments of the function: "
+                    f"leave it out, or add the parameter {OWN}, and make it in the function"
+                )
 
     @property
     def name(self) -> str:
@@ -240,14 +256,28 @@ class FunctionSession(PagedSession):
         self._promised = promised(backend.capability, backend.contract)
         self._taken = Keywords.of(backend.function)
         self._arranged = Keywords.of(backend.arrange) if backend.arrange is not None else None
+        self._life = FunctionLife(case, bench, backend.capability, self)
+        self._reused = ReusedTensors() if EarlierUse.REUSED_TENSORS in case.life else None
 
     def _planned_rows(self, step: Step) -> list[Row]:
         return Row.real(step)
 
     def _attend(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> None:
-        (op,) = self._backend.ops.values()
-        described = {"query": query, "out": results.out, **self._cache(), **self._described(plan)}
-        arguments = described | self._extras(step, results)
+        extras = {"scale": self._scales["bmm1_scale"], **self._extras(step)}
+        if self._case.life:
+            self._life.make(self._planned_rows(step), plan, query, extras)
+        self.call(plan, query, results, extras)
+
+    def plan(self, rows: Sequence[Row]) -> BatchMetadata:
+        """The metadata of a batch."""
+        return self._plan(rows)
+
+    def call(self, batch: BatchMetadata, query: torch.Tensor, results: Results, extras: Mapping[str, Any]) -> None:
+        """Call the function on a batch, with `extras` besides."""
+        op = on_another_stream(next(iter(self._backend.ops.values())), self._case.life)
+        described = {"query": query, "out": results.out, **self._cache(), **self._described(batch)}
+        described["scale"] = extras["scale"]
+        arguments = {**described, "lse": results.lse, **extras}
         expected = self._promised | described.keys()
         arranged = {}
         if self._backend.arrange is not None and self._arranged is not None:
@@ -257,7 +287,9 @@ class FunctionSession(PagedSession):
 
     def _in_memory(self, arranged: Mapping[str, Any]) -> dict[str, Any]:
         """The arranged arguments as the kernel gets them."""
-        return placed(arranged, self._bench.memory)
+        memory = self._bench.memory
+        made = placed(arranged, memory)
+        return made if self._reused is None else self._reused.written(arranged, made, memory)
 
     def _output(self, step: Step, planned: Sequence[Row], query: torch.Tensor, results: Results) -> Output:
         output = super()._output(step, planned, query, results)
@@ -275,15 +307,13 @@ class FunctionSession(PagedSession):
             "cum_seq_lens_q": plan.cum_seq_lens_q,
             "max_q_len": plan.max_q_len,
             "max_kv_len": plan.max_kv_len,
-            "scale": self._scales["bmm1_scale"],
         }
 
-    def _extras(self, step: Step, results: Results) -> dict[str, Any]:
-        """The arguments that depend on the capability and the contract, and the mode."""
+    def _extras(self, step: Step) -> dict[str, Any]:
+        """The arguments that depend on the capability and the contract, the mode, and the earlier uses."""
         geometry = self._case.geometry
         k_scales, v_scales = self._kv.scales or (None, None)
         return {
-            "lse": results.lse,
             "window_left": geometry.window_left,
             "sinks": self._sinks,
             "soft_cap": geometry.soft_cap,
@@ -293,6 +323,7 @@ class FunctionSession(PagedSession):
             "kv_layout": geometry.kv_layout.value,
             "mode": step.mode.value,
             "mask": self._mask(step),
+            OWN: self._case.life,
         }
 
     def _mask(self, step: Step) -> torch.Tensor | None:

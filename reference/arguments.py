@@ -64,23 +64,37 @@ class ArgumentForm(StrEnum):
 class EarlierUse(StrEnum):
     """An earlier use of the object that runs a step, such as a wrapper: it must not matter to the step.
 
-    PLANNED_...: it was planned for another layer or batch before. RAN_BEFORE: the plan has run on other queries.
-    NEIGHBOUR: another object has planned and run on the same workspace of floats since the plan. RESET: its workspaces
-    were replaced before the plan.
+    PLANNED_...: it was planned for another layer or batch before. The object of a function is all that it keeps between
+    calls, and its plans are calls. RESET: its workspaces were replaced before the plan. OVERWRITTEN: they were filled
+    with NaN, over the rests of all earlier plans. COPIED: a copy of it, made after the plan, runs. RAN_BEFORE: the plan
+    has run on other queries. NEIGHBOUR: another object has planned and run on the same workspace of floats since the
+    plan. REUSED_TENSORS: the tensors of the call held another batch in an earlier one. CROPPED: it was made for longer
+    sequences, and then cropped. OTHER_STREAM: it was planned on one stream and runs on another, which waits for the
+    first.
     """
 
     PLANNED_ALIKE = "planned alike"
     PLANNED_WITHOUT_MASK = "planned without a mask"
     PLANNED_CUSTOM_MASK = "planned with a custom mask"
     PLANNED_OTHER_SCALE = "planned with another scale"
+    PLANNED_OTHER_HEADS = "planned for other heads"
+    PLANNED_OTHER_HEAD_DIM = "planned for another head dim"
+    PLANNED_OTHER_DTYPE = "planned in another dtype"
+    PLANNED_OTHER_WINDOW = "planned for another window"
+    PLANNED_OTHER_SOFT_CAP = "planned for another soft cap"
     PLANNED_FEWER = "planned for fewer requests"
     PLANNED_MORE = "planned for more requests"
     PLANNED_SPLIT = "planned with a split of a page"
     PLANNED_UNSPLIT = "planned with the split disabled"
     PLANNED_LENGTHS = "planned with key lengths given"
+    RESET = "workspaces reset"
+    OVERWRITTEN = "workspaces overwritten"
+    COPIED = "copied"
+    REUSED_TENSORS = "tensors of another batch"
+    CROPPED = "cropped"
     RAN_BEFORE = "ran before"
     NEIGHBOUR = "neighbour on the workspace"
-    RESET = "workspaces reset"
+    OTHER_STREAM = "run on another stream"
 
 
 class ArgumentStanding(StrEnum):

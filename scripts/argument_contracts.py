@@ -43,14 +43,16 @@ def _section(names: list[str], backend: Backend) -> Iterator[str]:
     if entry_points:
         yield f"Entry points: {entry_points}."
     yield ""
-    yield "| form | standing | source |"
-    yield "|---|---|---|"
+    if can.arguments:
+        yield "| form | standing | source |"
+        yield "|---|---|---|"
     rules = {rule.form: rule for rule in can.arguments}
     for standing in ArgumentStanding:
         for form in ArgumentForm:
             if form in rules and rules[form].standing is standing:
                 yield f"| {form} | {standing} | {rules[form].source.replace('|', chr(92) + '|')} |"
-    yield ""
+    if can.arguments:
+        yield ""
     if can.earlier_uses:
         yield f"Earlier uses of its objects: {', '.join(can.earlier_uses)}."
         yield ""

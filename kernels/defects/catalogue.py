@@ -9,6 +9,7 @@ from attnfuzz.kernels.defects import (
     custom_masks,
     graphs,
     kernels,
+    lives,
     memory,
     planners,
     rope,
@@ -21,7 +22,7 @@ from attnfuzz.kernels.defects.defect import Defect
 DEFECTS: tuple[Defect, ...] = (
     *(
         defect
-        for part in (planners, custom_masks, graphs, chunks, arguments, memory, kernels)
+        for part in (planners, custom_masks, graphs, chunks, arguments, memory, kernels, lives)
         for defect in part.DEFECTS
     ),
     *writes.DEFECTS,

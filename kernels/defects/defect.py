@@ -53,6 +53,7 @@ class BugClass(StrEnum):
     DROPPED_WRITES = "dropped-writes"
     STRAY_WRITES = "stray-writes"
     ROPE = "rope"
+    KEPT_BY_AN_OBJECT = "kept-by-an-object"
 
 
 @dataclass(frozen=True)

@@ -13,16 +13,17 @@ from attnfuzz.kernels.defects.defect import AttentionDefect, BugClass, Defect, L
 from attnfuzz.kernels.defects.native import coarse_kernels
 from attnfuzz.kernels.paged_kv import PagedKv
 from attnfuzz.kernels.plan import PageTable
-from attnfuzz.kernels.trtllm.backends import MHA, MHA_MASKED, MLA, TrtllmBackend
+from attnfuzz.kernels.trtllm.backends import MHA, MHA_MASKED, MHA_PLANNED, MLA, TrtllmBackend
 from attnfuzz.kernels.trtllm.masked import MaskedMhaSession
 from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.kernels.trtllm.mla import MlaSession
+from attnfuzz.kernels.trtllm.planned import PlannedAttention, PlannedMhaSession
 from attnfuzz.kernels.trtllm.prefill import MlaPrefill
 from attnfuzz.kernels.workspace import SharedWorkspace
 from attnfuzz.reference.mistake import Mistake
 
 Session = type[MhaSession] | type[MlaSession]
-Part = MhaSession | MlaSession | MlaPrefill | PageTable | PagedKv | SharedWorkspace
+Part = MhaSession | MlaSession | MlaPrefill | PageTable | PagedKv | SharedWorkspace | PlannedAttention
 
 Plant = Callable[[TrtllmBackend], TrtllmBackend]
 _Mistaken = TypeVar("_Mistaken", bound=type[Part] | Plant)
@@ -32,10 +33,11 @@ _PLACES = (
     (PageTable, MhaSession, "table_type"),
     (PagedKv, MhaSession, "kv_type"),
     (SharedWorkspace, MhaSession, "workspace_type"),
+    (PlannedAttention, PlannedMhaSession, "object_type"),
 )
 """Each part of a session, the session that is planted with it, and the attribute that names its class."""
 
-_BACKENDS = ((MlaSession, MLA), (MaskedMhaSession, MHA_MASKED), (MhaSession, MHA))
+_BACKENDS = ((MlaSession, MLA), (PlannedMhaSession, MHA_PLANNED), (MaskedMhaSession, MHA_MASKED), (MhaSession, MHA))
 """Sessions, and the backend in which one is planted."""
 
 

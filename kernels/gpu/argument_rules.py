@@ -7,7 +7,7 @@ wrapper's layer has them, so that a step can't be made again without them.
 from collections.abc import Iterable
 from typing import Final
 
-from attnfuzz.reference.arguments import ArgumentForm, ArgumentRule, ArgumentStanding, EarlierUse
+from attnfuzz.reference.arguments import ArgumentForm, ArgumentRule, ArgumentStanding
 
 _F = ArgumentForm
 Rules = tuple[ArgumentRule, ...]
@@ -144,19 +144,3 @@ MLA: Final[Rules] = (
     *_promised("docstring of run: out and lse are optional", _F.OUT_RETURNED, _F.LSE_RETURNED),
 )
 """BatchMLAPagedAttentionWrapper."""
-
-_PLANS = (EarlierUse.PLANNED_ALIKE, EarlierUse.PLANNED_OTHER_SCALE, EarlierUse.PLANNED_FEWER, EarlierUse.PLANNED_MORE)
-_RUNS = (EarlierUse.RAN_BEFORE, EarlierUse.NEIGHBOUR, EarlierUse.RESET)
-LIFE_OF_DECODE: Final = (*_PLANS, EarlierUse.PLANNED_UNSPLIT, EarlierUse.PLANNED_LENGTHS, *_RUNS)
-LIFE_OF_FA3: Final = (EarlierUse.PLANNED_ALIKE, EarlierUse.PLANNED_WITHOUT_MASK, *_PLANS[1:], *_RUNS)
-LIFE_OF_FA2: Final = (
-    EarlierUse.PLANNED_ALIKE,
-    EarlierUse.PLANNED_WITHOUT_MASK,
-    EarlierUse.PLANNED_CUSTOM_MASK,
-    *_PLANS[1:],
-    EarlierUse.PLANNED_SPLIT,
-    EarlierUse.PLANNED_UNSPLIT,
-    *_RUNS,
-)
-LIFE_OF_FA2_PAGED: Final = (*LIFE_OF_FA2, EarlierUse.PLANNED_LENGTHS)
-LIFE_OF_FA3_PAGED: Final = (*LIFE_OF_FA3, EarlierUse.PLANNED_LENGTHS)

@@ -19,7 +19,7 @@ from attnfuzz.kernels.gpu.wrappers.cascade import CASCADE_BACKENDS
 from attnfuzz.kernels.gpu.wrappers.decode_variants import DECODE_VARIANTS
 from attnfuzz.kernels.gpu.wrappers.holistic import HOLISTIC
 from attnfuzz.kernels.gpu.wrappers.pod import POD_BACKENDS
-from attnfuzz.kernels.gpu.wrappers.sinks import SINK_BACKENDS
+from attnfuzz.kernels.gpu.wrappers.sinks import SECOND_SINK_BACKENDS, SINK_BACKENDS
 from attnfuzz.kernels.gpu.wrappers.sparse import SPARSE_BACKENDS
 
 DIRECT_BACKENDS: Final[tuple[GpuBackend, ...]] = (
@@ -51,6 +51,7 @@ GPU_BACKENDS: tuple[GpuBackend, ...] = (
     *WRAPPER_BACKENDS,
     *DECODE_VARIANTS,
     *SINK_BACKENDS,
+    *SECOND_SINK_BACKENDS,
     *SINGLE_BACKENDS,
     HOLISTIC,
     *POD_BACKENDS,

@@ -6,7 +6,7 @@ for CPUs (torch 2.13: aten::_flash_attention_forward is not registered for them)
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -14,9 +14,11 @@ import torch
 from msgspec.structs import replace
 
 from attnfuzz.kernels.backend import Unsupported
+from attnfuzz.kernels.function_lives import CALLED
 from attnfuzz.kernels.libraries.library_backend import LibraryBackend
 from attnfuzz.kernels.libraries.requests import dense_requests, gathered
 from attnfuzz.kernels.library_cache import cache_folder
+from attnfuzz.reference.arguments import EarlierUse
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import FLOATS, Capability
 from attnfuzz.reference.case import Mask, Mode
@@ -61,6 +63,8 @@ def unfused_noise(dtype: DType) -> NoiseModel:
     return replace(rounded, logits=max(roundoff, SUMMED), peak=roundoff, quotient=lost)
 
 
+_OTHER_NUMBERS = (EarlierUse.PLANNED_OTHER_WINDOW, EarlierUse.PLANNED_OTHER_SOFT_CAP)
+
 # flex_attention
 
 _ROOM = 1 << 15
@@ -85,6 +89,9 @@ def no_compiler() -> str | None:
     compiler = os.environ.get("CXX", "g++")
     return None if shutil.which(compiler) else f"torch compiles flex_attention with {compiler}, which is not installed"
 
+
+_LONGER = 200
+"""Queries and keys that a mask to be cropped has beyond those of the call: more than a block."""
 
 _MASK_ROOM = 1 << 18
 """Entries of the masks of a batch, or a power of two times as many."""
@@ -119,7 +126,7 @@ def _room(least: int, needed: int) -> int:
 
 def _places(places: list[tuple[int, int]], rows: int, *, no_request: int) -> torch.Tensor:
     """Places int64 [room, 2], with `no_request` in entries of no token."""
-    table = torch.full((_room(_ROOM, max(rows, len(places))), 2), no_request)
+    table = torch.full((_room(_ROOM, max(rows, len(places)) + _LONGER), 2), no_request)
     if places:
         table[: len(places)] = torch.tensor(places)
     return table
@@ -138,6 +145,7 @@ def attend_flexibly(
     scale: float,
     window_left: int,
     soft_cap: float,
+    life: Sequence[EarlierUse] = (),
 ) -> None:
     """Write flex_attention of one ragged batch to `out`. No queries or no keys, no call."""
     if not len(query) or not len(key):
@@ -162,7 +170,7 @@ def attend_flexibly(
         return torch.where(cap > 0, cap * torch.tanh(logit / cap), logit)
 
     states = (tokens.transpose(0, 1)[None] for tokens in (query, key, value))
-    got = compiled_flex()(*states, seen, scored)
+    got = compiled_flex()(*states, seen, scored, EarlierUse.CROPPED in life)
     out.copy_(got[0].transpose(0, 1)[: len(out)])
 
 
@@ -170,9 +178,25 @@ _MOST_VARIANTS = 64
 """Kinds of shapes: beyond this number, dynamo raises an error instead of running flex_attention uncompiled."""
 
 
+def block_mask(
+    seen: Callable[..., torch.Tensor], heads: int | None, lengths: tuple[int, int], device: str, *, cropped: bool
+) -> Any:
+    """The BlockMask of a mask for `lengths`, those of queries and keys; if `cropped`, made for longer ones.
+
+    "You can ... adjust the existing block mask to the correct length by calling block_mask._adjust" (flex_attention, of
+    a mask made for longer sequences).
+    """
+    from torch.nn.attention.flex_attention import create_block_mask  # noqa: PLC0415 - it imports the compiler
+
+    rows, keys = lengths
+    if not cropped:
+        return create_block_mask(seen, heads, heads, rows, keys, device=device)
+    return create_block_mask(seen, heads, heads, rows + _LONGER, keys + _LONGER, device=device)._adjust(rows, keys)  # noqa: SLF001 - the method that its message names
+
+
 @cache
 def compiled_flex() -> Callable[..., torch.Tensor]:
-    """A function of query, key and value [1, heads, tokens, head dim], and of two functions: mask and score.
+    """A function of query, key and value [1, heads, tokens, head dim], of two functions, mask and score, and `cropped`.
 
     It is compiled at the first use for each kind of shape, with lengths that are dynamic. Inductor's code is kept in
     attnfuzz's cache; it starts no processes.
@@ -181,7 +205,7 @@ def compiled_flex() -> Callable[..., torch.Tensor]:
     import torch._dynamo  # noqa: PLC0415 - the compiler, in workers alone
     import torch._inductor.config as inductor  # noqa: PLC0415
     import torch.fx.experimental._config as symbols  # noqa: PLC0415
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention  # noqa: PLC0415
+    from torch.nn.attention.flex_attention import flex_attention  # noqa: PLC0415
 
     torch._dynamo.config.recompile_limit = _MOST_VARIANTS  # noqa: SLF001 - dynamo's settings have no public place
     torch._dynamo.config.fail_on_recompile_limit_hit = True  # noqa: SLF001
@@ -196,8 +220,9 @@ def compiled_flex() -> Callable[..., torch.Tensor]:
         value: torch.Tensor,
         seen: Callable[..., torch.Tensor],
         scored: Callable[..., torch.Tensor],
+        cropped: bool,
     ) -> torch.Tensor:
-        mask = create_block_mask(seen, 1, 1, query.shape[2], key.shape[2], device="cpu")
+        mask = block_mask(seen, 1, (query.shape[2], key.shape[2]), "cpu", cropped=cropped)
         grouped = query.shape[1] != key.shape[1]
         got: torch.Tensor = compiled(query, key, value, scored, block_mask=mask, scale=1.0, enable_gqa=grouped)
         return got
@@ -211,7 +236,12 @@ FLEX = LibraryBackend(
     packages={"torch": "2.13"},
     why_not=no_compiler,
     capability=Capability(
-        modes=tuple(Mode), buckets=FLEX_BUCKETS, masks=tuple(Mask), windowed_masks=tuple(Mask), patience=8.0
+        modes=tuple(Mode),
+        buckets=FLEX_BUCKETS,
+        masks=tuple(Mask),
+        windowed_masks=tuple(Mask),
+        patience=8.0,
+        earlier_uses=(*CALLED, EarlierUse.PLANNED_CUSTOM_MASK, *_OTHER_NUMBERS, EarlierUse.CROPPED),
     ),
     # The template (torch/_inductor/codegen/cpp_flex_attention_template.py) is that of SDPA's fused kernel: weights
     # rounded to the dtype of V for the second product, exp_u20, everything else in fp32.
@@ -265,7 +295,7 @@ NESTED = LibraryBackend(
     attend_nested,
     label="torch:nested",
     packages={"torch": "2.13"},
-    capability=Capability(modes=(Mode.DECODE,), buckets=NESTED_BUCKETS),
+    capability=Capability(modes=(Mode.DECODE,), buckets=NESTED_BUCKETS, earlier_uses=CALLED),
     noise_models={dtype: unfused_noise(dtype) for dtype in FLOATS},
     arrange=arrange_nested,
 )

@@ -15,6 +15,7 @@ from attnfuzz.kernels.trtllm.gather import GATHER_ROWS
 from attnfuzz.kernels.trtllm.masked import MaskedMhaSession
 from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.kernels.trtllm.mla import MlaSession
+from attnfuzz.kernels.trtllm.planned import LIFE, PlannedMhaSession
 from attnfuzz.kernels.trtllm.revisions import MHA_REVISIONS, MLA_REVISIONS
 from attnfuzz.reference.calibration import shipped_noise
 from attnfuzz.reference.capability import Capability
@@ -138,6 +139,12 @@ MHA_MASKED = TrtllmBackend(
     capability=structs.replace(MHA.capability, graph_modes=(), masks=tuple(Mask), windowed_masks=tuple(Mask)),
 )
 
+MHA_PLANNED = TrtllmBackend(
+    name="trtllm_mha_planned",
+    session=PlannedMhaSession,
+    capability=structs.replace(MHA_MASKED.capability, earlier_uses=LIFE),
+)
+
 MLA = TrtllmBackend(
     name="trtllm_mla",
     session=MlaSession,
@@ -160,6 +167,7 @@ TRTLLM_BACKENDS = (
     MHA_SCALED,
     MHA_NVFP4,
     MHA_MASKED,
+    MHA_PLANNED,
     MLA,
     *(MLA.revision(name, session) for name, session in MLA_REVISIONS.items()),
 )

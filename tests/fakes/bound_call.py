@@ -18,3 +18,14 @@ def bind(module: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]
     taken = flashinfer_op._taken(function, name, arguments)
     flashinfer_op._signature(function).bind(**taken)
     return taken
+
+
+def bind_positions(module: str, name: str, *arguments: Any) -> None:
+    """Check that the installed function takes these by position.
+
+    Raises:
+        TypeError: it does not.
+        Unsupported: there is no such function.
+
+    """
+    flashinfer_op._signature(flashinfer_op._resolved(module, name)).bind(*arguments)

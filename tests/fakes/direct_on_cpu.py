@@ -313,9 +313,9 @@ class _HolisticSession(HolisticSession):
 def planned_on_cpu(backend: GpuBackend) -> OnCpu:
     """A backend over a class that owns its integer workspace, with a fake one in its place."""
     session: Any = backend.session
-    args: tuple[Any, ...] = ()
+    session, args, given = session.func, session.args, session.keywords
     if isinstance(session, partial):
-        session, args = session.func, session.args
+        session, args, given = session.func, session.args + args, session.keywords | given
     if issubclass(session, cascade.PrefixSession):
         (kind,) = args
         args = (replace(kind, planned=replace(kind.planned, module="fake_planned")),)
@@ -325,7 +325,7 @@ def planned_on_cpu(backend: GpuBackend) -> OnCpu:
         session = type(session.__name__, (session,), {"kind": replace(session.kind, module="fake_planned")})
     fields = {name: getattr(backend, name) for name in backend.__dataclass_fields__}
     capability = msgspec.structs.replace(backend.capability, device=Device.CPU)
-    return OnCpu(**{**fields, "session": partial(session, *args), "capability": capability})
+    return OnCpu(**{**fields, "session": partial(session, *args, **given), "capability": capability})
 
 
 (

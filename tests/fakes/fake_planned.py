@@ -6,10 +6,11 @@ indptr, masks through their blocks. What the real ones reject is rejected.
 
 from itertools import pairwise
 from math import log
+from types import SimpleNamespace
 from typing import Any
 
 import torch
-from bound_call import bind
+from bound_call import bind, bind_positions
 from plain_attention import to_base2
 
 from attnfuzz.reference.attention import attend
@@ -72,6 +73,11 @@ class _Planned:
 
     def __init__(self, **arguments: Any) -> None:
         self.made = bind(self.module, type(self).__name__, arguments)
+        self._int_workspace_buffer = torch.zeros(64, dtype=torch.uint8)
+
+    def reset_workspace_buffer(self, floats: torch.Tensor, ints: Any) -> None:
+        bind_positions(self.module, f"{type(self).__name__}.reset_workspace_buffer", floats, ints)
+        self._int_workspace_buffer = ints
 
     def _planned(self, arguments: dict[str, Any]) -> None:
         self.settings = bind(self.module, f"{type(self).__name__}.{self.planning}", arguments)
@@ -153,6 +159,19 @@ class MultiLevelCascadeAttentionWrapper(_Planned):
     """Paged attention on levels, of which the last is causal. A window is that of the level's own keys."""
 
     module = _CASCADE
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._batch_prefill_wrappers = [
+            SimpleNamespace(_int_workspace_buffer=self.__dict__.pop("_int_workspace_buffer", torch.zeros(64)))
+            for _ in range(self.made["num_levels"])
+        ]
+
+    def reset_workspace_buffer(self, floats: torch.Tensor, ints: Any) -> None:
+        super().reset_workspace_buffer(floats, ints)
+        del self._int_workspace_buffer
+        for level, workspace in zip(self._batch_prefill_wrappers, ints, strict=True):
+            level._int_workspace_buffer = workspace
 
     def plan(self, **arguments: Any) -> None:
         self._planned(arguments)

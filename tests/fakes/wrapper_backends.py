@@ -10,7 +10,7 @@ from attnfuzz.kernels.argument_forms import opened_in_forms
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.wrappers.backends import WRAPPER_BACKENDS
 from attnfuzz.kernels.gpu.wrappers.decode_variants import DECODE_VARIANTS
-from attnfuzz.kernels.gpu.wrappers.sinks import SINK_BACKENDS
+from attnfuzz.kernels.gpu.wrappers.sinks import SECOND_SINK_BACKENDS, SINK_BACKENDS
 from attnfuzz.reference.device import Device
 
 
@@ -33,8 +33,8 @@ def faked(backend: GpuBackend) -> OnCpu:
     """A backend of the same name with fake wrappers."""
     session = backend.session
     assert isinstance(session, partial)
-    (form,) = session.args
-    fake = partial(session.func, replace(form, module="fake_wrappers"))
+    form, *others = session.args
+    fake = partial(session.func, replace(form, module="fake_wrappers"), *others, **session.keywords)
     fields = {name: getattr(backend, name) for name in backend.__dataclass_fields__}
     capability = msgspec.structs.replace(backend.capability, device=Device.CPU)
     return OnCpu(**{**fields, "session": fake, "capability": capability})
@@ -49,3 +49,4 @@ BATCH_DECODE_TENSOR_CORES, FA3_BATCH_DECODE, CUDA_GRAPH_DECODE, CUDA_GRAPH_DECOD
     faked, DECODE_VARIANTS
 )
 FA2_SINKS, FA3_SINKS = map(faked, SINK_BACKENDS)
+FA2_SINKS_SECOND, FA3_SINKS_SECOND = map(faked, SECOND_SINK_BACKENDS)

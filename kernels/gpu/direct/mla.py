@@ -3,7 +3,8 @@
 The backends run it on FA2 and FA3, with latents in pages, queries of any lengths, and graphs.
 """
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -13,13 +14,15 @@ import msgspec
 import torch
 
 from attnfuzz.kernels.backend import Bench, Op, Output, Unsupported
-from attnfuzz.kernels.gpu import argument_rules, flashinfer_op
+from attnfuzz.kernels.gpu import argument_rules, flashinfer_op, lives
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.deepseek import DEEPSEEK_V3
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.visible import Arch, processors
+from attnfuzz.kernels.gpu.wrappers.life import IN_GRAPHS, WrapperLife, live, overwrite
 from attnfuzz.kernels.gpu.wrappers.wrapper import run
 from attnfuzz.kernels.lengths import place_int32, running_sum
+from attnfuzz.kernels.lives import on_another_stream
 from attnfuzz.kernels.ops_table import WorkspaceBytes
 from attnfuzz.kernels.page_ids import DUMMY_PAGE
 from attnfuzz.kernels.paged_kv import PagedKv
@@ -28,6 +31,7 @@ from attnfuzz.kernels.plan import Row
 from attnfuzz.kernels.queries import cached_scales, packed_rows, place_queries
 from attnfuzz.kernels.results import Results
 from attnfuzz.kernels.workspace import SharedWorkspace
+from attnfuzz.reference.arguments import EarlierUse
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Launch, Mode, QueryView, Step, Workspace
@@ -137,13 +141,36 @@ class MlaWrapper:
         self._wrapper = flashinfer_op.call(
             self.module, _WRAPPER, backend=backend, **self._workspace, **self._buffers, **graph
         )
+        self._run_op = MLA_RUN if graph else on_another_stream(MLA_RUN, case.life)
+
+    def overwrite(self) -> None:
+        """Overwrite its workspace of floats."""
+        overwrite(tuple(self._workspace.values()))
+
+    def layer(self, sm_scale: float) -> dict[str, Any]:
+        """The arguments of a plan of causal attention, besides its lists."""
+        geometry = self._case.geometry
+        return {
+            "num_heads": geometry.q_heads,
+            "head_dim_ckv": self._latent.rank,
+            "head_dim_kpe": self._latent.rope,
+            "page_size": geometry.page_size,
+            "causal": True,
+            "sm_scale": sm_scale,
+            "q_data_type": geometry.dtype.torch_dtype,
+            "kv_data_type": geometry.kv_dtype.torch_dtype,
+            "lse_mode": "base2",
+        }
 
     def plan(self, batch: MlaBatch, sm_scale: float) -> None:
-        """Plan causal attention of a batch of at least one request: FlashInfer plans no empty one.
+        """Plan causal attention of a batch."""
+        self.plan_layer(batch, self.layer(sm_scale))
+
+    def plan_layer(self, batch: MlaBatch, layer: Mapping[str, Any]) -> None:
+        """Plan a batch of at least one request: FlashInfer plans no empty one.
 
         Raises Unsupported for a batch that FlashInfer refuses: on FA2 some lengths would lose keys at a tile's edge.
         """
-        geometry = self._case.geometry
         self._planned = batch.place(self._bench)
         held = {**self._workspace, **{_buffer(name): tensor for name, tensor in self._buffers.items()}}
         self._bench.launcher.launch(
@@ -152,16 +179,10 @@ class MlaWrapper:
             held=frozenset(held),
             **held,
             **self._planned,
-            num_heads=geometry.q_heads,
-            head_dim_ckv=self._latent.rank,
-            head_dim_kpe=self._latent.rope,
-            page_size=geometry.page_size,
-            causal=True,
-            sm_scale=sm_scale,
-            q_data_type=geometry.dtype.torch_dtype,
-            kv_data_type=geometry.kv_dtype.torch_dtype,
-            lse_mode="base2",
+            **layer,
         )
+        if EarlierUse.COPIED in self._case.life:
+            self._wrapper = copy.copy(self._wrapper)
 
     def launch(self, query: torch.Tensor, kv_cache: torch.Tensor, results: Results) -> None:
         """Run on queries [tokens, heads, rank + rope] and a pool with one head, in either layout.
@@ -172,7 +193,7 @@ class MlaWrapper:
         # A graph's buffers replace the lists copied to them.
         held = {**self._workspace, **(self._buffers or self._planned)}
         self._bench.launcher.launch(
-            MLA_RUN,
+            self._run_op,
             wrapper=self._wrapper,
             held=frozenset(held),
             **held,
@@ -210,10 +231,15 @@ def _spec(backend: str, bucket: Bucket) -> object:
     )
 
 
+def _final() -> None:
+    raise Unsupported("the class has no method that replaces its workspaces")
+
+
 class MlaWrapperSession(GraphedSession):
     """A session that plans and runs each step. Each step has a new wrapper, unless the case reuses its workspace."""
 
     wrapper_type: type[MlaWrapper] = MlaWrapper
+    _buckets: Sequence[Bucket] = ()
 
     def __init__(self, case: Case, bench: Bench, backend: str) -> None:
         latent = case.geometry.latent
@@ -233,7 +259,13 @@ class MlaWrapperSession(GraphedSession):
         # FlashInfer plans no empty batch: "FA MLA native planning requires a nonempty batch."
         if rows:
             wrapper = self._wrapper()
-            self._plan(wrapper, rows)
+            self._plan(wrapper, rows, self._case.life)
+            if EarlierUse.RAN_BEFORE in self._case.life:
+                others = place_queries(self._case, self._bench, queries.flip(-1))
+                unused = Results.place(
+                    self._case, self._bench, planned, self._case.geometry.head_dim_vo, prefix="another_"
+                )
+                self._launch(wrapper, others[:planned], unused)
             self._launch(wrapper, query[:planned], results[:planned])
         results[planned:].clear()
         return self._output(step, query, results)
@@ -243,8 +275,20 @@ class MlaWrapperSession(GraphedSession):
             self._kept = self.wrapper_type(self._case, self._bench, self._backend)
         return self._kept
 
-    def _plan(self, wrapper: MlaWrapper, rows: Sequence[Row]) -> None:
-        wrapper.plan(MlaBatch.of(rows, self._kv), self._scales["bmm1_scale"])
+    def _layer(self, wrapper: MlaWrapper) -> dict[str, Any]:
+        """The arguments of a plan for the case's layer."""
+        return wrapper.layer(self._scales["bmm1_scale"])
+
+    def _plan(self, wrapper: MlaWrapper, rows: Sequence[Row], uses: Collection[EarlierUse] = ()) -> None:
+        """Use the wrapper for other plans, then plan it."""
+
+        def plan(others: Sequence[Row], layer: Mapping[str, Any]) -> None:
+            wrapper.plan_layer(MlaBatch.of(others, self._kv), layer)
+
+        layer = self._layer(wrapper)
+        past = WrapperLife(rows, layer, self._case.geometry, plan, _final, wrapper.overwrite, self._buckets)
+        live(past, uses, self._bench.memory)
+        plan(rows, layer)
 
     def _launch(self, wrapper: MlaWrapper, query: torch.Tensor, results: Results) -> None:
         assert isinstance(self._kv.cache, torch.Tensor)
@@ -264,7 +308,7 @@ class MlaWrapperSession(GraphedSession):
 
     def _replay(self, step: Step, queries: torch.Tensor) -> Output:
         captured = self._captured[step.mode, step.padded_tokens]
-        self._plan(captured.plan, Row.padded(step))
+        self._plan(captured.plan, Row.padded(step), [use for use in self._case.life if use in IN_GRAPHS])
         captured.replay(self._bench, queries)
         return self._output(step, captured.query, captured.results)
 
@@ -296,6 +340,7 @@ def _backend(name: str, backend: str, archs: frozenset[Arch]) -> GpuBackend:
             padding=True,
             query_views=tuple(QueryView),
             arguments=argument_rules.MLA,
+            earlier_uses=lives.of_mla((MLA_BUCKET,)),
         ),
         contract=Contract(lse=LseBase.TWO),
         session=partial(MlaWrapperSession, backend=backend),

@@ -18,9 +18,11 @@ from attnfuzz.kernels.backend import Op, Output, Unsupported
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, bucket
 from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.kernels.lengths import place_int32, running_sum
+from attnfuzz.kernels.libraries.torch_attention import block_mask
 from attnfuzz.kernels.packed_masks import flat_masks, masks_of_rows
 from attnfuzz.kernels.plan import Row
 from attnfuzz.kernels.torch_sdpa import SdpaSession, attend_into
+from attnfuzz.reference.arguments import EarlierUse
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Mask, Mode, QueryView, Request, Step
@@ -172,18 +174,22 @@ def attend_flexibly(
     window_left: int,
     masks: torch.Tensor | None = None,
     mask_rows: torch.Tensor | None = None,
+    cropped: bool = False,
     **arguments: Any,
 ) -> None:
     """Write flex_attention to `out` [1, heads, rows, dim], within requests: causal, or under their masks.
 
     int32 [rows]: the request of each query, -1 for padding, and the position of its own key in that request. int32
     [keys]: the request of each key, and its position there. `masks` are the masks of all requests, flat, in which the
-    row of each query begins at `mask_rows`.
+    row of each query begins at `mask_rows`. The block mask may be `cropped` from one for longer sequences.
     """
     from torch.nn.attention import flex_attention as flex  # noqa: PLC0415 - it imports the compiler
 
+    rows, keys = arguments["query"].shape[2], arguments["key"].shape[2]
+
     def seen(batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
         del batch, head
+        query, key = query.clamp(max=rows - 1), key.clamp(max=keys - 1)
         own, at = own_key[query], position[key]
         same = request_of_query[query] == request_of_key[key]
         if masks is None or mask_rows is None:
@@ -193,8 +199,7 @@ def attend_flexibly(
             allowed = torch.logical_and(same, masks[(mask_rows[query] + at).clamp(max=masks.shape[0] - 1)])
         return torch.logical_and(allowed, at >= own - window_left) if window_left >= 0 else allowed
 
-    rows, keys = arguments["query"].shape[2], arguments["key"].shape[2]
-    mask = flex.create_block_mask(seen, None, None, rows, keys, device=str(out.device))
+    mask = block_mask(seen, None, (rows, keys), str(out.device), cropped=cropped)
     # Otherwise it is traced anew for every shape, which takes seconds.
     with torch.compiler.set_stance("force_eager"), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*without torch.compile")
@@ -222,6 +227,8 @@ class FlexSession(SdpaSession):
             key, value = self._tokens.packed(step)
             key, value = self._bench.memory.copy("key", key), self._bench.memory.copy("value", value)
             masked = {"window_left": self._case.geometry.window_left, **self._within_requests(step)}
+            if EarlierUse.CROPPED in self._case.life:
+                masked["cropped"] = True
             if applies(self._case, step):
                 masked |= self._masks(step)
             self._attend(query, key, value, out, masked)
@@ -263,6 +270,7 @@ FLEX_ATTENTION: Final = GpuBackend(
         query_views=(QueryView.CONTIGUOUS, QueryView.FUSED_QKV),
         masks=tuple(Mask),
         windowed_masks=tuple(Mask),
+        earlier_uses=(EarlierUse.CROPPED,),
     ),
     contract=Contract(),
     session=FlexSession,

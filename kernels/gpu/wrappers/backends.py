@@ -1,14 +1,15 @@
 """The backends over FlashInfer's prefill and decode wrappers, and their modules (jit/attention)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
 import msgspec
 import torch
 
-from attnfuzz.kernels.backend import Bench, Session
+from attnfuzz.kernels.backend import Session
 from attnfuzz.kernels.gpu import argument_rules as rules
+from attnfuzz.kernels.gpu import lives
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, bucket
 from attnfuzz.kernels.gpu.visible import Arch
@@ -19,7 +20,7 @@ from attnfuzz.kernels.gpu.wrappers.wrapper import WrapperKind
 from attnfuzz.reference.arguments import ArgumentRule, EarlierUse
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import SPECULATIVE, Case, KvView, Mask, Mode, QueryView
+from attnfuzz.reference.case import SPECULATIVE, KvView, Mask, Mode, QueryView
 from attnfuzz.reference.contract import Contract, LseBase
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
@@ -200,21 +201,22 @@ def capability_of(
 
 def _backend(
     name: str,
-    session: Callable[[Any, Case, Bench], Session],
+    session: Callable[..., Session],
     form: WrapperKind,
     capability: Capability,
     theoretical: Callable[[DType], NoiseModel],
     arguments: tuple[ArgumentRule, ...],
-    earlier_uses: tuple[EarlierUse, ...],
+    life: Callable[[Sequence[Bucket]], tuple[EarlierUse, ...]],
     modules_of: Callable[[Bucket], tuple[Module, ...]] | None = None,
 ) -> GpuBackend:
     """A backend of a session on a wrapper. FA3 is for Hopper alone."""
+    earlier_uses = life(capability.buckets)
     return GpuBackend(
         name=name,
         archs=frozenset({Arch.HOPPER} if form.backend == "fa3" else Arch),
         capability=msgspec.structs.replace(capability, arguments=arguments, earlier_uses=earlier_uses),
         contract=CONTRACT,
-        session=partial(session, form),
+        session=partial(session, form, buckets=capability.buckets),
         kernels=(form.plan_op, form.run_op),
         modules_of=modules_of or partial(prefill_modules, backend=form.backend),
         theoretical=theoretical,
@@ -225,7 +227,7 @@ def _fa3_ragged(name: str, layout: KvLayout) -> GpuBackend:
     """A backend for one layout: in HND most calls kill their process, which would hide the failures of NHD."""
     buckets = (msgspec.structs.replace(bucket, layouts=(layout,)) for bucket in (PLAIN, WINDOWED, _LATENT_PREFILL))
     capability = capability_of(_PREFILL_MODES, (), *buckets, masks=_FULL)
-    return _backend(name, RaggedSession, FA3_RAGGED, capability, fa3_noise, rules.RAGGED_PREFILL, rules.LIFE_OF_FA3)
+    return _backend(name, RaggedSession, FA3_RAGGED, capability, fa3_noise, rules.RAGGED_PREFILL, lives.of_fa3)
 
 
 WRAPPER_BACKENDS: Final = (
@@ -236,7 +238,7 @@ WRAPPER_BACKENDS: Final = (
         capability_of(tuple(Mode), SPECULATIVE, PLAIN, EIGHT_BITS, CAPPED, WITH_SINKS, masks=_CUSTOM),
         fa2_noise,
         rules.PAGED_PREFILL,
-        rules.LIFE_OF_FA2_PAGED,
+        lives.of_fa2_paged,
         fa2_paged_modules,
     ),
     _backend(
@@ -246,7 +248,7 @@ WRAPPER_BACKENDS: Final = (
         capability_of(tuple(Mode), SPECULATIVE, PLAIN, EIGHT_BITS, masks=_CUSTOM),
         fa2_noise,
         rules.PAGED_PREFILL,
-        rules.LIFE_OF_FA2_PAGED,
+        lives.of_fa2_paged,
         fa2_paged_modules,
     ),
     _backend(
@@ -256,7 +258,7 @@ WRAPPER_BACKENDS: Final = (
         capability_of(tuple(Mode), SPECULATIVE, PLAIN, WINDOWED, WITH_SINKS, masks=_FULL),
         fa3_noise,
         rules.FA3_PAGED_PREFILL,
-        rules.LIFE_OF_FA3_PAGED,
+        lives.of_fa3_paged,
     ),
     _backend(
         "fa2_ragged",
@@ -265,7 +267,7 @@ WRAPPER_BACKENDS: Final = (
         capability_of(_PREFILL_MODES, (), PLAIN, EIGHT_BITS, CAPPED, _LATENT_PREFILL, masks=_CUSTOM_PREFILL),
         fa2_noise,
         rules.FA2_RAGGED_PREFILL,
-        rules.LIFE_OF_FA2,
+        lives.of_fa2,
         masked_modules,
     ),
     _backend(
@@ -275,7 +277,7 @@ WRAPPER_BACKENDS: Final = (
         capability_of(_PREFILL_MODES, (), PLAIN, EIGHT_BITS, masks=_CUSTOM_PREFILL),
         fa2_noise,
         rules.FA2_RAGGED_PREFILL,
-        rules.LIFE_OF_FA2,
+        lives.of_fa2,
         masked_modules,
     ),
     _fa3_ragged("fa3_ragged", KvLayout.NHD),
@@ -292,7 +294,7 @@ WRAPPER_BACKENDS: Final = (
         ),
         decode_noise,
         rules.BATCH_DECODE,
-        rules.LIFE_OF_DECODE,
+        lives.of_decode,
         decode_modules,
     ),
 )

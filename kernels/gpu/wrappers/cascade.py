@@ -1,7 +1,7 @@
 """FlashInfer's wrappers for prefixes that requests share: attention to prefix and rest, then a merge."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -9,6 +9,7 @@ import msgspec
 import torch
 
 from attnfuzz.kernels.backend import Bench, Output, Unsupported
+from attnfuzz.kernels.gpu import lives
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.single.backends import single_prefill_modules
@@ -22,8 +23,9 @@ from attnfuzz.kernels.gpu.wrappers.backends import (
     fa2_noise,
     prefill_modules,
 )
+from attnfuzz.kernels.gpu.wrappers.life import IN_GRAPHS
 from attnfuzz.kernels.gpu.wrappers.paged import PageLists, last_page_len, pages_of
-from attnfuzz.kernels.gpu.wrappers.planned import Planned, PlannedKind
+from attnfuzz.kernels.gpu.wrappers.planned import LivingCall, Planned, PlannedKind
 from attnfuzz.kernels.paged_kv import PagedKv
 from attnfuzz.kernels.paged_session import PLANNED_AFTER_PADDING, Captured, GraphedSession, capture
 from attnfuzz.kernels.plan import PageTable, Row
@@ -107,6 +109,7 @@ _LEVELS: Final = PlannedKind(
     name="MultiLevelCascadeAttentionWrapper",
     results=("out",),
     buffers=tuple(buffers for _, buffers in _ARGUMENTS.values()),
+    has_levels=True,
 )
 
 
@@ -119,13 +122,14 @@ class LevelsSession(GraphedSession):
 
     kind = _LEVELS
 
-    def __init__(self, case: Case, bench: Bench) -> None:
+    def __init__(self, case: Case, bench: Bench, *, buckets: Sequence[Bucket] = ()) -> None:
         self._case, self._bench = case, bench
         self._kv = PagedKv(case, bench)
         self._table = PageTable(case, self._kv)
         self._scale = softmax_scale(case, case.geometry.head_dim_qk)
+        self._buckets = buckets
         self._kept: Planned | None = None
-        self._graphs: dict[tuple[Mode, int], tuple[Captured[Split], Planned]] = {}
+        self._graphs: dict[tuple[Mode, int], tuple[Captured[None], Planned]] = {}
 
     def _eager(self, step: Step, queries: torch.Tensor) -> Output:
         rows = Row.padded(step) if step.mode in PLANNED_AFTER_PADDING else Row.real(step)
@@ -133,9 +137,7 @@ class LevelsSession(GraphedSession):
         results = Results.place(self._case, self._bench, step.padded_tokens, self._case.geometry.head_dim_vo)
         planned = sum(row.q_len for row in rows)
         if rows:
-            wrapper = self._wrapper()
-            self._plan(wrapper, Split.of(self._table, rows, self._case.geometry.page_size, alone=False))
-            self._launch(wrapper, query[:planned], results[:planned])
+            self._call(rows, query[:planned], results[:planned], alone=False).carry_out(self._wrapper())
         results[planned:].clear()
         return self._output(step, query, results)
 
@@ -144,57 +146,74 @@ class LevelsSession(GraphedSession):
             self._kept = self._made()
         return self._kept
 
-    def _made(self, **graph: Any) -> Planned:
+    def _made(self, neighbour: Planned | None = None, **graph: Any) -> Planned:
         layout = self._case.geometry.kv_layout.value
-        return Planned(self.kind, self._case, self._bench, num_levels=2, kv_layout=layout, **graph)
+        return Planned(self.kind, self._case, self._bench, neighbour, num_levels=2, kv_layout=layout, **graph)
 
-    def _plan(self, wrapper: Planned, split: Split) -> None:
+    def _call(self, rows: Sequence[Row], query: torch.Tensor, results: Results, *, alone: bool) -> LivingCall[Row]:
+        """A plan and its run. Each row has a prefix of its own if it is `alone`."""
         geometry = self._case.geometry
-        levels = [level.placed(self._bench) for level in split.levels(geometry.page_size)]
-        lists = {theirs: [vars(level)[ours] for level in levels] for ours, (theirs, _) in _ARGUMENTS.items()}
-        wrapper.plan(
-            lists,
-            num_qo_heads=geometry.q_heads,
-            num_kv_heads=geometry.kv_heads,
-            head_dim=geometry.head_dim_qk,
-            page_size=geometry.page_size,
-            causal=True,
-            sm_scale=self._scale,
-            window_left=geometry.window_left,
-            q_data_type=geometry.dtype.torch_dtype,
-            kv_data_type=geometry.kv_dtype.torch_dtype,
-        )
 
-    def _launch(self, wrapper: Planned, query: torch.Tensor, results: Results) -> None:
-        wrapper.run(q=query, paged_kv_cache=self._kv.cache, out=results.out)
+        def lists(others: Sequence[Row]) -> dict[str, Any]:
+            split = Split.of(self._table, others, geometry.page_size, alone=alone)
+            levels = [level.placed(self._bench) for level in split.levels(geometry.page_size)]
+            return {theirs: [vars(level)[ours] for level in levels] for ours, (theirs, _) in _ARGUMENTS.items()}
+
+        layer = {
+            "num_qo_heads": geometry.q_heads,
+            "num_kv_heads": geometry.kv_heads,
+            "head_dim": geometry.head_dim_qk,
+            "page_size": geometry.page_size,
+            "causal": True,
+            "sm_scale": self._scale,
+            "window_left": geometry.window_left,
+            "q_data_type": geometry.dtype.torch_dtype,
+            "kv_data_type": geometry.kv_dtype.torch_dtype,
+        }
+        return LivingCall(
+            case=self._case,
+            bench=self._bench,
+            make=self._made,
+            lists=lists,
+            rows=rows,
+            layer=layer,
+            arguments={"q": query, "paged_kv_cache": self._kv.cache, "out": results.out},
+            buckets=self._buckets,
+        )
 
     def _capture(self, step: Step) -> None:
         case, bench = self._case, self._bench
         self._kv.write(step)
         replays = [each for each in case.steps if _key(each) == _key(step) and each.launch is Launch.REPLAY]
-        splits = [
-            Split.of(self._table, Row.padded(each), self._case.geometry.page_size, alone=True)
-            for each in (step, *replays)
-        ]
-        batches = [split.levels(case.geometry.page_size) for split in splits]
+        size = case.geometry.page_size
+        batches = [Split.of(self._table, Row.padded(each), size, alone=True).levels(size) for each in (step, *replays)]
         buffers = []
         for level in (0, 1):
             most = max(len(batch[level].kv_indices) for batch in batches)
             ids = torch.zeros(max(1, most), dtype=torch.int32)
             buffers.append(PageLists.reserve(bench, step.padded_batch, ids))
-        arrays = {theirs: [vars(level)[ours] for level in buffers] for ours, (_, theirs) in _ARGUMENTS.items()}
+        arrays: dict[str, Any] = {
+            theirs: [vars(level)[ours] for level in buffers] for ours, (_, theirs) in _ARGUMENTS.items()
+        }
         wrapper = self._made(use_cuda_graph=True, **arrays)
-        self._plan(wrapper, splits[0])
-        # Load every kernel before the capture, as servers do.
         shape = (step.padded_tokens, case.geometry.q_heads, case.geometry.head_dim_qk)
         warm = place_queries(case, bench, torch.zeros(shape, dtype=case.geometry.dtype.torch_dtype))
-        self._launch(wrapper, warm, Results.place(case, bench, shape[0], case.geometry.head_dim_vo, prefix="warm_"))
-        captured = capture(case, bench, step, splits[0], lambda query, results: self._launch(wrapper, query, results))
-        self._graphs[_key(step)] = captured, wrapper
+        unused = Results.place(case, bench, shape[0], case.geometry.head_dim_vo, prefix="warm_")
+        call = self._call(Row.padded(step), warm, unused, alone=True)
+        call.plan(wrapper, ())
+        # Load every kernel before the capture, as servers do.
+        wrapper.run(**call.arguments)
+
+        def launch(query: torch.Tensor, results: Results) -> None:
+            wrapper.run(q=query, paged_kv_cache=self._kv.cache, out=results.out)
+
+        self._graphs[_key(step)] = capture(case, bench, step, None, launch), wrapper
 
     def _replay(self, step: Step, queries: torch.Tensor) -> Output:
         captured, wrapper = self._graphs[_key(step)]
-        self._plan(wrapper, Split.of(self._table, Row.padded(step), self._case.geometry.page_size, alone=True))
+        call = self._call(Row.padded(step), captured.query, captured.results, alone=True)
+        call.plan(wrapper, [use for use in self._case.life if use in IN_GRAPHS])
+        call.let_neighbour_run(wrapper)
         captured.replay(self._bench, queries)
         return self._output(step, captured.query, captured.results)
 
@@ -261,8 +280,8 @@ class PrefixSession:
     A wrapper that takes no softmax scale computes with the default, whatever the case's factor.
     """
 
-    def __init__(self, kind: PrefixKind, case: Case, bench: Bench) -> None:
-        self._kind, self._case, self._bench = kind, case, bench
+    def __init__(self, kind: PrefixKind, case: Case, bench: Bench, *, buckets: Sequence[Bucket] = ()) -> None:
+        self._kind, self._case, self._bench, self._buckets = kind, case, bench, buckets
         self._kv = PagedKv(case, bench)
         self._table = PageTable(case, self._kv)
         self._scale = softmax_scale(case, case.geometry.head_dim_qk)
@@ -305,27 +324,44 @@ class PrefixSession:
         geometry, memory, slot = self._case.geometry, self._bench.memory, group.rows[0].slot
         assert slot is not None
         shared = len(group.shared[0]) * geometry.page_size
-        _, unique = group.levels(geometry.page_size)
-        placed = vars(unique.placed(self._bench))
-        wrapper = Planned(self._kind.planned, self._case, self._bench, kv_layout=geometry.kv_layout.value)
-        wrapper.plan(
-            {theirs: placed[ours] for ours, theirs in self._kind.lists.items()},
-            num_qo_heads=geometry.q_heads,
-            num_kv_heads=geometry.kv_heads,
-            head_dim=geometry.head_dim_qk,
-            page_size=geometry.page_size,
+
+        def lists(rows: Sequence[Row]) -> dict[str, torch.Tensor]:
+            _, unique = replace(group, rows=rows, pages=pages_of(self._table, rows), groups=[range(len(rows))]).levels(
+                geometry.page_size
+            )
+            placed = vars(unique.placed(self._bench))
+            return {theirs: placed[ours] for ours, theirs in self._kind.lists.items()}
+
+        layer = {
+            "num_qo_heads": geometry.q_heads,
+            "num_kv_heads": geometry.kv_heads,
+            "head_dim": geometry.head_dim_qk,
+            "page_size": geometry.page_size,
             **self._kind.plan,
-        )
-        scale = {"sm_scale": self._scale} if self._kind.scaled else {}
-        wrapper.run(
-            q=query,
-            k_shared=memory.copy("k_shared", self._kv.tokens.keys(slot, shared)),
-            v_shared=memory.copy("v_shared", self._kv.tokens.values(slot, shared)),
-            unique_kv_cache=self._kv.cache,
-            out=results.out,
-            **scale,
+        }
+        arguments = {
+            "q": query,
+            "k_shared": memory.copy("k_shared", self._kv.tokens.keys(slot, shared)),
+            "v_shared": memory.copy("v_shared", self._kv.tokens.values(slot, shared)),
+            "unique_kv_cache": self._kv.cache,
+            "out": results.out,
+            **({"sm_scale": self._scale} if self._kind.scaled else {}),
             **self._kind.run,
-        )
+        }
+        LivingCall(
+            case=self._case,
+            bench=self._bench,
+            make=self._made,
+            lists=lists,
+            rows=group.rows,
+            layer=layer,
+            arguments=arguments,
+            buckets=self._buckets,
+        ).carry_out(self._made())
+
+    def _made(self, neighbour: Planned | None = None) -> Planned:
+        layout = self._case.geometry.kv_layout.value
+        return Planned(self._kind.planned, self._case, self._bench, neighbour, kv_layout=layout)
 
 
 def _levels_modules(bucket: Bucket) -> tuple[Module, ...]:
@@ -344,12 +380,14 @@ def _prefix_prefill_modules(bucket: Bucket) -> tuple[Module, ...]:
 def _backend(
     name: str, session: Any, kind: PlannedKind, modules: Any, bucket: Bucket, modes: tuple[Mode, ...], **more: Any
 ) -> GpuBackend:
+    buckets = (bucket,)
     return GpuBackend(
         name=name,
         archs=frozenset({Arch.HOPPER}),
         capability=Capability(
             device=Device.CUDA,
-            buckets=(bucket,),
+            buckets=buckets,
+            earlier_uses=(lives.of_levels if kind is _LEVELS else lives.of_prefix)(buckets),
             modes=modes,
             padding=True,
             query_views=tuple(QueryView),
@@ -357,7 +395,7 @@ def _backend(
             **more,
         ),
         contract=Contract(),
-        session=session,
+        session=partial(session, buckets=buckets),
         kernels=(kind.plan_op, kind.run_op),
         modules_of=modules,
         # FA3 rounds less, but the parts of decodes on CUDA cores and FA2 on other GPUs differ: the larger of both.

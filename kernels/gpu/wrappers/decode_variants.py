@@ -1,6 +1,6 @@
 """FlashInfer's decode wrapper on tensor cores, which takes several queries of a request, and its variant for graphs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -9,6 +9,7 @@ import msgspec
 import torch
 
 from attnfuzz.kernels.backend import Output, Unsupported
+from attnfuzz.kernels.gpu import lives
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.flashinfer_op import call
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
@@ -27,8 +28,11 @@ from attnfuzz.kernels.gpu.wrappers.backends import (
     fa3_noise,
     prefill_modules,
 )
+from attnfuzz.kernels.gpu.wrappers.life import IN_GRAPHS
 from attnfuzz.kernels.gpu.wrappers.paged import DECODE, PagedForm, PagedWrapper, PageLists
 from attnfuzz.kernels.gpu.wrappers.paged_session import PagedWrapperSession
+from attnfuzz.kernels.plan import Row
+from attnfuzz.reference.arguments import EarlierUse
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Mode, Step
@@ -54,6 +58,9 @@ FA2_DECODE: Final = _tensor_cores("fa2", splits=True)
 FA3_DECODE: Final = _tensor_cores("fa3", splits=False)
 
 
+_QUERIES: Final = "q_len_per_req"
+
+
 class TensorCoreDecode(PagedWrapper):
     """A wrapper whose plan says how many queries each request has: as many as all others."""
 
@@ -62,15 +69,17 @@ class TensorCoreDecode(PagedWrapper):
         self._set_queries(lists)
         return super().reserve_for(lists)
 
-    def plan_batch(self, lists: PageLists, placed: PageLists, mask: Mapping[str, Any]) -> None:
+    def plan_batch(
+        self,
+        lists: PageLists,
+        placed: PageLists,
+        mask: Mapping[str, Any] | None = None,
+        layer: Mapping[str, Any] | None = None,
+    ) -> None:
         """See `PagedWrapper`."""
         self._set_queries(lists)
-        super().plan_batch(lists, placed, mask)
-
-    def plan_another_layer(self, lists: PageLists, placed: PageLists) -> None:
-        """See `PagedWrapper`."""
-        self._set_queries(lists)
-        super().plan_another_layer(lists, placed)
+        others = None if layer is None else {**layer, _QUERIES: self.layer[_QUERIES]}
+        super().plan_batch(lists, placed, mask, others)
 
     def _set_queries(self, lists: PageLists) -> None:
         batch = max(1, len(lists.last_page_len))
@@ -80,7 +89,7 @@ class TensorCoreDecode(PagedWrapper):
         if queries > 1 and bool((keys < queries).any()):
             # ValueError of _plan_impl: "q_len_per_req=... requires kv_len >= q_len_per_req for every request".
             raise Unsupported(f"{queries} queries of a request with fewer keys")
-        self.layer = {**self.layer, "q_len_per_req": max(1, queries)}
+        self.layer = {**self.layer, _QUERIES: max(1, queries)}
 
 
 class TensorCoreDecodeSession(PagedWrapperSession):
@@ -127,10 +136,18 @@ class GraphDecodeSession(PagedWrapperSession):
         buffers = PageLists.reserve(bench, len(rows), self._stale_ids([rows]))
         wrapper = self.wrapper_type(self._form, case, bench, self._sm_scale, buffers)
         lists = PageLists.of(case, self._table, rows)
-        wrapper.plan_batch(lists, lists.placed(bench), {})
+        self._live(wrapper, rows, [use for use in case.life if use in IN_GRAPHS])
+        wrapper.plan_batch(lists, lists.placed(bench))
+        if EarlierUse.RAN_BEFORE in case.life:
+            self._run_another_layer(wrapper, rows, queries)
+        self._let_neighbour_run(wrapper, rows, queries)
         query, results = self._placed(step, queries)
         self._launch(wrapper, rows, query, results)
         return self._rounded(self._output(step, rows, query, results), wrapper)
+
+    def _neighbour_of(self, wrapper: PagedWrapper, rows: Sequence[Row]) -> PagedWrapper:
+        buffers = PageLists.reserve(self._bench, len(rows), self._stale_ids([rows]))
+        return self.wrapper_type(self._form, self._case, self._bench, self._sm_scale, buffers, neighbour=wrapper)
 
 
 class GraphTensorCoreDecodeSession(GraphDecodeSession):
@@ -146,13 +163,14 @@ def _backend(
     capability: Capability,
     theoretical: Callable[[DType], NoiseModel],
     modules_of: Callable[[Bucket], tuple[Module, ...]],
+    life: lives.Life,
 ) -> GpuBackend:
     return GpuBackend(
         name=name,
         archs=frozenset({Arch.HOPPER} if form.backend == "fa3" else Arch),
-        capability=capability,
+        capability=msgspec.structs.replace(capability, earlier_uses=life(capability.buckets)),
         contract=CONTRACT,
-        session=partial(session, form),
+        session=partial(session, form, buckets=capability.buckets),
         kernels=(form.plan_op, form.run_op),
         modules_of=modules_of,
         theoretical=theoretical,
@@ -175,6 +193,7 @@ DECODE_VARIANTS: Final = (
         _without_short_requests(capability_of(_VERIFIES, _VERIFIES, PLAIN, EIGHT_BITS, CAPPED)),
         fa2_noise,
         _FA2_MODULES,
+        lives.of_decode_on_tensor_cores,
     ),
     # "q_len_per_req > 1 is currently only supported on the fa2 tensor-core backend" (_plan_impl).
     _backend(
@@ -184,6 +203,7 @@ DECODE_VARIANTS: Final = (
         capability_of(_DECODES, _DECODES, PLAIN, WINDOWED),
         fa3_noise,
         partial(prefill_modules, backend="fa3"),
+        lives.of_decode,
     ),
     _backend(
         "cuda_graph_decode",
@@ -192,6 +212,7 @@ DECODE_VARIANTS: Final = (
         capability_of(_DECODES, _DECODES, *DECODE_BUCKETS),
         decode_noise,
         decode_modules,
+        lives.of_graph_decode,
     ),
     _backend(
         "cuda_graph_decode_tensor_cores",
@@ -200,5 +221,6 @@ DECODE_VARIANTS: Final = (
         _without_short_requests(capability_of(_VERIFIES, _VERIFIES, PLAIN, EIGHT_BITS, CAPPED)),
         fa2_noise,
         _FA2_MODULES,
+        lives.of_graph_decode,
     ),
 )

@@ -1,13 +1,15 @@
 """FlashInfer's BatchAttention: one persistent kernel for prefills and decodes together, which owns its workspaces."""
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 import torch
 
 from attnfuzz.kernels.backend import Bench, Op
-from attnfuzz.kernels.gpu import flashinfer_op
+from attnfuzz.kernels.gpu import flashinfer_op, lives
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.direct.mla import MlaBatch, MlaWrapperSession, StaticSize
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
@@ -22,14 +24,15 @@ from attnfuzz.kernels.gpu.wrappers.backends import (
     each_variant,
     fa2_noise,
 )
+from attnfuzz.kernels.gpu.wrappers.life import overwrite
 from attnfuzz.kernels.gpu.wrappers.wrapper import run
+from attnfuzz.kernels.lives import on_another_stream
 from attnfuzz.kernels.paged_kv import PagedKv
 from attnfuzz.kernels.paged_session import Captured
-from attnfuzz.kernels.plan import Row
 from attnfuzz.kernels.queries import cached_scales, softmax_scale
 from attnfuzz.kernels.results import Results
 from attnfuzz.kernels.transfers import write
-from attnfuzz.kernels.workspace import NAN_BYTE
+from attnfuzz.reference.arguments import EarlierUse
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.case import Case, Mode, Workspace
 
@@ -60,41 +63,48 @@ class HolisticWrapper:
         device, layout = str(bench.device), case.geometry.kv_layout.value
         self._wrapper = flashinfer_op.call(self.module, _NAME, kv_layout=layout, device=device)
         self._lists: dict[str, torch.Tensor] = {}
+        self._run_op = HOLISTIC_RUN if static else on_another_stream(HOLISTIC_RUN, case.life)
         self._ids: torch.Tensor | None = None
         if static is not None:
             self._ids = bench.memory.tensor("kv_indices_buf", (max(1, static.pages),), torch.int32)
         if case.workspace is Workspace.DIRTY:
-            self._wrapper.float_workspace_buffer.fill_(NAN_BYTE)
-            self._wrapper.int_workspace_buffer.fill_(NAN_BYTE)
+            self.overwrite()
 
-    def plan(self, batch: MlaBatch, sm_scale: float) -> None:
-        """Plan causal attention of a batch."""
+    def overwrite(self) -> None:
+        """Overwrite its workspaces."""
+        overwrite((self._wrapper.float_workspace_buffer, self._wrapper.int_workspace_buffer))
+
+    def layer(self, sm_scale: float) -> dict[str, Any]:
+        """The arguments of a plan of causal attention, besides its lists."""
         geometry = self._case.geometry
+        return {
+            "num_qo_heads": geometry.q_heads,
+            "num_kv_heads": geometry.kv_heads,
+            "head_dim_qk": geometry.head_dim_qk,
+            "head_dim_vo": geometry.head_dim_vo,
+            "page_size": geometry.page_size,
+            "causal": True,
+            "sm_scale": sm_scale,
+            "logits_soft_cap": geometry.soft_cap,
+            "q_data_type": geometry.dtype.torch_dtype,
+            "kv_data_type": geometry.kv_dtype.torch_dtype,
+        }
+
+    def plan_layer(self, batch: MlaBatch, layer: Mapping[str, Any]) -> None:
+        """Plan a batch."""
         self._lists = batch.place(self._bench)
         if self._ids is not None:
             ids = self._lists["kv_indices"]
             write(self._ids[: len(ids)], ids)
             self._lists["kv_indices"] = self._ids
-        self._bench.launcher.launch(
-            HOLISTIC_PLAN,
-            wrapper=self._wrapper,
-            **self._lists,
-            num_qo_heads=geometry.q_heads,
-            num_kv_heads=geometry.kv_heads,
-            head_dim_qk=geometry.head_dim_qk,
-            head_dim_vo=geometry.head_dim_vo,
-            page_size=geometry.page_size,
-            causal=True,
-            sm_scale=sm_scale,
-            logits_soft_cap=geometry.soft_cap,
-            q_data_type=geometry.dtype.torch_dtype,
-            kv_data_type=geometry.kv_dtype.torch_dtype,
-        )
+        self._bench.launcher.launch(HOLISTIC_PLAN, wrapper=self._wrapper, **self._lists, **layer)
+        if EarlierUse.COPIED in self._case.life:
+            self._wrapper = copy.copy(self._wrapper)
 
     def launch(self, query: torch.Tensor, kv_cache: Any, results: Results) -> None:
         """Run on queries [tokens, heads, dim] and a pool. Of the plan's lists, the kernel reads the page ids."""
         self._bench.launcher.launch(
-            HOLISTIC_RUN,
+            self._run_op,
             wrapper=self._wrapper,
             held=frozenset({"kv_indices"}),
             kv_indices=self._lists["kv_indices"],
@@ -114,8 +124,8 @@ class HolisticSession(MlaWrapperSession):
 
     holistic_type: type[HolisticWrapper] = HolisticWrapper
 
-    def __init__(self, case: Case, bench: Bench) -> None:
-        self._case, self._bench, self._backend = case, bench, ""
+    def __init__(self, case: Case, bench: Bench, *, buckets: Sequence[Bucket] = ()) -> None:
+        self._case, self._bench, self._backend, self._buckets = case, bench, "", buckets
         self._kv = PagedKv(case, bench)
         self._scales = cached_scales(case, case.geometry.head_dim_qk)
         self._kept = None
@@ -126,9 +136,10 @@ class HolisticSession(MlaWrapperSession):
         """The class of its wrappers."""
         return self.holistic_type
 
-    def _plan(self, wrapper: Any, rows: Sequence[Row]) -> None:
+    def _layer(self, wrapper: Any) -> dict[str, Any]:
         # The scale of K is an argument of run.
-        wrapper.plan(MlaBatch.of(rows, self._kv), softmax_scale(self._case, self._case.geometry.head_dim_qk))
+        layer: dict[str, Any] = wrapper.layer(softmax_scale(self._case, self._case.geometry.head_dim_qk))
+        return layer
 
     def _launch(self, wrapper: Any, query: torch.Tensor, results: Results) -> None:
         wrapper.launch(query, self._kv.cache, results)
@@ -151,15 +162,18 @@ def _without_window(bucket: Bucket) -> Bucket:
     return msgspec.structs.replace(bucket, windows=(-1,))
 
 
+_BUCKETS: Final = (PLAIN, _without_window(EIGHT_BITS), CAPPED)
 _GRAPHS: Final = (Mode.DECODE, Mode.TARGET_VERIFY)
 
 HOLISTIC: Final = GpuBackend(
     name="batch_attention",
     archs=frozenset(Arch),
-    capability=capability_of(tuple(Mode), _GRAPHS, PLAIN, _without_window(EIGHT_BITS), CAPPED),
+    capability=msgspec.structs.replace(
+        capability_of(tuple(Mode), _GRAPHS, *_BUCKETS), earlier_uses=lives.of_holistic(_BUCKETS)
+    ),
     # LSE in base 2, as FlashInfer's other kernels have it: normalize_d and log2 (attention/persistent.cuh).
     contract=CONTRACT,
-    session=HolisticSession,
+    session=partial(HolisticSession, buckets=_BUCKETS),
     kernels=(HOLISTIC_PLAN, HOLISTIC_RUN),
     modules_of=holistic_modules,
     # Its device functions are those of FA2 (attention/persistent.cuh includes prefill.cuh).

@@ -1,70 +1,112 @@
-"""Earlier uses of a wrapper, which must not matter to the plan and the run that follow."""
+"""Earlier uses of a FlashInfer object, which must not matter to the plan and the run that follow."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import torch
 
-from attnfuzz.kernels.backend import Bench
-from attnfuzz.kernels.gpu.wrappers.wrapper import Wrapper
-from attnfuzz.kernels.plan import Row
+from attnfuzz.kernels.backend import Memory
+from attnfuzz.kernels.gpu.wrappers.other_layers import other_layer, uses_of
+from attnfuzz.kernels.lives import Layer, Life
+from attnfuzz.kernels.workspace import NAN_BYTE
 from attnfuzz.reference.arguments import EarlierUse
+from attnfuzz.reference.bucket import Bucket
+from attnfuzz.reference.geometry import Geometry
 
 _MOST_MASKED = 1 << 22
 """Elements of a custom mask above which none is planned: FlashInfer packs them, one request after another."""
 
 
+class _Lengths(Protocol):
+    """A row of a plan, or a request."""
+
+    @property
+    def q_len(self) -> int:
+        """Its queries."""
+
+    @property
+    def kv_len(self) -> int:
+        """Its keys."""
+
+
+_Row = TypeVar("_Row", bound=_Lengths)
+
+
 @dataclass(frozen=True)
-class PlannedBatch:
-    """The lists of a plan in guarded memory, by the names of its arguments, and the same on the host, if it is used."""
+class WrapperLife(Generic[_Row]):
+    """The ways to use an object before a plan of `rows` for `layer`.
 
-    placed: Mapping[str, torch.Tensor]
-    on_host: Mapping[str, torch.Tensor] | None = None
+    `plan` plans other rows for another layer. `reset` replaces its workspaces, and `overwrite`
+    fills them. There are modules for the layers of `buckets`.
+    """
 
-    def plan(self, wrapper: Wrapper, layer: Mapping[str, Any]) -> None:
-        """Plan it for a layer."""
-        wrapper.plan(self.placed, layer, self.on_host)
-
-
-BatchOf = Callable[[Sequence[Row]], PlannedBatch]
-
-_OTHER_LAYERS: Mapping[EarlierUse, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
-    EarlierUse.PLANNED_ALIKE: lambda _: {},
-    EarlierUse.PLANNED_WITHOUT_MASK: lambda _: {"causal": False},
-    EarlierUse.PLANNED_OTHER_SCALE: lambda layer: {"sm_scale": 2 * layer["sm_scale"]},
-    EarlierUse.PLANNED_SPLIT: lambda _: {"fixed_split_size": 1},
-    EarlierUse.PLANNED_UNSPLIT: lambda _: {"disable_split_kv": True},
-}
-_OTHER_ROWS: Mapping[EarlierUse, Callable[[Sequence[Row]], Sequence[Row]]] = {
-    EarlierUse.PLANNED_FEWER: lambda rows: rows[: max(1, len(rows) // 2)],
-    EarlierUse.PLANNED_MORE: lambda rows: [*rows, *rows],
-}
-IN_GRAPHS = frozenset({EarlierUse.PLANNED_ALIKE, EarlierUse.PLANNED_OTHER_SCALE, EarlierUse.NEIGHBOUR})
-"""Uses of a wrapper for graphs, whose sizes and addresses are final."""
+    rows: Sequence[_Row]
+    layer: Layer
+    geometry: Geometry
+    plan: Callable[[Sequence[_Row], Layer], None]
+    reset: Callable[[], None]
+    overwrite: Callable[[], None]
+    buckets: Sequence[Bucket] = ()
 
 
-def live(
-    wrapper: Wrapper,
-    uses: Collection[EarlierUse],
-    bench: Bench,
-    rows: Sequence[Row],
-    batch_of: BatchOf,
-    layer: Mapping[str, Any],
-) -> None:
-    """Make the plans of `uses`, and reset the workspaces, before `rows` are planned for `layer`."""
-    for use in uses:
-        if use in _OTHER_LAYERS:
-            batch_of(rows).plan(wrapper, {**layer, **_OTHER_LAYERS[use](layer)})
-        elif use in _OTHER_ROWS:
-            batch_of(_OTHER_ROWS[use](rows)).plan(wrapper, layer)
-        elif use is EarlierUse.PLANNED_LENGTHS:
-            lengths = bench.memory.copy("other_seq_lens", torch.tensor([row.kv_len for row in rows], dtype=torch.int32))
-            batch_of(rows).plan(wrapper, {**layer, "seq_lens": lengths})
-        elif use is EarlierUse.PLANNED_CUSTOM_MASK:
-            elements = sum(row.q_len * row.kv_len for row in rows)
-            if elements <= _MOST_MASKED:
-                mask = bench.memory.copy("custom_mask", torch.arange(elements).remainder(3).bool().view(torch.uint8))
-                batch_of(rows).plan(wrapper, {**layer, "custom_mask": mask.view(torch.bool)})
-        elif use is EarlierUse.RESET:
-            wrapper.reset()
+IN_GRAPHS: Final = frozenset(
+    {EarlierUse.PLANNED_ALIKE, EarlierUse.PLANNED_OTHER_SCALE, EarlierUse.OVERWRITTEN, EarlierUse.NEIGHBOUR}
+)
+"""Uses of a wrapper for graphs, whose sizes and addresses are final. A copy is used in graphs too."""
+
+
+def live(past: WrapperLife[_Row], uses: Collection[EarlierUse], memory: Memory) -> None:
+    """Make the plans of `uses`, reset the workspaces and overwrite them."""
+
+    def with_lengths(layer: Layer) -> Layer:
+        lengths = torch.tensor([row.kv_len for row in past.rows], dtype=torch.int32)
+        return {**layer, "seq_lens": memory.copy("other_seq_lens", lengths)}
+
+    def with_mask(layer: Layer) -> Layer | None:
+        elements = sum(row.q_len * row.kv_len for row in past.rows)
+        if elements > _MOST_MASKED:
+            return None
+        mask = memory.copy("custom_mask", torch.arange(elements).remainder(3).bool().view(torch.uint8))
+        return {**layer, "custom_mask": mask.view(torch.bool)}
+
+    def elsewhere(use: EarlierUse, layer: Layer) -> Layer:
+        return other_layer(use, layer, past.geometry, past.buckets)
+
+    others: dict[EarlierUse, Callable[[Layer], Layer | None]] = {
+        EarlierUse.PLANNED_ALIKE: lambda layer: layer,
+        EarlierUse.PLANNED_WITHOUT_MASK: lambda layer: {**layer, "causal": False},
+        EarlierUse.PLANNED_CUSTOM_MASK: with_mask,
+        EarlierUse.PLANNED_OTHER_SCALE: lambda layer: {**layer, "sm_scale": 2 * layer["sm_scale"]},
+        EarlierUse.PLANNED_SPLIT: lambda layer: {**layer, "fixed_split_size": 1},
+        EarlierUse.PLANNED_UNSPLIT: lambda layer: {**layer, "disable_split_kv": True},
+        EarlierUse.PLANNED_LENGTHS: with_lengths,
+        **{use: partial(elsewhere, use) for use in uses_of(past.buckets)},
+    }
+    actions = {EarlierUse.RESET: past.reset, EarlierUse.OVERWRITTEN: past.overwrite}
+    Life(rows=past.rows, layer=past.layer, plan=past.plan, others=others, actions=actions).make(uses)
+
+
+_INTS = re.compile(r"_?int_workspace_buffer(_[pd])?")
+
+
+def int_workspaces(owner: Any) -> Iterator[torch.Tensor]:
+    """The workspaces of integers that a FlashInfer object and its parts have allocated on the device.
+
+    They are made by torch.empty: no plan may count on their contents.
+    """
+    for name, value in vars(owner).items():
+        parts = value if isinstance(value, list | tuple) else [value]
+        if _INTS.fullmatch(name):
+            yield value
+        elif name.endswith(("_wrapper", "_wrappers")):
+            for part in parts:
+                yield from int_workspaces(part)
+
+
+def overwrite(workspaces: Collection[torch.Tensor]) -> None:
+    """Fill workspaces with NaN, or -1."""
+    for workspace in workspaces:
+        workspace.view(torch.uint8).fill_(NAN_BYTE)

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from attnfuzz.kernels.backend import Bench, Fill
-from attnfuzz.kernels.gpu.wrappers.life import PlannedBatch
 from attnfuzz.kernels.gpu.wrappers.options import plan_options
 from attnfuzz.kernels.gpu.wrappers.wrapper import Wrapper, WrapperKind
 from attnfuzz.kernels.lengths import int32, running_sum
@@ -171,19 +170,23 @@ class PagedWrapper(Wrapper):
         """Call `reserve` for a batch whose lists lie on the host."""
         return self.reserve({**self._lists(lists), **self.layer})
 
-    def plan_batch(self, lists: PageLists, placed: PageLists, mask: Mapping[str, Any]) -> None:
-        """Plan a batch, whose lists lie on the host and in guarded memory, under `mask_arguments`."""
-        self.plan(self._lists(placed), self.layer, self._lists(lists), mask)
+    def plan_batch(
+        self,
+        lists: PageLists,
+        placed: PageLists,
+        mask: Mapping[str, Any] | None = None,
+        layer: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Plan a batch, whose lists lie on the host and in guarded memory, under `mask_arguments`.
+
+        It is planned for the case's layer unless there is another one.
+        """
+        self.plan(self._lists(placed), self.layer if layer is None else layer, self._lists(lists), mask)
 
     def plan_another_layer(self, lists: PageLists, placed: PageLists) -> None:
         """Plan the batch for a layer with other logits, and without a causal mask if the plan has that argument."""
         others = {"causal": False} if "causal" in self.layer else {}
-        layer = {**self.layer, **others, "sm_scale": 2 * self.layer["sm_scale"]}
-        self.plan(self._lists(placed), layer, self._lists(lists))
-
-    def batch(self, lists: PageLists, placed: PageLists) -> PlannedBatch:
-        """The lists of a plan."""
-        return PlannedBatch(self._lists(placed), self._lists(lists))
+        self.plan_batch(lists, placed, layer={**self.layer, **others, "sm_scale": 2 * self.layer["sm_scale"]})
 
     def _lists(self, lists: PageLists) -> dict[str, torch.Tensor]:
         named = {theirs: getattr(lists, ours) for ours, theirs in self._form.lists.items()}

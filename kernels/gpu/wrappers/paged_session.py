@@ -4,14 +4,14 @@ Servers plan for each forward pass, and run the plan once per layer. Each graph 
 buffers of a fixed size, which is planned again before each replay.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from attnfuzz.kernels.backend import Bench, Output
-from attnfuzz.kernels.gpu.wrappers.life import IN_GRAPHS, PlannedBatch, live
+from attnfuzz.kernels.gpu.wrappers.life import IN_GRAPHS, WrapperLife, live
 from attnfuzz.kernels.gpu.wrappers.masks import is_custom, mask_arguments, mask_buffers
 from attnfuzz.kernels.gpu.wrappers.options import in_base_2, run_options
 from attnfuzz.kernels.gpu.wrappers.paged import PagedForm, PagedWrapper, PageLists
@@ -20,6 +20,7 @@ from attnfuzz.kernels.plan import Row
 from attnfuzz.kernels.queries import place_queries, softmax_scale
 from attnfuzz.kernels.results import Results
 from attnfuzz.reference.arguments import EarlierUse
+from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.case import Case, Launch, Mode, Pace, Step, Workspace
 
 
@@ -35,14 +36,14 @@ class PagedWrapperSession(PagedSession):
     """A session with one wrapper per step if workspaces are FRESH, otherwise with one for all steps.
 
     A session's wrapper is planned for another layer before the judged one, and runs on other queries before the judged
-    ones: leftovers of both must not matter.
+    ones: leftovers of both must not matter. Lives plan for layers of `buckets`.
     """
 
     wrapper_type: type[PagedWrapper] = PagedWrapper
 
-    def __init__(self, form: PagedForm, case: Case, bench: Bench) -> None:
+    def __init__(self, form: PagedForm, case: Case, bench: Bench, *, buckets: Sequence[Bucket] = ()) -> None:
         super().__init__(case, bench)
-        self._form = form
+        self._form, self._buckets = form, buckets
         self._sm_scale = softmax_scale(case, case.geometry.head_dim_qk)
         self._kept: PagedWrapper | None = None
         self._graphs: dict[tuple[Mode, int], _Graph] = {}
@@ -73,20 +74,28 @@ class PagedWrapperSession(PagedSession):
     def _live(self, wrapper: PagedWrapper, rows: Sequence[Row], uses: Collection[EarlierUse]) -> None:
         """Use the wrapper for other plans before that of `rows`."""
 
-        def batch_of(others: Sequence[Row]) -> PlannedBatch:
+        def plan(others: Sequence[Row], layer: Mapping[str, Any]) -> None:
             lists = PageLists.of(self._case, self._table, others)
-            return wrapper.batch(lists, lists.placed(self._bench))
+            wrapper.plan_batch(lists, lists.placed(self._bench), layer=layer)
 
-        live(wrapper, uses, self._bench, rows, batch_of, wrapper.layer)
+        past = WrapperLife(
+            rows, wrapper.layer, self._case.geometry, plan, wrapper.reset, wrapper.overwrite, self._buckets
+        )
+        live(past, uses, self._bench.memory)
 
     def _let_neighbour_run(self, wrapper: PagedWrapper, rows: Sequence[Row], queries: torch.Tensor) -> None:
         """Plan and run another wrapper on the same workspace of floats, if the case has one, for the rows reversed."""
         if EarlierUse.NEIGHBOUR not in self._case.life:
             return
-        other = self.wrapper_type(self._form, self._case, self._bench, self._sm_scale, neighbour=wrapper)
+        other = self._neighbour_of(wrapper, rows)
         lists = PageLists.of(self._case, self._table, rows[::-1])
-        other.plan_batch(lists, lists.placed(self._bench), {})
+        other.plan_batch(lists, lists.placed(self._bench))
         self._run_another_layer(other, rows[::-1], queries)
+
+    def _neighbour_of(self, wrapper: PagedWrapper, rows: Sequence[Row]) -> PagedWrapper:
+        """Another wrapper on the same workspace of floats, for a batch of as many `rows`."""
+        del rows
+        return self.wrapper_type(self._form, self._case, self._bench, self._sm_scale, neighbour=wrapper)
 
     def _placed(self, step: Step, queries: torch.Tensor) -> tuple[torch.Tensor, Results]:
         """The queries of an eager step, and its results."""

@@ -3,18 +3,23 @@
 Their float workspace is guarded. It has the size that the constructors' docstrings recommend: none reports its need.
 """
 
-from collections.abc import Iterable, Mapping
+import copy
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 
-from attnfuzz.kernels.backend import Bench, Op
+from attnfuzz.kernels.backend import Bench, Fill, Op
 from attnfuzz.kernels.gpu.flashinfer_op import call, call_method
 from attnfuzz.kernels.gpu.wrappers import wrapper
+from attnfuzz.kernels.gpu.wrappers.life import WrapperLife, int_workspaces, live, overwrite
+from attnfuzz.kernels.lives import on_another_stream
 from attnfuzz.kernels.ops_table import WorkspaceBytes
 from attnfuzz.kernels.workspace import SharedWorkspace
+from attnfuzz.reference.arguments import EarlierUse
+from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.case import Case
 
 _WORKSPACE = "float_workspace_buffer"
@@ -26,7 +31,7 @@ class PlannedKind:
 
     `results` names guarded tensors to which the results of `run` are copied, in order, if it takes no outputs or
     returns them in another layout. A plan for a graph copies its lists to `buffers`, by the constructor's names.
-    `zero_floats`: see `wrapper.Workspaces`.
+    `zero_floats`: see `wrapper.Workspaces`. One that `has_levels` has an integer workspace for each.
     """
 
     module: str
@@ -36,6 +41,7 @@ class PlannedKind:
     results: tuple[str, ...] = ()
     buffers: tuple[str, ...] = ()
     zero_floats: bool = False
+    has_levels: bool = False
 
     @cached_property
     def plan_op(self) -> Op:
@@ -47,8 +53,12 @@ class PlannedKind:
     def run_op(self) -> Op:
         """Its run."""
         function = partial(_run_into, self) if self.results else partial(_call, self.run)
-        writes = frozenset({_WORKSPACE, "out", "lse", *self.results})
-        return Op(f"{self.name}.{self.run}", function, writes, self.module)
+        return Op(f"{self.name}.{self.run}", function, self.outputs | {_WORKSPACE}, self.module)
+
+    @property
+    def outputs(self) -> frozenset[str]:
+        """The arguments of its run that it writes."""
+        return frozenset({"out", "lse", *self.results})
 
 
 def _call(name: str, /, *, wrapper: Any, held: frozenset[str], **arguments: Any) -> Any:
@@ -72,26 +82,115 @@ def _flat(returned: Any) -> Iterable[torch.Tensor]:
 
 
 class Planned:
-    """An object of a `PlannedKind` over a workspace. Both launches record the tensors that it holds."""
+    """An object of a `PlannedKind` over a workspace. Both launches record the tensors that it holds.
 
-    def __init__(self, kind: PlannedKind, case: Case, bench: Bench, **arguments: Any) -> None:
-        self._kind, self._bench = kind, bench
-        floats = wrapper.RECOMMENDED.floats
-        need = WorkspaceBytes(floats, 0) if kind.zero_floats else WorkspaceBytes(0, floats)
-        self._held: dict[str, Any] = {_WORKSPACE: SharedWorkspace(case, bench, _WORKSPACE).take(need)}
+    One with a `neighbour` shares its workspace of floats.
+    """
+
+    def __init__(
+        self, kind: PlannedKind, case: Case, bench: Bench, neighbour: "Planned | None" = None, **arguments: Any
+    ) -> None:
+        self._kind, self._case, self._bench = kind, case, bench
+        floats = self._new_floats() if neighbour is None else neighbour._held[_WORKSPACE]  # noqa: SLF001 - of the same class
+        self._held: dict[str, Any] = {_WORKSPACE: floats}
         buffers = {name: value for name, value in arguments.items() if isinstance(value, list | tuple)}
         self._wrapper = call(kind.module, kind.name, **self._held, **arguments)
         self._held |= buffers
         self._lists: dict[str, Any] = {}
+        self._run_op = kind.run_op if buffers else on_another_stream(kind.run_op, case.life)
+
+    def _new_floats(self) -> torch.Tensor:
+        floats = wrapper.RECOMMENDED.floats
+        need = WorkspaceBytes(floats, 0) if self._kind.zero_floats else WorkspaceBytes(0, floats)
+        return SharedWorkspace(self._case, self._bench, _WORKSPACE).take(need)
+
+    def reset(self) -> None:
+        """Replace the workspaces by others of the same sizes, which invalidates the previous plan."""
+        memory = self._bench.memory
+        ints = [
+            memory.tensor("int_workspace_buffer", each.shape, each.dtype, fill=Fill.ZEROS)
+            for each in int_workspaces(self._wrapper)
+        ]
+        self._held[_WORKSPACE] = self._new_floats()
+        others = ints if self._kind.has_levels else ints[0]
+        call_method(self._wrapper, "reset_workspace_buffer", self._held[_WORKSPACE], others)
+
+    def overwrite(self) -> None:
+        """Overwrite the workspaces, but for one of floats that has to be zero at first: a kernel may keep it so."""
+        floats = () if self._kind.zero_floats else (self._held[_WORKSPACE],)
+        overwrite((*int_workspaces(self._wrapper), *floats))
 
     def plan(self, lists: Mapping[str, Any], **arguments: Any) -> None:
         """Plan a batch, whose tensors the kernels may read."""
         self._lists = dict(lists)
         self._launch(self._kind.plan_op, self._held, {**lists, **arguments})
+        if EarlierUse.COPIED in self._case.life:
+            self._wrapper = copy.copy(self._wrapper)
 
     def run(self, **arguments: Any) -> None:
         """Launch the plan."""
-        self._launch(self._kind.run_op, {**self._lists, **self._held}, arguments)
+        self._launch(self._run_op, {**self._lists, **self._held}, arguments)
+
+    def run_on_others(self, **arguments: Any) -> None:
+        """Launch the plan on queries with reversed elements, into outputs that are not used."""
+        memory = self._bench.memory
+        others = {
+            name: memory.tensor(f"another_{name}", value.shape, value.dtype, fill=Fill.OUTPUT)
+            for name, value in arguments.items()
+            if name in self._kind.outputs
+        }
+        others |= {
+            name: memory.copy(name, value.flip(-1)) for name, value in arguments.items() if name in ("q", "q_p", "q_d")
+        }
+        self.run(**{**arguments, **others})
 
     def _launch(self, op: Op, held: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
         self._bench.launcher.launch(op, wrapper=self._wrapper, held=frozenset(held), **held, **arguments)
+
+
+_Row = TypeVar("_Row", bound=Any)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LivingCall(Generic[_Row]):
+    """A plan of `rows` for a `layer` and its run with `arguments`, after the earlier uses that the case asks for.
+
+    `make` creates an object, a neighbour of another one if there is one. `lists` returns the arguments of a plan that
+    depend on its rows. There are modules for the layers of `buckets`.
+    """
+
+    case: Case
+    bench: Bench
+    make: Callable[[Planned | None], Planned]
+    lists: Callable[[Sequence[_Row]], Mapping[str, Any]]
+    rows: Sequence[_Row]
+    layer: Mapping[str, Any]
+    arguments: Mapping[str, Any]
+    buckets: Sequence[Bucket] = ()
+
+    def carry_out(self, wrapper: Planned) -> None:
+        """Use the object, plan it, let its neighbour run, and run it."""
+        self.plan(wrapper, self.case.life)
+        if EarlierUse.RAN_BEFORE in self.case.life:
+            wrapper.run_on_others(**self.arguments)
+        self.let_neighbour_run(wrapper)
+        wrapper.run(**self.arguments)
+
+    def plan(self, wrapper: Planned, uses: Collection[EarlierUse]) -> None:
+        """Use the object for other plans, then plan it."""
+
+        def plan(others: Sequence[_Row], layer: Mapping[str, Any]) -> None:
+            wrapper.plan(self.lists(others), **layer)
+
+        past: WrapperLife[_Row] = WrapperLife(
+            self.rows, self.layer, self.case.geometry, plan, wrapper.reset, wrapper.overwrite, self.buckets
+        )
+        live(past, uses, self.bench.memory)
+        plan(self.rows, self.layer)
+
+    def let_neighbour_run(self, wrapper: Planned) -> None:
+        """Plan and run another object on the same workspace of floats, if the case has one."""
+        if EarlierUse.NEIGHBOUR in self.case.life:
+            other = self.make(wrapper)
+            other.plan(self.lists(self.rows), **self.layer)
+            other.run_on_others(**self.arguments)

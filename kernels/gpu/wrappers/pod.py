@@ -4,7 +4,7 @@ A decode has one query, so a step is split into parts: whole requests, all but t
 queries. Each part is a row of a plan, with the keys that its last query sees.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -12,6 +12,7 @@ from typing import Any, Final
 import torch
 
 from attnfuzz.kernels.backend import Bench, Output, Unsupported
+from attnfuzz.kernels.gpu import lives
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.visible import Arch
@@ -24,7 +25,7 @@ from attnfuzz.kernels.gpu.wrappers.backends import (
     prefill_modules,
 )
 from attnfuzz.kernels.gpu.wrappers.paged import PageLists
-from attnfuzz.kernels.gpu.wrappers.planned import Planned, PlannedKind
+from attnfuzz.kernels.gpu.wrappers.planned import LivingCall, Planned, PlannedKind
 from attnfuzz.kernels.gpu.wrappers.ragged import place_tokens
 from attnfuzz.kernels.paged_kv import PagedKv
 from attnfuzz.kernels.plan import PageTable, Row
@@ -129,8 +130,8 @@ class PodSession:
 
     kind: PlannedKind
 
-    def __init__(self, case: Case, bench: Bench) -> None:
-        self._case, self._bench = case, bench
+    def __init__(self, case: Case, bench: Bench, *, buckets: Sequence[Bucket] = ()) -> None:
+        self._case, self._bench, self._buckets = case, bench, buckets
         self._kv = PagedKv(case, bench)
         self._table = PageTable(case, self._kv)
         self._scale = softmax_scale(case, case.geometry.head_dim_qk)
@@ -178,11 +179,27 @@ class PodSession:
     def _attend(self, halves: TwoHalves, queries: torch.Tensor, results: Results) -> None:
         raise NotImplementedError
 
-    def _lists(self, parts: Sequence[Part]) -> PageLists:
-        return PageLists.of(self._case, self._table, [part.row for part in parts]).placed(self._bench)
+    def _lists(self, rows: Sequence[Row]) -> PageLists:
+        return PageLists.of(self._case, self._table, rows).placed(self._bench)
 
-    def _wrapper(self) -> Planned:
-        return Planned(self.kind, self._case, self._bench, kv_layout=self._case.geometry.kv_layout.value)
+    def _made(self, neighbour: Planned | None = None) -> Planned:
+        layout = self._case.geometry.kv_layout.value
+        return Planned(self.kind, self._case, self._bench, neighbour, kv_layout=layout)
+
+    def _plan_and_run(
+        self, decodes: Sequence[Part], lists: Callable[[Sequence[Row]], dict[str, torch.Tensor]], **arguments: Any
+    ) -> None:
+        """Make a step's call. `lists` are those of a plan with other decodes."""
+        LivingCall(
+            case=self._case,
+            bench=self._bench,
+            make=self._made,
+            lists=lists,
+            rows=[part.row for part in decodes],
+            layer=self._layer,
+            arguments=arguments,
+            buckets=self._buckets,
+        ).carry_out(self._made())
 
     def _queries(self, name: str, parts: Sequence[Part], queries: torch.Tensor) -> torch.Tensor:
         """The queries of a half, one part after another, with the strides of the case's view."""
@@ -214,11 +231,15 @@ class OnePrefillSession(PodSession):
         assert part.row.slot is not None
         lengths = (part.row.slot, part.row.kv_len)
         key, value = place_tokens(self._case, self._bench, tokens.keys(*lengths), tokens.values(*lengths))
-        wrapper, lists = self._wrapper(), self._lists(halves.decode)
-        listed = {"indptr": lists.kv_indptr, "indices": lists.kv_indices, "last_page_len": lists.last_page_len}
-        wrapper.plan(listed, **self._layer)
+
+        def lists(rows: Sequence[Row]) -> dict[str, torch.Tensor]:
+            listed = self._lists(rows)
+            return {"indptr": listed.kv_indptr, "indices": listed.kv_indices, "last_page_len": listed.last_page_len}
+
         out_p, out_d = self._place_out(halves.prefill, "prefill_"), self._place_out(halves.decode, "decode_")
-        wrapper.run(
+        self._plan_and_run(
+            halves.decode,
+            lists,
             q_p=self._queries("q_p", halves.prefill, queries),
             k_p=key,
             v_p=value,
@@ -252,13 +273,15 @@ class ManyPrefillsSession(PodSession):
         return many_prefills(step)
 
     def _attend(self, halves: TwoHalves, queries: torch.Tensor, results: Results) -> None:
-        wrapper, sides = self._wrapper(), {"p": halves.prefill, "d": halves.decode}
-        lists = {
-            f"{name}_{side}": tensor
-            for side, parts in sides.items()
-            for name, tensor in self._lists(parts).tensors().items()
-        }
-        wrapper.plan(lists, **self._layer)
+        sides = {"p": halves.prefill, "d": halves.decode}
+
+        def lists(decodes: Sequence[Row]) -> dict[str, torch.Tensor]:
+            return {
+                f"{name}_{side}": tensor
+                for side, rows in (("p", [part.row for part in halves.prefill]), ("d", decodes))
+                for name, tensor in self._lists(rows).tensors().items()
+            }
+
         arguments: dict[str, torch.Tensor] = {}
         for side, parts in sides.items():
             outputs = Results.place(
@@ -267,7 +290,8 @@ class ManyPrefillsSession(PodSession):
             query = self._queries(f"q_{side}", parts, queries)
             arguments |= {f"q_{side}": query, f"out_{side}": outputs.out, f"lse_{side}": outputs.lse}
         cache = self._kv.cache
-        wrapper.run(paged_kv_cache_p=cache, paged_kv_cache_d=cache, causal_p=True, return_lse=True, **arguments)
+        pools = {"paged_kv_cache_p": cache, "paged_kv_cache_d": cache}
+        self._plan_and_run(halves.decode, lists, **pools, causal_p=True, return_lse=True, **arguments)
         for side, parts in sides.items():
             _put(results.out, parts, arguments[f"out_{side}"])
             _put(results.lse, parts, arguments[f"lse_{side}"])
@@ -290,7 +314,14 @@ def _spec(
 
 
 def _backend(
-    name: str, session: type[PodSession], contract: Contract, modules: Any, *, short: bool, buckets: tuple[Bucket, ...]
+    name: str,
+    session: type[PodSession],
+    contract: Contract,
+    modules: Any,
+    life: lives.Life,
+    *,
+    short: bool,
+    buckets: tuple[Bucket, ...],
 ) -> GpuBackend:
     return GpuBackend(
         name=name,
@@ -298,6 +329,7 @@ def _backend(
         capability=Capability(
             device=Device.CUDA,
             buckets=buckets,
+            earlier_uses=life(buckets),
             modes=(Mode.EXTEND, Mode.CHUNKED_PREFILL),
             padding=True,
             empty_kv=short,
@@ -306,7 +338,7 @@ def _backend(
             kv_views=tuple(KvView),
         ),
         contract=contract,
-        session=session,
+        session=partial(session, buckets=buckets),
         kernels=(session.kind.plan_op, session.kind.run_op),
         modules_of=modules,
         theoretical=fa2_noise,
@@ -323,6 +355,7 @@ POD_BACKENDS: Final = (
         OnePrefillSession,
         Contract(),
         partial(_pod_modules, "gen_pod_module", "POD"),
+        lives.of_pod,
         short=False,
         buckets=_BUCKETS,
     ),
@@ -331,6 +364,7 @@ POD_BACKENDS: Final = (
         ManyPrefillsSession,
         CONTRACT,
         partial(_pod_modules, "gen_batch_pod_module", "batch POD"),
+        lives.of_batch_pod,
         short=True,
         buckets=_BUCKETS,
     ),

@@ -1,12 +1,12 @@
 """Prefill on FlashInfer's wrapper for packed keys and values."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from attnfuzz.kernels.backend import Bench, Output
-from attnfuzz.kernels.gpu.wrappers.life import PlannedBatch, live
+from attnfuzz.kernels.gpu.wrappers.life import WrapperLife, live
 from attnfuzz.kernels.gpu.wrappers.masks import mask_arguments
 from attnfuzz.kernels.gpu.wrappers.options import in_base_2, plan_options, run_options
 from attnfuzz.kernels.gpu.wrappers.wrapper import Wrapper, WrapperKind
@@ -16,6 +16,7 @@ from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries, s
 from attnfuzz.kernels.results import Results
 from attnfuzz.kernels.slot_tokens import SlotTokens
 from attnfuzz.reference.arguments import EarlierUse
+from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.case import Case, KvView, Step, Workspace
 from attnfuzz.reference.geometry import KvLayout
 
@@ -45,11 +46,12 @@ class RaggedSession:
 
     K and V are separate; PAIRED halves of one tensor [tokens, 2, heads, dim]; or TOKEN_MAJOR [tokens, heads, dim] in
     any layout, V with a gap after each head, like a slice of MLA's joint projection of K and V. k_scale and v_scale are
-    those of 8-bit caches (docstring of run): no other cache is scaled.
+    those of 8-bit caches (docstring of run): no other cache is scaled. Lives plan for layers of `buckets`.
     """
 
-    def __init__(self, form: WrapperKind, case: Case, bench: Bench) -> None:
+    def __init__(self, form: WrapperKind, case: Case, bench: Bench, *, buckets: Sequence[Bucket] = ()) -> None:
         geometry = case.geometry
+        self._buckets = buckets
         self._form, self._case, self._bench, self._geometry = form, case, bench, geometry
         self._tokens = SlotTokens.cached(case, device=bench.device)
         quantised = geometry.kv_dtype.itemsize == 1
@@ -82,7 +84,7 @@ class RaggedSession:
             self._run(wrapper, step, queries.flip(-1), keys, prefix="another_")
         if EarlierUse.NEIGHBOUR in self._case.life:
             other = self._new_wrapper(neighbour=wrapper)
-            self._batch_of(Row.real(step)).plan(other, self._layer)
+            other.plan(self._lists(Row.real(step)), self._layer)
             self._run(other, step, queries.flip(-1), keys, prefix="another_")
         query, results = self._run(wrapper, step, queries, keys)
         results[step.tokens :].clear()
@@ -99,27 +101,32 @@ class RaggedSession:
 
     def _planned(self, step: Step) -> Wrapper:
         rows = Row.real(step)
-        batch = self._batch_of(rows)
+        lists = self._lists(rows)
         wrapper = self._kept or self._new_wrapper()
         if self._case.workspace is not Workspace.FRESH:
             self._kept = wrapper
-            wrapper.plan(batch.placed, self._layer | {"causal": False, "sm_scale": 2 * self._sm_scale})
-        live(wrapper, self._case.life, self._bench, rows, self._batch_of, self._layer)
+            wrapper.plan(lists, self._layer | {"causal": False, "sm_scale": 2 * self._sm_scale})
+
+        def plan(others: Sequence[Row], layer: Mapping[str, Any]) -> None:
+            wrapper.plan(self._lists(others), layer)
+
+        past = WrapperLife(rows, self._layer, self._geometry, plan, wrapper.reset, wrapper.overwrite, self._buckets)
+        live(past, self._case.life, self._bench.memory)
         mask = mask_arguments(self._case, self._bench, step, rows, packed=self._form.packed_masks)
-        wrapper.plan(batch.placed, self._layer, mask=mask)
+        wrapper.plan(lists, self._layer, mask=mask)
         return wrapper
 
     def _new_wrapper(self, neighbour: Wrapper | None = None) -> Wrapper:
         layout = self._geometry.kv_layout.value
         return Wrapper(self._form, self._case, self._bench, layout, neighbour=neighbour)
 
-    def _batch_of(self, rows: Sequence[Row]) -> PlannedBatch:
+    def _lists(self, rows: Sequence[Row]) -> dict[str, torch.Tensor]:
         """The lists of a plan, which the kernel reads directly."""
         starts = {
             "qo_indptr": running_sum(row.q_len for row in rows),
             "kv_indptr": running_sum(row.kv_len for row in rows),
         }
-        return PlannedBatch({name: place_int32(self._bench, name, values) for name, values in starts.items()})
+        return {name: place_int32(self._bench, name, values) for name, values in starts.items()}
 
     def _run(
         self, wrapper: Wrapper, step: Step, queries: torch.Tensor, keys: _Keys, prefix: str = ""

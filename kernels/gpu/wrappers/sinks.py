@@ -1,14 +1,15 @@
 """FlashInfer's wrapper whose kernels have attention sinks: BatchAttentionWithAttentionSinkWrapper."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
 import msgspec
 import torch
 
-from attnfuzz.kernels.backend import Op
+from attnfuzz.kernels.backend import Bench, Fill, Op
+from attnfuzz.kernels.gpu import lives
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.flashinfer_op import call_method
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
@@ -18,6 +19,7 @@ from attnfuzz.kernels.gpu.wrappers.backends import (
     EIGHT_BITS,
     NO_POSITIONS,
     PLAIN,
+    WIDE,
     WINDOWED,
     capability_of,
     each_variant,
@@ -27,7 +29,8 @@ from attnfuzz.kernels.gpu.wrappers.backends import (
 from attnfuzz.kernels.gpu.wrappers.paged import FA2_PAGED, FA3_PAGED, PagedForm
 from attnfuzz.kernels.gpu.wrappers.paged_session import PagedWrapperSession
 from attnfuzz.reference.bucket import Bucket
-from attnfuzz.reference.case import SPECULATIVE, Mode
+from attnfuzz.reference.case import SPECULATIVE, Case, Mode
+from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry
 
 _MODULE = "flashinfer.attention"
@@ -124,9 +127,11 @@ def _backend(backend: str, form: SinkForm, buckets: tuple[Bucket, ...]) -> GpuBa
     return GpuBackend(
         name=f"{backend}_sinks",
         archs=frozenset({Arch.HOPPER} if backend == "fa3" else Arch),
-        capability=capability_of(tuple(Mode), SPECULATIVE, *buckets),
+        capability=msgspec.structs.replace(
+            capability_of(tuple(Mode), SPECULATIVE, *buckets), earlier_uses=lives.of_sinks(buckets)
+        ),
         contract=CONTRACT,
-        session=partial(PagedWrapperSession, form),
+        session=partial(PagedWrapperSession, form, buckets=buckets),
         kernels=(form.plan_op, form.run_op),
         modules_of=partial(sink_modules, backend=backend),
         theoretical=fa3_noise if backend == "fa3" else fa2_noise,
@@ -134,3 +139,37 @@ def _backend(backend: str, form: SinkForm, buckets: tuple[Bucket, ...]) -> GpuBa
 
 
 SINK_BACKENDS: Final = (_backend("fa2", FA2_SINKS, _FA2_BUCKETS), _backend("fa3", FA3_SINKS, _FA3_BUCKETS))
+
+
+class SecondSession(PagedWrapperSession):
+    """A session in a process that has made a wrapper for another geometry, whose module has the same name.
+
+    The library of that name, which is loaded by then, is that of the `first` bucket: FlashInfer would compile the
+    second module over it, and the loader returns the library that it has loaded from the same path.
+    """
+
+    def __init__(
+        self, form: SinkForm, first: Bucket, case: Case, bench: Bench, *, buckets: Sequence[Bucket] = ()
+    ) -> None:
+        super().__init__(form, case, bench, buckets=buckets)
+        floats = bench.memory.tensor("float_workspace_buffer", (16,), torch.uint8, fill=Fill.ZEROS)
+        arguments = {"float_workspace_buffer": floats, "kv_layout": case.geometry.kv_layout.value}
+        self._made_before = form.created(first.simplest, arguments, {})
+
+
+def _second(backend: str, form: SinkForm, *buckets: Bucket) -> GpuBackend:
+    """A backend apart, as most of its cases fail, for geometries whose modules have the name of PLAIN's."""
+    first = _with_sinks(PLAIN)
+    alone = _backend(backend, form, tuple(map(_with_sinks, buckets)))
+    return replace(
+        alone,
+        name=f"{alone.name}_second",
+        session=partial(SecondSession, form, first, buckets=alone.capability.buckets),
+        modules_of=lambda _: sink_modules(first, backend),
+    )
+
+
+SECOND_SINK_BACKENDS: Final = (
+    _second("fa2", FA2_SINKS, WIDE, msgspec.structs.replace(PLAIN, kv_dtype=DType.FLOAT8_E4M3)),
+    _second("fa3", FA3_SINKS, WIDE),
+)

@@ -9,6 +9,7 @@ import msgspec
 import torch
 
 from attnfuzz.kernels.backend import Bench, Output, Unsupported
+from attnfuzz.kernels.gpu import lives
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.visible import Arch
@@ -22,7 +23,7 @@ from attnfuzz.kernels.gpu.wrappers.backends import (
     fa3_noise,
     prefill_modules,
 )
-from attnfuzz.kernels.gpu.wrappers.planned import Planned, PlannedKind
+from attnfuzz.kernels.gpu.wrappers.planned import LivingCall, Planned, PlannedKind
 from attnfuzz.kernels.lengths import place_int32, running_sum
 from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries, softmax_scale
 from attnfuzz.kernels.results import Results
@@ -95,8 +96,8 @@ class SparseSession:
     splits_keys: bool
     """Whether its kernels on Hopper may split the keys of a query, and merge parts in the output's dtype."""
 
-    def __init__(self, backend: str, case: Case, bench: Bench) -> None:
-        self._backend, self._case, self._bench = backend, case, bench
+    def __init__(self, backend: str, case: Case, bench: Bench, *, buckets: Sequence[Bucket] = ()) -> None:
+        self._backend, self._case, self._bench, self._buckets = backend, case, bench, buckets
         self._tokens = SlotTokens.cached(case, device=bench.device)
         self._scale = softmax_scale(case, case.geometry.head_dim_qk)
         geometry = case.geometry
@@ -132,6 +133,25 @@ class SparseSession:
     def _attend(self, step: Step, query: torch.Tensor, results: Results) -> None:
         raise NotImplementedError
 
+    def _lists(self, step: Step) -> dict[str, Any]:
+        """The arguments of a plan that depend on the requests."""
+        raise NotImplementedError
+
+    def _made(self, neighbour: Planned | None = None) -> Planned:
+        return Planned(self.kind, self._case, self._bench, neighbour, backend=self._backend)
+
+    def _plan_and_run(self, step: Step, **arguments: Any) -> None:
+        LivingCall(
+            case=self._case,
+            bench=self._bench,
+            make=self._made,
+            lists=lambda requests: self._lists(msgspec.structs.replace(step, requests=tuple(requests))),
+            rows=step.requests,
+            layer=self._layer,
+            arguments=arguments,
+            buckets=self._buckets,
+        ).carry_out(self._made())
+
 
 class BlockSession(SparseSession):
     """BlockSparseAttentionWrapper, with blocks as large as the case's pages."""
@@ -140,28 +160,31 @@ class BlockSession(SparseSession):
     # Blocks of few rows run on CUDA cores.
     splits_keys = True
 
-    def _attend(self, step: Step, query: torch.Tensor, results: Results) -> None:
-        memory, matrix = self._bench.memory, Matrix.of(step, self._case.geometry.page_size)
-        key, value = (_padded(tokens, matrix.columns) for tokens in self._tokens.packed(step))
-        lists: dict[str, torch.Tensor] = {
+    def __init__(self, backend: str, case: Case, bench: Bench, *, buckets: Sequence[Bucket] = ()) -> None:
+        super().__init__(backend, case, bench, buckets=buckets)
+        self._layer["o_data_type"] = case.geometry.dtype.torch_dtype
+
+    def _lists(self, step: Step) -> dict[str, Any]:
+        matrix = Matrix.of(step, self._case.geometry.page_size)
+        lists = {
             "indptr": place_int32(self._bench, "indptr", matrix.indptr),
             "indices": place_int32(self._bench, "indices", matrix.indices),
+            "M": step.tokens,
+            "N": matrix.columns,
+            "R": matrix.side,
+            "C": matrix.side,
         }
-        mask = {}
         if matrix.mask is not None:
-            mask["mask"] = memory.copy("mask", matrix.mask.contiguous().view(torch.uint8)).view(torch.bool)
-        wrapper = Planned(self.kind, self._case, self._bench, backend=self._backend)
-        wrapper.plan(
-            lists,
-            M=step.tokens,
-            N=matrix.columns,
-            R=matrix.side,
-            C=matrix.side,
-            o_data_type=self._case.geometry.dtype.torch_dtype,
-            **mask,
-            **self._layer,
-        )
-        wrapper.run(
+            bits = matrix.mask.contiguous().view(torch.uint8)
+            lists["mask"] = self._bench.memory.copy("mask", bits).view(torch.bool)
+        return lists
+
+    def _attend(self, step: Step, query: torch.Tensor, results: Results) -> None:
+        memory, side = self._bench.memory, self._case.geometry.page_size
+        columns = -(-sum(request.kv_len for request in step.requests) // side) * side
+        key, value = (_padded(tokens, columns) for tokens in self._tokens.packed(step))
+        self._plan_and_run(
+            step,
             q=query,
             k=memory.copy("key", key),
             v=memory.copy("value", value),
@@ -218,7 +241,7 @@ class VariableSession(SparseSession):
     kind = PlannedKind(module="flashinfer.sparse", name="VariableBlockSparseAttentionWrapper", results=("out", "lse"))
     splits_keys = False
 
-    def _attend(self, step: Step, query: torch.Tensor, results: Results) -> None:
+    def _lists(self, step: Step) -> dict[str, Any]:
         memory, heads = self._bench.memory, self._case.geometry.kv_heads
         blocks = [Columns.of(request, heads) for request in step.requests]
         sizes = [[size for each in blocks for size in each.sizes[head]] for head in range(heads)]
@@ -232,15 +255,16 @@ class VariableSession(SparseSession):
                 row += 1
             column += len(each.sizes[0])
         every = (heads, -1, -1)
-        lists = {
+        return {
             "block_mask_map": memory.copy("block_mask_map", seen.expand(every).contiguous()).view(torch.bool),
             "block_row_sz": memory.copy("block_row_sz", torch.ones(heads, step.tokens, dtype=torch.int32)),
             "block_col_sz": memory.copy("block_col_sz", torch.tensor(sizes, dtype=torch.int32)),
         }
-        wrapper = Planned(self.kind, self._case, self._bench, backend=self._backend)
-        wrapper.plan(lists, **self._layer)
-        key, value = self._tokens.packed(step)
-        wrapper.run(
+
+    def _attend(self, step: Step, query: torch.Tensor, results: Results) -> None:
+        memory, (key, value) = self._bench.memory, self._tokens.packed(step)
+        self._plan_and_run(
+            step,
             q=query.transpose(0, 1),
             k=memory.copy("key", key.transpose(0, 1)),
             v=memory.copy("value", value.transpose(0, 1)),
@@ -261,6 +285,7 @@ def _bucket(bucket: Bucket, *sides: int) -> Bucket:
 
 
 def _backend(name: str, session: type[SparseSession], backend: str, modules: Any, *buckets: Bucket) -> GpuBackend:
+    life = lives.of_block_sparse if session is BlockSession else lives.of_variable_sparse
     return GpuBackend(
         name=name,
         archs=frozenset({Arch.HOPPER} if backend == "fa3" else Arch),
@@ -270,9 +295,10 @@ def _backend(name: str, session: type[SparseSession], backend: str, modules: Any
             modes=tuple(Mode),
             padding=True,
             query_views=tuple(QueryView),
+            earlier_uses=life(buckets),
         ),
         contract=CONTRACT,
-        session=partial(session, backend),
+        session=partial(session, backend, buckets=buckets),
         kernels=(session.kind.plan_op, session.kind.run_op),
         modules_of=modules,
         theoretical=fa3_noise if backend == "fa3" else fa2_noise,

@@ -1,5 +1,6 @@
 """A FlashInfer wrapper in guarded memory: created, planned repeatedly, and run."""
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,10 @@ import torch
 from attnfuzz.kernels.backend import Bench, Fill, Op, Unsupported
 from attnfuzz.kernels.gpu.flashinfer_op import call, call_method
 from attnfuzz.kernels.gpu.wrappers import masks
+from attnfuzz.kernels.gpu.wrappers.life import overwrite
+from attnfuzz.kernels.lives import on_another_stream
 from attnfuzz.kernels.workspace import NAN_BYTE
+from attnfuzz.reference.arguments import EarlierUse
 from attnfuzz.reference.case import Case, Pace, Workspace
 from attnfuzz.reference.geometry import Geometry
 
@@ -134,6 +138,7 @@ class Wrapper:
         self._wrapper = form.created(case.geometry, common, self._buffers)
         self._planned: dict[str, torch.Tensor] = {}
         self._ahead = case.pace is Pace.LATE
+        self._run_op = form.run_op if self._buffers else on_another_stream(form.run_op, case.life)
         self.roundings = 1
 
     def reserve(self, arguments: Mapping[str, Any]) -> bool:
@@ -159,6 +164,11 @@ class Wrapper:
         self._workspaces.provide(need)
         self._wrapper.reset_workspace_buffer(self._workspaces.floats, self._workspaces.ints)
 
+    def overwrite(self) -> None:
+        """Overwrite the workspaces, but for one of floats that has to be zero at first: a kernel may keep it so."""
+        ints = () if self._workspaces.ints is None else (self._workspaces.ints,)
+        overwrite((*ints, *(() if self._form.zero_floats else (self._workspaces.floats,))))
+
     def plan(
         self,
         lists: Mapping[str, torch.Tensor],
@@ -181,11 +191,13 @@ class Wrapper:
             self._planned = dict(lists)
             self._launch(self._form.plan_op, held, {**lists, **layer})
         self._planned |= {name: value for name, value in layer.items() if name == masks.PACKED}
+        if EarlierUse.COPIED in self._case.life:
+            self._wrapper = copy.copy(self._wrapper)
 
     def run(self, **arguments: Any) -> None:
         """Launch the plan. Without buffers, the kernel reads the plan's own tensors."""
         held = {**self._held_workspaces(), **(self._buffers or self._planned)}
-        self._launch(self._form.run_op, held, arguments)
+        self._launch(self._run_op, held, arguments)
 
     def _held_workspaces(self) -> dict[str, torch.Tensor]:
         assert self._workspaces.ints is not None

@@ -1,0 +1,73 @@
+"""Other layers that an object is planned for before the judged one: those that its backend has modules for."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from attnfuzz.reference.arguments import EarlierUse
+from attnfuzz.reference.bucket import Bucket
+from attnfuzz.reference.geometry import Geometry
+
+_COMPARED: Final[Mapping[EarlierUse, Callable[[Geometry], object]]] = {
+    EarlierUse.PLANNED_OTHER_HEADS: lambda it: (it.q_heads, it.kv_heads),
+    EarlierUse.PLANNED_OTHER_HEAD_DIM: lambda it: (it.head_dim_qk, it.head_dim_vo),
+    EarlierUse.PLANNED_OTHER_DTYPE: lambda it: (it.dtype, it.kv_dtype),
+    EarlierUse.PLANNED_OTHER_WINDOW: lambda it: it.window_left,
+    EarlierUse.PLANNED_OTHER_SOFT_CAP: lambda it: it.soft_cap,
+}
+"""The part of a geometry that differs, by use."""
+
+_ARGUMENTS: Final[Mapping[str, Callable[[Geometry], object]]] = {
+    "num_qo_heads": lambda it: it.q_heads,
+    "num_heads": lambda it: it.q_heads,
+    "num_kv_heads": lambda it: it.kv_heads,
+    "head_dim": lambda it: it.head_dim_qk,
+    "head_dim_qk": lambda it: it.head_dim_qk,
+    "head_dim_vo": lambda it: it.head_dim_vo,
+    "window_left": lambda it: it.window_left,
+    "logits_soft_cap": lambda it: it.soft_cap,
+    "q_data_type": lambda it: it.dtype.torch_dtype,
+    "kv_data_type": lambda it: it.kv_dtype.torch_dtype,
+    "o_data_type": lambda it: it.dtype.torch_dtype,
+}
+"""FlashInfer's names for the parts of a geometry that a plan takes, except pages, which its lists describe."""
+
+
+def uses_of(buckets: Sequence[Bucket]) -> tuple[EarlierUse, ...]:
+    """The uses for which each geometry of `buckets` has another layer."""
+    found = [geometry for bucket in buckets for geometry in _layers(bucket.simplest, [bucket])]
+    return tuple(use for use, part in _COMPARED.items() if len(set(map(part, found))) > 1)
+
+
+def other_layer(
+    use: EarlierUse, layer: Mapping[str, Any], geometry: Geometry, buckets: Sequence[Bucket]
+) -> dict[str, Any]:
+    """The arguments of a plan for a layer that differs in the part that `use` names, and else as little as possible."""
+    part = _COMPARED[use]
+    others = (each for each in _layers(geometry, buckets) if part(each) != part(geometry))
+    # A small soft cap changes more logits.
+    nearest = min(others, key=lambda each: (_distance(each, geometry), each.soft_cap))
+    return {**layer, **{name: of(nearest) for name, of in _ARGUMENTS.items() if name in layer}}
+
+
+def _distance(one: Geometry, other: Geometry) -> int:
+    return sum(part(one) != part(other) for part in _COMPARED.values())
+
+
+def _layers(geometry: Geometry, buckets: Sequence[Bucket]) -> Iterator[Geometry]:
+    """All layers of `buckets`, over the pages of `geometry`."""
+    for bucket in buckets:
+        for (q_heads, kv_heads), window, cap in product(bucket.heads, bucket.windows, bucket.soft_caps):
+            yield replace(
+                geometry,
+                q_heads=q_heads,
+                kv_heads=kv_heads,
+                head_dim_qk=bucket.head_dim_qk,
+                head_dim_vo=bucket.head_dim_vo,
+                dtype=bucket.dtype,
+                kv_dtype=bucket.kv_dtype,
+                window_left=window,
+                soft_cap=cap,
+            )

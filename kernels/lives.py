@@ -1,0 +1,75 @@
+"""The life of an object before the plan that is judged: other plans, and changes of its workspaces.
+
+An object keeps something between calls: a wrapper, a compiled function, a function with a cache. Its earlier uses,
+which a case lists and a backend's capability offers, must not matter to the calls that follow.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from attnfuzz.kernels.backend import Op
+from attnfuzz.reference.arguments import EarlierUse
+
+Layer = Mapping[str, Any]
+"""The arguments of a plan that do not depend on its rows, by name."""
+
+_Row = TypeVar("_Row")
+
+OTHER_ROWS: Mapping[EarlierUse, Callable[[Sequence[Any]], Sequence[Any]]] = {
+    EarlierUse.PLANNED_FEWER: lambda rows: rows[: max(1, len(rows) // 2)],
+    EarlierUse.PLANNED_MORE: lambda rows: [*rows, *rows],
+}
+"""The rows of a plan for fewer requests, and for more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Life(Generic[_Row]):
+    """The ways to use an object before a plan of `rows` for `layer`.
+
+    `plan` plans other rows for another layer, and calls the object if that is all there is to a plan. `others` return
+    the layer of a use that has another one, None if there is none for this case. `actions` are uses that plan nothing.
+    """
+
+    rows: Sequence[_Row]
+    layer: Layer
+    plan: Callable[[Sequence[_Row], Layer], None]
+    others: Mapping[EarlierUse, Callable[[Layer], Layer | None]] = field(default_factory=dict)
+    actions: Mapping[EarlierUse, Callable[[], None]] = field(default_factory=dict)
+
+    def make(self, uses: Collection[EarlierUse]) -> None:
+        """Make the plans of `uses` and their actions, in order."""
+        for use in uses:
+            if use in OTHER_ROWS:
+                self.plan(OTHER_ROWS[use](self.rows), self.layer)
+            elif use in self.others:
+                layer = self.others[use](self.layer)
+                if layer is not None:
+                    self.plan(self.rows, layer)
+            elif use in self.actions:
+                self.actions[use]()
+
+
+def on_another_stream(op: Op, uses: Collection[EarlierUse]) -> Op:
+    """The op on a stream of its own if `uses` say so: it waits for the present one, which then waits for it.
+
+    CUDA promises that work after such a wait sees all writes before it, so a library that launches on the current
+    stream is right. FlashInfer says nothing about streams.
+    """
+    if EarlierUse.OTHER_STREAM not in uses:
+        return op
+    return replace(op, function=partial(_apart, op.function))
+
+
+def _apart(function: Callable[..., Any], /, **arguments: Any) -> Any:
+    if not torch.cuda.is_available():
+        return function(**arguments)
+    here, other = torch.cuda.current_stream(), torch.cuda.Stream()
+    other.wait_stream(here)
+    with torch.cuda.stream(other):
+        result = function(**arguments)
+    here.wait_stream(other)
+    return result
