@@ -95,11 +95,9 @@ class Groups:
     @classmethod
     def by(cls, group: torch.Tensor, weights: torch.Tensor, values: torch.Tensor) -> "Groups":
         """From the number of each key's group, int64 [k], its weight [k] and value [k, Dv]."""
-        terms = torch.cat((weights.unsqueeze(-1), weights.unsqueeze(-1) * values), dim=-1)
         count = int(group.max()) + 1 if len(group) else 0
-        sums = torch.zeros((count, terms.shape[1]), dtype=torch.float64, device=values.device)
-        sums.index_add_(0, group, terms)
-        return cls(sums[:, 0], sums[:, 1:])
+        whole, weighted = (each.new_zeros((count, *each.shape[1:])) for each in (weights, values))
+        return cls(whole.index_add_(0, group, weights), weighted.index_add_(0, group, weights.unsqueeze(-1) * values))
 
     @property
     def concentration(self) -> float:
@@ -206,11 +204,15 @@ def common_logits_error(budget: ErrorBudget, token: int, head: int) -> torch.Ten
     The first is the model's times |sum p l (v - o)|, the second the sum of p |v - o| times each logit's error.
     """
     weights, values = row_of(budget, token, head)
-    apart = values - budget.answer.out[token, head]
-    # p l = 0 where p is.
-    logits = weights.clamp(min=_TINY).log() + budget.answer.lse[token, head]
-    scaled = budget.noise.logit_scale * ((weights * logits) @ apart).abs()
-    return scaled + (weights * _coherent_error(budget, token, head)) @ apart.abs()
+    out, coherent = budget.answer.out[token, head], _coherent_error(budget, token, head)
+    # Few logits are such sums, as a rule: the others are left out.
+    off = coherent.nonzero().flatten()
+    error = (weights[off] * coherent[off]) @ (values[off] - out).abs()
+    if budget.noise.logit_scale:
+        # p l = 0 where p is.
+        logits = weights.clamp(min=_TINY).log() + budget.answer.lse[token, head]
+        error += budget.noise.logit_scale * ((weights * logits) @ (values - out)).abs()
+    return error
 
 
 def _coherent_error(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
