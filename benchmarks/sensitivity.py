@@ -60,10 +60,27 @@ Smallest = dict[str, float | None]
 @click.option(
     "--one-row", is_flag=True, help="Only errors in one row: after those in many, 64 rows are judged again each time."
 )
+@click.option(
+    "--family",
+    "families",
+    type=click.Choice([family.value for family in KINDS]),
+    multiple=True,
+    default=[family.value for family in KINDS],
+    show_default=True,
+    help="Families of values.",
+)
 @seed_option
 @json_option
 def main(
-    *, lengths: tuple[int, ...], rows: int, trials: int, jobs: int, one_row: bool, seed: int, json_file: Path | None
+    *,
+    lengths: tuple[int, ...],
+    rows: int,
+    trials: int,
+    jobs: int,
+    one_row: bool,
+    families: tuple[str, ...],
+    seed: int,
+    json_file: Path | None,
 ) -> None:
     """Plant errors in outputs of correct kernels, and look for the smallest that is found in 95% of the trials.
 
@@ -73,7 +90,7 @@ def main(
     settings = [
         Setting(length, dtype, family, rows, trials, seed, one_row)
         for length in sorted(lengths, reverse=True)
-        for family in KINDS
+        for family in map(ValueFamily, families)
         for dtype in DTYPES
     ]
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=use_one_thread) as pool:
@@ -81,8 +98,8 @@ def main(
         for setting, sizes in zip(settings, pool.map(_measured, settings), strict=True):
             click.echo(f"{setting.length} keys, {setting.dtype}, {setting.family}: done", err=True)
             found[setting] = sizes
-    for family, kinds in KINDS.items():
-        for kind in kinds:
+    for family in map(ValueFamily, families):
+        for kind in KINDS[family]:
             _show(kind.name, {setting: found[setting] for setting in settings if setting.family is family})
     if json_file is not None:
         json_file.write_text(json.dumps(list(_as_json(found)), indent=2))
