@@ -26,7 +26,7 @@ FEATURES = ("unequal_head_dims", "windows", "sinks", "soft_cap", "kv_shorter_tha
 
 
 class Margins(NamedTuple):
-    """The largest margin of each tier over `rows`, of up to `longest` keys; or the reason that there is none."""
+    """The largest margin of each tier over `rows` of up to `longest` keys, and the outputs that fail; or the reason."""
 
     rows: int = 0
     longest: int = 0
