@@ -40,6 +40,12 @@ class Setting:
     rows: int
     trials: int
     seed: int
+    one_row: bool
+
+    @property
+    def kinds(self) -> tuple[ErrorKind, ...]:
+        """The errors that are planted."""
+        return tuple(kind for kind in KINDS[self.family] if not self.one_row or kind in IN_ONE_ROW)
 
 
 Smallest = dict[str, float | None]
@@ -51,18 +57,40 @@ Smallest = dict[str, float | None]
 @count_option("--rows", 4096, f"Rows per trial, a multiple of {REQUESTS}.")
 @count_option("--trials", 100, "Trials of each error.")
 @count_option("--jobs", 2, "Processes.")
+@click.option(
+    "--one-row", is_flag=True, help="Only errors in one row: after those in many, 64 rows are judged again each time."
+)
+@click.option(
+    "--family",
+    "families",
+    type=click.Choice([family.value for family in KINDS]),
+    multiple=True,
+    default=[family.value for family in KINDS],
+    show_default=True,
+    help="Families of values.",
+)
 @seed_option
 @json_option
-def main(*, lengths: tuple[int, ...], rows: int, trials: int, jobs: int, seed: int, json_file: Path | None) -> None:
+def main(
+    *,
+    lengths: tuple[int, ...],
+    rows: int,
+    trials: int,
+    jobs: int,
+    one_row: bool,
+    families: tuple[str, ...],
+    seed: int,
+    json_file: Path | None,
+) -> None:
     """Plant errors in outputs of correct kernels, and look for the smallest that is found in 95% of the trials.
 
     An error is planted in closed form: the exact answer with the error, plus the kernel's own error before rounding,
     rounded to its dtype. All judges see the same outputs.
     """
     settings = [
-        Setting(length, dtype, family, rows, trials, seed)
+        Setting(length, dtype, family, rows, trials, seed, one_row)
         for length in sorted(lengths, reverse=True)
-        for family in KINDS
+        for family in map(ValueFamily, families)
         for dtype in DTYPES
     ]
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=use_one_thread) as pool:
@@ -70,8 +98,8 @@ def main(*, lengths: tuple[int, ...], rows: int, trials: int, jobs: int, seed: i
         for setting, sizes in zip(settings, pool.map(_measured, settings), strict=True):
             click.echo(f"{setting.length} keys, {setting.dtype}, {setting.family}: done", err=True)
             found[setting] = sizes
-    for family, kinds in KINDS.items():
-        for kind in kinds:
+    for family in map(ValueFamily, families):
+        for kind in KINDS[family]:
             _show(kind.name, {setting: found[setting] for setting in settings if setting.family is family})
     if json_file is not None:
         json_file.write_text(json.dumps(list(_as_json(found)), indent=2))
@@ -83,7 +111,7 @@ def _measured(setting: Setting) -> dict[str, Smallest]:
     judges = {**batch.judges(), **rivals(batch)}
     return {
         kind.name: {name: _smallest(kind, batch, found, setting.trials) for name, found in judges.items()}
-        for kind in KINDS[setting.family]
+        for kind in setting.kinds
         if kind.sizes(setting.length)
     }
 

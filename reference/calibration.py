@@ -1,7 +1,7 @@
 """Calibrations: noise models measured on correct kernels, as JSON files that record how.
 
 Those in `calibrations/` ship with the project; `attnfuzz calibrate` makes them. A calibration holds only for the
-architecture on which it was measured.
+architecture on which it was measured, and that of a library's kernel only for the library's version.
 """
 
 import platform
@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 import torch
@@ -53,7 +54,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     `rows` counts (token, head) rows, half of them fitted and half held out; `longest` is their largest kv_len. `fitted`
     names the parameters that the rows determine; the others are as in `theory`. `seen` maps tiers to distributions over
     the rows held out: T1's margin, T2's z^2 and T4's margin. `margins` are the tiers' largest margins there, with the
-    fitted model.
+    fitted model, and `theory_margins` those with the theoretical one.
     """
 
     rows: int
@@ -63,6 +64,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     fitted: tuple[str, ...]
     seen: Mapping[str, Seen]
     margins: Mapping[str, float]
+    theory_margins: Mapping[str, float] = {}
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,10 +78,16 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     versions: Mapping[str, str]
     dtypes: Mapping[DType, Fit]
 
-    def noise(self, dtype: DType, on: str | None = None) -> NoiseModel | None:
-        """Return the model for `dtype` on an architecture (default: this machine's), or None if not measured there."""
+    def noise(
+        self, dtype: DType, on: str | None = None, libraries: Mapping[str, str] = MappingProxyType({})
+    ) -> NoiseModel | None:
+        """Return the model for `dtype` on an architecture (default: this machine's), or None if not measured there.
+
+        `libraries` are the versions of packages with which it must have been measured.
+        """
         fit = self.dtypes.get(dtype)
-        return fit.noise if fit is not None and self.architecture == (on or architecture()) else None
+        measured = self.architecture == (on or architecture()) and libraries.items() <= self.versions.items()
+        return fit.noise if fit is not None and measured else None
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,13 +108,19 @@ def _shipped(backend: str, on: str) -> Calibration | None:
     return load(path) if path.exists() else None
 
 
-def shipped_noise(backend: str, dtype: DType, theory: NoiseModel, on: str | None = None) -> NoiseModel:
+def shipped_noise(
+    backend: str,
+    dtype: DType,
+    theory: NoiseModel,
+    on: str | None = None,
+    libraries: Mapping[str, str] = MappingProxyType({}),
+) -> NoiseModel:
     """Return the shipped model of `backend` for `dtype` on the architecture `on` (default: this machine), or `theory`.
 
-    Revisions and defects of a backend share its model.
+    Revisions and defects of a backend share its model. A model measured with other versions of `libraries` is none.
     """
     calibration = _shipped(re.split("[@+]", backend, maxsplit=1)[0], on or architecture())
-    return (calibration.noise(dtype, on) if calibration is not None else None) or theory
+    return (calibration.noise(dtype, on, libraries) if calibration is not None else None) or theory
 
 
 def file_name(backend: str, on: str) -> str:

@@ -59,27 +59,35 @@ class HeadRows:
 
 
 def head_rows(problem: Problem, most: int) -> Iterator[HeadRows]:
-    """All rows that see keys, in blocks of at most `most` weights, or of one token."""
+    """All rows that see keys, in blocks of at most `most` weights, or of one row."""
     q_end = kv_end = 0
     for request, (q_len, kv_len) in enumerate(zip(problem.q_lens, problem.kv_lens, strict=True)):
         q_end, kv_end = q_end + q_len, kv_end + kv_len
-        each = max(most // max(kv_len * problem.group, 1), 1)
-        for first in range(q_end - q_len, q_end if kv_len else 0, each):
-            tokens, keys = slice(first, min(first + each, q_end)), slice(kv_end - kv_len, kv_end)
+        if kv_len:
             for kv_head in range(problem.key.shape[1]):
-                yield _head_rows(problem, request, tokens, keys, kv_head, q_end)
+                yield from _rows_of_head(problem, request, slice(kv_end - kv_len, kv_end), kv_head, q_end, most)
 
 
-def _head_rows(problem: Problem, request: int, tokens: slice, keys: slice, kv_head: int, q_end: int) -> HeadRows:
-    """The rows of `tokens` and one KV head, of a request whose queries end at `q_end`."""
-    heads = slice(kv_head * problem.group, (kv_head + 1) * problem.group)
-    key = _own(problem, problem.key, heads.start, keys)
-    queries = exact(problem.query[tokens, heads]) * problem.bmm1_scale
-    own = torch.arange(tokens.start, tokens.stop, device=key.device).view(-1, 1, 1) - q_end + len(key)
-    hidden = _hidden(problem, request, own)
-    weights = _softmax(problem, queries @ key.T, heads, hidden).nan_to_num_(nan=0.0)
-    values = _values(problem, heads.start, keys)
-    return HeadRows(tokens, heads, keys, kv_head, weights, queries, key, values)
+def _rows_of_head(
+    problem: Problem, request: int, keys: slice, kv_head: int, q_end: int, most: int
+) -> Iterator[HeadRows]:
+    """The rows of one KV head, of a request whose queries end at `q_end`."""
+    group = slice(kv_head * problem.group, (kv_head + 1) * problem.group)
+    key, values = _own(problem, problem.key, group.start, keys), _values(problem, group.start, keys)
+    for tokens in _pieces(slice(q_end - problem.q_lens[request], q_end), most // (len(key) * problem.group)):
+        own = torch.arange(tokens.start, tokens.stop, device=key.device).view(-1, 1, 1) - q_end + len(key)
+        hidden = _hidden(problem, request, own)
+        for heads in _pieces(group, most // (len(key) * (tokens.stop - tokens.start))):
+            queries = exact(problem.query[tokens, heads]) * problem.bmm1_scale
+            weights = _softmax(problem, queries @ key.T, heads, hidden).nan_to_num_(nan=0.0)
+            yield HeadRows(tokens, heads, keys, kv_head, weights, queries, key, values)
+
+
+def _pieces(whole: slice, most: int) -> Iterator[slice]:
+    """Consecutive pieces of at most `most`, or of 1."""
+    size = max(most, 1)
+    for first in range(whole.start, whole.stop, size):
+        yield slice(first, min(first + size, whole.stop))
 
 
 def _hidden(problem: Problem, request: int, own: torch.Tensor) -> torch.Tensor:

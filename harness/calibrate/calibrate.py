@@ -1,7 +1,7 @@
 """Calibrates a backend: one fit per dtype of queries, tested on held-out rows."""
 
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Protocol, runtime_checkable
 
@@ -27,6 +27,15 @@ class HasTheory(Protocol):
 
     def theory(self, dtype: DType) -> NoiseModel:
         """The theoretical noise model."""
+        ...
+
+
+@runtime_checkable
+class OfLibrary(Protocol):
+    """A backend whose kernel is that of installed packages."""
+
+    def versions(self) -> Mapping[str, str]:
+        """Versions by package."""
         ...
 
 
@@ -78,6 +87,7 @@ def measure(name: str, dtype: DType, *, rows: int, seed: int) -> Iterator[str | 
                 for tier in before.rows
             },
             margins=after.largest,
+            theory_margins=before.largest,
         ),
         theory=before,
         fitted=after,
@@ -92,6 +102,7 @@ def architecture_of(name: str) -> str:
 
 def calibration(name: str, fits: dict[DType, Fit], *, seed: int, command: str) -> Calibration:
     """The calibration of a backend on this machine, made now."""
+    backend = resolve(name)
     return Calibration(
         backend=name,
         architecture=architecture_of(name),
@@ -102,6 +113,7 @@ def calibration(name: str, fits: dict[DType, Fit], *, seed: int, command: str) -
             "attnfuzz": attnfuzz.__version__,
             "python": platform.python_version(),
             "torch": str(torch.__version__),
+            **(backend.versions() if isinstance(backend, OfLibrary) else {}),
         },
         dtypes=fits,
     )

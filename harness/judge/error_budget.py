@@ -247,8 +247,8 @@ class ErrorBudget:
         return out.maximum(self.moments.power.sqrt()).mul_(merged.unsqueeze(-1)).add_(out).mul_(self.roundoff)
 
     @cached_property
-    def memo(self) -> dict[tuple[str, int, int], Any]:
-        """Results for single rows, by name, token and head: one budget may judge many outputs."""
+    def memo(self) -> dict[Any, Any]:
+        """Results by name, those of single rows also by token and head: one budget may judge many outputs."""
         return {}
 
     @cached_property

@@ -18,11 +18,14 @@ alike. The partition that a kernel uses is unknown, but each part is a run of ke
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import sqrt
+from typing import TypeVar, cast
 
 import torch
 
 from attnfuzz.harness.judge.error_budget import UNIFORM, ErrorBudget
 from attnfuzz.reference.row import EQUAL, coherent_logits, key_marks, row_weights, tied_row
+
+T = TypeVar("T")
 
 MOST_ROWS_AGAIN = 64
 """Rows of one output that a tier judges again. A slightly wrong factor makes every row suspect, and looking at each
@@ -31,8 +34,12 @@ would take hours over long requests; if the worst all pass, the rest are like th
 
 def element_allowance(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
     """Allowance for a row's own keys on top of T1's bound, [Dv]."""
-    ties, parts = ties_allowance(budget, token, head), parts_allowance(budget, token, head)
-    return ties + parts + common_logits_error(budget, token, head)
+
+    def summed() -> torch.Tensor:
+        ties, parts = ties_allowance(budget, token, head), parts_allowance(budget, token, head)
+        return ties + parts + common_logits_error(budget, token, head)
+
+    return once(budget, "T1", token, head, summed)
 
 
 def judged_again(ratio: torch.Tensor, again: Callable[[int, int], float]) -> tuple[int, int] | None:
@@ -50,6 +57,23 @@ def judged_again(ratio: torch.Tensor, again: Callable[[int, int], float]) -> tup
             return token, head
     ratio.clamp_(max=1.0)
     return None
+
+
+def once(budget: ErrorBudget, name: str, token: int, head: int, make: Callable[[], T]) -> T:
+    """The result of `make` for a row, which is remembered: of at most a few elements, since budgets keep many."""
+    if (name, token, head) not in budget.memo:
+        budget.memo[name, token, head] = make()
+    found: T = budget.memo[name, token, head]
+    return found
+
+
+def _lately(budget: ErrorBudget, name: str, token: int, head: int, make: Callable[[], T]) -> T:
+    """The same for a result as large as the row's keys: forgotten when another row is asked for."""
+    row, found = budget.memo.get(name, (None, None))
+    if row != (token, head):
+        found = make()
+        budget.memo[name] = (token, head), found
+    return cast("T", found)
 
 
 _ALIKE_IN_A_SUM = 2.0**-20
@@ -71,11 +95,9 @@ class Groups:
     @classmethod
     def by(cls, group: torch.Tensor, weights: torch.Tensor, values: torch.Tensor) -> "Groups":
         """From the number of each key's group, int64 [k], its weight [k] and value [k, Dv]."""
-        terms = torch.cat((weights.unsqueeze(-1), weights.unsqueeze(-1) * values), dim=-1)
         count = int(group.max()) + 1 if len(group) else 0
-        sums = torch.zeros((count, terms.shape[1]), dtype=torch.float64, device=values.device)
-        sums.index_add_(0, group, terms)
-        return cls(sums[:, 0], sums[:, 1:])
+        whole, weighted = (each.new_zeros((count, *each.shape[1:])) for each in (weights, values))
+        return cls(whole.index_add_(0, group, weights), weighted.index_add_(0, group, weights.unsqueeze(-1) * values))
 
     @property
     def concentration(self) -> float:
@@ -151,8 +173,12 @@ def ties_allowance(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
 
 def lse_ties_allowance(budget: ErrorBudget, token: int, head: int) -> float:
     """Allowance for a row's ties on top of T4's bound, in natural units."""
+    return once(budget, "T4", token, head, lambda: _lse_ties_allowance(budget, token, head))
+
+
+def _lse_ties_allowance(budget: ErrorBudget, token: int, head: int) -> float:
     ties, noise = _ties_of(budget, token, head), budget.noise
-    summed = float(_row_of(budget, token, head)[0] @ _coherent_error(budget, token, head))
+    summed = float(row_of(budget, token, head)[0] @ _coherent_error(budget, token, head))
     if ties is None:
         return summed
     usual = sqrt(budget.moments.concentration[token, head].item())
@@ -163,13 +189,13 @@ def lse_ties_allowance(budget: ErrorBudget, token: int, head: int) -> float:
 
 def _ties_of(budget: ErrorBudget, token: int, head: int) -> Ties | None:
     """The groups of one row; None if all of its weights differ."""
-    key = "ties", token, head
-    if key not in budget.memo:
+
+    def found() -> Ties | None:
         near = nearness(budget)
         tied = tied_row(budget.problem, token, head, near)
-        budget.memo[key] = None if tied is None else Ties.of(*tied, key_marks(budget.problem, token, head), near)
-    found: Ties | None = budget.memo[key]
-    return found
+        return None if tied is None else Ties.of(*tied, key_marks(budget.problem, token, head), near)
+
+    return _lately(budget, "ties", token, head, found)
 
 
 def common_logits_error(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
@@ -177,12 +203,16 @@ def common_logits_error(budget: ErrorBudget, token: int, head: int) -> torch.Ten
 
     The first is the model's times |sum p l (v - o)|, the second the sum of p |v - o| times each logit's error.
     """
-    weights, values = _row_of(budget, token, head)
-    apart = values - budget.answer.out[token, head]
-    # p l = 0 where p is.
-    logits = weights.clamp(min=_TINY).log() + budget.answer.lse[token, head]
-    scaled = budget.noise.logit_scale * ((weights * logits) @ apart).abs()
-    return scaled + (weights * _coherent_error(budget, token, head)) @ apart.abs()
+    weights, values = row_of(budget, token, head)
+    out, coherent = budget.answer.out[token, head], _coherent_error(budget, token, head)
+    # Few logits are such sums, as a rule: the others are left out.
+    off = coherent.nonzero().flatten()
+    error = (weights[off] * coherent[off]) @ (values[off] - out).abs()
+    if budget.noise.logit_scale:
+        # p l = 0 where p is.
+        logits = weights.clamp(min=_TINY).log() + budget.answer.lse[token, head]
+        error += budget.noise.logit_scale * ((weights * logits) @ (values - out)).abs()
+    return error
 
 
 def _coherent_error(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
@@ -190,12 +220,9 @@ def _coherent_error(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
     return coherent_logits(budget.problem, token, head) * budget.coherent_roundoff
 
 
-def _row_of(budget: ErrorBudget, token: int, head: int) -> tuple[torch.Tensor, torch.Tensor]:
-    key = "row", token, head
-    if key not in budget.memo:
-        budget.memo[key] = row_weights(budget.problem, token, head)
-    found: tuple[torch.Tensor, torch.Tensor] = budget.memo[key]
-    return found
+def row_of(budget: ErrorBudget, token: int, head: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weights and values of one row, as `row_weights` has them."""
+    return _lately(budget, "row", token, head, lambda: row_weights(budget.problem, token, head))
 
 
 def nearness(budget: ErrorBudget) -> float:
@@ -234,11 +261,7 @@ def parts_error(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
 
 
 def _largest_run(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
-    key = "largest run", token, head
-    if key not in budget.memo:
-        budget.memo[key] = largest_run(*_row_of(budget, token, head))
-    found: torch.Tensor = budget.memo[key]
-    return found
+    return once(budget, "largest run", token, head, lambda: largest_run(*row_of(budget, token, head)))
 
 
 def _short(weights: torch.Tensor, group: torch.Tensor, most: float) -> torch.Tensor:
@@ -249,7 +272,8 @@ def _short(weights: torch.Tensor, group: torch.Tensor, most: float) -> torch.Ten
     lowest.scatter_reduce_(0, group, weights, "amin")
     start = lowest[group]
     piece = ((weights / start.clamp(min=_TINY)).log() / most).to(torch.int64).clamp_(min=0)
-    pieces: torch.Tensor = torch.unique(torch.stack((group, piece)), dim=1, return_inverse=True)[1]
+    # One number for both: sorting pairs takes ten times as long.
+    pieces: torch.Tensor = torch.unique(group * (piece.max() + 1) + piece, return_inverse=True)[1]
     return pieces
 
 

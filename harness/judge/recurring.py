@@ -68,9 +68,29 @@ class Statistic:
     direction: torch.Tensor | None
     against: torch.Tensor
 
+    def equals(self, other: "Statistic") -> bool:
+        """Whether all numbers are equal."""
+        if self.direction is None or other.direction is None:
+            alike = self.direction is other.direction
+        else:
+            alike = torch.equal(self.direction, other.direction)
+        return alike and torch.equal(self.against, other.against)
+
 
 def recurring_error(budget: ErrorBudget, statistic: Statistic, deviations: float) -> float:
-    """The most that errors of a correct kernel that recur add to a statistic, except at `deviations` (by chance)."""
+    """The most that errors of a correct kernel that recur add to a statistic, except at `deviations` (by chance).
+
+    It takes the weights of all rows, and is remembered: a statistic does not depend on the output that is judged.
+    """
+    known: list[tuple[Statistic, float, float]] = budget.memo.setdefault("recurring", [])
+    for other, at, error in known:
+        if at == deviations and statistic.equals(other):
+            return error
+    known.append((statistic, deviations, _recurring_error(budget, statistic, deviations)))
+    return known[-1][-1]
+
+
+def _recurring_error(budget: ErrorBudget, statistic: Statistic, deviations: float) -> float:
     noise, device = budget.noise, budget.answer.out.device
     sources = [(source, _Cells(source.cells, device)) for source in _sources(noise, budget.problem.soft_cap)]
     by_value, by_key = (

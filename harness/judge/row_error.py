@@ -7,9 +7,17 @@ import torch
 
 from attnfuzz.harness.judge.error_budget import UNIFORM, ErrorBudget
 from attnfuzz.harness.judge.evidence import Evidence, TierResult
-from attnfuzz.harness.judge.judged_again import MOST_ROWS_AGAIN, Ties, common_logits_error, nearness, parts_error
+from attnfuzz.harness.judge.judged_again import (
+    MOST_ROWS_AGAIN,
+    Ties,
+    common_logits_error,
+    nearness,
+    once,
+    parts_error,
+    row_of,
+)
 from attnfuzz.harness.verdict.tiers import Tier
-from attnfuzz.reference.row import key_marks, row_weights
+from attnfuzz.reference.row import key_marks
 
 
 @dataclass(frozen=True)
@@ -69,17 +77,14 @@ def row_error(budget: ErrorBudget, error: torch.Tensor) -> RowError:
 
 def _own_margin(budget: ErrorBudget, error: torch.Tensor, token: int, head: int, x: float) -> float:
     """z^2 of one row over its own threshold, ties and parts included."""
-    key = "T2", token, head
-    if key not in budget.memo:
-        budget.memo[key] = _own_variance(budget, token, head)
-    variance, length, largest = budget.memo[key]
+    variance, length, largest = once(budget, "T2", token, head, lambda: _own_variance(budget, token, head))
     z2 = (error[token, head].square() / variance).mean().item()
     return float(z2 / (1 + 2 * (length * sqrt(x) + largest * x) / error.shape[2]))
 
 
 def _own_variance(budget: ErrorBudget, token: int, head: int) -> tuple[torch.Tensor, float, float]:
     """Mean square errors [Dv] of one row, and norm and maximum of the eigenvalues of their correlation matrix."""
-    weights, values = row_weights(budget.problem, token, head)
+    weights, values = row_of(budget, token, head)
     ties = Ties.of(weights, values, key_marks(budget.problem, token, head), nearness(budget))
     out = budget.answer.out[token, head]
     summed, parts = ties.summed(budget.step, out), parts_error(budget, token, head)

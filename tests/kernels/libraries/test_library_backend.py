@@ -1,14 +1,23 @@
 """Backends of libraries: what is missing, how they are named together, and the model of their error."""
 
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 from attnfuzz.harness.backends import registry
 from attnfuzz.harness.backends.registry import NoLibrary, with_libraries
+from attnfuzz.kernels.libraries import installed
 from attnfuzz.kernels.libraries.catalogue import LIBRARY_BACKENDS
 from attnfuzz.kernels.libraries.library_backend import LibraryBackend
+from attnfuzz.reference import calibration
+from attnfuzz.reference.calibration import Calibration, Fit
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.noise import NoiseModel
 
@@ -42,6 +51,58 @@ def test_a_dtype_may_have_a_noise_model_of_its_own() -> None:
     backend = library(noise_models={DType.FLOAT32: exact})
     assert backend.noise(DType.FLOAT32) == exact
     assert backend.noise(DType.BFLOAT16) == NoiseModel.unknown_kernel()
+
+
+def test_a_calibration_holds_for_the_versions_that_it_was_made_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = replace(NoiseModel.fp32_arithmetic(), logits=2.0**-22)
+    monkeypatch.setattr(calibration, "_SHIPPED", tmp_path)
+    backend, theory = library("lib:op", packages={"msgspec": "0.1"}), library().noise(DType.FLOAT32)
+    here = backend.versions()
+    assert here == {"msgspec": version("msgspec")}
+    for label, versions, expected in (
+        ("lib:same", here, measured),
+        ("lib:other", {"msgspec": "0.1"}, theory),
+        ("lib:unsaid", {}, theory),
+    ):
+        fit = Fit(
+            rows=1, longest=1, noise=measured, theory=theory, fitted=(), seen={}, margins={}, theory_margins={"T1": 0.5}
+        )
+        saved = Calibration(
+            backend=label,
+            architecture=calibration.architecture(),
+            date="2026-01-01",
+            command="",
+            seed=1,
+            versions={"torch": "2", **versions},
+            dtypes={DType.FLOAT32: fit},
+        )
+        calibration.save(tmp_path / calibration.file_name(label, saved.architecture), saved)
+        assert library(label, packages=backend.packages).noise(DType.FLOAT32) == expected
+
+
+def test_kernels_of_torch_have_its_release_whatever_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installed, "version", lambda _: "2.13.0+cpu")
+    assert library().versions() == {"torch": "2.13.0"}
+
+
+def test_extras_install_what_backends_need() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    named = {
+        (extra, each.name): each.specifier
+        for extra, lines in project["optional-dependencies"].items()
+        for each in map(Requirement, lines)
+    }
+    for backend in LIBRARY_BACKENDS:
+        own = {backend.extra, *backend.alone} & project["optional-dependencies"].keys()
+        assert own or backend.packages.keys() <= {"torch"}, backend.name
+        # jaxlib comes with jax, and sglang is installed by itself.
+        wanted = {
+            package: named[extra, package] for extra in own for package in backend.packages if (extra, package) in named
+        }
+        assert wanted.keys() >= backend.packages.keys() - {"torch", "jaxlib", "sglang"}, backend.name
+        assert all(Version(backend.packages[package]) in wanted[package] for package in wanted), backend.name
 
 
 def test_variants_have_one_kernel_so_that_a_failure_of_both_can_have_one_cause() -> None:
