@@ -14,13 +14,15 @@ from typing import Any, Final
 
 import torch
 
+from attnfuzz.kernels.argument_standing import unsaid, without
 from attnfuzz.kernels.backend import Op, Output, Unsupported
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, bucket
 from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.kernels.lengths import place_int32, running_sum
 from attnfuzz.kernels.packed_masks import flat_masks, masks_of_rows
 from attnfuzz.kernels.plan import Row
-from attnfuzz.kernels.torch_sdpa import SdpaSession, attend_into
+from attnfuzz.kernels.torch_sdpa import ARGUMENTS, OF_MASKS, SdpaSession, attend_into
+from attnfuzz.reference.arguments import ArgumentForm
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Mask, Mode, QueryView, Request, Step
@@ -126,6 +128,7 @@ def _backend(
             # (torch/nn/attention/bias.py).
             kv_shorter_than_q=masked,
             query_views=(QueryView.CONTIGUOUS, QueryView.FUSED_QKV),
+            arguments=ARGUMENTS if masked else without(ARGUMENTS, *OF_MASKS),
             masks=tuple(Mask) if masked else (Mask.CAUSAL, Mask.FULL),
             windowed_masks=tuple(Mask),
         ),
@@ -261,6 +264,8 @@ FLEX_ATTENTION: Final = GpuBackend(
         ),
         modes=tuple(Mode),
         query_views=(QueryView.CONTIGUOUS, QueryView.FUSED_QKV),
+        # 'scale: "If none, the default value is set to 1/sqrt(E)"' is flex_attention's docstring, too.
+        arguments=(*without(ARGUMENTS, *OF_MASKS, ArgumentForm.SCALE_TENSOR), *unsaid(ArgumentForm.SCALE_TENSOR)),
         masks=tuple(Mask),
         windowed_masks=tuple(Mask),
     ),

@@ -16,6 +16,7 @@ from attnfuzz.kernels.gpu.wrappers.ragged import place_tokens
 from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries, softmax_scale
 from attnfuzz.kernels.results import Results
 from attnfuzz.kernels.slot_tokens import SlotTokens
+from attnfuzz.reference.arguments import ArgumentForm
 from attnfuzz.reference.case import Case, Request
 
 
@@ -55,6 +56,7 @@ class SingleSession:
         self._kind, self._case, self._bench = kind, case, bench
         self._tokens = SlotTokens.cached(case, device=bench.device)
         self._scale = softmax_scale(case, case.geometry.head_dim_qk)
+        self._gives_dtype = ArgumentForm.OUT_DTYPE_GIVEN in case.arguments
 
     def forward(self, index: int) -> Output:
         """Run one step; no kernel sees padding."""
@@ -94,5 +96,6 @@ class SingleSession:
             v_scale=scales.v,
             window_left=geometry.window_left,
             logits_soft_cap=geometry.soft_cap,
+            **({"o_dtype": geometry.dtype.torch_dtype} if self._gives_dtype else {}),
             **self._kind.fixed,
         )

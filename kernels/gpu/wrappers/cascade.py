@@ -8,7 +8,9 @@ from typing import Any, Final
 import msgspec
 import torch
 
+from attnfuzz.kernels.argument_standing import Rules
 from attnfuzz.kernels.backend import Bench, Output, Unsupported
+from attnfuzz.kernels.gpu import argument_rules as rules
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.single.backends import single_prefill_modules
@@ -22,6 +24,7 @@ from attnfuzz.kernels.gpu.wrappers.backends import (
     fa2_noise,
     prefill_modules,
 )
+from attnfuzz.kernels.gpu.wrappers.options import plan_options
 from attnfuzz.kernels.gpu.wrappers.paged import PageLists, last_page_len, pages_of
 from attnfuzz.kernels.gpu.wrappers.planned import Planned, PlannedKind
 from attnfuzz.kernels.paged_kv import PagedKv
@@ -29,6 +32,7 @@ from attnfuzz.kernels.paged_session import PLANNED_AFTER_PADDING, Captured, Grap
 from attnfuzz.kernels.plan import PageTable, Row
 from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries, softmax_scale
 from attnfuzz.kernels.results import Results
+from attnfuzz.reference.arguments import ArgumentForm
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, KvView, Launch, Mode, QueryView, Step, Workspace
@@ -152,18 +156,19 @@ class LevelsSession(GraphedSession):
         geometry = self._case.geometry
         levels = [level.placed(self._bench) for level in split.levels(geometry.page_size)]
         lists = {theirs: [vars(level)[ours] for level in levels] for ours, (theirs, _) in _ARGUMENTS.items()}
-        wrapper.plan(
-            lists,
-            num_qo_heads=geometry.q_heads,
-            num_kv_heads=geometry.kv_heads,
-            head_dim=geometry.head_dim_qk,
-            page_size=geometry.page_size,
-            causal=True,
-            sm_scale=self._scale,
-            window_left=geometry.window_left,
-            q_data_type=geometry.dtype.torch_dtype,
-            kv_data_type=geometry.kv_dtype.torch_dtype,
-        )
+        layer: dict[str, Any] = {
+            "num_qo_heads": geometry.q_heads,
+            "num_kv_heads": geometry.kv_heads,
+            "head_dim": geometry.head_dim_qk,
+            "page_size": geometry.page_size,
+            "causal": True,
+            "sm_scale": self._scale,
+            "window_left": geometry.window_left,
+            "logits_soft_cap": geometry.soft_cap,
+            "q_data_type": geometry.dtype.torch_dtype,
+            "kv_data_type": geometry.kv_dtype.torch_dtype,
+        }
+        wrapper.plan(lists, **layer | plan_options(self._case, layer, in_graph=False))
 
     def _launch(self, wrapper: Planned, query: torch.Tensor, results: Results) -> None:
         wrapper.run(q=query, paged_kv_cache=self._kv.cache, out=results.out)
@@ -232,6 +237,7 @@ def _prefix_kind(name: str, lists: dict[str, str], *, plan: dict[str, Any], run:
     return PrefixKind(planned, lists, plan, run, scaled=bool(run))
 
 
+_BY_NAME: Final = {"data_type": "float16"}
 PREFIX_DECODE: Final = _prefix_kind(
     "BatchDecodeWithSharedPrefixPagedKVCacheWrapper",
     {
@@ -314,7 +320,7 @@ class PrefixSession:
             num_kv_heads=geometry.kv_heads,
             head_dim=geometry.head_dim_qk,
             page_size=geometry.page_size,
-            **self._kind.plan,
+            **(_BY_NAME if ArgumentForm.DTYPES_BY_NAME in self._case.arguments else self._kind.plan),
         )
         scale = {"sm_scale": self._scale} if self._kind.scaled else {}
         wrapper.run(
@@ -342,7 +348,14 @@ def _prefix_prefill_modules(bucket: Bucket) -> tuple[Module, ...]:
 
 
 def _backend(
-    name: str, session: Any, kind: PlannedKind, modules: Any, bucket: Bucket, modes: tuple[Mode, ...], **more: Any
+    name: str,
+    session: Any,
+    kind: PlannedKind,
+    modules: Any,
+    bucket: Bucket,
+    modes: tuple[Mode, ...],
+    arguments: Rules,
+    **more: Any,
 ) -> GpuBackend:
     return GpuBackend(
         name=name,
@@ -354,6 +367,7 @@ def _backend(
             padding=True,
             query_views=tuple(QueryView),
             kv_views=tuple(KvView),
+            arguments=arguments,
             **more,
         ),
         contract=Contract(),
@@ -373,9 +387,26 @@ _HALF: Final = msgspec.structs.replace(
 )
 
 CASCADE_BACKENDS: Final = (
-    _backend("cascade_levels", LevelsSession, _LEVELS, _levels_modules, PLAIN, tuple(Mode), graph_modes=_GRAPHS),
+    _backend(
+        "cascade_levels",
+        LevelsSession,
+        _LEVELS,
+        _levels_modules,
+        PLAIN,
+        tuple(Mode),
+        rules.CASCADE_LEVELS,
+        graph_modes=_GRAPHS,
+    ),
     # Apart, as each level has the window end at its own last key.
-    _backend("cascade_levels_window", LevelsSession, _LEVELS, _levels_modules, WINDOWED, tuple(Mode)),
+    _backend(
+        "cascade_levels_window",
+        LevelsSession,
+        _LEVELS,
+        _levels_modules,
+        WINDOWED,
+        tuple(Mode),
+        rules.CASCADE_LEVELS,
+    ),
     _backend(
         "shared_prefix_decode",
         partial(PrefixSession, PREFIX_DECODE),
@@ -383,6 +414,7 @@ CASCADE_BACKENDS: Final = (
         _prefix_decode_modules,
         _HALF,
         (Mode.DECODE,),
+        rules.SHARED_PREFIX_DECODE,
         empty_kv=False,
     ),
     _backend(
@@ -392,6 +424,7 @@ CASCADE_BACKENDS: Final = (
         _prefix_prefill_modules,
         _HALF,
         (Mode.EXTEND, Mode.CHUNKED_PREFILL),
+        rules.SHARED_PREFIX_PREFILL,
         empty_kv=False,
         kv_shorter_than_q=False,
     ),

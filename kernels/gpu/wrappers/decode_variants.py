@@ -8,7 +8,9 @@ from typing import Any, Final
 import msgspec
 import torch
 
+from attnfuzz.kernels.argument_standing import Rules
 from attnfuzz.kernels.backend import Output, Unsupported
+from attnfuzz.kernels.gpu import argument_rules as rules
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.flashinfer_op import call
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
@@ -24,6 +26,7 @@ from attnfuzz.kernels.gpu.wrappers.backends import (
     decode_modules,
     decode_noise,
     fa2_noise,
+    fa2_paged_modules,
     fa3_noise,
     prefill_modules,
 )
@@ -146,11 +149,12 @@ def _backend(
     capability: Capability,
     theoretical: Callable[[DType], NoiseModel],
     modules_of: Callable[[Bucket], tuple[Module, ...]],
+    arguments: Rules,
 ) -> GpuBackend:
     return GpuBackend(
         name=name,
         archs=frozenset({Arch.HOPPER} if form.backend == "fa3" else Arch),
-        capability=capability,
+        capability=msgspec.structs.replace(capability, arguments=arguments),
         contract=CONTRACT,
         session=partial(session, form),
         kernels=(form.plan_op, form.run_op),
@@ -163,7 +167,6 @@ def _without_short_requests(capability: Capability) -> Capability:
     return msgspec.structs.replace(capability, kv_shorter_than_q=False)
 
 
-_FA2_MODULES: Final = partial(prefill_modules, backend="fa2")
 _DECODES: Final = (Mode.DECODE,)
 _VERIFIES: Final = (Mode.DECODE, Mode.TARGET_VERIFY)
 
@@ -174,7 +177,8 @@ DECODE_VARIANTS: Final = (
         FA2_DECODE,
         _without_short_requests(capability_of(_VERIFIES, _VERIFIES, PLAIN, EIGHT_BITS, CAPPED)),
         fa2_noise,
-        _FA2_MODULES,
+        fa2_paged_modules,
+        rules.TENSOR_CORE_DECODE,
     ),
     # "q_len_per_req > 1 is currently only supported on the fa2 tensor-core backend" (_plan_impl).
     _backend(
@@ -184,6 +188,7 @@ DECODE_VARIANTS: Final = (
         capability_of(_DECODES, _DECODES, PLAIN, WINDOWED),
         fa3_noise,
         partial(prefill_modules, backend="fa3"),
+        rules.FA3_DECODE,
     ),
     _backend(
         "cuda_graph_decode",
@@ -192,6 +197,7 @@ DECODE_VARIANTS: Final = (
         capability_of(_DECODES, _DECODES, *DECODE_BUCKETS),
         decode_noise,
         decode_modules,
+        rules.GRAPH_DECODE,
     ),
     _backend(
         "cuda_graph_decode_tensor_cores",
@@ -199,6 +205,7 @@ DECODE_VARIANTS: Final = (
         _for_graphs(tensor_cores=True),
         _without_short_requests(capability_of(_VERIFIES, _VERIFIES, PLAIN, EIGHT_BITS, CAPPED)),
         fa2_noise,
-        _FA2_MODULES,
+        fa2_paged_modules,
+        rules.GRAPH_TENSOR_CORE_DECODE,
     ),
 )

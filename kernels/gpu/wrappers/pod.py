@@ -12,6 +12,7 @@ from typing import Any, Final
 import torch
 
 from attnfuzz.kernels.backend import Bench, Output, Unsupported
+from attnfuzz.kernels.gpu import argument_rules as rules
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.visible import Arch
@@ -23,6 +24,7 @@ from attnfuzz.kernels.gpu.wrappers.backends import (
     fa2_noise,
     prefill_modules,
 )
+from attnfuzz.kernels.gpu.wrappers.options import plan_options
 from attnfuzz.kernels.gpu.wrappers.paged import PageLists
 from attnfuzz.kernels.gpu.wrappers.planned import Planned, PlannedKind
 from attnfuzz.kernels.gpu.wrappers.ragged import place_tokens
@@ -145,6 +147,7 @@ class PodSession:
             "q_data_type": geometry.dtype.torch_dtype,
             "kv_data_type": geometry.kv_dtype.torch_dtype,
         }
+        self._layer |= plan_options(case, self._layer, in_graph=False)
 
     @property
     def kv(self) -> PagedKv:
@@ -304,6 +307,7 @@ def _backend(
             kv_shorter_than_q=short,
             query_views=tuple(QueryView),
             kv_views=tuple(KvView),
+            arguments=rules.POD,
         ),
         contract=contract,
         session=session,

@@ -9,6 +9,7 @@ import msgspec
 import torch
 
 from attnfuzz.kernels.backend import Op
+from attnfuzz.kernels.gpu import argument_rules as rules
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.flashinfer_op import call_method
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
@@ -124,7 +125,10 @@ def _backend(backend: str, form: SinkForm, buckets: tuple[Bucket, ...]) -> GpuBa
     return GpuBackend(
         name=f"{backend}_sinks",
         archs=frozenset({Arch.HOPPER} if backend == "fa3" else Arch),
-        capability=capability_of(tuple(Mode), SPECULATIVE, *buckets),
+        capability=msgspec.structs.replace(
+            capability_of(tuple(Mode), SPECULATIVE, *buckets),
+            arguments=rules.FA3_SINKS if backend == "fa3" else rules.FA2_SINKS,
+        ),
         contract=CONTRACT,
         session=partial(PagedWrapperSession, form),
         kernels=(form.plan_op, form.run_op),
