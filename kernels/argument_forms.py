@@ -32,6 +32,9 @@ from attnfuzz.reference.case import Case, Launch
 _GAP = 16
 """Elements between two heads: 16 bytes or more, the alignment that kernels load vectors with."""
 
+_FAR = (1 << 31) - 1
+"""The longest window in 32 bits."""
+
 _Strides = Callable[[Sequence[int]], list[int]]
 
 
@@ -129,6 +132,14 @@ def _as_tensor(arguments: dict[str, Any], name: str, memory: Memory) -> dict[str
     return {**arguments, name: memory.copy(name, number)}
 
 
+def _replaced(by: float) -> Callable[[dict[str, Any], str, Memory], dict[str, Any]]:
+    def change(arguments: dict[str, Any], name: str, memory: Memory) -> dict[str, Any]:
+        del memory
+        return {**arguments, name: by}
+
+    return change
+
+
 def _mask_to_add(arguments: dict[str, Any], name: str, memory: Memory) -> dict[str, Any]:
     """Replace a mask of bools by 0 and -inf in the dtype of the queries."""
     mask = arguments[name]
@@ -149,6 +160,8 @@ AT_LAUNCH: Mapping[ArgumentForm, LaunchForm] = {
     _F.V_SCALE_TENSOR: LaunchForm(_V_SCALE, _as_tensor),
     _F.WINDOW_DEFAULT: LaunchForm(_names("window_left window_left_p"), _left_out),
     _F.SOFT_CAP_DEFAULT: LaunchForm(_names("logits_soft_cap soft_cap"), _left_out),
+    _F.WINDOW_FAR: LaunchForm(_names("window_left window_left_p"), _replaced(_FAR)),
+    _F.SOFT_CAP_NEGATIVE: LaunchForm(_names("logits_soft_cap soft_cap"), _replaced(-1.0)),
     _F.MASK_ADDED: LaunchForm(_names("attn_mask"), _mask_to_add),
 }
 """Forms of numbers."""
@@ -197,12 +210,19 @@ class _Forms:
         self.planned: set[ArgumentForm] = set()
         self.launched: set[ArgumentForm] = set()
         self.shown: set[ArgumentForm] = set()
+        self.in_graphs: set[ArgumentForm] = set()
+        self.shown_in_graphs: set[ArgumentForm] = set()
 
-    def begin_step(self) -> None:
-        """Forget the forms of the step before."""
+    def begin_step(self, *, replays: bool) -> None:
+        """Forget the forms of the step before. A replay has those of the graphs: some run their launches only then."""
         self.planned.clear()
-        self.launched.clear()
-        self.shown.clear()
+        self.launched = set(self.in_graphs) if replays else set()
+        self.shown = set(self.shown_in_graphs) if replays else set()
+
+    def end_capture(self) -> None:
+        """Remember the forms of the graph's launches."""
+        self.in_graphs |= self.launched
+        self.shown_in_graphs |= self.shown
 
     def uncertain(self) -> list[ArgumentRule]:
         """The rules of the forms of the step's plans and launches that the API does not promise."""
@@ -234,10 +254,11 @@ class _FormedSession:
                 hold copies of tensors that have a form.
 
         """
-        forms, captures = self._forms, self._case.steps[index].launch is Launch.CAPTURE
+        forms, launch = self._forms, self._case.steps[index].launch
+        captures, replays = launch is Launch.CAPTURE, launch is Launch.REPLAY
         if captures and not forms.used:
             raise Unsupported(f"a graph after a refusal of {_words(forms.chosen.values())}")
-        forms.begin_step()
+        forms.begin_step(replays=replays)
         try:
             result = self._session.forward(index)
         except Unsupported:
@@ -247,9 +268,11 @@ class _FormedSession:
             if not forms.used or not forms.uncertain():
                 raise
             forms.used = False
-            if captures:
+            if captures or (replays and forms.in_graphs):
                 raise Unsupported(f"a graph with {_words(forms.uncertain())} is refused: {error}") from error
             return self._session.forward(index)
+        if captures:
+            forms.end_capture()
         if forms.used and result is not None and (refused := forms.refused()):
             raise NotRefused(f"{refused[0].form}: accepted, although the API refuses it ({refused[0].source})")
         return result

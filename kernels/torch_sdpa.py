@@ -18,6 +18,7 @@ from attnfuzz.kernels.argument_standing import promised, refused, unsaid
 from attnfuzz.kernels.backend import Bench, Op, Output, Session
 from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries, softmax_scale
 from attnfuzz.kernels.results import place_out
+from attnfuzz.kernels.scale_edges import UNSAID_EDGES, at_edges
 from attnfuzz.kernels.slot_tokens import SlotTokens
 from attnfuzz.reference.arguments import ArgumentForm
 from attnfuzz.reference.calibration import shipped_noise
@@ -148,6 +149,7 @@ class SdpaBackend:
         masks=tuple(Mask),
         windowed_masks=tuple(Mask),
         arguments=ARGUMENTS,
+        edges=UNSAID_EDGES,
     )
     contract: Contract = Contract()
 
@@ -176,7 +178,8 @@ class SdpaBackend:
     def open(self, case: Case, bench: Bench) -> Session:
         """Open a session on one case."""
         session = partial(SdpaSession, call_without_keys=self.call_without_keys)
-        return opened_in_forms(session, case, bench, self.capability.arguments)
+        opened = opened_in_forms(session, case, bench, self.capability.arguments)
+        return at_edges(opened, case, self.capability.edges)
 
 
 SDPA_BACKENDS = (SdpaBackend(), SdpaBackend(name="torch_sdpa@175063", call_without_keys=True))

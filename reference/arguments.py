@@ -52,8 +52,10 @@ class ArgumentForm(StrEnum):
     V_SCALE_DEFAULT = "V scale left out"
     V_SCALE_TENSOR = "V scale as a tensor"
     WINDOW_DEFAULT = "window left out"
+    WINDOW_FAR = "window of 2^31 - 1"
     WINDOW_AT_RUN = "window at run"
     SOFT_CAP_DEFAULT = "soft cap left out"
+    SOFT_CAP_NEGATIVE = "soft cap below 0"
     MASK_ADDED = "mask as numbers to add"
     OFFSETS_IN_TOKENS = "offsets in tokens"
     DTYPES_BY_NAME = "dtypes by name"
@@ -105,6 +107,12 @@ class ArgumentStanding(StrEnum):
     UNSAID = "unsaid"
 
 
+def check_source(subject: str, standing: ArgumentStanding, source: str) -> None:
+    """Raise ValueError unless a word of an API has a source, and silence none."""
+    if (standing is ArgumentStanding.UNSAID) is not (not source):
+        raise ValueError(f"{subject}: give a source if it is promised or refused, and none otherwise")
+
+
 class ArgumentRule(msgspec.Struct, frozen=True):
     """The standing of a form, and the docstring, check or test that says so: "" if it is unsaid."""
 
@@ -113,8 +121,7 @@ class ArgumentRule(msgspec.Struct, frozen=True):
     source: str = ""
 
     def __post_init__(self) -> None:
-        if (self.standing is ArgumentStanding.UNSAID) is not (not self.source):
-            raise ValueError(f"{self.form}: give a source if it is promised or refused, and none otherwise")
+        check_source(self.form, self.standing, self.source)
 
 
 _F = ArgumentForm
@@ -155,6 +162,9 @@ _EXCLUSIVE = (
     {_F.LSE_HEADS_FIRST, _F.LSE_LAYOUT, _F.LSE_RETURNED},
     {_F.STATE_LSES_GAPS, _F.STATE_LSES_FLOAT64},
     {_F.MASK_GAPS, _F.MASK_ADDED},
+    {_F.WINDOW_DEFAULT, _F.WINDOW_FAR},
+    {_F.WINDOW_AT_RUN, _F.WINDOW_FAR},
+    {_F.SOFT_CAP_DEFAULT, _F.SOFT_CAP_NEGATIVE},
     {_F.SCALE_DEFAULT, _F.SCALE_TENSOR},
     {_F.K_SCALE_DEFAULT, _F.K_SCALE_TENSOR},
     {_F.V_SCALE_DEFAULT, _F.V_SCALE_TENSOR},

@@ -142,8 +142,10 @@ def _validate_geometry(geometry: Geometry) -> None:
 
 def _validate_scales(case: Case) -> None:
     for field, value in (("softmax", case.scales.softmax), ("k", case.scales.k), ("v", case.scales.v)):
-        if not (math.isfinite(value) and value > 0):
-            raise ImpossibleCase(f"scales.{field}", value, "must be finite and positive")
+        if not math.isfinite(value):
+            raise ImpossibleCase(f"scales.{field}", value, "must be finite: no weights follow from infinite logits")
+        if value <= 0 and field != "softmax" and case.scales.granularity is not Granularity.TENSOR:
+            raise ImpossibleCase(f"scales.{field}", value, "must be positive beside tensors of scales")
     _validate_granularity(case)
 
 
@@ -220,17 +222,24 @@ def takes(case: Case, form: ArgumentForm) -> bool:
     return (form not in _CONDITIONS or _CONDITIONS[form](case)) and not exclude_each_other((*case.arguments, form))
 
 
+def _sees_all_keys(case: Case) -> bool:
+    """Whether there is a window, and it is longer than all keys."""
+    return 0 <= max(case.slot_lengths().values(), default=0) <= case.geometry.window_left + 1 > 0
+
+
 _CONDITIONS: dict[ArgumentForm, Callable[[Case], bool]] = {
     ArgumentForm.SCALE_DEFAULT: lambda case: case.scales.softmax == 1,
     ArgumentForm.K_SCALE_DEFAULT: lambda case: case.scales.k == 1,
     ArgumentForm.V_SCALE_DEFAULT: lambda case: case.scales.v == 1,
     ArgumentForm.WINDOW_DEFAULT: lambda case: case.geometry.window_left < 0,
+    ArgumentForm.WINDOW_FAR: _sees_all_keys,
     ArgumentForm.SOFT_CAP_DEFAULT: lambda case: case.geometry.soft_cap == 0,
+    ArgumentForm.SOFT_CAP_NEGATIVE: lambda case: case.geometry.soft_cap == 0,
     ArgumentForm.SINKS_16_BITS: lambda case: case.geometry.sinks,
     # The rows of a padded batch, of which a part is planned, are apart in this layout.
     ArgumentForm.LSE_LAYOUT: lambda case: not any(step.padded for step in case.steps),
 }
-"""The conditions of forms: an argument that is left out has its default, and others are there."""
+"""The conditions of forms: an argument that is left out has its default, others are there, or cut nothing off."""
 
 
 def _validate_window_pool(case: Case) -> None:

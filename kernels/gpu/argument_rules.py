@@ -21,6 +21,8 @@ _PLANNED = (
     *promised('docstring of plan: "if not provided, will be set to 1.0 / sqrt(head_dim)"', _F.SCALE_DEFAULT),
     *promised('docstring of plan: "Defaults to -1"', _F.WINDOW_DEFAULT),
     *promised('docstring of plan: "if not provided, will be set to 0"', _F.SOFT_CAP_DEFAULT),
+    *promised('docstring of plan: "If greater than 0, the logits will be capped"', _F.SOFT_CAP_NEGATIVE),
+    *unsaid(_F.WINDOW_FAR),
     *promised("annotation of plan: Union[str, torch.dtype]", _F.DTYPES_BY_NAME),
     *promised('docstring of plan: "The data type of the output tensor"', _F.OUT_DTYPE_GIVEN),
     *promised('docstring of plan: "Whether to copy the input tensors to the device asynchronously"', _F.BLOCKING),
@@ -119,6 +121,7 @@ XQA: Final[Rules] = (
         _F.LENGTHS_GAPS,
         _F.QUERY_STARTS_INT64,
         *_OUT_AND_SINKS,
+        _F.WINDOW_FAR,
     ),
     *_STRIDES,
     *promised('docstring: "if not provided, will be allocated with query.dtype"', _F.OUT_RETURNED),
@@ -133,7 +136,7 @@ FMHA_V2: Final[Rules] = (
     *_STARTS,
     *_LENGTHS,
     *_STRIDES,
-    *unsaid(*_OUT_AND_SINKS),
+    *unsaid(*_OUT_AND_SINKS, _F.WINDOW_FAR),
     *promised('docstring: "If not provided, will be allocated with out_dtype"', _F.OUT_RETURNED),
     *promised('docstring: "Defaults to -1"', _F.WINDOW_DEFAULT),
 )
@@ -165,6 +168,7 @@ HOLISTIC: Final[Rules] = (
     *promised('docstring of run: "Allocated if None"', _F.LSE_RETURNED),
     *promised('docstring of plan: "If None, defaults to 1/sqrt(head_dim_qk)"', _F.SCALE_DEFAULT),
     *promised('docstring of plan: "None or 0 disables capping"', _F.SOFT_CAP_DEFAULT),
+    *unsaid(_F.SOFT_CAP_NEGATIVE),
     *promised("docstring of run: Optional[torch.Tensor]", _F.K_SCALE_TENSOR, _F.V_SCALE_TENSOR),
     *promised("signature of run: k_scale = None, v_scale = None", _F.K_SCALE_DEFAULT, _F.V_SCALE_DEFAULT),
 )
@@ -178,6 +182,7 @@ POD: Final[Rules] = (
         _F.SCALE_DEFAULT,
     ),
     *promised('docstring of plan: "Defaults to -1"; signature of run: window_left_p = -1', _F.WINDOW_DEFAULT),
+    *unsaid(_F.WINDOW_FAR),
     *promised("annotation of plan: Optional[Union[str, torch.dtype]]", _F.DTYPES_BY_NAME),
     *promised('docstring of plan: "Whether to copy the input tensors to the device asynchronously"', _F.BLOCKING),
     *_PDL,
@@ -191,6 +196,8 @@ CASCADE_LEVELS: Final[Rules] = (
     *promised('docstring of plan: "if not provided, will be set to 1.0 / sqrt(head_dim)"', _F.SCALE_DEFAULT),
     *promised('docstring of plan: "Defaults to -1"', _F.WINDOW_DEFAULT),
     *promised('docstring of plan: "if not provided, will be set to 0"', _F.SOFT_CAP_DEFAULT),
+    *promised('docstring of plan: "If greater than 0, the logits will be capped"', _F.SOFT_CAP_NEGATIVE),
+    *unsaid(_F.WINDOW_FAR),
     *promised("docstring of plan: Optional[Union[str, torch.dtype]]", _F.DTYPES_BY_NAME),
 )
 """MultiLevelCascadeAttentionWrapper, whose levels run on FA3."""
@@ -216,7 +223,7 @@ SHARED_PREFIX_DECODE: Final[Rules] = (
 VARIABLE_SPARSE: Final[Rules] = (
     *_STRIDES,
     *unsaid(_F.SIZES_INT64, _F.MASK_GAPS),
-    *without(_PLANNED, _F.WINDOW_DEFAULT, _F.OUT_DTYPE_GIVEN),
+    *without(_PLANNED, _F.WINDOW_DEFAULT, _F.WINDOW_FAR, _F.OUT_DTYPE_GIVEN),
     *_PDL,
 )
 """VariableBlockSparseAttentionWrapper, whose outputs have another layout than those that it returns."""

@@ -20,6 +20,7 @@ from attnfuzz.kernels.gpu.visible import Arch, processors
 from attnfuzz.kernels.ops_table import OpsTable, WorkspaceBytes
 from attnfuzz.kernels.plan import BatchMetadata
 from attnfuzz.kernels.results import Results
+from attnfuzz.kernels.scale_edges import UNSAID_EDGES
 from attnfuzz.kernels.trtllm.gather import GATHER_ROWS
 from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.kernels.trtllm.mla import DecodePlan, MlaSession
@@ -147,6 +148,7 @@ _MHA = GpuBackend(
     archs=frozenset({Arch.BLACKWELL, Arch.BLACKWELL_ULTRA}),
     capability=Capability(
         device=Device.CUDA,
+        edges=UNSAID_EDGES,
         buckets=_MHA_BUCKETS,
         modes=tuple(Mode),
         graph_modes=SPECULATIVE,

@@ -15,7 +15,8 @@ _SINGLE: Rules = (
     *promised('docstring: "if not provided, will be set to 1.0"', _F.K_SCALE_DEFAULT, _F.V_SCALE_DEFAULT),
     *promised('docstring: "Defaults to -1"', _F.WINDOW_DEFAULT),
     *promised('docstring: "if not provided, will be set to 0"', _F.SOFT_CAP_DEFAULT),
-    *unsaid(_F.SCALE_TENSOR),
+    *promised('docstring: "If greater than 0, the logits will be capped"', _F.SOFT_CAP_NEGATIVE),
+    *unsaid(_F.SCALE_TENSOR, _F.WINDOW_FAR),
 )
 
 SINGLE_PREFILL: Final[Rules] = (
@@ -56,7 +57,7 @@ _TRTLLM: Rules = (
 
 TRTLLM_MHA: Final[Rules] = (
     *_TRTLLM,
-    *unsaid(_F.QUERY_STARTS_INT64, _F.QUERY_STARTS_GAPS, _F.KEY_STARTS_GAPS),
+    *unsaid(_F.QUERY_STARTS_INT64, _F.QUERY_STARTS_GAPS, _F.KEY_STARTS_GAPS, _F.WINDOW_FAR),
     *promised('docstring: "output tensor, if not provided, will be allocated"', _F.OUT_RETURNED),
     *promised(
         'docstring of lse: "If return_lse is True and this is None, a buffer will be allocated"', _F.LSE_RETURNED
@@ -81,6 +82,7 @@ CUDNN_DECODE: Final[Rules] = (
     *refused("docstring: sinks are torch.float32 (checked)", _F.SINKS_16_BITS),
     *promised('docstring: "allocated internally when None"', _F.OUT_RETURNED, _F.LSE_RETURNED),
     *promised('docstring: "-1 (default) disables the window"', _F.WINDOW_DEFAULT),
+    *unsaid(_F.WINDOW_FAR),
 )
 """cudnn_batch_decode_with_kv_cache."""
 

@@ -10,6 +10,7 @@ from attnfuzz.kernels.backend import Bench, Op, Session, Unsupported
 from attnfuzz.kernels.gpu import guards, modules, nvcc, visible
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.visible import Arch
+from attnfuzz.kernels.scale_edges import at_edges
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.calibration import shipped_noise
 from attnfuzz.reference.capability import Capability
@@ -93,4 +94,5 @@ class GpuBackend:
             if reasons and all(reasons):
                 name, reason = next(iter(reasons[0].items()))
                 raise Unsupported(f"{name} does not compile: {reason}")
-        return opened_in_forms(self.session, case, bench, self.capability.arguments)
+        opened = opened_in_forms(self.session, case, bench, self.capability.arguments)
+        return at_edges(opened, case, self.capability.edges)

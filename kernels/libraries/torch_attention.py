@@ -13,10 +13,13 @@ from typing import Any
 import torch
 from msgspec.structs import replace
 
+from attnfuzz.kernels.argument_standing import promised, unsaid
 from attnfuzz.kernels.backend import Unsupported
 from attnfuzz.kernels.libraries.library_backend import LibraryBackend
 from attnfuzz.kernels.libraries.requests import dense_requests, gathered
 from attnfuzz.kernels.library_cache import cache_folder
+from attnfuzz.kernels.scale_edges import UNSAID_EDGES
+from attnfuzz.reference.arguments import ArgumentForm
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import FLOATS, Capability
 from attnfuzz.reference.case import Mask, Mode
@@ -211,7 +214,12 @@ FLEX = LibraryBackend(
     packages={"torch": "2.13"},
     why_not=no_compiler,
     capability=Capability(
-        modes=tuple(Mode), buckets=FLEX_BUCKETS, masks=tuple(Mask), windowed_masks=tuple(Mask), patience=8.0
+        modes=tuple(Mode),
+        buckets=FLEX_BUCKETS,
+        masks=tuple(Mask),
+        windowed_masks=tuple(Mask),
+        edges=UNSAID_EDGES,
+        patience=8.0,
     ),
     # The template (torch/_inductor/codegen/cpp_flex_attention_template.py) is that of SDPA's fused kernel: weights
     # rounded to the dtype of V for the second product, exp_u20, everything else in fp32.
@@ -247,7 +255,7 @@ def attend_nested(
     value: torch.Tensor,
     query_ends: torch.Tensor,
     key_ends: torch.Tensor,
-    scale: float,
+    scale: float | None = None,
 ) -> None:
     """Write scaled_dot_product_attention of jagged tensors to `out`: each query sees all keys of its request."""
     if (query_ends.diff() > 1).any():
@@ -265,7 +273,15 @@ NESTED = LibraryBackend(
     attend_nested,
     label="torch:nested",
     packages={"torch": "2.13"},
-    capability=Capability(modes=(Mode.DECODE,), buckets=NESTED_BUCKETS),
+    capability=Capability(
+        modes=(Mode.DECODE,),
+        buckets=NESTED_BUCKETS,
+        arguments=(
+            *promised('docstring: "If None, the default value is set to 1 / sqrt(E)"', ArgumentForm.SCALE_DEFAULT),
+            *unsaid(ArgumentForm.QUERY_ELEMENTS_APART, ArgumentForm.KEYS_GAPS, ArgumentForm.VALUES_GAPS),
+        ),
+        edges=UNSAID_EDGES,
+    ),
     noise_models={dtype: unfused_noise(dtype) for dtype in FLOATS},
     arrange=arrange_nested,
 )

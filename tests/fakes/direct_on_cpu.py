@@ -94,8 +94,8 @@ def _paged(
         layout=KvLayout(layout),
         q_lens=q_lens,
         kv_lens=tuple(lens.flatten().tolist()),
-        bmm1_scale=taken["scale"] if "scale" in taken else taken["bmm1_scale"],
-        bmm2_scale=taken.get("bmm2_scale", 1.0),
+        bmm1_scale=float(taken["scale"] if "scale" in taken else taken["bmm1_scale"]),
+        bmm2_scale=float(taken.get("bmm2_scale", 1.0)),
         window_left=taken.get("window_left", -1),
         sinks=taken.get("sinks"),
         soft_cap=taken.get("logits_soft_cap_scale") or 0.0,
@@ -151,20 +151,28 @@ def _fmha_v2_answer(**arguments: Any) -> Answer:
     )
 
 
-def _cudnn_decode(**arguments: Any) -> None:
+def _cudnn_decode(**arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
     taken = bind("flashinfer.cudnn", "cudnn_batch_decode_with_kv_cache", arguments)
     query, lens, stride = taken["q"], taken["actual_seq_lens_kv"], taken["q_len_per_req"]
     assert lens.shape == (len(query) // stride, 1, 1, 1)
     assert (lens >= stride).all()
-    _write_both(taken, _paged(taken, query, (taken["k_cache"], taken["v_cache"]), "HND", (stride,) * len(lens), lens))
+    if not all(taken[name].is_contiguous() for name in ("out", "lse") if name in taken):
+        raise ValueError("out and lse must be contiguous")
+    if taken["sinks"] is not None and taken["sinks"].dtype != torch.float32:
+        raise ValueError("sinks must be a float32 tensor")
+    answer = _paged(taken, query, (taken["k_cache"], taken["v_cache"]), "HND", (stride,) * len(lens), lens)
+    return _write_both(taken, answer)
 
 
-def _cudnn_prefill(**arguments: Any) -> None:
+def _cudnn_prefill(**arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
     taken = bind("flashinfer.cudnn", "cudnn_batch_prefill_with_kv_cache", arguments)
-    query, out, lse = taken["q"], taken["out"], taken["lse"]
+    query, lse = taken["q"], taken["lse"]
+    out = taken.setdefault("out", torch.empty_like(query))
+    assert taken.get("o_data_type", query.dtype) == query.dtype
     q_lens = tuple(taken["actual_seq_lens_q"].flatten().tolist())
+    in_tokens = taken.get("batch_offsets_units") == "tokens"
     for name, tensor in (("q", query), ("o", out), ("stats", lse)):
-        row = tensor[0].numel() if len(tensor) else 1
+        row = tensor[0].numel() if len(tensor) and not in_tokens else 1
         assert _lengths(taken[f"batch_offsets_{name}"]) == tuple(q_len * row for q_len in q_lens)
     assert query.is_contiguous()
     assert lse.shape == query.shape[:2]
@@ -172,20 +180,41 @@ def _cudnn_prefill(**arguments: Any) -> None:
     lens = taken["actual_seq_lens_kv"]
     masks = None if taken["causal"] else _full(q_lens, tuple(lens.flatten().tolist()))
     answer = _paged(taken, query, (taken["k_cache"], taken["v_cache"]), "HND", q_lens, lens, masks)
+    lse_in_base_2 = taken.get("lse_base", "log2") == "log2"
     _write_both(taken, answer)
+    if not lse_in_base_2:
+        lse.copy_(answer.lse)
+    return out, lse
 
 
-def _write_both(taken: dict[str, Any], answer: Answer) -> None:
-    taken["out"].copy_(answer.out)
-    taken["lse"].copy_(to_base2(answer.lse))
+def _write_both(taken: dict[str, Any], answer: Answer) -> tuple[torch.Tensor, torch.Tensor]:
+    """Write the answer to the outputs, which are allocated if they are not there."""
+    out = taken.get("out", torch.empty_like(answer.out, dtype=taken["q"].dtype))
+    lse = taken.get("lse", torch.empty_like(answer.lse, dtype=torch.float32))
+    out.copy_(answer.out)
+    lse.copy_(to_base2(answer.lse))
+    return out, lse
+
+
+def _check_dense(*states: torch.Tensor) -> None:
+    if not all(state.is_contiguous() for state in states):
+        raise ValueError("a state must be contiguous")
 
 
 def _merge_in_place(**arguments: Any) -> None:
-    NATIVE.merge_state_in_place.function(**bind("flashinfer.cascade", "merge_state_in_place", arguments))
+    taken = bind("flashinfer.cascade", "merge_state_in_place", arguments)
+    _check_dense(*(taken[name] for name in ("v", "s", "v_other", "s_other")))
+    lse = taken["s"].float()
+    taken["s_other"] = taken["s_other"].float()
+    mask = taken.get("mask")
+    taken["mask"] = None if mask is None else mask.contiguous()
+    NATIVE.merge_state_in_place.function(**{**taken, "s": lse})
+    taken["s"].copy_(lse)
 
 
 def _merge_state(*, out: torch.Tensor, lse: torch.Tensor, **states: torch.Tensor) -> None:
     taken = bind("flashinfer.cascade", "merge_state", states)
+    _check_dense(*taken.values())
     out.copy_(taken["v_a"])
     lse.copy_(taken["s_a"])
     _merge_in_place(v=out, s=lse, v_other=taken["v_b"], s_other=taken["s_b"])
@@ -193,7 +222,7 @@ def _merge_state(*, out: torch.Tensor, lse: torch.Tensor, **states: torch.Tensor
 
 def _merge_states(*, out: torch.Tensor, lse: torch.Tensor, **states: torch.Tensor) -> None:
     taken = bind("flashinfer.cascade", "merge_states", states)
-    assert all(tensor.is_contiguous() for tensor in taken.values())
+    _check_dense(*taken.values())
     weights = torch.softmax(taken["s"].double() * torch.tensor(2.0).log(), dim=1).nan_to_num(0.0)
     out.copy_((weights.unsqueeze(3) * taken["v"]).sum(dim=1))
     lse.copy_(to_base2(torch.logsumexp(taken["s"].double() * torch.tensor(2.0).log(), dim=1)))
@@ -202,13 +231,14 @@ def _merge_states(*, out: torch.Tensor, lse: torch.Tensor, **states: torch.Tenso
 def _single_prefill(*, out: torch.Tensor, lse: torch.Tensor, **arguments: Any) -> None:
     taken = bind("flashinfer.prefill", "single_prefill_with_kv_cache", arguments | {"return_lse": True})
     assert taken["causal"]
+    assert taken.get("o_dtype", taken["q"].dtype) == taken["q"].dtype
     _single(taken, taken["q"], out, lse)
 
 
 def _single_decode(*, out: torch.Tensor, lse: torch.Tensor, **arguments: Any) -> None:
     taken = bind("flashinfer.decode", "single_decode_with_kv_cache", arguments | {"return_lse": True})
-    if not taken["use_tensor_cores"]:
-        assert all(taken[name].is_contiguous() for name in ("q", "k", "v"))
+    if not taken["use_tensor_cores"] and not all(taken[name].is_contiguous() for name in ("q", "k", "v")):
+        raise ValueError("q, k and v must be contiguous")
     _single(taken, taken["q"].unsqueeze(0), out.unsqueeze(0), lse.unsqueeze(0))
 
 
@@ -221,10 +251,10 @@ def _single(taken: dict[str, Any], query: torch.Tensor, out: torch.Tensor, lse: 
             value,
             (len(query),),
             (len(key),),
-            taken["sm_scale"] * taken["k_scale"],
-            taken["v_scale"],
-            window_left=taken["window_left"],
-            soft_cap=taken["logits_soft_cap"],
+            float(taken.get("sm_scale", query.shape[2] ** -0.5) * taken.get("k_scale", 1.0)),
+            float(taken.get("v_scale", 1.0)),
+            window_left=taken.get("window_left", -1),
+            soft_cap=taken.get("logits_soft_cap", 0.0),
         )
     )
     out.copy_(answer.out)

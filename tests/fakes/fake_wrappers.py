@@ -233,9 +233,9 @@ class BatchDecodeWithPagedKVCacheWrapper(_Wrapper):
         super().plan(**arguments)
 
     def run(self, **arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        if not self.tensor_cores:
-            if self.lists[1].dtype is not torch.int32:
-                raise ValueError("page ids are not int32")
+        if not self.tensor_cores and self.lists[1].dtype is not torch.int32:
+            raise ValueError("page ids are not int32")
+        if not self.tensor_cores or self.backend == "fa3":
             refuse_different_strides(arguments["paged_kv_cache"])
         return super().run(**arguments)
 

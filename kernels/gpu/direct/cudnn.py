@@ -17,6 +17,7 @@ from attnfuzz.kernels.ops_table import WorkspaceBytes
 from attnfuzz.kernels.paged_session import PagedSession
 from attnfuzz.kernels.plan import BatchMetadata
 from attnfuzz.kernels.results import Results
+from attnfuzz.kernels.scale_edges import UNSAID_EDGES
 from attnfuzz.reference.arguments import ArgumentForm
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import KvView, Mask, Mode, QueryView, Step
@@ -144,6 +145,7 @@ CUDNN_DECODE: Final = _backend(
     DECODE_OP,
     Capability(
         device=Device.CUDA,
+        edges=UNSAID_EDGES,
         buckets=(
             _bucket(DType.BFLOAT16, 64, windows=(-1, 7, 100)),
             _bucket(DType.FLOAT16, 128, windows=(-1, 7, 100)),
@@ -168,6 +170,7 @@ CUDNN_PREFILL: Final = _backend(
     PREFILL_OP,
     Capability(
         device=Device.CUDA,
+        edges=UNSAID_EDGES,
         # Docstring: head_dim_qk must be 128 or 192, head_dim_vo 128.
         buckets=(_bucket(DType.BFLOAT16, 128), _bucket(DType.FLOAT16, 128)),
         modes=tuple(Mode),

@@ -24,6 +24,7 @@ from attnfuzz.kernels.paged_session import PagedSession
 from attnfuzz.kernels.plan import BatchMetadata, Row
 from attnfuzz.kernels.queries import cached_scales, draw_queries, packed_rows, place_queries, place_sinks
 from attnfuzz.kernels.results import Results
+from attnfuzz.kernels.scale_edges import UNSAID_EDGES
 from attnfuzz.kernels.slot_tokens import SlotTokens
 from attnfuzz.kernels.workspace import SharedWorkspace
 from attnfuzz.reference.arguments import ArgumentRule
@@ -288,6 +289,7 @@ def _backend(
 def _capability(buckets: tuple[Bucket, ...], kv_view: KvView, arguments: tuple[ArgumentRule, ...]) -> Capability:
     return Capability(
         device=Device.CUDA,
+        edges=UNSAID_EDGES,
         buckets=buckets,
         modes=tuple(Mode),
         kv_scales=True,

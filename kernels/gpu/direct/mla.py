@@ -27,6 +27,7 @@ from attnfuzz.kernels.paged_session import PLANNED_AFTER_PADDING, Captured, Grap
 from attnfuzz.kernels.plan import Row
 from attnfuzz.kernels.queries import cached_scales, packed_rows, place_queries
 from attnfuzz.kernels.results import Results
+from attnfuzz.kernels.scale_edges import UNSAID_EDGES
 from attnfuzz.kernels.workspace import SharedWorkspace
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
@@ -290,6 +291,7 @@ def _backend(name: str, backend: str, archs: frozenset[Arch]) -> GpuBackend:
         archs=archs,
         capability=Capability(
             device=Device.CUDA,
+            edges=UNSAID_EDGES,
             buckets=(MLA_BUCKET,),
             modes=tuple(Mode),
             graph_modes=(Mode.DECODE, Mode.TARGET_VERIFY),

@@ -21,6 +21,7 @@ from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.kernels.lengths import place_int32, running_sum
 from attnfuzz.kernels.packed_masks import flat_masks, masks_of_rows
 from attnfuzz.kernels.plan import Row
+from attnfuzz.kernels.scale_edges import UNSAID_EDGES
 from attnfuzz.kernels.torch_sdpa import ARGUMENTS, OF_MASKS, SdpaSession, attend_into
 from attnfuzz.reference.arguments import ArgumentForm
 from attnfuzz.reference.bucket import Bucket
@@ -122,6 +123,7 @@ def _backend(
         archs=_ARCHS,
         capability=Capability(
             device=Device.CUDA,
+            edges=UNSAID_EDGES,
             buckets=buckets,
             modes=tuple(Mode),
             # torch warns that the lower right variant of CausalBias gives NaN with more queries than keys
@@ -259,6 +261,7 @@ FLEX_ATTENTION: Final = GpuBackend(
     archs=frozenset(Arch),
     capability=Capability(
         device=Device.CUDA,
+        edges=UNSAID_EDGES,
         buckets=dense_buckets(
             (DType.BFLOAT16, DType.FLOAT16, DType.FLOAT32), (64, 16, 128), grouped=True, windows=True
         ),

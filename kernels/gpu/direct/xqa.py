@@ -23,6 +23,7 @@ from attnfuzz.kernels.ops_table import WorkspaceBytes
 from attnfuzz.kernels.paged_session import PagedSession
 from attnfuzz.kernels.plan import BatchMetadata, Row
 from attnfuzz.kernels.results import Results
+from attnfuzz.kernels.scale_edges import UNSAID_EDGES
 from attnfuzz.kernels.transfers import write
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
@@ -248,6 +249,7 @@ def _backend(name: str, buckets: tuple[Bucket, ...]) -> GpuBackend:
         archs=frozenset({Arch.HOPPER}),
         capability=Capability(
             device=Device.CUDA,
+            edges=UNSAID_EDGES,
             buckets=buckets,
             modes=(*UNIFORM, Mode.DRAFT_EXTEND),
             graph_modes=(Mode.DECODE, Mode.TARGET_VERIFY),

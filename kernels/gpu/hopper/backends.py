@@ -19,6 +19,7 @@ from attnfuzz.kernels.gpu.visible import Arch, processors
 from attnfuzz.kernels.gpu.wrappers.backends import prefill_modules
 from attnfuzz.kernels.gpu.wrappers.ragged import FA3_RAGGED
 from attnfuzz.kernels.ops_table import OpsTable, WorkspaceBytes
+from attnfuzz.kernels.scale_edges import UNSAID_EDGES
 from attnfuzz.kernels.trtllm.gather import GATHER_ROWS
 from attnfuzz.kernels.trtllm.revisions import MHA_REVISIONS, MLA_REVISIONS
 from attnfuzz.reference.bucket import Bucket
@@ -108,6 +109,7 @@ _MHA = GpuBackend(
     archs=_ARCHS,
     capability=Capability(
         device=Device.CUDA,
+        edges=UNSAID_EDGES,
         buckets=(SMALL, WINDOWED, _HALVES),
         modes=tuple(Mode),
         graph_modes=SPECULATIVE,
@@ -134,6 +136,7 @@ _MLA = GpuBackend(
     archs=_ARCHS,
     capability=Capability(
         device=Device.CUDA,
+        edges=UNSAID_EDGES,
         buckets=(DEEPSEEK_V3,),
         modes=tuple(Mode),
         graph_modes=SPECULATIVE,

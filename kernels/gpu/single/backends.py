@@ -26,6 +26,7 @@ from attnfuzz.kernels.gpu.wrappers.backends import (
     fa2_noise,
     fa3_noise,
 )
+from attnfuzz.kernels.scale_edges import UNSAID_EDGES
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import KvView, Mode, QueryView
@@ -77,6 +78,7 @@ def _prefill(name: str, backend: str, buckets: tuple[Bucket, ...]) -> GpuBackend
         archs=frozenset(Arch if fa2 else {Arch.HOPPER}),
         capability=Capability(
             device=Device.CUDA,
+            edges=UNSAID_EDGES,
             buckets=_unpaged(*buckets),
             modes=tuple(Mode),
             kv_scales=True,
@@ -112,6 +114,7 @@ def _decode(
         archs=frozenset(Arch),
         capability=Capability(
             device=Device.CUDA,
+            edges=UNSAID_EDGES,
             buckets=_unpaged(*buckets),
             modes=(Mode.DECODE,),
             kv_scales=True,

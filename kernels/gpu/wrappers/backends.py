@@ -16,6 +16,7 @@ from attnfuzz.kernels.gpu.wrappers.paged import DECODE, FA2_PAGED, FA2_PAGED_PAC
 from attnfuzz.kernels.gpu.wrappers.paged_session import PagedWrapperSession
 from attnfuzz.kernels.gpu.wrappers.ragged import FA2_RAGGED, FA2_RAGGED_PACKED, FA3_RAGGED, RaggedSession
 from attnfuzz.kernels.gpu.wrappers.wrapper import WrapperKind
+from attnfuzz.kernels.scale_edges import UNSAID_EDGES
 from attnfuzz.reference.arguments import ArgumentRule, EarlierUse
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
@@ -184,6 +185,7 @@ def capability_of(
     """The cases of a wrapper for geometries of these buckets."""
     return Capability(
         device=Device.CUDA,
+        edges=UNSAID_EDGES,
         buckets=buckets,
         modes=modes,
         graph_modes=graph_modes,

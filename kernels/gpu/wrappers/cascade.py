@@ -32,6 +32,7 @@ from attnfuzz.kernels.paged_session import PLANNED_AFTER_PADDING, Captured, Grap
 from attnfuzz.kernels.plan import PageTable, Row
 from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries, softmax_scale
 from attnfuzz.kernels.results import Results
+from attnfuzz.kernels.scale_edges import UNSAID_EDGES
 from attnfuzz.reference.arguments import ArgumentForm
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
@@ -395,6 +396,7 @@ CASCADE_BACKENDS: Final = (
         PLAIN,
         tuple(Mode),
         rules.CASCADE_LEVELS,
+        edges=UNSAID_EDGES,
         graph_modes=_GRAPHS,
     ),
     # Apart, as each level has the window end at its own last key.
@@ -425,6 +427,7 @@ CASCADE_BACKENDS: Final = (
         _HALF,
         (Mode.EXTEND, Mode.CHUNKED_PREFILL),
         rules.SHARED_PREFIX_PREFILL,
+        edges=UNSAID_EDGES,
         empty_kv=False,
         kv_shorter_than_q=False,
     ),

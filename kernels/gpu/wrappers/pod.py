@@ -32,6 +32,7 @@ from attnfuzz.kernels.paged_kv import PagedKv
 from attnfuzz.kernels.plan import PageTable, Row
 from attnfuzz.kernels.queries import draw_queries, packed_rows, query_strides, softmax_scale
 from attnfuzz.kernels.results import Results, place_out
+from attnfuzz.kernels.scale_edges import UNSAID_EDGES
 from attnfuzz.kernels.transfers import to_device
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
@@ -300,6 +301,7 @@ def _backend(
         archs=frozenset(Arch),
         capability=Capability(
             device=Device.CUDA,
+            edges=UNSAID_EDGES,
             buckets=buckets,
             modes=(Mode.EXTEND, Mode.CHUNKED_PREFILL),
             padding=True,

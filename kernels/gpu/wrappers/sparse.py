@@ -28,6 +28,7 @@ from attnfuzz.kernels.gpu.wrappers.planned import Planned, PlannedKind
 from attnfuzz.kernels.lengths import place_int32, running_sum
 from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries, softmax_scale
 from attnfuzz.kernels.results import Results
+from attnfuzz.kernels.scale_edges import UNSAID_EDGES
 from attnfuzz.kernels.slot_tokens import SlotTokens
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
@@ -264,6 +265,7 @@ def _backend(name: str, session: type[SparseSession], backend: str, modules: Any
         archs=frozenset({Arch.HOPPER} if backend == "fa3" else Arch),
         capability=Capability(
             device=Device.CUDA,
+            edges=UNSAID_EDGES,
             buckets=buckets,
             modes=tuple(Mode),
             padding=True,

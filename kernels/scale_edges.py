@@ -1,0 +1,46 @@
+"""Sessions on cases with a factor of 0 or below, by the word of an API on it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from attnfuzz.kernels.backend import NotRefused, Result, Session, Unsupported
+from attnfuzz.reference.arguments import ArgumentStanding
+from attnfuzz.reference.case import Case
+from attnfuzz.reference.edges import EdgeRule, ScaleEdge, edges_of
+
+UNSAID_EDGES: Final = tuple(map(EdgeRule, ScaleEdge))
+"""An API that takes any number as a factor, and does not say which."""
+
+
+def at_edges(session: Session, case: Case, rules: Sequence[EdgeRule]) -> Session:
+    """A session whose exceptions are refusals where the API does not promise the factors of `case`."""
+    edges = edges_of(case.scales)
+    uncertain = [rule for rule in rules if rule.edge in edges and rule.standing is not ArgumentStanding.PROMISED]
+    return _EdgeSession(session, uncertain) if uncertain else session
+
+
+@dataclass(frozen=True)
+class _EdgeSession:
+    session: Session
+    rules: Sequence[EdgeRule]
+
+    def forward(self, index: int) -> Result | None:
+        """See `Session`.
+
+        Raises:
+            Unsupported: the API raises. No plain call has the same answer.
+            NotRefused: it does not, although it refuses the factor.
+
+        """
+        try:
+            result = self.session.forward(index)
+        except Unsupported:
+            raise
+        except Exception as error:
+            # An API may refuse by any exception.
+            raise Unsupported(f"{self.rules[0].edge} is refused: {error}") from error
+        refused = [rule for rule in self.rules if rule.standing is ArgumentStanding.REFUSED]
+        if refused and result is not None:
+            raise NotRefused(f"{refused[0].edge}: accepted, although the API refuses it ({refused[0].source})")
+        return result
