@@ -49,6 +49,7 @@ import torch
 from attnfuzz.kernels.argument_forms import opened_in_forms, reaches
 from attnfuzz.kernels.arranged import placed
 from attnfuzz.kernels.backend import Bench, Op, Output, Session
+from attnfuzz.kernels.edges import at_edges
 from attnfuzz.kernels.gpu import guards, nvcc, visible
 from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.kernels.lengths import longest
@@ -56,7 +57,6 @@ from attnfuzz.kernels.packed_masks import masks_of_rows
 from attnfuzz.kernels.paged_session import PagedSession
 from attnfuzz.kernels.plan import BatchMetadata, Row
 from attnfuzz.kernels.results import Results
-from attnfuzz.kernels.scale_edges import at_edges
 from attnfuzz.reference.calibration import Calibration
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Granularity, Mode, Step

@@ -16,9 +16,9 @@ import torch
 from attnfuzz.kernels.argument_forms import opened_in_forms
 from attnfuzz.kernels.argument_standing import promised, refused, unsaid
 from attnfuzz.kernels.backend import Bench, Op, Output, Session
+from attnfuzz.kernels.edges import UNSAID_EDGES, at_edges
 from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries, softmax_scale
 from attnfuzz.kernels.results import place_out
-from attnfuzz.kernels.scale_edges import UNSAID_EDGES, at_edges
 from attnfuzz.kernels.slot_tokens import SlotTokens
 from attnfuzz.reference.arguments import ArgumentForm
 from attnfuzz.reference.calibration import shipped_noise

@@ -280,8 +280,9 @@ def _validate_steps(case: Case) -> None:
             _validate_chunks(step, f"steps[{index}]", case)
         if case.geometry.latent is not None and not step.mode.speculative:
             _validate_latent_prefill(step, f"steps[{index}]")
-    if all(step.launch is Launch.CAPTURE for step in case.steps):
-        raise ImpossibleCase("steps", f"{len(case.steps)} captures", "at least one step must run: eager or a replay")
+    if not any(step.requests for step in case.steps):
+        legal = "at least one step must run with requests: eager or a replay"
+        raise ImpossibleCase("steps", f"{len(case.steps)} captures or idle steps", legal)
     slots = {request.slot for step in case.steps for request in step.requests}
     if slots != set(range(len(slots))):
         raise ImpossibleCase("the set of slots", sorted(slots), f"must be 0 to {len(slots) - 1} without gaps")
@@ -337,8 +338,9 @@ def _validate_padding(step: Step, field: str) -> None:
         needed = len(step.requests) * stride
     else:
         needed = step.tokens
-    if padded < max(needed, 1):
-        raise ImpossibleCase(f"{field}.padded_tokens", padded, f"must be at least {max(needed, 1)}, for all requests")
+    least = 0 if step.idle and step.launch is Launch.EAGER else max(needed, 1)
+    if padded < least:
+        raise ImpossibleCase(f"{field}.padded_tokens", padded, f"must be at least {least}, for all requests")
 
 
 def _validate_launch(step: Step, field: str, captured: set[_GraphKey]) -> None:
@@ -364,8 +366,9 @@ def _validate_launch(step: Step, field: str, captured: set[_GraphKey]) -> None:
             f"and tokens_per_request {step.tokens_per_request}"
         )
         raise ImpossibleCase(f"{field}.launch", step.launch.value, legal)
-    if step.tokens == 0:
-        raise ImpossibleCase(f"{field}.requests", f"{len(step.requests)} requests", "one must have query tokens")
+    if step.tokens == 0 and not (step.idle and step.launch is Launch.EAGER):
+        legal = "one must have query tokens, unless there are none in an eager step"
+        raise ImpossibleCase(f"{field}.requests", f"{len(step.requests)} requests", legal)
 
 
 def _validate_chunks(step: Step, field: str, case: Case) -> None:

@@ -9,6 +9,7 @@ import msgspec
 import torch
 
 from attnfuzz.kernels.backend import Bench
+from attnfuzz.kernels.edges import UNSAID_EDGES
 from attnfuzz.kernels.gpu import function_argument_rules as rules
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.deepseek import DEEPSEEK_V3
@@ -20,7 +21,6 @@ from attnfuzz.kernels.gpu.visible import Arch, processors
 from attnfuzz.kernels.ops_table import OpsTable, WorkspaceBytes
 from attnfuzz.kernels.plan import BatchMetadata
 from attnfuzz.kernels.results import Results
-from attnfuzz.kernels.scale_edges import UNSAID_EDGES
 from attnfuzz.kernels.trtllm.gather import GATHER_ROWS
 from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.kernels.trtllm.mla import DecodePlan, MlaSession

@@ -7,10 +7,10 @@ from typing import Any
 
 from attnfuzz.kernels.argument_forms import opened_in_forms
 from attnfuzz.kernels.backend import Bench, Op, Session, Unsupported
+from attnfuzz.kernels.edges import at_edges
 from attnfuzz.kernels.gpu import guards, modules, nvcc, visible
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.visible import Arch
-from attnfuzz.kernels.scale_edges import at_edges
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.calibration import shipped_noise
 from attnfuzz.reference.capability import Capability

@@ -15,10 +15,10 @@ from msgspec.structs import replace
 
 from attnfuzz.kernels.argument_standing import promised, unsaid
 from attnfuzz.kernels.backend import Unsupported
+from attnfuzz.kernels.edges import UNSAID_EDGES
 from attnfuzz.kernels.libraries.library_backend import LibraryBackend
 from attnfuzz.kernels.libraries.requests import dense_requests, gathered
 from attnfuzz.kernels.library_cache import cache_folder
-from attnfuzz.kernels.scale_edges import UNSAID_EDGES
 from attnfuzz.reference.arguments import ArgumentForm
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import FLOATS, Capability

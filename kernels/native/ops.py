@@ -2,8 +2,9 @@
 
 Arguments that no native kernel implements are accepted at FlashInfer's default, and rejected by name otherwise.
 Metadata is int32. Query and outputs are float32, bfloat16 or float16; K and V have the query's dtype or float8_e4m3fn.
-All are contiguous in their last axis, with arbitrary other strides. Scales are any numbers. Tensors are on the CPU, or
-on a GPU for the library with which `kernels.gpu.any_gpu` replaces this one. LSE is base 2, float32.
+All are contiguous in their last axis, with arbitrary other strides. Scales are any numbers, and batches may be empty.
+Tensors are on the CPU, or on a GPU for the library with which `kernels.gpu.any_gpu` replaces this one. LSE is base 2,
+float32.
 """
 
 from collections.abc import Callable, Sequence

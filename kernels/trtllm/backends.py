@@ -36,7 +36,7 @@ from attnfuzz.reference.case import (
 )
 from attnfuzz.reference.contract import Contract, LseBase
 from attnfuzz.reference.dtypes import DType
-from attnfuzz.reference.edges import EdgeRule, ScaleEdge
+from attnfuzz.reference.edges import Edge, EdgeRule
 from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.noise import ROUNDOFF, NoiseModel
 from attnfuzz.reference.relation import Relation
@@ -105,8 +105,8 @@ MHA = TrtllmBackend(
         other_groups=tuple(OtherGroup)[1:],
         arguments=promised("kernels/native/views.h: window_left is int64", ArgumentForm.WINDOW_FAR),
         edges=tuple(
-            EdgeRule(edge, ArgumentStanding.PROMISED, "kernels/native/ops.py: scales are any numbers")
-            for edge in ScaleEdge
+            EdgeRule(edge, ArgumentStanding.PROMISED, "kernels/native/ops.py: any numbers, and batches of none")
+            for edge in Edge
         ),
     ),
 )

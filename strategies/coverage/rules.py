@@ -13,10 +13,10 @@ from attnfuzz.reference.arguments import ArgumentForm
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import SPECULATIVE, Granularity, Mask, Mode
 from attnfuzz.reference.device import Device
-from attnfuzz.reference.edges import ScaleEdge
+from attnfuzz.reference.edges import Edge
 from attnfuzz.strategies.coverage.classes import HEAD_DIMS, PAGE_SIZES
 from attnfuzz.strategies.coverage.features import axes
-from attnfuzz.strategies.supported import capturable, families, head_dims, latents, rotary_shares
+from attnfuzz.strategies.supported import capturable, families, head_dims, latents, may_idle, rotary_shares
 
 Features = tuple[str, ...]
 Holds = Callable[[Capability], object]
@@ -75,13 +75,13 @@ def _forms_left_out(axis: str, can: Capability) -> Features:
 
 
 _EDGES = (
-    ("softmax scale", ScaleEdge.SOFTMAX_ZERO, ScaleEdge.SOFTMAX_NEGATIVE),
-    ("K scale", ScaleEdge.K_ZERO, ScaleEdge.K_NEGATIVE),
-    ("V scale", ScaleEdge.V_ZERO, ScaleEdge.V_NEGATIVE),
+    ("softmax scale", Edge.SOFTMAX_ZERO, Edge.SOFTMAX_NEGATIVE),
+    ("K scale", Edge.K_ZERO, Edge.K_NEGATIVE),
+    ("V scale", Edge.V_ZERO, Edge.V_NEGATIVE),
 )
 
 
-def _factors_left_out(axis: str, zero: ScaleEdge, negative: ScaleEdge, can: Capability) -> Features:
+def _factors_left_out(axis: str, zero: Edge, negative: Edge, can: Capability) -> Features:
     """The factors of 0 and below that the capability does not have."""
     edges = {rule.edge for rule in can.edges}
     return (*((f"{axis}=0",) if zero not in edges else ()), *((f"{axis}=below 0",) if negative not in edges else ()))
@@ -217,6 +217,8 @@ LACKS: tuple[Lack, ...] = (
         lambda can: Granularity.TENSOR not in can.granularities,
     ),
     _never("the backend is not padded", "padding!=none; relation=padding enlarged", lambda can: not can.padding),
+    _never("the backend is not padded", "idle step=padding alone", lambda can: not can.padding),
+    _never("the backend does not run without requests", "idle step!=none", lambda can: not may_idle(can)),
     _never(
         "the backend is not captured in graphs",
         "launch!=eager; relation=replay as eager",
@@ -306,6 +308,7 @@ MEANING: tuple[Clash, ...] = (
     _clash("scales per head include that of the tensor", "scales per=head|token_head", "K scale!=1; V scale!=1"),
     _clash("scales of blocks are positive", "scales per=block", "K scale=0|below 0; V scale=0|below 0"),
     _clash("no scale follows from numbers that are not finite", "scales per=token_head|block", "values=extreme"),
+    _clash("an idle step is beside others", "steps=one", "idle step!=none"),
     _clash("the first step has no past", "steps=one", "past=grown|handed on; launch=replayed again|captured late"),
     _clash("a tail of poison needs a page of poison", "table tail=poison", "spare pages=none"),
     _clash("K and V share a pool only if their head dims are equal", "V dim!=as K's", "KV view=paired"),

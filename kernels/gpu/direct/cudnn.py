@@ -7,6 +7,7 @@ from typing import Any, Final
 import torch
 
 from attnfuzz.kernels.backend import Op, Unsupported
+from attnfuzz.kernels.edges import UNSAID_EDGES
 from attnfuzz.kernels.gpu import flashinfer_op
 from attnfuzz.kernels.gpu import function_argument_rules as rules
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, OpenSession, bucket
@@ -17,7 +18,6 @@ from attnfuzz.kernels.ops_table import WorkspaceBytes
 from attnfuzz.kernels.paged_session import PagedSession
 from attnfuzz.kernels.plan import BatchMetadata
 from attnfuzz.kernels.results import Results
-from attnfuzz.kernels.scale_edges import UNSAID_EDGES
 from attnfuzz.reference.arguments import ArgumentForm
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import KvView, Mask, Mode, QueryView, Step

@@ -12,6 +12,7 @@ import msgspec
 import torch
 
 from attnfuzz.kernels.backend import Bench, Op, Output
+from attnfuzz.kernels.edges import UNSAID_EDGES
 from attnfuzz.kernels.gpu import argument_rules, flashinfer_op
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, OpenSession, bucket
@@ -24,7 +25,6 @@ from attnfuzz.kernels.paged_session import PagedSession
 from attnfuzz.kernels.plan import BatchMetadata, Row
 from attnfuzz.kernels.queries import cached_scales, draw_queries, packed_rows, place_queries, place_sinks
 from attnfuzz.kernels.results import Results
-from attnfuzz.kernels.scale_edges import UNSAID_EDGES
 from attnfuzz.kernels.slot_tokens import SlotTokens
 from attnfuzz.kernels.workspace import SharedWorkspace
 from attnfuzz.reference.arguments import ArgumentRule

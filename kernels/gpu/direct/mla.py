@@ -13,6 +13,7 @@ import msgspec
 import torch
 
 from attnfuzz.kernels.backend import Bench, Op, Output, Unsupported
+from attnfuzz.kernels.edges import UNSAID_EDGES
 from attnfuzz.kernels.gpu import argument_rules, flashinfer_op
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.deepseek import DEEPSEEK_V3
@@ -27,7 +28,6 @@ from attnfuzz.kernels.paged_session import PLANNED_AFTER_PADDING, Captured, Grap
 from attnfuzz.kernels.plan import Row
 from attnfuzz.kernels.queries import cached_scales, packed_rows, place_queries
 from attnfuzz.kernels.results import Results
-from attnfuzz.kernels.scale_edges import UNSAID_EDGES
 from attnfuzz.kernels.workspace import SharedWorkspace
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability

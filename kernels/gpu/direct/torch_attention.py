@@ -16,12 +16,12 @@ import torch
 
 from attnfuzz.kernels.argument_standing import unsaid, without
 from attnfuzz.kernels.backend import Op, Output, Unsupported
+from attnfuzz.kernels.edges import UNSAID_EDGES
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, bucket
 from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.kernels.lengths import place_int32, running_sum
 from attnfuzz.kernels.packed_masks import flat_masks, masks_of_rows
 from attnfuzz.kernels.plan import Row
-from attnfuzz.kernels.scale_edges import UNSAID_EDGES
 from attnfuzz.kernels.torch_sdpa import ARGUMENTS, OF_MASKS, SdpaSession, attend_into
 from attnfuzz.reference.arguments import ArgumentForm
 from attnfuzz.reference.bucket import Bucket

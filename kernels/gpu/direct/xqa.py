@@ -13,6 +13,7 @@ import msgspec
 import torch
 
 from attnfuzz.kernels.backend import Bench, Op, Output, Unsupported
+from attnfuzz.kernels.edges import UNSAID_EDGES
 from attnfuzz.kernels.gpu import argument_rules
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.flashinfer_op import flashinfer_op
@@ -23,7 +24,6 @@ from attnfuzz.kernels.ops_table import WorkspaceBytes
 from attnfuzz.kernels.paged_session import PagedSession
 from attnfuzz.kernels.plan import BatchMetadata, Row
 from attnfuzz.kernels.results import Results
-from attnfuzz.kernels.scale_edges import UNSAID_EDGES
 from attnfuzz.kernels.transfers import write
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability

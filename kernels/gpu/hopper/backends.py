@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 import torch
 
+from attnfuzz.kernels.edges import UNSAID_EDGES
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.deepseek import DEEPSEEK_V3
 from attnfuzz.kernels.gpu.direct import fmha_v2, mla, xqa
@@ -19,7 +20,6 @@ from attnfuzz.kernels.gpu.visible import Arch, processors
 from attnfuzz.kernels.gpu.wrappers.backends import prefill_modules
 from attnfuzz.kernels.gpu.wrappers.ragged import FA3_RAGGED
 from attnfuzz.kernels.ops_table import OpsTable, WorkspaceBytes
-from attnfuzz.kernels.scale_edges import UNSAID_EDGES
 from attnfuzz.kernels.trtllm.gather import GATHER_ROWS
 from attnfuzz.kernels.trtllm.revisions import MHA_REVISIONS, MLA_REVISIONS
 from attnfuzz.reference.bucket import Bucket

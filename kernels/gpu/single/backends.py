@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 import torch
 
+from attnfuzz.kernels.edges import UNSAID_EDGES
 from attnfuzz.kernels.gpu import function_argument_rules as rules
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
@@ -26,7 +27,6 @@ from attnfuzz.kernels.gpu.wrappers.backends import (
     fa2_noise,
     fa3_noise,
 )
-from attnfuzz.kernels.scale_edges import UNSAID_EDGES
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import KvView, Mode, QueryView

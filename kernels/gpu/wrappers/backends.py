@@ -8,6 +8,7 @@ import msgspec
 import torch
 
 from attnfuzz.kernels.backend import Bench, Session
+from attnfuzz.kernels.edges import UNSAID_EDGES
 from attnfuzz.kernels.gpu import argument_rules as rules
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, bucket
@@ -16,7 +17,6 @@ from attnfuzz.kernels.gpu.wrappers.paged import DECODE, FA2_PAGED, FA2_PAGED_PAC
 from attnfuzz.kernels.gpu.wrappers.paged_session import PagedWrapperSession
 from attnfuzz.kernels.gpu.wrappers.ragged import FA2_RAGGED, FA2_RAGGED_PACKED, FA3_RAGGED, RaggedSession
 from attnfuzz.kernels.gpu.wrappers.wrapper import WrapperKind
-from attnfuzz.kernels.scale_edges import UNSAID_EDGES
 from attnfuzz.reference.arguments import ArgumentRule, EarlierUse
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability

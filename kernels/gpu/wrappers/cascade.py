@@ -10,6 +10,7 @@ import torch
 
 from attnfuzz.kernels.argument_standing import Rules
 from attnfuzz.kernels.backend import Bench, Output, Unsupported
+from attnfuzz.kernels.edges import UNSAID_EDGES
 from attnfuzz.kernels.gpu import argument_rules as rules
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
@@ -32,7 +33,6 @@ from attnfuzz.kernels.paged_session import PLANNED_AFTER_PADDING, Captured, Grap
 from attnfuzz.kernels.plan import PageTable, Row
 from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries, softmax_scale
 from attnfuzz.kernels.results import Results
-from attnfuzz.kernels.scale_edges import UNSAID_EDGES
 from attnfuzz.reference.arguments import ArgumentForm
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability

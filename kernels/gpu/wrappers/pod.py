@@ -12,6 +12,7 @@ from typing import Any, Final
 import torch
 
 from attnfuzz.kernels.backend import Bench, Output, Unsupported
+from attnfuzz.kernels.edges import UNSAID_EDGES
 from attnfuzz.kernels.gpu import argument_rules as rules
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
@@ -32,7 +33,6 @@ from attnfuzz.kernels.paged_kv import PagedKv
 from attnfuzz.kernels.plan import PageTable, Row
 from attnfuzz.kernels.queries import draw_queries, packed_rows, query_strides, softmax_scale
 from attnfuzz.kernels.results import Results, place_out
-from attnfuzz.kernels.scale_edges import UNSAID_EDGES
 from attnfuzz.kernels.transfers import to_device
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability

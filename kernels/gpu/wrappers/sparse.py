@@ -9,6 +9,7 @@ import msgspec
 import torch
 
 from attnfuzz.kernels.backend import Bench, Output, Unsupported
+from attnfuzz.kernels.edges import UNSAID_EDGES
 from attnfuzz.kernels.gpu import argument_rules as rules
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
@@ -28,7 +29,6 @@ from attnfuzz.kernels.gpu.wrappers.planned import Planned, PlannedKind
 from attnfuzz.kernels.lengths import place_int32, running_sum
 from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries, softmax_scale
 from attnfuzz.kernels.results import Results
-from attnfuzz.kernels.scale_edges import UNSAID_EDGES
 from attnfuzz.kernels.slot_tokens import SlotTokens
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability

@@ -1,4 +1,4 @@
-"""Sessions on cases with a factor of 0 or below, by the word of an API on it."""
+"""Sessions on cases at the edges of their arguments, by the word of an API on them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,15 +7,15 @@ from typing import Final
 from attnfuzz.kernels.backend import NotRefused, Result, Session, Unsupported
 from attnfuzz.reference.arguments import ArgumentStanding
 from attnfuzz.reference.case import Case
-from attnfuzz.reference.edges import EdgeRule, ScaleEdge, edges_of
+from attnfuzz.reference.edges import Edge, EdgeRule, edges_of
 
-UNSAID_EDGES: Final = tuple(map(EdgeRule, ScaleEdge))
-"""An API that takes any number as a factor, and does not say which."""
+UNSAID_EDGES: Final = tuple(map(EdgeRule, Edge))
+"""An API that takes any number as a factor and tensors of any size, and does not say which."""
 
 
 def at_edges(session: Session, case: Case, rules: Sequence[EdgeRule]) -> Session:
-    """A session whose exceptions are refusals where the API does not promise the factors of `case`."""
-    edges = edges_of(case.scales)
+    """A session whose exceptions are refusals where the API does not promise the edges of `case`."""
+    edges = edges_of(case)
     uncertain = [rule for rule in rules if rule.edge in edges and rule.standing is not ArgumentStanding.PROMISED]
     return _EdgeSession(session, uncertain) if uncertain else session
 
@@ -30,7 +30,7 @@ class _EdgeSession:
 
         Raises:
             Unsupported: the API raises. No plain call has the same answer.
-            NotRefused: it does not, although it refuses the factor.
+            NotRefused: it does not, although it refuses the edge.
 
         """
         try:
