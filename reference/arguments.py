@@ -58,6 +58,7 @@ class ArgumentForm(StrEnum):
     SOFT_CAP_NEGATIVE = "soft cap below 0"
     MASK_ADDED = "mask as numbers to add"
     OFFSETS_IN_TOKENS = "offsets in tokens"
+    CALL_WITHOUT_QUERIES = "call without queries"
     DTYPES_BY_NAME = "dtypes by name"
     OUT_DTYPE_GIVEN = "output dtype given"
     KEY_LENGTHS_GIVEN = "key lengths given"

@@ -235,6 +235,9 @@ _CONDITIONS: dict[ArgumentForm, Callable[[Case], bool]] = {
     ArgumentForm.WINDOW_FAR: _sees_all_keys,
     ArgumentForm.SOFT_CAP_DEFAULT: lambda case: case.geometry.soft_cap == 0,
     ArgumentForm.SOFT_CAP_NEGATIVE: lambda case: case.geometry.soft_cap == 0,
+    ArgumentForm.CALL_WITHOUT_QUERIES: lambda case: any(
+        not request.q_len for step in case.steps for request in step.requests
+    ),
     ArgumentForm.SINKS_16_BITS: lambda case: case.geometry.sinks,
     # The rows of a padded batch, of which a part is planned, are apart in this layout.
     ArgumentForm.LSE_LAYOUT: lambda case: not any(step.padded for step in case.steps),

@@ -24,6 +24,8 @@ SINGLE_PREFILL: Final[Rules] = (
     *unsaid(*_STRIDES),
     *promised('docstring: "if not provided, will be set to 1.0 / sqrt(head_dim_qk)"', _F.SCALE_DEFAULT),
     *promised("docstring: Optional[Union[float, torch.Tensor]]", _F.K_SCALE_TENSOR, _F.V_SCALE_TENSOR),
+    # SinglePrefillWithKVCacheDispatched divides by the number of query tiles (attention/prefill.cuh).
+    *unsaid(_F.CALL_WITHOUT_QUERIES),
     *promised('docstring of o_dtype: "if not provided, will be set to the same as the q"', _F.OUT_DTYPE_GIVEN),
 )
 """single_prefill_with_kv_cache."""

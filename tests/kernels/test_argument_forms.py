@@ -163,16 +163,9 @@ def test_the_plain_call_must_work_after_a_refusal() -> None:
 
 
 def test_every_form_is_passed_by_memory_by_launches_or_as_an_option() -> None:
-    options = {
-        F.WINDOW_AT_RUN,
-        F.LSE_BASE_E,
-        F.DTYPES_BY_NAME,
-        F.OUT_DTYPE_GIVEN,
-        F.KEY_LENGTHS_GIVEN,
-        F.BLOCKING,
-        F.OFFSETS_IN_TOKENS,
-    }
+    options = {F.WINDOW_AT_RUN, F.LSE_BASE_E, F.DTYPES_BY_NAME, F.OUT_DTYPE_GIVEN, F.KEY_LENGTHS_GIVEN, F.BLOCKING}
     options |= {F.SPLIT_DISABLED, F.SPLIT_OF_A_PAGE, F.DEPENDENT_LAUNCH, F.NO_DEPENDENT_LAUNCH}
+    options |= {F.OFFSETS_IN_TOKENS, F.CALL_WITHOUT_QUERIES}
     assert {*PLACED, *AT_LAUNCH, *options, F.OUT_RETURNED, F.LSE_RETURNED} == set(ArgumentForm)
 
 
