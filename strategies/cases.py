@@ -147,9 +147,9 @@ def _draw_steps(draw: DrawFn, setting: Setting) -> tuple[Step, ...]:
     else:
         modes = graph_modes if plot is _Plot.REPLAYS and graph_modes else setting.can.modes
         steps = draw_unrelated_steps(draw, setting, modes)
-    steps = _with_idle(draw, setting, steps)
     if any(step.mode in graph_modes for step in steps) and (plot is _Plot.REPLAYS or draw(_IN_GRAPHS.under(lean))):
         steps = draw_launches(draw, steps, graph_modes, setting.scope, lean)
+    steps = _with_idle(draw, setting, steps)
     if not setting.can.padding or not draw(_IN_GROUPS.under(lean)):
         return steps
     group = draw_attention_group(draw, setting.scope, lean)
@@ -167,7 +167,8 @@ def _with_idle(draw: DrawFn, setting: Setting, steps: tuple[Step, ...]) -> tuple
         return steps
     at = draw(integer(0, len(steps) - 1))
     rows = draw(_IDLE_ROWS.under(setting.lean)) if setting.can.padding else 0
-    idle = replace(steps[at], requests=(), padded_tokens=rows * max(steps[at].tokens_per_request, 1))
+    rows *= max(steps[at].tokens_per_request, 1)
+    idle = replace(steps[at], requests=(), padded_tokens=rows, launch=Launch.EAGER)
     return (*steps[: at + 1], idle, *steps[at + 1 :]) if draw(_IDLE_LAST) else (*steps[:at], idle, *steps[at:])
 
 
