@@ -17,12 +17,13 @@ def at_edges(session: Session, case: Case, rules: Sequence[EdgeRule]) -> Session
     """A session whose exceptions are refusals where the API does not promise the edges of `case`."""
     edges = edges_of(case)
     uncertain = [rule for rule in rules if rule.edge in edges and rule.standing is not ArgumentStanding.PROMISED]
-    return _EdgeSession(session, uncertain) if uncertain else session
+    return _EdgeSession(session, case, uncertain) if uncertain else session
 
 
 @dataclass(frozen=True)
 class _EdgeSession:
     session: Session
+    case: Case
     rules: Sequence[EdgeRule]
 
     def forward(self, index: int) -> Result | None:
@@ -33,14 +34,17 @@ class _EdgeSession:
             NotRefused: it does not, although it refuses the edge.
 
         """
+        rules = [rule for rule in self.rules if rule.edge is not Edge.IDLE or self.case.steps[index].idle]
         try:
             result = self.session.forward(index)
         except Unsupported:
             raise
         except Exception as error:
             # An API may refuse by any exception.
-            raise Unsupported(f"{self.rules[0].edge} is refused: {error}") from error
-        refused = [rule for rule in self.rules if rule.standing is ArgumentStanding.REFUSED]
+            if not rules:
+                raise
+            raise Unsupported(f"{rules[0].edge} is refused: {error}") from error
+        refused = [rule for rule in rules if rule.standing is ArgumentStanding.REFUSED]
         if refused and result is not None:
             raise NotRefused(f"{refused[0].edge}: accepted, although the API refuses it ({refused[0].source})")
         return result

@@ -254,7 +254,7 @@ def _single(taken: dict[str, Any], query: torch.Tensor, out: torch.Tensor, lse: 
             float(taken.get("sm_scale", query.shape[2] ** -0.5) * taken.get("k_scale", 1.0)),
             float(taken.get("v_scale", 1.0)),
             window_left=taken.get("window_left", -1),
-            soft_cap=taken.get("logits_soft_cap", 0.0),
+            soft_cap=max(taken.get("logits_soft_cap", 0.0), 0.0),
         )
     )
     out.copy_(answer.out)

@@ -52,7 +52,7 @@ def _paged(
 
 
 def _one(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, plan: dict[str, Any], *, causal: bool) -> Answer:
-    scale, cap = float(plan.get("sm_scale", query.shape[2] ** -0.5)), plan.get("logits_soft_cap") or 0.0
+    scale, cap = float(plan.get("sm_scale", query.shape[2] ** -0.5)), max(plan.get("logits_soft_cap") or 0.0, 0.0)
     window = plan.get("window_left", -1)
     sizes = (len(query),), (len(key),)
     return attend(Problem(query, key, value, *sizes, scale, causal=causal, soft_cap=cap, window_left=window))
@@ -95,7 +95,7 @@ class BatchAttention(_Planned):
     def run(self, **arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
         taken, plan = self._run(arguments), self.settings
         assert plan["causal"]
-        assert taken.get("logits_soft_cap", 0.0) == plan.get("logits_soft_cap", 0.0)
+        assert max(taken.get("logits_soft_cap", 0.0), 0.0) == max(plan.get("logits_soft_cap", 0.0), 0.0)
         page, kv_lens = plan["page_size"], plan["kv_len_arr"]
         counts = plan["kv_indptr"].diff()
         assert torch.equal(counts, (kv_lens + page - 1) // page)
@@ -258,7 +258,7 @@ def _masked(
     group = query.shape[1] // key.shape[1]
     key, value = (tokens.double().repeat_interleave(group, dim=1) for tokens in (key, value))
     logits = torch.einsum("qhd,khd->hqk", query.double(), key) * plan.get("sm_scale", query.shape[2] ** -0.5)
-    if plan.get("logits_soft_cap"):
+    if (plan.get("logits_soft_cap") or 0.0) > 0:
         logits = plan["logits_soft_cap"] * torch.tanh(logits / plan["logits_soft_cap"])
     mask = mask.repeat_interleave(group, dim=0)
     logits = logits.masked_fill(~mask, -torch.inf)

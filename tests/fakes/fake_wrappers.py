@@ -34,7 +34,7 @@ def attend(
     query = query.float()
     key, value = (tokens.float().repeat_interleave(heads // kv_heads, dim=1) for tokens in (key, value))
     logits = torch.einsum("qhd,khd->hqk", query, key) * scale
-    if plan["logits_soft_cap"]:
+    if plan["logits_soft_cap"] > 0:
         logits = plan["logits_soft_cap"] * torch.tanh(logits / plan["logits_soft_cap"])
     last = torch.arange(q_len).unsqueeze(1) + kv_len - q_len
     keys = torch.arange(kv_len)
