@@ -265,10 +265,11 @@ class _FormedSession:
             raise
         except Exception as error:
             # An API may refuse by any exception.
-            if not forms.used or not forms.uncertain():
+            in_graph = captures or (replays and bool(forms.in_graphs))
+            if not (forms.used or in_graph) or not forms.uncertain():
                 raise
             forms.used = False
-            if captures or (replays and forms.in_graphs):
+            if in_graph:
                 raise Unsupported(f"a graph with {_words(forms.uncertain())} is refused: {error}") from error
             return self._session.forward(index)
         if captures:

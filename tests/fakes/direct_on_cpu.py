@@ -131,6 +131,8 @@ def _fmha_v2_answer(**arguments: Any) -> Answer:
         (pool,) = others
         assert (pool.ndim, pool.shape[1]) == (5, 2)
         assert len(taken["block_tables"]) == taken["batch_size"]
+        if taken["block_tables"].dtype != torch.int32:
+            raise ValueError("block_tables must be int32")
         return _paged(taken, query, pool, layout.removeprefix("Q_PAGED_KV_"), q_lens, taken["seq_lens"], masks)
     key, value = others[0].unbind(dim=1) if layout == "CONTIGUOUS_Q_KV" else others
     assert layout == "CONTIGUOUS_Q_KV" or not taken["logits_soft_cap_scale"]
