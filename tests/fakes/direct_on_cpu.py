@@ -37,7 +37,7 @@ def _lengths(cumulative: torch.Tensor) -> tuple[int, ...]:
     return tuple(last - first for first, last in pairwise(cumulative.tolist()))
 
 
-def _xqa(**arguments: Any) -> None:
+def _xqa(**arguments: Any) -> torch.Tensor:
     taken = bind("flashinfer.decode", "xqa_batch_decode_with_kv_cache", arguments)
     query, lens, ragged, longest = (taken[name] for name in ("query", "seq_lens", "q_cu_seq_lens", "q_len_per_req"))
     assert lens.dtype == torch.uint32
@@ -55,7 +55,7 @@ def _xqa(**arguments: Any) -> None:
     masks = tuple(map(_over_keys, among, lens.view(torch.int32).tolist()))
     lengths = lens.view(torch.int32)
     answer = _paged(taken, taken["query"], taken["kv_cache"], taken["kv_layout"], q_lens, lengths, masks)
-    taken["out"].copy_(answer.out)
+    return _written(taken, query, answer)
 
 
 def _among(words: torch.Tensor, q_lens: tuple[int, ...]) -> list[torch.Tensor]:
@@ -103,14 +103,20 @@ def _paged(
     )
 
 
-def _fmha_v2(**arguments: Any) -> None:
-    arguments["out"].copy_(_fmha_v2_answer(**arguments).out)
+def _fmha_v2(**arguments: Any) -> torch.Tensor:
+    return _written(arguments, arguments["qkv"][0], _fmha_v2_answer(**arguments))
 
 
-def _fmha_v2_with_lse(*, lse: torch.Tensor, **arguments: Any) -> None:
+def _fmha_v2_with_lse(*, lse: torch.Tensor, **arguments: Any) -> torch.Tensor:
     answer = _fmha_v2_answer(**arguments)
-    arguments["out"].copy_(answer.out)
     lse.copy_(answer.lse)
+    return _written(arguments, arguments["qkv"][0], answer)
+
+
+def _written(arguments: dict[str, Any], query: torch.Tensor, answer: Answer) -> torch.Tensor:
+    """The output, which is allocated if it is not there."""
+    out: torch.Tensor = arguments.get("out", torch.empty_like(answer.out, dtype=query.dtype))
+    return out.copy_(answer.out)
 
 
 def _fmha_v2_answer(**arguments: Any) -> Answer:
@@ -123,8 +129,9 @@ def _fmha_v2_answer(**arguments: Any) -> Answer:
     assert max((*kv_lens, taken["max_q_len"])) <= taken["max_kv_len"]
     assert max(q_lens, default=0) <= taken["max_q_len"]
     full = taken["mask_mode"] == "padding"
-    assert full or taken["mask_mode"] == ("causal" if taken["window_left"] < 0 else "sliding_window")
-    assert not full or taken["window_left"] < 0
+    window_left = taken.get("window_left", -1)
+    assert full or taken["mask_mode"] == ("causal" if window_left < 0 else "sliding_window")
+    assert not full or window_left < 0
     masks = _full(q_lens, kv_lens) if full else None
     assert taken["workspace_buffer"].numel() >= 16
     if layout.startswith("Q_PAGED_KV"):
@@ -145,7 +152,7 @@ def _fmha_v2_answer(**arguments: Any) -> Answer:
             kv_lens,
             taken["bmm1_scale"],
             taken["bmm2_scale"],
-            window_left=taken["window_left"],
+            window_left=taken.get("window_left", -1),
             causal=masks is None,
             sinks=taken.get("sinks"),
             masks=masks,
