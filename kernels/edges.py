@@ -12,6 +12,9 @@ from attnfuzz.reference.edges import Edge, EdgeRule, edges_of
 UNSAID_EDGES: Final = tuple(map(EdgeRule, Edge))
 """An API that takes any number as a factor and tensors of any size, and does not say which."""
 
+UNSAID_FACTORS: Final = tuple(rule for rule in UNSAID_EDGES if rule.edge is not Edge.IDLE)
+"""The same of an API whose calls this project makes of requests, and so has none without."""
+
 
 def at_edges(session: Session, case: Case, rules: Sequence[EdgeRule]) -> Session:
     """A session whose exceptions are refusals where the API does not promise the edges of `case`."""

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from attnfuzz.kernels.argument_standing import promised, unsaid
 from attnfuzz.kernels.backend import Unsupported
-from attnfuzz.kernels.edges import UNSAID_EDGES
+from attnfuzz.kernels.edges import UNSAID_FACTORS
 from attnfuzz.kernels.libraries.library_backend import LibraryBackend
 from attnfuzz.kernels.libraries.requests import dense_requests, gathered
 from attnfuzz.kernels.library_cache import cache_folder
@@ -218,7 +218,7 @@ FLEX = LibraryBackend(
         buckets=FLEX_BUCKETS,
         masks=tuple(Mask),
         windowed_masks=tuple(Mask),
-        edges=UNSAID_EDGES,
+        edges=UNSAID_FACTORS,
         patience=8.0,
     ),
     # The template (torch/_inductor/codegen/cpp_flex_attention_template.py) is that of SDPA's fused kernel: weights
@@ -280,7 +280,7 @@ NESTED = LibraryBackend(
             *promised('docstring: "If None, the default value is set to 1 / sqrt(E)"', ArgumentForm.SCALE_DEFAULT),
             *unsaid(ArgumentForm.QUERY_ELEMENTS_APART, ArgumentForm.KEYS_GAPS, ArgumentForm.VALUES_GAPS),
         ),
-        edges=UNSAID_EDGES,
+        edges=UNSAID_FACTORS,
     ),
     noise_models={dtype: unfused_noise(dtype) for dtype in FLOATS},
     arrange=arrange_nested,
