@@ -32,6 +32,9 @@ from attnfuzz.reference.case import Case, Launch
 _GAP = 16
 """Elements between two heads: 16 bytes or more, the alignment that kernels load vectors with."""
 
+_FAR = (1 << 31) - 1
+"""The longest window in 32 bits."""
+
 _Strides = Callable[[Sequence[int]], list[int]]
 
 
@@ -70,9 +73,9 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(name for each in text.split() for name in (each, f"{each}_buf"))
 
 
-_PAGE_IDS = _names("kv_indices")
+_PAGE_IDS = _names("kv_indices indices")
 _QUERY_STARTS = _names("qo_indptr cum_seq_lens_q")
-_KEY_STARTS = _names("kv_indptr cum_seq_lens_kv")
+_KEY_STARTS = _names("kv_indptr cum_seq_lens_kv indptr")
 _LENGTHS = _names("last_page_len seq_lens kv_len_arr actual_seq_lens_kv actual_seq_lens_q")
 _F = ArgumentForm
 
@@ -85,7 +88,7 @@ PLACED: Mapping[ArgumentForm, PlacedForm] = {
     _F.KEY_STARTS_GAPS: PlacedForm(_KEY_STARTS, strides=_every_other),
     _F.LENGTHS_INT64: PlacedForm(_LENGTHS, dtype=torch.int64),
     _F.LENGTHS_GAPS: PlacedForm(_LENGTHS, strides=_every_other),
-    _F.QUERY_ELEMENTS_APART: PlacedForm(_names("query"), strides=_every_other),
+    _F.QUERY_ELEMENTS_APART: PlacedForm(_names("query q_p q_d"), strides=_every_other),
     _F.KEYS_GAPS: PlacedForm(_names("k_cache key"), strides=_head_gaps),
     _F.VALUES_GAPS: PlacedForm(_names("v_cache value"), strides=_head_gaps),
     _F.OUT_GAPS: PlacedForm(_names("out"), strides=_head_gaps),
@@ -94,13 +97,25 @@ PLACED: Mapping[ArgumentForm, PlacedForm] = {
     # With the option, the run gets a transposed view.
     _F.LSE_LAYOUT: PlacedForm(_names("lse"), strides=_heads_first),
     _F.SINKS_16_BITS: PlacedForm(_names("sinks"), dtype=torch.bfloat16),
+    _F.SHARED_KEYS_GAPS: PlacedForm(_names("k_shared v_shared"), strides=_head_gaps),
+    _F.MASK_GAPS: PlacedForm(
+        _names("attn_mask custom_mask packed_custom_mask mask block_mask_map"), strides=_every_other
+    ),
+    _F.SIZES_INT64: PlacedForm(_names("block_row_sz block_col_sz"), dtype=torch.int64),
+    _F.OFFSETS_INT64: PlacedForm(_names("batch_offsets_q batch_offsets_o batch_offsets_stats"), dtype=torch.int64),
+    _F.STATES_GAPS: PlacedForm(_names("state_out v"), strides=_head_gaps),
+    _F.STATE_LSES_GAPS: PlacedForm(_names("state_lse s"), strides=_every_other),
+    _F.STATE_LSES_FLOAT64: PlacedForm(_names("state_lse s"), dtype=torch.float64),
 }
 """Forms that a tensor gets when it is placed."""
 
 
 @dataclass(frozen=True)
 class LaunchForm:
-    """The form of the arguments of these `names` at a launch: `change` returns all arguments of the call."""
+    """The form of the arguments of these `names` at a launch.
+
+    `change` returns all arguments of the call, the same object if there is nothing to change.
+    """
 
     names: frozenset[str]
     change: Callable[[dict[str, Any], str, Memory], dict[str, Any]]
@@ -117,17 +132,37 @@ def _as_tensor(arguments: dict[str, Any], name: str, memory: Memory) -> dict[str
     return {**arguments, name: memory.copy(name, number)}
 
 
+def _replaced(by: float) -> Callable[[dict[str, Any], str, Memory], dict[str, Any]]:
+    def change(arguments: dict[str, Any], name: str, memory: Memory) -> dict[str, Any]:
+        del memory
+        return {**arguments, name: by}
+
+    return change
+
+
+def _mask_to_add(arguments: dict[str, Any], name: str, memory: Memory) -> dict[str, Any]:
+    """Replace a mask of bools by 0 and -inf in the dtype of the queries."""
+    mask = arguments[name]
+    if not isinstance(mask, torch.Tensor):
+        return arguments
+    added = torch.zeros(mask.shape, dtype=arguments["query"].dtype, device=mask.device)
+    return {**arguments, name: memory.copy(name, added.masked_fill_(~mask, -torch.inf))}
+
+
 _K_SCALE, _V_SCALE = _names("k_scale"), _names("v_scale bmm2_scale")
 
 AT_LAUNCH: Mapping[ArgumentForm, LaunchForm] = {
-    _F.SCALE_DEFAULT: LaunchForm(_names("sm_scale scale"), _left_out),
-    _F.SCALE_TENSOR: LaunchForm(_names("sm_scale bmm1_scale scale"), _as_tensor),
+    _F.SCALE_DEFAULT: LaunchForm(_names("sm_scale scale sm_scale_p"), _left_out),
+    _F.SCALE_TENSOR: LaunchForm(_names("sm_scale bmm1_scale scale sm_scale_p"), _as_tensor),
     _F.K_SCALE_DEFAULT: LaunchForm(_K_SCALE, _left_out),
     _F.K_SCALE_TENSOR: LaunchForm(_K_SCALE, _as_tensor),
     _F.V_SCALE_DEFAULT: LaunchForm(_V_SCALE, _left_out),
     _F.V_SCALE_TENSOR: LaunchForm(_V_SCALE, _as_tensor),
-    _F.WINDOW_DEFAULT: LaunchForm(_names("window_left"), _left_out),
+    _F.WINDOW_DEFAULT: LaunchForm(_names("window_left window_left_p"), _left_out),
     _F.SOFT_CAP_DEFAULT: LaunchForm(_names("logits_soft_cap soft_cap"), _left_out),
+    _F.WINDOW_FAR: LaunchForm(_names("window_left window_left_p"), _replaced(_FAR)),
+    _F.SOFT_CAP_NEGATIVE: LaunchForm(_names("logits_soft_cap soft_cap"), _replaced(-1.0)),
+    _F.MASK_ADDED: LaunchForm(_names("attn_mask"), _mask_to_add),
 }
 """Forms of numbers."""
 
@@ -138,6 +173,8 @@ _OPTIONS: Mapping[ArgumentForm, tuple[str, Any]] = {
     _F.NO_DEPENDENT_LAUNCH: ("enable_pdl", False),
 }
 """Options of a launch that computes something."""
+
+_COMPUTED = frozenset({"out", "out_p"})
 
 
 def reaches(form: ArgumentForm, names: Collection[str]) -> bool:
@@ -162,18 +199,30 @@ def opened_in_forms(
 
 
 class _Forms:
-    """The chosen forms, whether they are in use, and those that the launches of a step had."""
+    """The chosen forms, whether they are in use, and those that the launches of a step had.
+
+    A launch shows those `shown` that make a difference: no axis of one entry has a stride.
+    """
 
     def __init__(self, chosen: Mapping[ArgumentForm, ArgumentRule]) -> None:
         self.chosen = chosen
         self.used = True
         self.planned: set[ArgumentForm] = set()
         self.launched: set[ArgumentForm] = set()
+        self.shown: set[ArgumentForm] = set()
+        self.in_graphs: set[ArgumentForm] = set()
+        self.shown_in_graphs: set[ArgumentForm] = set()
 
-    def begin_step(self) -> None:
-        """Forget the forms of the step before."""
+    def begin_step(self, *, replays: bool) -> None:
+        """Forget the forms of the step before. A replay has those of the graphs: some run their launches only then."""
         self.planned.clear()
-        self.launched.clear()
+        self.launched = set(self.in_graphs) if replays else set()
+        self.shown = set(self.shown_in_graphs) if replays else set()
+
+    def end_capture(self) -> None:
+        """Remember the forms of the graph's launches."""
+        self.in_graphs |= self.launched
+        self.shown_in_graphs |= self.shown
 
     def uncertain(self) -> list[ArgumentRule]:
         """The rules of the forms of the step's plans and launches that the API does not promise."""
@@ -182,7 +231,7 @@ class _Forms:
 
     def refused(self) -> list[ArgumentRule]:
         """The rules of refused forms of the step's launches. A plan may accept a form that its run refuses."""
-        rules = (rule for form, rule in self.chosen.items() if form in self.launched)
+        rules = (rule for form, rule in self.chosen.items() if form in self.shown)
         return [rule for rule in rules if rule.standing is ArgumentStanding.REFUSED]
 
 
@@ -205,22 +254,26 @@ class _FormedSession:
                 hold copies of tensors that have a form.
 
         """
-        forms, captures = self._forms, self._case.steps[index].launch is Launch.CAPTURE
+        forms, launch = self._forms, self._case.steps[index].launch
+        captures, replays = launch is Launch.CAPTURE, launch is Launch.REPLAY
         if captures and not forms.used:
             raise Unsupported(f"a graph after a refusal of {_words(forms.chosen.values())}")
-        forms.begin_step()
+        forms.begin_step(replays=replays)
         try:
             result = self._session.forward(index)
         except Unsupported:
             raise
         except Exception as error:
             # An API may refuse by any exception.
-            if not forms.used or not forms.uncertain():
+            in_graph = captures or (replays and bool(forms.in_graphs))
+            if not (forms.used or in_graph) or not forms.uncertain():
                 raise
             forms.used = False
-            if captures:
+            if in_graph:
                 raise Unsupported(f"a graph with {_words(forms.uncertain())} is refused: {error}") from error
             return self._session.forward(index)
+        if captures:
+            forms.end_capture()
         if forms.used and result is not None and (refused := forms.refused()):
             raise NotRefused(f"{refused[0].form}: accepted, although the API refuses it ({refused[0].source})")
         return result
@@ -327,35 +380,45 @@ class _FormingLauncher:
 
     def launch(self, op: Op, /, **arguments: Any) -> Any:
         """See `Launcher`. Outputs that are returned are copied to the tensors that were placed for them."""
-        if not self._forms.used:
+        if not self._forms.used or op.helps:
             plain = {
                 name: value if name in op.writes else self._memory.plain(name, value)
                 for name, value in arguments.items()
             }
             return self._launcher.launch(op, **plain)
-        formed, forms = self._formed(arguments)
+        formed, forms, shown = self._formed(arguments)
         returned = frozenset(_RETURNED[form] for form in forms if form in _RETURNED)
         (self._forms.planned if op.plans else self._forms.launched).update(forms)
+        if not op.plans:
+            self._forms.shown.update(shown)
         if returned:
             op = replace(op, function=partial(_returning, op.function, returned))
         return self._launcher.launch(op, **formed)
 
-    def _formed(self, arguments: dict[str, Any]) -> tuple[dict[str, Any], list[ArgumentForm]]:
-        """The arguments in their forms, and the forms that this call has."""
+    def _formed(self, arguments: dict[str, Any]) -> tuple[dict[str, Any], list[ArgumentForm], set[ArgumentForm]]:
+        """The arguments in their forms, the forms that this call has, and those of them that make a difference."""
         formed = dict(arguments)
-        forms = [form for value in _flat(arguments.values()) if (form := self._memory.form_of(value)) is not None]
+        placed = [(form, value) for value in _flat(arguments.values()) if (form := self._memory.form_of(value))]
+        unseen = {form for form, _ in placed}.difference(form for form, value in placed if _differs(form, value))
+        forms = [form for form, _ in placed]
         for form in self._forms.chosen:
             if (how := AT_LAUNCH.get(form)) is not None:
                 for name in how.names.intersection(formed):
-                    formed = how.change(formed, name, self._memory)
-                    forms.append(form)
-            elif form in _OPTIONS and "out" in formed:
+                    changed = how.change(formed, name, self._memory)
+                    forms += [form] * (changed is not formed)
+                    formed = changed
+            elif form in _OPTIONS and _COMPUTED.intersection(formed):
                 name, value = _OPTIONS[form]
                 formed[name] = value
                 forms.append(form)
             elif form in _RETURNED and _RETURNED[form] in formed:
                 forms.append(form)
-        return formed, forms
+        return formed, forms, set(forms) - unseen
+
+
+def _differs(form: ArgumentForm, placed: torch.Tensor) -> bool:
+    """Whether a function can tell a tensor in this form from a plain one."""
+    return PLACED[form].dtype is not None or not placed.is_contiguous()
 
 
 def _returning(function: Callable[..., Any], names: frozenset[str], **arguments: Any) -> Any:

@@ -9,9 +9,12 @@ from attnfuzz.kernels.backend import Memory
 
 
 def placed(arguments: Mapping[str, Any], memory: Memory) -> dict[str, Any]:
-    """The arguments with every tensor in guarded memory, in its own strides; those that lie there stay."""
+    """The arguments with every tensor in guarded memory, in its own strides; those that lie there stay.
+
+    A contiguous one may get the strides of a form that the case asks for.
+    """
     return {
-        name: memory.copy(name, value, stride=value.stride())
+        name: memory.copy(name, value, stride=None if value.is_contiguous() else value.stride())
         if isinstance(value, torch.Tensor) and not (value.numel() and memory.holds(value))
         else value
         for name, value in arguments.items()

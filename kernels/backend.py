@@ -76,7 +76,7 @@ class Op:
     `writes` names the arguments that it may write; all others must stay unchanged, bit for bit. `module` is the
     FlashInfer module of the function, None for a function of this project. An op that is `own` is code of the backend
     itself: its faults are recorded like any other's, but traces have only its writes, not its calls. One that `plans`
-    prepares launches and writes no results.
+    prepares launches and writes no results. One that `helps` is not under test: it is called plainly.
     """
 
     name: str
@@ -85,6 +85,7 @@ class Op:
     module: str | None = None
     own: bool = False
     plans: bool = False
+    helps: bool = False
 
 
 class Graph(Protocol):

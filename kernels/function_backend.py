@@ -16,7 +16,7 @@ It is called with keyword arguments, with metadata in int32:
 - cum_seq_lens_q [batch + 1]: request b has the query rows from cum_seq_lens_q[b] up to cum_seq_lens_q[b + 1]
 - max_q_len, max_kv_len: no request is longer than these. Both are drawn with slack, up to 131072, since servers state
   the model's context length: a kernel that needs the longest request computes it from cum_seq_lens_q or seq_lens
-- scale: the factor of the logits, 1 / sqrt(head_dim_qk) included
+- scale: the factor of the logits, 1 / sqrt(head_dim_qk) included; 0 or below with such `edges` in the capability
 - out [tokens, q_heads, head_dim_vo]: to be written, with 0 in a row that sees no key
 
 and, each if the function has a parameter of that name, or takes any (`**_`) and the capability or the contract has it:
@@ -50,6 +50,7 @@ import torch
 from attnfuzz.kernels.argument_forms import opened_in_forms, reaches
 from attnfuzz.kernels.arranged import placed
 from attnfuzz.kernels.backend import Bench, Op, Output, Session
+from attnfuzz.kernels.edges import at_edges
 from attnfuzz.kernels.function_lives import OWN, FunctionLife, ReusedTensors, lives_of
 from attnfuzz.kernels.gpu import guards, nvcc, visible
 from attnfuzz.kernels.gpu.visible import Arch
@@ -186,7 +187,8 @@ class FunctionBackend:
 
     def open(self, case: Case, bench: Bench) -> Session:
         """Open a session on one case."""
-        return opened_in_forms(partial(FunctionSession, self), case, bench, self.capability.arguments)
+        opened = opened_in_forms(partial(FunctionSession, self), case, bench, self.capability.arguments)
+        return at_edges(opened, case, self.capability.edges)
 
 
 def _kind(value: object) -> str:

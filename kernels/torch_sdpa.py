@@ -14,11 +14,13 @@ from typing import Any
 import torch
 
 from attnfuzz.kernels.argument_forms import opened_in_forms
+from attnfuzz.kernels.argument_standing import promised, refused, unsaid
 from attnfuzz.kernels.backend import Bench, Op, Output, Session
+from attnfuzz.kernels.edges import UNSAID_EDGES, at_edges
 from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries, softmax_scale
 from attnfuzz.kernels.results import place_out
 from attnfuzz.kernels.slot_tokens import SlotTokens
-from attnfuzz.reference.arguments import ArgumentForm, ArgumentRule, ArgumentStanding
+from attnfuzz.reference.arguments import ArgumentForm
 from attnfuzz.reference.calibration import shipped_noise
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Mask, Mode, QueryView, Request, Step
@@ -41,15 +43,13 @@ SDPA = Op(
 )
 
 
+_F = ArgumentForm
+OF_MASKS = (_F.MASK_GAPS, _F.MASK_ADDED)
 ARGUMENTS = (
-    ArgumentRule(
-        ArgumentForm.SCALE_DEFAULT,
-        ArgumentStanding.PROMISED,
-        'docstring: "If None, the default value is set to 1 / sqrt(E)"',
-    ),
-    ArgumentRule(ArgumentForm.QUERY_ELEMENTS_APART),
-    ArgumentRule(ArgumentForm.KEYS_GAPS),
-    ArgumentRule(ArgumentForm.VALUES_GAPS),
+    *promised('docstring: "If None, the default value is set to 1 / sqrt(E)"', _F.SCALE_DEFAULT),
+    *promised('docstring: "A float mask of the same type as query, key, value that is added"', _F.MASK_ADDED),
+    *unsaid(_F.QUERY_ELEMENTS_APART, _F.KEYS_GAPS, _F.VALUES_GAPS, _F.MASK_GAPS),
+    *refused("annotation of scale: float (checked)", _F.SCALE_TENSOR),
 )
 """Forms of scaled_dot_product_attention's arguments; its output is always returned."""
 
@@ -149,6 +149,7 @@ class SdpaBackend:
         masks=tuple(Mask),
         windowed_masks=tuple(Mask),
         arguments=ARGUMENTS,
+        edges=UNSAID_EDGES,
     )
     contract: Contract = Contract()
 
@@ -177,7 +178,8 @@ class SdpaBackend:
     def open(self, case: Case, bench: Bench) -> Session:
         """Open a session on one case."""
         session = partial(SdpaSession, call_without_keys=self.call_without_keys)
-        return opened_in_forms(session, case, bench, self.capability.arguments)
+        opened = opened_in_forms(session, case, bench, self.capability.arguments)
+        return at_edges(opened, case, self.capability.edges)
 
 
 SDPA_BACKENDS = (SdpaBackend(), SdpaBackend(name="torch_sdpa@175063", call_without_keys=True))

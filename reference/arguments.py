@@ -15,7 +15,8 @@ class ArgumentForm(StrEnum):
     """One argument that is passed in another way.
 
     With gaps, elements of a vector, or heads of a larger tensor, are not adjacent in memory. Heads first, the first
-    axis in memory is that of heads. A scale, window or soft cap that is left out has its default.
+    axis in memory is that of heads. A scale, window or soft cap that is left out has its default. Page ids are also
+    those of blocks of keys, and key starts those of rows of such blocks. States are those that a merge reads.
     """
 
     PAGE_IDS_INT64 = "page ids in int64"
@@ -36,6 +37,13 @@ class ArgumentForm(StrEnum):
     LSE_RETURNED = "LSE returned"
     LSE_LAYOUT = "LSE in layout HN"
     SINKS_16_BITS = "sinks in 16 bits"
+    SHARED_KEYS_GAPS = "shared keys and values with gaps"
+    MASK_GAPS = "mask with gaps"
+    SIZES_INT64 = "block sizes in int64"
+    OFFSETS_INT64 = "offsets in int64"
+    STATES_GAPS = "states with gaps"
+    STATE_LSES_GAPS = "LSEs of states with gaps"
+    STATE_LSES_FLOAT64 = "LSEs of states in float64"
     LSE_BASE_E = "LSE in base e"
     SCALE_DEFAULT = "softmax scale left out"
     SCALE_TENSOR = "softmax scale as a tensor"
@@ -44,8 +52,13 @@ class ArgumentForm(StrEnum):
     V_SCALE_DEFAULT = "V scale left out"
     V_SCALE_TENSOR = "V scale as a tensor"
     WINDOW_DEFAULT = "window left out"
+    WINDOW_FAR = "window of 2^31 - 1"
     WINDOW_AT_RUN = "window at run"
     SOFT_CAP_DEFAULT = "soft cap left out"
+    SOFT_CAP_NEGATIVE = "soft cap below 0"
+    MASK_ADDED = "mask as numbers to add"
+    OFFSETS_IN_TOKENS = "offsets in tokens"
+    CALL_WITHOUT_QUERIES = "call without queries"
     DTYPES_BY_NAME = "dtypes by name"
     OUT_DTYPE_GIVEN = "output dtype given"
     KEY_LENGTHS_GIVEN = "key lengths given"
@@ -109,6 +122,12 @@ class ArgumentStanding(StrEnum):
     UNSAID = "unsaid"
 
 
+def check_source(subject: str, standing: ArgumentStanding, source: str) -> None:
+    """Raise ValueError unless a word of an API has a source, and silence none."""
+    if (standing is ArgumentStanding.UNSAID) is not (not source):
+        raise ValueError(f"{subject}: give a source if it is promised or refused, and none otherwise")
+
+
 class ArgumentRule(msgspec.Struct, frozen=True):
     """The standing of a form, and the docstring, check or test that says so: "" if it is unsaid."""
 
@@ -117,8 +136,7 @@ class ArgumentRule(msgspec.Struct, frozen=True):
     source: str = ""
 
     def __post_init__(self) -> None:
-        if (self.standing is ArgumentStanding.UNSAID) is not (not self.source):
-            raise ValueError(f"{self.form}: give a source if it is promised or refused, and none otherwise")
+        check_source(self.form, self.standing, self.source)
 
 
 _F = ArgumentForm
@@ -142,6 +160,13 @@ _OF_TENSORS = frozenset(
         _F.LSE_RETURNED,
         _F.LSE_LAYOUT,
         _F.SINKS_16_BITS,
+        _F.SHARED_KEYS_GAPS,
+        _F.MASK_GAPS,
+        _F.SIZES_INT64,
+        _F.OFFSETS_INT64,
+        _F.STATES_GAPS,
+        _F.STATE_LSES_GAPS,
+        _F.STATE_LSES_FLOAT64,
     }
 )
 _EXCLUSIVE = (
@@ -150,6 +175,11 @@ _EXCLUSIVE = (
     {_F.LENGTHS_INT64, _F.LENGTHS_GAPS},
     {_F.OUT_GAPS, _F.OUT_HEADS_FIRST, _F.OUT_RETURNED},
     {_F.LSE_HEADS_FIRST, _F.LSE_LAYOUT, _F.LSE_RETURNED},
+    {_F.STATE_LSES_GAPS, _F.STATE_LSES_FLOAT64},
+    {_F.MASK_GAPS, _F.MASK_ADDED},
+    {_F.WINDOW_DEFAULT, _F.WINDOW_FAR},
+    {_F.WINDOW_AT_RUN, _F.WINDOW_FAR},
+    {_F.SOFT_CAP_DEFAULT, _F.SOFT_CAP_NEGATIVE},
     {_F.SCALE_DEFAULT, _F.SCALE_TENSOR},
     {_F.K_SCALE_DEFAULT, _F.K_SCALE_TENSOR},
     {_F.V_SCALE_DEFAULT, _F.V_SCALE_TENSOR},

@@ -27,6 +27,7 @@ from attnfuzz.reference.case import (
 )
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.edges import EdgeRule, edges_of
 from attnfuzz.reference.geometry import Geometry, KvLayout
 from attnfuzz.reference.nvfp4 import BLOCK
 from attnfuzz.reference.related import related
@@ -57,6 +58,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     may see; with EMPTY_ROWS among them, it may see none, although its request has keys. `windowed_masks` are those that
     have a meaning beside a window: a key is seen that both leave. `arguments` are the forms in which arguments are
     passed besides the plain one, with their standing, and `earlier_uses` those that the objects of a step may have had.
+    `edges` are the factors of 0 and below, and the steps without requests, that it may get, with their standing.
 
     A backend with `buckets` supports their geometries and no others. All other fields about geometries are then derived
     from the buckets; values passed for them are ignored.
@@ -103,6 +105,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     other_groups: tuple[OtherGroup, ...] = ()
     arguments: tuple[ArgumentRule, ...] = ()
     earlier_uses: tuple[EarlierUse, ...] = ()
+    edges: tuple[EdgeRule, ...] = ()
     masks: tuple[Mask, ...] = (Mask.CAUSAL,)
     windowed_masks: tuple[Mask, ...] = (Mask.CAUSAL,)
     patience: float = 1.0
@@ -324,6 +327,9 @@ def _why_not_scales(can: Capability, case: Case) -> str | None:
         return f"scales of a {case.geometry.kv_dtype} KV cache" if can.kv_scales else "KV scales other than 1"
     if case.scales.granularity not in can.granularities:
         return f"scales per {case.scales.granularity.words}"
+    edges = {rule.edge for rule in can.edges}
+    if (edge := next((edge for edge in edges_of(case) if edge not in edges), None)) is not None:
+        return edge
     if case.scales.blocks not in can.block_scales:
         return f"{case.scales.blocks} scales of blocks"
     return None

@@ -67,7 +67,8 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     `tokens_per_request` is the query stride of the speculative modes (1 for decode, the number of draft tokens
     otherwise), 0 for the others. `padded_tokens` is the number of query rows passed to the backend: after planning,
     servers raise it to a multiple of the attention group's size, to a data-parallel group's maximum, or to a graph's
-    bucket. A capture has no requests: it is recorded on padding alone.
+    bucket. A capture has no requests: it is recorded on padding alone. Nor has an idle step, as a rank runs beside
+    others that have some: it has padding alone, or no rows at all.
     """
 
     mode: Mode
@@ -89,6 +90,11 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         return len(self.requests)
 
     @property
+    def idle(self) -> bool:
+        """Whether it runs without requests."""
+        return not self.requests and self.launch is not Launch.CAPTURE
+
+    @property
     def padded(self) -> bool:
         """Whether the backend gets query rows of no request."""
         return self.padded_tokens > self.tokens or self.padded_batch > len(self.requests)
@@ -96,11 +102,11 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     @property
     def longest_prefix(self) -> int:
         """The largest number of keys before a request's new tokens."""
-        return max(request.kv_len - request.q_len for request in self.requests)
+        return max((request.kv_len - request.q_len for request in self.requests), default=0)
 
     def chunks(self, capacity: int) -> int:
         """Number of prefix chunks of a chunked prefill; in each, requests have equal shares of `capacity` tokens."""
-        share = capacity // len(self.requests)
+        share = capacity // max(len(self.requests), 1)
         return max(0, -(-self.longest_prefix // share))
 
 

@@ -142,8 +142,10 @@ def _validate_geometry(geometry: Geometry) -> None:
 
 def _validate_scales(case: Case) -> None:
     for field, value in (("softmax", case.scales.softmax), ("k", case.scales.k), ("v", case.scales.v)):
-        if not (math.isfinite(value) and value > 0):
-            raise ImpossibleCase(f"scales.{field}", value, "must be finite and positive")
+        if not math.isfinite(value):
+            raise ImpossibleCase(f"scales.{field}", value, "must be finite: no weights follow from infinite logits")
+        if value <= 0 and field != "softmax" and case.scales.granularity is not Granularity.TENSOR:
+            raise ImpossibleCase(f"scales.{field}", value, "must be positive beside tensors of scales")
     _validate_granularity(case)
 
 
@@ -220,17 +222,27 @@ def takes(case: Case, form: ArgumentForm) -> bool:
     return (form not in _CONDITIONS or _CONDITIONS[form](case)) and not exclude_each_other((*case.arguments, form))
 
 
+def _sees_all_keys(case: Case) -> bool:
+    """Whether there is a window, and it is longer than all keys."""
+    return 0 <= max(case.slot_lengths().values(), default=0) <= case.geometry.window_left + 1 > 0
+
+
 _CONDITIONS: dict[ArgumentForm, Callable[[Case], bool]] = {
     ArgumentForm.SCALE_DEFAULT: lambda case: case.scales.softmax == 1,
     ArgumentForm.K_SCALE_DEFAULT: lambda case: case.scales.k == 1,
     ArgumentForm.V_SCALE_DEFAULT: lambda case: case.scales.v == 1,
     ArgumentForm.WINDOW_DEFAULT: lambda case: case.geometry.window_left < 0,
+    ArgumentForm.WINDOW_FAR: _sees_all_keys,
     ArgumentForm.SOFT_CAP_DEFAULT: lambda case: case.geometry.soft_cap == 0,
+    ArgumentForm.SOFT_CAP_NEGATIVE: lambda case: case.geometry.soft_cap == 0,
+    ArgumentForm.CALL_WITHOUT_QUERIES: lambda case: any(
+        not request.q_len for step in case.steps for request in step.requests
+    ),
     ArgumentForm.SINKS_16_BITS: lambda case: case.geometry.sinks,
     # The rows of a padded batch, of which a part is planned, are apart in this layout.
     ArgumentForm.LSE_LAYOUT: lambda case: not any(step.padded for step in case.steps),
 }
-"""The conditions of forms: an argument that is left out has its default, and others are there."""
+"""The conditions of forms: an argument that is left out has its default, others are there, or cut nothing off."""
 
 
 def _validate_window_pool(case: Case) -> None:
@@ -271,8 +283,9 @@ def _validate_steps(case: Case) -> None:
             _validate_chunks(step, f"steps[{index}]", case)
         if case.geometry.latent is not None and not step.mode.speculative:
             _validate_latent_prefill(step, f"steps[{index}]")
-    if all(step.launch is Launch.CAPTURE for step in case.steps):
-        raise ImpossibleCase("steps", f"{len(case.steps)} captures", "at least one step must run: eager or a replay")
+    if not any(step.requests for step in case.steps):
+        legal = "at least one step must run with requests: eager or a replay"
+        raise ImpossibleCase("steps", f"{len(case.steps)} captures or idle steps", legal)
     slots = {request.slot for step in case.steps for request in step.requests}
     if slots != set(range(len(slots))):
         raise ImpossibleCase("the set of slots", sorted(slots), f"must be 0 to {len(slots) - 1} without gaps")
@@ -328,8 +341,9 @@ def _validate_padding(step: Step, field: str) -> None:
         needed = len(step.requests) * stride
     else:
         needed = step.tokens
-    if padded < max(needed, 1):
-        raise ImpossibleCase(f"{field}.padded_tokens", padded, f"must be at least {max(needed, 1)}, for all requests")
+    least = 0 if step.idle and step.launch is Launch.EAGER else max(needed, 1)
+    if padded < least:
+        raise ImpossibleCase(f"{field}.padded_tokens", padded, f"must be at least {least}, for all requests")
 
 
 def _validate_launch(step: Step, field: str, captured: set[_GraphKey]) -> None:
@@ -355,8 +369,9 @@ def _validate_launch(step: Step, field: str, captured: set[_GraphKey]) -> None:
             f"and tokens_per_request {step.tokens_per_request}"
         )
         raise ImpossibleCase(f"{field}.launch", step.launch.value, legal)
-    if step.tokens == 0:
-        raise ImpossibleCase(f"{field}.requests", f"{len(step.requests)} requests", "one must have query tokens")
+    if step.tokens == 0 and not (step.idle and step.launch is Launch.EAGER):
+        legal = "one must have query tokens, unless there are none in an eager step"
+        raise ImpossibleCase(f"{field}.requests", f"{len(step.requests)} requests", legal)
 
 
 def _validate_chunks(step: Step, field: str, case: Case) -> None:

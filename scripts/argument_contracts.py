@@ -9,12 +9,14 @@ from collections.abc import Iterator
 from attnfuzz.harness.backends.registry import builtin
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.reference.arguments import ArgumentForm, ArgumentStanding
+from attnfuzz.reference.capability import Capability
 
 HEAD = """# Forms of arguments
 
 For readers of a finding whose call has an argument in another form. A plain call passes int32 metadata without gaps,
 numbers as Python numbers, every output as a tensor, and no option. Each form changes one argument, and none changes the
-right answer; the guide [Arguments and lives](../guides/arguments.md) says how they are judged.
+right answer; the guide [Arguments and lives](../guides/arguments.md) says how they are judged. Edges are values of
+arguments that change the answer: factors of 0 and below, and batches of none.
 
 *promised*: an exception is a failure. *refused*: it has to raise. *unsaid*: it may raise; otherwise the answer has to
 be right. This page is printed by `scripts/argument_contracts.py`.
@@ -31,8 +33,9 @@ def _groups() -> Iterator[tuple[list[str], Backend]]:
     groups: dict[object, tuple[list[str], Backend]] = {}
     for name, backend in builtin().items():
         can = backend.capability
-        if can.arguments or can.earlier_uses:
-            groups.setdefault((can.arguments, can.earlier_uses), ([], backend))[0].append(name)
+        key = (can.arguments, can.earlier_uses, can.edges)
+        if any(key):
+            groups.setdefault(key, ([], backend))[0].append(name)
     yield from groups.values()
 
 
@@ -43,18 +46,33 @@ def _section(names: list[str], backend: Backend) -> Iterator[str]:
     if entry_points:
         yield f"Entry points: {entry_points}."
     yield ""
-    if can.arguments:
-        yield "| form | standing | source |"
-        yield "|---|---|---|"
+    yield from _forms(can)
+    yield from _edges(can)
+    if can.earlier_uses:
+        yield f"Earlier uses of its objects: {', '.join(can.earlier_uses)}."
+        yield ""
+
+
+def _forms(can: Capability) -> Iterator[str]:
+    if not can.arguments:
+        return
+    yield "| form | standing | source |"
+    yield "|---|---|---|"
     rules = {rule.form: rule for rule in can.arguments}
     for standing in ArgumentStanding:
         for form in ArgumentForm:
             if form in rules and rules[form].standing is standing:
                 yield f"| {form} | {standing} | {rules[form].source.replace('|', chr(92) + '|')} |"
-    if can.arguments:
-        yield ""
-    if can.earlier_uses:
-        yield f"Earlier uses of its objects: {', '.join(can.earlier_uses)}."
+    yield ""
+
+
+def _edges(can: Capability) -> Iterator[str]:
+    """A line for each standing and source."""
+    groups: dict[tuple[ArgumentStanding, str], list[str]] = {}
+    for rule in can.edges:
+        groups.setdefault((rule.standing, rule.source), []).append(rule.edge)
+    for (standing, source), edges in groups.items():
+        yield f"Edges, {standing}{f' ({source})' if source else ''}: {', '.join(edges)}."
         yield ""
 
 

@@ -11,9 +11,10 @@ from msgspec.structs import replace
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Launch, Mode, Pace, Step
 from attnfuzz.reference.device import Device
+from attnfuzz.reference.validity import MAX_STEPS
 from attnfuzz.strategies.arguments import with_call
 from attnfuzz.strategies.batch import Setting
-from attnfuzz.strategies.choices import Choice, WeightedFlag, integer, on
+from attnfuzz.strategies.choices import Choice, WeightedFlag, integer, odds, on
 from attnfuzz.strategies.coverage.classes import DRAFTS, QUERIES
 from attnfuzz.strategies.geometry import Geometries
 from attnfuzz.strategies.lean import NO_LEAN, Lean
@@ -24,7 +25,7 @@ from attnfuzz.strategies.rope import draw_rope
 from attnfuzz.strategies.scope import Extent, scope_of
 from attnfuzz.strategies.sequences import draw_life, draw_single_step, draw_unrelated_steps
 from attnfuzz.strategies.shared_pools import draw_shared_pool
-from attnfuzz.strategies.supported import capturable, drafts, within
+from attnfuzz.strategies.supported import capturable, drafts, may_idle, within
 from attnfuzz.strategies.tensors import draw_family, draw_placement, draw_scales
 
 
@@ -73,6 +74,9 @@ _WRITTEN_EXTENTS = Choice(
 _IN_GRAPHS = WeightedFlag(2, 3, _REPLAYED)
 # Whether the rank belongs to a group that agrees on a size.
 _IN_GROUPS = WeightedFlag(1, 2, _PADDED)
+_IDLE = WeightedFlag(15, 1, ("idle step=no rows", "idle step=padding alone"))
+_IDLE_ROWS = Choice((0, 0, 1, 3), lambda rows: ("idle step=padding alone" if rows else "idle step=no rows",))
+_IDLE_LAST = odds(1, 1)
 _SEEDS = integer(0, (1 << 32) - 1)
 _PACES = Choice((Pace.PROMPT,) * 7 + (Pace.LATE,), on("pace"))
 
@@ -145,12 +149,27 @@ def _draw_steps(draw: DrawFn, setting: Setting) -> tuple[Step, ...]:
         steps = draw_unrelated_steps(draw, setting, modes)
     if any(step.mode in graph_modes for step in steps) and (plot is _Plot.REPLAYS or draw(_IN_GRAPHS.under(lean))):
         steps = draw_launches(draw, steps, graph_modes, setting.scope, lean)
+    steps = _with_idle(draw, setting, steps)
     if not setting.can.padding or not draw(_IN_GROUPS.under(lean)):
         return steps
     group = draw_attention_group(draw, setting.scope, lean)
     return tuple(
-        draw_padding(draw, step, group, setting.scope, lean) if step.launch is Launch.EAGER else step for step in steps
+        draw_padding(draw, step, group, setting.scope, lean) if step.launch is Launch.EAGER and step.requests else step
+        for step in steps
     )
+
+
+def _with_idle(draw: DrawFn, setting: Setting, steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """Add, now and then, a step without requests in the mode of another: without rows, or with padding alone."""
+    if setting.scope.one_step or len(steps) == MAX_STEPS or not may_idle(setting.can):
+        return steps
+    if not draw(_IDLE.under(setting.lean)):
+        return steps
+    at = draw(integer(0, len(steps) - 1))
+    rows = draw(_IDLE_ROWS.under(setting.lean)) if setting.can.padding else 0
+    rows *= max(steps[at].tokens_per_request, 1)
+    idle = replace(steps[at], requests=(), padded_tokens=rows, launch=Launch.EAGER)
+    return (*steps[: at + 1], idle, *steps[at + 1 :]) if draw(_IDLE_LAST) else (*steps[:at], idle, *steps[at:])
 
 
 _DEFAULT = 256

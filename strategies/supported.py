@@ -9,6 +9,7 @@ from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Granularity, Mode, ValueFamily
 from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.edges import Edge
 from attnfuzz.reference.geometry import Latent
 from attnfuzz.reference.rope import RotaryShare
 
@@ -26,6 +27,11 @@ _LATENT_HEADS = (1, 2, 3, 4, 5, 8, 10, 16)
 # Small ranks are repeated: they are cheap, and those of served models are drawn with their layers.
 _RANKS = (*(16, 32, 64, 128) * 2, 192, 256, 320, 384, 512)
 _ROPES, _NOPES, _VOS = (8, 16, 64), (8, 16, 64, 128), (8, 16, 64, 128)
+
+
+def may_idle(can: Capability) -> bool:
+    """Whether a step without requests may be drawn."""
+    return any(rule.edge is Edge.IDLE for rule in can.edges)
 
 
 def capturable(can: Capability) -> tuple[Mode, ...]:

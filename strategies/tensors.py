@@ -23,6 +23,7 @@ from attnfuzz.reference.case import (
     Views,
     Workspace,
 )
+from attnfuzz.reference.edges import EdgeRule, edge_of
 from attnfuzz.reference.geometry import Geometry
 from attnfuzz.reference.validity import may_be_swizzled
 from attnfuzz.strategies.choices import Choice, on
@@ -131,7 +132,17 @@ def _kv_view(views: tuple[KvView, ...], *, equal: bool) -> Choice[KvView]:
 # Above and below 1, exact in every dtype and not, and never each other's inverse: this exposes a scale that is applied
 # twice or divided by.
 _FACTORS = (1.0, 1.0, 1.0, 0.5, 1.7, 0.37)
-_SOFTMAX, _K, _V = (Choice(_FACTORS, on(axis, FACTORS.of)) for axis in ("softmax scale", "K scale", "V scale"))
+# Beside twice as many others.
+_EDGES = (0.0, -0.6)
+_AXES = {"softmax": "softmax scale", "k": "K scale", "v": "V scale"}
+
+
+@cache
+def _factor(name: str, rules: tuple[EdgeRule, ...]) -> Choice[float]:
+    """A factor of `Scales`, with those of 0 and below that have a rule."""
+    known = {rule.edge for rule in rules}
+    edges = tuple(factor for factor in _EDGES if edge_of(name, factor) in known)
+    return Choice((*_FACTORS, *_FACTORS, *edges) if edges else _FACTORS, on(_AXES[name], FACTORS.of))
 
 
 @cache
@@ -156,7 +167,7 @@ def _block_scales(options: tuple[BlockScales, ...]) -> Choice[BlockScales]:
 
 def draw_scales(draw: DrawFn, can: Capability, geometry: Geometry, family: ValueFamily, lean: Lean) -> Scales:
     """Draw a softmax scale, and scales of K and V, or their granularity, if `can` supports them for such caches."""
-    softmax = 1.0 if can.writes else draw(_SOFTMAX.under(lean))
+    softmax = 1.0 if can.writes else draw(_factor("softmax", can.edges).under(lean))
     granularity, blocks = Granularity.TENSOR, BlockScales.LINEAR
     if geometry.kv_dtype is not geometry.dtype and can.granularities != (Granularity.TENSOR,):
         granularity = draw(_granularity(granularities(can, family)).under(lean))
@@ -168,5 +179,7 @@ def draw_scales(draw: DrawFn, can: Capability, geometry: Geometry, family: Value
             blocks = can.block_scales[0]
     if not can.scales(geometry.kv_dtype):
         return Scales(softmax=softmax, granularity=granularity, blocks=blocks)
-    k, v = draw(_K.under(lean)), draw(_V.under(lean))
+    # Tensors of scales have no such factors.
+    edges = can.edges if granularity is Granularity.TENSOR else ()
+    k, v = (draw(_factor(name, edges).under(lean)) for name in ("k", "v"))
     return Scales(softmax=softmax, k=k, v=v, granularity=granularity, blocks=blocks)

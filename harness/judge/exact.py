@@ -33,6 +33,9 @@ def misshapen(output: Output, rows: RealRows, geometry: Geometry, report: Report
     heads, dim = geometry.q_heads, geometry.head_dim_vo
     if output.attended:
         heads, dim = output.attended[0].query.shape[1], output.attended[0].value.shape[2]
+    elif geometry.latent is not None and out.shape[-1] == geometry.latent.vo:
+        # A prefill of no requests.
+        dim = geometry.latent.vo
     wanted = geometry.dtype.torch_dtype
     if out.dim() != 3 or tuple(out.shape[1:]) != (heads, dim) or out.dtype != wanted:
         message = f"out is {_form(out)}, expected {wanted} [rows, {heads}, {dim}]"

@@ -15,6 +15,7 @@ POISON_ID = 0x00BADBAD
 """Poison of an integer tensor; as a page id it leads into the reservation, far from every tensor."""
 
 _POISON = {
+    torch.float64: 0x7FFBADBADBADBADB,
     torch.float32: 0x7FCBADBA,
     torch.bfloat16: 0x7FED,
     torch.float16: 0x7EAD,
@@ -27,6 +28,7 @@ _POISON = {
     torch.bool: 0xAD,
 }
 _SENTINEL = {
+    torch.float64: 0x7FF85E1715E1715E,
     torch.float32: 0x7FC5E171,
     torch.bfloat16: 0x7FDB,
     torch.float16: 0x7EDB,

@@ -149,6 +149,12 @@ def _scaled(scale: str, name: str) -> Feature:
     return Feature(f"{name} scale", _but(f"{name} scale", "1"), part_with("scales", **{scale: 1.0}))
 
 
+def _at_an_edge(scale: str, name: str) -> Feature:
+    """The feature of a factor of 0 or below, without which there is still one."""
+    shown_by = frozenset({f"{name} scale=0", f"{name} scale=below 0"})
+    return Feature(f"{name} scale of 0 or below", shown_by, part_with("scales", **{scale: 0.5}))
+
+
 _CONTENTS = (
     Feature(
         "NaN behind the last key",
@@ -197,6 +203,9 @@ _CLUES = (
     _scaled("softmax", "softmax"),
     _scaled("k", "K"),
     _scaled("v", "V"),
+    _at_an_edge("softmax", "softmax"),
+    _at_an_edge("k", "K"),
+    _at_an_edge("v", "V"),
     Feature(
         "scales per head", _but("scales per", "tensor", "block"), part_with("scales", granularity=Granularity.TENSOR)
     ),
@@ -231,6 +240,7 @@ _CLUES = (
     Feature("stated maxima", _but("stated maxima", "exact"), case_with(max_len_slack=0)),
     Feature("relation", _but("relation", "none"), removals.no_relation),
     Feature("replay", _but("launch", "eager"), removals.no_graphs),
+    Feature("idle step", _but("idle step", "none"), removals.no_idle_steps),
     Feature("several steps", _but("steps", "one"), removals.one_step),
     Feature("padding", _but("padding", "none"), removals.no_padding),
     Feature("ragged queries", frozenset({"q lens=ragged"}), removals.equal_q_lens),

@@ -55,6 +55,11 @@ def without(**chosen: Any) -> Removal:
     return removal
 
 
+def no_idle_steps(case: Case) -> Iterator[Case]:
+    """Steps with requests, and captures, alone."""
+    yield replace(case, steps=tuple(step for step in case.steps if not step.idle))
+
+
 def numbers_in(part: str) -> Removal:
     """Return the removal that puts numbers into unused memory of the pool; then normal ones, which differ from keys."""
 

@@ -73,7 +73,8 @@ def _step(step: Step, *, slots: bool) -> str:
     title = str(step.mode) if step.launch is Launch.EAGER else f"{step.launch} {step.mode}"
     if step.tokens_per_request > 1:
         title += f" of {step.tokens_per_request}"
-    parts = [f"{title}:", _requests(step.requests, slots=slots), _padding(step)]
+    requests = "no requests" if step.idle else _requests(step.requests, slots=slots)
+    parts = [f"{title}:", requests, _padding(step)]
     return " ".join(part for part in parts if part)
 
 

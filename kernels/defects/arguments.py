@@ -184,6 +184,40 @@ class UsesKScaleForV(MhaSession):
         return {**super()._launched_scales(step), "bmm2_scale": self._case.scales.k}
 
 
+@_SCALES.add(
+    "scale_of_zero_left_out", "SKaiNET PR #880 (a scale of 0 is the default)", Mistake.GIVEN_SCALE, Mistake.LOGIT_SCALE
+)
+class TakesZeroForNoScale(MhaSession):
+    """A softmax scale of 0 is taken for one that is left out, and replaced by the default."""
+
+    def _launched_scales(self, step: Step) -> BmmScales:
+        scales = super()._launched_scales(step)
+        return {**scales, "bmm1_scale": scales["bmm1_scale"] or self._case.geometry.head_dim_qk**-0.5}
+
+
+@_SCALES.add(
+    "v_scale_of_zero_left_out",
+    "SKaiNET PR #880 (a scale of 0 is the default)",
+    Mistake.GIVEN_SCALE,
+    Mistake.OUTPUT_SCALE,
+)
+class TakesZeroForNoVScale(MhaSession):
+    """A V scale of 0 is taken for one that is left out, and replaced by 1."""
+
+    def _launched_scales(self, step: Step) -> BmmScales:
+        scales = super()._launched_scales(step)
+        return {**scales, "bmm2_scale": scales["bmm2_scale"] or 1.0}
+
+
+@_SCALES.add("root_of_the_scale", "ONNX PR #6984 (q and k are scaled by the root of the scale)", Mistake.GIVEN_SCALE)
+class ScalesByRoots(MhaSession):
+    """Queries and keys are each multiplied by the root of the softmax scale, which is NaN below 0."""
+
+    def _launched_scales(self, step: Step) -> BmmScales:
+        scales = super()._launched_scales(step)
+        return {**scales, "bmm1_scale": scales["bmm1_scale"] if scales["bmm1_scale"] >= 0 else math.nan}
+
+
 @_SCALES.add("scale_of_padded_dim", "IPEX-LLM PR #12619", Mistake.GIVEN_SCALE, Mistake.LOGIT_SCALE)
 class ScalesByPaddedDim(MhaSession):
     """The softmax scale uses the head dim after padding to a power of two."""

@@ -9,6 +9,8 @@ import msgspec
 import torch
 
 from attnfuzz.kernels.backend import Bench
+from attnfuzz.kernels.edges import UNSAID_EDGES
+from attnfuzz.kernels.gpu import function_argument_rules as rules
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.deepseek import DEEPSEEK_V3
 from attnfuzz.kernels.gpu.flashinfer_op import flashinfer_op
@@ -146,6 +148,7 @@ _MHA = GpuBackend(
     archs=frozenset({Arch.BLACKWELL, Arch.BLACKWELL_ULTRA}),
     capability=Capability(
         device=Device.CUDA,
+        edges=UNSAID_EDGES,
         buckets=_MHA_BUCKETS,
         modes=tuple(Mode),
         graph_modes=SPECULATIVE,
@@ -153,6 +156,7 @@ _MHA = GpuBackend(
         padding=True,
         query_views=tuple(QueryView),
         kv_views=tuple(KvView),
+        arguments=rules.TRTLLM_MHA,
     ),
     contract=Contract(lse=LseBase.TWO),
     session=partial(BlackwellMhaSession, BLACKWELL),
@@ -166,7 +170,10 @@ _MLA = replace(
     _MHA,
     name="blackwell:trtllm_mla",
     capability=msgspec.structs.replace(
-        _MHA.capability, buckets=(DEEPSEEK_V3,), kv_views=(KvView.SEPARATE, KvView.TOKEN_MAJOR)
+        _MHA.capability,
+        buckets=(DEEPSEEK_V3,),
+        kv_views=(KvView.SEPARATE, KvView.TOKEN_MAJOR),
+        arguments=rules.TRTLLM_MLA,
     ),
     session=partial(BlackwellMlaSession, BLACKWELL),
     kernels=(BLACKWELL.mla_decode, BLACKWELL.ragged, BLACKWELL.merge_state_in_place, BLACKWELL.fixup, GATHER_ROWS),

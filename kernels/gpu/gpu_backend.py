@@ -7,6 +7,7 @@ from typing import Any
 
 from attnfuzz.kernels.argument_forms import opened_in_forms
 from attnfuzz.kernels.backend import Bench, Op, Session, Unsupported
+from attnfuzz.kernels.edges import at_edges
 from attnfuzz.kernels.gpu import guards, modules, nvcc, visible
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.visible import Arch
@@ -93,4 +94,5 @@ class GpuBackend:
             if reasons and all(reasons):
                 name, reason = next(iter(reasons[0].items()))
                 raise Unsupported(f"{name} does not compile: {reason}")
-        return opened_in_forms(self.session, case, bench, self.capability.arguments)
+        opened = opened_in_forms(self.session, case, bench, self.capability.arguments)
+        return at_edges(opened, case, self.capability.edges)

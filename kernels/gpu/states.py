@@ -42,7 +42,7 @@ def fixup_zero_kv_rows(
     _kernel()(out, lse, kv_lens, cum_seq_lens, max_seq_len)
 
 
-FIXUP = Op("fixup_zero_kv_rows", fixup_zero_kv_rows, frozenset({"out", "lse"}))
+FIXUP = Op("fixup_zero_kv_rows", fixup_zero_kv_rows, frozenset({"out", "lse"}), helps=True)
 
 
 MERGE_STATE_IN_PLACE = flashinfer_op("flashinfer.cascade", "merge_state_in_place", frozenset({"v", "s"}))

@@ -27,7 +27,9 @@ def as_served(backend: GpuBackend, session: OpenSession | None = None, **without
         backend,
         name=name_as_served(backend.name),
         session=session or backend.session,
-        capability=msgspec.structs.replace(backend.capability, **{"arguments": (), "earlier_uses": (), **without}),
+        capability=msgspec.structs.replace(
+            backend.capability, **{"arguments": (), "earlier_uses": (), "edges": (), **without}
+        ),
     )
 
 

@@ -13,12 +13,14 @@ from typing import Any
 import torch
 from msgspec.structs import replace
 
+from attnfuzz.kernels.argument_standing import promised, unsaid
 from attnfuzz.kernels.backend import Unsupported
+from attnfuzz.kernels.edges import UNSAID_FACTORS
 from attnfuzz.kernels.function_lives import CALLED
 from attnfuzz.kernels.libraries.library_backend import LibraryBackend
 from attnfuzz.kernels.libraries.requests import dense_requests, gathered
 from attnfuzz.kernels.library_cache import cache_folder
-from attnfuzz.reference.arguments import EarlierUse
+from attnfuzz.reference.arguments import ArgumentForm, EarlierUse
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import FLOATS, Capability
 from attnfuzz.reference.case import Mask, Mode
@@ -240,6 +242,7 @@ FLEX = LibraryBackend(
         buckets=FLEX_BUCKETS,
         masks=tuple(Mask),
         windowed_masks=tuple(Mask),
+        edges=UNSAID_FACTORS,
         patience=8.0,
         earlier_uses=(*CALLED, EarlierUse.PLANNED_CUSTOM_MASK, *_OTHER_NUMBERS, EarlierUse.CROPPED),
     ),
@@ -277,7 +280,7 @@ def attend_nested(
     value: torch.Tensor,
     query_ends: torch.Tensor,
     key_ends: torch.Tensor,
-    scale: float,
+    scale: float | None = None,
 ) -> None:
     """Write scaled_dot_product_attention of jagged tensors to `out`: each query sees all keys of its request."""
     if (query_ends.diff() > 1).any():
@@ -295,7 +298,16 @@ NESTED = LibraryBackend(
     attend_nested,
     label="torch:nested",
     packages={"torch": "2.13"},
-    capability=Capability(modes=(Mode.DECODE,), buckets=NESTED_BUCKETS, earlier_uses=CALLED),
+    capability=Capability(
+        modes=(Mode.DECODE,),
+        buckets=NESTED_BUCKETS,
+        arguments=(
+            *promised('docstring: "If None, the default value is set to 1 / sqrt(E)"', ArgumentForm.SCALE_DEFAULT),
+            *unsaid(ArgumentForm.QUERY_ELEMENTS_APART, ArgumentForm.KEYS_GAPS, ArgumentForm.VALUES_GAPS),
+        ),
+        edges=UNSAID_FACTORS,
+        earlier_uses=CALLED,
+    ),
     noise_models={dtype: unfused_noise(dtype) for dtype in FLOATS},
     arrange=arrange_nested,
 )

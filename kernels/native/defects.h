@@ -61,9 +61,11 @@ namespace attnfuzz {
   DO(log2_e_of_four_digits)                \
   DO(logit_scale_in_bf16)                  \
   DO(lse_of_the_first_split)               \
+  DO(mask_before_the_scale)                \
   DO(mask_of_the_first_query)              \
   DO(mask_of_the_first_tile)               \
   DO(masked_values_times_zero)             \
+  DO(maximum_before_the_scale)             \
   DO(merge_before_the_last_part)           \
   DO(merge_clamps_weights)                 \
   DO(merge_in_base_e)                      \
@@ -161,6 +163,7 @@ namespace attnfuzz {
   DO(window_of_the_first_query)            \
   DO(window_one_long)                      \
   DO(window_one_short)                     \
+  DO(window_sum_in_int32)                  \
   DO(write_offset_in_int32)                \
   DO(write_offset_wraps)                   \
   DO(write_scale_applied_twice)            \

@@ -59,6 +59,8 @@ struct Mask {
       if (planted(Defect::window_one_long)) seen.begin = window_at(own - 1);
       if (planted(Defect::window_of_the_first_query)) seen.begin = window_at(own_of_first);
       if (planted(Defect::window_from_a_tile_edge)) seen.begin -= seen.begin % 16;
+      // key + window_left >= own, where the sum overflows.
+      if (planted(Defect::window_sum_in_int32)) seen.end = smaller(seen.end, larger(0, INT32_MAX - window_left + 1));
     }
     return seen;
   }

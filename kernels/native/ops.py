@@ -2,11 +2,13 @@
 
 Arguments that no native kernel implements are accepted at FlashInfer's default, and rejected by name otherwise.
 Metadata is int32. Query and outputs are float32, bfloat16 or float16; K and V have the query's dtype or float8_e4m3fn.
-All are contiguous in their last axis, with arbitrary other strides. They are on the CPU, or on a GPU for the library
-with which `kernels.gpu.any_gpu` replaces this one. LSE is base 2, float32.
+All are contiguous in their last axis, with arbitrary other strides. Scales are any numbers, and batches may be empty.
+Tensors are on the CPU, or on a GPU for the library with which `kernels.gpu.any_gpu` replaces this one. LSE is base 2,
+float32.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
@@ -359,7 +361,7 @@ NATIVE: Final = OpsTable(
     ragged=_op(trtllm_ragged_attention_deepseek, "flashinfer.prefill"),
     mla_decode=_op(trtllm_batch_decode_with_kv_cache_mla, "flashinfer.mla"),
     merge_state_in_place=_op(merge_state_in_place, "flashinfer.cascade", "v", "s"),
-    fixup=_op(fixup_zero_kv_rows, None, "out", "lse"),
+    fixup=replace(_op(fixup_zero_kv_rows, None, "out", "lse"), helps=True),
     decode_workspace=workspace_bytes,
     prefill_workspace=WorkspaceBytes(0, 0),
     prepare=build.load,

@@ -91,13 +91,16 @@ void attend_row(const float* query, int64_t index_of_query, Interval seen, int64
   const bool coarse = planted(Defect::logit_scale_in_bf16);
   const float to_base_2 = (coarse ? in_bf16(block.logit_scale) : block.logit_scale) * log2_e;
   float logits[kTile];
-  float max = kNothing;
+  float max = kNothing, largest_product = kNothing;
   for (int64_t index = seen.begin; index < seen.end; ++index) {
     if (!block.mask.shows(index_of_query, index)) continue;
     const int64_t slot = index - origin;
-    logits[slot] = dot(query, tile.key.data() + slot * block.query.dim, block.query.dim) * to_base_2;
+    const float product = dot(query, tile.key.data() + slot * block.query.dim, block.query.dim);
+    logits[slot] = product * to_base_2;
     max = std::max(max, logits[slot]);
+    largest_product = std::max(largest_product, product);
   }
+  if (planted(Defect::maximum_before_the_scale)) max = largest_product * to_base_2;
   raise(row, max, block.keys.value_dim);
   // Sum each tile separately: one running sum over 65,536 keys would swallow small weights.
   float sum = 0.0f;
@@ -114,6 +117,8 @@ void attend_row(const float* query, int64_t index_of_query, Interval seen, int64
     if (planted(Defect::value_at_a_tile_edge_skipped) && index % 256 == 255) continue;
     add_scaled(row.values(), tile.value.data() + slot * block.keys.value_dim, probability, block.keys.value_dim);
   }
+  const bool masks = seen.end < std::min(origin + kTile, block.mask.kv_len);
+  if (planted(Defect::mask_before_the_scale) && masks) sum += weight(kNothing * to_base_2, row.max());
   row.sum() += sum;
 }
 

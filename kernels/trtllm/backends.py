@@ -2,11 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 import torch
 from msgspec import structs
 
+from attnfuzz.kernels.argument_forms import opened_in_forms
+from attnfuzz.kernels.argument_standing import promised
 from attnfuzz.kernels.backend import Bench, Op, Session
 from attnfuzz.kernels.native import build
 from attnfuzz.kernels.native.ops import NATIVE
@@ -17,6 +20,7 @@ from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.kernels.trtllm.mla import MlaSession
 from attnfuzz.kernels.trtllm.planned import LIFE, PlannedMhaSession
 from attnfuzz.kernels.trtllm.revisions import MHA_REVISIONS, MLA_REVISIONS
+from attnfuzz.reference.arguments import ArgumentForm, ArgumentStanding
 from attnfuzz.reference.calibration import shipped_noise
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import (
@@ -33,6 +37,7 @@ from attnfuzz.reference.case import (
 )
 from attnfuzz.reference.contract import Contract, LseBase
 from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.edges import Edge, EdgeRule
 from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.noise import ROUNDOFF, NoiseModel
 from attnfuzz.reference.relation import Relation
@@ -76,7 +81,7 @@ class TrtllmBackend:
 
     def open(self, case: Case, bench: Bench) -> Session:
         """Open a session on one case."""
-        return self.session(self.table, case, bench)
+        return opened_in_forms(partial(self.session, self.table), case, bench, self.capability.arguments)
 
     def revision(self, name: str, session: type[MhaSession] | type[MlaSession]) -> "TrtllmBackend":
         """The same backend at another revision."""
@@ -99,6 +104,11 @@ MHA = TrtllmBackend(
         pool_holes=True,
         tombstones=tuple(Tombstone)[1:],
         other_groups=tuple(OtherGroup)[1:],
+        arguments=promised("kernels/native/views.h: window_left is int64", ArgumentForm.WINDOW_FAR),
+        edges=tuple(
+            EdgeRule(edge, ArgumentStanding.PROMISED, "kernels/native/ops.py: any numbers, and batches of none")
+            for edge in Edge
+        ),
     ),
 )
 
@@ -154,6 +164,7 @@ MLA = TrtllmBackend(
         max_head_dim=576,
         layouts=(KvLayout.HND,),
         windows=False,
+        arguments=(),
         tombstones=(),
         other_groups=(),
         sinks=False,

@@ -10,4 +10,4 @@ def gather_rows(out: torch.Tensor, source: torch.Tensor, rows: torch.Tensor) -> 
     out.copy_(source[rows])
 
 
-GATHER_ROWS = Op(name="gather_rows", function=gather_rows, writes=frozenset({"out"}))
+GATHER_ROWS = Op(name="gather_rows", function=gather_rows, writes=frozenset({"out"}), helps=True)

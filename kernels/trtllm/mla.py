@@ -134,7 +134,8 @@ class MlaSession:
 
     def _decode_arguments(self, plan: DecodePlan, query: torch.Tensor, results: Results) -> dict[str, Any]:
         batch = plan.seq_lens.shape[0]
-        stride = query.shape[0] // batch
+        # A batch of none has the shape of single queries.
+        stride = query.shape[0] // batch if batch else 1
         need = self._ops.decode_workspace(
             batch=batch,
             q_len=stride,

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from attnfuzz.reference.contract import Contract, Holds, LseBase
     from attnfuzz.reference.device import Device
     from attnfuzz.reference.dtypes import DType
+    from attnfuzz.reference.edges import Edge, EdgeRule
     from attnfuzz.reference.geometry import Geometry, KvLayout
     from attnfuzz.reference.noise import NoiseModel
     from attnfuzz.reference.relation import Relation
@@ -82,6 +83,8 @@ __all__ = [
     "DType",
     "Device",
     "EarlierUse",
+    "Edge",
+    "EdgeRule",
     "Failure",
     "Fill",
     "FunctionBackend",
@@ -161,6 +164,7 @@ _MODULES = {
     "reference.contract": ("Contract", "Holds", "LseBase"),
     "reference.device": ("Device",),
     "reference.dtypes": ("DType",),
+    "reference.edges": ("Edge", "EdgeRule"),
     "reference.geometry": ("Geometry", "KvLayout"),
     "reference.noise": ("NoiseModel",),
     "reference.relation": ("Relation",),

@@ -122,7 +122,7 @@ class Moment:
 
 
 def moments_of(case: Case) -> Iterator[Moment]:
-    """The steps that run, in order."""
+    """The steps that run with requests, in order."""
     prefixes: dict[int, int] = {}
     replayed: set[tuple[Mode, int]] = set()
     late: set[tuple[Mode, int]] = set()
@@ -132,6 +132,9 @@ def moments_of(case: Case) -> Iterator[Moment]:
         if step.launch is Launch.CAPTURE:
             if ran:
                 late.add(graph)
+            continue
+        if step.idle:
+            ran = True
             continue
         replay = step.launch is Launch.REPLAY
         asking = tuple((request.q_len, request.kv_len) for request in step.requests if request.q_len)
@@ -148,6 +151,11 @@ def _steps(case: Case) -> str:
     if len(running) == 1:
         return "one"
     return "several modes" if len({step.mode for step in running}) > 1 else "several of one mode"
+
+
+def _idle(case: Case) -> str:
+    idle = [step for step in case.steps if step.idle]
+    return "none" if not idle else "padding alone" if any(step.padded_tokens for step in idle) else "no rows"
 
 
 def _relation(case: Case) -> str:
@@ -185,6 +193,7 @@ GEOMETRY_AXES: tuple[Axis[Case], ...] = (
 
 CASE_AXES: tuple[Axis[Case], ...] = (
     single("steps", ("one", "several of one mode", "several modes"), _steps),
+    single("idle step", ("none", "no rows", "padding alone"), _idle),
     *GEOMETRY_AXES,
     classed("softmax scale", FACTORS, lambda case: case.scales.softmax),
     classed("K scale", FACTORS, lambda case: case.scales.k),

@@ -79,7 +79,10 @@ HEAD_DIMS = _exact(
 PAGE_SIZES = _exact((1, 2, 4, 8, 16, 32, 64, 128), lambda _: "another", "another")
 GROUPS = _exact((1, 2, 3, 4, 5, 8, 16), lambda group: "over 16" if group > 16 else "another", "another", "over 16")
 FACTORS = Kinds(
-    ("1", "below 1", "above 1"), lambda factor: "1" if factor == 1 else "below 1" if factor < 1 else "above 1"
+    ("1", "below 1", "above 1", "0", "below 0"),
+    lambda factor: (
+        "1" if factor == 1 else "above 1" if factor > 1 else "below 1" if factor > 0 else "below 0" if factor else "0"
+    ),
 )
 # The head dim of V relative to that of K, which is the first argument.
 VALUE_DIMS = Kinds(

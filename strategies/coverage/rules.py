@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
+from attnfuzz.reference.arguments import ArgumentForm
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import SPECULATIVE, Granularity, Mask, Mode
 from attnfuzz.reference.device import Device
+from attnfuzz.reference.edges import Edge
 from attnfuzz.strategies.coverage.classes import HEAD_DIMS, PAGE_SIZES
 from attnfuzz.strategies.coverage.features import axes
-from attnfuzz.strategies.supported import capturable, families, head_dims, latents, rotary_shares
+from attnfuzz.strategies.supported import capturable, families, head_dims, latents, may_idle, rotary_shares
 
 Features = tuple[str, ...]
 Holds = Callable[[Capability], object]
@@ -72,6 +74,19 @@ def _forms_left_out(axis: str, can: Capability) -> Features:
     return _besides(axis, ("plain", *(rule.form for rule in can.arguments)))
 
 
+_EDGES = (
+    ("softmax scale", Edge.SOFTMAX_ZERO, Edge.SOFTMAX_NEGATIVE),
+    ("K scale", Edge.K_ZERO, Edge.K_NEGATIVE),
+    ("V scale", Edge.V_ZERO, Edge.V_NEGATIVE),
+)
+
+
+def _factors_left_out(axis: str, zero: Edge, negative: Edge, can: Capability) -> Features:
+    """The factors of 0 and below that the capability does not have."""
+    edges = {rule.edge for rule in can.edges}
+    return (*((f"{axis}=0",) if zero not in edges else ()), *((f"{axis}=below 0",) if negative not in edges else ()))
+
+
 def _head_dims(can: Capability) -> set[str]:
     dims = [latent.rank + latent.rope for latent in latents(can) if latent] if can.latent else head_dims(can)
     return {HEAD_DIMS.of(dim) for dim in dims}
@@ -127,6 +142,7 @@ def _all_drafts(can: Capability) -> bool:
     return Mode.DRAFT_EXTEND not in can.modes
 
 
+_CUTTING = "window=none|cuts keys off"
 _NO_KEYS = "kv len=0; without keys=some|all; longest kv=0"
 _NO_CHUNKS = "nothing but a chunked prefill of latents is cut into chunks"
 _NO_GROUP = "not drawn: no served model without latents has such a group of heads"
@@ -189,6 +205,10 @@ LACKS: tuple[Lack, ...] = (
     ),
     _never("the backend does not have sinks", "sinks=yes", lambda can: not can.sinks),
     _never("the backend does not have soft caps", "soft cap=yes", lambda can: not can.soft_cap),
+    *(
+        Lack("the backend does not take such a factor", partial(_factors_left_out, axis, zero, negative))
+        for axis, zero, negative in _EDGES
+    ),
     _never("the backend does not scale K and V", "K scale!=1; V scale!=1", lambda can: not can.kv_scales),
     Lack("the backend does not take such scales", lambda can: _besides("scales per", can.granularities)),
     _never(
@@ -197,6 +217,8 @@ LACKS: tuple[Lack, ...] = (
         lambda can: Granularity.TENSOR not in can.granularities,
     ),
     _never("the backend is not padded", "padding!=none; relation=padding enlarged", lambda can: not can.padding),
+    _never("the backend is not padded", "idle step=padding alone", lambda can: not can.padding),
+    _never("the backend does not run without requests", "idle step!=none", lambda can: not may_idle(can)),
     _never(
         "the backend is not captured in graphs",
         "launch!=eager; relation=replay as eager",
@@ -284,7 +306,9 @@ MEANING: tuple[Clash, ...] = (
     _clash("only scales of blocks are swizzled", "scales per!=block", "scales of blocks=swizzled"),
     _clash("swizzled scales are those of groups of slots", "scales of blocks=swizzled", "page size=1|2"),
     _clash("scales per head include that of the tensor", "scales per=head|token_head", "K scale!=1; V scale!=1"),
+    _clash("scales of blocks are positive", "scales per=block", "K scale=0|below 0; V scale=0|below 0"),
     _clash("no scale follows from numbers that are not finite", "scales per=token_head|block", "values=extreme"),
+    _clash("an idle step is beside others", "steps=one", "idle step!=none"),
     _clash("the first step has no past", "steps=one", "past=grown|handed on; launch=replayed again|captured late"),
     _clash("a tail of poison needs a page of poison", "table tail=poison", "spare pages=none"),
     _clash("K and V share a pool only if their head dims are equal", "V dim!=as K's", "KV view=paired"),
@@ -293,6 +317,8 @@ MEANING: tuple[Clash, ...] = (
     _clash("an argument that is left out has its default", "other argument=V scale left out", "V scale!=1"),
     _clash("an argument that is left out has its default", "other argument=window left out", "window!=none"),
     _clash("an argument that is left out has its default", "other argument=soft cap left out", "soft cap=yes"),
+    _clash("only a window of all keys may be longer", f"other argument={ArgumentForm.WINDOW_FAR}", _CUTTING),
+    _clash("a soft cap below 0 is none", "other argument=soft cap below 0", "soft cap=yes"),
     _clash("there are no sinks to pass", "tensor argument=sinks in 16 bits", "sinks=none"),
     _clash("which pages slots share would change", "relation=pages relabelled", "page order=shared_prefix"),
     _clash("a latent of rank 512 is larger", "latent=rank 512", "head dim!=another multiple of 16|another"),

@@ -37,7 +37,7 @@ def _lengths(cumulative: torch.Tensor) -> tuple[int, ...]:
     return tuple(last - first for first, last in pairwise(cumulative.tolist()))
 
 
-def _xqa(**arguments: Any) -> None:
+def _xqa(**arguments: Any) -> torch.Tensor:
     taken = bind("flashinfer.decode", "xqa_batch_decode_with_kv_cache", arguments)
     query, lens, ragged, longest = (taken[name] for name in ("query", "seq_lens", "q_cu_seq_lens", "q_len_per_req"))
     assert lens.dtype == torch.uint32
@@ -55,7 +55,7 @@ def _xqa(**arguments: Any) -> None:
     masks = tuple(map(_over_keys, among, lens.view(torch.int32).tolist()))
     lengths = lens.view(torch.int32)
     answer = _paged(taken, taken["query"], taken["kv_cache"], taken["kv_layout"], q_lens, lengths, masks)
-    taken["out"].copy_(answer.out)
+    return _written(taken, query, answer)
 
 
 def _among(words: torch.Tensor, q_lens: tuple[int, ...]) -> list[torch.Tensor]:
@@ -94,8 +94,8 @@ def _paged(
         layout=KvLayout(layout),
         q_lens=q_lens,
         kv_lens=tuple(lens.flatten().tolist()),
-        bmm1_scale=taken["scale"] if "scale" in taken else taken["bmm1_scale"],
-        bmm2_scale=taken.get("bmm2_scale", 1.0),
+        bmm1_scale=float(taken["scale"] if "scale" in taken else taken["bmm1_scale"]),
+        bmm2_scale=float(taken.get("bmm2_scale", 1.0)),
         window_left=taken.get("window_left", -1),
         sinks=taken.get("sinks"),
         soft_cap=taken.get("logits_soft_cap_scale") or 0.0,
@@ -103,14 +103,20 @@ def _paged(
     )
 
 
-def _fmha_v2(**arguments: Any) -> None:
-    arguments["out"].copy_(_fmha_v2_answer(**arguments).out)
+def _fmha_v2(**arguments: Any) -> torch.Tensor:
+    return _written(arguments, arguments["qkv"][0], _fmha_v2_answer(**arguments))
 
 
-def _fmha_v2_with_lse(*, lse: torch.Tensor, **arguments: Any) -> None:
+def _fmha_v2_with_lse(*, lse: torch.Tensor, **arguments: Any) -> torch.Tensor:
     answer = _fmha_v2_answer(**arguments)
-    arguments["out"].copy_(answer.out)
     lse.copy_(answer.lse)
+    return _written(arguments, arguments["qkv"][0], answer)
+
+
+def _written(arguments: dict[str, Any], query: torch.Tensor, answer: Answer) -> torch.Tensor:
+    """The output, which is allocated if it is not there."""
+    out: torch.Tensor = arguments.get("out", torch.empty_like(answer.out, dtype=query.dtype))
+    return out.copy_(answer.out)
 
 
 def _fmha_v2_answer(**arguments: Any) -> Answer:
@@ -123,14 +129,17 @@ def _fmha_v2_answer(**arguments: Any) -> Answer:
     assert max((*kv_lens, taken["max_q_len"])) <= taken["max_kv_len"]
     assert max(q_lens, default=0) <= taken["max_q_len"]
     full = taken["mask_mode"] == "padding"
-    assert full or taken["mask_mode"] == ("causal" if taken["window_left"] < 0 else "sliding_window")
-    assert not full or taken["window_left"] < 0
+    window_left = taken.get("window_left", -1)
+    assert full or taken["mask_mode"] == ("causal" if window_left < 0 else "sliding_window")
+    assert not full or window_left < 0
     masks = _full(q_lens, kv_lens) if full else None
     assert taken["workspace_buffer"].numel() >= 16
     if layout.startswith("Q_PAGED_KV"):
         (pool,) = others
         assert (pool.ndim, pool.shape[1]) == (5, 2)
         assert len(taken["block_tables"]) == taken["batch_size"]
+        if taken["block_tables"].dtype != torch.int32:
+            raise ValueError("block_tables must be int32")
         return _paged(taken, query, pool, layout.removeprefix("Q_PAGED_KV_"), q_lens, taken["seq_lens"], masks)
     key, value = others[0].unbind(dim=1) if layout == "CONTIGUOUS_Q_KV" else others
     assert layout == "CONTIGUOUS_Q_KV" or not taken["logits_soft_cap_scale"]
@@ -143,7 +152,7 @@ def _fmha_v2_answer(**arguments: Any) -> Answer:
             kv_lens,
             taken["bmm1_scale"],
             taken["bmm2_scale"],
-            window_left=taken["window_left"],
+            window_left=taken.get("window_left", -1),
             causal=masks is None,
             sinks=taken.get("sinks"),
             masks=masks,
@@ -151,20 +160,28 @@ def _fmha_v2_answer(**arguments: Any) -> Answer:
     )
 
 
-def _cudnn_decode(**arguments: Any) -> None:
+def _cudnn_decode(**arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
     taken = bind("flashinfer.cudnn", "cudnn_batch_decode_with_kv_cache", arguments)
     query, lens, stride = taken["q"], taken["actual_seq_lens_kv"], taken["q_len_per_req"]
     assert lens.shape == (len(query) // stride, 1, 1, 1)
     assert (lens >= stride).all()
-    _write_both(taken, _paged(taken, query, (taken["k_cache"], taken["v_cache"]), "HND", (stride,) * len(lens), lens))
+    if not all(taken[name].is_contiguous() for name in ("out", "lse") if name in taken):
+        raise ValueError("out and lse must be contiguous")
+    if taken["sinks"] is not None and taken["sinks"].dtype != torch.float32:
+        raise ValueError("sinks must be a float32 tensor")
+    answer = _paged(taken, query, (taken["k_cache"], taken["v_cache"]), "HND", (stride,) * len(lens), lens)
+    return _write_both(taken, answer)
 
 
-def _cudnn_prefill(**arguments: Any) -> None:
+def _cudnn_prefill(**arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
     taken = bind("flashinfer.cudnn", "cudnn_batch_prefill_with_kv_cache", arguments)
-    query, out, lse = taken["q"], taken["out"], taken["lse"]
+    query, lse = taken["q"], taken["lse"]
+    out = taken.setdefault("out", torch.empty_like(query))
+    assert taken.get("o_data_type", query.dtype) == query.dtype
     q_lens = tuple(taken["actual_seq_lens_q"].flatten().tolist())
+    in_tokens = taken.get("batch_offsets_units") == "tokens"
     for name, tensor in (("q", query), ("o", out), ("stats", lse)):
-        row = tensor[0].numel() if len(tensor) else 1
+        row = tensor[0].numel() if len(tensor) and not in_tokens else 1
         assert _lengths(taken[f"batch_offsets_{name}"]) == tuple(q_len * row for q_len in q_lens)
     assert query.is_contiguous()
     assert lse.shape == query.shape[:2]
@@ -172,20 +189,41 @@ def _cudnn_prefill(**arguments: Any) -> None:
     lens = taken["actual_seq_lens_kv"]
     masks = None if taken["causal"] else _full(q_lens, tuple(lens.flatten().tolist()))
     answer = _paged(taken, query, (taken["k_cache"], taken["v_cache"]), "HND", q_lens, lens, masks)
+    lse_in_base_2 = taken.get("lse_base", "log2") == "log2"
     _write_both(taken, answer)
+    if not lse_in_base_2:
+        lse.copy_(answer.lse)
+    return out, lse
 
 
-def _write_both(taken: dict[str, Any], answer: Answer) -> None:
-    taken["out"].copy_(answer.out)
-    taken["lse"].copy_(to_base2(answer.lse))
+def _write_both(taken: dict[str, Any], answer: Answer) -> tuple[torch.Tensor, torch.Tensor]:
+    """Write the answer to the outputs, which are allocated if they are not there."""
+    out = taken.get("out", torch.empty_like(answer.out, dtype=taken["q"].dtype))
+    lse = taken.get("lse", torch.empty_like(answer.lse, dtype=torch.float32))
+    out.copy_(answer.out)
+    lse.copy_(to_base2(answer.lse))
+    return out, lse
+
+
+def _check_dense(*states: torch.Tensor) -> None:
+    if not all(state.is_contiguous() for state in states):
+        raise ValueError("a state must be contiguous")
 
 
 def _merge_in_place(**arguments: Any) -> None:
-    NATIVE.merge_state_in_place.function(**bind("flashinfer.cascade", "merge_state_in_place", arguments))
+    taken = bind("flashinfer.cascade", "merge_state_in_place", arguments)
+    _check_dense(*(taken[name] for name in ("v", "s", "v_other", "s_other")))
+    lse = taken["s"].float()
+    taken["s_other"] = taken["s_other"].float()
+    mask = taken.get("mask")
+    taken["mask"] = None if mask is None else mask.contiguous()
+    NATIVE.merge_state_in_place.function(**{**taken, "s": lse})
+    taken["s"].copy_(lse)
 
 
 def _merge_state(*, out: torch.Tensor, lse: torch.Tensor, **states: torch.Tensor) -> None:
     taken = bind("flashinfer.cascade", "merge_state", states)
+    _check_dense(*taken.values())
     out.copy_(taken["v_a"])
     lse.copy_(taken["s_a"])
     _merge_in_place(v=out, s=lse, v_other=taken["v_b"], s_other=taken["s_b"])
@@ -193,7 +231,7 @@ def _merge_state(*, out: torch.Tensor, lse: torch.Tensor, **states: torch.Tensor
 
 def _merge_states(*, out: torch.Tensor, lse: torch.Tensor, **states: torch.Tensor) -> None:
     taken = bind("flashinfer.cascade", "merge_states", states)
-    assert all(tensor.is_contiguous() for tensor in taken.values())
+    _check_dense(*taken.values())
     weights = torch.softmax(taken["s"].double() * torch.tensor(2.0).log(), dim=1).nan_to_num(0.0)
     out.copy_((weights.unsqueeze(3) * taken["v"]).sum(dim=1))
     lse.copy_(to_base2(torch.logsumexp(taken["s"].double() * torch.tensor(2.0).log(), dim=1)))
@@ -202,13 +240,14 @@ def _merge_states(*, out: torch.Tensor, lse: torch.Tensor, **states: torch.Tenso
 def _single_prefill(*, out: torch.Tensor, lse: torch.Tensor, **arguments: Any) -> None:
     taken = bind("flashinfer.prefill", "single_prefill_with_kv_cache", arguments | {"return_lse": True})
     assert taken["causal"]
+    assert taken.get("o_dtype", taken["q"].dtype) == taken["q"].dtype
     _single(taken, taken["q"], out, lse)
 
 
 def _single_decode(*, out: torch.Tensor, lse: torch.Tensor, **arguments: Any) -> None:
     taken = bind("flashinfer.decode", "single_decode_with_kv_cache", arguments | {"return_lse": True})
-    if not taken["use_tensor_cores"]:
-        assert all(taken[name].is_contiguous() for name in ("q", "k", "v"))
+    if not taken["use_tensor_cores"] and not all(taken[name].is_contiguous() for name in ("q", "k", "v")):
+        raise ValueError("q, k and v must be contiguous")
     _single(taken, taken["q"].unsqueeze(0), out.unsqueeze(0), lse.unsqueeze(0))
 
 
@@ -221,10 +260,10 @@ def _single(taken: dict[str, Any], query: torch.Tensor, out: torch.Tensor, lse: 
             value,
             (len(query),),
             (len(key),),
-            taken["sm_scale"] * taken["k_scale"],
-            taken["v_scale"],
-            window_left=taken["window_left"],
-            soft_cap=taken["logits_soft_cap"],
+            float(taken.get("sm_scale", query.shape[2] ** -0.5) * taken.get("k_scale", 1.0)),
+            float(taken.get("v_scale", 1.0)),
+            window_left=taken.get("window_left", -1),
+            soft_cap=max(taken.get("logits_soft_cap", 0.0), 0.0),
         )
     )
     out.copy_(answer.out)

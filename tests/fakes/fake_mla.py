@@ -38,11 +38,12 @@ class BatchMLAPagedAttentionWrapper:
                 target[: len(source)].copy_(source)
                 self._metadata[name] = target
 
-    def run(self, **arguments: Any) -> None:
+    def run(self, **arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Causal attention in fp64."""
         taken = bind("flashinfer.mla", f"{_NAME}.run", arguments)
-        query, pool, out, lse = taken["query"], taken["kv_cache"], taken["out"], taken["lse"]
-        rank = self._planned["head_dim_ckv"]
+        query, pool, rank = taken["query"], taken["kv_cache"], self._planned["head_dim_ckv"]
+        out = taken.get("out", query.new_empty((*query.shape[:2], rank)))
+        lse = taken.get("lse", torch.empty(query.shape[:2]))
         assert query.shape[-1] == pool.shape[-1] == rank + self._planned["head_dim_kpe"]
         assert (pool.ndim, pool.shape[1]) == (3, self._planned["page_size"])
         rows, kv_lens = self._metadata["qo_indptr"].tolist(), self._metadata["kv_len_arr"].tolist()
@@ -51,10 +52,11 @@ class BatchMLAPagedAttentionWrapper:
         by_page = pool[pages]
         ends = pairwise(self._metadata["kv_indptr"].tolist())
         held = [by_page[first:last].flatten(0, 1)[:n] for (first, last), n in zip(ends, kv_lens, strict=True)]
-        key = torch.cat(held).unsqueeze(1)
+        key = torch.cat([pool[:0].flatten(0, 1), *held]).unsqueeze(1)
         q_lens = tuple(last - first for first, last in pairwise(rows))
         answer = attend(
             Problem(query, key, key[..., :rank], q_lens, tuple(kv_lens), self._planned["sm_scale"], causal=True)
         )
         out.copy_(answer.out)
         lse.copy_(to_base2(answer.lse))
+        return out, lse

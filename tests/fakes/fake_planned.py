@@ -53,7 +53,7 @@ def _paged(
 
 
 def _one(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, plan: dict[str, Any], *, causal: bool) -> Answer:
-    scale, cap = plan["sm_scale"], plan.get("logits_soft_cap") or 0.0
+    scale, cap = float(plan.get("sm_scale", query.shape[2] ** -0.5)), max(plan.get("logits_soft_cap") or 0.0, 0.0)
     window = plan.get("window_left", -1)
     sizes = (len(query),), (len(key),)
     return attend(Problem(query, key, value, *sizes, scale, causal=causal, soft_cap=cap, window_left=window))
@@ -98,18 +98,23 @@ class BatchAttention(_Planned):
         super().__init__(**arguments)
         self.float_workspace_buffer, self.int_workspace_buffer = torch.empty(64), torch.empty(64)
 
-    def run(self, **arguments: Any) -> None:
+    def run(self, **arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
         taken, plan = self._run(arguments), self.settings
         assert plan["causal"]
-        assert taken["logits_soft_cap"] == plan["logits_soft_cap"]
+        assert max(taken.get("logits_soft_cap", 0.0), 0.0) == max(plan.get("logits_soft_cap", 0.0), 0.0)
         page, kv_lens = plan["page_size"], plan["kv_len_arr"]
         counts = plan["kv_indptr"].diff()
         assert torch.equal(counts, (kv_lens + page - 1) // page)
         lists = plan | {"last_page_len": kv_lens - (counts - 1).clamp(min=0) * page}
-        scaled = plan | {"sm_scale": plan["sm_scale"] * taken["k_scale"]}
-        out, lse = _paged(taken["q"], taken["kv_cache"], self.made["kv_layout"], lists, scaled, causal=True)
-        taken["out"].copy_(out * taken["v_scale"])
-        taken["lse"].copy_(lse)
+        scale = plan.get("sm_scale", taken["q"].shape[2] ** -0.5) * taken.get("k_scale", 1.0)
+        out, lse = _paged(
+            taken["q"], taken["kv_cache"], self.made["kv_layout"], lists, plan | {"sm_scale": scale}, causal=True
+        )
+        made = taken.get("out", torch.empty_like(taken["q"]))
+        made_lse = taken.get("lse", torch.empty_like(lse))
+        made.copy_(out * taken.get("v_scale", 1.0))
+        made_lse.copy_(lse)
+        return made, made_lse
 
 
 class PODWithPagedKVCacheWrapper(_Planned):
@@ -124,7 +129,7 @@ class PODWithPagedKVCacheWrapper(_Planned):
             key, value = key.transpose(0, 1), value.transpose(0, 1)
         assert 0 < len(query) <= len(key)
         assert len(plan["last_page_len"])
-        prefill = {"sm_scale": taken["sm_scale_p"], "window_left": taken["window_left_p"]}
+        prefill = {name: taken[f"{name}_p"] for name in ("sm_scale", "window_left") if f"{name}_p" in taken}
         out = _one(query, key, value, prefill, causal=taken["causal_p"]).out
         decodes = torch.arange(len(plan["last_page_len"]) + 1)
         lists = {
@@ -195,6 +200,7 @@ class MultiLevelCascadeAttentionWrapper(_Planned):
     def run(self, **arguments: Any) -> torch.Tensor:
         taken = self._run(arguments)
         last = len(self.levels) - 1
+        _refuse_different_strides(taken["paged_kv_cache"])
         return _merged(
             [
                 _paged(
@@ -220,6 +226,8 @@ class _Prefixed(_Planned):
     def _answer(self, taken: dict[str, Any], lists: dict[str, torch.Tensor], *, causal: bool) -> torch.Tensor:
         query, plan = taken["q"], self.settings | {"sm_scale": taken.get("sm_scale") or taken["q"].shape[-1] ** -0.5}
         assert query.dtype == torch.float16
+        assert self.settings.get("data_type") in (None, torch.float16, "float16")
+        _refuse_different_strides(taken["unique_kv_cache"])
         assert len(taken["k_shared"])
         shared = _one(query, taken["k_shared"], taken["v_shared"], plan, causal=False)
         rest = _paged(query, taken["unique_kv_cache"], self.made["kv_layout"], lists, plan, causal=causal)
@@ -238,6 +246,8 @@ class BatchDecodeWithSharedPrefixPagedKVCacheWrapper(_Prefixed):
             "kv_indices": plan["unique_kv_indices"],
             "last_page_len": last,
         }
+        if plan["unique_kv_indices"].dtype != torch.int32:
+            raise ValueError("page ids must be int32")
         return self._answer(self._run(arguments), lists, causal=False)
 
 
@@ -255,14 +265,19 @@ class BatchPrefillWithSharedPrefixPagedKVCacheWrapper(_Prefixed):
         return self._answer(taken, lists, causal=taken["causal"])
 
 
+def _refuse_different_strides(cache: Any) -> None:
+    if not isinstance(cache, torch.Tensor) and cache[0].stride() != cache[1].stride():
+        raise ValueError("K and V must have equal strides")
+
+
 def _masked(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, plan: dict[str, Any]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Out [queries, heads, dim] and lse in base 2 under a mask [kv heads, queries, keys], in fp64."""
     group = query.shape[1] // key.shape[1]
     key, value = (tokens.double().repeat_interleave(group, dim=1) for tokens in (key, value))
-    logits = torch.einsum("qhd,khd->hqk", query.double(), key) * plan["sm_scale"]
-    if plan["logits_soft_cap"]:
+    logits = torch.einsum("qhd,khd->hqk", query.double(), key) * plan.get("sm_scale", query.shape[2] ** -0.5)
+    if (plan.get("logits_soft_cap") or 0.0) > 0:
         logits = plan["logits_soft_cap"] * torch.tanh(logits / plan["logits_soft_cap"])
     mask = mask.repeat_interleave(group, dim=0)
     logits = logits.masked_fill(~mask, -torch.inf)
@@ -276,12 +291,12 @@ class BlockSparseAttentionWrapper(_Planned):
 
     module = _SPARSE
 
-    def run(self, **arguments: Any) -> None:
+    def run(self, **arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
         taken, plan = self._run(arguments), self.settings
         rows, columns, side = plan["M"], plan["N"], plan["R"]
         assert side == plan["C"]
         assert columns % side == 0
-        assert plan["o_data_type"] == taken["out"].dtype
+        assert plan["o_data_type"] == taken["q"].dtype
         assert (len(taken["q"]), len(taken["k"]), len(taken["v"])) == (rows, columns, columns)
         indptr, indices, blocks = plan["indptr"].tolist(), plan["indices"].tolist(), plan.get("mask")
         assert (blocks is None) == (side == 1)
@@ -293,8 +308,11 @@ class BlockSparseAttentionWrapper(_Planned):
                 dense[row * side : (row + 1) * side, column : column + side] = block
         mask = dense[:rows].expand(plan["num_kv_heads"], -1, -1)
         out, lse = _masked(taken["q"], taken["k"], taken["v"], mask, plan)
-        taken["out"].copy_(out)
-        taken["lse"].copy_(lse)
+        made = taken.get("out", torch.empty_like(taken["q"]))
+        made_lse = taken.get("lse", torch.empty_like(lse, dtype=torch.float32))
+        made.copy_(out)
+        made_lse.copy_(lse)
+        return made, made_lse
 
 
 class VariableBlockSparseAttentionWrapper(_Planned):

@@ -34,7 +34,7 @@ def attend(
     query = query.float()
     key, value = (tokens.float().repeat_interleave(heads // kv_heads, dim=1) for tokens in (key, value))
     logits = torch.einsum("qhd,khd->hqk", query, key) * scale
-    if plan["logits_soft_cap"]:
+    if plan["logits_soft_cap"] > 0:
         logits = plan["logits_soft_cap"] * torch.tanh(logits / plan["logits_soft_cap"])
     last = torch.arange(q_len).unsqueeze(1) + kv_len - q_len
     keys = torch.arange(kv_len)
@@ -233,9 +233,9 @@ class BatchDecodeWithPagedKVCacheWrapper(_Wrapper):
         super().plan(**arguments)
 
     def run(self, **arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        if not self.tensor_cores:
-            if self.lists[1].dtype is not torch.int32:
-                raise ValueError("page ids are not int32")
+        if not self.tensor_cores and self.lists[1].dtype is not torch.int32:
+            raise ValueError("page ids are not int32")
+        if not self.tensor_cores or self.backend == "fa3":
             refuse_different_strides(arguments["paged_kv_cache"])
         return super().run(**arguments)
 

@@ -50,6 +50,10 @@ def _bound(real: Op, native: Op) -> Op:
         taken = bind(str(real.module), real.name, arguments)
         if taken.get("multi_ctas_kv_counter_buffer") is not None:
             _check_counters(taken)
+        if taken.get("sinks") is not None and taken["sinks"].dtype != torch.float32:
+            raise ValueError("attention_sinks must be a float tensor")
+        for name in {"bmm1_scale", "bmm2_scale"}.intersection(taken):
+            taken[name] = float(taken[name])
         return native.function(**{name: value for name, value in taken.items() if name not in _FOR_THE_GPU})
 
     return replace(real, function=function)

@@ -15,9 +15,9 @@ from attnfuzz.kernels.argument_forms import AT_LAUNCH, PLACED
 from attnfuzz.kernels.function_backend import FunctionBackend
 from attnfuzz.reference.arguments import ArgumentForm, ArgumentRule, ArgumentStanding
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case, Launch, Mode
+from attnfuzz.reference.case import Case, Launch, Mode, Request, Step
 from attnfuzz.reference.contract import Contract, LseBase
-from attnfuzz.reference.geometry import KvLayout
+from attnfuzz.reference.geometry import Geometry, KvLayout
 from attnfuzz.reference.validity import ImpossibleCase, validate
 
 HERE = f"{Path(__file__)}:"
@@ -93,6 +93,13 @@ def break_at_a_refusal(*, block_tables: torch.Tensor, **arguments: Any) -> Any:
     return attend(block_tables=block_tables, **arguments)
 
 
+def require_dense_lengths(*, seq_lens: torch.Tensor, **arguments: Any) -> Any:
+    """As a function that checks strides, of which those of axes with one entry do not matter."""
+    if not seq_lens.is_contiguous():
+        raise ValueError("seq_lens must be contiguous")
+    return attend(seq_lens=seq_lens, **arguments)
+
+
 def rules(standing: ArgumentStanding, *forms: ArgumentForm) -> tuple[ArgumentRule, ...]:
     source = "" if standing is ArgumentStanding.UNSAID else "a docstring"
     return tuple(ArgumentRule(form, standing, source) for form in forms)
@@ -112,6 +119,7 @@ RIGHT = made(attend, ArgumentStanding.PROMISED, *TENSORS, *OTHERS)
 IDS = made(read_ids_as_32_bits, ArgumentStanding.UNSAID, F.TABLE_INT64)
 DENSE = made(write_densely, ArgumentStanding.UNSAID, F.OUT_GAPS, F.OUT_HEADS_FIRST)
 REFUSES_UNSAID = made(require_int32, ArgumentStanding.UNSAID, F.TABLE_INT64)
+DENSE_LENGTHS = made(require_dense_lengths, ArgumentStanding.REFUSED, F.LENGTHS_GAPS)
 REFUSES_PROMISED = made(require_int32, ArgumentStanding.PROMISED, F.TABLE_INT64)
 ACCEPTS_REFUSED = made(attend, ArgumentStanding.REFUSED, F.TABLE_INT64)
 BREAKS = made(break_at_a_refusal, ArgumentStanding.UNSAID, F.TABLE_INT64)
@@ -156,6 +164,15 @@ def test_a_form_that_is_refused_must_raise() -> None:
     assert kinds_of("ACCEPTS_REFUSED") == {True: {Kind.RAISED}, False: set()}
 
 
+@pytest.mark.parametrize("requests", [1, 2])
+def test_a_form_that_makes_no_difference_need_not_be_refused(requests: int) -> None:
+    batch = tuple(Request(slot=slot, q_len=1, kv_len=3) for slot in range(requests))
+    step = Step(mode=Mode.DECODE, requests=batch, padded_tokens=requests, tokens_per_request=1)
+    layer = Geometry(q_heads=1, kv_heads=1, head_dim_qk=8, head_dim_vo=8, page_size=4, kv_layout=KvLayout.NHD)
+    case = Case(backend=f"{HERE}DENSE_LENGTHS", geometry=layer, steps=(step,), arguments=(F.LENGTHS_GAPS,))
+    assert run(case).observations == ()
+
+
 def test_the_plain_call_must_work_after_a_refusal() -> None:
     found = kinds_of("BREAKS")
     assert Kind.OUTPUT_MISMATCH in found[True]
@@ -165,6 +182,7 @@ def test_the_plain_call_must_work_after_a_refusal() -> None:
 def test_every_form_is_passed_by_memory_by_launches_or_as_an_option() -> None:
     options = {F.WINDOW_AT_RUN, F.LSE_BASE_E, F.DTYPES_BY_NAME, F.OUT_DTYPE_GIVEN, F.KEY_LENGTHS_GIVEN, F.BLOCKING}
     options |= {F.SPLIT_DISABLED, F.SPLIT_OF_A_PAGE, F.DEPENDENT_LAUNCH, F.NO_DEPENDENT_LAUNCH}
+    options |= {F.OFFSETS_IN_TOKENS, F.CALL_WITHOUT_QUERIES}
     assert {*PLACED, *AT_LAUNCH, *options, F.OUT_RETURNED, F.LSE_RETURNED} == set(ArgumentForm)
 
 

@@ -42,8 +42,9 @@ def output_factors(row: WrongRow) -> Iterator[Claim]:
     if scale != 1:
         named += [
             (f"as if bmm2_scale ({scale:.4g}) were applied twice", lambda problem: problem.bmm2_scale),
-            (f"as if bmm2_scale ({scale:.4g}) were not applied", lambda problem: 1 / problem.bmm2_scale),
         ]
+    if scale not in (0, 1):
+        named.append((f"as if bmm2_scale ({scale:.4g}) were not applied", lambda problem: 1 / problem.bmm2_scale))
     for words, factor in named:
         yield Claim(Mistake.OUTPUT_SCALE, words, _output_times(factor), SCALED)
     weighted = row.truth.out / row.truth.out_bound**2
@@ -81,8 +82,10 @@ def logit_factors(row: WrongRow) -> Iterator[Claim]:
         ("as if 1 / sqrt(head_dim_qk) were not applied", lambda problem: sqrt(problem.query.shape[2])),
         ("as if 1 / sqrt(head_dim_qk) were applied twice", lambda problem: 1 / sqrt(problem.query.shape[2])),
         (f"as if bmm1_scale ({scale:.4g}) were applied twice", lambda problem: problem.bmm1_scale),
-        (f"as if bmm1_scale ({scale:.4g}) were not applied", lambda problem: 1 / problem.bmm1_scale),
+        ("as if the logits had the other sign", lambda _: -1.0),
     ]
+    if scale:
+        named.append((f"as if bmm1_scale ({scale:.4g}) were not applied", lambda problem: 1 / problem.bmm1_scale))
     for words, factor in named:
         yield Claim(Mistake.LOGIT_SCALE, words, _logits_times(factor), SCALED)
     fitted = _fitted_factor(row)

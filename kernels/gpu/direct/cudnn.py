@@ -7,14 +7,18 @@ from typing import Any, Final
 import torch
 
 from attnfuzz.kernels.backend import Op, Unsupported
+from attnfuzz.kernels.edges import UNSAID_EDGES
 from attnfuzz.kernels.gpu import flashinfer_op
+from attnfuzz.kernels.gpu import function_argument_rules as rules
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, OpenSession, bucket
 from attnfuzz.kernels.gpu.visible import Arch
+from attnfuzz.kernels.gpu.wrappers.options import in_base_2
 from attnfuzz.kernels.lengths import place_int32
 from attnfuzz.kernels.ops_table import WorkspaceBytes
 from attnfuzz.kernels.paged_session import PagedSession
 from attnfuzz.kernels.plan import BatchMetadata
 from attnfuzz.kernels.results import Results
+from attnfuzz.reference.arguments import ArgumentForm
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import KvView, Mask, Mode, QueryView, Step
 from attnfuzz.reference.contract import Contract, LseBase
@@ -27,10 +31,10 @@ _WORKSPACE: Final = WorkspaceBytes(semaphores=0, scratch=128 << 20)
 """FlashInfer: "128 MB is sufficient for typical" workloads (docstrings of both functions)."""
 
 
-def _call(name: str, /, **arguments: Any) -> None:
+def _call(name: str, /, **arguments: Any) -> Any:
     """Call it. cuDNN reports a missing engine when it builds the graph, before any launch."""
     try:
-        flashinfer_op.call("flashinfer.cudnn", name, **arguments)
+        return flashinfer_op.call("flashinfer.cudnn", name, **arguments)
     except Exception as error:
         if type(error).__name__ == "cudnnGraphNotSupportedError":
             raise Unsupported(f"cuDNN has no engine: {' '.join(str(error).split())[:200]}") from error
@@ -84,7 +88,7 @@ class CudnnDecodeSession(_CudnnSession):
 
 
 class CudnnPrefillSession(_CudnnSession):
-    """A session with one ragged launch per step. Offsets are in elements, the default."""
+    """A session with one ragged launch per step. Offsets are in elements, the default, if the case does not ask."""
 
     op: Op = PREFILL_OP
 
@@ -92,9 +96,11 @@ class CudnnPrefillSession(_CudnnSession):
         rows = plan.batch * step.tokens_per_request if step.mode.uniform else step.tokens
         bench, geometry = self._bench, self._case.geometry
         first_rows = plan.cum_seq_lens_q.tolist()
+        forms, dtype = self._case.arguments, geometry.dtype.torch_dtype
+        in_tokens = ArgumentForm.OFFSETS_IN_TOKENS in forms
 
         def offsets(name: str, row: int) -> torch.Tensor:
-            return place_int32(bench, name, [first * row for first in first_rows])
+            return place_int32(bench, name, [first * (1 if in_tokens else row) for first in first_rows])
 
         q_lens = [last - first for first, last in pairwise(first_rows)]
         bench.launcher.launch(
@@ -105,8 +111,12 @@ class CudnnPrefillSession(_CudnnSession):
             batch_offsets_q=offsets("batch_offsets_q", geometry.q_heads * geometry.head_dim_qk),
             batch_offsets_o=offsets("batch_offsets_o", geometry.q_heads * geometry.head_dim_vo),
             batch_offsets_stats=offsets("batch_offsets_stats", geometry.q_heads),
+            **({"batch_offsets_units": "tokens"} if in_tokens else {}),
+            **({"o_data_type": dtype} if ArgumentForm.OUT_DTYPE_GIVEN in forms else {}),
+            **({"lse_base": "ln"} if ArgumentForm.LSE_BASE_E in forms else {}),
             **self._shared(plan, query[:rows], results[:rows]),
         )
+        in_base_2(self._case, results.lse[:rows])
 
 
 _bucket: Final = partial(bucket, heads=((1, 1), (4, 2)), page_sizes=(16, 64), layouts=(KvLayout.HND,))
@@ -135,6 +145,7 @@ CUDNN_DECODE: Final = _backend(
     DECODE_OP,
     Capability(
         device=Device.CUDA,
+        edges=UNSAID_EDGES,
         buckets=(
             _bucket(DType.BFLOAT16, 64, windows=(-1, 7, 100)),
             _bucket(DType.FLOAT16, 128, windows=(-1, 7, 100)),
@@ -150,6 +161,7 @@ CUDNN_DECODE: Final = _backend(
         kv_shorter_than_q=False,
         query_views=tuple(QueryView),
         kv_views=tuple(KvView),
+        arguments=rules.CUDNN_DECODE,
     ),
 )
 CUDNN_PREFILL: Final = _backend(
@@ -158,11 +170,13 @@ CUDNN_PREFILL: Final = _backend(
     PREFILL_OP,
     Capability(
         device=Device.CUDA,
+        edges=UNSAID_EDGES,
         # Docstring: head_dim_qk must be 128 or 192, head_dim_vo 128.
         buckets=(_bucket(DType.BFLOAT16, 128), _bucket(DType.FLOAT16, 128)),
         modes=tuple(Mode),
         padding=True,
         kv_views=tuple(KvView),
         masks=(Mask.CAUSAL, Mask.FULL),
+        arguments=rules.CUDNN_PREFILL,
     ),
 )

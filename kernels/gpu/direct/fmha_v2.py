@@ -12,6 +12,7 @@ import msgspec
 import torch
 
 from attnfuzz.kernels.backend import Bench, Op, Output
+from attnfuzz.kernels.edges import UNSAID_EDGES
 from attnfuzz.kernels.gpu import argument_rules, flashinfer_op
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, OpenSession, bucket
@@ -288,6 +289,7 @@ def _backend(
 def _capability(buckets: tuple[Bucket, ...], kv_view: KvView, arguments: tuple[ArgumentRule, ...]) -> Capability:
     return Capability(
         device=Device.CUDA,
+        edges=UNSAID_EDGES,
         buckets=buckets,
         modes=tuple(Mode),
         kv_scales=True,

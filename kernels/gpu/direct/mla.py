@@ -14,6 +14,7 @@ import msgspec
 import torch
 
 from attnfuzz.kernels.backend import Bench, Op, Output, Unsupported
+from attnfuzz.kernels.edges import UNSAID_EDGES
 from attnfuzz.kernels.gpu import argument_rules, flashinfer_op, lives
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.deepseek import DEEPSEEK_V3
@@ -334,6 +335,7 @@ def _backend(name: str, backend: str, archs: frozenset[Arch]) -> GpuBackend:
         archs=archs,
         capability=Capability(
             device=Device.CUDA,
+            edges=UNSAID_EDGES,
             buckets=(MLA_BUCKET,),
             modes=tuple(Mode),
             graph_modes=(Mode.DECODE, Mode.TARGET_VERIFY),

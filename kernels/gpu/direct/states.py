@@ -20,6 +20,7 @@ import torch
 
 from attnfuzz.kernels.backend import Attended, Bench, Fill, Op, Output
 from attnfuzz.kernels.gpu import flashinfer_op
+from attnfuzz.kernels.gpu import function_argument_rules as rules
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.states import FIXUP, FIXUP_SOURCE, MERGE_MODULE, MERGE_STATE_IN_PLACE
 from attnfuzz.kernels.gpu.visible import Arch
@@ -100,7 +101,7 @@ class CascadeSession:
         results = self._merged(step, states)
         return Output(
             out=results.out,
-            lse=results.lse,
+            lse=self._in_fp32(results.lse),
             attended=attended,
             bmm1_scale=self._scale,
             bmm2_scale=1.0,
@@ -115,7 +116,7 @@ class CascadeSession:
 
     def _attend(self, step: Step, attended: tuple[Attended, ...], begin: int, end: int) -> tuple[Results, torch.Tensor]:
         """Attention to the keys from `begin` up to `end`, and the rows [tokens] of the requests that have any."""
-        results = Results.place(self._case, self._bench, step.padded_tokens, self._case.geometry.head_dim_vo)
+        results = self._place(step, prefix="state_")
         results.clear()
         present = torch.zeros(step.padded_tokens, dtype=torch.uint8)
         for entry in attended:
@@ -146,8 +147,13 @@ class CascadeSession:
         launch(self.merge_states, out=merged.out, lse=merged.lse, v=v, s=s)
         return merged
 
-    def _place(self, step: Step) -> Results:
-        return Results.place(self._case, self._bench, step.padded_tokens, self._case.geometry.head_dim_vo)
+    def _place(self, step: Step, prefix: str = "") -> Results:
+        dim = self._case.geometry.head_dim_vo
+        return Results.place(self._case, self._bench, step.padded_tokens, dim, prefix=prefix)
+
+    def _in_fp32(self, lse: torch.Tensor) -> torch.Tensor:
+        """The LSE of a merge in place, which has the form of a state."""
+        return lse if lse.dtype is torch.float32 else self._bench.memory.copy("lse", lse.float())
 
 
 def _buckets() -> tuple[Bucket, ...]:
@@ -167,7 +173,9 @@ def _buckets() -> tuple[Bucket, ...]:
 CASCADE_MERGE: Final = GpuBackend(
     name="cascade_merge",
     archs=frozenset(Arch),
-    capability=Capability(device=Device.CUDA, buckets=_buckets(), modes=tuple(Mode), padding=True),
+    capability=Capability(
+        device=Device.CUDA, buckets=_buckets(), modes=tuple(Mode), padding=True, arguments=rules.MERGES
+    ),
     contract=Contract(lse=LseBase.TWO),
     session=CascadeSession,
     kernels=(MERGE_STATE, MERGE_STATES, MERGE_STATE_IN_PLACE),

@@ -14,15 +14,17 @@ from typing import Any, Final
 
 import torch
 
+from attnfuzz.kernels.argument_standing import unsaid, without
 from attnfuzz.kernels.backend import Op, Output, Unsupported
+from attnfuzz.kernels.edges import UNSAID_EDGES
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, bucket
 from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.kernels.lengths import place_int32, running_sum
 from attnfuzz.kernels.libraries.torch_attention import block_mask
 from attnfuzz.kernels.packed_masks import flat_masks, masks_of_rows
 from attnfuzz.kernels.plan import Row
-from attnfuzz.kernels.torch_sdpa import SdpaSession, attend_into
-from attnfuzz.reference.arguments import EarlierUse
+from attnfuzz.kernels.torch_sdpa import ARGUMENTS, OF_MASKS, SdpaSession, attend_into
+from attnfuzz.reference.arguments import ArgumentForm, EarlierUse
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Mask, Mode, QueryView, Request, Step
@@ -122,12 +124,14 @@ def _backend(
         archs=_ARCHS,
         capability=Capability(
             device=Device.CUDA,
+            edges=UNSAID_EDGES,
             buckets=buckets,
             modes=tuple(Mode),
             # torch warns that the lower right variant of CausalBias gives NaN with more queries than keys
             # (torch/nn/attention/bias.py).
             kv_shorter_than_q=masked,
             query_views=(QueryView.CONTIGUOUS, QueryView.FUSED_QKV),
+            arguments=ARGUMENTS if masked else without(ARGUMENTS, *OF_MASKS),
             masks=tuple(Mask) if masked else (Mask.CAUSAL, Mask.FULL),
             windowed_masks=tuple(Mask),
         ),
@@ -263,11 +267,14 @@ FLEX_ATTENTION: Final = GpuBackend(
     archs=frozenset(Arch),
     capability=Capability(
         device=Device.CUDA,
+        edges=UNSAID_EDGES,
         buckets=dense_buckets(
             (DType.BFLOAT16, DType.FLOAT16, DType.FLOAT32), (64, 16, 128), grouped=True, windows=True
         ),
         modes=tuple(Mode),
         query_views=(QueryView.CONTIGUOUS, QueryView.FUSED_QKV),
+        # 'scale: "If none, the default value is set to 1/sqrt(E)"' is flex_attention's docstring, too.
+        arguments=(*without(ARGUMENTS, *OF_MASKS, ArgumentForm.SCALE_TENSOR), *unsaid(ArgumentForm.SCALE_TENSOR)),
         masks=tuple(Mask),
         windowed_masks=tuple(Mask),
         earlier_uses=(EarlierUse.CROPPED,),

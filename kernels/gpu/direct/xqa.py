@@ -13,6 +13,7 @@ import msgspec
 import torch
 
 from attnfuzz.kernels.backend import Bench, Op, Output, Unsupported
+from attnfuzz.kernels.edges import UNSAID_EDGES
 from attnfuzz.kernels.gpu import argument_rules
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.flashinfer_op import flashinfer_op
@@ -248,6 +249,7 @@ def _backend(name: str, buckets: tuple[Bucket, ...]) -> GpuBackend:
         archs=frozenset({Arch.HOPPER}),
         capability=Capability(
             device=Device.CUDA,
+            edges=UNSAID_EDGES,
             buckets=buckets,
             modes=(*UNIFORM, Mode.DRAFT_EXTEND),
             graph_modes=(Mode.DECODE, Mode.TARGET_VERIFY),

@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 import torch
 
+from attnfuzz.kernels.edges import UNSAID_EDGES
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.deepseek import DEEPSEEK_V3
 from attnfuzz.kernels.gpu.direct import fmha_v2, mla, xqa
@@ -108,6 +109,7 @@ _MHA = GpuBackend(
     archs=_ARCHS,
     capability=Capability(
         device=Device.CUDA,
+        edges=UNSAID_EDGES,
         buckets=(SMALL, WINDOWED, _HALVES),
         modes=tuple(Mode),
         graph_modes=SPECULATIVE,
@@ -134,6 +136,7 @@ _MLA = GpuBackend(
     archs=_ARCHS,
     capability=Capability(
         device=Device.CUDA,
+        edges=UNSAID_EDGES,
         buckets=(DEEPSEEK_V3,),
         modes=tuple(Mode),
         graph_modes=SPECULATIVE,

@@ -7,6 +7,8 @@ from typing import Any, Final
 import msgspec
 import torch
 
+from attnfuzz.kernels.edges import UNSAID_EDGES
+from attnfuzz.kernels.gpu import function_argument_rules as rules
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.single.sessions import SINGLE_DECODE, SINGLE_PREFILL, SingleKind, SingleSession
@@ -76,6 +78,7 @@ def _prefill(name: str, backend: str, buckets: tuple[Bucket, ...]) -> GpuBackend
         archs=frozenset(Arch if fa2 else {Arch.HOPPER}),
         capability=Capability(
             device=Device.CUDA,
+            edges=UNSAID_EDGES,
             buckets=_unpaged(*buckets),
             modes=tuple(Mode),
             kv_scales=True,
@@ -86,6 +89,7 @@ def _prefill(name: str, backend: str, buckets: tuple[Bucket, ...]) -> GpuBackend
             kv_shorter_than_q=not fa2,
             query_views=tuple(QueryView),
             kv_views=tuple(KvView),
+            arguments=rules.SINGLE_PREFILL,
         ),
         contract=CONTRACT,
         session=partial(
@@ -110,6 +114,7 @@ def _decode(
         archs=frozenset(Arch),
         capability=Capability(
             device=Device.CUDA,
+            edges=UNSAID_EDGES,
             buckets=_unpaged(*buckets),
             modes=(Mode.DECODE,),
             kv_scales=True,
@@ -117,6 +122,7 @@ def _decode(
             # On CUDA cores, q [heads, dim], k and v must be contiguous (csrc/single_decode.cu, CHECK_INPUT).
             query_views=tuple(QueryView) if tensor_cores else (QueryView.CONTIGUOUS, QueryView.FUSED_QKV),
             kv_views=tuple(KvView) if tensor_cores else (KvView.SEPARATE,),
+            arguments=rules.TENSOR_CORE_DECODE if tensor_cores else rules.SINGLE_DECODE,
         ),
         contract=CONTRACT,
         session=partial(

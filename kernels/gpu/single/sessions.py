@@ -1,6 +1,6 @@
 """FlashInfer's functions for one request, which return their results: a call for each request of a step.
 
-Requests without queries are not called: FlashInfer's examples have none, and a server would not make the call.
+Requests without queries are called if the case asks for it: FlashInfer's examples have none.
 """
 
 from collections.abc import Mapping
@@ -10,12 +10,13 @@ from typing import Any
 
 import torch
 
-from attnfuzz.kernels.backend import Bench, Op, Output
+from attnfuzz.kernels.backend import Bench, Op, Output, Unsupported
 from attnfuzz.kernels.gpu import flashinfer_op
 from attnfuzz.kernels.gpu.wrappers.ragged import place_tokens
 from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries, softmax_scale
 from attnfuzz.kernels.results import Results
 from attnfuzz.kernels.slot_tokens import SlotTokens
+from attnfuzz.reference.arguments import ArgumentForm
 from attnfuzz.reference.case import Case, Request
 
 
@@ -55,6 +56,7 @@ class SingleSession:
         self._kind, self._case, self._bench = kind, case, bench
         self._tokens = SlotTokens.cached(case, device=bench.device)
         self._scale = softmax_scale(case, case.geometry.head_dim_qk)
+        self._gives_dtype = ArgumentForm.OUT_DTYPE_GIVEN in case.arguments
 
     def forward(self, index: int) -> Output:
         """Run one step; no kernel sees padding."""
@@ -66,6 +68,8 @@ class SingleSession:
             rows = slice(first, first + request.q_len)
             if request.q_len:
                 self._attend(request, query[rows], results[rows])
+            elif ArgumentForm.CALL_WITHOUT_QUERIES in case.arguments:
+                self._call_without_queries(request, query[rows], results[rows])
         results[step.tokens :].clear()
         return Output(
             out=results.out,
@@ -76,6 +80,15 @@ class SingleSession:
             # The kernel's, that of a merge, and that of v_scale, by which the output is multiplied afterwards.
             roundings=1 + self._kind.splits + (case.scales.v != 1),
         )
+
+    def _call_without_queries(self, request: Request, query: torch.Tensor, results: Results) -> None:
+        """Make a call that writes nothing, and that the function may refuse."""
+        try:
+            self._attend(request, query, results)
+        except Unsupported:
+            raise
+        except Exception:  # noqa: BLE001 - by any exception
+            return
 
     def _attend(self, request: Request, query: torch.Tensor, results: Results) -> None:
         geometry, scales, lengths = self._case.geometry, self._case.scales, (request.slot, request.kv_len)
@@ -94,5 +107,6 @@ class SingleSession:
             v_scale=scales.v,
             window_left=geometry.window_left,
             logits_soft_cap=geometry.soft_cap,
+            **({"o_dtype": geometry.dtype.torch_dtype} if self._gives_dtype else {}),
             **self._kind.fixed,
         )

@@ -8,6 +8,7 @@ import msgspec
 import torch
 
 from attnfuzz.kernels.backend import Session
+from attnfuzz.kernels.edges import UNSAID_EDGES
 from attnfuzz.kernels.gpu import argument_rules as rules
 from attnfuzz.kernels.gpu import lives
 from attnfuzz.kernels.gpu.build_record import Module
@@ -185,6 +186,7 @@ def capability_of(
     """The cases of a wrapper for geometries of these buckets."""
     return Capability(
         device=Device.CUDA,
+        edges=UNSAID_EDGES,
         buckets=buckets,
         modes=modes,
         graph_modes=graph_modes,

@@ -8,7 +8,10 @@ from typing import Any, Final
 import msgspec
 import torch
 
+from attnfuzz.kernels.argument_standing import Rules
 from attnfuzz.kernels.backend import Bench, Output, Unsupported
+from attnfuzz.kernels.edges import UNSAID_EDGES
+from attnfuzz.kernels.gpu import argument_rules as rules
 from attnfuzz.kernels.gpu import lives
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
@@ -24,6 +27,7 @@ from attnfuzz.kernels.gpu.wrappers.backends import (
     prefill_modules,
 )
 from attnfuzz.kernels.gpu.wrappers.life import IN_GRAPHS
+from attnfuzz.kernels.gpu.wrappers.options import plan_options
 from attnfuzz.kernels.gpu.wrappers.paged import PageLists, last_page_len, pages_of
 from attnfuzz.kernels.gpu.wrappers.planned import LivingCall, Planned, PlannedKind
 from attnfuzz.kernels.paged_kv import PagedKv
@@ -31,6 +35,7 @@ from attnfuzz.kernels.paged_session import PLANNED_AFTER_PADDING, Captured, Grap
 from attnfuzz.kernels.plan import PageTable, Row
 from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries, softmax_scale
 from attnfuzz.kernels.results import Results
+from attnfuzz.reference.arguments import ArgumentForm
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, KvView, Launch, Mode, QueryView, Step, Workspace
@@ -159,7 +164,7 @@ class LevelsSession(GraphedSession):
             levels = [level.placed(self._bench) for level in split.levels(geometry.page_size)]
             return {theirs: [vars(level)[ours] for level in levels] for ours, (theirs, _) in _ARGUMENTS.items()}
 
-        layer = {
+        layer: dict[str, Any] = {
             "num_qo_heads": geometry.q_heads,
             "num_kv_heads": geometry.kv_heads,
             "head_dim": geometry.head_dim_qk,
@@ -167,9 +172,11 @@ class LevelsSession(GraphedSession):
             "causal": True,
             "sm_scale": self._scale,
             "window_left": geometry.window_left,
+            "logits_soft_cap": geometry.soft_cap,
             "q_data_type": geometry.dtype.torch_dtype,
             "kv_data_type": geometry.kv_dtype.torch_dtype,
         }
+        layer |= plan_options(self._case, layer, in_graph=False)
         return LivingCall(
             case=self._case,
             bench=self._bench,
@@ -251,6 +258,7 @@ def _prefix_kind(name: str, lists: dict[str, str], *, plan: dict[str, Any], run:
     return PrefixKind(planned, lists, plan, run, scaled=bool(run))
 
 
+_BY_NAME: Final = {"data_type": "float16"}
 PREFIX_DECODE: Final = _prefix_kind(
     "BatchDecodeWithSharedPrefixPagedKVCacheWrapper",
     {
@@ -337,7 +345,7 @@ class PrefixSession:
             "num_kv_heads": geometry.kv_heads,
             "head_dim": geometry.head_dim_qk,
             "page_size": geometry.page_size,
-            **self._kind.plan,
+            **(_BY_NAME if ArgumentForm.DTYPES_BY_NAME in self._case.arguments else self._kind.plan),
         }
         arguments = {
             "q": query,
@@ -378,7 +386,14 @@ def _prefix_prefill_modules(bucket: Bucket) -> tuple[Module, ...]:
 
 
 def _backend(
-    name: str, session: Any, kind: PlannedKind, modules: Any, bucket: Bucket, modes: tuple[Mode, ...], **more: Any
+    name: str,
+    session: Any,
+    kind: PlannedKind,
+    modules: Any,
+    bucket: Bucket,
+    modes: tuple[Mode, ...],
+    arguments: Rules,
+    **more: Any,
 ) -> GpuBackend:
     buckets = (bucket,)
     return GpuBackend(
@@ -392,6 +407,7 @@ def _backend(
             padding=True,
             query_views=tuple(QueryView),
             kv_views=tuple(KvView),
+            arguments=arguments,
             **more,
         ),
         contract=Contract(),
@@ -411,9 +427,27 @@ _HALF: Final = msgspec.structs.replace(
 )
 
 CASCADE_BACKENDS: Final = (
-    _backend("cascade_levels", LevelsSession, _LEVELS, _levels_modules, PLAIN, tuple(Mode), graph_modes=_GRAPHS),
+    _backend(
+        "cascade_levels",
+        LevelsSession,
+        _LEVELS,
+        _levels_modules,
+        PLAIN,
+        tuple(Mode),
+        rules.CASCADE_LEVELS,
+        edges=UNSAID_EDGES,
+        graph_modes=_GRAPHS,
+    ),
     # Apart, as each level has the window end at its own last key.
-    _backend("cascade_levels_window", LevelsSession, _LEVELS, _levels_modules, WINDOWED, tuple(Mode)),
+    _backend(
+        "cascade_levels_window",
+        LevelsSession,
+        _LEVELS,
+        _levels_modules,
+        WINDOWED,
+        tuple(Mode),
+        rules.CASCADE_LEVELS,
+    ),
     _backend(
         "shared_prefix_decode",
         partial(PrefixSession, PREFIX_DECODE),
@@ -421,6 +455,7 @@ CASCADE_BACKENDS: Final = (
         _prefix_decode_modules,
         _HALF,
         (Mode.DECODE,),
+        rules.SHARED_PREFIX_DECODE,
         empty_kv=False,
     ),
     _backend(
@@ -430,6 +465,8 @@ CASCADE_BACKENDS: Final = (
         _prefix_prefill_modules,
         _HALF,
         (Mode.EXTEND, Mode.CHUNKED_PREFILL),
+        rules.SHARED_PREFIX_PREFILL,
+        edges=UNSAID_EDGES,
         empty_kv=False,
         kv_shorter_than_q=False,
     ),

@@ -8,7 +8,9 @@ from typing import Any, Final
 import msgspec
 import torch
 
+from attnfuzz.kernels.argument_standing import Rules
 from attnfuzz.kernels.backend import Output, Unsupported
+from attnfuzz.kernels.gpu import argument_rules as rules
 from attnfuzz.kernels.gpu import lives
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.flashinfer_op import call
@@ -25,6 +27,7 @@ from attnfuzz.kernels.gpu.wrappers.backends import (
     decode_modules,
     decode_noise,
     fa2_noise,
+    fa2_paged_modules,
     fa3_noise,
     prefill_modules,
 )
@@ -164,11 +167,12 @@ def _backend(
     theoretical: Callable[[DType], NoiseModel],
     modules_of: Callable[[Bucket], tuple[Module, ...]],
     life: lives.Life,
+    arguments: Rules,
 ) -> GpuBackend:
     return GpuBackend(
         name=name,
         archs=frozenset({Arch.HOPPER} if form.backend == "fa3" else Arch),
-        capability=msgspec.structs.replace(capability, earlier_uses=life(capability.buckets)),
+        capability=msgspec.structs.replace(capability, arguments=arguments, earlier_uses=life(capability.buckets)),
         contract=CONTRACT,
         session=partial(session, form, buckets=capability.buckets),
         kernels=(form.plan_op, form.run_op),
@@ -181,7 +185,6 @@ def _without_short_requests(capability: Capability) -> Capability:
     return msgspec.structs.replace(capability, kv_shorter_than_q=False)
 
 
-_FA2_MODULES: Final = partial(prefill_modules, backend="fa2")
 _DECODES: Final = (Mode.DECODE,)
 _VERIFIES: Final = (Mode.DECODE, Mode.TARGET_VERIFY)
 
@@ -192,8 +195,9 @@ DECODE_VARIANTS: Final = (
         FA2_DECODE,
         _without_short_requests(capability_of(_VERIFIES, _VERIFIES, PLAIN, EIGHT_BITS, CAPPED)),
         fa2_noise,
-        _FA2_MODULES,
+        fa2_paged_modules,
         lives.of_decode_on_tensor_cores,
+        rules.TENSOR_CORE_DECODE,
     ),
     # "q_len_per_req > 1 is currently only supported on the fa2 tensor-core backend" (_plan_impl).
     _backend(
@@ -204,6 +208,7 @@ DECODE_VARIANTS: Final = (
         fa3_noise,
         partial(prefill_modules, backend="fa3"),
         lives.of_decode,
+        rules.FA3_DECODE,
     ),
     _backend(
         "cuda_graph_decode",
@@ -213,6 +218,7 @@ DECODE_VARIANTS: Final = (
         decode_noise,
         decode_modules,
         lives.of_graph_decode,
+        rules.GRAPH_DECODE,
     ),
     _backend(
         "cuda_graph_decode_tensor_cores",
@@ -220,7 +226,8 @@ DECODE_VARIANTS: Final = (
         _for_graphs(tensor_cores=True),
         _without_short_requests(capability_of(_VERIFIES, _VERIFIES, PLAIN, EIGHT_BITS, CAPPED)),
         fa2_noise,
-        _FA2_MODULES,
+        fa2_paged_modules,
         lives.of_graph_decode,
+        rules.GRAPH_TENSOR_CORE_DECODE,
     ),
 )

@@ -9,6 +9,7 @@ import msgspec
 import torch
 
 from attnfuzz.kernels.backend import Bench, Op
+from attnfuzz.kernels.gpu import argument_rules as rules
 from attnfuzz.kernels.gpu import flashinfer_op, lives
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.direct.mla import MlaBatch, MlaWrapperSession, StaticSize
@@ -146,8 +147,9 @@ class HolisticSession(MlaWrapperSession):
 
 
 def holistic_modules(bucket: Bucket) -> tuple[Module, ...]:
-    """The modules of BatchAttention for K and V of equal strides. It has no window."""
-    return each_variant(bucket, "holistic attention", _spec)
+    """The modules of BatchAttention, for K and V of equal and of different strides. It has no window."""
+    different = each_variant(bucket, "holistic attention of different strides", _different_strides_spec)
+    return (*each_variant(bucket, "holistic attention", _spec), *different)
 
 
 def _spec(dtypes: tuple[torch.dtype, torch.dtype], dims: tuple[int, int], window: bool, cap: bool) -> Any:
@@ -155,6 +157,17 @@ def _spec(dtypes: tuple[torch.dtype, torch.dtype], dims: tuple[int, int], window
 
     assert not window
     generate = getattr(modules, "_gen_batch_attention_primary_module", modules.gen_batch_attention_module)
+    return generate(*described(dtypes, dims), cap, False)
+
+
+def _different_strides_spec(
+    dtypes: tuple[torch.dtype, torch.dtype], dims: tuple[int, int], window: bool, cap: bool
+) -> Any:
+    from flashinfer.jit.attention import modules  # noqa: PLC0415 - makes a CUDA context
+
+    assert not window
+    # A release without it has one module for all strides.
+    generate = getattr(modules, "_gen_batch_attention_independent_module", modules.gen_batch_attention_module)
     return generate(*described(dtypes, dims), cap, False)
 
 
@@ -169,7 +182,9 @@ HOLISTIC: Final = GpuBackend(
     name="batch_attention",
     archs=frozenset(Arch),
     capability=msgspec.structs.replace(
-        capability_of(tuple(Mode), _GRAPHS, *_BUCKETS), earlier_uses=lives.of_holistic(_BUCKETS)
+        capability_of(tuple(Mode), _GRAPHS, *_BUCKETS),
+        arguments=rules.HOLISTIC,
+        earlier_uses=lives.of_holistic(_BUCKETS),
     ),
     # LSE in base 2, as FlashInfer's other kernels have it: normalize_d and log2 (attention/persistent.cuh).
     contract=CONTRACT,

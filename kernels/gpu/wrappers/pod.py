@@ -12,6 +12,8 @@ from typing import Any, Final
 import torch
 
 from attnfuzz.kernels.backend import Bench, Output, Unsupported
+from attnfuzz.kernels.edges import UNSAID_EDGES
+from attnfuzz.kernels.gpu import argument_rules as rules
 from attnfuzz.kernels.gpu import lives
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
@@ -24,6 +26,7 @@ from attnfuzz.kernels.gpu.wrappers.backends import (
     fa2_noise,
     prefill_modules,
 )
+from attnfuzz.kernels.gpu.wrappers.options import plan_options
 from attnfuzz.kernels.gpu.wrappers.paged import PageLists
 from attnfuzz.kernels.gpu.wrappers.planned import LivingCall, Planned, PlannedKind
 from attnfuzz.kernels.gpu.wrappers.ragged import place_tokens
@@ -146,6 +149,7 @@ class PodSession:
             "q_data_type": geometry.dtype.torch_dtype,
             "kv_data_type": geometry.kv_dtype.torch_dtype,
         }
+        self._layer |= plan_options(case, self._layer, in_graph=False)
 
     @property
     def kv(self) -> PagedKv:
@@ -328,6 +332,7 @@ def _backend(
         archs=frozenset(Arch),
         capability=Capability(
             device=Device.CUDA,
+            edges=UNSAID_EDGES,
             buckets=buckets,
             earlier_uses=life(buckets),
             modes=(Mode.EXTEND, Mode.CHUNKED_PREFILL),
@@ -336,6 +341,7 @@ def _backend(
             kv_shorter_than_q=short,
             query_views=tuple(QueryView),
             kv_views=tuple(KvView),
+            arguments=rules.POD,
         ),
         contract=contract,
         session=partial(session, buckets=buckets),

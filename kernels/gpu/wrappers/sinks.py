@@ -9,6 +9,7 @@ import msgspec
 import torch
 
 from attnfuzz.kernels.backend import Bench, Fill, Op
+from attnfuzz.kernels.gpu import argument_rules as rules
 from attnfuzz.kernels.gpu import lives
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.flashinfer_op import call_method
@@ -128,7 +129,9 @@ def _backend(backend: str, form: SinkForm, buckets: tuple[Bucket, ...]) -> GpuBa
         name=f"{backend}_sinks",
         archs=frozenset({Arch.HOPPER} if backend == "fa3" else Arch),
         capability=msgspec.structs.replace(
-            capability_of(tuple(Mode), SPECULATIVE, *buckets), earlier_uses=lives.of_sinks(buckets)
+            capability_of(tuple(Mode), SPECULATIVE, *buckets),
+            arguments=rules.FA3_SINKS if backend == "fa3" else rules.FA2_SINKS,
+            earlier_uses=lives.of_sinks(buckets),
         ),
         contract=CONTRACT,
         session=partial(PagedWrapperSession, form, buckets=buckets),

@@ -9,6 +9,8 @@ import msgspec
 import torch
 
 from attnfuzz.kernels.backend import Bench, Output, Unsupported
+from attnfuzz.kernels.edges import UNSAID_EDGES
+from attnfuzz.kernels.gpu import argument_rules as rules
 from attnfuzz.kernels.gpu import lives
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
@@ -23,6 +25,7 @@ from attnfuzz.kernels.gpu.wrappers.backends import (
     fa3_noise,
     prefill_modules,
 )
+from attnfuzz.kernels.gpu.wrappers.options import plan_options
 from attnfuzz.kernels.gpu.wrappers.planned import LivingCall, Planned, PlannedKind
 from attnfuzz.kernels.lengths import place_int32, running_sum
 from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries, softmax_scale
@@ -110,6 +113,7 @@ class SparseSession:
             "q_data_type": geometry.dtype.torch_dtype,
             "kv_data_type": geometry.kv_dtype.torch_dtype,
         }
+        self._layer |= plan_options(case, self._layer, in_graph=False)
 
     def forward(self, index: int) -> Output:
         """Run one step; no kernel sees padding. Where no query has a key there is no call."""
@@ -291,11 +295,13 @@ def _backend(name: str, session: type[SparseSession], backend: str, modules: Any
         archs=frozenset({Arch.HOPPER} if backend == "fa3" else Arch),
         capability=Capability(
             device=Device.CUDA,
+            edges=UNSAID_EDGES,
             buckets=buckets,
             modes=tuple(Mode),
             padding=True,
             query_views=tuple(QueryView),
             earlier_uses=life(buckets),
+            arguments=rules.BLOCK_SPARSE if session is BlockSession else rules.VARIABLE_SPARSE,
         ),
         contract=CONTRACT,
         session=partial(session, backend, buckets=buckets),

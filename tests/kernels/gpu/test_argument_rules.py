@@ -9,7 +9,9 @@ import pytest
 
 from attnfuzz.harness.backends.registry import builtin
 from attnfuzz.kernels.argument_forms import AT_LAUNCH, PLACED, reaches
+from attnfuzz.kernels.argument_standing import Rules
 from attnfuzz.kernels.gpu import argument_rules as rules
+from attnfuzz.kernels.gpu import function_argument_rules as functions
 from attnfuzz.reference.arguments import ArgumentForm, ArgumentStanding
 
 ROOT = Path(__file__).parents[3]
@@ -32,6 +34,7 @@ OPTIONS = {
     F.WINDOW_DEFAULT: ("window_left",),
     F.WINDOW_AT_RUN: ("window_left",),
     F.SOFT_CAP_DEFAULT: ("logits_soft_cap",),
+    F.SOFT_CAP_NEGATIVE: ("logits_soft_cap",),
     F.DTYPES_BY_NAME: ("q_data_type", "kv_data_type"),
     F.OUT_DTYPE_GIVEN: ("o_data_type",),
     F.KEY_LENGTHS_GIVEN: ("seq_lens",),
@@ -55,9 +58,16 @@ def test_the_page_is_that_of_the_code() -> None:
         ("prefill.BatchPrefillWithPagedKVCacheWrapper", rules.FA3_PAGED_PREFILL),
         ("prefill.BatchPrefillWithRaggedKVCacheWrapper", rules.FA2_RAGGED_PREFILL),
         ("decode.BatchDecodeWithPagedKVCacheWrapper", rules.BATCH_DECODE),
+        ("decode.BatchDecodeWithPagedKVCacheWrapper", rules.TENSOR_CORE_DECODE),
+        ("decode.CUDAGraphBatchDecodeWithPagedKVCacheWrapper", rules.GRAPH_DECODE),
+        ("attention.BatchAttentionWithAttentionSinkWrapper", rules.FA2_SINKS),
+        ("attention.BatchAttention", rules.HOLISTIC),
+        ("cascade.MultiLevelCascadeAttentionWrapper", rules.CASCADE_LEVELS),
+        ("sparse.BlockSparseAttentionWrapper", rules.BLOCK_SPARSE),
+        ("sparse.VariableBlockSparseAttentionWrapper", rules.VARIABLE_SPARSE),
     ],
 )
-def test_what_is_promised_is_an_argument_with_a_default(wrapper: str, of: rules.Rules) -> None:
+def test_what_is_promised_is_an_argument_with_a_default(wrapper: str, of: Rules) -> None:
     module, name = wrapper.split(".")
     found: Any = getattr(pytest.importorskip(f"flashinfer.{module}"), name)
     plan = inspect.signature(getattr(found, "_plan_impl", found.plan)).parameters
@@ -68,15 +78,55 @@ def test_what_is_promised_is_an_argument_with_a_default(wrapper: str, of: rules.
             assert all(each and each.default is not each.empty for each in arguments.values()), (rule, arguments)
 
 
+OF_FUNCTIONS = {
+    **OPTIONS,
+    F.SCALE_TENSOR: ("bmm1_scale",),
+    F.K_SCALE_DEFAULT: ("k_scale",),
+    F.OUT_DTYPE_GIVEN: ("o_dtype", "o_data_type"),
+    F.V_SCALE_TENSOR: ("v_scale", "bmm2_scale"),
+    F.OFFSETS_IN_TOKENS: ("batch_offsets_units",),
+}
+
+
+@pytest.mark.parametrize(
+    ("names", "of"),
+    [
+        (("prefill.single_prefill_with_kv_cache",), functions.SINGLE_PREFILL),
+        (("decode.single_decode_with_kv_cache",), functions.SINGLE_DECODE),
+        (("decode.single_decode_with_kv_cache",), functions.TENSOR_CORE_DECODE),
+        (("cudnn.cudnn_batch_decode_with_kv_cache",), functions.CUDNN_DECODE),
+        (("cudnn.cudnn_batch_prefill_with_kv_cache",), functions.CUDNN_PREFILL),
+        (
+            ("decode.trtllm_batch_decode_with_kv_cache", "prefill.trtllm_batch_context_with_kv_cache"),
+            functions.TRTLLM_MHA,
+        ),
+        (
+            ("mla.trtllm_batch_decode_with_kv_cache_mla", "prefill.trtllm_ragged_attention_deepseek"),
+            functions.TRTLLM_MLA,
+        ),
+    ],
+)
+def test_what_a_function_promises_is_an_argument(names: tuple[str, ...], of: Rules) -> None:
+    for function in names:
+        module, name = function.split(".")
+        parameters = inspect.signature(getattr(pytest.importorskip(f"flashinfer.{module}"), name)).parameters
+        for rule in of:
+            if rule.standing is ArgumentStanding.PROMISED:
+                assert not parameters.keys().isdisjoint(OF_FUNCTIONS[rule.form]), (function, rule)
+
+
 def test_backends_as_served_are_called_plainly() -> None:
     served = [backend for name, backend in builtin().items() if name.endswith("_as_served")]
     assert served
-    assert not any(backend.capability.arguments or backend.capability.earlier_uses for backend in served)
+    plain = {"arguments", "earlier_uses", "edges"}
+    assert not any(getattr(backend.capability, field) for backend in served for field in plain)
 
 
 def test_options_that_a_session_passes_are_promised() -> None:
     # A refused step is made again by the launcher, plainly: it can't take these out.
     by_session = {form for form in F if not any(reaches(form, {name}) for name in NAMES)}
+    # The session that makes such a call takes its refusal.
+    by_session.remove(F.CALL_WITHOUT_QUERIES)
     assert {F.SPLIT_DISABLED, F.LSE_BASE_E, F.DTYPES_BY_NAME} <= by_session
     for backend in builtin().values():
         for rule in backend.capability.arguments:

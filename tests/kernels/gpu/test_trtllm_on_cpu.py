@@ -19,6 +19,8 @@ def test_drawn_cases_pass(backend: str, count: int) -> None:
     modes = set()
     for case in drawn(named(backend), count):
         verdict = run(case)
-        assert (verdict.unsupported, verdict.observations) == (None, ())
+        # A form of which nothing is said may be refused, also in a graph, which can't be captured plainly then.
+        assert verdict.unsupported is None or verdict.unsupported.startswith("a graph ")
+        assert verdict.observations == ()
         modes |= {step.mode for step in case.steps}
     assert modes == set(Mode)

@@ -1,0 +1,53 @@
+"""Sessions on cases at the edges of their arguments, by the word of an API on them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from attnfuzz.kernels.backend import NotRefused, Result, Session, Unsupported
+from attnfuzz.reference.arguments import ArgumentStanding
+from attnfuzz.reference.case import Case
+from attnfuzz.reference.edges import Edge, EdgeRule, edges_of
+
+UNSAID_EDGES: Final = tuple(map(EdgeRule, Edge))
+"""An API that takes any number as a factor and tensors of any size, and does not say which."""
+
+UNSAID_FACTORS: Final = tuple(rule for rule in UNSAID_EDGES if rule.edge is not Edge.IDLE)
+"""The same of an API whose calls this project makes of requests, and so has none without."""
+
+
+def at_edges(session: Session, case: Case, rules: Sequence[EdgeRule]) -> Session:
+    """A session whose exceptions are refusals where the API does not promise the edges of `case`."""
+    edges = edges_of(case)
+    uncertain = [rule for rule in rules if rule.edge in edges and rule.standing is not ArgumentStanding.PROMISED]
+    return _EdgeSession(session, case, uncertain) if uncertain else session
+
+
+@dataclass(frozen=True)
+class _EdgeSession:
+    session: Session
+    case: Case
+    rules: Sequence[EdgeRule]
+
+    def forward(self, index: int) -> Result | None:
+        """See `Session`.
+
+        Raises:
+            Unsupported: the API raises. No plain call has the same answer.
+            NotRefused: it does not, although it refuses the edge.
+
+        """
+        rules = [rule for rule in self.rules if rule.edge is not Edge.IDLE or self.case.steps[index].idle]
+        try:
+            result = self.session.forward(index)
+        except Unsupported:
+            raise
+        except Exception as error:
+            # An API may refuse by any exception.
+            if not rules:
+                raise
+            raise Unsupported(f"{rules[0].edge} is refused: {error}") from error
+        refused = [rule for rule in rules if rule.standing is ArgumentStanding.REFUSED]
+        if refused and result is not None:
+            raise NotRefused(f"{refused[0].edge}: accepted, although the API refuses it ({refused[0].source})")
+        return result
