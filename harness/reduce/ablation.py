@@ -145,6 +145,18 @@ def _rest_of_a_vector(case: Case) -> bool:
     return geometry.latent is None and bool(geometry.head_dim_qk % VECTOR or geometry.head_dim_vo % VECTOR)
 
 
+def _partly_filled(case: Case) -> bool:
+    return any(kv_len % case.geometry.page_size for kv_len in _lengths(case))
+
+
+def _several_keys(case: Case) -> bool:
+    return any(kv_len > 1 for kv_len in _lengths(case))
+
+
+def _lengths(case: Case) -> set[int]:
+    return {request.kv_len for step in case.steps for request in step.requests}
+
+
 def _scaled(scale: str, name: str) -> Feature:
     return Feature(f"{name} scale", _but(f"{name} scale", "1"), part_with("scales", **{scale: 1.0}))
 
@@ -258,6 +270,9 @@ _SHAPE = (
         removals.one_page,
         clue=False,
     ),
+    Feature("partly filled page", frozenset(), removals.full_pages, clue=False, present=_partly_filled),
+    Feature("several keys", frozenset(), removals.one_key, clue=False, present=_several_keys),
+    Feature("several queries", _but("longest q", "1"), removals.one_query, clue=False),
 )
 
 FEATURES: Mapping[str, Feature] = MappingProxyType(

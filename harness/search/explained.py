@@ -163,7 +163,8 @@ class _Test:
     def predicted(self) -> bool:
         """Whether the cause predicts the failure where it shows."""
         if self._marks & CLUES - CONTENTS or self._same_mistake:
-            return self._fails_here() or self._fails_there()
+            # A wrong number there and a NaN here may be two bugs that need the same feature.
+            return self._fails_here(exactly=True) or self._fails_there()
         if self._stands_beside or not (self._pinned.fingerprint.kernel in self._cause.kernels or self._same_error):
             return False
         # The cause's case need not have a relation.
@@ -195,11 +196,10 @@ class _Test:
         verdict = self._pinned.judged(case)
         return None if verdict is None else fingerprint.among(verdict.failures)
 
-    def _fails_here(self) -> bool:
-        """Whether the cause's case fails like this one where this one does."""
-        return self._some_fails(
-            self._moved(self._cause.case, self._case, self._pinned.fingerprint), self._pinned.fingerprint
-        )
+    def _fails_here(self, *, exactly: bool = False) -> bool:
+        """Whether the cause's case fails like this one where this one does; `exactly`: by a NaN if this one does."""
+        fingerprint = self._pinned.fingerprint
+        return self._some_fails(self._moved(self._cause.case, self._case, fingerprint), fingerprint, exactly=exactly)
 
     def _fails_there(self) -> bool:
         """Whether this case, made plain, fails as the cause does, or as the cause's case does in its place."""
@@ -259,25 +259,25 @@ class _Test:
     def _without(self, case: Case, features: Collection[Feature]) -> Iterator[Ablation]:
         return ablations(case, allowed=self._allowed, among=features)
 
-    def _some_fails(self, cases: Iterator[Case], fingerprint: Fingerprint) -> bool:
+    def _some_fails(self, cases: Iterator[Case], fingerprint: Fingerprint, *, exactly: bool = False) -> bool:
         """Whether one of the cases that can be run fails with this fingerprint, with the one seed or another."""
         for case in cases:
             if possible(case) and self._allowed(case):
                 for again in _reseeded(case, SEEDS):
                     verdict = self._pinned.judged(again)
-                    if verdict is not None and any(self._alike(fingerprint, each) for each in verdict.failures):
+                    if verdict is not None and self._alike(fingerprint, verdict.failures, exactly=exactly):
                         return True
         return False
 
-    def _alike(self, fingerprint: Fingerprint, failure: Observation) -> bool:
-        """Whether a failure is at the same place of the same kernel and mode, and of the same kind.
+    def _alike(self, fingerprint: Fingerprint, failures: Sequence[Observation], *, exactly: bool) -> bool:
+        """Whether one of the failures is at the same place of the same kernel and mode, and of the same kind.
 
-        A wrong number and a NaN are the same kind. A kernel that reads memory which the host has
-        overwritten may do anything.
+        A wrong number and a NaN are the same kind, unless it has to be `exactly` the same. A kernel that reads memory
+        which the host has overwritten may do anything.
         """
         if FEATURES["late device"] in self._marks:
-            return True
-        return fingerprint.wrong_among((failure,)) is not None
+            return bool(failures)
+        return (fingerprint.among(failures) if exactly else fingerprint.wrong_among(failures)) is not None
 
 
 def _same(error: Observation, other: Observation | None) -> bool:

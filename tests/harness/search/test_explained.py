@@ -256,7 +256,7 @@ def test_what_one_page_shows_in_another_way_is_no_other_cause() -> None:
         return [*shown, (Kind.LSE_MISMATCH, "lse")]
 
     known, failing = one_request(Mode.EXTEND, 1, 6), one_request(Mode.CHUNKED_PREFILL, 1, 6)
-    assert explained(logits_scaled, failing, known, ("several pages",))
+    assert explained(logits_scaled, failing, known, ("several keys",))
 
 
 def rows_without_keys(case: Case) -> list[tuple[Kind, str]]:
