@@ -14,6 +14,7 @@ from attnfuzz.harness.sandbox.confirm import alike, comes_back, recheck
 from attnfuzz.harness.sandbox.pursuit import Effort, Pursued, Pursuit
 from attnfuzz.harness.search.alone import failing_alone
 from attnfuzz.harness.search.beneath import SHARE, Symptoms, explaining, without
+from attnfuzz.harness.search.compared import compared
 from attnfuzz.harness.search.examples import run_examples
 from attnfuzz.harness.search.explained import Attribution, explain
 from attnfuzz.harness.search.known import KnownCause, finding_name
@@ -26,7 +27,6 @@ from attnfuzz.harness.search.messages import (
     Lost,
     Rechecked,
     Replay,
-    SameCauses,
     ShrinkBudget,
     Slice,
     SliceDone,
@@ -175,18 +175,10 @@ class Hunt:
         )
 
     def _compare(self, pair: CausePair) -> None:
-        """Test whether two causes are one: each one's predictions about the other are run."""
         self._runner.shrinking = True
-        for cause, other in ((pair.cause, pair.other), (pair.other, pair.cause)):
-            verdict = self._runner.verdict(other.case)
-            if other.fingerprint.among(verdict.failures) is None:
-                return
-            pinned = self._pin(other.fingerprint, other.case, verdict)
-            beside = [each for each in self._causes.values() if each.name != other.name]
-            explained = explain(pinned, (cause,), self._allowed, mistakes=other.mistakes, beside=beside)
-            if explained.cause is not None:
-                self._tell(SameCauses(name=other.name, cause=cause.name))
-                return
+        same = compared(pair, self._runner.verdict, self._pin, self._allowed, self._causes.values())
+        if same is not None:
+            self._tell(same)
 
     def _draw(self, strategy: SearchStrategy[Case]) -> None:
         task = self._task

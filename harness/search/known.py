@@ -39,7 +39,9 @@ class KnownCause(msgspec.Struct, frozen=True, kw_only=True):
         """
         own = features_in(case)
         marks = self.clues or frozenset(FEATURES[name] for name in self.needs if name in FEATURES) & SHAPE
-        return next((each for each in (marks, marks - seen_with(self.fingerprint)) if each <= own), None)
+        seen = seen_with(self.fingerprint)
+        lacking = frozenset(FEATURES[name] for name in _WITHOUT_KEYS) & seen
+        return next((each for each in (marks, marks - lacking, marks - seen) if each <= own), None)
 
     @property
     def kernels(self) -> frozenset[str]:
@@ -65,12 +67,13 @@ _WITHOUT_KEYS = (
 )
 
 _SEEN_WITH: dict[Kind | str, Collection[str]] = {
-    Kind.EMPTY_ROW: _WITHOUT_KEYS,
+    # Without sinks, the LSE of no keys is the same for every part of a row.
+    Kind.EMPTY_ROW: (*_WITHOUT_KEYS, "sinks"),
     Kind.PADDING_LEAK: ("padding", "replay"),
     Kind.REPLAY_DIVERGED: ("padding", "replay", "relation"),
     Kind.NONDETERMINISTIC: ("relation",),
     Kind.METAMORPHIC_MISMATCH: ("relation",),
-    "empty rows": _WITHOUT_KEYS,
+    "empty rows": (*_WITHOUT_KEYS, "sinks"),
     # They need only be finite.
     "padded rows": ("padding", "replay", *(each.name for each in CONTENTS)),
 }
