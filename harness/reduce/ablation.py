@@ -50,6 +50,9 @@ FRESH_SEEDS = 2
 VECTOR = 16
 """Elements of a head that kernels handle at a time; the rest often goes through other code."""
 
+TILE = 64
+"""Keys that many kernels load at a time."""
+
 
 @dataclass(frozen=True, order=True)
 class Feature:
@@ -272,6 +275,13 @@ _SHAPE = (
     ),
     Feature("partly filled page", frozenset(), removals.full_pages, clue=False, present=_partly_filled),
     Feature("several keys", frozenset(), removals.one_key, clue=False, present=_several_keys),
+    Feature(
+        f"more than {TILE} keys",
+        frozenset(),
+        removals.at_most_keys(TILE),
+        clue=False,
+        present=lambda case: max(_lengths(case), default=0) > TILE,
+    ),
     Feature("several queries", _but("longest q", "1"), removals.one_query, clue=False),
 )
 

@@ -261,6 +261,11 @@ def one_key(case: Case) -> Iterator[Case]:
         yield map_requests(single, partial(_at_most, 1))
 
 
+def at_most_keys(most: int) -> Removal:
+    """Return the removal that leaves each request this many keys; then one fewer, which may not fill a page."""
+    return lambda case: (map_requests(case, partial(_at_most, kept)) for kept in (most, most - 1))
+
+
 def one_query(case: Case) -> Iterator[Case]:
     """One query token of each request that has some, after the same prefix or over the same keys."""
     for fewer in with_drafts(case, 1):
