@@ -256,8 +256,8 @@ def full_pages(case: Case) -> Iterator[Case]:
 
 
 def one_key(case: Case) -> Iterator[Case]:
-    """One key of each request that has keys, and one query."""
-    for single in one_query(case):
+    """One key of each request that has keys, and one query; then as many queries as before."""
+    for single in (*one_query(case), case):
         yield map_requests(single, partial(_at_most, 1))
 
 

@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
+from msgspec.structs import replace
+
 from attnfuzz.harness.reduce import identity
 from attnfuzz.harness.reduce.ablation import CONTENTS, FRESH_SEEDS, Feature, features_in
 from attnfuzz.harness.search.messages import ShrinkBudget
@@ -50,10 +52,22 @@ class Pinned(Generic[C]):
 
     @property
     def fresh_seeds(self) -> int:
-        """Value seeds with which a variant has to pass before the failure is said to need what it lacks."""
+        """Value seeds with which a variant has to pass before the failure is said to need what it lacks.
+
+        More where the error is near its bound, or where the first case itself passes with another seed: a race, or a
+        failure that depends on the contents of memory, comes and goes.
+        """
         observation = self.fingerprint.among(self.verdict(self.first).failures)
         near = observation is not None and observation.margin is not None and observation.margin < _NEAR
-        return _SEEDS_NEAR if near else FRESH_SEEDS
+        return _SEEDS_NEAR if near or self._comes_and_goes else FRESH_SEEDS
+
+    @property
+    def _comes_and_goes(self) -> bool:
+        seeded = (replace(self.first, seed=self.first.seed + 1 + number) for number in range(FRESH_SEEDS))
+        return isinstance(self.first, Case) and any(
+            (verdict := self.judged(each)) is not None and self.fingerprint.wrong_among(verdict.failures) is None
+            for each in seeded
+        )
 
     def fails(self, case: C) -> bool:
         """Whether `case` is known to fail like the first one.

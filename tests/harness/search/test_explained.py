@@ -495,3 +495,30 @@ def test_rows_of_padding_show_a_cause_by_nan_alone() -> None:
 
     failing = Case(backend="fake", geometry=HEADS, steps=(step(Mode.EXTEND, (2, 9), rows=4),))
     assert explained(wrong_pages, failing, one_request(Mode.EXTEND, 1, 5), ())
+
+
+def test_a_nan_is_no_symptom_of_a_wrong_number_that_needs_the_same_feature() -> None:
+    """A second fault reads what lies behind the pages in another order."""
+
+    def two_faults(case: Case) -> list[tuple[Kind, str]]:
+        if "sinks" not in names_in(case):
+            return []
+        return [(Kind.NOT_FINITE if "soft cap" in names_in(case) else Kind.OUTPUT_MISMATCH, "out")]
+
+    known, failing = featured(sinks=True), featured(sinks=True, soft_cap=30.0)
+    assert not explained(two_faults, failing, known, ("sinks",))
+
+
+def test_the_lse_of_empty_rows_shows_with_sinks_alone() -> None:
+    """Without them, the LSE of no keys is the same for each part of a row."""
+
+    def of_a_part(case: Case) -> list[tuple[Kind, str]]:
+        if not case.max_len_slack:
+            return []
+        if any(kv_len for _, kv_len in lengths(case)):
+            return [(Kind.LSE_MISMATCH, "lse")]
+        return [(Kind.EMPTY_ROW, "empty rows")] if case.geometry.sinks else []
+
+    full = replace(one_request(Mode.DECODE, 1, 5), max_len_slack=8)
+    empty = replace(one_request(Mode.DECODE, 1, 0, sinks=True), max_len_slack=8)
+    assert explained(of_a_part, empty, full, ("stated maxima",))
