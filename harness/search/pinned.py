@@ -1,7 +1,7 @@
 """A failure being shrunk: which smaller cases fail in the same way, within a budget."""
 
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Generic, TypeVar
 
 from msgspec.structs import replace
@@ -63,11 +63,8 @@ class Pinned(Generic[C]):
 
     @property
     def _comes_and_goes(self) -> bool:
-        seeded = (replace(self.first, seed=self.first.seed + 1 + number) for number in range(FRESH_SEEDS))
-        return isinstance(self.first, Case) and any(
-            (verdict := self.judged(each)) is not None and self.fingerprint.wrong_among(verdict.failures) is None
-            for each in seeded
-        )
+        verdicts = [self.judged(each) for each in _reseeded(self.first)]
+        return any(each is not None and self.fingerprint.wrong_among(each.failures) is None for each in verdicts)
 
     def fails(self, case: C) -> bool:
         """Whether `case` is known to fail like the first one.
@@ -130,3 +127,9 @@ class Pinned(Generic[C]):
 def _nan_in(case: AnyCase) -> frozenset[Feature]:
     """The kinds of memory of a case that must not matter, and hold NaN."""
     return features_in(case) & CONTENTS if isinstance(case, Case) else frozenset()
+
+
+def _reseeded(case: C) -> Iterator[C]:
+    """A case with other value seeds; calls have none."""
+    if isinstance(case, Case):
+        yield from (replace(case, seed=case.seed + 1 + number) for number in range(FRESH_SEEDS))
