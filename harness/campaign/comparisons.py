@@ -82,7 +82,7 @@ def _likeness(cause: KnownCause, other: KnownCause) -> int:
     A cause can explain a case that has its marks. One without clues other than NaN in memory can explain a case in the
     same kernel, one that fails at the same place, or one that the same mistake explains.
     """
-    if siblings_of(cause, other):
+    if siblings_of(cause.needs, other.needs):
         return SIBLINGS
     same_kernel = not cause.kernels.isdisjoint(other.kernels)
     same_backend = cause.case.backend == other.case.backend

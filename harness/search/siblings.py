@@ -40,9 +40,9 @@ _PARTS = ("geometry", "pages", "views", "scales")
 Allowed = Callable[[Case], bool]
 
 
-def siblings_of(cause: KnownCause, other: KnownCause) -> frozenset[Feature]:
-    """Return the group whose features are all that two causes differ by; empty if there is none."""
-    ours, theirs = _needs(cause), _needs(other)
+def siblings_of(needs: Collection[str], other: Collection[str]) -> frozenset[Feature]:
+    """Return the group whose features are all that the needs of two causes differ by; empty if there is none."""
+    ours, theirs = _known(needs), _known(other)
     for group in SIBLINGS:
         if ours & group and theirs & group and ours & group != theirs & group and ours - group == theirs - group:
             return group
@@ -51,17 +51,17 @@ def siblings_of(cause: KnownCause, other: KnownCause) -> frozenset[Feature]:
 
 def same_with_siblings(cause: KnownCause, other: KnownCause, run: Callable[[Case], Verdict], allowed: Allowed) -> bool:
     """Run the exchange of siblings between the smallest cases of two causes. False if they have none."""
-    group = siblings_of(cause, other)
+    group = siblings_of(cause.needs, other.needs)
     if not group or cause.fingerprint.place != other.fingerprint.place:
         return False
     test = _Exchange(group, run, allowed)
     if not (test.shows(cause, other) and test.shows(other, cause)):
         return False
-    return bool(_needs(cause) - group) or test.cancels(cause)
+    return bool(_known(cause.needs) - group) or test.cancels(cause)
 
 
-def _needs(cause: KnownCause) -> frozenset[Feature]:
-    return frozenset(FEATURES[name] for name in cause.needs if name in FEATURES) & (CLUES | SHAPE)
+def _known(needs: Collection[str]) -> frozenset[Feature]:
+    return frozenset(FEATURES[name] for name in needs if name in FEATURES) & (CLUES | SHAPE)
 
 
 class _Exchange:
