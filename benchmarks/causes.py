@@ -87,7 +87,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 def measured(backend: str, settings: Settings) -> Measured:
     """Search a backend, and say whose each cause is."""
     stop = threading.Event()
-    with tempfile.TemporaryDirectory() as folder, Runner() as runner:
+    with tempfile.TemporaryDirectory() as folder:
         plan = Plan(
             backends=(backend,),
             examples=settings.examples if settings.seconds is None else None,
@@ -103,7 +103,8 @@ def measured(backend: str, settings: Settings) -> Measured:
         clock.start()
         standing = run(plan, stop=stop).standing
         clock.cancel()
-        return _of(runner, backend, standing, cut_short=stop.is_set())
+        with Runner() as runner:
+            return _of(runner, backend, standing, cut_short=stop.is_set())
 
 
 def _of(runner: Runner, backend: str, standing: Standing, *, cut_short: bool) -> Measured:
@@ -247,8 +248,11 @@ def main(
     kept = _kept(json_file, settings)
     known = {each.backend for each in kept}
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        futures = [pool.submit(measured, backend, settings) for backend in chosen if backend not in known]
+        futures = {pool.submit(measured, backend, settings): backend for backend in chosen if backend not in known}
         for future in as_completed(futures):
+            if error := future.exception():
+                click.echo(f"{futures[future]}: {error}", err=True)
+                continue
             kept.append(future.result())
             click.echo(f"{len(kept)}: {kept[-1].backend}: {kept[-1].outcome}", err=True)
             if json_file is not None:
@@ -258,6 +262,8 @@ def main(
         columns = ("backend", "findings", "causes", "whose", "needs", "outcome", "cases", "seconds")
         show("Causes of planted defects", columns, [_cells(each) for each in found])
     show("Planted defects and their causes", ("", ""), _summary(found))
+    if len(found) < len(chosen):
+        raise click.ClickException(f"{len(chosen) - len(found)} backends could not be measured: see above")
 
 
 def _cells(each: Measured) -> list[str]:
