@@ -8,6 +8,7 @@ time, and are often split for that reason.
 """
 
 import itertools
+import os
 import random
 import tempfile
 import threading
@@ -28,6 +29,7 @@ from attnfuzz.harness.campaign.run import run
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind
+from attnfuzz.harness.workers.tethered import die_with
 from attnfuzz.kernels.defects.catalogue import DEFECTS, backend_name
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import encode
@@ -247,7 +249,8 @@ def main(
     settings = Settings(seed=seed, examples=examples, seconds=seconds, most_seconds=most_seconds)
     kept = _kept(json_file, settings)
     known = {each.backend for each in kept}
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    # Campaigns end with this process, even if that is killed.
+    with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=die_with, initargs=(os.getpid(),)) as pool:
         futures = {pool.submit(measured, backend, settings): backend for backend in chosen if backend not in known}
         for future in as_completed(futures):
             if error := future.exception():

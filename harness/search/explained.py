@@ -51,6 +51,9 @@ SEEDS = 2
 ROUNDING = 0.01
 """Relative difference of the same error in two kernels, which round differently."""
 
+_MEMORY = CONTENTS | {FEATURES["table tail"]}
+"""Features of memory that must not matter: a read of it fails by its contents."""
+
 Allowed = Callable[[Case], bool]
 
 
@@ -169,7 +172,7 @@ class _Test:
             return False
         # The cause's case need not have a relation.
         related = FEATURES["relation"] in self._shown
-        return (related or self._fails_here()) and self._fails_there()
+        return (related or self._fails_here() or self._fails_on_its_memory()) and self._fails_there()
 
     @property
     def _stands_beside(self) -> bool:
@@ -201,6 +204,18 @@ class _Test:
         fingerprint = self._pinned.fingerprint
         return self._some_fails(self._moved(self._cause.case, self._case, fingerprint), fingerprint, exactly=exactly)
 
+    def _fails_on_its_memory(self) -> bool:
+        """Whether the cause's case fails like this one on memory like its: the same tables, views and workspace.
+
+        A stray read is a fault, a NaN or a wrong number by what it meets. Another bug may need these features, so that
+        this says something only where the case fails as the cause does without them.
+        """
+        case, fingerprint = self._case, self._pinned.fingerprint
+        own = ("pages", "views", "workspace", "guard", "values", "outputs", "seed")
+        alike = {name: getattr(case, name) for name in own}
+        placed = (replace(each, **alike) for each in self._moved(self._cause.case, case, fingerprint))
+        return self._some_fails(placed, fingerprint)
+
     def _fails_there(self) -> bool:
         """Whether this case, made plain, fails as the cause does, or as the cause's case does in its place."""
         shown = self._shown - self._marks
@@ -219,7 +234,7 @@ class _Test:
         # Without one feature a case may have another again, as where longer requests outgrow a window.
         for feature in (*sorted(CLUES - kept), *sorted(CLUES - kept)):
             # A NaN becomes a wrong number where memory holds numbers: without another feature, that is another fault.
-            exactly = feature not in CONTENTS and self._pinned.observation(case) is not None
+            exactly = feature not in _MEMORY and self._pinned.observation(case) is not None
             variants = (variant for each in self._without(case, {feature}) for variant in each.variants)
             tried = (again for variant in variants for again in self._tried(variant))
             case = next((again for again in tried if self._still_fails(again, exactly=exactly)), case)
@@ -227,9 +242,13 @@ class _Test:
 
     def _still_fails(self, case: Case, *, exactly: bool) -> bool:
         if not self._shown and self._pinned.fingerprint.kind not in FAULTS:
-            return self._pinned.observation(case) is not None if exactly else self._pinned.fails(case)
+            return self._pinned.observation(case) is not None if exactly else self._wrong_alike(case)
         verdict = self._pinned.judged(case)
         return verdict is not None and bool(verdict.failures)
+
+    def _wrong_alike(self, case: Case) -> bool:
+        verdict = self._pinned.judged(case)
+        return verdict is not None and self._pinned.fingerprint.wrong_among(verdict.failures) is not None
 
     def _bare(self, case: Case, shown: frozenset[Feature]) -> Iterator[Case]:
         """The case, then its variants without the features with which alone its failure can be seen."""

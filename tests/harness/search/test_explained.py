@@ -522,3 +522,29 @@ def test_the_lse_of_empty_rows_shows_with_sinks_alone() -> None:
     full = replace(one_request(Mode.DECODE, 1, 5), max_len_slack=8)
     empty = replace(one_request(Mode.DECODE, 1, 0, sinks=True), max_len_slack=8)
     assert explained(of_a_part, empty, full, ("stated maxima",))
+
+
+def test_a_stray_read_fails_by_the_table_that_it_meets() -> None:
+    """The last page is left out if it is not full, and the entry behind it is read instead."""
+
+    def reads_past_the_last_page(case: Case) -> list[tuple[Kind, str]]:
+        if "partly filled page" not in names_in(case):
+            return []
+        met = {TableTail.POISON: (Kind.ILLEGAL_ACCESS, "k_cache"), TableTail.MINUS_ONE: (Kind.NOT_FINITE, "out")}
+        return [met.get(case.pages.tail, (Kind.OUTPUT_MISMATCH, "out"))]
+
+    known = one_request(Mode.EXTEND, 1, 5)
+    for tail in (TableTail.POISON, TableTail.MINUS_ONE):
+        failing = replace(known, pages=replace(known.pages, tail=tail))
+        assert explained(reads_past_the_last_page, failing, known, ("partly filled page",))
+
+
+def test_a_fault_of_the_table_alone_is_no_symptom_of_one_of_lengths() -> None:
+    def two_faults(case: Case) -> list[tuple[Kind, str]]:
+        if "table tail" in names_in(case):
+            return [(Kind.ILLEGAL_ACCESS, "k_cache")]
+        return [(Kind.OUTPUT_MISMATCH, "out")] if "partly filled page" in names_in(case) else []
+
+    known = one_request(Mode.EXTEND, 1, 5)
+    failing = replace(known, pages=replace(known.pages, tail=TableTail.POISON))
+    assert not explained(two_faults, failing, known, ("partly filled page",))
