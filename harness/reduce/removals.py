@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.reduce.cuts import graph_of, map_requests, tidy, with_q_len, with_requests
 from attnfuzz.harness.reduce.lengths import with_drafts
+from attnfuzz.harness.reduce.possible import possible
 from attnfuzz.harness.reduce.relation import run_only_the_other
 from attnfuzz.harness.reduce.steps import as_eager, with_surplus
 from attnfuzz.reference.case import (
@@ -249,10 +250,10 @@ def one_page(case: Case) -> Iterator[Case]:
 
 
 def full_pages(case: Case) -> Iterator[Case]:
-    """Pages of one token; then keys that fill the last page of each request."""
-    yield replace(case, geometry=replace(case.geometry, page_size=1))
+    """Keys that fill the last page of each request; where steps do not allow that, pages of one token."""
     size = case.geometry.page_size
-    yield map_requests(case, lambda each: replace(each, kv_len=each.kv_len + -each.kv_len % size))
+    filled = map_requests(case, lambda each: replace(each, kv_len=each.kv_len + -each.kv_len % size))
+    yield filled if possible(filled) else replace(case, geometry=replace(case.geometry, page_size=1))
 
 
 def one_key(case: Case) -> Iterator[Case]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
 
-from attnfuzz.harness.reduce.ablation import FEATURES, Feature
+from attnfuzz.harness.reduce.ablation import CLUES, FEATURES, Feature
 from attnfuzz.harness.sandbox.again import show_again
 from attnfuzz.harness.sandbox.case_runner import RepeatingRunner
 from attnfuzz.harness.sandbox.confirm import alike, comes_back, recheck
@@ -366,7 +366,7 @@ class Hunt:
     def _settle(self, pinned: Pinned[Case]) -> None:
         """Shrink a failure, and send the smallest case that comes back; the first one did."""
         pinned, cause = self._explained(pinned)
-        smallest, clues = self._smallest(pinned)
+        smallest, clues = self._smallest(pinned, cause)
         for case in dict.fromkeys((smallest, pinned.first)):
             observation = pinned.observation(case)
             assert observation is not None
@@ -378,16 +378,20 @@ class Hunt:
                 self._tell_caught(pinned, case, clues, cause)
                 return
 
-    def _smallest(self, pinned: Pinned[Case]) -> tuple[Case, frozenset[Feature]]:
-        """The smallest case that fails for the same cause, and the clues that both it and the first one need."""
+    def _smallest(self, pinned: Pinned[Case], known: KnownCause | None) -> tuple[Case, frozenset[Feature]]:
+        """The smallest case that fails for the same cause, and the clues that both it and the first one need.
+
+        A symptom keeps the marks of the `known` cause, which were tested: it must not slide into another one.
+        """
         if pinned.reduced:
             return pinned.first, frozenset()
         if hangs_late(pinned):
             # Each run that hangs takes most of the budget.
             pinned.limit(ShrinkBudget(runs=0, seconds=0))
             return pinned.first, frozenset({FEATURES["late device"]})
-        cause = cause_of(pinned.first, pinned, self._allowed)
-        clues = frozenset() if pinned.spent else cause.features
+        marks = None if known is None else known.marks_in(pinned.first)
+        cause = cause_of(pinned.first, pinned, self._allowed, marks=marks)
+        clues = frozenset() if pinned.spent else cause.features & CLUES
         smallest = cause.smallest(
             pinned.first,
             capability=self._capability,

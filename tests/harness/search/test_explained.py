@@ -4,13 +4,15 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 import pytest
-from fake_causes import featured, names_in
+from fake_causes import Fault, FaultyJudge, caught, featured, names_in
+from hypothesis import strategies as st
 from msgspec.structs import replace
 from small_cases import HEADS, step
 
 from attnfuzz.harness.search.explained import explain
+from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.known import KnownCause
-from attnfuzz.harness.search.messages import ShrinkBudget
+from attnfuzz.harness.search.messages import AnyMessage, ShrinkBudget, Slice
 from attnfuzz.harness.search.needs import needs_of
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.verdict.failures import Access, Kind, Observation, Verdict
@@ -548,3 +550,20 @@ def test_a_fault_of_the_table_alone_is_no_symptom_of_one_of_lengths() -> None:
     known = one_request(Mode.EXTEND, 1, 5)
     failing = replace(known, pages=replace(known.pages, tail=TableTail.POISON))
     assert not explained(two_faults, failing, known, ("partly filled page",))
+
+
+def test_a_symptom_stays_with_its_cause_while_it_is_made_small() -> None:
+    """On smaller pages, the same keys take several of them, which a second fault needs."""
+    kinds = (Kind.OUTPUT_MISMATCH,)
+    marks = ("partly filled page", "several keys")
+    judge = FaultyJudge(*(Fault(needs=needs, kinds=kinds) for needs in (marks, ("several pages",))))
+    known, failing = one_request(Mode.EXTEND, 1, 3), one_request(Mode.DECODE, 1, 3)
+    (observation,) = judge.verdict(known).failures
+    fingerprint = Fingerprint.of("fake", observation)
+    cause = KnownCause(name="known", case=known, fingerprint=fingerprint, needs=marks)
+    sent: list[AnyMessage] = []
+    task = Slice(backend="fake", seed=1, examples=2, known=(fingerprint,), causes=(cause,))
+    Hunt(task, judge, sent.append).run(st.just(failing))
+    (found,) = caught(sent)
+    assert found.cause == "known"
+    assert names_in(found.case) >= set(marks)
