@@ -250,10 +250,15 @@ def one_page(case: Case) -> Iterator[Case]:
 
 
 def full_pages(case: Case) -> Iterator[Case]:
-    """Keys that fill the last page of each request; where steps do not allow that, pages of one token."""
+    """Keys that fill the last page of each request; pages of one token where that gives more keys than queries.
+
+    So it does, too, where steps do not allow other lengths. Otherwise, more pages would be another feature.
+    """
     size = case.geometry.page_size
     filled = map_requests(case, lambda each: replace(each, kv_len=each.kv_len + -each.kv_len % size))
-    yield filled if possible(filled) else replace(case, geometry=replace(case.geometry, page_size=1))
+    yield filled
+    if not possible(filled) or any(each.kv_len < each.q_len for step in case.steps for each in step.requests):
+        yield replace(case, geometry=replace(case.geometry, page_size=1))
 
 
 def one_key(case: Case) -> Iterator[Case]:
