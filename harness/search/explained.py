@@ -48,10 +48,13 @@ SHARE = 0.4
 SEEDS = 2
 """Value seeds tried on a case that is predicted to fail."""
 
+SEEDS_SURELY = 9
+"""Value seeds with which a case has to pass without a mark, where it fails by a NaN and the cause by a number."""
+
 ROUNDING = 0.01
 """Relative difference of the same error in two kernels, which round differently."""
 
-_MEMORY = CONTENTS | {FEATURES["table tail"]}
+_MEMORY = CONTENTS | {FEATURES["table tail"], FEATURES["used workspace"]}
 """Features of memory that must not matter: a read of it fails by its contents."""
 
 Allowed = Callable[[Case], bool]
@@ -166,13 +169,22 @@ class _Test:
     def predicted(self) -> bool:
         """Whether the cause predicts the failure where it shows."""
         if self._marks & CLUES - CONTENTS or self._same_mistake:
-            # A wrong number there and a NaN here may be two bugs that need the same feature.
-            return self._fails_here(exactly=True) or self._fails_there()
+            if self._fails_here(exactly=True) or self._fails_there():
+                return True
+            # A wrong number there and a NaN here may be two bugs, one of which passed without the marks by chance.
+            return self._fails_here() and self._passes_surely
         if self._stands_beside or not (self._pinned.fingerprint.kernel in self._cause.kernels or self._same_error):
             return False
         # The cause's case need not have a relation.
         related = FEATURES["relation"] in self._shown
         return (related or self._fails_here() or self._fails_on_its_memory()) and self._fails_there()
+
+    @property
+    def _passes_surely(self) -> bool:
+        """Whether the case passes without each mark with many value seeds: a stray read fails by what it meets."""
+        removed = self._without(self._case, self._marks - self._shown)
+        tried = (again for each in removed for variant in each.variants for again in _reseeded(variant, SEEDS_SURELY))
+        return not any(self._wrong_alike(again) for again in tried)
 
     @property
     def _stands_beside(self) -> bool:

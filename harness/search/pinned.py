@@ -54,17 +54,18 @@ class Pinned(Generic[C]):
     def fresh_seeds(self) -> int:
         """Value seeds with which a variant has to pass before the failure is said to need what it lacks.
 
-        More where the error is near its bound, or where the first case itself passes with another seed: a race, or a
-        failure that depends on the contents of memory, comes and goes.
+        More where the error is near its bound, or where the first case itself passes with another seed or two: a race,
+        or a failure that depends on the contents of memory, comes and goes.
         """
         observation = self.fingerprint.among(self.verdict(self.first).failures)
         near = observation is not None and observation.margin is not None and observation.margin < _NEAR
-        return _SEEDS_NEAR if near or self._comes_and_goes else FRESH_SEEDS
+        return _SEEDS_NEAR if near else min(FRESH_SEEDS << self._passes, _SEEDS_NEAR)
 
     @property
-    def _comes_and_goes(self) -> bool:
+    def _passes(self) -> int:
+        """How many of a few other value seeds make the first case pass."""
         verdicts = [self.judged(each) for each in _reseeded(self.first)]
-        return any(each is not None and self.fingerprint.wrong_among(each.failures) is None for each in verdicts)
+        return sum(each is not None and self.fingerprint.wrong_among(each.failures) is None for each in verdicts)
 
     def fails(self, case: C) -> bool:
         """Whether `case` is known to fail like the first one.

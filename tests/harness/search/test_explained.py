@@ -499,16 +499,18 @@ def test_rows_of_padding_show_a_cause_by_nan_alone() -> None:
     assert explained(wrong_pages, failing, one_request(Mode.EXTEND, 1, 5), ())
 
 
-def test_a_nan_is_no_symptom_of_a_wrong_number_that_needs_the_same_feature() -> None:
-    """A second fault reads what lies behind the pages in another order."""
+@pytest.mark.parametrize("strays", [True, False])
+def test_a_nan_that_comes_and_goes_without_a_mark_is_no_symptom_of_a_wrong_number(*, strays: bool) -> None:
+    """A second fault reads what lies behind the pages in another order, which is harmless for most seeds."""
 
-    def two_faults(case: Case) -> list[tuple[Kind, str]]:
-        if "sinks" not in names_in(case):
-            return []
-        return [(Kind.NOT_FINITE if "soft cap" in names_in(case) else Kind.OUTPUT_MISMATCH, "out")]
+    def faults(case: Case) -> list[tuple[Kind, str]]:
+        capped = "soft cap" in names_in(case)
+        if "sinks" in names_in(case):
+            return [(Kind.NOT_FINITE if capped else Kind.OUTPUT_MISMATCH, "out")]
+        return [(Kind.NOT_FINITE, "out")] if strays and capped and case.seed % 8 == 5 else []
 
     known, failing = featured(sinks=True), featured(sinks=True, soft_cap=30.0)
-    assert not explained(two_faults, failing, known, ("sinks",))
+    assert explained(faults, failing, known, ("sinks",)) is not strays
 
 
 def test_the_lse_of_empty_rows_shows_with_sinks_alone() -> None:
