@@ -140,6 +140,7 @@ class Knowledge:
             fingerprint=first.fingerprint,
             needs=first.needs,
             shown_as=tuple(dict.fromkeys(shown_as)),
+            shown_with=tuple(dict.fromkeys(finding.needs for finding in findings)),
             mistakes=first.observation.mistakes,
         )
 

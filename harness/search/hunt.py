@@ -438,7 +438,8 @@ class Hunt:
             self._causes.setdefault(name, KnownCause(name=name, case=case, fingerprint=fingerprint, needs=needs))
         else:
             cause_name = cause.name
-            self._causes[cause_name] = replace(cause, shown_as=(*cause.shown_as, fingerprint))
+            shown_as, shown_with = (*cause.shown_as, fingerprint), (*cause.shown_with, needs)
+            self._causes[cause_name] = replace(cause, shown_as=shown_as, shown_with=shown_with)
         self._tell(
             Caught(
                 fingerprint=fingerprint,

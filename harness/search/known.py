@@ -16,7 +16,8 @@ from attnfuzz.reference.mistake import Mistake
 class KnownCause(msgspec.Struct, frozen=True, kw_only=True):
     """The cause of the finding `name`: `case` is its smallest, which fails as `fingerprint` and needs the features.
 
-    `shown_as` are the fingerprints of all findings that have this cause, `mistakes` those that explain its case.
+    `shown_as` are the fingerprints of all findings that have this cause, `shown_with` the features that they need, and
+    `mistakes` those that explain its case.
     """
 
     name: str
@@ -24,7 +25,13 @@ class KnownCause(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: Fingerprint
     needs: tuple[str, ...] = ()
     shown_as: tuple[Fingerprint, ...] = ()
+    shown_with: tuple[tuple[str, ...], ...] = ()
     mistakes: tuple[Mistake, ...] = ()
+
+    def may_show_in(self, case: Case) -> bool:
+        """Whether a case has the clues that one of its findings needs."""
+        own = features_in(case)
+        return any(clues_among(needs) <= own for needs in (self.needs, *self.shown_with))
 
     @property
     def clues(self) -> frozenset[Feature]:
