@@ -21,13 +21,13 @@ SHUFFLED, PAIRED = replace(TWO, pages=Pages(order=PageOrder.SHUFFLED)), replace(
 SCALED = replace(ONE, scales=Scales(k=2.0)), replace(ONE, scales=Scales(v=0.5))
 
 
-def judged(fails: Fails, case: Case) -> Verdict:
+def judged(fails: Fails, case: Case, beside: tuple[Observation, ...] = ()) -> Verdict:
     seen = Observation(kind=Kind.OUTPUT_MISMATCH, place="out", message="wrong", step=0, mode="extend", kernel="attend")
-    return Verdict(observations=(seen,) if fails(case) else ())
+    return Verdict(observations=((seen,) if fails(case) else ()) + beside)
 
 
-def one_cause(fails: Fails, *cases: Case) -> bool:
-    """Whether the causes of two smallest cases are one, in both orders."""
+def one_cause(fails: Fails, *cases: Case, beside: tuple[Observation, ...] = ()) -> bool:
+    """Whether the causes of two smallest cases are one, in both orders; all cases fail as `beside` too."""
 
     def cause(case: Case) -> KnownCause:
         (failure,) = judged(fails, case).failures
@@ -36,7 +36,7 @@ def one_cause(fails: Fails, *cases: Case) -> bool:
 
     causes = [cause(case) for case in cases]
     found = {
-        same_with_siblings(one, other, lambda case: judged(fails, case), lambda _: True)
+        same_with_siblings(one, other, lambda case: judged(fails, case, beside), lambda _: True)
         for one, other in (causes, causes[::-1])
     }
     assert len(found) == 1
@@ -55,8 +55,17 @@ def several_keys(case: Case) -> bool:
     return max(case.slot_lengths().values()) > 1
 
 
+def pages_in_a_row(case: Case) -> bool:
+    return several_keys(case) and (shuffled(case) or paired(case))
+
+
 def test_pages_taken_to_be_consecutive_show_in_their_order_and_in_a_view() -> None:
-    assert one_cause(lambda case: several_keys(case) and (shuffled(case) or paired(case)), SHUFFLED, PAIRED)
+    assert one_cause(pages_in_a_row, SHUFFLED, PAIRED)
+
+
+def test_a_fault_of_all_cases_does_not_keep_siblings_apart() -> None:
+    elsewhere = Observation(kind=Kind.LSE_MISMATCH, place="lse", message="wrong", step=0, mode="extend")
+    assert one_cause(pages_in_a_row, SHUFFLED, PAIRED, beside=(elsewhere,))
 
 
 def test_mistakes_that_need_a_sibling_each_and_another_feature_are_apart() -> None:
