@@ -3,18 +3,22 @@
 Each backend is searched by a campaign of its own. Whose a finding is follows from its smallest case: it fails on the
 backend with the one defect alone, or with the other, or with one of them in the finding's way. Two defects are found
 apart if each has a cause with none of the other's findings, merged if a cause has findings of both, and split if one
-has several causes.
+has several causes. A cause is minimized if the case that represents it has fewer than 16 rows: others were not cut in
+time, and are often split for that reason.
 """
 
 import itertools
-import json
+import os
 import random
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 from pathlib import Path
 
 import click
+import msgspec
 from measurement import count_option, json_option, seed_option, show
 from msgspec.structs import replace
 
@@ -25,24 +29,41 @@ from attnfuzz.harness.campaign.run import run
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind
-from attnfuzz.kernels.defects.catalogue import DEFECTS
+from attnfuzz.harness.workers.tethered import die_with
+from attnfuzz.kernels.defects.catalogue import DEFECTS, backend_name
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import encode
+
+SMALL = 16
+"""Rows from which on a case counts as not minimized."""
 
 SEEDS = 3
 """Value seeds with which a finding's case is run on a backend with one defect."""
 
 
-@dataclass(frozen=True)
-class Measured:
-    """One backend: its findings, its causes by whose they are ("A", "B", "AB" for both), and the cost."""
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """The budget of each campaign: `examples`, or `seconds` instead; it is ended after `most_seconds`."""
+
+    seed: int
+    examples: int
+    seconds: float | None
+    most_seconds: float | None
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """One backend: its findings, its causes by whose they are ("A", "B", "AB" for both), and the cost.
+
+    `rows` are those of the case that represents each cause; `cut_short` says whether the campaign ran out of time.
+    """
 
     backend: str
     findings: int
     causes: tuple[str, ...]
     needs: tuple[str, ...]
+    rows: tuple[int, ...]
     cases: int
     seconds: float
+    cut_short: bool
     smallest: tuple[str, ...]
     symptoms: tuple[tuple[str, ...], ...]
     """Of each finding of each cause: whose it is, its kind, mode and place."""
@@ -65,24 +86,30 @@ class Measured:
         return ", ".join(words)
 
 
-def measured(runner: Runner, backend: str, *, seconds: float | None, examples: int | None, seed: int) -> Measured:
+def measured(backend: str, settings: Settings) -> Measured:
     """Search a backend, and say whose each cause is."""
+    stop = threading.Event()
     with tempfile.TemporaryDirectory() as folder:
         plan = Plan(
             backends=(backend,),
-            examples=examples if seconds is None else None,
-            seconds=seconds,
-            seed=seed,
+            examples=settings.examples if settings.seconds is None else None,
+            seconds=settings.seconds,
+            seed=settings.seed,
             jobs=1,
             contract="declared",
             guard=None,
             out=Path(folder),
         )
-        standing = run(plan).standing
-    return _of(runner, backend, standing)
+        clock = threading.Timer(settings.most_seconds or threading.TIMEOUT_MAX, stop.set)
+        clock.daemon = True
+        clock.start()
+        standing = run(plan, stop=stop).standing
+        clock.cancel()
+        with Runner() as runner:
+            return _of(runner, backend, standing, cut_short=stop.is_set())
 
 
-def _of(runner: Runner, backend: str, standing: Standing) -> Measured:
+def _of(runner: Runner, backend: str, standing: Standing, *, cut_short: bool) -> Measured:
     causes = standing.causes
     whose = {each.name: _whose(runner, backend, each) for cause in causes for each in cause.findings}
     return Measured(
@@ -90,8 +117,10 @@ def _of(runner: Runner, backend: str, standing: Standing) -> Measured:
         findings=len(standing.findings),
         causes=tuple("".join(sorted({whose[each.name] for each in cause.findings} - {"?"})) or "?" for cause in causes),
         needs=tuple(" ".join(cause.needs).replace(" ", "_") or "-" for cause in causes),
+        rows=tuple(sum(step.padded_tokens for step in cause.findings[0].case.steps) for cause in causes),
         cases=standing.cases,
         seconds=round(standing.at, 1),
+        cut_short=cut_short,
         smallest=tuple(encode(cause.findings[0].case).decode() for cause in causes),
         symptoms=tuple(tuple(_symptom(whose[each.name], each) for each in cause.findings) for cause in causes),
     )
@@ -137,54 +166,107 @@ def pairs_of_defects(seed: int) -> Iterator[str]:
         yield name
 
 
+def lone_defects(seed: int) -> list[str]:
+    """All backends with one planted defect, in an order that `seed` shuffles."""
+    names = [backend_name(each) for each in DEFECTS]
+    return random.Random(seed).sample(names, len(names))
+
+
 def _summary(found: Sequence[Measured]) -> list[tuple[str, str]]:
-    pairs, single = [each for each in found if each.pair], [each for each in found if not each.pair]
-    causes = sum(len(each.causes) for each in found)
-    real = 2 * len(pairs) + len(single)
-    return [
+    pairs = [each for each in found if each.pair]
+    planted = max(1, 2 * len(pairs) + sum(not each.pair for each in found))
+    causes, small = (sum(len(each.causes) for each in found), sum(rows < SMALL for each in found for rows in each.rows))
+    both = [
         ("pairs found apart", f"{sum('apart' in each.outcome for each in pairs)} of {len(pairs)}"),
-        ("pairs merged", str(sum("merged" in each.outcome for each in pairs))),
-        ("split", str(sum("split" in each.outcome for each in found))),
-        ("findings per cause", f"{sum(each.findings for each in found) / max(1, causes):.2f}"),
-        ("causes per planted defect", f"{causes / max(1, real):.2f}"),
-        (
-            "cases per second",
-            f"{sum(each.cases for each in found) / max(1e-3, sum(each.seconds for each in found)):.0f}",
-        ),
+        ("pairs merged", f"{sum('merged' in each.outcome for each in pairs)} of {len(pairs)}"),
     ]
+    return [
+        *(both if pairs else ()),
+        ("split", f"{sum('split' in each.outcome for each in found)} of {len(found)}"),
+        ("causes per planted defect", f"{causes / planted:.2f}"),
+        (f"of these, of fewer than {SMALL} rows", f"{small / planted:.2f}"),
+        ("findings per cause", f"{sum(each.findings for each in found) / max(1, causes):.2f}"),
+        ("campaigns cut short", f"{sum(each.cut_short for each in found)} of {len(found)}"),
+        ("cases per second of a campaign", f"{_rate(found):.0f}"),
+    ]
+
+
+def _rate(found: Sequence[Measured]) -> float:
+    return sum(each.cases for each in found) / max(1e-3, sum(each.seconds for each in found))
+
+
+class _File(msgspec.Struct, frozen=True):
+    """The numbers of a run, to which a later one with the same settings adds."""
+
+    settings: Settings
+    found: tuple[Measured, ...] = ()
+
+
+def _kept(file: Path | None, settings: Settings) -> list[Measured]:
+    if file is None or not file.exists():
+        return []
+    try:
+        kept = msgspec.json.decode(file.read_bytes(), type=_File)
+    except msgspec.MsgspecError as error:
+        raise click.BadParameter(f"{file} is not of this benchmark: {error}", param_hint="--json") from error
+    if kept.settings != settings:
+        raise click.BadParameter(f"{file} is of other settings: name another file", param_hint="--json")
+    return list(kept.found)
 
 
 @click.command()
 @click.option("--backend", "backends", multiple=True, help="These backends, instead of pairs of planted defects.")
 @count_option("--pairs", 12, "Pairs of planted defects.")
+@click.option("--alone", type=click.IntRange(min=0), default=0, help="Defects planted alone, instead of pairs.")
 @click.option("--skip", type=click.IntRange(min=0), default=0, help="Pairs to leave out, of those drawn by --seed.")
 @click.option("--seconds", type=click.FloatRange(min=1), help="Seconds of each campaign, instead of --examples.")
 @count_option("--examples", 3000, "Examples of each campaign.")
+@click.option("--most-seconds", type=click.FloatRange(min=1), help="End a campaign of --examples after this time.")
+@count_option("--jobs", 1, "Campaigns at the same time, each on about one core.")
+@click.option("--rows", is_flag=True, help="Also print a row for each backend.")
 @json_option
 @seed_option
 def main(
     *,
     backends: tuple[str, ...],
     pairs: int,
+    alone: int,
     skip: int,
     seconds: float | None,
     examples: int,
+    most_seconds: float | None,
+    jobs: int,
+    rows: bool,
     json_file: Path | None,
     seed: int,
 ) -> None:
-    """Search backends with planted defects, and count findings, causes, and wrong merges and splits."""
-    chosen = backends or tuple(itertools.islice(pairs_of_defects(seed), skip, skip + pairs))
-    found = []
-    with Runner() as runner:
-        for backend in chosen:
-            each = measured(runner, backend, seconds=seconds, examples=examples, seed=seed)
-            print(*_cells(each), sep="\t", flush=True)
-            found.append(each)
+    """Search backends with planted defects, and count findings, causes, and wrong merges and splits.
+
+    With --json FILE, numbers are written after each backend, and backends that FILE has are not searched again.
+    """
+    drawn: Iterator[str] = iter(lone_defects(seed)) if alone else pairs_of_defects(seed)
+    chosen = backends or tuple(itertools.islice(drawn, skip, skip + (alone or pairs)))
+    settings = Settings(seed=seed, examples=examples, seconds=seconds, most_seconds=most_seconds)
+    kept = _kept(json_file, settings)
+    known = {each.backend for each in kept}
+    # Campaigns end with this process, even if that is killed.
+    with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=die_with, initargs=(os.getpid(),)) as pool:
+        futures = {pool.submit(measured, backend, settings): backend for backend in chosen if backend not in known}
+        for future in as_completed(futures):
+            if error := future.exception():
+                click.echo(f"{futures[future]}: {error}", err=True)
+                continue
+            kept.append(future.result())
+            click.echo(f"{len(kept)}: {kept[-1].backend}: {kept[-1].outcome}", err=True)
             if json_file is not None:
-                json_file.write_text(json.dumps([asdict(each) for each in found], indent=1))
-    columns = ("backend", "findings", "causes", "whose", "needs", "outcome", "cases", "seconds")
-    show("Causes of planted defects", columns, [_cells(each) for each in found])
-    show("All", ("", ""), _summary(found))
+                json_file.write_bytes(msgspec.json.encode(_File(settings, tuple(kept))))
+    found = [each for each in kept if each.backend in chosen]
+    if rows:
+        columns = ("backend", "findings", "causes", "whose", "needs", "outcome", "cases", "seconds")
+        show("Causes of planted defects", columns, [_cells(each) for each in found])
+    show("Planted defects and their causes", ("", ""), _summary(found))
+    if len(found) < len(chosen):
+        raise click.ClickException(f"{len(chosen) - len(found)} backends could not be measured: see above")
 
 
 def _cells(each: Measured) -> list[str]:

@@ -31,6 +31,7 @@ TINY = {
     "throughput": ("--backend", "torch_sdpa", "--seconds", "1", "--rounds", "1"),
     "importing": ("--gigabytes", "0.1"),
     "triaging": ("--bug", "sglang-24856"),
+    "causes": ("--backend", "trtllm_mha+sinks_scaled_as_logits", "--examples", "30", "--rows"),
     "shrinking": ("--report", "sglang-24856", "--rounds", "1"),
     "explaining": ("window_one_short", "merge_in_base_e", "sum_not_rescaled", "--draws", "1", "--examples", "20"),
 }
@@ -53,6 +54,7 @@ MEASURES = {
     "throughput": ("2 jobs", "cases per second", "over 1 job", "event log", "bytes per case", "keeping the corpus"),
     "importing": ("nothing", "0.1 GB", "values", "statistics", "seed", "own MiB"),
     "triaging": ("sglang-24856", "caller", "deterministic"),
+    "causes": ("trtllm_mha+sinks_scaled_as_logits", "causes per planted defect", "campaigns cut short"),
     "shrinking": ("reported, steps", "reported, calls", "first random, steps", "requests, pages, bytes", "seconds"),
     "explaining": ("pinned", "right", "silent", "wrong", "0 (0%)"),
     "judging_cost": ("1,024 keys", "reference", "tiers", "probe"),

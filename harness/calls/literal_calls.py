@@ -83,7 +83,8 @@ class CallSession:
             self._bench.launcher.launch(self._ops[call.op], **arguments)
         if self._case.written:
             tensors = map(self._written, self._case.written, before)
-            tokens = self._view(self._case.written[0].places)[2:].T.tolist()
+            most = max(self._case.written, key=lambda each: each.places.shape[1])
+            tokens = self._view(most.places)[2:].T.tolist()
             return WrittenCache(tuple(tensors), tuple((request, token) for request, token in tokens), self._writer())
         answer = self._case.answer
         if answer is None:

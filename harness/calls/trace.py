@@ -129,7 +129,8 @@ class FileTracer:
             self._write(written=expected)
 
     def _written(self, tensor: WrittenTensor, tokens: Sequence[tuple[int, int]]) -> ExpectedWrite:
-        of_tokens = torch.tensor(tokens, dtype=torch.int64).reshape(-1, 2).T
+        # A pool that a copy reads, and leaves as it is, has no places.
+        of_tokens = torch.tensor(tokens, dtype=torch.int64).reshape(-1, 2).T[:, : tensor.at.shape[1]]
         held = tensor.after if tensor.memory is None else tensor.memory
         return ExpectedWrite(
             name=tensor.name,

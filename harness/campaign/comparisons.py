@@ -14,6 +14,7 @@ from attnfuzz.harness.reduce.ablation import CONTENTS
 from attnfuzz.harness.search.examples import derive_seed
 from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.search.messages import CausePair, ShrinkBudget, Slice, SliceKind
+from attnfuzz.harness.search.siblings import siblings_of
 
 SHARE = 0.05
 """Share of the time for comparing, while there is something else to do."""
@@ -26,6 +27,10 @@ MOST_PAIRS = 200
 
 COMPARISON = ShrinkBudget(runs=150, seconds=5.0)
 """The budget for comparing two causes, for each of the two."""
+
+
+SIBLINGS = 4
+"""The score of two causes that differ by sibling features: as if they shared a kernel and a backend."""
 
 
 class Comparisons:
@@ -77,6 +82,8 @@ def _likeness(cause: KnownCause, other: KnownCause) -> int:
     A cause can explain a case that has its marks. One without clues other than NaN in memory can explain a case in the
     same kernel, one that fails at the same place, or one that the same mistake explains.
     """
+    if siblings_of(cause.needs, other.needs):
+        return SIBLINGS
     same_kernel = not cause.kernels.isdisjoint(other.kernels)
     same_backend = cause.case.backend == other.case.backend
     same_place = cause.fingerprint.place == other.fingerprint.place

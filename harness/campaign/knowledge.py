@@ -1,7 +1,7 @@
 """The knowledge of a campaign's engine, folded from its events alone, so that folding a log resumes it."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from attnfuzz.harness.campaign.causes import causes_of
 from attnfuzz.harness.campaign.events import (
@@ -20,6 +20,7 @@ from attnfuzz.harness.campaign.events import (
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.search.messages import FAILS_ALONE, SliceKind
+from attnfuzz.harness.search.siblings import siblings_of
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case
 
@@ -100,24 +101,34 @@ class Knowledge:
     @property
     def causes(self) -> list[KnownCause]:
         """The causes of failures in this campaign."""
-        return [self._known(cause.findings) for cause in causes_of(list(self.findings.values()), self._merged)]
+        return [self._known(findings, self._first(findings)) for findings in self._groups()]
 
     def causes_near(self, backend: str) -> tuple[KnownCause, ...]:
-        """The causes that may show in `backend`, those that did first."""
+        """The causes that may show in `backend`, those that did first.
+
+        One that was merged because of sibling features stands by its own case too, which has the other marks.
+        """
 
         def elsewhere(cause: KnownCause) -> bool:
             return all(each.backend != backend for each in cause.symptoms)
 
-        return tuple(sorted(self.causes, key=elsewhere)[:MOST_CAUSES])
+        known = (self._known(group, each) for group in self._groups() for each in self._representatives(group))
+        return tuple(sorted(known, key=elsewhere)[:MOST_CAUSES])
+
+    def _groups(self) -> Iterator[Sequence[AnyFinding]]:
+        return (cause.findings for cause in causes_of(list(self.findings.values()), self._merged))
+
+    def _representatives(self, findings: Sequence[AnyFinding]) -> Iterator[AnyFinding]:
+        first = self._first(findings)
+        yield first
+        yield from (each for each in findings if each.name in self._merged and siblings_of(first.needs, each.needs))
 
     def cause_of(self, name: str) -> str:
         """The finding that represents the cause of the finding `name`; "" if that is not known to fail."""
-        causes = causes_of(list(self.findings.values()), self._merged)
-        group = next((each.findings for each in causes if any(name == finding.name for finding in each.findings)), ())
+        group = next((each for each in self._groups() if any(name == finding.name for finding in each)), ())
         return self._first(group).name if group else ""
 
-    def _known(self, findings: Sequence[AnyFinding]) -> KnownCause:
-        first = self._first(findings)
+    def _known(self, findings: Sequence[AnyFinding], first: AnyFinding) -> KnownCause:
         shown_as = (
             fingerprint
             for finding in findings
@@ -129,6 +140,7 @@ class Knowledge:
             fingerprint=first.fingerprint,
             needs=first.needs,
             shown_as=tuple(dict.fromkeys(shown_as)),
+            shown_with=tuple(dict.fromkeys(finding.needs for finding in findings)),
             mistakes=first.observation.mistakes,
         )
 

@@ -50,6 +50,9 @@ FRESH_SEEDS = 2
 VECTOR = 16
 """Elements of a head that kernels handle at a time; the rest often goes through other code."""
 
+TILE = 64
+"""Keys that many kernels load at a time."""
+
 
 @dataclass(frozen=True, order=True)
 class Feature:
@@ -143,6 +146,18 @@ def _but(axis: str, *plain: str) -> frozenset[str]:
 def _rest_of_a_vector(case: Case) -> bool:
     geometry = case.geometry
     return geometry.latent is None and bool(geometry.head_dim_qk % VECTOR or geometry.head_dim_vo % VECTOR)
+
+
+def _partly_filled(case: Case) -> bool:
+    return any(kv_len % case.geometry.page_size for kv_len in _lengths(case))
+
+
+def _several_keys(case: Case) -> bool:
+    return any(kv_len > 1 for kv_len in _lengths(case))
+
+
+def _lengths(case: Case) -> set[int]:
+    return {request.kv_len for step in case.steps for request in step.requests}
 
 
 def _scaled(scale: str, name: str) -> Feature:
@@ -268,6 +283,16 @@ _SHAPE = (
         removals.one_page,
         clue=False,
     ),
+    Feature("partly filled page", frozenset(), removals.full_pages, clue=False, present=_partly_filled),
+    Feature("several keys", frozenset(), removals.one_key, clue=False, present=_several_keys),
+    Feature(
+        f"more than {TILE} keys",
+        frozenset(),
+        removals.at_most_keys(TILE),
+        clue=False,
+        present=lambda case: max(_lengths(case), default=0) > TILE,
+    ),
+    Feature("several queries", _but("longest q", "1"), removals.one_query, clue=False),
 )
 
 FEATURES: Mapping[str, Feature] = MappingProxyType(

@@ -8,6 +8,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from attnfuzz.harness.reduce.cuts import graph_of, map_requests, tidy, with_q_len, with_requests
+from attnfuzz.harness.reduce.lengths import with_drafts
+from attnfuzz.harness.reduce.possible import possible
 from attnfuzz.harness.reduce.relation import run_only_the_other
 from attnfuzz.harness.reduce.steps import as_eager, with_surplus
 from attnfuzz.reference.case import (
@@ -156,7 +158,10 @@ def no_graphs(case: Case) -> Iterator[Case]:
 
 
 def no_padding(case: Case) -> Iterator[Case]:
-    """Eager steps without padding, and replays of graphs that were captured for as many requests as they have."""
+    """Eager steps without padding, and replays of graphs that were captured for as many requests as they have.
+
+    Then with as many query tokens for each request of a graph as it has room for, since the rest are padding too.
+    """
     sizes: dict[object, set[int]] = {}
     for step in case.steps:
         if step.launch is Launch.REPLAY:
@@ -170,7 +175,16 @@ def no_padding(case: Case) -> Iterator[Case]:
         for size in sorted(replayed):
             yield replace(step, padded_tokens=size * step.tokens_per_request)
 
-    yield tidy(replace(case, steps=tuple(chain.from_iterable(map(fitted, case.steps)))))
+    exact = tidy(replace(case, steps=tuple(chain.from_iterable(map(fitted, case.steps)))))
+    yield exact
+    yield replace(exact, steps=tuple(map(_with_full_requests, exact.steps)))
+
+
+def _with_full_requests(step: Step) -> Step:
+    """A replay with as many query tokens for each request as its graph has room for."""
+    if step.launch is not Launch.REPLAY:
+        return step
+    return replace(step, requests=tuple(with_q_len(each, step.tokens_per_request) for each in step.requests))
 
 
 def one_step(case: Case) -> Iterator[Case]:
@@ -232,8 +246,42 @@ def one_chunk(case: Case) -> Iterator[Case]:
 
 
 def one_page(case: Case) -> Iterator[Case]:
-    """As many keys of each request as one page holds."""
+    """Pages that hold all keys of a request; then as many keys of each request as one page holds."""
+    size = case.geometry.page_size
+    while size < max(case.slot_lengths().values(), default=0):
+        size *= 2
+    yield replace(case, geometry=replace(case.geometry, page_size=size))
     yield map_requests(case, partial(_at_most, case.geometry.page_size))
+
+
+def full_pages(case: Case) -> Iterator[Case]:
+    """Keys that fill the last page of each request; pages of one token where that gives more keys than queries.
+
+    So it does, too, where steps do not allow other lengths. Otherwise, more pages would be another feature.
+    """
+    size = case.geometry.page_size
+    filled = map_requests(case, lambda each: replace(each, kv_len=each.kv_len + -each.kv_len % size))
+    yield filled
+    if not possible(filled) or any(each.kv_len < each.q_len for step in case.steps for each in step.requests):
+        yield replace(case, geometry=replace(case.geometry, page_size=1))
+
+
+def one_key(case: Case) -> Iterator[Case]:
+    """One key of each request that has keys, and one query; then as many queries as before."""
+    for single in (*one_query(case), case):
+        yield map_requests(single, partial(_at_most, 1))
+
+
+def at_most_keys(most: int) -> Removal:
+    """Return the removal that leaves each request this many keys; then one fewer, which may not fill a page."""
+    return lambda case: (map_requests(case, partial(_at_most, kept)) for kept in (most, most - 1))
+
+
+def one_query(case: Case) -> Iterator[Case]:
+    """One query token of each request that has some, after the same prefix or over the same keys."""
+    for fewer in with_drafts(case, 1):
+        yield map_requests(fewer, lambda each: with_q_len(each, min(each.q_len, 1)))
+        yield map_requests(fewer, lambda each: replace(each, q_len=min(each.q_len, 1)))
 
 
 def _at_most(longest: int, request: Request) -> Request:

@@ -42,7 +42,7 @@ def explaining(causes: Collection[KnownCause], case: Case) -> Sequence[KnownCaus
     """
     if not causes or len(causes) >= MOST_TOGETHER or not all(cause.clues for cause in causes):
         return None
-    return [cause for cause in causes if cause.clues <= features_in(case)]
+    return [cause for cause in causes if cause.may_show_in(case)]
 
 
 def without(case: Case, causes: Sequence[KnownCause], allowed: Callable[[Case], bool], *, turn: int) -> Case | None:
@@ -50,14 +50,15 @@ def without(case: Case, causes: Sequence[KnownCause], allowed: Callable[[Case], 
 
     `turn` rotates the choice of features: a failure beneath may need some of them too.
     """
+    variant = case
     for cause in causes:
-        if cause.clues <= features_in(case):
+        if cause.clues <= features_in(variant):
             clues = sorted(cause.clues)
-            variant = _without(case, clues[turn % len(clues)], allowed)
-            if variant is None:
+            less = _without(variant, clues[turn % len(clues)], allowed)
+            if less is None:
                 return None
-            case = variant
-    return case
+            variant = less
+    return None if variant == case else variant
 
 
 def _without(case: Case, feature: Feature, allowed: Callable[[Case], bool]) -> Case | None:

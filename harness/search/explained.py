@@ -48,8 +48,14 @@ SHARE = 0.4
 SEEDS = 2
 """Value seeds tried on a case that is predicted to fail."""
 
+SEEDS_SURELY = 9
+"""Value seeds with which a case has to pass without a mark, where it fails by a NaN and the cause by a number."""
+
 ROUNDING = 0.01
 """Relative difference of the same error in two kernels, which round differently."""
+
+_MEMORY = CONTENTS | {FEATURES["table tail"], FEATURES["used workspace"]}
+"""Features of memory that must not matter: a read of it fails by its contents."""
 
 Allowed = Callable[[Case], bool]
 
@@ -163,12 +169,22 @@ class _Test:
     def predicted(self) -> bool:
         """Whether the cause predicts the failure where it shows."""
         if self._marks & CLUES - CONTENTS or self._same_mistake:
-            return self._fails_here() or self._fails_there()
+            if self._fails_here(exactly=True) or self._fails_there():
+                return True
+            # A wrong number there and a NaN here may be two bugs, one of which passed without the marks by chance.
+            return self._fails_here() and self._passes_surely
         if self._stands_beside or not (self._pinned.fingerprint.kernel in self._cause.kernels or self._same_error):
             return False
         # The cause's case need not have a relation.
         related = FEATURES["relation"] in self._shown
-        return (related or self._fails_here()) and self._fails_there()
+        return (related or self._fails_here() or self._fails_on_its_memory()) and self._fails_there()
+
+    @property
+    def _passes_surely(self) -> bool:
+        """Whether the case passes without each mark with many value seeds: a stray read fails by what it meets."""
+        removed = self._without(self._case, self._marks - self._shown)
+        tried = (again for each in removed for variant in each.variants for again in _reseeded(variant, SEEDS_SURELY))
+        return not any(self._wrong_alike(again) for again in tried)
 
     @property
     def _stands_beside(self) -> bool:
@@ -195,11 +211,22 @@ class _Test:
         verdict = self._pinned.judged(case)
         return None if verdict is None else fingerprint.among(verdict.failures)
 
-    def _fails_here(self) -> bool:
-        """Whether the cause's case fails like this one where this one does."""
-        return self._some_fails(
-            self._moved(self._cause.case, self._case, self._pinned.fingerprint), self._pinned.fingerprint
-        )
+    def _fails_here(self, *, exactly: bool = False) -> bool:
+        """Whether the cause's case fails like this one where this one does; `exactly`: by a NaN if this one does."""
+        fingerprint = self._pinned.fingerprint
+        return self._some_fails(self._moved(self._cause.case, self._case, fingerprint), fingerprint, exactly=exactly)
+
+    def _fails_on_its_memory(self) -> bool:
+        """Whether the cause's case fails like this one on memory like its: the same tables, views and workspace.
+
+        A stray read is a fault, a NaN or a wrong number by what it meets. Another bug may need these features, so that
+        this says something only where the case fails as the cause does without them.
+        """
+        case, fingerprint = self._case, self._pinned.fingerprint
+        own = ("pages", "views", "workspace", "guard", "values", "outputs", "seed")
+        alike = {name: getattr(case, name) for name in own}
+        placed = (replace(each, **alike) for each in self._moved(self._cause.case, case, fingerprint))
+        return self._some_fails(placed, fingerprint)
 
     def _fails_there(self) -> bool:
         """Whether this case, made plain, fails as the cause does, or as the cause's case does in its place."""
@@ -218,16 +245,22 @@ class _Test:
         """
         # Without one feature a case may have another again, as where longer requests outgrow a window.
         for feature in (*sorted(CLUES - kept), *sorted(CLUES - kept)):
+            # A NaN becomes a wrong number where memory holds numbers: without another feature, that is another fault.
+            exactly = feature not in _MEMORY and self._pinned.observation(case) is not None
             variants = (variant for each in self._without(case, {feature}) for variant in each.variants)
-            failing = (again for variant in variants for again in _reseeded(variant, SEEDS) if self._still_fails(again))
-            case = next(failing, case)
+            tried = (again for variant in variants for again in self._tried(variant))
+            case = next((again for again in tried if self._still_fails(again, exactly=exactly)), case)
         return case
 
-    def _still_fails(self, case: Case) -> bool:
+    def _still_fails(self, case: Case, *, exactly: bool) -> bool:
         if not self._shown and self._pinned.fingerprint.kind not in FAULTS:
-            return self._pinned.fails(case)
+            return self._pinned.observation(case) is not None if exactly else self._wrong_alike(case)
         verdict = self._pinned.judged(case)
         return verdict is not None and bool(verdict.failures)
+
+    def _wrong_alike(self, case: Case) -> bool:
+        verdict = self._pinned.judged(case)
+        return verdict is not None and self._pinned.fingerprint.wrong_among(verdict.failures) is not None
 
     def _bare(self, case: Case, shown: frozenset[Feature]) -> Iterator[Case]:
         """The case, then its variants without the features with which alone its failure can be seen."""
@@ -259,25 +292,29 @@ class _Test:
     def _without(self, case: Case, features: Collection[Feature]) -> Iterator[Ablation]:
         return ablations(case, allowed=self._allowed, among=features)
 
-    def _some_fails(self, cases: Iterator[Case], fingerprint: Fingerprint) -> bool:
+    def _tried(self, case: Case) -> Iterator[Case]:
+        """The case with a few value seeds, with more if the failure comes and goes."""
+        return _reseeded(case, max(SEEDS, self._pinned.fresh_seeds))
+
+    def _some_fails(self, cases: Iterator[Case], fingerprint: Fingerprint, *, exactly: bool = False) -> bool:
         """Whether one of the cases that can be run fails with this fingerprint, with the one seed or another."""
         for case in cases:
             if possible(case) and self._allowed(case):
-                for again in _reseeded(case, SEEDS):
+                for again in self._tried(case):
                     verdict = self._pinned.judged(again)
-                    if verdict is not None and any(self._alike(fingerprint, each) for each in verdict.failures):
+                    if verdict is not None and self._alike(fingerprint, verdict.failures, exactly=exactly):
                         return True
         return False
 
-    def _alike(self, fingerprint: Fingerprint, failure: Observation) -> bool:
-        """Whether a failure is at the same place of the same kernel and mode, and of the same kind.
+    def _alike(self, fingerprint: Fingerprint, failures: Sequence[Observation], *, exactly: bool) -> bool:
+        """Whether one of the failures is at the same place of the same kernel and mode, and of the same kind.
 
-        A wrong number and a NaN are the same kind. A kernel that reads memory which the host has
-        overwritten may do anything.
+        A wrong number and a NaN are the same kind, unless it has to be `exactly` the same. A kernel that reads memory
+        which the host has overwritten may do anything.
         """
         if FEATURES["late device"] in self._marks:
-            return True
-        return fingerprint.wrong_among((failure,)) is not None
+            return bool(failures)
+        return (fingerprint.among(failures) if exactly else fingerprint.wrong_among(failures)) is not None
 
 
 def _same(error: Observation, other: Observation | None) -> bool:

@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
 
-from attnfuzz.harness.reduce.ablation import FEATURES, Feature
+from attnfuzz.harness.reduce.ablation import CLUES, FEATURES, Feature
 from attnfuzz.harness.sandbox.again import show_again
 from attnfuzz.harness.sandbox.case_runner import RepeatingRunner
 from attnfuzz.harness.sandbox.confirm import alike, comes_back, recheck
 from attnfuzz.harness.sandbox.pursuit import Effort, Pursued, Pursuit
 from attnfuzz.harness.search.alone import failing_alone
 from attnfuzz.harness.search.beneath import SHARE, Symptoms, explaining, without
+from attnfuzz.harness.search.compared import compared
 from attnfuzz.harness.search.examples import run_examples
 from attnfuzz.harness.search.explained import Attribution, explain
 from attnfuzz.harness.search.known import KnownCause, finding_name
@@ -26,7 +27,6 @@ from attnfuzz.harness.search.messages import (
     Lost,
     Rechecked,
     Replay,
-    SameCauses,
     ShrinkBudget,
     Slice,
     SliceDone,
@@ -175,18 +175,10 @@ class Hunt:
         )
 
     def _compare(self, pair: CausePair) -> None:
-        """Test whether two causes are one: each one's predictions about the other are run."""
         self._runner.shrinking = True
-        for cause, other in ((pair.cause, pair.other), (pair.other, pair.cause)):
-            verdict = self._runner.verdict(other.case)
-            if other.fingerprint.among(verdict.failures) is None:
-                return
-            pinned = self._pin(other.fingerprint, other.case, verdict)
-            beside = [each for each in self._causes.values() if each.name != other.name]
-            explained = explain(pinned, (cause,), self._allowed, mistakes=other.mistakes, beside=beside)
-            if explained.cause is not None:
-                self._tell(SameCauses(name=other.name, cause=cause.name))
-                return
+        same = compared(pair, self._runner.verdict, self._pin, self._allowed, self._causes.values())
+        if same is not None:
+            self._tell(same)
 
     def _draw(self, strategy: SearchStrategy[Case]) -> None:
         task = self._task
@@ -374,7 +366,7 @@ class Hunt:
     def _settle(self, pinned: Pinned[Case]) -> None:
         """Shrink a failure, and send the smallest case that comes back; the first one did."""
         pinned, cause = self._explained(pinned)
-        smallest, clues = self._smallest(pinned)
+        smallest, clues = self._smallest(pinned, cause)
         for case in dict.fromkeys((smallest, pinned.first)):
             observation = pinned.observation(case)
             assert observation is not None
@@ -386,16 +378,20 @@ class Hunt:
                 self._tell_caught(pinned, case, clues, cause)
                 return
 
-    def _smallest(self, pinned: Pinned[Case]) -> tuple[Case, frozenset[Feature]]:
-        """The smallest case that fails for the same cause, and the clues that both it and the first one need."""
+    def _smallest(self, pinned: Pinned[Case], known: KnownCause | None) -> tuple[Case, frozenset[Feature]]:
+        """The smallest case that fails for the same cause, and the clues that both it and the first one need.
+
+        A symptom keeps the marks of the `known` cause, which were tested: it must not slide into another one.
+        """
         if pinned.reduced:
             return pinned.first, frozenset()
         if hangs_late(pinned):
             # Each run that hangs takes most of the budget.
             pinned.limit(ShrinkBudget(runs=0, seconds=0))
             return pinned.first, frozenset({FEATURES["late device"]})
-        cause = cause_of(pinned.first, pinned, self._allowed)
-        clues = frozenset() if pinned.spent else cause.features
+        marks = None if known is None else known.marks_in(pinned.first)
+        cause = cause_of(pinned.first, pinned, self._allowed, marks=marks)
+        clues = frozenset() if pinned.spent else cause.features & CLUES
         smallest = cause.smallest(
             pinned.first,
             capability=self._capability,
@@ -442,7 +438,8 @@ class Hunt:
             self._causes.setdefault(name, KnownCause(name=name, case=case, fingerprint=fingerprint, needs=needs))
         else:
             cause_name = cause.name
-            self._causes[cause_name] = replace(cause, shown_as=(*cause.shown_as, fingerprint))
+            shown_as, shown_with = (*cause.shown_as, fingerprint), (*cause.shown_with, needs)
+            self._causes[cause_name] = replace(cause, shown_as=shown_as, shown_with=shown_with)
         self._tell(
             Caught(
                 fingerprint=fingerprint,

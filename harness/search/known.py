@@ -16,7 +16,8 @@ from attnfuzz.reference.mistake import Mistake
 class KnownCause(msgspec.Struct, frozen=True, kw_only=True):
     """The cause of the finding `name`: `case` is its smallest, which fails as `fingerprint` and needs the features.
 
-    `shown_as` are the fingerprints of all findings that have this cause, `mistakes` those that explain its case.
+    `shown_as` are the fingerprints of all findings that have this cause, `shown_with` the features that they need, and
+    `mistakes` those that explain its case.
     """
 
     name: str
@@ -24,7 +25,13 @@ class KnownCause(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: Fingerprint
     needs: tuple[str, ...] = ()
     shown_as: tuple[Fingerprint, ...] = ()
+    shown_with: tuple[tuple[str, ...], ...] = ()
     mistakes: tuple[Mistake, ...] = ()
+
+    def may_show_in(self, case: Case) -> bool:
+        """Whether a case has the clues that one of its findings needs."""
+        own = features_in(case)
+        return any(clues_among(needs) <= own for needs in (self.needs, *self.shown_with))
 
     @property
     def clues(self) -> frozenset[Feature]:
@@ -39,7 +46,9 @@ class KnownCause(msgspec.Struct, frozen=True, kw_only=True):
         """
         own = features_in(case)
         marks = self.clues or frozenset(FEATURES[name] for name in self.needs if name in FEATURES) & SHAPE
-        return next((each for each in (marks, marks - seen_with(self.fingerprint)) if each <= own), None)
+        seen = seen_with(self.fingerprint)
+        lacking = frozenset(FEATURES[name] for name in _WITHOUT_KEYS) & seen
+        return next((each for each in (marks, marks - lacking, marks - seen) if each <= own), None)
 
     @property
     def kernels(self) -> frozenset[str]:
@@ -65,12 +74,13 @@ _WITHOUT_KEYS = (
 )
 
 _SEEN_WITH: dict[Kind | str, Collection[str]] = {
-    Kind.EMPTY_ROW: _WITHOUT_KEYS,
+    # Without sinks, the LSE of no keys is the same for every part of a row.
+    Kind.EMPTY_ROW: (*_WITHOUT_KEYS, "sinks"),
     Kind.PADDING_LEAK: ("padding", "replay"),
     Kind.REPLAY_DIVERGED: ("padding", "replay", "relation"),
     Kind.NONDETERMINISTIC: ("relation",),
     Kind.METAMORPHIC_MISMATCH: ("relation",),
-    "empty rows": _WITHOUT_KEYS,
+    "empty rows": (*_WITHOUT_KEYS, "sinks"),
     # They need only be finite.
     "padded rows": ("padding", "replay", *(each.name for each in CONTENTS)),
 }

@@ -18,15 +18,21 @@ def hangs_late(pinned: Pinned[Case]) -> bool:
     return hangs and bool(needed(pinned.first, pinned.fails, among=late)) and not pinned.spent
 
 
-def cause_of(case: Case, pinned: Pinned[Case] | Pinned[AnyCase], allowed: Callable[[Case], bool]) -> SameCause:
-    """Return the features that the failure of `case` needs, for cutting it down without losing them."""
-    return SameCause.of(
-        case,
-        pinned.fails,
-        allowed=allowed,
-        by_chance=pinned.fingerprint.kind in STATISTICAL,
-        fresh_seeds=pinned.fresh_seeds,
-    )
+def cause_of(
+    case: Case,
+    pinned: Pinned[Case] | Pinned[AnyCase],
+    allowed: Callable[[Case], bool],
+    *,
+    marks: frozenset[Feature] | None = None,
+) -> SameCause:
+    """Return the features that the failure of `case` needs, for cutting it down without losing them.
+
+    They are found by ablation, unless the `marks` of a known cause are given.
+    """
+    by_chance = pinned.fingerprint.kind in STATISTICAL
+    if marks:
+        return SameCause(marks, pinned.fails, allowed, by_chance)
+    return SameCause.of(case, pinned.fails, allowed=allowed, by_chance=by_chance, fresh_seeds=pinned.fresh_seeds)
 
 
 def needs_of(

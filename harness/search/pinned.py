@@ -1,8 +1,10 @@
 """A failure being shrunk: which smaller cases fail in the same way, within a budget."""
 
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Generic, TypeVar
+
+from msgspec.structs import replace
 
 from attnfuzz.harness.reduce import identity
 from attnfuzz.harness.reduce.ablation import CONTENTS, FRESH_SEEDS, Feature, features_in
@@ -50,10 +52,20 @@ class Pinned(Generic[C]):
 
     @property
     def fresh_seeds(self) -> int:
-        """Value seeds with which a variant has to pass before the failure is said to need what it lacks."""
+        """Value seeds with which a variant has to pass before the failure is said to need what it lacks.
+
+        More where the error is near its bound, or where the first case itself passes with another seed or two: a race,
+        or a failure that depends on the contents of memory, comes and goes.
+        """
         observation = self.fingerprint.among(self.verdict(self.first).failures)
         near = observation is not None and observation.margin is not None and observation.margin < _NEAR
-        return _SEEDS_NEAR if near else FRESH_SEEDS
+        return _SEEDS_NEAR if near else min(FRESH_SEEDS << self._passes, _SEEDS_NEAR)
+
+    @property
+    def _passes(self) -> int:
+        """How many of a few other value seeds make the first case pass."""
+        verdicts = [self.judged(each) for each in _reseeded(self.first)]
+        return sum(each is not None and self.fingerprint.wrong_among(each.failures) is None for each in verdicts)
 
     def fails(self, case: C) -> bool:
         """Whether `case` is known to fail like the first one.
@@ -116,3 +128,9 @@ class Pinned(Generic[C]):
 def _nan_in(case: AnyCase) -> frozenset[Feature]:
     """The kinds of memory of a case that must not matter, and hold NaN."""
     return features_in(case) & CONTENTS if isinstance(case, Case) else frozenset()
+
+
+def _reseeded(case: C) -> Iterator[C]:
+    """A case with other value seeds; calls have none."""
+    if isinstance(case, Case):
+        yield from (replace(case, seed=case.seed + 1 + number) for number in range(FRESH_SEEDS))

@@ -15,13 +15,13 @@ from repetition import examples
 
 from attnfuzz.harness.campaign import schedule
 from attnfuzz.harness.campaign.comparisons import Comparisons
-from attnfuzz.harness.campaign.events import CausesMerged, Event, FindingFiled, SliceFinished
+from attnfuzz.harness.campaign.events import AlreadyFiled, CausesMerged, Event, FindingFiled, SliceFinished
 from attnfuzz.harness.campaign.knowledge import Knowledge
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.findings.ledger import Entry, Ledger
 from attnfuzz.harness.search.messages import SliceKind
-from attnfuzz.harness.verdict.failures import Kind
-from attnfuzz.reference.case import Case, KvView, Mode, QueryView, Views
+from attnfuzz.harness.verdict.failures import Kind, Verdict
+from attnfuzz.reference.case import Case, KvView, Mode, QueryView, Scales, Views
 
 SEED_OF_TWO_MODES = 2
 """With it, two jobs that begin at the same time meet a fault in two modes first."""
@@ -168,3 +168,25 @@ def test_a_merged_cause_is_known_to_the_ledger_if_that_knows_what_explains_it(tm
     merged = of(CausesMerged, events)[0]
     again = [replace(each, known="why") if each is merged else each for each in events]
     assert all(finding.known == "why" for finding in Standing.of(again).findings if finding.name == merged.name)
+
+
+class _Swapped(FaultyJudge):
+    """A kernel that takes scales for each other: it is right where both are the same."""
+
+    def verdict(self, case: Case) -> Verdict:
+        """Judge without running anything."""
+        wrong = case.scales.k != case.scales.v
+        return super().verdict(case) if wrong else Verdict(rows=1)
+
+
+def test_a_mistake_that_either_of_two_scales_shows_is_one_cause_and_filed_once(tmp_path: Path) -> None:
+    scaled = st.builds(
+        lambda mode, scales: replace(featured(mode=mode), scales=scales),
+        st.sampled_from(MODES),
+        st.sampled_from((Scales(), Scales(k=2.0), Scales(v=0.5))),
+    )
+    fakes = FakeJobs(_Swapped(Fault()), 1, strategy=scaled)
+    events = list(begin(plan(tmp_path, examples=300, jobs=1, seed=1), fakes).events())
+    (cause,) = Standing.of(events).causes
+    assert cause.needs in (("K scale",), ("V scale",))
+    assert len(of(AlreadyFiled, events)) <= 1

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from msgspec.structs import replace
-from small_cases import HEADS, step
+from small_cases import HEADS, LATENTS, step
 
 import attnfuzz.harness.export
 from attnfuzz.harness.export import export_script, target
@@ -62,6 +62,19 @@ def test_a_write_of_nvfp4_is_judged_in_a_script_as_in_memory(name: str, runner: 
     buffers = tuple(replace(each, bits=ones) if each.name in bounds else each for each in calls.buffers)
     found = runner.verdict(replace(calls, buffers=buffers)).observations
     assert {(each.kind, each.place) for each in found} == {(Kind.WRITE_MISMATCH, "k_cache")}
+
+
+@pytest.mark.parametrize("planted", ["", "+gather_start_rounded_to_a_page"])
+def test_a_gather_is_judged_by_its_calls_as_in_the_backend(planted: str, runner: Runner) -> None:
+    """The pool that it reads has no new tokens, the rows have all. In a worker, which alone makes traces."""
+    name = f"native:gather_mla{planted}"
+    (can,) = (each.capability for each in NATIVE_WRITERS if each.name == "native:gather_mla")
+    extend = step(Mode.CHUNKED_PREFILL, (1, 4))
+    case = Case(backend=name, geometry=LATENTS, steps=(extend,), padded_slot=can.padded_slots[0], chunk_capacity=2)
+    verdict, calls = runner.trace(case)
+    assert calls is not None
+    assert [each.places.shape[1] for each in calls.written] == [0, 2]
+    assert bool(verdict.failures) is bool(runner.verdict(calls).failures) is bool(planted)
 
 
 def test_a_script_reads_bytes_of_nvfp4_and_swizzled_scales() -> None:

@@ -75,6 +75,33 @@ def test_a_feature_is_needed_if_the_case_passes_without_it(fails: Callable[[Case
     assert names(CASE, fails) == expected
 
 
+@pytest.mark.parametrize(
+    ("fails", "expected"),
+    [
+        (lambda each: each.geometry.page_size < longest(each), {"several pages", "several keys"}),
+        (lambda each: longest(each) > 1, {"several keys"}),
+        (lambda each: longest(each) > 64, {"more than 64 keys", "several keys"}),
+        (lambda each: longest(each) % each.geometry.page_size > 0, {"partly filled page"}),
+        (lambda each: max(request.q_len for request in each.steps[0].requests) > 1, {"several queries"}),
+        (lambda _: True, set()),
+    ],
+)
+def test_pages_keys_and_queries_are_needed_by_themselves(fails: Callable[[Case], bool], expected: set[str]) -> None:
+    case = Case(backend="any", geometry=HEADS, steps=(step(Mode.EXTEND, (3, 70)),))
+    assert names(case, fails) == expected
+
+
+def longest(case: Case) -> int:
+    return max(case.slot_lengths().values())
+
+
+def test_padding_inside_of_a_graph_s_request_can_be_taken_out() -> None:
+    capture = step(Mode.DRAFT_EXTEND, rows=2, stride=2, launch=Launch.CAPTURE)
+    replay = step(Mode.DRAFT_EXTEND, (1, 2), rows=2, stride=2, launch=Launch.REPLAY)
+    case = Case(backend="any", geometry=HEADS, steps=(capture, replay))
+    assert names(case, padded) == {"padding", "replay"}
+
+
 def test_a_failure_of_the_related_run_alone_needs_no_relation() -> None:
     enlarged = replace(drawn_extend(), relation=Relation.PADDING_ENLARGED)
 
@@ -201,15 +228,14 @@ def test_an_extend_becomes_a_graph_s_mode_at_the_stride_of_its_longest_request()
 
 def test_a_window_of_one_key_is_widened_to_one_that_still_cuts_keys_off() -> None:
     case = Case(backend="any", geometry=replace(HEADS, window_left=0), steps=(step(Mode.EXTEND, (1, 2)),))
-    assert names(case, lambda each: 0 <= each.geometry.window_left < max(each.slot_lengths().values()) - 1) == {
-        "window"
-    }
+    found = names(case, lambda each: 0 <= each.geometry.window_left < max(each.slot_lengths().values()) - 1)
+    assert found == {"window", "several keys"}
 
 
 def test_requests_of_equal_length_have_as_few_keys_as_before() -> None:
     case = Case(backend="any", geometry=HEADS, steps=(step(Mode.EXTEND, (3, 2), (5, 9)),))
     short = names(case, lambda each: any(0 < each.kv_len < each.q_len for step in each.steps for each in step.requests))
-    assert short == {"fewer keys than queries"}
+    assert short == {"fewer keys than queries", "several queries"}
 
 
 def test_sinks_are_not_needed_where_a_second_key_shows_the_failure_too() -> None:

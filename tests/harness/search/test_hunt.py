@@ -270,6 +270,18 @@ def test_a_symptom_that_the_smallest_case_of_a_known_cause_has_too_is_not_settle
     assert caught(hunt(judge, replays=(Replay(case=decode(3, 5)),), **task)[1]) == []
 
 
+def test_a_failure_with_the_features_of_a_symptom_is_no_other_one() -> None:
+    """The smallest case of the cause needs sinks; that of a symptom needs a request without keys instead."""
+    judge = FakeJudge(lambda _: (WRONG,))
+    fingerprint = Fingerprint.of("fake", WRONG)
+    known = KnownCause(
+        name="known", case=decode(1), fingerprint=fingerprint, needs=("sinks",), shown_with=(("empty KV",),)
+    )
+    task = {"known": (fingerprint,), "causes": (known,)}
+    assert caught(hunt(judge, replays=(Replay(case=decode(3, 0)),), **task)[1]) == []
+    assert caught(hunt(judge, replays=(Replay(case=decode(3, 5)),), **task)[1])
+
+
 def test_a_suspect_beside_a_known_failure_is_settled() -> None:
     judge = FakeJudge(lambda _: (MUTATED, WRONG))
     known = KnownCause(name="known", case=decode(1), fingerprint=Fingerprint.of("fake", MUTATED))

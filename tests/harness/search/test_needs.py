@@ -2,6 +2,7 @@
 
 from fake_causes import Fault, FaultyJudge, caught, featured, hunted, names_in
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from attnfuzz.harness.reduce.ablation import FEATURES
 from attnfuzz.harness.search.hunt import Hunt
@@ -82,3 +83,25 @@ def test_what_was_kept_while_the_case_was_made_small_is_needed_when_the_budget_i
     )
     assert needs_of(pinned, BOTH, lambda _: True) == ()
     assert needs_of(pinned, BOTH, lambda _: True, clues={FEATURES["sinks"]}) == ("sinks",)
+
+
+def test_a_failure_that_comes_and_goes_is_tried_with_more_values() -> None:
+    """One in eight of the cases fails, with and without sinks."""
+
+    def run(case: Case) -> Verdict:
+        fails = (case.seed + 5 * case.geometry.sinks) % 8 == 0
+        seen = Observation(kind=Kind.NOT_FINITE, place="out", message="wrong", step=0)
+        return Verdict(observations=(seen,) if fails else ())
+
+    case = replace(featured(sinks=True), seed=3)
+    verdict = run(case)
+    (failure,) = verdict.failures
+    pinned = Pinned(
+        Fingerprint.of("fake", failure),
+        case,
+        verdict,
+        run=run,
+        budget=ShrinkBudget(),
+        aside=lambda _case, _verdict: None,
+    )
+    assert needs_of(pinned, case, lambda _: True) == ()

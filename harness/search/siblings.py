@@ -1,0 +1,126 @@
+"""Whether two causes are one mistake that shows with either of two sibling features.
+
+A kernel that takes pages to be consecutive is wrong where pages are shuffled, and where the KV cache has a gap between
+them: each smallest case needs one of the two. Features of one group of `SIBLINGS` may be marks of one mistake, if all
+other features that the two cases need are the same. This is tested by an exchange: each case passes without its own
+siblings, and fails as before with the other's in their place.
+
+Two mistakes that need a sibling each, and nothing else, pass this test too. Where the cases share no other needed
+feature, the siblings also have to cancel each other: with the same number for both scales, the case passes.
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+from msgspec.structs import replace
+
+from attnfuzz.harness.reduce.ablation import CLUES, FEATURES, FRESH_SEEDS, SHAPE, Feature, ablations
+from attnfuzz.harness.reduce.possible import possible
+from attnfuzz.harness.search.known import KnownCause
+from attnfuzz.harness.verdict.failures import Verdict
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
+from attnfuzz.reference.case import Case
+
+_SCALES = ("K scale", "V scale")
+
+SIBLINGS: tuple[frozenset[Feature], ...] = tuple(
+    frozenset(FEATURES[name] for name in group)
+    for group in (
+        _SCALES,
+        ("page order", "NHD layout", "KV view", "other group", "several KV heads", "offsets beyond 2^31"),
+        ("table tail", "table slack", "table gap"),
+        ("NaN behind the last key", "NaN in free pages"),
+        ("scales per head", "scales per token", "swizzled scales"),
+    )
+)
+"""Groups of features in which one mistake may show: scales, where a key lies, the table, memory of no key."""
+
+_PARTS = ("geometry", "pages", "views", "scales")
+
+Allowed = Callable[[Case], bool]
+
+
+def siblings_of(needs: Collection[str], other: Collection[str]) -> frozenset[Feature]:
+    """Return the group whose features are all that the needs of two causes differ by; empty if there is none."""
+    ours, theirs = _known(needs), _known(other)
+    for group in SIBLINGS:
+        if ours & group and theirs & group and ours & group != theirs & group and ours - group == theirs - group:
+            return group
+    return frozenset()
+
+
+def same_with_siblings(cause: KnownCause, other: KnownCause, run: Callable[[Case], Verdict], allowed: Allowed) -> bool:
+    """Run the exchange of siblings between the smallest cases of two causes. False if they have none."""
+    group = siblings_of(cause.needs, other.needs)
+    if not group or cause.fingerprint.place != other.fingerprint.place:
+        return False
+    test = _Exchange(group, run, allowed)
+    if not (test.shows(cause, other) and test.shows(other, cause)):
+        return False
+    return bool(_known(cause.needs) - group) or test.cancels(cause)
+
+
+def _known(needs: Collection[str]) -> frozenset[Feature]:
+    return frozenset(FEATURES[name] for name in needs if name in FEATURES) & (CLUES | SHAPE)
+
+
+class _Exchange:
+    """Runs that exchange the features of `group` between cases."""
+
+    def __init__(self, group: frozenset[Feature], run: Callable[[Case], Verdict], allowed: Allowed) -> None:
+        self._group, self._run, self._allowed = group, run, allowed
+
+    def shows(self, cause: KnownCause, other: KnownCause) -> bool:
+        """Whether a cause's case passes without its siblings, and fails as before with those of the other."""
+        plain = self._without(cause.case)
+        # It may fail in another way: known causes of all cases do.
+        if plain is None or self._fails(plain, cause.fingerprint):
+            return False
+        given = _given(plain, other.case, self._without(other.case))
+        return given is not None and self._fails(given, cause.fingerprint)
+
+    def cancels(self, cause: KnownCause) -> bool:
+        """Whether the case passes with the same number for both scales."""
+        if not self._group <= {FEATURES[name] for name in _SCALES}:
+            return False
+        scales = cause.case.scales
+        changed = scales.k if scales.k != 1 else scales.v
+        both = replace(cause.case, scales=replace(scales, k=changed, v=changed))
+        return self._can_run(both) and not self._fails(both, cause.fingerprint)
+
+    def _fails(self, case: Case, fingerprint: Fingerprint) -> bool:
+        return self._can_run(case) and any(
+            fingerprint.wrong_among(self._run(each).failures) is not None for each in _reseeded(case)
+        )
+
+    def _can_run(self, case: Case) -> bool:
+        return possible(case) and self._allowed(case)
+
+    def _without(self, case: Case) -> Case | None:
+        """The case without all features of the group; None if that can't be run."""
+        for feature in sorted(self._group):
+            for ablation in ablations(case, allowed=self._allowed, among={feature}):
+                case = ablation.variants[0]
+        return None if any(ablations(case, allowed=self._allowed, among=self._group)) else case
+
+
+def _given(plain: Case, donor: Case, without: Case | None) -> Case | None:
+    """`plain` with the fields that make `donor` differ from itself without the siblings; None if steps differ."""
+    if without is None or (donor.steps, donor.relation) != (without.steps, without.relation):
+        return None
+    changes: dict[str, Any] = {name: getattr(donor, name) for name in _differing(donor, without, set(_PARTS))}
+    for part in _PARTS:
+        own, lacking = getattr(donor, part), getattr(without, part)
+        fields = {name: getattr(own, name) for name in _differing(own, lacking, ())}
+        changes |= {part: replace(getattr(plain, part), **fields)} if fields else {}
+    return replace(plain, **changes)
+
+
+def _differing(one: Any, other: Any, left_out: Collection[str]) -> Iterator[str]:
+    for name in one.__struct_fields__:
+        if name not in left_out and getattr(one, name) != getattr(other, name):
+            yield name
+
+
+def _reseeded(case: Case) -> Iterator[Case]:
+    return (replace(case, seed=case.seed + offset) for offset in range(FRESH_SEEDS + 1))
