@@ -278,10 +278,10 @@ class BatchAttentionWithAttentionSinkWrapper(BatchPrefillWithPagedKVCacheWrapper
         assert {name: self.settings[name] for name in self.made_for} == self.made_for
         assert not self.settings["logits_soft_cap"]
 
-    def run(self, q: torch.Tensor, paged_kv_cache: Any, sink: torch.Tensor, **arguments: Any) -> None:  # type: ignore[override] # as the real one
+    def run(self, q: torch.Tensor, paged_kv_cache: Any, sink: torch.Tensor, **arguments: Any) -> Any:  # type: ignore[override] # as the real one
         assert "sinks" not in arguments
         assert sink.dtype == torch.float32
-        super().run(q=q, paged_kv_cache=paged_kv_cache, sinks=sink, **arguments)
+        return super().run(q=q, paged_kv_cache=paged_kv_cache, sinks=sink, **arguments)
 
 
 class BatchPrefillWithRaggedKVCacheWrapper(_Wrapper):
