@@ -245,6 +245,10 @@ class _FormedSession:
     def __init__(self, session: Session, case: Case, forms: _Forms) -> None:
         self._session, self._case, self._forms = session, case, forms
 
+    def __getattr__(self, name: str) -> Any:
+        # A writer before attention needs the pool of its session.
+        return getattr(self._session, name)
+
     def forward(self, index: int) -> Result | None:
         """See `Session`.
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from attnfuzz.kernels.backend import NotRefused, Result, Session, Unsupported
 from attnfuzz.reference.arguments import ArgumentStanding
@@ -14,6 +14,10 @@ UNSAID_EDGES: Final = tuple(map(EdgeRule, Edge))
 
 UNSAID_FACTORS: Final = tuple(rule for rule in UNSAID_EDGES if rule.edge is not Edge.IDLE)
 """The same of an API whose calls this project makes of requests, and so has none without."""
+
+
+OF_THE_SOFTMAX_SCALE: Final = (Edge.SOFTMAX_ZERO, Edge.SOFTMAX_NEGATIVE, Edge.K_ZERO, Edge.K_NEGATIVE)
+"""The edges by which logits are multiplied by 0 or less."""
 
 
 def at_edges(session: Session, case: Case, rules: Sequence[EdgeRule]) -> Session:
@@ -28,6 +32,10 @@ class _EdgeSession:
     session: Session
     case: Case
     rules: Sequence[EdgeRule]
+
+    def __getattr__(self, name: str) -> Any:
+        # A writer before attention needs the pool of its session.
+        return getattr(self.session, name)
 
     def forward(self, index: int) -> Result | None:
         """See `Session`.

@@ -4,6 +4,9 @@ It has neither pages nor ragged batches, so each request is a call of its own. I
 scaled_dot_product_attention, whose reference code makes a fully masked row zero. A request without keys is not
 launched: torch answers it with (q.sum() + k.sum() + v.sum()) * 0 (PyTorch PR #175063), which is NaN where the sum
 overflows. The revision `torch_sdpa@175063` launches it.
+
+With `is_causal`, softmax scales of 0 and below give NaN (docs/findings/scale-after-the-mask.md): `torch_sdpa_any_scale`
+has them apart.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,12 +14,13 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
+import msgspec
 import torch
 
 from attnfuzz.kernels.argument_forms import opened_in_forms
 from attnfuzz.kernels.argument_standing import promised, refused, unsaid
 from attnfuzz.kernels.backend import Bench, Op, Output, Session
-from attnfuzz.kernels.edges import UNSAID_EDGES, at_edges
+from attnfuzz.kernels.edges import OF_THE_SOFTMAX_SCALE, UNSAID_EDGES, at_edges
 from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries, softmax_scale
 from attnfuzz.kernels.results import place_out
 from attnfuzz.kernels.slot_tokens import SlotTokens
@@ -149,7 +153,7 @@ class SdpaBackend:
         masks=tuple(Mask),
         windowed_masks=tuple(Mask),
         arguments=ARGUMENTS,
-        edges=UNSAID_EDGES,
+        edges=tuple(rule for rule in UNSAID_EDGES if rule.edge not in OF_THE_SOFTMAX_SCALE),
     )
     contract: Contract = Contract()
 
@@ -182,4 +186,9 @@ class SdpaBackend:
         return at_edges(opened, case, self.capability.edges)
 
 
-SDPA_BACKENDS = (SdpaBackend(), SdpaBackend(name="torch_sdpa@175063", call_without_keys=True))
+_SDPA = SdpaBackend()
+SDPA_BACKENDS = (
+    _SDPA,
+    SdpaBackend(name="torch_sdpa@175063", call_without_keys=True),
+    SdpaBackend(name="torch_sdpa_any_scale", capability=msgspec.structs.replace(_SDPA.capability, edges=UNSAID_EDGES)),
+)

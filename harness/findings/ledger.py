@@ -17,13 +17,14 @@ from attnfuzz.harness.verdict.failures import FAULTS, Kind
 from attnfuzz.harness.verdict.fingerprint import FEATURES, Fingerprint, features
 from attnfuzz.reference.arguments import ArgumentForm, EarlierUse
 from attnfuzz.reference.case import Case, Mode
+from attnfuzz.reference.edges import Edge, edges_of
 from attnfuzz.reference.foreign import read_bytes, reason
 from attnfuzz.reference.user_error import UserError
 from attnfuzz.reference.validity import ImpossibleCase, validate_backend_name
 
 DEFAULT_NAME = "attnfuzz-ledger.toml"
 
-WORDS = (*FEATURES, *(each.value for each in (*ArgumentForm, *EarlierUse)))
+WORDS = (*FEATURES, *(each.value for each in (*ArgumentForm, *EarlierUse, *Edge)))
 """The features that an entry may name."""
 
 
@@ -85,7 +86,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         )
         agrees = all(own is None or own == its for own, its in wanted)
         agrees = agrees and (not self.kinds or fingerprint.kind in self.kinds)
-        has = {*features(case), *case.arguments, *case.life}
+        has = {*features(case), *case.arguments, *case.life, *edges_of(case)}
         return not backends.isdisjoint(self.backends) and agrees and has.issuperset(self.features)
 
 

@@ -186,14 +186,21 @@ def block_mask(
     """The BlockMask of a mask for `lengths`, those of queries and keys; if `cropped`, made for longer ones.
 
     "You can ... adjust the existing block mask to the correct length by calling block_mask._adjust" (flex_attention, of
-    a mask made for longer sequences).
+    a mask made for longer sequences). Raises Unsupported where torch rounds its lengths up to blocks, as 2.11 does: the
+    call is refused then.
     """
     from torch.nn.attention.flex_attention import create_block_mask  # noqa: PLC0415 - it imports the compiler
 
     rows, keys = lengths
     if not cropped:
         return create_block_mask(seen, heads, heads, rows, keys, device=device)
-    return create_block_mask(seen, heads, heads, rows + _LONGER, keys + _LONGER, device=device)._adjust(rows, keys)  # noqa: SLF001 - the method that its message names
+    longer = create_block_mask(seen, heads, heads, rows + _LONGER, keys + _LONGER, device=device)
+    cut = longer._adjust(rows, keys)  # noqa: SLF001 - the method that its message names
+    if cut.seq_lengths != lengths:
+        raise Unsupported(
+            f"torch {torch.__version__} rounds the lengths of a cropped block mask up to {cut.seq_lengths}"
+        )
+    return cut
 
 
 @cache

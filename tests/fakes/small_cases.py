@@ -65,6 +65,11 @@ def drawn(backend: str, count: int, seed: int = 20250801) -> list[Case]:
     return found
 
 
+def in_memory(cases: Sequence[Case]) -> list[Case]:
+    """The `cases` whose pools have no hole: most of such a pool has no memory, and can't be written down."""
+    return [case for case in cases if not case.pages.hole]
+
+
 def narrowest(cases: Sequence[Case], count: int) -> list[Case]:
     """The `count` cases with the fewest elements in a token's queries: buffers of wide ones take megabytes."""
     return sorted(cases, key=lambda case: case.geometry.q_heads * case.geometry.head_dim_qk)[:count]

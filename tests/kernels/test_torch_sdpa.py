@@ -6,9 +6,11 @@ import torch
 from repetition import examples
 from small_cases import HEADS, drawn, run, step
 
+from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.kernels import torch_sdpa
 from attnfuzz.kernels.torch_sdpa import SDPA_BACKENDS, visible
-from attnfuzz.reference.case import Case, Mode, QueryView, Step, Views
+from attnfuzz.reference.case import Case, Mode, QueryView, Scales, Step, Views
+from attnfuzz.reference.edges import edges_of
 
 
 @pytest.mark.parametrize("window_left", [-1, 0, 1, 3])
@@ -39,6 +41,15 @@ def test_corner_cases_pass(steps: Step, window_left: int) -> None:
         assert verdict.rows
 
 
+@pytest.mark.parametrize("scales", [Scales(softmax=0.0), Scales(softmax=-0.6)])
+def test_scales_of_0_and_below_are_nan_and_apart(scales: Scales) -> None:
+    case = Case(backend="torch_sdpa_any_scale", geometry=HEADS, steps=(step(Mode.EXTEND, (2, 2)),), scales=scales)
+    assert {each.kind for each in run(case).observations} == {Kind.NOT_FINITE}
+    (edge,) = edges_of(case)
+    plain, _, any_scale = ({rule.edge for rule in backend.capability.edges} for backend in SDPA_BACKENDS)
+    assert edge in any_scale - plain
+
+
 @pytest.mark.slow
 @examples(50, 200)
 def test_drawn_cases_pass(count: int) -> None:
@@ -52,7 +63,7 @@ def test_the_revision_needs_a_torch_that_has_its_bug(monkeypatch: pytest.MonkeyP
     result = torch.full((1, 1, 1, 8), torch.nan if sums else 0.0)
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", lambda *_: result)
     torch_sdpa.sums_without_keys.cache_clear()
-    backend, revision = SDPA_BACKENDS
+    backend, revision, _ = SDPA_BACKENDS
     assert backend.missing() is None
     assert (revision.missing() is None) == sums
     torch_sdpa.sums_without_keys.cache_clear()

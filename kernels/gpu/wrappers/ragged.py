@@ -89,14 +89,15 @@ class RaggedSession:
         query, results = self._run(wrapper, step, queries, keys)
         results[step.tokens :].clear()
         in_base_2(self._case, results.lse)
+        v_scale = 1.0 if self._v_scale is None else self._v_scale
         return Output(
             out=results.out,
             lse=results.lse,
             attended=self._tokens.attended(step, query, packed_rows(step)),
-            bmm1_scale=self._sm_scale * (self._k_scale or 1.0),
-            bmm2_scale=self._v_scale or 1.0,
+            bmm1_scale=self._sm_scale * (1.0 if self._k_scale is None else self._k_scale),
+            bmm2_scale=v_scale,
             # The kernel's roundings, and that of v_scale, by which the output is multiplied.
-            roundings=wrapper.roundings + ((self._v_scale or 1.0) != 1),
+            roundings=wrapper.roundings + (v_scale != 1),
         )
 
     def _planned(self, step: Step) -> Wrapper:

@@ -85,7 +85,15 @@ def test_a_backend_as_served_is_no_revision_and_supports_less(whole: str) -> Non
     served, all_of_it = resolve(name).capability, resolve(whole).capability
     narrower = {field for field in served.__struct_fields__ if getattr(served, field) != getattr(all_of_it, field)}
     assert "kv_scales" in narrower
-    assert narrower <= {"kv_scales", "empty_kv", "kv_shorter_than_q", "query_views", "arguments", "earlier_uses"}
+    assert narrower <= {
+        "kv_scales",
+        "empty_kv",
+        "kv_shorter_than_q",
+        "query_views",
+        "arguments",
+        "edges",
+        "earlier_uses",
+    }
 
 
 def test_names_with_an_architecture_are_names_like_others() -> None:

@@ -22,8 +22,8 @@ from attnfuzz.reference.device import Device
 
 Attnfuzz = Callable[..., Any]
 
-NATIVE_MHA = (MHA_SCALED.name, MHA_NVFP4.name, MHA_MASKED.name)
-RUNS_HERE = sorted((*DEFAULT_BACKENDS, *NATIVE_MHA, *(writer.name for writer in NATIVE_WRITERS)))
+OTHERS = (MHA_SCALED.name, MHA_NVFP4.name, MHA_MASKED.name, "trtllm_mha_planned", "torch_sdpa_any_scale")
+RUNS_HERE = sorted((*DEFAULT_BACKENDS, *OTHERS, *(writer.name for writer in NATIVE_WRITERS)))
 """This project's own backends that run without a GPU."""
 
 

@@ -11,7 +11,7 @@ import pytest
 from harness_cases import chunked_case, decode_case, draft_extend_case
 from msgspec.structs import replace
 from run_scripts import outcomes
-from small_cases import drawn, narrowest, with_nan_queries
+from small_cases import drawn, in_memory, narrowest, with_nan_queries
 
 from attnfuzz.harness.export import CannotExport, Target, export_script, script
 from attnfuzz.harness.reduce import reduce
@@ -130,7 +130,7 @@ def made(runner: Runner) -> Iterator[tuple[str, str]]:
         if bug.name not in LARGE:
             yield bug.name, export_script(bug.case_before, runner)
     for backend in PASSING:
-        for index, case in enumerate(narrowest(drawn(backend, 6), 4)):
+        for index, case in enumerate(narrowest(in_memory(drawn(backend, 7)), 4)):
             if any(request.q_len and request.kv_len for request in case.steps[-1].requests):
                 yield f"{backend} {index}", export_script(case, runner)
 

@@ -17,6 +17,7 @@ from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.arguments import ArgumentForm, EarlierUse
+from attnfuzz.reference.case import Scales
 
 ENTRY = Entry(backend="fake", kind=Kind.OUTPUT_MISMATCH, reason="the vendor knows")
 NEVER = Entry(backend="fake", kind=Kind.RAISED, reason="never seen")
@@ -81,9 +82,10 @@ def test_an_entry_may_name_several_backends_and_kinds() -> None:
     assert "no finding matched" in remark.text
 
 
-def test_an_entry_may_name_forms_of_arguments_and_earlier_uses() -> None:
-    case = replace(decode(1), arguments=(ArgumentForm.OUT_GAPS,), life=(EarlierUse.RESET,))
-    for word in ("output with gaps", "workspaces reset"):
+def test_an_entry_may_name_forms_of_arguments_earlier_uses_and_edges() -> None:
+    scales = Scales(softmax=0.0)
+    case = replace(decode(1), arguments=(ArgumentForm.OUT_GAPS,), life=(EarlierUse.RESET,), scales=scales)
+    for word in ("output with gaps", "workspaces reset", "a softmax scale of 0"):
         ledger = Ledger([replace(ENTRY, features=(word,))])
         assert ledger.reason(FINGERPRINT, case) is not None
         assert ledger.reason(FINGERPRINT, decode(1)) is None

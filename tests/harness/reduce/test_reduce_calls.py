@@ -8,7 +8,7 @@ import pytest
 from harness_cases import chunked_case, draft_extend_case
 from msgspec.structs import replace
 from repetition import examples
-from small_cases import HEADS, LATENTS, drawn, narrowest, step
+from small_cases import HEADS, LATENTS, drawn, in_memory, narrowest, step
 
 from attnfuzz.harness.calls.literal_calls import literal_arguments
 from attnfuzz.harness.reduce import reduce_calls
@@ -150,7 +150,7 @@ def test_no_other_fault_takes_the_place_of_the_first(runner: Runner) -> None:
 @pytest.mark.parametrize("backend", ["trtllm_mha", "trtllm_mla", "torch_sdpa"])
 def test_edits_of_right_calls_are_right(runner: Runner, backend: str, count: int) -> None:
     tried = 0
-    for case in narrowest(drawn(backend, 6), count):
+    for case in narrowest(in_memory(drawn(backend, 7)), count):
         verdict, calls = runner.trace(case)
         if calls is None or verdict.failures or sum(buffer.size for buffer in calls.buffers) > 100_000:
             continue

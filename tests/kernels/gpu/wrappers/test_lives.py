@@ -12,7 +12,7 @@ from torch.nn.attention import flex_attention
 
 from attnfuzz.harness.backends.registry import load
 from attnfuzz.kernels import lives
-from attnfuzz.kernels.backend import Op
+from attnfuzz.kernels.backend import Op, Unsupported
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.wrappers.backends import CAPPED, EIGHT_BITS, PLAIN, WINDOWED
 from attnfuzz.kernels.gpu.wrappers.other_layers import other_layer, uses_of
@@ -235,3 +235,11 @@ def test_a_cropped_mask_is_that_of_its_lengths(monkeypatch: pytest.MonkeyPatch) 
     assert asked[0] > asked[1] == (300, 150)
     assert cropped.seq_lengths == plain.seq_lengths == (300, 150)
     assert torch.equal(cropped.to_dense(), plain.to_dense())
+
+
+def test_a_cropped_mask_whose_lengths_are_rounded_up_is_unsupported(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As torch 2.11 does; its flex_attention refuses such a mask.
+    adjust = flex_attention.BlockMask._adjust
+    monkeypatch.setattr(flex_attention.BlockMask, "_adjust", lambda self, *_: adjust(self, 384, 256))
+    with pytest.raises(Unsupported, match=r"rounds the lengths of a cropped block mask up to \(384, 256\)"):
+        block_mask(lambda _batch, _head, query, key: key <= query, 1, (300, 150), "cpu", cropped=True)

@@ -211,6 +211,7 @@ def test_rows_beyond_the_plan_are_cleared_and_no_kernel_sees_them(
         ("FA2_PAGED", EIGHT_BITS, 20, 0.5, 3),
         ("FA2_RAGGED", GEOMETRY, 20, 0.5, 2),
         ("FA2_RAGGED", EIGHT_BITS, 20, 0.5, 3),
+        ("FA2_RAGGED", EIGHT_BITS, 20, 0.0, 3),
         ("FA3_RAGGED", GEOMETRY, 20, 1.0, 1),
     ],
 )
