@@ -8,10 +8,10 @@ where keys come in groups (prefixes that slots share, values that repeat, few di
 - equal terms of a logit are added up as equal terms of other sums are, see below: logits err alike then;
 - equal terms added to a larger sum in a row are rounded to the same side each time, while the sum stays between two
   powers of two: sums are multiples of one step there, and the remainder of the term is lost again and again. An
-  addition errs by at most u times its result (Higham, 2002, section 4.2), and errors of equal terms add up. So may those
-  of unequal ones in one cell, as wide as a step of the whole sum. Remainders of different cells are independent (the
-  model of Higham and Mary, 2019), so that their errors obey Hoeffding's inequality: thousands of keys that are equal by
-  chance, in pairs all over the row, add far less to the error than as many in one group.
+  addition errs by at most u times its result (Higham, 2002, section 4.2), and errors of equal terms add up. So may
+  those of unequal ones in one cell, as wide as a step of the whole sum. Remainders of different cells are independent
+  (the model of Higham and Mary, 2019), so that their errors obey Hoeffding's inequality: thousands of keys that are
+  equal by chance, in pairs all over the row, add far less to the error than as many in one group.
 It assumes that parts rounded to the output's dtype before a merge are about as large as sqrt(sum p^2 v^2), the size of
 a sum whose terms have random signs. Values that are alike over many keys (the codes of ValueFamily.PROBE, constant
 values) make much larger parts, larger than the output if they cancel; and elements with the same parts are rounded
@@ -156,8 +156,8 @@ class Ties:
         lowest = torch.full_like(sizes, torch.inf).scatter_reduce_(0, term, weights, "amin")
         copies = grouped(marks, torch.full_like(marks, EQUAL))
         tied = sizes > 1
-        by = (Groups.by(group, weights, values) for group in (equal, copies))
-        return cls(*by, sizes[tied], lowest[tied])
+        alike, same = (Groups.by(group, weights, values) for group in (equal, copies))
+        return cls(alike, same, sizes[tied], lowest[tied])
 
     def roundings(self, step: float, deviations: float) -> float:
         """Bound on the error of a sum of equal terms, except at `deviations`, relative to its largest partial sum.
