@@ -135,13 +135,14 @@ class Ties:
     """A row's keys in groups: `alike` have equal weights, up to `nearness`, and `copies` are one key.
 
     `terms` are the sizes of groups of two keys or more whose weights are equal terms of a sum, and `lowest` is the
-    smallest weight of each: fp64 [groups].
+    smallest weight of each: fp64 [groups]. `size` is the mean |v| of the keys, [Dv].
     """
 
     alike: Groups
     copies: Groups
     terms: torch.Tensor
     lowest: torch.Tensor
+    size: torch.Tensor
 
     @classmethod
     def of(cls, weights: torch.Tensor, values: torch.Tensor, marks: torch.Tensor, near: float = EQUAL) -> "Ties":
@@ -157,23 +158,26 @@ class Ties:
         copies = grouped(marks, torch.full_like(marks, EQUAL))
         tied = sizes > 1
         alike, same = (Groups.by(group, weights, values) for group in (equal, copies))
-        return cls(alike, same, sizes[tied], lowest[tied])
+        return cls(alike, same, sizes[tied], lowest[tied], values.abs().mean(dim=0))
 
-    def roundings(self, step: float, deviations: float) -> float:
+    def roundings(self, step: float, deviations: float, largest: float = 1.0) -> float:
         """Bound on the error of a sum of equal terms, except at `deviations`, relative to its largest partial sum.
 
         A cell of g keys errs by at most g u, and all together by min(t sqrt(sum g^2), sum g) u, with u = `step` and
-        t = `deviations`; with t = 1, that bounds the root mean square.
+        t = `deviations`; with t = 1, that bounds the root mean square. The partial sum is `largest`, in weights.
         """
-        cell = torch.unique_consecutive((self.lowest / (_STEP * step)).floor(), return_inverse=True)[1]
+        cell = torch.unique_consecutive((self.lowest / (_STEP * step * largest)).floor(), return_inverse=True)[1]
         return step * hoeffding(torch.zeros_like(self.terms).index_add_(0, cell, self.terms), deviations)
 
-    def summed(self, roundings: float, out: torch.Tensor, run: torch.Tensor) -> torch.Tensor:
-        """Bound on the error of both sums of a row from its `roundings`, [Dv], for the row's answer `out`.
+    def summed(self, step: float, deviations: float, out: torch.Tensor, run: torch.Tensor) -> torch.Tensor:
+        """Bound on the error of both sums of a row by `roundings`, [Dv], for the row's answer `out`.
 
         No partial sum of p v is larger than the largest `run` of keys, [Dv], or, of terms whose values are equal too,
-        than the sizes of the groups' sums. `out` was divided by the sum of p.
+        than the sizes of the groups' sums. `out` was divided by the sum of p. One key with large values makes steps of
+        the sum of p v that are wide for the others.
         """
+        largest = max(1.0, float((run / self.size.clamp(min=_TINY)).amax()))
+        roundings = self.roundings(step, deviations, largest)
         return roundings * (self.alike.weighted.abs().sum(dim=0).minimum(run) + out.abs())
 
 
@@ -190,9 +194,8 @@ def ties_allowance(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
     weights = (ties.alike.power.sqrt() - power.sqrt()).clamp(min=0)
     logits = (ties.copies.spread(out).sqrt() - spread.sqrt()).clamp(min=0)
     deviations = budget.deviations[token].item()
-    roundings = ties.roundings(budget.step, deviations)
     allowed = deviations * budget.noise.probabilities * weights
-    allowed += ties.summed(roundings, out, largest_run_of(budget, token, head))
+    allowed += ties.summed(budget.step, deviations, out, largest_run_of(budget, token, head))
     return allowed + budget.tail * budget.row_logit_variance[token, head].sqrt() * logits
 
 
