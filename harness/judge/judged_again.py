@@ -7,8 +7,11 @@ where keys come in groups (prefixes that slots share, values that repeat, few di
 - copies of a key have the same logit, and the same error in it;
 - equal terms of a logit are added up as equal terms of other sums are, see below: logits err alike then;
 - equal terms added to a larger sum in a row are rounded to the same side each time, while the sum stays between two
-  powers of two: sums are multiples of one step there, and the remainder of the term is lost again and again. Nothing
-  in that is random, so the bound follows from the format of the sums.
+  powers of two: sums are multiples of one step there, and the remainder of the term is lost again and again. An
+  addition errs by at most u times its result (Higham, 2002, section 4.2), and errors of equal terms add up. So may
+  those of unequal ones in one cell, as wide as a step of the whole sum. Remainders of different cells are independent
+  (the model of Higham and Mary, 2019), so that their errors obey Hoeffding's inequality: thousands of keys that are
+  equal by chance, in pairs all over the row, add far less to the error than as many in one group.
 It assumes that parts rounded to the output's dtype before a merge are about as large as sqrt(sum p^2 v^2), the size of
 a sum whose terms have random signs. Values that are alike over many keys (the codes of ValueFamily.PROBE, constant
 values) make much larger parts, larger than the output if they cancel; and elements with the same parts are rounded
@@ -23,6 +26,7 @@ from typing import TypeVar, cast
 import torch
 
 from attnfuzz.harness.judge.error_budget import UNIFORM, ErrorBudget
+from attnfuzz.harness.judge.recurring import hoeffding
 from attnfuzz.reference.row import EQUAL, coherent_logits, key_marks, row_weights, tied_row
 
 T = TypeVar("T")
@@ -79,6 +83,9 @@ def _lately(budget: ErrorBudget, name: str, token: int, head: int, make: Callabl
 _ALIKE_IN_A_SUM = 2.0**-20
 """Relative difference of terms below which a sum in fp32 that is 16 times as large drops the same part of each."""
 
+_STEP = 2
+"""Width of a cell of weights, in roundoffs of their sum: at most two of the sum's steps, and at least one."""
+
 _MOST_APART = 32
 """Width of a group of neighbours, in those of two of them: half the roundoff of the weights."""
 
@@ -127,12 +134,15 @@ class Groups:
 class Ties:
     """A row's keys in groups: `alike` have equal weights, up to `nearness`, and `copies` are one key.
 
-    `tied` counts keys whose weights are equal terms of a sum.
+    `terms` are the sizes of groups of two keys or more whose weights are equal terms of a sum, and `lowest` is the
+    smallest weight of each: fp64 [groups]. `size` is the mean |v| of the keys, [Dv].
     """
 
     alike: Groups
     copies: Groups
-    tied: int
+    terms: torch.Tensor
+    lowest: torch.Tensor
+    size: torch.Tensor
 
     @classmethod
     def of(cls, weights: torch.Tensor, values: torch.Tensor, marks: torch.Tensor, near: float = EQUAL) -> "Ties":
@@ -142,17 +152,33 @@ class Ties:
         """
         equal = _short(weights, grouped(weights, near * weights), _MOST_APART * near)
         # Weights that round alike may differ as terms of a sum: by chance, many do among thousands of keys.
-        sizes = torch.bincount(grouped(weights, min(near, _ALIKE_IN_A_SUM) * weights))
+        term = grouped(weights, min(near, _ALIKE_IN_A_SUM) * weights)
+        sizes = torch.bincount(term).to(weights.dtype)
+        lowest = torch.full_like(sizes, torch.inf).scatter_reduce_(0, term, weights, "amin")
         copies = grouped(marks, torch.full_like(marks, EQUAL))
-        return cls(Groups.by(equal, weights, values), Groups.by(copies, weights, values), int(sizes[sizes > 1].sum()))
+        tied = sizes > 1
+        alike, same = (Groups.by(group, weights, values) for group in (equal, copies))
+        return cls(alike, same, sizes[tied], lowest[tied], values.abs().mean(dim=0))
 
-    def summed(self, step: float, out: torch.Tensor) -> torch.Tensor:
-        """Bound on the rounding of sums whose equal terms round to the same side, [Dv], for the row's answer `out`.
+    def roundings(self, step: float, deviations: float, largest: float = 1.0) -> float:
+        """Bound on the error of a sum of equal terms, except at `deviations`, relative to its largest partial sum.
 
-        n u for the sum of p v, times the sizes of the groups' sums, and n u for that of p, which `out` was divided by;
-        n is the number of tied keys, and u = `step` (Higham's bound for n terms).
+        A cell of g keys errs by at most g u, and all together by min(t sqrt(sum g^2), sum g) u, with u = `step` and
+        t = `deviations`; with t = 1, that bounds the root mean square. The partial sum is `largest`, in weights.
         """
-        return step * self.tied * (self.alike.weighted.abs().sum(dim=0) + out.abs())
+        cell = torch.unique_consecutive((self.lowest / (_STEP * step * largest)).floor(), return_inverse=True)[1]
+        return step * hoeffding(torch.zeros_like(self.terms).index_add_(0, cell, self.terms), deviations)
+
+    def summed(self, step: float, deviations: float, out: torch.Tensor, run: torch.Tensor) -> torch.Tensor:
+        """Bound on the error of both sums of a row by `roundings`, [Dv], for the row's answer `out`.
+
+        No partial sum of p v is larger than the largest `run` of keys, [Dv], or, of terms whose values are equal too,
+        than the sizes of the groups' sums. `out` was divided by the sum of p. One key with large values makes steps of
+        the sum of p v that are wide for the others.
+        """
+        largest = max(1.0, float((run / self.size.clamp(min=_TINY)).amax()))
+        roundings = self.roundings(step, deviations, largest)
+        return roundings * (self.alike.weighted.abs().sum(dim=0).minimum(run) + out.abs())
 
 
 def ties_allowance(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
@@ -167,7 +193,9 @@ def ties_allowance(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
     out = budget.answer.out[token, head]
     weights = (ties.alike.power.sqrt() - power.sqrt()).clamp(min=0)
     logits = (ties.copies.spread(out).sqrt() - spread.sqrt()).clamp(min=0)
-    allowed = budget.deviations[token] * budget.noise.probabilities * weights + ties.summed(budget.step, out)
+    deviations = budget.deviations[token].item()
+    allowed = deviations * budget.noise.probabilities * weights
+    allowed += ties.summed(budget.step, deviations, out, largest_run_of(budget, token, head))
     return allowed + budget.tail * budget.row_logit_variance[token, head].sqrt() * logits
 
 
@@ -183,7 +211,8 @@ def _lse_ties_allowance(budget: ErrorBudget, token: int, head: int) -> float:
         return summed
     usual = sqrt(budget.moments.concentration[token, head].item())
     weights, logits = (max(sqrt(groups.concentration) - usual, 0.0) for groups in (ties.alike, ties.copies))
-    rounded = budget.deviations[token].item() * noise.row_sum * weights + budget.step * ties.tied
+    deviations = budget.deviations[token].item()
+    rounded = deviations * noise.row_sum * weights + ties.roundings(budget.step, deviations)
     return summed + rounded + budget.tail * sqrt(budget.row_logit_variance[token, head].item()) * logits
 
 
@@ -250,17 +279,18 @@ def parts_allowance(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
     # n keys make at most n parts.
     most = budget.keys[token].item() + 2 * (budget.parts - 2)
     rounded = budget.roundoff * min(budget.tail * sqrt((5 * budget.parts - 8) / 3), most)
-    return (rounded * _largest_run(budget, token, head) - counted).clamp(min=0)
+    return (rounded * largest_run_of(budget, token, head) - counted).clamp(min=0)
 
 
 def parts_error(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
     """Root mean square of two roundings per merge, [Dv], which all elements may share."""
     if budget.parts < 2:
         return torch.zeros_like(budget.moments.power[token, head])
-    return sqrt(2 * UNIFORM * (budget.parts - 1)) * budget.roundoff * _largest_run(budget, token, head)
+    return sqrt(2 * UNIFORM * (budget.parts - 1)) * budget.roundoff * largest_run_of(budget, token, head)
 
 
-def _largest_run(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
+def largest_run_of(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
+    """`largest_run` of one row."""
     return once(budget, "largest run", token, head, lambda: largest_run(*row_of(budget, token, head)))
 
 

@@ -11,6 +11,7 @@ from attnfuzz.harness.judge.judged_again import (
     MOST_ROWS_AGAIN,
     Ties,
     common_logits_error,
+    largest_run_of,
     nearness,
     once,
     parts_error,
@@ -87,7 +88,8 @@ def _own_variance(budget: ErrorBudget, token: int, head: int) -> tuple[torch.Ten
     weights, values = row_of(budget, token, head)
     ties = Ties.of(weights, values, key_marks(budget.problem, token, head), nearness(budget))
     out = budget.answer.out[token, head]
-    summed, parts = ties.summed(budget.step, out), parts_error(budget, token, head)
+    summed = ties.summed(budget.step, 1.0, out, largest_run_of(budget, token, head))
+    parts = parts_error(budget, token, head)
     covariance = ties.alike.weighted.T @ ties.alike.weighted * (UNIFORM * budget.noise.probabilities**2)
     covariance += ties.copies.covariance(out) * budget.row_logit_variance[token, head]
     covariance += torch.outer(out, out) * budget.row_shared_variance[token, head]
