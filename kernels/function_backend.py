@@ -47,15 +47,15 @@ from typing import Any, ClassVar
 
 import torch
 
-from attnfuzz.kernels.argument_forms import opened_in_forms, reaches
+from attnfuzz.kernels.argument_forms import reaches
 from attnfuzz.kernels.arranged import placed
 from attnfuzz.kernels.backend import Bench, Op, Output, Session
-from attnfuzz.kernels.edges import at_edges
 from attnfuzz.kernels.function_lives import OWN, FunctionLife, ReusedTensors, lives_of
 from attnfuzz.kernels.gpu import guards, nvcc, visible
 from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.kernels.lengths import longest
 from attnfuzz.kernels.lives import on_another_stream
+from attnfuzz.kernels.opening import opened
 from attnfuzz.kernels.packed_masks import masks_of_rows
 from attnfuzz.kernels.paged_session import PagedSession
 from attnfuzz.kernels.plan import BatchMetadata, Row
@@ -187,8 +187,7 @@ class FunctionBackend:
 
     def open(self, case: Case, bench: Bench) -> Session:
         """Open a session on one case."""
-        opened = opened_in_forms(partial(FunctionSession, self), case, bench, self.capability.arguments)
-        return at_edges(opened, case, self.capability.edges)
+        return opened(partial(FunctionSession, self), case, bench, self.capability)
 
 
 def _kind(value: object) -> str:

@@ -17,10 +17,10 @@ from typing import Any
 import msgspec
 import torch
 
-from attnfuzz.kernels.argument_forms import opened_in_forms
 from attnfuzz.kernels.argument_standing import promised, refused, unsaid
 from attnfuzz.kernels.backend import Bench, Op, Output, Session
-from attnfuzz.kernels.edges import OF_THE_SOFTMAX_SCALE, UNSAID_EDGES, at_edges
+from attnfuzz.kernels.edges import OF_THE_SOFTMAX_SCALE, UNSAID_EDGES
+from attnfuzz.kernels.opening import opened
 from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries, softmax_scale
 from attnfuzz.kernels.results import place_out
 from attnfuzz.kernels.slot_tokens import SlotTokens
@@ -182,8 +182,7 @@ class SdpaBackend:
     def open(self, case: Case, bench: Bench) -> Session:
         """Open a session on one case."""
         session = partial(SdpaSession, call_without_keys=self.call_without_keys)
-        opened = opened_in_forms(session, case, bench, self.capability.arguments)
-        return at_edges(opened, case, self.capability.edges)
+        return opened(session, case, bench, self.capability)
 
 
 _SDPA = SdpaBackend()

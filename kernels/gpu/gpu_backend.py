@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attnfuzz.kernels.argument_forms import opened_in_forms
 from attnfuzz.kernels.backend import Bench, Op, Session, Unsupported
-from attnfuzz.kernels.edges import at_edges
 from attnfuzz.kernels.gpu import guards, modules, nvcc, visible
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.visible import Arch
+from attnfuzz.kernels.opening import opened
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.calibration import shipped_noise
 from attnfuzz.reference.capability import Capability
@@ -94,5 +93,4 @@ class GpuBackend:
             if reasons and all(reasons):
                 name, reason = next(iter(reasons[0].items()))
                 raise Unsupported(f"{name} does not compile: {reason}")
-        opened = opened_in_forms(self.session, case, bench, self.capability.arguments)
-        return at_edges(opened, case, self.capability.edges)
+        return opened(self.session, case, bench, self.capability)

@@ -12,7 +12,8 @@ from attnfuzz.reference.bucket import Bucket
 
 _U = EarlierUse
 _Uses = tuple[EarlierUse, ...]
-Life = Callable[[Sequence[Bucket]], _Uses]
+UsesOf = Callable[[Sequence[Bucket]], _Uses]
+"""The uses of a class whose backend has these buckets."""
 
 _ROWS: Final[_Uses] = (_U.PLANNED_ALIKE, _U.PLANNED_FEWER, _U.PLANNED_MORE)
 _PLANS: Final[_Uses] = (*_ROWS, _U.PLANNED_OTHER_SCALE)
@@ -23,7 +24,7 @@ _RUNS: Final[_Uses] = (_U.RESET, _U.NEIGHBOUR, *_FREE)
 _ALL: Final[_Uses] = (*_PLANS, *_RUNS)
 
 
-def _life(*uses: EarlierUse, among: _Uses | None = None) -> Life:
+def _life(*uses: EarlierUse, among: _Uses | None = None) -> UsesOf:
     """`uses`, and the plans for other layers: all, or those `among` some."""
 
     def of(buckets: Sequence[Bucket]) -> _Uses:

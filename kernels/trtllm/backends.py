@@ -8,11 +8,11 @@ from typing import ClassVar
 import torch
 from msgspec import structs
 
-from attnfuzz.kernels.argument_forms import opened_in_forms
 from attnfuzz.kernels.argument_standing import promised
 from attnfuzz.kernels.backend import Bench, Op, Session
 from attnfuzz.kernels.native import build
 from attnfuzz.kernels.native.ops import NATIVE
+from attnfuzz.kernels.opening import opened
 from attnfuzz.kernels.ops_table import OpsTable
 from attnfuzz.kernels.trtllm.gather import GATHER_ROWS
 from attnfuzz.kernels.trtllm.masked import MaskedMhaSession
@@ -81,7 +81,7 @@ class TrtllmBackend:
 
     def open(self, case: Case, bench: Bench) -> Session:
         """Open a session on one case."""
-        return opened_in_forms(partial(self.session, self.table), case, bench, self.capability.arguments)
+        return opened(partial(self.session, self.table), case, bench, self.capability)
 
     def revision(self, name: str, session: type[MhaSession] | type[MlaSession]) -> "TrtllmBackend":
         """The same backend at another revision."""

@@ -166,7 +166,7 @@ def _backend(
     capability: Capability,
     theoretical: Callable[[DType], NoiseModel],
     modules_of: Callable[[Bucket], tuple[Module, ...]],
-    life: lives.Life,
+    life: lives.UsesOf,
     arguments: Rules,
 ) -> GpuBackend:
     return GpuBackend(

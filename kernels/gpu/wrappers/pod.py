@@ -322,7 +322,7 @@ def _backend(
     session: type[PodSession],
     contract: Contract,
     modules: Any,
-    life: lives.Life,
+    life: lives.UsesOf,
     *,
     short: bool,
     buckets: tuple[Bucket, ...],
