@@ -5,6 +5,7 @@ content. `attnfuzz.reference.validity` defines the possible combinations; `attnf
 writes cases.
 """
 
+from collections.abc import Iterable
 from enum import StrEnum
 
 import msgspec
@@ -105,9 +106,19 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         return max((request.kv_len - request.q_len for request in self.requests), default=0)
 
     def chunks(self, capacity: int) -> int:
-        """Number of prefix chunks of a chunked prefill; in each, requests have equal shares of `capacity` tokens."""
-        share = capacity // max(len(self.requests), 1)
+        """Number of prefix chunks of a prefill; each request has an equal share of `capacity` tokens, one at least."""
+        share = max(1, capacity // max(len(self.requests), 1))
         return max(0, -(-self.longest_prefix // share))
+
+
+def steps_in_chunks(steps: Iterable[Step], geometry: Geometry) -> list[Step]:
+    """The steps whose prefixes are cut into chunks: chunked prefills, and every prefill of latents."""
+    return [
+        step
+        for step in steps
+        if step.requests
+        and (step.mode is Mode.CHUNKED_PREFILL or (geometry.latent is not None and not step.mode.speculative))
+    ]
 
 
 class PageOrder(StrEnum):

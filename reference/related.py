@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from attnfuzz.reference.case import Case, Launch, Mode, PageOrder, Request, Step
+from attnfuzz.reference.case import Case, Launch, PageOrder, Request, Step, steps_in_chunks
 from attnfuzz.reference.relation import Relation
 
 _ROWS_ADDED = 2
@@ -90,8 +90,7 @@ def _append_request(case: Case) -> Case:
         return replace(larger, padded_tokens=step.padded_tokens + q_len)
 
     steps = tuple(appended(step) for step in case.steps)
-    chunked = [step for step in case.steps if step.mode is Mode.CHUNKED_PREFILL]
-    batch = max((len(step.requests) for step in chunked), default=0)
+    batch = max((len(step.requests) for step in steps_in_chunks(case.steps, case.geometry)), default=0)
     # Each request of the largest batch keeps its share of a chunk.
     capacity = case.chunk_capacity // batch * (batch + 1) if batch else case.chunk_capacity
     return replace(case, steps=steps, chunk_capacity=capacity)
@@ -111,7 +110,7 @@ def _replay_eagerly(case: Case) -> Case:
 
 
 def _change_chunks(case: Case) -> Case:
-    chunked = [step for step in case.steps if step.mode is Mode.CHUNKED_PREFILL]
+    chunked = steps_in_chunks(case.steps, case.geometry)
     if case.geometry.latent is None or not chunked:
         raise NotRelated("no prefix is attended to in chunks")
     batch = max(len(step.requests) for step in chunked)

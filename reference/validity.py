@@ -21,6 +21,7 @@ from attnfuzz.reference.case import (
     Step,
     TableTail,
     Tombstone,
+    steps_in_chunks,
 )
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry
@@ -31,7 +32,8 @@ from attnfuzz.reference.rope import RopeScaling, RotaryShare
 MAX_BATCH = 1024
 MAX_KV_LEN = 1 << 20
 MAX_STEPS = 64
-MAX_CHUNKS = 4096
+# Each takes up to six guarded tensors, each of these two mappings, of which Linux grants a process 65,530 by default.
+MAX_CHUNKS = 512
 MAX_PAGE_SIZE = 4096
 MAX_TABLE_ENTRIES = 1 << 28
 # 8 GiB: enough for a pool whose element offsets pass 2^32 in bf16, so that 32-bit offsets overflow.
@@ -279,7 +281,7 @@ def _validate_steps(case: Case) -> None:
     for index, step in enumerate(case.steps):
         _validate_step(step, f"steps[{index}]")
         _validate_launch(step, f"steps[{index}]", captured)
-        if step.mode is Mode.CHUNKED_PREFILL:
+        if steps_in_chunks([step], case.geometry):
             _validate_chunks(step, f"steps[{index}]", case)
         if case.geometry.latent is not None and not step.mode.speculative:
             _validate_latent_prefill(step, f"steps[{index}]")
@@ -375,7 +377,7 @@ def _validate_launch(step: Step, field: str, captured: set[_GraphKey]) -> None:
 
 
 def _validate_chunks(step: Step, field: str, case: Case) -> None:
-    if case.chunk_capacity < len(step.requests):
+    if step.mode is Mode.CHUNKED_PREFILL and case.chunk_capacity < len(step.requests):
         legal = f"must be at least {len(step.requests)}, a token for each request of {field}"
         raise ImpossibleCase("chunk_capacity", case.chunk_capacity, legal)
     chunks = step.chunks(case.chunk_capacity)

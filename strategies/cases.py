@@ -1,5 +1,6 @@
 """Whole cases that a backend supports. Cases are legal by construction: nothing is filtered."""
 
+from collections.abc import Sequence
 from enum import Enum, auto
 from functools import cache, lru_cache
 from operator import itemgetter
@@ -9,7 +10,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 from msgspec.structs import replace
 
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case, Launch, Mode, Pace, Step
+from attnfuzz.reference.case import Case, Launch, Pace, Step, steps_in_chunks
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.validity import MAX_STEPS
 from attnfuzz.strategies.arguments import with_call
@@ -123,7 +124,7 @@ def _cases(draw: DrawFn, can: Capability, backend: str, geometries: Geometries, 
         values=family,
         scales=scales,
         rope=draw_rope(draw, can, lean),
-        chunk_capacity=draw_chunk_capacity(draw, steps, lean),
+        chunk_capacity=draw_chunk_capacity(draw, steps_in_chunks(steps, geometry), lean),
         seed=draw(_SEEDS),
         # A CPU has no queue.
         pace=draw(_PACES.under(lean)) if can.device is Device.CUDA else Pace.PROMPT,
@@ -180,9 +181,8 @@ _CHUNKS = Choice(
 )
 
 
-def draw_chunk_capacity(draw: DrawFn, steps: tuple[Step, ...], lean: Lean) -> int:
-    """Draw a capacity that cuts the longest prefix of the chunked steps into a few chunks, and fits every step."""
-    chunked = [step for step in steps if step.mode is Mode.CHUNKED_PREFILL]
+def draw_chunk_capacity(draw: DrawFn, chunked: Sequence[Step], lean: Lean) -> int:
+    """Draw a capacity that cuts the longest prefix of these steps into a few chunks, and fits every one of them."""
     if not chunked:
         return _DEFAULT
     batch = max(len(step.requests) for step in chunked)

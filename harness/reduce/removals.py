@@ -17,12 +17,12 @@ from attnfuzz.reference.case import (
     Case,
     Granularity,
     Launch,
-    Mode,
     Request,
     Step,
     Tombstone,
     Unused,
     ValueFamily,
+    steps_in_chunks,
 )
 from attnfuzz.reference.dtypes import DType
 
@@ -240,7 +240,7 @@ def slots_in_order(case: Case) -> Iterator[Case]:
 
 def one_chunk(case: Case) -> Iterator[Case]:
     """A chunk that holds the prefixes of all requests."""
-    chunked = [step for step in case.steps if step.mode is Mode.CHUNKED_PREFILL and step.requests]
+    chunked = steps_in_chunks(case.steps, case.geometry)
     needed = max((len(step.requests) * step.longest_prefix for step in chunked), default=0)
     yield replace(case, chunk_capacity=max(needed, case.chunk_capacity))
 

@@ -356,7 +356,7 @@ NOT_DRAWN: tuple[Clash, ...] = (
     _clash(_MANY_HEADS, "KV heads=3 to 4", "group=8|16", _free),
     _clash(_WIDE_AND_LONG, "batch=9 to 16|17 to 32|over 32", "longest q=over 16"),
     _clash(_BUCKET, "batch=over 32", "padding=as many requests, or more"),
-    _clash(_PROMPTS, "chunks=no prefix", "longest kv=over 1000"),
+    _clash(_PROMPTS, "chunks=no prefix", "longest kv=over 1000", lambda can: not can.writes),
     _clash(_SERVED, "group=over 16", "latent=smaller", _free),
     _clash(_MANY_HEADS, "group=over 16", "batch!=1|2", _free),
     _clash(_MANY_HEADS, "group=over 16", "longest q=over 16", _free),

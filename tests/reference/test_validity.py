@@ -155,8 +155,12 @@ def test_impossible_steps_are_named(step: Step, named: str) -> None:
         ),
         (case(CHUNKED, chunk_capacity=1), "chunk_capacity is 1: must be at least 2"),
         (
-            case(replace(CHUNKED, requests=(Request(0, 1, 5000),)), geometry=LATENT, chunk_capacity=1),
-            "chunk_capacity is 1: cuts steps[0] into 4999 chunks",
+            case(replace(CHUNKED, requests=(Request(0, 1, 600),)), geometry=LATENT, chunk_capacity=1),
+            "chunk_capacity is 1: cuts steps[0] into 599 chunks",
+        ),
+        (
+            case(replace(CHUNKED, mode=Mode.EXTEND, requests=(Request(0, 1, 600),)), geometry=LATENT, chunk_capacity=1),
+            "chunk_capacity is 1: cuts steps[0] into 599 chunks",
         ),
         (
             case(replace(EXTEND, requests=(Request(0, 3, 2),)), geometry=LATENT),

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case, Launch, Mode
+from attnfuzz.reference.case import Case, Launch, steps_in_chunks
 from attnfuzz.reference.related import Related, related
 from attnfuzz.reference.relation import Relation
 from attnfuzz.reference.validity import validate
@@ -86,7 +86,7 @@ def test_nothing_but_what_the_relation_says_changes(drawn: list[Case], capabilit
     }
     for asked, other in all_related(drawn, capability):
         changed = {name for name in Case.__struct_fields__ if getattr(asked, name) != getattr(other.case, name)}
-        chunked = any(step.mode is Mode.CHUNKED_PREFILL for step in asked.steps)
+        chunked = steps_in_chunks(asked.steps, asked.geometry)
         appended = {"steps", "chunk_capacity"} if chunked else {"steps"}
         assert asked.relation is not None
         assert changed - {"relation"} == changes.get(asked.relation, appended)

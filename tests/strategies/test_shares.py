@@ -20,6 +20,7 @@ from attnfuzz.reference.case import (
     TableTail,
     Unused,
     Workspace,
+    steps_in_chunks,
 )
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
@@ -149,6 +150,13 @@ def test_several_chunks_of_latent_prefixes(mla: list[Case]) -> None:
         return any(step.chunks(case.chunk_capacity) >= 2 for step in steps([case], Mode.CHUNKED_PREFILL))
 
     assert share(chunked, several) >= 0.3
+
+
+def test_prefixes_of_latents_are_cut_into_few_chunks(mla: list[Case]) -> None:
+    cut = [(step, case.chunk_capacity) for case in mla for step in steps_in_chunks(case.steps, case.geometry)]
+    extends = [step.chunks(capacity) for step, capacity in cut if step.mode is Mode.EXTEND]
+    assert max(step.chunks(capacity) for step, capacity in cut) <= 12
+    assert sum(chunks > 1 for chunks in extends) > 0.1 * len(extends)
 
 
 def test_batches_of_all_sizes(drawn: list[Case]) -> None:
