@@ -3,8 +3,9 @@
 Tensors get their form when they are placed, so that a graph reads them too; numbers and options at the launch. They are
 known by the names that sessions give them, which are those of FlashInfer's arguments and of a function backend's.
 
-A step whose forms the API does not promise may be refused by an exception. Then it is made once more with plain calls
-by the same session, and so on the same objects: it must work.
+A step whose forms the API does not promise may be refused by an exception. Then it is made once more without them by
+the same session, and so on the same objects: it must work. Forms that are promised are kept, or one that raises would
+hide behind those that may.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -199,14 +200,14 @@ def opened_in_forms(
 
 
 class _Forms:
-    """The chosen forms, whether they are in use, and those that the launches of a step had.
+    """The chosen forms, those still in use, and those that the launches of a step had.
 
     A launch shows those `shown` that make a difference: no axis of one entry has a stride.
     """
 
     def __init__(self, chosen: Mapping[ArgumentForm, ArgumentRule]) -> None:
         self.chosen = chosen
-        self.used = True
+        self.in_use = dict(chosen)
         self.planned: set[ArgumentForm] = set()
         self.launched: set[ArgumentForm] = set()
         self.shown: set[ArgumentForm] = set()
@@ -224,6 +225,16 @@ class _Forms:
         self.in_graphs |= self.launched
         self.shown_in_graphs |= self.shown
 
+    @property
+    def dropped(self) -> bool:
+        """Whether a step was refused."""
+        return len(self.in_use) < len(self.chosen)
+
+    def drop_uncertain(self) -> None:
+        """Keep those in use that the API promises."""
+        promised = ArgumentStanding.PROMISED
+        self.in_use = {form: rule for form, rule in self.chosen.items() if rule.standing is promised}
+
     def uncertain(self) -> list[ArgumentRule]:
         """The rules of the forms of the step's plans and launches that the API does not promise."""
         rules = (rule for form, rule in self.chosen.items() if form in self.planned | self.launched)
@@ -240,7 +251,7 @@ def _words(rules: Iterable[ArgumentRule]) -> str:
 
 
 class _FormedSession:
-    """A session that repeats a refused step plainly."""
+    """A session that repeats a refused step without the forms that may be refused."""
 
     def __init__(self, session: Session, case: Case, forms: _Forms) -> None:
         self._session, self._case, self._forms = session, case, forms
@@ -260,7 +271,7 @@ class _FormedSession:
         """
         forms, launch = self._forms, self._case.steps[index].launch
         captures, replays = launch is Launch.CAPTURE, launch is Launch.REPLAY
-        if captures and not forms.used:
+        if captures and forms.dropped:
             raise Unsupported(f"a graph after a refusal of {_words(forms.chosen.values())}")
         forms.begin_step(replays=replays)
         try:
@@ -270,15 +281,15 @@ class _FormedSession:
         except Exception as error:
             # An API may refuse by any exception.
             in_graph = captures or (replays and bool(forms.in_graphs))
-            if not (forms.used or in_graph) or not forms.uncertain():
+            if (forms.dropped and not in_graph) or not forms.uncertain():
                 raise
-            forms.used = False
+            forms.drop_uncertain()
             if in_graph:
                 raise Unsupported(f"a graph with {_words(forms.uncertain())} is refused: {error}") from error
             return self._session.forward(index)
         if captures:
             forms.end_capture()
-        if forms.used and result is not None and (refused := forms.refused()):
+        if not forms.dropped and result is not None and (refused := forms.refused()):
             raise NotRefused(f"{refused[0].form}: accepted, although the API refuses it ({refused[0].source})")
         return result
 
@@ -333,24 +344,24 @@ class _FormedMemory:
         found = self._found(value)
         return found and found[0]
 
-    def plain(self, name: str, value: Any) -> Any:
-        """A value as a plain call has it: a copy of a tensor that has a form."""
+    def plain(self, name: str, value: Any, kept: Collection[ArgumentForm] = ()) -> Any:
+        """A value as a plain call has it: a copy of a tensor whose form is not among those to be `kept`."""
         if isinstance(value, tuple):
-            return tuple(self.plain(name, each) for each in value)
+            return tuple(self.plain(name, each, kept) for each in value)
         found = self._found(value)
-        if found is None:
+        if found is None or found[0] in kept:
             return value
         # An axis of one entry is innermost among equal strides, as in a tensor that never had gaps.
         order = sorted(range(value.dim()), key=lambda axis: (-value.stride(axis), value.shape[axis] == 1))
         return self._memory.copy(name, value.to(found[1]), stride=_dense(value.shape, order, {}))
 
     def _form_of(self, name: str, shape: Sequence[int], stride: Sequence[int] | None) -> ArgumentForm | None:
-        if not self._forms.used or 0 in shape:
+        if 0 in shape:
             # A tensor without elements has no address to be found by.
             return None
         for form, how in self._of_tensors.items():
-            if how.strides is not None and stride:
-                # The case has chosen others.
+            if form not in self._forms.in_use or (how.strides is not None and stride):
+                # A step was refused, or the case has chosen other strides.
                 continue
             if name in how.names and len(shape) >= (2 if how.strides in (_heads_first, _head_gaps) else 1):
                 return form
@@ -384,12 +395,14 @@ class _FormingLauncher:
 
     def launch(self, op: Op, /, **arguments: Any) -> Any:
         """See `Launcher`. Outputs that are returned are copied to the tensors that were placed for them."""
-        if not self._forms.used or op.helps:
-            plain = {
-                name: value if name in op.writes else self._memory.plain(name, value)
+        kept = () if op.helps else self._forms.in_use
+        if op.helps or self._forms.dropped:
+            arguments = {
+                name: value if name in op.writes else self._memory.plain(name, value, kept)
                 for name, value in arguments.items()
             }
-            return self._launcher.launch(op, **plain)
+        if not kept:
+            return self._launcher.launch(op, **arguments)
         formed, forms, shown = self._formed(arguments)
         returned = frozenset(_RETURNED[form] for form in forms if form in _RETURNED)
         (self._forms.planned if op.plans else self._forms.launched).update(forms)
@@ -405,7 +418,7 @@ class _FormingLauncher:
         placed = [(form, value) for value in _flat(arguments.values()) if (form := self._memory.form_of(value))]
         unseen = {form for form, _ in placed}.difference(form for form, value in placed if _differs(form, value))
         forms = [form for form, _ in placed]
-        for form in self._forms.chosen:
+        for form in self._forms.in_use:
             if (how := AT_LAUNCH.get(form)) is not None:
                 for name in how.names.intersection(formed):
                     changed = how.change(formed, name, self._memory)

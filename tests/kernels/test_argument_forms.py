@@ -83,6 +83,13 @@ def require_int32(*, block_tables: torch.Tensor, **arguments: Any) -> Any:
     return attend(block_tables=block_tables, **arguments)
 
 
+def require_a_number(*, scale: float | torch.Tensor | None = None, **arguments: Any) -> Any:
+    """As a function that checks ids, and passes its scale on to one that takes no tensor."""
+    if isinstance(scale, torch.Tensor):
+        raise TypeError("expected a number")
+    return require_int32(scale=scale, **arguments)
+
+
 def break_at_a_refusal(*, block_tables: torch.Tensor, **arguments: Any) -> Any:
     """As a function that is left in another state by an argument that it refuses."""
     if block_tables.dtype is not torch.int32:
@@ -122,6 +129,17 @@ REFUSES_UNSAID = made(require_int32, ArgumentStanding.UNSAID, F.TABLE_INT64)
 DENSE_LENGTHS = made(require_dense_lengths, ArgumentStanding.REFUSED, F.LENGTHS_GAPS)
 REFUSES_PROMISED = made(require_int32, ArgumentStanding.PROMISED, F.TABLE_INT64)
 ACCEPTS_REFUSED = made(attend, ArgumentStanding.REFUSED, F.TABLE_INT64)
+REFUSES_BOTH = FunctionBackend(
+    require_a_number,
+    capability=replace(
+        CAN,
+        arguments=(
+            *rules(ArgumentStanding.UNSAID, F.TABLE_INT64),
+            *rules(ArgumentStanding.PROMISED, F.SCALE_TENSOR),
+        ),
+    ),
+    contract=Contract(lse=LseBase.E),
+)
 BREAKS = made(break_at_a_refusal, ArgumentStanding.UNSAID, F.TABLE_INT64)
 
 
@@ -158,6 +176,14 @@ def test_a_form_of_which_nothing_is_said_may_be_refused() -> None:
 
 def test_a_form_that_is_promised_may_not_be_refused() -> None:
     assert kinds_of("REFUSES_PROMISED") == {True: {Kind.UNEXPECTED_REJECTION}, False: set()}
+
+
+def test_a_promise_is_not_hidden_by_a_form_that_may_be_refused() -> None:
+    step = Step(mode=Mode.DECODE, requests=(Request(0, 1, 3),), padded_tokens=1, tokens_per_request=1)
+    layer = Geometry(q_heads=1, kv_heads=1, head_dim_qk=8, head_dim_vo=8, page_size=4)
+    both = Case(backend=f"{HERE}REFUSES_BOTH", geometry=layer, steps=(step,), arguments=(F.TABLE_INT64, F.SCALE_TENSOR))
+    assert {each.kind for each in run(both).observations} == {Kind.UNEXPECTED_REJECTION}
+    assert run(replace(both, arguments=(F.TABLE_INT64,))).observations == ()
 
 
 def test_a_form_that_is_refused_must_raise() -> None:
