@@ -1,0 +1,45 @@
+"""FlashInfer's prefill of one request ends the process for a request without queries. Needs FlashInfer and a GPU.
+
+The call is made in a process of its own. An exception would be an answer, too.
+"""
+
+import signal
+import subprocess
+import sys
+
+try:
+    import flashinfer
+    import torch
+except ImportError as error:
+    print(f"{error}: pip install flashinfer-python")
+    sys.exit(2)
+
+
+def call(queries: int) -> None:
+    """One call with 4 keys."""
+    query = torch.ones(queries, 1, 64, dtype=torch.bfloat16, device="cuda")
+    keys = torch.ones(4, 1, 64, dtype=torch.bfloat16, device="cuda")
+    flashinfer.single_prefill_with_kv_cache(query, keys, keys, backend="fa2")
+    torch.cuda.synchronize()
+
+
+def main() -> int:
+    """The exit code: 1 if the call without queries ends its process."""
+    if not torch.cuda.is_available():
+        print("needs a GPU")
+        return 2
+    died = False
+    for queries in (1, 0):
+        child = subprocess.run([sys.executable, __file__, str(queries)], capture_output=True, text=True, check=False)
+        seen = f"death of {signal.Signals(-child.returncode).name}" if child.returncode < 0 else "an answer"
+        seen = "an exception" if child.returncode > 0 else seen
+        died |= child.returncode < 0
+        print(f"{queries} queries: {seen}", flush=True)
+    return int(died)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        call(int(sys.argv[1]))
+    else:
+        sys.exit(main())

@@ -1,0 +1,41 @@
+"""FlashInfer's functions for one request raise where a scale is a tensor, and have changed it. Needs a GPU.
+
+A scale of 0.125 is passed twice, beside a K scale of 2.
+"""
+
+import sys
+
+try:
+    import flashinfer
+    import torch
+except ImportError as error:
+    print(f"{error}: pip install flashinfer-python")
+    sys.exit(2)
+
+if not torch.cuda.is_available():
+    print("needs a GPU")
+    sys.exit(2)
+
+QUERY = torch.ones(1, 1, 64, dtype=torch.bfloat16, device="cuda")
+KEYS = torch.ones(4, 1, 64, dtype=torch.bfloat16, device="cuda")
+
+
+def seen(name: str, scale: torch.Tensor) -> str:
+    """The outcome of one call."""
+    try:
+        if name == "single_prefill_with_kv_cache":
+            flashinfer.single_prefill_with_kv_cache(QUERY, KEYS, KEYS, sm_scale=scale, k_scale=2.0, backend="fa2")
+        else:
+            flashinfer.single_decode_with_kv_cache(QUERY[0], KEYS, KEYS, sm_scale=scale, k_scale=2.0)
+    except TypeError:
+        return "TypeError"
+    return "an answer"
+
+
+changed = False
+for name in ("single_prefill_with_kv_cache", "single_decode_with_kv_cache"):
+    scale = torch.tensor([0.125], device="cuda")
+    outcome = seen(name, scale)
+    changed |= scale.item() != 0.125
+    print(f"{name}: {outcome}, and the scale is {scale.item()} after it")
+sys.exit(changed)
