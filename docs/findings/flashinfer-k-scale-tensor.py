@@ -1,9 +1,11 @@
-"""FlashInfer's paged prefill raises where k_scale is a tensor, which its annotation allows. Needs a GPU.
+"""FlashInfer raises where scales are tensors, which annotations and docstrings allow. Needs FlashInfer and a GPU.
 
 A query of ones has logits of 0 and 2 for two keys, whose values are 0 and 1.
 """
 
 import sys
+from collections.abc import Callable
+from typing import Any
 
 try:
     import flashinfer
@@ -31,16 +33,31 @@ wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(
 wrapper.plan(ints(0, 1), ints(0, 1), ints(0), ints(2), 1, 1, 64, 16, q_data_type=torch.bfloat16)
 
 
-def answer(scale: float | torch.Tensor) -> str:
+def persistent() -> flashinfer.BatchAttention:
+    """BatchAttention, planned for the same batch."""
+    made = flashinfer.BatchAttention("NHD", device="cuda")
+    lists = (ints(0, 1), ints(0, 1), ints(0), ints(2))
+    types = {"q_data_type": torch.bfloat16, "kv_data_type": torch.bfloat16}
+    made.plan(*lists, 1, 1, 64, 64, 16, causal=True, **types)
+    return made
+
+
+def answer(run: Callable[..., Any], **scale: float | torch.Tensor) -> str:
     """The first element of the output, or the exception."""
     try:
-        return f"{wrapper.run(QUERY, CACHE, k_scale=scale).flatten()[0].item():.3f}"
+        found = run(QUERY, CACHE, **scale)
     except TypeError as error:
         first, _, last = str(error).partition(" when calling")
         return f"TypeError: {first}{last[last.rfind('. Expected') :]}"
+    out = found[0] if isinstance(found, tuple) else found
+    return f"{out.flatten()[0].item():.3f}"
 
 
-number, tensor = answer(0.5), answer(torch.tensor([0.5], device="cuda"))
-print(f"k_scale as a float: {number}")
-print(f"k_scale as a tensor: {tensor}")
-sys.exit(number != tensor)
+refused = False
+for name, run in {"paged prefill": wrapper.run, "BatchAttention": persistent().run}.items():
+    for scale in ("k_scale", "v_scale"):
+        number = answer(run, **{scale: 0.5})
+        tensor = answer(run, **{scale: torch.tensor([0.5], device="cuda")})
+        print(f"{name}, {scale} as a float: {number}; as a tensor: {tensor}")
+        refused |= number != tensor
+sys.exit(refused)
