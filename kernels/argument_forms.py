@@ -75,8 +75,8 @@ def _names(text: str) -> frozenset[str]:
 
 
 _PAGE_IDS = _names("kv_indices indices")
-_QUERY_STARTS = _names("qo_indptr cum_seq_lens_q")
-_KEY_STARTS = _names("kv_indptr cum_seq_lens_kv indptr")
+_QUERY_STARTS = _names("qo_indptr cum_seq_lens_q cu_seq_q")
+_KEY_STARTS = _names("kv_indptr cum_seq_lens_kv indptr cu_seq_k")
 _LENGTHS = _names("last_page_len seq_lens kv_len_arr actual_seq_lens_kv actual_seq_lens_q")
 _F = ArgumentForm
 

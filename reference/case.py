@@ -69,7 +69,7 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     otherwise), 0 for the others. `padded_tokens` is the number of query rows passed to the backend: after planning,
     servers raise it to a multiple of the attention group's size, to a data-parallel group's maximum, or to a graph's
     bucket. A capture has no requests: it is recorded on padding alone. Nor has an idle step, as a rank runs beside
-    others that have some: it has padding alone, or no rows at all.
+    others that have some: it has padding alone, also in a replay, or no rows at all.
     """
 
     mode: Mode

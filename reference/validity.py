@@ -371,8 +371,8 @@ def _validate_launch(step: Step, field: str, captured: set[_GraphKey]) -> None:
             f"and tokens_per_request {step.tokens_per_request}"
         )
         raise ImpossibleCase(f"{field}.launch", step.launch.value, legal)
-    if step.tokens == 0 and not (step.idle and step.launch is Launch.EAGER):
-        legal = "one must have query tokens, unless there are none in an eager step"
+    if step.tokens == 0 and not step.idle:
+        legal = "one must have query tokens, unless there are none"
         raise ImpossibleCase(f"{field}.requests", f"{len(step.requests)} requests", legal)
 
 

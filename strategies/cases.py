@@ -75,7 +75,8 @@ _WRITTEN_EXTENTS = Choice(
 _IN_GRAPHS = WeightedFlag(2, 3, _REPLAYED)
 # Whether the rank belongs to a group that agrees on a size.
 _IN_GROUPS = WeightedFlag(1, 2, _PADDED)
-_IDLE = WeightedFlag(15, 1, ("idle step=no rows", "idle step=padding alone"))
+_IDLE = WeightedFlag(15, 1, ("idle step=no rows", "idle step=padding alone", "idle step=replayed"))
+_IDLE_REPLAYS = WeightedFlag(1, 1, ("idle step=replayed",))
 _IDLE_ROWS = Choice((0, 0, 1, 3), lambda rows: ("idle step=padding alone" if rows else "idle step=no rows",))
 _IDLE_LAST = odds(1, 1)
 _SEEDS = integer(0, (1 << 32) - 1)
@@ -161,15 +162,27 @@ def _draw_steps(draw: DrawFn, setting: Setting) -> tuple[Step, ...]:
 
 
 def _with_idle(draw: DrawFn, setting: Setting, steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """Add, now and then, a step without requests in the mode of another: without rows, or with padding alone."""
+    """Add, now and then, a step without requests in the mode of another: without rows, or with padding alone.
+
+    A rank with graphs replays one on padding alone.
+    """
     if setting.scope.one_step or len(steps) == MAX_STEPS or not may_idle(setting.can):
         return steps
     if not draw(_IDLE.under(setting.lean)):
         return steps
+    replays = [index for index, step in enumerate(steps) if step.launch is Launch.REPLAY]
+    if replays and draw(_IDLE_REPLAYS.under(setting.lean)):
+        at = replays[draw(integer(0, len(replays) - 1))]
+        return _beside(draw, steps, at, replace(steps[at], requests=()))
     at = draw(integer(0, len(steps) - 1))
     rows = draw(_IDLE_ROWS.under(setting.lean)) if setting.can.padding else 0
     rows *= max(steps[at].tokens_per_request, 1)
     idle = replace(steps[at], requests=(), padded_tokens=rows, launch=Launch.EAGER)
+    return _beside(draw, steps, at, idle)
+
+
+def _beside(draw: DrawFn, steps: tuple[Step, ...], at: int, idle: Step) -> tuple[Step, ...]:
+    """Add a step before or after that of index `at`."""
     return (*steps[: at + 1], idle, *steps[at + 1 :]) if draw(_IDLE_LAST) else (*steps[:at], idle, *steps[at:])
 
 

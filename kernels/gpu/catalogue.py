@@ -10,6 +10,7 @@ from attnfuzz.kernels.gpu.direct.fmha_v2 import FMHA_V2, FMHA_V2_AS_SERVED, FMHA
 from attnfuzz.kernels.gpu.direct.mla import MLA_FA2, MLA_FA3
 from attnfuzz.kernels.gpu.direct.states import CASCADE_MERGE, CUDA_FIXUP
 from attnfuzz.kernels.gpu.direct.torch_attention import FLEX_ATTENTION, SDPA_CUDNN, SDPA_EFFICIENT, SDPA_FLASH
+from attnfuzz.kernels.gpu.direct.varlen import VARLEN_ATTN, VARLEN_ATTN_LSE, VARLEN_ATTN_OUT
 from attnfuzz.kernels.gpu.direct.xqa import XQA, XQA_AS_SERVED, XQA_FP8
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.hopper.backends import HOPPER_BACKENDS
@@ -40,6 +41,9 @@ DIRECT_BACKENDS: Final[tuple[GpuBackend, ...]] = (
     SDPA_EFFICIENT,
     SDPA_CUDNN,
     FLEX_ATTENTION,
+    VARLEN_ATTN,
+    VARLEN_ATTN_LSE,
+    VARLEN_ATTN_OUT,
 )
 
 

@@ -57,13 +57,19 @@ def version() -> str:
 
 
 def _taken(function: _Function, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    names = _parameters(function)
-    if names is None or arguments.keys() <= names:
-        return dict(arguments)
-    lacking = [argument for argument, value in arguments.items() if argument not in names and value is not None]
+    taken, lacking = accepted(function, arguments)
     if lacking:
         raise Unsupported(f"flashinfer {version()}: {name} has no argument {', '.join(lacking)}")
-    return {argument: value for argument, value in arguments.items() if argument in names}
+    return taken
+
+
+def accepted(function: _Function, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The arguments that a function has, and the names of those that it lacks, unless they are None."""
+    names = _parameters(function)
+    if names is None or arguments.keys() <= names:
+        return dict(arguments), []
+    lacking = [argument for argument, value in arguments.items() if argument not in names and value is not None]
+    return {argument: value for argument, value in arguments.items() if argument in names}, lacking
 
 
 @functools.cache

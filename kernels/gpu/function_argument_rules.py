@@ -76,6 +76,31 @@ TRTLLM_MLA: Final[Rules] = (
 )
 """trtllm_batch_decode_with_kv_cache_mla and trtllm_ragged_attention_deepseek, with a merge of states."""
 
+# trtllm_fmha_v2_prefill has no enable_pdl, and needs a bmm2_scale.
+HOPPER_TRTLLM_MHA: Final[Rules] = (
+    *unsaid(*_IN_64_BITS, _F.LENGTHS_GAPS, _F.QUERY_STARTS_INT64, _F.QUERY_STARTS_GAPS, _F.KEY_STARTS_GAPS),
+    *unsaid(_F.QUERY_ELEMENTS_APART, *_OUT, _F.SINKS_16_BITS, _F.WINDOW_FAR),
+    # "When using trtllm-gen backend, it can be a torch.Tensor": of XQA, to which these go on Hopper, nothing is said.
+    *unsaid(_F.SCALE_TENSOR, _F.V_SCALE_TENSOR, _F.V_SCALE_DEFAULT),
+    *promised('docstrings of both: "if not provided, will be allocated with out_dtype"', _F.OUT_RETURNED),
+    *promised('docstrings of both: "Defaults to -1"', _F.WINDOW_DEFAULT),
+)
+"""trtllm_batch_decode_with_kv_cache on XQA, and trtllm_fmha_v2_prefill. A form has the weaker word of the two: where
+one refuses it, the other may take it."""
+
+HOPPER_TRTLLM_MLA: Final[Rules] = (
+    *unsaid(_F.QUERY_STARTS_INT64, _F.QUERY_STARTS_GAPS, _F.KEY_STARTS_GAPS, _F.PAGE_IDS_INT64, _F.PAGE_IDS_GAPS),
+    *unsaid(_F.LENGTHS_INT64, _F.LENGTHS_GAPS, *_STRIDES, *_OUT, _F.LSE_HEADS_FIRST),
+    *promised("docstrings of both runs: out and lse are optional", _F.OUT_RETURNED, _F.LSE_RETURNED),
+    *promised(
+        'docstring of the ragged run: "if not provided, will be set to 1.0"', _F.K_SCALE_DEFAULT, _F.V_SCALE_DEFAULT
+    ),
+    *promised('docstring of the ragged plan: "Defaults to -1"', _F.WINDOW_DEFAULT),
+    *promised('docstring of the ragged plan: "if not provided, will be set to 0"', _F.SOFT_CAP_DEFAULT),
+    *promised('docstring of the ragged plan: "If greater than 0, the logits will be capped"', _F.SOFT_CAP_NEGATIVE),
+)
+"""BatchMLAPagedAttentionWrapper and BatchPrefillWithRaggedKVCacheWrapper on FA3, with a merge of states."""
+
 _CUDNN: Rules = (*unsaid(*_IN_64_BITS, _F.LENGTHS_GAPS, *_STRIDES, _F.SCALE_TENSOR),)
 
 CUDNN_DECODE: Final[Rules] = (

@@ -1,7 +1,7 @@
 """torch's own attention on CPUs: flex_attention compiled by inductor, and SDPA of nested tensors.
 
 The fused kernel of scaled_dot_product_attention is the backend `torch_sdpa`. torch.nn.attention.varlen has no kernel
-for CPUs (torch 2.13: aten::_flash_attention_forward is not registered for them).
+for CPUs (torch 2.13: aten::_flash_attention_forward is not registered for them): its backends are for GPUs.
 """
 
 import os

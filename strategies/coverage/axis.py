@@ -155,6 +155,8 @@ def _steps(case: Case) -> str:
 
 def _idle(case: Case) -> str:
     idle = [step for step in case.steps if step.idle]
+    if any(step.launch is Launch.REPLAY for step in idle):
+        return "replayed"
     return "none" if not idle else "padding alone" if any(step.padded_tokens for step in idle) else "no rows"
 
 
@@ -193,7 +195,7 @@ GEOMETRY_AXES: tuple[Axis[Case], ...] = (
 
 CASE_AXES: tuple[Axis[Case], ...] = (
     single("steps", ("one", "several of one mode", "several modes"), _steps),
-    single("idle step", ("none", "no rows", "padding alone"), _idle),
+    single("idle step", ("none", "no rows", "padding alone", "replayed"), _idle),
     *GEOMETRY_AXES,
     classed("softmax scale", FACTORS, lambda case: case.scales.softmax),
     classed("K scale", FACTORS, lambda case: case.scales.k),

@@ -221,7 +221,7 @@ LACKS: tuple[Lack, ...] = (
     _never("the backend does not run without requests", "idle step!=none", lambda can: not may_idle(can)),
     _never(
         "the backend is not captured in graphs",
-        "launch!=eager; relation=replay as eager",
+        "launch!=eager; relation=replay as eager; idle step=replayed",
         lambda can: not capturable(can),
     ),
     _never("the backend does not take requests without KV", _NO_KEYS, lambda can: not can.empty_kv),

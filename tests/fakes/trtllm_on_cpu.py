@@ -35,6 +35,7 @@ from attnfuzz.reference.device import Device
 from attnfuzz.reference.noise import NoiseModel
 
 _OF_FMHA_V2 = ("qkv", "input_layout", "mask_mode", "logits_soft_cap_scale")
+_SCALES = frozenset({"bmm1_scale", "bmm2_scale"})
 _FOR_THE_GPU = ("multi_ctas_kv_counter_buffer", "mask")
 
 
@@ -52,7 +53,7 @@ def _bound(real: Op, native: Op) -> Op:
             _check_counters(taken)
         if taken.get("sinks") is not None and taken["sinks"].dtype != torch.float32:
             raise ValueError("attention_sinks must be a float tensor")
-        for name in {"bmm1_scale", "bmm2_scale"}.intersection(taken):
+        for name in _SCALES.intersection(taken):
             taken[name] = float(taken[name])
         return native.function(**{name: value for name, value in taken.items() if name not in _FOR_THE_GPU})
 
@@ -69,7 +70,13 @@ def _check_counters(taken: dict[str, Any]) -> None:
     assert not counters.any()
 
 
-def _xqa(**arguments: Any) -> None:
+def _allocate(taken: dict[str, Any], query: torch.Tensor) -> None:
+    """Make the output if it was not passed."""
+    if taken.get("out") is None:
+        taken["out"] = torch.empty_like(query)
+
+
+def _xqa(**arguments: Any) -> Any:
     """TRT-LLM's decode on Hopper: no LSE, and a causal mask of the queries that it derives its batch from."""
     taken = bind("flashinfer.decode", "trtllm_batch_decode_with_kv_cache", arguments)
     query, stride, mask = taken["query"], taken["q_len_per_req"], taken.pop("mask", None)
@@ -79,25 +86,29 @@ def _xqa(**arguments: Any) -> None:
         causal = [(2 << token) - 1 for token in range(stride)]
         assert mask.dtype == torch.uint16
         assert mask.int().tolist() == [[[row, 0] for row in causal]] * (len(query) // stride)
-    NATIVE.decode.function(**taken)
+    _allocate(taken, query)
+    NATIVE.decode.function(**taken | {name: float(taken[name]) for name in _SCALES.intersection(taken)})
+    return taken["out"]
 
 
-def _fmha_v2(**arguments: Any) -> None:
+def _fmha_v2(**arguments: Any) -> Any:
     """TRT-LLM's context kernel on Hopper, with what FlashInfer and its launcher check."""
     taken = bind("flashinfer.prefill", "trtllm_fmha_v2_prefill", arguments)
-    (query, pool), layout, windowed = taken["qkv"], taken["input_layout"], taken["window_left"] >= 0
+    (query, pool), layout, windowed = taken["qkv"], taken["input_layout"], taken.get("window_left", -1) >= 0
     if taken["block_tables"].shape[0] != taken["batch_size"]:
         raise ValueError("block_tables batch dimension does not match batch_size")
     assert (pool.ndim, pool.shape[1], pool.is_contiguous(), query.is_contiguous()) == (5, 2, True, True)
     assert taken["max_kv_len"] >= taken["max_q_len"]
     assert taken["workspace_buffer"].data_ptr() % 16 == 0
     assert (taken["mask_mode"], taken["logits_soft_cap_scale"]) == ("sliding_window" if windowed else "causal", None)
+    _allocate(taken, query)
     NATIVE.context.function(
         query=query,
         kv_cache=pool,
         kv_layout=layout.removeprefix("Q_PAGED_KV_"),
         **{name: value for name, value in taken.items() if name not in _OF_FMHA_V2},
     )
+    return taken["out"]
 
 
 _BLACKWELL_TABLE = OpsTable(

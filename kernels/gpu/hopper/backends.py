@@ -7,6 +7,7 @@ import msgspec
 import torch
 
 from attnfuzz.kernels.edges import UNSAID_EDGES
+from attnfuzz.kernels.gpu import function_argument_rules as rules
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.deepseek import DEEPSEEK_V3
 from attnfuzz.kernels.gpu.direct import fmha_v2, mla, xqa
@@ -122,6 +123,7 @@ _MHA = GpuBackend(
         # XQA's page table is an array [batch][beam][2][pages] (xqa/mhaUtils.cuh, KVCacheList), fmha_v2's has the shape
         # [B, W, 2, M] (fmha/paged_kv_cache.h): neither has gaps between rows.
         table_gaps=False,
+        arguments=rules.HOPPER_TRTLLM_MHA,
     ),
     contract=Contract(),
     session=partial(HopperMhaSession, HOPPER),
@@ -143,6 +145,7 @@ _MLA = GpuBackend(
         padding=True,
         query_views=tuple(QueryView),
         kv_views=(KvView.SEPARATE, KvView.TOKEN_MAJOR),
+        arguments=rules.HOPPER_TRTLLM_MLA,
     ),
     contract=Contract(lse=LseBase.TWO),
     session=partial(HopperMlaSession, HOPPER),

@@ -101,6 +101,10 @@ OF_FUNCTIONS = {
             functions.TRTLLM_MHA,
         ),
         (
+            ("decode.trtllm_batch_decode_with_kv_cache", "prefill.trtllm_fmha_v2_prefill"),
+            functions.HOPPER_TRTLLM_MHA,
+        ),
+        (
             ("mla.trtllm_batch_decode_with_kv_cache_mla", "prefill.trtllm_ragged_attention_deepseek"),
             functions.TRTLLM_MLA,
         ),

@@ -1,0 +1,23 @@
+"""The LSE of torch's varlen_attn has another shape than its docstring says. Needs torch 2.10 or later, and no GPU."""
+
+import sys
+
+try:
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.nn.attention.varlen import AuxRequest, varlen_attn
+except ImportError as error:
+    print(f"{error}: pip install 'torch>=2.10'")
+    sys.exit(2)
+
+print(f"torch {torch.__version__}")
+tokens, heads, dim = 7, 4, 64
+# Tensors without contents: torch answers with the shape that it has registered for tracing.
+with FakeTensorMode():
+    states = torch.empty(tokens, heads, dim, dtype=torch.bfloat16)
+    starts = torch.empty(3, dtype=torch.int32)
+    out, lse = varlen_attn(states, states, states, starts, starts, 4, 4, return_aux=AuxRequest(lse=True))
+documented = "(T_q, H_q)" in varlen_attn.__doc__ or "(T_q, H)" in varlen_attn.__doc__
+print(f"the docstring says that the LSE is [tokens, heads]: {documented}")
+print(f"expected {[tokens, heads]}, seen {[*lse.shape]}")
+sys.exit(documented and [*lse.shape] != [tokens, heads])
