@@ -124,7 +124,8 @@ class _Wrapper:
         assert flat is not None
         if len(flat) != sum(sizes):
             raise ValueError(f"custom_mask has {len(flat)} entries, not {sum(sizes)}")
-        bits = [torch.nn.functional.pad(each, (0, -len(each) % 8)) for each in flat.split(sizes)]
+        # A batch may have no requests.
+        bits = [flat[:0], *(torch.nn.functional.pad(each, (0, -len(each) % 8)) for each in flat.split(sizes))]
         places = 2 ** torch.arange(8)
         return (torch.cat(bits).view(-1, 8) * places).sum(dim=1).to(torch.uint8), starts
 

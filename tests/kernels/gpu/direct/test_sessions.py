@@ -42,7 +42,9 @@ def test_drawn_cases_pass(backend: str, count: int) -> None:
     # Batches of planned classes have hundreds of queries, answered in fp64.
     for case in narrowest(cases, 3) if few else cases:
         verdict = run(case)
-        assert verdict.unsupported is None or verdict.unsupported in REFUSED.get(backend, ())
+        # A form that is refused by a graph's capture leaves no graph.
+        known = (*REFUSED.get(backend, ()), "a graph with ")
+        assert verdict.unsupported is None or verdict.unsupported.startswith(known)
         assert bool(verdict.observations) <= (backend in WRONG)
         rows += verdict.rows
     assert rows or backend in REFUSED
