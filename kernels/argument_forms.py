@@ -9,6 +9,7 @@ hide behind those that may.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
@@ -29,6 +30,7 @@ from attnfuzz.kernels.backend import (
 )
 from attnfuzz.reference.arguments import ArgumentForm, ArgumentRule, ArgumentStanding
 from attnfuzz.reference.case import Case, Launch
+from attnfuzz.reference.edges import edges_of
 
 _GAP = 16
 """Elements between two heads: 16 bytes or more, the alignment that kernels load vectors with."""
@@ -282,16 +284,48 @@ class _FormedSession:
             # An API may refuse by any exception.
             in_graph = captures or (replays and bool(forms.in_graphs))
             if (forms.dropped and not in_graph) or not forms.uncertain():
+                if not in_graph:
+                    self._note_promise(error, index)
                 raise
             forms.drop_uncertain()
             if in_graph:
                 raise Unsupported(f"a graph with {_words(forms.uncertain())} is refused: {error}") from error
-            return self._session.forward(index)
+            return self._again(index)
         if captures:
             forms.end_capture()
         if not forms.dropped and result is not None and (refused := forms.refused()):
             raise NotRefused(f"{refused[0].form}: accepted, although the API refuses it ({refused[0].source})")
         return result
+
+    def _again(self, index: int) -> Result | None:
+        """Make a step once more with the forms that are promised."""
+        self._forms.begin_step(replays=False)
+        try:
+            return self._session.forward(index)
+        except Unsupported:
+            raise
+        except Exception as error:
+            self._note_promise(error, index)
+            raise
+
+    def _note_promise(self, error: Exception, index: int) -> None:
+        """Note on an error of a step with edges, all forms in use being promised, whether it is due to these forms."""
+        forms = self._forms
+        if not edges_of(self._case) or not forms.planned | forms.launched:
+            return
+        forms.in_use = {}
+        # An API may refuse an edge by any exception.
+        with suppress(Exception):
+            self._session.forward(index)
+            error.add_note(_BROKEN_PROMISE)
+
+
+_BROKEN_PROMISE = "the step works without the forms that the API promises"
+
+
+def breaks_a_promise(error: BaseException) -> bool:
+    """Whether a step with an edge has raised this error for a promised form, and not for the edge."""
+    return _BROKEN_PROMISE in getattr(error, "__notes__", ())
 
 
 class _FormedMemory:

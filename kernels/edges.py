@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from attnfuzz.kernels.argument_forms import breaks_a_promise
 from attnfuzz.kernels.backend import NotRefused, Result, Session, Unsupported
 from attnfuzz.reference.arguments import ArgumentStanding
 from attnfuzz.reference.case import Case
@@ -52,9 +53,9 @@ class _EdgeSession:
             raise
         except Exception as error:
             # An API may refuse by any exception.
-            if not rules:
+            if not rules or breaks_a_promise(error):
                 raise
-            raise Unsupported(f"{rules[0].edge} is refused: {error}") from error
+            raise Unsupported(f"{', '.join(rule.edge for rule in rules)} is refused: {error}") from error
         refused = [rule for rule in rules if rule.standing is ArgumentStanding.REFUSED]
         if refused and result is not None:
             raise NotRefused(f"{refused[0].edge}: accepted, although the API refuses it ({refused[0].source})")

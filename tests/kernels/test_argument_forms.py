@@ -12,10 +12,11 @@ from small_cases import drawn, run
 
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.kernels.argument_forms import AT_LAUNCH, PLACED
+from attnfuzz.kernels.edges import UNSAID_EDGES
 from attnfuzz.kernels.function_backend import FunctionBackend
 from attnfuzz.reference.arguments import ArgumentForm, ArgumentRule, ArgumentStanding
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case, Launch, Mode, Request, Step
+from attnfuzz.reference.case import Case, Launch, Mode, Request, Scales, Step
 from attnfuzz.reference.contract import Contract, LseBase
 from attnfuzz.reference.geometry import Geometry, KvLayout
 from attnfuzz.reference.validity import ImpossibleCase, validate
@@ -137,6 +138,7 @@ REFUSES_BOTH = FunctionBackend(
             *rules(ArgumentStanding.UNSAID, F.TABLE_INT64),
             *rules(ArgumentStanding.PROMISED, F.SCALE_TENSOR),
         ),
+        edges=UNSAID_EDGES,
     ),
     contract=Contract(lse=LseBase.E),
 )
@@ -184,6 +186,16 @@ def test_a_promise_is_not_hidden_by_a_form_that_may_be_refused() -> None:
     both = Case(backend=f"{HERE}REFUSES_BOTH", geometry=layer, steps=(step,), arguments=(F.TABLE_INT64, F.SCALE_TENSOR))
     assert {each.kind for each in run(both).observations} == {Kind.UNEXPECTED_REJECTION}
     assert run(replace(both, arguments=(F.TABLE_INT64,))).observations == ()
+
+
+@pytest.mark.parametrize("arguments", [(F.SCALE_TENSOR,), (F.TABLE_INT64, F.SCALE_TENSOR)])
+def test_a_promise_is_not_hidden_by_an_edge(arguments: tuple[ArgumentForm, ...]) -> None:
+    step = Step(mode=Mode.DECODE, requests=(Request(0, 1, 3),), padded_tokens=1, tokens_per_request=1)
+    layer = Geometry(q_heads=1, kv_heads=1, head_dim_qk=8, head_dim_vo=8, page_size=4)
+    edge = Case(
+        backend=f"{HERE}REFUSES_BOTH", geometry=layer, steps=(step,), arguments=arguments, scales=Scales(softmax=0.0)
+    )
+    assert {each.kind for each in run(edge).observations} == {Kind.UNEXPECTED_REJECTION}
 
 
 def test_a_form_that_is_refused_must_raise() -> None:
