@@ -75,13 +75,14 @@ class Expected(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """The attention due to one request, and the place of its output.
 
     Rows of `out` from `first_row` on answer `query` [q_len, q_heads, dim] over `key` and `value`, both [kv_len,
-    kv_heads, dim].
+    kv_heads, dim]. `mask` is bool [q_len, kv_len], set where a query sees a key; without one it is causal.
     """
 
     first_row: int
     query: View
     key: View
     value: View
+    mask: View | None = None
 
 
 class CallAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):

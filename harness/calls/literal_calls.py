@@ -100,6 +100,7 @@ class CallSession:
                     query=self._view(expected.query),
                     key=self._view(expected.key),
                     value=self._view(expected.value),
+                    mask=None if expected.mask is None else self._view(expected.mask).cpu(),
                 )
                 for expected in answer.requests
             ),

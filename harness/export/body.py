@@ -161,6 +161,7 @@ class _Writer:
         # A request without queries has no rows.
         requests = [request for request in answer.requests if request.query.shape[0]]
         truths = [view for request in requests for view in (request.query, request.key, request.value)]
+        truths += [request.mask for request in requests if request.mask is not None]
         truths += [] if answer.sinks is None else [answer.sinks]
         lines += self._elements(view.buffer for view in truths if view.buffer not in reached)
         results = [self._view(answer.out)]
@@ -173,9 +174,16 @@ class _Writer:
         results += [f"soft_cap={answer.soft_cap}"] if answer.soft_cap else []
         lines += ["    return compare(", *_packed_lines(results, " " * 8)]
         if requests:
-            lines.append("        requests=[  # the first row of its output, its queries, and all its keys and values")
+            masked = any(request.mask is not None for request in requests)
+            parts = (
+                "its queries, all its keys and values, and its mask"
+                if masked
+                else "its queries, and all its keys and values"
+            )
+            lines.append(f"        requests=[  # the first row of its output, {parts}")
             for request in requests:
                 views = ", ".join(map(self._view, (request.query, request.key, request.value)))
+                views += f", {self._view(request.mask)}" if request.mask is not None else ""
                 lines.append(f"            ({request.first_row}, {views}),")
             lines.append("        ],")
         return [*lines, "    )"]
