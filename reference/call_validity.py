@@ -256,6 +256,9 @@ def _validate_call(call: Call) -> None:
                 f"an argument of {call.op}", name, f"must be a Python identifier of {MAX_NAME} characters at most"
             )
         _validate_scalar(name, value)
+    for name in call.returned:
+        if name not in ("out", "lse") or not isinstance(call.arguments.get(name), View):
+            raise ImpossibleCase(f"returned of {call.op}", name, "must be out or lse, and an argument that is a view")
 
 
 def _validate_scalar(name: str, value: Argument) -> None:

@@ -63,12 +63,14 @@ Argument = View | list[View] | int | float | str | bool | None
 class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """One launch: a kernel's entry point by FlashInfer's name, and its arguments.
 
-    `writes` are the writes to buffers since the previous call that no kernel made.
+    `writes` are the writes to buffers since the previous call that no kernel made. The outputs `returned`, of "out" and
+    "lse", are not passed, but copied from the result.
     """
 
     op: str
     arguments: dict[str, Argument]
     writes: tuple[Buffer, ...] = ()
+    returned: tuple[str, ...] = ()
 
 
 class Expected(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):

@@ -78,7 +78,7 @@ class FileTracer:
         except Untraceable as obstacle:
             self._write(obstacle=f"a call of {op.name} can't be serialized: {obstacle}")
             return
-        self._write(call=Call(op=op.name, arguments=literal, writes=writes))
+        self._write(call=Call(op=op.name, arguments=literal, writes=writes, returned=tuple(sorted(op.returned))))
 
     def returned(self) -> None:
         """Note the call's writes, to separate them from other writes before the next call."""

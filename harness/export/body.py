@@ -1,7 +1,7 @@
 """The calls of a case as the text of one Python function: buffers, calls, and expected results."""
 
 import ctypes
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -29,7 +29,7 @@ WIDTH = 100
 
 _TAKEN = frozenset(
     {"before", "compare", "elements", "filled", "inf", "memory", "nan", "normal", "packed", "put", "strided", "torch"}
-    | {"compare_cache"}
+    | {"compare_cache", "result"}
 )
 """Names that the function uses and a script defines."""
 
@@ -149,11 +149,23 @@ class _Writer:
     def _call(self, call: Call) -> list[str]:
         arguments = []
         for name, value in call.arguments.items():
+            if name in call.returned:
+                continue
             text = self._argument(name, value)
             # Names from a file may not be identifiers.
             arguments.append(f"{name}={text}" if is_parameter(name) else f"**{{{name!r}: {text}}}")
         after = [f"    {self._dialect.after}"] if self._dialect.after else []
-        return [f"    {self._dialect.names[call.op]}(", *_packed_lines(arguments, " " * 8), "    )", *after]
+        result = "result = " if call.returned else ""
+        lines = [f"    {result}{self._dialect.names[call.op]}(", *_packed_lines(arguments, " " * 8), "    )"]
+        return [*lines, *self._copies(call), *after]
+
+    def _copies(self, call: Call) -> Iterator[str]:
+        """Copies of the outputs that a call returns, alone or as a pair."""
+        for name in call.returned:
+            view = call.arguments[name]
+            assert isinstance(view, View)
+            part = "result[1]" if name == "lse" else "(result[0] if isinstance(result, tuple) else result)"
+            yield f"    {self._view(view)}.copy_({part})"
 
     def _answer(self, answer: CallAnswer, reached: set[str]) -> list[str]:
         """The call of compare(), and buffers that no kernel gets."""
