@@ -443,7 +443,7 @@ class _FormingLauncher:
         if not op.plans:
             self._forms.shown.update(shown)
         if returned:
-            op = replace(op, function=partial(_returning, op.function, returned))
+            op = returning(op, returned)
         return self._launcher.launch(op, **formed)
 
     def _formed(self, arguments: dict[str, Any]) -> tuple[dict[str, Any], list[ArgumentForm], set[ArgumentForm]]:
@@ -470,6 +470,11 @@ class _FormingLauncher:
 def _differs(form: ArgumentForm, placed: torch.Tensor) -> bool:
     """Whether a function can tell a tensor in this form from a plain one."""
     return PLACED[form].dtype is not None or not placed.is_contiguous()
+
+
+def returning(op: Op, names: frozenset[str]) -> Op:
+    """The op, called without the outputs `names`, to which the returned tensors are copied."""
+    return replace(op, function=partial(_returning, op.function, names), returned=names)
 
 
 def _returning(function: Callable[..., Any], names: frozenset[str], **arguments: Any) -> Any:

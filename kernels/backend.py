@@ -76,7 +76,8 @@ class Op:
     `writes` names the arguments that it may write; all others must stay unchanged, bit for bit. `module` is the
     FlashInfer module of the function, None for a function of this project. An op that is `own` is code of the backend
     itself: its faults are recorded like any other's, but traces have only its writes, not its calls. One that `plans`
-    prepares launches and writes no results. One that `helps` is not under test: it is called plainly.
+    prepares launches and writes no results. One that `helps` is not under test: it is called plainly. The outputs
+    `returned` are not passed to the kernel, but copied from its result.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Op:
     own: bool = False
     plans: bool = False
     helps: bool = False
+    returned: frozenset[str] = frozenset()
 
 
 class Graph(Protocol):

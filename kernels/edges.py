@@ -17,6 +17,10 @@ UNSAID_FACTORS: Final = tuple(rule for rule in UNSAID_EDGES if rule.edge is not 
 """The same of an API whose calls this project makes of requests, and so has none without."""
 
 
+UNSAID_BUT_ZERO: Final = tuple(rule for rule in UNSAID_FACTORS if rule.edge is not Edge.SOFTMAX_ZERO)
+"""The same of an API that takes a softmax scale of 0 for none (docs/findings/scale-of-zero.md)."""
+
+
 OF_THE_SOFTMAX_SCALE: Final = (Edge.SOFTMAX_ZERO, Edge.SOFTMAX_NEGATIVE, Edge.K_ZERO, Edge.K_NEGATIVE)
 """The edges by which logits are multiplied by 0 or less."""
 

@@ -113,6 +113,8 @@ def _views(case: CallCase) -> Iterator[View]:
         yield from (view for view in (answer.out, answer.lse, answer.sinks) if view is not None)
         for expected in answer.requests:
             yield from (expected.query, expected.key, expected.value)
+            if expected.mask is not None:
+                yield expected.mask
     for written in case.written:
         yield from (written.view, written.places, written.low, written.free)
         if written.high is not None:
@@ -208,8 +210,15 @@ def _validate_dtypes(expected: Expected, answer: CallAnswer, buffers: dict[str, 
     out = _dtype(answer.out, buffers)
     if query is not out or key is not value or not (out.torch_dtype.is_floating_point and out.itemsize > 1):
         raise ImpossibleCase("answer: dtypes", (out, query, key, value), "out and q must be alike, and K and V")
+    mask = expected.mask
+    if mask is not None and (_dtype(mask, buffers) is not DType.BOOL or mask.shape != _queries_and_keys(expected)):
+        raise ImpossibleCase("answer: a mask", mask.shape, f"must be bool {list(_queries_and_keys(expected))}")
     if not key.torch_dtype.is_floating_point:
         raise ImpossibleCase("answer: dtype of K and V", key, "must be a floating point type")
+
+
+def _queries_and_keys(expected: Expected) -> tuple[int, int]:
+    return expected.query.shape[0], expected.key.shape[0]
 
 
 def _dtype(view: View, buffers: dict[str, Buffer]) -> DType:
@@ -247,6 +256,9 @@ def _validate_call(call: Call) -> None:
                 f"an argument of {call.op}", name, f"must be a Python identifier of {MAX_NAME} characters at most"
             )
         _validate_scalar(name, value)
+    for name in call.returned:
+        if name not in ("out", "lse") or not isinstance(call.arguments.get(name), View):
+            raise ImpossibleCase(f"returned of {call.op}", name, "must be out or lse, and an argument that is a view")
 
 
 def _validate_scalar(name: str, value: Argument) -> None:

@@ -63,25 +63,28 @@ Argument = View | list[View] | int | float | str | bool | None
 class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """One launch: a kernel's entry point by FlashInfer's name, and its arguments.
 
-    `writes` are the writes to buffers since the previous call that no kernel made.
+    `writes` are the writes to buffers since the previous call that no kernel made. The outputs `returned`, of "out" and
+    "lse", are not passed, but copied from the result.
     """
 
     op: str
     arguments: dict[str, Argument]
     writes: tuple[Buffer, ...] = ()
+    returned: tuple[str, ...] = ()
 
 
 class Expected(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """The attention due to one request, and the place of its output.
 
     Rows of `out` from `first_row` on answer `query` [q_len, q_heads, dim] over `key` and `value`, both [kv_len,
-    kv_heads, dim].
+    kv_heads, dim]. `mask` is bool [q_len, kv_len], set where a query sees a key; without one it is causal.
     """
 
     first_row: int
     query: View
     key: View
     value: View
+    mask: View | None = None
 
 
 class CallAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):

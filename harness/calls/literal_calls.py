@@ -8,6 +8,7 @@ import torch
 from msgspec.structs import replace
 
 from attnfuzz.harness.memory.allocation import check_strides, extent
+from attnfuzz.kernels.argument_forms import returning
 from attnfuzz.kernels.backend import Attended, Backend, Bench, Fill, Output, Result, WrittenCache, WrittenTensor
 from attnfuzz.reference.calls import Argument, Buffer, CallCase, ExpectedWrite, View, content_of, named_views, viewed
 from attnfuzz.reference.dtypes import DType
@@ -80,7 +81,8 @@ class CallSession:
         for call in self._case.calls:
             self._write(call.writes)
             arguments = {name: _argument(value, self._buffers) for name, value in call.arguments.items()}
-            self._bench.launcher.launch(self._ops[call.op], **arguments)
+            op = self._ops[call.op]
+            self._bench.launcher.launch(returning(op, frozenset(call.returned)) if call.returned else op, **arguments)
         if self._case.written:
             tensors = map(self._written, self._case.written, before)
             most = max(self._case.written, key=lambda each: each.places.shape[1])
@@ -100,6 +102,7 @@ class CallSession:
                     query=self._view(expected.query),
                     key=self._view(expected.key),
                     value=self._view(expected.value),
+                    mask=None if expected.mask is None else self._view(expected.mask).cpu(),
                 )
                 for expected in answer.requests
             ),

@@ -78,19 +78,14 @@ class FileTracer:
         except Untraceable as obstacle:
             self._write(obstacle=f"a call of {op.name} can't be serialized: {obstacle}")
             return
-        self._write(call=Call(op=op.name, arguments=literal, writes=writes))
+        self._write(call=Call(op=op.name, arguments=literal, writes=writes, returned=tuple(sorted(op.returned))))
 
     def returned(self) -> None:
         """Note the call's writes, to separate them from other writes before the next call."""
         self._writes()
 
     def output(self, output: Output, geometry: Geometry) -> None:
-        """Write the right answer to the calls of the step, for the requests whose rows were not written after them.
-
-        There is none under masks, which an answer can't state.
-        """
-        if any(entry.mask is not None for entry in output.attended):
-            return
+        """Write the right answer to the calls of the step, for the requests whose rows were not written after them."""
         writes = self._writes()
         try:
             out = self._view(output.out)
@@ -210,6 +205,7 @@ class FileTracer:
             query=self._view(entry.query),
             key=self._truth(f"request_{index}_key", entry.key),
             value=self._truth(f"request_{index}_value", entry.value),
+            mask=None if entry.mask is None else self._truth(f"request_{index}_mask", entry.mask),
         )
 
     def _truth(self, name: str, tensor: torch.Tensor) -> View:

@@ -1,7 +1,7 @@
 """The calls of a case as the text of one Python function: buffers, calls, and expected results."""
 
 import ctypes
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -29,7 +29,7 @@ WIDTH = 100
 
 _TAKEN = frozenset(
     {"before", "compare", "elements", "filled", "inf", "memory", "nan", "normal", "packed", "put", "strided", "torch"}
-    | {"compare_cache"}
+    | {"compare_cache", "result"}
 )
 """Names that the function uses and a script defines."""
 
@@ -149,11 +149,23 @@ class _Writer:
     def _call(self, call: Call) -> list[str]:
         arguments = []
         for name, value in call.arguments.items():
+            if name in call.returned:
+                continue
             text = self._argument(name, value)
             # Names from a file may not be identifiers.
             arguments.append(f"{name}={text}" if is_parameter(name) else f"**{{{name!r}: {text}}}")
         after = [f"    {self._dialect.after}"] if self._dialect.after else []
-        return [f"    {self._dialect.names[call.op]}(", *_packed_lines(arguments, " " * 8), "    )", *after]
+        result = "result = " if call.returned else ""
+        lines = [f"    {result}{self._dialect.names[call.op]}(", *_packed_lines(arguments, " " * 8), "    )"]
+        return [*lines, *self._copies(call), *after]
+
+    def _copies(self, call: Call) -> Iterator[str]:
+        """Copies of the outputs that a call returns, alone or as a pair."""
+        for name in call.returned:
+            view = call.arguments[name]
+            assert isinstance(view, View)
+            part = "result[1]" if name == "lse" else "(result[0] if isinstance(result, tuple) else result)"
+            yield f"    {self._view(view)}.copy_({part})"
 
     def _answer(self, answer: CallAnswer, reached: set[str]) -> list[str]:
         """The call of compare(), and buffers that no kernel gets."""
@@ -161,6 +173,7 @@ class _Writer:
         # A request without queries has no rows.
         requests = [request for request in answer.requests if request.query.shape[0]]
         truths = [view for request in requests for view in (request.query, request.key, request.value)]
+        truths += [request.mask for request in requests if request.mask is not None]
         truths += [] if answer.sinks is None else [answer.sinks]
         lines += self._elements(view.buffer for view in truths if view.buffer not in reached)
         results = [self._view(answer.out)]
@@ -173,9 +186,16 @@ class _Writer:
         results += [f"soft_cap={answer.soft_cap}"] if answer.soft_cap else []
         lines += ["    return compare(", *_packed_lines(results, " " * 8)]
         if requests:
-            lines.append("        requests=[  # the first row of its output, its queries, and all its keys and values")
+            masked = any(request.mask is not None for request in requests)
+            parts = (
+                "its queries, all its keys and values, and its mask"
+                if masked
+                else "its queries, and all its keys and values"
+            )
+            lines.append(f"        requests=[  # the first row of its output, {parts}")
             for request in requests:
                 views = ", ".join(map(self._view, (request.query, request.key, request.value)))
+                views += f", {self._view(request.mask)}" if request.mask is not None else ""
                 lines.append(f"            ({request.first_row}, {views}),")
             lines.append("        ],")
         return [*lines, "    )"]

@@ -63,6 +63,7 @@ def render_script(
         # A dead process can't check.
         checked=not deadly,
         judged=calls.answer is not None,
+        masked=calls.answer is not None and any(each.mask is not None for each in calls.answer.requests),
         cached=bool(calls.written),
         child=parts.more["native"],
         poison=_poison(calls, parts.left_out),

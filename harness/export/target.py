@@ -257,7 +257,8 @@ def _without(calls: CallCase, names: Collection[str]) -> CallCase:
 
 
 def _bare(call: Call, names: Collection[str]) -> Call:
-    return replace(call, arguments={name: each for name, each in call.arguments.items() if name not in names})
+    kept = {name: each for name, each in call.arguments.items() if name not in names}
+    return replace(call, arguments=kept, returned=tuple(name for name in call.returned if name not in names))
 
 
 def _buffer(value: Argument) -> str | None:

@@ -27,6 +27,8 @@ def views_of(case: CallCase) -> Iterator[tuple[Place, View]]:
         for index, expected in enumerate(case.answer.requests):
             for name in ("query", "key", "value"):
                 yield ("request", index, name), getattr(expected, name)
+            if expected.mask is not None:
+                yield ("request", index, "mask"), expected.mask
 
 
 def with_views(case: CallCase, change: Callable[[Place, View], View]) -> CallCase:
@@ -81,6 +83,7 @@ def _expected(index: int, expected: Expected, change: Callable[[Place, View], Vi
         query=change(("request", index, "query"), expected.query),
         key=change(("request", index, "key"), expected.key),
         value=change(("request", index, "value"), expected.value),
+        mask=None if expected.mask is None else change(("request", index, "mask"), expected.mask),
     )
 
 

@@ -13,6 +13,7 @@ import torch
 from msgspec import structs
 
 from attnfuzz.kernels.backend import Unsupported
+from attnfuzz.kernels.edges import UNSAID_FACTORS
 from attnfuzz.kernels.libraries.geometries import few_geometries
 from attnfuzz.kernels.libraries.library_backend import LibraryBackend
 from attnfuzz.kernels.libraries.requests import dense_requests
@@ -250,6 +251,7 @@ _DENSE = Capability(
     modes=tuple(Mode),
     # float16 does not compile on a CPU (docs/findings/jax-float16-jit.md).
     buckets=few_geometries((DType.BFLOAT16, DType.FLOAT32), windows=True),
+    edges=UNSAID_FACTORS,
 )
 
 JAX_BACKENDS = (

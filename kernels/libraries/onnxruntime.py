@@ -15,6 +15,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from attnfuzz.kernels.backend import Unsupported
+from attnfuzz.kernels.edges import UNSAID_BUT_ZERO, UNSAID_FACTORS
 from attnfuzz.kernels.libraries.library_backend import LibraryBackend
 from attnfuzz.kernels.libraries.onnx_calls import (
     MICROSOFT,
@@ -27,9 +28,11 @@ from attnfuzz.kernels.libraries.onnx_calls import (
 )
 from attnfuzz.kernels.libraries.requests import DenseRequest, dense_requests
 from attnfuzz.kernels.torch_sdpa import visible
+from attnfuzz.reference.arguments import ArgumentStanding
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Mode
 from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.edges import Edge, EdgeRule
 from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.noise import NoiseModel
 
@@ -240,6 +243,7 @@ up to 2^-25, whatever the largest one.
 """
 
 _ALL_MODES = tuple(Mode)
+_POSITIVE = "onnxruntime/core/providers/cpu/llm/attention.cc: scale must be greater than 0 if specified (checked)"
 _ATTENTION = Capability(
     modes=_ALL_MODES,
     layouts=(KvLayout.NHD,),
@@ -248,8 +252,14 @@ _ATTENTION = Capability(
     windows=True,
     soft_cap=True,
     empty_kv=False,
+    edges=tuple(
+        EdgeRule(edge, ArgumentStanding.REFUSED, _POSITIVE) for edge in (Edge.SOFTMAX_ZERO, Edge.SOFTMAX_NEGATIVE)
+    ),
 )
-_GQA = msgspec.structs.replace(_ATTENTION, unequal_head_dims=False, sinks=True, kv_shorter_than_q=False)
+_GQA = msgspec.structs.replace(
+    _ATTENTION, unequal_head_dims=False, sinks=True, kv_shorter_than_q=False, edges=UNSAID_BUT_ZERO
+)
+_GQA_ANY_SCALE = msgspec.structs.replace(_GQA, edges=UNSAID_FACTORS)
 
 
 def _backend(
@@ -271,6 +281,7 @@ def _backend(
 ONNXRUNTIME_BACKENDS = (
     _backend("gqa", _GQA, partial(arrange_gqa, shared=False), _FP32, _PRESENT),
     _backend("gqa_shared", _GQA, partial(arrange_gqa, shared=True), _FP32, ("past_key", "past_value")),
+    _backend("gqa_any_scale", _GQA_ANY_SCALE, partial(arrange_gqa, shared=False), _FP32, _PRESENT),
     _backend("attention_23", _ATTENTION, arrange_past, _FP16, _PRESENT),
     _backend("attention_24", _ATTENTION, partial(arrange_batch, nonpad=False), _FP16, ()),
     _backend("attention_24_nonpad", _ATTENTION, partial(arrange_batch, nonpad=True), _FP16, ()),

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from attnfuzz.kernels.backend import Bench, Output
+from attnfuzz.kernels.edges import UNSAID_BUT_ZERO, UNSAID_FACTORS
 from attnfuzz.kernels.function_backend import FunctionSession
 from attnfuzz.kernels.libraries.library_backend import LibraryBackend
 from attnfuzz.kernels.libraries.openvino_blocks import BLOCK, BY_CHANNEL, BY_TOKEN, Blocks, Codec, plain
@@ -297,6 +298,7 @@ _PAGED = Capability(
     sinks=True,
     empty_kv=False,
     kv_shorter_than_q=False,
+    edges=UNSAID_BUT_ZERO,
 )
 _CPUINFO = Path("/proc/cpuinfo")
 
@@ -307,11 +309,11 @@ def no_bf16() -> str | None:
     return None if known & {"avx512_bf16", "amx_bf16"} else "this CPU has no instructions for bfloat16"
 
 
-def _backend(label: str, precision: Precision, **fields: Any) -> OpenVinoBackend:
+def _backend(label: str, precision: Precision, can: Capability = _PAGED, **fields: Any) -> OpenVinoBackend:
     dtype = DType.BFLOAT16 if precision is BF16 else DType.FLOAT32
     return OpenVinoBackend(
         paged_attention,
-        msgspec.structs.replace(_PAGED, dtypes=(dtype,)),
+        msgspec.structs.replace(can, dtypes=(dtype,)),
         label=f"openvino:{label}",
         extra="openvino",
         packages={"openvino": "2026.4"},
@@ -324,6 +326,7 @@ def _backend(label: str, precision: Precision, **fields: Any) -> OpenVinoBackend
 
 OPENVINO_BACKENDS = (
     _backend("paged", F32, noise_model=_F32),
+    _backend("paged_any_scale", F32, msgspec.structs.replace(_PAGED, edges=UNSAID_FACTORS), noise_model=_F32),
     _backend("paged_bf16", BF16, noise_model=_BF16, why_not=no_bf16),
     _backend("paged_u8", U8, noise_model=_F32),
     _backend("paged_u8_by_token", U8_BY_TOKEN, noise_model=_F32),

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from msgspec.structs import replace
 
+from attnfuzz.kernels.edges import UNSAID_FACTORS
 from attnfuzz.kernels.libraries.library_backend import LibraryBackend
 from attnfuzz.kernels.libraries.requests import dense_requests, gathered
 from attnfuzz.kernels.libraries.torch_attention import fused_noise, unfused_noise
@@ -31,6 +32,7 @@ SDPA_CAN = Capability(
     kv_shorter_than_q=False,
     # The library is imported in a worker's first case.
     patience=2.0,
+    edges=UNSAID_FACTORS,
 )
 # Models with sinks or a soft cap are marked _supports_sdpa = False (models/gpt_oss, models/gemma2).
 EAGER_CAN = replace(SDPA_CAN, soft_cap=True)

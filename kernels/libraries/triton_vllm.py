@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from msgspec import structs
 
+from attnfuzz.kernels.edges import UNSAID_FACTORS
 from attnfuzz.kernels.libraries.geometries import few_geometries
 from attnfuzz.kernels.libraries.interpreted import DTYPES, check_size, import_sources, import_triton
 from attnfuzz.kernels.libraries.library_backend import LibraryBackend
@@ -149,6 +150,7 @@ _CAPABILITY = Capability(
     empty_kv=False,
     kv_shorter_than_q=False,
     patience=4.0,
+    edges=UNSAID_FACTORS,
 )
 _NOISE = {
     # The running maximum begins as the sink: the largest weight is exp(0) in rows without a larger sink alone

@@ -19,10 +19,13 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from attnfuzz.kernels.backend import Unsupported
+from attnfuzz.kernels.edges import UNSAID_FACTORS
 from attnfuzz.kernels.libraries.library_backend import LibraryBackend
+from attnfuzz.reference.arguments import ArgumentStanding
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Mode
 from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.edges import Edge, EdgeRule
 from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.noise import NoiseModel
 
@@ -31,6 +34,8 @@ PACKAGES = {PACKAGE: "0.32.0"}
 ALONE = frozenset({PACKAGE})
 """The extra of that name installs vLLM's sixty dependencies as well, which the kernels don't need: they pin torch to a
 build that PyPI lacks (2.13.0+cpu), and transformers to older versions than another extra needs."""
+
+_POSITIVE = "csrc/cpu/cpu_attn.cpp: v_scale must be positive for FP8 path (checked)"
 
 # CPUAttentionBackend in cpu_attn.py has the head sizes, and block sizes, which are multiples of 32. A length counts the
 # tokens that are being computed (vllm/v1/attention/backend.py, CommonAttentionMetadata: num_computed_tokens is
@@ -47,6 +52,10 @@ CAPABILITY = Capability(
     soft_cap=True,
     empty_kv=False,
     kv_shorter_than_q=False,
+    edges=(
+        *(rule for rule in UNSAID_FACTORS if rule.edge not in (Edge.V_ZERO, Edge.V_NEGATIVE)),
+        *(EdgeRule(edge, ArgumentStanding.REFUSED, _POSITIVE) for edge in (Edge.V_ZERO, Edge.V_NEGATIVE)),
+    ),
 )
 
 # AttentionImpl<ISA::VEC> (csrc/cpu/cpu_attn_vec.hpp) computes everything in fp32. Its TileGemm82 adds up products of

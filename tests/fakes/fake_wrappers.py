@@ -127,7 +127,9 @@ class _Wrapper:
         # A batch may have no requests.
         bits = [flat[:0], *(torch.nn.functional.pad(each, (0, -len(each) % 8)) for each in flat.split(sizes))]
         places = 2 ** torch.arange(8)
-        return (torch.cat(bits).view(-1, 8) * places).sum(dim=1).to(torch.uint8), starts
+        return (torch.cat([torch.zeros(0, dtype=torch.int32), *bits]).view(-1, 8) * places).sum(dim=1).to(
+            torch.uint8
+        ), starts
 
     def mask(self, index: int, q_len: int, kv_len: int) -> torch.Tensor | None:
         """The mask of a request, as the kernel reads it."""

@@ -12,7 +12,7 @@ from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.kernels.function_backend import FunctionBackend
 from attnfuzz.reference.arguments import ArgumentStanding
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case, Mode, Request, Scales, Step
+from attnfuzz.reference.case import Case, Launch, Mode, Request, Scales, Step
 from attnfuzz.reference.edges import Edge, EdgeRule, edges_of
 from attnfuzz.reference.geometry import Geometry, KvLayout
 
@@ -104,3 +104,14 @@ def test_a_scale_of_0_that_is_taken_for_none_shows() -> None:
 @pytest.mark.slow
 def test_the_edges_of_a_capability_are_drawn() -> None:
     assert {edge for case in drawn(f"{HERE}GOOD", 120) for edge in edges_of(case)} == set(AT)
+
+
+@pytest.mark.slow
+def test_replays_without_requests_are_drawn_and_run() -> None:
+    found = [case for case in drawn("trtllm_mha", 150) if any(map(_is_idle_replay, case.steps))]
+    assert found
+    assert not any(run(case).observations for case in found)
+
+
+def _is_idle_replay(step: Step) -> bool:
+    return step.idle and step.launch is Launch.REPLAY

@@ -54,6 +54,17 @@ def test_an_idle_step_needs_a_rule(rows: int) -> None:
     assert replace(CAN, edges=(EdgeRule(Edge.IDLE),)).why_not(case) is None
 
 
+def test_an_idle_step_may_be_a_replay() -> None:
+    capture = replace(IDLE, padded_tokens=2, launch=Launch.CAPTURE)
+    idle = replace(capture, launch=Launch.REPLAY)
+    case = replace(CASE, steps=(capture, idle, STEP))
+    validate(case)
+    assert edges_of(case) == (Edge.IDLE,)
+    can = replace(CAN, graph_modes=(Mode.DECODE,))
+    assert can.why_not(case) == Edge.IDLE
+    assert replace(can, edges=(EdgeRule(Edge.IDLE),)).why_not(case) is None
+
+
 @pytest.mark.parametrize(
     ("impossible", "words"),
     [

@@ -14,7 +14,6 @@ from attnfuzz.harness.export import CannotExport, Exporter, Target
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.recurrence import SEEN_ONCE_RUNS, Recurrence, Rerun
-from attnfuzz.reference.case import Mask
 
 FAKES = Path(__file__).parents[2] / "fakes"
 CASE = decode_case("torch_sdpa", 6, 9, padded=2)
@@ -89,9 +88,3 @@ def test_a_script_repeats_only_what_comes_and_goes(runner: Runner, target: Targe
     case = decode_case("trtllm_mha", 6, 9, padded=2)
     assert "repeated()" not in Exporter(case, runner).script(target)
     assert "repeated()" in Exporter(case, runner, failed=MISMATCH, recurrence=AT_TIMES).script(target)
-
-
-def test_a_wrong_number_under_a_mask_has_no_script_that_would_expect_causal_attention(runner: Runner) -> None:
-    masked = replace(decode_case("torch_sdpa", 6, 9, padded=2), mask=Mask.CUSTOM)
-    with pytest.raises(CannotExport, match="can't state the answer under mask custom: replay it"):
-        Exporter(masked, runner, failed=MISMATCH, recurrence=AT_TIMES).script()

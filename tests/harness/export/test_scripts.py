@@ -1,6 +1,7 @@
 """Exported scripts: they run without attnfuzz, show what failed, and find nothing wrong with what is right."""
 
 import ast
+import json
 import re
 import subprocess
 import sys
@@ -77,6 +78,14 @@ def overwriting() -> CallCase:
     return replace(SHORT, calls=(two,), buffers=buffers, guard=Guard.LEFT)
 
 
+def masked() -> Case:
+    """A case under custom masks, of a server that lays them out as if all were as long as the longest."""
+    pinned = json.loads((Path(__file__).parents[2] / "defects" / "custom_mask_padded_to_the_longest.json").read_text())
+    case = case_file.decode(json.dumps(pinned["case"]).encode())
+    assert isinstance(case, Case)
+    return case
+
+
 OVERWRITES = "overwritten beside out"
 RAISES, RAISES_UNSEEN = "raises", "raises what was not seen"
 
@@ -88,9 +97,10 @@ FAILING: dict[str, tuple[AnyCase, str]] = {
     "calls": (SHORT, "a read at seq_lens: 0 bytes past its end"),
     "drawn contents": (drawn_contents(), "a read at seq_lens: 0 bytes past its end"),
     OVERWRITES: (overwriting(), "the memory beside out was overwritten"),
+    "a mask": (masked(), "expected "),
     RAISES: (with_layout("HDN"), "seen: ValueError: kv_layout must be HND or NHD, not 'HDN'"),
 }
-PASSING = ("trtllm_mha", "trtllm_mla", "torch_sdpa")
+PASSING = ("trtllm_mha", "trtllm_mla", "torch_sdpa", "trtllm_mha_masked")
 """Backends whose drawn cases pass."""
 
 

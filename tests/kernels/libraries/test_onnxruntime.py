@@ -10,12 +10,14 @@ import torch
 from repetition import examples
 from small_cases import HEADS, drawn, run, step
 
+from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.kernels.libraries.onnx_calls import Node, node_of, run_calls
 from attnfuzz.kernels.libraries.onnxruntime import ONNXRUNTIME_BACKENDS, arrange_batch, gqa_groups
 from attnfuzz.kernels.libraries.requests import DenseRequest
-from attnfuzz.reference.case import Case, Mode
+from attnfuzz.reference.case import Case, Mode, Scales
+from attnfuzz.reference.edges import Edge
 from attnfuzz.reference.geometry import Geometry, KvLayout
 
 NAMES = [backend.name for backend in ONNXRUNTIME_BACKENDS]
@@ -47,8 +49,30 @@ def test_batches_of_all_kinds_pass(name: str, window_left: int) -> None:
 
 
 @needs_library
+def test_grouped_attention_takes_a_scale_of_0_for_none() -> None:
+    # See docs/findings/scale-of-zero.md.
+    def case(name: str, softmax: float) -> Case:
+        return Case(backend=name, geometry=geometry(), steps=STEPS[:1], scales=Scales(softmax=softmax))
+
+    for name in ("onnxruntime:gqa", "onnxruntime:gqa_any_scale"):
+        assert not run(case(name, -0.6)).observations
+    kinds = {each.kind for each in run(case("onnxruntime:gqa_any_scale", 0.0)).observations}
+    assert kinds == {Kind.OUTPUT_MISMATCH}
+    assert resolve("onnxruntime:gqa").capability.why_not(case("onnxruntime:gqa", 0.0)) == Edge.SOFTMAX_ZERO
+
+
+@needs_library
+@pytest.mark.parametrize("softmax", [0.0, -0.6])
+@pytest.mark.parametrize("name", [name for name in NAMES if "attention" in name])
+def test_attention_refuses_scales_of_0_and_below(name: str, softmax: float) -> None:
+    verdict = run(Case(backend=name, geometry=geometry(), steps=STEPS[:1], scales=Scales(softmax=softmax)))
+    assert not verdict.observations
+    assert "scale must be greater than 0 if specified" in (verdict.unsupported or "")
+
+
+@needs_library
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if not name.endswith("any_scale")])
 @examples(20, 100)
 def test_drawn_cases_pass(name: str, count: int) -> None:
     for case in drawn(name, count):
