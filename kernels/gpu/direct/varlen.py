@@ -33,20 +33,28 @@ _MODULE: Final = "torch.nn.attention.varlen"
 
 def _called(name: str, arguments: Mapping[str, Any]) -> Any:
     """Call the installed function `name`. Absent options are None, and a window is the number of keys to the left."""
-    try:
-        module = importlib.import_module(_MODULE)
-        function: Callable[..., Any] = getattr(module, name)
-    except (ModuleNotFoundError, AttributeError) as error:
-        raise Unsupported(f"torch {torch.__version__} has no {_MODULE}.{name}") from error
+    if (lacking := unreleased(name)) is not None:
+        raise Unsupported(lacking)
+    module = importlib.import_module(_MODULE)
+    function: Callable[..., Any] = getattr(module, name)
     given = {argument: value for argument, value in arguments.items() if value is not None}
     with_lse = given.pop("return_lse", False)
     if with_lse:
         given["return_aux"] = module.AuxRequest(lse=True)
     given |= _window(given.pop("window_left", None), causal=given.pop("causal"))
-    taken, lacking = accepted(function, given)
-    if lacking:
-        raise Unsupported(f"torch {torch.__version__}: {name} has no argument {', '.join(lacking)}")
+    taken, unknown = accepted(function, given)
+    if unknown:
+        raise Unsupported(f"torch {torch.__version__}: {name} has no argument {', '.join(unknown)}")
     return function(**taken)
+
+
+def unreleased(name: str) -> str | None:
+    """The reason that the installed torch has no function `name`, in a line; None if it has."""
+    try:
+        there = hasattr(importlib.import_module(_MODULE), name)
+    except ModuleNotFoundError:
+        there = False
+    return None if there else f"torch {torch.__version__} has no {_MODULE}.{name}"
 
 
 def _window(left: int | None, *, causal: bool) -> dict[str, tuple[int, int]]:
@@ -149,8 +157,16 @@ OUT_ARGUMENTS: Final[Rules] = (*ARGUMENTS, *unsaid(_F.OUT_GAPS, _F.OUT_HEADS_FIR
 _IDLE: Final = EdgeRule(Edge.IDLE, ArgumentStanding.REFUSED, f"{_CHECKS}batch size must be positive")
 
 
+class VarlenBackend(GpuBackend):
+    """A backend on a function that early releases of torch lack."""
+
+    def missing(self) -> str | None:
+        """See `GpuBackend`."""
+        return super().missing() or unreleased(self.kernels[0].name)
+
+
 def _backend(name: str, session: type[VarlenSession], rules: Rules, contract: Contract) -> GpuBackend:
-    return GpuBackend(
+    return VarlenBackend(
         name=name,
         archs=SDPA_FLASH.archs,
         capability=Capability(

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from repetition import examples
 from small_cases import drawn, run, step
 
+from attnfuzz.kernels.gpu import visible
 from attnfuzz.kernels.gpu.direct import varlen
 from attnfuzz.reference.arguments import ArgumentForm, ArgumentRule
 from attnfuzz.reference.case import Case, Mask, Mode, Step
@@ -138,6 +139,8 @@ def test_a_release_without_the_function_is_unsupported(monkeypatch: pytest.Monke
     monkeypatch.delattr(installed, "varlen_attn_out")
     due = f"torch {torch.__version__} has no torch.nn.attention.varlen.varlen_attn_out"
     assert run(case("VARLEN_ATTN_OUT")).unsupported == due
+    monkeypatch.setattr(visible, "missing", lambda *_: None)
+    assert (varlen.VARLEN_ATTN_OUT.missing(), varlen.VARLEN_ATTN.missing()) == (due, None)
 
 
 def test_where_there_is_no_gpu_it_is_missing() -> None:
