@@ -44,6 +44,11 @@ class ServedFault(msgspec.Struct, frozen=True):
     requests: tuple[int, ...] = ()
     difference: float = 0.0
 
+    @property
+    def seen(self) -> str:
+        """Its kind and place."""
+        return f"{self.kind.value} ({self.place})" if self.place else self.kind.value
+
     def like(self, other: "ServedFault") -> bool:
         """Whether both may be the same bug."""
         return self.kind is other.kind or {self.kind, other.kind} <= WRONG_ANSWERS
