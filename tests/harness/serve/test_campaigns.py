@@ -238,14 +238,17 @@ def test_failures_of_one_cause_are_its_symptoms_and_are_minimized_once(fake: Fak
 
 
 def test_two_bugs_of_one_server_are_two_causes(fake: Fake, tmp_path: Path) -> None:
-    standing = _run(fake(FakeFault.BOTH), tmp_path, traces=30).standing
+    standing = _run(fake(FakeFault.BOTH), tmp_path, traces=12).standing
     assert {each.needs for each in standing.failing} >= {("at once",), ("one after another", "shared prefix")}
     assert standing.suspects.total() > len(standing.failing)
 
 
-def test_the_causes_of_the_night_before_explain_failures(fake: Fake, tmp_path: Path) -> None:
+def test_the_causes_of_the_night_before_explain_failures(
+    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _draw_again(monkeypatch)
     (first,) = _run(fake(FakeFault.PREFIX), tmp_path, until_finding=True).standing.failing
-    standing = _run(fake(FakeFault.PREFIX), tmp_path, traces=40).standing
+    standing = _run(fake(FakeFault.PREFIX), tmp_path, traces=3).standing
     assert not standing.filed
     assert standing.symptoms[first.name].total() == standing.suspects.total() > 0
 

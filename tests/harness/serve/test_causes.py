@@ -1,6 +1,7 @@
 """The features that a failing trace needs are found by running it without each; a known cause's predictions are run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
 
 import pytest
 
@@ -48,10 +49,14 @@ def _everything() -> RequestTrace:
     return RequestTrace(bursts=(Burst(requests=(plain, rich), pause=0.1), Burst(requests=(plain,), after_all=True)))
 
 
+@cache
+def _drawn() -> Sequence[RequestTrace]:
+    return (*drawn(traces(SURFACE, 8), number=20, seed_of=7), _everything())
+
+
 @pytest.mark.parametrize("feature", [each.name for each in FEATURES])
 def test_a_feature_is_taken_out_of_every_trace_that_has_it(feature: str) -> None:
-    found = [*drawn(traces(SURFACE, 8), number=40, seed_of=7), _everything()]
-    having = [trace for trace in found if feature in features(trace, SURFACE)]
+    having = [trace for trace in _drawn() if feature in features(trace, SURFACE)]
     assert having
     for trace in having:
         variants = without(trace, [feature], SURFACE)
