@@ -76,10 +76,9 @@ _TOO_FEW = (
     "--time"
 )
 
-_NO_FLUSH = (
-    "The prefix cache can't be flushed, so that requests alone may hit it too. vLLM has /reset_prefix_cache with "
-    "VLLM_SERVER_DEV_MODE=1"
-)
+_NO_FLUSH = "The prefix cache can't be flushed, so that requests alone may hit it too. {}"
+
+_NO_METRICS = "There are no metrics, so that counters are not compared, and leaks not seen. {}"
 
 ABILITY_OF = {
     "n > 1": Ability.SEVERAL,
@@ -176,7 +175,9 @@ class ServeCampaign:
             self._emit_started()
         self._emit(ServerFound(at=self._at, surface=surface))
         if self.server.mine and Ability.FLUSH not in surface.can:
-            self._emit(ServeTrouble(at=self._at, text=_NO_FLUSH))
+            self._emit(ServeTrouble(at=self._at, text=_NO_FLUSH.format(self.server.api.no_flush)))
+        if self.server.mine and Ability.METRICS not in surface.can:
+            self._emit(ServeTrouble(at=self._at, text=_NO_METRICS.format(self.server.api.no_metrics)))
         try:
             self.server.flush()
             self._floor = calibrate_floor(self.server, plan.seed, plan.floor)

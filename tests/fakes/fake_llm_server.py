@@ -132,7 +132,7 @@ class FakeLlm:
         self.prompts: dict[str, Sequence[int]] = {}
         llm = self
 
-        class Handler(_Handler):
+        class Handler(self.handler()):  # type: ignore[misc]
             server_llm = llm
 
         class Listening(ThreadingHTTPServer):
@@ -147,6 +147,10 @@ class FakeLlm:
         self.http = Listening(("127.0.0.1", self.port), Handler)
         self.http.daemon_threads = True
         self.port = self.http.server_port
+
+    def handler(self) -> type["_Handler"]:
+        """The routes."""
+        return _Handler
 
     @property
     def url(self) -> str:
