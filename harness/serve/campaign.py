@@ -283,8 +283,12 @@ class ServeCampaign:
             self._slice(self._next)
             self._next += 1
 
+    @property
+    def _avoided(self) -> set[Ability | None]:
+        return {event.ability for event in self._standing.avoided}
+
     def _slice(self, index: int) -> None:
-        avoided = {event.ability for event in self._standing.avoided}
+        avoided = self._avoided
         surface = replace(
             self.server.surface, can=tuple(each for each in self.server.surface.can if each not in avoided)
         )
@@ -294,7 +298,8 @@ class ServeCampaign:
         gentle = not self.server.mine or None in avoided
         last = self.plan.traces == self._standing.traces + left
         for trace in self._slices.take(index, surface, gentle=gentle, last=last)[:left]:
-            if self._over:
+            # The rest of a slice may have a feature that kills the server.
+            if self._over or self._avoided != avoided:
                 break
             self._one(index, trace)
 

@@ -328,6 +328,29 @@ def test_a_crash_is_found_the_server_restarted_and_the_trace_minimized(
     assert Ability.FLUSH in (standing.surface.can if standing.surface else ()), "a server that is started here is ours"
 
 
+def test_what_kills_the_server_is_not_drawn_from_the_next_trace_on(
+    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm, drawn = fake(FakeFault.CRASH), list[bool]()
+    monkeypatch.setattr(StartedHere, "llm", llm, raising=False)
+    monkeypatch.setattr("attnfuzz.harness.serve.run.LaunchedServer", StartedHere)
+    judge = FaultHunter.judge
+
+    def noted(hunter: FaultHunter, trace: RequestTrace) -> Judged:
+        drawn.append(any(each.scored for each in trace.requests))
+        return judge(hunter, trace)
+
+    monkeypatch.setattr(FaultHunter, "judge", noted)
+    plan = ServePlan(url=llm.url, out=tmp_path, start="server", concurrency=8, traces=30, seed=1)
+    standing = run_against(plan).standing
+    assert [each.ability for each in standing.avoided] == [Ability.SCORED]
+    assert standing.suspects.total() == 1
+    assert standing.traces == 30
+    last = len(drawn) - drawn[::-1].index(True)
+    assert not any(drawn[last:])
+    assert len(drawn) - last >= 15, "most of the campaign went on without it"
+
+
 def test_a_server_that_is_slow_after_its_start_does_not_hang(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     """As one that compiles at its first request, for longer than --timeout."""
     llm, ask, answered = fake(FakeFault.NONE), Client.ask, set[int]()
