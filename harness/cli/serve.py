@@ -66,7 +66,7 @@ def _line(event: AnyServeEvent) -> str:
             tried = count(event.tried, "trace")
             return f"{event.fault.kind} ({state}), {seen}, minimized with {tried}: {event.fault.message}"
         case ServeExplained():
-            return f"explained by {event.name}: it passes without what that needs, and fails with it alone"
+            return f"explained by {event.name}: it passes without the needs of that, and fails with them alone"
         case ServeChecked():
             if event.state is State.FIXED:
                 return f"{event.name}: fixed: it passed {count(event.runs, 'run')}"

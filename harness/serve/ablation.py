@@ -1,7 +1,7 @@
 """Features of traces, and which of them a failure needs: found by running its trace without each.
 
 As `attnfuzz.harness.reduce.ablation` does for cases. A trace that still fails without a feature is gone on with, so
-that what is left has few features that the failure does not need.
+that few features are left that the failure does not need.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -43,14 +43,14 @@ class Ablated(NamedTuple):
     untried: tuple[str, ...] = ()
 
 
-class Repeated(NamedTuple):
+class Rerunning(NamedTuple):
     """A trace that was run again: it failed alike in `times` of `runs`."""
 
     times: int
     runs: int
 
 
-Repeat = Callable[[RequestTrace], Repeated]
+Repeat = Callable[[RequestTrace], Rerunning]
 
 
 def features(trace: RequestTrace, surface: Surface) -> tuple[str, ...]:

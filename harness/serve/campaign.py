@@ -340,7 +340,7 @@ class ServeCampaign:
             self._keep(trace, fault, runs=hunted.runs)
 
     def _explain(self, trace: RequestTrace, fault: ServedFault, known: Sequence[KnownServerCause]) -> None:
-        """Run what known causes predict of a failure that is not minimized, as far as there is time."""
+        """Run the predictions of known causes for a failure that is not minimized, as far as there is time."""
         began, standing = self.clock(), self._standing
         seconds = EXPLAINING_SHARE * standing.searched + LEAST_SECONDS_TO_EXPLAIN - standing.explaining
         if known and seconds > 0:

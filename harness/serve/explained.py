@@ -15,7 +15,7 @@ from attnfuzz.harness.serve.trace import RequestTrace
 
 
 class KnownServerCause(NamedTuple):
-    """A cause that this campaign has seen fail: the finding that it is filed as, what it needs, and its failure."""
+    """A cause that this campaign has seen fail: the finding that it is filed as, its needs, and its failure."""
 
     name: str
     needs: tuple[str, ...]
@@ -75,6 +75,12 @@ def _failing_without(
 def _fails_with_these_alone(
     trace: RequestTrace, needs: Sequence[str], repeat: Repeat, surface: Surface, over: Callable[[], bool]
 ) -> bool:
-    """Whether the trace still fails without all other features; how requests arrive can't be left out."""
+    """Whether the trace still fails without all other features; how requests arrive can't be left out.
+
+    Without all of them together first: a failing run may cost a restart.
+    """
+    others = [name for name in features(trace, surface) if name not in {*needs, *ARRIVALS}]
+    if not others or any(repeat(bare).times for bare in without(trace, others, surface)):
+        return True
     found = ablated(trace, repeat, surface, over=over, kept=(*needs, *ARRIVALS), steady=False)
     return not found.needs and not found.untried

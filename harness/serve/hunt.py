@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from attnfuzz.harness.serve.ablation import Repeated, ablated, features
+from attnfuzz.harness.serve.ablation import Rerunning, ablated, features
 from attnfuzz.harness.serve.check import Judged, judge_trace
 from attnfuzz.harness.serve.client import NoAnswer, ServerError
 from attnfuzz.harness.serve.explained import KnownServerCause, explain_trace
@@ -182,9 +182,11 @@ class FaultHunter:
         self, trace: RequestTrace, fault: ServedFault, known: Sequence[KnownServerCause], *, seconds: float
     ) -> Hunted:
         """Run a failing trace again, and find the known cause that explains it, if any."""
-        until = self.clock() + seconds
+        began = self.clock()
         first = self._confirmed(trace, fault)
-        return self._explained(first, known, until=until) if first.confirmed else first
+        if first.confirmed:
+            first = self._explained(first, known, until=began + seconds)
+        return replace(first, seconds=self.clock() - began)
 
     def _explained(self, first: Hunted, known: Sequence[KnownServerCause], *, until: float) -> Hunted:
         """The failure with the cause that explains it, or the trace in which something else is beneath."""
@@ -209,10 +211,10 @@ class FaultHunter:
     def _over(self, until: float) -> Callable[[], bool]:
         return lambda: self.stopped() or self.clock() >= until
 
-    def _repeats(self, first: Hunted) -> Callable[[RequestTrace], Repeated]:
+    def _repeats(self, first: Hunted) -> Callable[[RequestTrace], Rerunning]:
         """How to run a variant of a failing trace: until it passed often enough, or failed as often as it has to."""
 
-        def repeat(variant: RequestTrace) -> Repeated:
+        def repeat(variant: RequestTrace) -> Rerunning:
             most = RUNS_TO_RATE if first.flaky else RUNS_TO_PASS
             times = runs = 0
             while runs < most and not self.stopped():
@@ -220,7 +222,7 @@ class FaultHunter:
                 times += _alike(self.judge(variant), first.fault) is not None
                 if times and (first.flaky or first.fault.kind is ServedKind.DIED):
                     break
-            return Repeated(times, runs)
+            return Rerunning(times, runs)
 
         return repeat
 
@@ -256,7 +258,7 @@ class FaultHunter:
             return False
 
         last = until - SHARE_TO_RATE * seconds
-        # One bug must not slide into another: what is needed stays, and nothing comes anew.
+        # One bug must not slide into another: needed features stay, and none comes anew.
         surface, needs = self.server.surface, set(first.needs)
         present, most = set(features(first.trace, surface)), first.trace.most_at_once
 

@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 
-from attnfuzz.harness.serve.ablation import FEATURES, Repeated, ablated, features, without
+from attnfuzz.harness.serve.ablation import FEATURES, Rerunning, ablated, features, without
 from attnfuzz.harness.serve.draw import drawn, traces
 from attnfuzz.harness.serve.explained import KnownServerCause, TraceExplained, explain_trace
 from attnfuzz.harness.serve.judging import ServedFault, ServedKind
@@ -28,9 +28,9 @@ SURFACE = Surface(
 WRONG = ServedFault(ServedKind.WRONG_TOKENS, "")
 
 
-def _needing(*names: str) -> Callable[[RequestTrace], Repeated]:
+def _needing(*names: str) -> Callable[[RequestTrace], Rerunning]:
     """A server that answers traces with all of these features wrongly."""
-    return lambda trace: Repeated(2 * (set(names) <= set(features(trace, SURFACE))), 2)
+    return lambda trace: Rerunning(2 * (set(names) <= set(features(trace, SURFACE))), 2)
 
 
 def _everything() -> RequestTrace:
@@ -87,7 +87,7 @@ def test_features_that_were_not_removed_in_time_are_named() -> None:
 
 
 def test_a_steady_failure_does_not_go_on_with_a_trace_that_fails_at_times() -> None:
-    found = ablated(_everything(), lambda _: Repeated(1, 2), SURFACE, over=lambda: False)
+    found = ablated(_everything(), lambda _: Rerunning(1, 2), SURFACE, over=lambda: False)
     assert found.trace == _everything()
     assert found.needs == (), "it fails without each, if not always"
 
@@ -96,7 +96,7 @@ def _cause(*needs: str, kind: ServedKind = ServedKind.WRONG_LOGPROBS) -> KnownSe
     return KnownServerCause("+".join(needs), needs, ServedFault(kind, ""))
 
 
-def _explained(repeat: Callable[[RequestTrace], Repeated], *known: KnownServerCause) -> TraceExplained:
+def _explained(repeat: Callable[[RequestTrace], Rerunning], *known: KnownServerCause) -> TraceExplained:
     return explain_trace(_everything(), WRONG, known, repeat, SURFACE, over=lambda: False)
 
 
@@ -112,7 +112,7 @@ def test_a_bug_that_needs_more_than_a_cause_is_another() -> None:
 
 
 def test_a_bug_beneath_a_known_cause_is_gone_on_with() -> None:
-    def fails(trace: RequestTrace) -> Repeated:
+    def fails(trace: RequestTrace) -> Rerunning:
         return max(_needing("n > 1")(trace), _needing("grammar")(trace))
 
     found = _explained(fails, _cause("n > 1"))
@@ -126,7 +126,7 @@ def test_a_failure_that_another_oracle_sees_is_not_explained() -> None:
 
 
 def test_no_cause_is_believed_that_was_not_run() -> None:
-    def never(_: RequestTrace) -> Repeated:
+    def never(_: RequestTrace) -> Rerunning:
         raise AssertionError
 
     plain = RequestTrace(bursts=(Burst(requests=(ServedRequest(Prompt(0, 3), tokens=1),)),))
