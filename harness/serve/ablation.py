@@ -189,11 +189,31 @@ def _never_aborted(trace: RequestTrace, _: Surface) -> Iterator[RequestTrace]:
 
 
 def _is_chunked(trace: RequestTrace, surface: Surface) -> bool:
-    return bool(surface.chunk) and any(each.prompt.length > surface.chunk for each in trace.requests)
+    """Whether prompts under way together are more than the tokens of a step, so that some are cut into chunks."""
+    return bool(surface.chunk) and any(sum(map(_length, group)) > surface.chunk for group in _groups(trace))
+
+
+def _length(request: ServedRequest) -> int:
+    return request.prompt.length
 
 
 def _within_a_chunk(trace: RequestTrace, surface: Surface) -> Iterator[RequestTrace]:
-    yield _with_lengths(trace, lambda length: min(length, surface.chunk))
+    """The trace with shorter prompts, and with fewer of its requests at once."""
+    share = surface.chunk / max(sum(map(_length, group)) for group in _groups(trace))
+    yield _with_lengths(trace, lambda length: max(1, int(length * min(share, 1.0))))
+    clipped = _with_lengths(trace, lambda length: min(length, surface.chunk))
+    yield _in_waves(clipped, _length, surface.chunk)
+
+
+def _in_waves(trace: RequestTrace, size: Callable[[ServedRequest], int], most: int) -> RequestTrace:
+    """The trace with no more of its requests at once than fit."""
+    bursts: list[Burst] = []
+    for each in trace.requests:
+        if bursts and sum(map(size, bursts[-1].requests)) + size(each) <= most:
+            bursts[-1] = replace(bursts[-1], requests=(*bursts[-1].requests, each))
+        else:
+            bursts.append(Burst((each,), after_all=bool(bursts)))
+    return RequestTrace(bursts=tuple(bursts))
 
 
 def _with_lengths(trace: RequestTrace, length: Callable[[int], int]) -> RequestTrace:
@@ -235,13 +255,7 @@ def _within_the_pool(trace: RequestTrace, surface: Surface) -> Iterator[RequestT
     share = (surface.pool - answers) / max(most - answers, 1)
     if share > 0:
         yield _with_lengths(trace, lambda length: max(1, int(length * share)))
-    bursts: list[Burst] = []
-    for each in trace.requests:
-        if bursts and sum(map(_tokens, bursts[-1].requests)) + _tokens(each) <= surface.pool:
-            bursts[-1] = replace(bursts[-1], requests=(*bursts[-1].requests, each))
-        else:
-            bursts.append(Burst((each,), after_all=bool(bursts)))
-    yield RequestTrace(bursts=tuple(bursts))
+    yield _in_waves(trace, _tokens, surface.pool)
 
 
 def _leaves_ranks_idle(trace: RequestTrace, surface: Surface) -> bool:

@@ -406,7 +406,8 @@ class ServeCampaign:
         yield f"  {self._floor.words}"
         if hunted.flaky:
             yield f"  it comes and goes: {hunted.times} of {hunted.runs} runs failed"
-        yield f"  needs {', '.join(hunted.needs) or 'nothing but its requests'}"
+        if hunted.needs or not hunted.untried:
+            yield f"  needs {', '.join(hunted.needs) or 'nothing but its requests'}"
         if hunted.untried:
             yield f"  not run without: {', '.join(hunted.untried)} (for want of time)"
         yield ""
