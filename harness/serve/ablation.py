@@ -5,7 +5,6 @@ that few features are left that the failure does not need.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from itertools import combinations
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -154,8 +153,8 @@ def _some(has: Callable[[ServedRequest], object]) -> Callable[[RequestTrace, Sur
 
 
 def _shares_a_prefix(trace: RequestTrace, _: Surface) -> bool:
-    prompts = [request.prompt for request in trace.requests]
-    return any(one.prefix_shared_with(other) >= LEAST_SHARED for one, other in combinations(prompts, 2))
+    heads = [each.prompt.tokens[:LEAST_SHARED] for each in trace.requests if each.prompt.length >= LEAST_SHARED]
+    return len(set(heads)) < len(heads)
 
 
 def _apart(trace: RequestTrace, _: Surface) -> Iterator[RequestTrace]:
