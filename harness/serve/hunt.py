@@ -227,13 +227,13 @@ class FaultHunter:
         return repeat
 
     def _confirmed(self, trace: RequestTrace, fault: ServedFault) -> Hunted:
-        """Run a failing trace until it failed again, once if at once, or else twice."""
+        """Run a failing trace until it failed again twice; a death, which costs a restart, once if at once."""
         times = runs = 0
         while runs < RUNS_TO_CONFIRM and not self.stopped():
             runs += 1
             again = _alike(self.judge(trace), fault)
             times += again is not None
-            if again is not None and (runs == times or times > 1):
+            if times > 1 or (times == runs and fault.kind is ServedKind.DIED):
                 break
         return Hunted(trace=trace, fault=fault, times=times, runs=runs)
 
