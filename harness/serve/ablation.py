@@ -119,7 +119,13 @@ class _Ablation:
         self.drop(left[middle:])
 
     def _fails_without(self, names: Sequence[str]) -> bool:
-        for variant in without(self.trace, names, self._surface):
+        variants = without(self.trace, names, self._surface)
+        if set(names) <= _SIZES:
+            variants = [each for each in variants if self._loses_nothing_else(each)]
+            if not variants:
+                # Not needed, as far as is known.
+                return True
+        for variant in variants:
             times, runs = self._repeat(variant)
             if not times or (ARRIVALS.intersection(names) and not self._passes_without_needs(variant)):
                 continue
@@ -129,6 +135,11 @@ class _Ablation:
             if len(names) == 1:
                 return True
         return False
+
+    def _loses_nothing_else(self, variant: RequestTrace) -> bool:
+        """Whether a trace of shorter prompts, or of fewer requests at once, still has all other features."""
+        lost = set(features(self.trace, self._surface)) - set(features(variant, self._surface))
+        return lost <= _SIZES
 
     def _passes_without_needs(self, variant: RequestTrace) -> bool:
         """Whether a trace that arrives in another way fails by the same bug: it may show one that this trace does not.
@@ -296,6 +307,9 @@ FEATURES = (
     TraceFeature("pause", lambda trace, _: any(burst.pause for burst in trace.bursts), _without_pauses),
 )
 """All features: how requests arrive and share, then those of single requests."""
+
+_SIZES = frozenset({"chunked prompt", "more than the pool"})
+"""Features of lengths: without them, prompts may become too short for others."""
 
 _NAMES = [each.name for each in FEATURES]
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 
 import pytest
+from msgspec.structs import replace
 
 from attnfuzz.harness.serve.ablation import FEATURES, Rerunning, ablated, features, without
 from attnfuzz.harness.serve.draw import drawn, traces
@@ -71,6 +72,19 @@ def test_the_features_that_a_failure_needs_are_found(needs: tuple[str, ...]) -> 
     assert set(found.needs) == set(needs)
     arrivals = {"one after another", "at once", "chunked prompt"}
     assert set(features(found.trace, SURFACE)) <= arrivals | set(needs), "requests that arrive together fill a chunk"
+
+
+def test_prompts_too_short_to_share_a_prefix_say_nothing_of_chunks() -> None:
+    """Where prompts fit in a chunk only if they share no more, it is unknown if the failure needs chunks."""
+    small = replace(SURFACE, chunk=7, pool=0)
+    request = ServedRequest(Prompt(stream=0, shared=4), tokens=1)
+    trace = RequestTrace(bursts=(Burst(requests=(request, request)),))
+    assert features(trace, small) == ("at once", "shared prefix", "chunked prompt")
+
+    def repeat(each: RequestTrace) -> Rerunning:
+        return Rerunning(2 * ({"at once", "shared prefix"} <= set(features(each, small))), 2)
+
+    assert ablated(trace, repeat, small, over=lambda: False).needs == ("at once", "shared prefix")
 
 
 def test_few_runs_find_one_needed_feature_among_many() -> None:
