@@ -82,7 +82,10 @@ class CampaignAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """A failure of a server: its state, or "known"; the features that its trace needs, and the number of requests."""
+    """A cause of failures of a server: its state, or "known"; the features that it needs, and its number of requests.
+
+    `symptoms` counts the failures that it explains, by kind and place.
+    """
 
     name: str
     state: str
@@ -90,6 +93,7 @@ class ServerFinding(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     message: str
     needs: tuple[str, ...]
+    symptoms: dict[str, int]
     requests: int | None
     path: str
 

@@ -13,6 +13,7 @@ from attnfuzz.harness.serve.events import (
     FloorMeasured,
     NoLongerDrawn,
     ServeChecked,
+    ServeExplained,
     ServeFiled,
     ServerFound,
     ServerRestarted,
@@ -64,6 +65,8 @@ def _line(event: AnyServeEvent) -> str:
             seen = f"{event.times} of {count(event.runs, 'run')}"
             tried = count(event.tried, "trace")
             return f"{event.fault.kind} ({state}), {seen}, minimized with {tried}: {event.fault.message}"
+        case ServeExplained():
+            return f"explained by {event.name}: it passes without the needs of that, and fails with them alone"
         case ServeChecked():
             if event.state is State.FIXED:
                 return f"{event.name}: fixed: it passed {count(event.runs, 'run')}"
@@ -87,6 +90,10 @@ def _concluded(served: Served) -> Exit:
     answer(serve_answer(served))
     console = Terminal()
     print_line(console, f"{standing.verdict}; {standing.busy_share:.0%} of the time with a request under way.")
+    for cause in standing.failing:
+        if seen := standing.symptoms_of(cause.name):
+            needs = ", ".join(cause.needs) or "nothing but its requests"
+            print_line(console, f"{cause.name} needs {needs}; symptoms: {seen}")
     for title in standing.remarks:
         print_line(console, f"The ledger's entry {title!r} matched nothing.")
     finished = standing.finished
@@ -125,7 +132,6 @@ def serve_answer(served: Served) -> ServeAnswer:
 
 
 def _findings(standing: ServeStanding) -> tuple[ServerFinding, ...]:
-    latest: dict[str, ServeFiled | ServeChecked] = {**standing.checked, **standing.filed}
     return tuple(
         ServerFinding(
             name=event.name,
@@ -133,9 +139,10 @@ def _findings(standing: ServeStanding) -> tuple[ServerFinding, ...]:
             known=event.known,
             kind=event.fault.kind.value,
             message=event.fault.message,
-            needs=event.needs if isinstance(event, ServeFiled) else (),
+            needs=event.needs,
+            symptoms=dict(standing.symptoms.get(event.name, {})),
             requests=len(event.trace.requests) if isinstance(event, ServeFiled) else None,
             path=event.path,
         )
-        for event in latest.values()
+        for event in standing.causes
     )

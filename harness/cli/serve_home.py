@@ -50,6 +50,7 @@ def listed_of_server(record: ServeRecord) -> ServerFinding:
         kind=record.fault.kind.value,
         message=record.fault.message,
         needs=record.needs,
+        symptoms=record.symptoms,
         requests=len(record.trace.requests),
         path=str(record.path),
     )

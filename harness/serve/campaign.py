@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 import attnfuzz
 from attnfuzz.harness.campaign.home import Home
+from attnfuzz.harness.serve.ablation import features
 from attnfuzz.harness.serve.client import NoAnswer, ServerError
 from attnfuzz.harness.serve.draw import SlicesAhead
 from attnfuzz.harness.serve.environment import client_environment, server_environment
@@ -19,9 +20,11 @@ from attnfuzz.harness.serve.events import (
     NoLongerDrawn,
     ServeAgain,
     ServeChecked,
+    ServeExplained,
     ServeFiled,
     ServeFinished,
     ServeHandler,
+    ServeNotExamined,
     ServeProgress,
     ServeRemark,
     ServeResumed,
@@ -32,6 +35,7 @@ from attnfuzz.harness.serve.events import (
     ServeTrouble,
     ServeUnconfirmed,
 )
+from attnfuzz.harness.serve.explained import KnownServerCause
 from attnfuzz.harness.serve.findings import (
     REPORT,
     SCRIPT,
@@ -49,7 +53,7 @@ from attnfuzz.harness.serve.script import script_of
 from attnfuzz.harness.serve.standing import MOST_ALIKE, ServeStanding
 from attnfuzz.harness.serve.surface import Ability
 from attnfuzz.harness.serve.target import TestedServer
-from attnfuzz.harness.serve.trace import RequestTrace, describe_trace, features
+from attnfuzz.harness.serve.trace import RequestTrace, describe_trace
 
 TRACES_PER_SLICE = 10
 
@@ -59,6 +63,11 @@ SHRINKING_SHARE = 0.5
 LEAST_SECONDS_TO_SHRINK = 30.0
 MOST_SECONDS_TO_SHRINK = 300.0
 
+EXPLAINING_SHARE = 0.2
+"""Share of the search so far for explaining failures of kinds that are minimized no more, and at least:"""
+
+LEAST_SECONDS_TO_EXPLAIN = 20.0
+
 MOST_SECONDS_TO_CHECK = 300.0
 """Time for one finding of an earlier campaign, and at most this share of the rest."""
 
@@ -67,10 +76,9 @@ _TOO_FEW = (
     "--time"
 )
 
-_NO_FLUSH = (
-    "The prefix cache can't be flushed, so that requests alone may hit it too. vLLM has /reset_prefix_cache with "
-    "VLLM_SERVER_DEV_MODE=1"
-)
+_NO_FLUSH = "The prefix cache can't be flushed, so that requests alone may hit it too. {}"
+
+_NO_METRICS = "There are no metrics, so that counters are not compared, and leaks not seen. {}"
 
 ABILITY_OF = {
     "n > 1": Ability.SEVERAL,
@@ -167,7 +175,9 @@ class ServeCampaign:
             self._emit_started()
         self._emit(ServerFound(at=self._at, surface=surface))
         if self.server.mine and Ability.FLUSH not in surface.can:
-            self._emit(ServeTrouble(at=self._at, text=_NO_FLUSH))
+            self._emit(ServeTrouble(at=self._at, text=_NO_FLUSH.format(self.server.api.no_flush)))
+        if self.server.mine and Ability.METRICS not in surface.can:
+            self._emit(ServeTrouble(at=self._at, text=_NO_METRICS.format(self.server.api.no_metrics)))
         try:
             self.server.flush()
             self._floor = calibrate_floor(self.server, plan.seed, plan.floor)
@@ -247,6 +257,7 @@ class ServeCampaign:
                     path=str(record.path),
                     state=state,
                     fault=fault or record.fault,
+                    needs=record.needs,
                     runs=reran.runs,
                     known=known,
                 )
@@ -272,8 +283,12 @@ class ServeCampaign:
             self._slice(self._next)
             self._next += 1
 
+    @property
+    def _avoided(self) -> set[Ability | None]:
+        return {event.ability for event in self._standing.avoided}
+
     def _slice(self, index: int) -> None:
-        avoided = {event.ability for event in self._standing.avoided}
+        avoided = self._avoided
         surface = replace(
             self.server.surface, can=tuple(each for each in self.server.surface.can if each not in avoided)
         )
@@ -283,7 +298,8 @@ class ServeCampaign:
         gentle = not self.server.mine or None in avoided
         last = self.plan.traces == self._standing.traces + left
         for trace in self._slices.take(index, surface, gentle=gentle, last=last)[:left]:
-            if self._over:
+            # The rest of a slice may have a feature that kills the server.
+            if self._over or self._avoided != avoided:
                 break
             self._one(index, trace)
 
@@ -309,30 +325,53 @@ class ServeCampaign:
 
     def _failed(self, trace: RequestTrace, fault: ServedFault) -> None:
         self._emit(ServeSuspect(at=self._at, fault=fault, requests=len(trace.requests)))
-        if self._standing.suspects[fault.kind] > MOST_ALIKE:
+        known = [each for each in self._standing.known_causes if each.fault.like(fault)]
+        # Each cause that is found may hide another.
+        if self._standing.minimized_like(fault) >= MOST_ALIKE + len(known):
+            self._explain(trace, fault, known)
             return
         seconds = min(max(LEAST_SECONDS_TO_SHRINK, SHRINKING_SHARE * self._rest), MOST_SECONDS_TO_SHRINK)
-        hunted = self._hunter.hunt(trace, fault, seconds=seconds)
-        if hunted.confirmed:
+        hunted = self._hunter.hunt(trace, fault, seconds=seconds, known=known)
+        if hunted.cause:
+            self._emit_explained(hunted, trace)
+        elif hunted.confirmed:
             self._file(hunted, first=trace)
         else:
             self._keep(trace, fault, runs=hunted.runs)
 
+    def _explain(self, trace: RequestTrace, fault: ServedFault, known: Sequence[KnownServerCause]) -> None:
+        """Run the predictions of known causes for a failure that is not minimized, as far as there is time."""
+        began, standing = self.clock(), self._standing
+        seconds = EXPLAINING_SHARE * standing.searched + LEAST_SECONDS_TO_EXPLAIN - standing.explaining
+        if known and seconds > 0:
+            hunted = self._hunter.explained(trace, fault, known, seconds=min(seconds, self._rest))
+            if hunted.cause:
+                self._emit_explained(hunted, trace)
+                return
+        self._emit(ServeNotExamined(at=self._at, fault=fault, seconds=self.clock() - began))
+
+    def _emit_explained(self, hunted: Hunted, trace: RequestTrace) -> None:
+        fault, number = hunted.fault, len(trace.requests)
+        self._emit(ServeExplained(at=self._at, name=hunted.cause, fault=fault, requests=number, seconds=hunted.seconds))
+        self._archive.add_symptom(hunted.cause, fault)
+
     def _keep(self, trace: RequestTrace, fault: ServedFault, *, runs: int) -> None:
         """File a failure that is not confirmed."""
-        name = f"{finding_name_of(fault, features(trace))}-{self.name}"
+        name = f"{finding_name_of(fault, features(trace, self.server.surface))}-{self.name}"
         path = self._archive.keep(name, fault, self._files(trace, trace, fault, f"{fault.message}\n"))
         self._emit(ServeUnconfirmed(at=self._at, path=str(path), fault=fault, runs=runs))
 
     def _file(self, hunted: Hunted, *, first: RequestTrace) -> None:
-        needs = features(hunted.trace)
+        needs = hunted.needs
         name = finding_name_of(hunted.fault, needs)
         if name in self._standing.settled:
-            self._emit(ServeAgain(at=self._at, name=name))
+            self._emit(ServeAgain(at=self._at, name=name, fault=hunted.fault))
+            self._archive.add_symptom(name, hunted.fault)
             return
-        report, runs = self._report(hunted, needs), runs_to_fix(hunted.times, hunted.runs)
+        report, runs = "\n".join(self._lines(hunted)), runs_to_fix(hunted.times, hunted.runs)
         files = self._files(hunted.trace, first, hunted.fault, report, runs)
         path, state = self._archive.file(name, hunted, needs, files)
+        self._archive.add_symptom(name, hunted.fault)
         known = self.ledger.reason(hunted.fault, needs, name, self.server.surface.engine)
         self._emit(
             ServeFiled(
@@ -361,16 +400,16 @@ class ServeCampaign:
         if "abort" in needs:
             self._emit(NoLongerDrawn(at=self._at, ability=None, name=name))
 
-    def _report(self, hunted: Hunted, needs: Sequence[str]) -> str:
-        return "\n".join(self._lines(hunted, needs))
-
-    def _lines(self, hunted: Hunted, needs: Sequence[str]) -> Iterator[str]:
+    def _lines(self, hunted: Hunted) -> Iterator[str]:
         fault = hunted.fault
         yield f"{fault.kind}: {fault.message}"
         yield f"  {self._floor.words}"
         if hunted.flaky:
             yield f"  it comes and goes: {hunted.times} of {hunted.runs} runs failed"
-        yield f"  needs {', '.join(needs) or 'a single request'}"
+        if hunted.needs or not hunted.untried:
+            yield f"  needs {', '.join(hunted.needs) or 'nothing but its requests'}"
+        if hunted.untried:
+            yield f"  not run without: {', '.join(hunted.untried)} (for want of time)"
         yield ""
         yield describe_trace(hunted.trace)
         yield ""

@@ -59,7 +59,7 @@ def judge_trace(server: TestedServer, trace: RequestTrace, floor: float) -> Judg
         return Judged(faults=(_death(server, (), str(error)),))
     faults = list(errors(sent))
     if server.mine:
-        faults += judge_counters(trace, sent, before, after)
+        faults += judge_counters(trace, sent, before, after, counts_several=server.api.counts_several)
     if any(fault.kind is ServedKind.HUNG or fault.place == "requests" for fault in faults):
         return Judged(faults=tuple(faults))
     try:

@@ -1,10 +1,10 @@
-"""The two APIs: SGLang's own, and OpenAI's completions as vLLM, SGLang and TensorRT-LLM serve them."""
+"""The APIs: SGLang's own, and OpenAI's completions as vLLM and SGLang serve them (TensorRT-LLM's: trtllm.py)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from attnfuzz.harness.serve.reply import BadReply, Completion, Reply, Token
-from attnfuzz.harness.serve.surface import Ability, Speaks, Surface
+from attnfuzz.harness.serve.surface import Ability, Surface
 from attnfuzz.harness.serve.trace import ServedRequest
 
 BIAS = 100.0
@@ -30,6 +30,26 @@ class ServedApi(Protocol):
         """Paths that flush the prefix cache."""
         ...
 
+    @property
+    def metrics(self) -> str:
+        """The path of its metrics in Prometheus' format."""
+        ...
+
+    @property
+    def counts_several(self) -> bool:
+        """Whether its metrics count the tokens of requests with n > 1."""
+        ...
+
+    @property
+    def no_flush(self) -> str:
+        """The remedy where the cache can't be flushed, or the lack of one."""
+        ...
+
+    @property
+    def no_metrics(self) -> str:
+        """The remedy where there are no metrics."""
+        ...
+
     def body(self, request: ServedRequest, surface: Surface, name: str) -> dict[str, Any]:
         """The body of a request called `name`."""
         ...
@@ -51,7 +71,11 @@ class OpenAiApi:
     """
 
     generate = "/v1/completions"
-    flushes = ("/reset_prefix_cache", "/flush_cache")
+    flushes: Sequence[str] = ("/reset_prefix_cache", "/flush_cache")
+    metrics = "/metrics"
+    counts_several = True
+    no_flush = "vLLM has /reset_prefix_cache with VLLM_SERVER_DEV_MODE=1"
+    no_metrics = "vLLM has /metrics unless its statistics are switched off"
 
     def body(self, request: ServedRequest, surface: Surface, name: str) -> dict[str, Any]:
         """The body of a request; OpenAI's API has no names for requests."""
@@ -122,6 +146,10 @@ class SglangApi:
 
     generate = "/generate"
     flushes = ("/flush_cache",)
+    metrics = "/metrics"
+    counts_several = True
+    no_flush = "SGLang has /flush_cache"
+    no_metrics = "SGLang has /metrics with --enable-metrics"
 
     def body(self, request: ServedRequest, surface: Surface, name: str) -> dict[str, Any]:
         """The body of a request; `rid` is its name."""
@@ -191,6 +219,3 @@ def _field(record: Any, name: str, kind: type) -> Any:
     if not isinstance(value, kind):
         raise BadReply(f"it has no {name}")
     return value
-
-
-APIS: Mapping[Speaks, ServedApi] = {Speaks.SGLANG: SglangApi(), Speaks.OPENAI: OpenAiApi()}

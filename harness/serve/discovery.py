@@ -7,12 +7,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from attnfuzz.harness.serve.apis import APIS
 from attnfuzz.harness.serve.client import Client, HttpAnswer, NoAnswer, ServerError
-from attnfuzz.harness.serve.dialects import APIS
 from attnfuzz.harness.serve.metrics import labels_of
-from attnfuzz.harness.serve.reply import BadReply
+from attnfuzz.harness.serve.reply import BadReply, Reply
 from attnfuzz.harness.serve.surface import Ability, Speaks, Surface
 from attnfuzz.harness.serve.trace import MOST_RANKS, Prompt, ServedRequest
+from attnfuzz.harness.serve.trtllm import OWNER, with_iterations
 
 _PROBE = ServedRequest(prompt=Prompt(stream=0, shared=3), tokens=2)
 
@@ -52,9 +53,14 @@ def _discover(client: Client) -> Surface:
     covered = replace(
         surface, engine=client.without_token(surface.engine), command=client.without_token(surface.command)
     )
-    metrics = client.ask("GET", "/metrics", timeout=SECONDS)
+    metrics = client.ask("GET", APIS[surface.speaks].metrics, timeout=SECONDS)
     known = with_metrics(covered, metrics.body.decode(errors="replace")) if metrics.ok else covered
-    return _probed(client, known)
+    probed = _probed(client, known)
+    if probed.speaks is not Speaks.TENSORRT:
+        return probed
+    # Its sizes are in the statistics of iterations, of which there are some now.
+    iterations = client.ask("GET", "/metrics", timeout=SECONDS)
+    return with_iterations(probed, iterations.json if iterations.ok else None)
 
 
 def _json(client: Client, path: str) -> dict[str, Any]:
@@ -97,7 +103,7 @@ def _openai(client: Client, info: Mapping[str, Any], models: Mapping[str, Any]) 
     page, blocks = (_whole(cache.get(name)) for name in ("block_size", "num_gpu_blocks"))
     version = _json(client, "/version").get("version")
     return Surface(
-        speaks=Speaks.OPENAI,
+        speaks=Speaks.TENSORRT if listed[0].get("owned_by") == OWNER else Speaks.OPENAI,
         model=str(listed[0]["id"]),
         engine=f"{listed[0].get('owned_by') or 'OpenAI API'} {version or ''}".strip(),
         page=page,
@@ -137,7 +143,7 @@ def _ascending(sizes: Iterable[object]) -> tuple[int, ...]:
 
 def with_metrics(surface: Surface, text: str) -> Surface:
     """The surface with the sizes that the metrics of a server say."""
-    if re.search(r"^(vllm|sglang):", text, re.MULTILINE) is None:
+    if re.search(r"^(vllm:|sglang:|trtllm_)", text, re.MULTILINE) is None:
         return surface
     labels = labels_of(text, "vllm:cache_config_info")
     page, blocks = (int(labels.get(name, "")) if labels.get(name, "").isdigit() else 0 for name in _OF_CACHE)
@@ -160,10 +166,10 @@ def _probed(client: Client, surface: Surface) -> Surface:
             f"{client.address}{api.generate} does not answer with log-probabilities ({error}): {plain.words}"
         ) from None
     able: list[Ability] = list(surface.can)
-    if surface.speaks is Speaks.OPENAI:
+    if surface.speaks is not Speaks.SGLANG:
         with_ids = replace(surface, can=(*able, Ability.TOKEN_IDS))
         answer = _asked(client, with_ids, _PROBE)
-        if answer.ok and all(isinstance(each, int) for each in api.reply(answer.json, _PROBE).completions[0].tokens):
+        if answer.ok and _has_ids(api.reply, answer):
             surface, able = with_ids, [*able, Ability.TOKEN_IDS]
     elif reply.completions:
         able.append(Ability.TOKEN_IDS)
@@ -173,6 +179,14 @@ def _probed(client: Client, surface: Surface) -> Surface:
         if answer.ok and _honoured(api.reply, answer, request):
             able.append(ability)
     return replace(surface, can=tuple(able))
+
+
+def _has_ids(read: Any, answer: HttpAnswer) -> bool:
+    try:
+        reply: Reply = read(answer.json, _PROBE)
+    except BadReply:
+        return False
+    return all(isinstance(token, int) for each in reply.completions for token in each.tokens)
 
 
 def _honoured(read: Any, answer: HttpAnswer, request: ServedRequest) -> bool:

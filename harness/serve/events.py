@@ -90,9 +90,9 @@ class ServeSuspect(ServeEvent, frozen=True, kw_only=True, tag=True):
 
 
 class ServeFiled(ServeEvent, frozen=True, kw_only=True, tag=True):
-    """A failure was confirmed, minimized and filed in the folder `path`.
+    """A cause was confirmed, minimized and filed in the folder `path`.
 
-    It failed `times` of `runs`. `known` is the ledger's reason.
+    Its trace failed `times` of `runs`, and passes without any of `needs`. `known` is the ledger's reason.
     """
 
     name: str
@@ -109,10 +109,30 @@ class ServeFiled(ServeEvent, frozen=True, kw_only=True, tag=True):
     known: str | None = None
 
 
-class ServeAgain(ServeEvent, frozen=True, kw_only=True, tag=True):
-    """A failure turned out to be the finding `name`, which this campaign has filed."""
+class ServeExplained(ServeEvent, frozen=True, kw_only=True, tag=True):
+    """A failing trace is a symptom of the finding `name`: it passes without its needs, and fails with them alone."""
 
     name: str
+    fault: ServedFault
+    requests: Whole
+    seconds: Seconds = 0.0
+
+
+class ServeNotExamined(ServeEvent, frozen=True, kw_only=True, tag=True):
+    """A failing trace was counted only: no known cause explains it in the time for that, if there was any.
+
+    As many failures of its kind were minimized as are minimized in one campaign.
+    """
+
+    fault: ServedFault
+    seconds: Seconds = 0.0
+
+
+class ServeAgain(ServeEvent, frozen=True, kw_only=True, tag=True):
+    """A failure turned out to be the finding `name`, which this campaign has filed: it needs the same features."""
+
+    name: str
+    fault: ServedFault | None = None
 
 
 class ServeChecked(ServeEvent, frozen=True, kw_only=True, tag=True):
@@ -122,6 +142,7 @@ class ServeChecked(ServeEvent, frozen=True, kw_only=True, tag=True):
     path: str
     state: State
     fault: ServedFault
+    needs: tuple[str, ...] = ()
     runs: Whole = 1
     known: str | None = None
 
@@ -179,6 +200,8 @@ AnyServeEvent = (
     | ServeProgress
     | ServeSuspect
     | ServeFiled
+    | ServeExplained
+    | ServeNotExamined
     | ServeAgain
     | ServeChecked
     | ServeUnconfirmed

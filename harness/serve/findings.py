@@ -29,7 +29,10 @@ SERVER_LOG = "server.log"
 
 
 class ServeHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of finding.json: its trace failed in `times` of `runs`, 0 where that is not on record."""
+    """The content of finding.json: its trace failed in `times` of `runs`, 0 where that is not on record.
+
+    `symptoms` counts the failures that it explains, by kind and place.
+    """
 
     format: Literal["attnfuzz-server-finding"] = "attnfuzz-server-finding"
     version: Literal[1] = 1
@@ -38,6 +41,7 @@ class ServeHistory(msgspec.Struct, frozen=True, kw_only=True):
     sightings: tuple[Sighting, ...]
     times: Runs = 0
     runs: Runs = 0
+    symptoms: dict[str, Runs] = {}
 
     def __post_init__(self) -> None:
         """Refuse impossible counts."""
@@ -69,14 +73,16 @@ class ServeRecord(ServeHistory, frozen=True, kw_only=True):
 
     @property
     def cause(self) -> str:
-        """The finding that represents its cause: none, since the features that it needs are in its name."""
+        """The finding that represents its cause: none but itself, which is filed by needed features and oracle."""
         return ""
 
     @property
     def headline(self) -> str:
-        """Its kind, and how often its trace failed."""
+        """Its kind, how often its trace failed, and its symptoms in other traces."""
         rate = f" ({self.times:,} of {count(self.runs, 'run')} failed)" if self.runs else ""
-        return f"{self.fault.kind}{rate}"
+        seen = ", ".join(f"{words} {number:,}" for words, number in self.symptoms.items())
+        several = sum(self.symptoms.values()) > 1
+        return f"{self.fault.kind}{rate}" + (f"; symptoms: {seen}" if several else "")
 
 
 _FAILED = attrgetter("failed")
@@ -111,6 +117,13 @@ class ServeArchive:
         self._write(path, files, replace(history, times=hunted.times, runs=hunted.runs))
         return path, state_after(history.sightings)
 
+    def add_symptom(self, name: str, fault: ServedFault) -> None:
+        """Count a failing trace that a finding explains. Raises OSError."""
+        path = self.findings / name / HISTORY
+        history = _history_in(path.parent)
+        symptoms = history.symptoms | {fault.seen: history.symptoms.get(fault.seen, 0) + 1}
+        write_durably(path, _pretty(replace(history, symptoms=symptoms)))
+
     def keep(self, name: str, fault: ServedFault, files: Mapping[str, bytes]) -> Path:
         """Write a failure that did not come back. Raises OSError."""
         path = self.unconfirmed / name
@@ -128,11 +141,11 @@ class ServeArchive:
 
     def _history(self, path: Path, fault: ServedFault, needs: tuple[str, ...], *, failed: bool) -> ServeHistory:
         try:
-            before = _history_in(path).sightings
+            before, symptoms = (old := _history_in(path)).sightings, old.symptoms
         except (OSError, msgspec.DecodeError):
-            before = ()
+            before, symptoms = (), {}
         seen = Sighting(campaign=self.campaign, time=self.now(), failed=failed, environment=dict(self.environment))
-        return ServeHistory(fault=fault, needs=needs, sightings=with_sighting(before, seen))
+        return ServeHistory(fault=fault, needs=needs, sightings=with_sighting(before, seen), symptoms=symptoms)
 
     def _write(self, path: Path, files: Mapping[str, bytes], history: ServeHistory) -> None:
         all_files = {**files, "environment.json": _pretty(dict(self.environment))}

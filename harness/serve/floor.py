@@ -1,5 +1,6 @@
 """The noise floor: by how much log-probabilities of right answers differ on one server."""
 
+from collections.abc import Sequence
 from statistics import quantiles
 
 import msgspec
@@ -18,7 +19,7 @@ FACTOR = 16.0
 outliers, and a bug that shows in a quarter of the requests must not raise the floor."""
 
 LEAST = 1e-4
-"""The least floor above 0: where differences are seen at all, smaller ones are noise."""
+"""The least floor above 0: where differences of this size are seen at all, they are noise."""
 
 
 class NoiseFloor(msgspec.Struct, frozen=True):
@@ -46,12 +47,17 @@ def calibrate_floor(server: TestedServer, seed: int, given: float | None) -> Noi
     if server.surface.exact:
         return NoiseFloor(0.0, why="the engine promises batch invariance")
     largest = list(_differences(server, seed))
-    quartile = quantiles(largest, n=4)[2] if len(largest) > 1 else max(largest, default=0.0)
     seen = max(largest, default=0.0)
-    allowed = max(FACTOR * quartile, LEAST) if quartile else 0.0
-    return NoiseFloor(
-        allowed, len(largest), seen, f"measured on {len(largest)} requests, the largest of which is {seen:.3g}"
-    )
+    measured = f"measured on {len(largest)} requests, the largest of which is {seen:.3g}"
+    return NoiseFloor(_floor_of(largest), len(largest), seen, measured)
+
+
+def _floor_of(largest: Sequence[float]) -> float:
+    """The floor for the largest differences of requests."""
+    quartile = quantiles(largest, n=4)[2] if len(largest) > 1 else max(largest, default=0.0)
+    # A difference of the size of a rounding shows that the server rounds by its batch, however seldom.
+    rounds = any(0 < each <= LEAST for each in largest)
+    return max(FACTOR * quartile, LEAST) if quartile or rounds else 0.0
 
 
 def _differences(server: TestedServer, seed: int) -> list[float]:

@@ -1,11 +1,13 @@
 """From a trace that failed to a finding: run again, minimized, and reduced to the features that it needs."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from attnfuzz.harness.serve.ablation import Rerunning, ablated, features
 from attnfuzz.harness.serve.check import Judged, judge_trace
 from attnfuzz.harness.serve.client import NoAnswer, ServerError
+from attnfuzz.harness.serve.explained import KnownServerCause, explain_trace
 from attnfuzz.harness.serve.judging import ServedFault, ServedKind
 from attnfuzz.harness.serve.launch import answers
 from attnfuzz.harness.serve.shrink import shrink_trace
@@ -21,6 +23,12 @@ RUNS_TO_RATE = 8
 
 SHARE_TO_RATE = 0.2
 """Share of the time for minimizing in which these runs begin."""
+
+RUNS_TO_PASS = 2
+"""Runs after which a trace passes without a feature, where its failure does not come and go."""
+
+SHARE_TO_ABLATE = 0.4
+"""Share of the time for minimizing in which known causes are tried, and features are removed."""
 
 SECONDS_BETWEEN_LOOKS = 1.0
 SECONDS_TO_COME_BACK = 60.0
@@ -38,7 +46,11 @@ class Gone(ServerError):
 
 @dataclass(frozen=True, kw_only=True)
 class Hunted:
-    """A failure after minimizing: `trace` failed in `times` of `runs`; `tried` traces were run for it in `seconds`."""
+    """A failure after minimizing: `trace` failed in `times` of `runs`; `tried` traces were run for it in `seconds`.
+
+    It passes without any of the features that it `needs`; without the `untried` ones it was not run. A failure that a
+    known `cause` explains is not minimized.
+    """
 
     trace: RequestTrace
     fault: ServedFault
@@ -46,6 +58,9 @@ class Hunted:
     runs: int
     tried: int = 0
     seconds: float = 0.0
+    needs: tuple[str, ...] = ()
+    untried: tuple[str, ...] = ()
+    cause: str = ""
 
     @property
     def confirmed(self) -> bool:
@@ -136,30 +151,89 @@ class FaultHunter:
                 return Reran(None, runs, enough=runs == most)
         return Reran(None, most, enough=True)
 
-    def hunt(self, trace: RequestTrace, fault: ServedFault, *, seconds: float) -> Hunted:
-        """Run a failing trace again, then minimize it for up to `seconds`. Raises ServerError."""
+    def hunt(
+        self, trace: RequestTrace, fault: ServedFault, *, seconds: float, known: Sequence[KnownServerCause] = ()
+    ) -> Hunted:
+        """Run a failing trace again, and find the known cause that explains it, or else minimize it.
+
+        Takes up to `seconds`. Raises ServerError.
+        """
         began = self.clock()
+        until = began + seconds
         first = self._confirmed(trace, fault)
         if not first.confirmed:
             return first
+        first = self._explained(first, known, until=began + SHARE_TO_ABLATE * seconds)
+        if first.cause:
+            return replace(first, seconds=self.clock() - began)
+        plain = self._ablated(first, until=began + SHARE_TO_ABLATE * seconds)
         # One that fails by chance is not taken for one that always fails. A death is: each costs a restart.
         wanted = 1 if first.flaky or fault.kind is ServedKind.DIED else 2
-        found = self._minimized(first, wanted, until=began + seconds, seconds=seconds)
+        found = self._minimized(plain, wanted, until=until, seconds=seconds)
         if found.flaky and wanted > 1:
             # Minimizing has slid into a failure by chance: each candidate has to fail more often.
-            steady = self._minimized(first, RUNS_TO_RATE, until=began + seconds, seconds=seconds)
-            better = steady.trace != trace and steady.times * found.runs > found.times * steady.runs
+            steady = self._minimized(plain, RUNS_TO_RATE, until=until, seconds=seconds)
+            better = steady.trace != plain.trace and steady.times * found.runs > found.times * steady.runs
             found = replace(steady if better else found, tried=found.tried + steady.tried)
+        found = self._without_the_rest(found, until=until)
         return replace(found, seconds=self.clock() - began)
 
+    def explained(
+        self, trace: RequestTrace, fault: ServedFault, known: Sequence[KnownServerCause], *, seconds: float
+    ) -> Hunted:
+        """Run a failing trace again, and find the known cause that explains it, if any."""
+        began = self.clock()
+        first = self._confirmed(trace, fault)
+        if first.confirmed:
+            first = self._explained(first, known, until=began + seconds)
+        return replace(first, seconds=self.clock() - began)
+
+    def _explained(self, first: Hunted, known: Sequence[KnownServerCause], *, until: float) -> Hunted:
+        """The failure with the cause that explains it, or the trace in which something else is beneath."""
+        explained = explain_trace(
+            first.trace, first.fault, known, self._repeats(first), self.server.surface, over=self._over(until)
+        )
+        return replace(first, trace=explained.trace, cause=explained.cause)
+
+    def _ablated(self, first: Hunted, *, until: float) -> Hunted:
+        """The failure in a trace without the features that it does not need."""
+        steady = not first.flaky
+        found = ablated(first.trace, self._repeats(first), self.server.surface, over=self._over(until), steady=steady)
+        return replace(first, trace=found.trace, needs=found.needs, untried=found.untried)
+
+    def _without_the_rest(self, found: Hunted, *, until: float) -> Hunted:
+        """Remove features that the minimized trace has beside those that it needs, in the time that is left."""
+        rest = ablated(found.trace, self._repeats(found), self.server.surface, over=self._over(until), kept=found.needs)
+        present = features(rest.trace, self.server.surface)
+        needs = tuple(name for name in present if name in {*found.needs, *rest.needs})
+        return replace(found, trace=rest.trace, needs=needs, untried=rest.untried)
+
+    def _over(self, until: float) -> Callable[[], bool]:
+        return lambda: self.stopped() or self.clock() >= until
+
+    def _repeats(self, first: Hunted) -> Callable[[RequestTrace], Rerunning]:
+        """How to run a variant of a failing trace: until it passed often enough, or failed as often as it has to."""
+
+        def repeat(variant: RequestTrace) -> Rerunning:
+            most = RUNS_TO_RATE if first.flaky else RUNS_TO_PASS
+            times = runs = 0
+            while runs < most and not self.stopped():
+                runs += 1
+                times += _alike(self.judge(variant), first.fault) is not None
+                if times and (first.flaky or first.fault.kind is ServedKind.DIED):
+                    break
+            return Rerunning(times, runs)
+
+        return repeat
+
     def _confirmed(self, trace: RequestTrace, fault: ServedFault) -> Hunted:
-        """Run a failing trace until it failed again, once if at once, or else twice."""
+        """Run a failing trace until it failed again twice; a death, which costs a restart, once if at once."""
         times = runs = 0
         while runs < RUNS_TO_CONFIRM and not self.stopped():
             runs += 1
             again = _alike(self.judge(trace), fault)
             times += again is not None
-            if again is not None and (runs == times or times > 1):
+            if times > 1 or (times == runs and fault.kind is ServedKind.DIED):
                 break
         return Hunted(trace=trace, fault=fault, times=times, runs=runs)
 
@@ -184,8 +258,19 @@ class FaultHunter:
             return False
 
         last = until - SHARE_TO_RATE * seconds
+        # One bug must not slide into another: needed features stay, and none comes anew.
+        surface, needs = self.server.surface, set(first.needs)
+        present, most = set(features(first.trace, surface)), first.trace.most_at_once
+
+        def allowed(each: RequestTrace) -> bool:
+            return each.most_at_once <= most and needs <= set(features(each, surface)) <= present
+
         smallest, tried = shrink_trace(
-            first.trace, fails, over=lambda: self.stopped() or self.clock() >= last, shown_by=fault.requests
+            first.trace,
+            fails,
+            over=self._over(last),
+            shown_by=fault.requests,
+            allowed=allowed,
         )
         times, runs = self._rate(smallest, fault, until=until)
         if smallest == first.trace:
@@ -194,7 +279,7 @@ class FaultHunter:
             # It failed by chance alone.
             return replace(first, tried=tried)
         # Each candidate that was taken failed once at least.
-        return Hunted(trace=smallest, fault=latest, times=max(times, 1), runs=max(runs, 1), tried=tried)
+        return replace(first, trace=smallest, fault=latest, times=max(times, 1), runs=max(runs, 1), tried=tried)
 
     def _rate(self, trace: RequestTrace, fault: ServedFault, *, until: float) -> tuple[int, int]:
         """Run a minimized trace, and return the numbers of failures and of runs."""

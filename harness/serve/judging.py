@@ -44,6 +44,11 @@ class ServedFault(msgspec.Struct, frozen=True):
     requests: tuple[int, ...] = ()
     difference: float = 0.0
 
+    @property
+    def seen(self) -> str:
+        """Its kind and place."""
+        return f"{self.kind.value} ({self.place})" if self.place else self.kind.value
+
     def like(self, other: "ServedFault") -> bool:
         """Whether both may be the same bug."""
         return self.kind is other.kind or {self.kind, other.kind} <= WRONG_ANSWERS
@@ -163,9 +168,17 @@ _LEAST_TO_OWN = 3
 
 
 def judge_counters(
-    trace: RequestTrace, sent: Sequence[Sent], before: ServerCounters, after: ServerCounters
+    trace: RequestTrace,
+    sent: Sequence[Sent],
+    before: ServerCounters,
+    after: ServerCounters,
+    *,
+    counts_several: bool = True,
 ) -> Iterator[ServedFault]:
-    """Compare counters before and after a trace: they grow by the tokens of its requests, and none is left running."""
+    """Compare counters before and after a trace: they grow by the tokens of its requests, and none is left running.
+
+    Unless the server `counts_several`, tokens of requests with n > 1 may be missing.
+    """
     if not after.idle:
         text = (
             f"{after.running or 0:g} requests run and {after.waiting or 0:g} wait after all have ended or were closed"
@@ -173,23 +186,27 @@ def judge_counters(
         yield ServedFault(ServedKind.LEAKED, text, "requests")
     pairs = list(zip(trace.requests, sent, strict=True))
     if all(each.reply is not None or each.closed for _, each in pairs):
-        yield from _grown("prompt", before.prompt, after.prompt, _prompt_bounds(pairs))
-        yield from _grown("generated", before.generated, after.generated, _generated_bounds(pairs))
+        yield from _grown("prompt", before.prompt, after.prompt, _prompt_bounds(pairs, counts_several))
+        yield from _grown("generated", before.generated, after.generated, _generated_bounds(pairs, counts_several))
 
 
 Pairs = Sequence[tuple[ServedRequest, Sent]]
 
 
-def _prompt_bounds(pairs: Pairs) -> tuple[int, int]:
-    ended = sum(request.prompt.length for request, sent in pairs if sent.reply)
+def _prompt_bounds(pairs: Pairs, counts_several: bool) -> tuple[int, int]:
+    ended = sum(request.prompt.length for request, sent in pairs if sent.reply and (counts_several or request.n == 1))
     # A prompt with n completions is counted once or n times. One that was closed was counted or not.
     most = sum(request.prompt.length * request.n for request, _ in pairs)
     return ended, most
 
 
-def _generated_bounds(pairs: Pairs) -> tuple[int, int]:
-    ended = sum(len(each.tokens) for _, sent in pairs if sent.reply for each in sent.reply.completions)
-    return ended, ended + sum(request.tokens * request.n for request, sent in pairs if sent.closed)
+def _generated_bounds(pairs: Pairs, counts_several: bool) -> tuple[int, int]:
+    generated = [
+        (request.n, sum(len(each.tokens) for each in sent.reply.completions)) for request, sent in pairs if sent.reply
+    ]
+    least = sum(tokens for n, tokens in generated if counts_several or n == 1)
+    ended = sum(tokens for _, tokens in generated)
+    return least, ended + sum(request.tokens * request.n for request, sent in pairs if sent.closed)
 
 
 def _grown(name: str, before: float | None, after: float | None, bounds: tuple[int, int]) -> Iterator[ServedFault]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from attnfuzz.harness.serve.judging import ServedFault, ServedKind
+from attnfuzz.harness.serve.judging import WRONG_ANSWERS, ServedFault, ServedKind
 from attnfuzz.reference.foreign import read_bytes, reason
 from attnfuzz.reference.user_error import UserError
 
@@ -18,7 +18,9 @@ class ServeLedgerError(UserError):
 
 
 class ServerEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A known failure of a server: one of this `kind` that needs all of `features`, or the `finding` of this name.
+    """A known cause: its failures are of this `kind` and need all of `features`, or it is the `finding` of this name.
+
+    Kinds of wrong answers are one: a cause shows in each of them by turns.
 
     `server` is the beginning of the server's name and version, like "vllm" or "vllm 0.32".
     """
@@ -38,7 +40,7 @@ class ServerEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def matches(self, fault: ServedFault, needs: tuple[str, ...], name: str, engine: str) -> bool:
         """Whether it matches a finding."""
         return (
-            self.kind in {None, fault.kind}
+            (self.kind in {None, fault.kind} or {self.kind, fault.kind} <= WRONG_ANSWERS)
             and self.finding in {None, name}
             and engine.startswith(self.server)
             and set(self.features) <= set(needs)

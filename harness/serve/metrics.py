@@ -11,12 +11,14 @@ _NAMES = {
     "running": ("vllm:num_requests_running", "sglang:num_running_reqs"),
     "waiting": ("vllm:num_requests_waiting", "sglang:num_queue_reqs"),
     "usage": ("vllm:kv_cache_usage_perc", "sglang:token_usage"),
-    "prompt": ("vllm:prompt_tokens_total", "sglang:prompt_tokens_total"),
-    "generated": ("vllm:generation_tokens_total", "sglang:generation_tokens_total"),
-    "hits": ("vllm:prefix_cache_hits_total", "sglang:cached_tokens_total"),
+    "prompt": ("vllm:prompt_tokens_total", "sglang:prompt_tokens_total", "trtllm_prompt_tokens_total"),
+    "generated": ("vllm:generation_tokens_total", "sglang:generation_tokens_total", "trtllm_generation_tokens_total"),
+    "hits": ("vllm:prefix_cache_hits_total", "sglang:cached_tokens_total", "trtllm_prompt_cached_tokens_total"),
     "preempted": ("vllm:num_preemptions_total", "sglang:num_retracted_reqs"),
     "began": ("process_start_time_seconds",),
 }
+
+# TensorRT-LLM's gauges of requests and pages are those of the last iteration: they stay as they were on an idle server.
 
 GAUGES = tuple(name for field in ("running", "waiting", "usage") for name in _NAMES[field])
 """Samples that are 0 on a server that is idle and was flushed."""

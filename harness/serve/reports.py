@@ -53,7 +53,9 @@ def facts(standing: ServeStanding) -> Iterator[tuple[str, str]]:
     yield "traces", f"{standing.traces:,} in {clock(standing.searched)}"
     if standing.suspects:
         kinds = ", ".join(f"{kind.value} {number}" for kind, number in standing.suspects.items())
-        yield "traces that failed", f"{kinds}; at most {MOST_ALIKE} of a kind are minimized"
+        yield "traces that failed", f"{kinds}; at most {MOST_ALIKE} of a kind are minimized, the others explained"
+    if standing.not_examined:
+        yield "of these not examined", f"{standing.not_examined:,}: no cause was found to explain them in time"
     yield "requests", f"{standing.requests:,}, {standing.tokens:,} tokens"
     yield "time with a request under way", f"{standing.busy_share:.0%}"
     yield "tokens from the prefix cache", f"{standing.hits:,.0f}"
@@ -64,7 +66,7 @@ def facts(standing: ServeStanding) -> Iterator[tuple[str, str]]:
 
 
 def render_serve_junit(standing: ServeStanding) -> bytes:
-    """A suite of the campaign, with a test for each finding."""
+    """A suite of the campaign, with a test for each cause."""
     started = standing.started
     assert started is not None
     suites = [Suite("attnfuzz serve", (_campaign_test(standing), *_finding_tests(standing)))]
@@ -91,9 +93,9 @@ def _campaign_test(standing: ServeStanding) -> Test:
 
 
 def _finding_tests(standing: ServeStanding) -> Iterator[Test]:
-    latest: dict[str, ServeFiled | ServeChecked] = {**standing.checked, **standing.filed}
-    for event in latest.values():
-        script = f"python {event.path}/repro.py"
+    for event in standing.causes:
+        seen = standing.symptoms_of(event.name)
+        script = "\n".join(filter(None, (f"python {event.path}/repro.py", seen and f"symptoms: {seen}")))
         if event.state is State.FIXED:
             passed = f", in {count(event.runs, 'run')}" if isinstance(event, ServeChecked) else ""
             yield Test(event.name, out=f"passes now{passed}")

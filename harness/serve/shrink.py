@@ -5,19 +5,24 @@ from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from attnfuzz.harness.serve.trace import LEAST_SHARED, Burst, Prompt, RequestTrace, ServedRequest
+from attnfuzz.harness.serve.trace import LEAST_SHARED, Burst, Prompt, RequestTrace, ServedRequest, with_requests
 
 Fails = Callable[[RequestTrace], bool]
 
 
 def shrink_trace(
-    trace: RequestTrace, fails: Fails, *, over: Callable[[], bool], shown_by: Sequence[int] = ()
+    trace: RequestTrace,
+    fails: Fails,
+    *,
+    over: Callable[[], bool],
+    shown_by: Sequence[int] = (),
+    allowed: Callable[[RequestTrace], bool] = lambda _: True,
 ) -> tuple[RequestTrace, int]:
-    """The smallest trace found that still `fails`, and the number of traces tried, until the time is `over`.
+    """The smallest `allowed` trace found that still `fails`, and the number of traces tried, until the time is `over`.
 
     The failure is `shown_by` these requests: first, they are tried with the most likely others alone.
     """
-    shrinking = _Shrinking(trace, fails, over, shown_by)
+    shrinking = _Shrinking(trace, fails, over, shown_by, allowed)
     with contextlib.suppress(_OutOfTime):
         shrinking.run()
     return shrinking.trace, shrinking.tried
@@ -30,12 +35,20 @@ class _OutOfTime(Exception):
 class _Shrinking:
     """The smallest trace so far."""
 
-    def __init__(self, trace: RequestTrace, fails: Fails, over: Callable[[], bool], shown_by: Sequence[int]) -> None:
+    def __init__(
+        self,
+        trace: RequestTrace,
+        fails: Fails,
+        over: Callable[[], bool],
+        shown_by: Sequence[int],
+        allowed: Callable[[RequestTrace], bool],
+    ) -> None:
         self.trace = trace
         self.tried = 0
         self._fails = fails
         self._over = over
         self._shown_by = shown_by
+        self._allowed = allowed
 
     def run(self) -> None:
         """Make it smaller until nothing helps."""
@@ -56,6 +69,8 @@ class _Shrinking:
         """Take a candidate that fails."""
         if self._over():
             raise _OutOfTime
+        if not self._allowed(candidate):
+            return False
         self.tried += 1
         if not self._fails(candidate):
             return False
@@ -70,7 +85,7 @@ class _Shrinking:
         """Shorten answers and prompts: of all requests first, then of each, by bisection."""
         requests = self.trace.requests
         if any(request.tokens > 1 for request in requests):
-            self._takes(_with_requests(self.trace, [replace(request, tokens=1) for request in requests]))
+            self._takes(with_requests(self.trace, [replace(request, tokens=1) for request in requests]))
         for place in range(len(requests)):
             for part in _PARTS:
                 self._bisect(place, part, thoroughly=thoroughly)
@@ -95,7 +110,7 @@ class _Shrinking:
         requests = list(self.trace.requests)
         request = requests[place]
         requests[place] = replace(request, tokens=length) if part == "tokens" else _prompted(request, **{part: length})
-        return _with_requests(self.trace, requests)
+        return with_requests(self.trace, requests)
 
 
 _PARTS = ("tokens", "own", "shared")
@@ -177,19 +192,13 @@ def _changed(trace: RequestTrace, change: Callable[[ServedRequest], ServedReques
     other = [change(request) for request in requests]
     different = [place for place, (a, b) in enumerate(zip(requests, other, strict=True)) if a != b]
     if len(different) > 1:
-        yield _with_requests(trace, other)
+        yield with_requests(trace, other)
     for place in different:
-        yield _with_requests(trace, [*requests[:place], other[place], *requests[place + 1 :]])
+        yield with_requests(trace, [*requests[:place], other[place], *requests[place + 1 :]])
 
 
 def _with_burst(trace: RequestTrace, place: int, burst: Burst) -> RequestTrace:
     return RequestTrace(bursts=(*trace.bursts[:place], burst, *trace.bursts[place + 1 :]))
-
-
-def _with_requests(trace: RequestTrace, requests: Sequence[ServedRequest]) -> RequestTrace:
-    rest = iter(requests)
-    bursts = (replace(burst, requests=tuple(next(rest) for _ in burst.requests)) for burst in trace.bursts)
-    return RequestTrace(bursts=tuple(bursts))
 
 
 def _prompted(request: ServedRequest, **changes: int) -> ServedRequest:

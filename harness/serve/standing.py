@@ -12,8 +12,10 @@ from attnfuzz.harness.serve.events import (
     NoLongerDrawn,
     ServeAgain,
     ServeChecked,
+    ServeExplained,
     ServeFiled,
     ServeFinished,
+    ServeNotExamined,
     ServeProgress,
     ServeRemark,
     ServeResumed,
@@ -24,13 +26,16 @@ from attnfuzz.harness.serve.events import (
     ServeTrouble,
     ServeUnconfirmed,
 )
+from attnfuzz.harness.serve.explained import KnownServerCause
 from attnfuzz.harness.serve.floor import NoiseFloor
-from attnfuzz.harness.serve.judging import ServedKind
+from attnfuzz.harness.serve.judging import ServedFault, ServedKind
 from attnfuzz.harness.serve.surface import Surface
 from attnfuzz.harness.verdict.wording import count
 
 MOST_ALIKE = 3
-"""Failures of one kind that are minimized; later ones are only counted."""
+"""Failures of one kind that are minimized, and one more for each cause that was found among them.
+
+Failures that a known cause explains are not minimized."""
 
 
 class ServeStanding:
@@ -46,9 +51,12 @@ class ServeStanding:
         self.traces = self.requests = self.tokens = self.slices = 0
         self.busy = self.margin = self.preempted = self.hits = 0.0
         self.suspects: Counter[ServedKind] = Counter()
+        self.minimized: Counter[ServedKind] = Counter()
+        self.symptoms: dict[str, Counter[str]] = {}
+        self.explaining = 0.0
+        self.not_examined = 0
         self.filed: dict[str, ServeFiled] = {}
         self.checked: dict[str, ServeChecked] = {}
-        self.again: dict[str, int] = {}
         self.unconfirmed: list[ServeUnconfirmed] = []
         self.restarts: list[ServerRestarted] = []
         self.avoided: list[NoLongerDrawn] = []
@@ -96,6 +104,24 @@ class ServeStanding:
     @_take.register
     def _(self, event: ServeFiled) -> None:
         self.filed[event.name] = event
+        self._minimized(event.name, event.fault)
+
+    @_take.register
+    def _(self, event: ServeExplained) -> None:
+        self._symptom(event.name, event.fault)
+        self.explaining += event.seconds
+
+    @_take.register
+    def _(self, event: ServeNotExamined) -> None:
+        self.not_examined += 1
+        self.explaining += event.seconds
+
+    def _minimized(self, name: str, fault: ServedFault) -> None:
+        self.minimized[fault.kind] += 1
+        self._symptom(name, fault)
+
+    def _symptom(self, name: str, fault: ServedFault) -> None:
+        self.symptoms.setdefault(name, Counter())[fault.seen] += 1
 
     @_take.register
     def _(self, event: ServeChecked) -> None:
@@ -103,11 +129,13 @@ class ServeStanding:
 
     @_take.register
     def _(self, event: ServeAgain) -> None:
-        self.again[event.name] = self.again.get(event.name, 0) + 1
+        if event.fault is not None:
+            self._minimized(event.name, event.fault)
 
     @_take.register
     def _(self, event: ServeUnconfirmed) -> None:
         self.unconfirmed.append(event)
+        self.minimized[event.fault.kind] += 1
 
     @_take.register
     def _(self, event: ServerRestarted) -> None:
@@ -148,9 +176,31 @@ class ServeStanding:
 
     @property
     def failing(self) -> list[ServeFiled | ServeChecked]:
-        """The findings that fail now, and that the ledger does not know."""
+        """The causes that fail now, and that the ledger does not know."""
+        return [each for each in self.causes if each.known is None and each.state is not State.FIXED]
+
+    @property
+    def causes(self) -> list[ServeFiled | ServeChecked]:
+        """The latest on each cause: a finding is filed for the features that it needs and the oracle that sees it."""
         latest: dict[str, ServeFiled | ServeChecked] = {**self.checked, **self.filed}
-        return [each for each in latest.values() if each.known is None and each.state is not State.FIXED]
+        return list(latest.values())
+
+    def minimized_like(self, fault: ServedFault) -> int:
+        """The number of failures that were minimized, or run again in vain, and may be the bug of this one."""
+        return sum(number for kind, number in self.minimized.items() if fault.like(ServedFault(kind, "")))
+
+    @property
+    def known_causes(self) -> list[KnownServerCause]:
+        """The causes that fail now, whether the ledger knows them or not."""
+        failing = (each for each in self.causes if each.state is not State.FIXED)
+        return [KnownServerCause(each.name, each.needs, each.fault) for each in failing]
+
+    def symptoms_of(self, name: str) -> str:
+        """The failures that a cause explains, by kind and place, and their numbers; empty for a single one."""
+        seen = self.symptoms.get(name, Counter())
+        if seen.total() < 2:
+            return ""
+        return ", ".join(f"{words} {number:,}" for words, number in seen.most_common())
 
     @property
     def clean(self) -> bool:
@@ -161,9 +211,13 @@ class ServeStanding:
     def verdict(self) -> str:
         """The result in a line."""
         number = len(self.failing)
-        filed, checked = self.filed.values(), self.checked.values()
-        known = sum(each.known is not None for each in filed) + sum(each.known is not None for each in checked)
+        known = sum(each.known is not None and each.state is not State.FIXED for each in self.causes)
+        failures = sum(self.symptoms.get(each.name, Counter()).total() for each in self.failing)
         parts = [count(number, "finding") if number else "no new finding"]
+        if failures > number:
+            parts = [f"{count(number, 'cause')} ({count(failures, 'failure')})"]
+        if self.not_examined:
+            parts.append(f"{count(self.not_examined, 'failure')} not examined")
         if known:
             parts.append(f"{known} known")
         if self.unconfirmed:

@@ -10,6 +10,7 @@ class Speaks(StrEnum):
 
     SGLANG = "sglang"
     OPENAI = "openai"
+    TENSORRT = "openai of TensorRT-LLM"
 
 
 class Ability(StrEnum):

@@ -12,8 +12,9 @@ from http import HTTPStatus
 
 from msgspec.structs import replace
 
+from attnfuzz.harness.serve.apis import APIS
 from attnfuzz.harness.serve.client import Client, HttpAnswer, NoAnswer, ServerError, StreamRefused, TookTooLong
-from attnfuzz.harness.serve.dialects import APIS, ServedApi
+from attnfuzz.harness.serve.dialects import ServedApi
 from attnfuzz.harness.serve.discovery import discover, warm_up
 from attnfuzz.harness.serve.launch import LaunchedServer, answers
 from attnfuzz.harness.serve.metrics import ServerCounters, read_counters
@@ -118,7 +119,7 @@ class TestedServer:
         """Its metrics now; empty if it has none."""
         if Ability.METRICS not in self.surface.can:
             return ServerCounters()
-        answer = self.client.ask("GET", "/metrics", timeout=self._patience)
+        answer = self.client.ask("GET", self.api.metrics, timeout=self._patience)
         return read_counters(answer.body.decode(errors="replace")) if answer.ok else ServerCounters()
 
     def settled(self) -> ServerCounters:

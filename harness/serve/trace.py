@@ -1,9 +1,8 @@
 """A trace: requests to a server with their arrivals and aborts, from which every token follows."""
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
-from itertools import combinations
 from typing import Annotated
 
 import msgspec
@@ -123,33 +122,17 @@ def token(stream: int, place: int) -> int:
     return LOWEST_TOKEN + zlib.crc32(b"%d/%d" % (stream, place)) % TOKENS
 
 
-def features(trace: RequestTrace) -> tuple[str, ...]:
-    """The features of a trace, by name."""
-    return tuple(name for name, has in _features(trace) if has)
-
-
-def _features(trace: RequestTrace) -> Iterator[tuple[str, bool]]:
-    requests = trace.requests
-    yield "at once", trace.most_at_once > 1
-    yield "one after another", any(burst.after_all for burst in trace.bursts[1:])
-    yield "shared prefix", _shares_a_prefix(requests)
-    yield "abort", any(request.abort for request in requests)
-    yield "n > 1", any(request.n > 1 for request in requests)
-    yield "priorities", len({request.priority for request in requests}) > 1
-    yield "repeating prompt", any(request.prompt.period for request in requests)
-    yield "few tokens allowed", any(request.allowed for request in requests)
-    yield "grammar", any(request.grammar for request in requests)
-    yield "scored prompt", any(request.scored for request in requests)
-    yield "rank", any(request.rank is not None for request in requests)
+def with_requests(trace: RequestTrace, requests: Sequence[ServedRequest]) -> RequestTrace:
+    """The trace with other requests in the place of its own."""
+    rest = iter(requests)
+    bursts = (
+        msgspec.structs.replace(burst, requests=tuple(next(rest) for _ in burst.requests)) for burst in trace.bursts
+    )
+    return RequestTrace(bursts=tuple(bursts))
 
 
 LEAST_SHARED = 4
 """Tokens of a shared prefix: an engine with small pages keeps these, and fewer agree by chance."""
-
-
-def _shares_a_prefix(requests: Sequence[ServedRequest]) -> bool:
-    prompts = [request.prompt for request in requests]
-    return any(one.prefix_shared_with(other) >= LEAST_SHARED for one, other in combinations(prompts, 2))
 
 
 def describe_trace(trace: RequestTrace) -> str:

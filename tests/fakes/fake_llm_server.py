@@ -40,6 +40,7 @@ class FakeFault(StrEnum):
     NOISE = "noise"  # all log-probabilities in company differ by up to 0.01
     SWAP = "swap"  # two requests at once get each other's tokens
     PREFIX = "prefix"  # a prompt with a cached prefix of four tokens or more gets another last token
+    BOTH = "both"  # as BATCH and as PREFIX
     RANK = "rank"  # of two data-parallel ranks, the second one answers wrongly
     LEAK = "leak"  # tokens of an aborted request stay in the pool
     STUCK = "stuck"  # an aborted request stays running
@@ -131,7 +132,7 @@ class FakeLlm:
         self.prompts: dict[str, Sequence[int]] = {}
         llm = self
 
-        class Handler(_Handler):
+        class Handler(self.handler()):  # type: ignore[misc]
             server_llm = llm
 
         class Listening(ThreadingHTTPServer):
@@ -146,6 +147,10 @@ class FakeLlm:
         self.http = Listening(("127.0.0.1", self.port), Handler)
         self.http.daemon_threads = True
         self.port = self.http.server_port
+
+    def handler(self) -> type["_Handler"]:
+        """The routes."""
+        return _Handler
 
     @property
     def url(self) -> str:
@@ -276,11 +281,11 @@ class FakeLlm:
         place, size, other = batch
         prompt, body, sampling = mine.prompt, mine.body, mine.body["sampling_params"]
         source = other if self.fault is FakeFault.SWAP and size == 2 and other is not None else prompt
-        if self.fault is FakeFault.PREFIX and cached >= 4:
+        if self.fault in {FakeFault.PREFIX, FakeFault.BOTH} and cached >= 4:
             self.chances += 1
             source = (*source[:-1], source[-1] + (self.chances % self.every == 0))
         wrong = 0.0
-        if self.fault is FakeFault.BATCH and size > 2 and place == size - 1:
+        if self.fault in {FakeFault.BATCH, FakeFault.BOTH} and size > 2 and place == size - 1:
             wrong = 0.2
         if self.fault is FakeFault.RANK and body.get("routed_dp_rank") == 1:
             wrong = 0.3

@@ -46,8 +46,10 @@ def test_a_right_server_that_drafts_passes(python: str, folder: Path, tmp_path: 
     assert served.standing.clean, served.standing.verdict
 
 
-@pytest.mark.parametrize("planted", ["prefix_cache", "block_table"])
-def test_a_mistake_in_the_planning_is_found(python: str, folder: Path, tmp_path: Path, planted: str) -> None:
+@pytest.mark.parametrize(("planted", "needs"), [("prefix_cache", {"shared prefix"}), ("block_table", {"at once"})])
+def test_a_mistake_in_the_planning_is_found(
+    python: str, folder: Path, tmp_path: Path, planted: str, needs: set[str]
+) -> None:
     port = free_port()
     plan = ServePlan(
         url=f"http://127.0.0.1:{port}",
@@ -60,4 +62,5 @@ def test_a_mistake_in_the_planning_is_found(python: str, folder: Path, tmp_path:
     (finding,) = run_against(plan).standing.filed.values()
     assert finding.fault.kind in WRONG_ANSWERS | {ServedKind.ERROR}
     assert len(finding.trace.requests) <= 6
+    assert needs <= set(finding.needs), "it passes without these"
     assert "0.32.0" in Path(finding.path, "environment.json").read_text()

@@ -22,18 +22,18 @@ from attnfuzz.harness.serve.check import Judged, judge_trace
 from attnfuzz.harness.serve.client import Client, ServerError, TookTooLong
 from attnfuzz.harness.serve.discovery import SECONDS
 from attnfuzz.harness.serve.events import ServeFinished, ServeProgress, ServeResumed
-from attnfuzz.harness.serve.findings import TRACE
+from attnfuzz.harness.serve.findings import TRACE, read_serve_records
 from attnfuzz.harness.serve.hunt import FaultHunter
 from attnfuzz.harness.serve.judging import ServedFault, ServedKind
 from attnfuzz.harness.serve.launch import LaunchedServer
-from attnfuzz.harness.serve.ledger import ServeLedgerError, ServerLedger
+from attnfuzz.harness.serve.ledger import ServeLedgerError, ServerEntry, ServerLedger
 from attnfuzz.harness.serve.log import read_serve_log
 from attnfuzz.harness.serve.run import Served, resume_against, run_against
 from attnfuzz.harness.serve.script import script_of
 from attnfuzz.harness.serve.standing import ServeStanding
 from attnfuzz.harness.serve.surface import Ability
 from attnfuzz.harness.serve.target import TestedServer
-from attnfuzz.harness.serve.trace import Abort, Burst, Prompt, RequestTrace, ServedRequest, features
+from attnfuzz.harness.serve.trace import Abort, Burst, Prompt, RequestTrace, ServedRequest
 
 Fake = Callable[[FakeFault], FakeLlm]
 
@@ -65,7 +65,7 @@ def test_a_finding_is_minimized_and_has_a_script_and_reports(fake: Fake, tmp_pat
     (finding,) = served.standing.filed.values()
     assert finding.fault.kind is ServedKind.WRONG_TOKENS
     assert len(finding.trace.requests) == 2
-    assert "shared prefix" in features(finding.trace)
+    assert "shared prefix" in finding.needs
     folder = Path(finding.path)
     names = {"trace.json", "first.json", "report.txt", "repro.py", "environment.json", "finding.json"}
     assert {path.name for path in folder.iterdir()} == names
@@ -81,7 +81,7 @@ def test_a_finding_of_one_rank_is_minimized_to_it(fake: Fake, tmp_path: Path) ->
     assert finding.fault.kind is ServedKind.WRONG_LOGPROBS
     (request,) = finding.trace.requests
     assert request.rank == 1
-    assert "rank" in features(finding.trace)
+    assert "rank" in finding.needs
     assert '"routed_dp_rank": 1' in Path(finding.path, "repro.py").read_text()
 
 
@@ -169,10 +169,11 @@ def test_a_failure_that_always_comes_is_not_minimized_to_one_by_chance(
 
     monkeypatch.setattr(FaultHunter, "judge", judge)
     server = TestedServer(client=Client.of(fake(FakeFault.NONE).url), mine=True, concurrency=2, timeout=60)
+    server.find_out()
     request = ServedRequest(prompt=Prompt(stream=0, shared=9), tokens=3)
     trace = RequestTrace(bursts=(Burst(requests=(request,)), Burst(requests=(request,), after_all=True)))
     hunted = FaultHunter(server=server, floor=0.0, restarted=lambda *_: None).hunt(trace, fault, seconds=60)
-    assert features(hunted.trace) == ("one after another",)
+    assert hunted.needs == ("one after another",)
     assert (hunted.times, hunted.runs) == (8, 8)
     assert [(each.prompt.length, each.tokens) for each in hunted.trace.requests] == [(1, 1), (1, 1)]
 
@@ -220,6 +221,44 @@ def test_a_failure_of_the_ledger_is_known(fake: Fake, tmp_path: Path) -> None:
     assert kernel_ledger.DEFAULT_NAME == server_ledger.DEFAULT_NAME
 
 
+def test_failures_of_one_cause_are_its_symptoms_and_are_minimized_once(fake: Fake, tmp_path: Path) -> None:
+    served = _run(fake(FakeFault.PREFIX), tmp_path, traces=40)
+    standing = served.standing
+    (cause,) = standing.failing
+    explained = standing.symptoms[cause.name].total()
+    assert explained == standing.suspects.total() > 3, "each failing trace was run without a shared prefix, and passed"
+    assert standing.minimized.total() < 3
+    assert standing.verdict.startswith(f"1 cause ({explained} failures) in 40 traces")
+    html, junit = (path.read_text() for path in served.reports)
+    assert standing.symptoms_of(cause.name) in html
+    assert f"symptoms: {standing.symptoms_of(cause.name)}" in junit
+    assert ET.fromstring(junit).attrib["failures"] == "1"  # noqa: S314 - written here
+    ((record,), _) = read_serve_records(Home(tmp_path).findings)
+    assert sum(record.symptoms.values()) == explained
+
+
+def test_two_bugs_of_one_server_are_two_causes(fake: Fake, tmp_path: Path) -> None:
+    standing = _run(fake(FakeFault.BOTH), tmp_path, traces=12).standing
+    assert {each.needs for each in standing.failing} >= {("at once",), ("one after another", "shared prefix")}
+    assert standing.suspects.total() > len(standing.failing)
+
+
+def test_the_causes_of_the_night_before_explain_failures(
+    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _draw_again(monkeypatch)
+    (first,) = _run(fake(FakeFault.PREFIX), tmp_path, until_finding=True).standing.failing
+    standing = _run(fake(FakeFault.PREFIX), tmp_path, traces=3).standing
+    assert not standing.filed
+    assert standing.symptoms[first.name].total() == standing.suspects.total() > 0
+
+
+def test_an_entry_of_the_ledger_knows_a_cause_by_any_kind_of_wrong_answer() -> None:
+    entry = ServerEntry(reason="we know", kind=ServedKind.WRONG_LOGPROBS, features=("at once",))
+    for kind, known in ((ServedKind.WRONG_TOKENS, True), (ServedKind.ERROR, False)):
+        assert entry.matches(ServedFault(kind, ""), ("at once", "n > 1"), "name", "vllm") is known
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -243,7 +282,8 @@ def test_a_server_that_dies_ends_the_campaign_with_the_trace_on_file(fake: Fake,
     assert "give --start" in standing.finished.ended
     (kept,) = standing.unconfirmed
     assert kept.fault.kind is ServedKind.DIED
-    assert "scored prompt" in features(msgspec.json.decode(Path(kept.path, TRACE).read_bytes(), type=RequestTrace))
+    trace = msgspec.json.decode(Path(kept.path, TRACE).read_bytes(), type=RequestTrace)
+    assert any(each.scored for each in trace.requests)
     assert not standing.clean
 
 
@@ -280,12 +320,35 @@ def test_a_crash_is_found_the_server_restarted_and_the_trace_minimized(
     standing = run_against(plan).standing
     (finding,) = standing.filed.values()
     assert finding.fault.kind is ServedKind.DIED
-    assert finding.needs == ("at once", "scored prompt")
+    assert finding.needs == ("scored prompt",), "at once or one after another"
     assert [(each.prompt.length, each.scored) for each in finding.trace.requests] == [(1, True), (1, True)]
     assert len(standing.restarts) > 2
     assert Path(finding.path, "server.log").read_text() == "Killed by the second scored prompt"
     assert [each.ability for each in standing.avoided] == [Ability.SCORED]
     assert Ability.FLUSH in (standing.surface.can if standing.surface else ()), "a server that is started here is ours"
+
+
+def test_what_kills_the_server_is_not_drawn_from_the_next_trace_on(
+    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm, drawn = fake(FakeFault.CRASH), list[bool]()
+    monkeypatch.setattr(StartedHere, "llm", llm, raising=False)
+    monkeypatch.setattr("attnfuzz.harness.serve.run.LaunchedServer", StartedHere)
+    judge = FaultHunter.judge
+
+    def noted(hunter: FaultHunter, trace: RequestTrace) -> Judged:
+        drawn.append(any(each.scored for each in trace.requests))
+        return judge(hunter, trace)
+
+    monkeypatch.setattr(FaultHunter, "judge", noted)
+    plan = ServePlan(url=llm.url, out=tmp_path, start="server", concurrency=8, traces=30, seed=1)
+    standing = run_against(plan).standing
+    assert [each.ability for each in standing.avoided] == [Ability.SCORED]
+    assert standing.suspects.total() == 1
+    assert standing.traces == 30
+    last = len(drawn) - drawn[::-1].index(True)
+    assert not any(drawn[last:])
+    assert len(drawn) - last >= 15, "most of the campaign went on without it"
 
 
 def test_a_server_that_is_slow_after_its_start_does_not_hang(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:

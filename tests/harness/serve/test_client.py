@@ -1,6 +1,10 @@
 """A client goes to one address, shows no token, and says in a line why a server can't be used."""
 
+import shutil
+import ssl
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from fake_llm_server import TOKEN, FakeFault, FakeLlm, free_port
@@ -71,6 +75,28 @@ def test_a_proxy_of_the_environment_is_not_asked(
         monkeypatch.setenv(name, proxy.url)
     assert Client.of(server.url).ask("GET", "/health", timeout=60).ok
     assert (server.paths, proxy.paths) == (["/health"], [])
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+def test_a_certificate_of_an_unknown_authority_is_refused_and_one_of_a_named_authority_is_not(
+    fake: Callable[[FakeFault], FakeLlm], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process makes the certificate: the standard library can't."""
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj /CN=localhost"
+    named = ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(["openssl", *words.split(), *named], check=True, capture_output=True)  # noqa: S607 - wherever it is
+    server = fake(FakeFault.NONE)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    server.http.socket = context.wrap_socket(server.http.socket, server_side=True)
+    client = Client.of(f"https://localhost:{server.port}")
+    with pytest.raises(ServerError, match="name its authority in SSL_CERT_FILE") as raised:
+        discover(client)
+    assert "\n" not in str(raised.value)
+    assert server.paths == []
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    assert discover(client).engine == "sglang 0.5.5-fake"
 
 
 def test_a_wrong_token_is_called_so_and_not_shown(fake: Callable[[FakeFault], FakeLlm]) -> None:

@@ -8,7 +8,7 @@ from served_here import wait_for_nothing
 
 from attnfuzz.harness.serve.check import judge_trace
 from attnfuzz.harness.serve.client import Client, ServerError
-from attnfuzz.harness.serve.floor import LEAST, calibrate_floor
+from attnfuzz.harness.serve.floor import LEAST, _floor_of, calibrate_floor
 from attnfuzz.harness.serve.judging import ServedKind, compare_replies, errors
 from attnfuzz.harness.serve.reply import Completion, Reply, Sent
 from attnfuzz.harness.serve.target import Busy, TestedServer
@@ -88,6 +88,15 @@ def test_noise_is_measured_and_then_no_failure(tested: Make) -> None:
 def test_a_fault_of_few_requests_raises_no_floor(tested: Make) -> None:
     floor = calibrate_floor(tested(FakeFault.BATCH), 1, None)
     assert floor.allowed in {0.0, LEAST}
+
+
+def test_a_difference_by_rounding_raises_the_floor_to_the_least_however_seldom_it_is() -> None:
+    """As of vLLM with drafts on a CPU, where one of 37 requests differed by 6.44e-06."""
+    equal = [0.0] * 36
+    assert _floor_of(equal) == 0.0
+    assert _floor_of([*equal, 6.44e-06]) == LEAST
+    assert _floor_of([*equal, 0.2]) == 0.0, "a bug of few requests"
+    assert _floor_of([0.01] * 10) == pytest.approx(0.16)
 
 
 def test_a_given_floor_is_taken(tested: Make) -> None:

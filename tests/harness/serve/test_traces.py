@@ -2,10 +2,11 @@
 
 import msgspec
 
+from attnfuzz.harness.serve.ablation import FEATURES, features
 from attnfuzz.harness.serve.draw import SlicesAhead, drawn, traces
 from attnfuzz.harness.serve.shrink import kept, shrink_trace
 from attnfuzz.harness.serve.surface import Ability, Speaks, Surface
-from attnfuzz.harness.serve.trace import Abort, Burst, Prompt, RequestTrace, ServedRequest, describe_trace, features
+from attnfuzz.harness.serve.trace import Abort, Burst, Prompt, RequestTrace, ServedRequest, describe_trace
 
 SURFACE = Surface(
     speaks=Speaks.OPENAI, model="m", engine="e", page=32, chunk=128, rows=8, longest=512, pool=1024, can=tuple(Ability)
@@ -36,8 +37,9 @@ def test_drawn_traces_fit_the_server_and_show_its_edges() -> None:
     assert len(edges & lengths) > len(edges) / 2
     assert {abort for request in requests if (abort := request.abort)} == set(Abort)
     assert {len(burst.requests) for trace in found for burst in trace.bursts} >= {1, 7, 8, 9}
-    shown = {name for trace in (*found, *ranked) for name in features(trace)}
-    assert shown == set(features(_everything()))
+    two = msgspec.structs.replace(SURFACE, ranks=2)
+    shown = {name for trace in (*found, *ranked) for name in features(trace, two)}
+    assert shown == {each.name for each in FEATURES}
     needed = max(sum(each.prompt.length + each.tokens for each in trace.requests) for trace in found)
     assert needed > SURFACE.pool, "some traces need more than the pool"
 
@@ -106,7 +108,7 @@ def test_a_failure_of_two_long_prompts_at_once_is_minimized_to_them() -> None:
     smallest, tried = shrink_trace(trace, fails, over=lambda: False)
     assert [request.prompt.length for request in smallest.requests] == [41, 41]
     assert all(request.tokens == 1 and request.abort is None for request in smallest.requests)
-    assert features(smallest) in {("at once",), ("at once", "shared prefix")}
+    assert features(smallest, SURFACE) in {("at once",), ("at once", "shared prefix")}
     assert tried < 400
 
 
