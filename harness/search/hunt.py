@@ -17,7 +17,7 @@ from attnfuzz.harness.search.beneath import SHARE, Symptoms, explaining, without
 from attnfuzz.harness.search.compared import compared
 from attnfuzz.harness.search.examples import run_examples
 from attnfuzz.harness.search.explained import Attribution, explain
-from attnfuzz.harness.search.known import KnownCause, finding_name
+from attnfuzz.harness.search.known import KnownCause, Showing, finding_name
 from attnfuzz.harness.search.messages import (
     FAILS_ALONE,
     AnyMessage,
@@ -54,6 +54,9 @@ PROMPT_RUNS = 60
 
 SYMPTOM = ShrinkBudget(runs=150, seconds=3.0)
 """Budget for shrinking a failure that a known cause explains."""
+
+ATTRIBUTION = ShrinkBudget(runs=150, seconds=3.0)
+"""Budget for finding a known cause of a failure that there is no time to shrink: it would count as another cause."""
 
 
 class _TimeIsUp(BaseException):
@@ -347,7 +350,8 @@ class Hunt:
         pinned = self._pin(fingerprint, pursued.case, pursued.verdict)
         cause = explain(pinned, tuple(self._causes.values()), self._allowed).cause
         if cause is not None:
-            self._causes[cause.name] = replace(cause, shown_as=(*cause.shown_as, fingerprint))
+            known = self._causes[cause.name]
+            self._causes[cause.name] = replace(known, shown_as=(*known.shown_as, fingerprint))
             return cause.name
         name = finding_name(pursued.case, pursued.observation)
         self._causes.setdefault(name, KnownCause(name=name, case=pursued.case, fingerprint=fingerprint, needs=needs))
@@ -403,7 +407,15 @@ class Hunt:
 
     def _explained(self, pinned: Pinned[Case]) -> tuple[Pinned[Case], KnownCause | None]:
         """The failure to shrink, and the known cause that explains it, which lowers its budget."""
-        explained = explain(pinned, tuple(self._causes.values()), self._allowed)
+        causes = tuple(self._causes.values())
+        if pinned.spent:
+            pinned.limit(self._within(ATTRIBUTION))
+            explained = explain(pinned, causes, self._allowed, share=1)
+            pinned.limit(self._budget())
+            # Without time to confirm it, nothing else is reported instead.
+            explained = Attribution(explained.cause if explained.case == pinned.first else None, pinned.first)
+        else:
+            explained = explain(pinned, causes, self._allowed)
         if explained.case != pinned.first:
             observation, verdict = pinned.observation(explained.case), pinned.verdict(explained.case)
             assert observation is not None
@@ -438,8 +450,8 @@ class Hunt:
             self._causes.setdefault(name, KnownCause(name=name, case=case, fingerprint=fingerprint, needs=needs))
         else:
             cause_name = cause.name
-            shown_as, shown_with = (*cause.shown_as, fingerprint), (*cause.shown_with, needs)
-            self._causes[cause_name] = replace(cause, shown_as=shown_as, shown_with=shown_with)
+            showing = Showing(case=case, fingerprint=fingerprint, needs=needs, mistakes=observation.mistakes)
+            self._causes[cause_name] = self._causes[cause_name].also_by(showing)
         self._tell(
             Caught(
                 fingerprint=fingerprint,
@@ -485,7 +497,11 @@ class Hunt:
 
     def _budget(self) -> ShrinkBudget:
         """The budget for shrinking the next failure."""
-        budget, limit = self._task.shrink, self._task.shrink_seconds
+        return self._within(self._task.shrink)
+
+    def _within(self, budget: ShrinkBudget) -> ShrinkBudget:
+        """A budget, as far as the time for shrinking lasts."""
+        limit = self._task.shrink_seconds
         return budget if limit is None else replace(budget, seconds=min(budget.seconds, limit - self._seconds))
 
     @property

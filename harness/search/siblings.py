@@ -6,7 +6,8 @@ other features that the two cases need are the same. This is tested by an exchan
 siblings, and fails as before with the other's in their place.
 
 Two mistakes that need a sibling each, and nothing else, pass this test too. Where the cases share no other needed
-feature, the siblings also have to cancel each other: with the same number for both scales, the case passes.
+feature, the siblings also have to cancel each other: with the same number for both scales, the case passes. Two factors
+of the logits have to give the same error in each other's place.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -14,8 +15,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from attnfuzz.harness.reduce.ablation import CLUES, FEATURES, FRESH_SEEDS, SHAPE, Feature, ablations
+from attnfuzz.harness.reduce.ablation import CLUES, CONTENTS, FEATURES, FRESH_SEEDS, SHAPE, Feature, ablations
 from attnfuzz.harness.reduce.possible import possible
+from attnfuzz.harness.search.explained import same_error
 from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.verdict.failures import Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
@@ -23,17 +25,21 @@ from attnfuzz.reference.case import Case
 
 _SCALES = ("K scale", "V scale")
 
+_FACTORS = ("softmax scale", "softmax scale of 0 or below", "K scale", "K scale of 0 or below")
+
 SIBLINGS: tuple[frozenset[Feature], ...] = tuple(
     frozenset(FEATURES[name] for name in group)
     for group in (
         _SCALES,
+        _FACTORS,
         ("page order", "NHD layout", "KV view", "other group", "several KV heads", "offsets beyond 2^31"),
         ("table tail", "table slack", "table gap"),
         ("NaN behind the last key", "NaN in free pages"),
         ("scales per head", "scales per token", "swizzled scales"),
     )
 )
-"""Groups of features in which one mistake may show: scales, where a key lies, the table, memory of no key."""
+"""Groups of features in which one mistake may show: scales, factors of the logits, where a key lies, the table, memory
+of no key."""
 
 _PARTS = ("geometry", "pages", "views", "scales")
 
@@ -41,10 +47,14 @@ Allowed = Callable[[Case], bool]
 
 
 def siblings_of(needs: Collection[str], other: Collection[str]) -> frozenset[Feature]:
-    """Return the group whose features are all that the needs of two causes differ by; empty if there is none."""
+    """Return the group whose features are all clues that the needs of two causes differ by; empty if there is none.
+
+    They may differ in the shape that they need: a key lies in another place by several pages, or by several heads.
+    """
     ours, theirs = _known(needs), _known(other)
     for group in SIBLINGS:
-        if ours & group and theirs & group and ours & group != theirs & group and ours - group == theirs - group:
+        counted = CLUES - CONTENTS - group
+        if ours & group and theirs & group and ours & group != theirs & group and ours & counted == theirs & counted:
             return group
     return frozenset()
 
@@ -57,7 +67,9 @@ def same_with_siblings(cause: KnownCause, other: KnownCause, run: Callable[[Case
     test = _Exchange(group, run, allowed)
     if not (test.shows(cause, other) and test.shows(other, cause)):
         return False
-    return bool(_known(cause.needs) - group) or test.cancels(cause)
+    if group == frozenset(FEATURES[name] for name in _FACTORS):
+        return test.moves(cause) and test.moves(other)
+    return bool((_known(cause.needs) & _known(other.needs)) - group) or test.cancels(cause)
 
 
 def _known(needs: Collection[str]) -> frozenset[Feature]:
@@ -87,6 +99,16 @@ class _Exchange:
         changed = scales.k if scales.k != 1 else scales.v
         both = replace(cause.case, scales=replace(scales, k=changed, v=changed))
         return self._can_run(both) and not self._fails(both, cause.fingerprint)
+
+    def moves(self, cause: KnownCause) -> bool:
+        """Whether the case has the same error with each factor of the logits in the other's place."""
+        scales = cause.case.scales
+        exchanged = replace(cause.case, scales=replace(scales, softmax=scales.k, k=scales.softmax))
+        before, after = (
+            cause.fingerprint.among(self._run(each).failures) if self._can_run(each) else None
+            for each in (cause.case, exchanged)
+        )
+        return before is not None and same_error(before, after)
 
     def _fails(self, case: Case, fingerprint: Fingerprint) -> bool:
         return self._can_run(case) and any(
