@@ -184,7 +184,8 @@ class _Test:
         """Whether the cause predicts the failure where it shows."""
         here = self._cause.case, self._case, self._pinned.fingerprint
         if self._elsewhere:
-            return self._misread(*here) and self._misread(self._case, self._cause.case, self._cause.fingerprint)
+            there = self._case, self._cause.case, self._cause.fingerprint
+            return self._alike_elsewhere and self._misread(*here) and self._misread(*there)
         if self._marks & TENSOR_FORMS and self._misread(*here):
             return True
         if self._marks & CLUES - CONTENTS or self._same_mistake:
@@ -204,11 +205,14 @@ class _Test:
         ours = self._pinned.fingerprint
         return all(each.backend != ours.backend and each.kernel != ours.kernel for each in self._cause.symptoms)
 
-    def _misread(self, case: Case, to: Case, fingerprint: Fingerprint) -> bool:
-        """Whether a case fails where `to` does, and passes there with the arguments in their plain form.
+    @property
+    def _alike_elsewhere(self) -> bool:
+        """Whether the failure is of the same kind as the cause's; a kernel that misreads a tensor may do anything."""
+        ours, its = self._pinned.fingerprint, self._cause.fingerprint
+        return bool(self._marks & TENSOR_FORMS) or (ours.kind, ours.place) == (its.kind, its.place)
 
-        A kernel that misreads a tensor may do anything, by the memory that it meets.
-        """
+    def _misread(self, case: Case, to: Case, fingerprint: Fingerprint) -> bool:
+        """Whether a case fails where `to` does, and passes there with the arguments in their plain form."""
         if not self._marks & ARGUMENTS:
             return False
         anyhow = bool(self._marks & TENSOR_FORMS)
@@ -346,7 +350,7 @@ class _Test:
     def _some_fails(
         self, cases: Iterator[Case], fingerprint: Fingerprint, *, exactly: bool = False, anyhow: bool = False
     ) -> bool:
-        """Whether one of the cases that can be run fails with this fingerprint, or `anyhow`, with one seed or another."""
+        """Whether one of the cases that can be run fails so, or `anyhow`, with the one seed or another."""
         for case in cases:
             if possible(case) and self._allowed(case):
                 for again in self._tried(case):

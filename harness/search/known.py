@@ -13,7 +13,6 @@ from attnfuzz.harness.verdict.fingerprint import WRONG, Fingerprint, fine
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.mistake import Mistake
 
-
 MOST_SHOWINGS = 8
 """Most further findings of a cause passed to a slice, each with other features, another kind or another place."""
 

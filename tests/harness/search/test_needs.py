@@ -1,11 +1,13 @@
 """The features that a failure needs are found after it was made small, within its budget."""
 
+import pytest
 from fake_causes import Fault, FaultyJudge, caught, featured, hunted, names_in
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from attnfuzz.harness.reduce.ablation import FEATURES
 from attnfuzz.harness.search.hunt import Hunt
+from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.search.messages import AnyMessage, ShrinkBudget, Slice
 from attnfuzz.harness.search.needs import needs_of
 from attnfuzz.harness.search.pinned import Pinned
@@ -61,6 +63,20 @@ def test_without_a_budget_no_feature_is_known_to_be_needed() -> None:
     judge = FaultyJudge(Fault(needs=("sinks",)))
     (found, *_) = caught(hunted(judge, shrink=ShrinkBudget(runs=0, seconds=0)))
     assert found.needs == ()
+    assert found.case == found.first
+
+
+@pytest.mark.parametrize(("seconds", "cause"), [(None, "known"), (0.0, "")])
+def test_a_failure_that_there_is_no_time_to_shrink_is_compared_with_known_causes(
+    seconds: float | None, cause: str
+) -> None:
+    judge = FaultyJudge(Fault(needs=("sinks",)))
+    decode = featured(mode=Mode.DECODE, sinks=True)
+    (failure,) = judge.verdict(decode).failures
+    known = KnownCause(name="known", case=decode, fingerprint=Fingerprint.of("fake", failure), needs=("sinks",))
+    task = {"causes": (known,), "known": (known.fingerprint,), "shrink_seconds": seconds}
+    (found, *_) = caught(hunted(judge, shrink=ShrinkBudget(runs=0, seconds=0), **task))
+    assert (found.cause, found.needs) == (cause, ("sinks",) if cause else ())
     assert found.case == found.first
 
 
