@@ -39,8 +39,9 @@ SIBLINGS = 4
 class Comparisons:
     """Provides slices that compare two causes, one of which was filed in this campaign.
 
-    The causes share a kernel, a place or a needed feature. Compared pairs are folded from the events: a slice's seed
-    follows from the names of its pair.
+    The causes share a kernel, a place or a needed feature. Two are compared again when one has about twice as many
+    findings that differ, since these predict more. Compared pairs are folded from the events: a slice's seed follows
+    from the names of its pair, and from these numbers.
     """
 
     def __init__(self, knowledge: Knowledge, *, seed: int, jobs: int = 1) -> None:
@@ -61,11 +62,11 @@ class Comparisons:
 
     def _slice(self, cause: KnownCause, other: KnownCause) -> Slice:
         # The order of the two may differ in a resumed campaign.
-        names = sorted((cause.name, other.name))
+        known = sorted(f"{each.name} by {len(each.showings).bit_length()}" for each in (cause, other))
         return Slice(
             backend=other.case.backend,
             kind=SliceKind.COMPARED,
-            seed=derive_seed(self._seed, "compared", *names),
+            seed=derive_seed(self._seed, "compared", *known),
             examples=0,
             comparison=CausePair(cause=cause, other=other),
             first_only=True,

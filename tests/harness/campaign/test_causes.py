@@ -162,6 +162,16 @@ def test_causes_that_differ_are_compared_once_also_after_a_kill(tmp_path: Path) 
     assert lone_comparisons(before).next_slice(None, ()) is not None
 
 
+def test_causes_are_compared_again_when_one_has_other_findings_too(tmp_path: Path) -> None:
+    faults = Fault(needs=("sinks",), modes=(Mode.DECODE,)), Fault(needs=("sinks", "soft cap"), modes=(Mode.EXTEND,))
+    events = events_of(tmp_path, *faults)
+    first = of(FindingFiled, events)[0]
+    fingerprint = replace(first.fingerprint, kind=Kind.NOT_FINITE)
+    more = replace(first, name="more", cause=first.name, fingerprint=fingerprint)
+    assert lone_comparisons(events).next_slice(None, ()) is None
+    assert lone_comparisons([*events, more]).next_slice(None, ()) is not None
+
+
 def test_each_job_has_a_share_of_its_time_for_comparing(tmp_path: Path) -> None:
     faults = Fault(needs=("sinks",), modes=(Mode.DECODE,)), Fault(needs=("sinks", "soft cap"), modes=(Mode.EXTEND,))
     events = events_of(tmp_path, *faults)
