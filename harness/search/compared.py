@@ -1,6 +1,6 @@
 """Whether two causes are one: each one's predictions about the other are run."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, product
 
 from attnfuzz.harness.search.explained import Allowed, explain
@@ -18,7 +18,7 @@ def compared(
     run: Callable[[Case], Verdict],
     pin: Callable[[Fingerprint, Case, Verdict], Pinned[Case]],
     allowed: Allowed,
-    known: Collection[KnownCause],
+    known: Iterable[KnownCause],
 ) -> SameCauses | None:
     """Return the message that two causes are one; None if they differ, or one of them no longer fails.
 

@@ -12,7 +12,7 @@ if the same verified mistake explains the cause and the failure.
 """
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -33,6 +33,7 @@ from attnfuzz.harness.reduce.cuts import map_requests
 from attnfuzz.harness.reduce.possible import possible
 from attnfuzz.harness.reduce.transfers import captured, exchanged, in_mode, with_few_keys
 from attnfuzz.harness.search.known import KnownCause, seen_with
+from attnfuzz.harness.search.messages import ShrinkBudget
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.verdict.failures import FAULTS, Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
@@ -46,6 +47,9 @@ MOST_CAUSES = 12
 
 SHARE = 0.4
 """Share of a failure's shrinking budget for trying causes."""
+
+ATTRIBUTION = ShrinkBudget(runs=150, seconds=3.0)
+"""Budget for trying causes on a failure that there is no time to shrink, or that was shrunk."""
 
 SEEDS = 2
 """Value seeds tried on a case that is predicted to fail."""
@@ -77,11 +81,11 @@ class Attribution(NamedTuple):
 
 def explain(
     pinned: Pinned[Case],
-    causes: Sequence[KnownCause],
+    causes: Iterable[KnownCause],
     allowed: Allowed,
     *,
     mistakes: Collection[Mistake] = (),
-    beside: Collection[KnownCause] = (),
+    beside: Iterable[KnownCause] = (),
     share: float = SHARE,
 ) -> Attribution:
     """Find the cause that explains a pinned failure, within this share of the failure's budget.
@@ -108,7 +112,16 @@ def explain(
     return Attribution(None, case)
 
 
-def _likeliest(causes: Sequence[KnownCause], pinned: Pinned[Case]) -> list[KnownCause]:
+def explained_as_it_is(
+    pinned: Pinned[Case], causes: Iterable[KnownCause], allowed: Allowed, budget: ShrinkBudget
+) -> KnownCause | None:
+    """Return the cause that explains a failure, if any, within a budget of its own: nothing beneath it is followed."""
+    pinned.limit(budget)
+    found = explain(pinned, causes, allowed, share=1)
+    return found.cause if found.case == pinned.first else None
+
+
+def _likeliest(causes: Iterable[KnownCause], pinned: Pinned[Case]) -> list[KnownCause]:
     """The causes that may show in this case, those in its backend and kernel first, then in one of both.
 
     Last are those of the same form, edge or earlier use of an argument in other kernels.

@@ -113,6 +113,30 @@ class KnownCause(msgspec.Struct, frozen=True, kw_only=True):
         return fingerprint.anywhere in {each.anywhere for each in self.symptoms}
 
 
+class KnownCauses:
+    """The causes that a slice knows: those that it was given, and those that it found since."""
+
+    def __init__(self, causes: Iterable[KnownCause]) -> None:
+        self._causes = {cause.name: cause for cause in causes}
+
+    def __iter__(self) -> Iterator[KnownCause]:
+        """Yield the causes with all of their findings so far."""
+        yield from self._causes.values()
+
+    def showing_as(self, fingerprint: Fingerprint) -> list[KnownCause]:
+        """Return those that have a finding with this fingerprint."""
+        return [cause for cause in self if cause.shows_as(fingerprint)]
+
+    def add(self, showing: Showing, *, name: str, cause: KnownCause | None) -> str:
+        """Add the finding `name` to a cause, whose name it returns; to one of its own if that is None: returns ""."""
+        if cause is not None:
+            self._causes[cause.name] = self._causes[cause.name].also_by(showing)
+            return cause.name
+        new = KnownCause(name=name, case=showing.case, fingerprint=showing.fingerprint, needs=showing.needs)
+        self._causes.setdefault(name, new)
+        return ""
+
+
 def several(showings: Iterable[Showing], *, but: "Showing | KnownCause") -> tuple[Showing, ...]:
     """Return the first of the showings that differ in their kind, place or clues, also from another: a few at most."""
     first: dict[object, Showing] = {}

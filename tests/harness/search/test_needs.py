@@ -80,6 +80,26 @@ def test_a_failure_that_there_is_no_time_to_shrink_is_compared_with_known_causes
     assert found.case == found.first
 
 
+def test_a_failure_beside_a_known_one_is_compared_with_its_cause_again_when_its_case_is_small() -> None:
+    """Large cases fail as the cause does in the first place, which says nothing about their second failure."""
+
+    class Both(FaultyJudge):
+        """Wrong outputs of decodes, wrong LSEs of single requests, both otherwise."""
+
+        def verdict(self, case: Case) -> Verdict:
+            """Judge without running anything."""
+            output, lse = super().verdict(case).failures
+            (step,) = case.steps
+            alone = (output,) if step.mode is Mode.DECODE else (lse,) if len(step.requests) == 1 else (output, lse)
+            return Verdict(observations=alone)
+
+    judge, decode = Both(Fault(kinds=(Kind.OUTPUT_MISMATCH, Kind.LSE_MISMATCH))), featured(mode=Mode.DECODE)
+    shown = tuple(Fingerprint.of("fake", judge.verdict(case).failures[0]) for case in (decode, BOTH))
+    known = KnownCause(name="known", case=decode, fingerprint=shown[0], shown_as=shown)
+    (found,) = caught(hunted(judge, causes=(known,), known=shown))
+    assert (found.observation.kind, found.cause) == (Kind.LSE_MISMATCH, "known")
+
+
 def test_finding_out_what_is_needed_has_a_part_of_the_budget() -> None:
     judge = FaultyJudge(Fault(needs=("sinks",)))
     (found, *_) = caught(hunted(judge, shrink=ShrinkBudget(runs=20, seconds=60)))
