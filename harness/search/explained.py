@@ -305,7 +305,7 @@ class _Test:
     def _plain(self, case: Case, kept: frozenset[Feature]) -> Case:
         """The case without the clues that are not `kept`, as far as it still fails in the same way.
 
-        Where that way can be seen in some cases only, and for a stray access, any failure will do.
+        Where that way can be seen in some cases only, and for a stray access, any new failure will do.
         """
         # Without one feature a case may have another again, as where longer requests outgrow a window.
         for feature in (*sorted(CLUES - kept), *sorted(CLUES - kept)):
@@ -319,8 +319,11 @@ class _Test:
     def _still_fails(self, case: Case, *, exactly: bool) -> bool:
         if not self._shown and self._pinned.fingerprint.kind not in FAULTS:
             return self._pinned.observation(case) is not None if exactly else self._wrong_alike(case)
+        # A failure that stood beside this one may be the cause's without being the reason for this one.
+        beside = {Fingerprint.of(self._case.backend, each) for each in self._pinned.verdict(self._case).failures}
         verdict = self._pinned.judged(case)
-        return verdict is not None and bool(verdict.failures)
+        failures = () if verdict is None else verdict.failures
+        return self._wrong_alike(case) or any(Fingerprint.of(case.backend, each) not in beside for each in failures)
 
     def _wrong_alike(self, case: Case) -> bool:
         verdict = self._pinned.judged(case)

@@ -1,12 +1,14 @@
 """A cause predicts a failure by each of its findings, in other kernels too where they misread the same argument."""
 
 import pytest
-from explained_causes import Faulty, explained, lengths, one_request
+from explained_causes import Faulty, explained, lengths, one_request, padded
 from msgspec.structs import replace
+from small_cases import HEADS, step
 
+from attnfuzz.harness.reduce.transfers import captured
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.reference.arguments import ArgumentForm
-from attnfuzz.reference.case import Case, Mode, Pages, Scales
+from attnfuzz.reference.case import Case, Launch, Mode, Pages, Scales, Workspace
 
 WINDOW = {"window_left": 3}
 
@@ -54,6 +56,23 @@ def test_a_weight_that_needs_several_keys_in_the_output_shows_in_the_lse_of_one(
 
     known, failing = one_request(Mode.EXTEND, 1, 2), one_request(Mode.EXTEND, 1, 1)
     assert explained(weighted, failing, known, ("several keys",))
+
+
+def test_a_failure_beside_the_cause_s_own_is_not_explained_by_that_one() -> None:
+    """Replays are wrong; padded rows are, too, where the workspace was used before."""
+
+    def two_faults(case: Case) -> list[tuple[Kind, str]]:
+        if not any(each.launch is Launch.REPLAY for each in case.steps):
+            return []
+        stale = [(Kind.NOT_FINITE, "padded rows")] if padded(case) and case.workspace is not Workspace.FRESH else []
+        return [*stale, (Kind.OUTPUT_MISMATCH, "out")]
+
+    known = captured(one_request(Mode.DECODE, 1, 5))
+    two = Case(backend="fake", geometry=HEADS, steps=(step(Mode.DECODE, (1, 5), rows=2, stride=1),))
+    failing = captured(replace(two, workspace=Workspace.REUSED))
+    assert known is not None
+    assert failing is not None
+    assert not explained(two_faults, failing, known, ("replay",))
 
 
 def test_offsets_beyond_2_31_are_no_memory_that_a_stray_read_meets() -> None:
