@@ -61,7 +61,7 @@ ROUNDING = 0.01
 """Relative difference of the same error in two kernels, which round differently."""
 
 _EXACT = frozenset({Kind.INPUT_MUTATED, Kind.CANARY_OVERWRITTEN, Kind.EMPTY_ROW})
-"""Kinds without an error: what is overwritten, or left in rows without keys, is the same or not."""
+"""Kinds of failures without an error that could be compared: the same place counts."""
 
 _MEMORY = CONTENTS | {FEATURES["table tail"], FEATURES["used workspace"]}
 """Features of memory that must not matter: a read of it fails by its contents."""
@@ -284,7 +284,7 @@ class _Test:
         """
         case, fingerprint = self._case, self._pinned.fingerprint
         own = ("pages", "views", "workspace", "guard", "values", "outputs", "seed")
-        # Offsets beyond 2^31 do not change what a stray access meets: they are a mistake's own feature.
+        # A hole is not such memory: offsets beyond 2^31 are a feature that another mistake needs.
         pages = replace(case.pages, hole=self._cause.case.pages.hole)
         alike = {**{name: getattr(case, name) for name in own}, "pages": pages}
         placed = (replace(each, **alike) for each in self._moved(self._cause.case, case, fingerprint))
