@@ -293,13 +293,14 @@ class _Test:
     def _fails_there(self) -> bool:
         """Whether this case, made plain, fails as the cause does, or as the cause's case does in its place."""
         own = self._shown - self._marks
-        # The cause may show without them in its own way, as a row without keys does without sinks.
-        shown = own | seen_with(self._cause.fingerprint) - self._marks
-        plain = self._plain(self._case, self._marks | shown)
-        if any(self._without(plain, CLUES - self._marks - shown)):
+        # Without them, the cause may show in its own way, as a row with too few keys does without sinks.
+        its = seen_with(self._cause.fingerprint) - self._marks - own - CONTENTS if self._marks else frozenset()
+        plain = self._plain(self._case, self._marks | own | its)
+        if any(self._without(plain, CLUES - self._marks - own - its)):
             return False
+        tried = (case for case in self._bare(plain, (own | its) - CONTENTS) if not features_in(case) & its)
         # Without a mark, failing alike as it is says nothing.
-        bare = (case for case in self._bare(plain, shown - CONTENTS) if self._marks or not own or case != plain)
+        bare = (case for case in tried if self._marks or not own or case != plain)
         return any(map(self._fails_like_the_cause, bare))
 
     def _plain(self, case: Case, kept: frozenset[Feature]) -> Case:

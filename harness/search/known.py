@@ -138,10 +138,15 @@ class KnownCauses:
 
 
 def several(showings: Iterable[Showing], *, but: "Showing | KnownCause") -> tuple[Showing, ...]:
-    """Return the first of the showings that differ in their kind, place or clues, also from another: a few at most."""
+    """Return the first of the showings that differ in their kind, place or clues, also from another: a few at most.
+
+    One whose clues only let its failure be seen has no marks, and predicts nothing.
+    """
     first: dict[object, Showing] = {}
     for each in showings:
-        first.setdefault(_way(each), each)
+        clues = clues_among(each.needs)
+        if not clues or clues - seen_with(each.fingerprint):
+            first.setdefault(_way(each), each)
     first.pop(_way(but), None)
     return tuple(first.values())[:MOST_SHOWINGS]
 

@@ -6,7 +6,9 @@ from msgspec.structs import replace
 from small_cases import HEADS, step
 
 from attnfuzz.harness.reduce.transfers import captured
+from attnfuzz.harness.search.known import Showing, several
 from attnfuzz.harness.verdict.failures import Kind
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.arguments import ArgumentForm
 from attnfuzz.reference.case import Case, Launch, Mode, Pages, Scales, Workspace
 
@@ -83,6 +85,13 @@ def test_offsets_beyond_2_31_are_no_memory_that_a_stray_read_meets() -> None:
     known, failing = one_request(Mode.EXTEND, 1, 5), one_request(Mode.EXTEND, 1, 9)
     failing = replace(failing, pages=Pages(hole=4096))
     assert not explained(two_faults, failing, known, ("several keys",))
+
+
+def test_a_finding_that_its_clues_only_let_be_seen_predicts_nothing() -> None:
+    case, kinds = one_request(Mode.DECODE, 1, 5), {"kind": Kind.NOT_FINITE, "kernel": "decode", "mode": "decode"}
+    padded_rows, out = (Fingerprint(backend="fake", place=place, **kinds) for place in ("padded rows", "out"))
+    seen, marked = (Showing(case=case, fingerprint=each, needs=("replay",)) for each in (padded_rows, out))
+    assert several((seen, marked), but=Showing(case=case, fingerprint=out)) == (marked,)
 
 
 GAPS = {"arguments": (ArgumentForm.LENGTHS_GAPS,)}
