@@ -88,8 +88,10 @@ def test_offsets_beyond_2_31_are_no_memory_that_a_stray_read_meets() -> None:
 
 
 def test_a_finding_that_its_clues_only_let_be_seen_predicts_nothing() -> None:
-    case, kinds = one_request(Mode.DECODE, 1, 5), {"kind": Kind.NOT_FINITE, "kernel": "decode", "mode": "decode"}
-    padded_rows, out = (Fingerprint(backend="fake", place=place, **kinds) for place in ("padded rows", "out"))
+    case = one_request(Mode.DECODE, 1, 5)
+    padded_rows, out = (
+        Fingerprint("fake", Kind.NOT_FINITE, "decode", "decode", place) for place in ("padded rows", "out")
+    )
     seen, marked = (Showing(case=case, fingerprint=each, needs=("replay",)) for each in (padded_rows, out))
     assert several((seen, marked), but=Showing(case=case, fingerprint=out)) == (marked,)
 
