@@ -8,10 +8,12 @@ time, and are often split for that reason.
 """
 
 import itertools
+import math
 import os
 import random
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
@@ -27,6 +29,7 @@ from attnfuzz.harness.campaign.events import AnyFinding
 from attnfuzz.harness.campaign.plan import Plan
 from attnfuzz.harness.campaign.run import run
 from attnfuzz.harness.campaign.standing import Standing
+from attnfuzz.harness.files.durable import write_durably
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.workers.tethered import die_with
@@ -86,8 +89,10 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
         return ", ".join(words)
 
 
-def measured(backend: str, settings: Settings) -> Measured:
-    """Search a backend, and say whose each cause is."""
+def measured(backend: str, settings: Settings, until: float = math.inf) -> Measured | None:
+    """Search a backend, and say whose each cause is; None after the time `until` on the monotonic clock."""
+    if time.monotonic() >= until:
+        return None
     stop = threading.Event()
     with tempfile.TemporaryDirectory() as folder:
         plan = Plan(
@@ -223,6 +228,7 @@ def _kept(file: Path | None, settings: Settings) -> list[Measured]:
 @count_option("--examples", 3000, "Examples of each campaign.")
 @click.option("--most-seconds", type=click.FloatRange(min=1), help="End a campaign of --examples after this time.")
 @count_option("--jobs", 1, "Campaigns at the same time, each on about one core.")
+@click.option("--within", type=click.FloatRange(min=0), help="Begin no campaign after these seconds.")
 @click.option("--rows", is_flag=True, help="Also print a row for each backend.")
 @json_option
 @seed_option
@@ -236,14 +242,17 @@ def main(
     examples: int,
     most_seconds: float | None,
     jobs: int,
+    within: float | None,
     rows: bool,
     json_file: Path | None,
     seed: int,
 ) -> None:
     """Search backends with planted defects, and count findings, causes, and wrong merges and splits.
 
-    With --json FILE, numbers are written after each backend, and backends that FILE has are not searched again.
+    With --json FILE, numbers are written after each backend, and backends that FILE has are not searched again: with
+    --within 0, those that it has are summed up.
     """
+    until = math.inf if within is None else time.monotonic() + within
     drawn: Iterator[str] = iter(lone_defects(seed)) if alone else pairs_of_defects(seed)
     chosen = backends or tuple(itertools.islice(drawn, skip, skip + (alone or pairs)))
     settings = Settings(seed=seed, examples=examples, seconds=seconds, most_seconds=most_seconds)
@@ -251,22 +260,27 @@ def main(
     known = {each.backend for each in kept}
     # Campaigns end with this process, even if that is killed.
     with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=die_with, initargs=(os.getpid(),)) as pool:
-        futures = {pool.submit(measured, backend, settings): backend for backend in chosen if backend not in known}
+        left = (backend for backend in chosen if backend not in known and time.monotonic() < until)
+        futures = {pool.submit(measured, backend, settings, until): backend for backend in left}
         for future in as_completed(futures):
             if error := future.exception():
                 click.echo(f"{futures[future]}: {error}", err=True)
                 continue
-            kept.append(future.result())
-            click.echo(f"{len(kept)}: {kept[-1].backend}: {kept[-1].outcome}", err=True)
+            if (result := future.result()) is None:
+                continue
+            kept.append(result)
+            click.echo(f"{len(kept)}: {result.backend}: {result.outcome}", err=True)
             if json_file is not None:
-                json_file.write_bytes(msgspec.json.encode(_File(settings, tuple(kept))))
+                write_durably(json_file, msgspec.json.encode(_File(settings, tuple(kept))))
     found = [each for each in kept if each.backend in chosen]
     if rows:
         columns = ("backend", "findings", "causes", "whose", "needs", "outcome", "cases", "seconds")
         show("Causes of planted defects", columns, [_cells(each) for each in found])
     show("Planted defects and their causes", ("", ""), _summary(found))
     if len(found) < len(chosen):
-        raise click.ClickException(f"{len(chosen) - len(found)} backends could not be measured: see above")
+        raise click.ClickException(
+            f"{len(chosen) - len(found)} backends were not measured: see above, or give more time"
+        )
 
 
 def _cells(each: Measured) -> list[str]:

@@ -1,5 +1,6 @@
 """The benchmarks run, and print what they promise: each with the smallest settings, and no word on speed."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -132,6 +133,22 @@ def test_a_backend_that_fails_is_not_measured(tmp_path: Path) -> None:
     done = run("phases", "--backend", f"{file}:Raising", "--examples", "5")
     assert done.returncode == 1
     assert "Raising fails, choose one that passes" in done.stderr
+
+
+@pytest.mark.usefixtures("forked")
+def test_numbers_that_a_benchmark_has_written_are_summed_up_without_a_further_campaign(tmp_path: Path) -> None:
+    """The first pair of the seed was measured before the time was over."""
+    file, first = tmp_path / "pairs.json", "trtllm_mha+one+other"
+    found = {"backend": first, "findings": 3, "causes": ["A", "B"], "needs": ["sinks", "-"], "rows": [1, 20]}
+    spent = {"cases": 100, "seconds": 2.0, "cut_short": True, "smallest": [], "symptoms": []}
+    settings = {"seed": 1, "examples": 9, "seconds": None, "most_seconds": None}
+    file.write_text(json.dumps({"settings": settings, "found": [found | spent]}))
+    options = ("--backend", first, "--backend", "torch_sdpa", "--examples", "9", "--json", str(file), "--within", "0")
+    done = run("causes", *options)
+    assert done.returncode == 1
+    assert "1 backends were not measured" in done.stderr
+    for measure in ("pairs found apart", "1 of 1", "causes per planted defect", "1.00"):
+        assert measure in done.stdout
 
 
 @pytest.mark.usefixtures("forked")

@@ -10,24 +10,27 @@ from itertools import combinations
 from attnfuzz.harness.campaign.events import FindingFiled
 from attnfuzz.harness.campaign.knowledge import Knowledge
 from attnfuzz.harness.campaign.under_way import UnderWay
-from attnfuzz.harness.reduce.ablation import CONTENTS
+from attnfuzz.harness.reduce.ablation import ARGUMENTS, CLUES, CONTENTS, Feature, features_in
 from attnfuzz.harness.search.examples import derive_seed
 from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.search.messages import CausePair, ShrinkBudget, Slice, SliceKind
 from attnfuzz.harness.search.siblings import siblings_of
+from attnfuzz.reference.case import Case
 
 SHARE = 0.05
-"""Share of the time for comparing, while there is something else to do."""
+"""Share of each job's time for comparing, while there is something else to do."""
 
 GRANTED_SECONDS = 20.0
-"""Seconds for comparing on top of its share."""
+"""Seconds of a job for comparing on top of its share."""
 
-MOST_PAIRS = 200
+MOST_PAIRS = 500
 """A campaign with many causes compares the likeliest pairs alone."""
 
 COMPARISON = ShrinkBudget(runs=150, seconds=5.0)
-"""The budget for comparing two causes, for each of the two."""
+"""The budget for comparing a finding of one cause with another cause."""
 
+MOST_SECONDS = 10.0
+"""Seconds for comparing two causes, by several findings of each."""
 
 SIBLINGS = 4
 """The score of two causes that differ by sibling features: as if they shared a kernel and a backend."""
@@ -36,18 +39,20 @@ SIBLINGS = 4
 class Comparisons:
     """Provides slices that compare two causes, one of which was filed in this campaign.
 
-    The causes share a kernel, a place or a needed feature. Compared pairs are folded from the events: a slice's seed
-    follows from the names of its pair.
+    The causes share a kernel, a place or a needed feature. Two are compared again when one has about twice as many
+    findings that differ, since these predict more. Compared pairs are folded from the events: a slice's seed follows
+    from the names of its pair, and from these numbers.
     """
 
-    def __init__(self, knowledge: Knowledge, *, seed: int) -> None:
+    def __init__(self, knowledge: Knowledge, *, seed: int, jobs: int = 1) -> None:
         self._knowledge = knowledge
         self._seed = seed
+        self._jobs = jobs
 
     def next_slice(self, at: float | None, under_way: Collection[UnderWay]) -> Slice | None:
         """The next slice; None if there is none or comparing has had its share. None for `at`: no limit."""
         knowledge = self._knowledge
-        if at is not None and knowledge.seconds_compared > GRANTED_SECONDS + SHARE * at:
+        if at is not None and knowledge.seconds_compared > self._jobs * (GRANTED_SECONDS + SHARE * at):
             return None
         done = knowledge.compared | {run.task.seed for run in under_way}
         if len(done) >= MOST_PAIRS:
@@ -57,11 +62,11 @@ class Comparisons:
 
     def _slice(self, cause: KnownCause, other: KnownCause) -> Slice:
         # The order of the two may differ in a resumed campaign.
-        names = sorted((cause.name, other.name))
+        known = sorted(f"{each.name} by {len(each.showings).bit_length()}" for each in (cause, other))
         return Slice(
             backend=other.case.backend,
             kind=SliceKind.COMPARED,
-            seed=derive_seed(self._seed, "compared", *names),
+            seed=derive_seed(self._seed, "compared", *known),
             examples=0,
             comparison=CausePair(cause=cause, other=other),
             first_only=True,
@@ -79,22 +84,48 @@ def _pairs(knowledge: Knowledge) -> Iterator[tuple[KnownCause, KnownCause]]:
 def _likeness(cause: KnownCause, other: KnownCause) -> int:
     """Score how likely two causes are one; 0 if neither can explain the other.
 
-    A cause can explain a case that has its marks. One without clues other than NaN in memory can explain a case in the
-    same kernel, one that fails at the same place, or one that the same mistake explains.
+    A cause can explain a case in its backend or kernel that has its marks, and elsewhere if they are forms, edges or
+    uses of arguments. One without clues other than NaN in memory can explain a case in the same kernel, one that fails
+    at the same place, or one that the same mistake explains.
     """
+    same_kernel = not cause.kernels.isdisjoint(other.kernels)
+    same_backend = not _backends(cause).isdisjoint(_backends(other))
+    shared = (_hints(cause) & other.clues) | (cause.clues & _hints(other))
+    if not (same_kernel or same_backend or shared & ARGUMENTS):
+        return 0
     if siblings_of(cause.needs, other.needs):
         return SIBLINGS
-    same_kernel = not cause.kernels.isdisjoint(other.kernels)
-    same_backend = cause.case.backend == other.case.backend
     same_place = cause.fingerprint.place == other.fingerprint.place
     same_mistake = not set(cause.mistakes).isdisjoint(other.mistakes)
-    shared = len(cause.clues & other.clues - CONTENTS)
     near = same_kernel or same_place or same_mistake
     explicable = [
         one
         for one, its in ((cause, other), (other, cause))
-        if one.marks_in(its.case) is not None and (one.clues - CONTENTS or near)
+        if any(_may_explain(way, case, near=near) for way in _ways(one) for case in _cases(its))
     ]
     if not explicable or not (near or shared):
         return 0
-    return 2 * (shared + same_kernel + same_mistake) + same_backend + len(explicable)
+    return 2 * (len(shared - CONTENTS) + same_kernel + same_mistake) + same_backend + len(explicable)
+
+
+def _may_explain(cause: KnownCause, case: Case, *, near: bool) -> bool:
+    return cause.marks_in(case) is not None and (near or bool(cause.clues - CONTENTS))
+
+
+def _ways(cause: KnownCause) -> Iterator[KnownCause]:
+    """The cause by each of its findings."""
+    yield cause
+    yield from map(cause.by, cause.showings)
+
+
+def _cases(cause: KnownCause) -> Iterator[Case]:
+    return (each.case for each in _ways(cause))
+
+
+def _backends(cause: KnownCause) -> frozenset[str]:
+    return frozenset(each.backend for each in cause.symptoms)
+
+
+def _hints(cause: KnownCause) -> frozenset[Feature]:
+    """The clues that a cause needs; those that its case has, if it was not minimized."""
+    return cause.clues if cause.needs else features_in(cause.case) & CLUES

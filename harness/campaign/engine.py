@@ -130,7 +130,7 @@ class Campaign:
             schedule=self._schedule,
             shrinking=self._shrinking,
             replays=replays,
-            comparisons=Comparisons(self._knowledge, seed=plan.seed),
+            comparisons=Comparisons(self._knowledge, seed=plan.seed, jobs=jobs.count),
             passed_over=self._filing.passed_over,
             choose_lean=choose_lean,
             limits=self._limits,

@@ -18,7 +18,7 @@ from attnfuzz.harness.campaign.events import (
     UnconfirmedKept,
 )
 from attnfuzz.harness.findings.state import State
-from attnfuzz.harness.search.known import KnownCause
+from attnfuzz.harness.search.known import KnownCause, Showing, several
 from attnfuzz.harness.search.messages import FAILS_ALONE, SliceKind
 from attnfuzz.harness.search.siblings import siblings_of
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
@@ -142,6 +142,7 @@ class Knowledge:
             shown_as=tuple(dict.fromkeys(shown_as)),
             shown_with=tuple(dict.fromkeys(finding.needs for finding in findings)),
             mistakes=first.observation.mistakes,
+            showings=several(map(_showing, findings), but=_showing(first)),
         )
 
     def _first(self, findings: Sequence[AnyFinding]) -> AnyFinding:
@@ -160,3 +161,12 @@ class Knowledge:
         for suspect in suspects:
             self.pending.pop(suspect, None)
             self.times_seen.pop(suspect, None)
+
+
+def _showing(finding: AnyFinding) -> Showing:
+    return Showing(
+        case=finding.case,
+        fingerprint=finding.fingerprint,
+        needs=finding.needs,
+        mistakes=finding.observation.mistakes,
+    )

@@ -8,7 +8,7 @@ from functools import lru_cache
 from msgspec.structs import replace
 
 from attnfuzz.harness.backends.registry import resolve
-from attnfuzz.harness.campaign.comparisons import COMPARISON, Comparisons
+from attnfuzz.harness.campaign.comparisons import COMPARISON, MOST_SECONDS, Comparisons
 from attnfuzz.harness.campaign.knowledge import Knowledge
 from attnfuzz.harness.campaign.plan import MOST_EXAMPLES, Limits, Plan
 from attnfuzz.harness.campaign.replays import REPLAYS_PER_SLICE, Replays, replay_slice
@@ -90,6 +90,8 @@ class Tasks:
         known = self.passed_over(task.backend)
         shrink_seconds = None if left is None else max(0.0, self.limits.shrunk - at)
         causes = self.knowledge.causes_near(task.backend)
+        if task.kind is SliceKind.COMPARED:
+            shrink_seconds = MOST_SECONDS if shrink_seconds is None else min(MOST_SECONDS, shrink_seconds)
         task = replace(task, known=known, causes=causes, seconds=seconds, shrink=shrink, shrink_seconds=shrink_seconds)
         return UnderWay(task, since=at, again=again)
 
@@ -109,16 +111,18 @@ class Tasks:
             return self._compared(at, under_way)
         task = self._once_more(again)
         known = self.passed_over(task.backend)
-        task = replace(task, known=known, seconds=self.limits.ended - at, shrink=NOTHING)
+        task = replace(task, known=known, seconds=self.limits.ended - at, shrink=NOTHING, shrink_seconds=0.0)
         return UnderWay(task, since=at, again=again)
 
     def _compared(self, at: float, under_way: Collection[UnderWay]) -> UnderWay | None:
-        task = self.comparisons.next_slice(None, under_way) if at < self.limits.shrunk else None
+        # All suspects are settled or being settled: comparing has the time that is left.
+        task = self.comparisons.next_slice(None, under_way) if at < self.limits.ended else None
         if task is None:
             return None
-        seconds = self.limits.shrunk - at
+        seconds = self.limits.ended - at
         causes = self.knowledge.causes_near(task.backend)
-        task = replace(task, causes=causes, seconds=seconds, shrink=COMPARISON, shrink_seconds=seconds)
+        least = min(MOST_SECONDS, seconds)
+        task = replace(task, causes=causes, seconds=seconds, shrink=COMPARISON, shrink_seconds=least)
         return UnderWay(task, since=at)
 
     def cut_off(self, run: UnderWay) -> list[SuspectKey]:

@@ -308,3 +308,11 @@ CONTENTS: frozenset[Feature] = frozenset(_CONTENTS)
 
 CLUES: frozenset[Feature] = frozenset(_CLUES) | CONTENTS
 """Features that point to a failure's cause."""
+
+TENSOR_FORMS: frozenset[Feature] = frozenset(FEATURES[form.value] for form in ArgumentForm if form.of_tensor)
+"""Forms of tensors: a kernel that misreads one may do anything."""
+
+ARGUMENTS: frozenset[Feature] = frozenset(_CALLS) | frozenset(
+    FEATURES[f"{factor} scale of 0 or below"] for factor in ("softmax", "K", "V")
+)
+"""Forms, edges and earlier uses of arguments, which are the same in all backends that take the argument."""

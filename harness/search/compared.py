@@ -1,6 +1,7 @@
 """Whether two causes are one: each one's predictions about the other are run."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice, product
 
 from attnfuzz.harness.search.explained import Allowed, explain
 from attnfuzz.harness.search.known import KnownCause
@@ -17,20 +18,30 @@ def compared(
     run: Callable[[Case], Verdict],
     pin: Callable[[Fingerprint, Case, Verdict], Pinned[Case]],
     allowed: Allowed,
-    known: Collection[KnownCause],
+    known: Iterable[KnownCause],
 ) -> SameCauses | None:
     """Return the message that two causes are one; None if they differ, or one of them no longer fails.
 
     Cases may fail as other `known` causes do, too.
     """
     for cause, other in ((pair.cause, pair.other), (pair.other, pair.cause)):
-        verdict = run(other.case)
-        if other.fingerprint.among(verdict.failures) is None:
-            return None
-        pinned = pin(other.fingerprint, other.case, verdict)
-        beside = [each for each in known if each.name != other.name]
-        if explain(pinned, (cause,), allowed, mistakes=other.mistakes, beside=beside).cause is not None:
-            return SameCauses(name=other.name, cause=cause.name)
-    if same_with_siblings(pair.cause, pair.other, run, allowed):
+        for one in _likest(other, cause):
+            verdict = run(one.case)
+            if one.fingerprint.among(verdict.failures) is None:
+                break
+            pinned = pin(one.fingerprint, one.case, verdict)
+            beside = [each for each in known if each.name != other.name]
+            found = explain(pinned, (cause,), allowed, mistakes=one.mistakes, beside=beside, share=1)
+            if found.cause is not None:
+                return SameCauses(name=other.name, cause=cause.name)
+    both = product(_likest(pair.cause, pair.other), _likest(pair.other, pair.cause))
+    if any(same_with_siblings(one, two, run, allowed) for one, two in both):
         return SameCauses(name=pair.other.name, cause=pair.cause.name)
     return None
+
+
+def _likest(cause: KnownCause, other: KnownCause) -> Iterator[KnownCause]:
+    """Yield a cause by its own case, and by those of the findings that are most like one of the other's."""
+    yield cause
+    alike = (cause.by(each) for each in cause.showings_like(other.symptoms))
+    yield from islice((each for each in alike if each.case.backend == cause.case.backend), 2)

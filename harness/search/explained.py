@@ -12,16 +12,18 @@ if the same verified mistake explains the cause and the failure.
 """
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from attnfuzz.harness.reduce.ablation import (
+    ARGUMENTS,
     CLUES,
     CONTENTS,
     FEATURES,
+    TENSOR_FORMS,
     Ablation,
     Feature,
     ablations,
@@ -31,8 +33,9 @@ from attnfuzz.harness.reduce.cuts import map_requests
 from attnfuzz.harness.reduce.possible import possible
 from attnfuzz.harness.reduce.transfers import captured, exchanged, in_mode, with_few_keys
 from attnfuzz.harness.search.known import KnownCause, seen_with
+from attnfuzz.harness.search.messages import ShrinkBudget
 from attnfuzz.harness.search.pinned import Pinned
-from attnfuzz.harness.verdict.failures import FAULTS, Observation, Verdict
+from attnfuzz.harness.verdict.failures import FAULTS, Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case, Launch, Mode, TableTail
 from attnfuzz.reference.mistake import Mistake
@@ -45,6 +48,9 @@ MOST_CAUSES = 12
 SHARE = 0.4
 """Share of a failure's shrinking budget for trying causes."""
 
+ATTRIBUTION = ShrinkBudget(runs=150, seconds=3.0)
+"""Budget for trying causes on a failure that there is no time to shrink, or that was shrunk."""
+
 SEEDS = 2
 """Value seeds tried on a case that is predicted to fail."""
 
@@ -54,6 +60,9 @@ SEEDS_SURELY = 9
 ROUNDING = 0.01
 """Relative difference of the same error in two kernels, which round differently."""
 
+_EXACT = frozenset({Kind.INPUT_MUTATED, Kind.CANARY_OVERWRITTEN, Kind.EMPTY_ROW})
+"""Kinds of failures without an error that could be compared: the same place counts."""
+
 _MEMORY = CONTENTS | {FEATURES["table tail"], FEATURES["used workspace"]}
 """Features of memory that must not matter: a read of it fails by its contents."""
 
@@ -61,7 +70,7 @@ Allowed = Callable[[Case], bool]
 
 
 class Attribution(NamedTuple):
-    """The known `cause` that explains a failure, if any, and the case to go on with.
+    """The known `cause` that explains a failure, if any, by one of its findings, and the case to go on with.
 
     That is a new case if the failure shows without the features of a cause too: something else is beneath.
     """
@@ -72,19 +81,21 @@ class Attribution(NamedTuple):
 
 def explain(
     pinned: Pinned[Case],
-    causes: Sequence[KnownCause],
+    causes: Iterable[KnownCause],
     allowed: Allowed,
     *,
     mistakes: Collection[Mistake] = (),
-    beside: Collection[KnownCause] = (),
+    beside: Iterable[KnownCause] = (),
+    share: float = SHARE,
 ) -> Attribution:
-    """Find the cause that explains a pinned failure, within the failure's budget.
+    """Find the cause that explains a pinned failure, within this share of the failure's budget.
 
     `mistakes` explain the failure. A case may also fail as causes `beside` do, which are known.
     """
     case = pinned.first
-    for cause in _likeliest(causes, pinned.fingerprint):
-        if pinned.left <= 1 - SHARE:
+    likeliest = _likeliest(causes, pinned)
+    for cause in (each for known in likeliest for each in known.seen_like(pinned.fingerprint)):
+        if pinned.left <= 1 - share:
             break
         marks = cause.marks_in(case)
         if marks is None:
@@ -101,15 +112,31 @@ def explain(
     return Attribution(None, case)
 
 
-def _likeliest(causes: Sequence[KnownCause], fingerprint: Fingerprint) -> list[KnownCause]:
-    """The causes in this backend or kernel, those in both first."""
+def explained_as_it_is(
+    pinned: Pinned[Case], causes: Iterable[KnownCause], allowed: Allowed, budget: ShrinkBudget
+) -> KnownCause | None:
+    """Return the cause that explains a failure, if any, within a budget of its own: nothing beneath it is followed."""
+    pinned.limit(budget)
+    found = explain(pinned, causes, allowed, share=1)
+    return found.cause if found.case == pinned.first else None
+
+
+def _likeliest(causes: Iterable[KnownCause], pinned: Pinned[Case]) -> list[KnownCause]:
+    """The causes that may show in this case, those in its backend and kernel first, then in one of both.
+
+    Last are those of the same form, edge or earlier use of an argument in other kernels.
+    """
 
     def unlike(cause: KnownCause) -> int:
-        backend = any(each.backend == fingerprint.backend for each in cause.symptoms)
-        kernel = any(each.kernel == fingerprint.kernel for each in cause.symptoms)
+        backend = any(each.backend == pinned.fingerprint.backend for each in cause.symptoms)
+        kernel = pinned.fingerprint.kernel in cause.kernels
         return 2 - backend - kernel
 
-    return sorted((cause for cause in causes if unlike(cause) < 2), key=unlike)[:MOST_CAUSES]
+    def possible_in(cause: KnownCause) -> bool:
+        marks = (each.marks_in(pinned.first) for each in cause.seen_like(pinned.fingerprint))
+        return any(each is not None and (unlike(cause) < 2 or each & ARGUMENTS) for each in marks)
+
+    return sorted(filter(possible_in, causes), key=unlike)[:MOST_CAUSES]
 
 
 class _Test:
@@ -168,6 +195,12 @@ class _Test:
     @property
     def predicted(self) -> bool:
         """Whether the cause predicts the failure where it shows."""
+        here = self._cause.case, self._case, self._pinned.fingerprint
+        if self._elsewhere:
+            there = self._case, self._cause.case, self._cause.fingerprint
+            return self._alike_elsewhere and self._misread(*here) and self._misread(*there)
+        if self._marks & TENSOR_FORMS and self._misread(*here):
+            return True
         if self._marks & CLUES - CONTENTS or self._same_mistake:
             if self._fails_here(exactly=True) or self._fails_there():
                 return True
@@ -178,6 +211,33 @@ class _Test:
         # The cause's case need not have a relation.
         related = FEATURES["relation"] in self._shown
         return (related or self._fails_here() or self._fails_on_its_memory()) and self._fails_there()
+
+    @property
+    def _elsewhere(self) -> bool:
+        """Whether the cause was seen in other kernels of other backends alone."""
+        ours = self._pinned.fingerprint
+        return all(each.backend != ours.backend and each.kernel != ours.kernel for each in self._cause.symptoms)
+
+    @property
+    def _alike_elsewhere(self) -> bool:
+        """Whether the failure is of the same kind as the cause's; a kernel that misreads a tensor may do anything."""
+        ours, its = self._pinned.fingerprint, self._cause.fingerprint
+        return bool(self._marks & TENSOR_FORMS) or (ours.kind, ours.place) == (its.kind, its.place)
+
+    def _misread(self, case: Case, to: Case, fingerprint: Fingerprint) -> bool:
+        """Whether a case fails where `to` does, and passes there with the arguments in their plain form."""
+        if not self._marks & ARGUMENTS:
+            return False
+        anyhow = bool(self._marks & TENSOR_FORMS)
+        return any(
+            self._some_fails(iter((each,)), fingerprint, exactly=True, anyhow=anyhow) and not self._fails_plainly(each)
+            for each in moved(case, to, fingerprint)
+        )
+
+    def _fails_plainly(self, case: Case) -> bool:
+        """Whether a case fails without one of the marks that are forms, edges or earlier uses of arguments."""
+        variants = (variant for each in self._without(case, self._marks & ARGUMENTS) for variant in each.variants)
+        return any(verdict is None or verdict.failures for verdict in map(self._pinned.judged, variants))
 
     @property
     def _passes_surely(self) -> bool:
@@ -204,7 +264,7 @@ class _Test:
         error = self._failure(case, here)
         # The first two have the inputs of `case`.
         candidates = (each for each in islice(moved(case, to, there), 2) if possible(each) and self._allowed(each))
-        return error is not None and any(_same(error, self._failure(each, there)) for each in candidates)
+        return error is not None and any(same_error(error, self._failure(each, there)) for each in candidates)
 
     def _failure(self, case: Case, fingerprint: Fingerprint) -> Observation | None:
         """The failure of a case that has this fingerprint, if any."""
@@ -224,24 +284,29 @@ class _Test:
         """
         case, fingerprint = self._case, self._pinned.fingerprint
         own = ("pages", "views", "workspace", "guard", "values", "outputs", "seed")
-        alike = {name: getattr(case, name) for name in own}
+        # A hole is not such memory: offsets beyond 2^31 are a feature that another mistake needs.
+        pages = replace(case.pages, hole=self._cause.case.pages.hole)
+        alike = {**{name: getattr(case, name) for name in own}, "pages": pages}
         placed = (replace(each, **alike) for each in self._moved(self._cause.case, case, fingerprint))
         return self._some_fails(placed, fingerprint)
 
     def _fails_there(self) -> bool:
         """Whether this case, made plain, fails as the cause does, or as the cause's case does in its place."""
-        shown = self._shown - self._marks
-        plain = self._plain(self._case, self._marks | shown)
-        if any(self._without(plain, CLUES - self._marks - shown)):
+        own = self._shown - self._marks
+        # Without them, the cause may show in its own way, as a row with too few keys does without sinks.
+        its = seen_with(self._cause.fingerprint) - self._marks - own - CONTENTS if self._marks else frozenset()
+        plain = self._plain(self._case, self._marks | own | its)
+        if any(self._without(plain, CLUES - self._marks - own - its)):
             return False
+        tried = (case for case in self._bare(plain, (own | its) - CONTENTS) if not features_in(case) & its)
         # Without a mark, failing alike as it is says nothing.
-        bare = (case for case in self._bare(plain, shown - CONTENTS) if self._marks or not shown or case != plain)
+        bare = (case for case in tried if self._marks or not own or case != plain)
         return any(map(self._fails_like_the_cause, bare))
 
     def _plain(self, case: Case, kept: frozenset[Feature]) -> Case:
         """The case without the clues that are not `kept`, as far as it still fails in the same way.
 
-        Where that way can be seen in some cases only, and for a stray access, any failure will do.
+        Where that way can be seen in some cases only, and for a stray access, any new failure will do.
         """
         # Without one feature a case may have another again, as where longer requests outgrow a window.
         for feature in (*sorted(CLUES - kept), *sorted(CLUES - kept)):
@@ -255,8 +320,11 @@ class _Test:
     def _still_fails(self, case: Case, *, exactly: bool) -> bool:
         if not self._shown and self._pinned.fingerprint.kind not in FAULTS:
             return self._pinned.observation(case) is not None if exactly else self._wrong_alike(case)
+        # A failure that stood beside this one may be the cause's without being the reason for this one.
+        beside = {Fingerprint.of(self._case.backend, each) for each in self._pinned.verdict(self._case).failures}
         verdict = self._pinned.judged(case)
-        return verdict is not None and bool(verdict.failures)
+        failures = () if verdict is None else verdict.failures
+        return self._wrong_alike(case) or any(Fingerprint.of(case.backend, each) not in beside for each in failures)
 
     def _wrong_alike(self, case: Case) -> bool:
         verdict = self._pinned.judged(case)
@@ -296,13 +364,17 @@ class _Test:
         """The case with a few value seeds, with more if the failure comes and goes."""
         return _reseeded(case, max(SEEDS, self._pinned.fresh_seeds))
 
-    def _some_fails(self, cases: Iterator[Case], fingerprint: Fingerprint, *, exactly: bool = False) -> bool:
-        """Whether one of the cases that can be run fails with this fingerprint, with the one seed or another."""
+    def _some_fails(
+        self, cases: Iterator[Case], fingerprint: Fingerprint, *, exactly: bool = False, anyhow: bool = False
+    ) -> bool:
+        """Whether one of the cases that can be run fails so, or `anyhow`, with the one seed or another."""
         for case in cases:
             if possible(case) and self._allowed(case):
                 for again in self._tried(case):
                     verdict = self._pinned.judged(again)
-                    if verdict is not None and self._alike(fingerprint, verdict.failures, exactly=exactly):
+                    if verdict is None:
+                        continue
+                    if self._alike(fingerprint, verdict.failures, exactly=exactly) or (anyhow and verdict.failures):
                         return True
         return False
 
@@ -317,14 +389,16 @@ class _Test:
         return (fingerprint.among(failures) if exactly else fingerprint.wrong_among(failures)) is not None
 
 
-def _same(error: Observation, other: Observation | None) -> bool:
-    """Whether two failures are the same stray access, or have the same largest error over bound."""
+def same_error(error: Observation, other: Observation | None) -> bool:
+    """Whether two failures are the same stray access or write, or have the same largest error over bound."""
     if other is None:
         return False
     if error.access is not None and other.access is not None:
         offset = error.access.offsets.get(error.place)
         alike = (error.access.kind, error.place) == (other.access.kind, other.place)
         return alike and offset is not None and offset == other.access.offsets.get(error.place)
+    if error.kind in _EXACT:
+        return (error.kind, error.place) == (other.kind, other.place)
     if error.margin is None or other.margin is None:
         return False
     return math.isclose(error.margin, other.margin, rel_tol=ROUNDING)

@@ -16,8 +16,8 @@ from attnfuzz.harness.search.alone import failing_alone
 from attnfuzz.harness.search.beneath import SHARE, Symptoms, explaining, without
 from attnfuzz.harness.search.compared import compared
 from attnfuzz.harness.search.examples import run_examples
-from attnfuzz.harness.search.explained import Attribution, explain
-from attnfuzz.harness.search.known import KnownCause, finding_name
+from attnfuzz.harness.search.explained import ATTRIBUTION, Attribution, explain, explained_as_it_is
+from attnfuzz.harness.search.known import KnownCause, KnownCauses, Showing, finding_name
 from attnfuzz.harness.search.messages import (
     FAILS_ALONE,
     AnyMessage,
@@ -92,7 +92,7 @@ class Hunt:
         self._tell = tell
         self._capability = capability
         self._elsewhere = elsewhere
-        self._causes = {cause.name: cause for cause in task.causes}
+        self._causes = KnownCauses(task.causes)
         self._novelty = novelty
         self._remembered = remembered
         self._passed_over = set(task.known)
@@ -176,7 +176,7 @@ class Hunt:
 
     def _compare(self, pair: CausePair) -> None:
         self._runner.shrinking = True
-        same = compared(pair, self._runner.verdict, self._pin, self._allowed, self._causes.values())
+        same = compared(pair, self._runner.verdict, self._pin, self._allowed, self._causes)
         if same is not None:
             self._tell(same)
 
@@ -261,7 +261,7 @@ class Hunt:
     def _new_failure(self, case: Case, verdict: Verdict, awaited: Sequence[Observation]) -> Observation | None:
         """The worst failure that is not known. Beside a known one, it must not be a symptom of that one's causes."""
         worst = Fingerprint.of(case.backend, verdict.failures[0])
-        causes = [cause for cause in self._causes.values() if cause.shows_as(worst)]
+        causes = self._causes.showing_as(worst)
         for failure in verdict.failures:
             fingerprint = Fingerprint.of(case.backend, failure)
             if fingerprint in self._passed_over:
@@ -273,7 +273,7 @@ class Hunt:
 
     def _beneath(self, fingerprint: Fingerprint, case: Case, verdict: Verdict) -> Pinned[Case] | None:
         """A failure beneath a known one: none of its causes shows in the case, or it fails without them."""
-        causes = [cause for cause in self._causes.values() if cause.shows_as(fingerprint)]
+        causes = self._causes.showing_as(fingerprint)
         present = explaining(causes, case)
         if present is None or fingerprint in self._beside:
             return None
@@ -345,13 +345,9 @@ class Hunt:
     def _race_of(self, fingerprint: Fingerprint, pursued: Pursued, needs: tuple[str, ...]) -> str:
         """The name of the known cause that explains a race with a late device; "" if it is a new one."""
         pinned = self._pin(fingerprint, pursued.case, pursued.verdict)
-        cause = explain(pinned, tuple(self._causes.values()), self._allowed).cause
-        if cause is not None:
-            self._causes[cause.name] = replace(cause, shown_as=(*cause.shown_as, fingerprint))
-            return cause.name
-        name = finding_name(pursued.case, pursued.observation)
-        self._causes.setdefault(name, KnownCause(name=name, case=pursued.case, fingerprint=fingerprint, needs=needs))
-        return ""
+        cause = explain(pinned, self._causes, self._allowed).cause
+        showing = Showing(case=pursued.case, fingerprint=fingerprint, needs=needs)
+        return self._causes.add(showing, name=finding_name(pursued.case, pursued.observation), cause=cause)
 
     def _needs_late(self, pursued: Pursued) -> tuple[str, ...]:
         """The feature "late device", if a flaky failure does not show on a prompt device."""
@@ -375,7 +371,8 @@ class Hunt:
                 if not pursuit.is_steady():
                     self._tell_pursued(pinned.fingerprint, pinned.first, pursuit.outcome())
                     return
-                self._tell_caught(pinned, case, clues, cause)
+                known = cause if cause or case == pinned.first else self._when_small(pinned, case)
+                self._tell_caught(pinned, case, clues, known)
                 return
 
     def _smallest(self, pinned: Pinned[Case], known: KnownCause | None) -> tuple[Case, frozenset[Feature]]:
@@ -403,7 +400,12 @@ class Hunt:
 
     def _explained(self, pinned: Pinned[Case]) -> tuple[Pinned[Case], KnownCause | None]:
         """The failure to shrink, and the known cause that explains it, which lowers its budget."""
-        explained = explain(pinned, tuple(self._causes.values()), self._allowed)
+        if pinned.spent:
+            cause = explained_as_it_is(pinned, self._causes, self._allowed, self._within(ATTRIBUTION))
+            explained = Attribution(cause, pinned.first)
+            pinned.limit(self._budget())
+        else:
+            explained = explain(pinned, self._causes, self._allowed)
         if explained.case != pinned.first:
             observation, verdict = pinned.observation(explained.case), pinned.verdict(explained.case)
             assert observation is not None
@@ -415,6 +417,11 @@ class Hunt:
             seconds = min(SYMPTOM.seconds, self._budget().seconds)
             pinned.limit(replace(SYMPTOM, seconds=seconds))
         return pinned, explained.cause
+
+    def _when_small(self, pinned: Pinned[Case], case: Case) -> KnownCause | None:
+        """The known cause of a failure by its smallest case, if any: a larger one may fail in several ways."""
+        small = self._pin(pinned.fingerprint, case, pinned.verdict(case))
+        return explained_as_it_is(small, self._causes, self._allowed, self._within(ATTRIBUTION))
 
     def _allowed(self, case: Case) -> bool:
         own = case.backend == self._task.backend
@@ -432,14 +439,8 @@ class Hunt:
         if self._budget().seconds > 0:
             verdict = self._in_words(case, verdict)
             observation = fingerprint.among(verdict.failures) or observation
-        if cause is None:
-            name = finding_name(case, observation)
-            cause_name = ""
-            self._causes.setdefault(name, KnownCause(name=name, case=case, fingerprint=fingerprint, needs=needs))
-        else:
-            cause_name = cause.name
-            shown_as, shown_with = (*cause.shown_as, fingerprint), (*cause.shown_with, needs)
-            self._causes[cause_name] = replace(cause, shown_as=shown_as, shown_with=shown_with)
+        showing = Showing(case=case, fingerprint=fingerprint, needs=needs, mistakes=observation.mistakes)
+        cause_name = self._causes.add(showing, name=finding_name(case, observation), cause=cause)
         self._tell(
             Caught(
                 fingerprint=fingerprint,
@@ -485,7 +486,11 @@ class Hunt:
 
     def _budget(self) -> ShrinkBudget:
         """The budget for shrinking the next failure."""
-        budget, limit = self._task.shrink, self._task.shrink_seconds
+        return self._within(self._task.shrink)
+
+    def _within(self, budget: ShrinkBudget) -> ShrinkBudget:
+        """A budget, as far as the time for shrinking lasts."""
+        limit = self._task.shrink_seconds
         return budget if limit is None else replace(budget, seconds=min(budget.seconds, limit - self._seconds))
 
     @property

@@ -1,23 +1,39 @@
 """The causes that a campaign knows, in the form that slices get."""
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 
 import msgspec
+from msgspec.structs import replace
 
 from attnfuzz.harness.backends.registry import as_file_name
 from attnfuzz.harness.reduce.ablation import CONTENTS, FEATURES, SHAPE, Feature, features_in
 from attnfuzz.harness.verdict.failures import Kind, Observation
-from attnfuzz.harness.verdict.fingerprint import Fingerprint, fine
+from attnfuzz.harness.verdict.fingerprint import WRONG, Fingerprint, fine
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.mistake import Mistake
+
+MOST_SHOWINGS = 8
+"""Most further findings of a cause passed to a slice, each with other features, another kind or another place."""
+
+TRIED = 3
+"""Most of these from which one failure is predicted."""
+
+
+class Showing(msgspec.Struct, frozen=True, kw_only=True):
+    """A finding that shows a cause: its smallest case, which fails as `fingerprint` and needs the features."""
+
+    case: Case
+    fingerprint: Fingerprint
+    needs: tuple[str, ...] = ()
+    mistakes: tuple[Mistake, ...] = ()
 
 
 class KnownCause(msgspec.Struct, frozen=True, kw_only=True):
     """The cause of the finding `name`: `case` is its smallest, which fails as `fingerprint` and needs the features.
 
     `shown_as` are the fingerprints of all findings that have this cause, `shown_with` the features that they need, and
-    `mistakes` those that explain its case.
+    `mistakes` those that explain its case. `showings` are some of its other findings.
     """
 
     name: str
@@ -27,6 +43,35 @@ class KnownCause(msgspec.Struct, frozen=True, kw_only=True):
     shown_as: tuple[Fingerprint, ...] = ()
     shown_with: tuple[tuple[str, ...], ...] = ()
     mistakes: tuple[Mistake, ...] = ()
+    showings: tuple[Showing, ...] = ()
+
+    def seen_like(self, fingerprint: Fingerprint) -> "Iterator[KnownCause]":
+        """Yield the cause by its own case, then by those of its findings that fail most like `fingerprint`.
+
+        One bug leaves the rows without keys unwritten and the others wrong, and shows with either of several features.
+        """
+        yield self
+        for each in self.showings_like((fingerprint,))[:TRIED]:
+            yield self.by(each)
+
+    def showings_like(self, fingerprints: Collection[Fingerprint]) -> list[Showing]:
+        """Return the further findings, those that are most like one of the fingerprints first."""
+        return sorted(self.showings, key=lambda one: min(_unlike(one.fingerprint, each) for each in fingerprints))
+
+    def by(self, showing: Showing) -> "KnownCause":
+        """Return the cause by one of its findings."""
+        return replace(
+            self, case=showing.case, fingerprint=showing.fingerprint, needs=showing.needs, mistakes=showing.mistakes
+        )
+
+    def also_by(self, showing: Showing) -> "KnownCause":
+        """Return the cause with one more finding."""
+        return replace(
+            self,
+            shown_as=(*self.shown_as, showing.fingerprint),
+            shown_with=(*self.shown_with, showing.needs),
+            showings=several((*self.showings, showing), but=self),
+        )
 
     def may_show_in(self, case: Case) -> bool:
         """Whether a case has the clues that one of its findings needs."""
@@ -48,6 +93,9 @@ class KnownCause(msgspec.Struct, frozen=True, kw_only=True):
         marks = self.clues or frozenset(FEATURES[name] for name in self.needs if name in FEATURES) & SHAPE
         seen = seen_with(self.fingerprint)
         lacking = frozenset(FEATURES[name] for name in _WITHOUT_KEYS) & seen
+        if self.fingerprint.place == "out":
+            # With one key it has all weight, whatever its logit.
+            seen |= {FEATURES["several keys"]}
         return next((each for each in (marks, marks - lacking, marks - seen) if each <= own), None)
 
     @property
@@ -63,6 +111,56 @@ class KnownCause(msgspec.Struct, frozen=True, kw_only=True):
     def shows_as(self, fingerprint: Fingerprint) -> bool:
         """Whether one of its findings has this fingerprint; a fault matches at any place."""
         return fingerprint.anywhere in {each.anywhere for each in self.symptoms}
+
+
+class KnownCauses:
+    """The causes that a slice knows: those that it was given, and those that it found since."""
+
+    def __init__(self, causes: Iterable[KnownCause]) -> None:
+        self._causes = {cause.name: cause for cause in causes}
+
+    def __iter__(self) -> Iterator[KnownCause]:
+        """Yield the causes with all of their findings so far."""
+        yield from self._causes.values()
+
+    def showing_as(self, fingerprint: Fingerprint) -> list[KnownCause]:
+        """Return those that have a finding with this fingerprint."""
+        return [cause for cause in self if cause.shows_as(fingerprint)]
+
+    def add(self, showing: Showing, *, name: str, cause: KnownCause | None) -> str:
+        """Add the finding `name` to a cause, whose name it returns; to one of its own if that is None: returns ""."""
+        if cause is not None:
+            self._causes[cause.name] = self._causes[cause.name].also_by(showing)
+            return cause.name
+        new = KnownCause(name=name, case=showing.case, fingerprint=showing.fingerprint, needs=showing.needs)
+        self._causes.setdefault(name, new)
+        return ""
+
+
+def several(showings: Iterable[Showing], *, but: "Showing | KnownCause") -> tuple[Showing, ...]:
+    """Return the first of the showings that differ in their kind, place or clues, also from another: a few at most.
+
+    One whose clues only let its failure be seen has no marks, and predicts nothing.
+    """
+    first: dict[object, Showing] = {}
+    for each in showings:
+        clues = clues_among(each.needs)
+        if not clues or clues - seen_with(each.fingerprint):
+            first.setdefault(_way(each), each)
+    first.pop(_way(but), None)
+    return tuple(first.values())[:MOST_SHOWINGS]
+
+
+def _way(showing: "Showing | KnownCause") -> tuple[Kind, str, frozenset[Feature]]:
+    return showing.fingerprint.kind, showing.fingerprint.place, clues_among(showing.needs)
+
+
+def _unlike(shown: Fingerprint, wanted: Fingerprint) -> int:
+    """Score by how much two fingerprints differ, the kind and place first."""
+    kind = shown.kind is not wanted.kind and not {shown.kind, wanted.kind} <= WRONG
+    return (
+        4 * kind + 4 * (shown.place != wanted.place) + 2 * (shown.kernel != wanted.kernel) + (shown.mode != wanted.mode)
+    )
 
 
 _WITHOUT_KEYS = (

@@ -6,7 +6,9 @@ other features that the two cases need are the same. This is tested by an exchan
 siblings, and fails as before with the other's in their place.
 
 Two mistakes that need a sibling each, and nothing else, pass this test too. Where the cases share no other needed
-feature, the siblings also have to cancel each other: with the same number for both scales, the case passes.
+feature, the siblings also have to cancel each other: with the same number for both scales, the case passes. Two factors
+of the logits have to give the same error in each other's place. A kernel that takes one tensor to be dense, or its
+integers to be of 32 bits, takes others so too, and may do anything then: there, plain cases have to pass altogether.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -14,26 +16,47 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from attnfuzz.harness.reduce.ablation import CLUES, FEATURES, FRESH_SEEDS, SHAPE, Feature, ablations
+from attnfuzz.harness.reduce.ablation import (
+    CLUES,
+    CONTENTS,
+    FEATURES,
+    FRESH_SEEDS,
+    SHAPE,
+    TENSOR_FORMS,
+    Feature,
+    ablations,
+)
 from attnfuzz.harness.reduce.possible import possible
+from attnfuzz.harness.search.explained import same_error
 from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.verdict.failures import Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
+from attnfuzz.reference.arguments import ArgumentForm
 from attnfuzz.reference.case import Case
 
 _SCALES = ("K scale", "V scale")
+
+_GAPS = tuple(form.value for form in ArgumentForm if form.of_tensor and "gaps" in form.value)
+
+_INT64 = tuple(form.value for form in ArgumentForm if form.of_tensor and "int64" in form.value)
+
+_FACTORS = ("softmax scale", "softmax scale of 0 or below", "K scale", "K scale of 0 or below")
 
 SIBLINGS: tuple[frozenset[Feature], ...] = tuple(
     frozenset(FEATURES[name] for name in group)
     for group in (
         _SCALES,
+        _FACTORS,
         ("page order", "NHD layout", "KV view", "other group", "several KV heads", "offsets beyond 2^31"),
         ("table tail", "table slack", "table gap"),
         ("NaN behind the last key", "NaN in free pages"),
         ("scales per head", "scales per token", "swizzled scales"),
+        _GAPS,
+        _INT64,
     )
 )
-"""Groups of features in which one mistake may show: scales, where a key lies, the table, memory of no key."""
+"""Groups of features in which one mistake may show: scales, factors of the logits, where a key lies, the table, memory
+of no key, the strides of tensors, their integers."""
 
 _PARTS = ("geometry", "pages", "views", "scales")
 
@@ -41,10 +64,14 @@ Allowed = Callable[[Case], bool]
 
 
 def siblings_of(needs: Collection[str], other: Collection[str]) -> frozenset[Feature]:
-    """Return the group whose features are all that the needs of two causes differ by; empty if there is none."""
+    """Return the group whose features are all clues that the needs of two causes differ by; empty if there is none.
+
+    They may differ in the shape that they need: a key lies in another place by several pages, or by several heads.
+    """
     ours, theirs = _known(needs), _known(other)
     for group in SIBLINGS:
-        if ours & group and theirs & group and ours & group != theirs & group and ours - group == theirs - group:
+        counted = CLUES - CONTENTS - group
+        if ours & group and theirs & group and ours & group != theirs & group and ours & counted == theirs & counted:
             return group
     return frozenset()
 
@@ -52,12 +79,21 @@ def siblings_of(needs: Collection[str], other: Collection[str]) -> frozenset[Fea
 def same_with_siblings(cause: KnownCause, other: KnownCause, run: Callable[[Case], Verdict], allowed: Allowed) -> bool:
     """Run the exchange of siblings between the smallest cases of two causes. False if they have none."""
     group = siblings_of(cause.needs, other.needs)
-    if not group or cause.fingerprint.place != other.fingerprint.place:
+    if not group or (cause.kernels.isdisjoint(other.kernels) and cause.case.backend != other.case.backend):
         return False
-    test = _Exchange(group, run, allowed)
+    forms = group <= TENSOR_FORMS
+    if cause.fingerprint.place != other.fingerprint.place and not forms:
+        return False
+    test = _Exchange(group, run, allowed, anyhow=forms)
     if not (test.shows(cause, other) and test.shows(other, cause)):
         return False
-    return bool(_known(cause.needs) - group) or test.cancels(cause)
+    if group == _named(_FACTORS):
+        return test.moves(cause) and test.moves(other)
+    return forms or bool((_known(cause.needs) & _known(other.needs)) - group) or test.cancels(cause)
+
+
+def _named(names: Collection[str]) -> frozenset[Feature]:
+    return frozenset(FEATURES[name] for name in names)
 
 
 def _known(needs: Collection[str]) -> frozenset[Feature]:
@@ -65,10 +101,12 @@ def _known(needs: Collection[str]) -> frozenset[Feature]:
 
 
 class _Exchange:
-    """Runs that exchange the features of `group` between cases."""
+    """Runs that exchange the features of `group` between cases; with `anyhow`, any failure counts."""
 
-    def __init__(self, group: frozenset[Feature], run: Callable[[Case], Verdict], allowed: Allowed) -> None:
-        self._group, self._run, self._allowed = group, run, allowed
+    def __init__(
+        self, group: frozenset[Feature], run: Callable[[Case], Verdict], allowed: Allowed, *, anyhow: bool
+    ) -> None:
+        self._group, self._run, self._allowed, self._anyhow = group, run, allowed, anyhow
 
     def shows(self, cause: KnownCause, other: KnownCause) -> bool:
         """Whether a cause's case passes without its siblings, and fails as before with those of the other."""
@@ -81,17 +119,28 @@ class _Exchange:
 
     def cancels(self, cause: KnownCause) -> bool:
         """Whether the case passes with the same number for both scales."""
-        if not self._group <= {FEATURES[name] for name in _SCALES}:
+        if not self._group <= _named(_SCALES):
             return False
         scales = cause.case.scales
         changed = scales.k if scales.k != 1 else scales.v
         both = replace(cause.case, scales=replace(scales, k=changed, v=changed))
         return self._can_run(both) and not self._fails(both, cause.fingerprint)
 
-    def _fails(self, case: Case, fingerprint: Fingerprint) -> bool:
-        return self._can_run(case) and any(
-            fingerprint.wrong_among(self._run(each).failures) is not None for each in _reseeded(case)
+    def moves(self, cause: KnownCause) -> bool:
+        """Whether the case has the same error with each factor of the logits in the other's place."""
+        scales = cause.case.scales
+        exchanged = replace(cause.case, scales=replace(scales, softmax=scales.k, k=scales.softmax))
+        before, after = (
+            cause.fingerprint.among(self._run(each).failures) if self._can_run(each) else None
+            for each in (cause.case, exchanged)
         )
+        return before is not None and same_error(before, after)
+
+    def _fails(self, case: Case, fingerprint: Fingerprint) -> bool:
+        if not self._can_run(case):
+            return False
+        found = (self._run(each).failures for each in _reseeded(case))
+        return any(failures if self._anyhow else fingerprint.wrong_among(failures) for failures in found)
 
     def _can_run(self, case: Case) -> bool:
         return possible(case) and self._allowed(case)

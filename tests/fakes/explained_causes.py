@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from small_cases import HEADS, step
 
 from attnfuzz.harness.search.explained import explain
-from attnfuzz.harness.search.known import KnownCause
+from attnfuzz.harness.search.known import KnownCause, Showing
 from attnfuzz.harness.search.messages import ShrinkBudget
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.verdict.failures import Access, Kind, Observation, Verdict
@@ -24,6 +24,7 @@ Errs = Callable[[Case], float | Access | None]
 def judged(faulty: Faulty, case: Case, errs: Errs = lambda _: None) -> Verdict:
     mode = case.steps[-1].mode
     kernel = "decode" if mode in (Mode.DECODE, Mode.TARGET_VERIFY) else "context"
+    kernel = kernel if case.backend == "fake" else f"{case.backend} {kernel}"
     error = errs(case)
     seen = {"access": error} if isinstance(error, Access) else {"margin": error}
     return Verdict(
@@ -45,19 +46,27 @@ def explained(
     shown_as: tuple[Fingerprint, ...] = (),
     errs: Errs = lambda _: None,
     allowed: Callable[[Case], bool] = lambda _: True,
+    also: tuple[tuple[Case, tuple[str, ...]], ...] = (),
 ) -> bool:
-    """Whether the cause of how `known` fails, which needs these features, explains how `failing` fails."""
+    """Whether the cause of how `known` fails, which needs these features, explains how `failing` fails.
+
+    The cause has further findings: `also` are their cases, with the features that they need.
+    """
     first, other = judged(faulty, known, errs), judged(faulty, failing, errs)
     cause = KnownCause(
         name="known",
         case=known,
-        fingerprint=Fingerprint.of("fake", first.failures[0]),
+        fingerprint=Fingerprint.of(known.backend, first.failures[0]),
         needs=needs,
         shown_as=shown_as,
         mistakes=mistakes[0],
+        showings=tuple(
+            Showing(case=case, fingerprint=Fingerprint.of(case.backend, judged(faulty, case).failures[0]), needs=its)
+            for case, its in also
+        ),
     )
     pinned = Pinned(
-        Fingerprint.of("fake", other.failures[0]),
+        Fingerprint.of(failing.backend, other.failures[0]),
         failing,
         other,
         run=lambda case: judged(faulty, case, errs),

@@ -48,11 +48,11 @@ def events_of(
     return list(begin(asked, fakes, ledger=ledger, campaign=campaign).events())
 
 
-def lone_comparisons(events: Sequence[Event]) -> Comparisons:
+def lone_comparisons(events: Sequence[Event], *, jobs: int = 1) -> Comparisons:
     knowledge = Knowledge()
     for event in logged(events):
         knowledge(event)
-    return Comparisons(knowledge, seed=1)
+    return Comparisons(knowledge, seed=1, jobs=jobs)
 
 
 def needs_of_causes(events: Sequence[Event]) -> list[tuple[str, ...]]:
@@ -160,6 +160,29 @@ def test_causes_that_differ_are_compared_once_also_after_a_kill(tmp_path: Path) 
     assert lone_comparisons(events).next_slice(None, ()) is None
     before = [each for each in events if not (isinstance(each, SliceFinished) and each.kind is SliceKind.COMPARED)]
     assert lone_comparisons(before).next_slice(None, ()) is not None
+
+
+def test_causes_are_compared_again_when_one_has_other_findings_too(tmp_path: Path) -> None:
+    faults = Fault(needs=("sinks",), modes=(Mode.DECODE,)), Fault(needs=("sinks", "soft cap"), modes=(Mode.EXTEND,))
+    events = events_of(tmp_path, *faults)
+    first = of(FindingFiled, events)[0]
+    fingerprint = replace(first.fingerprint, kind=Kind.NOT_FINITE)
+    more = replace(first, name="more", cause=first.name, fingerprint=fingerprint)
+    assert lone_comparisons(events).next_slice(None, ()) is None
+    assert lone_comparisons([*events, more]).next_slice(None, ()) is not None
+
+
+def test_each_job_has_a_share_of_its_time_for_comparing(tmp_path: Path) -> None:
+    faults = Fault(needs=("sinks",), modes=(Mode.DECODE,)), Fault(needs=("sinks", "soft cap"), modes=(Mode.EXTEND,))
+    events = events_of(tmp_path, *faults)
+    # As if they had been compared with other causes.
+    long = [
+        replace(each, seed=each.seed + 1, seconds=30.0)
+        for each in of(SliceFinished, events)
+        if each.kind is SliceKind.COMPARED
+    ]
+    assert lone_comparisons([*of(FindingFiled, events), *long]).next_slice(60.0, ()) is None
+    assert lone_comparisons([*of(FindingFiled, events), *long], jobs=2).next_slice(60.0, ()) is not None
 
 
 @pytest.mark.draws

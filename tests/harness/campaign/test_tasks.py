@@ -137,11 +137,11 @@ def test_causes_are_compared_when_nothing_is_searched_any_more(tmp_path: Path) -
         )
         for name in ("one", "other")
     ]
-    shrunk = Limits.of(asked.seconds).shrunk
-    for at, kind in ((60.0, SliceKind.COMPARED), (shrunk, None)):
+    limits = Limits.of(asked.seconds)
+    for at, kind in ((60.0, SliceKind.COMPARED), (limits.shrunk, SliceKind.COMPARED), (limits.ended, None)):
         run = chooser(asked, filed).next(at, [], {})
         assert (run and run.task.kind) is kind
-        assert run is None or run.task.seconds == shrunk - at
+        assert run is None or run.task.seconds == limits.ended - at
 
 
 def test_kept_cases_may_take_a_fifth_of_the_time(tmp_path: Path) -> None:

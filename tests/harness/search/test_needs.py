@@ -1,11 +1,13 @@
 """The features that a failure needs are found after it was made small, within its budget."""
 
+import pytest
 from fake_causes import Fault, FaultyJudge, caught, featured, hunted, names_in
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from attnfuzz.harness.reduce.ablation import FEATURES
 from attnfuzz.harness.search.hunt import Hunt
+from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.search.messages import AnyMessage, ShrinkBudget, Slice
 from attnfuzz.harness.search.needs import needs_of
 from attnfuzz.harness.search.pinned import Pinned
@@ -62,6 +64,40 @@ def test_without_a_budget_no_feature_is_known_to_be_needed() -> None:
     (found, *_) = caught(hunted(judge, shrink=ShrinkBudget(runs=0, seconds=0)))
     assert found.needs == ()
     assert found.case == found.first
+
+
+@pytest.mark.parametrize(("seconds", "cause"), [(None, "known"), (0.0, "")])
+def test_a_failure_that_there_is_no_time_to_shrink_is_compared_with_known_causes(
+    seconds: float | None, cause: str
+) -> None:
+    judge = FaultyJudge(Fault(needs=("sinks",)))
+    decode = featured(mode=Mode.DECODE, sinks=True)
+    (failure,) = judge.verdict(decode).failures
+    known = KnownCause(name="known", case=decode, fingerprint=Fingerprint.of("fake", failure), needs=("sinks",))
+    task = {"causes": (known,), "known": (known.fingerprint,), "shrink_seconds": seconds}
+    (found, *_) = caught(hunted(judge, shrink=ShrinkBudget(runs=0, seconds=0), **task))
+    assert (found.cause, found.needs) == (cause, ("sinks",) if cause else ())
+    assert found.case == found.first
+
+
+def test_a_failure_beside_a_known_one_is_compared_with_its_cause_again_when_its_case_is_small() -> None:
+    """Large cases fail as the cause does in the first place, which says nothing about their second failure."""
+
+    class Both(FaultyJudge):
+        """Wrong outputs of decodes, wrong LSEs of single requests, both otherwise."""
+
+        def verdict(self, case: Case) -> Verdict:
+            """Judge without running anything."""
+            output, lse = super().verdict(case).failures
+            (step,) = case.steps
+            alone = (output,) if step.mode is Mode.DECODE else (lse,) if len(step.requests) == 1 else (output, lse)
+            return Verdict(observations=alone)
+
+    judge, decode = Both(Fault(kinds=(Kind.OUTPUT_MISMATCH, Kind.LSE_MISMATCH))), featured(mode=Mode.DECODE)
+    shown = tuple(Fingerprint.of("fake", judge.verdict(case).failures[0]) for case in (decode, BOTH))
+    known = KnownCause(name="known", case=decode, fingerprint=shown[0], shown_as=shown)
+    (found,) = caught(hunted(judge, causes=(known,), known=shown))
+    assert (found.observation.kind, found.cause) == (Kind.LSE_MISMATCH, "known")
 
 
 def test_finding_out_what_is_needed_has_a_part_of_the_budget() -> None:

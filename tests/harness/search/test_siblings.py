@@ -11,9 +11,11 @@ from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.search.siblings import same_with_siblings
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
+from attnfuzz.reference.arguments import ArgumentForm
 from attnfuzz.reference.case import Case, KvView, Mode, PageOrder, Pages, Scales, Views
 
-Fails = Callable[[Case], bool]
+Fails = Callable[[Case], float | bool]
+"""A kernel: whether it fails on a case, or its error over the bound."""
 
 ONE = Case(backend="fake", geometry=replace(HEADS, page_size=1), steps=(step(Mode.EXTEND, (1, 1)),))
 TWO = replace(ONE, steps=(step(Mode.EXTEND, (1, 2)),))
@@ -23,7 +25,8 @@ SCALED = replace(ONE, scales=Scales(k=2.0)), replace(ONE, scales=Scales(v=0.5))
 
 def judged(fails: Fails, case: Case, beside: tuple[Observation, ...] = ()) -> Verdict:
     seen = Observation(kind=Kind.OUTPUT_MISMATCH, place="out", message="wrong", step=0, mode="extend", kernel="attend")
-    return Verdict(observations=((seen,) if fails(case) else ()) + beside)
+    error = fails(case)
+    return Verdict(observations=((replace(seen, margin=float(error)),) if error else ()) + beside)
 
 
 def one_cause(fails: Fails, *cases: Case, beside: tuple[Observation, ...] = ()) -> bool:
@@ -31,7 +34,7 @@ def one_cause(fails: Fails, *cases: Case, beside: tuple[Observation, ...] = ()) 
 
     def cause(case: Case) -> KnownCause:
         (failure,) = judged(fails, case).failures
-        needs = tuple(each.name for each in needed(case, fails, among=CLUES | SHAPE))
+        needs = tuple(each.name for each in needed(case, lambda case: bool(fails(case)), among=CLUES | SHAPE))
         return KnownCause(name=str(hash(case)), case=case, fingerprint=Fingerprint.of("fake", failure), needs=needs)
 
     causes = [cause(case) for case in cases]
@@ -100,3 +103,49 @@ def test_a_sibling_that_does_not_show_the_mistake_in_the_other_s_place_is_anothe
 
     other = replace(TWO, views=Views(kv=view), geometry=replace(TWO.geometry, window_left=0))
     assert not one_cause(two_mistakes, SHUFFLED, other)
+
+
+def test_siblings_need_not_share_the_shape_that_they_need() -> None:
+    """A gap between pages shows the mistake in the second head of a group alone."""
+
+    def strided(case: Case) -> bool:
+        return several_keys(case) and (shuffled(case) or (paired(case) and case.geometry.group > 1))
+
+    assert one_cause(
+        strided, *(replace(each, geometry=replace(TWO.geometry, q_heads=4)) for each in (SHUFFLED, PAIRED))
+    )
+
+
+FACTORS = replace(TWO, scales=Scales(softmax=0.5)), replace(TWO, scales=Scales(k=2.0))
+
+
+def test_factors_of_the_logits_that_give_the_same_error_are_one_cause() -> None:
+    def error(case: Case) -> float:
+        return abs(1 - case.scales.softmax * case.scales.k)
+
+    assert one_cause(error, *FACTORS)
+
+
+def test_factors_of_the_logits_with_errors_of_their_own_are_two_causes() -> None:
+    def error(case: Case) -> float:
+        return abs(1 - case.scales.softmax) + 5 * abs(1 - case.scales.k)
+
+    assert not one_cause(error, *FACTORS)
+
+
+STRIDED = tuple(
+    replace(ONE, arguments=(form,)) for form in (ArgumentForm.PAGE_IDS_GAPS, ArgumentForm.QUERY_STARTS_GAPS)
+)
+
+
+def test_a_kernel_that_takes_all_tensors_to_be_dense_is_one_cause() -> None:
+    assert one_cause(lambda case: bool(case.arguments), *STRIDED)
+
+
+def test_tensors_taken_to_be_dense_with_a_further_feature_are_another_cause() -> None:
+    def two_mistakes(case: Case) -> bool:
+        page_ids, starts = (each.arguments[0] in case.arguments for each in STRIDED)
+        return page_ids or (starts and case.geometry.window_left >= 0)
+
+    windowed = replace(STRIDED[1], geometry=replace(ONE.geometry, window_left=0))
+    assert not one_cause(two_mistakes, STRIDED[0], windowed)
