@@ -267,7 +267,7 @@ class ServeCampaign:
 
     @property
     def _over(self) -> bool:
-        if self.stop.is_set() or (self.plan.until_finding and not self._standing.clean):
+        if self.stop.is_set() or (self.plan.until_finding and self._standing.failing):
             return True
         return self.plan.seconds is not None and self.clock() - self._searched_from >= self.plan.seconds
 

@@ -60,7 +60,11 @@ def _difference(text: str) -> float:
     metavar="DIFFERENCE",
     help="Largest difference of log-probabilities that is allowed.  [default: measured first]",
 )
-@click.option("--until-finding", is_flag=True, help="Stop at the first failure that the ledger does not list.")
+@click.option(
+    "--until-finding",
+    is_flag=True,
+    help="Stop at the first failure that the ledger does not list, once it is minimized and filed.",
+)
 @options.home_option("Folder of campaigns and findings; keep it from night to night.", default="attnfuzz-serve")
 @click.option(
     "--ledger",

@@ -23,7 +23,7 @@ from attnfuzz.harness.serve.client import Client, ServerError, TookTooLong
 from attnfuzz.harness.serve.discovery import SECONDS
 from attnfuzz.harness.serve.events import ServeFinished, ServeProgress, ServeResumed
 from attnfuzz.harness.serve.findings import TRACE, read_serve_records
-from attnfuzz.harness.serve.hunt import FaultHunter
+from attnfuzz.harness.serve.hunt import FaultHunter, Hunted
 from attnfuzz.harness.serve.judging import ServedFault, ServedKind
 from attnfuzz.harness.serve.launch import LaunchedServer
 from attnfuzz.harness.serve.ledger import ServeLedgerError, ServerEntry, ServerLedger
@@ -155,6 +155,21 @@ def test_a_finding_that_comes_and_goes_is_fixed_after_as_many_runs_as_its_rate_n
     (fixed,) = _run(fake(FakeFault.NONE), tmp_path, traces=1).standing.checked.values()
     assert fixed.state is State.FIXED
     assert fixed.runs > rare.runs
+
+
+def test_until_finding_goes_on_after_a_failure_that_does_not_come_back(
+    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hunt, calls = FaultHunter.hunt, itertools.count()
+
+    def lost_at_first(hunter: FaultHunter, trace: RequestTrace, fault: ServedFault, **more: Any) -> Hunted:
+        if next(calls):
+            return hunt(hunter, trace, fault, **more)
+        return Hunted(trace=trace, fault=fault, times=0, runs=4)
+
+    monkeypatch.setattr(FaultHunter, "hunt", lost_at_first)
+    standing = _run(fake(FakeFault.PREFIX), tmp_path, traces=60, until_finding=True).standing
+    assert (len(standing.unconfirmed), len(standing.filed)) == (1, 1)
 
 
 def test_a_failure_that_always_comes_is_not_minimized_to_one_by_chance(
