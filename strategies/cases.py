@@ -171,7 +171,7 @@ def _with_idle(draw: DrawFn, setting: Setting, steps: tuple[Step, ...]) -> tuple
     if not draw(_IDLE.under(setting.lean)):
         return steps
     replays = [index for index, step in enumerate(steps) if step.launch is Launch.REPLAY]
-    if replays and draw(_IDLE_REPLAYS.under(setting.lean)):
+    if bool(replays) and draw(_IDLE_REPLAYS.under(setting.lean)):
         at = replays[draw(integer(0, len(replays) - 1))]
         return _beside(draw, steps, at, replace(steps[at], requests=()))
     at = draw(integer(0, len(steps) - 1))
