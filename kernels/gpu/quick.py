@@ -7,7 +7,7 @@ features, and of a backend and a feature, within a time.
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import combinations
 from typing import Any, Final
 
@@ -16,6 +16,8 @@ import msgspec
 from attnfuzz.kernels.gpu import build_record
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.kernels.gpu.wrappers.other_layers import FOR_OTHER_LAYERS, uses_of
+from attnfuzz.reference.arguments import EarlierUse
 from attnfuzz.reference.bucket import Bucket
 
 BUILT: Final = "ATTNFUZZ_BUILT"
@@ -151,14 +153,21 @@ def _smallest(bucket: Bucket) -> Iterator[Bucket]:
 def only_built(backend: GpuBackend) -> GpuBackend:
     """A backend with the geometries whose modules are compiled; itself if it needs none, or has none compiled.
 
-    Without any compiled module, its own are compiled before a campaign, as without this limit.
+    Without any compiled module, its own are compiled before a campaign, as without this limit. Its objects are planned
+    for other layers only among those that are left: FlashInfer would compile in a worker, which counts as a hang.
     """
     known = build_record.read(build_record.architectures())
     ready = {name for name, built in known.items() if built.ready}
     buckets = [part for bucket in backend.capability.buckets for part in _built_parts(backend, bucket, ready)]
     if not buckets:
         return backend
-    return replace(backend, capability=msgspec.structs.replace(backend.capability, buckets=tuple(buckets)))
+    capability = msgspec.structs.replace(backend.capability, buckets=tuple(buckets))
+    if not FOR_OTHER_LAYERS.intersection(capability.earlier_uses):
+        return replace(backend, capability=capability)
+    left = {*uses_of(buckets), *(use for use in EarlierUse if use not in FOR_OTHER_LAYERS)}
+    uses = tuple(use for use in capability.earlier_uses if use in left)
+    capability = msgspec.structs.replace(capability, earlier_uses=uses)
+    return replace(backend, capability=capability, session=partial(backend.session, buckets=capability.buckets))
 
 
 def _built_parts(backend: GpuBackend, bucket: Bucket, ready: Collection[str]) -> Iterator[Bucket]:

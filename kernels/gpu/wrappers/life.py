@@ -102,8 +102,10 @@ def int_workspaces(owner: Any) -> Iterator[torch.Tensor]:
         if _INTS.fullmatch(name):
             yield value
         elif name.endswith(("_wrapper", "_wrappers")):
+            # FlashInfer 0.7 keeps a backend's wrapper as None until it is asked for.
             for part in parts:
-                yield from int_workspaces(part)
+                if part is not None:
+                    yield from int_workspaces(part)
 
 
 def overwrite(workspaces: Collection[torch.Tensor]) -> None:

@@ -19,6 +19,9 @@ _COMPARED: Final[Mapping[EarlierUse, Callable[[Geometry], object]]] = {
 }
 """The part of a geometry that differs, by use."""
 
+FOR_OTHER_LAYERS: Final = frozenset(_COMPARED)
+"""The uses that plan an object for another layer: a session that makes them takes `buckets`."""
+
 _ARGUMENTS: Final[Mapping[str, Callable[[Geometry], object]]] = {
     "num_qo_heads": lambda it: it.q_heads,
     "num_heads": lambda it: it.q_heads,

@@ -1,6 +1,9 @@
 """A quick set of modules covers pairs of features within a budget, and a limited backend has what is compiled."""
 
+import dataclasses
+import inspect
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -8,9 +11,12 @@ from msgspec.structs import replace
 
 from attnfuzz.kernels.gpu import build_record, quick
 from attnfuzz.kernels.gpu.build_record import ARCH_LIST, Built, Module
+from attnfuzz.kernels.gpu.catalogue import GPU_BACKENDS
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.quick import BUILT, cost, limited, only_built, quick_set, variants
 from attnfuzz.kernels.gpu.wrappers.backends import EIGHT_BITS, PLAIN, WRAPPER_BACKENDS, each_variant
+from attnfuzz.kernels.gpu.wrappers.other_layers import FOR_OTHER_LAYERS
+from attnfuzz.reference.arguments import EarlierUse
 from attnfuzz.reference.bucket import Bucket
 
 FA2_PAGED, FA3_PAGED = (
@@ -79,6 +85,29 @@ def test_a_limited_backend_has_the_part_of_a_bucket_that_is_compiled(compile_all
     assert bucket == replace(WINDOWS, windows=(3, 7))
     compile_all(*(module.name for module in backend.modules()))
     assert only_built(backend).capability.buckets == backend.capability.buckets
+
+
+def test_a_limited_backend_plans_for_no_layer_that_is_not_compiled(compile_all: Callable[..., None]) -> None:
+    opened: list[object] = []
+    backend = with_buckets(replace(WINDOWS, heads=((1, 1), (4, 1))), EIGHT_BITS)
+    made = dataclasses.replace(backend, session=partial(lambda *_, buckets: opened.append(buckets), buckets=()))
+    compile_all("batch decode bfloat16, head dim 64, window")
+    few = only_built(made)
+    others = FOR_OTHER_LAYERS.intersection(made.capability.earlier_uses)
+    assert others == FOR_OTHER_LAYERS
+    assert FOR_OTHER_LAYERS.intersection(few.capability.earlier_uses) == {
+        EarlierUse.PLANNED_OTHER_HEADS,
+        EarlierUse.PLANNED_OTHER_WINDOW,
+    }
+    assert EarlierUse.PLANNED_ALIKE in few.capability.earlier_uses
+    few.session(*[None] * 2)  # type: ignore[list-item]
+    assert opened == [few.capability.buckets]
+
+
+def test_sessions_that_plan_for_other_layers_take_buckets() -> None:
+    planning = [each for each in GPU_BACKENDS if FOR_OTHER_LAYERS.intersection(each.capability.earlier_uses)]
+    assert planning
+    assert [each.name for each in planning if "buckets" not in inspect.signature(each.session).parameters] == []
 
 
 def test_a_backend_without_compiled_modules_or_without_modules_stays(compile_all: Callable[..., None]) -> None:

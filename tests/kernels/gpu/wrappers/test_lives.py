@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from attnfuzz.kernels import lives
 from attnfuzz.kernels.backend import Op, Unsupported
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.wrappers.backends import CAPPED, EIGHT_BITS, PLAIN, WINDOWED
+from attnfuzz.kernels.gpu.wrappers.life import int_workspaces
 from attnfuzz.kernels.gpu.wrappers.other_layers import other_layer, uses_of
 from attnfuzz.kernels.libraries.torch_attention import block_mask
 from attnfuzz.reference.arguments import EarlierUse
@@ -145,6 +147,14 @@ def test_a_plan_that_counts_on_rests_fails_after_they_are_overwritten(monkeypatc
     spoil(monkeypatch, skipping)
     assert run(paged(U.PLANNED_ALIKE)).observations == ()
     assert run(paged(U.PLANNED_ALIKE, U.OVERWRITTEN)).observations
+
+
+def test_workspaces_are_those_of_a_wrapper_and_its_parts() -> None:
+    # FlashInfer's wrappers keep the wrapper of a backend that was not asked for as None.
+    first, second = torch.zeros(2), torch.zeros(3)
+    level = SimpleNamespace(_int_workspace_buffer=second, _cute_dsl_wrapper=None)
+    cascade = SimpleNamespace(int_workspace_buffer_p=first, _batch_prefill_wrappers=[level, level])
+    assert [workspace.numel() for workspace in int_workspaces(cascade)] == [2, 3, 3]
 
 
 def test_a_copy_runs_what_its_original_was_planned_for(launches_of: Callable[[Case], list[Launched]]) -> None:
