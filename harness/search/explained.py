@@ -11,7 +11,6 @@ to hold, for a case whose worst failure it is, in the same kernel or with the sa
 if the same verified mistake explains the cause and the failure.
 """
 
-import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
@@ -32,10 +31,12 @@ from attnfuzz.harness.reduce.ablation import (
 from attnfuzz.harness.reduce.cuts import map_requests
 from attnfuzz.harness.reduce.possible import possible
 from attnfuzz.harness.reduce.transfers import captured, exchanged, in_mode, with_few_keys
+from attnfuzz.harness.search.by_memory import OF_OTHERS, depends_on_memory, same_on_other_memory
 from attnfuzz.harness.search.known import KnownCause, seen_with
 from attnfuzz.harness.search.messages import ShrinkBudget
 from attnfuzz.harness.search.pinned import Pinned
-from attnfuzz.harness.verdict.failures import FAULTS, Kind, Observation, Verdict
+from attnfuzz.harness.search.same_error import same_error
+from attnfuzz.harness.verdict.failures import FAULTS, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case, Launch, Mode, TableTail
 from attnfuzz.reference.mistake import Mistake
@@ -56,12 +57,6 @@ SEEDS = 2
 
 SEEDS_SURELY = 9
 """Value seeds with which a case has to pass without a mark, where it fails by a NaN and the cause by a number."""
-
-ROUNDING = 0.01
-"""Relative difference of the same error in two kernels, which round differently."""
-
-_EXACT = frozenset({Kind.INPUT_MUTATED, Kind.CANARY_OVERWRITTEN, Kind.EMPTY_ROW})
-"""Kinds of failures without an error that could be compared: the same place counts."""
 
 _MEMORY = CONTENTS | {FEATURES["table tail"], FEATURES["used workspace"]}
 """Features of memory that must not matter: a read of it fails by its contents."""
@@ -208,6 +203,8 @@ class _Test:
             return self._fails_here() and self._passes_surely
         if self._stands_beside or not (self._pinned.fingerprint.kernel in self._cause.kernels or self._same_error):
             return False
+        if self._reads_memory_unlike_the_cause:
+            return False
         # The cause's case need not have a relation.
         related = FEATURES["relation"] in self._shown
         return (related or self._fails_here() or self._fails_on_its_memory()) and self._fails_there()
@@ -251,6 +248,19 @@ class _Test:
         """Whether the case fails as the cause does in the first place: then to fail so too says nothing."""
         worst = Fingerprint.of(self._case.backend, self._pinned.verdict(self._case).failures[0])
         return worst != self._pinned.fingerprint and self._cause.shows_as(worst)
+
+    @property
+    def _reads_memory_unlike_the_cause(self) -> bool:
+        """Whether the failure comes and goes with memory that must not matter, and the cause has the same error there.
+
+        A stray read may meet what belongs to others in the cause's case, and unused memory here.
+        """
+        if self._marks & OF_OTHERS:
+            return False
+        cause = self._cause
+        return depends_on_memory(self._pinned, self._case, self._pinned.fingerprint) and same_on_other_memory(
+            self._pinned, cause.case, cause.fingerprint
+        )
 
     @property
     def _same_error(self) -> bool:
@@ -387,21 +397,6 @@ class _Test:
         if FEATURES["late device"] in self._marks:
             return bool(failures)
         return (fingerprint.among(failures) if exactly else fingerprint.wrong_among(failures)) is not None
-
-
-def same_error(error: Observation, other: Observation | None) -> bool:
-    """Whether two failures are the same stray access or write, or have the same largest error over bound."""
-    if other is None:
-        return False
-    if error.access is not None and other.access is not None:
-        offset = error.access.offsets.get(error.place)
-        alike = (error.access.kind, error.place) == (other.access.kind, other.place)
-        return alike and offset is not None and offset == other.access.offsets.get(error.place)
-    if error.kind in _EXACT:
-        return (error.kind, error.place) == (other.kind, other.place)
-    if error.margin is None or other.margin is None:
-        return False
-    return math.isclose(error.margin, other.margin, rel_tol=ROUNDING)
 
 
 def moved(case: Case, to: Case, fingerprint: Fingerprint) -> Iterator[Case]:

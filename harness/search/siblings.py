@@ -27,8 +27,8 @@ from attnfuzz.harness.reduce.ablation import (
     ablations,
 )
 from attnfuzz.harness.reduce.possible import possible
-from attnfuzz.harness.search.explained import same_error
 from attnfuzz.harness.search.known import KnownCause
+from attnfuzz.harness.search.same_error import same_error
 from attnfuzz.harness.verdict.failures import Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.arguments import ArgumentForm

@@ -150,6 +150,20 @@ def test_a_fault_of_the_table_alone_is_no_symptom_of_one_of_lengths() -> None:
     assert not explained(two_faults, failing, known, ("partly filled page",))
 
 
+@pytest.mark.parametrize("read", [True, False])
+def test_a_wrong_number_that_memory_does_not_change_explains_no_nan_of_it(*, read: bool) -> None:
+    """Both modes err in all cases, by what they `read` in free pages or by themselves; one has a NaN from there."""
+
+    def errs_anyhow(case: Case) -> list[tuple[Kind, str]]:
+        nan = case.pages.free is Unused.NAN and (read or case.steps[-1].mode is Mode.CHUNKED_PREFILL)
+        return [(Kind.NOT_FINITE if nan else Kind.OUTPUT_MISMATCH, "out")]
+
+    known, failing = (one_request(mode, 1, 5) for mode in CONTEXT)
+    if read:
+        known = replace(known, pages=replace(known.pages, free=Unused.NUMBERS))
+    assert explained(errs_anyhow, failing, known, (), errs=lambda _: 3.0) is read
+
+
 def test_a_symptom_stays_with_its_cause_while_it_is_made_small() -> None:
     """On smaller pages, the same keys take several of them, which a second fault needs."""
     kinds = (Kind.OUTPUT_MISMATCH,)

@@ -1,0 +1,47 @@
+"""Failures that come and go with memory that must not matter, and errors that stay the same.
+
+One bug gives wrong numbers nearly everywhere, another reads or leaves a NaN. Each case of the first also fails as the
+second where that shows, and each case of the second as the first, so that both look like one cause. But whatever lies
+in unused memory, the first has the same error, and the second has not.
+"""
+
+from typing import Final
+
+from msgspec.structs import replace
+
+from attnfuzz.harness.reduce.ablation import FEATURES
+from attnfuzz.harness.search.pinned import Pinned
+from attnfuzz.harness.search.same_error import same_error
+from attnfuzz.harness.verdict.failures import FAULTS
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
+from attnfuzz.reference.case import Case, Outputs, Unused
+
+OF_OTHERS: Final = frozenset(
+    FEATURES[name] for name in ("several requests", "several KV heads", "several pages", "partly filled page")
+)
+"""Shapes in which a stray read may meet the keys of others, which are the same whatever lies in unused memory."""
+
+
+def depends_on_memory(pinned: Pinned[Case], case: Case, fingerprint: Fingerprint) -> bool:
+    """Whether this failure of a case is a fault, or there is none of its kind and place on other contents."""
+    if fingerprint.kind in FAULTS:
+        return True
+    verdict = pinned.judged(_on_other_memory(case))
+    return verdict is not None and fingerprint.among(verdict.failures) is None
+
+
+def same_on_other_memory(pinned: Pinned[Case], case: Case, fingerprint: Fingerprint) -> bool:
+    """Whether a case has a wrong number, and the same one on other contents."""
+    verdicts = (pinned.judged(case), pinned.judged(_on_other_memory(case)))
+    one, other = (None if each is None else fingerprint.among(each.failures) for each in verdicts)
+    return one is not None and one.margin is not None and same_error(one, other)
+
+
+def _on_other_memory(case: Case) -> Case:
+    """The case with NaN instead of numbers in unused memory and outputs, and with numbers instead of NaN."""
+    pages = replace(case.pages, behind=_OTHER[case.pages.behind], free=_OTHER[case.pages.free])
+    outputs = Outputs.POISONED if case.outputs is Outputs.STALE else Outputs.STALE
+    return replace(case, pages=pages, outputs=outputs)
+
+
+_OTHER: Final = {Unused.NAN: Unused.NUMBERS, Unused.NUMBERS: Unused.NAN}
