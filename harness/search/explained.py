@@ -253,7 +253,7 @@ class _Test:
     def _reads_memory_unlike_the_cause(self) -> bool:
         """Whether the failure comes and goes with memory that must not matter, and the cause has the same error there.
 
-        A stray read may meet what belongs to others in the cause's case, and unused memory here.
+        A stray read may meet the keys of others in the cause's case, and unused memory here.
         """
         if self._marks & OF_OTHERS:
             return False

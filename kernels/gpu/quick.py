@@ -167,7 +167,9 @@ def only_built(backend: GpuBackend) -> GpuBackend:
     left = {*uses_of(buckets), *(use for use in EarlierUse if use not in FOR_OTHER_LAYERS)}
     uses = tuple(use for use in capability.earlier_uses if use in left)
     capability = msgspec.structs.replace(capability, earlier_uses=uses)
-    return replace(backend, capability=capability, session=partial(backend.session, buckets=capability.buckets))
+    # Each session that makes these uses takes `buckets`, which its protocol does not say.
+    opening: Any = backend.session
+    return replace(backend, capability=capability, session=partial(opening, buckets=capability.buckets))
 
 
 def _built_parts(backend: GpuBackend, bucket: Bucket, ready: Collection[str]) -> Iterator[Bucket]:
