@@ -109,8 +109,10 @@ def _for_stand_ins(function: str, arguments: dict[str, Any]) -> dict[str, Any]:
     arguments.pop("multi_ctas_kv_counter_buffer", None)
     query = arguments.get("query")
     if query is not None and query.dtype.itemsize == 1:
-        # Every float8 is a bfloat16.
-        arguments["query"] = query.to(missing_results(function, {**arguments, "out": None})["out"].dtype)
+        # Every float8 is a bfloat16 and a float16.
+        out = arguments.get("out")
+        wide = missing_results(function, {**arguments, "out": None})["out"].dtype if out is None else out.dtype
+        arguments["query"] = query.to(wide)
     lengths = arguments.get("seq_lens")
     if function == "trtllm_ragged_attention_deepseek" and lengths is not None:
         # SGLang passes int64 lengths (0.5.9, trtllm_mla_backend.py:1134), which FlashInfer handles.

@@ -11,7 +11,7 @@ from packaging.version import Version
 
 from attnfuzz.kernels.releases.versions import Stubbed, span
 
-_ALL = span("0.19.0")
+_ALL = span("0.18.0")
 
 _DRAFTERS: Final = (
     "custom_class_proposer",
@@ -38,7 +38,7 @@ STUBBED = (
     Stubbed("uvloop", _ALL, "v1/utils.py:26"),
     Stubbed("prometheus_client", _ALL, "v1/metrics/perf.py:15"),
     Stubbed("cachetools", _ALL, "v1/structured_output/utils.py:16"),
-    Stubbed("diskcache", span("0.19.0", "0.26.0"), "v1/structured_output/utils.py:15"),
+    Stubbed("diskcache", span("0.18.0", "0.26.0"), "v1/structured_output/utils.py:15"),
     Stubbed("llguidance", _ALL, "v1/structured_output/backend_guidance.py"),
     Stubbed("xgrammar", _ALL, "v1/structured_output/backend_xgrammar.py"),
     # Parts of vLLM that import those packages, or many others.
@@ -87,7 +87,7 @@ PINNED: Final[Mapping[str, Sequence[str]]] = {
 """The names of stubs that a running release reads or calls, none of which decides anything (lines of 0.33.0)."""
 
 
-STACKED: Final = span("0.19.0", "0.26.0")
+STACKED: Final = span("0.18.0", "0.26.0")
 """The releases in whose pages keys and values follow each other (0.25.1: v1/attention/backends/flashinfer.py:392)."""
 
 

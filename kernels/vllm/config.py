@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from attnfuzz.kernels.releases.answers import ServerMock
+from attnfuzz.kernels.vllm.quantisation import Quantisation
 from attnfuzz.reference.case import Case, Step
 
 RANKS: Final = 2
@@ -47,12 +48,12 @@ def graph_size(step: Step, drafts: int) -> int:
 
 def server_config(loaded: Any, case: Case, drafts: int, limits: ServerLimits) -> ServerMock:
     """The VllmConfig of a server. A question without an answer ends the run."""
-    geometry = case.geometry
+    geometry, quantisation = case.geometry, Quantisation.of(case)
     return ServerMock(
         "vllm_config",
         cache_config=ServerMock(
             "cache_config",
-            cache_dtype="auto",
+            cache_dtype=quantisation.cache_dtype,
             block_size=geometry.page_size,
             calculate_kv_scales=False,
             kv_sharing_fast_prefill=False,
@@ -64,8 +65,9 @@ def server_config(loaded: Any, case: Case, drafts: int, limits: ServerLimits) ->
         model_config=_model(case, limits),
         attention_config=ServerMock(
             "attention_config",
-            use_trtllm_attention=None,
-            disable_flashinfer_q_quantization=False,
+            # Without it, prefills with such a cache take a wrapper unless queries are quantised (utils/flashinfer.py).
+            use_trtllm_attention=True if quantisation.quantised and not quantisation.queries else None,
+            disable_flashinfer_q_quantization=not quantisation.queries and quantisation.quantised,
             use_non_causal=False,
         ),
         parallel_config=ServerMock(

@@ -13,6 +13,7 @@ from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.queries import draw_queries, place_queries
 from attnfuzz.kernels.releases.recording import Recording, outside, record
 from attnfuzz.kernels.vllm.pool import VllmPool
+from attnfuzz.kernels.vllm.quantisation import Quantisation
 from attnfuzz.reference.case import Case
 
 LAYER: Final = "model.layers.0.self_attn.attn"
@@ -59,6 +60,7 @@ class Model:
 
     def __init__(self, loaded: Any, case: Case, bench: Bench, pool: VllmPool, layer: Any) -> None:
         self._case, self._bench, self._pool, self._layer = case, bench, pool, layer
+        self._quantisation = Quantisation.of(case)
         self._context = loaded.module("vllm.forward_context")
         self._full = loaded.module("vllm.config.compilation").CUDAGraphMode.FULL
         self._captured: dict[Any, _Captured] = {}
@@ -76,7 +78,8 @@ class Model:
     def begin(self, index: int) -> None:
         """Use the queries of a step, which follow each other as the case has its requests."""
         step, spans = self._case.steps[index], self._pool.paged.tokens.spans
-        self._queries = draw_queries(self._case, index, step.padded_tokens, self._case.geometry.head_dim_qk)
+        drawn = draw_queries(self._case, index, step.padded_tokens, self._case.geometry.head_dim_qk)
+        self._queries = self._quantisation.rounded(drawn)
         ids = [
             spans[each.slot].start + position
             for each in step.requests
@@ -131,7 +134,8 @@ class Model:
         metadata = context.attn_metadata and context.attn_metadata[LAYER]
         slots = context.slot_mapping[LAYER]
         layer.impl.do_kv_cache_update(layer, inputs.key, inputs.value, self._pool.kv_cache, slots)
-        layer.impl.forward(layer, inputs.query, inputs.key, inputs.value, self._pool.kv_cache, metadata, out)
+        query = self._quantisation.given(inputs.query)
+        layer.impl.forward(layer, query, inputs.key, inputs.value, self._pool.kv_cache, metadata, out)
         return out
 
     def _embed(self, ids: Sequence[int], positions: Sequence[int]) -> LayerInputs:
@@ -141,7 +145,12 @@ class Model:
         at = [self._token(token, position) for token, position in zip(ids, positions, strict=True)]
         padding = range(len(self._rows), len(self._queries)) or range(1)
         rows = [self._rows.get(token, padding[row % len(padding)]) for row, token in enumerate(at)]
-        return LayerInputs(self._queries[rows], tokens.key[at], tokens.value[at])
+        scales, dtype = self._case.scales, self._case.geometry.dtype.torch_dtype
+        return LayerInputs(
+            self._queries[rows],
+            self._quantisation.new(tokens.key[at], scales.k, dtype),
+            self._quantisation.new(tokens.value[at], scales.v, dtype),
+        )
 
     def _token(self, token: int, position: int) -> int:
         """The token itself at its own position, and elsewhere one of no request."""

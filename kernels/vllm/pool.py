@@ -54,7 +54,9 @@ class VllmPool:
     @property
     def kv_cache(self) -> torch.Tensor:
         """The pool, as a layer has it."""
-        return self.paged.packed
+        # Caches of FP8 are tensors of bytes (0.33.0: utils/torch_utils.py:46).
+        packed = self.paged.packed
+        return packed.view(torch.uint8) if packed.itemsize == 1 else packed
 
     def pages(self, request: Request) -> list[int]:
         """The pages that a request owns at a step: enough for its tokens, the new ones included."""

@@ -10,8 +10,8 @@ from attnfuzz.kernels.releases.project import Project
 VLLM: Final = Project(
     name="vllm",
     title="vLLM",
-    # The first that runs: before, sequence lengths on the host are in another buffer (v1/worker/gpu_model_runner.py).
-    oldest=Version("0.19.0"),
+    # The first that was tried.
+    oldest=Version("0.18.0"),
     # By the values of --attention-backend, in lower case.
     kinds=("flashinfer",),
     source=Path("vllm", "v1", "attention", "backends"),

@@ -16,6 +16,7 @@ from attnfuzz.kernels.queries import softmax_scale
 from attnfuzz.kernels.releases.answers import ServerMock
 from attnfuzz.kernels.vllm.config import ServerLimits, graph_size, server_config
 from attnfuzz.kernels.vllm.model import LAYER, Model
+from attnfuzz.kernels.vllm.quantisation import Quantisation
 from attnfuzz.kernels.vllm.schedule import ScheduledSteps
 from attnfuzz.kernels.vllm.server import VllmServer
 from attnfuzz.reference.case import Launch, Request, Step
@@ -50,6 +51,7 @@ class ModelRunner:
 
     def __init__(self, server: VllmServer, drafts: int) -> None:
         self._server, self._drafts = server, drafts
+        self._quantisation = Quantisation.of(server.case)
         self._limits = ServerLimits.of(server.case, drafts)
         self._config = server_config(server.loaded, server.case, drafts, self._limits)
         self._other_rank = (0, 0)
@@ -195,7 +197,10 @@ class ModelRunner:
                 num_blocks=server.pool.paged.total_pages, kv_cache_tensors=[], kv_cache_groups=[group]
             )
         )
-        self.model.keep_on_host((runner.query_start_loc.cpu, runner.optimistic_seq_lens_cpu))
+        # Before 0.19.0, lengths have a buffer with both parts (0.18.1: v1/worker/gpu_model_runner.py:661).
+        apart = isinstance(runner.seq_lens, torch.Tensor)
+        lengths = runner.optimistic_seq_lens_cpu if apart else runner.seq_lens.cpu
+        self.model.keep_on_host((runner.query_start_loc.cpu, lengths))
         return runner
 
     def _make_layer(self) -> Any:
@@ -209,9 +214,8 @@ class ModelRunner:
         layer = type("Layer", (base,), answers)()
         layer.num_heads, layer.impl = geometry.q_heads, self._impl()
         layer.impl.process_weights_after_loading(geometry.dtype.torch_dtype)
-        for name in ("_q_scale", "_k_scale", "_v_scale"):
-            setattr(layer, name, torch.ones(()))
-            setattr(layer, f"{name}_float", 1.0)
+        for name, value in self._quantisation.layer(self._server.case).items():
+            setattr(layer, name, value)
         return layer
 
     def _impl(self) -> Any:
@@ -223,7 +227,7 @@ class ModelRunner:
             num_kv_heads=geometry.kv_heads,
             alibi_slopes=None,
             sliding_window=self._window,
-            kv_cache_dtype="auto",
+            kv_cache_dtype=self._quantisation.cache_dtype,
             logits_soft_cap=None,
             sinks=self._server.sinks,
         )
@@ -236,10 +240,16 @@ class ModelRunner:
 
     def _spec(self) -> Any:
         geometry = self._server.case.geometry
-        return self._server.loaded.module("vllm.v1.kv_cache_interface").FullAttentionSpec(
+        interface = self._server.loaded.module("vllm.v1.kv_cache_interface")
+        mode: dict[str, Any] = {}
+        if hasattr(interface, "get_kv_quant_mode"):
+            # Since 0.20.0.
+            mode["kv_quant_mode"] = interface.get_kv_quant_mode(self._quantisation.cache_dtype)
+        return interface.FullAttentionSpec(
             block_size=geometry.page_size,
             num_kv_heads=geometry.kv_heads,
             head_size=geometry.head_dim_qk,
-            dtype=geometry.dtype.torch_dtype,
+            dtype=torch.uint8 if self._quantisation.quantised else geometry.dtype.torch_dtype,
             sliding_window=self._window,
+            **mode,
         )

@@ -13,6 +13,7 @@ from attnfuzz.kernels.queries import cached_scales, draw_queries
 from attnfuzz.kernels.releases.answers import ASKED
 from attnfuzz.kernels.releases.entry_points_below import KernelsBelow, below
 from attnfuzz.kernels.releases.rejection import is_rejection
+from attnfuzz.kernels.vllm.quantisation import Quantisation
 from attnfuzz.kernels.vllm.runner import WORDS, ModelRunner
 from attnfuzz.kernels.vllm.server import VllmServer
 from attnfuzz.reference.case import Case, Launch, Mode, Step
@@ -85,7 +86,8 @@ class VllmSession:
 
     def _output(self, step: Step, index: int, out: torch.Tensor, first_rows: list[int]) -> Output:
         dim = self._case.geometry.head_dim_qk
-        query = draw_queries(self._case, index, max(step.padded_tokens, out.shape[0]), dim, first_rows)
+        drawn = draw_queries(self._case, index, max(step.padded_tokens, out.shape[0]), dim, first_rows)
+        query = Quantisation.of(self._case).rounded(drawn)
         return Output(
             out=out,
             lse=None,

@@ -7,6 +7,7 @@ import torch
 from attnfuzz.kernels.backend import Op
 from attnfuzz.kernels.native import write_ops
 from attnfuzz.kernels.releases.answers import ServerMock
+from attnfuzz.kernels.releases.recording import outside
 from attnfuzz.kernels.releases.stand_ins import MULTIPROCESSORS, current, entry
 from attnfuzz.kernels.vllm.pool import WRITER
 
@@ -48,16 +49,24 @@ def _write(
     k_scale: torch.Tensor,
     v_scale: torch.Tensor,
 ) -> None:
-    """Write tokens into the cache. Scales apply to quantised caches, which are not among the cases."""
-    del kv_cache_dtype, k_scale, v_scale
+    """Write tokens into the cache, quantised to numbers of FP8 if it is one of bytes."""
     lower = current(WRITE.name)
+    with outside():
+        # Constants of a layer: a graph may hold them.
+        quantised = {"kv_cache_dtype": kv_cache_dtype, "k_scale": k_scale.item(), "v_scale": v_scale.item()}
     lower.launch(
         lower.op(WRITE.name),
         {
             "key": key,
             "value": value,
-            "key_cache": key_cache,
-            "value_cache": value_cache,
+            "key_cache": _numbers(key_cache),
+            "value_cache": _numbers(value_cache),
             "slot_mapping": slot_mapping,
+            **({} if key_cache.dtype == key.dtype else quantised),
         },
     )
+
+
+def _numbers(cache: torch.Tensor) -> torch.Tensor:
+    """A cache of bytes as one of FP8."""
+    return cache.view(torch.float8_e4m3fn) if cache.dtype == torch.uint8 else cache

@@ -24,7 +24,7 @@ from attnfuzz.strategies.lean import Lean
 
 pytestmark = pytest.mark.sglang
 
-BUGS = {bug.name: bug for bug in load_bugs() if bug.release}
+BUGS = {bug.name: bug for bug in load_bugs() if bug.release.startswith("sglang")}
 
 EXAMPLES = 600
 """What is drawn at most until a report is met."""

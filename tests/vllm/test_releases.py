@@ -12,7 +12,7 @@ from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.kernels.releases.release import release_of
 from attnfuzz.kernels.releases.wheels import Wheels
 from attnfuzz.kernels.vllm.project import VLLM
-from attnfuzz.reference.case import Case, Launch, Mode, Pages, Request, Step, TableTail
+from attnfuzz.reference.case import Case, Launch, Mode, Pages, Request, Scales, Step, TableTail
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry
 
@@ -71,6 +71,17 @@ def test_a_release_passes(version: str, runner: Runner) -> None:
             verdict = runner.verdict(case(f"vllm=={version}", *steps, **more))  # type: ignore[arg-type]
             assert verdict.unsupported is None
             assert verdict.failures == ()
+
+
+@pytest.mark.parametrize("version", READ)
+def test_a_release_passes_with_an_fp8_cache(version: str, runner: Runner) -> None:
+    for steps in STEPS.values():
+        plain = case(f"vllm=={version}", *steps)
+        geometry = replace(plain.geometry, kv_dtype=DType.FLOAT8_E4M3)
+        # Queries are quantised: the other servers have the bug of PR 48016.
+        verdict = runner.verdict(replace(plain, geometry=geometry, scales=Scales(k=0.37, v=1.7)))
+        assert verdict.unsupported is None
+        assert verdict.failures == ()
 
 
 def test_a_dummy_batch_that_writes_is_found_in_the_release_that_had_it(runner: Runner) -> None:
