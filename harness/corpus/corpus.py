@@ -7,8 +7,7 @@ corpus/index.ndjson             why each is kept
 import heapq
 import math
 import time
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -19,7 +18,7 @@ from attnfuzz.harness.files.durable import is_folder, set_aside, sync_folder, wr
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import CaseFileError
-from attnfuzz.strategies.coverage import Pair, pairs_of
+from attnfuzz.strategies.coverage import pair_bits
 
 
 class Corpus:
@@ -34,7 +33,8 @@ class Corpus:
         self._index = Index(folder)
         self.troubles = list(self._index.troubles)
         self._kept = {kept.entry.case: kept for kept in self._load()}
-        self._reached: dict[str, Counter[Pair]] = {}
+        self._reached: dict[str, int] = {}
+        self._bits: dict[str, int] = {}
         self._records = Records(self._kept.values())
 
     def kept(self, backend: str | None = None) -> list[Kept]:
@@ -84,7 +84,7 @@ class Corpus:
         for kept in other.kept():
             case, entry = kept.case, kept.entry
             known = self._kept.get(entry.case)
-            new = pairs_of(case) - self._reached_by(case.backend).keys()
+            new = pair_bits(case) & ~self._reached_by(case.backend)
             adds = new or self._records.broken_by(case.backend, entry)
             better = known is None or entry.why.rank < known.entry.why.rank
             if better if entry.why.for_good else adds:
@@ -143,10 +143,9 @@ class Corpus:
 
     def _add(self, kept: Kept) -> None:
         backend = kept.case.backend
-        reached, known = self._reached_by(backend), kept.entry.case in self._kept
+        reached = self._reached_by(backend)
         self._kept[kept.entry.case] = kept
-        if not known:
-            reached.update(pairs_of(kept.case))
+        self._reached[backend] = reached | self._bits_of(kept)
         for beaten in self._records.add(backend, kept.entry):
             other = self._kept.get(beaten)
             if other is not None and other.entry.why is Why.MARGIN:
@@ -155,18 +154,25 @@ class Corpus:
     def _drop(self, kept: Kept) -> None:
         kept.path.unlink(missing_ok=True)
         del self._kept[kept.entry.case]
-        reached = self._reached_by(kept.case.backend)
-        for pair in pairs_of(kept.case):
-            # This case may have been the only one to reach it.
-            reached[pair] -= 1
-            if not reached[pair]:
-                del reached[pair]
+        self._bits.pop(kept.entry.case, None)
+        # This case may have been the only one to reach some pairs.
+        self._reached.pop(kept.case.backend, None)
 
-    def _reached_by(self, backend: str) -> Counter[Pair]:
-        """Number of cases of `backend` that reach each pair."""
+    def _reached_by(self, backend: str) -> int:
+        """The pairs that the cases of `backend` reach, as bits."""
         if backend not in self._reached:
-            self._reached[backend] = Counter(pair for kept in self.kept(backend) for pair in pairs_of(kept.case))
+            reached = 0
+            for kept in self.kept(backend):
+                reached |= self._bits_of(kept)
+            self._reached[backend] = reached
         return self._reached[backend]
+
+    def _bits_of(self, kept: Kept) -> int:
+        """The pairs of a kept case: 10 kB, computed once."""
+        bits = self._bits.get(kept.entry.case)
+        if bits is None:
+            bits = self._bits[kept.entry.case] = pair_bits(kept.case)
+        return bits
 
     def _load(self) -> Iterator[Kept]:
         for path in sorted(self.folder.glob("*/*.json")):
@@ -203,8 +209,12 @@ def _finite(margins: Mapping[str, float]) -> dict[str, float]:
     return {tier: margin for tier, margin in margins.items() if math.isfinite(margin)}
 
 
-def _pairs(cases: Collection[Case]) -> set[Pair]:
-    return {pair for case in cases for pair in pairs_of(case)}
+def _pairs(cases: Iterable[Case]) -> int:
+    """The pairs that the cases reach together, as bits."""
+    reached = 0
+    for case in cases:
+        reached |= pair_bits(case)
+    return reached
 
 
 HOLDERS = 3
@@ -241,18 +251,22 @@ class Records:
         return [case for case in dict.fromkeys(beaten) if not self.holds(backend, case)]
 
 
-def cover_order(cases: Sequence[Case], reached: Iterable[Pair] = ()) -> list[Case]:
+def cover_order(cases: Sequence[Case], reached: int = 0) -> list[Case]:
     """The cases needed to reach all pairs of `cases` beyond `reached`, by added pairs, the smaller ones first."""
-    covered = set(reached)
-    pairs = [pairs_of(case) - covered for case in cases]
+    covered = reached
+    pairs = [pair_bits(case) & ~covered for case in cases]
     # A case's added pairs only shrink as others are chosen, so the first up-to-date case of the heap is the best.
-    heap = [(-len(own), size_of(case), number) for number, (case, own) in enumerate(zip(cases, pairs, strict=True))]
+    heap = [
+        (-own.bit_count(), size_of(case), number)
+        for number, (case, own) in enumerate(zip(cases, pairs, strict=True))
+        if own
+    ]
     heapq.heapify(heap)
     order = []
     while heap:
         promised, size, number = heapq.heappop(heap)
-        pairs[number] -= covered
-        adds = len(pairs[number])
+        pairs[number] &= ~covered
+        adds = pairs[number].bit_count()
         if adds == -promised and adds:
             order.append(cases[number])
             covered |= pairs[number]

@@ -12,7 +12,7 @@ from attnfuzz.harness.search.messages import AnyMessage, JobSetup, Slice, SliceD
 from attnfuzz.harness.search.novelty import Novelty
 from attnfuzz.harness.search.remembered import Remembered
 from attnfuzz.reference.device import Device
-from attnfuzz.strategies.coverage import pairs_of
+from attnfuzz.strategies.coverage import pair_bits, pairs_in
 
 
 class Hunter:
@@ -21,7 +21,7 @@ class Hunter:
     def __init__(self, setup: JobSetup, tell: Callable[[AnyMessage], None]) -> None:
         self._setup = setup
         self._tell = tell
-        self._novelty = Novelty(pairs_of)
+        self._novelty = Novelty(pair_bits, pairs_in)
         database = open_database(setup.database, lambda text: tell(Troubled(text=text)))
         self._remembered = None if database is None else Remembered(database)
         self._ran_last = setup.backends[0]

@@ -1,6 +1,6 @@
 """The novelty of a case: newly reached pairs of features, and record margins."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 from attnfuzz.harness.search.messages import Interesting
 from attnfuzz.harness.verdict.failures import Verdict
@@ -17,24 +17,27 @@ WORTH_TELLING = 0.3
 class Novelty:
     """Remembers the pairs and the largest margins of each backend, but no cases, so that it doesn't grow.
 
-    `pairs_of` returns the pairs of features of a case.
+    `pair_bits` returns the pairs of features of a case as bits, `pairs_in` the pairs in such a set, sorted.
     """
 
-    def __init__(self, pairs_of: Callable[[Case], Collection[Pair]]) -> None:
-        self._pairs_of = pairs_of
-        self._reached: dict[str, set[Pair]] = {}
+    def __init__(self, pair_bits: Callable[[Case], int], pairs_in: Callable[[int], tuple[Pair, ...]]) -> None:
+        self._pair_bits = pair_bits
+        self._pairs_in = pairs_in
+        self._reached: dict[str, int] = {}
         self._records: dict[str, dict[str, float]] = {}
 
     def of(self, case: Case, verdict: Verdict) -> Interesting | None:
         """The novelty of a judged case; None if there is none, or if its backend rejected it."""
         if verdict.unsupported is not None:
             return None
-        reached = self._reached.setdefault(case.backend, set())
-        pairs = sorted(pair for pair in self._pairs_of(case) if pair not in reached)
-        reached.update(pairs)
+        reached = self._reached.get(case.backend, 0)
+        new = self._pair_bits(case) & ~reached
+        self._reached[case.backend] = reached | new
         # A failing case's margins belong to its finding, and would hide how close others come.
         margins = {} if verdict.failures else self._new_records(case.backend, verdict)
-        return Interesting(case=case, pairs=tuple(pairs), margins=margins) if pairs or margins else None
+        if not new and not margins:
+            return None
+        return Interesting(case=case, pairs=self._pairs_in(new) if new else (), margins=margins)
 
     def _new_records(self, backend: str, verdict: Verdict) -> dict[str, float]:
         records = self._records.setdefault(backend, {})

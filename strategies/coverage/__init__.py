@@ -3,6 +3,7 @@
 from attnfuzz.strategies.coverage.axis import axis_of_form
 from attnfuzz.strategies.coverage.features import Pair, all_features, axes, axis_of, features_of, pair, pairs_of
 from attnfuzz.strategies.coverage.impossible import impossible, possible_pairs
+from attnfuzz.strategies.coverage.pair_bits import pair_bits, pairs_in
 from attnfuzz.strategies.lean import choose_lean
 
 __all__ = [
@@ -15,6 +16,8 @@ __all__ = [
     "features_of",
     "impossible",
     "pair",
+    "pair_bits",
+    "pairs_in",
     "pairs_of",
     "possible_pairs",
 ]

@@ -1,7 +1,7 @@
 """The features of a case, and the pairs of them that it covers."""
 
 from bisect import bisect
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import chain, combinations, repeat
 from types import MappingProxyType
 
@@ -47,6 +47,11 @@ def pairs_of(case: Case) -> frozenset[Pair]:
         pairs.update(zip(whole[:at], repeat(feature), strict=False))
         pairs.update(zip(repeat(feature), whole[at:], strict=False))
     return frozenset(pairs)
+
+
+def features_of_parts(case: Case) -> tuple[list[str], Collection[frozenset[str]]]:
+    """The features of the whole case, sorted, and those of each of its different steps."""
+    return _of_case(case), _of_steps(case)
 
 
 def pair(one: str, other: str) -> Pair:

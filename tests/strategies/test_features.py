@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from attnfuzz.reference.case import Case, Launch, Mode, Request, Step
 from attnfuzz.reference.geometry import Geometry, Latent
-from attnfuzz.strategies.coverage import all_features, axes, axis_of, features_of, pair, pairs_of
+from attnfuzz.strategies.coverage import all_features, axes, axis_of, features_of, pair, pair_bits, pairs_in, pairs_of
 
 pytestmark = pytest.mark.slow
 
@@ -160,6 +160,11 @@ def test_pairs_are_in_order_and_of_different_axes(drawn: list[Case]) -> None:
         for one, other in pairs_of(case):
             assert one < other
             assert axis_of(one) != axis_of(other)
+
+
+def test_bits_stand_for_the_same_pairs_in_order(drawn: list[Case]) -> None:
+    for case in drawn[:200]:
+        assert pairs_in(pair_bits(case)) == tuple(sorted(pairs_of(case)))
 
 
 def test_what_is_drawn_lies_on_every_axis_that_is_never_left_out(drawn: list[Case]) -> None:
