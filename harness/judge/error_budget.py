@@ -119,8 +119,12 @@ class ErrorBudget:
 
     @cached_property
     def row_exponent_error(self) -> torch.Tensor:
-        """Relative error of exp of a difference, from the fp32 roundings of both sides; [T, Hq]."""
-        return 2 * FP32 * self.row_exponent
+        """Relative error of exp of a difference, from the fp32 roundings of both sides; [T, Hq].
+
+        Below a sink, the logits are larger than the numbers of `row_exponent`. Their roundings do not cancel in the
+        normalization, and the one of the factor that all logits are multiplied by is the same in every row.
+        """
+        return 2 * FP32 * (self.row_exponent + self.row_below_sink)
 
     @cached_property
     def row_shared_error(self) -> torch.Tensor:
