@@ -37,7 +37,7 @@ def test_other_names_are_left_alone(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("vllm==0.18.1:flashinfer", r"from 0\.19\.0 on"),
+        ("vllm==0.17.1:flashinfer", r"from 0\.18\.0 on"),
         ("vllm==0.33.0:triton", "flashinfer can be tested, and 'triton' is another"),
         ("vllm:flashinfer", "--vllm PATH"),
     ],
