@@ -31,7 +31,7 @@ def compared(
                 break
             pinned = pin(one.fingerprint, one.case, verdict)
             beside = [each for each in known if each.name != other.name]
-            found = explain(pinned, (cause,), allowed, mistakes=one.mistakes, beside=beside, share=1)
+            found = explain(pinned, (cause,), allowed, mistakes=one.mistakes, needed=one.clues, beside=beside, share=1)
             if found.cause is not None:
                 return SameCauses(name=other.name, cause=cause.name)
     both = product(_likest(pair.cause, pair.other), _likest(pair.other, pair.cause))

@@ -36,7 +36,7 @@ from attnfuzz.harness.search.known import KnownCause, seen_with
 from attnfuzz.harness.search.messages import ShrinkBudget
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.search.same_error import same_error
-from attnfuzz.harness.verdict.failures import FAULTS, Observation, Verdict
+from attnfuzz.harness.verdict.failures import FAULTS, Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case, Launch, Mode, TableTail
 from attnfuzz.reference.mistake import Mistake
@@ -61,17 +61,22 @@ SEEDS_SURELY = 9
 _MEMORY = CONTENTS | {FEATURES["table tail"], FEATURES["used workspace"]}
 """Features of memory that must not matter: a read of it fails by its contents."""
 
+_NUMBERS = frozenset({Kind.OUTPUT_MISMATCH, Kind.LSE_MISMATCH})
+"""Kinds of failures that are wrong numbers, and finite."""
+
 Allowed = Callable[[Case], bool]
 
 
 class Attribution(NamedTuple):
     """The known `cause` that explains a failure, if any, by one of its findings, and the case to go on with.
 
-    That is a new case if the failure shows without the features of a cause too: something else is beneath.
+    That is a new case if the failure shows without the features of a cause too: something else is beneath. `plain` is
+    the case without the clues that the cause does not need, if it was seen to fail so in the same way.
     """
 
     cause: KnownCause | None
     case: Case
+    plain: Case | None = None
 
 
 def explain(
@@ -80,12 +85,14 @@ def explain(
     allowed: Allowed,
     *,
     mistakes: Collection[Mistake] = (),
+    needed: Collection[Feature] = (),
     beside: Iterable[KnownCause] = (),
     share: float = SHARE,
 ) -> Attribution:
     """Find the cause that explains a pinned failure, within this share of the failure's budget.
 
-    `mistakes` explain the failure. A case may also fail as causes `beside` do, which are known.
+    `mistakes` explain the failure, and its case passes without each of the clues `needed`. A case may also fail as
+    causes `beside` do, which are known.
     """
     case = pinned.first
     likeliest = _likeliest(causes, pinned)
@@ -93,7 +100,7 @@ def explain(
         if pinned.left <= 1 - share:
             break
         marks = cause.marks_in(case)
-        if marks is None:
+        if marks is None or (not marks and _needs_more(needed, pinned.fingerprint)):
             continue
         others = [each for each in (*causes, *beside) if each.name != cause.name]
         test = _Test(
@@ -103,17 +110,30 @@ def explain(
         if failing is not None:
             case = failing
         elif test.passes_without and test.predicted:
-            return Attribution(cause, case)
+            return Attribution(cause, case, test.plain)
     return Attribution(None, case)
 
 
 def explained_as_it_is(
-    pinned: Pinned[Case], causes: Iterable[KnownCause], allowed: Allowed, budget: ShrinkBudget
+    pinned: Pinned[Case],
+    causes: Iterable[KnownCause],
+    allowed: Allowed,
+    budget: ShrinkBudget,
+    *,
+    needed: Collection[Feature] = (),
 ) -> KnownCause | None:
     """Return the cause that explains a failure, if any, within a budget of its own: nothing beneath it is followed."""
     pinned.limit(budget)
-    found = explain(pinned, causes, allowed, share=1)
+    found = explain(pinned, causes, allowed, needed=needed, share=1)
     return found.cause if found.case == pinned.first else None
+
+
+def _needs_more(needed: Collection[Feature], fingerprint: Fingerprint) -> bool:
+    """Whether a failure needs a clue, so that no cause without a mark explains it: that one fails without it too.
+
+    Clues without which the kind of failure can't be seen don't count, nor NaN, which other memory may turn to numbers.
+    """
+    return bool(set(needed) - CONTENTS - seen_with(fingerprint))
 
 
 def _likeliest(causes: Iterable[KnownCause], pinned: Pinned[Case]) -> list[KnownCause]:
@@ -157,6 +177,7 @@ class _Test:
         self._same_mistake = same_mistake
         self._shown = seen_with(pinned.fingerprint)
         self.passes_without = True
+        self.plain: Case | None = None
 
     def failing_without(self) -> Case | None:
         """A variant without a feature that marks the cause, that still fails in the same way; None if there is none.
@@ -203,7 +224,7 @@ class _Test:
             return self._fails_here() and self._passes_surely
         if self._stands_beside or not (self._pinned.fingerprint.kernel in self._cause.kernels or self._same_error):
             return False
-        if self._reads_memory_unlike_the_cause:
+        if self._reads_memory_unlike_the_cause or self._no_number_of_the_cause:
             return False
         # The cause's case need not have a relation.
         related = FEATURES["relation"] in self._shown
@@ -263,6 +284,21 @@ class _Test:
         )
 
     @property
+    def _no_number_of_the_cause(self) -> bool:
+        """Whether nothing marks the cause, which gives wrong numbers alone, and the failure can't be one of them.
+
+        Such a cause fails nearly everywhere, and any case that fails in another way as well. Rows without keys have no
+        numbers to be wrong, and a NaN comes from memory on which the cause's case gives a NaN too.
+        """
+        if self._marks or not all(each.kind in _NUMBERS for each in self._cause.symptoms):
+            return False
+        kind = self._pinned.fingerprint.kind
+        nan = kind is Kind.NOT_FINITE
+        return kind is Kind.EMPTY_ROW or (
+            nan and not (self._fails_here(exactly=True) or self._fails_on_its_memory(exactly=True))
+        )
+
+    @property
     def _same_error(self) -> bool:
         """Whether the cause's case has its error in this failure's mode too, or this case in the cause's mode."""
         ours, its = (self._case, self._pinned.fingerprint), (self._cause.case, self._cause.fingerprint)
@@ -286,7 +322,7 @@ class _Test:
         fingerprint = self._pinned.fingerprint
         return self._some_fails(self._moved(self._cause.case, self._case, fingerprint), fingerprint, exactly=exactly)
 
-    def _fails_on_its_memory(self) -> bool:
+    def _fails_on_its_memory(self, *, exactly: bool = False) -> bool:
         """Whether the cause's case fails like this one on memory like its: the same tables, views and workspace.
 
         A stray read is a fault, a NaN or a wrong number by what it meets. Another bug may need these features, so that
@@ -298,7 +334,7 @@ class _Test:
         pages = replace(case.pages, hole=self._cause.case.pages.hole)
         alike = {**{name: getattr(case, name) for name in own}, "pages": pages}
         placed = (replace(each, **alike) for each in self._moved(self._cause.case, case, fingerprint))
-        return self._some_fails(placed, fingerprint)
+        return self._some_fails(placed, fingerprint, exactly=exactly)
 
     def _fails_there(self) -> bool:
         """Whether this case, made plain, fails as the cause does, or as the cause's case does in its place."""
@@ -311,7 +347,10 @@ class _Test:
         tried = (case for case in self._bare(plain, (own | its) - CONTENTS) if not features_in(case) & its)
         # Without a mark, failing alike as it is says nothing.
         bare = (case for case in tried if self._marks or not own or case != plain)
-        return any(map(self._fails_like_the_cause, bare))
+        fails = any(map(self._fails_like_the_cause, bare))
+        if fails and self._pinned.observation(plain) is not None:
+            self.plain = plain
+        return fails
 
     def _plain(self, case: Case, kept: frozenset[Feature]) -> Case:
         """The case without the clues that are not `kept`, as far as it still fails in the same way.

@@ -371,7 +371,7 @@ class Hunt:
                 if not pursuit.is_steady():
                     self._tell_pursued(pinned.fingerprint, pinned.first, pursuit.outcome())
                     return
-                known = cause if cause or case == pinned.first else self._when_small(pinned, case)
+                known = cause if cause or case == pinned.first else self._when_small(pinned, case, clues)
                 self._tell_caught(pinned, case, clues, known)
                 return
 
@@ -392,8 +392,7 @@ class Hunt:
         smallest = cause.smallest(
             pinned.first,
             capability=self._capability,
-            # Making candidates of a large case is slow, and has to end with the time.
-            stop=lambda: pinned.reduced,
+            stop=lambda: pinned.reduced,  # Making candidates of a large case is slow, and has to end with the time.
             budget=self._task.shrink.runs,
         )
         return smallest, clues
@@ -406,22 +405,24 @@ class Hunt:
             pinned.limit(self._budget())
         else:
             explained = explain(pinned, self._causes, self._allowed)
-        if explained.case != pinned.first:
-            observation, verdict = pinned.observation(explained.case), pinned.verdict(explained.case)
+        # A symptom is shrunk from where it has its cause's clues alone: it could come to need those of another.
+        begin = explained.plain or explained.case
+        if begin != pinned.first:
+            observation, verdict = pinned.observation(begin), pinned.verdict(begin)
             assert observation is not None
-            if not comes_back(self._runner, explained.case, observation):
+            if comes_back(self._runner, begin, observation):
+                pinned = self._pin(pinned.fingerprint, begin, verdict)
+            elif explained.case != pinned.first:
                 explained = Attribution(None, pinned.first)
-            else:
-                pinned = self._pin(pinned.fingerprint, explained.case, verdict)
         if explained.cause is not None:
             seconds = min(SYMPTOM.seconds, self._budget().seconds)
             pinned.limit(replace(SYMPTOM, seconds=seconds))
         return pinned, explained.cause
 
-    def _when_small(self, pinned: Pinned[Case], case: Case) -> KnownCause | None:
+    def _when_small(self, pinned: Pinned[Case], case: Case, clues: frozenset[Feature]) -> KnownCause | None:
         """The known cause of a failure by its smallest case, if any: a larger one may fail in several ways."""
         small = self._pin(pinned.fingerprint, case, pinned.verdict(case))
-        return explained_as_it_is(small, self._causes, self._allowed, self._within(ATTRIBUTION))
+        return explained_as_it_is(small, self._causes, self._allowed, self._within(ATTRIBUTION), needed=clues)
 
     def _allowed(self, case: Case) -> bool:
         own = case.backend == self._task.backend

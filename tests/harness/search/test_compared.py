@@ -64,3 +64,15 @@ def test_a_finding_of_which_the_cause_s_features_do_not_matter_is_no_symptom() -
 
     both = shown(two_faults, one_request(Mode.DECODE, 1, 9, sinks=True, soft_cap=30.0), "soft cap")
     assert not one_cause(two_faults, cause("one", SINKS), cause("other", CAP, both))
+
+
+def test_a_failure_that_needs_a_clue_is_no_symptom_of_a_cause_that_needs_none() -> None:
+    """Without sinks and soft cap it fails as the cause does, but without sinks alone it passes."""
+
+    def faults(case: Case) -> list[tuple[Kind, str]]:
+        return WRONG if case.geometry.sinks or not case.geometry.soft_cap else []
+
+    capped = one_request(Mode.CHUNKED_PREFILL, 1, 5, sinks=True, soft_cap=30.0)
+    one, other = (shown(faults, one_request(mode, 1, 5)) for mode in (Mode.EXTEND, Mode.CHUNKED_PREFILL))
+    assert not one_cause(faults, cause("one", one), cause("other", shown(faults, capped, "sinks")))
+    assert one_cause(faults, cause("one", one), cause("other", other))

@@ -1,0 +1,63 @@
+"""A known cause that nothing marks fails nearly everywhere, also in cases that fail for another reason."""
+
+from explained_causes import explained, lengths, one_request
+from fake_causes import FaultyJudge, caught, names_in
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from attnfuzz.harness.search.hunt import Hunt
+from attnfuzz.harness.search.known import KnownCause
+from attnfuzz.harness.search.messages import AnyMessage, Slice
+from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
+from attnfuzz.reference.case import Case, Mode, Unused
+
+KNOWN = one_request(Mode.EXTEND, 1, 5)
+
+
+def test_rows_without_keys_are_no_symptom_of_wrong_numbers() -> None:
+    """They have no numbers to be wrong. A NaN may be in all rows."""
+    for everywhere, one in ((Kind.OUTPUT_MISMATCH, False), (Kind.NOT_FINITE, True)):
+
+        def faults(case: Case, kind: Kind = everywhere) -> list[tuple[Kind, str]]:
+            return [(kind, "out") if all(keys for _, keys in lengths(case)) else (Kind.EMPTY_ROW, "empty rows")]
+
+        assert explained(faults, one_request(Mode.CHUNKED_PREFILL, 1, 0), KNOWN, ()) is one
+
+
+def test_a_nan_is_a_symptom_of_wrong_numbers_if_the_cause_s_case_has_it_on_the_same_memory() -> None:
+    """The second kernel reads free pages only if there are sinks; the error of both depends on them."""
+    for with_sinks in (False, True):
+
+        def reads(case: Case, sinks: bool = with_sinks) -> list[tuple[Kind, str]]:
+            nan = case.pages.free is Unused.NAN and (case.geometry.sinks or not sinks)
+            return [(Kind.NOT_FINITE if nan else Kind.OUTPUT_MISMATCH, "out")]
+
+        known = replace(KNOWN, pages=replace(KNOWN.pages, free=Unused.NUMBERS))
+        failing = one_request(Mode.CHUNKED_PREFILL, 1, 5, sinks=True)
+        same = explained(reads, failing, known, (), errs=lambda case: 3.0 if case.pages.free is Unused.NAN else 5.0)
+        assert same is not with_sinks
+
+
+class ManyKeysOrSinks(FaultyJudge):
+    """A kernel that is wrong with three keys and more, which no feature tells, and with sinks."""
+
+    def verdict(self, case: Case) -> Verdict:
+        wrong = case.geometry.sinks or sum(keys for _, keys in lengths(case)) > 2
+        mode = case.steps[-1].mode.value
+        failure = Observation(
+            kind=Kind.OUTPUT_MISMATCH, place="out", message="wrong", step=0, mode=mode, kernel="attend", margin=9.0
+        )
+        return Verdict(observations=(failure,) if wrong else ())
+
+
+def test_a_symptom_is_made_small_without_the_clues_of_other_causes() -> None:
+    judge = ManyKeysOrSinks()
+    fingerprint = Fingerprint.of("fake", judge.verdict(KNOWN).failures[0])
+    known = KnownCause(name="known", case=KNOWN, fingerprint=fingerprint)
+    sent: list[AnyMessage] = []
+    task = Slice(backend="fake", seed=1, examples=2, known=(fingerprint,), causes=(known,))
+    Hunt(task, judge, sent.append).run(st.just(one_request(Mode.DECODE, 1, 4, sinks=True)))
+    (found,) = caught(sent)
+    assert found.cause == "known"
+    assert "sinks" not in names_in(found.case)
