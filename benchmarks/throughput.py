@@ -144,7 +144,7 @@ class _Costs:
         self._path = path
         self._logging, self._syncs, self._keeping = _Stopwatch(), _Stopwatch(), _Stopwatch()
         self._open = ExitStack()
-        for name in ("keep", "needed", "keep_for_coverage"):
+        for name in ("keep", "needed", "keep_records", "keep_for_coverage"):
             self._open.enter_context(patch.object(corpus, name, self._keeping.timing(getattr(corpus, name))))
         self._open.enter_context(patch.object(os, "fsync", _outside_main(os.fsync, self._syncs.timing(os.fsync))))
         self.log = self._logging.timing(self._open.enter_context(EventLog(path)))

@@ -20,25 +20,36 @@ def attend(problem: Problem, *, moments: bool = False, block: int | None = None)
     `block` bounds the logits, and the elements of keys and values, held at once. A few tensors of this size are alive
     at a time, plus one row of the answer per query, head and column.
     """
-    tokens, q_heads, _ = problem.query.shape
-    dim, here, there = problem.value.shape[2], problem.query.device, problem.key.device
-    widths = [dim, 1, dim, dim, 4, 1] if moments else [dim, 1]
+    here, there = problem.query.device, problem.key.device
     visible = _visible(problem)
     if there != here:
         sinks = None if problem.sinks is None else problem.sinks.to(there)
         problem = replace(problem, query=problem.query.to(there), sinks=sinks)
-    block = block or _BLOCK[there.type]
-    rows = torch.empty((tokens, q_heads, sum(widths)), dtype=torch.float64, device=there)
+    wide, narrow = _rows(problem, moments=moments, block=block or _BLOCK[there.type])
+    out, *others = (each.to(here) for each in wide)
+    lse, *columns = narrow.to(here).unbind()
+    return Answer(out, lse, visible, Moments(*others, *columns) if moments else None)
+
+
+def _rows(problem: Problem, *, moments: bool, block: int) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Wide and narrow columns of all rows, as `Rows` has them."""
+    tokens, q_heads, _ = problem.query.shape
+    wides, narrows = (3, 6) if moments else (1, 1)
+
+    def room(*shape: int) -> torch.Tensor:
+        return torch.empty(shape, dtype=torch.float64, device=problem.key.device)
+
+    wide: list[torch.Tensor] = []
+    narrow = room(narrows, tokens, q_heads)
     for requests in groups(problem, block):
-        for places, answers in Batch(problem, requests, moments=moments, block=block).answers():
-            rows[places] = answers
-    pieces = torch.split(rows.to(here), widths, dim=-1)
-    if not moments:
-        return Answer(pieces[0], pieces[1].squeeze(-1), visible)
-    out, lse, power, spread, narrow, magnitude = pieces
-    concentration, gap, p_peak, peak = narrow.unbind(dim=-1)
-    found = Moments(power, spread, concentration, gap, p_peak, peak, magnitude.squeeze(-1))
-    return Answer(out, lse.squeeze(-1), visible, found)
+        for found in Batch(problem, requests, moments=moments, block=block).answers():
+            if found.narrow.shape[1] == tokens and isinstance(found.places, slice):
+                return found.wide, found.narrow
+            wide = wide or [room(tokens, q_heads, problem.value.shape[2]) for _ in range(wides)]
+            for whole, part in zip(wide, found.wide, strict=True):
+                whole[found.places] = part
+            narrow[:, found.places] = found.narrow
+    return wide or [room(tokens, q_heads, problem.value.shape[2]) for _ in range(wides)], narrow
 
 
 def _visible(problem: Problem) -> torch.Tensor:

@@ -155,14 +155,17 @@ def _layout(kind: type[msgspec.Struct]) -> tuple[dict[str, str], tuple[tuple[str
     return tag, tuple((field.name, field.default) for field in msgspec.structs.fields(kind))
 
 
+_on_one_line = json.JSONEncoder().encode
+
+
 def _pretty(value: object, indent: str = "") -> str:
     """Format JSON with every object and list that fits into a line on one line."""
-    flat = json.dumps(value)
+    flat = _on_one_line(value)
     if not isinstance(value, dict | list) or (len(indent) + len(flat) <= _WIDTH and indent):
         return flat
     inner = indent + "  "
     if isinstance(value, dict):
-        items = [f"{inner}{json.dumps(name)}: {_pretty(item, inner)}" for name, item in value.items()]
+        items = [f"{inner}{_on_one_line(name)}: {_pretty(item, inner)}" for name, item in value.items()]
         return "{\n" + ",\n".join(items) + f"\n{indent}}}"
     return "[\n" + ",\n".join(inner + _pretty(item, inner) for item in value) + f"\n{indent}]"
 

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import accumulate, groupby
+from math import prod
+from typing import NamedTuple
 
 import torch
 
@@ -66,6 +68,18 @@ def _rows(packed: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     return packed.index_select(0, index.flatten()).view(*index.shape, *packed.shape[1:])
 
 
+class Rows(NamedTuple):
+    """Answers in fp64 of the tokens at `places` in the packed problem.
+
+    `wide` has [tokens, Hq, Dv] and `narrow` [columns, tokens, Hq] in the order of `OnlineSoftmax.finish`; with moments,
+    the last of `narrow` is magnitude.
+    """
+
+    places: torch.Tensor | slice
+    wide: list[torch.Tensor]
+    narrow: torch.Tensor
+
+
 class Batch:
     """A group of B requests, padded to its longest: up to `most_q` queries and `most_kv` keys."""
 
@@ -88,17 +102,14 @@ class Batch:
             self._q_step = min(_QUERIES, self._most_q)
             self._kv_step = max(block // (len(requests) * _held_per_key(problem, self._q_step)), 1)
 
-    def answers(self) -> Iterator[tuple[torch.Tensor | slice, torch.Tensor]]:
-        """Yield per block of queries the places of its tokens in the packed problem, and fp64 [tokens, Hq, columns].
-
-        The columns are those of `OnlineSoftmax.finish`; with moments, then magnitude.
-        """
+    def answers(self) -> Iterator[Rows]:
+        """Yield the answers per block of queries."""
         for first in range(0, self._most_q, self._q_step):
             yield self._answer(first, min(first + self._q_step, self._most_q))
 
-    def _answer(self, first: int, last: int) -> tuple[torch.Tensor | slice, torch.Tensor]:
+    def _answer(self, first: int, last: int) -> Rows:
         problem = self._problem
-        q_heads, kv_heads, group = problem.query.shape[1], problem.key.shape[1], problem.group
+        kv_heads, group = problem.key.shape[1], problem.group
         query = self._query(first, last)
         softmax = OnlineSoftmax(moments=self._moments)
         key_norm = None
@@ -114,11 +125,15 @@ class Batch:
             if self._moments:
                 norm = key.norm(dim=-1).amax(dim=-1)
                 key_norm = norm if key_norm is None else torch.maximum(key_norm, norm)
-        pieces = softmax.finish(self._sinks(last - first), problem.bmm2_scale)
+        wide, narrow = softmax.finish(self._sinks(last - first), problem.bmm2_scale)
         if key_norm is not None:
-            pieces.append((query.norm(dim=-1) * key_norm.unsqueeze(-1)).unsqueeze(-1))
-        rows = torch.cat(pieces, dim=-1).view(len(self._q_lens), kv_heads, last - first, group, -1)
-        return self._unpadded(first, last, rows.transpose(1, 2).reshape(-1, q_heads, rows.shape[-1]))
+            narrow.append(query.norm(dim=-1) * key_norm.unsqueeze(-1))
+        places, order = self._order(first, last)
+        return Rows(
+            places,
+            [_taken(each.flatten(0, -2), 0, order).view(-1, kv_heads * group, each.shape[-1]) for each in wide],
+            _taken(torch.stack(narrow).flatten(1), 1, order).view(len(narrow), -1, kv_heads * group),
+        )
 
     def _query(self, first: int, last: int) -> torch.Tensor:
         """Queries [first, last) of each request, scaled: fp64 [B, Hkv, (last - first) * group, Dqk]."""
@@ -180,14 +195,33 @@ class Batch:
         sinks = self._problem.sinks.to(torch.float64).view(1, self._problem.key.shape[1], self._problem.group)
         return sinks.repeat(1, 1, queries)
 
-    def _unpadded(self, first: int, last: int, rows: torch.Tensor) -> tuple[torch.Tensor | slice, torch.Tensor]:
-        if len(self._q_lens) == 1:
-            return slice(self._q_starts[0] + first, self._q_starts[0] + last), rows
-        if self._packed and min(self._q_lens) == self._most_q:
-            return slice(None), rows
-        query = torch.arange(first, last, device=rows.device)
-        real = query < self._q_len
-        return (self._q_start + query)[real], rows[real.flatten()]
+    def _order(self, first: int, last: int) -> tuple[torch.Tensor | slice, torch.Tensor | None]:
+        """The places of the block's tokens in the packed problem, and their rows among [B, Hkv, queries, group].
+
+        None is for all rows, as they are.
+        """
+        alone, padded = len(self._q_lens) == 1, min(self._q_lens) < self._most_q
+        places: torch.Tensor | slice
+        real = None
+        if alone:
+            places = slice(self._q_starts[0] + first, self._q_starts[0] + last)
+        elif self._packed and not padded:
+            places = slice(None)
+        else:
+            query = torch.arange(first, last, device=self._q_len.device)
+            real = query < self._q_len
+            whole = self._packed and last - first == self._most_q
+            places = slice(None) if whole else (self._q_start + query)[real]
+        kv_heads, group = self._problem.key.shape[1], self._problem.group
+        if real is None and 1 in (kv_heads, last - first):
+            return places, None
+        shape = len(self._q_lens), kv_heads, last - first, group
+        order = torch.arange(prod(shape), device=self._q_len.device).view(shape).transpose(1, 2)
+        return places, (order if real is None else order[real]).reshape(-1)
+
+
+def _taken(rows: torch.Tensor, axis: int, order: torch.Tensor | None) -> torch.Tensor:
+    return rows if order is None else rows.index_select(axis, order)
 
 
 _FAR = 700.0
@@ -201,14 +235,14 @@ class OnlineSoftmax:
 
     Weights x_j = exp(logit_j - peak) are relative to the row's largest logit.
     Holds peak, total = sum x, weighted = sum x v and, with `moments`, squares = sum x^2, drop = sum x (peak - logit),
-    and powers = sum x^2 [v^2, v].
+    power = sum x^2 v^2 and cross = sum x^2 v.
     """
 
     def __init__(self, *, moments: bool) -> None:
         self._moments = moments
         self._fresh = True
         self.peak = self.total = self.weighted = torch.empty(0)
-        self.squares = self.drop = self.powers = torch.empty(0)
+        self.squares = self.drop = self.power = self.cross = torch.empty(0)
 
     def add(self, logits: torch.Tensor, value: torch.Tensor) -> None:
         """Add keys: logits [..., M, k], -inf where hidden, and value [..., k, Dv], both fp64."""
@@ -226,14 +260,15 @@ class OnlineSoftmax:
             sums += [
                 x2.sum(dim=-1),
                 (x * below.clamp_(min=-_FAR)).sum(dim=-1).neg_(),
-                x2 @ torch.cat((value * value, value), dim=-1),
+                x2 @ (value * value),
+                x2 @ value,
             ]
         if not self._fresh:
             sums = self._rescaled(sums, (base - before).clamp_(max=_FAR))
         self._fresh = False
         self.total, self.weighted = sums[:2]
         if self._moments:
-            self.squares, self.drop, self.powers = sums[2:]
+            self.squares, self.drop, self.power, self.cross = sums[2:]
 
     def _rescaled(self, sums: list[torch.Tensor], growth: torch.Tensor) -> list[torch.Tensor]:
         """Add the new keys' `sums` to the earlier ones, whose peak has grown by `growth` [..., M]."""
@@ -242,15 +277,16 @@ class OnlineSoftmax:
         result = [sums[0] + self.total * decay, sums[1] + self.weighted * wide]
         if self._moments:
             drop = (self.drop + self.total * growth) * decay
-            result += [sums[2] + self.squares * decay * decay, sums[3] + drop, sums[4] + self.powers * wide * wide]
+            result += [sums[2] + self.squares * decay * decay, sums[3] + drop]
+            result += [sums[4] + self.power * wide * wide, sums[5] + self.cross * wide * wide]
         return result
 
-    def finish(self, sinks: torch.Tensor | None, scale: float) -> list[torch.Tensor]:
-        """Columns of the answer: out [..., M, Dv], times `scale`, and lse [..., M, 1].
+    def finish(self, sinks: torch.Tensor | None, scale: float) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """The answer: out, times `scale`, alone in a list [..., M, Dv], and lse in a list [..., M].
 
-        With moments, then power and spread [..., M, Dv], and (concentration, gap, p_peak, peak) [..., M, 4], all as
+        With moments, then power and spread in the first, and concentration, gap, p_peak and peak in the second, all as
         `Moments` defines them. sinks [..., M] are natural logits. Rows that see no key have out = 0, and lse = -inf or
-        the sink.
+        the sink. This ends the sum: `power` and `cross` are overwritten.
         """
         lse = self.peak + self.total.log()
         peak = self.peak
@@ -261,11 +297,12 @@ class OnlineSoftmax:
         wide = p_peak.unsqueeze(-1)
         out = self.weighted * (wide * scale)
         if not self._moments:
-            return [out, lse.unsqueeze(-1)]
-        power, cross = (self.powers * (wide * wide)).chunk(2, dim=-1)
-        power = power * (scale * scale)
+            return [out], [lse]
+        squared = wide * wide
+        power, cross = self.power.mul_(squared), self.cross.mul_(squared).mul_(2 * scale)
+        if scale != 1:
+            power.mul_(scale * scale)
         concentration = self.squares * p_peak * p_peak
-        spread = power + out * (out * concentration.unsqueeze(-1) - cross * (2 * scale))
+        spread = (out * concentration.unsqueeze(-1)).sub_(cross).mul_(out).add_(power).clamp_(min=0)
         gap = self.drop / self.total.clamp(min=1.0)
-        narrow = torch.stack((concentration, gap, p_peak, peak.masked_fill(peak == -torch.inf, 0.0)), dim=-1)
-        return [out, lse.unsqueeze(-1), power, spread.clamp_(min=0), narrow]
+        return [out, power, spread], [lse, concentration, gap, p_peak, peak.masked_fill(peak == -torch.inf, 0.0)]

@@ -1,7 +1,8 @@
 """New coverage and record margins, and the cases kept for them."""
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -15,7 +16,10 @@ SECONDS_PER_CHOICE = 20.0
 """Time between two choices. At first, every other case reaches new pairs, and others soon reach them as well."""
 
 AT_ONCE = 10
-"""Cases that are written together, in some 50 ms on a slow disk."""
+"""Cases that are written together, in some 2 ms, for which jobs' messages wait."""
+
+
+_Chosen = TypeVar("_Chosen", Case, Interesting)
 
 
 class Growth:
@@ -32,14 +36,14 @@ class Growth:
         self._clock = clock
         self._records = {backend: dict(score.tally.margins) for backend, score in standing.scores.items()}
         self._covering: defaultdict[str, list[Case]] = defaultdict(list)
-        self._close: list[Interesting] = []
+        self._close: defaultdict[str, list[Interesting]] = defaultdict(list)
         self._next_choice = SECONDS_PER_CHOICE
-        self._queue: deque[Interesting | tuple[Case, ...]] = deque()
+        self._queue: deque[Sequence[Case] | Sequence[Interesting]] = deque()
 
     @property
     def chosen(self) -> int:
         """Number of cases still to be kept."""
-        return sum(1 if isinstance(each, Interesting) else len(each) for each in self._queue)
+        return sum(map(len, self._queue))
 
     def take(self, message: Interesting, *, searched: int) -> Iterator[Event]:
         """Report new pairs, after `searched` examples; a case with anything new may be kept."""
@@ -52,7 +56,7 @@ class Growth:
         margins = {tier: margin for tier, margin in message.margins.items() if margin > records.get(tier, 0.0)}
         records.update(margins)
         if margins:
-            self._close.append(replace(message, margins=margins))
+            self._close[backend].append(replace(message, margins=margins))
 
     def choose_if_due(self) -> None:
         """Choose, if it is time."""
@@ -62,24 +66,23 @@ class Growth:
     def choose(self) -> None:
         """Choose the results to keep among those since the last choice."""
         # The last is the largest of its tier, so that few others are records.
-        self._queue.extend(reversed(self._close))
+        for close in self._close.values():
+            self._queue.extend(_batches(close[::-1]))
         self._close.clear()
         for cases in self._covering.values():
-            needed = self._corpus.needed(cases)
-            self._queue.extend(tuple(needed[at : at + AT_ONCE]) for at in range(0, len(needed), AT_ONCE))
+            self._queue.extend(_batches(self._corpus.needed(cases)))
         self._covering.clear()
         self._next_choice = self._clock() + SECONDS_PER_CHOICE
 
     def keep(self) -> Iterator[Event]:
         """Keep some of the chosen cases. Raises OSError."""
         new = self._queue.popleft()
-        if isinstance(new, Interesting):
-            kept = self._corpus.keep(new.case, why=Why.MARGIN, margins=new.margins)
-            if kept is not None:
-                yield self._kept(kept, new.case.backend, Why.MARGIN)
-        else:
-            for case_id in self._corpus.keep_for_coverage(new):
-                yield self._kept(case_id, new[0].backend, Why.COVERAGE)
+        close = [(each.case, each.margins) for each in new if isinstance(each, Interesting)]
+        covering = [each for each in new if isinstance(each, Case)]
+        for case_id in self._corpus.keep_records(close):
+            yield self._kept(case_id, close[0][0].backend, Why.MARGIN)
+        for case_id in self._corpus.keep_for_coverage(covering):
+            yield self._kept(case_id, covering[0].backend, Why.COVERAGE)
 
     def keep_failure(self, case: Case) -> Iterator[Event]:
         """Keep the smallest case of a finding, at once. Raises OSError."""
@@ -89,3 +92,8 @@ class Growth:
 
     def _kept(self, case_id: str, backend: str, why: Why) -> CaseKept:
         return CaseKept(at=self._clock(), backend=backend, case_id=case_id, why=why)
+
+
+def _batches(cases: Sequence[_Chosen]) -> Iterator[Sequence[_Chosen]]:
+    """Divide cases of one backend into those written together."""
+    return (cases[at : at + AT_ONCE] for at in range(0, len(cases), AT_ONCE))

@@ -57,21 +57,35 @@ class Corpus:
 
         A failure is new once, a case with `margins` if it has one of the largest of a tier.
         """
+        if not why.for_good:
+            return next(iter(self.keep_records([(case, margins or {})])), None)
         entry = _entry(case, why, margins or {})
-        if why.for_good:
-            known = self._kept.get(entry.case)
-            new = known is None or known.entry.why.rank > why.rank
-        else:
-            new = self._records.broken_by(case.backend, entry)
-        if new:
-            self._put([(case, entry)])
-        return entry.case if new else None
+        known = self._kept.get(entry.case)
+        if known is not None and known.entry.why.rank <= why.rank:
+            return None
+        self._put([(case, entry)])
+        return entry.case
+
+    def keep_records(self, found: Iterable[tuple[Case, Mapping[str, float]]]) -> list[str]:
+        """Keep the cases that have one of the largest margins of a tier among all, and return their ids.
+
+        Raises OSError.
+        """
+        records, new = self._records.copy(), []
+        for case, margins in found:
+            entry = _entry(case, Why.MARGIN, margins)
+            if records.broken_by(case.backend, entry):
+                records.add(case.backend, entry)
+                new.append((case, entry))
+        new = [(case, entry) for case, entry in new if records.holds(case.backend, entry.case)]
+        self._put(new, durably=False)
+        return [entry.case for _, entry in new]
 
     def keep_for_coverage(self, cases: Iterable[Case]) -> list[str]:
         """Keep `cases` for the pairs that they reach, and return the ids of those not kept before. Raises OSError."""
         entries = ((case, _entry(case, Why.COVERAGE, {})) for case in cases)
         new = [(case, entry) for case, entry in entries if entry.case not in self._kept]
-        self._put(new)
+        self._put(new, durably=False)
         return [entry.case for _, entry in new]
 
     def needed(self, cases: Sequence[Case]) -> list[Case]:
@@ -111,14 +125,21 @@ class Corpus:
         stays.update(cover_order([each.case for each in kept if each.case not in stays], _pairs(stays)))
         return [each for each in kept if each.case not in stays]
 
-    def _put(self, new: Sequence[tuple[Case, IndexEntry]]) -> None:
-        """Write case files, then their index lines: the index is the one that may be lost."""
+    def _put(self, new: Sequence[tuple[Case, IndexEntry]], *, durably: bool = True) -> None:
+        """Write case files, then their index lines: the index is the one that may be lost.
+
+        Without `durably`, a killed process loses nothing, and a crash of the machine the last half minute. A campaign
+        keeps hundreds of cases in its first minute, and would wait for the disk two or three times for each.
+        """
+        if not new:
+            return
         new = [(case, self._with_best_reason(entry)) for case, entry in new]
         self._index.begin()
-        paths = [self._write(case, entry) for case, entry in new]
-        for folder in {path.parent for path in paths}:
-            sync_folder(folder)
-        self._index.append(entry for _, entry in new)
+        paths = [self._write(case, entry, durably=durably) for case, entry in new]
+        if durably:
+            for folder in {path.parent for path in paths}:
+                sync_folder(folder)
+        self._index.append([entry for _, entry in new], durably=durably)
         for (case, entry), path in zip(new, paths, strict=True):
             self._add(Kept(case=case, path=path, entry=entry))
 
@@ -132,13 +153,13 @@ class Corpus:
             return entry
         return msgspec.structs.replace(entry, why=known.entry.why)
 
-    def _write(self, case: Case, entry: IndexEntry) -> Path:
+    def _write(self, case: Case, entry: IndexEntry, *, durably: bool) -> Path:
         path = self.folder / as_file_name(case.backend) / f"{entry.case}.json"
         if not is_folder(path.parent):
             set_aside(path.parent)
         elif is_folder(path):
             set_aside(path)
-        write_unnamed(path, case_file.encode(case))
+        write_unnamed(path, case_file.encode(case), durably=durably)
         return path
 
     def _add(self, kept: Kept) -> None:
@@ -229,6 +250,12 @@ class Records:
         for each in kept:
             self.add(each.case.backend, each.entry)
 
+    def copy(self) -> "Records":
+        """The same holders, to which others may be added."""
+        other = Records(())
+        other._best = {of: [*best] for of, best in self._best.items()}
+        return other
+
     def broken_by(self, backend: str, entry: IndexEntry) -> bool:
         """Whether a case would be among the holders."""
         return not self.holds(backend, entry.case) and any(
@@ -276,5 +303,5 @@ def cover_order(cases: Sequence[Case], reached: int = 0) -> list[Case]:
 
 
 def size_of(case: Case) -> int:
-    """Size of a case: bytes of its file, which leaves defaults out."""
-    return len(case_file.encode(case))
+    """Size of a case: bytes of its JSON."""
+    return len(msgspec.json.encode(case))

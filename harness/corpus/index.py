@@ -91,8 +91,8 @@ class Index:
         if self._damaged or not os.path.lexists(self._path):
             self.rewrite(tuple(self.entries.values()))
 
-    def append(self, entries: Iterable[IndexEntry]) -> None:
-        """Append lines durably. Raises OSError."""
+    def append(self, entries: Iterable[IndexEntry], *, durably: bool = True) -> None:
+        """Append lines. Raises OSError."""
         new = {entry.case: entry for entry in entries}
         self.entries.update(new)
         lines = msgspec.json.Encoder().encode_lines(list(new.values()))
@@ -102,7 +102,8 @@ class Index:
             # Until it is complete: a full disk may take a part.
             self._torn = True
             write_all(file.fileno(), data)
-            os.fsync(file.fileno())
+            if durably:
+                os.fsync(file.fileno())
         self._torn = False
 
     def rewrite(self, entries: Iterable[IndexEntry]) -> None:

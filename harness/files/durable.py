@@ -18,18 +18,23 @@ def write_durably(path: Path, data: bytes) -> None:
     sync_folder(path.parent)
 
 
-def write_unnamed(path: Path, data: bytes) -> None:
-    """Write `data` to `path` atomically. Its name is durable once the folder is synced. Raises OSError."""
+def write_unnamed(path: Path, data: bytes, *, durably: bool = True) -> None:
+    """Write `data` to `path` atomically. Its name is durable once the folder is synced. Raises OSError.
+
+    Without `durably`, a crash of the machine may leave an empty file.
+    """
     make_folder(path.parent)
     draft = path.with_name(f"{DRAFT}{path.name}.{os.getpid()}")
     try:
         with draft.open("wb") as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+            if durably:
+                file.flush()
+                os.fsync(file.fileno())
         draft.replace(path)
-    finally:
+    except BaseException:
         draft.unlink(missing_ok=True)
+        raise
 
 
 def write_all(descriptor: int, data: bytes) -> None:

@@ -70,6 +70,9 @@ class FakeCorpus(Corpus):
         self.asked.append((case, why))
         return case_id(case)
 
+    def keep_records(self, found: Iterable[tuple[Case, Mapping[str, float]]]) -> list[str]:
+        return [case_id(case) for case, margins in found if self.keep(case, why=Why.MARGIN, margins=margins)]
+
     def keep_for_coverage(self, cases: Iterable[Case]) -> list[str]:
         return [case_id(case) for case in cases if self.keep(case, why=Why.COVERAGE)]
 

@@ -132,6 +132,27 @@ def test_what_only_a_beaten_margin_reached_is_new_again(tmp_path: Path) -> None:
     assert keep_for_coverage(corpus, LARGE)
 
 
+def test_of_many_results_the_largest_margins_are_kept(tmp_path: Path) -> None:
+    corpus = Corpus(tmp_path)
+    corpus.keep(replace(LARGE, seed=9), why=Why.MARGIN, margins={"T1": 0.55})
+    found = [(replace(LARGE, seed=seed), {"T1": seed / 10}) for seed in (3, 7, 4, 8, 1)]
+    assert corpus.keep_records(found) == [case_file.case_id(replace(LARGE, seed=seed)) for seed in (7, 8)]
+    for known in corpus, Corpus(tmp_path):
+        assert {kept.case.seed for kept in known.kept()} == {7, 8, 9}
+
+
+def test_failures_alone_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus = Corpus(tmp_path)
+    keep_for_coverage(corpus, LARGE)
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    corpus.keep_for_coverage([SMALL])
+    corpus.keep(replace(LARGE, seed=1), why=Why.MARGIN, margins={"T1": 0.9})
+    assert not synced
+    corpus.keep(replace(LARGE, seed=2), why=Why.FAILURE)
+    assert len(synced) == len(("the case", "its folder", "the index"))
+
+
 def test_a_case_that_holds_another_record_stays(tmp_path: Path) -> None:
     corpus = Corpus(tmp_path)
     corpus.keep(replace(LARGE, seed=100), why=Why.MARGIN, margins={"T1": 0.1, "T2": 0.9})
