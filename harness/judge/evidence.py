@@ -190,6 +190,11 @@ class Evidence:
             return difference
         return torch.where(torch.isfinite(difference) & self.sees.view(-1, 1, 1), difference, 0.0)
 
+    @cached_property
+    def error_size(self) -> torch.Tensor:
+        """Absolute value of `error`."""
+        return self.error.abs()
+
     @property
     def lse_unit(self) -> float:
         """The contract's LSE unit in natural units."""
