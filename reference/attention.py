@@ -26,8 +26,10 @@ def attend(problem: Problem, *, moments: bool = False, block: int | None = None)
         sinks = None if problem.sinks is None else problem.sinks.to(there)
         problem = replace(problem, query=problem.query.to(there), sinks=sinks)
     wide, narrow = _rows(problem, moments=moments, block=block or _BLOCK[there.type])
-    out, *others = (each.to(here) for each in wide)
-    lse, *columns = narrow.to(here).unbind()
+    if there != here:
+        wide, narrow = [each.to(here) for each in wide], narrow.to(here)
+    out, *others = wide
+    lse, *columns = narrow.unbind()
     return Answer(out, lse, visible, Moments(*others, *columns) if moments else None)
 
 

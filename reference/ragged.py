@@ -259,16 +259,19 @@ class OnlineSoftmax:
         self.peak = peak
         base = peak.clamp(min=_LOWEST)
         below = logits.sub_(base.unsqueeze(-1))
-        x = below.exp()
-        sums = [x.sum(dim=-1), x @ value]
-        if self._moments:
-            x2 = x * x
-            sums += [
-                x2.sum(dim=-1),
-                (x * below.clamp_(min=-_FAR)).sum(dim=-1).neg_(),
-                x2 @ (value * value),
-                x2 @ value,
-            ]
+        if not self._moments:
+            x = below.exp()
+            sums = [x.sum(dim=-1), x @ value]
+        else:
+            # Both powers of x in one product with the values.
+            powers = below.new_empty((*below.shape[:-2], 2, *below.shape[-2:]))
+            x, x2 = powers.unbind(dim=-3)
+            torch.exp(below, out=x)
+            torch.mul(x, x, out=x2)
+            weighted, cross = (powers.flatten(-3, -2) @ value).chunk(2, dim=-2)
+            distance = (x * below.clamp_(min=-_FAR)).sum(dim=-1).neg_()
+            totals, squares = powers.sum(dim=-1).unbind(dim=-2)
+            sums = [totals, weighted, squares, distance, x2 @ (value * value), cross]
         if not self._fresh:
             sums = self._rescaled(sums, (base - before).clamp_(max=_FAR))
         self._fresh = False

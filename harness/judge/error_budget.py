@@ -134,6 +134,8 @@ class ErrorBudget:
     @cached_property
     def row_below_sink(self) -> torch.Tensor:
         """Distance of the largest visible logit from a larger sink, 0 without one; [T, Hq]."""
+        if self.problem.sinks is None:
+            return torch.zeros_like(self.moments.peak)
         largest = self.answer.lse + self.moments.p_peak.log()
         return (self.moments.peak - largest).clamp(min=0).nan_to_num_(nan=0.0, posinf=0.0)
 
@@ -191,7 +193,8 @@ class ErrorBudget:
             return 0.0
         # In pieces: an fp32 copy of 8-bit values takes four times their memory.
         pieces = self.problem.value.split(_TOKENS_AT_ONCE)
-        largest: float = torch.stack([piece.to(torch.float32).abs().amax() for piece in pieces]).amax().item()
+        ends = [(piece if piece.itemsize > 1 else piece.to(torch.float32)).aminmax() for piece in pieces]
+        largest: float = torch.stack([end for low, high in ends for end in (-low, high)]).amax().item()
         return largest * abs(self.problem.bmm2_scale)
 
     @property

@@ -66,7 +66,7 @@ def judge_exact_lse(evidence: Evidence) -> TierResult | None:
     zero = (budget.moments.magnitude == 0) & (budget.moments.peak == 0) & evidence.sees.unsqueeze(-1)
     if not zero.any():
         return None
-    error = evidence.lse_error(evidence.lse_unit).abs()
+    error = evidence.own_lse_error.abs()
     ratio = torch.where(zero, error / exact_lse_bound(budget), 0.0)
     margin = ratio.max().item()
     if margin <= 1:

@@ -16,7 +16,7 @@ def judge_lse(evidence: Evidence) -> TierResult | None:
     if evidence.lse is None:
         return None
     budget = evidence.budget
-    error, bound = evidence.lse_error(evidence.lse_unit).abs(), lse_bound(budget)
+    error, bound = evidence.own_lse_error.abs(), lse_bound(budget)
     ratio = error / bound
 
     def again(token: int, head: int) -> float:
