@@ -11,42 +11,59 @@ import torch
 
 from attnfuzz.reference.problem import Problem, exact
 
-_ONE_BATCH = 1 << 18
-"""Number of logits below which a ragged batch is padded as a whole: cheaper than answering it in groups."""
+_ONE_BATCH = {"cpu": 3_000_000, "cuda": 40_000_000}
+"""Products of elements, of padding, that take as long as answering one more batch: about 0.3 ms on a core."""
 
 _QUERIES = 64
 """Query tokens per block if a request's keys do not fit at once."""
 
 
 def groups(problem: Problem, block: int) -> Iterator[list[int]]:
-    """Group the requests with queries for padding: within a group, lengths differ by less than half.
+    """Group the requests with queries for padding: those of similar lengths, and others where that is quicker.
 
     A group of several requests has at most `block` logits and elements of keys and values, padding included.
     """
-    requests = [request for request, q_len in enumerate(problem.q_lens) if q_len]
-    if not requests:
-        return
-    if _logits(problem, requests) <= _ONE_BATCH and _held(problem, requests) <= block:
-        yield requests
-        return
 
     def size(request: int) -> tuple[int, int]:
         return problem.q_lens[request].bit_length(), problem.kv_lens[request].bit_length()
 
+    requests = [request for request, q_len in enumerate(problem.q_lens) if q_len]
+    found: list[list[int]] = []
     for _, members in groupby(sorted(requests, key=size), key=size):
         group = list(members)
+        if found and _together(problem, found[-1], group, block):
+            found[-1] += group
+        else:
+            found.append(group)
+    for group in found:
         each = block // max(_held(problem, group) // len(group), 1) or 1
+        # In the order of the problem, no answer of a single group has to move.
+        group.sort()
         for start in range(0, len(group), each):
             yield group[start : start + each]
 
 
+def _together(problem: Problem, some: list[int], others: list[int], block: int) -> bool:
+    """Whether two groups are answered faster as one."""
+    both = [*some, *others]
+    if _held(problem, both) > block:
+        return False
+    padding = _products(problem, both) - _products(problem, some) - _products(problem, others)
+    return padding <= _ONE_BATCH[problem.key.device.type]
+
+
+def _products(problem: Problem, requests: list[int]) -> int:
+    """Products of elements in a batch: logits, and three sums of values; exponentials count as some."""
+    most_q, most_kv = _longest(problem, requests)
+    each = problem.key.shape[2] + 3 * problem.value.shape[2] + _EXPONENTIAL
+    return len(requests) * problem.query.shape[1] * most_q * most_kv * each
+
+
+_EXPONENTIAL = 30
+
+
 def _longest(problem: Problem, requests: list[int]) -> tuple[int, int]:
     return max(problem.q_lens[request] for request in requests), max(problem.kv_lens[request] for request in requests)
-
-
-def _logits(problem: Problem, requests: list[int]) -> int:
-    most_q, most_kv = _longest(problem, requests)
-    return len(requests) * problem.query.shape[1] * most_q * most_kv
 
 
 def _held(problem: Problem, requests: list[int]) -> int:
