@@ -5,7 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.nn.functional import pad
 
 from attnfuzz.kernels.backend import Bench
@@ -18,6 +20,8 @@ from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.nvfp4 import INTERLEAVED, in_rows
 from attnfuzz.reference.shared_pools import case_of_other_group, pages_left
+
+Numbers = NDArray[np.int64]
 
 
 class TokenSpans:
@@ -38,27 +42,22 @@ class TokenSpans:
         self.tokens.extend(range(first_token, first_token + count, page_size))
         self.counts.extend([page_size] * full + [rest] * bool(rest))
 
-    def add_one(self, page: int, slot: int, token: int) -> None:
-        """Add a single token."""
-        for column, value in zip(
-            (self.pages, self.slots, self.tokens, self.counts), (page, slot, token, 1), strict=True
-        ):
-            column.append(value)
+    def add_alike(self, pages: Sequence[int], first_token: int, page_size: int) -> None:
+        """Fill each of the pages with the same tokens."""
+        self.pages.extend(pages)
+        self.slots.extend([0] * len(pages))
+        self.tokens.extend([first_token] * len(pages))
+        self.counts.extend([page_size] * len(pages))
 
-    def taken(self) -> set[tuple[int, int]]:
-        """(page, slot) of every token."""
-        columns = zip(self.pages, self.slots, self.counts, strict=True)
-        return {(page, at) for page, slot, count in columns for at in range(slot, slot + count)}
-
-    def positions(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def positions(self) -> tuple[Numbers, Numbers]:
         """The page and slot [2, tokens] and the index [tokens] of each token: int64."""
-        if not self.counts:
-            return torch.zeros(2, 0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
-        columns = [torch.frombuffer(column, dtype=torch.int64) for column in (self.pages, self.slots, self.tokens)]
-        counts = torch.frombuffer(self.counts, dtype=torch.int64)
-        page, slot, token = (column.repeat_interleave(counts) for column in columns)
-        within = torch.arange(len(page)) - (counts.cumsum(0) - counts).repeat_interleave(counts)
-        return torch.stack((page, slot + within)), token + within
+        columns = (self.pages, self.slots, self.tokens, self.counts)
+        pages, slots, tokens, counts = (np.frombuffer(column, dtype=np.int64) for column in columns)
+        ends = counts.cumsum()
+        # A run's tokens are numbered from its slot on, and from its first token on.
+        within = np.arange(ends[-1] if len(ends) else 0)
+        places = np.stack((pages.repeat(counts), within + (slots - ends + counts).repeat(counts)))
+        return places, within + (tokens - ends + counts).repeat(counts)
 
 
 @dataclass(frozen=True)
@@ -87,10 +86,26 @@ class PoolBits:
     def put(self, at: torch.Tensor, rows: torch.Tensor) -> None:
         """Write rows of bits to pages and slots `at` [2, tokens]."""
         page, slot = at
+        index: tuple[torch.Tensor, ...] = (page, slot)
         if self.interleaved:
-            self.bits[page, slot // INTERLEAVED, slot % INTERLEAVED] = rows.unflatten(-1, (INTERLEAVED, -1))
+            index, rows = (page, slot // INTERLEAVED, slot % INTERLEAVED), rows.unflatten(-1, (INTERLEAVED, -1))
+        if self.bits.is_cpu:
+            # Takes a third of torch's time.
+            self.bits.numpy()[tuple(each.numpy() for each in index)] = rows.numpy()
         else:
-            self.bits[page, slot] = rows
+            self.bits[index] = rows
+
+    def clear(self, pages: torch.Tensor) -> None:
+        """Fill some pages with NaN."""
+        if self.bits.is_cpu:
+            self.bits.numpy()[pages.numpy()] = self.nan
+        else:
+            self.bits[to_device(pages, self.bits.device)] = self.nan
+
+    def taken(self, source: torch.Tensor) -> torch.Tensor:
+        """Bits of the tokens with these indices, on the device of the pool."""
+        # Indexed on the device of each: a small number of tokens is drawn on the CPU.
+        return to_device(self.tokens.index_select(0, source.to(self.tokens.device)), self.bits.device)
 
     def resident(self, hole: range) -> torch.Tensor:
         """The bits [pages, slots, heads, n]: a view, or a copy of interleaved ones, and without the hole."""
@@ -262,19 +277,18 @@ class PagedKv:
             left = self.left(request)
             first = self.tokens.spans[request.slot].start + left * page
             spans.add(self.pages[request.slot][left:], first, max(0, request.kv_len - left * page), page)
-        if rejected_drafts or self._numbers_behind:
-            for (draft_page, slot), token in self._drafts(step, spans.taken()).items():
-                spans.add_one(draft_page, slot, token)
         if self._case.pages.free is Unused.NUMBERS:
-            for free in self._free(step):
-                spans.add([free], self.tokens.extra.start, page, page)
-        positions, source = spans.positions()
-        at = to_device(positions, self._pools[0].bits.device)
+            spans.add_alike(self._free(step), self.tokens.extra.start, page)
+        places, source = spans.positions()
+        if rejected_drafts or self._numbers_behind:
+            drafts = self._drafts(step, places)
+            places = np.concatenate((places, drafts), axis=1)
+            source = np.concatenate((source, drafts[1] + self.tokens.extra.start))
+        at, chosen = to_device(torch.from_numpy(places), self._pools[0].bits.device), torch.from_numpy(source)
         if self._written:
             self._clear()
         for pool in self._pools:
-            # Indexed on the device of each: a small number of tokens is drawn on the CPU.
-            pool.put(at, to_device(pool.tokens[source.to(pool.tokens.device)], pool.bits.device))
+            pool.put(at, pool.taken(chosen))
         self._written = True
         if self.other is not None:
             self.other.write(step, rejected_drafts=rejected_drafts)
@@ -299,7 +313,7 @@ class PagedKv:
                 shape = (at.shape[1], *pool.tokens.shape[1:])
                 pool.put(at, torch.full(shape, pool.nan, dtype=pool.bits.dtype, device=pool.bits.device))
             else:
-                pool.put(at, to_device(pool.tokens[numbers.to(pool.tokens.device)], pool.bits.device))
+                pool.put(at, pool.taken(numbers))
 
     def restore(self, resident: Sequence[torch.Tensor]) -> None:
         """Set all bits of the pools to those of `resident`, which begins as `resident()` does."""
@@ -351,19 +365,30 @@ class PagedKv:
         """The pages of other groups of layers."""
         return [] if self.other is None else self.other.territory()
 
-    def _drafts(self, step: Step, taken: set[tuple[int, int]]) -> dict[tuple[int, int], int]:
-        """The (page, slot) of rejected drafts and their tokens, except where a shared page holds another's token."""
-        drafts = {}
+    def _drafts(self, step: Step, taken: Numbers) -> Numbers:
+        """The page and slot [2, n] of rejected drafts, except those in `taken`, where another's token may be."""
+        size = self.page_size
+        drafts = [np.zeros(0, dtype=np.int64)]
         for request in step.requests:
-            page_end = -(-request.kv_len // self.page_size) * self.page_size
+            page_end = -(-request.kv_len // size) * size
             drafts_end = request.kv_len - request.q_len + step.tokens_per_request
-            owned_end = len(self.pages[request.slot]) * self.page_size
+            owned_end = len(self.pages[request.slot]) * size
             end = owned_end if self._numbers_behind else min(drafts_end, page_end)
-            for position in range(request.kv_len, end):
-                page, slot = self.pages[request.slot][position // self.page_size], position % self.page_size
-                if (page, slot) not in taken:
-                    drafts[page, slot] = self.tokens.extra[slot]
-        return drafts
+            if request.kv_len < end:
+                position = np.arange(request.kv_len, end)
+                first = request.kv_len // size
+                pages = np.array(self.pages[request.slot][first : -(-end // size)], dtype=np.int64)
+                drafts.append(pages[position // size - first] * size + position % size)
+        found = np.concatenate(drafts)
+        if not len(found):
+            return np.stack((found, found))
+        # Counted from the first: those behind a hole are far from 0.
+        first, others = found.min(), taken[0] * size + taken[1]
+        free = np.zeros(found.max() - first + 1, dtype=np.bool_)
+        free[found - first] = True
+        inside = others[(others >= first) & (others < first + len(free))]
+        free[inside - first] = False
+        return np.stack(np.divmod(free.nonzero()[0] + first, size))
 
 
 class OtherGroupKv(PagedKv):
@@ -394,7 +419,7 @@ class OtherGroupKv(PagedKv):
     def _clear(self) -> None:
         pages = torch.tensor(self.territory(), dtype=torch.int64)
         for pool in self._pools:
-            pool.bits[to_device(pages, pool.bits.device)] = pool.nan
+            pool.clear(pages)
 
 
 _SCALES = ("k_scales", "v_scales")

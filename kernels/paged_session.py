@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 import torch
 
 from attnfuzz.kernels.backend import Bench, Fill, Graph, Output
-from attnfuzz.kernels.lengths import longest, running_sum
+from attnfuzz.kernels.lengths import int32, longest, running_sum
 from attnfuzz.kernels.paged_kv import PagedKv
 from attnfuzz.kernels.plan import BatchMetadata, PageTable, Row, plan_rows, table_rows
 from attnfuzz.kernels.queries import cached_scales, draw_queries, packed_rows, place_queries, place_sinks
@@ -184,8 +184,8 @@ class PagedSession(GraphedSession):
     def _refresh(self, plan: BatchMetadata, rows: Sequence[Row]) -> None:
         """Write a batch into static metadata. Columns beyond its longest request keep the pages of the step before."""
         kv_lens = [row.kv_len for row in rows]
-        write(plan.seq_lens, torch.tensor(kv_lens))
-        write(plan.cum_seq_lens_q, torch.tensor(running_sum(row.q_len for row in rows)))
-        write(plan.cum_seq_lens_kv, torch.tensor(running_sum(kv_lens)))
+        write(plan.seq_lens, int32(kv_lens))
+        write(plan.cum_seq_lens_q, int32(running_sum(row.q_len for row in rows)))
+        write(plan.cum_seq_lens_kv, int32(running_sum(kv_lens)))
         width = self._table.pages_for(longest(kv_lens))
         write(plan.block_tables[:, :width], table_rows(self._table, rows, width))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from attnfuzz.kernels.backend import Bench
-from attnfuzz.kernels.lengths import longest, place_int32, running_sum
+from attnfuzz.kernels.lengths import int32, longest, place_int32, running_sum
 from attnfuzz.kernels.page_ids import DUMMY_PAGE
 from attnfuzz.kernels.paged_kv import PagedKv
 from attnfuzz.reference.case import Case, Mode, Step, TableTail, Tombstone
@@ -57,7 +57,7 @@ class PageTable:
             row = self._pages(slot)[:own]
             row = row + [DUMMY_PAGE] * (min(last, width) - len(row))
             table.append(row + self._beyond(width - len(row)))
-        return torch.tensor(table, dtype=torch.int32).reshape(len(table), width)
+        return int32(table).reshape(len(table), width)
 
     def _pages(self, slot: int) -> list[int]:
         """The pages of a slot."""

@@ -45,13 +45,15 @@ def done(value: T) -> Pending[T]:
 
 def write(target: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """Write values from any device into `target`, after the work queued there; returns the target."""
+    if target.is_cpu and values.is_cpu:
+        return target.copy_(values)
     # Torch would cast on the host, into memory that a GPU can't copy asynchronously.
     return target.copy_(_staged(values.to(target.dtype), target.device), non_blocking=True)
 
 
 def to_device(value: torch.Tensor, device: torch.device) -> torch.Tensor:
     """The values on `device`, for work that is queued there later."""
-    return _staged(value, device).to(device, non_blocking=True)
+    return value if value.device == device else _staged(value, device).to(device, non_blocking=True)
 
 
 def to_host(value: torch.Tensor) -> Pending[torch.Tensor]:

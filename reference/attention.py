@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from attnfuzz.reference.problem import Answer, Moments, Problem
-from attnfuzz.reference.ragged import Batch, groups
+from attnfuzz.reference.ragged import Batch, groups, integers
 
 _BLOCK = {"cpu": 1 << 21, "cuda": 1 << 25}
 """Logits, and elements of keys and values, held at once: 16 MiB in fp64, and more on a GPU, where launches cost."""
@@ -26,8 +26,10 @@ def attend(problem: Problem, *, moments: bool = False, block: int | None = None)
         sinks = None if problem.sinks is None else problem.sinks.to(there)
         problem = replace(problem, query=problem.query.to(there), sinks=sinks)
     wide, narrow = _rows(problem, moments=moments, block=block or _BLOCK[there.type])
-    out, *others = (each.to(here) for each in wide)
-    lse, *columns = narrow.to(here).unbind()
+    if there != here:
+        wide, narrow = [each.to(here) for each in wide], narrow.to(here)
+    out, *others = wide
+    lse, *columns = narrow.unbind()
     return Answer(out, lse, visible, Moments(*others, *columns) if moments else None)
 
 
@@ -57,10 +59,10 @@ def _visible(problem: Problem) -> torch.Tensor:
     if problem.masks is not None:
         seen = [problem.seen_under_mask(request).sum(dim=1) for request in range(len(problem.masks))]
         return torch.cat(seen or [torch.zeros(0, dtype=torch.int64)]).to(problem.query.device)
-    counts = []
+    counts: list[int] = []
     for q_len, kv_len in zip(problem.q_lens, problem.kv_lens, strict=True):
         for own in range(kv_len - q_len, kv_len):
             end = own + 1 if problem.causal else kv_len
             begin = max(own - problem.window_left, 0) if problem.window_left >= 0 else 0
             counts.append(max(end - begin, 0))
-    return torch.tensor(counts, dtype=torch.int64, device=problem.query.device)
+    return integers(counts).to(problem.query.device)

@@ -1,5 +1,6 @@
 """Answering ragged requests as padded batches, in blocks of bounded size."""
 
+from array import array
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import accumulate, groupby
@@ -10,42 +11,59 @@ import torch
 
 from attnfuzz.reference.problem import Problem, exact
 
-_ONE_BATCH = 1 << 18
-"""Number of logits below which a ragged batch is padded as a whole: cheaper than answering it in groups."""
+_ONE_BATCH = {"cpu": 3_000_000, "cuda": 40_000_000}
+"""Products of elements, of padding, that take as long as answering one more batch: about 0.3 ms on a core."""
 
 _QUERIES = 64
 """Query tokens per block if a request's keys do not fit at once."""
 
 
 def groups(problem: Problem, block: int) -> Iterator[list[int]]:
-    """Group the requests with queries for padding: within a group, lengths differ by less than half.
+    """Group the requests with queries for padding: those of similar lengths, and others where that is quicker.
 
     A group of several requests has at most `block` logits and elements of keys and values, padding included.
     """
-    requests = [request for request, q_len in enumerate(problem.q_lens) if q_len]
-    if not requests:
-        return
-    if _logits(problem, requests) <= _ONE_BATCH and _held(problem, requests) <= block:
-        yield requests
-        return
 
     def size(request: int) -> tuple[int, int]:
         return problem.q_lens[request].bit_length(), problem.kv_lens[request].bit_length()
 
+    requests = [request for request, q_len in enumerate(problem.q_lens) if q_len]
+    found: list[list[int]] = []
     for _, members in groupby(sorted(requests, key=size), key=size):
         group = list(members)
+        if found and _together(problem, found[-1], group, block):
+            found[-1] += group
+        else:
+            found.append(group)
+    for group in found:
         each = block // max(_held(problem, group) // len(group), 1) or 1
+        # In the order of the problem, no answer of a single group has to move.
+        group.sort()
         for start in range(0, len(group), each):
             yield group[start : start + each]
 
 
+def _together(problem: Problem, some: list[int], others: list[int], block: int) -> bool:
+    """Whether two groups are answered faster as one."""
+    both = [*some, *others]
+    if _held(problem, both) > block:
+        return False
+    padding = _products(problem, both) - _products(problem, some) - _products(problem, others)
+    return padding <= _ONE_BATCH[problem.key.device.type]
+
+
+def _products(problem: Problem, requests: list[int]) -> int:
+    """Products of elements in a batch: logits, and three sums of values; exponentials count as some."""
+    most_q, most_kv = _longest(problem, requests)
+    each = problem.key.shape[2] + 3 * problem.value.shape[2] + _EXPONENTIAL
+    return len(requests) * problem.query.shape[1] * most_q * most_kv * each
+
+
+_EXPONENTIAL = 30
+
+
 def _longest(problem: Problem, requests: list[int]) -> tuple[int, int]:
     return max(problem.q_lens[request] for request in requests), max(problem.kv_lens[request] for request in requests)
-
-
-def _logits(problem: Problem, requests: list[int]) -> int:
-    most_q, most_kv = _longest(problem, requests)
-    return len(requests) * problem.query.shape[1] * most_q * most_kv
 
 
 def _held(problem: Problem, requests: list[int]) -> int:
@@ -66,6 +84,11 @@ def _starts(lengths: tuple[int, ...]) -> list[int]:
 def _rows(packed: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     """packed[index], by the cheaper of torch's two ways."""
     return packed.index_select(0, index.flatten()).view(*index.shape, *packed.shape[1:])
+
+
+def integers(values: list[int]) -> torch.Tensor:
+    """An int64 tensor on the host; torch.tensor takes several times as long for a list."""
+    return torch.frombuffer(array("q", values), dtype=torch.int64) if values else torch.zeros(0, dtype=torch.int64)
 
 
 class Rows(NamedTuple):
@@ -93,8 +116,8 @@ class Batch:
         q_starts, kv_starts = _starts(problem.q_lens), _starts(problem.kv_lens)
         self._q_starts = [q_starts[request] for request in requests]
         self._kv_starts = [kv_starts[request] for request in requests]
-        table = [self._q_lens, self._kv_lens, self._q_starts, self._kv_starts]
-        columns = torch.tensor(table, device=problem.query.device).unsqueeze(-1)
+        table = integers([*self._q_lens, *self._kv_lens, *self._q_starts, *self._kv_starts])
+        columns = table.view(4, -1, 1).to(problem.query.device)
         self._q_len, self._kv_len, self._q_start, self._kv_start = columns.unbind()
         if _held(problem, requests) <= block:
             self._q_step, self._kv_step = self._most_q, self._most_kv
@@ -253,16 +276,19 @@ class OnlineSoftmax:
         self.peak = peak
         base = peak.clamp(min=_LOWEST)
         below = logits.sub_(base.unsqueeze(-1))
-        x = below.exp()
-        sums = [x.sum(dim=-1), x @ value]
-        if self._moments:
-            x2 = x * x
-            sums += [
-                x2.sum(dim=-1),
-                (x * below.clamp_(min=-_FAR)).sum(dim=-1).neg_(),
-                x2 @ (value * value),
-                x2 @ value,
-            ]
+        if not self._moments:
+            x = below.exp()
+            sums = [x.sum(dim=-1), x @ value]
+        else:
+            # Both powers of x in one product with the values.
+            powers = below.new_empty((*below.shape[:-2], 2, *below.shape[-2:]))
+            x, x2 = powers.unbind(dim=-3)
+            torch.exp(below, out=x)
+            torch.mul(x, x, out=x2)
+            weighted, cross = (powers.flatten(-3, -2) @ value).chunk(2, dim=-2)
+            distance = (x * below.clamp_(min=-_FAR)).sum(dim=-1).neg_()
+            totals, squares = powers.sum(dim=-1).unbind(dim=-2)
+            sums = [totals, weighted, squares, distance, x2 @ (value * value), cross]
         if not self._fresh:
             sums = self._rescaled(sums, (base - before).clamp_(max=_FAR))
         self._fresh = False

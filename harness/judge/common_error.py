@@ -22,7 +22,7 @@ Each x_r is divided by its standard deviation, so that no row outweighs the othe
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from math import log, sqrt
 from typing import NamedTuple
 
@@ -51,14 +51,14 @@ _EXPONENT = 0x7FF << 52
 
 @dataclass(frozen=True)
 class Signs:
-    """A common error: x_r and c_r >= 0 in fp64, and the number of r's answer, int64; all [rows].
+    """A common error: x_r and c_r >= 0 in fp64, both [rows]. `answers` gives the number of r's answer, int64 [rows].
 
     `statistic` gives the sum of x_r as it depends on the errors of weights.
     """
 
     off: torch.Tensor
     shared: torch.Tensor
-    answers: torch.Tensor
+    answers: Callable[[], torch.Tensor]
     statistic: Callable[[], Statistic]
 
     @cached_property
@@ -71,7 +71,8 @@ class Signs:
         excess = abs(self.off.sum().item()) - self.shared.sum().item() - recurring
         if excess <= 0:
             return 0.0
-        off, shared = (torch.zeros_like(each).index_add_(0, self.answers, each) for each in (self.off, self.shared))
+        answers = self.answers()
+        off, shared = (torch.zeros_like(each).index_add_(0, answers, each) for each in (self.off, self.shared))
         return excess / float(off.abs_().add_(shared).norm())
 
     def margin(self, budget: ErrorBudget) -> float:
@@ -111,7 +112,7 @@ def judge_common_lse_error(evidence: Evidence) -> TierResult | None:
     """T3's verdict on the LSE; None if there is none, or too few rows can tell."""
     if evidence.lse is None or evidence.seeing_rows <= allowed_score(evidence.budget) ** 2:
         return None
-    error = evidence.lse_error(evidence.lse_unit)
+    error = evidence.own_lse_error
     signs, telling = common_lse_errors(evidence.budget, error, evidence.comparable)
 
     def words() -> str:
@@ -151,7 +152,15 @@ def common_errors(budget: ErrorBudget, error: torch.Tensor, sees: torch.Tensor) 
     own = own + noise.peak * budget.moments.p_peak
     telling = sees.unsqueeze(-1) & (own * squares.sqrt() <= 1)
     share = own + noise.exponential + noise.bias
-    answers = same_answers(squares[telling])
+    whole = bool(telling.all())
+
+    def rows_of(each: torch.Tensor) -> torch.Tensor:
+        return each.flatten() if whole else each[telling]
+
+    @cache
+    def answers() -> torch.Tensor:
+        return same_answers(rows_of(squares))
+
     excess = _beyond_rounding(budget, error)
 
     def signs(weights: torch.Tensor, variance: torch.Tensor, shared: torch.Tensor) -> Signs:
@@ -162,7 +171,7 @@ def common_errors(budget: ErrorBudget, error: torch.Tensor, sees: torch.Tensor) 
             direction = weights * (telling / deviation).unsqueeze(-1)
             return Statistic(direction, (direction * out).sum(dim=-1))
 
-        return Signs((off / deviation)[telling], (shared / deviation)[telling], answers, statistic)
+        return Signs(rows_of(off / deviation), rows_of(shared / deviation), answers, statistic)
 
     return CommonErrors(
         scale=signs(scaled, squares, share * squares + budget.row_lost * sizes),
@@ -176,10 +185,12 @@ def common_lse_errors(budget: ErrorBudget, error: torch.Tensor, comparable: torc
     deviation, shared = independent_lse_error(budget), shared_lse_error(budget)
     telling = comparable & (shared <= deviation)
     off, size = error[telling], deviation[telling]
-    answers = same_answers(budget.answer.lse[telling])
 
     def statistic() -> Statistic:
         return Statistic(None, telling / -deviation)
+
+    def answers() -> torch.Tensor:
+        return same_answers(budget.answer.lse[telling])
 
     return Signs(off / size, (shared[telling] + budget.noise.bias) / size, answers, statistic), telling
 
@@ -204,4 +215,4 @@ def _beyond_rounding(budget: ErrorBudget, error: torch.Tensor) -> torch.Tensor:
     # Above a power of two, values are spaced by twice that power times the roundoff.
     half = budget.answer.out.view(torch.int64).bitwise_and(_EXPONENT).view(torch.float64).mul_(budget.roundoff)
     half.clamp_(min=SMALLEST_STEP[budget.out_dtype])
-    return error - error.minimum(half).maximum(half.neg_())
+    return error - error.clamp(-half, half)

@@ -2,7 +2,7 @@
 
 import torch
 
-from attnfuzz.harness.judge.error_budget import ErrorBudget
+from attnfuzz.harness.judge.error_budget import ErrorBudget, remembered
 from attnfuzz.harness.judge.evidence import Evidence, TierResult
 from attnfuzz.harness.judge.judged_again import element_allowance, judged_again
 from attnfuzz.harness.verdict.tiers import Tier
@@ -10,7 +10,7 @@ from attnfuzz.harness.verdict.tiers import Tier
 
 def judge_elements(evidence: Evidence) -> TierResult:
     """T1's verdict."""
-    budget, error = evidence.budget, evidence.error.abs()
+    budget, error = evidence.budget, evidence.error_size
     bound = element_bound(budget)
     ratio = error / bound
     by_row = ratio.amax(dim=-1)
@@ -32,21 +32,19 @@ def judge_elements(evidence: Evidence) -> TierResult:
     return evidence.failed(Tier.T1, "out", margin, message, wrong)
 
 
+@remembered
 def element_bound(budget: ErrorBudget) -> torch.Tensor:
     """The largest error that a correct kernel shows, [T, Hq, Dv] of fp64.
 
     t (u_P + u_V) rms(p v) + tail rms(delta) rms(p (v - o)) + the error that a row's elements share + fp32 sums + output
     roundings + floor, with t = `ErrorBudget.deviations`; `error_budget` explains the terms.
     """
-    noise, moments = budget.noise, budget.moments
-    size = budget.answer.out.abs()
-    t = budget.deviations
-    sums = noise.accumulate * t * budget.keys.sqrt()
+    noise, t = budget.noise, budget.deviations
+    sums = noise.accumulate * t * budget.key_root
     weights = t * (noise.probabilities + noise.operands) + sums
     shared = budget.row_shared_error + noise.operands + sums
-    logits = budget.tail * budget.row_logit_variance.sqrt()
-    bound = weights.unsqueeze(-1) * moments.power.sqrt()
-    bound += logits.unsqueeze(-1) * moments.spread.sqrt()
-    bound += shared.unsqueeze(-1) * size
-    bound += budget.output_bound
-    return bound.add_(budget.floor)
+    logits = budget.tail * budget.row_logit_deviation
+    bound = budget.output_bound + budget.floor
+    bound.addcmul_(budget.power_root, weights.unsqueeze(-1))
+    bound.addcmul_(budget.spread_root, logits.unsqueeze(-1))
+    return bound.addcmul_(budget.size, shared.unsqueeze(-1))

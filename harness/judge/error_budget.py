@@ -14,8 +14,9 @@ Sources of error and their effects on an output o = sum_j p_j v_j (p: softmax we
   sqrt(sum p^2 v^2) rather than |o|.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, wraps
 from math import log, sqrt
 from typing import Any
 
@@ -71,7 +72,27 @@ class ErrorBudget:
         Like `tail` (Hoeffding's inequality), but at most sqrt(n), by Cauchy and Schwarz. Not for quantities that the
         noise model states as a root mean square: the error of one logit has no bound.
         """
-        return self.keys.sqrt().clamp_(max=self.tail)
+        return self.key_root.clamp(max=self.tail)
+
+    @cached_property
+    def key_root(self) -> torch.Tensor:
+        """Square root of `keys`: [T, 1]."""
+        return self.keys.sqrt()
+
+    @cached_property
+    def size(self) -> torch.Tensor:
+        """Absolute value of the answer, [T, Hq, Dv]."""
+        return self.answer.out.abs()
+
+    @cached_property
+    def power_root(self) -> torch.Tensor:
+        """Square root of `Moments.power`, [T, Hq, Dv]."""
+        return self.moments.power.sqrt()
+
+    @cached_property
+    def spread_root(self) -> torch.Tensor:
+        """Square root of `Moments.spread`, [T, Hq, Dv]."""
+        return self.moments.spread.sqrt()
 
     @cached_property
     def alike(self) -> torch.Tensor:
@@ -99,6 +120,11 @@ class ErrorBudget:
             result = result + (noise.tanh * moments.magnitude.clamp(max=self.problem.soft_cap)) ** 2
         return (result + independent) * self._beyond_linear(result) ** 2
 
+    @cached_property
+    def row_logit_deviation(self) -> torch.Tensor:
+        """Root mean square of delta_j, [T, Hq]."""
+        return self.row_logit_variance.sqrt()
+
     @staticmethod
     def _beyond_linear(variance: torch.Tensor) -> torch.Tensor:
         """The error of exp over that of its argument: (exp(x) - 1) / x, for x of 3 standard deviations."""
@@ -108,6 +134,8 @@ class ErrorBudget:
     @cached_property
     def row_below_sink(self) -> torch.Tensor:
         """Distance of the largest visible logit from a larger sink, 0 without one; [T, Hq]."""
+        if self.problem.sinks is None:
+            return torch.zeros_like(self.moments.peak)
         largest = self.answer.lse + self.moments.p_peak.log()
         return (self.moments.peak - largest).clamp(min=0).nan_to_num_(nan=0.0, posinf=0.0)
 
@@ -165,7 +193,8 @@ class ErrorBudget:
             return 0.0
         # In pieces: an fp32 copy of 8-bit values takes four times their memory.
         pieces = self.problem.value.split(_TOKENS_AT_ONCE)
-        largest: float = torch.stack([piece.to(torch.float32).abs().amax() for piece in pieces]).amax().item()
+        ends = [(piece if piece.itemsize > 1 else piece.to(torch.float32)).aminmax() for piece in pieces]
+        largest: float = torch.stack([end for low, high in ends for end in (-low, high)]).amax().item()
         return largest * abs(self.problem.bmm2_scale)
 
     @property
@@ -201,12 +230,14 @@ class ErrorBudget:
     @cached_property
     def variance(self) -> torch.Tensor:
         """The mean square error of a correct kernel, [T, Hq, Dv]: an upper estimate, so that z^2 averages below 1."""
-        moments = self.moments
-        variance = moments.power * (UNIFORM * (self.noise.probabilities**2 + self.noise.operands**2))
-        variance += self.independent_variance
-        variance += moments.spread * self.row_logit_variance.unsqueeze(-1)
-        variance += self.answer.out**2 * self.row_shared_variance.unsqueeze(-1)
-        return variance
+        moments, noise = self.moments, self.noise
+        variance = self.independent_variance + moments.power * (UNIFORM * (noise.probabilities**2 + noise.operands**2))
+        variance.addcmul_(moments.spread, self.row_logit_variance.unsqueeze(-1))
+        return variance.addcmul_(self._squared, self.row_shared_variance.unsqueeze(-1))
+
+    @cached_property
+    def _squared(self) -> torch.Tensor:
+        return self.answer.out.square()
 
     @cached_property
     def row_shared_variance(self) -> torch.Tensor:
@@ -220,14 +251,13 @@ class ErrorBudget:
         The known rounding of the exact answer is used where it is larger than the average: equal elements round
         alike, as those of a count do.
         """
-        out = self.answer.out
-        squared = out * out
+        out, squared, power = self.answer.out, self._squared, self.moments.power
         usual = UNIFORM * self.roundoff**2
-        rounding = out.to(self.out_dtype).to(torch.float64).sub_(out)
-        variance = torch.maximum(rounding.mul_(rounding), squared * usual)
+        variance = out.to(self.out_dtype).to(torch.float64).sub_(out).square_()
+        torch.maximum(variance, squared * usual, out=variance)
         if self.parts > 1:
-            variance += (self.moments.power + squared) * (usual * (self.parts - 1))
-        variance += self.moments.power * (self.noise.accumulate**2 * self.keys).unsqueeze(-1)
+            variance.add_(power + squared, alpha=usual * (self.parts - 1))
+        variance.addcmul_(power, (self.noise.accumulate**2 * self.keys).unsqueeze(-1))
         return variance.add_(self.floor**2)
 
     @property
@@ -244,11 +274,11 @@ class ErrorBudget:
         exceed `tail` times a sqrt(n / 3) as rarely as normal ones do. n keys make at most n parts, whose sizes add up
         to sqrt(n) S.
         """
-        out = self.answer.out.abs()
+        out = self.size
         if self.parts < 2:
             return out * self.roundoff
-        merged = (self.keys.sqrt() * (self.parts - 1)).clamp_(max=self.tail * sqrt((self.parts - 1) / 3))
-        return out.maximum(self.moments.power.sqrt()).mul_(merged.unsqueeze(-1)).add_(out).mul_(self.roundoff)
+        merged = (self.key_root * (self.parts - 1)).clamp_(max=self.tail * sqrt((self.parts - 1) / 3))
+        return out.maximum(self.power_root).mul_(merged.unsqueeze(-1)).add_(out).mul_(self.roundoff)
 
     @cached_property
     def memo(self) -> dict[Any, Any]:
@@ -259,3 +289,16 @@ class ErrorBudget:
     def roundoff(self) -> float:
         """Unit roundoff of the output's dtype."""
         return ROUNDOFF[self.out_dtype]
+
+
+def remembered(compute: Callable[[ErrorBudget], torch.Tensor]) -> Callable[[ErrorBudget], torch.Tensor]:
+    """`compute`, run once for each budget. Its result must not be changed."""
+
+    @wraps(compute)
+    def found(budget: ErrorBudget) -> torch.Tensor:
+        if compute not in budget.memo:
+            budget.memo[compute] = compute(budget)
+        result: torch.Tensor = budget.memo[compute]
+        return result
+
+    return found

@@ -7,7 +7,7 @@ a NaN reaches a row depends on the order of its sums, and one kernel masks what 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import log
+from math import isfinite, log
 from typing import NamedTuple
 
 import torch
@@ -120,7 +120,7 @@ def unanswered(answer: Answer, rows: RealRows) -> frozenset[int]:
         return frozenset()
     # Sums and the maximum propagate NaN, so this almost always decides.
     sizes = answer.out.sum() + answer.moments.magnitude.sum()
-    if bool(sizes.isfinite()) and answer.lse.max().item() < torch.inf:
+    if isfinite(sizes.item()) and answer.lse.max().item() < torch.inf:
         return frozenset()
     bad = ~answer.out.isfinite().all(dim=-1) | ~answer.moments.magnitude.isfinite()
     bad |= answer.lse.isnan() | (answer.lse == torch.inf)
@@ -183,12 +183,31 @@ class Evidence:
         return self.budget.answer.visible > 0
 
     @cached_property
+    def all_see(self) -> bool:
+        """Whether every token sees a key."""
+        return bool(self.sees.all())
+
+    @cached_property
     def error(self) -> torch.Tensor:
         """`out` minus its answer in fp64; 0 where it is not finite or sees no key, which T0 judges."""
-        difference = self.out.to(torch.float64).sub_(self.budget.answer.out)
-        if bool(self.sees.all()) and bool(difference.sum().isfinite()):
-            return difference
-        return torch.where(torch.isfinite(difference) & self.sees.view(-1, 1, 1), difference, 0.0)
+        difference = self._difference
+        if not self.finite:
+            difference = torch.where(torch.isfinite(difference), difference, 0.0)
+        return difference if self.all_see else difference.masked_fill(~self.sees.view(-1, 1, 1), 0.0)
+
+    @cached_property
+    def _difference(self) -> torch.Tensor:
+        return self.out.to(torch.float64).sub_(self.budget.answer.out)
+
+    @cached_property
+    def finite(self) -> bool:
+        """Whether all of `out` is known to be finite: a sum propagates NaN and infinity."""
+        return isfinite(self._difference.sum().item())
+
+    @cached_property
+    def error_size(self) -> torch.Tensor:
+        """Absolute value of `error`."""
+        return self.error.abs()
 
     @property
     def lse_unit(self) -> float:
@@ -207,6 +226,11 @@ class Evidence:
         assert self.lse is not None
         difference = self.lse.to(torch.float64).mul_(unit).sub_(self.budget.answer.lse)
         return torch.where(self.comparable, difference, 0.0)
+
+    @cached_property
+    def own_lse_error(self) -> torch.Tensor:
+        """`lse_error` in the contract's unit."""
+        return self.lse_error(self.lse_unit)
 
     def row_of(self, index: int) -> tuple[int, int]:
         """Token and head of an element of a flattened [T, Hq]."""
@@ -229,7 +253,7 @@ class Evidence:
         """Describe the share of wrong rows among those that see a key; `wrong` is bool [T, Hq] or a count."""
         return f"{int(wrong.sum() if isinstance(wrong, torch.Tensor) else wrong)} of {self.seeing_rows} rows are wrong"
 
-    @property
+    @cached_property
     def seeing_rows(self) -> int:
         """The number of rows that see a key."""
-        return int(self.sees.sum()) * self.out.shape[1]
+        return (len(self.sees) if self.all_see else int(self.sees.sum())) * self.out.shape[1]

@@ -17,10 +17,11 @@ from attnfuzz.reference.geometry import Geometry
 def judge_exactly(evidence: Evidence) -> Iterator[Observation]:
     """T0's verdict on an output of the right shape."""
     contract, report = evidence.contract, evidence.report
-    yield from _not_numbers(evidence, evidence.out, "out")
-    if evidence.lse is not None:
+    if not evidence.finite:
+        yield from _not_numbers(evidence, evidence.out, "out")
+    if evidence.lse is not None and not all_finite(evidence.lse):
         yield from _not_numbers(evidence, evidence.lse, "lse")
-    elif contract.lse is not None and evidence.rows.tokens:
+    elif evidence.lse is None and contract.lse is not None and evidence.rows.tokens:
         message = f"there is no lse, but the contract promises one in base {contract.lse}"
         yield report(kind=Kind.LSE_MISMATCH, place="lse", tier=Tier.T0, message=message)
     yield from _empty_rows(evidence)
@@ -51,8 +52,6 @@ def misshapen(output: Output, rows: RealRows, geometry: Geometry, report: Report
 
 def _not_numbers(evidence: Evidence, tensor: torch.Tensor, place: str) -> Iterator[Observation]:
     """Report NaN or infinity in rows [T, Hq, ...] that see a key: never written, or computed."""
-    if all_finite(tensor):
-        return
     sees = evidence.sees
     bad = ~torch.isfinite(tensor) & sees.view(-1, *[1] * (tensor.dim() - 1))
     if not bad.any():
@@ -76,7 +75,7 @@ def _empty_rows(evidence: Evidence) -> Iterator[Observation]:
     own tier compares it.
     """
     out, lse, sees, contract = evidence.out, evidence.lse, evidence.sees, evidence.contract
-    if contract.empty_rows is Holds.ANYTHING or bool(sees.all()):
+    if contract.empty_rows is Holds.ANYTHING or evidence.all_see:
         return
     if contract.empty_rows is Holds.ZERO:
         wrong = (out != 0).any(dim=-1)

@@ -27,7 +27,7 @@ def judge_exact_rows(evidence: Evidence) -> TierResult | None:
     if not exact.any():
         return None
     rows = exact.flatten().nonzero().squeeze(-1)
-    error, bound = _rows(evidence.error, rows).abs(), exact_bound(budget, rows)
+    error, bound = _rows(evidence.error_size, rows), exact_bound(budget, rows)
     ratio = error / bound
     by_row = torch.zeros_like(budget.moments.gap).masked_scatter_(exact, ratio.amax(dim=-1))
 
@@ -66,7 +66,7 @@ def judge_exact_lse(evidence: Evidence) -> TierResult | None:
     zero = (budget.moments.magnitude == 0) & (budget.moments.peak == 0) & evidence.sees.unsqueeze(-1)
     if not zero.any():
         return None
-    error = evidence.lse_error(evidence.lse_unit).abs()
+    error = evidence.own_lse_error.abs()
     ratio = torch.where(zero, error / exact_lse_bound(budget), 0.0)
     margin = ratio.max().item()
     if margin <= 1:
@@ -99,8 +99,8 @@ def exact_bound(budget: ErrorBudget, rows: torch.Tensor) -> torch.Tensor:
         delta += (noise.tanh * moments.magnitude.clamp(max=budget.problem.soft_cap)) ** 2
     shared = noise.probabilities + noise.operands + noise.row_sum + budget.step * alike + exponent
     if budget.problem.sinks is not None:
-        shared = shared + budget.tail * budget.row_logit_variance.sqrt()
-    sums = noise.accumulate * t * budget.keys.sqrt()
+        shared = shared + budget.tail * budget.row_logit_deviation
+    sums = noise.accumulate * t * budget.key_root
     weights = sums + t * noise.operands
     # Beside a sink, they are no ones, and may be lost.
     lost = budget.row_quotient if budget.problem.sinks is None else budget.row_lost
@@ -109,10 +109,10 @@ def exact_bound(budget: ErrorBudget, rows: torch.Tensor) -> torch.Tensor:
     def of(row: torch.Tensor) -> torch.Tensor:
         return _rows(row.expand_as(moments.gap), rows).unsqueeze(-1)
 
-    bound = _rows(moments.power, rows).sqrt().mul_(of(weights))
-    bound.addcmul_(_rows(moments.spread, rows).sqrt(), of(budget.tail * delta.sqrt()))
-    bound.addcmul_(_rows(budget.answer.out, rows).abs(), of(shared + sums))
-    return bound.add_(_rows(budget.output_bound, rows)).add_(of(floor))
+    bound = _rows(budget.output_bound, rows) + of(floor)
+    bound.addcmul_(_rows(budget.power_root, rows), of(weights))
+    bound.addcmul_(_rows(budget.spread_root, rows), of(budget.tail * delta.sqrt()))
+    return bound.addcmul_(_rows(budget.size, rows), of(shared + sums))
 
 
 def _rows(tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:

@@ -52,6 +52,8 @@ def judged_again(ratio: torch.Tensor, again: Callable[[int, int], float]) -> tup
     `ratio` [T, Hq] is each row's error over bound, and `again` recomputes that of a token and head. The new ratio
     replaces the old one; rows not judged again are capped at 1 and pass.
     """
+    if not ratio.numel() or ratio.max().item() <= 1:
+        return None
     failing = (ratio > 1).nonzero()
     ordered = failing[ratio[ratio > 1].argsort(descending=True)].tolist()
     for token, head in ordered[:MOST_ROWS_AGAIN]:

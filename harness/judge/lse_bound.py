@@ -4,7 +4,7 @@ from math import log
 
 import torch
 
-from attnfuzz.harness.judge.error_budget import FP32, ErrorBudget
+from attnfuzz.harness.judge.error_budget import FP32, ErrorBudget, remembered
 from attnfuzz.harness.judge.evidence import Evidence, TierResult
 from attnfuzz.harness.judge.judged_again import judged_again, lse_ties_allowance
 from attnfuzz.harness.verdict.tiers import Tier
@@ -16,7 +16,7 @@ def judge_lse(evidence: Evidence) -> TierResult | None:
     if evidence.lse is None:
         return None
     budget = evidence.budget
-    error, bound = evidence.lse_error(evidence.lse_unit).abs(), lse_bound(budget)
+    error, bound = evidence.own_lse_error.abs(), lse_bound(budget)
     ratio = error / bound
 
     def again(token: int, head: int) -> float:
@@ -44,6 +44,7 @@ def wrong_lse(evidence: Evidence, ratio: torch.Tensor, worst: tuple[int, int]) -
     )
 
 
+@remembered
 def lse_bound(budget: ErrorBudget) -> torch.Tensor:
     """The largest error that a correct kernel shows, [T, Hq] of fp64, in natural units.
 
@@ -54,6 +55,7 @@ def lse_bound(budget: ErrorBudget) -> torch.Tensor:
     return shared_lse_error(budget) + budget.tail * weighing_lse_error(budget) + summing
 
 
+@remembered
 def shared_lse_error(budget: ErrorBudget) -> torch.Tensor:
     """The error that all LSEs may share, [T, Hq].
 
@@ -64,6 +66,7 @@ def shared_lse_error(budget: ErrorBudget) -> torch.Tensor:
     return rounded_lse_error(budget) + budget.alike * (budget.step * budget.keys + noise.row_sum)
 
 
+@remembered
 def rounded_lse_error(budget: ErrorBudget) -> torch.Tensor:
     """The part of `shared_lse_error` that does not depend on the weights, [T, Hq]."""
     noise = budget.noise
@@ -76,11 +79,12 @@ def independent_lse_error(budget: ErrorBudget) -> torch.Tensor:
     return weighing_lse_error(budget) + summing_lse_error(budget)
 
 
+@remembered
 def weighing_lse_error(budget: ErrorBudget) -> torch.Tensor:
     """Root mean square of the effect of weight errors on their sum, [T, Hq]."""
-    return budget.moments.concentration.sqrt() * (budget.row_logit_variance.sqrt() + budget.noise.row_sum)
+    return budget.moments.concentration.sqrt() * (budget.row_logit_deviation + budget.noise.row_sum)
 
 
 def summing_lse_error(budget: ErrorBudget) -> torch.Tensor:
     """Root mean square of the roundings of a sum in fp32, [T, 1]."""
-    return budget.noise.accumulate * budget.keys.sqrt()
+    return budget.noise.accumulate * budget.key_root

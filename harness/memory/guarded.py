@@ -7,9 +7,9 @@ import torch
 
 from attnfuzz.harness.memory.allocation import Allocation
 from attnfuzz.harness.memory.arena import PAGE, Arena, Slab
-from attnfuzz.harness.memory.placed import ByteSpan, PlacedMemory, Room
+from attnfuzz.harness.memory.placed import ByteSpan, Placed, PlacedMemory, Room
 from attnfuzz.harness.memory.poison import Pattern, sentinel
-from attnfuzz.harness.memory.seal import Difference, Seal, difference
+from attnfuzz.harness.memory.seal import Damage, Difference, Seal, differ, difference
 from attnfuzz.harness.memory.slabs import NoAddresses, OutOfMemory
 from attnfuzz.kernels.transfers import Pending, done
 from attnfuzz.reference.case import Guard, Outputs
@@ -21,6 +21,17 @@ class GuardedMemory(PlacedMemory):
     def __init__(self, arena: Arena, guard: Guard, outputs: Outputs) -> None:
         super().__init__(torch.device("cpu"), guard, outputs)
         self._arena = arena
+
+    def damage(self) -> Pending[list[Damage]]:
+        """The overwritten bytes around and between elements."""
+        # As a rule there are none, and a hundred tensors are looked at in a case.
+        return super().damage() if any(map(self._is_damaged, self._placed)) else done([])
+
+    def _is_damaged(self, placed: Placed) -> bool:
+        if differ(placed.slack_address, placed.pattern.address, placed.slack_bytes):
+            return True
+        allocation = placed.allocation
+        return placed.gaps and differ(allocation.address, self._intact(placed).data_ptr(), allocation.nbytes)
 
     def _room(self, elements: int, dtype: torch.dtype, hole: range) -> Room:
         nbytes = elements * dtype.itemsize

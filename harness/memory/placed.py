@@ -46,7 +46,7 @@ class ByteSpan(NamedTuple):
 class Placed:
     """A tensor in its room. `slack` is the address and size of the open bytes beside it, filled with `pattern`."""
 
-    __slots__ = ("allocation", "gaps", "pattern", "slab", "slack_address", "slack_bytes", "tensor")
+    __slots__ = ("allocation", "gaps", "intact", "pattern", "slab", "slack_address", "slack_bytes", "tensor")
 
     def __init__(
         self, allocation: Allocation, tensor: torch.Tensor, room: Room, pattern: Pattern, *, gaps: bool
@@ -56,6 +56,7 @@ class Placed:
         self.slab = room.slab
         self.pattern = pattern
         self.gaps = gaps
+        self.intact: torch.Tensor | None = None
         self.slack_bytes = room.opened - allocation.nbytes
         right = allocation.guard is Guard.RIGHT
         self.slack_address = room.start if right else allocation.address + allocation.nbytes
@@ -278,9 +279,11 @@ class PlacedMemory(ABC):
 
     def _intact(self, placed: Placed) -> torch.Tensor:
         """The expected bytes of a tensor with gaps: its current elements, and poison between them."""
-        allocation, tensor = placed.allocation, placed.tensor
-        expected = torch.empty(allocation.nbytes // allocation.itemsize, dtype=tensor.dtype, device=self._device)
-        self._write(placed.pattern, expected.data_ptr(), allocation.nbytes)
+        tensor, expected = placed.tensor, placed.intact
+        if expected is None:
+            elements = placed.allocation.nbytes // placed.allocation.itemsize
+            expected = placed.intact = torch.empty(elements, dtype=tensor.dtype, device=self._device)
+            self._write(placed.pattern, expected.data_ptr(), placed.allocation.nbytes)
         expected.as_strided(tensor.shape, tensor.stride()).copy_(tensor)
         return expected
 

@@ -66,6 +66,11 @@ class Seal:
         ]
 
 
+def differ(address: int, expected: int, nbytes: int) -> bool:
+    """Whether `nbytes` of host memory differ from those at another address."""
+    return bool(_memcmp(address, expected, nbytes))
+
+
 def difference(address: int, expected: int | bytes, nbytes: int) -> Difference:
     """Compare `nbytes` of host memory with the `expected` bytes, or those at that address."""
     if not _memcmp(address, expected, nbytes):

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from attnfuzz.kernels.backend import Bench, Fill, Output
-from attnfuzz.kernels.lengths import longest, place_int32
+from attnfuzz.kernels.lengths import int32, longest, place_int32
 from attnfuzz.kernels.ops_table import OpsTable
 from attnfuzz.kernels.paged_kv import PagedKv
 from attnfuzz.kernels.paged_session import Captured, capture, largest_bucket
@@ -208,7 +208,7 @@ class MlaSession:
 
     def _refresh(self, plan: DecodePlan, rows: Sequence[Row]) -> None:
         """Write a batch into static metadata."""
-        write(plan.seq_lens, torch.tensor([row.kv_len for row in rows]))
+        write(plan.seq_lens, int32([row.kv_len for row in rows]))
         write(plan.block_tables, table_rows(self._table, rows, plan.block_tables.shape[1]))
 
     def _replay(self, step: Step, queries: torch.Tensor) -> Output:

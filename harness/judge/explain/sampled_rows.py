@@ -51,7 +51,7 @@ def sampled_rows(
         wrong = (evidence.error.abs() > element_bound(evidence.budget)).any(dim=-1)
         finite &= evidence.sees.unsqueeze(-1)
     else:
-        wrong = evidence.lse_error(evidence.lse_unit).abs() > lse_bound(evidence.budget)
+        wrong = evidence.own_lse_error.abs() > lse_bound(evidence.budget)
         finite &= evidence.comparable
     if failed:
         wrong[at] = True

@@ -138,7 +138,7 @@ def test_rows_with_exact_weights_fail_just_above_their_bound(
 
 
 def signs_of(off: torch.Tensor, shared: torch.Tensor, answers: torch.Tensor) -> Signs:
-    return Signs(off, shared, answers, lambda: Statistic(None, off))
+    return Signs(off, shared, lambda: answers, lambda: Statistic(None, off))
 
 
 def test_signs_fail_just_above_the_score_that_chance_allows(rounding: Any) -> None:
