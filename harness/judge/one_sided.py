@@ -11,8 +11,8 @@ as wide as a step, and within these into bins. A kernel multiplies all terms by 
 one that it chose, so the phase of the sawtooth is unknown: a cell adds at most the sum over its bins of sawtooth times
 bin, at the worst phase. A bin sums up the largest errors of its additions, with the sign of the term: runs of equal and
 opposite terms lose opposite parts. Terms that are spread evenly over a cell add next to nothing, and the part that
-chance leaves is subtracted: it is counted in the errors of independent additions. Cells are independent, so that their sum
-obeys Hoeffding's inequality.
+chance leaves is subtracted: it is counted in the errors of independent additions. Cells are independent, so that their
+sum obeys Hoeffding's inequality.
 
 Errors of independent additions grow with the partial sums too. Bounds take these to be as large as the output or
 sqrt(sum p^2 v^2). Terms of one sign that are followed by terms of the other make them larger.
