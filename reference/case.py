@@ -233,6 +233,7 @@ class ValueFamily(StrEnum):
     PROBE = "probe"
     DISCRETE = "discrete"
     FAINT = "faint"
+    STAGNANT = "stagnant"
     EXTREME = "extreme"
     UNEVEN = "uneven"
 

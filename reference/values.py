@@ -72,10 +72,12 @@ def draw_runs(
     logits of several hundred. ZEROS has q = 0 and values of +1 and -1, so that the output is a count. PROBE has exact
     weights in every row, and values that identify a missing key (`attnfuzz.reference.probe`). DISCRETE has q and K of
     +1 and -1, so that the weights of all rows take the same few values. FAINT has weights down to below the smallest
-    number of fp32, and no others in every second element of the output. EXTREME has the numbers that conversions and
-    copies get wrong, from 0 and subnormal numbers to infinity and NaN, for writers of the KV cache. UNEVEN has a
-    magnitude for each head of each token, from 2^-20 to 2^11, or 0, and a largest element of either sign at any place,
-    for writers that compute scales.
+    number of fp32, and no others in every second element of the output. STAGNANT has values that are
+    constant along stretches of keys and nearly cancel, and weights that are equal or nearly so, in every second stream
+    behind a heavy first key, so that additions are all rounded to one side. EXTREME has the numbers that conversions
+    and copies get wrong, from 0 and subnormal numbers to infinity and NaN, for writers of the KV cache. UNEVEN
+    has a magnitude for each head of each token, from 2^-20 to 2^11, or 0, and a largest element of either sign at any
+    place, for writers that compute scales.
     """
     query, key, value = _RECIPES[family]
     recipe = {Operand.QUERY: query, Operand.KEY: key, Operand.VALUE: value}[role]
@@ -112,6 +114,27 @@ def _is_near(chance: Chance) -> torch.Tensor:
     return (chance.position % 4 == 0).unsqueeze(-1)
 
 
+def _stagnant_keys(chance: Chance, heads: int, dim: int) -> torch.Tensor:
+    of_runs = chance.of_runs().share(heads, 3)
+    heavy, distance, apart = chance.spread(of_runs).unbind(-1)
+    # A share of the runs, down to 0, has no differences at all.
+    logit = (chance.share(heads) - 0.5) * _APART * (apart * apart - 0.25).clamp(min=0)
+    first = (chance.position == 0).unsqueeze(-1) & (heavy < 0.5)
+    least, most = _HEAVY
+    logit = torch.where(first, least + distance * (most - least), logit)
+    return (logit / (_FAINT_QUERY * sqrt(dim))).unsqueeze(-1).repeat(1, 1, dim)
+
+
+def _stagnant_values(chance: Chance, heads: int, dim: int) -> torch.Tensor:
+    drawn, of_runs = chance.normal(heads, dim), chance.of_runs()
+    length = chance.spread(_STRETCHES[(of_runs.share(1) * len(_STRETCHES)).long()].to(chance.device)).view(-1)
+    base = chance.spread(of_runs.normal(heads, dim))
+    stretch = chance.position // length
+    first = torch.arange(chance.tokens, device=chance.device) - chance.position % length
+    sign = (1 - stretch % 2 * 2).view(-1, 1, 1)
+    return base * sign * (1 + _UNLIKE * drawn[first])
+
+
 def _peaked_keys(chance: Chance, heads: int, dim: int) -> torch.Tensor:
     drawn = chance.normal(heads * dim + 1)
     position = chance.position % _PEAK_EVERY
@@ -138,6 +161,18 @@ _FAINT = 77.0, 107.0
 """Distance of the other logits from those near the largest; fp32's exp is subnormal from 87.3 on, and 0 from 104 on."""
 
 _FAINT_QUERY = 2.0
+
+_HEAVY = 4.0, 12.0
+"""Logit of a heavy first key above the others."""
+
+_APART = 0.08
+"""Largest difference of the other logits is three quarters of this."""
+
+_STRETCHES = torch.tensor((16, 40, 150, 300, 1000))
+"""Keys with one value."""
+
+_UNLIKE = 2.0**-6
+"""Standard deviation of the relative differences of values of different stretches."""
 
 _EXTREME_SINKS = -torch.inf, 86.0, -86.0
 
@@ -203,6 +238,11 @@ _RECIPES: dict[ValueFamily, tuple[_Recipe, _Recipe, _Recipe]] = {
         lambda chance, *shape: torch.full((chance.tokens, *shape), _FAINT_QUERY, device=chance.device),
         _faint_keys,
         _faint_values,
+    ),
+    ValueFamily.STAGNANT: (
+        lambda chance, *shape: torch.full((chance.tokens, *shape), _FAINT_QUERY, device=chance.device),
+        _stagnant_keys,
+        _stagnant_values,
     ),
     ValueFamily.EXTREME: (Chance.normal, _extreme, _extreme),
     ValueFamily.UNEVEN: (Chance.normal, _uneven, _uneven),

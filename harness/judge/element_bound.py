@@ -1,10 +1,12 @@
 """T1: a bound on the error of every element of the output."""
 
+from functools import partial
+
 import torch
 
 from attnfuzz.harness.judge.error_budget import ErrorBudget, remembered
 from attnfuzz.harness.judge.evidence import Evidence, TierResult
-from attnfuzz.harness.judge.judged_again import element_allowance, judged_again
+from attnfuzz.harness.judge.judged_again import element_allowance, judged_again, sums_allowance, with_sums
 from attnfuzz.harness.verdict.tiers import Tier
 
 
@@ -16,8 +18,9 @@ def judge_elements(evidence: Evidence) -> TierResult:
     by_row = ratio.amax(dim=-1)
 
     def again(token: int, head: int) -> float:
-        ratio[token, head] = error[token, head] / (bound[token, head] + element_allowance(budget, token, head))
-        return ratio[token, head].max().item()
+        allowed = bound[token, head] + element_allowance(budget, token, head)
+        ratio[token, head] = error[token, head] / allowed
+        return with_sums(ratio[token, head], allowed, partial(sums_allowance, budget, token, head))
 
     wrong = judged_again(by_row, again)
     if wrong is None:

@@ -8,11 +8,19 @@ almost 0. That holds for q = 0, for equal keys, and where one key takes all the 
 makes such rows on purpose.
 """
 
+from functools import partial
+
 import torch
 
 from attnfuzz.harness.judge.error_budget import ErrorBudget
 from attnfuzz.harness.judge.evidence import Evidence, TierResult
-from attnfuzz.harness.judge.judged_again import common_logits_error, judged_again, parts_allowance
+from attnfuzz.harness.judge.judged_again import (
+    common_logits_error,
+    judged_again,
+    parts_allowance,
+    sums_allowance,
+    with_sums,
+)
 from attnfuzz.harness.judge.lse_bound import rounded_lse_error, wrong_lse
 from attnfuzz.harness.verdict.tiers import Tier
 
@@ -39,8 +47,9 @@ def judge_exact_rows(evidence: Evidence) -> TierResult | None:
         allowance = parts_allowance(budget, token, head)
         if budget.problem.sinks is not None:
             allowance = allowance + common_logits_error(budget, token, head)
-        ratio[row] = error[row] / (bound[row] + allowance)
-        return ratio[row].max().item()
+        allowed = bound[row] + allowance
+        ratio[row] = error[row] / allowed
+        return with_sums(ratio[row], allowed, partial(sums_allowance, budget, token, head))
 
     wrong = judged_again(by_row, again)
     if wrong is None:

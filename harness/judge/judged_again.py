@@ -6,27 +6,24 @@ where keys come in groups (prefixes that slots share, values that repeat, few di
   less than the format tells apart, as those of a saturated soft cap do;
 - copies of a key have the same logit, and the same error in it;
 - equal terms of a logit are added up as equal terms of other sums are, see below: logits err alike then;
-- equal terms added to a larger sum in a row are rounded to the same side each time, while the sum stays between two
-  powers of two: sums are multiples of one step there, and the remainder of the term is lost again and again. An
-  addition errs by at most u times its result (Higham, 2002, section 4.2), and errors of equal terms add up. So may
-  those of unequal ones in one cell, as wide as a step of the whole sum. Remainders of different cells are independent
-  (the model of Higham and Mary, 2019), so that their errors obey Hoeffding's inequality: thousands of keys that are
-  equal by chance, in pairs all over the row, add far less to the error than as many in one group.
+- additions to a sum may all be rounded to the same side (`one_sided`).
 It assumes that parts rounded to the output's dtype before a merge are about as large as sqrt(sum p^2 v^2), the size of
 a sum whose terms have random signs. Values that are alike over many keys (the codes of ValueFamily.PROBE, constant
 values) make much larger parts, larger than the output if they cancel; and elements with the same parts are rounded
 alike. The partition that a kernel uses is unknown, but each part is a run of keys, so the largest run bounds them.
+
+Sums take a sort of all keys for each element, so only elements that fail are looked at, until one still fails.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import sqrt
+from math import inf, sqrt
 from typing import TypeVar, cast
 
 import torch
 
 from attnfuzz.harness.judge.error_budget import UNIFORM, ErrorBudget
-from attnfuzz.harness.judge.recurring import hoeffding
+from attnfuzz.harness.judge.one_sided import independent_sums, one_sided_error
 from attnfuzz.reference.row import EQUAL, coherent_logits, key_marks, row_weights, tied_row
 
 T = TypeVar("T")
@@ -44,6 +41,71 @@ def element_allowance(budget: ErrorBudget, token: int, head: int) -> torch.Tenso
         return ties + parts + common_logits_error(budget, token, head)
 
     return once(budget, "T1", token, head, summed)
+
+
+def sums_allowance(budget: ErrorBudget, token: int, head: int, element: int) -> float:
+    """Allowance for both sums of one element, of p v and of p, on top of T1's bound and T5's."""
+
+    def found() -> float:
+        out, power = (each[token, head, element].item() for each in (budget.answer.out, budget.moments.power))
+        deviations = budget.deviations[token].item()
+        counted = sqrt(budget.keys[token].item()) * (sqrt(power) + abs(out))
+        terms = _terms_of(budget, token, head, element)
+        independent = budget.noise.accumulate * deviations * max(independent_sums(terms, budget.step) - counted, 0.0)
+        total = total_error(budget, token, head) - _counted_total(budget, token, head)
+        common = one_sided_error(terms, 0.0, budget.step, deviations) + abs(out) * total
+        return max(common, 0.0) + independent
+
+    return once(budget, f"sums of {element}", token, head, found)
+
+
+def sums_deviations(budget: ErrorBudget, token: int, head: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Root mean squares of the same, [Dv]: of errors that all elements may share, and of independent ones."""
+    out, power = budget.answer.out[token, head], budget.moments.power[token, head]
+    weights, values = row_of(budget, token, head)
+    columns = [weights * value for value in values.T]
+    total = _total_error(budget, token, head, 1.0) - _counted_total(budget, token, head)
+    common = out.new_tensor([one_sided_error(terms, 0.0, budget.step, 1.0) for terms in columns]) + out.abs() * total
+    squares = out.new_tensor([independent_sums(terms, budget.step) ** 2 for terms in columns])
+    independent = (squares - budget.keys[token] * (power + out * out)).clamp_(min=0).sqrt_()
+    return common.clamp_(min=0), budget.noise.accumulate * independent
+
+
+def total_error(budget: ErrorBudget, token: int, head: int) -> float:
+    """Bound on the relative error that additions of the softmax's denominator have in common."""
+    deviations = budget.deviations[token].item()
+    return once(budget, "total", token, head, lambda: _total_error(budget, token, head, deviations))
+
+
+def _total_error(budget: ErrorBudget, token: int, head: int, deviations: float) -> float:
+    weights = row_of(budget, token, head)[0]
+    # A kernel may begin with the sink.
+    sink = max(1.0 - float(weights.sum()), 0.0)
+    return one_sided_error(weights, sink, budget.step, deviations)
+
+
+def _counted_total(budget: ErrorBudget, token: int, head: int) -> float:
+    """The share of both sums that bounds count where all weights are alike, relative to the output or the total."""
+    return budget.alike[token, head].item() * budget.step * budget.keys[token].item()
+
+
+def with_sums(ratio: torch.Tensor, bound: torch.Tensor, sums: Callable[[int], float]) -> float:
+    """The largest `ratio` [Dv] of error to `bound` [Dv], which `sums` widens for an element; ratios are replaced.
+
+    The worst element comes first, and one that still fails is the last: the others count as no worse.
+    """
+    if not ratio.numel():
+        return 0.0
+    for element in ratio.argsort(descending=True).tolist():
+        old, allowed = ratio[element].item(), bound[element].item()
+        if not 1 < old < inf:
+            break
+        new = old * allowed / (allowed + sums(element))
+        ratio[element] = new
+        if new > 1:
+            ratio.clamp_(max=new)
+            break
+    return ratio.max().item()
 
 
 def judged_again(ratio: torch.Tensor, again: Callable[[int, int], float]) -> tuple[int, int] | None:
@@ -84,9 +146,6 @@ def _lately(budget: ErrorBudget, name: str, token: int, head: int, make: Callabl
 
 _ALIKE_IN_A_SUM = 2.0**-20
 """Relative difference of terms below which a sum in fp32 that is 16 times as large drops the same part of each."""
-
-_STEP = 2
-"""Width of a cell of weights, in roundoffs of their sum: at most two of the sum's steps, and at least one."""
 
 _MOST_APART = 32
 """Width of a group of neighbours, in those of two of them: half the roundoff of the weights."""
@@ -134,17 +193,10 @@ class Groups:
 
 @dataclass(frozen=True)
 class Ties:
-    """A row's keys in groups: `alike` have equal weights, up to `nearness`, and `copies` are one key.
-
-    `terms` are the sizes of groups of two keys or more whose weights are equal terms of a sum, and `lowest` is the
-    smallest weight of each: fp64 [groups]. `size` is the mean |v| of the keys, [Dv].
-    """
+    """A row's keys in groups: `alike` have equal weights, up to `nearness`, and `copies` are one key."""
 
     alike: Groups
     copies: Groups
-    terms: torch.Tensor
-    lowest: torch.Tensor
-    size: torch.Tensor
 
     @classmethod
     def of(cls, weights: torch.Tensor, values: torch.Tensor, marks: torch.Tensor, near: float = EQUAL) -> "Ties":
@@ -153,40 +205,14 @@ class Ties:
         Weights are equal if they differ by a share of `near`.
         """
         equal = _short(weights, grouped(weights, near * weights), _MOST_APART * near)
-        # Weights that round alike may differ as terms of a sum: by chance, many do among thousands of keys.
-        term = grouped(weights, min(near, _ALIKE_IN_A_SUM) * weights)
-        sizes = torch.bincount(term).to(weights.dtype)
-        lowest = torch.full_like(sizes, torch.inf).scatter_reduce_(0, term, weights, "amin")
         copies = grouped(marks, torch.full_like(marks, EQUAL))
-        tied = sizes > 1
-        alike, same = (Groups.by(group, weights, values) for group in (equal, copies))
-        return cls(alike, same, sizes[tied], lowest[tied], values.abs().mean(dim=0))
-
-    def roundings(self, step: float, deviations: float, largest: float = 1.0) -> float:
-        """Bound on the error of a sum of equal terms, except at `deviations`, relative to its largest partial sum.
-
-        A cell of g keys errs by at most g u, and all together by min(t sqrt(sum g^2), sum g) u, with u = `step` and
-        t = `deviations`; with t = 1, that bounds the root mean square. The partial sum is `largest`, in weights.
-        """
-        cell = torch.unique_consecutive((self.lowest / (_STEP * step * largest)).floor(), return_inverse=True)[1]
-        return step * hoeffding(torch.zeros_like(self.terms).index_add_(0, cell, self.terms), deviations)
-
-    def summed(self, step: float, deviations: float, out: torch.Tensor, run: torch.Tensor) -> torch.Tensor:
-        """Bound on the error of both sums of a row by `roundings`, [Dv], for the row's answer `out`.
-
-        No partial sum of p v is larger than the largest `run` of keys, [Dv], or, of terms whose values are equal too,
-        than the sizes of the groups' sums. `out` was divided by the sum of p. One key with large values makes steps of
-        the sum of p v that are wide for the others.
-        """
-        largest = max(1.0, float((run / self.size.clamp(min=_TINY)).amax()))
-        roundings = self.roundings(step, deviations, largest)
-        return roundings * (self.alike.weighted.abs().sum(dim=0).minimum(run) + out.abs())
+        return cls(*(Groups.by(group, weights, values) for group in (equal, copies)))
 
 
 def ties_allowance(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
     """Allowance for a row's ties on top of T1's bound, [Dv].
 
-    t u_P (rms p v of groups - of keys) + tail rms(delta) (rms p (v - o) of copies - of keys) + shared errors of sums.
+    t u_P (rms p v of groups - of keys) + tail rms(delta) (rms p (v - o) of copies - of keys).
     """
     ties, moments = _ties_of(budget, token, head), budget.moments
     power, spread = moments.power[token, head], moments.spread[token, head]
@@ -197,7 +223,6 @@ def ties_allowance(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
     logits = (ties.copies.spread(out).sqrt() - spread.sqrt()).clamp(min=0)
     deviations = budget.deviations[token].item()
     allowed = deviations * budget.noise.probabilities * weights
-    allowed += ties.summed(budget.step, deviations, out, largest_run_of(budget, token, head))
     return allowed + budget.tail * budget.row_logit_variance[token, head].sqrt() * logits
 
 
@@ -209,13 +234,23 @@ def lse_ties_allowance(budget: ErrorBudget, token: int, head: int) -> float:
 def _lse_ties_allowance(budget: ErrorBudget, token: int, head: int) -> float:
     ties, noise = _ties_of(budget, token, head), budget.noise
     summed = float(row_of(budget, token, head)[0] @ _coherent_error(budget, token, head))
+    summed += max(total_error(budget, token, head) - _counted_total(budget, token, head), 0.0)
     if ties is None:
         return summed
     usual = sqrt(budget.moments.concentration[token, head].item())
     weights, logits = (max(sqrt(groups.concentration) - usual, 0.0) for groups in (ties.alike, ties.copies))
     deviations = budget.deviations[token].item()
-    rounded = deviations * noise.row_sum * weights + ties.roundings(budget.step, deviations)
-    return summed + rounded + budget.tail * sqrt(budget.row_logit_variance[token, head].item()) * logits
+    return (
+        summed
+        + deviations * noise.row_sum * weights
+        + budget.tail * sqrt(budget.row_logit_variance[token, head].item()) * logits
+    )
+
+
+def _terms_of(budget: ErrorBudget, token: int, head: int, element: int) -> torch.Tensor:
+    """The terms p v of one element, fp64 [k]."""
+    weights, values = row_of(budget, token, head)
+    return weights * values[:, element]
 
 
 def _ties_of(budget: ErrorBudget, token: int, head: int) -> Ties | None:

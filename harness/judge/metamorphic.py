@@ -15,7 +15,13 @@ from attnfuzz.harness.judge import exact
 from attnfuzz.harness.judge.element_bound import element_bound
 from attnfuzz.harness.judge.error_budget import ErrorBudget
 from attnfuzz.harness.judge.evidence import Evidence, RealRows, Report
-from attnfuzz.harness.judge.judged_again import element_allowance, judged_again, lse_ties_allowance
+from attnfuzz.harness.judge.judged_again import (
+    element_allowance,
+    judged_again,
+    lse_ties_allowance,
+    sums_allowance,
+    with_sums,
+)
 from attnfuzz.harness.judge.lse_bound import lse_bound
 from attnfuzz.harness.verdict.failures import Kind, Observation, RowAddress
 from attnfuzz.harness.verdict.tiers import ALL_TIERS, Tier
@@ -84,7 +90,8 @@ class _Pair:
     """The real rows of one tensor in both runs, in the first run's order: [T, Hq, ...] with T * Hq > 0.
 
     Rows outside `compared` [T] may hold anything. `unit` converts them to the unit of `bound`, which a row's
-    `allowance`, by token and head, raises for its own keys. Both cover the two runs together.
+    `allowance`, by token and head, raises for its own keys, and `sums`, by element too, for its sums. All cover the two
+    runs together.
     """
 
     place: str
@@ -95,6 +102,7 @@ class _Pair:
     unit: float
     bounds: Callable[[], torch.Tensor]
     allowance: Callable[[int, int], torch.Tensor | float]
+    sums: Callable[[int, int, int], float]
 
     @cached_property
     def bound(self) -> torch.Tensor:
@@ -129,10 +137,12 @@ class _Pair:
         bound = self.bound
 
         def again(token: int, head: int) -> float:
-            row = ratio[token, head]
-            allowed = row * bound[token, head] / (bound[token, head] + self.allowance(token, head))
-            ratio[token, head] = torch.where(row.isfinite(), allowed, row)
-            return ratio[token, head].max().item()
+            row, old = ratio[token, head], bound[token, head]
+            allowed = old + self.allowance(token, head)
+            ratio[token, head] = torch.where(row.isfinite(), row * old / allowed, row)
+            if not row.dim():
+                return row.item()
+            return with_sums(row, allowed, partial(self.sums, token, head))
 
         if judged_again(ratio.amax(dim=-1) if ratio.dim() == 3 else ratio.clone(), again) is None:
             ratio.clamp_(max=1.0)
@@ -192,13 +202,20 @@ def _pairs(
     def out_allowance(token: int, head: int) -> torch.Tensor:
         return element_allowance(own, token, head) + element_allowance(related, token, head)
 
+    def sums(token: int, head: int, element: int) -> float:
+        return 2 * sums_allowance(first.budget, token, head, element)
+
     def lse_allowance(token: int, head: int) -> float:
         return 2 * lse_ties_allowance(first.budget, token, head)
 
-    yield _Pair("out", first.rows, first.out, real(output.out)[at], compared, 1.0, both(element_bound), out_allowance)
+    yield _Pair(
+        "out", first.rows, first.out, real(output.out)[at], compared, 1.0, both(element_bound), out_allowance, sums
+    )
     if first.lse is not None and output.lse is not None:
         unit = log(2.0) if contract.lse is LseBase.TWO else 1.0
-        yield _Pair("lse", first.rows, first.lse, real(output.lse)[at], compared, unit, both(lse_bound), lse_allowance)
+        yield _Pair(
+            "lse", first.rows, first.lse, real(output.lse)[at], compared, unit, both(lse_bound), lse_allowance, sums
+        )
 
 
 def _tokens_of(q_lens: Sequence[int], positions: Sequence[int]) -> torch.Tensor:

@@ -32,10 +32,10 @@ _BINS = 16
 """Bins of a cell, and phases of the sawtooth."""
 
 _PHASES = torch.arange(_BINS)
-_SAWTOOTH = ((_PHASES + _PHASES.unsqueeze(1)) % _BINS).to(torch.float64) / (_BINS - 1) * 2 - 1
+SAWTOOTH = ((_PHASES + _PHASES.unsqueeze(1)) % _BINS).to(torch.float64) / (_BINS - 1) * 2 - 1
 """A row for each phase."""
 
-_CHANCE = 2.0
+CHANCE = 2.0
 """Multiple of the root of a cell's summed squares that chance leaves: 3.4 standard deviations of a sawtooth."""
 
 _LOWEST = 24.0
@@ -235,7 +235,7 @@ class _Cells:
     def bound(self, deviations: float, *, sawtooth: bool) -> float:
         """Bound on the sum of all terms, each times an error of at most 1: a sawtooth, or one error for a cell."""
         bins = self._sums.view(-1, _BINS)
-        phases = bins @ _SAWTOOTH.T.to(bins.device) if sawtooth else bins.sum(dim=-1, keepdim=True)
+        phases = bins @ SAWTOOTH.T.to(bins.device) if sawtooth else bins.sum(dim=-1, keepdim=True)
         sums = phases.abs().amax(dim=-1)
         chance = self._squares.view(-1, _BINS).sum(dim=-1).sqrt()
-        return hoeffding((sums - _CHANCE * chance).clamp_(min=0), deviations)
+        return hoeffding((sums - CHANCE * chance).clamp_(min=0), deviations)

@@ -11,11 +11,11 @@ from attnfuzz.harness.judge.judged_again import (
     MOST_ROWS_AGAIN,
     Ties,
     common_logits_error,
-    largest_run_of,
     nearness,
     once,
     parts_error,
     row_of,
+    sums_deviations,
 )
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.reference.row import key_marks
@@ -88,7 +88,7 @@ def _own_variance(budget: ErrorBudget, token: int, head: int) -> tuple[torch.Ten
     weights, values = row_of(budget, token, head)
     ties = Ties.of(weights, values, key_marks(budget.problem, token, head), nearness(budget))
     out = budget.answer.out[token, head]
-    summed = ties.summed(budget.step, 1.0, out, largest_run_of(budget, token, head))
+    summed, independent = sums_deviations(budget, token, head)
     parts = parts_error(budget, token, head)
     covariance = ties.alike.weighted.T @ ties.alike.weighted * (UNIFORM * budget.noise.probabilities**2)
     covariance += ties.copies.covariance(out) * budget.row_logit_variance[token, head]
@@ -96,7 +96,7 @@ def _own_variance(budget: ErrorBudget, token: int, head: int) -> tuple[torch.Ten
     logits = common_logits_error(budget, token, head)
     for shared in (summed, parts, logits):
         covariance += torch.outer(shared, shared)
-    covariance += torch.diag(budget.independent_variance[token, head])
+    covariance += torch.diag(budget.independent_variance[token, head] + independent**2)
     variance = covariance.diagonal()
     deviation = variance.sqrt()
     eigenvalues = torch.linalg.eigvalsh(covariance / torch.outer(deviation, deviation))

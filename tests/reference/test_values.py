@@ -148,6 +148,21 @@ def test_faint_weights_are_alone_in_every_second_element() -> None:
     assert values[1::4].all(dim=-1).any()
 
 
+def test_stagnant_values_are_runs_that_nearly_cancel_some_behind_a_heavy_key() -> None:
+    heavy, equal = set(), set()
+    for stream in range(40):
+        query, key, value = (draw(ValueFamily.STAGNANT, role, (600, 1, 64), seed=3, stream=stream) for role in Operand)
+        logits = (query[0] @ key[:, 0].T).flatten() / 8
+        heavy.add(bool(logits[0] > 3))
+        assert logits[1:].abs().max() < 0.04
+        equal.add(bool((logits[1:] == logits[1]).all()))
+        sizes = value[:, 0].abs()
+        assert (sizes / sizes[0] - 1).abs().max() < 0.2
+        assert (value[:, 0].diff(dim=0) == 0).all(dim=-1).sum() > 550
+        assert not (value[:16] - value[0]).any()
+    assert heavy == equal == {False, True}
+
+
 def test_sinks_are_extreme_where_the_weights_are() -> None:
     for family in ValueFamily:
         sinks = draw_sinks(family, 256, seed=1, stream=9)

@@ -10,7 +10,7 @@ import torch
 
 from attnfuzz.harness.judge.element_bound import element_bound
 from attnfuzz.harness.judge.evidence import Evidence
-from attnfuzz.harness.judge.judged_again import element_allowance
+from attnfuzz.harness.judge.judged_again import element_allowance, sums_allowance
 from attnfuzz.harness.judge.lse_bound import lse_bound
 from attnfuzz.harness.judge.metamorphic import StepComparison, compare
 from attnfuzz.harness.verdict.failures import Kind, Observation
@@ -116,7 +116,9 @@ def test_what_a_row_s_keys_allow_counts_for_each_run(layer: Any, factor: float, 
     more = [element_allowance(budget, 0, head) for budget in budgets]
     element = int((more[1] - more[0]).argmax())
     assert more[1][element] > 1.2 * more[0][element]
-    allowed = sum(element_bound(budget)[0, head, element] for budget in budgets) + sum(each[element] for each in more)
+    bounds = [element_bound(budget)[0, head, element] for budget in budgets]
+    sums = sums_allowance(budgets[0], 0, head, element)
+    allowed = sum(bound + own[element] + sums for bound, own in zip(bounds, more, strict=True))
     other = replace(layer.run(), roundings=3)
     first.out[0, head, element] = 0.0
     other.out[0, head, element] = factor * allowed

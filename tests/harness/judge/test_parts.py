@@ -10,7 +10,7 @@ from attnfuzz.harness.judge.element_bound import element_bound
 from attnfuzz.harness.judge.error_budget import ErrorBudget
 from attnfuzz.harness.judge.evidence import RealRows, packed_problem
 from attnfuzz.harness.judge.exact_weights import exact_bound, have_exact_weights
-from attnfuzz.harness.judge.judged_again import element_allowance, largest_run, parts_allowance
+from attnfuzz.harness.judge.judged_again import element_allowance, largest_run, parts_allowance, sums_allowance
 from attnfuzz.harness.judge.row_error import row_error
 from attnfuzz.harness.verdict.tiers import ALPHA, Tier
 from attnfuzz.reference.attention import attend
@@ -90,7 +90,8 @@ def test_a_row_with_exact_weights_is_held_to_its_bound_and_its_parts(layer: Any,
     element = int(more.argmax())
     bound = exact_bound(budget, torch.tensor([head]))[0, element]
     assert more[element] > 0.1 * bound
-    output.out[0, head, element] = budget.answer.out[0, head, element] + factor * (bound + more[element])
+    allowed = bound + more[element] + sums_allowance(budget, 0, head, element)
+    output.out[0, head, element] = budget.answer.out[0, head, element] + factor * allowed
 
     found = layer.judged(output, Contract(), tiers={Tier.T5}).observations
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import log
 from typing import Any
 
 import pytest
@@ -63,15 +62,6 @@ def test_groups_are_found_by_their_weights_whatever_their_order() -> None:
 
     torch.testing.assert_close(ties.alike.weights, torch.tensor([0.2, 0.2, 0.6], dtype=torch.float64))
     assert ties.alike.weighted.tolist() == [[0.1, 0, 0.1, 0, 0], [0, 0, 0, 0.2, 0], [0, 0.3, 0, 0, 0.3]]
-    assert ties.terms.tolist() == [2, 2]
-
-
-def test_weights_that_round_alike_by_chance_are_different_terms_of_a_sum() -> None:
-    """Among 4,096 keys, 500 have a neighbour within 2^-14: T2 would allow twice the error for a sum of equal terms."""
-    weights = torch.randn(4096, generator=torch.Generator().manual_seed(0), dtype=torch.float64).exp()
-    ties = Ties.of(weights / weights.sum(), torch.ones(4096, 1, dtype=torch.float64), weights, 2.0**-14)
-    assert len(ties.alike.weights) < 3900
-    assert ties.terms.sum() < 20
 
 
 def test_copies_of_a_key_are_reported_from_other_keys_of_equal_weight() -> None:
@@ -116,7 +106,7 @@ def test_without_ties_nothing_more_is_allowed() -> None:
 
 def test_a_row_that_sees_nothing_has_no_ties() -> None:
     nothing = torch.empty(0, dtype=torch.float64)
-    assert Ties.of(nothing, torch.empty(0, 4, dtype=torch.float64), nothing).terms.tolist() == []
+    assert Ties.of(nothing, torch.empty(0, 4, dtype=torch.float64), nothing).alike.weights.tolist() == []
 
 
 @pytest.mark.parametrize("groups", [2, 3, 8])
@@ -171,71 +161,6 @@ def test_copies_of_a_key_have_the_same_error_in_their_logits() -> None:
     assert (lse_error.abs() <= lse_bound(budget) + lse_allowed).all()
 
 
-def test_equal_terms_added_to_a_larger_sum_are_rounded_to_the_same_side_each_time() -> None:
-    # As a campaign met it: two keys take most of the weight, and each of many copies of another loses nearly half a
-    # step of the sum. The model was calibrated on sums whose errors cancel.
-    small, heavy = 400, 2
-    logits = torch.tensor([0.0] * heavy + [log(1.49 * 2.0**-22)] * small, dtype=torch.float64)
-    key, value = logits.float().view(-1, 1, 1), torch.ones(heavy + small, 1, 4)
-    value[:heavy] = torch.tensor([1.0, -1.0, 1.25, 1.9])
-    value[heavy:] = torch.tensor([0.3, 0.99, -0.99, 0.7])
-    problem = Problem(torch.ones(1, 1, 1), key, value, (1,), (heavy + small,), 1.0, causal=False)
-    noise = NoiseModel(probabilities=2.0**-24, logits=2.0**-26, accumulate=2.0**-27)
-    budget = budget_of(problem, noise)
-
-    weights = key.flatten().exp()
-    total, summed = torch.zeros(()), torch.zeros(4)
-    for weight, row in zip(weights, value[:, 0], strict=True):
-        total, summed = total + weight, summed + weight * row
-    error = (summed / total).to(torch.float64).view(1, 1, 4) - budget.answer.out
-    lse_error = abs(total.to(torch.float64).log().item() - budget.answer.lse.item())
-
-    assert (error.abs() > element_bound(budget)).any(), "independent errors explain it: the test shows nothing"
-    assert (error.abs() <= element_bound(budget) + ties_allowance(budget, 0, 0)).all()
-    assert not row_error(budget, error).wrong
-    assert lse_error <= lse_bound(budget).item() + lse_ties_allowance(budget, 0, 0)
-
-
-def one_row(logits: torch.Tensor, value: torch.Tensor) -> ErrorBudget:
-    """One query on keys with these logits [k] and values [k, Dv], computed in fp32."""
-    key = logits.float().view(-1, 1, 1)
-    problem = Problem(torch.ones(1, 1, 1), key, value.unsqueeze(1), (1,), (len(key),), 1.0, causal=False)
-    return budget_of(problem, NoiseModel.fp32_arithmetic())
-
-
-def test_unequal_terms_within_a_step_of_the_sum_are_rounded_to_the_same_side() -> None:
-    # Each weight is 51.5 steps of the sum that the first key makes, and a tenth of a step from the others: few of them
-    # are in one group of equal ones.
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.cat((torch.tensor([12.0]), torch.randn(2000, generator=generator) * 2.0**-10))
-    value = torch.cat((torch.randn(1, 4, generator=generator), torch.tensor([[1.0, -0.7, 0.4, 1.6]]).expand(2000, 4)))
-    budget = one_row(logits, value)
-
-    total, summed = torch.zeros(()), torch.zeros(4)
-    for weight, row in zip((logits - 12).exp(), value, strict=True):
-        total, summed = total + weight, summed + weight * row
-    error = (summed / total).to(torch.float64).view(1, 1, 4) - budget.answer.out
-
-    assert (error.abs() > element_bound(budget)).any(), "independent errors explain it: the test shows nothing"
-    assert (error.abs() <= element_bound(budget) + element_allowance(budget, 0, 0)).all()
-    assert not row_error(budget, error).wrong
-
-
-def test_one_wrong_key_of_many_is_found_where_weights_are_equal_by_chance() -> None:
-    """Of 65,536 weights 2,000 are equal terms of a sum, in pairs: as one group, they would hide 10 wrong keys."""
-    generator = torch.Generator().manual_seed(0)
-    logits, value = torch.randn(1 << 16, generator=generator), torch.randn(1 << 16, 8, generator=generator)
-    budget = one_row(logits, value)
-    key = int(logits.argsort()[len(logits) // 4])
-    weight = (logits[key].double() - budget.answer.lse[0, 0]).exp()
-    another = weight * (value[key - 1] - value[key]).double()
-    dropped = weight / (1 - weight) * (budget.answer.out[0, 0] - value[key].double())
-
-    for error in (another, dropped):
-        assert (error.abs() > element_bound(budget)[0, 0] + element_allowance(budget, 0, 0)).any()
-        assert row_error(budget, error.view(1, 1, -1)).wrong
-
-
 @pytest.mark.parametrize(("share", "failures"), [(0.99, 0), (1.01, 1)])
 def test_t1_holds_a_row_with_ties_to_its_bound_and_what_the_ties_add(layer: Any, share: float, failures: int) -> None:
     layer = replace(layer, lengths=((4, KEYS),), dtype=torch.float32, probabilities=torch.bfloat16)
@@ -260,7 +185,7 @@ def test_the_lse_may_be_off_by_what_the_sum_of_equal_terms_may() -> None:
     noise = NoiseModel(probabilities=2.0**-24, logits=2.0**-24, accumulate=2.0**-12)
     budget = budget_of(problem_with(2), noise)
 
-    assert lse_ties_allowance(budget, 0, 0) == pytest.approx(KEYS * 2.0**-12, rel=1e-3)
+    assert 0.5 * KEYS * 2.0**-12 < lse_ties_allowance(budget, 0, 0) < KEYS * 2.0**-12
     assert (lse_bound(budget) > 0).all()
 
 
