@@ -15,7 +15,8 @@ Efron, 1969). No calibrated noise level enters. Four sources are not coin flips:
   row after row. Let c_r be the most that these contribute to x_r. The noise is then at most |x_r| + c_r and its sum at
   least |sum x_r| - sum c_r, so t = (|sum x_r| - sum c_r) / sqrt(sum (|x_r| + c_r)^2) obeys the inequality. Rows that
   may share more than their own noise are left out: T1 and T2 see their errors.
-- Roundings that recur, as those of equal weights do (`recurring`). They are looked for if the score is too large.
+- Roundings that recur, as those of equal weights do (`recurring`), and those of additions (`recurring_sums`). They are
+  looked for if the score is too large.
 Each x_r is divided by its standard deviation, so that no row outweighs the others. t is at most sqrt(rows): below about
 50 rows the tier is silent.
 """
@@ -33,6 +34,7 @@ from attnfuzz.harness.judge.evidence import Evidence, TierResult
 from attnfuzz.harness.judge.judged_again import grouped
 from attnfuzz.harness.judge.lse_bound import independent_lse_error, shared_lse_error
 from attnfuzz.harness.judge.recurring import Statistic, recurring_error
+from attnfuzz.harness.judge.recurring_sums import recurring_sums_error
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.reference.noise import SMALLEST_STEP
 
@@ -78,9 +80,12 @@ class Signs:
     def margin(self, budget: ErrorBudget) -> float:
         """The score over the allowed one. Errors that recur are looked for if it is above 1 without them."""
         allowed = allowed_score(budget)
-        if self.score <= allowed:
-            return self.score / allowed
-        return self.score_beyond(recurring_error(budget, self.statistic(), allowed)) / allowed
+        score, recurring = self.score, 0.0
+        for error in (recurring_error, recurring_sums_error):
+            if score > allowed:
+                recurring += error(budget, self.statistic(), allowed)
+                score = self.score_beyond(recurring)
+        return score / allowed
 
 
 class CommonErrors(NamedTuple):

@@ -44,8 +44,14 @@ def one_sided_error(terms: torch.Tensor, start: float, step: float, deviations: 
     terms = terms[terms != 0]
     if not len(terms):
         return 0.0
-    sums = partial_sums(terms, start)
-    largest = _largest(terms, sums, step) * terms.sign()
+    return common_error(terms, partial_sums(terms, start), terms.sign(), step, deviations)
+
+
+def common_error(
+    terms: torch.Tensor, sums: torch.Tensor, factors: torch.Tensor, step: float, deviations: float
+) -> float:
+    """Likewise for additions of any sums, each error times one of `factors`; all fp64 [n], no term is 0."""
+    largest = _largest(terms, sums, step) * factors
     return max(_common(terms * factor, sums * factor, largest, step, deviations) for factor in _FACTORS)
 
 
@@ -68,7 +74,7 @@ def _largest(terms: torch.Tensor, sums: torch.Tensor, step: float) -> torch.Tens
 
 
 def _common(terms: torch.Tensor, sums: torch.Tensor, largest: torch.Tensor, step: float, deviations: float) -> float:
-    """The same for one factor, from partial sums and the `largest` error of each addition, with its term's sign."""
+    """The same for one factor of a kernel's weights, from the `largest` effect of each addition's error."""
     level = sums.clamp(min=_TINY).log2().floor()
     place = (terms.abs() / (2 * step * level.exp2())).clamp_(max=_MOST_STEPS)
     # One number for both: sorting pairs takes ten times as long.

@@ -82,11 +82,22 @@ def recurring_error(budget: ErrorBudget, statistic: Statistic, deviations: float
 
     It takes the weights of all rows, and is remembered: a statistic does not depend on the output that is judged.
     """
-    known: list[tuple[Statistic, float, float]] = budget.memo.setdefault("recurring", [])
+    return remembered_error("recurring", _recurring_error, budget, statistic, deviations)
+
+
+def remembered_error(
+    name: str,
+    compute: Callable[[ErrorBudget, Statistic, float], float],
+    budget: ErrorBudget,
+    statistic: Statistic,
+    deviations: float,
+) -> float:
+    """`compute(budget, statistic, deviations)`, once for each budget."""
+    known: list[tuple[Statistic, float, float]] = budget.memo.setdefault(name, [])
     for other, at, error in known:
         if at == deviations and statistic.equals(other):
             return error
-    known.append((statistic, deviations, _recurring_error(budget, statistic, deviations)))
+    known.append((statistic, deviations, compute(budget, statistic, deviations)))
     return known[-1][-1]
 
 
