@@ -17,6 +17,7 @@ from attnfuzz.harness.judge.evidence import Evidence, TierResult
 from attnfuzz.harness.judge.judged_again import (
     common_logits_error,
     judged_again,
+    operands_allowance,
     parts_allowance,
     sums_allowance,
     with_sums,
@@ -44,7 +45,7 @@ def judge_exact_rows(evidence: Evidence) -> TierResult | None:
 
     def again(token: int, head: int) -> float:
         row = row_of(token, head)
-        allowance = parts_allowance(budget, token, head)
+        allowance = parts_allowance(budget, token, head) + operands_allowance(budget, token, head)
         if budget.problem.sinks is not None:
             allowance = allowance + common_logits_error(budget, token, head)
         allowed = bound[row] + allowance

@@ -5,6 +5,7 @@ where keys come in groups (prefixes that slots share, values that repeat, few di
 - equal weights are rounded alike for the second product and for the denominator, and so are weights that differ by much
   less than the format tells apart, as those of a saturated soft cap do;
 - copies of a key have the same logit, and the same error in it;
+- equal numbers of an element of the values are rounded alike (`NoiseModel.operands`), also where their terms cancel;
 - equal terms of a logit are added up as equal terms of other sums are, see below: logits err alike then;
 - additions to a sum may all be rounded to the same side (`one_sided`).
 It assumes that parts rounded to the output's dtype before a merge are about as large as sqrt(sum p^2 v^2), the size of
@@ -38,9 +39,30 @@ def element_allowance(budget: ErrorBudget, token: int, head: int) -> torch.Tenso
 
     def summed() -> torch.Tensor:
         ties, parts = ties_allowance(budget, token, head), parts_allowance(budget, token, head)
-        return ties + parts + common_logits_error(budget, token, head)
+        return ties + parts + common_logits_error(budget, token, head) + operands_allowance(budget, token, head)
 
     return once(budget, "T1", token, head, summed)
+
+
+def operands_allowance(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
+    """Allowance for equal values on top of T1's bound and T5's, [Dv].
+
+    u_V min(t rms p v of groups, sum of their sizes) - t u_V rms p v of keys.
+    """
+    power, t = budget.moments.power[token, head], budget.deviations[token].item()
+    if not budget.noise.operands:
+        return torch.zeros_like(power)
+    terms = equal_values(budget, token, head)
+    grouped_error = (t * terms.square().sum(dim=0).sqrt()).minimum(terms.abs().sum(dim=0))
+    return budget.noise.operands * (grouped_error - t * power.sqrt()).clamp_(min=0)
+
+
+def equal_values(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
+    """Sums of p v over keys whose values are equal in an element, whatever the others are: [groups, Dv]."""
+    weights, values = row_of(budget, token, head)
+    ordered, order = values.sort(dim=0)
+    group = (ordered.diff(dim=0, prepend=ordered[:1]) != 0).cumsum(dim=0)
+    return torch.zeros_like(values).scatter_add_(0, group, weights[order] * ordered)
 
 
 def sums_allowance(budget: ErrorBudget, token: int, head: int, element: int) -> float:

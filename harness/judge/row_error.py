@@ -11,6 +11,7 @@ from attnfuzz.harness.judge.judged_again import (
     MOST_ROWS_AGAIN,
     Ties,
     common_logits_error,
+    equal_values,
     nearness,
     once,
     parts_error,
@@ -97,6 +98,9 @@ def _own_variance(budget: ErrorBudget, token: int, head: int) -> tuple[torch.Ten
     for shared in (summed, parts, logits):
         covariance += torch.outer(shared, shared)
     covariance += torch.diag(budget.independent_variance[token, head] + independent**2)
+    if budget.noise.operands:
+        power = equal_values(budget, token, head).square().sum(dim=0)
+        covariance += torch.diag(power * (UNIFORM * budget.noise.operands**2))
     variance = covariance.diagonal()
     deviation = variance.sqrt()
     eigenvalues = torch.linalg.eigvalsh(covariance / torch.outer(deviation, deviation))

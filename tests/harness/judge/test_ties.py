@@ -4,12 +4,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
 from attnfuzz.harness.judge.element_bound import element_bound
 from attnfuzz.harness.judge.error_budget import ErrorBudget
 from attnfuzz.harness.judge.evidence import RealRows, packed_problem
+from attnfuzz.harness.judge.exact_weights import exact_bound
 from attnfuzz.harness.judge.judged_again import (
     MOST_ROWS_AGAIN,
     Groups,
@@ -17,6 +19,7 @@ from attnfuzz.harness.judge.judged_again import (
     element_allowance,
     judged_again,
     lse_ties_allowance,
+    operands_allowance,
     ties_allowance,
 )
 from attnfuzz.harness.judge.lse_bound import lse_bound
@@ -52,6 +55,48 @@ def rounded_weights(problem: Problem) -> torch.Tensor:
         rounded = unnormalised.to(torch.bfloat16).to(torch.float64)
         rows.append((rounded @ values / unnormalised.sum()).unsqueeze(0))
     return torch.stack(rows)
+
+
+def opposite_runs() -> Problem:
+    """64 queries of zeros on 1,000 keys, of which half have one value, and half nearly its opposite."""
+    generator = torch.Generator().manual_seed(0)
+    first = torch.randn(1, 1, DIM, generator=generator)
+    second = -first * (1 + 1e-4 * torch.randn(1, 1, DIM, generator=generator))
+    value = torch.cat([each.expand(500, -1, -1) for each in (first, second)])
+    return Problem(torch.zeros(ROWS, 1, DIM), torch.ones(1000, 1, DIM), value, (ROWS,), (1000,), 0.25, causal=False)
+
+
+def rounded_to_tf32(number: torch.Tensor) -> torch.Tensor:
+    """fp32 numbers with 10 bits of mantissa, rounded to nearest."""
+    return ((number.contiguous().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+
+def test_equal_values_that_are_rounded_alike_do_not_cancel_where_the_values_do() -> None:
+    problem = opposite_runs()
+    budget = budget_of(problem, NoiseModel.tf32())
+    error = rounded_to_tf32(problem.value).double().mean(dim=0) - budget.answer.out
+
+    of_exact = exact_bound(budget, torch.tensor([0]))[0]
+    assert (error[0, 0].abs() > of_exact).any(), "the test shows nothing"
+    assert (error[0, 0].abs() <= of_exact + operands_allowance(budget, 0, 0)).all()
+    assert (error[0, 0].abs() <= element_bound(budget)[0, 0] + element_allowance(budget, 0, 0)).all()
+    assert not row_error(budget, error).wrong
+    assert row_error(budget_of(problem, replace_operands(NoiseModel.tf32())), error).wrong, "the test shows nothing"
+
+
+def test_a_dropped_key_shows_beside_equal_values_that_cancel() -> None:
+    problem = opposite_runs()
+    budget = budget_of(problem, NoiseModel.tf32())
+    dropped = (rounded_to_tf32(problem.value).double().sum(dim=0) - problem.value[3].double()) / 999
+    error = dropped - budget.answer.out
+    of_exact = exact_bound(budget, torch.tensor([0]))[0] + operands_allowance(budget, 0, 0)
+    assert (error[0, 0].abs() > of_exact).any()
+    assert row_error(budget, error).wrong
+
+
+def replace_operands(noise: NoiseModel) -> NoiseModel:
+    """The model of a kernel that reads values exactly."""
+    return msgspec.structs.replace(noise, operands=0.0)
 
 
 def test_groups_are_found_by_their_weights_whatever_their_order() -> None:
