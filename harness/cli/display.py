@@ -27,6 +27,9 @@ SECONDS_PER_LINE_AT_FIRST = 10.0
 SECONDS_PER_LINE = 60.0
 
 _WIDTH_OF_A_RULE = 80
+_MOST_BACKENDS_IN_A_LINE = 6
+"""Backends of a campaign up to which a line has the coverage of each."""
+
 _MOST_SYMPTOMS = 12
 """Rows of a cause's table of symptoms."""
 
@@ -86,10 +89,19 @@ class _Lines:
 
     def _words(self) -> str:
         standing = self._standing
-        reached = (f"{name} {coverage(standing, name)}" for name in standing.scores)
         found = f". {found_so_far(standing)}" if standing.findings else ""
         pace = f"{count(standing.cases, 'case')}, {recent_rate(standing):,.0f}/s now"
-        return f"{pace}. Coverage: {', '.join(reached)}{found}"
+        return f"{pace}. Coverage: {_coverages(standing)}{found}"
+
+
+def _coverages(standing: Standing) -> str:
+    """The coverage of each backend, or the lowest and the highest of many."""
+    reached = [(coverage(standing, name), name) for name in standing.scores]
+    if len(reached) <= _MOST_BACKENDS_IN_A_LINE:
+        return ", ".join(f"{name} {share}" for share, name in reached)
+    percent = sorted(int(share.removesuffix("%")) for share, _ in reached if share != "-")
+    between = f"{percent[0]}% to {percent[-1]}%" if percent else "-"
+    return f"{between} of {len(reached)} backends"
 
 
 def say(console: Console, event: events.Event) -> None:

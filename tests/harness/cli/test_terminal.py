@@ -113,6 +113,13 @@ def test_a_pipe_gets_a_line_every_ten_seconds_and_then_every_minute() -> None:
     assert first == f"10 s: 12,340 cases, 1,234/s now. Coverage: {BEFORE} 75%, torch_sdpa 0%"
 
 
+def test_a_line_about_many_backends_has_their_lowest_and_highest_coverage() -> None:
+    pipe = console(width=40)
+    many = replace(STARTED, backends=(*STARTED.backends, *(f"another:{number}" for number in range(5))))
+    show(pipe, many, GREW, replace(PROGRESS, at=10.0))
+    assert written(pipe) == ["10 s: 1,234 cases, 123/s now. Coverage: 0% to 75% of 7 backends"]
+
+
 def test_a_terminal_gets_a_status_that_is_gone_at_the_end() -> None:
     terminal = console(terminal=True)
     show(terminal, STARTED, PROGRESS, FINISHED)
