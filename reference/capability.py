@@ -122,10 +122,10 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"sinks in {self.sinks_dtype}: give one of {', '.join(FLOATS)}, or None")
         if not 0 < self.patience < math.inf:
             raise ValueError(f"a patience of {self.patience!r}: give a positive number, 1 is 30 s")
-        if self.writes and (self.sinks or self.soft_cap or self.empty_kv or self.kv_shorter_than_q):
+        if self.writes and (self.sinks or self.soft_cap or self.edges or self.empty_kv or self.kv_shorter_than_q):
             raise ValueError(
-                "a writer of the KV cache has neither sinks nor soft caps, and its new tokens are keys: "
-                "set empty_kv=False and kv_shorter_than_q=False"
+                "a writer of the KV cache has neither sinks nor soft caps, divides by its scales, and its new tokens "
+                "are keys: leave out edges, and set empty_kv=False and kv_shorter_than_q=False"
             )
         if self.rotary and not self.writes:
             raise ValueError("only a writer of the KV cache rotates keys: set writes=True")

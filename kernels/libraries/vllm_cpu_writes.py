@@ -84,6 +84,7 @@ RESHAPE_AND_CACHE = LibraryWriter(
             windows=False,
             sinks=False,
             soft_cap=False,
+            edges=(),
             writes=True,
             padding=True,
             padded_slots=_BOTH,

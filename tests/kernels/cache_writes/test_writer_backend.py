@@ -14,6 +14,7 @@ from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.tiers import Task
 from attnfuzz.kernels.cache_writes.stored import Conversion
 from attnfuzz.kernels.cache_writes.writer_backend import WRITES, WriterBackend
+from attnfuzz.kernels.edges import UNSAID_FACTORS
 from attnfuzz.reference.case import (
     Case,
     Launch,
@@ -136,6 +137,11 @@ def test_a_writer_that_attends_is_refused() -> None:
         WriterBackend(STORE.function, capability=replace(WRITES, writes=False))
     with pytest.raises(ValueError, match="has neither sinks nor soft caps"):
         replace(WRITES, sinks=True)
+
+
+def test_a_writer_has_no_scales_of_zero() -> None:
+    with pytest.raises(ValueError, match="divides by its scales"):
+        replace(WRITES, edges=UNSAID_FACTORS)
 
 
 @pytest.mark.parametrize(
