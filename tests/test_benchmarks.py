@@ -62,7 +62,7 @@ MEASURES = {
     "comparing_pools": ("native:store_cache,trtllm_mha", "copying", "attention alone"),
 }
 
-ON_A_GPU = ("gpu_fixup", "gpu_guarding", "gpu_rates", "gpu_routes", "gpu_strays")
+ON_A_GPU = ("gpu_fixup", "gpu_guarding", "gpu_operations", "gpu_rates", "gpu_routes", "gpu_strays")
 
 RAISING = """
 from attnfuzz.kernels.torch_sdpa import SdpaBackend
