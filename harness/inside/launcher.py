@@ -295,6 +295,11 @@ class JournalingLauncher:
         if self.gate is not None:
             self.gate.open()
 
+    def before_capture(self) -> None:
+        """Queue everything that is no part of the graph, and release held work."""
+        self._memory.flush()
+        self.let_go()
+
     def announce(self, launches: Sequence[Launched]) -> bytes:
         """Journal launches before they run, with their tensors; a fault is blamed on these tensors alone.
 
