@@ -59,7 +59,7 @@ class StagedMemory(PlacedMemory, ABC):
         values = values.contiguous()
         source, nbytes = values.data_ptr(), values.nbytes // len(rows)
         runs = [self._writes.staged(address, source + row * nbytes, nbytes) for row, address in enumerate(rows)]
-        self._writes.into(*runs)
+        self._writes.into(self._placed_of(tensor).allocation.address, *runs)
         self._written()
 
     @contextmanager
@@ -88,7 +88,7 @@ class StagedMemory(PlacedMemory, ABC):
 
     def _initialise(self, placed: Placed, room: Room, content: Content) -> None:
         if content is None:
-            self._writes.into(filling(placed.pattern, room.start, room.opened, self._device))
+            self._writes.into(placed.allocation.address, filling(placed.pattern, room.start, room.opened, self._device))
             self._written()
             return
         if placed.slack_bytes:
@@ -118,7 +118,7 @@ class StagedMemory(PlacedMemory, ABC):
         elif values.device == self._device and not values.is_cpu:
             self._writes.flush()
             address, values = placed.allocation.address, values.contiguous()
-            self._writes.into(ByteRun(address, self._writes.keep(values), values.nbytes))
+            self._writes.into(address, ByteRun(address, self._writes.keep(values), values.nbytes))
             self._written()
         else:
             write(placed.tensor, values)
@@ -126,7 +126,7 @@ class StagedMemory(PlacedMemory, ABC):
     def _stage(self, placed: Placed, values: torch.Tensor) -> None:
         """Write all bytes of a tensor."""
         address = placed.allocation.address
-        self._writes.into(self._writes.staged(address, values.data_ptr(), values.nbytes))
+        self._writes.into(address, self._writes.staged(address, values.data_ptr(), values.nbytes))
         self._written()
 
     def _fill(self, placed: Placed, pattern: Pattern) -> None:
@@ -135,7 +135,7 @@ class StagedMemory(PlacedMemory, ABC):
             self._writes.flush()
             super()._fill(placed, pattern)
         else:
-            self._writes.into(filling(pattern, address, placed.allocation.nbytes, self._device))
+            self._writes.into(address, filling(pattern, address, placed.allocation.nbytes, self._device))
             self._written()
 
     def _may_stage(self, values: torch.Tensor) -> bool:

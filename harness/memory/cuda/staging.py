@@ -63,7 +63,7 @@ class StagedWrites:
         self._chunks = chunks
         self._into: list[ByteRun] = []
         self._around: list[ByteRun] = []
-        self._spans: list[tuple[int, int]] = []
+        self._spans: dict[int, list[tuple[int, int]]] = {}
         self._kept: list[torch.Tensor] = []
         self._used: list[torch.Tensor] = []
         self._end = CHUNK
@@ -77,12 +77,15 @@ class StagedWrites:
         """Add a write of bytes that belong to no tensor. It waits for other writes, or a seal."""
         self._around.append(run)
 
-    def into(self, *runs: ByteRun) -> None:
-        """Add writes into a tensor, in ascending order and without overlap, after those pending for the same bytes."""
+    def into(self, target: int, *runs: ByteRun) -> None:
+        """Add writes into the tensor at the address `target`, after those pending for the same bytes.
+
+        They are in ascending order, and don't overlap.
+        """
         first, end = runs[0].address, runs[-1].address + runs[-1].nbytes
-        if any(begin < end and first < last for begin, last in self._spans):
+        if any(begin < end and first < last for begin, last in self._spans.get(target, ())):
             self.flush()
-        self._spans.append((first, end))
+        self._spans.setdefault(target, []).append((first, end))
         self._into += runs
 
     def staged(self, address: int, source: int, nbytes: int) -> ByteRun:

@@ -1,7 +1,6 @@
 """Backends whose kernels work on attention states, (out, LSE): FlashInfer's merges, and this project's fixup.
 
-The states are computed on the host in fp64, one request at a time: jobs that share a GPU would wait for a dozen small
-launches per request.
+The states are computed on the host in fp64: jobs that share a GPU would wait for a dozen small launches per request.
 
 The mode determines the merge of the parts of the KV. A chunked prefill and a verify merge in place, one part after
 another, as servers merge prefixes; a verify does so under a mask of the rows with keys in the part. An extend merges
@@ -12,8 +11,8 @@ rows come from the fixup alone, and so do any writes elsewhere.
 """
 
 import math
+from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import pairwise
 from typing import Any, Final
 
 import torch
@@ -29,6 +28,7 @@ from attnfuzz.kernels.queries import draw_queries, packed_rows, query_strides, s
 from attnfuzz.kernels.results import Results
 from attnfuzz.kernels.slot_tokens import SlotTokens
 from attnfuzz.kernels.torch_sdpa import visible
+from attnfuzz.reference.attention import attend
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Mode, QueryView, Step
@@ -37,26 +37,43 @@ from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.noise import NoiseModel
+from attnfuzz.reference.problem import Problem
 
 EVERY_KEY = slice(None)
 
 
-def answer(entry: Attended, scale: float, keys: slice = EVERY_KEY) -> tuple[torch.Tensor, torch.Tensor]:
-    """fp64 causal attention to some of a request's keys, and its LSE in base 2; 0 and -inf without visible keys.
+def answers(
+    attended: Sequence[Attended], scale: float, keys: slice = EVERY_KEY
+) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
+    """fp64 causal attention to some keys of each request, and its LSE in base 2; 0 and -inf without visible keys.
 
-    `entry` lies on the host; the results are [q_len, q_heads, ...] and [q_len, q_heads]. The last query is aligned to
-    the last of all keys.
+    Yields the rows of each request that has such keys, with [q_len, q_heads, ...] and [q_len, q_heads]. All lie on the
+    host, and all requests are answered at once. The last query is aligned to the last of all keys.
     """
-    group = entry.query.shape[1] // entry.key.shape[1]
-    key, value = (
-        tokens[keys].double().repeat_interleave(group, dim=1).transpose(0, 1) for tokens in (entry.key, entry.value)
+    entries = [entry for entry in attended if len(entry.key[keys])]
+    if not entries:
+        return
+    q_lens, kv_lens = zip(*((len(entry.query), len(entry.key)) for entry in entries), strict=True)
+    causal = keys == EVERY_KEY
+    problem = Problem(
+        torch.cat([entry.query for entry in entries]),
+        torch.cat([entry.key[keys] for entry in entries]),
+        torch.cat([entry.value[keys] for entry in entries]),
+        q_lens,
+        tuple(len(entry.key[keys]) for entry in entries),
+        scale,
+        causal=causal,
+        masks=None if causal else tuple(map(partial(_seen, keys), q_lens, kv_lens)),
     )
-    mask = visible(len(entry.query), len(entry.key), -1)[:, keys]
-    logits = entry.query.double().transpose(0, 1) @ key.transpose(1, 2) * scale
-    logits.masked_fill_(~mask, -torch.inf)
-    logsumexp = logits.logsumexp(dim=2, keepdim=True)
-    weights = torch.where(mask, (logits - logsumexp).exp(), 0.0)
-    return (weights @ value).transpose(0, 1), (logsumexp.squeeze(2) / math.log(2)).transpose(0, 1)
+    found = attend(problem)
+    of_requests = zip(entries, found.out.split(q_lens), (found.lse / math.log(2)).split(q_lens), strict=True)
+    for entry, out, lse in of_requests:
+        yield slice(entry.first_row, entry.first_row + len(out)), out, lse
+
+
+def _seen(keys: slice, q_len: int, kv_len: int) -> torch.Tensor:
+    """The causal mask of some keys."""
+    return visible(q_len, kv_len, -1)[:, keys]
 
 
 _CASCADE: Final = "flashinfer.cascade"
@@ -119,11 +136,9 @@ class CascadeSession:
         state = Results(torch.zeros(shape, dtype=geometry.dtype.torch_dtype), torch.zeros(shape[:2]))
         state.clear()
         present = torch.zeros(rows, dtype=torch.uint8)
-        for entry in attended:
-            own = slice(entry.first_row, entry.first_row + len(entry.query))
-            if len(entry.key) > begin:
-                present[own] = 1
-                state.out[own], state.lse[own] = answer(entry, self._scale, slice(begin, end))
+        for own, out, lse in answers(attended, self._scale, slice(begin, end)):
+            present[own] = 1
+            state.out[own], state.lse[own] = out, lse
         return state, present
 
     def _merged(self, step: Step, states: list[tuple[Results, torch.Tensor]]) -> Results:
@@ -215,10 +230,9 @@ class FixupSession:
             lse = memory.tensor("lse", shape[:2], torch.float32, fill=Fill.OUTPUT)
             kv_lens = place_int32(self._bench, "kv_lens", [*(request.kv_len for request in step.requests), 0])
             cum_seq_lens = place_int32(self._bench, "cum_seq_lens", running_sum(q_lens))
-            for entry, (first, last) in zip(attended, pairwise(running_sum(q_lens)), strict=False):
-                if len(entry.key):
-                    for results, values in zip((out, lse), answer(entry, self._scale), strict=True):
-                        memory.overwrite(results[first:last], values)
+            for own, *values in answers(attended, self._scale):
+                for results, part in zip((out, lse), values, strict=True):
+                    memory.overwrite(results[own], part)
         self._bench.launcher.launch(
             FIXUP,
             out=out,

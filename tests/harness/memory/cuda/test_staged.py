@@ -149,7 +149,7 @@ def test_values_of_many_tensors_take_as_many_chunks_as_they_need(driver: object)
     target = (ctypes.c_ubyte * CHUNK)()
     address = ctypes.addressof(target)
     for _ in range(3):
-        writes.into(writes.staged(address, ctypes.addressof(source), CHUNK - 16))
+        writes.into(address, writes.staged(address, ctypes.addressof(source), CHUNK - 16))
         writes.flush()
         assert bytes(target[:3]) == b"abc"
         target[0] = 0
