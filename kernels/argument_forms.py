@@ -333,6 +333,8 @@ class _FormedMemory:
 
     def __init__(self, memory: Memory, forms: _Forms) -> None:
         self._memory, self._forms = memory, forms
+        self.direct, self.at_once, self.overwrite = memory.direct, memory.at_once, memory.overwrite
+        self.holds, self.renew = memory.holds, memory.renew
         self._of_tensors = {form: PLACED[form] for form in forms.chosen if form in PLACED}
         self._placed: list[tuple[int, int, ArgumentForm, torch.dtype]] = []
 
@@ -364,14 +366,6 @@ class _FormedMemory:
         return self._kept(
             self._memory.copy(name, value.to(how.dtype or value.dtype), stride=strides), form, value.dtype
         )
-
-    def holds(self, tensor: torch.Tensor) -> bool:
-        """See `Memory`."""
-        return self._memory.holds(tensor)
-
-    def renew(self, tensor: torch.Tensor) -> None:
-        """See `Memory`."""
-        self._memory.renew(tensor)
 
     def form_of(self, value: Any) -> ArgumentForm | None:
         """The form of a placed tensor, or of a part of it; None if it is plain."""

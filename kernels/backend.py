@@ -42,7 +42,12 @@ NO_HOLE = range(0)
 
 
 class Memory(Protocol):
-    """Guarded memory: each tensor has its own allocation, flush with an unmapped page."""
+    """Guarded memory: each tensor has its own allocation, flush with an unmapped page.
+
+    `direct`: the host writes it by itself, at once. Other memory is best written in few large pieces.
+    """
+
+    direct: bool
 
     def tensor(
         self,
@@ -61,6 +66,16 @@ class Memory(Protocol):
 
     def copy(self, name: str, value: torch.Tensor, *, stride: Sequence[int] | None = None) -> torch.Tensor:
         """A guarded tensor with the values, shape and dtype of `value`."""
+
+    def overwrite(self, tensor: torch.Tensor, values: torch.Tensor) -> None:
+        """Write values, from any device and of any dtype, into a tensor of this memory or a view of one."""
+
+    def at_once(self) -> AbstractContextManager[None]:
+        """Write all tensors made, overwritten or renewed in the `with` block together, at its end or before a launch.
+
+        On a GPU this is one launch instead of one for each. Nothing else in the block may touch the contents of these
+        tensors.
+        """
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Whether `tensor`, which has elements, lies in this memory."""

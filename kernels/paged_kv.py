@@ -3,7 +3,7 @@
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -78,6 +78,11 @@ class PoolBits:
         dtype = DType.of(pool.dtype)
         return cls(pool.view(dtype.bits), tokens.view(dtype.bits), dtype.nan)
 
+    def on(self, storage: torch.Tensor) -> Self:
+        """The same pool in another tensor with the shape of the one that holds it, and its own memory."""
+        bits = storage.view(self.bits.dtype)
+        return replace(self, bits=bits.as_strided(self.bits.shape, self.bits.stride(), self.bits.storage_offset()))
+
     def swizzled(self) -> Self:
         """The same memory with the scales of blocks swizzled (`attnfuzz.reference.nvfp4`)."""
         rows = self.bits.unflatten(1, (-1, INTERLEAVED)).unflatten(-1, (-1, INTERLEAVED))
@@ -120,6 +125,17 @@ class PoolBits:
         self.bits[hole.stop :].copy_(resident[hole.start :])
 
 
+class _Composed(NamedTuple):
+    """A copy of a pool on the host: its tensors by name, and the pools in them."""
+
+    storage: dict[str, torch.Tensor]
+    pools: list[PoolBits]
+
+
+_MOST_COMPOSED = 1 << 20
+"""Bytes of a pool above which its tokens are written where they lie."""
+
+
 class PagedKv:
     """A pool of KV pages, and the tokens that its slots attend to.
 
@@ -145,7 +161,8 @@ class PagedKv:
         self.hole = range(1, 1 + case.pages.hole)
         self.poison_page = ids.end
         self.total_pages = ids.end + case.pages.spare
-        self._allocate(bench)
+        with bench.memory.at_once():
+            self._allocate(bench)
         self.other: OtherGroupKv | None = None
         if case.pages.other_group is not OtherGroup.NONE:
             self.other = OtherGroupKv(self, ids.other, bench)
@@ -159,6 +176,7 @@ class PagedKv:
         self.share_prefixes(self.tokens)
         self.after_write: Callable[[Step], None] = lambda _: None
         self._written = False
+        self._memory = bench.memory
 
     def left(self, request: Request) -> int:
         """The number of a request's first pages that have left the window, and belong to others."""
@@ -284,11 +302,17 @@ class PagedKv:
             drafts = self._drafts(step, places)
             places = np.concatenate((places, drafts), axis=1)
             source = np.concatenate((source, drafts[1] + self.tokens.extra.start))
-        at, chosen = to_device(torch.from_numpy(places), self._pools[0].bits.device), torch.from_numpy(source)
-        if self._written:
-            self._clear()
-        for pool in self._pools:
+        composed = None if self._memory.direct else self._composed()
+        pools = self._pools if composed is None else composed.pools
+        at, chosen = to_device(torch.from_numpy(places), pools[0].bits.device), torch.from_numpy(source)
+        if self._written or composed is not None:
+            self._clear(pools)
+        for pool in pools:
             pool.put(at, pool.taken(chosen))
+        if composed is not None:
+            with self._memory.at_once():
+                for name, storage in self.storage.items():
+                    self._memory.overwrite(storage, composed.storage[name])
         self._written = True
         if self.other is not None:
             self.other.write(step, rejected_drafts=rejected_drafts)
@@ -298,9 +322,22 @@ class PagedKv:
         """Add the numbers of the dummy page."""
         spans.add([DUMMY_PAGE], self.tokens.extra.start, self.page_size, self.page_size)
 
-    def _clear(self) -> None:
+    def _composed(self) -> _Composed | None:
+        """A copy of the pool on the host, to be written in one piece.
+
+        None if it is large, or has gaps or pages of another group.
+        """
+        whole = all(each.is_contiguous() for each in self.storage.values()) and not self.hole and self.other is None
+        small = sum(each.nbytes for each in self.storage.values()) <= _MOST_COMPOSED
+        if not whole or not small or not all(pool.tokens.is_cpu for pool in self._pools):
+            return None
+        storage = {name: torch.empty(each.shape, dtype=each.dtype) for name, each in self.storage.items()}
+        bits = {each.untyped_storage().data_ptr(): storage[name] for name, each in self.storage.items()}
+        return _Composed(storage, [pool.on(bits[pool.bits.untyped_storage().data_ptr()]) for pool in self._pools])
+
+    def _clear(self, pools: Sequence[PoolBits]) -> None:
         """Fill all pages with NaN."""
-        for pool in self._pools:
+        for pool in pools:
             pool.bits[: self.hole.start].fill_(pool.nan)
             pool.bits[self.hole.stop :].fill_(pool.nan)
 
@@ -416,9 +453,12 @@ class OtherGroupKv(PagedKv):
     def _add_dummy(self, spans: TokenSpans) -> None:
         """Leave the dummy page to the owner of the pool."""
 
-    def _clear(self) -> None:
+    def _composed(self) -> None:
+        """None: the owner's pages are in the same memory."""
+
+    def _clear(self, pools: Sequence[PoolBits]) -> None:
         pages = torch.tensor(self.territory(), dtype=torch.int64)
-        for pool in self._pools:
+        for pool in pools:
             pool.clear(pages)
 
 

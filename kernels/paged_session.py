@@ -16,7 +16,6 @@ from attnfuzz.kernels.paged_kv import PagedKv
 from attnfuzz.kernels.plan import BatchMetadata, PageTable, Row, plan_rows, table_rows
 from attnfuzz.kernels.queries import cached_scales, draw_queries, packed_rows, place_queries, place_sinks
 from attnfuzz.kernels.results import Results
-from attnfuzz.kernels.transfers import write
 from attnfuzz.kernels.workspace import SharedWorkspace
 from attnfuzz.reference.case import Case, Launch, Mode, Step
 
@@ -34,8 +33,9 @@ class Captured(Generic[Metadata]):
 
     def replay(self, bench: Bench, queries: torch.Tensor) -> None:
         """Run the graph on `queries` [rows, q_heads, head_dim_qk] and the present contents of the plan's tensors."""
-        write(self.query, queries)
-        self.results.renew(bench)
+        with bench.memory.at_once():
+            bench.memory.overwrite(self.query, queries)
+            self.results.renew(bench)
         self.graph.replay()
 
 
@@ -45,8 +45,9 @@ def capture(
     """Record the launches of `launch` on static queries and results of the step's bucket."""
     geometry = case.geometry
     shape = (step.padded_tokens, geometry.q_heads, geometry.head_dim_qk)
-    query = place_queries(case, bench, torch.zeros(shape, dtype=geometry.dtype.torch_dtype))
-    results = Results.place(case, bench, step.padded_tokens, geometry.head_dim_vo)
+    with bench.memory.at_once():
+        query = place_queries(case, bench, torch.zeros(shape, dtype=geometry.dtype.torch_dtype))
+        results = Results.place(case, bench, step.padded_tokens, geometry.head_dim_vo)
     with bench.launcher.capture() as graph:
         launch(query, results)
     return Captured(graph, plan, query, results)
@@ -119,8 +120,9 @@ class PagedSession(GraphedSession):
     def _eager(self, step: Step, queries: torch.Tensor) -> Output:
         rows = self._planned_rows(step)
         plan = self._plan(rows)
-        query = place_queries(self._case, self._bench, queries)
-        results = Results.place(self._case, self._bench, step.padded_tokens, self._case.geometry.head_dim_vo)
+        with self._bench.memory.at_once():
+            query = place_queries(self._case, self._bench, queries)
+            results = Results.place(self._case, self._bench, step.padded_tokens, self._case.geometry.head_dim_vo)
         self._attend(step, plan, query, results)
         return self._output(step, rows, query, results)
 
@@ -146,14 +148,15 @@ class PagedSession(GraphedSession):
                 return bench.memory.tensor(name, (size,), torch.int32, fill=Fill.ZEROS)
 
             table = torch.zeros(batch, self._table.width(context), dtype=torch.int32)
-            self._static = BatchMetadata(
-                seq_lens=zeros("seq_lens", batch),
-                cum_seq_lens_q=zeros("cum_seq_lens_q", batch + 1),
-                cum_seq_lens_kv=zeros("cum_seq_lens_kv", batch + 1),
-                block_tables=self._table.place(bench, table),
-                max_q_len=1,
-                max_kv_len=context,
-            )
+            with bench.memory.at_once():
+                self._static = BatchMetadata(
+                    seq_lens=zeros("seq_lens", batch),
+                    cum_seq_lens_q=zeros("cum_seq_lens_q", batch + 1),
+                    cum_seq_lens_kv=zeros("cum_seq_lens_kv", batch + 1),
+                    block_tables=self._table.place(bench, table),
+                    max_q_len=1,
+                    max_kv_len=context,
+                )
         return self._static
 
     def _context_length(self) -> int:
@@ -183,9 +186,10 @@ class PagedSession(GraphedSession):
 
     def _refresh(self, plan: BatchMetadata, rows: Sequence[Row]) -> None:
         """Write a batch into static metadata. Columns beyond its longest request keep the pages of the step before."""
-        kv_lens = [row.kv_len for row in rows]
-        write(plan.seq_lens, int32(kv_lens))
-        write(plan.cum_seq_lens_q, int32(running_sum(row.q_len for row in rows)))
-        write(plan.cum_seq_lens_kv, int32(running_sum(kv_lens)))
+        kv_lens, overwrite = [row.kv_len for row in rows], self._bench.memory.overwrite
         width = self._table.pages_for(longest(kv_lens))
-        write(plan.block_tables[:, :width], table_rows(self._table, rows, width))
+        with self._bench.memory.at_once():
+            overwrite(plan.seq_lens, int32(kv_lens))
+            overwrite(plan.cum_seq_lens_q, int32(running_sum(row.q_len for row in rows)))
+            overwrite(plan.cum_seq_lens_kv, int32(running_sum(kv_lens)))
+            overwrite(plan.block_tables[:, :width], table_rows(self._table, rows, width))

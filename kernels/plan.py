@@ -154,14 +154,15 @@ def plan_rows(case: Case, bench: Bench, table: PageTable, rows: Sequence[Row]) -
     kv_lens = [row.kv_len for row in rows]
     q_lens = [row.q_len for row in rows]
     width = table.width(longest(kv_lens))
-    return BatchMetadata(
-        seq_lens=place_int32(bench, "seq_lens", kv_lens),
-        cum_seq_lens_q=place_int32(bench, "cum_seq_lens_q", running_sum(q_lens)),
-        cum_seq_lens_kv=place_int32(bench, "cum_seq_lens_kv", running_sum(kv_lens)),
-        block_tables=table.place(bench, table_rows(table, rows, width)),
-        max_q_len=longest(q_lens) + case.max_len_slack,
-        max_kv_len=longest(kv_lens) + case.max_len_slack,
-    )
+    with bench.memory.at_once():
+        return BatchMetadata(
+            seq_lens=place_int32(bench, "seq_lens", kv_lens),
+            cum_seq_lens_q=place_int32(bench, "cum_seq_lens_q", running_sum(q_lens)),
+            cum_seq_lens_kv=place_int32(bench, "cum_seq_lens_kv", running_sum(kv_lens)),
+            block_tables=table.place(bench, table_rows(table, rows, width)),
+            max_q_len=longest(q_lens) + case.max_len_slack,
+            max_kv_len=longest(kv_lens) + case.max_len_slack,
+        )
 
 
 def table_rows(table: PageTable, rows: Sequence[Row], width: int) -> torch.Tensor:

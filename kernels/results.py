@@ -25,8 +25,9 @@ class Results:
     @classmethod
     def place(cls, case: Case, bench: Bench, rows: int, dim: int, *, prefix: str = "") -> "Results":
         """Results in guarded memory, named `prefix` + "out" and "lse", initialised as the case requires."""
-        out = place_out(case, bench, rows, dim, prefix=prefix)
-        return cls(out, bench.memory.tensor(f"{prefix}lse", out.shape[:2], torch.float32, fill=Fill.OUTPUT))
+        with bench.memory.at_once():
+            out = place_out(case, bench, rows, dim, prefix=prefix)
+            return cls(out, bench.memory.tensor(f"{prefix}lse", out.shape[:2], torch.float32, fill=Fill.OUTPUT))
 
     def __getitem__(self, rows: slice) -> "Results":
         """A view of some rows."""

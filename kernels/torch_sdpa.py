@@ -76,23 +76,32 @@ class SdpaSession:
         """Run one step."""
         step, geometry = self._case.steps[index], self._case.geometry
         drawn = draw_queries(self._case, index, step.padded_tokens, geometry.head_dim_qk)
-        query = place_queries(self._case, self._bench, drawn)
-        out = place_out(self._case, self._bench, step.padded_tokens, geometry.head_dim_vo)
+        with self._bench.memory.at_once():
+            query = place_queries(self._case, self._bench, drawn)
+            out = place_out(self._case, self._bench, step.padded_tokens, geometry.head_dim_vo)
         self._compute(step, query, out)
         attended = self._tokens.attended(step, query, packed_rows(step))
         return Output(out=out, lse=None, attended=attended, bmm1_scale=self._scale, bmm2_scale=1.0)
 
     def _compute(self, step: Step, query: torch.Tensor, out: torch.Tensor) -> None:
         """Write the step's rows of `out`, one request after another."""
-        memory = self._bench.memory
-        for first, request in zip(packed_rows(step), step.requests, strict=True):
+        with self._bench.memory.at_once():
+            placed = [self._placed(step, request) for request in step.requests]
+        for first, request, arguments in zip(packed_rows(step), step.requests, placed, strict=True):
             rows = slice(first, first + request.q_len)
-            if request.kv_len or self._call_without_keys:
-                key = memory.copy("key", self._tokens.keys(request.slot, request.kv_len))
-                value = memory.copy("value", self._tokens.values(request.slot, request.kv_len))
-                self._attend(query[rows], key, value, out[rows], self._masked(step, request))
-            else:
+            if arguments is None:
                 out[rows].zero_()
+            else:
+                self._attend(query[rows], out=out[rows], **arguments)
+
+    def _placed(self, step: Step, request: Request) -> dict[str, Any] | None:
+        """K, V and the mask of a request; None if it is not launched."""
+        if not request.kv_len and not self._call_without_keys:
+            return None
+        copy = self._bench.memory.copy
+        key = copy("key", self._tokens.keys(request.slot, request.kv_len))
+        value = copy("value", self._tokens.values(request.slot, request.kv_len))
+        return {"key": key, "value": value, "masked": self._masked(step, request)}
 
     def _attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, out: torch.Tensor, masked: dict[str, Any]

@@ -31,6 +31,7 @@ TINY = {
     "comparing_pools": ("--cases", "2", "--rounds", "1"),
     "throughput": ("--backend", "torch_sdpa", "--seconds", "1", "--rounds", "1"),
     "importing": ("--gigabytes", "0.1"),
+    "many_jobs": ("--backend", "torch_sdpa", "--nodes", "1", "--jobs", "2", "--seconds", "2"),
     "triaging": ("--bug", "sglang-24856"),
     "causes": ("--backend", "trtllm_mha+sinks_scaled_as_logits", "--examples", "30", "--rows"),
     "shrinking": ("--report", "sglang-24856", "--rounds", "1"),
@@ -53,6 +54,7 @@ MEASURES = {
         "reached",
     ),
     "throughput": ("2 jobs", "cases per second", "over 1 job", "event log", "bytes per case", "keeping the corpus"),
+    "many_jobs": ("first half", "second", "messages/s", "us a message"),
     "importing": ("nothing", "0.1 GB", "values", "statistics", "seed", "own MiB"),
     "triaging": ("sglang-24856", "caller", "deterministic"),
     "causes": ("trtllm_mha+sinks_scaled_as_logits", "causes per planted defect", "campaigns cut short"),
@@ -62,7 +64,7 @@ MEASURES = {
     "comparing_pools": ("native:store_cache,trtllm_mha", "copying", "attention alone"),
 }
 
-ON_A_GPU = ("gpu_fixup", "gpu_guarding", "gpu_rates", "gpu_routes", "gpu_strays")
+ON_A_GPU = ("gpu_fixup", "gpu_guarding", "gpu_operations", "gpu_rates", "gpu_routes", "gpu_strays")
 
 RAISING = """
 from attnfuzz.kernels.torch_sdpa import SdpaBackend

@@ -53,6 +53,8 @@ from attnfuzz.harness.search.messages import (
 from attnfuzz.harness.verdict.recurrence import Recurrence
 
 SECONDS_PER_LOOK = 0.1
+SECONDS_PER_LOOK_AT_ALL = 1.0
+"""Time between two looks for silent jobs: with a thousand jobs, one after each message would take most of the time."""
 
 SECONDS_OF_SILENCE = 600.0
 """Time that a job with a slice may be silent before it is killed. A hanging case is ended after half a minute, but
@@ -137,6 +139,7 @@ class Campaign:
         )
         self._running: dict[int, UnderWay] = {}
         self._last_message_at: dict[int, float] = {}
+        self._next_look = 0.0
         self._deaths: Counter[int] = Counter()
 
     def events(self) -> Iterator[Event]:
@@ -243,7 +246,7 @@ class Campaign:
 
     def _start_slices(self) -> Iterator[Event]:
         """Hand a slice to each job that has none, while there are any."""
-        if self._cut_short:
+        if len(self._running) == self._jobs.count or self._cut_short:
             return
         for job in range(self._jobs.count):
             if job in self._running:
@@ -257,9 +260,13 @@ class Campaign:
             self._jobs.start(job, run.task)
 
     def _kill_the_silent(self) -> None:
+        now = self._clock()
+        if now < self._next_look:
+            return
+        self._next_look = now + SECONDS_PER_LOOK_AT_ALL
         for job in self._running:
-            if self._clock() - self._last_message_at[job] > SECONDS_OF_SILENCE:
-                self._last_message_at[job] = self._clock()
+            if now - self._last_message_at[job] > SECONDS_OF_SILENCE:
+                self._last_message_at[job] = now
                 self._jobs.kill(job)
 
     def _take(self, job: int, message: AnyMessage) -> Iterator[Event]:

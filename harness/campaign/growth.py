@@ -48,7 +48,8 @@ class Growth:
     def take(self, message: Interesting, *, searched: int) -> Iterator[Event]:
         """Report new pairs, after `searched` examples; a case with anything new may be kept."""
         backend = message.case.backend
-        pairs = tuple(pair for pair in message.pairs if pair not in self._standing.score(backend).pairs)
+        reached = self._standing.score(backend).pairs
+        pairs = tuple(pair for pair in message.pairs if pair not in reached)
         if pairs:
             yield CoverageGrew(at=self._clock(), backend=backend, searched=searched, pairs=pairs)
             self._covering[backend].append(message.case)

@@ -1,7 +1,7 @@
 """The next task of a job: settle a leftover suspect, run kept cases again, or draw new ones."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -67,7 +67,8 @@ class Tasks:
         left = None if self.plan.seconds is None else self.plan.seconds - at
         if left is not None and left <= 0:
             return self._last(at, under_way)
-        owed = self.plan.seconds is not None and bool(self.schedule.short(_running(at, under_way)))
+        running = _running(at, under_way)
+        owed = self.plan.seconds is not None and bool(self.schedule.short(running))
         again = () if owed else self._left_over(under_way)
         if again:
             task = self._once_more(again)
@@ -76,7 +77,10 @@ class Tasks:
             found = self.replays.next_slice(None if kept_until is None else kept_until - at)
             compared = self.comparisons.next_slice(at, under_way)
             drawn = (
-                found or compared or self._drawn(at, under_way, unsent) or self.comparisons.next_slice(None, under_way)
+                found
+                or compared
+                or self._drawn(running, under_way, unsent)
+                or self.comparisons.next_slice(None, under_way)
             )
             if drawn is None:
                 return None
@@ -99,9 +103,10 @@ class Tasks:
         self, at: float, under_way: Collection[UnderWay], unsent: Mapping[str, int], shrink: ShrinkBudget
     ) -> UnderWay | None:
         """A slice of a backend that has none now, and no finding."""
-        running = {run.task.backend for run in under_way}
+        busy = {run.task.backend for run in under_way}
         found = {each.fingerprint.backend for each in self.standing.filed}
-        task = self._drawn(at, under_way, {**unsent, **dict.fromkeys(running | found, MOST_EXAMPLES)})
+        unsent = {**unsent, **dict.fromkeys(busy | found, MOST_EXAMPLES)}
+        task = self._drawn(_running(at, under_way), under_way, unsent)
         return None if task is None else UnderWay(replace(task, shrink=shrink, first_only=True), since=at)
 
     def _last(self, at: float, under_way: Collection[UnderWay]) -> UnderWay | None:
@@ -140,6 +145,8 @@ class Tasks:
 
     def _left_over(self, under_way: Iterable[UnderWay]) -> tuple[SuspectKey, ...]:
         """Suspects of one backend that no running slice settles."""
+        if not self.knowledge.pending:
+            return ()
         held = {key for run in under_way for key in run.held}
         waiting = [key for key in self.knowledge.pending if key not in held]
         return tuple(key for key in waiting if key[0].backend == waiting[0][0].backend)[:REPLAYS_PER_SLICE]
@@ -151,11 +158,14 @@ class Tasks:
         replays = [Replay(case=case, failed=observations) for case, observations in failed.items()]
         return replay_slice(replays[0].case.backend, SliceKind.ONCE_MORE, replays, seed=self.plan.seed)
 
-    def _drawn(self, at: float, under_way: Collection[UnderWay], unsent: Mapping[str, int]) -> Slice | None:
+    def _drawn(
+        self, running: Sequence[Running], under_way: Iterable[UnderWay], unsent: Mapping[str, int]
+    ) -> Slice | None:
         promised = Counter(unsent)
-        for run in under_way:
+        # Without a number of examples, any number may be promised.
+        for run in under_way if self.plan.examples is not None else ():
             promised[run.task.backend] += run.promised
-        task = self.schedule.next_slice(_running(at, under_way), promised)
+        task = self.schedule.next_slice(running, promised)
         if task is None:
             return None
         biased = self.plan.leaning and task.index is not None and task.index % SLICES_PER_LEAN == SLICES_PER_LEAN - 1

@@ -36,9 +36,10 @@ class _Account:
     def rate(self) -> float | None:
         return NEGLIGIBLE + self.gain / self.seconds if self.seconds else None
 
-    def cost(self, so_far: float) -> float:
-        """The expected cost of a slice that has taken `so_far`: the average, or more for a slow one."""
-        return max(so_far, self.seconds / self.slices if self.slices else GUESSED_SECONDS)
+    @property
+    def usual(self) -> float:
+        """The usual cost of a slice: the average."""
+        return self.seconds / self.slices if self.slices else GUESSED_SECONDS
 
 
 class Turns:
@@ -84,8 +85,9 @@ class Turns:
         return {name: FLOOR * even + (1 - FLOOR) * rate / total for name, rate in rates.items()}
 
     def _costs(self, under_way: Iterable[Running]) -> dict[str, float]:
-        """The expected costs of each name's running slices."""
-        costs: dict[str, float] = {}
+        """The expected costs of each name's running slices: the usual one, or what a slow slice has taken so far."""
+        usual = {name: account.usual for name, account in self._accounts.items()}
+        costs = dict.fromkeys(usual, 0.0)
         for name, so_far in under_way:
-            costs[name] = costs.get(name, 0.0) + self._accounts[name].cost(so_far)
+            costs[name] += max(so_far, usual[name])
         return costs

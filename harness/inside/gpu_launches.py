@@ -32,7 +32,7 @@ class CudaGraph(RecordedGraph):
     @contextmanager
     def all_of_it(self) -> Iterator[None]:
         """Capture a block. Its copies and computations change inputs of its launches, so none is sealed."""
-        self._launcher.let_go()
+        self._launcher.before_capture()
         # Relaxed: libraries may call the driver meanwhile.
         with _without_garbage(), capturing(self._graph, "relaxed"):
             yield
@@ -54,7 +54,7 @@ class CudaGraph(RecordedGraph):
     def _capture(self) -> Exception | None:
         """Return the first error: ending a failed capture may raise too, with less information."""
         first: Exception | None = None
-        self._launcher.let_go()
+        self._launcher.before_capture()
         try:
             with _without_garbage(), capturing(self._graph):
                 try:

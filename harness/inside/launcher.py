@@ -286,7 +286,8 @@ class JournalingLauncher:
         self.kernel_seconds += self._stopwatch.wait(tell)
         del kept
         for each in unseen:
-            for name, element in each.broken.result():
+            # Nothing is left to wait for: each wait of torch's takes as long as a launch.
+            for name, element in each.broken.read():
                 changed = f"{each.kernel} changed its input {name}, first at element {element}"
                 self.observations.append(each.observation(kind=Kind.INPUT_MUTATED, place=name, message=changed))
 
@@ -294,6 +295,11 @@ class JournalingLauncher:
         """Release work held by the gate."""
         if self.gate is not None:
             self.gate.open()
+
+    def before_capture(self) -> None:
+        """Queue everything that is no part of the graph, and release held work."""
+        self._memory.flush()
+        self.let_go()
 
     def announce(self, launches: Sequence[Launched]) -> bytes:
         """Journal launches before they run, with their tensors; a fault is blamed on these tensors alone.

@@ -122,15 +122,13 @@ class Moving:
     """Pending copies of tensors, one per storage, which the queries of all requests share."""
 
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
-        spans: dict[int, tuple[torch.UntypedStorage, int, int]] = {}
+        spans: _Spans = {}
         for tensor in tensors:
             storage = tensor.untyped_storage()
             first, end = _span(tensor)
             _, least, most = spans.get(storage.data_ptr(), (storage, first, end))
             spans[storage.data_ptr()] = storage, min(first, least), max(end, most)
-        self._copies = {
-            address: (first, _copied(storage, first, end)) for address, (storage, first, end) in spans.items()
-        }
+        self._copies = _gathered(spans) if _few_bytes_of_a_gpu(spans) else _copied(spans)
 
     def __len__(self) -> int:
         return len(self._copies)
@@ -142,10 +140,10 @@ class Moving:
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor in its copied storage, when there; `tensor` itself if that is not copied."""
-        first, copy = self._copies.get(tensor.untyped_storage().data_ptr(), (0, None))
+        shift, copy = self._copies.get(tensor.untyped_storage().data_ptr(), (0, None))
         if copy is None:
             return tensor
-        offset = tensor.storage_offset() - first // tensor.itemsize
+        offset = tensor.storage_offset() + shift // tensor.itemsize
         return torch.empty(0, dtype=tensor.dtype).set_(copy.read(), offset, tensor.shape, tensor.stride())
 
 
@@ -156,6 +154,38 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
     return first * tensor.itemsize // _ALIGNMENT * _ALIGNMENT, end * tensor.itemsize
 
 
-def _copied(storage: torch.UntypedStorage, first: int, end: int) -> Pending[torch.UntypedStorage]:
-    whole = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-    return to_host(whole[first:end]).then(torch.Tensor.untyped_storage)
+_Spans = dict[int, tuple[torch.UntypedStorage, int, int]]
+"""By the address of a storage: the storage, and the begin and end of the bytes to copy."""
+
+_Copies = dict[int, tuple[int, Pending[torch.UntypedStorage]]]
+"""By the same address: the distance that its bytes are moved, and the copy."""
+
+_MOST_GATHERED = 1 << 20
+
+
+def _few_bytes_of_a_gpu(spans: _Spans) -> bool:
+    on_gpu = bool(spans) and all(storage.device.type == "cuda" for storage, _, _ in spans.values())
+    return on_gpu and sum(end - first for _, first, end in spans.values()) <= _MOST_GATHERED
+
+
+def _gathered(spans: _Spans) -> _Copies:
+    """One copy of all."""
+    # Imported only where a worker has a GPU.
+    from attnfuzz.kernels.gpu import guards  # noqa: PLC0415
+
+    device = next(storage.device for storage, _, _ in spans.values())
+    places = [(address + first, end - first) for address, (_, first, end) in spans.items()]
+    copies, offsets = guards.gather(places, device)
+    copy = copies.then(torch.Tensor.untyped_storage)
+    return {
+        address: (offset - first, copy) for offset, (address, (_, first, _)) in zip(offsets, spans.items(), strict=True)
+    }
+
+
+def _copied(spans: _Spans) -> _Copies:
+    """A copy for each."""
+    copies = {}
+    for address, (storage, first, end) in spans.items():
+        whole = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+        copies[address] = -first, to_host(whole[first:end]).then(torch.Tensor.untyped_storage)
+    return copies

@@ -201,15 +201,10 @@ class Groups:
 
     def spread(self, out: torch.Tensor) -> torch.Tensor:
         """Sum over groups of (sum p (v - out))^2 for `out` [Dv], likewise."""
-        return self._apart(out).square().sum(dim=0)
+        return self.apart(out).square().sum(dim=0)
 
-    def covariance(self, out: torch.Tensor) -> torch.Tensor:
-        """Sum over groups of d d' with d = sum p (v - out), [Dv, Dv]: `spread` and what lies off its diagonal."""
-        # Not multiplied out: terms cancel, and what is left of a variance might be negative.
-        apart = self._apart(out)
-        return apart.T @ apart
-
-    def _apart(self, out: torch.Tensor) -> torch.Tensor:
+    def apart(self, out: torch.Tensor) -> torch.Tensor:
+        """Sum p (v - out) of each group, [groups, Dv]."""
         return self.weighted - torch.outer(self.weights, out)
 
 

@@ -3,6 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -43,6 +44,15 @@ class ByteSpan(NamedTuple):
         return self.expected.address if isinstance(self.expected, Pattern) else self.expected.data_ptr()
 
 
+Content = Pattern | torch.Tensor | None
+"""What a new tensor holds: a pattern, values from any device, or poison."""
+
+
+def elements_of(pattern: Pattern, tensor: torch.Tensor) -> torch.Tensor:
+    """A host tensor of `tensor`'s shape and dtype, filled with a pattern."""
+    return torch.frombuffer(bytearray(pattern.content(tensor.nbytes)), dtype=tensor.dtype).view(tensor.shape)
+
+
 class Placed:
     """A tensor in its room. `slack` is the address and size of the open bytes beside it, filled with `pattern`."""
 
@@ -69,6 +79,8 @@ class PlacedMemory(ABC):
     is reported by `damage`. Tensors are valid until `release`, after which their memory serves the next case. A tensor
     without elements has no memory: torch passes kernels a null pointer for it.
     """
+
+    direct = True
 
     def __init__(self, device: torch.device, guard: Guard, outputs: Outputs) -> None:
         self._device = device
@@ -106,21 +118,25 @@ class PlacedMemory(ABC):
         """
         if hole and (stride is not None or fill is not Fill.POISON):
             raise ValueError(f"{name}: only a dense tensor of poison may have a hole")
-        placed = self._place(name, tuple(shape), dtype, stride, poisoned=fill is Fill.POISON, hole=hole)
-        if placed is None:
-            return torch.empty(tuple(shape), dtype=dtype, device=self._device)
-        if fill is Fill.ZEROS:
-            placed.tensor.zero_()
-        elif fill is Fill.OUTPUT:
-            self._fill_output(placed)
-        return placed.tensor
+        content = None if fill is Fill.POISON else self._pattern(fill, dtype)
+        placed = self._place(name, tuple(shape), dtype, stride, content, hole)
+        return torch.empty(tuple(shape), dtype=dtype, device=self._device) if placed is None else placed.tensor
 
     def copy(self, name: str, value: torch.Tensor, *, stride: Sequence[int] | None = None) -> torch.Tensor:
         """Copy `value`, from any device, into a guarded tensor. Raises like `tensor`."""
-        placed = self._place(name, tuple(value.shape), value.dtype, stride, poisoned=False)
-        if placed is None:
-            return torch.empty_like(value, device=self._device)
-        return write(placed.tensor, value)
+        placed = self._place(name, tuple(value.shape), value.dtype, stride, value)
+        return torch.empty_like(value, device=self._device) if placed is None else placed.tensor
+
+    def overwrite(self, tensor: torch.Tensor, values: torch.Tensor) -> None:
+        """Write values, from any device and of any dtype, into a tensor of this memory or a view of one."""
+        write(tensor, values)
+
+    def at_once(self) -> AbstractContextManager[None]:
+        """See `Memory`: the host's memory is written as tensors are made."""
+        return nullcontext()
+
+    def flush(self) -> None:  # noqa: B027 - nothing is pending in the host's memory
+        """Make the writes that are pending."""
 
     def allocations(self) -> list[Allocation]:
         """Every tensor of this memory, in order of creation, those without elements last."""
@@ -149,7 +165,7 @@ class PlacedMemory(ABC):
     def renew(self, tensor: torch.Tensor) -> None:
         """Restore an output's sentinel before it is written again; stale numbers are left."""
         if self._output_pattern is poison.sentinel and tensor.numel():
-            self._fill_output(self._placed_of(tensor))
+            self._fill(self._placed_of(tensor), poison.sentinel(tensor.dtype))
 
     def content(self, allocation: Allocation) -> bytes:
         """A tensor's bytes, gaps included, after all launches so far; on a GPU this waits for them.
@@ -221,6 +237,14 @@ class PlacedMemory(ABC):
     def _sealed(self, allocations: Sequence[Allocation]) -> Seal:
         """Make a seal over these allocations."""
 
+    def _initialise(self, placed: Placed, room: Room, content: Content) -> None:
+        """Fill a new tensor with its content, and the bytes around and between its elements with poison."""
+        self._poison(placed, room, own=content is None or placed.gaps)
+        if isinstance(content, Pattern):
+            self._fill(placed, content)
+        elif content is not None:
+            write(placed.tensor, content)
+
     def _poison(self, placed: Placed, room: Room, *, own: bool) -> None:
         """Fill the bytes around a tensor, and its own if `own`; if not, they are all written next."""
         del own
@@ -232,14 +256,17 @@ class PlacedMemory(ABC):
             end = room.start + room.opened if last == allocation.address + allocation.nbytes else last
             self._write(placed.pattern, first, end - first)
 
+    def _pattern(self, fill: Fill, dtype: torch.dtype) -> Pattern:
+        """The pattern of a tensor's own bytes."""
+        return poison.zeros() if fill is Fill.ZEROS else self._output_pattern(dtype)
+
     def _place(
         self,
         name: str,
         shape: tuple[int, ...],
         dtype: torch.dtype,
         stride: Sequence[int] | None,
-        *,
-        poisoned: bool,
+        content: Content,
         hole: range = NO_HOLE,
     ) -> Placed | None:
         # The name is journaled: make it printable.
@@ -263,19 +290,17 @@ class PlacedMemory(ABC):
         tensor = room.flat.view(shape) if steps == dense else room.flat.as_strided(shape, steps)
         allocation = Allocation(name, address, nbytes, shape, str(dtype)[6:], itemsize, steps, self._guard, room.hole)
         placed = Placed(allocation, tensor, room, pattern, gaps=elements != count)
-        self._poison(placed, room, own=poisoned or placed.gaps)
+        self._initialise(placed, room, content)
         self._placed.append(placed)
         self._by_address[address] = placed
         return placed
 
-    def _fill_output(self, placed: Placed) -> None:
-        allocation, tensor = placed.allocation, placed.tensor
-        pattern = self._output_pattern(tensor.dtype)
+    def _fill(self, placed: Placed, pattern: Pattern) -> None:
+        """Fill the elements of a tensor."""
         if placed.gaps:
-            content = torch.frombuffer(bytearray(pattern.content(tensor.nbytes)), dtype=tensor.dtype)
-            write(tensor, content.view(tensor.shape))
+            write(placed.tensor, elements_of(pattern, placed.tensor))
         else:
-            self._write(pattern, allocation.address, allocation.nbytes)
+            self._write(pattern, placed.allocation.address, placed.allocation.nbytes)
 
     def _intact(self, placed: Placed) -> torch.Tensor:
         """The expected bytes of a tensor with gaps: its current elements, and poison between them."""

@@ -80,6 +80,12 @@ def sentinel(dtype: torch.dtype) -> Pattern:
 
 
 @cache
+def zeros() -> Pattern:
+    """The pattern of cleared memory."""
+    return Pattern(bytes(PERIOD))
+
+
+@cache
 def stale(dtype: torch.dtype) -> Pattern:
     """Numbers as an earlier call could have left them: normal floats, small integers. The same in every process."""
     if dtype not in _POISON:

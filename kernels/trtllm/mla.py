@@ -21,7 +21,6 @@ from attnfuzz.kernels.paged_session import Captured, capture, largest_bucket
 from attnfuzz.kernels.plan import PageTable, Row, pad_queries, table_rows
 from attnfuzz.kernels.queries import BmmScales, cached_scales, draw_queries, packed_rows, place_queries
 from attnfuzz.kernels.results import Results
-from attnfuzz.kernels.transfers import write
 from attnfuzz.kernels.trtllm.gather import GATHER_ROWS
 from attnfuzz.kernels.trtllm.prefill import MlaPrefill
 from attnfuzz.kernels.workspace import SharedWorkspace
@@ -96,8 +95,9 @@ class MlaSession:
 
     def _uniform(self, step: Step, queries: torch.Tensor) -> Output:
         """Decode and verify: planned after padding, with equal numbers of queries."""
-        query = place_queries(self._case, self._bench, queries)
-        results = self._place_results(step.padded_tokens)
+        with self._bench.memory.at_once():
+            query = place_queries(self._case, self._bench, queries)
+            results = self._place_results(step.padded_tokens)
         self._attend(Row.padded(step), query, results)
         return self._output(step, query, results, packed_rows(step))
 
@@ -106,10 +106,11 @@ class MlaSession:
         stride = longest(request.q_len for request in step.requests)
         rows = self._spread(step, stride)
         spread_rows = [b * stride + i for b, request in enumerate(step.requests) for i in range(request.q_len)]
-        at = self._bench.memory.copy("gathered_rows", torch.tensor(spread_rows, dtype=torch.long))
-        query = place_queries(self._case, self._bench, queries)
-        shape = (len(rows) * stride, *query.shape[1:])
-        spread_query = self._bench.memory.tensor("padded_query", shape, query.dtype, fill=Fill.ZEROS)
+        shape = (len(rows) * stride, *queries.shape[1:])
+        with self._bench.memory.at_once():
+            at = self._bench.memory.copy("gathered_rows", torch.tensor(spread_rows, dtype=torch.long))
+            query = place_queries(self._case, self._bench, queries)
+            spread_query = self._bench.memory.tensor("padded_query", shape, query.dtype, fill=Fill.ZEROS)
         spread_query[at] = query[: step.tokens]
         spread = self._place_results(len(rows) * stride, prefix="padded_")
         self._attend(rows, spread_query, spread)
@@ -177,11 +178,12 @@ class MlaSession:
     def _plan(self, rows: Sequence[Row]) -> DecodePlan:
         kv_lens = [row.kv_len for row in rows]
         table = table_rows(self._table, rows, self._width(longest(kv_lens)))
-        return DecodePlan(
-            seq_lens=place_int32(self._bench, "seq_lens", kv_lens),
-            block_tables=self._table.place(self._bench, table),
-            max_seq_len=longest(kv_lens) + self._case.max_len_slack,
-        )
+        with self._bench.memory.at_once():
+            return DecodePlan(
+                seq_lens=place_int32(self._bench, "seq_lens", kv_lens),
+                block_tables=self._table.place(self._bench, table),
+                max_seq_len=longest(kv_lens) + self._case.max_len_slack,
+            )
 
     def _static_plan(self) -> DecodePlan:
         """Static metadata for the largest bucket, which every graph of the session slices."""
@@ -208,8 +210,10 @@ class MlaSession:
 
     def _refresh(self, plan: DecodePlan, rows: Sequence[Row]) -> None:
         """Write a batch into static metadata."""
-        write(plan.seq_lens, int32([row.kv_len for row in rows]))
-        write(plan.block_tables, table_rows(self._table, rows, plan.block_tables.shape[1]))
+        memory = self._bench.memory
+        with memory.at_once():
+            memory.overwrite(plan.seq_lens, int32([row.kv_len for row in rows]))
+            memory.overwrite(plan.block_tables, table_rows(self._table, rows, plan.block_tables.shape[1]))
 
     def _replay(self, step: Step, queries: torch.Tensor) -> Output:
         """Replay a graph. Queries lie at the captured stride, even if requests accepted fewer tokens."""

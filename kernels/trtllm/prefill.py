@@ -110,18 +110,20 @@ class MlaPrefill:
         step = self._case.steps[index]
         q_lens = [request.q_len for request in step.requests]
         drawn = draw_queries(self._case, index, step.padded_tokens, self._latent.nope + self._latent.rope)
-        return Queries(
-            step=step,
-            tensor=place_queries(self._case, self._bench, drawn),
-            cum_seq_lens=place_int32(self._bench, "cum_seq_lens_q", running_sum(q_lens)),
-            max_len=longest(q_lens) + self._case.max_len_slack,
-        )
+        with self._bench.memory.at_once():
+            return Queries(
+                step=step,
+                tensor=place_queries(self._case, self._bench, drawn),
+                cum_seq_lens=place_int32(self._bench, "cum_seq_lens_q", running_sum(q_lens)),
+                max_len=longest(q_lens) + self._case.max_len_slack,
+            )
 
     def _attend(self, queries: Queries, chunk: Chunk, *, causal: bool, prefix: str = "") -> Partial:
-        part = Partial(
-            results=self._place_results(queries.tensor.shape[0], prefix),
-            seq_lens=place_int32(self._bench, "seq_lens", chunk.lengths),
-        )
+        with self._bench.memory.at_once():
+            part = Partial(
+                seq_lens=place_int32(self._bench, "seq_lens", chunk.lengths),
+                results=self._place_results(queries.tensor.shape[0], prefix),
+            )
         key, value = self._gather(queries.step, chunk)
         self._launch(queries, chunk, (key, value), part, causal=causal)
         return part
@@ -202,4 +204,6 @@ class MlaPrefill:
             for request, start, length in zip(step.requests, chunk.starts, chunk.lengths, strict=True)
         )
         at = torch.tensor(list(chain.from_iterable(spans)), dtype=torch.long)
-        return self._bench.memory.copy("key", tokens.key[at]), self._bench.memory.copy("value", tokens.value[at])
+        memory = self._bench.memory
+        with memory.at_once():
+            return memory.copy("key", tokens.key[at]), memory.copy("value", tokens.value[at])

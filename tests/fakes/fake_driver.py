@@ -33,11 +33,12 @@ _NONE_LEFT = driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY
 class FakeDriver:
     """A GPU with `memory` bytes, whose driver reserves up to `addresses` bytes at once.
 
-    `mapped` are the addresses that can be used, with their sizes; `error` is what every call gives once it is set.
+    `memory` can grow. `mapped` are the addresses that can be used, with their sizes; `error` is what every call gives
+    once it is set.
     """
 
     def __init__(self, memory: int = 1 << 40, addresses: int = 1 << 40) -> None:
-        self._memory = memory
+        self.memory = memory
         self._addresses = addresses
         self._handles: dict[int, int] = {}
         self._numbers = itertools.count(1)
@@ -67,7 +68,7 @@ class FakeDriver:
         _check_device(prop)
         assert size > 0
         assert size % GRANULARITY == flags == 0
-        if sum(self._attached.values()) + sum(self._handles.values()) + size > self._memory:
+        if sum(self._attached.values()) + sum(self._handles.values()) + size > self.memory:
             return _NONE_LEFT, driver.CUmemGenericAllocationHandle(0)
         handle = next(self._numbers)
         self._handles[handle] = size

@@ -23,6 +23,8 @@ def compare(packed: bytes, restore: bool, results: torch.Tensor, stream: int) ->
     del stream
     for index, (address, content) in enumerate(_runs(packed)):
         found = ctypes.string_at(address, len(content))
+        if found == content:
+            continue
         wrong = [offset for offset, (one, other) in enumerate(zip(found, content, strict=True)) if one != other]
         results[index, 0] = len(content) - wrong[0] if wrong else 0
         results[index, 1] = len(wrong)

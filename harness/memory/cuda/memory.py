@@ -1,15 +1,15 @@
 """Guarded memory for one case on a GPU, and memory without guards for benchmarks."""
 
 from collections.abc import Sequence
-from functools import cache
 
 import torch
 
 from attnfuzz.harness.memory.allocation import Allocation
 from attnfuzz.harness.memory.cuda.arena import CudaArena, CudaSlab
+from attnfuzz.harness.memory.cuda.staged import StagedMemory, filling
 from attnfuzz.harness.memory.guarded import PlainMemory
-from attnfuzz.harness.memory.placed import ByteSpan, Placed, PlacedMemory, Room
-from attnfuzz.harness.memory.poison import PERIOD, Pattern
+from attnfuzz.harness.memory.placed import ByteSpan, Room
+from attnfuzz.harness.memory.poison import Pattern
 from attnfuzz.harness.memory.seal import Difference, Seal
 from attnfuzz.kernels.gpu import guards
 from attnfuzz.kernels.gpu.guards import ByteRun
@@ -19,29 +19,16 @@ from attnfuzz.reference.case import Guard, Outputs
 _ALIGNMENT = 16
 
 
-@cache
-def _uploaded(pattern: Pattern, device: torch.device) -> torch.Tensor:
-    """A pattern's bytes on a device, uploaded once per process."""
-    return torch.frombuffer(bytearray(pattern.content(PERIOD)), dtype=torch.uint8).to(device)
-
-
-def filling(pattern: Pattern, address: int, nbytes: int, device: torch.device) -> ByteRun:
-    """The byte run that writes a pattern."""
-    return ByteRun(address, _uploaded(pattern, device).data_ptr(), nbytes, PERIOD)
-
-
-class CudaMemory(PlacedMemory):
+class CudaMemory(StagedMemory):
     """`PlacedMemory` in an arena's slabs; a small tensor leaves up to 2 MiB of slack.
 
     A tensor's memory is reused only when torch, graphs and FlashInfer have all released its storage, even after
-    `release`. Slack is filled when the next launch is sealed, all at once: processes share a GPU in time slices, and
-    each small kernel may wait for one.
+    `release`.
     """
 
     def __init__(self, arena: CudaArena, guard: Guard, outputs: Outputs) -> None:
         super().__init__(arena.device, guard, outputs)
         self._arena = arena
-        self._unfilled: list[ByteRun] = []
 
     def _room(self, elements: int, dtype: torch.dtype, hole: range) -> Room:
         nbytes = elements * dtype.itemsize
@@ -52,23 +39,10 @@ class CudaMemory(PlacedMemory):
 
     def _give(self, slabs: list[CudaSlab]) -> None:
         del slabs
-        self._unfilled.clear()
+        self._writes.drop()
         self._arena.settle()
 
-    def _poison(self, placed: Placed, room: Room, *, own: bool) -> None:
-        if own:
-            super()._poison(placed, room, own=own)
-        elif placed.slack_bytes:
-            slack = filling(placed.pattern, placed.slack_address, placed.slack_bytes, self._device)
-            self._unfilled.append(slack)
-
-    def _write(self, pattern: Pattern, address: int, nbytes: int) -> None:
-        guards.write([filling(pattern, address, nbytes, self._device)])
-
     def _differences(self, spans: Sequence[ByteSpan]) -> Pending[list[Difference]]:
-        if self._unfilled:
-            guards.write(self._unfilled)
-            self._unfilled.clear()
         return guards.compare([self._run(span) for span in spans], self._device)
 
     def _sealed(self, allocations: Sequence[Allocation]) -> Seal:
@@ -82,10 +56,8 @@ class CudaMemory(PlacedMemory):
         copies = torch.empty(end, dtype=torch.uint8, device=self._device)
 
         placed = list(zip(allocations, offsets, strict=True))
-        if allocations or self._unfilled:
-            copied = (ByteRun(copies.data_ptr() + offset, each.address, each.nbytes) for each, offset in placed)
-            guards.write([*self._unfilled, *copied])
-        self._unfilled.clear()
+        copied = (ByteRun(copies.data_ptr() + offset, each.address, each.nbytes) for each, offset in placed)
+        self._writes.flush(more=tuple(copied))
 
         def compare() -> Pending[list[Difference]]:
             # This closure keeps the copies alive.
@@ -100,8 +72,9 @@ class CudaMemory(PlacedMemory):
         return ByteRun(span.address, span.expected.data_ptr(), span.nbytes)
 
 
-class PlainCudaMemory(PlainMemory):
+class PlainCudaMemory(StagedMemory, PlainMemory):
     """Tensors on `device` with the fills of guarded memory. Finds no damage."""
 
-    def _write(self, pattern: Pattern, address: int, nbytes: int) -> None:
-        guards.write([filling(pattern, address, nbytes, self._device)])
+    def _give(self, slabs: list[None]) -> None:
+        del slabs
+        self._writes.drop()

@@ -99,7 +99,8 @@ class MlaBatch:
             "kv_indices": list(chain.from_iterable(self.pages)),
             "kv_len_arr": self.kv_lens,
         }
-        return {name: place_int32(bench, name, values) for name, values in lists.items()}
+        with bench.memory.at_once():
+            return {name: place_int32(bench, name, values) for name, values in lists.items()}
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,8 @@ class StaticSize:
             "kv_indices": self.pages,
             "kv_len_arr": self.requests,
         }
-        return {name: bench.memory.tensor(_buffer(name), (size,), torch.int32) for name, size in sizes.items()}
+        with bench.memory.at_once():
+            return {name: bench.memory.tensor(_buffer(name), (size,), torch.int32) for name, size in sizes.items()}
 
 
 class MlaWrapper:

@@ -1,7 +1,6 @@
 """Backends whose kernels work on attention states, (out, LSE): FlashInfer's merges, and this project's fixup.
 
-The states are computed on the host in fp64, one request at a time: jobs that share a GPU would wait for a dozen small
-launches per request.
+The states are computed on the host in fp64: jobs that share a GPU would wait for a dozen small launches per request.
 
 The mode determines the merge of the parts of the KV. A chunked prefill and a verify merge in place, one part after
 another, as servers merge prefixes; a verify does so under a mask of the rows with keys in the part. An extend merges
@@ -12,8 +11,8 @@ rows come from the fixup alone, and so do any writes elsewhere.
 """
 
 import math
+from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import pairwise
 from typing import Any, Final
 
 import torch
@@ -29,7 +28,7 @@ from attnfuzz.kernels.queries import draw_queries, packed_rows, query_strides, s
 from attnfuzz.kernels.results import Results
 from attnfuzz.kernels.slot_tokens import SlotTokens
 from attnfuzz.kernels.torch_sdpa import visible
-from attnfuzz.kernels.transfers import write
+from attnfuzz.reference.attention import attend
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Mode, QueryView, Step
@@ -38,27 +37,43 @@ from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.noise import NoiseModel
+from attnfuzz.reference.problem import Problem
 
 EVERY_KEY = slice(None)
 
 
-def attend_into(out: torch.Tensor, lse: torch.Tensor, entry: Attended, scale: float, keys: slice = EVERY_KEY) -> None:
-    """Write fp64 causal attention to some of a request's keys, and its LSE in base 2; 0 and -inf without visible keys.
+def answers(
+    attended: Sequence[Attended], scale: float, keys: slice = EVERY_KEY
+) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
+    """fp64 causal attention to some keys of each request, and its LSE in base 2; 0 and -inf without visible keys.
 
-    `entry` lies on the host; out [q_len, q_heads, ...] and lse [q_len, q_heads] on any device, of any float dtype. The
-    last query is aligned to the last of all keys.
+    Yields the rows of each request that has such keys, with [q_len, q_heads, ...] and [q_len, q_heads]. All lie on the
+    host, and all requests are answered at once. The last query is aligned to the last of all keys.
     """
-    group = entry.query.shape[1] // entry.key.shape[1]
-    key, value = (
-        tokens[keys].double().repeat_interleave(group, dim=1).transpose(0, 1) for tokens in (entry.key, entry.value)
+    entries = [entry for entry in attended if len(entry.key[keys])]
+    if not entries:
+        return
+    q_lens, kv_lens = zip(*((len(entry.query), len(entry.key)) for entry in entries), strict=True)
+    causal = keys == EVERY_KEY
+    problem = Problem(
+        torch.cat([entry.query for entry in entries]),
+        torch.cat([entry.key[keys] for entry in entries]),
+        torch.cat([entry.value[keys] for entry in entries]),
+        q_lens,
+        tuple(len(entry.key[keys]) for entry in entries),
+        scale,
+        causal=causal,
+        masks=None if causal else tuple(map(partial(_seen, keys), q_lens, kv_lens)),
     )
-    mask = visible(len(entry.query), len(entry.key), -1)[:, keys]
-    logits = entry.query.double().transpose(0, 1) @ key.transpose(1, 2) * scale
-    logits.masked_fill_(~mask, -torch.inf)
-    logsumexp = logits.logsumexp(dim=2, keepdim=True)
-    weights = torch.where(mask, (logits - logsumexp).exp(), 0.0)
-    write(out, (weights @ value).transpose(0, 1))
-    write(lse, (logsumexp.squeeze(2) / math.log(2)).transpose(0, 1))
+    found = attend(problem)
+    of_requests = zip(entries, found.out.split(q_lens), (found.lse / math.log(2)).split(q_lens), strict=True)
+    for entry, out, lse in of_requests:
+        yield slice(entry.first_row, entry.first_row + len(out)), out, lse
+
+
+def _seen(keys: slice, q_len: int, kv_len: int) -> torch.Tensor:
+    """The causal mask of some keys."""
+    return visible(q_len, kv_len, -1)[:, keys]
 
 
 _CASCADE: Final = "flashinfer.cascade"
@@ -115,41 +130,48 @@ class CascadeSession:
         return [(begin, begin + size) for begin in range(0, max(longest, size + 1), size)]
 
     def _attend(self, step: Step, attended: tuple[Attended, ...], begin: int, end: int) -> tuple[Results, torch.Tensor]:
-        """Attention to the keys from `begin` up to `end`, and the rows [tokens] of the requests that have any."""
-        results = self._place(step, prefix="state_")
-        results.clear()
-        present = torch.zeros(step.padded_tokens, dtype=torch.uint8)
-        for entry in attended:
-            rows = slice(entry.first_row, entry.first_row + len(entry.query))
-            if len(entry.key) > begin:
-                present[rows] = 1
-                attend_into(results.out[rows], results.lse[rows], entry, self._scale, slice(begin, end))
-        return results, present
+        """Attention to the keys from `begin` up to `end`, on the host, and the rows of the requests that have any."""
+        geometry, rows = self._case.geometry, step.padded_tokens
+        shape = (rows, geometry.q_heads, geometry.head_dim_vo)
+        state = Results(torch.zeros(shape, dtype=geometry.dtype.torch_dtype), torch.zeros(shape[:2]))
+        state.clear()
+        present = torch.zeros(rows, dtype=torch.uint8)
+        for own, out, lse in answers(attended, self._scale, slice(begin, end)):
+            present[own] = 1
+            state.out[own], state.lse[own] = out, lse
+        return state, present
 
     def _merged(self, step: Step, states: list[tuple[Results, torch.Tensor]]) -> Results:
         launch, copy = self._bench.launcher.launch, self._bench.memory.copy
-        first = states[0][0]
         if step.mode in (Mode.CHUNKED_PREFILL, Mode.TARGET_VERIFY):
-            for part, present in states[1:]:
+            first, *parts = self._placed(states)
+            for part, (_, present) in zip(parts, states[1:], strict=True):
                 mask = copy("mask", present).view(torch.bool) if step.mode is Mode.TARGET_VERIFY else None
                 launch(self.merge_in_place, v=first.out, s=first.lse, v_other=part.out, s_other=part.lse, mask=mask)
             return first
         if step.mode is Mode.EXTEND:
-            for part, _ in states[1:]:
+            first, *parts = self._placed(states)
+            for part in parts:
                 merged = self._place(step)
                 sides = {"v_a": first.out, "s_a": first.lse, "v_b": part.out, "s_b": part.lse}
                 launch(self.merge_state, out=merged.out, lse=merged.lse, **sides)
                 first = merged
             return first
-        merged = self._place(step)
-        v = copy("v", torch.stack([part.out for part, _ in states], dim=1))
-        s = copy("s", torch.stack([part.lse for part, _ in states], dim=1))
+        with self._bench.memory.at_once():
+            merged = self._place(step)
+            v = copy("v", torch.stack([part.out for part, _ in states], dim=1))
+            s = copy("s", torch.stack([part.lse for part, _ in states], dim=1))
         launch(self.merge_states, out=merged.out, lse=merged.lse, v=v, s=s)
         return merged
 
-    def _place(self, step: Step, prefix: str = "") -> Results:
-        dim = self._case.geometry.head_dim_vo
-        return Results.place(self._case, self._bench, step.padded_tokens, dim, prefix=prefix)
+    def _place(self, step: Step) -> Results:
+        return Results.place(self._case, self._bench, step.padded_tokens, self._case.geometry.head_dim_vo)
+
+    def _placed(self, states: list[tuple[Results, torch.Tensor]]) -> list[Results]:
+        """The states in guarded memory."""
+        copy = self._bench.memory.copy
+        with self._bench.memory.at_once():
+            return [Results(copy("state_out", state.out), copy("state_lse", state.lse)) for state, _ in states]
 
     def _in_fp32(self, lse: torch.Tensor) -> torch.Tensor:
         """The LSE of a merge in place, which has the form of a state."""
@@ -200,20 +222,23 @@ class FixupSession:
         query = draw_queries(case, index, rows, geometry.head_dim_qk)
         shape = (rows, geometry.q_heads, geometry.head_dim_vo)
         stride = query_strides(case, geometry.q_heads, geometry.head_dim_vo)
-        out = memory.tensor("out", shape, geometry.dtype.torch_dtype, stride=stride, fill=Fill.OUTPUT)
-        lse = memory.tensor("lse", shape[:2], torch.float32, fill=Fill.OUTPUT)
         attended = self._tokens.attended(step, query, packed_rows(step))
         # Padding is one more request without keys.
         q_lens = [*(request.q_len for request in step.requests), rows - step.tokens]
-        for entry, (first, last) in zip(attended, pairwise(running_sum(q_lens)), strict=False):
-            if len(entry.key):
-                attend_into(out[first:last], lse[first:last], entry, self._scale)
+        with memory.at_once():
+            out = memory.tensor("out", shape, geometry.dtype.torch_dtype, stride=stride, fill=Fill.OUTPUT)
+            lse = memory.tensor("lse", shape[:2], torch.float32, fill=Fill.OUTPUT)
+            kv_lens = place_int32(self._bench, "kv_lens", [*(request.kv_len for request in step.requests), 0])
+            cum_seq_lens = place_int32(self._bench, "cum_seq_lens", running_sum(q_lens))
+            for own, *values in answers(attended, self._scale):
+                for results, part in zip((out, lse), values, strict=True):
+                    memory.overwrite(results[own], part)
         self._bench.launcher.launch(
             FIXUP,
             out=out,
             lse=lse,
-            kv_lens=place_int32(self._bench, "kv_lens", [*(request.kv_len for request in step.requests), 0]),
-            cum_seq_lens=place_int32(self._bench, "cum_seq_lens", running_sum(q_lens)),
+            kv_lens=kv_lens,
+            cum_seq_lens=cum_seq_lens,
             max_seq_len=longest(q_lens) + case.max_len_slack,
         )
         return Output(out=out, lse=lse, attended=attended, bmm1_scale=self._scale, bmm2_scale=1.0)

@@ -56,7 +56,8 @@ class PageLists:
 
     def placed(self, bench: Bench) -> "PageLists":
         """Copy the lists to guarded memory."""
-        return PageLists(**{name: bench.memory.copy(name, values) for name, values in self.tensors().items()})
+        with bench.memory.at_once():
+            return PageLists(**{name: bench.memory.copy(name, values) for name, values in self.tensors().items()})
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The lists by name, without those that the case leaves out."""
@@ -69,12 +70,13 @@ class PageLists:
         def zeros(name: str, size: int) -> torch.Tensor:
             return bench.memory.tensor(name, (size,), torch.int32, fill=Fill.ZEROS)
 
-        return cls(
-            qo_indptr=zeros("qo_indptr_buf", batch + 1),
-            kv_indptr=zeros("kv_indptr_buf", batch + 1),
-            kv_indices=bench.memory.copy("kv_indices_buf", ids),
-            last_page_len=zeros("last_page_len_buf", batch),
-        )
+        with bench.memory.at_once():
+            return cls(
+                qo_indptr=zeros("qo_indptr_buf", batch + 1),
+                kv_indptr=zeros("kv_indptr_buf", batch + 1),
+                kv_indices=bench.memory.copy("kv_indices_buf", ids),
+                last_page_len=zeros("last_page_len_buf", batch),
+            )
 
 
 def pages_of(table: PageTable, rows: Sequence[Row]) -> list[list[int]]:

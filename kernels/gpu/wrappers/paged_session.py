@@ -99,8 +99,9 @@ class PagedWrapperSession(PagedSession):
 
     def _placed(self, step: Step, queries: torch.Tensor) -> tuple[torch.Tensor, Results]:
         """The queries of an eager step, and its results."""
-        query = place_queries(self._case, self._bench, queries)
-        return query, Results.place(self._case, self._bench, step.padded_tokens, self._case.geometry.head_dim_vo)
+        with self._bench.memory.at_once():
+            query = place_queries(self._case, self._bench, queries)
+            return query, Results.place(self._case, self._bench, step.padded_tokens, self._case.geometry.head_dim_vo)
 
     def _wrapper(self) -> PagedWrapper:
         if self._case.workspace is Workspace.FRESH:

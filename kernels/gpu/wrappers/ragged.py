@@ -127,14 +127,17 @@ class RaggedSession:
             "qo_indptr": running_sum(row.q_len for row in rows),
             "kv_indptr": running_sum(row.kv_len for row in rows),
         }
-        return {name: place_int32(self._bench, name, values) for name, values in starts.items()}
+        with self._bench.memory.at_once():
+            return {name: place_int32(self._bench, name, values) for name, values in starts.items()}
 
     def _run(
         self, wrapper: Wrapper, step: Step, queries: torch.Tensor, keys: _Keys, prefix: str = ""
     ) -> tuple[torch.Tensor, Results]:
         """Launch on the planned rows, since wrappers reject additional ones; returns the placed query too."""
-        query = place_queries(self._case, self._bench, queries)
-        results = Results.place(self._case, self._bench, step.padded_tokens, self._geometry.head_dim_vo, prefix=prefix)
+        case, bench, dim = self._case, self._bench, self._geometry.head_dim_vo
+        with bench.memory.at_once():
+            query = place_queries(case, bench, queries)
+            results = Results.place(case, bench, step.padded_tokens, dim, prefix=prefix)
         planned = results[: step.tokens]
         wrapper.run(
             q=query[: step.tokens],
@@ -162,8 +165,10 @@ def place_tokens(case: Case, bench: Bench, key: torch.Tensor, value: torch.Tenso
         key, value = both[:, 0], both[:, 1]
     elif view is KvView.TOKEN_MAJOR:
         row = dim + case.geometry.head_dim_qk
-        key, value = memory.copy("key", key), memory.copy("value", value, stride=(heads * row, row, 1))
+        with memory.at_once():
+            key, value = memory.copy("key", key), memory.copy("value", value, stride=(heads * row, row, 1))
     else:
         order = (1, 0, 2) if head_major else (0, 1, 2)
-        return memory.copy("key", key.permute(order)), memory.copy("value", value.permute(order))
+        with memory.at_once():
+            return memory.copy("key", key.permute(order)), memory.copy("value", value.permute(order))
     return (key.transpose(0, 1), value.transpose(0, 1)) if head_major else (key, value)

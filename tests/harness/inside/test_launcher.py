@@ -160,7 +160,7 @@ class LoggedStopwatch(Stopwatch):
 
 
 class LoggedSeal(Seal):
-    """Keeps in `log` when it is compared, and when somebody asks what came of it."""
+    """Keeps in `log` when it is compared, when that is waited for by itself, and when its result is read."""
 
     def __init__(self, log: list[str], error: Exception | None = None) -> None:
         self._log, self._error = log, error
@@ -169,7 +169,11 @@ class LoggedSeal(Seal):
         self._log.append("compare")
         if self._error is not None:
             raise self._error
-        return Pending(lambda: self._log.append("compared"), lambda: [("x", 1)])
+        return Pending(lambda: self._log.append("waited for the seal"), self._read)
+
+    def _read(self) -> list[tuple[str, int]]:
+        self._log.append("compared")
+        return [("x", 1)]
 
 
 def test_a_device_is_waited_for_once_for_a_launch_and_its_seal(

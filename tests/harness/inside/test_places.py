@@ -1,11 +1,21 @@
 """Outputs brought to the host: bit by bit, and one copy for all that lies in one storage."""
 
+import fake_guards
 import pytest
 import torch
 
+from attnfuzz.harness.inside import places
 from attnfuzz.harness.inside.places import Moving, on_host
 from attnfuzz.kernels.backend import Attended, Output
 from attnfuzz.reference.dtypes import DType
+
+
+@pytest.fixture(params=["each by itself", "gathered"])
+def _copied(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How copies are made: by torch, or by one launch, as of few bytes of a GPU."""
+    if request.param == "gathered":
+        fake_guards.install(monkeypatch.setattr)
+        monkeypatch.setattr(places, "_few_bytes_of_a_gpu", bool)
 
 
 def random_bits(dtype: DType, *shape: int) -> torch.Tensor:
@@ -14,6 +24,7 @@ def random_bits(dtype: DType, *shape: int) -> torch.Tensor:
     return torch.randint(limits.min, limits.max + 1, shape, dtype=dtype.bits).view(dtype.torch_dtype)
 
 
+@pytest.mark.usefixtures("_copied")
 @pytest.mark.parametrize("dtype", [DType.BFLOAT16, DType.FLOAT16, DType.FLOAT32, DType.FLOAT8_E4M3])
 def test_every_bit_of_every_view_is_moved(dtype: DType) -> None:
     whole = random_bits(dtype, 7, 5, 3)
@@ -38,6 +49,7 @@ def test_views_of_one_storage_share_one_copy() -> None:
     assert copy.untyped_storage().nbytes() == 4 * 4 * 4
 
 
+@pytest.mark.usefixtures("_copied")
 def test_tensors_of_other_dtypes_may_share_a_storage() -> None:
     storage = torch.arange(64, dtype=torch.uint8)
     halves, numbers = storage[6:20].view(torch.bfloat16), storage[24:40].view(torch.float32)
@@ -45,6 +57,16 @@ def test_tensors_of_other_dtypes_may_share_a_storage() -> None:
     assert len(moving) == 1
     assert torch.equal(moving.of(halves).view(torch.int16), halves.view(torch.int16))
     assert torch.equal(moving.of(numbers).view(torch.int32), numbers.view(torch.int32))
+
+
+@pytest.mark.usefixtures("_copied")
+def test_tensors_of_several_storages_are_moved_whatever_their_alignment() -> None:
+    storages = [random_bits(DType.BFLOAT16, size) for size in (33, 7, 100)]
+    views = [storages[0][1:], storages[1][3:], storages[2][5:95].view(9, 10)[:, 2:7], storages[0][4:9]]
+    moving = Moving(views)
+    assert len(moving) == 3
+    for view in views:
+        assert torch.equal(moving.of(view).view(torch.int16), view.view(torch.int16))
 
 
 def test_what_lies_on_the_host_stays_where_it_is() -> None:

@@ -43,3 +43,13 @@ def test_the_first_byte_that_differs_and_their_number_come_back_for_each_run() -
 def test_nothing_is_launched_for_no_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guards, "kernels", None)
     assert guards.compare([], HOST).result() == []
+
+
+def test_spans_come_to_the_host_together_aligned_as_they_were() -> None:
+    memory = torch.arange(200, dtype=torch.uint8)
+    first = memory.data_ptr()
+    spans = [(first + 3, 20), (first + 50, 1), (first + 64, 33)]
+    copies, offsets = guards.gather(spans, HOST)
+    for (address, nbytes), offset in zip(spans, offsets, strict=True):
+        assert (offset - address) % 16 == 0
+        assert torch.equal(copies.result()[offset : offset + nbytes], memory[address - first :][:nbytes])
