@@ -34,7 +34,7 @@ class VllmServer:
         # Read where the first backend of a process allocates it (v1/attention/backends/flashinfer.py:99).
         os.environ["VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE"] = str(native_workspace(case))
         _renew_buffers(loaded.backend)
-        _resolve_layout(loaded)
+        _resolve_layout(loaded, case)
         self.pool = VllmPool(case, bench, stacked=release.version in STACKED)
         self.sinks = place_sinks(case, bench)
 
@@ -60,11 +60,11 @@ def _renew_buffers(backend: Any) -> None:
             getattr(backend, name)()
 
 
-def _resolve_layout(loaded: Any) -> None:
-    """Set the layout of KV caches that the backend requires, where a process has one (v1/attention/selector.py:201).
+def _resolve_layout(loaded: Any, case: Case) -> None:
+    """Set the layout of KV caches, where a process has one (v1/attention/selector.py:201).
 
     Later it is part of the configuration (0.29.0: v1/attention/backends/flashinfer.py:537).
     """
-    required = getattr(loaded.backend.FlashInferBackend, "get_required_kv_cache_layout", None)
-    if required is not None:
-        loaded.module("vllm.v1.attention.backends.utils").set_kv_cache_layout(required())
+    utils = loaded.module("vllm.v1.attention.backends.utils")
+    if hasattr(utils, "set_kv_cache_layout"):
+        utils.set_kv_cache_layout(case.geometry.kv_layout.name)
