@@ -13,6 +13,7 @@ from attnfuzz.kernels.native.ops import NATIVE
 from attnfuzz.kernels.releases.entry_points_below import KernelsBelow
 from attnfuzz.kernels.releases.naming import Named
 from attnfuzz.kernels.releases.release import release_of
+from attnfuzz.kernels.vllm.hopper import XQA
 from attnfuzz.kernels.vllm.kinds import KINDS, Kind
 from attnfuzz.kernels.vllm.project import VLLM
 from attnfuzz.kernels.vllm.stand_ins import WRITE
@@ -66,7 +67,7 @@ class VllmBackend:
         """The native kernels. Triton's are the release's own."""
         if self.kind.interpreted:
             return {}
-        return {op.name: op for op in (*NATIVE.ops(), WRITE)}
+        return {op.name: op for op in (*NATIVE.ops(), WRITE, XQA)}
 
     def missing(self) -> str | None:
         """The missing packages that vLLM's modules import, or the reason that native kernels can't be compiled."""

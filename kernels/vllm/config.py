@@ -66,7 +66,7 @@ def server_config(loaded: Any, case: Case, drafts: int, limits: ServerLimits) ->
         attention_config=ServerMock(
             "attention_config",
             # Without it, prefills with such a cache take a wrapper unless queries are quantised (utils/flashinfer.py).
-            use_trtllm_attention=True if quantisation.quantised and not quantisation.queries else None,
+            use_trtllm_attention=True if quantisation.dequantises(loaded.kind) else None,
             disable_flashinfer_q_quantization=not quantisation.queries and quantisation.quantised,
             use_non_causal=False,
         ),

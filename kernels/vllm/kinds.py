@@ -15,6 +15,7 @@ BLACKWELL: Final = (10, 0)
 """A compute capability on which vLLM plans for trtllm-gen's kernels."""
 
 HOPPER: Final = (9, 0)
+AMPERE: Final = (8, 0)
 
 FLASHINFER: Final = Capability(
     modes=(Mode.DECODE, Mode.TARGET_VERIFY, Mode.DRAFT_EXTEND, Mode.EXTEND, Mode.CHUNKED_PREFILL),
@@ -36,6 +37,9 @@ FLASHINFER: Final = Capability(
 
 Speculation by n-grams verifies drafts of different numbers (`draft_extend`).
 """
+
+WRAPPERS: Final = structs.replace(FLASHINFER, layouts=(KvLayout.NHD, KvLayout.HND), head_dims=(64, 128, 256))
+"""The cases of Hopper and Ampere: pools of any layout, and the head dims that vLLM allows (flashinfer.py:700)."""
 
 TRITON: Final = structs.replace(
     FLASHINFER,
@@ -74,6 +78,8 @@ _BACKENDS: Final = "vllm.v1.attention.backends"
 
 KINDS: Final = {
     "flashinfer": Kind(f"{_BACKENDS}.flashinfer", "FlashInfer", BLACKWELL, FLASHINFER),
+    "flashinfer_sm90": Kind(f"{_BACKENDS}.flashinfer", "FlashInfer", HOPPER, WRAPPERS),
+    "flashinfer_sm80": Kind(f"{_BACKENDS}.flashinfer", "FlashInfer", AMPERE, structs.replace(WRAPPERS, sinks=False)),
     "triton": Kind(f"{_BACKENDS}.triton_attn", "TritonAttention", HOPPER, TRITON, interpreted=True),
 }
-"""By the values of --attention-backend, in lower case."""
+"""By the values of --attention-backend, in lower case, and by GPU where it is not Blackwell."""

@@ -12,6 +12,7 @@ from unittest import mock
 
 import torch
 
+from attnfuzz.kernels.backend import Unsupported
 from attnfuzz.kernels.queries import softmax_scale
 from attnfuzz.kernels.releases.answers import ServerMock
 from attnfuzz.kernels.vllm.config import ServerLimits, graph_size, server_config
@@ -66,6 +67,8 @@ class ModelRunner:
     def capture(self, index: int, step: Step) -> None:
         """Capture the graph of a step's size on a dummy run, as at a server's start (capture_model)."""
         modes = self._server.loaded.module("vllm.config.compilation").CUDAGraphMode
+        if self._config.compilation_config.cudagraph_mode.decode_mode() is not modes.FULL:
+            raise Unsupported("the release has no full graph of such decodes on this GPU")
         self.model.begin(index)
         self.model.capturing = True
         try:
