@@ -54,6 +54,12 @@ TRITON: Final = structs.replace(
 """Pools have any layout (0.33.0: v1/attention/backend.py:372), and kernels are interpreted."""
 
 
+FLASH_ATTN: Final = structs.replace(
+    FLASHINFER, fp8_kv=False, kv_scales=False, layouts=(KvLayout.NHD, KvLayout.HND), head_dims=(64, 80, 96, 128, 256)
+)
+"""The cases of FlashAttention 3 on pools in 16 bits (0.33.0: v1/attention/backends/flash_attn.py:451)."""
+
+
 @dataclass(frozen=True)
 class Kind:
     """A kind of backend.
@@ -80,6 +86,7 @@ KINDS: Final = {
     "flashinfer": Kind(f"{_BACKENDS}.flashinfer", "FlashInfer", BLACKWELL, FLASHINFER),
     "flashinfer_sm90": Kind(f"{_BACKENDS}.flashinfer", "FlashInfer", HOPPER, WRAPPERS),
     "flashinfer_sm80": Kind(f"{_BACKENDS}.flashinfer", "FlashInfer", AMPERE, structs.replace(WRAPPERS, sinks=False)),
+    "flash_attn": Kind(f"{_BACKENDS}.flash_attn", "FlashAttention", HOPPER, FLASH_ATTN),
     "triton": Kind(f"{_BACKENDS}.triton_attn", "TritonAttention", HOPPER, TRITON, interpreted=True),
 }
 """By the values of --attention-backend, in lower case, and by GPU where it is not Blackwell."""
