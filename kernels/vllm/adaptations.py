@@ -98,6 +98,10 @@ SPLIT: Final = span("0.18.0", "0.23.0")
 """Those in which FlashAttention has all keys before all values (0.22.1: v1/attention/backends/flash_attn.py:149)."""
 
 
+UNIT_Q_SCALE: Final = span("0.18.0", "0.22.0")
+"""Those whose Triton backend wants a scale of queries of 1 (0.20.2: v1/attention/backends/triton_attn.py:584)."""
+
+
 def stubbed_in(version: Version) -> tuple[str, ...]:
     """The modules that are stubbed in a version."""
     return tuple(each.module for each in STUBBED if version in each.versions)

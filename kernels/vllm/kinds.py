@@ -5,6 +5,7 @@ from typing import Final
 
 from msgspec import structs
 
+from attnfuzz.kernels.libraries.geometries import few_geometries
 from attnfuzz.kernels.libraries.interpreted import DTYPES
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Mode, QueryView
@@ -54,6 +55,19 @@ TRITON: Final = structs.replace(
 """Pools have any layout (0.33.0: v1/attention/backend.py:372), and kernels are interpreted."""
 
 
+TRITON_FP8: Final = structs.replace(
+    TRITON,
+    buckets=tuple(
+        structs.replace(each, kv_dtype=DType.FLOAT8_E4M3, layouts=(KvLayout.NHD, KvLayout.HND))
+        for each in few_geometries(
+            (DType.FLOAT16,), head_dims=(32, 64), page_sizes=(16, 32, 64), windows=True, sinks=True, soft_caps=True
+        )
+    ),
+    fp8_kv=True,
+    kv_scales=(DType.FLOAT8_E4M3,),
+)
+"""The same on FP8 caches, which have less accurate kernels."""
+
 FLASH_ATTN: Final = structs.replace(
     FLASHINFER, fp8_kv=False, kv_scales=False, layouts=(KvLayout.NHD, KvLayout.HND), head_dims=(64, 80, 96, 128, 256)
 )
@@ -88,5 +102,6 @@ KINDS: Final = {
     "flashinfer_sm80": Kind(f"{_BACKENDS}.flashinfer", "FlashInfer", AMPERE, structs.replace(WRAPPERS, sinks=False)),
     "flash_attn": Kind(f"{_BACKENDS}.flash_attn", "FlashAttention", HOPPER, FLASH_ATTN),
     "triton": Kind(f"{_BACKENDS}.triton_attn", "TritonAttention", HOPPER, TRITON, interpreted=True),
+    "triton_fp8": Kind(f"{_BACKENDS}.triton_attn", "TritonAttention", HOPPER, TRITON_FP8, interpreted=True),
 }
 """By the values of --attention-backend, in lower case, and by GPU where it is not Blackwell."""
