@@ -67,16 +67,11 @@ KINDS = {
 }
 """The other kinds of backends, each with its geometry."""
 
-UNIT_Q_SCALE = 1
-"""A seed with which a checkpoint's scale of queries is 1: others fail by PR 53754 on the wrappers of FlashInfer."""
 
-
-def case(
-    release: str, *steps: Step, window: int = -1, sinks: bool = False, kind: str = "flashinfer", seed: int = 0
-) -> Case:
+def case(release: str, *steps: Step, window: int = -1, sinks: bool = False, kind: str = "flashinfer") -> Case:
     geometry = replace(KINDS.get(kind, GEOMETRY), window_left=window, sinks=sinks)
     tails = Pages(tail=TableTail.STALE)
-    return Case(backend=f"{release}:{kind}", geometry=geometry, steps=steps, pages=tails, seed=seed)
+    return Case(backend=f"{release}:{kind}", geometry=geometry, steps=steps, pages=tails)
 
 
 @pytest.mark.parametrize("version", READ)
@@ -104,7 +99,7 @@ def test_a_release_passes_with_an_fp8_cache(version: str, runner: Runner) -> Non
 def test_another_kind_of_a_release_passes(version: str, kind: str, runner: Runner) -> None:
     ran = set()
     for name, steps in STEPS.items():
-        verdict = runner.verdict(case(f"vllm=={version}", *steps, kind=kind, seed=UNIT_Q_SCALE))
+        verdict = runner.verdict(case(f"vllm=={version}", *steps, kind=kind))
         assert verdict.failures == ()
         if verdict.unsupported is None:
             ran.add(name)
@@ -221,7 +216,7 @@ PLANTED_ELSEWHERE = {
 def test_a_mistake_planted_in_another_kind_is_found(mistake: str, runner: Runner, tmp_path: Path) -> None:
     backend, *planted, steps, kind = PLANTED_ELSEWHERE[mistake]
     tree = planted_tree(tmp_path, *planted)
-    failures = runner.verdict(case(f"vllm@{tree}", *steps, kind=backend, seed=UNIT_Q_SCALE)).failures
+    failures = runner.verdict(case(f"vllm@{tree}", *steps, kind=backend)).failures
     assert kind in {each.kind for each in failures}
 
 
