@@ -214,16 +214,16 @@ PLANTED_ELSEWHERE = {
 
 @pytest.mark.parametrize("mistake", PLANTED_ELSEWHERE)
 def test_a_mistake_planted_in_another_kind_is_found(mistake: str, runner: Runner, tmp_path: Path) -> None:
-    backend, *planted, steps, kind = PLANTED_ELSEWHERE[mistake]
-    tree = planted_tree(tmp_path, *planted)
+    backend, place, right, wrong, steps, kind = PLANTED_ELSEWHERE[mistake]
+    tree = planted_tree(tmp_path, place, right, wrong)
     failures = runner.verdict(case(f"vllm@{tree}", *steps, kind=backend)).failures
     assert kind in {each.kind for each in failures}
 
 
 @pytest.mark.parametrize("mistake", PLANTED)
 def test_a_planted_mistake_is_found(mistake: str, runner: Runner, tmp_path: Path) -> None:
-    *planted, steps, kind = PLANTED[mistake]
-    tree = planted_tree(tmp_path, *planted)
+    place, right, wrong, steps, kind = PLANTED[mistake]
+    tree = planted_tree(tmp_path, place, right, wrong)
     failures = runner.verdict(case(f"vllm@{tree}", *steps)).failures
     assert kind in {each.kind for each in failures}
 

@@ -53,7 +53,8 @@ def metadata(lengths: list[int]) -> dict[str, torch.Tensor]:
 def due(query: torch.Tensor, cache: torch.Tensor, first_page: int, length: int) -> torch.Tensor:
     """The attention of one query [heads, dim] to a request's keys."""
     keys, values = cache[first_page:].transpose(0, 1).flatten(1, 2)[:, :length, 0]
-    return torch.softmax(0.5 * query @ keys.T, dim=-1) @ values
+    attended: torch.Tensor = torch.softmax(0.5 * query @ keys.T, dim=-1) @ values
+    return attended
 
 
 def prefilled(lengths: list[int], query: torch.Tensor, cache: torch.Tensor, **more: Any) -> torch.Tensor:
