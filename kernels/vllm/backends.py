@@ -14,7 +14,7 @@ from attnfuzz.kernels.releases.entry_points_below import KernelsBelow
 from attnfuzz.kernels.releases.naming import Named
 from attnfuzz.kernels.releases.release import release_of
 from attnfuzz.kernels.vllm.hopper import XQA
-from attnfuzz.kernels.vllm.kinds import KINDS, Kind
+from attnfuzz.kernels.vllm.kinds import KINDS, BackendKind
 from attnfuzz.kernels.vllm.project import VLLM
 from attnfuzz.kernels.vllm.stand_ins import WRITE
 from attnfuzz.reference.calibration import shipped_noise
@@ -42,7 +42,7 @@ class VllmBackend:
     contract: Contract = CONTRACT
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> BackendKind:
         """The kind of backend."""
         return KINDS[self.named.kind]
 

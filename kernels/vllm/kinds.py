@@ -75,7 +75,7 @@ FLASH_ATTN: Final = structs.replace(
 
 
 @dataclass(frozen=True)
-class Kind:
+class BackendKind:
     """A kind of backend.
 
     Attributes:
@@ -97,11 +97,13 @@ class Kind:
 _BACKENDS: Final = "vllm.v1.attention.backends"
 
 KINDS: Final = {
-    "flashinfer": Kind(f"{_BACKENDS}.flashinfer", "FlashInfer", BLACKWELL, FLASHINFER),
-    "flashinfer_sm90": Kind(f"{_BACKENDS}.flashinfer", "FlashInfer", HOPPER, WRAPPERS),
-    "flashinfer_sm80": Kind(f"{_BACKENDS}.flashinfer", "FlashInfer", AMPERE, structs.replace(WRAPPERS, sinks=False)),
-    "flash_attn": Kind(f"{_BACKENDS}.flash_attn", "FlashAttention", HOPPER, FLASH_ATTN),
-    "triton": Kind(f"{_BACKENDS}.triton_attn", "TritonAttention", HOPPER, TRITON, interpreted=True),
-    "triton_fp8": Kind(f"{_BACKENDS}.triton_attn", "TritonAttention", HOPPER, TRITON_FP8, interpreted=True),
+    "flashinfer": BackendKind(f"{_BACKENDS}.flashinfer", "FlashInfer", BLACKWELL, FLASHINFER),
+    "flashinfer_sm90": BackendKind(f"{_BACKENDS}.flashinfer", "FlashInfer", HOPPER, WRAPPERS),
+    "flashinfer_sm80": BackendKind(
+        f"{_BACKENDS}.flashinfer", "FlashInfer", AMPERE, structs.replace(WRAPPERS, sinks=False)
+    ),
+    "flash_attn": BackendKind(f"{_BACKENDS}.flash_attn", "FlashAttention", HOPPER, FLASH_ATTN),
+    "triton": BackendKind(f"{_BACKENDS}.triton_attn", "TritonAttention", HOPPER, TRITON, interpreted=True),
+    "triton_fp8": BackendKind(f"{_BACKENDS}.triton_attn", "TritonAttention", HOPPER, TRITON_FP8, interpreted=True),
 }
 """By the values of --attention-backend, in lower case, and by GPU where it is not Blackwell."""

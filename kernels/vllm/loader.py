@@ -21,7 +21,7 @@ from attnfuzz.kernels.releases.imports import check_classes, check_unedited, for
 from attnfuzz.kernels.releases.release import Release, release_of
 from attnfuzz.kernels.releases.stubs import Note, Stubs
 from attnfuzz.kernels.vllm.adaptations import stubbed_in
-from attnfuzz.kernels.vllm.kinds import BLACKWELL, KINDS, Kind
+from attnfuzz.kernels.vllm.kinds import BLACKWELL, KINDS, BackendKind
 from attnfuzz.kernels.vllm.platform import claim
 from attnfuzz.kernels.vllm.project import VLLM
 from attnfuzz.kernels.vllm.stand_ins import replace_kernels, replace_model
@@ -65,7 +65,7 @@ class LoadedRelease:
     """
 
     release: Release
-    kind: Kind
+    kind: BackendKind
     _stubs: Stubs
 
     @property
@@ -129,7 +129,7 @@ def load(release: Release, kind: str = "flashinfer") -> LoadedRelease:
     return _as_kind(_loaded[0], KINDS[kind])
 
 
-def _as_kind(loaded: LoadedRelease, kind: Kind) -> LoadedRelease:
+def _as_kind(loaded: LoadedRelease, kind: BackendKind) -> LoadedRelease:
     """The release with the GPU of a kind, whose module is imported. Raises ReleaseError, or Moved."""
     release = loaded.release
     # Some classes decide by the GPU when they are made (0.33.0: v1/attention/backends/flash_attn.py:610).

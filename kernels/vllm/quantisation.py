@@ -11,7 +11,7 @@ from typing import Any, Final
 import torch
 
 from attnfuzz.kernels.vllm.adaptations import UNIT_Q_SCALE
-from attnfuzz.kernels.vllm.kinds import BLACKWELL, Kind
+from attnfuzz.kernels.vllm.kinds import BLACKWELL, BackendKind
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.dtypes import DType
 
@@ -64,7 +64,7 @@ class Quantisation:
         exact = all(math.frexp(number)[0] == _OF_POWERS for number in numbers)
         return cls("fp8", not exact or chance.randrange(_OFTEN) > 0, chance.choice(q_scales))
 
-    def dequantises(self, kind: Kind) -> bool:
+    def dequantises(self, kind: BackendKind) -> bool:
         """Whether prefills dequantise the cache, since only trtllm-gen's kernels run them and don't take queries."""
         return self.quantised and not self.queries and kind.gpu == BLACKWELL
 

@@ -1,4 +1,4 @@
-"""FlashInfer's wrappers in a release's modules: what a plan keeps, and native kernels that run it.
+"""Stand-ins for FlashInfer's wrappers in a release's modules: they keep a plan, and native kernels run it.
 
 A plan copies the lengths of its batch to the wrapper's workspace, which its kernels read beside the tensors of the
 batch. In a graph all of these are buffers at fixed places: a replay reads their present contents, and a plan that was
