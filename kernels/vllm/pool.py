@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from attnfuzz.kernels.backend import Attended, Bench, WrittenCache, WrittenTensor
 from attnfuzz.kernels.paged_kv import PagedKv
 from attnfuzz.reference.case import Case, Request, Step
+from attnfuzz.reference.geometry import KvLayout
 
 WRITER: Final = "reshape_and_cache_flash"
 """The kernel that writes the cache."""
@@ -17,38 +18,66 @@ WRITER: Final = "reshape_and_cache_flash"
 class PackedKv(PagedKv):
     """A pool [pages, kv_heads, page_size, key dim + value dim]: a token's key and value lie next to each other.
 
-    `packed` is all of it, the kv_cache of a layer (0.26.0: v1/attention/backends/flashinfer.py:405).
+    `packed` is all of it, the kv_cache of a layer (0.26.0: v1/attention/backends/flashinfer.py:405). In the layout NHD
+    it is a view of [pages, page_size, kv_heads, key dim + value dim].
     """
 
     packed: torch.Tensor
 
+    @property
+    def _head_major(self) -> bool:
+        return self._case.geometry.kv_layout is KvLayout.HND
+
+    def _of_a_page(self) -> tuple[int, int]:
+        """The heads and tokens of a page in the case's layout."""
+        heads, tokens = self._case.geometry.kv_heads, self.page_size
+        return (heads, tokens) if self._head_major else (tokens, heads)
+
     def _separate(self, bench: Bench) -> tuple[torch.Tensor, torch.Tensor]:
         geometry = self._case.geometry
         dims = (geometry.head_dim_qk, geometry.head_dim_vo)
-        shape = (self.total_pages, geometry.kv_heads, self.page_size, sum(dims))
-        self.packed = bench.memory.tensor("kv_cache", shape, geometry.kv_dtype.torch_dtype)
-        key, value = self.packed.split(dims, dim=-1)
+        shape = (self.total_pages, *self._of_a_page(), sum(dims))
+        both = bench.memory.tensor("kv_cache", shape, geometry.kv_dtype.torch_dtype)
+        self.packed = both if self._head_major else both.transpose(1, 2)
+        key, value = both.split(dims, dim=-1)
         return key, value
 
 
 class StackedKv(PackedKv):
-    """A pool [pages, 2, page_size, kv_heads, dim], whose keys and values follow each other in a page, heads first.
+    """A pool [pages, 2, page_size, kv_heads, dim], whose keys and values follow each other in a page.
+
+    In the layout HND it is a view of one with heads first.
 
     Releases before 0.26 have it (0.25.1: v1/attention/backends/flashinfer.py:392).
     """
 
     def _separate(self, bench: Bench) -> tuple[torch.Tensor, torch.Tensor]:
         both = self._paired(bench, "kv_cache", self._case.geometry.head_dim_qk, self._case.geometry.kv_dtype.memory)
-        self.packed = both.transpose(2, 3)
+        self.packed = both.transpose(2, 3) if self._head_major else both
         return both[:, 0], both[:, 1]
 
 
-class VllmPool:
-    """A server's pool. Page 0 is its null block, which no request owns."""
+class SplitKv(PackedKv):
+    """A pool [2, pages, page_size, kv_heads, dim], whose keys come before all values.
 
-    def __init__(self, case: Case, bench: Bench, *, stacked: bool) -> None:
+    In the layout HND it is a view of one with heads first. FlashAttention has it in early releases (0.22.1:
+    v1/attention/backends/flash_attn.py:149).
+    """
+
+    def _separate(self, bench: Bench) -> tuple[torch.Tensor, torch.Tensor]:
+        geometry = self._case.geometry
+        shape = (2, self.total_pages, *self._of_a_page(), geometry.head_dim_qk)
+        both = bench.memory.tensor("kv_cache", shape, geometry.kv_dtype.torch_dtype)
+        self.packed = both.transpose(2, 3) if self._head_major else both
+        return both[0], both[1]
+
+
+class VllmPool:
+    """A server's pool, in the memory of `form`. Page 0 is its null block, which no request owns."""
+
+    def __init__(self, case: Case, bench: Bench, form: type[PackedKv]) -> None:
         self._case = case
-        self.paged = (StackedKv if stacked else PackedKv)(case, bench)
+        self.paged = form(case, bench)
         self._before: list[torch.Tensor] = []
 
     @property

@@ -10,13 +10,18 @@ from typing import Any, Final
 
 import torch
 
+from attnfuzz.kernels.vllm.adaptations import UNIT_Q_SCALE
+from attnfuzz.kernels.vllm.kinds import BLACKWELL, BackendKind
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.dtypes import DType
 
-_Q_SCALES: Final = (1.0, 0.5, 2.0)
-"""Powers of two, so that a query and its quotient are both exact."""
+_Q_SCALES: Final = (0.5, 2.0, *6 * (1.0,))
+"""Powers of two, so that a query and its quotient are both exact. Few checkpoints have others than 1."""
 
 _OFTEN: Final = 3
+
+_SEEDS_OF_A_SERVER: Final = 128
+"""Cases whose seeds differ by little have one server: a failure is confirmed with the values of other seeds."""
 
 _OF_POWERS: Final = 0.5
 """The mantissa of powers of two."""
@@ -30,8 +35,8 @@ class Quantisation:
         cache_dtype: The value of --kv-cache-dtype: "auto" or "fp8".
         queries: Whether queries are quantised too, as a server does by default where the cache is FP8
             (--attention-config.disable_flashinfer_q_quantization).
-        q_scale: The checkpoint's scale of queries. A quantised query is a number of FP8 times this. It means nothing
-            where neither queries nor the cache are quantised, nor do the scales of keys and values.
+        q_scale: The checkpoint's scale of queries, which a layer has whatever the dtype of its cache
+            (layers/quantization/kv_cache.py:176). A quantised query is a number of FP8 times this.
 
     """
 
@@ -40,19 +45,28 @@ class Quantisation:
     q_scale: float = 1.0
 
     @classmethod
-    def of(cls, case: Case) -> "Quantisation":
+    def of(cls, case: Case, loaded: Any) -> "Quantisation":
         """The formats of the server of a case; those that it does not name follow from its seed.
+
+        FlashInfer's backend alone lets a server choose whether queries are quantised.
 
         A server that keeps its queries dequantises the cache for a prefill, to the queries' dtype
         (v1/attention/backends/flashinfer.py:2507). This is exact where scales are powers of two, and its kernel takes
         head dims that are: no other case is on such a server.
         """
-        chance = random.Random(case.seed)
+        chance = random.Random(case.seed // _SEEDS_OF_A_SERVER)
+        q_scales = (1.0,) if loaded.kind.interpreted and loaded.release.version in UNIT_Q_SCALE else _Q_SCALES
         if case.geometry.kv_dtype is not DType.FLOAT8_E4M3:
-            return cls(q_scale=chance.choice(_Q_SCALES))
+            return cls(q_scale=chance.choice(q_scales))
+        if loaded.kind.classes != "FlashInfer":
+            return cls("fp8", queries=True, q_scale=chance.choice(q_scales))
         numbers = (case.scales.k, case.scales.v, case.geometry.head_dim_qk)
         exact = all(math.frexp(number)[0] == _OF_POWERS for number in numbers)
-        return cls("fp8", not exact or chance.randrange(_OFTEN) > 0, chance.choice(_Q_SCALES))
+        return cls("fp8", not exact or chance.randrange(_OFTEN) > 0, chance.choice(q_scales))
+
+    def dequantises(self, kind: BackendKind) -> bool:
+        """Whether prefills dequantise the cache, since only trtllm-gen's kernels run them and don't take queries."""
+        return self.quantised and not self.queries and kind.gpu == BLACKWELL
 
     @property
     def quantised(self) -> bool:
@@ -63,19 +77,17 @@ class Quantisation:
         """The queries of a model that loses nothing by quantising them: the nearest numbers of FP8, scaled."""
         return query if not self.queries else (self._divided(query).to(query.dtype) * self.q_scale)
 
-    def given(self, query: torch.Tensor) -> torch.Tensor:
-        """A layer's query as its backend gets it (layers/attention/attention.py:526)."""
-        return self._divided(query) if self.queries else query
+    def given(self, query: torch.Tensor, impl: Any) -> torch.Tensor:
+        """A layer's query as its backend `impl` gets it (layers/attention/attention.py:526)."""
+        return self._divided(query) if self.queries and impl.supports_quant_query_input else query
 
     def new(self, tokens: torch.Tensor, scale: float, dtype: torch.dtype) -> torch.Tensor:
         """The keys or values of a model whose numbers in the cache are `tokens`."""
         return (tokens.float() * scale).to(dtype) if self.quantised else tokens
 
     def layer(self, case: Case) -> dict[str, Any]:
-        """The attributes of a layer with the scales of a checkpoint."""
+        """The attributes of a layer with the scales of a checkpoint: those of a cache in 16 bits are 1."""
         scales = {"_q_scale": self.q_scale, "_k_scale": case.scales.k, "_v_scale": case.scales.v}
-        if not self.quantised:
-            scales = dict.fromkeys(scales, self.q_scale)
         tensors = {name: torch.tensor(scale, dtype=torch.float32) for name, scale in scales.items()}
         return {**tensors, **{f"{name}_float": scale for name, scale in scales.items()}}
 
