@@ -101,7 +101,7 @@ class SimulatedJobs:
 
     def start(self, job: int, task: Slice) -> None:
         """Begin to send the messages of a slice. Jobs begin within a second of each other."""
-        # What is handed to a job is encoded, as for a process.
+        # A slice is encoded, as for a process.
         msgspec.json.encode(task)
         slices = self._recordings[job % len(self._recordings)]
         number = self._slices[job]
