@@ -1,4 +1,4 @@
-"""What one judged case asks of a GPU: launches, copies and waits, and the host's time, by kind."""
+"""Operations that a judged case asks of a GPU: launches, copies and waits, and the time of the host."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -68,11 +68,11 @@ def _sent(after: float, message: Message) -> Sent:
 def _counted(rate: float, news: list[Sent]) -> list[Sent]:
     """The messages of a slice: its news, and its counts."""
     seconds = EXAMPLES_PER_SLICE / rate
-    sent, told = list(news), 0
+    sent, counted = list(news), 0
     for number in range(1, int(seconds / SECONDS_PER_TALLY) + 1):
         after = number * SECONDS_PER_TALLY
-        cases = int(after * rate) - told
-        told += cases
+        cases = int(after * rate) - counted
+        counted += cases
         if cases:
             phases = {phase: each * cases for phase, each in PHASES.items()}
             sent.append(
@@ -101,7 +101,7 @@ class SimulatedJobs:
 
     def start(self, job: int, task: Slice) -> None:
         """Begin to send the messages of a slice. Jobs begin within a second of each other."""
-        # What is handed to a job is encoded, as for a process.
+        # A slice is encoded, as for a process.
         msgspec.json.encode(task)
         slices = self._recordings[job % len(self._recordings)]
         number = self._slices[job]

@@ -80,7 +80,7 @@ def validate(case: Case) -> None:
     _validate_steps(case)
     _validate_size(case)
     if case.relation is not None:
-        _validate_relation(case)
+        validate_relation(case)
 
 
 def validate_backend_name(name: str) -> None:
@@ -432,8 +432,8 @@ def _validate_mask_size(case: Case) -> None:
         raise ImpossibleCase("the masks of a step", f"{pairs} entries", f"must be {MAX_MASK_ENTRIES} at most")
 
 
-def _validate_relation(case: Case) -> None:
-    """Check that the relation changes something, and that its other case is possible."""
+def validate_relation(case: Case) -> None:
+    """Raise ImpossibleCase unless the relation changes something, and its other case is possible."""
     assert case.relation is not None
     try:
         validate(related(case).case)

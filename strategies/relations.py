@@ -35,4 +35,7 @@ def applicable(case: Case, capability: Capability) -> tuple[Relation, ...]:
 
     The present relation of `case` is ignored.
     """
-    return tuple(relation for relation in Relation if capability.can_run(replace(case, relation=relation)))
+    plain = replace(case, relation=None)
+    if not capability.can_run(plain):
+        return ()
+    return tuple(relation for relation in Relation if capability.can_relate(replace(plain, relation=relation)))

@@ -148,10 +148,14 @@ class Moving:
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    """The bytes of a storage that a tensor spans, the begin aligned for elements of any size."""
+    """The bytes of a storage that a tensor spans, the begin aligned for elements of any size.
+
+    A slice without elements, of a tensor with gaps, may lie behind the end of its storage.
+    """
     first = int(tensor.storage_offset())
-    end = first + extent(tensor.shape, tensor.stride())
-    return first * tensor.itemsize // _ALIGNMENT * _ALIGNMENT, end * tensor.itemsize
+    end = (first + extent(tensor.shape, tensor.stride())) * tensor.itemsize
+    whole = tensor.untyped_storage().nbytes()
+    return min(first * tensor.itemsize // _ALIGNMENT * _ALIGNMENT, whole), min(end, whole)
 
 
 _Spans = dict[int, tuple[torch.UntypedStorage, int, int]]

@@ -26,7 +26,9 @@ class Chunks:
 
     def take(self) -> torch.Tensor:
         """A piece of CHUNK bytes that no queued work reads."""
-        for index, (chunk, read) in enumerate(self._free):
+        # The latest first, which are in the host's caches.
+        for index in reversed(range(len(self._free))):
+            chunk, read = self._free[index]
             if read is None or read.query():
                 del self._free[index]
                 return chunk

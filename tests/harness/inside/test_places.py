@@ -7,6 +7,8 @@ import torch
 from attnfuzz.harness.inside import places
 from attnfuzz.harness.inside.places import Moving, on_host
 from attnfuzz.kernels.backend import Attended, Output
+from attnfuzz.kernels.gpu import guards
+from attnfuzz.kernels.transfers import Pending, done
 from attnfuzz.reference.dtypes import DType
 
 
@@ -16,6 +18,9 @@ def _copied(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     if request.param == "gathered":
         fake_guards.install(monkeypatch.setattr)
         monkeypatch.setattr(places, "_few_bytes_of_a_gpu", bool)
+
+
+HOST = torch.device("cpu")
 
 
 def random_bits(dtype: DType, *shape: int) -> torch.Tensor:
@@ -67,6 +72,24 @@ def test_tensors_of_several_storages_are_moved_whatever_their_alignment() -> Non
     assert len(moving) == 3
     for view in views:
         assert torch.equal(moving.of(view).view(torch.int16), view.view(torch.int16))
+
+
+def test_a_slice_of_no_rows_behind_the_last_one_adds_nothing_to_what_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[tuple[int, int]] = []
+
+    def gather(spans: list[tuple[int, int]], device: torch.device) -> tuple[Pending[torch.Tensor], list[int]]:
+        assert device == HOST
+        read.extend(spans)
+        return done(torch.zeros(1000, dtype=torch.uint8)), [0] * len(spans)
+
+    monkeypatch.setattr(places, "_few_bytes_of_a_gpu", bool)
+    monkeypatch.setattr(guards, "gather", gather)
+    # As a query among its keys: its memory ends with the last element, and the next row would begin behind it.
+    query = torch.zeros(30).as_strided((2, 3, 2), (24, 2, 1))
+    moving = Moving([query[0:2], query[2:2]])
+    assert read == [(query.data_ptr(), 30 * 4)]
+    assert moving.of(query[2:2]).shape == (0, 3, 2)
+    assert Moving([query[2:2]]).of(query[2:2]).shape == (0, 3, 2)
 
 
 def test_what_lies_on_the_host_stays_where_it_is() -> None:
