@@ -4,10 +4,14 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
+from fake_causes import Fault, FaultyJudge, caught
+from hypothesis import strategies as st
 from msgspec.structs import replace
 from small_cases import HEADS, step
 
+from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.known import KnownCause
+from attnfuzz.harness.search.messages import AnyMessage, Slice
 from attnfuzz.harness.search.misread import may_be_one_misreading, one_misreading
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
@@ -157,3 +161,20 @@ def test_each_earlier_use_is_a_misreading_of_its_own() -> None:
     run = partial(judged, fails)
     assert not one_misreading(reset, copied, run, lambda _: True)
     assert one_misreading(reset, again, run, lambda _: True)
+
+
+def test_a_hunt_files_a_misread_argument_under_the_known_cause_of_its_role() -> None:
+    kinds = (Kind.OUTPUT_MISMATCH,)
+    forms = (F.LENGTHS_INT64, F.QUERY_STARTS_GAPS)
+    judge = FaultyJudge(*(Fault(needs=(form,), kinds=kinds) for form in forms))
+    known, failing = (
+        passed(replace(DECODE, backend="fake", steps=(step(mode, (1, 5)),)), form)
+        for mode, form in zip((Mode.DECODE, Mode.EXTEND), forms, strict=True)
+    )
+    fingerprint = Fingerprint.of("fake", judge.verdict(known).failures[0])
+    cause = KnownCause(name="known", case=known, fingerprint=fingerprint, needs=(forms[0],))
+    sent: list[AnyMessage] = []
+    task = Slice(backend="fake", seed=1, examples=2, known=(fingerprint,), causes=(cause,))
+    Hunt(task, judge, sent.append).run(st.just(failing))
+    (found,) = caught(sent)
+    assert (found.needs, found.cause) == ((forms[1],), "known")
