@@ -140,7 +140,7 @@ class ArgumentRule(msgspec.Struct, frozen=True):
 
 
 _F = ArgumentForm
-_OF_TENSORS = frozenset(
+METADATA_NOT_DENSE_INT32 = frozenset(
     {
         _F.PAGE_IDS_INT64,
         _F.PAGE_IDS_GAPS,
@@ -150,24 +150,31 @@ _OF_TENSORS = frozenset(
         _F.KEY_STARTS_GAPS,
         _F.LENGTHS_INT64,
         _F.LENGTHS_GAPS,
+        _F.SIZES_INT64,
+        _F.OFFSETS_INT64,
+    }
+)
+OUTPUTS_NOT_DENSE = frozenset({_F.OUT_GAPS, _F.OUT_HEADS_FIRST, _F.LSE_HEADS_FIRST})
+INPUTS_NOT_DENSE = frozenset(
+    {
         _F.QUERY_ELEMENTS_APART,
         _F.KEYS_GAPS,
         _F.VALUES_GAPS,
-        _F.OUT_GAPS,
-        _F.OUT_HEADS_FIRST,
-        _F.OUT_RETURNED,
-        _F.LSE_HEADS_FIRST,
-        _F.LSE_RETURNED,
-        _F.LSE_LAYOUT,
-        _F.SINKS_16_BITS,
         _F.SHARED_KEYS_GAPS,
         _F.MASK_GAPS,
-        _F.SIZES_INT64,
-        _F.OFFSETS_INT64,
         _F.STATES_GAPS,
         _F.STATE_LSES_GAPS,
-        _F.STATE_LSES_FLOAT64,
     }
+)
+FLOATS_OF_ANOTHER_WIDTH = frozenset({_F.SINKS_16_BITS, _F.STATE_LSES_FLOAT64})
+"""Forms of tensors by the argument's role, and by how they differ from the plain form."""
+
+_OF_TENSORS = (
+    METADATA_NOT_DENSE_INT32
+    | OUTPUTS_NOT_DENSE
+    | INPUTS_NOT_DENSE
+    | FLOATS_OF_ANOTHER_WIDTH
+    | {_F.OUT_RETURNED, _F.LSE_RETURNED, _F.LSE_LAYOUT}
 )
 _EXCLUSIVE = (
     {_F.PAGE_IDS_INT64, _F.PAGE_IDS_GAPS},

@@ -14,6 +14,7 @@ from attnfuzz.harness.reduce.ablation import ARGUMENTS, CLUES, CONTENTS, Feature
 from attnfuzz.harness.search.examples import derive_seed
 from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.search.messages import CausePair, ShrinkBudget, Slice, SliceKind
+from attnfuzz.harness.search.misread import may_be_one_misreading
 from attnfuzz.harness.search.siblings import siblings_of
 from attnfuzz.reference.case import Case
 
@@ -33,7 +34,7 @@ MOST_SECONDS = 10.0
 """Seconds for comparing two causes, by several findings of each."""
 
 SIBLINGS = 4
-"""The score of two causes that differ by sibling features: as if they shared a kernel and a backend."""
+"""The score of two causes of sibling features, or of one misread argument: as of a shared kernel and backend."""
 
 
 class Comparisons:
@@ -88,6 +89,8 @@ def _likeness(cause: KnownCause, other: KnownCause) -> int:
     uses of arguments. One without clues other than NaN in memory can explain a case in the same kernel, one that fails
     at the same place, or one that the same mistake explains.
     """
+    if may_be_one_misreading(cause, other):
+        return SIBLINGS
     same_kernel = not cause.kernels.isdisjoint(other.kernels)
     same_backend = not _backends(cause).isdisjoint(_backends(other))
     shared = (_hints(cause) & other.clues) | (cause.clues & _hints(other))

@@ -21,7 +21,7 @@ from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.cli.backends import noise_words, uncalibrated
 from attnfuzz.harness.cli.campaign_answer import campaign_answer
 from attnfuzz.harness.cli.display import display_on, summarise
-from attnfuzz.harness.cli.given import Trees, chosen_backends
+from attnfuzz.harness.cli.given import Trees, chosen_backends, compiled_backends
 from attnfuzz.harness.cli.serve_home import refuse_serve_home
 from attnfuzz.harness.cli.signals import stop_on_signals
 from attnfuzz.harness.cli.terminal import BadInput, Exit, Terminal, answer, details, print_line, tell
@@ -58,7 +58,7 @@ def start_campaign(
     if examples is None and seconds is None:
         examples, seconds = chosen.examples, chosen.seconds
     plan = Plan(
-        backends=chosen_backends(backends, device, trees),
+        backends=compiled_backends(chosen_backends(backends, device, trees), tell),
         examples=examples,
         seconds=seconds,
         jobs=jobs or chosen.jobs,

@@ -1,7 +1,7 @@
 """Turns names and paths that several commands are given into backends, cases and findings."""
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -13,6 +13,8 @@ from attnfuzz.harness.cli.terminal import BadInput
 from attnfuzz.harness.findings.finding import case_path
 from attnfuzz.harness.sandbox.check import why_not
 from attnfuzz.kernels.engine import Engine
+from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.kernels.gpu.quick import without_modules
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case_file import AnyCase
 from attnfuzz.reference.device import Device
@@ -56,6 +58,23 @@ def chosen_backends(names: Sequence[str], device: Device | None, trees: Trees) -
     if tree is not None:
         named = tree.names(names)
     return tuple(dict.fromkeys(on_device(name, device) for name in with_libraries(named)))
+
+
+def compiled_backends(names: Sequence[str], tell: Callable[[str], None]) -> tuple[str, ...]:
+    """Return the backends but those on a GPU without a compiled module, if compiled ones are asked for (`--built`).
+
+    Tells their names. Raises BadInput if no backend is left, and errors of resolving.
+    """
+    found = {name: resolve(name) for name in names}
+    lacking = [name for name, each in found.items() if isinstance(each, GpuBackend) and without_modules(each)]
+    if not lacking:
+        return tuple(names)
+    left_out = f"no module is compiled for {', '.join(lacking)}; attnfuzz build --backend NAME compiles them"
+    left = tuple(name for name in names if name not in lacking)
+    if not left:
+        raise BadInput(left_out)
+    tell(f"Left out, since {left_out}.")
+    return left
 
 
 def case_at(path: Path, backend: str | None = None, trees: Trees | None = None) -> AnyCase:

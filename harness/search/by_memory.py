@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from attnfuzz.harness.reduce.ablation import FEATURES
+from attnfuzz.harness.reduce.ablation import FEATURES, FRESH_SEEDS
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.search.same_error import same_error
 from attnfuzz.harness.verdict.failures import FAULTS
@@ -35,6 +35,16 @@ def same_on_other_memory(pinned: Pinned[Case], case: Case, fingerprint: Fingerpr
     verdicts = (pinned.judged(case), pinned.judged(_on_other_memory(case)))
     one, other = (None if each is None else fingerprint.among(each.failures) for each in verdicts)
     return one is not None and one.margin is not None and same_error(one, other)
+
+
+def needs_nan_in_outputs(pinned: Pinned[Case], case: Case, fingerprint: Fingerprint) -> bool:
+    """Whether a case passes with each of a few seeds if its outputs hold numbers before, and not NaN.
+
+    A kernel that multiplies their old contents by zero does so; one that leaves rows unwritten is wrong then, too.
+    """
+    stale = (replace(case, outputs=Outputs.STALE, seed=case.seed + offset) for offset in range(FRESH_SEEDS + 1))
+    verdicts = map(pinned.judged, stale)
+    return all(each is not None and fingerprint.wrong_among(each.failures) is None for each in verdicts)
 
 
 def _on_other_memory(case: Case) -> Case:

@@ -6,6 +6,7 @@ from itertools import islice, product
 from attnfuzz.harness.search.explained import Allowed, explain
 from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.search.messages import CausePair, SameCauses
+from attnfuzz.harness.search.misread import one_misreading
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.search.siblings import same_with_siblings
 from attnfuzz.harness.verdict.failures import Verdict
@@ -34,6 +35,8 @@ def compared(
             found = explain(pinned, (cause,), allowed, mistakes=one.mistakes, needed=one.clues, beside=beside, share=1)
             if found.cause is not None:
                 return SameCauses(name=other.name, cause=cause.name)
+    if one_misreading(pair.cause, pair.other, run, allowed):
+        return SameCauses(name=pair.other.name, cause=pair.cause.name)
     both = product(_likest(pair.cause, pair.other), _likest(pair.other, pair.cause))
     if any(same_with_siblings(one, two, run, allowed) for one, two in both):
         return SameCauses(name=pair.other.name, cause=pair.cause.name)

@@ -28,20 +28,18 @@ from attnfuzz.harness.reduce.ablation import (
     ablations,
     features_in,
 )
-from attnfuzz.harness.reduce.cuts import map_requests
 from attnfuzz.harness.reduce.possible import possible
-from attnfuzz.harness.reduce.transfers import captured, exchanged, in_mode, with_few_keys
-from attnfuzz.harness.search.by_memory import OF_OTHERS, depends_on_memory, same_on_other_memory
+from attnfuzz.harness.search.by_memory import OF_OTHERS, depends_on_memory, needs_nan_in_outputs, same_on_other_memory
+from attnfuzz.harness.search.counts import counts_differ
 from attnfuzz.harness.search.known import KnownCause, seen_with
 from attnfuzz.harness.search.messages import ShrinkBudget
+from attnfuzz.harness.search.moved import moved
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.search.same_error import same_error
 from attnfuzz.harness.verdict.failures import FAULTS, Kind, Observation, Verdict
-from attnfuzz.harness.verdict.fingerprint import Fingerprint
-from attnfuzz.reference.case import Case, Launch, Mode, TableTail
+from attnfuzz.harness.verdict.fingerprint import WRONG, Fingerprint
+from attnfuzz.reference.case import Case, Outputs
 from attnfuzz.reference.mistake import Mistake
-from attnfuzz.reference.related import related
-from attnfuzz.reference.relation import Relation
 
 MOST_CAUSES = 12
 """Most known causes tried on one failure, the likeliest first."""
@@ -109,7 +107,7 @@ def explain(
         failing = test.failing_without()
         if failing is not None:
             case = failing
-        elif test.passes_without and test.predicted:
+        elif test.passes_without and not test.differs and test.predicted:
             return Attribution(cause, case, test.plain)
     return Attribution(None, case)
 
@@ -207,6 +205,24 @@ class _Test:
             return False
         worst = Fingerprint.of(case.backend, verdict.failures[0])
         return not any(each.shows_as(worst) for each in known)
+
+    @property
+    def differs(self) -> bool:
+        """Whether the failure needs what the cause does not, or shows without what the cause needs."""
+        return self._needs_other_outputs or counts_differ(self._pinned, self._cause, self._without_one)
+
+    def _without_one(self, feature: Feature) -> list[Case]:
+        """Variants of the case without a feature, with a few value seeds each."""
+        variants = (variant for each in self._without(self._case, {feature}) for variant in each.variants)
+        return [again for variant in variants for again in self._tried(variant)]
+
+    @property
+    def _needs_other_outputs(self) -> bool:
+        """Whether the failure passes over old numbers in the outputs, and the cause's case does not."""
+        its = self._cause.case, self._cause.fingerprint
+        own = self._case, self._pinned.fingerprint
+        nan = own[0].outputs is Outputs.POISONED and own[1].kind in WRONG and its[1].kind in WRONG
+        return nan and needs_nan_in_outputs(self._pinned, *own) and not needs_nan_in_outputs(self._pinned, *its)
 
     @property
     def predicted(self) -> bool:
@@ -436,47 +452,6 @@ class _Test:
         if FEATURES["late device"] in self._marks:
             return bool(failures)
         return (fingerprint.among(failures) if exactly else fingerprint.wrong_among(failures)) is not None
-
-
-def moved(case: Case, to: Case, fingerprint: Fingerprint) -> Iterator[Case]:
-    """Yield `case` where `to` fails with this fingerprint: in its backend and mode, and replayed if `to` is.
-
-    Steps of several modes are also moved one mode at a time: they may have to differ. Then with what lets the failure
-    be seen at its place; with the circumstances of `to`, which decide whether a stray access meets a guard or a NaN;
-    and last with its sizes and dtypes, for backends that share no others.
-    """
-    there = replace(case, backend=to.backend)
-    modes = dict.fromkeys(step.mode for step in there.steps)
-    one_by_one: list[Case] = []
-    if fingerprint.mode in set(Mode):
-        mode = Mode(fingerprint.mode)
-        one_by_one = [exchanged(there, each, mode) for each in modes if each is not mode and len(modes) > 1]
-        there = there if mode in modes else in_mode(there, mode)
-    yield there
-    yield from one_by_one
-    if _replays(to) and not _replays(there) and (replayed := captured(there)) is not None:
-        yield replayed
-    yield from _visible(there, fingerprint.place)
-    tail = there.pages.tail if TableTail.ZEROS in (there.pages.tail, to.pages.tail) else to.pages.tail
-    pages = replace(there.pages, spare=to.pages.spare, tail=tail)
-    yield replace(there, guard=to.guard, values=to.values, outputs=to.outputs, pages=pages, seed=to.seed)
-    own = case.geometry
-    if case.backend != to.backend:
-        features = {"window_left": own.window_left, "sinks": own.sinks, "soft_cap": own.soft_cap}
-        yield replace(there, geometry=replace(to.geometry, **features))
-
-
-def _visible(case: Case, place: str) -> Iterator[Case]:
-    """Yield variants of a case that have rows without keys, or rows of padding, where a failure shows in those."""
-    if place == "padded rows":
-        yield related(replace(case, relation=Relation.PADDING_ENLARGED)).case
-    elif place == "empty rows":
-        yield map_requests(case, lambda each: replace(each, kv_len=0))
-        yield with_few_keys(case)
-
-
-def _replays(case: Case) -> bool:
-    return any(step.launch is Launch.REPLAY for step in case.steps)
 
 
 def _reseeded(case: Case, seeds: int) -> Iterator[Case]:

@@ -32,6 +32,7 @@ from attnfuzz.harness.search.messages import (
     SliceDone,
     Suspect,
 )
+from attnfuzz.harness.search.misread import known_misreading
 from attnfuzz.harness.search.needs import cause_of, hangs_late, needs_of
 from attnfuzz.harness.search.novelty import Novelty
 from attnfuzz.harness.search.pinned import Pinned
@@ -176,8 +177,7 @@ class Hunt:
 
     def _compare(self, pair: CausePair) -> None:
         self._runner.shrinking = True
-        same = compared(pair, self._runner.verdict, self._pin, self._allowed, self._causes)
-        if same is not None:
+        if same := compared(pair, self._runner.verdict, self._pin, self._allowed, self._causes):
             self._tell(same)
 
     def _draw(self, strategy: SearchStrategy[Case]) -> None:
@@ -441,6 +441,8 @@ class Hunt:
             verdict = self._in_words(case, verdict)
             observation = fingerprint.among(verdict.failures) or observation
         showing = Showing(case=case, fingerprint=fingerprint, needs=needs, mistakes=observation.mistakes)
+        if cause is None and self._budget().seconds > 0:
+            cause = known_misreading(showing, self._causes, self._runner.verdict, self._allowed)
         cause_name = self._causes.add(showing, name=finding_name(case, observation), cause=cause)
         self._tell(
             Caught(
@@ -461,12 +463,10 @@ class Hunt:
         for fingerprint, (case, verdict, _) in self._aside.items():
             if fingerprint not in self._passed_over:
                 # There is no time left to confirm it, but it must be reported.
-                worst = verdict.failures[0]
-                self._tell(Suspect(fingerprint=fingerprint, case=case, observation=worst, left_over=True))
+                self._tell(Suspect(fingerprint=fingerprint, case=case, observation=verdict.failures[0], left_over=True))
 
     def _settle_aside(self, fingerprint: Fingerprint) -> None:
-        pinned = self._suspect(*self._aside.pop(fingerprint))
-        if pinned is not None:
+        if pinned := self._suspect(*self._aside.pop(fingerprint)):
             self._settle(pinned)
 
     def _set_aside(self, case: Case, verdict: Verdict) -> None:

@@ -7,8 +7,7 @@ siblings, and fails as before with the other's in their place.
 
 Two mistakes that need a sibling each, and nothing else, pass this test too. Where the cases share no other needed
 feature, the siblings also have to cancel each other: with the same number for both scales, the case passes. Two factors
-of the logits have to give the same error in each other's place. A kernel that takes one tensor to be dense, or its
-integers to be of 32 bits, takes others so too, and may do anything then: there, plain cases have to pass altogether.
+of the logits have to give the same error in each other's place.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -22,7 +21,6 @@ from attnfuzz.harness.reduce.ablation import (
     FEATURES,
     FRESH_SEEDS,
     SHAPE,
-    TENSOR_FORMS,
     Feature,
     ablations,
 )
@@ -31,14 +29,9 @@ from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.search.same_error import same_error
 from attnfuzz.harness.verdict.failures import Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
-from attnfuzz.reference.arguments import ArgumentForm
 from attnfuzz.reference.case import Case
 
 _SCALES = ("K scale", "V scale")
-
-_GAPS = tuple(form.value for form in ArgumentForm if form.of_tensor and "gaps" in form.value)
-
-_INT64 = tuple(form.value for form in ArgumentForm if form.of_tensor and "int64" in form.value)
 
 _FACTORS = ("softmax scale", "softmax scale of 0 or below", "K scale", "K scale of 0 or below")
 
@@ -51,12 +44,10 @@ SIBLINGS: tuple[frozenset[Feature], ...] = tuple(
         ("table tail", "table slack", "table gap"),
         ("NaN behind the last key", "NaN in free pages"),
         ("scales per head", "scales per token", "swizzled scales"),
-        _GAPS,
-        _INT64,
     )
 )
 """Groups of features in which one mistake may show: scales, factors of the logits, where a key lies, the table, memory
-of no key, the strides of tensors, their integers."""
+of no key. Forms of arguments are compared by `misread`."""
 
 _PARTS = ("geometry", "pages", "views", "scales")
 
@@ -81,15 +72,14 @@ def same_with_siblings(cause: KnownCause, other: KnownCause, run: Callable[[Case
     group = siblings_of(cause.needs, other.needs)
     if not group or (cause.kernels.isdisjoint(other.kernels) and cause.case.backend != other.case.backend):
         return False
-    forms = group <= TENSOR_FORMS
-    if cause.fingerprint.place != other.fingerprint.place and not forms:
+    if cause.fingerprint.place != other.fingerprint.place:
         return False
-    test = _Exchange(group, run, allowed, anyhow=forms)
+    test = _Exchange(group, run, allowed)
     if not (test.shows(cause, other) and test.shows(other, cause)):
         return False
     if group == _named(_FACTORS):
         return test.moves(cause) and test.moves(other)
-    return forms or bool((_known(cause.needs) & _known(other.needs)) - group) or test.cancels(cause)
+    return bool((_known(cause.needs) & _known(other.needs)) - group) or test.cancels(cause)
 
 
 def _named(names: Collection[str]) -> frozenset[Feature]:
@@ -101,12 +91,10 @@ def _known(needs: Collection[str]) -> frozenset[Feature]:
 
 
 class _Exchange:
-    """Runs that exchange the features of `group` between cases; with `anyhow`, any failure counts."""
+    """Runs that exchange the features of `group` between cases."""
 
-    def __init__(
-        self, group: frozenset[Feature], run: Callable[[Case], Verdict], allowed: Allowed, *, anyhow: bool
-    ) -> None:
-        self._group, self._run, self._allowed, self._anyhow = group, run, allowed, anyhow
+    def __init__(self, group: frozenset[Feature], run: Callable[[Case], Verdict], allowed: Allowed) -> None:
+        self._group, self._run, self._allowed = group, run, allowed
 
     def shows(self, cause: KnownCause, other: KnownCause) -> bool:
         """Whether a cause's case passes without its siblings, and fails as before with those of the other."""
@@ -139,8 +127,7 @@ class _Exchange:
     def _fails(self, case: Case, fingerprint: Fingerprint) -> bool:
         if not self._can_run(case):
             return False
-        found = (self._run(each).failures for each in _reseeded(case))
-        return any(failures if self._anyhow else fingerprint.wrong_among(failures) for failures in found)
+        return any(fingerprint.wrong_among(self._run(each).failures) for each in _reseeded(case))
 
     def _can_run(self, case: Case) -> bool:
         return possible(case) and self._allowed(case)

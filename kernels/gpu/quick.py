@@ -153,12 +153,10 @@ def _smallest(bucket: Bucket) -> Iterator[Bucket]:
 def only_built(backend: GpuBackend) -> GpuBackend:
     """A backend with the geometries whose modules are compiled; itself if it needs none, or has none compiled.
 
-    Without any compiled module, its own are compiled before a campaign, as without this limit. Its objects are planned
-    for other layers only among those that are left: FlashInfer would compile in a worker, which counts as a hang.
+    Its objects are planned for other layers only among those that are left: FlashInfer would compile in a worker, which
+    counts as a hang.
     """
-    known = build_record.read(build_record.architectures())
-    ready = {name for name, built in known.items() if built.ready}
-    buckets = [part for bucket in backend.capability.buckets for part in _built_parts(backend, bucket, ready)]
+    buckets = _built_buckets(backend)
     if not buckets:
         return backend
     capability = msgspec.structs.replace(backend.capability, buckets=tuple(buckets))
@@ -170,6 +168,18 @@ def only_built(backend: GpuBackend) -> GpuBackend:
     # Each session that makes these uses takes `buckets`, which its protocol does not say.
     opening: Any = backend.session
     return replace(backend, capability=capability, session=partial(opening, buckets=capability.buckets))
+
+
+def without_modules(backend: GpuBackend) -> bool:
+    """Whether a backend needs modules, and the environment asks for compiled ones, of which it has none."""
+    return os.environ.get(BUILT) == "1" and not _built_buckets(backend)
+
+
+def _built_buckets(backend: GpuBackend) -> list[Bucket]:
+    """The parts of its buckets that need no module, or compiled ones alone."""
+    known = build_record.read(build_record.architectures())
+    ready = {name for name, built in known.items() if built.ready}
+    return [part for bucket in backend.capability.buckets for part in _built_parts(backend, bucket, ready)]
 
 
 def _built_parts(backend: GpuBackend, bucket: Bucket, ready: Collection[str]) -> Iterator[Bucket]:

@@ -56,7 +56,7 @@ _FILE = options.PathTo(dir_okay=False)
     "--built",
     is_flag=True,
     help="Draw only geometries of GPU backends whose modules are compiled, as if ATTNFUZZ_BUILT were 1. A backend"
-    " without any compiles its modules first.",
+    " without any is left out, and named.",
 )
 @click.option(
     "--resume",

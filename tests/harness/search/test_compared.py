@@ -1,6 +1,7 @@
 """Two causes are one if a finding of one is predicted by the other."""
 
 from explained_causes import Faulty, judged, one_request
+from msgspec.structs import replace
 
 from attnfuzz.harness.search.compared import compared
 from attnfuzz.harness.search.known import KnownCause, Showing
@@ -8,13 +9,14 @@ from attnfuzz.harness.search.messages import CausePair, ShrinkBudget
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.verdict.failures import Kind, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
+from attnfuzz.reference.arguments import ArgumentForm
 from attnfuzz.reference.case import Case, Mode
 
 WRONG = [(Kind.OUTPUT_MISMATCH, "out")]
 
 
 def shown(faulty: Faulty, case: Case, *needs: str) -> Showing:
-    return Showing(case=case, fingerprint=Fingerprint.of("fake", judged(faulty, case).failures[0]), needs=needs)
+    return Showing(case=case, fingerprint=Fingerprint.of(case.backend, judged(faulty, case).failures[0]), needs=needs)
 
 
 def cause(name: str, first: Showing, *others: Showing) -> KnownCause:
@@ -76,3 +78,18 @@ def test_a_failure_that_needs_a_clue_is_no_symptom_of_a_cause_that_needs_none() 
     one, other = (shown(faults, one_request(mode, 1, 5)) for mode in (Mode.EXTEND, Mode.CHUNKED_PREFILL))
     assert not one_cause(faults, cause("one", one), cause("other", shown(faults, capped, "sinks")))
     assert one_cause(faults, cause("one", one), cause("other", other))
+
+
+def test_causes_of_one_misread_argument_are_one_across_entry_points() -> None:
+    def taken_for_dense(case: Case) -> list[tuple[Kind, str]]:
+        return WRONG if case.arguments else []
+
+    lengths, starts = (
+        replace(one_request(Mode.DECODE, 1, 5), backend=backend, arguments=(form,))
+        for backend, form in (
+            ("cuda_graph_decode", ArgumentForm.LENGTHS_INT64),
+            ("fa2_ragged", ArgumentForm.QUERY_STARTS_GAPS),
+        )
+    )
+    causes = (cause(case.backend, shown(taken_for_dense, case, case.arguments[0])) for case in (lengths, starts))
+    assert one_cause(taken_for_dense, *causes)

@@ -15,7 +15,7 @@ from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.search.messages import AnyMessage, Slice
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
-from attnfuzz.reference.case import Case, KvView, Mode, Pages, TableTail, Unused, Views
+from attnfuzz.reference.case import Case, KvView, Mode, Outputs, Pages, TableTail, Unused, Views
 
 
 def nan_used(
@@ -162,6 +162,23 @@ def test_a_wrong_number_that_memory_does_not_change_explains_no_nan_of_it(*, rea
     if read:
         known = replace(known, pages=replace(known.pages, free=Unused.NUMBERS))
     assert explained(errs_anyhow, failing, known, (), errs=lambda _: 3.0) is read
+
+
+def test_a_failure_that_needs_nan_in_the_outputs_is_none_that_numbers_there_show_too() -> None:
+    """Repairs of empty rows: one leaves both results of later requests, the other multiplies old outputs by zero."""
+
+    def leaves_both(case: Case) -> list[tuple[Kind, str]]:
+        if "idle request" not in names_in(case):
+            return []
+        return [(Kind.UNWRITTEN if case.outputs is Outputs.POISONED else Kind.OUTPUT_MISMATCH, "out")]
+
+    def two_faults(case: Case) -> list[tuple[Kind, str]]:
+        chunked = case.steps[-1].mode is Mode.CHUNKED_PREFILL
+        return leaves_both(case) if not chunked or case.outputs is Outputs.POISONED else []
+
+    known, failing = (Case(backend="fake", geometry=HEADS, steps=(step(mode, (1, 5), (0, 5)),)) for mode in CONTEXT)
+    assert explained(leaves_both, failing, known, ("idle request",))
+    assert not explained(two_faults, failing, known, ("idle request",))
 
 
 def test_a_symptom_stays_with_its_cause_while_it_is_made_small() -> None:

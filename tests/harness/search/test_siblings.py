@@ -11,7 +11,6 @@ from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.search.siblings import same_with_siblings
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
-from attnfuzz.reference.arguments import ArgumentForm
 from attnfuzz.reference.case import Case, KvView, Mode, PageOrder, Pages, Scales, Views
 
 Fails = Callable[[Case], float | bool]
@@ -131,21 +130,3 @@ def test_factors_of_the_logits_with_errors_of_their_own_are_two_causes() -> None
         return abs(1 - case.scales.softmax) + 5 * abs(1 - case.scales.k)
 
     assert not one_cause(error, *FACTORS)
-
-
-STRIDED = tuple(
-    replace(ONE, arguments=(form,)) for form in (ArgumentForm.PAGE_IDS_GAPS, ArgumentForm.QUERY_STARTS_GAPS)
-)
-
-
-def test_a_kernel_that_takes_all_tensors_to_be_dense_is_one_cause() -> None:
-    assert one_cause(lambda case: bool(case.arguments), *STRIDED)
-
-
-def test_tensors_taken_to_be_dense_with_a_further_feature_are_another_cause() -> None:
-    def two_mistakes(case: Case) -> bool:
-        page_ids, starts = (each.arguments[0] in case.arguments for each in STRIDED)
-        return page_ids or (starts and case.geometry.window_left >= 0)
-
-    windowed = replace(STRIDED[1], geometry=replace(ONE.geometry, window_left=0))
-    assert not one_cause(two_mistakes, STRIDED[0], windowed)

@@ -14,7 +14,7 @@ from attnfuzz.kernels.gpu import build_record, quick
 from attnfuzz.kernels.gpu.build_record import ARCH_LIST, Built, Module
 from attnfuzz.kernels.gpu.catalogue import GPU_BACKENDS
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.kernels.gpu.quick import BUILT, cost, limited, only_built, quick_set, variants
+from attnfuzz.kernels.gpu.quick import BUILT, cost, limited, only_built, quick_set, variants, without_modules
 from attnfuzz.kernels.gpu.wrappers.backends import EIGHT_BITS, PLAIN, WRAPPER_BACKENDS, each_variant
 from attnfuzz.kernels.gpu.wrappers.other_layers import FOR_OTHER_LAYERS
 from attnfuzz.reference.arguments import EarlierUse
@@ -117,6 +117,19 @@ def test_a_backend_without_compiled_modules_or_without_modules_stays(compile_all
     compile_all("another")
     backend = with_buckets(WINDOWS)
     assert only_built(backend) is backend
+
+
+def test_a_backend_has_no_modules_if_compiled_ones_are_asked_for_and_none_is(
+    compile_all: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile_all("another")
+    monkeypatch.delenv(BUILT, raising=False)
+    assert not without_modules(with_buckets(WINDOWS))
+    monkeypatch.setenv(BUILT, "1")
+    assert without_modules(with_buckets(WINDOWS))
+    assert not without_modules(dataclasses.replace(with_buckets(WINDOWS), modules_of=lambda _: ()))
+    compile_all("batch decode bfloat16, head dim 64")
+    assert not without_modules(with_buckets(WINDOWS))
 
 
 def test_backends_are_limited_only_if_the_environment_asks_for_it(

@@ -1,0 +1,152 @@
+"""Whether two causes are one argument that a library misreads, at one entry point or several.
+
+A library checks an argument, or does not, by what the argument is for: metadata that is on the device already is taken
+as it is, outputs by their addresses. The same omission shows at each entry point, in another argument, and in whatever
+way the kernel fails that misreads it. Another entry point may lack the argument of the first, so that neither case can
+be moved to the other's kernel. Each case predicts by itself instead: it fails in the form, without all other clues, and
+passes with the argument in its plain form. Two such cases are one cause if their forms are in one of `MISREADINGS`, and
+their backends are of one library. Where the argument is a number, an option or an object, they also have to fail alike.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Final
+
+from msgspec.structs import replace
+
+from attnfuzz.harness.backends.library import library_of
+from attnfuzz.harness.reduce.ablation import (
+    ARGUMENTS,
+    CLUES,
+    CONTENTS,
+    FEATURES,
+    FRESH_SEEDS,
+    TENSOR_FORMS,
+    Feature,
+    ablations,
+    features_in,
+)
+from attnfuzz.harness.search.known import KnownCause, Showing
+from attnfuzz.harness.verdict.failures import Observation, Verdict
+from attnfuzz.harness.verdict.fingerprint import WRONG
+from attnfuzz.reference.arguments import (
+    FLOATS_OF_ANOTHER_WIDTH,
+    INPUTS_NOT_DENSE,
+    METADATA_NOT_DENSE_INT32,
+    OUTPUTS_NOT_DENSE,
+    ArgumentForm,
+)
+from attnfuzz.reference.case import Case
+
+_GROUPS: Final[tuple[Collection[str], ...]] = (
+    METADATA_NOT_DENSE_INT32,
+    OUTPUTS_NOT_DENSE,
+    INPUTS_NOT_DENSE,
+    FLOATS_OF_ANOTHER_WIDTH,
+    (ArgumentForm.SCALE_TENSOR, ArgumentForm.K_SCALE_TENSOR, ArgumentForm.V_SCALE_TENSOR),
+    ("softmax scale of 0 or below", "K scale of 0 or below"),
+)
+
+MISREADINGS: Final = tuple(frozenset(FEATURES[str(name)] for name in group) for group in _GROUPS)
+"""Forms and edges of arguments by what a library takes the arguments for, wrongly. Others are groups of their own."""
+
+Allowed = Callable[[Case], bool]
+Run = Callable[[Case], Verdict]
+
+
+def may_be_one_misreading(one: KnownCause | Showing, other: KnownCause | Showing) -> bool:
+    """Whether the needs of two causes, or the cases of those that were not minimized, show the same misreading."""
+    return bool(_common(one, other)) and _one_library(one, other)
+
+
+def one_misreading(one: KnownCause | Showing, other: KnownCause | Showing, run: Run, allowed: Allowed) -> bool:
+    """Run the predictions of both causes: whether the same misreading explains each by itself."""
+    if not _one_library(one, other):
+        return False
+    for misreading in _common(one, other):
+        first, second = (_Alone(each, misreading, run, allowed).shown for each in (one, other))
+        # A kernel that misreads a tensor may do anything.
+        if (first and second) if misreading <= TENSOR_FORMS else (first & second):
+            return True
+    return False
+
+
+def known_misreading(showing: Showing, causes: Iterable[KnownCause], run: Run, allowed: Allowed) -> KnownCause | None:
+    """Return the cause of the same misreading as a new finding; None if there is none."""
+    alike = (cause for cause in causes if may_be_one_misreading(cause, showing))
+    return next((cause for cause in alike if one_misreading(cause, showing, run, allowed)), None)
+
+
+def _common(one: KnownCause | Showing, other: KnownCause | Showing) -> frozenset[frozenset[Feature]]:
+    return _misreadings_of(one) & _misreadings_of(other)
+
+
+def _misreadings_of(cause: KnownCause | Showing) -> frozenset[frozenset[Feature]]:
+    """The one that a cause needs; none if it needs several, and those of its whole case if it was not minimized."""
+    found = ARGUMENTS & features_in(cause.case)
+    if cause.needs:
+        found = frozenset(each for each in found if each.name in cause.needs)
+    misreadings = frozenset(
+        next((group for group in MISREADINGS if each in group), frozenset({each})) for each in found
+    )
+    return misreadings if len(misreadings) == 1 or not cause.needs else frozenset()
+
+
+def _one_library(one: KnownCause | Showing, other: KnownCause | Showing) -> bool:
+    backends = one.case.backend, other.case.backend
+    libraries = {library_of(each) for each in backends}
+    return len(set(backends)) == 1 or (len(libraries) == 1 and "" not in libraries)
+
+
+class _Alone:
+    """Runs a cause's case with the features of one misreading, and no other clue."""
+
+    def __init__(self, cause: KnownCause | Showing, of: frozenset[Feature], run: Run, allowed: Allowed) -> None:
+        self._cause, self._of, self._run, self._allowed = cause, of, run, allowed
+
+    @property
+    def shown(self) -> frozenset[tuple[str, str]]:
+        """The kinds and places of the failures of such a case; none if it needs another clue, or fails plainly too."""
+        case = self._alone(self._alone(self._cause.case))
+        if case is None or not self._passes_plainly(case):
+            return frozenset()
+        return frozenset(_kind_and_place(each) for each in self._failures(case))
+
+    def _alone(self, case: Case | None) -> Case | None:
+        """The case without the other clues; None if it needs one of them.
+
+        One that the misread argument itself can't do without, as a mask with gaps needs a mask, is no other clue. Nor
+        is NaN in memory: a stray read finds what lies there.
+        """
+        for feature in sorted(CLUES - CONTENTS - self._of):
+            if case is None:
+                return None
+            variants = self._without(case, feature)
+            if variants:
+                case = next((each for each in variants if self._failures(each)), None)
+        return case
+
+    def _without(self, case: Case, feature: Feature) -> list[Case]:
+        own = features_in(case) & self._of
+        found = ablations(case, allowed=self._allowed, among={feature})
+        return [each for ablation in found for each in ablation.variants if features_in(each) & self._of == own]
+
+    def _passes_plainly(self, case: Case) -> bool:
+        for feature in sorted(self._of & features_in(case)):
+            ablation = next(iter(ablations(case, allowed=self._allowed, among={feature})), None)
+            if ablation is None:
+                return False
+            case = ablation.variants[0]
+        verdicts = [self._run(each) for each in _reseeded(case)]
+        return not any(each.failures or each.unsupported is not None for each in verdicts)
+
+    def _failures(self, case: Case) -> tuple[Observation, ...]:
+        """The failures of a case with the first seed that shows some."""
+        return next((found for each in _reseeded(case) if (found := self._run(each).failures)), ())
+
+
+def _kind_and_place(failure: Observation) -> tuple[str, str]:
+    return "wrong" if failure.kind in WRONG else failure.kind, failure.place
+
+
+def _reseeded(case: Case) -> Iterator[Case]:
+    return (replace(case, seed=case.seed + offset) for offset in range(FRESH_SEEDS + 1))

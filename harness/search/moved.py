@@ -1,0 +1,53 @@
+"""A failing case moved to where another fails: the cause may show there as well."""
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from attnfuzz.harness.reduce.cuts import map_requests
+from attnfuzz.harness.reduce.transfers import captured, exchanged, in_mode, with_few_keys
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
+from attnfuzz.reference.case import Case, Launch, Mode, TableTail
+from attnfuzz.reference.related import related
+from attnfuzz.reference.relation import Relation
+
+
+def moved(case: Case, to: Case, fingerprint: Fingerprint) -> Iterator[Case]:
+    """Yield `case` where `to` fails with this fingerprint: in its backend and mode, and replayed if `to` is.
+
+    Steps of several modes are also moved one mode at a time: they may have to differ. Then with what lets the failure
+    be seen at its place; with the circumstances of `to`, which decide whether a stray access meets a guard or a NaN;
+    and last with its sizes and dtypes, for backends that share no others.
+    """
+    there = replace(case, backend=to.backend)
+    modes = dict.fromkeys(step.mode for step in there.steps)
+    one_by_one: list[Case] = []
+    if fingerprint.mode in set(Mode):
+        mode = Mode(fingerprint.mode)
+        one_by_one = [exchanged(there, each, mode) for each in modes if each is not mode and len(modes) > 1]
+        there = there if mode in modes else in_mode(there, mode)
+    yield there
+    yield from one_by_one
+    if _replays(to) and not _replays(there) and (replayed := captured(there)) is not None:
+        yield replayed
+    yield from _visible(there, fingerprint.place)
+    tail = there.pages.tail if TableTail.ZEROS in (there.pages.tail, to.pages.tail) else to.pages.tail
+    pages = replace(there.pages, spare=to.pages.spare, tail=tail)
+    yield replace(there, guard=to.guard, values=to.values, outputs=to.outputs, pages=pages, seed=to.seed)
+    own = case.geometry
+    if case.backend != to.backend:
+        features = {"window_left": own.window_left, "sinks": own.sinks, "soft_cap": own.soft_cap}
+        yield replace(there, geometry=replace(to.geometry, **features))
+
+
+def _visible(case: Case, place: str) -> Iterator[Case]:
+    """Yield variants of a case that have rows without keys, or rows of padding, where a failure shows in those."""
+    if place == "padded rows":
+        yield related(replace(case, relation=Relation.PADDING_ENLARGED)).case
+    elif place == "empty rows":
+        yield map_requests(case, lambda each: replace(each, kv_len=0))
+        yield with_few_keys(case)
+
+
+def _replays(case: Case) -> bool:
+    return any(step.launch is Launch.REPLAY for step in case.steps)
