@@ -18,7 +18,7 @@ from attnfuzz.kernels.entry_points.pool import LATENTS, Pool, latent_pool, pool_
 from attnfuzz.kernels.entry_points.spans import cumulative_rows, paged_spans, uniform_rows
 from attnfuzz.kernels.ops_table import WorkspaceBytes
 
-_XQA_SEMAPHORES = 8 << 20
+XQA_SEMAPHORES = 8 << 20
 """Bytes that xqa_batch_decode_with_kv_cache reserves at the beginning of its workspace."""
 _REQUIRED = ("query", "kv_cache", "workspace_buffer", "block_tables", "seq_lens", "max_seq_len")
 _NUMBERS = ("max_seq_len", "max_q_len", "q_len_per_req", "window_left")
@@ -75,7 +75,7 @@ class PagedDecode(AttentionEntryPoint):
     def _workspace(self, batch: int, q_len: int | None, arguments: Arguments, pool: Pool) -> WorkspaceBytes | None:
         """The workspace of the native kernels for their own function; for XQA, the bytes that its wrapper reserves."""
         if self._takes_batch_from_cumulative:
-            return WorkspaceBytes(_XQA_SEMAPHORES, 0)
+            return WorkspaceBytes(XQA_SEMAPHORES, 0)
         return native_workspace(
             batch=batch,
             q_len=q_len,

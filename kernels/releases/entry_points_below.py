@@ -1,5 +1,6 @@
 """FlashInfer's entry points from a release's view: bound to its own FlashInfer's signature, checked, and launched."""
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -42,15 +43,20 @@ class Below:
     def call(self, function: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run an entry point of FlashInfer. TypeError for arguments that the pinned release of it does not take."""
         op = self.op(function)
-        signature = self._signatures.get(function)
-        if signature is None:
-            raise AttributeError(f"the FlashInfer that this release pins has no {function}")
-        bound = signature.bind(*args, **kwargs).arguments
+        bound = self.bound(function, args, kwargs)
         # Arguments at their defaults may be unknown to the replacing kernel.
-        arguments = {name: value for name, value in bound.items() if value is not signature.parameters[name].default}
+        parameters = bound.signature.parameters
+        arguments = {name: value for name, value in bound.arguments.items() if value is not parameters[name].default}
         if function not in self._real:
             arguments = _for_stand_ins(function, arguments)
         return self.launch(op, arguments)
+
+    def bound(self, function: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
+        """Bind arguments to the signature of a function, or method, of the pinned FlashInfer. Raises TypeError."""
+        signature = self._signatures.get(function)
+        if signature is None:
+            raise AttributeError(f"the FlashInfer that this release pins has no {function}")
+        return signature.bind(*args, **kwargs)
 
     def op(self, function: str) -> Op:
         """The kernel for a function. Raises Unsupported if there is none."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+import torch
 from packaging.version import Version
 
 _FILE = Path(__file__).with_suffix(".json")
@@ -16,13 +17,14 @@ _FILE = Path(__file__).with_suffix(".json")
 
 @cache
 def signatures(flashinfer: Version | None) -> Mapping[str, inspect.Signature]:
-    """The signature of each function in this version, or in the last known one before it; None selects the newest.
+    """The signatures of functions and methods in this version, or in the last known one before; None is the newest.
 
     A version before all known ones gets the oldest.
     """
     known = sorted((Version(name), functions) for name, functions in json.loads(_FILE.read_text()).items())
     _, functions = max((each for each in known if flashinfer is None or each[0] <= flashinfer), default=known[0])
     return {
-        name: inspect.signature(eval(f"lambda {parameters}: None"))  # noqa: S307 - Python source of this project's own
+        # Python source of this project's own. Dtypes are defaults of some.
+        name: inspect.signature(eval(f"lambda {parameters}: None", {"torch": torch}))  # noqa: S307
         for name, parameters in functions.items()
     }

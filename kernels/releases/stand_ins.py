@@ -1,6 +1,7 @@
 """Replacements for FlashInfer in a release's modules, which pass its calls to the session that runs."""
 
 import importlib
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, Protocol
@@ -19,6 +20,9 @@ class Lower(Protocol):
     def op(self, function: str) -> Op:
         """The kernel for a function. Raises Unsupported if there is none."""
 
+    def bound(self, function: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
+        """Bind arguments to the signature of FlashInfer's function or method."""
+
     def launch(self, op: Op, arguments: dict[str, Any]) -> Any:
         """Launch a kernel on guarded memory."""
 
@@ -34,6 +38,16 @@ ENTRY_POINTS: Final = frozenset(
     }
 )
 """FlashInfer's functions that run a kernel of attention."""
+
+WRAPPERS: Final = (
+    "BatchAttentionWithAttentionSinkWrapper",
+    "BatchDecodeWithPagedKVCacheWrapper",
+    "BatchPrefillWithPagedKVCacheWrapper",
+)
+"""FlashInfer's classes that plan a batch and run it on a paged cache."""
+
+FAST_PLAN: Final = "fast_decode_plan"
+"""FlashInfer's function that plans a batch of decodes again, for wrappers in a graph."""
 
 _lower: list[Lower] = []
 

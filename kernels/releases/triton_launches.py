@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from attnfuzz.kernels.backend import Op
-from attnfuzz.kernels.triton_numbers import as_on_a_gpu
+from attnfuzz.kernels.triton_numbers import as_on_a_gpu, splat
 
 
 @contextmanager
@@ -25,13 +25,16 @@ def through(launch: Callable[[Op, dict[str, Any]], object]) -> Iterator[None]:
         return
     before = {kernel: kernel.run for kernel in (InterpretedFunction, JITFunction)}
     convert = interpreter._convert_float  # noqa: SLF001 - it has no other name
+    made = interpreter.InterpreterBuilder.create_splat
     for kernel, run in before.items():
         kernel.run = _launching(run, launch)
     interpreter._convert_float = as_on_a_gpu(convert)  # noqa: SLF001
+    interpreter.InterpreterBuilder.create_splat = splat(made)
     try:
         yield
     finally:
         interpreter._convert_float = convert  # noqa: SLF001
+        interpreter.InterpreterBuilder.create_splat = made
         for kernel, run in before.items():
             kernel.run = run
 

@@ -1,4 +1,4 @@
-"""The FlashInfer backend of a release of vLLM, or of a source tree, on the CPU: its own code, on native kernels."""
+"""An attention backend of a release of vLLM, or of a source tree, on the CPU: its own code, on kernels that fault."""
 
 import importlib.util
 from collections.abc import Callable, Mapping
@@ -6,19 +6,22 @@ from dataclasses import dataclass
 from typing import Final
 
 from attnfuzz.kernels.backend import Bench, Op, Session
+from attnfuzz.kernels.libraries.triton_vllm import NOISE as TRITON_NOISE
+from attnfuzz.kernels.libraries.triton_vllm import check_case
 from attnfuzz.kernels.native import build
 from attnfuzz.kernels.native.ops import NATIVE
 from attnfuzz.kernels.releases.entry_points_below import KernelsBelow
 from attnfuzz.kernels.releases.naming import Named
 from attnfuzz.kernels.releases.release import release_of
+from attnfuzz.kernels.vllm.hopper import XQA
+from attnfuzz.kernels.vllm.kinds import KINDS, Kind
 from attnfuzz.kernels.vllm.project import VLLM
 from attnfuzz.kernels.vllm.stand_ins import WRITE
 from attnfuzz.reference.calibration import shipped_noise
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case, Mode, QueryView
+from attnfuzz.reference.case import Case
 from attnfuzz.reference.contract import Contract, Holds
 from attnfuzz.reference.dtypes import DType
-from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.noise import NoiseModel
 
 CONTRACT: Final = Contract(
@@ -30,35 +33,23 @@ CONTRACT: Final = Contract(
 NEEDS: Final = ("flashinfer", "psutil", "pydantic", "triton")
 """The imports of a release beside torch, by their names. They are needed only to run one."""
 
-CAPABILITY: Final = Capability(
-    modes=(Mode.DECODE, Mode.TARGET_VERIFY, Mode.DRAFT_EXTEND, Mode.EXTEND, Mode.CHUNKED_PREFILL),
-    graph_modes=(Mode.DECODE, Mode.TARGET_VERIFY),
-    dtypes=(DType.BFLOAT16, DType.FLOAT16),
-    fp8_kv=True,
-    kv_scales=(DType.FLOAT8_E4M3,),
-    page_sizes=(16, 32, 64),
-    layouts=(KvLayout.HND,),
-    windows=True,
-    sinks=True,
-    padding=True,
-    empty_kv=False,
-    kv_shorter_than_q=False,
-    query_views=(QueryView.CONTIGUOUS, QueryView.FUSED_QKV),
-    table_gaps=False,
-)
-"""The cases that a server of any release has: no request with fewer keys than queries, and pools with heads first.
-
-Speculation by n-grams verifies drafts of different numbers (`draft_extend`).
-"""
-
 
 @dataclass(frozen=True)
 class VllmBackend:
-    """The FlashInfer backend of a release, as on a GPU of compute capability 10.0. `named` identifies it."""
+    """An attention backend of a release, whose kind is that of `named`."""
 
     named: Named
-    capability: Capability = CAPABILITY
     contract: Contract = CONTRACT
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of backend."""
+        return KINDS[self.named.kind]
+
+    @property
+    def capability(self) -> Capability:
+        """The cases that a server with this kind has."""
+        return self.kind.capability
 
     @property
     def name(self) -> str:
@@ -66,13 +57,17 @@ class VllmBackend:
         return str(self.named)
 
     def noise(self, dtype: DType) -> NoiseModel:
-        """The noise of the native kernels in fp32: calibrations of our own backend on them apply here too."""
+        """The noise of Triton's kernels, or of the native ones in fp32: our own backend on them shares its model."""
+        if self.kind.interpreted:
+            return TRITON_NOISE[dtype]
         return shipped_noise("trtllm_mha", dtype, NoiseModel.fp32_arithmetic())
 
     @property
     def ops(self) -> Mapping[str, Op]:
-        """The native kernels."""
-        return {op.name: op for op in (*NATIVE.ops(), WRITE)}
+        """The native kernels. Triton's are the release's own."""
+        if self.kind.interpreted:
+            return {}
+        return {op.name: op for op in (*NATIVE.ops(), WRITE, XQA)}
 
     def missing(self) -> str | None:
         """The missing packages that vLLM's modules import, or the reason that native kernels can't be compiled."""
@@ -91,4 +86,6 @@ class VllmBackend:
         from attnfuzz.kernels.vllm.session import VllmSession  # noqa: PLC0415
 
         kernels = KernelsBelow(tuple(self.ops.values()))
-        return VllmSession(load(release_of(VLLM, self.named.release)), kernels, case, bench)
+        if self.kind.interpreted:
+            check_case(case)
+        return VllmSession(load(release_of(VLLM, self.named.release), self.named.kind), kernels, case, bench)

@@ -10,6 +10,7 @@ from typing import Any, Final
 from attnfuzz.kernels.releases.answers import ServerMock
 from attnfuzz.kernels.vllm.quantisation import Quantisation
 from attnfuzz.reference.case import Case, Step
+from attnfuzz.reference.geometry import KvLayout
 
 RANKS: Final = 2
 """Data-parallel ranks: this one, and another whose batches decide on padding and graphs."""
@@ -59,14 +60,13 @@ def server_config(loaded: Any, case: Case, drafts: int, limits: ServerLimits) ->
             kv_sharing_fast_prefill=False,
             mamba_cache_mode="none",
             use_replayssm=False,
-            # Blackwell's (0.32.0: v1/attention/backends/flashinfer.py:603).
-            get_resolved_kv_cache_layout=lambda: _head_major(loaded),
+            get_resolved_kv_cache_layout=lambda: _layout(loaded, case),
         ),
         model_config=_model(case, limits),
         attention_config=ServerMock(
             "attention_config",
             # Without it, prefills with such a cache take a wrapper unless queries are quantised (utils/flashinfer.py).
-            use_trtllm_attention=True if quantisation.quantised and not quantisation.queries else None,
+            use_trtllm_attention=True if quantisation.dequantises(loaded.kind) else None,
             disable_flashinfer_q_quantization=not quantisation.queries and quantisation.quantised,
             use_non_causal=False,
         ),
@@ -122,6 +122,7 @@ def _model(case: Case, limits: ServerLimits) -> ServerMock:
         max_model_len=limits.model_len,
         get_num_attention_heads=lambda _: geometry.q_heads,
         get_num_kv_heads=lambda _: geometry.kv_heads,
+        get_head_size=lambda: geometry.head_dim_qk,
         get_inputs_embeds_size=lambda: 1,
         get_vocab_size=lambda: 1,
         rswa_window=None,
@@ -176,6 +177,7 @@ def _speculation(drafts: int) -> ServerMock | None:
     )
 
 
-def _head_major(loaded: Any) -> Any:
-    """The layout of a pool whose blocks have heads first, one layer after another."""
-    return loaded.module("vllm.v1.kv_cache_interface").KVCacheLayout.LBHNC
+def _layout(loaded: Any, case: Case) -> Any:
+    """The layout of a pool, one layer after another: Blackwell's has heads first (0.32.0: flashinfer.py:603)."""
+    layouts = loaded.module("vllm.v1.kv_cache_interface").KVCacheLayout
+    return layouts.LBHNC if case.geometry.kv_layout is KvLayout.HND else layouts.LBNHC

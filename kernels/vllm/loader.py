@@ -11,8 +11,8 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from unittest import mock
 
@@ -21,15 +21,14 @@ from attnfuzz.kernels.releases.imports import check_classes, check_unedited, for
 from attnfuzz.kernels.releases.release import Release, release_of
 from attnfuzz.kernels.releases.stubs import Note, Stubs
 from attnfuzz.kernels.vllm.adaptations import stubbed_in
-from attnfuzz.kernels.vllm.platform import BLACKWELL, claim
+from attnfuzz.kernels.vllm.kinds import BLACKWELL, KINDS, Kind
+from attnfuzz.kernels.vllm.platform import claim
 from attnfuzz.kernels.vllm.project import VLLM
 from attnfuzz.kernels.vllm.stand_ins import replace_kernels, replace_model
 
-_BACKEND: Final = "vllm.v1.attention.backends.flashinfer"
 _RUNNER: Final = "vllm.v1.worker.gpu_model_runner"
 
 _CLASSES: Final = {
-    _BACKEND: ("FlashInferImpl", "FlashInferMetadataBuilder"),
     _RUNNER: ("GPUModelRunner",),
     "vllm.v1.core.sched.output": ("NewRequestData", "SchedulerOutput"),
     "vllm.v1.kv_cache_interface": ("FullAttentionSpec", "KVCacheConfig", "KVCacheGroupSpec"),
@@ -51,6 +50,9 @@ _NO_GPU_VISIBLE: Final = {"CUDA_VISIBLE_DEVICES": ""}
 _loaded: "list[LoadedRelease]" = []
 """The release of this process, once there is one."""
 
+_PARTS: Final = ("Backend", "Impl", "MetadataBuilder")
+"""The ends of the names of a kind's classes."""
+
 
 @dataclass(frozen=True)
 class LoadedRelease:
@@ -58,13 +60,22 @@ class LoadedRelease:
 
     Attributes:
         release: The release.
-        backend: The module of FlashInferMetadataBuilder and FlashInferImpl.
+        kind: The kind of backend that runs.
 
     """
 
     release: Release
-    backend: Any
+    kind: Kind
     _stubs: Stubs
+
+    @property
+    def backend(self) -> Any:
+        """The module of the backend."""
+        return self.module(self.kind.module)
+
+    def part(self, name: str) -> Any:
+        """A class of the backend: "Backend", "Impl" or "MetadataBuilder"."""
+        return getattr(self.backend, f"{self.kind.classes}{name}")
 
     def module(self, name: str) -> Any:
         """Another module of the release. Raises ReleaseError if it has moved or can't be imported."""
@@ -75,8 +86,8 @@ class LoadedRelease:
         self._stubs.note = note
 
 
-def load(release: Release) -> LoadedRelease:
-    """Import a release, or return it if this process has imported it already.
+def load(release: Release, kind: str = "flashinfer") -> LoadedRelease:
+    """Import a release, or return it if this process has imported it already, with the GPU of a kind of backend.
 
     Raises:
         Moved: a module or class is not at its known place.
@@ -87,7 +98,7 @@ def load(release: Release) -> LoadedRelease:
     if _loaded:
         if _loaded[0].release != release:
             raise ReleaseError(f"this process has {_loaded[0].release.name}: {release.name} needs another process")
-        return _loaded[0]
+        return _as_kind(_loaded[0], KINDS[kind])
     if "vllm" in sys.modules:
         raise ReleaseError(f"this process has imported vllm already: {release.name} needs a process of its own")
     os.environ.update(_ENVIRONMENT)
@@ -101,7 +112,7 @@ def load(release: Release) -> LoadedRelease:
             warnings.simplefilter("ignore")
             _claim_gpu(release)
             with _triton_for_a_gpu(release):
-                backend = imported(release, _BACKEND)
+                backend = imported(release, KINDS["flashinfer"].module)
                 # The package's own name for it (v1/sample/logits_processor/builtin.py:12).
                 sampling = imported(release, "vllm.sampling_params").SamplingParams
                 setattr(sys.modules[VLLM.name], sampling.__name__, sampling)
@@ -114,8 +125,17 @@ def load(release: Release) -> LoadedRelease:
         raise
     replace_kernels(backend)
     replace_model(runner)
-    _loaded.append(LoadedRelease(release, backend, stubs))
-    return _loaded[0]
+    _loaded.append(LoadedRelease(release, KINDS["flashinfer"], stubs))
+    return _as_kind(_loaded[0], KINDS[kind])
+
+
+def _as_kind(loaded: LoadedRelease, kind: Kind) -> LoadedRelease:
+    """The release with the GPU of a kind, whose module is imported. Raises ReleaseError, or Moved."""
+    release = loaded.release
+    with _triton_for_a_gpu(release):
+        check_classes(release, {kind.module: [f"{kind.classes}{part}" for part in _PARTS]})
+    imported(release, "vllm.platforms").current_platform.become(kind.gpu)
+    return replace(loaded, kind=kind)
 
 
 @contextmanager
@@ -146,5 +166,9 @@ def load_release(name: str) -> None:
     Importing it takes seconds. The code that opens sessions is imported with it, and in no other process. Raises
     ReleaseError.
     """
-    load(release_of(VLLM, name))
+    loaded = load(release_of(VLLM, name))
+    for kind in KINDS.values():
+        # One that is missing fails where it is asked for.
+        with suppress(ReleaseError), _triton_for_a_gpu(loaded.release):
+            loaded.module(kind.module)
     importlib.import_module("attnfuzz.kernels.vllm.session")

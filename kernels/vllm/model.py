@@ -134,7 +134,7 @@ class Model:
         metadata = context.attn_metadata and context.attn_metadata[LAYER]
         slots = context.slot_mapping[LAYER]
         layer.impl.do_kv_cache_update(layer, inputs.key, inputs.value, self._pool.kv_cache, slots)
-        query = self._quantisation.given(inputs.query)
+        query = self._quantisation.given(inputs.query, layer.impl)
         layer.impl.forward(layer, query, inputs.key, inputs.value, self._pool.kv_cache, metadata, out)
         return out
 

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from attnfuzz.kernels.backend import Attended, Bench, WrittenCache, WrittenTensor
 from attnfuzz.kernels.paged_kv import PagedKv
 from attnfuzz.reference.case import Case, Request, Step
+from attnfuzz.reference.geometry import KvLayout
 
 WRITER: Final = "reshape_and_cache_flash"
 """The kernel that writes the cache."""
@@ -17,7 +18,8 @@ WRITER: Final = "reshape_and_cache_flash"
 class PackedKv(PagedKv):
     """A pool [pages, kv_heads, page_size, key dim + value dim]: a token's key and value lie next to each other.
 
-    `packed` is all of it, the kv_cache of a layer (0.26.0: v1/attention/backends/flashinfer.py:405).
+    `packed` is all of it, the kv_cache of a layer (0.26.0: v1/attention/backends/flashinfer.py:405). In the layout NHD
+    it is a view of [pages, page_size, kv_heads, key dim + value dim].
     """
 
     packed: torch.Tensor
@@ -25,21 +27,25 @@ class PackedKv(PagedKv):
     def _separate(self, bench: Bench) -> tuple[torch.Tensor, torch.Tensor]:
         geometry = self._case.geometry
         dims = (geometry.head_dim_qk, geometry.head_dim_vo)
-        shape = (self.total_pages, geometry.kv_heads, self.page_size, sum(dims))
-        self.packed = bench.memory.tensor("kv_cache", shape, geometry.kv_dtype.torch_dtype)
-        key, value = self.packed.split(dims, dim=-1)
+        head_major = geometry.kv_layout is KvLayout.HND
+        inner = (geometry.kv_heads, self.page_size) if head_major else (self.page_size, geometry.kv_heads)
+        both = bench.memory.tensor("kv_cache", (self.total_pages, *inner, sum(dims)), geometry.kv_dtype.torch_dtype)
+        self.packed = both if head_major else both.transpose(1, 2)
+        key, value = both.split(dims, dim=-1)
         return key, value
 
 
 class StackedKv(PackedKv):
-    """A pool [pages, 2, page_size, kv_heads, dim], whose keys and values follow each other in a page, heads first.
+    """A pool [pages, 2, page_size, kv_heads, dim], whose keys and values follow each other in a page.
+
+    In the layout HND it is a view of one with heads first.
 
     Releases before 0.26 have it (0.25.1: v1/attention/backends/flashinfer.py:392).
     """
 
     def _separate(self, bench: Bench) -> tuple[torch.Tensor, torch.Tensor]:
         both = self._paired(bench, "kv_cache", self._case.geometry.head_dim_qk, self._case.geometry.kv_dtype.memory)
-        self.packed = both.transpose(2, 3)
+        self.packed = both.transpose(2, 3) if self._case.geometry.kv_layout is KvLayout.HND else both
         return both[:, 0], both[:, 1]
 
 

@@ -6,14 +6,14 @@ from typing import Final
 from packaging.version import Version
 
 from attnfuzz.kernels.releases.project import Project
+from attnfuzz.kernels.vllm.kinds import KINDS
 
 VLLM: Final = Project(
     name="vllm",
     title="vLLM",
     # The first that was tried.
     oldest=Version("0.18.0"),
-    # By the values of --attention-backend, in lower case.
-    kinds=("flashinfer",),
+    kinds=tuple(KINDS),
     source=Path("vllm", "v1", "attention", "backends"),
     wheel=("--python-version=3.11", *(f"--platform=manylinux_2_{glibc}_x86_64" for glibc in (28, 31, 35))),
     suffixes=frozenset({".py"}),

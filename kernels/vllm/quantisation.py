@@ -10,11 +10,12 @@ from typing import Any, Final
 
 import torch
 
+from attnfuzz.kernels.vllm.kinds import BLACKWELL, Kind
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.dtypes import DType
 
-_Q_SCALES: Final = (1.0, 0.5, 2.0)
-"""Powers of two, so that a query and its quotient are both exact."""
+_Q_SCALES: Final = (*6 * (1.0,), 0.5, 2.0)
+"""Powers of two, so that a query and its quotient are both exact. Few checkpoints have others than 1."""
 
 _OFTEN: Final = 3
 
@@ -30,8 +31,8 @@ class Quantisation:
         cache_dtype: The value of --kv-cache-dtype: "auto" or "fp8".
         queries: Whether queries are quantised too, as a server does by default where the cache is FP8
             (--attention-config.disable_flashinfer_q_quantization).
-        q_scale: The checkpoint's scale of queries. A quantised query is a number of FP8 times this. It means nothing
-            where neither queries nor the cache are quantised, nor do the scales of keys and values.
+        q_scale: The checkpoint's scale of queries, which a layer has whatever the dtype of its cache
+            (layers/quantization/kv_cache.py:176). A quantised query is a number of FP8 times this.
 
     """
 
@@ -54,6 +55,10 @@ class Quantisation:
         exact = all(math.frexp(number)[0] == _OF_POWERS for number in numbers)
         return cls("fp8", not exact or chance.randrange(_OFTEN) > 0, chance.choice(_Q_SCALES))
 
+    def dequantises(self, kind: Kind) -> bool:
+        """Whether prefills dequantise the cache, since only trtllm-gen's kernels run them and don't take queries."""
+        return self.quantised and not self.queries and kind.gpu == BLACKWELL
+
     @property
     def quantised(self) -> bool:
         """Whether the cache is quantised."""
@@ -63,19 +68,17 @@ class Quantisation:
         """The queries of a model that loses nothing by quantising them: the nearest numbers of FP8, scaled."""
         return query if not self.queries else (self._divided(query).to(query.dtype) * self.q_scale)
 
-    def given(self, query: torch.Tensor) -> torch.Tensor:
-        """A layer's query as its backend gets it (layers/attention/attention.py:526)."""
-        return self._divided(query) if self.queries else query
+    def given(self, query: torch.Tensor, impl: Any) -> torch.Tensor:
+        """A layer's query as its backend `impl` gets it (layers/attention/attention.py:526)."""
+        return self._divided(query) if self.queries and impl.supports_quant_query_input else query
 
     def new(self, tokens: torch.Tensor, scale: float, dtype: torch.dtype) -> torch.Tensor:
         """The keys or values of a model whose numbers in the cache are `tokens`."""
         return (tokens.float() * scale).to(dtype) if self.quantised else tokens
 
     def layer(self, case: Case) -> dict[str, Any]:
-        """The attributes of a layer with the scales of a checkpoint."""
+        """The attributes of a layer with the scales of a checkpoint: those of a cache in 16 bits are 1."""
         scales = {"_q_scale": self.q_scale, "_k_scale": case.scales.k, "_v_scale": case.scales.v}
-        if not self.quantised:
-            scales = dict.fromkeys(scales, self.q_scale)
         tensors = {name: torch.tensor(scale, dtype=torch.float32) for name, scale in scales.items()}
         return {**tensors, **{f"{name}_float": scale for name, scale in scales.items()}}
 

@@ -12,6 +12,7 @@ from unittest import mock
 
 import torch
 
+from attnfuzz.kernels.backend import Unsupported
 from attnfuzz.kernels.queries import softmax_scale
 from attnfuzz.kernels.releases.answers import ServerMock
 from attnfuzz.kernels.vllm.config import ServerLimits, graph_size, server_config
@@ -66,6 +67,8 @@ class ModelRunner:
     def capture(self, index: int, step: Step) -> None:
         """Capture the graph of a step's size on a dummy run, as at a server's start (capture_model)."""
         modes = self._server.loaded.module("vllm.config.compilation").CUDAGraphMode
+        if self._config.compilation_config.cudagraph_mode.decode_mode() is not modes.FULL:
+            raise Unsupported("the release has no full graph of such decodes on this GPU")
         self.model.begin(index)
         self.model.capturing = True
         try:
@@ -168,6 +171,8 @@ class ModelRunner:
             mock.patch.object(loaded.module("vllm.v1.worker.dp_utils"), "dist", ranks),
             mock.patch.object(torch, "Event", _NothingToAwait),
             mock.patch.object(torch.cuda, "Stream", _NothingToAwait),
+            # Parameters of Triton's kernels depend on it (v1/attention/ops/triton_reshape_and_cache_flash.py:345).
+            mock.patch.object(torch.cuda, "get_device_capability", return_value=loaded.kind.gpu),
         ):
             yield
 
@@ -208,7 +213,7 @@ class ModelRunner:
         loaded, geometry = self._server.loaded, self._server.case.geometry
         base = loaded.module("vllm.model_executor.layers.attention_layer_base").AttentionLayerBase
         answers = {
-            "get_attn_backend": lambda _: loaded.backend.FlashInferBackend,
+            "get_attn_backend": lambda _: loaded.part("Backend"),
             "get_kv_cache_spec": lambda *_: self._spec(),
         }
         layer = type("Layer", (base,), answers)()
@@ -220,7 +225,7 @@ class ModelRunner:
 
     def _impl(self) -> Any:
         geometry = self._server.case.geometry
-        return self._server.loaded.backend.FlashInferImpl(
+        return self._server.loaded.part("Impl")(
             num_heads=geometry.q_heads,
             head_size=geometry.head_dim_qk,
             scale=softmax_scale(self._server.case, geometry.head_dim_qk),
@@ -228,7 +233,7 @@ class ModelRunner:
             alibi_slopes=None,
             sliding_window=self._window,
             kv_cache_dtype=self._quantisation.cache_dtype,
-            logits_soft_cap=None,
+            logits_soft_cap=geometry.soft_cap or None,
             sinks=self._server.sinks,
         )
 

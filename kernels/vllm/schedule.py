@@ -48,8 +48,8 @@ class ScheduledSteps:
 
     @property
     def _threshold(self) -> int:
-        """The most tokens of a request that decodes."""
-        threshold: int = self._runner.reorder_batch_threshold
+        """The most tokens of a request that decodes: those of a verify where batches are not reordered."""
+        threshold: int = self._runner.reorder_batch_threshold or self._runner.uniform_decode_query_len
         return threshold
 
     def tokens(self, slot: int, first: int, end: int) -> list[int]:

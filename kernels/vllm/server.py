@@ -7,10 +7,12 @@ import os
 from typing import Any, Final
 
 from attnfuzz.kernels.backend import Bench
+from attnfuzz.kernels.entry_points.decode import XQA_SEMAPHORES
 from attnfuzz.kernels.queries import place_sinks
 from attnfuzz.kernels.releases.answers import ASKED
 from attnfuzz.kernels.releases.workspace import native_workspace
 from attnfuzz.kernels.vllm.adaptations import PINNED, STACKED
+from attnfuzz.kernels.vllm.kinds import HOPPER
 from attnfuzz.kernels.vllm.pool import VllmPool
 from attnfuzz.reference.case import Case
 
@@ -32,9 +34,10 @@ class VllmServer:
         ASKED.watch(release.root, release.project.title, release.version, PINNED, REMEDY)
         loaded.listen(ASKED.note)
         # Read where the first backend of a process allocates it (v1/attention/backends/flashinfer.py:99).
-        os.environ["VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE"] = str(native_workspace(case))
+        semaphores = XQA_SEMAPHORES if loaded.kind.gpu == HOPPER else 0
+        os.environ["VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE"] = str(native_workspace(case) + semaphores)
         _renew_buffers(loaded.backend)
-        _resolve_layout(loaded)
+        _resolve_layout(loaded, case)
         self.pool = VllmPool(case, bench, stacked=release.version in STACKED)
         self.sinks = place_sinks(case, bench)
 
@@ -60,11 +63,11 @@ def _renew_buffers(backend: Any) -> None:
             getattr(backend, name)()
 
 
-def _resolve_layout(loaded: Any) -> None:
-    """Set the layout of KV caches that the backend requires, where a process has one (v1/attention/selector.py:201).
+def _resolve_layout(loaded: Any, case: Case) -> None:
+    """Set the layout of KV caches, where a process has one (v1/attention/selector.py:201).
 
     Later it is part of the configuration (0.29.0: v1/attention/backends/flashinfer.py:537).
     """
-    required = getattr(loaded.backend.FlashInferBackend, "get_required_kv_cache_layout", None)
-    if required is not None:
-        loaded.module("vllm.v1.attention.backends.utils").set_kv_cache_layout(required())
+    utils = loaded.module("vllm.v1.attention.backends.utils")
+    if hasattr(utils, "set_kv_cache_layout"):
+        utils.set_kv_cache_layout(case.geometry.kv_layout.name)

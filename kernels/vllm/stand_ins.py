@@ -9,10 +9,12 @@ from attnfuzz.kernels.native import write_ops
 from attnfuzz.kernels.releases.answers import ServerMock
 from attnfuzz.kernels.releases.recording import outside
 from attnfuzz.kernels.releases.stand_ins import MULTIPROCESSORS, current, entry
+from attnfuzz.kernels.vllm.hopper import XQA, decode, quantise_query
 from attnfuzz.kernels.vllm.pool import WRITER
+from attnfuzz.kernels.vllm.wrappers import REPLACED
 
-_CALLED: Final = ("trtllm_batch_decode_with_kv_cache", "trtllm_batch_context_with_kv_cache")
-"""FlashInfer's functions that the backend imports by name (0.26.0: v1/attention/backends/flashinfer.py:18)."""
+_XQA: Final = ("flashinfer_xqa_batch_decode_with_kv_cache",)
+"""Its functions that run XQA (0.28.0: v1/attention/backends/flashinfer.py:44)."""
 
 WRITE: Final = Op(
     WRITER,
@@ -23,14 +25,25 @@ WRITE: Final = Op(
 
 
 def replace_kernels(backend: Any) -> None:
-    """Put the replacements into the module of the FlashInfer backend and into torch's namespace of vLLM's kernels."""
-    for name in _CALLED:
-        setattr(backend, name, entry(name))
+    """Put the replacements into the module of the FlashInfer backend and into torch's namespace of vLLM's kernels.
+
+    The module imports FlashInfer's functions by name (0.26.0: v1/attention/backends/flashinfer.py:18).
+    """
+    backend.trtllm_batch_decode_with_kv_cache = decode
+    backend.trtllm_batch_context_with_kv_cache = entry("trtllm_batch_context_with_kv_cache")
     if hasattr(backend, "get_device_sm_count"):
         # 0.33.0: v1/attention/backends/flashinfer.py:2099
         backend.get_device_sm_count = lambda _device: MULTIPROCESSORS
+    for name, wrapper in REPLACED.items():
+        if hasattr(backend, name):
+            setattr(backend, name, wrapper)
+    for name in _XQA:
+        if hasattr(backend, name):
+            setattr(backend, name, entry(XQA.name))
     library: Any = torch.ops._C_cache_ops  # noqa: SLF001 - the name of vLLM's library
     library.reshape_and_cache_flash = _write
+    library = torch.ops._C  # noqa: SLF001
+    library.static_scaled_fp8_quant = quantise_query
 
 
 def replace_model(runner: Any) -> None:

@@ -1,5 +1,6 @@
 """A release of vLLM imported without a server."""
 
+import functools
 from pathlib import Path
 
 import fake_vllm
@@ -14,7 +15,7 @@ from attnfuzz.kernels.vllm.project import VLLM
 def test_the_backend_is_imported_once_on_a_claimed_gpu_and_the_package_never_begins_a_server(release: Release) -> None:
     loaded = load(release)
     assert loaded.module("vllm.platforms").current_platform.get_device_capability() == (10, 0)
-    assert load(release) is loaded
+    assert load(release).backend is loaded.backend
 
 
 def test_a_process_has_one_release(release: Release, tmp_path: Path) -> None:
@@ -34,3 +35,18 @@ def test_a_tree_that_does_not_import_says_which_line_fails(tree: Path, release: 
     fake_vllm.edit(tree, "trtllm_workspace_buffer = None\n\n\ndef", "import a_package_of_next_year\n\n\ndef")
     with pytest.raises(ReleaseError, match=r"needs a_package_of_next_year .*pip install 'attnfuzz\[vllm\]'"):
         load(release)
+
+
+def test_a_kind_that_a_release_lacks_is_named_and_the_others_load(release: Release) -> None:
+    with pytest.raises(Moved, match=r"no module vllm\.v1\.attention\.backends\.triton_attn"):
+        load(release, "triton")
+    assert load(release).part("Impl").__name__ == "FlashInferImpl"
+
+
+def test_another_gpu_is_claimed_and_what_depended_on_the_last_one_is_forgotten(release: Release) -> None:
+    loaded = load(release)
+    backend, gpu = loaded.backend, loaded.module("vllm.platforms").current_platform
+    backend.major = functools.cache(lambda: gpu.get_device_capability().major)
+    assert backend.major() == 10
+    gpu.become((9, 0))
+    assert backend.major() == 9

@@ -19,6 +19,10 @@ class CUDAGraphMode(Enum):
     FULL = 2
     FULL_AND_PIECEWISE = (2, 1)
 
+    def decode_mode(self) -> "CUDAGraphMode":
+        """The mode of decodes."""
+        return CUDAGraphMode(self.value[0]) if isinstance(self.value, tuple) else self
+
 
 @dataclass
 class CompilationConfig:

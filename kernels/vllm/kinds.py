@@ -1,0 +1,85 @@
+"""The attention backends of a release that are driven: their modules and classes, and the GPU that is claimed."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from msgspec import structs
+
+from attnfuzz.kernels.libraries.interpreted import DTYPES
+from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.case import Mode, QueryView
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.geometry import KvLayout
+
+BLACKWELL: Final = (10, 0)
+"""A compute capability on which vLLM plans for trtllm-gen's kernels."""
+
+HOPPER: Final = (9, 0)
+AMPERE: Final = (8, 0)
+
+FLASHINFER: Final = Capability(
+    modes=(Mode.DECODE, Mode.TARGET_VERIFY, Mode.DRAFT_EXTEND, Mode.EXTEND, Mode.CHUNKED_PREFILL),
+    graph_modes=(Mode.DECODE, Mode.TARGET_VERIFY),
+    dtypes=(DType.BFLOAT16, DType.FLOAT16),
+    fp8_kv=True,
+    kv_scales=(DType.FLOAT8_E4M3,),
+    page_sizes=(16, 32, 64),
+    layouts=(KvLayout.HND,),
+    windows=True,
+    sinks=True,
+    padding=True,
+    empty_kv=False,
+    kv_shorter_than_q=False,
+    query_views=(QueryView.CONTIGUOUS, QueryView.FUSED_QKV),
+    table_gaps=False,
+)
+"""The cases that a server of any release has: no request with fewer keys than queries, and pools with heads first.
+
+Speculation by n-grams verifies drafts of different numbers (`draft_extend`).
+"""
+
+WRAPPERS: Final = structs.replace(FLASHINFER, layouts=(KvLayout.NHD, KvLayout.HND), head_dims=(64, 128, 256))
+"""The cases of Hopper and Ampere: pools of any layout, and the head dims that vLLM allows (flashinfer.py:700)."""
+
+TRITON: Final = structs.replace(
+    FLASHINFER,
+    dtypes=DTYPES,
+    fp8_kv=False,
+    kv_scales=False,
+    layouts=(KvLayout.NHD, KvLayout.HND),
+    soft_cap=True,
+    max_head_dim=128,
+    patience=4.0,
+)
+"""Pools have any layout (0.33.0: v1/attention/backend.py:372), and kernels are interpreted."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of backend.
+
+    Attributes:
+        module: Its module in vLLM.
+        classes: The beginning of the names of its classes.
+        gpu: The compute capability of the claimed GPU.
+        capability: The cases that a server with it has.
+        interpreted: Whether its kernels are Triton's, and run in the interpreter.
+
+    """
+
+    module: str
+    classes: str
+    gpu: tuple[int, int]
+    capability: Capability
+    interpreted: bool = False
+
+
+_BACKENDS: Final = "vllm.v1.attention.backends"
+
+KINDS: Final = {
+    "flashinfer": Kind(f"{_BACKENDS}.flashinfer", "FlashInfer", BLACKWELL, FLASHINFER),
+    "flashinfer_sm90": Kind(f"{_BACKENDS}.flashinfer", "FlashInfer", HOPPER, WRAPPERS),
+    "flashinfer_sm80": Kind(f"{_BACKENDS}.flashinfer", "FlashInfer", AMPERE, structs.replace(WRAPPERS, sinks=False)),
+    "triton": Kind(f"{_BACKENDS}.triton_attn", "TritonAttention", HOPPER, TRITON, interpreted=True),
+}
+"""By the values of --attention-backend, in lower case, and by GPU where it is not Blackwell."""
