@@ -54,6 +54,24 @@ TRITON: Final = structs.replace(
 """Pools have any layout (0.33.0: v1/attention/backend.py:372), and kernels are interpreted."""
 
 
+LATENT: Final = structs.replace(
+    FLASHINFER,
+    dtypes=(DType.BFLOAT16,),
+    fp8_kv=False,
+    kv_scales=False,
+    latent=True,
+    max_head_dim=576,
+    page_sizes=(32, 64),
+    windows=False,
+    sinks=False,
+    query_views=(QueryView.CONTIGUOUS,),
+)
+"""The cases of FLASHINFER_MLA (v1/attention/backends/mla/flashinfer_mla.py:191), without FP8 caches.
+
+FlashInfer's decode returns bfloat16 for queries of any dtype.
+"""
+
+
 @dataclass(frozen=True)
 class Kind:
     """A kind of backend.
@@ -64,6 +82,7 @@ class Kind:
         gpu: The compute capability of the claimed GPU.
         capability: The cases that a server with it has.
         interpreted: Whether its kernels are Triton's, and run in the interpreter.
+        calibrated: Our own backend on the same kernels, whose noise model applies.
 
     """
 
@@ -72,6 +91,7 @@ class Kind:
     gpu: tuple[int, int]
     capability: Capability
     interpreted: bool = False
+    calibrated: str = "trtllm_mha"
 
 
 _BACKENDS: Final = "vllm.v1.attention.backends"
@@ -80,6 +100,9 @@ KINDS: Final = {
     "flashinfer": Kind(f"{_BACKENDS}.flashinfer", "FlashInfer", BLACKWELL, FLASHINFER),
     "flashinfer_sm90": Kind(f"{_BACKENDS}.flashinfer", "FlashInfer", HOPPER, WRAPPERS),
     "flashinfer_sm80": Kind(f"{_BACKENDS}.flashinfer", "FlashInfer", AMPERE, structs.replace(WRAPPERS, sinks=False)),
+    "flashinfer_mla": Kind(
+        f"{_BACKENDS}.mla.flashinfer_mla", "FlashInferMLA", BLACKWELL, LATENT, calibrated="trtllm_mla"
+    ),
     "triton": Kind(f"{_BACKENDS}.triton_attn", "TritonAttention", HOPPER, TRITON, interpreted=True),
 }
 """By the values of --attention-backend, in lower case, and by GPU where it is not Blackwell."""

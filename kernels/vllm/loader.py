@@ -22,6 +22,8 @@ from attnfuzz.kernels.releases.release import Release, release_of
 from attnfuzz.kernels.releases.stubs import Note, Stubs
 from attnfuzz.kernels.vllm.adaptations import stubbed_in
 from attnfuzz.kernels.vllm.kinds import BLACKWELL, KINDS, Kind
+from attnfuzz.kernels.vllm.mla.imports import install_packages, on_the_cpu
+from attnfuzz.kernels.vllm.mla.kernels import replace_latent_kernels
 from attnfuzz.kernels.vllm.platform import claim
 from attnfuzz.kernels.vllm.project import VLLM
 from attnfuzz.kernels.vllm.stand_ins import replace_kernels, replace_model
@@ -110,6 +112,7 @@ def load(release: Release, kind: str = "flashinfer") -> LoadedRelease:
         install_bare_package(release)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            install_packages(release)
             _claim_gpu(release)
             with _triton_for_a_gpu(release):
                 backend = imported(release, KINDS["flashinfer"].module)
@@ -132,8 +135,10 @@ def load(release: Release, kind: str = "flashinfer") -> LoadedRelease:
 def _as_kind(loaded: LoadedRelease, kind: Kind) -> LoadedRelease:
     """The release with the GPU of a kind, whose module is imported. Raises ReleaseError, or Moved."""
     release = loaded.release
-    with _triton_for_a_gpu(release):
+    with _triton_for_a_gpu(release), on_the_cpu():
         check_classes(release, {kind.module: [f"{kind.classes}{part}" for part in _PARTS]})
+    if kind.capability.latent:
+        replace_latent_kernels(imported(release, kind.module))
     imported(release, "vllm.platforms").current_platform.become(kind.gpu)
     return replace(loaded, kind=kind)
 
@@ -169,6 +174,6 @@ def load_release(name: str) -> None:
     loaded = load(release_of(VLLM, name))
     for kind in KINDS.values():
         # One that is missing fails where it is asked for.
-        with suppress(ReleaseError), _triton_for_a_gpu(loaded.release):
+        with suppress(ReleaseError), _triton_for_a_gpu(loaded.release), on_the_cpu():
             loaded.module(kind.module)
     importlib.import_module("attnfuzz.kernels.vllm.session")

@@ -1,0 +1,87 @@
+"""A release's model runner on a server for latent attention: its configuration, its buffers, and its layer.
+
+A file and line below vllm/ is that of vLLM 0.33.0 unless another version is named.
+"""
+
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+from unittest import mock
+
+import torch
+
+from attnfuzz.kernels.releases.answers import ServerMock
+from attnfuzz.kernels.releases.stand_ins import entry
+from attnfuzz.kernels.vllm.mla.layer import MLA, LatentModel, mla_layer
+from attnfuzz.kernels.vllm.mla.prefills import chunk_capacity
+from attnfuzz.kernels.vllm.runner import ModelRunner
+from attnfuzz.reference.case import Case, Step
+
+_DEEPSEEK: Final = 576
+"""The head size of a latent, which releases check: those of a case may be smaller (mla_attention.py:1735)."""
+
+
+_RAGGED: Final = "trtllm_ragged_attention_deepseek"
+
+
+class LatentRunner(ModelRunner):
+    """The release's model runner with a layer of latent attention."""
+
+    model_type = LatentModel
+
+    def _make_layer(self) -> Any:
+        server = self._server
+        _answer(self._config, server.case)
+        capacity = chunk_capacity(server.case)
+        builder = server.loaded.module(MLA).MLACommonMetadataBuilder
+        # In all runners of the session, as if there were as much memory.
+        builder.determine_chunked_prefill_workspace_size = staticmethod(lambda _: capacity)
+        return mla_layer(server.loaded, server.case, self._config, server.pool)
+
+    @contextmanager
+    def _running(self, step: Step | None = None) -> Iterator[None]:
+        prefill = importlib.import_module("flashinfer.prefill")
+        with (
+            super()._running(step),
+            # Imported where it is called (v1/attention/backends/mla/prefill/trtllm_ragged.py:148).
+            mock.patch.object(prefill, _RAGGED, entry(_RAGGED)),
+            # v1/worker/workspace.py:261
+            mock.patch.object(torch.accelerator, "empty_cache"),
+        ):
+            yield
+
+    def _spec(self) -> Any:
+        return self._layer.get_kv_cache_spec(self._config)
+
+
+def _answer(config: Any, case: Case) -> None:
+    """Complete a server's configuration with what only the code of latent attention reads."""
+    latent = case.geometry.latent
+    assert latent is not None
+    # As VllmConfig sets it where graphs are compiled (config/vllm.py).
+    config.compilation_config.custom_ops = ["none"]
+    more: dict[str, dict[str, Any]] = {
+        "model_config": {
+            "get_head_size": lambda: _DEEPSEEK,
+            "hf_text_config": ServerMock(
+                "hf_text_config",
+                q_lora_rank=None,
+                kv_lora_rank=latent.rank,
+                qk_nope_head_dim=latent.nope,
+                qk_rope_head_dim=latent.rope,
+                v_head_dim=latent.vo,
+            ),
+        },
+        "cache_config": {"kv_cache_dtype_skip_layers": (), "enable_prefix_caching": True},
+        "attention_config": {
+            "mla_prefill_backend": None,
+            "trtllm_ragged_backend": "trtllm-gen",
+            "use_prefill_query_quantization": False,
+            "flash_attn_version": None,
+        },
+        "parallel_config": {"pcp_shard_decode_requests": False},
+        "kernel_config": {"enable_jit_warmup": False},
+    }
+    for part, answers in more.items():
+        vars(getattr(config, part)).update(answers)
