@@ -19,6 +19,10 @@ def renew_buffers(loaded: Any, case: Case, device: torch.device) -> None:
     for name in _SIZES:
         if hasattr(backend, name):
             setattr(backend, name, size)
-    backend._fi_workspace = backend._fi_multi_ctas_kv_counter = None  # noqa: SLF001 - a process's own
-    backend._get_workspace_buffer(return_lse=False)  # noqa: SLF001
+    if hasattr(backend, "g_fi_workspace"):
+        # Before 0.25.1 (0.23.0: v1/attention/backends/mla/flashinfer_mla.py:99).
+        backend.g_fi_workspace = torch.zeros(size, dtype=torch.uint8)
+    else:
+        backend._fi_workspace = backend._fi_multi_ctas_kv_counter = None  # noqa: SLF001 - a process's own
+        backend._get_workspace_buffer(return_lse=False)  # noqa: SLF001
     loaded.module("vllm.v1.worker.workspace").init_workspace_manager(device)

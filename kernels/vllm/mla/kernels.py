@@ -259,20 +259,22 @@ def _decode(
     cum_seq_lens_q: torch.Tensor | None = None,
     max_q_len: int | None = None,
     out: torch.Tensor,
-    **others: Any,
+    backend: str = "auto",
+    **shared: Any,
 ) -> None:
-    """Attend to latents as FlashInfer does, also with packed queries [tokens, heads, dim] of requests by offsets.
+    """Attend to latents as FlashInfer does with any of its kernels.
 
+    Queries may be packed, [tokens, heads, dim]; those of request r are the rows from cum_seq_lens_q[r] on.
     Each packed query is a request of its own to the native kernel: the last one of a request has all of its keys.
     Rows that belong to no request are not written.
     """
-    shared = {"max_seq_len": others.pop("max_seq_len"), **others}
+    del max_q_len
+    assert backend in ("auto", "trtllm-gen", "cute-dsl"), f"{backend} has no stand-in"
     if cum_seq_lens_q is None:
         trtllm_batch_decode_with_kv_cache_mla(
             query=query, block_tables=block_tables, seq_lens=seq_lens, out=out, **shared
         )
         return
-    del max_q_len
     counts = cum_seq_lens_q.diff()
     request = torch.repeat_interleave(torch.arange(len(counts)), counts)
     rows = torch.arange(int(cum_seq_lens_q[0]), int(cum_seq_lens_q[-1]))

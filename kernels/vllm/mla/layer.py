@@ -3,34 +3,29 @@
 A file and line below vllm/ is that of vLLM 0.33.0 unless another version is named.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any
 from unittest import mock
 
 import torch
 
 from attnfuzz.kernels.queries import key_dim, softmax_scale
 from attnfuzz.kernels.vllm.mla.pool import LatentPool
-from attnfuzz.kernels.vllm.mla.prefills import prefill_backend
+from attnfuzz.kernels.vllm.mla.prefills import MLA, choose_backend
 from attnfuzz.kernels.vllm.model import LAYER, LayerInputs, Model
 from attnfuzz.reference.case import Case
-
-MLA: Final = "vllm.model_executor.layers.attention.mla_attention"
-"""The module of the layer, and of the common part of all backends for latents."""
 
 
 def mla_layer(loaded: Any, case: Case, config: Any, pool: LatentPool) -> Any:
     """The layer, as a DeepSeek model makes it (layers/mla.py:100), with the projection of `pool`.
 
-    The server has --attention-backend FLASHINFER_MLA, and the backend for prefills that `prefill_backend` says.
+    The server has --attention-backend FLASHINFER_MLA, and the backend for prefills of `choose_backend`.
     """
     geometry, module = case.geometry, loaded.module(MLA)
     latent = geometry.latent
     assert latent is not None
-    choices: dict[str, Callable[..., Any]] = {"get_attn_backend": lambda *_, **__: loaded.part("Backend")}
-    if hasattr(module, "get_mla_prefill_backend"):
-        choices["get_mla_prefill_backend"] = lambda _: prefill_backend(loaded, case)
-    with mock.patch.multiple(module, **choices):
+    choose_backend(loaded, case)
+    with mock.patch.object(module, "get_attn_backend", return_value=loaded.part("Backend")):
         layer = module.MLAAttention(
             num_heads=geometry.q_heads,
             scale=softmax_scale(case, key_dim(case)),

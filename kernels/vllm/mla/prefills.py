@@ -8,20 +8,30 @@ from typing import Any, Final
 
 from attnfuzz.reference.case import Case, Step
 
+MLA: Final = "vllm.model_executor.layers.attention.mla_attention"
+"""The module of the layer, and of the common part of all backends for latents."""
+
 _REGISTRY: Final = "vllm.v1.attention.backends.mla.prefill.registry"
 
 _RARELY: Final = 3
 
 
-def prefill_backend(loaded: Any, case: Case) -> Any:
-    """The class of the backend: that of a B200 for DeepSeek-V3's head dims, FlashAttention, in two servers of three.
+def choose_backend(loaded: Any, case: Case) -> None:
+    """Let the module of the layer choose a B200's backend for DeepSeek-V3's head dims, or another one.
 
-    The others run trtllm-gen's kernel for packed keys, the default for key and value dims of 256
-    (platforms/interface.py:467), which any server may choose (--attention-config.mla_prefill_backend).
+    FlashAttention runs in two servers of three. The others have trtllm-gen's kernel for packed keys, the default for
+    key and value dims of 256 (platforms/interface.py:467), which any server may choose
+    (--attention-config.mla_prefill_backend). Both take the dims of real models alone, and a case's may be smaller.
     """
-    known = loaded.module(_REGISTRY).MLAPrefillBackendEnum
-    packed = random.Random(case.seed).randrange(_RARELY) == 0
-    return (known.TRTLLM_RAGGED if packed else known.FLASH_ATTN).get_class()
+    module, packed = loaded.module(MLA), random.Random(case.seed).randrange(_RARELY) == 0
+    if hasattr(module, "get_mla_prefill_backend"):
+        known = loaded.module(_REGISTRY).MLAPrefillBackendEnum
+        chosen = (known.TRTLLM_RAGGED if packed else known.FLASH_ATTN).get_class()
+        module.get_mla_prefill_backend = lambda _: chosen
+        return
+    # Before 0.22.1 (0.20.2: mla_attention.py:1368).
+    module.use_flashinfer_prefill = module.use_cudnn_prefill = lambda: False
+    module.use_trtllm_ragged_deepseek_prefill = lambda: packed
 
 
 def chunk_capacity(case: Case) -> int:

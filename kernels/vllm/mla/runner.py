@@ -11,10 +11,10 @@ from unittest import mock
 
 import torch
 
-from attnfuzz.kernels.releases.answers import ServerMock
+from attnfuzz.kernels.releases.answers import ABSENT, ServerMock
 from attnfuzz.kernels.releases.stand_ins import entry
-from attnfuzz.kernels.vllm.mla.layer import MLA, LatentModel, mla_layer
-from attnfuzz.kernels.vllm.mla.prefills import chunk_capacity
+from attnfuzz.kernels.vllm.mla.layer import LatentModel, mla_layer
+from attnfuzz.kernels.vllm.mla.prefills import MLA, chunk_capacity
 from attnfuzz.kernels.vllm.runner import ModelRunner
 from attnfuzz.reference.case import Case, Step
 
@@ -66,6 +66,8 @@ def _answer(config: Any, case: Case) -> None:
             "get_head_size": lambda: _DEEPSEEK,
             "hf_text_config": ServerMock(
                 "hf_text_config",
+                # DeepSeek-V4's alone (0.26.0: mla_attention.py:1436).
+                compress_ratios=ABSENT,
                 q_lora_rank=None,
                 kv_lora_rank=latent.rank,
                 qk_nope_head_dim=latent.nope,
