@@ -24,6 +24,8 @@ def install_packages(release: Release) -> None:
     if importlib.util.find_spec("regex") is None:
         # The expressions that are compiled at import are those of Python's own module too (0.33.0: ir/op.py:42).
         sys.modules["regex"] = re
+    # Packages of others in the wheel, which are not unpacked (0.22.1: utils/import_utils.py:415).
+    _install("vllm.third_party", {})
     rocm: Any = imported(release, "vllm._aiter_ops").rocm_aiter_ops
     for name in ("is_fp4bmm_enabled", "is_fp8bmm_enabled", "is_linear_fp8_enabled"):
         setattr(rocm, name, staticmethod(lambda: False))
@@ -33,8 +35,6 @@ def install_packages(release: Release) -> None:
 
 def _install_flash_attn() -> None:
     """Stand for the package that vLLM compiles from FlashAttention."""
-    package, interface = ModuleType(_FLASH_ATTN), ModuleType(f"{_FLASH_ATTN}.flash_attn_interface")
-    package.__path__ = []
     members = {
         "flash_attn_varlen_func": flash_attn_varlen_func,
         "is_fa_version_supported": lambda version: version in FA_VERSIONS,
@@ -43,9 +43,16 @@ def _install_flash_attn() -> None:
         "get_scheduler_metadata": None,
         "compile_flash_attn_varlen_func_from_specs": None,
     }
-    for module in (package, interface):
-        vars(module).update(members)
-        sys.modules[module.__name__] = module
+    for name in (_FLASH_ATTN, f"{_FLASH_ATTN}.flash_attn_interface"):
+        _install(name, members)
+
+
+def _install(name: str, members: dict[str, Any]) -> None:
+    """Put a package with these members, and no modules, where a module is imported."""
+    package = ModuleType(name)
+    package.__path__ = []
+    vars(package).update(members)
+    sys.modules[name] = package
 
 
 @contextmanager

@@ -296,6 +296,20 @@ DECODE: Final = Op(
 """FlashInfer's function of this name, from 0.6.14 on with packed queries."""
 
 
+def _concat(*, k: torch.Tensor, k_nope: torch.Tensor, k_pe: torch.Tensor) -> None:
+    """Write k_nope [tokens, heads, nope] and k_pe [tokens, 1, rope] side by side to k [tokens, heads, nope + rope]."""
+    k[..., : k_nope.shape[-1]] = k_nope
+    k[..., k_nope.shape[-1] :] = k_pe
+
+
+def concat(k: torch.Tensor, k_nope: torch.Tensor, k_pe: torch.Tensor) -> None:
+    """Stand for FlashInfer's concat_mla_k, which layers with DeepSeek-V3's dims take (mla_attention.py:3374)."""
+    current(CONCAT.name).launch(CONCAT, {"k": k, "k_nope": k_nope, "k_pe": k_pe})
+
+
+CONCAT: Final = Op("concat_mla_k", _concat, frozenset({"k"}), own=True)
+
+
 def replace_latent_kernels(backend: Any) -> None:
     """Put the stand-ins into the module of the backend, and into torch's namespaces of vLLM's kernels."""
     setattr(backend, DECODE.name, entry(DECODE.name))
@@ -306,7 +320,9 @@ def replace_latent_kernels(backend: Any) -> None:
     cache.concat_and_cache_mla, cache.gather_and_maybe_dequant_cache = _write, gather
     library: Any = torch.ops._C  # noqa: SLF001
     library.merge_attn_states = merge
+    own: Any = torch.ops.vllm
+    own.flashinfer_concat_mla_k = concat
 
 
-OPS: Final = (DECODE, WRITE, GATHER, MERGE, FLASH_ATTN)
+OPS: Final = (DECODE, WRITE, GATHER, MERGE, FLASH_ATTN, CONCAT)
 """The stand-ins. The decode replaces that of the native kernels, which has no packed queries."""

@@ -40,7 +40,8 @@ def mla_layer(loaded: Any, case: Case, config: Any, pool: LatentPool) -> Any:
             prefix=LAYER,
         )
     layer.process_weights_after_loading(geometry.dtype.torch_dtype)
-    layer.kv_cache = pool.kv_cache
+    # One for each stage of a pipeline, in early releases (0.18.0: mla_attention.py:421).
+    layer.kv_cache = [pool.kv_cache] if isinstance(layer.kv_cache, list) else pool.kv_cache
     return layer
 
 

@@ -18,9 +18,6 @@ from attnfuzz.kernels.vllm.mla.prefills import MLA, chunk_capacity
 from attnfuzz.kernels.vllm.runner import ModelRunner
 from attnfuzz.reference.case import Case, Step
 
-_DEEPSEEK: Final = 576
-"""The head size of a latent, which releases check: those of a case may be smaller (mla_attention.py:1735)."""
-
 
 _RAGGED: Final = "trtllm_ragged_attention_deepseek"
 
@@ -33,17 +30,20 @@ class LatentRunner(ModelRunner):
     def _make_layer(self) -> Any:
         server = self._server
         _answer(self._config, server.case)
-        capacity = chunk_capacity(server.case)
-        builder = server.loaded.module(MLA).MLACommonMetadataBuilder
-        # In all runners of the session, as if there were as much memory.
-        builder.determine_chunked_prefill_workspace_size = staticmethod(lambda _: capacity)
+        capacity, common = chunk_capacity(server.case), server.loaded.module(MLA)
+        sizes = [server.case.geometry.head_dim_qk]
+        # Latents of cases may be smaller than those of models (mla_attention.py:1624).
+        common.MLACommonBackend.get_supported_head_sizes = classmethod(lambda _: sizes)
+        common.MLACommonMetadataBuilder.determine_chunked_prefill_workspace_size = staticmethod(lambda _: capacity)
         return mla_layer(server.loaded, server.case, self._config, server.pool)
 
     @contextmanager
     def _running(self, step: Step | None = None) -> Iterator[None]:
         prefill = importlib.import_module("flashinfer.prefill")
+        state = self._server.loaded.module("vllm.distributed.parallel_state")
         with (
             super()._running(step),
+            mock.patch.object(state, "_DCP", ServerMock("dcp_group", world_size=1, rank_in_group=0)),
             # Imported where it is called (v1/attention/backends/mla/prefill/trtllm_ragged.py:148).
             mock.patch.object(prefill, _RAGGED, entry(_RAGGED)),
             # v1/worker/workspace.py:261
@@ -63,7 +63,7 @@ def _answer(config: Any, case: Case) -> None:
     config.compilation_config.custom_ops = ["none"]
     more: dict[str, dict[str, Any]] = {
         "model_config": {
-            "get_head_size": lambda: _DEEPSEEK,
+            "get_head_size": lambda: case.geometry.head_dim_qk,
             "hf_text_config": ServerMock(
                 "hf_text_config",
                 # DeepSeek-V4's alone (0.26.0: mla_attention.py:1436).
@@ -82,7 +82,7 @@ def _answer(config: Any, case: Case) -> None:
             "use_prefill_query_quantization": False,
             "flash_attn_version": None,
         },
-        "parallel_config": {"pcp_shard_decode_requests": False},
+        "parallel_config": {"pcp_shard_decode_requests": False, "pipeline_parallel_size": 1},
         "kernel_config": {"enable_jit_warmup": False},
     }
     for part, answers in more.items():
