@@ -18,7 +18,6 @@ from attnfuzz.kernels.vllm.mla.prefills import MLA, chunk_capacity
 from attnfuzz.kernels.vllm.runner import ModelRunner
 from attnfuzz.reference.case import Case, Step
 
-
 _RAGGED: Final = "trtllm_ragged_attention_deepseek"
 
 
