@@ -271,6 +271,9 @@ def _decode(
     del max_q_len
     assert backend in ("auto", "trtllm-gen", "cute-dsl"), f"{backend} has no stand-in"
     if cum_seq_lens_q is None:
+        if query.ndim - out.ndim == 1 == query.shape[1]:
+            # FlashInfer before 0.6.7 takes no other form for single queries (vLLM 0.18.0: flashinfer_mla.py:185).
+            out = out.unsqueeze(1)
         trtllm_batch_decode_with_kv_cache_mla(
             query=query, block_tables=block_tables, seq_lens=seq_lens, out=out, **shared
         )
