@@ -59,6 +59,10 @@ class _AtOnce:
         """Raise RuntimeError."""
         raise RuntimeError(f"{function}, below a kernel that stores keys and values")
 
+    def bound(self, function: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
+        """Raise RuntimeError."""
+        raise RuntimeError(f"{function} of FlashInfer, below a kernel that stores keys and values")
+
     def launch(self, op: Op, arguments: dict[str, Any]) -> Any:
         """Run the op."""
         return op.function(**arguments)

@@ -66,6 +66,9 @@ STUBBED = (
     Stubbed("vllm.v1.sample.rejection_sampler", _ALL, "v1/worker/gpu_model_runner.py"),
     Stubbed("vllm.v1.sample.sampler", _ALL, "v1/worker/gpu_model_runner.py"),
     *(Stubbed(f"vllm.v1.spec_decode.{each}", _ALL, "v1/worker/gpu_model_runner.py") for each in _DRAFTERS),
+    # FlashAttention's compiled libraries, whose functions have stand-ins.
+    Stubbed("vllm.vllm_flash_attn._vllm_fa2_C", _ALL, "vllm_flash_attn/flash_attn_interface.py:14"),
+    Stubbed("vllm.vllm_flash_attn._vllm_fa3_C", _ALL, "vllm_flash_attn/flash_attn_interface.py:23"),
     Stubbed("vllm._aiter_ops", _ALL, "v1/attention/ops/rocm_aiter_mla_sparse.py"),
     # It imports the compiler of torch's extensions, and with it setuptools.
     Stubbed("vllm.distributed.device_communicators.pynccl_allocator", _ALL, "distributed/parallel_state.py"),
@@ -94,6 +97,14 @@ PINNED: Final[Mapping[str, Sequence[str]]] = {
 
 STACKED: Final = span("0.18.0", "0.26.0")
 """The releases in whose pages keys and values follow each other (0.25.1: v1/attention/backends/flashinfer.py:392)."""
+
+
+SPLIT: Final = span("0.18.0", "0.23.0")
+"""Those in which FlashAttention has all keys before all values (0.22.1: v1/attention/backends/flash_attn.py:149)."""
+
+
+UNIT_Q_SCALE: Final = span("0.18.0", "0.22.0")
+"""Those whose Triton backend wants a scale of queries of 1 (0.20.2: v1/attention/backends/triton_attn.py:584)."""
 
 
 def stubbed_in(version: Version) -> tuple[str, ...]:

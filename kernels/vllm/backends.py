@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from attnfuzz.kernels.backend import Bench, Op, Session
+from attnfuzz.kernels.libraries.triton_vllm import FP8_NOISE, check_case
 from attnfuzz.kernels.libraries.triton_vllm import NOISE as TRITON_NOISE
-from attnfuzz.kernels.libraries.triton_vllm import check_case
 from attnfuzz.kernels.native import build
 from attnfuzz.kernels.native.ops import NATIVE
 from attnfuzz.kernels.releases.entry_points_below import KernelsBelow
@@ -60,7 +60,7 @@ class VllmBackend:
     def noise(self, dtype: DType) -> NoiseModel:
         """The noise of Triton's kernels, or of the native ones in fp32: our own backend on them shares its model."""
         if self.kind.interpreted:
-            return TRITON_NOISE[dtype]
+            return FP8_NOISE if self.capability.buckets else TRITON_NOISE[dtype]
         return shipped_noise(self.kind.calibrated, dtype, NoiseModel.fp32_arithmetic())
 
     @property

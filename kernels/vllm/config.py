@@ -49,7 +49,7 @@ def graph_size(step: Step, drafts: int) -> int:
 
 def server_config(loaded: Any, case: Case, drafts: int, limits: ServerLimits) -> ServerMock:
     """The VllmConfig of a server. A question without an answer ends the run."""
-    geometry, quantisation = case.geometry, Quantisation.of(case)
+    geometry, quantisation = case.geometry, Quantisation.of(case, loaded)
     return ServerMock(
         "vllm_config",
         cache_config=ServerMock(
@@ -69,6 +69,9 @@ def server_config(loaded: Any, case: Case, drafts: int, limits: ServerLimits) ->
             use_trtllm_attention=True if quantisation.dequantises(loaded.kind) else None,
             disable_flashinfer_q_quantization=not quantisation.queries and quantisation.quantised,
             use_non_causal=False,
+            flash_attn_version=None,
+            # The default (0.33.0: config/attention.py).
+            flash_attn_max_num_splits_for_cuda_graph=32,
         ),
         parallel_config=ServerMock(
             "parallel_config",
@@ -109,7 +112,9 @@ def server_config(loaded: Any, case: Case, drafts: int, limits: ServerLimits) ->
         mamba_config=None,
         # 0.20.2: forward_context.py:325
         kernel_config=ServerMock(
-            "kernel_config", ir_op_priority=ServerMock("ir_op_priority", set_priority=contextlib.nullcontext)
+            "kernel_config",
+            enable_jit_warmup=False,
+            ir_op_priority=ServerMock("ir_op_priority", set_priority=contextlib.nullcontext),
         ),
     )
 
@@ -134,6 +139,8 @@ def _model(case: Case, limits: ServerLimits) -> ServerMock:
         enable_prompt_embeds=False,
         is_multimodal_raw_input_only_model=False,
         is_mm_prefix_lm=False,
+        is_diffusion=False,
+        is_hybrid=False,
         uses_mrope=False,
         mrope_num_dims=0,
         uses_xdrope_dim=0,

@@ -5,6 +5,7 @@ from typing import Final
 
 from msgspec import structs
 
+from attnfuzz.kernels.libraries.geometries import few_geometries
 from attnfuzz.kernels.libraries.interpreted import DTYPES
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Mode, QueryView
@@ -71,6 +72,24 @@ LATENT: Final = structs.replace(
 FlashInfer's decode returns bfloat16 for queries of any dtype.
 """
 
+TRITON_FP8: Final = structs.replace(
+    TRITON,
+    buckets=tuple(
+        structs.replace(each, kv_dtype=DType.FLOAT8_E4M3, layouts=(KvLayout.NHD, KvLayout.HND))
+        for each in few_geometries(
+            (DType.FLOAT16,), head_dims=(32, 64), page_sizes=(16, 32, 64), windows=True, sinks=True, soft_caps=True
+        )
+    ),
+    fp8_kv=True,
+    kv_scales=(DType.FLOAT8_E4M3,),
+)
+"""The same on FP8 caches, which have less accurate kernels."""
+
+FLASH_ATTN: Final = structs.replace(
+    FLASHINFER, fp8_kv=False, kv_scales=False, layouts=(KvLayout.NHD, KvLayout.HND), head_dims=(64, 80, 96, 128, 256)
+)
+"""The cases of FlashAttention 3 on pools in 16 bits (0.33.0: v1/attention/backends/flash_attn.py:451)."""
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -103,6 +122,8 @@ KINDS: Final = {
     "flashinfer_mla": Kind(
         f"{_BACKENDS}.mla.flashinfer_mla", "FlashInferMLA", BLACKWELL, LATENT, calibrated="trtllm_mla"
     ),
+    "flash_attn": Kind(f"{_BACKENDS}.flash_attn", "FlashAttention", HOPPER, FLASH_ATTN),
     "triton": Kind(f"{_BACKENDS}.triton_attn", "TritonAttention", HOPPER, TRITON, interpreted=True),
+    "triton_fp8": Kind(f"{_BACKENDS}.triton_attn", "TritonAttention", HOPPER, TRITON_FP8, interpreted=True),
 }
 """By the values of --attention-backend, in lower case, and by GPU where it is not Blackwell."""

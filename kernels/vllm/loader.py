@@ -135,11 +135,12 @@ def load(release: Release, kind: str = "flashinfer") -> LoadedRelease:
 def _as_kind(loaded: LoadedRelease, kind: Kind) -> LoadedRelease:
     """The release with the GPU of a kind, whose module is imported. Raises ReleaseError, or Moved."""
     release = loaded.release
+    # Some classes decide by the GPU when they are made (0.33.0: v1/attention/backends/flash_attn.py:610).
+    imported(release, "vllm.platforms").current_platform.become(kind.gpu)
     with _triton_for_a_gpu(release), on_the_cpu():
         check_classes(release, {kind.module: [f"{kind.classes}{part}" for part in _PARTS]})
     if kind.capability.latent:
         replace_latent_kernels(imported(release, kind.module))
-    imported(release, "vllm.platforms").current_platform.become(kind.gpu)
     return replace(loaded, kind=kind)
 
 
@@ -174,6 +175,6 @@ def load_release(name: str) -> None:
     loaded = load(release_of(VLLM, name))
     for kind in KINDS.values():
         # One that is missing fails where it is asked for.
-        with suppress(ReleaseError), _triton_for_a_gpu(loaded.release), on_the_cpu():
-            loaded.module(kind.module)
+        with suppress(ReleaseError):
+            _as_kind(loaded, kind)
     importlib.import_module("attnfuzz.kernels.vllm.session")

@@ -24,13 +24,21 @@ class PackedKv(PagedKv):
 
     packed: torch.Tensor
 
+    @property
+    def _head_major(self) -> bool:
+        return self._case.geometry.kv_layout is KvLayout.HND
+
+    def _of_a_page(self) -> tuple[int, int]:
+        """The heads and tokens of a page in the case's layout."""
+        heads, tokens = self._case.geometry.kv_heads, self.page_size
+        return (heads, tokens) if self._head_major else (tokens, heads)
+
     def _separate(self, bench: Bench) -> tuple[torch.Tensor, torch.Tensor]:
         geometry = self._case.geometry
         dims = (geometry.head_dim_qk, geometry.head_dim_vo)
-        head_major = geometry.kv_layout is KvLayout.HND
-        inner = (geometry.kv_heads, self.page_size) if head_major else (self.page_size, geometry.kv_heads)
-        both = bench.memory.tensor("kv_cache", (self.total_pages, *inner, sum(dims)), geometry.kv_dtype.torch_dtype)
-        self.packed = both if head_major else both.transpose(1, 2)
+        shape = (self.total_pages, *self._of_a_page(), sum(dims))
+        both = bench.memory.tensor("kv_cache", shape, geometry.kv_dtype.torch_dtype)
+        self.packed = both if self._head_major else both.transpose(1, 2)
         key, value = both.split(dims, dim=-1)
         return key, value
 
@@ -45,12 +53,27 @@ class StackedKv(PackedKv):
 
     def _separate(self, bench: Bench) -> tuple[torch.Tensor, torch.Tensor]:
         both = self._paired(bench, "kv_cache", self._case.geometry.head_dim_qk, self._case.geometry.kv_dtype.memory)
-        self.packed = both.transpose(2, 3) if self._case.geometry.kv_layout is KvLayout.HND else both
+        self.packed = both.transpose(2, 3) if self._head_major else both
         return both[:, 0], both[:, 1]
 
 
+class SplitKv(PackedKv):
+    """A pool [2, pages, page_size, kv_heads, dim], whose keys come before all values.
+
+    In the layout HND it is a view of one with heads first. FlashAttention has it in early releases (0.22.1:
+    v1/attention/backends/flash_attn.py:149).
+    """
+
+    def _separate(self, bench: Bench) -> tuple[torch.Tensor, torch.Tensor]:
+        geometry = self._case.geometry
+        shape = (2, self.total_pages, *self._of_a_page(), geometry.head_dim_qk)
+        both = bench.memory.tensor("kv_cache", shape, geometry.kv_dtype.torch_dtype)
+        self.packed = both.transpose(2, 3) if self._head_major else both
+        return both[0], both[1]
+
+
 class VllmPool:
-    """A server's pool. Page 0 is its null block, which no request owns.
+    """A server's pool, in the memory of `form`. Page 0 is its null block, which no request owns.
 
     `names` are those of its tensors, and `kernel` that of the kernel that writes them.
     """
@@ -58,13 +81,10 @@ class VllmPool:
     names: tuple[str, ...] = ("key_cache", "value_cache")
     kernel = WRITER
 
-    def __init__(self, case: Case, bench: Bench, *, stacked: bool) -> None:
+    def __init__(self, case: Case, bench: Bench, form: type[PagedKv]) -> None:
         self._case = case
-        self.paged = self._open(case, bench, stacked=stacked)
+        self.paged = form(case, bench)
         self._before: list[torch.Tensor] = []
-
-    def _open(self, case: Case, bench: Bench, *, stacked: bool) -> PagedKv:
-        return (StackedKv if stacked else PackedKv)(case, bench)
 
     @property
     def kv_cache(self) -> torch.Tensor:

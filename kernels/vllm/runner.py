@@ -54,7 +54,7 @@ class ModelRunner:
 
     def __init__(self, server: VllmServer, drafts: int) -> None:
         self._server, self._drafts = server, drafts
-        self._quantisation = Quantisation.of(server.case)
+        self._quantisation = Quantisation.of(server.case, server.loaded)
         self._limits = ServerLimits.of(server.case, drafts)
         self._config = server_config(server.loaded, server.case, drafts, self._limits)
         self._other_rank = (0, 0)

@@ -11,11 +11,11 @@ from attnfuzz.kernels.entry_points.decode import XQA_SEMAPHORES
 from attnfuzz.kernels.queries import place_sinks
 from attnfuzz.kernels.releases.answers import ASKED
 from attnfuzz.kernels.releases.workspace import native_workspace
-from attnfuzz.kernels.vllm.adaptations import PINNED, STACKED
+from attnfuzz.kernels.vllm.adaptations import PINNED, SPLIT, STACKED
 from attnfuzz.kernels.vllm.kinds import HOPPER
 from attnfuzz.kernels.vllm.mla.buffers import renew_buffers
 from attnfuzz.kernels.vllm.mla.pool import LatentPool
-from attnfuzz.kernels.vllm.pool import VllmPool
+from attnfuzz.kernels.vllm.pool import PackedKv, SplitKv, StackedKv, VllmPool
 from attnfuzz.reference.case import Case
 
 REMEDY: Final = "add it in kernels/vllm/config.py"
@@ -44,8 +44,16 @@ class VllmServer:
             self.pool: VllmPool = LatentPool(case, bench)
         else:
             _renew_buffers(loaded.backend)
-            self.pool = VllmPool(case, bench, stacked=release.version in STACKED)
+            self.pool = VllmPool(case, bench, _form(loaded))
         self.sinks = place_sinks(case, bench)
+
+
+def _form(loaded: Any) -> type[PackedKv]:
+    """The memory of the release's pool."""
+    version = loaded.release.version
+    if loaded.kind.classes == "FlashAttention" and version in SPLIT:
+        return SplitKv
+    return StackedKv if version in STACKED else PackedKv
 
 
 _BUFFERS: Final = ("trtllm_workspace_buffer", "trtllm_gen_workspace_buffer", "_fi_multi_ctas_kv_counter")

@@ -9,6 +9,7 @@ from attnfuzz.kernels.native import write_ops
 from attnfuzz.kernels.releases.answers import ServerMock
 from attnfuzz.kernels.releases.recording import outside
 from attnfuzz.kernels.releases.stand_ins import MULTIPROCESSORS, current, entry
+from attnfuzz.kernels.vllm.flash_attention import FUNCTIONS
 from attnfuzz.kernels.vllm.hopper import XQA, decode, quantise_query
 from attnfuzz.kernels.vllm.pool import WRITER
 from attnfuzz.kernels.vllm.wrappers import REPLACED
@@ -44,6 +45,9 @@ def replace_kernels(backend: Any) -> None:
     library.reshape_and_cache_flash = _write
     library = torch.ops._C  # noqa: SLF001
     library.static_scaled_fp8_quant = quantise_query
+    library = torch.ops._vllm_fa3_C  # noqa: SLF001
+    for name, function in FUNCTIONS.items():
+        setattr(library, name, function)
 
 
 def replace_model(runner: Any) -> None:

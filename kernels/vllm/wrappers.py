@@ -81,6 +81,15 @@ class _Wrapper:
     """The common part of all wrappers. `owner` is the class of FlashInfer that has the methods."""
 
     owner: str
+    _use_cuda_graph: bool
+    _kv_layout: str
+    _backend: str
+    _qo_indptr_buf: torch.Tensor
+    _paged_kv_indptr_buf: torch.Tensor
+    _paged_kv_indices_buf: torch.Tensor
+    _paged_kv_last_page_len_buf: torch.Tensor
+    _planned_indptr: torch.Tensor
+    _planned_lengths: torch.Tensor
     _window_left: int
     _logits_soft_cap: float
     _sm_scale: float | None

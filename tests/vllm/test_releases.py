@@ -14,7 +14,7 @@ from attnfuzz.kernels.releases.wheels import Wheels
 from attnfuzz.kernels.vllm.project import VLLM
 from attnfuzz.reference.case import Case, Launch, Mode, Pages, Request, Scales, Step, TableTail
 from attnfuzz.reference.dtypes import DType
-from attnfuzz.reference.geometry import Geometry
+from attnfuzz.reference.geometry import Geometry, KvLayout
 
 pytestmark = pytest.mark.vllm
 
@@ -58,10 +58,20 @@ STEPS = {
 }
 
 
-def case(release: str, *steps: Step, window: int = -1, sinks: bool = False) -> Case:
-    geometry = replace(GEOMETRY, window_left=window, sinks=sinks)
+KINDS = {
+    "flashinfer_sm90": GEOMETRY,
+    "flashinfer_sm80": replace(GEOMETRY, kv_layout=KvLayout.NHD),
+    "flash_attn": replace(GEOMETRY, kv_layout=KvLayout.NHD),
+    "triton": replace(GEOMETRY, kv_layout=KvLayout.NHD, dtype=DType.FLOAT16, kv_dtype=DType.FLOAT16),
+    "triton_fp8": replace(GEOMETRY, kv_layout=KvLayout.NHD, dtype=DType.FLOAT16, kv_dtype=DType.FLOAT8_E4M3),
+}
+"""The other kinds of backends, each with its geometry."""
+
+
+def case(release: str, *steps: Step, window: int = -1, sinks: bool = False, kind: str = "flashinfer") -> Case:
+    geometry = replace(KINDS.get(kind, GEOMETRY), window_left=window, sinks=sinks)
     tails = Pages(tail=TableTail.STALE)
-    return Case(backend=f"{release}:flashinfer", geometry=geometry, steps=steps, pages=tails)
+    return Case(backend=f"{release}:{kind}", geometry=geometry, steps=steps, pages=tails)
 
 
 @pytest.mark.parametrize("version", READ)
@@ -84,15 +94,30 @@ def test_a_release_passes_with_an_fp8_cache(version: str, runner: Runner) -> Non
         assert verdict.failures == ()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("version", READ)
+def test_another_kind_of_a_release_passes(version: str, kind: str, runner: Runner) -> None:
+    ran = set()
+    for name, steps in STEPS.items():
+        verdict = runner.verdict(case(f"vllm=={version}", *steps, kind=kind))
+        assert verdict.failures == ()
+        if verdict.unsupported is None:
+            ran.add(name)
+    # Not all have graphs of verifies.
+    assert ran >= {*STEPS} - {"graph"}
+
+
 def test_a_dummy_batch_that_writes_is_found_in_the_release_that_had_it(runner: Runner) -> None:
     failures = runner.verdict(case(f"vllm=={DUMMY_SLOTS}", *STEPS["decode"])).failures
     assert {each.kind for each in failures} == {Kind.STRAY_WRITE}
 
 
-BACKEND, BLOCK_TABLE, RUNNER = (
+BACKEND, TRITON, FLASH_ATTN, BLOCK_TABLE, RUNNER = (
     Path("vllm", "v1", *parts)
     for parts in (
         ("attention", "backends", "flashinfer.py"),
+        ("attention", "backends", "triton_attn.py"),
+        ("attention", "backends", "flash_attn.py"),
         ("worker", "block_table.py"),
         ("worker", "gpu_model_runner.py"),
     )
@@ -137,16 +162,80 @@ PLANTED = {
 }
 
 
+DECODE_CAPTURE, DECODE_REPLAY = (
+    Step(mode=Mode.DECODE, requests=requests, padded_tokens=3, tokens_per_request=1, launch=launch)
+    for launch, requests in ((Launch.CAPTURE, ()), (Launch.REPLAY, STEPS["decode"][0].requests))
+)
+
+PLANTED_ELSEWHERE = {
+    "a graph of decodes without a new plan": (
+        "flashinfer_sm80",
+        BACKEND,
+        '    assert self.is_cuda_graph_enabled, "Should be cudagraph only here"\n',
+        "    return\n",
+        (DECODE_CAPTURE, DECODE_REPLAY),
+        Kind.OUTPUT_MISMATCH,
+    ),
+    "pages of the request before": (
+        "flashinfer_sm80",
+        BACKEND,
+        "    row_ptr = block_table + req_idx * block_table_stride\n",
+        "    row_ptr = block_table\n",
+        STEPS["mixed"],
+        Kind.OUTPUT_MISMATCH,
+    ),
+    "a draft mask without the draft itself": (
+        "flashinfer_sm90",
+        BACKEND,
+        "bool_mask = kv_idx <= q_idx if causal",
+        "bool_mask = kv_idx < q_idx if causal",
+        STEPS["verify"],
+        Kind.OUTPUT_MISMATCH,
+    ),
+    "scratch of a single row": (
+        "triton",
+        TRITON,
+        "        max_num_tokens_3d = self.seq_threshold_3D\n",
+        "        max_num_tokens_3d = 1\n",
+        STEPS["decode"],
+        Kind.ILLEGAL_ACCESS,
+    ),
+    "a schedule that is not the batch's": (
+        "flash_attn",
+        FLASH_ATTN,
+        "            self.scheduler_metadata[:n] = scheduler_metadata\n",
+        "            pass\n",
+        (DECODE_CAPTURE, DECODE_REPLAY),
+        Kind.UNWRITTEN,
+    ),
+}
+"""Mistakes in other kinds of backends."""
+
+
+@pytest.mark.parametrize("mistake", PLANTED_ELSEWHERE)
+def test_a_mistake_planted_in_another_kind_is_found(mistake: str, runner: Runner, tmp_path: Path) -> None:
+    backend, place, right, wrong, steps, kind = PLANTED_ELSEWHERE[mistake]
+    tree = planted_tree(tmp_path, place, right, wrong)
+    failures = runner.verdict(case(f"vllm@{tree}", *steps, kind=backend)).failures
+    assert kind in {each.kind for each in failures}
+
+
 @pytest.mark.parametrize("mistake", PLANTED)
 def test_a_planted_mistake_is_found(mistake: str, runner: Runner, tmp_path: Path) -> None:
     place, right, wrong, steps, kind = PLANTED[mistake]
-    tree = Path(shutil.copytree(release_of(VLLM, f"vllm=={PLANTED_IN}").root, tmp_path / "vllm"))
+    tree = planted_tree(tmp_path, place, right, wrong)
+    failures = runner.verdict(case(f"vllm@{tree}", *steps)).failures
+    assert kind in {each.kind for each in failures}
+
+
+def planted_tree(folder: Path, place: Path, right: str, wrong: str) -> Path:
+    """A copy of a release with one text replaced."""
+    tree = Path(shutil.copytree(release_of(VLLM, f"vllm=={PLANTED_IN}").root, folder / "vllm"))
     file = tree / place
     text = file.read_text()
     assert text.count(right) == 1
     file.write_text(text.replace(right, wrong))
-    failures = runner.verdict(case(f"vllm@{tree}", *steps)).failures
-    assert kind in {each.kind for each in failures}
+    return tree
 
 
 def test_the_versions_that_the_tests_run_are_pinned() -> None:

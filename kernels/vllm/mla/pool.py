@@ -19,14 +19,10 @@ class LatentPool(VllmPool):
     kernel = "concat_and_cache_mla"
 
     def __init__(self, case: Case, bench: Bench) -> None:
-        super().__init__(case, bench, stacked=False)
+        super().__init__(case, bench, PagedKv)
         geometry = case.geometry
         assert geometry.latent is not None
         self.projection = UpProjection(geometry.latent, geometry.q_heads, geometry.dtype.torch_dtype)
-
-    def _open(self, case: Case, bench: Bench, *, stacked: bool) -> PagedKv:
-        del stacked
-        return PagedKv(case, bench)
 
     @property
     def kv_cache(self) -> torch.Tensor:

@@ -6,12 +6,13 @@ A file and line below vllm/ is that of vLLM 0.33.0 unless another version is nam
 import random
 from typing import Any, Final
 
+from attnfuzz.kernels.vllm.mla.kernels import flash_attn_varlen_func
 from attnfuzz.reference.case import Case, Step
 
 MLA: Final = "vllm.model_executor.layers.attention.mla_attention"
 """The module of the layer, and of the common part of all backends for latents."""
 
-_REGISTRY: Final = "vllm.v1.attention.backends.mla.prefill.registry"
+_PREFILLS: Final = "vllm.v1.attention.backends.mla.prefill"
 
 _RARELY: Final = 3
 
@@ -25,10 +26,12 @@ def choose_backend(loaded: Any, case: Case) -> None:
     """
     module, packed = loaded.module(MLA), random.Random(case.seed).randrange(_RARELY) == 0
     if hasattr(module, "get_mla_prefill_backend"):
-        known = loaded.module(_REGISTRY).MLAPrefillBackendEnum
+        loaded.module(f"{_PREFILLS}.flash_attn").flash_attn_varlen_func = flash_attn_varlen_func
+        known = loaded.module(f"{_PREFILLS}.registry").MLAPrefillBackendEnum
         chosen = (known.TRTLLM_RAGGED if packed else known.FLASH_ATTN).get_class()
         module.get_mla_prefill_backend = lambda _: chosen
         return
+    module.flash_attn_varlen_func = flash_attn_varlen_func
     # Before 0.22.1 (0.20.2: mla_attention.py:1368).
     module.use_flashinfer_prefill = module.use_cudnn_prefill = lambda: False
     module.use_trtllm_ragged_deepseek_prefill = lambda: packed

@@ -8,7 +8,7 @@ import pytest
 
 from attnfuzz.kernels.releases.release import Release
 from attnfuzz.kernels.vllm.loader import load
-from attnfuzz.kernels.vllm.pool import VllmPool
+from attnfuzz.kernels.vllm.pool import PackedKv, VllmPool
 from attnfuzz.kernels.vllm.schedule import ScheduledSteps
 from attnfuzz.reference.case import Case, Mode, Request, Step
 from attnfuzz.reference.dtypes import DType
@@ -40,7 +40,7 @@ def orders(release: Release, bench_of: Callable[..., Any]) -> Orders:
         batch = SimpleNamespace(req_id_to_index={})
         runner = SimpleNamespace(requests={}, reorder_batch_threshold=1 + DRAFTS, input_batch=batch)
         state = loaded.module("vllm.v1.worker.gpu_input_batch").CachedRequestState
-        scheduled = ScheduledSteps(loaded, case, VllmPool(case, bench_of(case), stacked=False), runner)
+        scheduled = ScheduledSteps(loaded, case, VllmPool(case, bench_of(case), PackedKv), runner)
         made = []
         for index, step in enumerate(steps):
             made.append(scheduled.order(index, step.requests))

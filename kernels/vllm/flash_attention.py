@@ -1,0 +1,135 @@
+"""FlashAttention 3 below vLLM's own interface to it: a native kernel, and the schedule that a batch is given before it.
+
+Only the functions of the compiled library are replaced (0.33.0: vllm_flash_attn/flash_attn_interface.py).
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+
+from attnfuzz.kernels.backend import Op
+from attnfuzz.kernels.native.ops import trtllm_batch_context_with_kv_cache
+from attnfuzz.kernels.releases.stand_ins import current
+
+_EACH: Final = 4
+"""The numbers that a schedule has for each request, of which there is a multiple of this (flash_attn.py:748)."""
+
+
+def _parameters(text: str) -> inspect.Signature:
+    kind = inspect.Parameter.POSITIONAL_ONLY
+    return inspect.Signature([inspect.Parameter(name, kind) for name in text.split()])
+
+
+_FORWARD: Final = _parameters(
+    "q k v k_new v_new q_v out cu_seqlens_q cu_seqlens_k cu_seqlens_k_new seqused_q seqused_k max_seqlen_q max_seqlen_k"
+    " page_table kv_batch_idx leftpad_k rotary_cos rotary_sin seqlens_rotary q_descale k_descale v_descale"
+    " softmax_scale causal window_left window_right softcap rotary_interleaved scheduler_metadata num_splits pack_gqa"
+    " sm_margin s_aux cp_world_size cp_rank cp_tot_seqused_k"
+)
+"""The arguments of torch.ops._vllm_fa3_C.fwd, which are the same in all releases from 0.18.0 to 0.33.0."""
+
+_SCHEDULE: Final = _parameters(
+    "batch_size max_seqlen_q max_seqlen_k num_heads_q num_heads_kv headdim headdim_v qkv_dtype cache_seqlens"
+    " cu_seqlens_q cu_seqlens_k cu_seqlens_k_new seqused_q cache_leftpad page_size max_seqlen_k_new causal"
+    " window_left window_right has_softcap num_splits pack_gqa sm_margin"
+)
+"""Those of get_scheduler_metadata."""
+
+_TAKEN: Final = {
+    *("q", "k", "v", "out", "cu_seqlens_q", "seqused_k", "max_seqlen_q", "max_seqlen_k", "page_table"),
+    *("q_descale", "k_descale", "v_descale", "softmax_scale", "causal", "window_left", "window_right", "softcap"),
+    *("rotary_interleaved", "scheduler_metadata", "num_splits", "sm_margin", "s_aux", "cp_world_size", "cp_rank"),
+}
+"""The arguments of `fwd` that the stand-in uses, or that have one value wherever vLLM calls it."""
+
+
+def _slots(batch: int) -> int:
+    return -(-batch // _EACH) * _EACH
+
+
+def schedule(*args: Any) -> torch.Tensor:
+    """Stand for get_scheduler_metadata: the rows and the splits of each request, behind a semaphore. int32."""
+    given = _SCHEDULE.bind(*args).arguments
+    batch, starts = given["batch_size"], given["cu_seqlens_q"]
+    slots = _slots(batch)
+    made = torch.zeros(1 + slots * _EACH, dtype=torch.int32)
+    made[1 : 1 + batch] = starts.diff()[:batch]
+    made[1 + slots : 1 + slots + batch] = max(1, given["num_splits"])
+    return made
+
+
+def _attend(
+    *,
+    out: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    seqused_k: torch.Tensor,
+    page_table: torch.Tensor,
+    scheduler_metadata: torch.Tensor | None,
+    num_splits: int,
+    softmax_scale: float,
+    causal: bool,
+    window_left: int,
+    s_aux: torch.Tensor | None,
+) -> None:
+    """Attend to pages, key and value [pages, slots, kv heads, dim]; the rows that a schedule lacks are not written."""
+    batch = len(cu_seqlens_q) - 1
+    due = torch.empty_like(out)
+    trtllm_batch_context_with_kv_cache(
+        query=q,
+        kv_cache=(k, v),
+        workspace_buffer=q,
+        block_tables=page_table,
+        seq_lens=seqused_k,
+        max_q_len=0,
+        max_kv_len=0,
+        bmm1_scale=softmax_scale,
+        bmm2_scale=1.0,
+        batch_size=batch,
+        cum_seq_lens_q=cu_seqlens_q,
+        cum_seq_lens_kv=cu_seqlens_q,
+        window_left=window_left,
+        out=due,
+        kv_layout="NHD",
+        sinks=s_aux,
+        causal=causal,
+    )
+    rows = cu_seqlens_q.diff()
+    if scheduler_metadata is not None:
+        slots = _slots(batch)
+        if scheduler_metadata.shape != (1 + slots * _EACH,):
+            # hopper/flash_api.cpp: scheduler_metadata must have shape (metadata_size)
+            raise RuntimeError(f"scheduler_metadata has {tuple(scheduler_metadata.shape)}, for a batch of {batch}")
+        rows = torch.minimum(rows, scheduler_metadata[1 : 1 + batch])
+        most = int(scheduler_metadata[1 + slots : 1 + slots + batch].amax()) if batch else 1
+        if most > max(1, num_splits):
+            raise RuntimeError(f"the schedule has {most} splits, and there is room for {num_splits}")
+    for begin, count in zip(cu_seqlens_q.tolist(), rows.tolist(), strict=False):
+        out[begin : begin + count] = due[begin : begin + count]
+
+
+FORWARD: Final = Op("flash_attn_varlen_func", _attend, frozenset({"out"}), own=True)
+
+
+def forward(*args: Any) -> tuple[Any, ...]:
+    """Stand for torch.ops._vllm_fa3_C.fwd on a paged cache in the queries' dtype."""
+    given = _FORWARD.bind(*args).arguments
+    for name, value in given.items():
+        if name not in _TAKEN and value is not None:
+            raise NotImplementedError(f"no stand-in of FlashAttention takes {name}")
+    if given["softcap"] or given["cp_world_size"] != 1 or given["k"].dtype != given["q"].dtype:
+        raise NotImplementedError("no stand-in of FlashAttention has soft caps, context parallelism or FP8")
+    names = (
+        *("out", "q", "k", "v", "cu_seqlens_q", "seqused_k", "page_table", "scheduler_metadata", "num_splits"),
+        *("softmax_scale", "causal", "window_left", "s_aux"),
+    )
+    current(FORWARD.name).launch(FORWARD, {name: given[name] for name in names})
+    return given["out"], None, None, None
+
+
+FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {"fwd": forward, "get_scheduler_metadata": schedule}
+"""By their names in the library."""
