@@ -5,8 +5,6 @@ values that `UpProjection` selects from the latents. Products with such a weight
 summand that is not zero.
 """
 
-from typing import Any
-
 import torch
 
 from attnfuzz.reference.geometry import Latent
@@ -49,7 +47,3 @@ class UpProjection:
         both = self(tokens[:, : latent.rank])[0].view(len(tokens), heads, latent.nope + latent.vo)
         rotated = tokens[:, None, latent.rank :].expand(-1, heads, -1)
         return torch.cat((both[..., : latent.nope], rotated), dim=-1), both[..., latent.nope :]
-
-    def parameters(self) -> Any:
-        """Iterate over the weights."""
-        yield self.weight
