@@ -16,7 +16,7 @@ from attnfuzz.reference.geometry import Geometry, Latent
 
 pytestmark = pytest.mark.vllm
 
-READ = ("0.26.0", "0.29.0", "0.32.0", "0.33.0")
+READ = ("0.29.0", "0.31.0", "0.32.0", "0.33.0")
 
 PLANTED_IN = "0.32.0"
 
