@@ -20,6 +20,9 @@ READ = ("0.29.0", "0.31.0", "0.32.0", "0.33.0")
 
 PLANTED_IN = "0.32.0"
 
+BASE_2 = "vllm==0.26.0"
+"""Its prefills on trtllm-gen (v1/attention/backends/mla/prefill/trtllm_ragged.py:185); 0.29.0 converts the LSE."""
+
 GEOMETRY = Geometry(
     q_heads=4,
     kv_heads=1,
@@ -81,6 +84,12 @@ def test_a_release_passes(version: str, runner: Runner) -> None:
             verdict = runner.verdict(case(f"vllm=={version}", *steps, seed=seed))
             assert verdict.unsupported is None
             assert verdict.failures == ()
+
+
+def test_an_lse_to_base_2_that_is_merged_as_one_to_base_e_is_found_in_a_release_that_did_so(runner: Runner) -> None:
+    failures = runner.verdict(case(BASE_2, CHUNKS, seed=SEEDS["trtllm-gen"])).failures
+    assert {each.kind for each in failures} == {Kind.OUTPUT_MISMATCH}
+    assert not runner.verdict(case(BASE_2, CHUNKS, seed=SEEDS["FlashAttention"])).failures
 
 
 LAYER, BACKEND = (
