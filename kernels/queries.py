@@ -86,6 +86,12 @@ class BmmScales(TypedDict):
     bmm2_scale: float
 
 
+def key_dim(case: Case) -> int:
+    """The head dim of the keys of each head, which determines the softmax scale; latents represent these keys."""
+    latent = case.geometry.latent
+    return latent.nope + latent.rope if latent else case.geometry.head_dim_qk
+
+
 def softmax_scale(case: Case, head_dim: int) -> float:
     """The factor of the logits: 1 / sqrt(head dim), times the case's factor."""
     return case.scales.softmax / math.sqrt(head_dim)

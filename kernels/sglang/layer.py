@@ -6,17 +6,11 @@ from typing import Any
 import torch
 
 from attnfuzz.kernels.backend import Bench, Unsupported
-from attnfuzz.kernels.queries import place_queries, softmax_scale
+from attnfuzz.kernels.queries import key_dim, place_queries, softmax_scale
 from attnfuzz.reference.case import Case
 
 LAYER_ID = 0
 """A case has one layer."""
-
-
-def key_dim(case: Case) -> int:
-    """The head dim of the per-head keys, which determines the softmax scale; latents represent these keys."""
-    latent = case.geometry.latent
-    return latent.nope + latent.rope if latent else case.geometry.head_dim_qk
 
 
 def scaling(case: Case) -> float:

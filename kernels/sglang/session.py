@@ -7,13 +7,13 @@ from typing import Any
 import torch
 
 from attnfuzz.kernels.backend import Bench, Output, Unsupported
-from attnfuzz.kernels.queries import cached_scales, draw_queries, packed_rows, place_sinks
+from attnfuzz.kernels.queries import cached_scales, draw_queries, key_dim, packed_rows, place_sinks
 from attnfuzz.kernels.releases.answers import ASKED
 from attnfuzz.kernels.releases.entry_points_below import Below, KernelsBelow, below
 from attnfuzz.kernels.releases.rejection import is_rejection
 from attnfuzz.kernels.sglang.batch import forward_batch, new_keys, pad
 from attnfuzz.kernels.sglang.graphs import ServedGraphs
-from attnfuzz.kernels.sglang.layer import Inputs, key_dim
+from attnfuzz.kernels.sglang.layer import Inputs
 from attnfuzz.kernels.sglang.loader import Loaded
 from attnfuzz.kernels.sglang.orders import Order, Preparation, WorkerKind, orders_of
 from attnfuzz.kernels.sglang.projected import ProjectedAttention

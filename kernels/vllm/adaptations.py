@@ -29,7 +29,6 @@ _DRAFTERS: Final = (
 
 STUBBED = (
     # Packages that a server needs and attention does not: configs, tokenizers, requests and metrics.
-    Stubbed("regex", _ALL, "utils/import_utils.py:17"),
     Stubbed("zmq", _ALL, "utils/network_utils.py:19"),
     Stubbed("cbor2", _ALL, "utils/hashing.py:12"),
     Stubbed("transformers", _ALL, "model_executor/layers/quantization/base_config.py:11"),
@@ -54,11 +53,12 @@ STUBBED = (
     Stubbed("vllm.distributed.eplb", _ALL, "v1/worker/gpu_model_runner.py"),
     Stubbed("vllm.lora", _ALL, "v1/worker/gpu_input_batch.py"),
     Stubbed("vllm.model_executor.kernels", span("0.27.0"), "models/deepseek_v4/quant_config.py"),
-    Stubbed("vllm.model_executor.layers.attention", _ALL, "v1/worker/gpu_model_runner.py"),
     Stubbed("vllm.model_executor.layers.fused_moe", _ALL, "v1/worker/gpu_model_runner.py"),
     Stubbed("vllm.model_executor.layers.mamba", _ALL, "v1/worker/gpu_model_runner.py"),
     Stubbed("vllm.model_executor.layers.rotary_embedding", _ALL, "v1/worker/gpu_model_runner.py"),
     Stubbed("vllm.model_executor.model_loader", _ALL, "v1/worker/gpu_model_runner.py"),
+    Stubbed("vllm.model_executor.layers.quantization.fp8", _ALL, "layers/quantization/utils/quant_utils.py"),
+    Stubbed("vllm.model_executor.layers.quantization.online", _ALL, "layers/quantization/utils/quant_utils.py"),
     Stubbed("vllm.model_executor.models", _ALL, "v1/worker/gpu_model_runner.py"),
     Stubbed("vllm.model_executor.offloader", _ALL, "v1/worker/gpu_model_runner.py"),
     Stubbed("vllm.models", span("0.27.0"), "v1/attention/backends/mla/indexer.py"),
@@ -75,16 +75,21 @@ STUBBED = (
 )
 
 
+_RUNNER: Final = "v1/worker/gpu_model_runner.py"
+_WEIGHTS: Final = "model_executor/layers/quantization/utils/quant_utils.py"
+
 PINNED: Final[Mapping[str, Sequence[str]]] = {
-    name: (f"vllm/v1/worker/gpu_model_runner.py:{line}",)
-    for name, line in (
-        ("vllm.model_executor.layers.mamba.ops.ssu_dispatch.initialize_mamba_ssu_backend()", 7013),
-        ("vllm.model_executor.offloader.create_offloader()", 952),
-        ("vllm.model_executor.offloader.set_offloader()", 952),
-        ("vllm.v1.sample.rejection_sampler.RejectionSampler()", 666),
-        ("vllm.v1.sample.sampler.Sampler()", 563),
-        ("vllm.v1.spec_decode.ngram_proposer.NgramProposer", 615),
-        ("vllm.v1.spec_decode.ngram_proposer.NgramProposer()", 617),
+    name: (f"vllm/{file}:{line}",)
+    for file, line, name in (
+        (_WEIGHTS, 518, "vllm.model_executor.layers.quantization.fp8.Fp8LinearMethod"),
+        (_WEIGHTS, 519, "vllm.model_executor.layers.quantization.online.fp8.Fp8PerTensorOnlineLinearMethod"),
+        (_RUNNER, 7013, "vllm.model_executor.layers.mamba.ops.ssu_dispatch.initialize_mamba_ssu_backend()"),
+        (_RUNNER, 952, "vllm.model_executor.offloader.create_offloader()"),
+        (_RUNNER, 952, "vllm.model_executor.offloader.set_offloader()"),
+        (_RUNNER, 666, "vllm.v1.sample.rejection_sampler.RejectionSampler()"),
+        (_RUNNER, 563, "vllm.v1.sample.sampler.Sampler()"),
+        (_RUNNER, 615, "vllm.v1.spec_decode.ngram_proposer.NgramProposer"),
+        (_RUNNER, 617, "vllm.v1.spec_decode.ngram_proposer.NgramProposer()"),
     )
 }
 """The names of stubs that a running release reads or calls, none of which decides anything (lines of 0.33.0)."""

@@ -15,6 +15,7 @@ from attnfuzz.kernels.releases.naming import Named
 from attnfuzz.kernels.releases.release import release_of
 from attnfuzz.kernels.vllm.hopper import XQA
 from attnfuzz.kernels.vllm.kinds import KINDS, BackendKind
+from attnfuzz.kernels.vllm.mla.kernels import OPS
 from attnfuzz.kernels.vllm.project import VLLM
 from attnfuzz.kernels.vllm.stand_ins import WRITE
 from attnfuzz.reference.calibration import shipped_noise
@@ -60,14 +61,14 @@ class VllmBackend:
         """The noise of Triton's kernels, or of the native ones in fp32: our own backend on them shares its model."""
         if self.kind.interpreted:
             return FP8_NOISE if self.capability.buckets else TRITON_NOISE[dtype]
-        return shipped_noise("trtllm_mha", dtype, NoiseModel.fp32_arithmetic())
+        return shipped_noise(self.kind.calibrated, dtype, NoiseModel.fp32_arithmetic())
 
     @property
     def ops(self) -> Mapping[str, Op]:
         """The native kernels. Triton's are the release's own."""
         if self.kind.interpreted:
             return {}
-        return {op.name: op for op in (*NATIVE.ops(), WRITE, XQA)}
+        return {op.name: op for op in (*NATIVE.ops(), WRITE, XQA, *OPS)}
 
     def missing(self) -> str | None:
         """The missing packages that vLLM's modules import, or the reason that native kernels can't be compiled."""

@@ -55,6 +55,23 @@ TRITON: Final = structs.replace(
 """Pools have any layout (0.33.0: v1/attention/backend.py:372), and kernels are interpreted."""
 
 
+LATENT: Final = structs.replace(
+    FLASHINFER,
+    dtypes=(DType.BFLOAT16,),
+    fp8_kv=False,
+    kv_scales=False,
+    latent=True,
+    max_head_dim=576,
+    page_sizes=(32, 64),
+    windows=False,
+    sinks=False,
+    query_views=(QueryView.CONTIGUOUS,),
+)
+"""The cases of FLASHINFER_MLA (v1/attention/backends/mla/flashinfer_mla.py:191), without FP8 caches.
+
+FlashInfer's decode returns bfloat16 for queries of any dtype.
+"""
+
 TRITON_FP8: Final = structs.replace(
     TRITON,
     buckets=tuple(
@@ -84,6 +101,7 @@ class BackendKind:
         gpu: The compute capability of the claimed GPU.
         capability: The cases that a server with it has.
         interpreted: Whether its kernels are Triton's, and run in the interpreter.
+        calibrated: Our own backend on the same kernels, whose noise model applies.
 
     """
 
@@ -92,6 +110,7 @@ class BackendKind:
     gpu: tuple[int, int]
     capability: Capability
     interpreted: bool = False
+    calibrated: str = "trtllm_mha"
 
 
 _BACKENDS: Final = "vllm.v1.attention.backends"
@@ -101,6 +120,9 @@ KINDS: Final = {
     "flashinfer_sm90": BackendKind(f"{_BACKENDS}.flashinfer", "FlashInfer", HOPPER, WRAPPERS),
     "flashinfer_sm80": BackendKind(
         f"{_BACKENDS}.flashinfer", "FlashInfer", AMPERE, structs.replace(WRAPPERS, sinks=False)
+    ),
+    "flashinfer_mla": BackendKind(
+        f"{_BACKENDS}.mla.flashinfer_mla", "FlashInferMLA", BLACKWELL, LATENT, calibrated="trtllm_mla"
     ),
     "flash_attn": BackendKind(f"{_BACKENDS}.flash_attn", "FlashAttention", HOPPER, FLASH_ATTN),
     "triton": BackendKind(f"{_BACKENDS}.triton_attn", "TritonAttention", HOPPER, TRITON, interpreted=True),

@@ -22,6 +22,8 @@ from attnfuzz.kernels.releases.release import Release, release_of
 from attnfuzz.kernels.releases.stubs import Note, Stubs
 from attnfuzz.kernels.vllm.adaptations import stubbed_in
 from attnfuzz.kernels.vllm.kinds import BLACKWELL, KINDS, BackendKind
+from attnfuzz.kernels.vllm.mla.imports import install_packages, on_the_cpu
+from attnfuzz.kernels.vllm.mla.kernels import replace_latent_kernels
 from attnfuzz.kernels.vllm.platform import claim
 from attnfuzz.kernels.vllm.project import VLLM
 from attnfuzz.kernels.vllm.stand_ins import replace_kernels, replace_model
@@ -110,6 +112,7 @@ def load(release: Release, kind: str = "flashinfer") -> LoadedRelease:
         install_bare_package(release)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            install_packages(release)
             _claim_gpu(release)
             with _triton_for_a_gpu(release):
                 backend = imported(release, KINDS["flashinfer"].module)
@@ -134,8 +137,10 @@ def _as_kind(loaded: LoadedRelease, kind: BackendKind) -> LoadedRelease:
     release = loaded.release
     # Some classes decide by the GPU when they are made (0.33.0: v1/attention/backends/flash_attn.py:610).
     imported(release, "vllm.platforms").current_platform.become(kind.gpu)
-    with _triton_for_a_gpu(release):
+    with _triton_for_a_gpu(release), on_the_cpu():
         check_classes(release, {kind.module: [f"{kind.classes}{part}" for part in _PARTS]})
+    if kind.capability.latent:
+        replace_latent_kernels(imported(release, kind.module))
     return replace(loaded, kind=kind)
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 
 from attnfuzz.kernels.backend import Bench
-from attnfuzz.kernels.queries import draw_queries, place_queries
+from attnfuzz.kernels.queries import draw_queries, key_dim, place_queries
 from attnfuzz.kernels.releases.recording import Recording, outside, record
 from attnfuzz.kernels.vllm.pool import VllmPool
 from attnfuzz.kernels.vllm.quantisation import Quantisation
@@ -78,7 +78,7 @@ class Model:
     def begin(self, index: int) -> None:
         """Use the queries of a step, which follow each other as the case has its requests."""
         step, spans = self._case.steps[index], self._pool.paged.tokens.spans
-        drawn = draw_queries(self._case, index, step.padded_tokens, self._case.geometry.head_dim_qk)
+        drawn = draw_queries(self._case, index, step.padded_tokens, key_dim(self._case))
         self._queries = self._quantisation.rounded(drawn)
         ids = [
             spans[each.slot].start + position
@@ -141,13 +141,15 @@ class Model:
     def _embed(self, ids: Sequence[int], positions: Sequence[int]) -> LayerInputs:
         """The layer's inputs for tokens at positions."""
         assert self._queries is not None
-        tokens = self._pool.paged.tokens
         at = [self._token(token, position) for token, position in zip(ids, positions, strict=True)]
         padding = range(len(self._rows), len(self._queries)) or range(1)
         rows = [self._rows.get(token, padding[row % len(padding)]) for row, token in enumerate(at)]
-        scales, dtype = self._case.scales, self._case.geometry.dtype.torch_dtype
-        return LayerInputs(
-            self._queries[rows],
+        return LayerInputs(self._queries[rows], *self._tokens(at))
+
+    def _tokens(self, at: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """New keys and values [rows, kv_heads, dim], by their indices into the pool's tokens."""
+        tokens, scales, dtype = self._pool.paged.tokens, self._case.scales, self._case.geometry.dtype.torch_dtype
+        return (
             self._quantisation.new(tokens.key[at], scales.k, dtype),
             self._quantisation.new(tokens.value[at], scales.v, dtype),
         )

@@ -73,9 +73,15 @@ class SplitKv(PackedKv):
 
 
 class VllmPool:
-    """A server's pool, in the memory of `form`. Page 0 is its null block, which no request owns."""
+    """A server's pool, in the memory of `form`. Page 0 is its null block, which no request owns.
 
-    def __init__(self, case: Case, bench: Bench, form: type[PackedKv]) -> None:
+    `names` are those of its tensors, and `kernel` that of the kernel that writes them.
+    """
+
+    names: tuple[str, ...] = ("key_cache", "value_cache")
+    kernel = WRITER
+
+    def __init__(self, case: Case, bench: Bench, form: type[PagedKv]) -> None:
         self._case = case
         self.paged = form(case, bench)
         self._before: list[torch.Tensor] = []
@@ -83,6 +89,7 @@ class VllmPool:
     @property
     def kv_cache(self) -> torch.Tensor:
         """The pool, as a layer has it."""
+        assert isinstance(self.paged, PackedKv)
         # Caches of FP8 are tensors of bytes (0.33.0: utils/torch_utils.py:46).
         packed = self.paged.packed
         return packed.view(torch.uint8) if packed.itemsize == 1 else packed
@@ -112,14 +119,14 @@ class VllmPool:
         tensors = [
             WrittenTensor(name, before, after, at, values[due], values[due], nowhere)
             for name, before, after, values in zip(
-                ("key_cache", "value_cache"),
+                self.names,
                 self._before,
                 self.paged.resident(),
-                (tokens.key, tokens.value),
+                (tokens.key, tokens.value)[: len(self.names)],
                 strict=True,
             )
         ]
-        return WrittenCache(tuple(tensors), tuple((index, token) for index, token, *_ in new), kernel=WRITER)
+        return WrittenCache(tuple(tensors), tuple((index, token) for index, token, *_ in new), kernel=self.kernel)
 
     def attended(self, step: Step, query: torch.Tensor, first_rows: Sequence[int]) -> tuple[Attended, ...]:
         """The attention due to each request of a step, by the keys of the case, whatever the pool holds."""

@@ -50,6 +50,8 @@ class _NothingToAwait:
 class ModelRunner:
     """The release's model runner on a server whose requests speculate `drafts` tokens, 0 for none."""
 
+    model_type = Model
+
     def __init__(self, server: VllmServer, drafts: int) -> None:
         self._server, self._drafts = server, drafts
         self._quantisation = Quantisation.of(server.case, server.loaded)
@@ -60,7 +62,7 @@ class ModelRunner:
         with self._running():
             self._layer = self._make_layer()
             self._config.compilation_config.static_forward_context[LAYER] = self._layer
-            self.model = Model(server.loaded, server.case, server.bench, server.pool, self._layer)
+            self.model = self.model_type(server.loaded, server.case, server.bench, server.pool, self._layer)
             self._runner = self._make_runner()
         self._schedule = ScheduledSteps(server.loaded, server.case, server.pool, self._runner)
 

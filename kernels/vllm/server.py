@@ -13,6 +13,8 @@ from attnfuzz.kernels.releases.answers import ASKED
 from attnfuzz.kernels.releases.workspace import native_workspace
 from attnfuzz.kernels.vllm.adaptations import PINNED, SPLIT, STACKED
 from attnfuzz.kernels.vllm.kinds import HOPPER
+from attnfuzz.kernels.vllm.mla.buffers import renew_buffers
+from attnfuzz.kernels.vllm.mla.pool import LatentPool
 from attnfuzz.kernels.vllm.pool import PackedKv, SplitKv, StackedKv, VllmPool
 from attnfuzz.reference.case import Case
 
@@ -36,9 +38,13 @@ class VllmServer:
         # Read where the first backend of a process allocates it (v1/attention/backends/flashinfer.py:99).
         semaphores = XQA_SEMAPHORES if loaded.kind.gpu == HOPPER else 0
         os.environ["VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE"] = str(native_workspace(case) + semaphores)
-        _renew_buffers(loaded.backend)
         _resolve_layout(loaded, case)
-        self.pool = VllmPool(case, bench, _form(loaded))
+        if case.geometry.latent:
+            renew_buffers(loaded, case, bench.device)
+            self.pool: VllmPool = LatentPool(case, bench)
+        else:
+            _renew_buffers(loaded.backend)
+            self.pool = VllmPool(case, bench, _form(loaded))
         self.sinks = place_sinks(case, bench)
 
 

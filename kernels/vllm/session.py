@@ -9,10 +9,12 @@ from typing import Any
 import torch
 
 from attnfuzz.kernels.backend import Bench, Output, Unsupported, WrittenThenAttended
-from attnfuzz.kernels.queries import cached_scales, draw_queries
+from attnfuzz.kernels.queries import cached_scales, draw_queries, key_dim
 from attnfuzz.kernels.releases.answers import ASKED
 from attnfuzz.kernels.releases.entry_points_below import KernelsBelow, below
 from attnfuzz.kernels.releases.rejection import is_rejection
+from attnfuzz.kernels.vllm.mla.prefills import merges
+from attnfuzz.kernels.vllm.mla.runner import LatentRunner
 from attnfuzz.kernels.vllm.quantisation import Quantisation
 from attnfuzz.kernels.vllm.runner import WORDS, ModelRunner
 from attnfuzz.kernels.vllm.server import VllmServer
@@ -64,7 +66,8 @@ class VllmSession:
         captured = {(each.mode, each.launch) for each in self._case.steps} & {(Mode.DECODE, Launch.CAPTURE)}
         drafts = 0 if step.mode is Mode.DECODE and captured else self._drafts
         if drafts not in self._runners:
-            self._runners[drafts] = ModelRunner(self._server, drafts)
+            made = LatentRunner if self._case.geometry.latent else ModelRunner
+            self._runners[drafts] = made(self._server, drafts)
         return self._runners[drafts]
 
     def _run(self, runner: ModelRunner, index: int, step: Step) -> WrittenThenAttended | None:
@@ -85,7 +88,7 @@ class VllmSession:
             return replace(output, out=runner.again())
 
     def _output(self, step: Step, index: int, out: torch.Tensor, first_rows: list[int]) -> Output:
-        dim = self._case.geometry.head_dim_qk
+        dim = key_dim(self._case)
         drawn = draw_queries(self._case, index, max(step.padded_tokens, out.shape[0]), dim, first_rows)
         query = Quantisation.of(self._case, self._loaded).rounded(drawn)
         return Output(
@@ -93,6 +96,6 @@ class VllmSession:
             lse=None,
             attended=self._server.pool.attended(step, query, first_rows),
             sinks=self._server.sinks,
-            roundings=self._kernels.roundings,
+            roundings=self._kernels.roundings + (merges(self._case, step) if self._case.geometry.latent else 0),
             **cached_scales(self._case, dim),
         )

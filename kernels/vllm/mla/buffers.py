@@ -1,0 +1,28 @@
+"""The buffers of a server's process for latent attention.
+
+A file and line below vllm/ is that of vLLM 0.33.0 unless another version is named.
+"""
+
+from typing import Any, Final
+
+import torch
+
+from attnfuzz.kernels.releases.workspace import native_workspace
+from attnfuzz.reference.case import Case
+
+_SIZES: Final = ("FLASHINFER_MLA_WORKSPACE_BUFFER_SIZE", "FLASHINFER_MLA_LSE_WORKSPACE_BUFFER_SIZE")
+
+
+def renew_buffers(loaded: Any, case: Case, device: torch.device) -> None:
+    """Have none of the last server. The workspaces exist before a capture, whose warm-up runs allocate them."""
+    backend, size = loaded.backend, native_workspace(case)
+    for name in _SIZES:
+        if hasattr(backend, name):
+            setattr(backend, name, size)
+    if hasattr(backend, "g_fi_workspace"):
+        # Before 0.25.1 (0.23.0: v1/attention/backends/mla/flashinfer_mla.py:99).
+        backend.g_fi_workspace = torch.zeros(size, dtype=torch.uint8)
+    else:
+        backend._fi_workspace = backend._fi_multi_ctas_kv_counter = None  # noqa: SLF001 - a process's own
+        backend._get_workspace_buffer(return_lse=False)  # noqa: SLF001
+    loaded.module("vllm.v1.worker.workspace").init_workspace_manager(device)

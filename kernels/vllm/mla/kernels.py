@@ -1,0 +1,331 @@
+"""Kernels of an MLA layer that are compiled for GPUs, with stand-ins of the same contracts.
+
+A file and line is that of vLLM 0.33.0.
+"""
+
+import math
+from typing import Any, Final
+
+import torch
+
+from attnfuzz.kernels.backend import Op
+from attnfuzz.kernels.native import transform_ops, write_ops
+from attnfuzz.kernels.native.ops import trtllm_batch_decode_with_kv_cache_mla, trtllm_ragged_attention_deepseek
+from attnfuzz.kernels.releases.recording import outside
+from attnfuzz.kernels.releases.stand_ins import MULTIPROCESSORS, current, entry
+
+_LN2: Final = math.log(2)
+
+FA_VERSIONS: Final = (2, 4)
+"""Those that a B200 has (vllm_flash_attn/flash_attn_interface.py:52)."""
+
+
+def _flash_attn(
+    *,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    cum_seq_lens_q: torch.Tensor,
+    cum_seq_lens_kv: torch.Tensor,
+    max_q_len: int,
+    max_kv_len: int,
+    scale: float,
+    causal: bool,
+) -> None:
+    """Attend to packed keys as FlashAttention does: LSE [heads, tokens] to base e, 0 and -inf for a row without keys.
+
+    query [tokens, heads, qk dim], key, value and out by tokens as well; int32 [requests + 1] offsets.
+    """
+    # The ragged kernel leaves rows without keys unwritten.
+    base_2 = torch.full((lse.shape[1], lse.shape[0]), -torch.inf, dtype=torch.float32)
+    out[cum_seq_lens_q[0] : cum_seq_lens_q[-1]] = 0
+    trtllm_ragged_attention_deepseek(
+        query=query,
+        key=key,
+        value=value,
+        workspace_buffer=query,
+        seq_lens=cum_seq_lens_kv.diff(),
+        max_q_len=max_q_len,
+        max_kv_len=max_kv_len,
+        bmm1_scale=scale,
+        bmm2_scale=1.0,
+        o_sf_scale=1.0,
+        batch_size=len(cum_seq_lens_q) - 1,
+        window_left=-1,
+        cum_seq_lens_q=cum_seq_lens_q,
+        cum_seq_lens_kv=cum_seq_lens_kv,
+        enable_pdl=False,
+        is_causal=causal,
+        return_lse=True,
+        out=out,
+        lse=base_2,
+    )
+    lse.copy_(base_2.T * _LN2)
+
+
+FLASH_ATTN: Final = Op("flash_attn_varlen_func", _flash_attn, frozenset({"out", "lse"}), own=True)
+
+
+def flash_attn_varlen_func(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    max_seqlen_q: int,
+    cu_seqlens_q: torch.Tensor,
+    max_seqlen_k: int,
+    cu_seqlens_k: torch.Tensor,
+    *,
+    softmax_scale: float,
+    causal: bool,
+    fa_version: int,
+    return_softmax_lse: bool = False,
+    out: torch.Tensor | None = None,
+    output_scale: torch.Tensor | None = None,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """Stand for FlashAttention on packed queries and keys (vllm_flash_attn/flash_attn_interface.py:215)."""
+    assert fa_version in FA_VERSIONS
+    assert output_scale is None, "outputs are not quantised"
+    if out is None:
+        out = torch.empty(*q.shape[:-1], v.shape[-1], dtype=q.dtype)
+    lse = torch.empty(q.shape[1], q.shape[0], dtype=torch.float32)
+    current(FLASH_ATTN.name).launch(
+        FLASH_ATTN,
+        {
+            "out": out,
+            "lse": lse,
+            "query": q,
+            "key": k,
+            "value": v,
+            "cum_seq_lens_q": cu_seqlens_q,
+            "cum_seq_lens_kv": cu_seqlens_k,
+            "max_q_len": max_seqlen_q,
+            "max_kv_len": max_seqlen_k,
+            "scale": softmax_scale,
+            "causal": causal,
+        },
+    )
+    return (out, lse) if return_softmax_lse else out
+
+
+def _write(
+    kv_c: torch.Tensor,
+    k_pe: torch.Tensor,
+    kv_cache: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    kv_cache_dtype: str,
+    scale: torch.Tensor,
+    *_: object,
+) -> None:
+    """Stand for concat_and_cache_mla, whose last argument leaves out a scale of 1."""
+    with outside():
+        factor = scale.item()
+    quantised = {} if kv_cache.dtype == kv_c.dtype else {"kv_cache_dtype": kv_cache_dtype, "scale": factor}
+    arguments = {"kv_c": kv_c, "k_pe": k_pe, "kv_cache": kv_cache, "slot_mapping": slot_mapping, **quantised}
+    current(WRITE.name).launch(WRITE, arguments)
+
+
+WRITE: Final = Op("concat_and_cache_mla", write_ops.concat_and_cache_mla, frozenset({"kv_cache"}))
+
+
+def _gather(
+    *,
+    src_cache: torch.Tensor,
+    dst: torch.Tensor,
+    block_table: torch.Tensor,
+    cu_seq_lens: torch.Tensor,
+    token_to_seq: torch.Tensor,
+    num_tokens: int,
+    seq_starts: torch.Tensor,
+) -> None:
+    """Copy token i of the first `num_tokens` of a chunk to row i of `dst`, as its own request says.
+
+    It is token i - cu_seq_lens[r] + seq_starts[r] of request r = token_to_seq[i]; none at or behind cu_seq_lens[r + 1].
+    """
+    request = token_to_seq[:num_tokens].long()
+    token = torch.arange(num_tokens)
+    inside = token < cu_seq_lens[request + 1]
+    request, token = request[inside], token[inside]
+    # Each token is a request of the native kernel, so that it reads the table as vLLM's does.
+    source = torch.empty(len(token), 1, dst.shape[1], dtype=dst.dtype)
+    transform_ops.gather_cache(
+        src_cache.unsqueeze(2),
+        source,
+        block_table[request],
+        torch.arange(len(token) + 1, dtype=torch.int32),
+        (token - cu_seq_lens[request] + seq_starts[request]).int(),
+    )
+    dst[token] = source[:, 0]
+
+
+def gather(
+    src_cache: torch.Tensor,
+    dst: torch.Tensor,
+    block_table: torch.Tensor,
+    cu_seq_lens: torch.Tensor,
+    token_to_seq: torch.Tensor,
+    num_tokens: int,
+    kv_cache_dtype: str,
+    scale: torch.Tensor,
+    seq_starts: torch.Tensor,
+) -> None:
+    """Stand for gather_and_maybe_dequant_cache, on a cache that is not quantised."""
+    del scale
+    assert kv_cache_dtype == "auto", "caches are not quantised"
+    current(GATHER.name).launch(
+        GATHER,
+        {
+            "src_cache": src_cache,
+            "dst": dst,
+            "block_table": block_table,
+            "cu_seq_lens": cu_seq_lens,
+            "token_to_seq": token_to_seq,
+            "num_tokens": num_tokens,
+            "seq_starts": seq_starts,
+        },
+    )
+
+
+GATHER: Final = Op("gather_and_maybe_dequant_cache", _gather, frozenset({"dst"}), own=True)
+
+
+def _merge(
+    *,
+    output: torch.Tensor,
+    output_lse: torch.Tensor | None = None,
+    prefix_output: torch.Tensor,
+    prefix_lse: torch.Tensor,
+    suffix_output: torch.Tensor,
+    suffix_lse: torch.Tensor,
+    with_context: int,
+) -> None:
+    """Merge two states of attention in fp32: outputs [tokens, heads, dim], LSE [heads, tokens] to base e.
+
+    Rows from `with_context` on are those of the suffix. An LSE of inf is one of -inf, as FlashAttention 2 returns for
+    a row without keys; two such rows give 0 and -inf (csrc/attention/merge_attn_states.cu).
+    """
+    states = [(prefix_output.float(), prefix_lse), (suffix_output.float(), suffix_lse)]
+    lses = torch.stack([each.masked_fill(each == torch.inf, -torch.inf) for _, each in states])
+    largest = lses.amax(dim=0)
+    empty = largest == -torch.inf
+    weights = (lses - largest.masked_fill(empty, 0)).exp()
+    total = weights.sum(dim=0)
+    shares = (weights / total.masked_fill(empty, 1)).transpose(1, 2).unsqueeze(-1)
+    # Nothing protects from NaN in a row without keys.
+    sums = states[0][0] * shares[0] + states[1][0] * shares[1]
+    merged = sums.masked_fill(empty.T.unsqueeze(-1), 0).to(output.dtype)
+    merged_lse = largest + total.masked_fill(empty, 1).log()
+    merged[with_context:] = suffix_output[with_context:].to(output.dtype)
+    merged_lse[:, with_context:] = lses[1][:, with_context:]
+    output.copy_(merged)
+    if output_lse is not None:
+        output_lse.copy_(merged_lse)
+
+
+def merge(
+    output: torch.Tensor,
+    output_lse: torch.Tensor | None,
+    prefix_output: torch.Tensor,
+    prefix_lse: torch.Tensor,
+    suffix_output: torch.Tensor,
+    suffix_lse: torch.Tensor,
+    prefill_tokens_with_context: int | None = None,
+    output_scale: torch.Tensor | None = None,
+) -> None:
+    """Stand for merge_attn_states, which a GPU takes for head dims that are multiples of 8."""
+    assert output_scale is None, "outputs are not quantised"
+    arguments = {
+        "output": output,
+        "prefix_output": prefix_output,
+        "prefix_lse": prefix_lse,
+        "suffix_output": suffix_output,
+        "suffix_lse": suffix_lse,
+        "with_context": output.shape[0] if prefill_tokens_with_context is None else prefill_tokens_with_context,
+    }
+    if output_lse is not None:
+        arguments["output_lse"] = output_lse
+    current(MERGE.name).launch(MERGE, arguments)
+
+
+MERGE: Final = Op("merge_attn_states", _merge, frozenset({"output", "output_lse"}), own=True)
+
+
+def _decode(
+    *,
+    query: torch.Tensor,
+    block_tables: torch.Tensor,
+    seq_lens: torch.Tensor,
+    cum_seq_lens_q: torch.Tensor | None = None,
+    max_q_len: int | None = None,
+    out: torch.Tensor,
+    backend: str = "auto",
+    **shared: Any,
+) -> None:
+    """Attend to latents as FlashInfer does with any of its kernels.
+
+    Queries may be packed, [tokens, heads, dim]; those of request r are the rows from cum_seq_lens_q[r] on.
+    Each packed query is a request of its own to the native kernel: the last one of a request has all of its keys.
+    Rows that belong to no request are not written.
+    """
+    del max_q_len
+    assert backend in ("auto", "trtllm-gen", "cute-dsl"), f"{backend} has no stand-in"
+    if cum_seq_lens_q is None:
+        if query.ndim - out.ndim == 1 == query.shape[1]:
+            # FlashInfer before 0.6.7 takes no other form for single queries (vLLM 0.18.0: flashinfer_mla.py:185).
+            out = out.unsqueeze(1)
+        trtllm_batch_decode_with_kv_cache_mla(
+            query=query, block_tables=block_tables, seq_lens=seq_lens, out=out, **shared
+        )
+        return
+    counts = cum_seq_lens_q.diff()
+    request = torch.repeat_interleave(torch.arange(len(counts)), counts)
+    rows = torch.arange(int(cum_seq_lens_q[0]), int(cum_seq_lens_q[-1]))
+    behind = cum_seq_lens_q[1:][request] - 1 - rows
+    single = torch.empty(len(rows), 1, *out.shape[1:], dtype=out.dtype)
+    trtllm_batch_decode_with_kv_cache_mla(
+        query=query[rows].unsqueeze(1),
+        block_tables=block_tables[request],
+        seq_lens=(seq_lens[request] - behind).clamp(min=0).int(),
+        out=single,
+        **shared,
+    )
+    out[rows] = single[:, 0]
+
+
+DECODE: Final = Op(
+    "trtllm_batch_decode_with_kv_cache_mla", _decode, frozenset({"out", "lse", "workspace_buffer"}), "flashinfer.mla"
+)
+"""FlashInfer's function of this name, from 0.6.14 on with packed queries."""
+
+
+def _concat(*, k: torch.Tensor, k_nope: torch.Tensor, k_pe: torch.Tensor) -> None:
+    """Write k_nope [tokens, heads, nope] and k_pe [tokens, 1, rope] side by side to k [tokens, heads, nope + rope]."""
+    k[..., : k_nope.shape[-1]] = k_nope
+    k[..., k_nope.shape[-1] :] = k_pe
+
+
+def concat(k: torch.Tensor, k_nope: torch.Tensor, k_pe: torch.Tensor) -> None:
+    """Stand for FlashInfer's concat_mla_k, which layers with DeepSeek-V3's dims take (mla_attention.py:3374)."""
+    current(CONCAT.name).launch(CONCAT, {"k": k, "k_nope": k_nope, "k_pe": k_pe})
+
+
+CONCAT: Final = Op("concat_mla_k", _concat, frozenset({"k"}), own=True)
+
+
+def replace_latent_kernels(backend: Any) -> None:
+    """Put the stand-ins into the module of the backend, and into torch's namespaces of vLLM's kernels."""
+    setattr(backend, DECODE.name, entry(DECODE.name))
+    if hasattr(backend, "get_device_sm_count"):
+        # flashinfer_mla.py:440
+        backend.get_device_sm_count = lambda _device: MULTIPROCESSORS
+    cache: Any = torch.ops._C_cache_ops  # noqa: SLF001 - the names of vLLM's libraries
+    cache.concat_and_cache_mla, cache.gather_and_maybe_dequant_cache = _write, gather
+    library: Any = torch.ops._C  # noqa: SLF001
+    library.merge_attn_states = merge
+    own: Any = torch.ops.vllm
+    own.flashinfer_concat_mla_k = concat
+
+
+OPS: Final = (DECODE, WRITE, GATHER, MERGE, FLASH_ATTN, CONCAT)
+"""The stand-ins. The decode replaces that of the native kernels, which has no packed queries."""

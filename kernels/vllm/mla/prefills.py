@@ -1,0 +1,60 @@
+"""The backend of a release for prefills of latent attention, its chunks of the prefix, and their merges.
+
+A file and line below vllm/ is that of vLLM 0.33.0 unless another version is named.
+"""
+
+import random
+from typing import Any, Final
+
+from attnfuzz.kernels.vllm.mla.kernels import flash_attn_varlen_func
+from attnfuzz.reference.case import Case, Step
+
+MLA: Final = "vllm.model_executor.layers.attention.mla_attention"
+"""The module of the layer, and of the common part of all backends for latents."""
+
+_PREFILLS: Final = "vllm.v1.attention.backends.mla.prefill"
+
+_RARELY: Final = 3
+
+
+def choose_backend(loaded: Any, case: Case) -> None:
+    """Let the module of the layer choose a B200's backend for DeepSeek-V3's head dims, or another one.
+
+    FlashAttention runs in two servers of three. The others have trtllm-gen's kernel for packed keys, the default for
+    key and value dims of 256 (platforms/interface.py:467), which any server may choose
+    (--attention-config.mla_prefill_backend). Both take the dims of real models alone, and a case's may be smaller.
+    """
+    module, packed = loaded.module(MLA), random.Random(case.seed).randrange(_RARELY) == 0
+    if hasattr(module, "get_mla_prefill_backend"):
+        loaded.module(f"{_PREFILLS}.flash_attn").flash_attn_varlen_func = flash_attn_varlen_func
+        known = loaded.module(f"{_PREFILLS}.registry").MLAPrefillBackendEnum
+        chosen = (known.TRTLLM_RAGGED if packed else known.FLASH_ATTN).get_class()
+        module.get_mla_prefill_backend = lambda _: chosen
+        return
+    module.flash_attn_varlen_func = flash_attn_varlen_func
+    # Before 0.22.1 (0.20.2: mla_attention.py:1368).
+    module.use_flashinfer_prefill = module.use_cudnn_prefill = lambda: False
+    module.use_trtllm_ragged_deepseek_prefill = lambda: packed
+
+
+def chunk_capacity(case: Case) -> int:
+    """The tokens of the workspace for chunks of prefixes: whole pages, at least one for each request of a step.
+
+    A server has 64 Ki, or fewer for short contexts (mla_attention.py:2329), and a case the capacity of its chunks.
+    """
+    page, requests = case.geometry.page_size, max(len(step.requests) for step in case.steps)
+    return max(1, -(-case.chunk_capacity // page), requests) * page
+
+
+def merges(case: Case, step: Step) -> int:
+    """The most merges of a value: its chunks of the prefix with each other, and with the new tokens.
+
+    Early releases give each request the same part of the workspace, in whole pages (0.26.0: mla_attention.py).
+    """
+    prefixes = [request.kv_len - request.q_len for request in step.requests if request.q_len]
+    with_prefix = [prefix for prefix in prefixes if prefix]
+    if not with_prefix:
+        return 0
+    page = case.geometry.page_size
+    part = max(1, chunk_capacity(case) // len(with_prefix) // page) * page
+    return 1 + -(-max(with_prefix) // part)

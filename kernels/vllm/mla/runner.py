@@ -1,0 +1,88 @@
+"""A release's model runner on a server for latent attention: its configuration, its buffers, and its layer.
+
+A file and line below vllm/ is that of vLLM 0.33.0 unless another version is named.
+"""
+
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+from unittest import mock
+
+import torch
+
+from attnfuzz.kernels.releases.answers import ABSENT, ServerMock
+from attnfuzz.kernels.releases.stand_ins import entry
+from attnfuzz.kernels.vllm.mla.layer import LatentModel, mla_layer
+from attnfuzz.kernels.vllm.mla.prefills import MLA, chunk_capacity
+from attnfuzz.kernels.vllm.runner import ModelRunner
+from attnfuzz.reference.case import Case, Step
+
+_RAGGED: Final = "trtllm_ragged_attention_deepseek"
+
+
+class LatentRunner(ModelRunner):
+    """The release's model runner with a layer of latent attention."""
+
+    model_type = LatentModel
+
+    def _make_layer(self) -> Any:
+        server = self._server
+        _answer(self._config, server.case)
+        capacity, common = chunk_capacity(server.case), server.loaded.module(MLA)
+        sizes = [server.case.geometry.head_dim_qk]
+        # Latents of cases may be smaller than those of models (mla_attention.py:1624).
+        common.MLACommonBackend.get_supported_head_sizes = classmethod(lambda _: sizes)
+        common.MLACommonMetadataBuilder.determine_chunked_prefill_workspace_size = staticmethod(lambda _: capacity)
+        return mla_layer(server.loaded, server.case, self._config, server.pool)
+
+    @contextmanager
+    def _running(self, step: Step | None = None) -> Iterator[None]:
+        prefill = importlib.import_module("flashinfer.prefill")
+        state = self._server.loaded.module("vllm.distributed.parallel_state")
+        with (
+            super()._running(step),
+            mock.patch.object(state, "_DCP", ServerMock("dcp_group", world_size=1, rank_in_group=0)),
+            # Imported where it is called (v1/attention/backends/mla/prefill/trtllm_ragged.py:148).
+            mock.patch.object(prefill, _RAGGED, entry(_RAGGED)),
+            # v1/worker/workspace.py:261
+            mock.patch.object(torch.accelerator, "empty_cache"),
+        ):
+            yield
+
+    def _spec(self) -> Any:
+        return self._layer.get_kv_cache_spec(self._config)
+
+
+def _answer(config: Any, case: Case) -> None:
+    """Complete a server's configuration with what only the code of latent attention reads."""
+    latent = case.geometry.latent
+    assert latent is not None
+    # As VllmConfig sets it where graphs are compiled (config/vllm.py).
+    config.compilation_config.custom_ops = ["none"]
+    more: dict[str, dict[str, Any]] = {
+        "model_config": {
+            "get_head_size": lambda: case.geometry.head_dim_qk,
+            "hf_text_config": ServerMock(
+                "hf_text_config",
+                # DeepSeek-V4's alone (0.26.0: mla_attention.py:1436).
+                compress_ratios=ABSENT,
+                q_lora_rank=None,
+                kv_lora_rank=latent.rank,
+                qk_nope_head_dim=latent.nope,
+                qk_rope_head_dim=latent.rope,
+                v_head_dim=latent.vo,
+            ),
+        },
+        "cache_config": {"kv_cache_dtype_skip_layers": (), "enable_prefix_caching": True},
+        "attention_config": {
+            "mla_prefill_backend": None,
+            "trtllm_ragged_backend": "trtllm-gen",
+            "use_prefill_query_quantization": False,
+            "flash_attn_version": None,
+        },
+        "parallel_config": {"pcp_shard_decode_requests": False, "pipeline_parallel_size": 1},
+        "kernel_config": {"enable_jit_warmup": False},
+    }
+    for part, answers in more.items():
+        vars(getattr(config, part)).update(answers)

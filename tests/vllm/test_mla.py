@@ -1,0 +1,139 @@
+"""Latent attention in releases of vLLM: right ones pass, and mistakes that are planted in a copy of one are found."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from packaging.version import Version
+
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.verdict.failures import Kind
+from attnfuzz.kernels.releases.wheels import Wheels
+from attnfuzz.kernels.vllm.project import VLLM
+from attnfuzz.reference.case import Case, Launch, Mode, Pages, Request, Step, TableTail
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.geometry import Geometry, Latent
+
+pytestmark = pytest.mark.vllm
+
+READ = ("0.29.0", "0.31.0", "0.32.0", "0.33.0")
+
+PLANTED_IN = "0.32.0"
+
+BASE_2 = "vllm==0.26.0"
+"""Its prefills on trtllm-gen (v1/attention/backends/mla/prefill/trtllm_ragged.py:185); 0.29.0 converts the LSE."""
+
+GEOMETRY = Geometry(
+    q_heads=4,
+    kv_heads=1,
+    head_dim_qk=48,
+    head_dim_vo=32,
+    page_size=32,
+    dtype=DType.BFLOAT16,
+    kv_dtype=DType.BFLOAT16,
+    latent=Latent(rank=32, rope=16, nope=24, vo=16),
+)
+DRAFTED = (Request(0, 4, 40), Request(1, 4, 17))
+CAPTURE, REPLAY = (
+    Step(mode=Mode.TARGET_VERIFY, requests=requests, padded_tokens=16, tokens_per_request=4, launch=launch)
+    for launch, requests in ((Launch.CAPTURE, ()), (Launch.REPLAY, DRAFTED))
+)
+CHUNKS = Step(
+    mode=Mode.EXTEND,
+    requests=(Request(0, 5, 237), Request(1, 20, 20), Request(3, 7, 150), Request(2, 1, 9)),
+    padded_tokens=40,
+)
+"""A prefill of 0 and 3 reads their prefixes in chunks of 64 tokens or fewer; 1 has no prefix, and 2 decodes."""
+
+STEPS = {
+    "decode": (
+        Step(mode=Mode.DECODE, requests=(Request(0, 1, 40), Request(1, 1, 1)), padded_tokens=3, tokens_per_request=1),
+    ),
+    "verify": (Step(mode=Mode.TARGET_VERIFY, requests=DRAFTED, padded_tokens=8, tokens_per_request=4),),
+    "graph": (CAPTURE, REPLAY),
+    "drafts of different numbers": (
+        Step(
+            mode=Mode.DRAFT_EXTEND,
+            requests=(Request(0, 4, 40), Request(1, 2, 17)),
+            padded_tokens=6,
+            tokens_per_request=4,
+        ),
+    ),
+    "prefill": (Step(mode=Mode.EXTEND, requests=(Request(0, 5, 5), Request(1, 20, 20)), padded_tokens=28),),
+    "chunks": (CHUNKS,),
+}
+SEEDS = {"FlashAttention": 0, "trtllm-gen": 1}
+"""Servers with each backend for prefills."""
+
+
+def case(release: str, *steps: Step, seed: int) -> Case:
+    return Case(
+        backend=f"{release}:flashinfer_mla",
+        geometry=GEOMETRY,
+        steps=steps,
+        pages=Pages(tail=TableTail.STALE),
+        chunk_capacity=64,
+        seed=seed,
+    )
+
+
+@pytest.mark.parametrize("version", READ)
+def test_a_release_passes(version: str, runner: Runner) -> None:
+    for steps in STEPS.values():
+        for seed in SEEDS.values():
+            verdict = runner.verdict(case(f"vllm=={version}", *steps, seed=seed))
+            assert verdict.unsupported is None
+            assert verdict.failures == ()
+
+
+def test_an_lse_to_base_2_that_is_merged_as_one_to_base_e_is_found_in_a_release_that_did_so(runner: Runner) -> None:
+    failures = runner.verdict(case(BASE_2, CHUNKS, seed=SEEDS["trtllm-gen"])).failures
+    assert {each.kind for each in failures} == {Kind.OUTPUT_MISMATCH}
+    assert not runner.verdict(case(BASE_2, CHUNKS, seed=SEEDS["FlashAttention"])).failures
+
+
+LAYER, BACKEND = (
+    Path("vllm", "model_executor", "layers", "attention", "mla_attention.py"),
+    Path("vllm", "v1", "attention", "backends", "mla", "flashinfer_mla.py"),
+)
+
+MERGED = """\
+                prefix_lse={}_lse,
+                suffix_output=suffix_output,
+                suffix_lse={}_lse,
+"""
+
+PLANTED = {
+    "offsets of a chunk's keys that are one too low": (
+        LAYER,
+        "cu_seq_lens_flat.extend(itertools.accumulate(plan.seq_lens, initial=0))",
+        "cu_seq_lens_flat.extend(max(0, end - 1) for end in itertools.accumulate(plan.seq_lens, initial=0))",
+        STEPS["chunks"],
+    ),
+    "a merge that swaps the LSE of both parts": (
+        LAYER,
+        MERGED.format("context", "suffix"),
+        MERGED.format("suffix", "context"),
+        STEPS["chunks"],
+    ),
+    "a decode that knows one key too few": (
+        BACKEND,
+        "            seq_lens=seq_lens_device,\n",
+        "            seq_lens=seq_lens_device - 1,\n",
+        STEPS["decode"],
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", PLANTED)
+def test_a_planted_mistake_is_found(mistake: str, tmp_path: Path, runner: Runner) -> None:
+    file, right, wrong, steps = PLANTED[mistake]
+    root = Wheels(VLLM).unpacked(Version(PLANTED_IN))
+    tree = tmp_path / "tree"
+    shutil.copytree(root, tree, ignore=shutil.ignore_patterns("__pycache__"))
+    edited = tree / file
+    source = edited.read_text()
+    assert source.count(right) == 1
+    edited.write_text(source.replace(right, wrong))
+    verdict = runner.verdict(case(f"vllm@{tree}", *steps, seed=SEEDS["FlashAttention"]))
+    assert Kind.OUTPUT_MISMATCH in {each.kind for each in verdict.failures}
