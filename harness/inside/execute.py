@@ -46,6 +46,7 @@ from attnfuzz.kernels.backend import (
     Unsupported,
     WrittenCache,
     WrittenThenAttended,
+    unfinished,
 )
 from attnfuzz.kernels.engine import EngineError
 from attnfuzz.kernels.library_cache import BuildFailed
@@ -210,17 +211,31 @@ class Execution:
         session = self._open(case)
         modes = [step.mode.value for step in case.steps] if isinstance(case, Case) else [case.mode]
         for index, mode in enumerate(modes):
-            if self._failed():
-                return
-            assert session is not None
-            before = len(self._observations)
-            stepped = self._step(session, index, mode)
-            if stepped is not None:
-                # A death from now on must not be blamed on the last kernel.
-                self._write(b"")
-                self._judge_stepped(case, stepped, index, mode, judge_step)
-            found = with_broken(self._observations[before:], self._launcher.broken)
-            self._observations[before:] = map(self._with_way, found)
+            going = True
+            while going:
+                if self._failed():
+                    return
+                assert session is not None
+                self._run_forward(case, session, index, mode, judge_step)
+                going = unfinished(session, index)
+
+    def _run_forward(
+        self,
+        case: Case | CallCase,
+        session: Session,
+        index: int,
+        mode: str,
+        judge_step: Callable[[Output, Geometry, int, str], None],
+    ) -> None:
+        """Run one forward of a step and judge its output."""
+        before = len(self._observations)
+        stepped = self._step(session, index, mode)
+        if stepped is not None:
+            # A death from now on must not be blamed on the last kernel.
+            self._write(b"")
+            self._judge_stepped(case, stepped, index, mode, judge_step)
+        found = with_broken(self._observations[before:], self._launcher.broken)
+        self._observations[before:] = map(self._with_way, found)
 
     def _judge_stepped(
         self,

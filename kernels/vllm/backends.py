@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from msgspec.structs import replace
+
 from attnfuzz.kernels.backend import Bench, Op, Session
 from attnfuzz.kernels.native import build
 from attnfuzz.kernels.native.ops import NATIVE
@@ -51,14 +53,26 @@ CAPABILITY: Final = Capability(
 Speculation by n-grams verifies drafts of different numbers (`draft_extend`).
 """
 
+ENGINE: Final = "engine"
+"""The kind of a release whose own engine schedules."""
+
+
+def capability_of(kind: str) -> Capability:
+    """The cases of a kind of a release."""
+    return replace(CAPABILITY, schedules=True) if kind == ENGINE else CAPABILITY
+
 
 @dataclass(frozen=True)
 class VllmBackend:
     """The FlashInfer backend of a release, as on a GPU of compute capability 10.0. `named` identifies it."""
 
     named: Named
-    capability: Capability = CAPABILITY
     contract: Contract = CONTRACT
+
+    @property
+    def capability(self) -> Capability:
+        """The supported cases."""
+        return capability_of(self.named.kind)
 
     @property
     def name(self) -> str:
@@ -88,7 +102,9 @@ class VllmBackend:
         """Open a session on one case. Imports the release, if this process has not."""
         # These imports need a release's packages: only a process that runs one has to have them.
         from attnfuzz.kernels.vllm.loader import load  # noqa: PLC0415
+        from attnfuzz.kernels.vllm.serving.session import EngineSession  # noqa: PLC0415
         from attnfuzz.kernels.vllm.session import VllmSession  # noqa: PLC0415
 
         kernels = KernelsBelow(tuple(self.ops.values()))
-        return VllmSession(load(release_of(VLLM, self.named.release)), kernels, case, bench)
+        session = EngineSession if self.named.kind == ENGINE else VllmSession
+        return session(load(release_of(VLLM, self.named.release)), kernels, case, bench)

@@ -12,8 +12,8 @@ VLLM: Final = Project(
     title="vLLM",
     # The first that was tried.
     oldest=Version("0.18.0"),
-    # By the values of --attention-backend, in lower case.
-    kinds=("flashinfer",),
+    # By the values of --attention-backend, in lower case; `engine` is its own scheduler above the first one.
+    kinds=("flashinfer", "engine"),
     source=Path("vllm", "v1", "attention", "backends"),
     wheel=("--python-version=3.11", *(f"--platform=manylinux_2_{glibc}_x86_64" for glibc in (28, 31, 35))),
     suffixes=frozenset({".py"}),

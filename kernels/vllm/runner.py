@@ -52,16 +52,23 @@ class ModelRunner:
     def __init__(self, server: VllmServer, drafts: int) -> None:
         self._server, self._drafts = server, drafts
         self._quantisation = Quantisation.of(server.case)
-        self._limits = ServerLimits.of(server.case, drafts)
+        self._limits = self._set_limits()
         self._config = server_config(server.loaded, server.case, drafts, self._limits)
         self._other_rank = (0, 0)
         self._begun = False
         with self._running():
             self._layer = self._make_layer()
             self._config.compilation_config.static_forward_context[LAYER] = self._layer
-            self.model = Model(server.loaded, server.case, server.bench, server.pool, self._layer)
+            self.model = self._make_model()
             self._runner = self._make_runner()
         self._schedule = ScheduledSteps(server.loaded, server.case, server.pool, self._runner)
+
+    def _set_limits(self) -> ServerLimits:
+        return ServerLimits.of(self._server.case, self._drafts)
+
+    def _make_model(self) -> Model:
+        server = self._server
+        return Model(server.loaded, server.case, server.bench, server.pool, self._layer)
 
     def capture(self, index: int, step: Step) -> None:
         """Capture the graph of a step's size on a dummy run, as at a server's start (capture_model)."""
@@ -117,9 +124,9 @@ class ModelRunner:
             self._runner.input_batch.block_table[0].slot_mapping.gpu.fill_(-1)
             return self.model.again()
 
-    def _call(self, name: str, *args: Any, **kwargs: Any) -> None:
+    def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method without its decorator, torch's inference mode, in which no operation can be recorded."""
-        inspect.unwrap(getattr(type(self._runner), name))(self._runner, *args, **kwargs)
+        return inspect.unwrap(getattr(type(self._runner), name))(self._runner, *args, **kwargs)
 
     def _first_rows(self, step: Step, ordered: Any) -> list[int]:
         """The rows of the requests, which follow the order of the runner's batch; 0 for one without tokens."""
@@ -187,21 +194,25 @@ class ModelRunner:
         server = self._server
         base = server.loaded.module(_RUNNER).GPUModelRunner
         # The pool exists already.
-        kind = type("Runner", (base,), {"initialize_kv_cache_tensors": lambda *_, **__: {}})
-        runner = kind(self._config, server.bench.device)
+        own = {"initialize_kv_cache_tensors": lambda *_, **__: {}, **self._replaced()}
+        runner = type("Runner", (base,), own)(self._config, server.bench.device)
         runner.model = self.model
-        interface = server.loaded.module("vllm.v1.kv_cache_interface")
-        group = interface.KVCacheGroupSpec([LAYER], self._spec())
-        runner.initialize_kv_cache(
-            interface.KVCacheConfig(
-                num_blocks=server.pool.paged.total_pages, kv_cache_tensors=[], kv_cache_groups=[group]
-            )
-        )
+        runner.initialize_kv_cache(self._pool_config(server.pool.paged.total_pages))
         # Before 0.19.0, lengths have a buffer with both parts (0.18.1: v1/worker/gpu_model_runner.py:661).
         apart = isinstance(runner.seq_lens, torch.Tensor)
         lengths = runner.optimistic_seq_lens_cpu if apart else runner.seq_lens.cpu
         self.model.keep_on_host((runner.query_start_loc.cpu, lengths))
         return runner
+
+    def _replaced(self) -> dict[str, Any]:
+        """Further methods of the release's runner that are replaced."""
+        return {}
+
+    def _pool_config(self, blocks: int) -> Any:
+        """The KVCacheConfig of a pool of so many blocks."""
+        interface = self._server.loaded.module("vllm.v1.kv_cache_interface")
+        group = interface.KVCacheGroupSpec([LAYER], self._spec())
+        return interface.KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=[group])
 
     def _make_layer(self) -> Any:
         """A layer with the attributes that a checkpoint without scales gives it (layers/attention/attention.py)."""

@@ -18,7 +18,7 @@ REMEDY: Final = "add it in kernels/vllm/config.py"
 
 
 class VllmServer:
-    """The parts of a server that its model runners share: the pool and the layer's parameters.
+    """The parts of a server that its model runners share: the pool, of that kind, and the layer's parameters.
 
     Attributes:
         pool: The KV cache.
@@ -26,7 +26,7 @@ class VllmServer:
 
     """
 
-    def __init__(self, loaded: Any, case: Case, bench: Bench) -> None:
+    def __init__(self, loaded: Any, case: Case, bench: Bench, pool: type[VllmPool] = VllmPool) -> None:
         self.loaded, self.case, self.bench = loaded, case, bench
         release = loaded.release
         ASKED.watch(release.root, release.project.title, release.version, PINNED, REMEDY)
@@ -35,7 +35,7 @@ class VllmServer:
         os.environ["VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE"] = str(native_workspace(case))
         _renew_buffers(loaded.backend)
         _resolve_layout(loaded)
-        self.pool = VllmPool(case, bench, stacked=release.version in STACKED)
+        self.pool = pool(case, bench, stacked=release.version in STACKED)
         self.sinks = place_sinks(case, bench)
 
 
