@@ -4,11 +4,18 @@ A file and line below vllm/ is that of vLLM 0.33.0 unless another version is nam
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from attnfuzz.kernels.releases.answers import ServerMock
 
 SCHEDULER = "vllm.v1.core.sched.scheduler"
+
+
+class Received(NamedTuple):
+    """The tokens that a client receives after a forward, and whether its request has ended."""
+
+    tokens: tuple[int, ...]
+    ended: bool
 
 
 class EngineScheduler:
@@ -62,9 +69,14 @@ class EngineScheduler:
         """The SchedulerOutput of the next forward."""
         return self._own.schedule()
 
-    def update(self, scheduled: Any, output: Any) -> None:
-        """Hand over a forward's ModelRunnerOutput."""
-        self._own.update_from_output(scheduled, output)
+    def update(self, scheduled: Any, output: Any) -> dict[str, Received]:
+        """Hand over a forward's ModelRunnerOutput; what the clients of its requests receive."""
+        of_clients = self._own.update_from_output(scheduled, output)
+        return {
+            each.request_id: Received(tuple(each.new_token_ids), ended=each.finish_reason is not None)
+            for outputs in of_clients.values()
+            for each in outputs.outputs
+        }
 
     def blocks(self, name: str) -> list[int]:
         """The blocks of a request, in order."""

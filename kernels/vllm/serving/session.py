@@ -17,10 +17,11 @@ from attnfuzz.kernels.vllm.runner import WORDS
 from attnfuzz.kernels.vllm.server import VllmServer
 from attnfuzz.kernels.vllm.serving.pool import Chunk, EnginePool
 from attnfuzz.kernels.vllm.serving.runner import EngineRunner
+from attnfuzz.kernels.vllm.serving.scheduler import Received
 from attnfuzz.kernels.vllm.serving.traffic import Changes, Sent, Traffic
 from attnfuzz.kernels.vllm.serving.vocabulary import Vocabulary
 from attnfuzz.kernels.vllm.session import drafts_of
-from attnfuzz.reference.case import Case, Launch, Step
+from attnfuzz.reference.case import Case, Launch, PageOrder, Step
 
 _MOST_IDLE = 3
 """Forwards one after another in which a server with requests may run none of them."""
@@ -42,7 +43,8 @@ class EngineSession:
         with self._running():
             self._server = VllmServer(loaded, case, bench, EnginePool)
             paged = self._server.pool.paged
-            self._words = Vocabulary(paged.tokens, paged.full_pages, paged.page_size)
+            shared = paged.full_pages if case.pages.order is PageOrder.SHARED_PREFIX else {}
+            self._words = Vocabulary(paged.tokens, shared, paged.page_size)
             self._traffic = Traffic(case, self._words, drafts)
             self._runner = EngineRunner(self._server, drafts, self._words)
         self._sent: dict[str, Sent] = {}
@@ -110,12 +112,9 @@ class EngineSession:
         # A release must discard what it samples for a prompt that is not computed as a whole.
         early = (self._words.stranger(0),)
         sampled = self._runner.forward(step, scheduled, lambda name: answers[name] or early)
-        scheduler.update(scheduled, sampled)
+        received = scheduler.update(scheduled, sampled)
         for name, tokens in answers.items():
-            sent = self._sent[name]
-            self._traffic.generated(sent, tokens)
-            if sent.ended:
-                del self._sent[name]
+            self._receive(self._sent[name], tokens, received.get(name, Received((), ended=False)))
         return self._result(step, chunks, self._runner.first_rows(scheduled) if chunks else {})
 
     def _chunks(self, scheduled: Any) -> dict[str, Chunk]:
@@ -140,6 +139,19 @@ class EngineSession:
         sent = self._sent[name]
         drafts = scheduled.scheduled_spec_decode_tokens.get(name, ())
         return self._traffic.answer(sent, drafts) if len(chunk.rows) >= len(sent.known) else ()
+
+    def _receive(self, sent: Sent, generated: Sequence[int], received: Received) -> None:
+        """Note what a client receives. RuntimeError unless it is what the model has generated, up to its end."""
+        before = len(sent.known)
+        self._traffic.generated(sent, generated)
+        due = Received(tuple(sent.known[before:]), ended=sent.ended)
+        if received != due:
+            raise RuntimeError(
+                f"the client of {sent.name} receives {_told(received)} instead of {_told(due)}, after {before} tokens "
+                f"of {sent.most}, {sent.prompt} of them its prompt"
+            )
+        if sent.ended:
+            del self._sent[sent.name]
 
     def _check_progress(self, chunks: Mapping[str, Chunk]) -> None:
         """Raise RuntimeError if a server with requests runs none of them, one time after another."""
@@ -185,6 +197,11 @@ class EngineSession:
         self._server.pool.paged.restore(right)
         with self._running():
             return replace(output, out=self._runner.again())
+
+
+def _told(received: Received) -> str:
+    tokens = " ".join(map(str, received.tokens)) or "no token"
+    return f"{tokens}{' and its end' if received.ended else ''}"
 
 
 _MOST_LISTED = 8
