@@ -23,7 +23,7 @@ from attnfuzz.kernels.releases.stubs import Note, Stubs
 from attnfuzz.kernels.vllm.adaptations import stubbed_in
 from attnfuzz.kernels.vllm.platform import BLACKWELL, claim
 from attnfuzz.kernels.vllm.project import VLLM
-from attnfuzz.kernels.vllm.stand_ins import replace_features, replace_kernels, replace_model, replace_rejection
+from attnfuzz.kernels.vllm.stand_ins import replace_kernels, replace_model
 
 _BACKEND: Final = "vllm.v1.attention.backends.flashinfer"
 _RUNNER: Final = "vllm.v1.worker.gpu_model_runner"
@@ -114,8 +114,6 @@ def load(release: Release) -> LoadedRelease:
         raise
     replace_kernels(backend)
     replace_model(runner)
-    replace_rejection(runner)
-    replace_features(imported(release, "vllm.v1.core.sched.output"))
     _loaded.append(LoadedRelease(release, backend, stubs))
     return _loaded[0]
 

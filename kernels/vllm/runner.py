@@ -21,7 +21,8 @@ from attnfuzz.kernels.vllm.schedule import ScheduledSteps
 from attnfuzz.kernels.vllm.server import VllmServer
 from attnfuzz.reference.case import Launch, Request, Step
 
-_RUNNER: Final = "vllm.v1.worker.gpu_model_runner"
+RUNNER: Final = "vllm.v1.worker.gpu_model_runner"
+"""The module of the model runner."""
 
 _WHERE: Final = "model runner (v1/worker/gpu_model_runner.py)"
 
@@ -192,7 +193,7 @@ class ModelRunner:
 
     def _make_runner(self) -> Any:
         server = self._server
-        base = server.loaded.module(_RUNNER).GPUModelRunner
+        base = server.loaded.module(RUNNER).GPUModelRunner
         # The pool exists already.
         own = {"initialize_kv_cache_tensors": lambda *_, **__: {}, **self._replaced()}
         runner = type("Runner", (base,), own)(self._config, server.bench.device)

@@ -1,6 +1,5 @@
 """Replacements in vLLM's modules for FlashInfer, and for the kernel of its own that writes the KV cache."""
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
@@ -38,33 +37,6 @@ def replace_model(runner: Any) -> None:
     """Put the answers about a model without images and sounds into the module of the model runner."""
     # 0.26.0: v1/worker/gpu_model_runner.py:529
     runner.MULTIMODAL_REGISTRY = ServerMock("mm_registry", supports_multimodal_inputs=lambda _: False)
-
-
-def replace_rejection(runner: Any) -> None:
-    """Put the reading of a rejection sampler's output into the module of the model runner."""
-    # 0.33.0: v1/sample/rejection_sampler.py, parse_output
-    runner.RejectionSampler.parse_output = staticmethod(_accepted)
-
-
-REJECTED: Final = -1
-"""The place of a draft that is rejected."""
-
-
-def _accepted(
-    sampled: torch.Tensor, vocabulary: int, discarded: Sequence[int] = (), logprobs_tensors: object = None
-) -> tuple[list[list[int]], None]:
-    """The tokens of each request; none for those in `discarded`."""
-    del vocabulary, logprobs_tensors
-    left = set(map(int, discarded))
-    rows = enumerate(sampled.tolist())
-    return [[] if row in left else [each for each in tokens if each != REJECTED] for row, tokens in rows], None
-
-
-def replace_features(output: Any) -> None:
-    """Let a scheduler's output, in its module, keep the images and sounds of requests, which have none."""
-    if hasattr(output, "strip_covered_mm_data"):
-        # 0.33.0: v1/core/sched/output.py:69
-        output.strip_covered_mm_data = lambda features, *_, **__: features
 
 
 def _write(

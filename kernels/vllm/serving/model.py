@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.slot_tokens import stream_of
 from attnfuzz.kernels.vllm.model import LayerInputs, Model
@@ -31,9 +29,7 @@ class EngineModel(Model):
         tokens, geometry = pool.paged.tokens, case.geometry
         runs = [TokenRun(stream_of(0, slot), len(span)) for slot, span in tokens.spans.items()]
         runs.append(TokenRun(stream_of(0), len(tokens.extra)))
-        drawn = draw_runs(
-            case.values, Operand.QUERY, runs, geometry.q_heads, geometry.head_dim_qk, seed=case.seed
-        )
+        drawn = draw_runs(case.values, Operand.QUERY, runs, geometry.q_heads, geometry.head_dim_qk, seed=case.seed)
         self.queries = self._quantisation.rounded(drawn.to(geometry.dtype.torch_dtype))
 
     def begin(self, index: int) -> None:

@@ -12,13 +12,13 @@ import torch
 
 from attnfuzz.kernels.releases.recording import outside
 from attnfuzz.kernels.vllm.config import ServerLimits
-from attnfuzz.kernels.vllm.runner import ModelRunner
+from attnfuzz.kernels.vllm.runner import RUNNER, ModelRunner
 from attnfuzz.kernels.vllm.server import VllmServer
 from attnfuzz.kernels.vllm.serving.config import add_scheduler
 from attnfuzz.kernels.vllm.serving.model import EngineModel
 from attnfuzz.kernels.vllm.serving.scheduler import EngineScheduler
+from attnfuzz.kernels.vllm.serving.stand_ins import REJECTED, replace_features, replace_sampling
 from attnfuzz.kernels.vllm.serving.vocabulary import Vocabulary
-from attnfuzz.kernels.vllm.stand_ins import REJECTED
 from attnfuzz.reference.case import Step
 
 Answer = Callable[[str], Sequence[int]]
@@ -36,6 +36,8 @@ class EngineRunner(ModelRunner):
     def __init__(self, server: VllmServer, drafts: int, vocabulary: Vocabulary) -> None:
         self._words = vocabulary
         self._answer: Answer = lambda _: ()
+        replace_sampling(server.loaded.module(RUNNER))
+        replace_features(server.loaded.module("vllm.v1.core.sched.output"))
         super().__init__(server, drafts)
         blocks = blocks_of(server)
         add_scheduler(self._config, server.case, self._limits, blocks)

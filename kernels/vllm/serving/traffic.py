@@ -139,9 +139,7 @@ class Traffic:
         if sent.ended and self._live.get(sent.slot) is sent:
             del self._live[sent.slot]
 
-    def _ask(
-        self, step: Step, request: Request, changes: Changes, first: list[_Asked], then: list[_Asked]
-    ) -> None:
+    def _ask(self, step: Step, request: Request, changes: Changes, first: list[_Asked], then: list[_Asked]) -> None:
         slot, before = request.slot, request.kv_len - request.q_len
         live = self._live.get(slot)
         decodes = step.mode.speculative and before > 0

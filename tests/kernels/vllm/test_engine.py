@@ -38,7 +38,7 @@ def test_other_names_are_left_alone(name: str) -> None:
     ("name", "words"),
     [
         ("vllm==0.17.1:flashinfer", r"from 0\.18\.0 on"),
-        ("vllm==0.33.0:triton", "flashinfer can be tested, and 'triton' is another"),
+        ("vllm==0.33.0:triton", "flashinfer and engine can be tested, and 'triton' is neither"),
         ("vllm:flashinfer", "--vllm PATH"),
     ],
 )
