@@ -251,13 +251,17 @@ class ModelRunner:
         return None if left < 0 else left + 1
 
     def _spec(self) -> Any:
-        geometry = self._server.case.geometry
+        """The KVCacheSpec of the layer, as where all groups of layers are managed alike (disable_hybrid_kv_...)."""
         interface = self._server.loaded.module("vllm.v1.kv_cache_interface")
+        return interface.FullAttentionSpec(**self._spec_fields(interface))
+
+    def _spec_fields(self, interface: Any) -> dict[str, Any]:
+        geometry = self._server.case.geometry
         mode: dict[str, Any] = {}
         if hasattr(interface, "get_kv_quant_mode"):
             # Since 0.20.0.
             mode["kv_quant_mode"] = interface.get_kv_quant_mode(self._quantisation.cache_dtype)
-        return interface.FullAttentionSpec(
+        return dict(
             block_size=geometry.page_size,
             num_kv_heads=geometry.kv_heads,
             head_size=geometry.head_dim_qk,
