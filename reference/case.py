@@ -358,11 +358,13 @@ class Serving(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits of a server that schedules the requests of a case itself, so that it splits, delays and repeats work.
 
     A forward has at most `budget` new tokens, 0 for all of a step's. The pool has `shortage` pages less than all slots
-    need at their longest, as long as each fits alone: requests wait, or are preempted and computed again.
+    need at their longest, as long as each fits alone: requests wait, or are preempted and computed again. `seed` is for
+    what the steps leave open: which requests are aborted, and how many drafts are accepted. No number follows from it.
     """
 
     budget: int = 0
     shortage: int = 0
+    seed: int = 0
 
 
 class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="steps"):

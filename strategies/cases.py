@@ -69,6 +69,8 @@ _EXTENTS = {
         lambda extent: (_SHOWN_BY_EXTENTS | _SHOWN_ON_GPUS).get(extent, ()),
     ),
 }
+# A backend that schedules requests itself computes all of their keys.
+_SCHEDULED_EXTENTS = Choice(_COMMON, lambda extent: _SHOWN_BY_EXTENTS.get(extent, ()))
 # Many new tokens cost a writer little, and go through other code.
 _WRITTEN_EXTENTS = Choice(
     _COMMON * 4 + (*_RARE, *(Extent.TALL,) * 12, *(Extent.HUGE,) * 3), lambda extent: _SHOWN_BY_EXTENTS.get(extent, ())
@@ -111,7 +113,7 @@ def _strides(drafts: tuple[int, ...]) -> Choice[int]:
 def _cases(draw: DrawFn, can: Capability, backend: str, geometries: Geometries, lean: Lean) -> Case:
     geometry, bucket = geometries.draw(draw, lean)
     within_bucket = within(can, bucket)
-    extents = _WRITTEN_EXTENTS if can.writes else _EXTENTS[can.device]
+    extents = _WRITTEN_EXTENTS if can.writes else _SCHEDULED_EXTENTS if can.schedules else _EXTENTS[can.device]
     scope = scope_of(draw(extents.under(lean)), geometry, can.device, writes=can.writes)
     stride = draw(_strides(drafts(bucket)).under(lean))
     steps = _draw_steps(draw, Setting(within_bucket, geometry.page_size, scope, stride=stride, lean=lean))

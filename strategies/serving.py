@@ -8,7 +8,7 @@ from hypothesis.strategies import DrawFn
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Pages, Serving, Step
 from attnfuzz.reference.geometry import Geometry
-from attnfuzz.strategies.choices import Choice
+from attnfuzz.strategies.choices import Choice, integer
 from attnfuzz.strategies.coverage.classes import LIMITS
 from attnfuzz.strategies.lean import Lean
 
@@ -18,6 +18,7 @@ _QUARTERS: Final = 4
 _FORWARDS = Choice((1, 1, 1, 1, 2, 3, 5), lambda count: (f"token budget={LIMITS.of(count - 1)}",))
 # Quarters of the pages that more than one slot needs.
 _LACKING = Choice((0, 0, 0, 1, 2, 3, 4, 4), lambda quarters: (f"lacking pages={LIMITS.of(quarters)}",))
+_SEEDS = integer(0, 255)
 
 
 def draw_serving(
@@ -36,4 +37,5 @@ def draw_serving(
     return Serving(
         budget=max(1, -(-sum(lengths.values()) // forwards)) if forwards > 1 else 0,
         shortage=max(1, beyond * quarters // _QUARTERS) if quarters else 0,
+        seed=draw(_SEEDS),
     )

@@ -3,7 +3,6 @@
 A file and line below vllm/ is that of vLLM 0.33.0 unless another version is named.
 """
 
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -87,7 +86,7 @@ class EngineRunner(ModelRunner):
 
     def _spec(self) -> Any:
         """The KVCacheSpec of a layer with a window: in half of the cases one whose old blocks are freed."""
-        if self._window is None or random.Random(self._server.case.seed).randrange(2):
+        if self._window is None or self._server.case.serving.seed % 2:
             return super()._spec()
         interface = self._server.loaded.module("vllm.v1.kv_cache_interface")
         return interface.SlidingWindowSpec(**self._spec_fields(interface))

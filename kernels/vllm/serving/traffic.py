@@ -170,4 +170,4 @@ class Traffic:
         return -1
 
     def _chance(self, sent: Sent, moment: int) -> random.Random:
-        return random.Random(f"{self._case.seed} {sent.name} {moment}")
+        return random.Random(f"{self._case.serving.seed} {sent.name} {moment}")
