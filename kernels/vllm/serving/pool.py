@@ -16,14 +16,12 @@ class Chunk:
     """The new tokens of a request in a forward.
 
     Attributes:
-        slot: Its conversation.
         rows: The indices of the keys and values of all its tokens, up to the last new one.
         new: The number of new ones.
         blocks: The blocks that the engine has given to it.
 
     """
 
-    slot: int
     rows: Sequence[int]
     new: int
     blocks: Sequence[int]

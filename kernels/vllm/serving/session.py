@@ -131,7 +131,7 @@ class EngineSession:
                     f"the engine schedules tokens {begin} to {begin + new} of a request that has {len(tokens)}"
                 )
             rows = [self._words.row(token, position) for position, token in enumerate(tokens[: begin + new])]
-            chunks[name] = Chunk(sent.slot, rows, new, self._runner.scheduler.blocks(name))
+            chunks[name] = Chunk(rows, new, self._runner.scheduler.blocks(name))
         return chunks
 
     def _answer(self, name: str, chunk: Chunk, scheduled: Any) -> Sequence[int]:
@@ -147,7 +147,7 @@ class EngineSession:
         due = Received(tuple(sent.known[before:]), ended=sent.ended)
         if received != due:
             raise RuntimeError(
-                f"the client of {sent.name} receives {_told(received)} instead of {_told(due)}, after {before} tokens "
+                f"the client of {sent.name} receives {_in_words(received)} instead of {_in_words(due)}, after {before} tokens "
                 f"of {sent.most}, {sent.prompt} of them its prompt"
             )
         if sent.ended:
@@ -199,7 +199,7 @@ class EngineSession:
             return replace(output, out=self._runner.again())
 
 
-def _told(received: Received) -> str:
+def _in_words(received: Received) -> str:
     tokens = " ".join(map(str, received.tokens)) or "no token"
     return f"{tokens}{' and its end' if received.ended else ''}"
 
