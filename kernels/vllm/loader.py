@@ -4,6 +4,7 @@ Module names of two releases collide, so a process loads one. Importing starts n
 it forks.
 """
 
+import contextlib
 import importlib
 import importlib.metadata
 import logging
@@ -27,6 +28,8 @@ from attnfuzz.kernels.vllm.stand_ins import replace_kernels, replace_model
 
 _BACKEND: Final = "vllm.v1.attention.backends.flashinfer"
 _RUNNER: Final = "vllm.v1.worker.gpu_model_runner"
+SCHEDULER: Final = "vllm.v1.core.sched.scheduler"
+"""The module of the Scheduler, which the engine needs alone."""
 
 _CLASSES: Final = {
     _BACKEND: ("FlashInferImpl", "FlashInferMetadataBuilder"),
@@ -146,6 +149,9 @@ def load_release(name: str) -> None:
     Importing it takes seconds. The code that opens sessions is imported with it, and in no other process. Raises
     ReleaseError.
     """
-    load(release_of(VLLM, name))
+    loaded = load(release_of(VLLM, name))
     importlib.import_module("attnfuzz.kernels.vllm.session")
     importlib.import_module("attnfuzz.kernels.vllm.serving.session")
+    # Without one, other kinds can be run.
+    with contextlib.suppress(ReleaseError):
+        loaded.module(SCHEDULER)

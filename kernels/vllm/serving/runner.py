@@ -33,6 +33,8 @@ class EngineRunner(ModelRunner):
 
     """
 
+    model: EngineModel
+
     def __init__(self, server: VllmServer, drafts: int, vocabulary: Vocabulary) -> None:
         self._words = vocabulary
         self._answer: Answer = lambda _: ()

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from attnfuzz.kernels.releases.answers import ServerMock
-
-SCHEDULER = "vllm.v1.core.sched.scheduler"
+from attnfuzz.kernels.vllm.loader import SCHEDULER
 
 
 class Received(NamedTuple):

@@ -42,7 +42,9 @@ class EngineSession:
         drafts = drafts_of(case)
         with self._running():
             self._server = VllmServer(loaded, case, bench, EnginePool)
-            paged = self._server.pool.paged
+            assert isinstance(self._server.pool, EnginePool)
+            self._pool = self._server.pool
+            paged = self._pool.paged
             shared = paged.full_pages if case.pages.order is PageOrder.SHARED_PREFIX else {}
             self._words = Vocabulary(paged.tokens, shared, paged.page_size)
             self._traffic = Traffic(case, self._words, drafts)
@@ -68,7 +70,7 @@ class EngineSession:
 
     def unfinished(self, index: int) -> bool:
         """Whether the step needs another forward."""
-        return self._case.steps[index].launch is not Launch.CAPTURE and self._traffic.unfinished
+        return self._case.steps[index].launch is not Launch.CAPTURE and self._traffic.unfinished()
 
     @contextmanager
     def _running(self) -> Iterator[None]:
@@ -82,7 +84,7 @@ class EngineSession:
                 self._captured = True
                 self._runner.capture_all(index, step)
             return None
-        self._server.pool.write_before(step)
+        self._pool.write_before(step)
         if self._begun != index:
             self._begun = index
             self._runner.be_idle(step)
@@ -147,8 +149,8 @@ class EngineSession:
         due = Received(tuple(sent.known[before:]), ended=sent.ended)
         if received != due:
             raise RuntimeError(
-                f"the client of {sent.name} receives {_in_words(received)} instead of {_in_words(due)}, after {before} tokens "
-                f"of {sent.most}, {sent.prompt} of them its prompt"
+                f"the client of {sent.name} receives {_in_words(received)} instead of {_in_words(due)}, "
+                f"after {before} tokens of {sent.most}, {sent.prompt} of them its prompt"
             )
         if sent.ended:
             del self._sent[sent.name]
@@ -178,7 +180,7 @@ class EngineSession:
         return f"{WORDS[step.launch]}; forward {self._number} of the engine, {'; '.join(parts) or 'nothing'}"
 
     def _result(self, step: Step, chunks: Mapping[str, Chunk], first_rows: Mapping[str, int]) -> WrittenThenAttended:
-        pool, model = self._server.pool, self._runner.model
+        pool, model = self._pool, self._runner.model
         ordered = [chunks[name] for name in first_rows]
         assert model.out is not None
         output = Output(
@@ -194,7 +196,7 @@ class EngineSession:
 
     def _again(self, output: Output, right: Sequence[torch.Tensor]) -> Output:
         """The last forward's output with the contents that are due."""
-        self._server.pool.paged.restore(right)
+        self._pool.paged.restore(right)
         with self._running():
             return replace(output, out=self._runner.again())
 

@@ -75,7 +75,9 @@ class Traffic:
     def begin(self, index: int) -> Changes:
         """The changes of a step: some conversations break off, and others begin or go on with a longer prompt."""
         step, changes = self._case.steps[index], Changes()
-        self._asked, first, then = [], [], []
+        self._asked = []
+        first: list[_Asked] = []
+        then: list[_Asked] = []
         asking = {request.slot for request in step.requests if request.q_len}
         for slot, sent in list(self._live.items()):
             if slot not in asking and not sent.ended and self._chance(sent, index).randrange(2):
@@ -100,7 +102,6 @@ class Traffic:
                     changes.sent.append(each.sent)
         return changes
 
-    @property
     def unfinished(self) -> bool:
         """Whether the step asks for more."""
         return bool(self._stages) or any(each.open for each in self._asked)

@@ -55,12 +55,12 @@ def test_a_prefill_sends_a_prompt_that_then_decodes_in_the_next_step() -> None:
     server, words = traffic(extend((0, 20, 20)), decode((0, 1, 21)))
     (sent,) = server.begin(0).sent
     assert sent.known == words.streams[0][:20]
-    assert server.unfinished
+    assert server.unfinished()
     run(server, [sent], 0)
-    assert not server.unfinished
+    assert not server.unfinished()
     changes = server.begin(1)
     assert (changes.aborted, changes.sent) == ([], [])
-    assert server.unfinished
+    assert server.unfinished()
 
 
 def test_a_prefix_is_first_computed_for_another_request() -> None:
@@ -69,7 +69,7 @@ def test_a_prefix_is_first_computed_for_another_request() -> None:
     assert (prefix.prompt, prefix.most) == (32, 33)
     run(server, [prefix], 0)
     assert prefix.ended
-    assert server.unfinished
+    assert server.unfinished()
     (whole,) = server.proceed().sent
     assert whole.prompt == 37
 
@@ -108,7 +108,7 @@ def test_a_request_ends_behind_the_last_token_of_its_conversation() -> None:
     assert generated not in ([token] for token in words.streams[0])
     server.generated(sent, generated)
     assert sent.ended
-    assert not server.unfinished
+    assert not server.unfinished()
 
 
 def test_a_token_at_another_position_is_that_of_no_slot() -> None:
