@@ -288,7 +288,16 @@ class Session(Protocol):
     """A backend running one case."""
 
     def forward(self, index: int) -> Result | None:
-        """Run step `index` of the case; None for a capture, which computes nothing."""
+        """Run step `index` of the case; None for a capture, which computes nothing.
+
+        A session that schedules requests itself runs one forward of the step, and has `unfinished(index)`.
+        """
+
+
+def unfinished(session: Session, index: int) -> bool:
+    """Whether step `index`, of which a forward has run, needs another one."""
+    needs = getattr(session, "unfinished", None)
+    return needs is not None and bool(needs(index))
 
 
 class Backend(Protocol):

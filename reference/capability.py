@@ -23,6 +23,7 @@ from attnfuzz.reference.case import (
     Pace,
     PaddedSlot,
     QueryView,
+    Serving,
     Tombstone,
     ValueFamily,
 )
@@ -59,7 +60,8 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     may see; with EMPTY_ROWS among them, it may see none, although its request has keys. `windowed_masks` are those that
     have a meaning beside a window: a key is seen that both leave. `arguments` are the forms in which arguments are
     passed besides the plain one, with their standing, and `earlier_uses` those that the objects of a step may have had.
-    `edges` are the factors of 0 and below, and the steps without requests, that it may get, with their standing.
+    `edges` are the factors of 0 and below, and the steps without requests, that it may get, with their standing. One
+    that `schedules` decides itself on the forwards of a step, within the limits of `Case.serving`.
 
     A backend with `buckets` supports their geometries and no others. All other fields about geometries are then derived
     from the buckets; values passed for them are ignored.
@@ -109,6 +111,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     edges: tuple[EdgeRule, ...] = ()
     masks: tuple[Mask, ...] = (Mask.CAUSAL,)
     windowed_masks: tuple[Mask, ...] = (Mask.CAUSAL,)
+    schedules: bool = False
     patience: float = 1.0
 
     def __post_init__(self) -> None:
@@ -343,6 +346,12 @@ def _why_not_scales(can: Capability, case: Case) -> str | None:
     return None
 
 
+def _why_not_scheduled(can: Capability, case: Case) -> str | None:
+    if not can.schedules:
+        return None if case.serving == Serving() else "limits of a server that schedules requests itself"
+    return None if case.relation is None else "relations between forwards that it chooses itself"
+
+
 def _why_not_steps(can: Capability, case: Case) -> str | None:
     buckets = [bucket for bucket in can.buckets if bucket.covers(case.geometry)]
     reason = (
@@ -350,6 +359,7 @@ def _why_not_steps(can: Capability, case: Case) -> str | None:
         or _why_not_views(can, case)
         or (_why_not_written(case) if can.writes else _why_not_attended(can, case))
         or _why_not_rotated(can, case)
+        or _why_not_scheduled(can, case)
     )
     if reason is not None:
         return reason

@@ -354,6 +354,19 @@ class Pace(StrEnum):
     LATE = "late"
 
 
+class Serving(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Limits of a server that schedules the requests of a case itself, so that it splits, delays and repeats work.
+
+    A forward has at most `budget` new tokens, 0 for all of a step's. The pool has `shortage` pages less than all slots
+    need at their longest, as long as each fits alone: requests wait, or are preempted and computed again. `seed` is for
+    what the steps leave open: which requests are aborted, and how many drafts are accepted. No number follows from it.
+    """
+
+    budget: int = 0
+    shortage: int = 0
+    seed: int = 0
+
+
 class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="steps"):
     """One test input: a backend, a geometry, and the steps to run, in order.
 
@@ -362,6 +375,9 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     chunks). With `rope`, a writer of the KV cache rotates new keys, and their queries, before it stores them.
     `arguments` are the forms of arguments that are not passed plainly, and `life` the earlier uses of the objects that
     run a step. A `relation` adds a second, related run (`attnfuzz.reference.related`).
+
+    A backend that schedules requests itself, within the limits of `serving`, takes a step as a demand: the slots of its
+    requests must reach these lengths. It may need several forwards for that.
     """
 
     backend: str
@@ -382,6 +398,7 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     arguments: tuple[ArgumentForm, ...] = ()
     life: tuple[EarlierUse, ...] = ()
     mask: Mask = Mask.CAUSAL
+    serving: Serving = Serving()
     seed: int = 0
     relation: Relation | None = None
 

@@ -25,6 +25,7 @@ from attnfuzz.strategies.relations import draw_relation
 from attnfuzz.strategies.rope import draw_rope
 from attnfuzz.strategies.scope import Extent, scope_of
 from attnfuzz.strategies.sequences import draw_life, draw_single_step, draw_unrelated_steps
+from attnfuzz.strategies.serving import draw_serving
 from attnfuzz.strategies.shared_pools import draw_shared_pool
 from attnfuzz.strategies.supported import capturable, drafts, may_idle, within
 from attnfuzz.strategies.tensors import draw_family, draw_placement, draw_scales
@@ -68,6 +69,8 @@ _EXTENTS = {
         lambda extent: (_SHOWN_BY_EXTENTS | _SHOWN_ON_GPUS).get(extent, ()),
     ),
 }
+# A backend that schedules requests itself computes all of their keys.
+_SCHEDULED_EXTENTS = Choice(_COMMON, lambda extent: _SHOWN_BY_EXTENTS.get(extent, ()))
 # Many new tokens cost a writer little, and go through other code.
 _WRITTEN_EXTENTS = Choice(
     _COMMON * 4 + (*_RARE, *(Extent.TALL,) * 12, *(Extent.HUGE,) * 3), lambda extent: _SHOWN_BY_EXTENTS.get(extent, ())
@@ -110,7 +113,7 @@ def _strides(drafts: tuple[int, ...]) -> Choice[int]:
 def _cases(draw: DrawFn, can: Capability, backend: str, geometries: Geometries, lean: Lean) -> Case:
     geometry, bucket = geometries.draw(draw, lean)
     within_bucket = within(can, bucket)
-    extents = _WRITTEN_EXTENTS if can.writes else _EXTENTS[can.device]
+    extents = _WRITTEN_EXTENTS if can.writes else _SCHEDULED_EXTENTS if can.schedules else _EXTENTS[can.device]
     scope = scope_of(draw(extents.under(lean)), geometry, can.device, writes=can.writes)
     stride = draw(_strides(drafts(bucket)).under(lean))
     steps = _draw_steps(draw, Setting(within_bucket, geometry.page_size, scope, stride=stride, lean=lean))
@@ -130,10 +133,11 @@ def _cases(draw: DrawFn, can: Capability, backend: str, geometries: Geometries, 
         # A CPU has no queue.
         pace=draw(_PACES.under(lean)) if can.device is Device.CUDA else Pace.PROMPT,
         mask=draw_mask(draw, can, geometry, steps, lean),
+        serving=draw_serving(draw, can, geometry, steps, placement["pages"], lean),
     )
     if can.arguments or can.earlier_uses:
         case = with_call(draw, case, can, lean)
-    relation = None if can.writes else draw_relation(draw, case, can, lean)
+    relation = None if can.writes or can.schedules else draw_relation(draw, case, can, lean)
     return replace(case, relation=relation) if relation else case
 
 

@@ -32,6 +32,10 @@ from attnfuzz.strategies.lean import Lean
 from attnfuzz.strategies.supported import families, granularities
 
 _PAGE_ORDERS = Choice(tuple(PageOrder), on("page order"))
+# Of a backend that gives out pages itself, what slots have in common and the number of pages matter.
+_PAGES_GIVEN_OUT = Choice(
+    (PageOrder.IDENTITY, PageOrder.SHARED_PREFIX, PageOrder.SHARED_PREFIX, PageOrder.REUSED), on("page order")
+)
 # (contents of the tables' tail, number of spare pages), with at least one page for a tail that points to it.
 _TAILS_AND_SPARES = Choice(
     tuple((tail, spare or int(tail is TableTail.POISON)) for tail in TableTail for spare in (1, 1, 0, 2, 5, 17)),
@@ -83,7 +87,7 @@ def draw_placement(draw: DrawFn, can: Capability, geometry: Geometry, lean: Lean
     behind, free = draw(_UNUSED.under(lean))
     return TensorPlacement(
         pages=Pages(
-            order=draw(_PAGE_ORDERS.under(lean)),
+            order=draw((_PAGES_GIVEN_OUT if can.schedules else _PAGE_ORDERS).under(lean)),
             tail=tail,
             spare=spare,
             table_slack=draw(_TABLE_SLACK.under(lean)),

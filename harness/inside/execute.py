@@ -46,6 +46,7 @@ from attnfuzz.kernels.backend import (
     Unsupported,
     WrittenCache,
     WrittenThenAttended,
+    unfinished,
 )
 from attnfuzz.kernels.engine import EngineError
 from attnfuzz.kernels.library_cache import BuildFailed
@@ -210,17 +211,33 @@ class Execution:
         session = self._open(case)
         modes = [step.mode.value for step in case.steps] if isinstance(case, Case) else [case.mode]
         for index, mode in enumerate(modes):
-            if self._failed():
-                return
-            assert session is not None
-            before = len(self._observations)
-            stepped = self._step(session, index, mode)
-            if stepped is not None:
-                # A death from now on must not be blamed on the last kernel.
-                self._write(b"")
-                self._judge_stepped(case, stepped, index, mode, judge_step)
-            found = with_broken(self._observations[before:], self._launcher.broken)
-            self._observations[before:] = map(self._with_way, found)
+            going = True
+            while going:
+                if self._failed():
+                    return
+                assert session is not None
+                self._run_forward(case, session, index, mode, judge_step)
+                going = unfinished(session, index)
+
+    def _run_forward(
+        self,
+        case: Case | CallCase,
+        session: Session,
+        index: int,
+        mode: str,
+        judge_step: Callable[[Output, Geometry, int, str], None],
+    ) -> None:
+        """Run one forward of a step and judge its output."""
+        before = len(self._observations)
+        stepped = self._step(session, index, mode)
+        # Attending again, on the contents that are due, is reached in the same way.
+        way = self._launcher.way
+        if stepped is not None:
+            # A death from now on must not be blamed on the last kernel.
+            self._write(b"")
+            self._judge_stepped(case, stepped, index, mode, judge_step)
+        found = with_broken(self._observations[before:], self._launcher.broken)
+        self._observations[before:] = (_with_way(each, way) for each in found)
 
     def _judge_stepped(
         self,
@@ -267,10 +284,6 @@ class Execution:
         again = self._step(_Again(result.attend_again), index, mode)
         self._write(b"")
         return again
-
-    def _with_way(self, found: Observation) -> Observation:
-        way = self._launcher.way
-        return replace(found, message=f"{found.message}\n{REACHED_BY}{way}") if way else found
 
     def _run_related(self) -> None:
         """Run the related case and compare. Messages of its failures name the related run."""
@@ -407,6 +420,10 @@ class Execution:
         self._unanswered += judgement.unanswered
         self._seconds["reference"] += judgement.reference_seconds
         self._seconds["judge"] += judgement.judge_seconds
+
+
+def _with_way(found: Observation, way: str) -> Observation:
+    return replace(found, message=f"{found.message}\n{REACHED_BY}{way}") if way else found
 
 
 def _raised(

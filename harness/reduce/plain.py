@@ -9,11 +9,11 @@ from attnfuzz.harness.reduce.cuts import lower
 from attnfuzz.reference.case import Case, Mask
 
 _SMALL_SEEDS = (1, 2, 3)
-_PARTS = ("pages", "scales", "views", "rope")
+_PARTS = ("pages", "scales", "views", "rope", "serving")
 
 
 def use_defaults(case: Case) -> Iterator[Case]:
-    """Every field with a default at it; then one field; then one field of the pages, scales, views or rope."""
+    """Every field with a default at it; then one field; then one field of one of their parts."""
     # Whether keys are rotated is the backend's choice.
     defaults = {name: default for name, default in _defaults(case).items() if name != "rope"}
     yield replace(case, **defaults)

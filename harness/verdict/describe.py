@@ -13,7 +13,7 @@ from attnfuzz.reference.case_file import AnyCase, case_id
 from attnfuzz.reference.geometry import Geometry, KvLayout
 
 _WIDTH = 80
-_PLACEMENT = ("pages", "views", "workspace", "outputs", "max_len_slack", "guard", "pace")
+_PLACEMENT = ("pages", "views", "workspace", "outputs", "max_len_slack", "serving", "guard", "pace")
 _NUMBERS = ("mask", "values", "scales", "rope", "chunk_capacity", "seed")
 
 

@@ -84,9 +84,11 @@ class VllmBackend:
         """Open a session on one case. Imports the release, if this process has not."""
         # These imports need a release's packages: only a process that runs one has to have them.
         from attnfuzz.kernels.vllm.loader import load  # noqa: PLC0415
+        from attnfuzz.kernels.vllm.serving.session import EngineSession  # noqa: PLC0415
         from attnfuzz.kernels.vllm.session import VllmSession  # noqa: PLC0415
 
         kernels = KernelsBelow(tuple(self.ops.values()))
         if self.kind.interpreted:
             check_case(case)
-        return VllmSession(load(release_of(VLLM, self.named.release), self.named.kind), kernels, case, bench)
+        session = EngineSession if self.capability.schedules else VllmSession
+        return session(load(release_of(VLLM, self.named.release), self.named.kind), kernels, case, bench)

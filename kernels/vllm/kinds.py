@@ -121,6 +121,9 @@ KINDS: Final = {
     "flashinfer_sm80": BackendKind(
         f"{_BACKENDS}.flashinfer", "FlashInfer", AMPERE, structs.replace(WRAPPERS, sinks=False)
     ),
+    "engine": BackendKind(
+        f"{_BACKENDS}.flashinfer", "FlashInfer", BLACKWELL, structs.replace(FLASHINFER, schedules=True)
+    ),
     "flashinfer_mla": BackendKind(
         f"{_BACKENDS}.mla.flashinfer_mla", "FlashInferMLA", BLACKWELL, LATENT, calibrated="trtllm_mla"
     ),
@@ -128,4 +131,7 @@ KINDS: Final = {
     "triton": BackendKind(f"{_BACKENDS}.triton_attn", "TritonAttention", HOPPER, TRITON, interpreted=True),
     "triton_fp8": BackendKind(f"{_BACKENDS}.triton_attn", "TritonAttention", HOPPER, TRITON_FP8, interpreted=True),
 }
-"""By the values of --attention-backend, in lower case, and by GPU where it is not Blackwell."""
+"""By the values of --attention-backend, in lower case, and by GPU where it is not Blackwell.
+
+`engine` is the first one below vLLM's own scheduler.
+"""

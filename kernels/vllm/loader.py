@@ -29,6 +29,8 @@ from attnfuzz.kernels.vllm.project import VLLM
 from attnfuzz.kernels.vllm.stand_ins import replace_kernels, replace_model
 
 _RUNNER: Final = "vllm.v1.worker.gpu_model_runner"
+SCHEDULER: Final = "vllm.v1.core.sched.scheduler"
+"""The module of the Scheduler, which the engine needs alone."""
 
 _CLASSES: Final = {
     _RUNNER: ("GPUModelRunner",),
@@ -178,3 +180,7 @@ def load_release(name: str) -> None:
         with suppress(ReleaseError):
             _as_kind(loaded, kind)
     importlib.import_module("attnfuzz.kernels.vllm.session")
+    importlib.import_module("attnfuzz.kernels.vllm.serving.session")
+    # Without one, other kinds can be run.
+    with suppress(ReleaseError):
+        loaded.module(SCHEDULER)

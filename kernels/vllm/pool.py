@@ -113,8 +113,15 @@ class VllmPool:
             for token in range(each.q_len)
         ]
         places = [(self.paged.pages[slot][position // size], position % size) for _, _, slot, position in new]
-        at = torch.tensor(places, dtype=torch.int64).T.reshape(2, -1)
         due = [tokens.spans[slot].start + position for _, _, slot, position in new]
+        return self._compared(places, due, [(index, token) for index, token, *_ in new])
+
+    def _compared(
+        self, places: Sequence[tuple[int, int]], due: Sequence[int], of: Sequence[tuple[int, int]]
+    ) -> WrittenCache:
+        """The pool before and after writes of the tokens `due` to `places`, (page, slot); `of` are their requests."""
+        tokens = self.paged.tokens
+        at = torch.tensor(places, dtype=torch.int64).T.reshape(2, -1)
         nowhere = torch.zeros(2, 0, dtype=torch.int64)
         tensors = [
             WrittenTensor(name, before, after, at, values[due], values[due], nowhere)
@@ -126,7 +133,7 @@ class VllmPool:
                 strict=True,
             )
         ]
-        return WrittenCache(tuple(tensors), tuple((index, token) for index, token, *_ in new), kernel=self.kernel)
+        return WrittenCache(tuple(tensors), tuple(of), kernel=self.kernel)
 
     def attended(self, step: Step, query: torch.Tensor, first_rows: Sequence[int]) -> tuple[Attended, ...]:
         """The attention due to each request of a step, by the keys of the case, whatever the pool holds."""

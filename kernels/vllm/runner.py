@@ -22,7 +22,8 @@ from attnfuzz.kernels.vllm.schedule import ScheduledSteps
 from attnfuzz.kernels.vllm.server import VllmServer
 from attnfuzz.reference.case import Launch, Request, Step
 
-_RUNNER: Final = "vllm.v1.worker.gpu_model_runner"
+RUNNER: Final = "vllm.v1.worker.gpu_model_runner"
+"""The module of the model runner."""
 
 _WHERE: Final = "model runner (v1/worker/gpu_model_runner.py)"
 
@@ -55,16 +56,23 @@ class ModelRunner:
     def __init__(self, server: VllmServer, drafts: int) -> None:
         self._server, self._drafts = server, drafts
         self._quantisation = Quantisation.of(server.case, server.loaded)
-        self._limits = ServerLimits.of(server.case, drafts)
+        self._limits = self._set_limits()
         self._config = server_config(server.loaded, server.case, drafts, self._limits)
         self._other_rank = (0, 0)
         self._begun = False
         with self._running():
             self._layer = self._make_layer()
             self._config.compilation_config.static_forward_context[LAYER] = self._layer
-            self.model = self.model_type(server.loaded, server.case, server.bench, server.pool, self._layer)
+            self.model = self._make_model()
             self._runner = self._make_runner()
         self._schedule = ScheduledSteps(server.loaded, server.case, server.pool, self._runner)
+
+    def _set_limits(self) -> ServerLimits:
+        return ServerLimits.of(self._server.case, self._drafts)
+
+    def _make_model(self) -> Model:
+        server = self._server
+        return self.model_type(server.loaded, server.case, server.bench, server.pool, self._layer)
 
     def capture(self, index: int, step: Step) -> None:
         """Capture the graph of a step's size on a dummy run, as at a server's start (capture_model)."""
@@ -122,9 +130,9 @@ class ModelRunner:
             self._runner.input_batch.block_table[0].slot_mapping.gpu.fill_(-1)
             return self.model.again()
 
-    def _call(self, name: str, *args: Any, **kwargs: Any) -> None:
+    def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method without its decorator, torch's inference mode, in which no operation can be recorded."""
-        inspect.unwrap(getattr(type(self._runner), name))(self._runner, *args, **kwargs)
+        return inspect.unwrap(getattr(type(self._runner), name))(self._runner, *args, **kwargs)
 
     def _first_rows(self, step: Step, ordered: Any) -> list[int]:
         """The rows of the requests, which follow the order of the runner's batch; 0 for one without tokens."""
@@ -192,23 +200,27 @@ class ModelRunner:
 
     def _make_runner(self) -> Any:
         server = self._server
-        base = server.loaded.module(_RUNNER).GPUModelRunner
+        base = server.loaded.module(RUNNER).GPUModelRunner
         # The pool exists already.
-        kind = type("Runner", (base,), {"initialize_kv_cache_tensors": lambda *_, **__: {}})
-        runner = kind(self._config, server.bench.device)
+        own = {"initialize_kv_cache_tensors": lambda *_, **__: {}, **self._replaced()}
+        runner = type("Runner", (base,), own)(self._config, server.bench.device)
         runner.model = self.model
-        interface = server.loaded.module("vllm.v1.kv_cache_interface")
-        group = interface.KVCacheGroupSpec([LAYER], self._spec())
-        runner.initialize_kv_cache(
-            interface.KVCacheConfig(
-                num_blocks=server.pool.paged.total_pages, kv_cache_tensors=[], kv_cache_groups=[group]
-            )
-        )
+        runner.initialize_kv_cache(self._pool_config(server.pool.paged.total_pages))
         # Before 0.19.0, lengths have a buffer with both parts (0.18.1: v1/worker/gpu_model_runner.py:661).
         apart = isinstance(runner.seq_lens, torch.Tensor)
         lengths = runner.optimistic_seq_lens_cpu if apart else runner.seq_lens.cpu
         self.model.keep_on_host((runner.query_start_loc.cpu, lengths))
         return runner
+
+    def _replaced(self) -> dict[str, Any]:
+        """Further methods of the release's runner that are replaced."""
+        return {}
+
+    def _pool_config(self, blocks: int) -> Any:
+        """The KVCacheConfig of a pool of so many blocks."""
+        interface = self._server.loaded.module("vllm.v1.kv_cache_interface")
+        group = interface.KVCacheGroupSpec([LAYER], self._spec())
+        return interface.KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=[group])
 
     def _make_layer(self) -> Any:
         """A layer with the attributes that a checkpoint without scales gives it (layers/attention/attention.py)."""
@@ -246,13 +258,17 @@ class ModelRunner:
         return None if left < 0 else left + 1
 
     def _spec(self) -> Any:
-        geometry = self._server.case.geometry
+        """The KVCacheSpec of the layer, as where all groups of layers are managed alike (disable_hybrid_kv_...)."""
         interface = self._server.loaded.module("vllm.v1.kv_cache_interface")
+        return interface.FullAttentionSpec(**self._spec_fields(interface))
+
+    def _spec_fields(self, interface: Any) -> dict[str, Any]:
+        geometry = self._server.case.geometry
         mode: dict[str, Any] = {}
         if hasattr(interface, "get_kv_quant_mode"):
             # Since 0.20.0.
             mode["kv_quant_mode"] = interface.get_kv_quant_mode(self._quantisation.cache_dtype)
-        return interface.FullAttentionSpec(
+        return dict(
             block_size=geometry.page_size,
             num_kv_heads=geometry.kv_heads,
             head_size=geometry.head_dim_qk,

@@ -22,7 +22,7 @@ REMEDY: Final = "add it in kernels/vllm/config.py"
 
 
 class VllmServer:
-    """The parts of a server that its model runners share: the pool and the layer's parameters.
+    """The parts of a server that its model runners share: the pool, of that kind, and the layer's parameters.
 
     Attributes:
         pool: The KV cache.
@@ -30,7 +30,7 @@ class VllmServer:
 
     """
 
-    def __init__(self, loaded: Any, case: Case, bench: Bench) -> None:
+    def __init__(self, loaded: Any, case: Case, bench: Bench, pool: type[VllmPool] = VllmPool) -> None:
         self.loaded, self.case, self.bench = loaded, case, bench
         release = loaded.release
         ASKED.watch(release.root, release.project.title, release.version, PINNED, REMEDY)
@@ -44,7 +44,7 @@ class VllmServer:
             self.pool: VllmPool = LatentPool(case, bench)
         else:
             _renew_buffers(loaded.backend)
-            self.pool = VllmPool(case, bench, _form(loaded))
+            self.pool = pool(case, bench, _form(loaded))
         self.sinks = place_sinks(case, bench)
 
 

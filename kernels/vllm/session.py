@@ -23,6 +23,14 @@ from attnfuzz.reference.case import Case, Launch, Mode, Step
 _OF_DRAFTS = frozenset({Mode.TARGET_VERIFY, Mode.DRAFT_EXTEND})
 
 
+def drafts_of(case: Case) -> int:
+    """The number of tokens that requests of the case's server speculate, 0 for none. Raises Unsupported."""
+    strides = {step.tokens_per_request for step in case.steps if step.mode in _OF_DRAFTS}
+    if len(strides) > 1 or 1 in strides:
+        raise Unsupported("a server drafts the same number of tokens in all steps, at least one")
+    return strides.pop() - 1 if strides else 0
+
+
 class VllmSession:
     """A session on a release's FlashInfer backend.
 
@@ -32,10 +40,7 @@ class VllmSession:
     """
 
     def __init__(self, loaded: Any, kernels: KernelsBelow, case: Case, bench: Bench) -> None:
-        strides = {step.tokens_per_request for step in case.steps if step.mode in _OF_DRAFTS}
-        if len(strides) > 1 or 1 in strides:
-            raise Unsupported("a server drafts the same number of tokens in all steps, at least one")
-        self._drafts = strides.pop() - 1 if strides else 0
+        self._drafts = drafts_of(case)
         self._loaded, self._kernels, self._case, self._bench = loaded, kernels, case, bench
         self._runners: dict[int, ModelRunner] = {}
         with self._running():

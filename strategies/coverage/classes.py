@@ -42,6 +42,8 @@ GAP_COLUMNS = Classes((0,), ("none", "yes"))
 SPARE_PAGES = Classes((0, 1), ("none", "one", "several"))
 # Whether the offsets of a pool pass 2^31 elements, for which it has a hole.
 POOLS = Classes((0,), ("small", "offsets beyond 2^31"))
+# A limit of a server that schedules requests: none that matters, or one.
+LIMITS = Classes((0,), ("none", "yes"))
 # Slack of a stated maximum: none, rounding, or the rest of the model's context length.
 MAXIMA = Classes((0, 999), ("exact", "larger", "a context length"))
 

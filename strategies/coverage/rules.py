@@ -203,6 +203,13 @@ LACKS: tuple[Lack, ...] = (
         "the backend does not share its pool with such a group",
         lambda can: _besides("other group", ("none", *can.other_groups)),
     ),
+    _never("the backend does not schedule", "token budget=yes; lacking pages=yes", lambda can: not can.schedules),
+    _never("the backend chooses its forwards itself", "relation!=none", lambda can: can.schedules),
+    _never(
+        "the backend gives out pages itself",
+        "page order=reversed|shuffled|interleaved",
+        lambda can: can.schedules,
+    ),
     _never("the backend does not have sinks", "sinks=yes", lambda can: not can.sinks),
     _never("the backend does not have soft caps", "soft cap=yes", lambda can: not can.soft_cap),
     *(

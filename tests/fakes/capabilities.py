@@ -95,6 +95,14 @@ NARROW = {
     ),
     "one head dim": Capability(modes=(Mode.EXTEND, Mode.DECODE), head_dims=(96,), unequal_head_dims=True),
     "scales of fp8 caches": Capability(modes=(Mode.EXTEND, Mode.DECODE), fp8_kv=True, kv_scales=(DType.FLOAT8_E4M3,)),
+    "forwards of its own": Capability(
+        modes=(Mode.DECODE, Mode.TARGET_VERIFY, Mode.EXTEND),
+        graph_modes=(Mode.DECODE,),
+        padding=True,
+        empty_kv=False,
+        kv_shorter_than_q=False,
+        schedules=True,
+    ),
     "few modules": COMPILED,
     "few modules for latents": COMPILED_LATENTS,
     "modules for head dims that differ": Capability(

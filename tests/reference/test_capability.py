@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from small_cases import HEADS, step
 
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case, Granularity, KvView, Launch, Mode, Pace, QueryView, Scales, Views
+from attnfuzz.reference.case import Case, Granularity, KvView, Launch, Mode, Pace, QueryView, Scales, Serving, Views
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout, Latent
 from attnfuzz.reference.relation import Relation
@@ -45,6 +45,12 @@ def why_not(case: Case, **fields: Any) -> str | None:
         ({"layouts": (KvLayout.NHD,)}, CASE, "KV layout HND"),
         ({}, with_geometry(window_left=3), "a sliding window"),
         ({}, with_geometry(sinks=True), "attention sinks"),
+        ({}, replace(CASE, serving=Serving(budget=4)), "limits of a server that schedules requests itself"),
+        (
+            {"schedules": True},
+            replace(CASE, relation=Relation.SAME_CALL),
+            "relations between forwards that it chooses itself",
+        ),
         ({}, with_geometry(soft_cap=5.0), "a logit soft cap"),
         ({}, replace(CASE, scales=Scales(k=0.5)), "KV scales other than 1"),
         ({"kv_scales": (FP8,)}, replace(CASE, scales=Scales(v=0.5)), "scales of a float32 KV cache"),

@@ -1,7 +1,7 @@
 """The worker's handling of a case: steps in order, each judged, and errors of the harness kept apart from findings."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -17,9 +17,10 @@ from attnfuzz.harness.memory.slabs import OutOfMemory
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.tiers import Task
 from attnfuzz.harness.workers.journal import Journal
+from attnfuzz.kernels.backend import Bench, Output
 from attnfuzz.kernels.library_cache import BuildFailed, NoCompiler
 from attnfuzz.kernels.native import build
-from attnfuzz.kernels.torch_sdpa import SdpaSession
+from attnfuzz.kernels.torch_sdpa import SdpaBackend, SdpaSession
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.device import Device
 
@@ -43,6 +44,36 @@ def test_a_case_computes_the_same_without_guards(defective: str) -> None:
     guarded = Execution(task(defective, "NONE"), ignore).run()
     plain = Execution(task(defective, "NONE"), ignore, memory=PlainMemory(decode_case("x").outputs)).run()
     assert plain.margins == guarded.margins
+
+
+@dataclass(frozen=True)
+class _Server(SdpaBackend):
+    """A backend that needs three forwards for each step."""
+
+    def open(self, case: Case, bench: Bench) -> SdpaSession:
+        return _ServerSession(case, bench, call_without_keys=False)
+
+
+class _ServerSession(SdpaSession):
+    forwards = 0
+
+    def forward(self, index: int) -> Output:
+        self.forwards += 1
+        output = super().forward(index)
+        if self.forwards == 3:
+            output.out[0].fill_(9)
+        return output
+
+    def unfinished(self, index: int) -> bool:
+        del index
+        return self.forwards < 3
+
+
+def test_every_forward_of_a_step_is_judged() -> None:
+    case = decode_case("torch_sdpa", 5, padded=1)
+    verdict = Execution(Task(case=case, backend="torch_sdpa"), ignore, backend=_Server()).run()
+    assert [each.kind for each in verdict.failures] == [Kind.OUTPUT_MISMATCH]
+    assert verdict.rows == 3 * Execution(Task(case=case, backend="torch_sdpa"), ignore).run().rows
 
 
 def test_a_task_is_answered_as_bytes(defective: str) -> None:

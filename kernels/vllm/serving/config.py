@@ -1,0 +1,81 @@
+"""The parts of a server's configuration that its scheduler reads, beside those of `kernels.vllm.config`.
+
+A file and line below vllm/ is that of vLLM 0.33.0 unless another version is named.
+"""
+
+from typing import Any
+
+from attnfuzz.kernels.releases.answers import ServerMock
+from attnfuzz.kernels.vllm.config import ServerLimits
+from attnfuzz.reference.case import Case
+
+
+def add_scheduler(config: Any, case: Case, limits: ServerLimits, blocks: int) -> None:
+    """Add them to the VllmConfig `config`, for a pool of so many blocks: the defaults of a server."""
+    _set(
+        config,
+        kv_events_config=None,
+        ec_transfer_config=None,
+        ec_manager_config=ServerMock("ec_manager_config", get_encoder_cache_manager_obj=lambda: None),
+        aux_output_config=ServerMock("aux_output_config", enabled=False),
+        is_mm_encoder_only=False,
+        # A drafter by n-grams has no forward of its own.
+        num_lookahead_tokens=0,
+        num_prefill_lookahead_tokens=0,
+        num_hash_lookahead_tokens=0,
+        max_in_flight_tokens=limits.tokens,
+        max_concurrent_batches=1,
+    )
+    _set(
+        config.cache_config,
+        num_gpu_blocks=blocks,
+        enable_prefix_caching=True,
+        enable_mamba_shared_prefix_checkpoint=False,
+        prefix_cache_retention_interval=None,
+    )
+    _set(
+        config.model_config,
+        is_diffusion=False,
+        is_hybrid=False,
+        return_sampling_mask=False,
+        # 0.29.0: v1/core/sched/scheduler.py:91 and 361
+        uses_xdrope=False,
+        enable_return_routed_experts=False,
+    )
+    _set(
+        config.observability_config,
+        kv_cache_metrics=False,
+        per_request_spec_decode_metrics="none",
+        enable_mfu_metrics=False,
+    )
+    _set(config.parallel_config, data_parallel_index=0, pipeline_parallel_size=1)
+    _set(
+        config.scheduler_config,
+        max_num_scheduled_tokens=min(case.serving.budget, limits.tokens) or limits.tokens,
+        max_num_active_seqs=None,
+        policy="fcfs",
+        enable_chunked_prefill=True,
+        long_prefill_token_threshold=0,
+        long_prefill_token_threshold_adaptive=False,
+        prefill_schedule_interval=1,
+        scheduler_reserve_full_isl=True,
+        watermark=0.0,
+    )
+    if config.speculative_config is not None:
+        _set(
+            config.speculative_config,
+            num_speculative_tokens_per_batch_size=None,
+            max_num_new_slots_for_drafting=0,
+            use_eagle_block_drop=lambda: False,
+            needs_eagle_block_drop=lambda: False,
+            disable_eagle_block_drop=False,
+            disable_padded_drafter_batch=False,
+            use_dflash=lambda: False,
+            # 0.26.0: v1/core/sched/scheduler.py:259
+            use_dspark=lambda: False,
+        )
+
+
+def _set(mock: Any, **answers: Any) -> None:
+    for name, answer in answers.items():
+        setattr(mock, name, answer)

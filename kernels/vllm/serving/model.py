@@ -1,0 +1,46 @@
+"""The model of an engine's server: the query, key and value of a token follow from its id and position."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from attnfuzz.kernels.backend import Bench
+from attnfuzz.kernels.slot_tokens import stream_of
+from attnfuzz.kernels.vllm.model import LayerInputs, Model
+from attnfuzz.kernels.vllm.pool import VllmPool
+from attnfuzz.kernels.vllm.serving.vocabulary import Vocabulary
+from attnfuzz.reference.case import Case
+from attnfuzz.reference.chance import TokenRun
+from attnfuzz.reference.values import Operand, draw_runs
+
+
+class EngineModel(Model):
+    """A model whose forwards are not those of the case's steps.
+
+    Attributes:
+        queries: Those of all tokens [n, q_heads, head_dim], as a model that quantises them has them.
+
+    """
+
+    def __init__(
+        self, loaded: Any, case: Case, bench: Bench, pool: VllmPool, layer: Any, vocabulary: Vocabulary
+    ) -> None:
+        super().__init__(loaded, case, bench, pool, layer)
+        self._words = vocabulary
+        tokens, geometry = pool.paged.tokens, case.geometry
+        runs = [TokenRun(stream_of(0, slot), len(span)) for slot, span in tokens.spans.items()]
+        runs.append(TokenRun(stream_of(0), len(tokens.extra)))
+        drawn = draw_runs(case.values, Operand.QUERY, runs, geometry.q_heads, geometry.head_dim_qk, seed=case.seed)
+        self.queries = self._quantisation.rounded(drawn.to(geometry.dtype.torch_dtype))
+
+    def begin(self, index: int) -> None:
+        """Do nothing: queries are those of tokens."""
+
+    def _embed(self, ids: Sequence[int], positions: Sequence[int]) -> LayerInputs:
+        rows = [self._words.row(token, position) for token, position in zip(ids, positions, strict=True)]
+        tokens, scales = self._pool.paged.tokens, self._case.scales
+        dtype = self._case.geometry.dtype.torch_dtype
+        return LayerInputs(
+            self.queries[rows],
+            self._quantisation.new(tokens.key[rows], scales.k, dtype),
+            self._quantisation.new(tokens.value[rows], scales.v, dtype),
+        )

@@ -1,0 +1,122 @@
+"""A release's model runner under its own scheduler.
+
+A file and line below vllm/ is that of vLLM 0.33.0 unless another version is named.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import torch
+
+from attnfuzz.kernels.releases.recording import outside
+from attnfuzz.kernels.vllm.config import ServerLimits
+from attnfuzz.kernels.vllm.runner import RUNNER, ModelRunner
+from attnfuzz.kernels.vllm.server import VllmServer
+from attnfuzz.kernels.vllm.serving.config import add_scheduler
+from attnfuzz.kernels.vllm.serving.model import EngineModel
+from attnfuzz.kernels.vllm.serving.scheduler import EngineScheduler
+from attnfuzz.kernels.vllm.serving.stand_ins import REJECTED, replace_features, replace_sampling
+from attnfuzz.kernels.vllm.serving.vocabulary import Vocabulary
+from attnfuzz.reference.case import Step
+
+Answer = Callable[[str], Sequence[int]]
+"""The tokens that the model generates for a request of a forward."""
+
+
+class EngineRunner(ModelRunner):
+    """The release's runner and scheduler on a server whose requests speculate `drafts` tokens.
+
+    Attributes:
+        scheduler: The scheduler.
+
+    """
+
+    model: EngineModel
+
+    def __init__(self, server: VllmServer, drafts: int, vocabulary: Vocabulary) -> None:
+        self._words = vocabulary
+        self._answer: Answer = lambda _: ()
+        replace_sampling(server.loaded.module(RUNNER))
+        replace_features(server.loaded.module("vllm.v1.core.sched.output"))
+        super().__init__(server, drafts)
+        blocks = blocks_of(server)
+        add_scheduler(self._config, server.case, self._limits, blocks)
+        with self._running():
+            self.scheduler = EngineScheduler(
+                server.loaded, self._config, self._pool_config(blocks), server.pool.paged.page_size
+            )
+
+    def capture_all(self, index: int, step: Step) -> None:
+        """Capture a graph of each size, the largest first, as at a server's start."""
+        for size in reversed(self._limits.graphs):
+            self.capture(index, msgspec.structs.replace(step, padded_tokens=size))
+
+    def be_idle(self, step: Step) -> None:
+        """Run a dummy batch beside another rank's `step`."""
+        with self._running(step):
+            self._be_idle(step)
+
+    def forward(self, step: Step, scheduled: Any, answer: Answer) -> Any:
+        """Run what is scheduled, and sample by `answer`; the ModelRunnerOutput."""
+        self._answer = answer
+        with self._running(step):
+            result = self._call("execute_model", scheduled)
+            # None says that tokens are to be sampled.
+            return self._call("sample_tokens", None) if result is None else result
+
+    def first_rows(self, scheduled: Any) -> dict[str, int]:
+        """The first rows of the requests of a forward, in the order of the runner's batch."""
+        begins, row = {}, 0
+        for name in self._runner.input_batch.req_ids:
+            if name in scheduled.num_scheduled_tokens:
+                begins[name] = row
+                row += scheduled.num_scheduled_tokens[name]
+        return begins
+
+    def _set_limits(self) -> ServerLimits:
+        case, limits = self._server.case, super()._set_limits()
+        longest = max(1, *case.slot_lengths().values())
+        whole = case.serving.budget or sum(case.slot_lengths().values())
+        # The last generated token has a position, although it is never computed.
+        return replace(
+            limits,
+            model_len=longest + 1 + case.max_len_slack,
+            tokens=max(limits.tokens, whole, limits.requests * (1 + self._drafts)),
+        )
+
+    def _spec(self) -> Any:
+        """The KVCacheSpec of a layer with a window: in half of the cases one whose old blocks are freed."""
+        if self._window is None or self._server.case.serving.seed % 2:
+            return super()._spec()
+        interface = self._server.loaded.module("vllm.v1.kv_cache_interface")
+        return interface.SlidingWindowSpec(**self._spec_fields(interface))
+
+    def _make_model(self) -> EngineModel:
+        server = self._server
+        return EngineModel(server.loaded, server.case, server.bench, server.pool, self._layer, self._words)
+
+    def _replaced(self) -> dict[str, Any]:
+        return {
+            "_sample": lambda _, *__: self._sample(),
+            # Drafts go to the scheduler.
+            "_copy_draft_token_ids_to_cpu": lambda *_, **__: None,
+            "propose_draft_token_ids": lambda runner, *_, **__: [[] for _ in runner.input_batch.req_ids],
+        }
+
+    def _sample(self) -> Any:
+        """The SamplerOutput: what the model generates for each request of the batch."""
+        drawn = [list(self._answer(name)) for name in self._runner.input_batch.req_ids]
+        width = max(map(len, drawn))
+        with outside():
+            tokens = torch.tensor([each + [REJECTED] * (width - len(each)) for each in drawn], dtype=torch.int32)
+        module = self._server.loaded.module("vllm.v1.outputs")
+        return module.SamplerOutput(sampled_token_ids=tokens, logprobs_tensors=None)
+
+
+def blocks_of(server: VllmServer) -> int:
+    """The number of blocks of the engine's pool: the case's pages less its shortage, or what the longest slot needs."""
+    case, paged = server.case, server.pool.paged
+    longest = -(-max(case.slot_lengths().values(), default=1) // paged.page_size)
+    return max(paged.total_pages - case.serving.shortage, 1 + longest)

@@ -1,0 +1,214 @@
+"""A case on a release's engine: each step is a demand, which the engine meets by forwards of its own choice."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from attnfuzz.kernels.backend import Bench, Output, Unsupported, WrittenThenAttended
+from attnfuzz.kernels.queries import cached_scales
+from attnfuzz.kernels.releases.answers import ASKED
+from attnfuzz.kernels.releases.entry_points_below import KernelsBelow, below
+from attnfuzz.kernels.releases.rejection import is_rejection
+from attnfuzz.kernels.vllm.runner import WORDS
+from attnfuzz.kernels.vllm.server import VllmServer
+from attnfuzz.kernels.vllm.serving.pool import Chunk, EnginePool
+from attnfuzz.kernels.vllm.serving.runner import EngineRunner
+from attnfuzz.kernels.vllm.serving.scheduler import Received
+from attnfuzz.kernels.vllm.serving.traffic import Changes, Sent, Traffic
+from attnfuzz.kernels.vllm.serving.vocabulary import Vocabulary
+from attnfuzz.kernels.vllm.session import drafts_of
+from attnfuzz.reference.case import Case, Launch, PageOrder, Step
+
+_MOST_IDLE = 3
+"""Forwards one after another in which a server with requests may run none of them."""
+
+_FORWARDS_OF_A_TOKEN = 4
+"""Forwards of a step for each token of the case, at most: each brings some request forward, unless it is preempted."""
+
+
+class EngineSession:
+    """A session on a release's engine.
+
+    Requests attend to their own tokens, whatever the pool holds: a block that the engine gives away too early, or takes
+    for another's, shows as a wrong output.
+    """
+
+    def __init__(self, loaded: Any, kernels: KernelsBelow, case: Case, bench: Bench) -> None:
+        self._loaded, self._kernels, self._case, self._bench = loaded, kernels, case, bench
+        drafts = drafts_of(case)
+        with self._running():
+            self._server = VllmServer(loaded, case, bench, EnginePool)
+            assert isinstance(self._server.pool, EnginePool)
+            self._pool = self._server.pool
+            paged = self._pool.paged
+            shared = paged.full_pages if case.pages.order is PageOrder.SHARED_PREFIX else {}
+            self._words = Vocabulary(paged.tokens, shared, paged.page_size)
+            self._traffic = Traffic(case, self._words, drafts)
+            self._runner = EngineRunner(self._server, drafts, self._words)
+        self._sent: dict[str, Sent] = {}
+        self._begun = -1
+        self._captured = False
+        self._number = 0
+        self._idle = 0
+
+    def forward(self, index: int) -> WrittenThenAttended | None:
+        """Run one forward of a step; None for a capture."""
+        step = self._case.steps[index]
+        try:
+            with self._running():
+                output = self._forward(index, step)
+        except (ValueError, NotImplementedError) as error:
+            if is_rejection(self._loaded.release, error):
+                raise Unsupported(f"the release says: {error}") from error
+            raise
+        ASKED.check()
+        return output
+
+    def unfinished(self, index: int) -> bool:
+        """Whether the step needs another forward."""
+        return self._case.steps[index].launch is not Launch.CAPTURE and self._traffic.unfinished()
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        """The context for any code of the release."""
+        with below(self._loaded.release.flashinfer, self._bench, self._kernels), torch.inference_mode(mode=False):
+            yield
+
+    def _forward(self, index: int, step: Step) -> WrittenThenAttended | None:
+        if step.launch is Launch.CAPTURE:
+            if not self._captured:
+                self._captured = True
+                self._runner.capture_all(index, step)
+            return None
+        self._pool.write_before(step)
+        if self._begun != index:
+            self._begun = index
+            self._runner.be_idle(step)
+            self._apply(self._traffic.begin(index))
+        else:
+            self._apply(self._traffic.proceed())
+        return self._step(index, step)
+
+    def _apply(self, changes: Changes) -> None:
+        scheduler = self._runner.scheduler
+        for sent in changes.aborted:
+            scheduler.abort(sent.name)
+            del self._sent[sent.name]
+        for sent in changes.sent:
+            scheduler.send(sent.name, sent.known, sent.most - sent.prompt)
+            self._sent[sent.name] = sent
+
+    def _step(self, index: int, step: Step) -> WrittenThenAttended:
+        """One step of the engine (v1/engine/core.py, step)."""
+        scheduler = self._runner.scheduler
+        scheduler.propose({name: self._traffic.drafts(sent, index) for name, sent in self._sent.items()})
+        scheduled = scheduler.schedule()
+        chunks = self._chunks(scheduled)
+        self._check_progress(chunks)
+        self._bench.launcher.reached_by(self._words_for(step, scheduled, chunks))
+        answers = {name: self._answer(name, chunk, scheduled) for name, chunk in chunks.items()}
+        # A release must discard what it samples for a prompt that is not computed as a whole.
+        early = (self._words.stranger(0),)
+        sampled = self._runner.forward(step, scheduled, lambda name: answers[name] or early)
+        received = scheduler.update(scheduled, sampled)
+        for name, tokens in answers.items():
+            self._receive(self._sent[name], tokens, received.get(name, Received((), ended=False)))
+        return self._result(step, chunks, self._runner.first_rows(scheduled) if chunks else {})
+
+    def _chunks(self, scheduled: Any) -> dict[str, Chunk]:
+        """The new tokens of a forward by the names of requests. RuntimeError for tokens that a request lacks."""
+        cached = scheduled.scheduled_cached_reqs
+        computed = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
+        computed |= {each.req_id: each.num_computed_tokens for each in scheduled.scheduled_new_reqs}
+        chunks = {}
+        for name, new in scheduled.num_scheduled_tokens.items():
+            sent, begin = self._sent[name], computed[name]
+            tokens = [*sent.known, *scheduled.scheduled_spec_decode_tokens.get(name, ())]
+            if len(tokens) < begin + new:
+                raise RuntimeError(
+                    f"the engine schedules tokens {begin} to {begin + new} of a request that has {len(tokens)}"
+                )
+            rows = [self._words.row(token, position) for position, token in enumerate(tokens[: begin + new])]
+            chunks[name] = Chunk(rows, new, self._runner.scheduler.blocks(name))
+        return chunks
+
+    def _answer(self, name: str, chunk: Chunk, scheduled: Any) -> Sequence[int]:
+        """What the model generates in a forward: nothing before all known tokens are computed."""
+        sent = self._sent[name]
+        drafts = scheduled.scheduled_spec_decode_tokens.get(name, ())
+        return self._traffic.answer(sent, drafts) if len(chunk.rows) >= len(sent.known) else ()
+
+    def _receive(self, sent: Sent, generated: Sequence[int], received: Received) -> None:
+        """Note what a client receives. RuntimeError unless it is what the model has generated, up to its end."""
+        before = len(sent.known)
+        self._traffic.generated(sent, generated)
+        due = Received(tuple(sent.known[before:]), ended=sent.ended)
+        if received != due:
+            raise RuntimeError(
+                f"the client of {sent.name} receives {_in_words(received)} instead of {_in_words(due)}, "
+                f"after {before} tokens of {sent.most}, {sent.prompt} of them its prompt"
+            )
+        if sent.ended:
+            del self._sent[sent.name]
+
+    def _check_progress(self, chunks: Mapping[str, Chunk]) -> None:
+        """Raise RuntimeError if a server with requests runs none of them, one time after another."""
+        self._idle = 0 if chunks or not self._sent else self._idle + 1
+        if self._number > _FORWARDS_OF_A_TOKEN * self._words.size * (self._begun + 1):
+            raise RuntimeError(f"after {self._number} forwards the engine has not served {', '.join(self._sent)}")
+        if self._idle > _MOST_IDLE:
+            raise RuntimeError(f"the engine schedules nothing although it has requests: {', '.join(self._sent)}")
+
+    def _words_for(self, step: Step, scheduled: Any, chunks: Mapping[str, Chunk]) -> str:
+        """The engine's forward, for the text of failures in it."""
+        self._number += 1
+        new = {each.req_id for each in scheduled.scheduled_new_reqs}
+        parts = []
+        for name, chunk in chunks.items():
+            begin = len(chunk.rows) - chunk.new
+            again = self._runner.scheduler.preemptions(name)
+            events = [
+                f"{begin} cached" if name in new and begin else "",
+                f"preempted {again} times before" if again else "",
+            ]
+            noted = f" ({', '.join(filter(None, events))})" if any(events) else ""
+            parts.append(f"{name}: tokens {begin} to {len(chunk.rows) - 1}{noted}, blocks {_listed(chunk.blocks)}")
+        return f"{WORDS[step.launch]}; forward {self._number} of the engine, {'; '.join(parts) or 'nothing'}"
+
+    def _result(self, step: Step, chunks: Mapping[str, Chunk], first_rows: Mapping[str, int]) -> WrittenThenAttended:
+        pool, model = self._pool, self._runner.model
+        ordered = [chunks[name] for name in first_rows]
+        assert model.out is not None
+        output = Output(
+            out=model.out,
+            lse=None,
+            attended=pool.attended_by(ordered, model.queries, list(first_rows.values())),
+            sinks=self._server.sinks,
+            roundings=self._kernels.roundings,
+            **cached_scales(self._case, self._case.geometry.head_dim_qk),
+        )
+        written = pool.written_by(ordered)
+        return WrittenThenAttended(written, output, partial(self._again, output, written.due()))
+
+    def _again(self, output: Output, right: Sequence[torch.Tensor]) -> Output:
+        """The last forward's output with the contents that are due."""
+        self._pool.paged.restore(right)
+        with self._running():
+            return replace(output, out=self._runner.again())
+
+
+def _in_words(received: Received) -> str:
+    tokens = " ".join(map(str, received.tokens)) or "no token"
+    return f"{tokens}{' and its end' if received.ended else ''}"
+
+
+_MOST_LISTED = 8
+
+
+def _listed(blocks: Sequence[int]) -> str:
+    shown = " ".join(map(str, blocks[-_MOST_LISTED:]))
+    return f"... {shown}" if len(blocks) > _MOST_LISTED else shown

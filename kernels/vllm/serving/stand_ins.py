@@ -1,0 +1,32 @@
+"""Replacements in an engine's modules for a sampler's output, and for images and sounds."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+
+REJECTED: Final = -1
+"""The place of a draft that is rejected, in a rejection sampler's output (0.33.0: v1/sample/rejection_sampler.py)."""
+
+
+def replace_sampling(runner: Any) -> None:
+    """Put the reading of a rejection sampler's output into the module of the model runner."""
+    # 0.33.0: v1/sample/rejection_sampler.py, parse_output
+    runner.RejectionSampler.parse_output = staticmethod(_accepted)
+
+
+def replace_features(output: Any) -> None:
+    """Let a scheduler's output, in its module, keep the images and sounds of requests, which have none."""
+    if hasattr(output, "strip_covered_mm_data"):
+        # 0.33.0: v1/core/sched/output.py:69
+        output.strip_covered_mm_data = lambda features, *_, **__: features
+
+
+def _accepted(
+    sampled: torch.Tensor, vocabulary: int, discarded: Sequence[int] = (), logprobs_tensors: object = None
+) -> tuple[list[list[int]], None]:
+    """The tokens of each request; none for those in `discarded`."""
+    del vocabulary, logprobs_tensors
+    left = set(map(int, discarded))
+    rows = enumerate(sampled.tolist())
+    return [[] if row in left else [each for each in tokens if each != REJECTED] for row, tokens in rows], None

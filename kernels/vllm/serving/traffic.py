@@ -1,0 +1,174 @@
+"""The requests to an engine that follow from the steps of a case, and the tokens that a model answers with.
+
+A slot is a conversation, whose tokens are those of the slot. A step asks that the conversations of its requests reach
+its lengths: a prefill sends a prompt, a decode or a verify lets the request of the conversation generate.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from attnfuzz.kernels.vllm.serving.vocabulary import Vocabulary
+from attnfuzz.reference.case import Case, Request, Step
+
+_CATCHES_UP: int = 4
+"""The most tokens that a request generates to reach a step; one that lacks more is sent again with a longer prompt."""
+
+
+@dataclass
+class Sent:
+    """A request to the engine.
+
+    Attributes:
+        name: The engine's id of it.
+        slot: Its conversation.
+        prompt: The length of its prompt.
+        most: The length at which it ends: that of its prompt and of all tokens that it may generate.
+        known: The ids of its prompt and of the tokens that were generated.
+
+    """
+
+    name: str
+    slot: int
+    prompt: int
+    most: int
+    known: list[int] = field(default_factory=list)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has generated all of its tokens."""
+        return len(self.known) >= self.most
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A request that is to have more than so many tokens, the last one not computed yet."""
+
+    sent: Sent
+    tokens: int
+    drafts: int = 0
+
+    @property
+    def open(self) -> bool:
+        return not self.sent.ended and len(self.sent.known) <= self.tokens
+
+
+@dataclass
+class Changes:
+    """The requests to abort and those to send, in order, before a forward."""
+
+    aborted: list[Sent] = field(default_factory=list)
+    sent: list[Sent] = field(default_factory=list)
+
+
+class Traffic:
+    """The requests of a case on a server whose requests speculate up to `drafts` tokens."""
+
+    def __init__(self, case: Case, vocabulary: Vocabulary, drafts: int) -> None:
+        self._case, self._words, self._drafts = case, vocabulary, drafts
+        self._live: dict[int, Sent] = {}
+        self._reached = dict.fromkeys(vocabulary.streams, 0)
+        self._stages: list[list[_Asked]] = []
+        self._asked: list[_Asked] = []
+        self._number = 0
+
+    def begin(self, index: int) -> Changes:
+        """The changes of a step: some conversations break off, and others begin or go on with a longer prompt."""
+        step, changes = self._case.steps[index], Changes()
+        self._asked = []
+        first: list[_Asked] = []
+        then: list[_Asked] = []
+        asking = {request.slot for request in step.requests if request.q_len}
+        for slot, sent in list(self._live.items()):
+            if slot not in asking and not sent.ended and self._chance(sent, index).randrange(2):
+                changes.aborted.append(self._live.pop(slot))
+        for request in step.requests:
+            if request.q_len:
+                self._ask(step, request, changes, first, then)
+        self._stages = [stage for stage in (first, then) if stage]
+        changes.sent += self.proceed().sent
+        return changes
+
+    def proceed(self) -> Changes:
+        """The changes before a further forward of the step: prompts whose prefix was computed for another request."""
+        changes = Changes()
+        while self._stages and not any(each.open for each in self._asked):
+            stage = self._stages.pop(0)
+            self._asked += stage
+            for each in stage:
+                if not each.sent.known:
+                    each.sent.known = self._words.streams[each.sent.slot][: each.sent.prompt]
+                    self._live[each.sent.slot] = each.sent
+                    changes.sent.append(each.sent)
+        return changes
+
+    def unfinished(self) -> bool:
+        """Whether the step asks for more."""
+        return bool(self._stages) or any(each.open for each in self._asked)
+
+    def drafts(self, sent: Sent, index: int) -> list[int]:
+        """The drafts for a request's next forward, of which the model accepts the first ones or none."""
+        if len(sent.known) == sent.prompt or sent.ended:
+            return []
+        asked = next((each for each in self._asked if each.sent is sent and len(sent.known) == each.tokens), None)
+        chance = self._chance(sent, len(sent.known))
+        count = chance.randrange(self._drafts + 1) if asked is None else asked.drafts
+        right = self._accepted(sent, index)
+        if not 0 <= right <= count:
+            right = chance.randrange(count + 1)
+        stream, begin = self._words.streams[sent.slot], len(sent.known)
+        count = min(count, len(stream) - begin)
+        return [
+            stream[at] if at < begin + right else self._words.stranger(at, chance.randrange(4))
+            for at in range(begin, begin + count)
+        ]
+
+    def answer(self, sent: Sent, drafts: Sequence[int]) -> list[int]:
+        """The tokens that a forward over all known tokens and `drafts` generates: accepted drafts, and one more."""
+        stream, begin = self._words.streams[sent.slot], len(sent.known)
+        due = [*stream[begin : begin + len(drafts) + 1], self._words.stranger(len(stream))]
+        accepted = 0
+        while accepted < len(drafts) and drafts[accepted] == due[accepted] and begin + accepted < len(stream):
+            accepted += 1
+        return due[: accepted + 1]
+
+    def generated(self, sent: Sent, tokens: Sequence[int]) -> None:
+        """Append generated tokens, of which the engine keeps those up to the request's end."""
+        sent.known += tokens
+        del sent.known[sent.most :]
+        self._reached[sent.slot] = max(self._reached[sent.slot], len(sent.known) - 1)
+        if sent.ended and self._live.get(sent.slot) is sent:
+            del self._live[sent.slot]
+
+    def _ask(self, step: Step, request: Request, changes: Changes, first: list[_Asked], then: list[_Asked]) -> None:
+        slot, before = request.slot, request.kv_len - request.q_len
+        live = self._live.get(slot)
+        decodes = step.mode.speculative and before > 0
+        if decodes and live is not None and 0 <= before + 1 - len(live.known) <= _CATCHES_UP:
+            first.append(_Asked(live, before + 1, request.q_len - 1))
+            return
+        if live is not None:
+            changes.aborted.append(self._live.pop(slot))
+        whole = len(self._words.streams[slot]) + 1
+        if decodes:
+            first.append(_Asked(self._new(slot, before, whole), before + 1, request.q_len - 1))
+            return
+        if before > self._reached[slot]:
+            # Another request has had the prefix: it leaves its keys in the cache.
+            first.append(_Asked(self._new(slot, before, before + 1), before))
+        then.append(_Asked(self._new(slot, request.kv_len, whole), request.kv_len))
+
+    def _new(self, slot: int, prompt: int, most: int) -> Sent:
+        self._number += 1
+        return Sent(f"{slot}-{self._number}", slot, prompt, most)
+
+    def _accepted(self, sent: Sent, index: int) -> int:
+        """The drafts of a forward that a later step of the case takes for accepted; -1 if it does not say."""
+        for step in self._case.steps[index + 1 :]:
+            for request in step.requests:
+                if request.slot == sent.slot and request.q_len:
+                    return request.kv_len - request.q_len - len(sent.known)
+        return -1
+
+    def _chance(self, sent: Sent, moment: int) -> random.Random:
+        return random.Random(f"{self._case.serving.seed} {sent.name} {moment}")

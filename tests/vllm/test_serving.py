@@ -1,0 +1,122 @@
+"""Cases on the engines of releases: right ones pass, and mistakes that are planted in a scheduler's tree are found."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.verdict.failures import Kind
+from attnfuzz.kernels.releases.release import release_of
+from attnfuzz.kernels.vllm.project import VLLM
+from attnfuzz.reference.case import Case, Launch, Mode, PageOrder, Pages, Request, Serving, Step
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.geometry import Geometry
+
+pytestmark = pytest.mark.vllm
+
+READ = ("0.26.0", "0.33.0")
+PLANTED_IN = "0.33.0"
+
+GEOMETRY = Geometry(
+    q_heads=4, kv_heads=2, head_dim_qk=64, head_dim_vo=64, page_size=16, dtype=DType.BFLOAT16, kv_dtype=DType.BFLOAT16
+)
+LENGTHS = tuple[int, int, int]
+
+
+def extend(*requests: LENGTHS) -> Step:
+    of_slots = tuple(Request(*each) for each in requests)
+    return Step(mode=Mode.EXTEND, requests=of_slots, padded_tokens=sum(each.q_len for each in of_slots))
+
+
+def decode(*requests: LENGTHS, launch: Launch = Launch.EAGER, rows: int = 0) -> Step:
+    of_slots = tuple(Request(*each) for each in requests)
+    padded = max(len(of_slots), rows)
+    return Step(mode=Mode.DECODE, requests=of_slots, padded_tokens=padded, tokens_per_request=1, launch=launch)
+
+
+def verify(*requests: LENGTHS) -> Step:
+    of_slots = tuple(Request(*each) for each in requests)
+    drafts = of_slots[0].q_len
+    padded = drafts * len(of_slots)
+    return Step(mode=Mode.TARGET_VERIFY, requests=of_slots, padded_tokens=padded, tokens_per_request=drafts)
+
+
+def case(*steps: Step, order: PageOrder = PageOrder.IDENTITY, budget: int = 0, shortage: int = 0) -> Case:
+    # With this seed, the first request that shares blocks goes on beside the second one.
+    serving = Serving(budget=budget, shortage=shortage, seed=1)
+    return Case(backend="", geometry=GEOMETRY, steps=steps, pages=Pages(order=order), serving=serving, seed=1)
+
+
+CASES = {
+    "a prefix that was computed for another request": case(extend((0, 20, 20), (1, 5, 37)), decode((0, 1, 21))),
+    "prompts in chunks": case(extend((0, 50, 50), (1, 20, 20)), decode((0, 1, 51), (1, 1, 21)), budget=17),
+    "requests that are preempted": case(verify((0, 7, 34), (1, 7, 55)), budget=16, shortage=3),
+    "drafts that are accepted, in part or as a whole": case(
+        verify((0, 4, 40), (1, 4, 17)), verify((0, 4, 41), (1, 4, 21)), verify((0, 4, 44), (1, 4, 23))
+    ),
+    "blocks that requests share": case(
+        extend((0, 33, 33)),
+        extend((1, 33, 33)),
+        extend((2, 10, 10), (3, 10, 10)),
+        decode((0, 1, 60)),
+        order=PageOrder.SHARED_PREFIX,
+        shortage=4,
+    ),
+    "a graph": case(decode(launch=Launch.CAPTURE, rows=4), decode((0, 1, 18), (1, 1, 3), launch=Launch.REPLAY, rows=4)),
+}
+
+
+@pytest.mark.parametrize("version", READ)
+def test_an_engine_passes(version: str, runner: Runner) -> None:
+    for each in CASES.values():
+        for window in (-1, 7, 20):
+            geometry = replace(each.geometry, window_left=window)
+            for seed in (0, 1):
+                serving, name = replace(each.serving, seed=seed), f"vllm=={version}:engine"
+                verdict = runner.verdict(replace(each, backend=name, geometry=geometry, serving=serving))
+                assert verdict.unsupported is None
+                assert verdict.failures == ()
+
+
+SCHEDULER, BLOCKS, RUNNER = (
+    Path("vllm", "v1", *parts)
+    for parts in (("core", "sched", "scheduler.py"), ("core", "block_pool.py"), ("worker", "gpu_model_runner.py"))
+)
+
+PLANTED = {
+    "a block that is free although another request has it": (
+        BLOCKS,
+        "                self.free_block_queue.remove(block)\n            block.ref_cnt += 1\n",
+        "                self.free_block_queue.remove(block)\n            block.ref_cnt = 1\n",
+        "blocks that requests share",
+        Kind.OUTPUT_MISMATCH,
+    ),
+    "a rejected draft that counts as computed": (
+        SCHEDULER,
+        "request.num_computed_tokens -= num_rejected\n",
+        "request.num_computed_tokens -= max(0, num_rejected - 1)\n",
+        "drafts that are accepted, in part or as a whole",
+        Kind.OUTPUT_MISMATCH,
+    ),
+    "a request that keeps its blocks when it is resumed": (
+        RUNNER,
+        "                req_state.block_ids = new_block_ids\n",
+        "                for own, new in zip(req_state.block_ids, new_block_ids): own[len(own):] = new[len(own):]\n",
+        "requests that are preempted",
+        Kind.UNWRITTEN,
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", PLANTED)
+def test_a_planted_mistake_is_found(mistake: str, runner: Runner, tmp_path: Path) -> None:
+    place, right, wrong, shown_by, kind = PLANTED[mistake]
+    tree = Path(shutil.copytree(release_of(VLLM, f"vllm=={PLANTED_IN}").root, tmp_path / "vllm"))
+    file = tree / place
+    text = file.read_text()
+    assert text.count(right) == 1
+    file.write_text(text.replace(right, wrong))
+    failures = runner.verdict(replace(CASES[shown_by], backend=f"vllm@{tree}:engine")).failures
+    assert kind in {each.kind for each in failures}
