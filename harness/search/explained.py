@@ -30,7 +30,6 @@ from attnfuzz.harness.reduce.ablation import (
 )
 from attnfuzz.harness.reduce.possible import possible
 from attnfuzz.harness.search.by_memory import OF_OTHERS, depends_on_memory, needs_nan_in_outputs, same_on_other_memory
-from attnfuzz.harness.search.counts import counts_differ
 from attnfuzz.harness.search.known import KnownCause, seen_with
 from attnfuzz.harness.search.messages import ShrinkBudget
 from attnfuzz.harness.search.moved import moved
@@ -61,6 +60,9 @@ _MEMORY = CONTENTS | {FEATURES["table tail"], FEATURES["used workspace"]}
 
 _NUMBERS = frozenset({Kind.OUTPUT_MISMATCH, Kind.LSE_MISMATCH})
 """Kinds of failures that are wrong numbers, and finite."""
+
+_COUNTS = frozenset({FEATURES["several requests"], FEATURES["several queries"]})
+"""Shapes that say which rows a bug makes wrong: needed by it, they are needed in most of its cases."""
 
 Allowed = Callable[[Case], bool]
 
@@ -107,7 +109,7 @@ def explain(
         failing = test.failing_without()
         if failing is not None:
             case = failing
-        elif test.passes_without and not test.differs and test.predicted:
+        elif test.passes_without and not test.needs_other_outputs and test.predicted:
             return Attribution(cause, case, test.plain)
     return Attribution(None, case)
 
@@ -197,7 +199,18 @@ class _Test:
                 if self._pinned.fails(again):
                     # With a wrong number instead of a NaN, even if that is known of another cause.
                     self.passes_without = False
-        return None
+        return self._failing_without_counts() if self.passes_without else None
+
+    def _failing_without_counts(self) -> Case | None:
+        """A variant without several requests, or queries, where the cause needs these, that still fails alike.
+
+        Two bugs of one feature fail alike in many cases. But one may be wrong in later rows of a request alone, another
+        in later requests.
+        """
+        needs = _COUNTS & {FEATURES[name] for name in self._cause.needs if name in FEATURES}
+        variants = (variant for each in self._without(self._case, needs - self._shown) for variant in each.variants)
+        tried = (again for variant in variants for again in self._tried(variant))
+        return next((again for again in tried if self._pinned.observation(again) is not None), None)
 
     def _fails_unknown(self, case: Case, verdict: Verdict, known: Collection[KnownCause]) -> bool:
         """Whether the worst failure of a case without a clue of the cause is none of the `known` causes'."""
@@ -207,17 +220,7 @@ class _Test:
         return not any(each.shows_as(worst) for each in known)
 
     @property
-    def differs(self) -> bool:
-        """Whether the failure needs what the cause does not, or shows without what the cause needs."""
-        return self._needs_other_outputs or counts_differ(self._pinned, self._cause, self._without_one)
-
-    def _without_one(self, feature: Feature) -> list[Case]:
-        """Variants of the case without a feature, with a few value seeds each."""
-        variants = (variant for each in self._without(self._case, {feature}) for variant in each.variants)
-        return [again for variant in variants for again in self._tried(variant)]
-
-    @property
-    def _needs_other_outputs(self) -> bool:
+    def needs_other_outputs(self) -> bool:
         """Whether the failure passes over old numbers in the outputs, and the cause's case does not."""
         its = self._cause.case, self._cause.fingerprint
         own = self._case, self._pinned.fingerprint

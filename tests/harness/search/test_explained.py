@@ -351,3 +351,17 @@ def test_a_late_device_may_do_anything_for_one_cause() -> None:
     prompt_too = replace(failing, geometry=replace(HEADS, sinks=True))
     always = lambda case: [(Kind.LSE_MISMATCH, "lse")] if case.geometry.sinks else stale_plan(case)  # noqa: E731
     assert not explained(always, prompt_too, known, ("late device",))
+
+
+def test_a_failure_without_the_several_queries_that_its_cause_needs_is_another_s() -> None:
+    """One fault is in later rows of a request, one in later requests: both need sinks."""
+
+    def faults(both: bool, case: Case) -> list[tuple[Kind, str]]:
+        rows = [q_len for q_len, _ in lengths(case)]
+        wrong = max(rows) > 1 or (both and len(rows) > 1)
+        return [(Kind.OUTPUT_MISMATCH, "out")] if case.geometry.sinks and wrong else []
+
+    known = one_request(Mode.EXTEND, 2, 5, sinks=True)
+    failing = replace(known, steps=(step(Mode.EXTEND, (2, 5), (2, 7)),))
+    for both in (True, False):
+        assert explained(partial(faults, both), failing, known, ("sinks", "several queries")) is not both
