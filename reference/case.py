@@ -359,7 +359,7 @@ class Serving(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     A forward has at most `budget` new tokens, 0 for all of a step's. The pool has `shortage` pages less than all slots
     need at their longest, as long as each fits alone: requests wait, or are preempted and computed again. `seed` is for
-    what the steps leave open: which requests are aborted, and how many drafts are accepted. No number follows from it.
+    choices that the steps leave open: aborted requests, and accepted drafts. No number follows from it.
     """
 
     budget: int = 0

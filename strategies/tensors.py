@@ -32,7 +32,7 @@ from attnfuzz.strategies.lean import Lean
 from attnfuzz.strategies.supported import families, granularities
 
 _PAGE_ORDERS = Choice(tuple(PageOrder), on("page order"))
-# Of a backend that gives out pages itself, what slots have in common and the number of pages matter.
+# Of a backend that gives out pages itself, only prefixes in common and the number of pages matter.
 _PAGES_GIVEN_OUT = Choice(
     (PageOrder.IDENTITY, PageOrder.SHARED_PREFIX, PageOrder.SHARED_PREFIX, PageOrder.REUSED), on("page order")
 )

@@ -85,7 +85,7 @@ class Turns:
         return {name: FLOOR * even + (1 - FLOOR) * rate / total for name, rate in rates.items()}
 
     def _costs(self, under_way: Iterable[Running]) -> dict[str, float]:
-        """The expected costs of each name's running slices: the usual one, or what a slow slice has taken so far."""
+        """The expected costs of each name's running slices: the usual one, or the time of a slow slice so far."""
         usual = {name: account.usual for name, account in self._accounts.items()}
         costs = dict.fromkeys(usual, 0.0)
         for name, so_far in under_way:

@@ -4,8 +4,8 @@ T3 takes the errors of different rows for coin flips. They are none where sums h
 each row loses the same part of them (`one_sided`), so that a thousand keys of nearly equal weight behind a heavy one
 make all LSEs too small, or all too large.
 
-The additions of a sample of rows and elements are sorted into the cells of `one_sided` together, each times what it
-adds to T3's sum. A kernel's weights are taken to be those relative to the row's largest one, and to the sink; their
+The additions of a sample of rows and elements are sorted into the cells of `one_sided` together, each times its effect
+on T3's sum. A kernel's weights are taken to be those relative to the row's largest one, and to the sink; their
 steps are then the same in rows that are alike. Errors of different cells are independent, and terms that are spread
 over a cell add next to nothing, as in a single row.
 """
@@ -32,7 +32,7 @@ _FEWEST_ROWS = 16
 class _Additions(NamedTuple):
     """Additions to sums of one row, fp64 [n]: their terms, the larger partial sum around each, and its factor.
 
-    The factor is what an error of the sum by 1, with the sign of the term, adds to T3's sum.
+    The factor is the effect on T3's sum of an error of the sum by 1, with the sign of the term.
     """
 
     terms: torch.Tensor

@@ -45,7 +45,7 @@ class ByteSpan(NamedTuple):
 
 
 Content = Pattern | torch.Tensor | None
-"""What a new tensor holds: a pattern, values from any device, or poison."""
+"""The content of a new tensor: a pattern, values from any device, or poison."""
 
 
 def elements_of(pattern: Pattern, tensor: torch.Tensor) -> torch.Tensor:

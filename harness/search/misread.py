@@ -1,6 +1,6 @@
 """Whether two causes are one argument that a library misreads, at one entry point or several.
 
-A library checks an argument, or does not, by what the argument is for: metadata that is on the device already is taken
+A library checks an argument, or does not, by its purpose: metadata that is on the device already is taken
 as it is, outputs by their addresses. The same omission shows at each entry point, in another argument, and in whatever
 way the kernel fails that misreads it. Another entry point may lack the argument of the first, so that neither case can
 be moved to the other's kernel. Each case predicts by itself instead: it fails in the form, without all other clues, and
@@ -47,7 +47,7 @@ _GROUPS: Final[tuple[Collection[str], ...]] = (
 )
 
 MISREADINGS: Final = tuple(frozenset(FEATURES[str(name)] for name in group) for group in _GROUPS)
-"""Forms and edges of arguments by what a library takes the arguments for, wrongly. Others are groups of their own."""
+"""Forms and edges of arguments by the mistake of a library that reads the arguments. Others are groups of their own."""
 
 Allowed = Callable[[Case], bool]
 Run = Callable[[Case], Verdict]
@@ -115,7 +115,7 @@ class _Alone:
         """The case without the other clues; None if it needs one of them.
 
         One that the misread argument itself can't do without, as a mask with gaps needs a mask, is no other clue. Nor
-        is NaN in memory: a stray read finds what lies there.
+        is NaN in memory: a stray read finds the contents there.
         """
         for feature in sorted(CLUES - CONTENTS - self._of):
             if case is None:

@@ -217,7 +217,7 @@ class ModelRunner:
         return {}
 
     def _pool_config(self, blocks: int) -> Any:
-        """The KVCacheConfig of a pool of so many blocks."""
+        """The KVCacheConfig of a pool of `blocks`."""
         interface = self._server.loaded.module("vllm.v1.kv_cache_interface")
         group = interface.KVCacheGroupSpec([LAYER], self._spec())
         return interface.KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=[group])

@@ -11,7 +11,7 @@ from attnfuzz.reference.case import Case
 
 
 def add_scheduler(config: Any, case: Case, limits: ServerLimits, blocks: int) -> None:
-    """Add them to the VllmConfig `config`, for a pool of so many blocks: the defaults of a server."""
+    """Add them to the VllmConfig `config`, for a pool of `blocks`: the defaults of a server."""
     _set(
         config,
         kv_events_config=None,

@@ -13,7 +13,7 @@ from attnfuzz.reference.case import Case, Step
 
 
 @dataclass(frozen=True)
-class Chunk:
+class ScheduledTokens:
     """The new tokens of a request in a forward.
 
     Attributes:
@@ -40,7 +40,7 @@ class EnginePool(VllmPool):
         del step
         self._before = [each.clone() for each in self.paged.resident()]
 
-    def written_by(self, chunks: Sequence[Chunk]) -> WrittenCache:
+    def written_by(self, chunks: Sequence[ScheduledTokens]) -> WrittenCache:
         """The pool before and after a forward, which writes its new tokens into their blocks and nothing else."""
         size = self.paged.page_size
         new = [
@@ -53,7 +53,7 @@ class EnginePool(VllmPool):
         return self._compared(places, due, [(index, token) for index, token, *_ in new])
 
     def attended_by(
-        self, chunks: Sequence[Chunk], queries: torch.Tensor, first_rows: Sequence[int]
+        self, chunks: Sequence[ScheduledTokens], queries: torch.Tensor, first_rows: Sequence[int]
     ) -> tuple[Attended, ...]:
         """The attention due to new tokens: to all tokens of their own request so far. `queries` are those of tokens."""
         tokens = self.paged.tokens

@@ -10,7 +10,7 @@ from attnfuzz.kernels.releases.answers import ServerMock
 from attnfuzz.kernels.vllm.loader import SCHEDULER
 
 
-class Received(NamedTuple):
+class ReceivedTokens(NamedTuple):
     """The tokens that a client receives after a forward, and whether its request has ended."""
 
     tokens: tuple[int, ...]
@@ -68,11 +68,11 @@ class EngineScheduler:
         """The SchedulerOutput of the next forward."""
         return self._own.schedule()
 
-    def update(self, scheduled: Any, output: Any) -> dict[str, Received]:
+    def update(self, scheduled: Any, output: Any) -> dict[str, ReceivedTokens]:
         """Hand over a forward's ModelRunnerOutput; what the clients of its requests receive."""
         of_clients = self._own.update_from_output(scheduled, output)
         return {
-            each.request_id: Received(tuple(each.new_token_ids), ended=each.finish_reason is not None)
+            each.request_id: ReceivedTokens(tuple(each.new_token_ids), ended=each.finish_reason is not None)
             for outputs in of_clients.values()
             for each in outputs.outputs
         }

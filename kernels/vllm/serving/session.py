@@ -15,10 +15,10 @@ from attnfuzz.kernels.releases.entry_points_below import KernelsBelow, below
 from attnfuzz.kernels.releases.rejection import is_rejection
 from attnfuzz.kernels.vllm.runner import WORDS
 from attnfuzz.kernels.vllm.server import VllmServer
-from attnfuzz.kernels.vllm.serving.pool import Chunk, EnginePool
+from attnfuzz.kernels.vllm.serving.pool import EnginePool, ScheduledTokens
 from attnfuzz.kernels.vllm.serving.runner import EngineRunner
-from attnfuzz.kernels.vllm.serving.scheduler import Received
-from attnfuzz.kernels.vllm.serving.traffic import Changes, Sent, Traffic
+from attnfuzz.kernels.vllm.serving.scheduler import ReceivedTokens
+from attnfuzz.kernels.vllm.serving.traffic import Changes, SentRequest, Traffic
 from attnfuzz.kernels.vllm.serving.vocabulary import Vocabulary
 from attnfuzz.kernels.vllm.session import drafts_of
 from attnfuzz.reference.case import Case, Launch, PageOrder, Step
@@ -49,7 +49,7 @@ class EngineSession:
             self._words = Vocabulary(paged.tokens, shared, paged.page_size)
             self._traffic = Traffic(case, self._words, drafts)
             self._runner = EngineRunner(self._server, drafts, self._words)
-        self._sent: dict[str, Sent] = {}
+        self._sent: dict[str, SentRequest] = {}
         self._begun = -1
         self._captured = False
         self._number = 0
@@ -116,10 +116,10 @@ class EngineSession:
         sampled = self._runner.forward(step, scheduled, lambda name: answers[name] or early)
         received = scheduler.update(scheduled, sampled)
         for name, tokens in answers.items():
-            self._receive(self._sent[name], tokens, received.get(name, Received((), ended=False)))
+            self._receive(self._sent[name], tokens, received.get(name, ReceivedTokens((), ended=False)))
         return self._result(step, chunks, self._runner.first_rows(scheduled) if chunks else {})
 
-    def _chunks(self, scheduled: Any) -> dict[str, Chunk]:
+    def _chunks(self, scheduled: Any) -> dict[str, ScheduledTokens]:
         """The new tokens of a forward by the names of requests. RuntimeError for tokens that a request lacks."""
         cached = scheduled.scheduled_cached_reqs
         computed = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
@@ -133,20 +133,20 @@ class EngineSession:
                     f"the engine schedules tokens {begin} to {begin + new} of a request that has {len(tokens)}"
                 )
             rows = [self._words.row(token, position) for position, token in enumerate(tokens[: begin + new])]
-            chunks[name] = Chunk(rows, new, self._runner.scheduler.blocks(name))
+            chunks[name] = ScheduledTokens(rows, new, self._runner.scheduler.blocks(name))
         return chunks
 
-    def _answer(self, name: str, chunk: Chunk, scheduled: Any) -> Sequence[int]:
+    def _answer(self, name: str, chunk: ScheduledTokens, scheduled: Any) -> Sequence[int]:
         """What the model generates in a forward: nothing before all known tokens are computed."""
         sent = self._sent[name]
         drafts = scheduled.scheduled_spec_decode_tokens.get(name, ())
         return self._traffic.answer(sent, drafts) if len(chunk.rows) >= len(sent.known) else ()
 
-    def _receive(self, sent: Sent, generated: Sequence[int], received: Received) -> None:
+    def _receive(self, sent: SentRequest, generated: Sequence[int], received: ReceivedTokens) -> None:
         """Note what a client receives. RuntimeError unless it is what the model has generated, up to its end."""
         before = len(sent.known)
         self._traffic.generated(sent, generated)
-        due = Received(tuple(sent.known[before:]), ended=sent.ended)
+        due = ReceivedTokens(tuple(sent.known[before:]), ended=sent.ended)
         if received != due:
             raise RuntimeError(
                 f"the client of {sent.name} receives {_in_words(received)} instead of {_in_words(due)}, "
@@ -155,7 +155,7 @@ class EngineSession:
         if sent.ended:
             del self._sent[sent.name]
 
-    def _check_progress(self, chunks: Mapping[str, Chunk]) -> None:
+    def _check_progress(self, chunks: Mapping[str, ScheduledTokens]) -> None:
         """Raise RuntimeError if a server with requests runs none of them, one time after another."""
         self._idle = 0 if chunks or not self._sent else self._idle + 1
         if self._number > _FORWARDS_OF_A_TOKEN * self._words.size * (self._begun + 1):
@@ -163,7 +163,7 @@ class EngineSession:
         if self._idle > _MOST_IDLE:
             raise RuntimeError(f"the engine schedules nothing although it has requests: {', '.join(self._sent)}")
 
-    def _words_for(self, step: Step, scheduled: Any, chunks: Mapping[str, Chunk]) -> str:
+    def _words_for(self, step: Step, scheduled: Any, chunks: Mapping[str, ScheduledTokens]) -> str:
         """The engine's forward, for the text of failures in it."""
         self._number += 1
         new = {each.req_id for each in scheduled.scheduled_new_reqs}
@@ -179,7 +179,9 @@ class EngineSession:
             parts.append(f"{name}: tokens {begin} to {len(chunk.rows) - 1}{noted}, blocks {_listed(chunk.blocks)}")
         return f"{WORDS[step.launch]}; forward {self._number} of the engine, {'; '.join(parts) or 'nothing'}"
 
-    def _result(self, step: Step, chunks: Mapping[str, Chunk], first_rows: Mapping[str, int]) -> WrittenThenAttended:
+    def _result(
+        self, step: Step, chunks: Mapping[str, ScheduledTokens], first_rows: Mapping[str, int]
+    ) -> WrittenThenAttended:
         pool, model = self._pool, self._runner.model
         ordered = [chunks[name] for name in first_rows]
         assert model.out is not None
@@ -201,7 +203,7 @@ class EngineSession:
             return replace(output, out=self._runner.again())
 
 
-def _in_words(received: Received) -> str:
+def _in_words(received: ReceivedTokens) -> str:
     tokens = " ".join(map(str, received.tokens)) or "no token"
     return f"{tokens}{' and its end' if received.ended else ''}"
 

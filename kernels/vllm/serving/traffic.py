@@ -16,7 +16,7 @@ _CATCHES_UP: int = 4
 
 
 @dataclass
-class Sent:
+class SentRequest:
     """A request to the engine.
 
     Attributes:
@@ -42,9 +42,9 @@ class Sent:
 
 @dataclass(frozen=True)
 class _Asked:
-    """A request that is to have more than so many tokens, the last one not computed yet."""
+    """A request that is to have more than a number of tokens, the last one not computed yet."""
 
-    sent: Sent
+    sent: SentRequest
     tokens: int
     drafts: int = 0
 
@@ -57,8 +57,8 @@ class _Asked:
 class Changes:
     """The requests to abort and those to send, in order, before a forward."""
 
-    aborted: list[Sent] = field(default_factory=list)
-    sent: list[Sent] = field(default_factory=list)
+    aborted: list[SentRequest] = field(default_factory=list)
+    sent: list[SentRequest] = field(default_factory=list)
 
 
 class Traffic:
@@ -66,7 +66,7 @@ class Traffic:
 
     def __init__(self, case: Case, vocabulary: Vocabulary, drafts: int) -> None:
         self._case, self._words, self._drafts = case, vocabulary, drafts
-        self._live: dict[int, Sent] = {}
+        self._live: dict[int, SentRequest] = {}
         self._reached = dict.fromkeys(vocabulary.streams, 0)
         self._stages: list[list[_Asked]] = []
         self._asked: list[_Asked] = []
@@ -106,7 +106,7 @@ class Traffic:
         """Whether the step asks for more."""
         return bool(self._stages) or any(each.open for each in self._asked)
 
-    def drafts(self, sent: Sent, index: int) -> list[int]:
+    def drafts(self, sent: SentRequest, index: int) -> list[int]:
         """The drafts for a request's next forward, of which the model accepts the first ones or none."""
         if len(sent.known) == sent.prompt or sent.ended:
             return []
@@ -123,7 +123,7 @@ class Traffic:
             for at in range(begin, begin + count)
         ]
 
-    def answer(self, sent: Sent, drafts: Sequence[int]) -> list[int]:
+    def answer(self, sent: SentRequest, drafts: Sequence[int]) -> list[int]:
         """The tokens that a forward over all known tokens and `drafts` generates: accepted drafts, and one more."""
         stream, begin = self._words.streams[sent.slot], len(sent.known)
         due = [*stream[begin : begin + len(drafts) + 1], self._words.stranger(len(stream))]
@@ -132,7 +132,7 @@ class Traffic:
             accepted += 1
         return due[: accepted + 1]
 
-    def generated(self, sent: Sent, tokens: Sequence[int]) -> None:
+    def generated(self, sent: SentRequest, tokens: Sequence[int]) -> None:
         """Append generated tokens, of which the engine keeps those up to the request's end."""
         sent.known += tokens
         del sent.known[sent.most :]
@@ -158,11 +158,11 @@ class Traffic:
             first.append(_Asked(self._new(slot, before, before + 1), before))
         then.append(_Asked(self._new(slot, request.kv_len, whole), request.kv_len))
 
-    def _new(self, slot: int, prompt: int, most: int) -> Sent:
+    def _new(self, slot: int, prompt: int, most: int) -> SentRequest:
         self._number += 1
-        return Sent(f"{slot}-{self._number}", slot, prompt, most)
+        return SentRequest(f"{slot}-{self._number}", slot, prompt, most)
 
-    def _accepted(self, sent: Sent, index: int) -> int:
+    def _accepted(self, sent: SentRequest, index: int) -> int:
         """The drafts of a forward that a later step of the case takes for accepted; -1 if it does not say."""
         for step in self._case.steps[index + 1 :]:
             for request in step.requests:
@@ -170,5 +170,5 @@ class Traffic:
                     return request.kv_len - request.q_len - len(sent.known)
         return -1
 
-    def _chance(self, sent: Sent, moment: int) -> random.Random:
+    def _chance(self, sent: SentRequest, moment: int) -> random.Random:
         return random.Random(f"{self._case.serving.seed} {sent.name} {moment}")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from attnfuzz.kernels.vllm.serving.traffic import Sent, Traffic
+from attnfuzz.kernels.vllm.serving.traffic import SentRequest, Traffic
 from attnfuzz.kernels.vllm.serving.vocabulary import Vocabulary
 from attnfuzz.reference.case import Case, Mode, Request, Step
 from attnfuzz.reference.dtypes import DType
@@ -45,7 +45,7 @@ def traffic(*steps: Step) -> tuple[Traffic, Vocabulary]:
     return Traffic(case, words, DRAFTS), words
 
 
-def run(server: Traffic, sent: list[Sent], index: int) -> None:
+def run(server: Traffic, sent: list[SentRequest], index: int) -> None:
     """Answer a forward that computes everything."""
     for each in sent:
         server.generated(each, server.answer(each, server.drafts(each, index)))
