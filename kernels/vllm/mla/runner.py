@@ -55,7 +55,7 @@ class LatentRunner(ModelRunner):
 
 
 def _answer(config: Any, case: Case) -> None:
-    """Complete a server's configuration with what only the code of latent attention reads."""
+    """Complete a server's configuration with fields that only the code of latent attention reads."""
     latent = case.geometry.latent
     assert latent is not None
     # As VllmConfig sets it where graphs are compiled (config/vllm.py).

@@ -1,4 +1,4 @@
-"""The KV cache of a server whose engine decides where tokens lie: it keeps what forwards have written."""
+"""The KV cache of a server whose engine decides where tokens lie: it keeps the writes of forwards."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -59,7 +59,7 @@ class EngineRunner(ModelRunner):
             self._be_idle(step)
 
     def forward(self, step: Step, scheduled: Any, answer: Answer) -> Any:
-        """Run what is scheduled, and sample by `answer`; the ModelRunnerOutput."""
+        """Run the scheduled tokens, and sample by `answer`; the ModelRunnerOutput."""
         self._answer = answer
         with self._running(step):
             result = self._call("execute_model", scheduled)
@@ -106,7 +106,7 @@ class EngineRunner(ModelRunner):
         }
 
     def _sample(self) -> Any:
-        """The SamplerOutput: what the model generates for each request of the batch."""
+        """The SamplerOutput: the tokens that the model generates for each request of the batch."""
         drawn = [list(self._answer(name)) for name in self._runner.input_batch.req_ids]
         width = max(map(len, drawn))
         with outside():
@@ -116,7 +116,7 @@ class EngineRunner(ModelRunner):
 
 
 def blocks_of(server: VllmServer) -> int:
-    """The number of blocks of the engine's pool: the case's pages less its shortage, or what the longest slot needs."""
+    """The number of blocks of the engine's pool: the case's pages less its shortage, or the need of the longest slot."""
     case, paged = server.case, server.pool.paged
     longest = -(-max(case.slot_lengths().values(), default=1) // paged.page_size)
     return max(paged.total_pages - case.serving.shortage, 1 + longest)

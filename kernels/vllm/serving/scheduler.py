@@ -58,7 +58,7 @@ class EngineScheduler:
         self._own.finish_requests(name, status)
 
     def propose(self, drafts: Mapping[str, Sequence[int]]) -> None:
-        """Hand over what a drafter proposes, as after each forward (v1/engine/core.py, post_step)."""
+        """Hand over a drafter's tokens, as after each forward (v1/engine/core.py, post_step)."""
         proposed = self._loaded.module("vllm.v1.outputs").DraftTokenIds(
             list(drafts), [list(each) for each in drafts.values()]
         )
@@ -69,7 +69,7 @@ class EngineScheduler:
         return self._own.schedule()
 
     def update(self, scheduled: Any, output: Any) -> dict[str, ReceivedTokens]:
-        """Hand over a forward's ModelRunnerOutput; what the clients of its requests receive."""
+        """Hand over a forward's ModelRunnerOutput; the tokens that clients of its requests receive."""
         of_clients = self._own.update_from_output(scheduled, output)
         return {
             each.request_id: ReceivedTokens(tuple(each.new_token_ids), ended=each.finish_reason is not None)

@@ -111,7 +111,7 @@ class EngineSession:
         self._check_progress(chunks)
         self._bench.launcher.reached_by(self._words_for(step, scheduled, chunks))
         answers = {name: self._answer(name, chunk, scheduled) for name, chunk in chunks.items()}
-        # A release must discard what it samples for a prompt that is not computed as a whole.
+        # A release must discard samples for a prompt that is not computed as a whole.
         early = (self._words.stranger(0),)
         sampled = self._runner.forward(step, scheduled, lambda name: answers[name] or early)
         received = scheduler.update(scheduled, sampled)
@@ -137,13 +137,13 @@ class EngineSession:
         return chunks
 
     def _answer(self, name: str, chunk: ScheduledTokens, scheduled: Any) -> Sequence[int]:
-        """What the model generates in a forward: nothing before all known tokens are computed."""
+        """The tokens that the model generates in a forward: none before all known tokens are computed."""
         sent = self._sent[name]
         drafts = scheduled.scheduled_spec_decode_tokens.get(name, ())
         return self._traffic.answer(sent, drafts) if len(chunk.rows) >= len(sent.known) else ()
 
     def _receive(self, sent: SentRequest, generated: Sequence[int], received: ReceivedTokens) -> None:
-        """Note what a client receives. RuntimeError unless it is what the model has generated, up to its end."""
+        """Note the tokens that a client receives. RuntimeError unless the model has generated them, up to its end."""
         before = len(sent.known)
         self._traffic.generated(sent, generated)
         due = ReceivedTokens(tuple(sent.known[before:]), ended=sent.ended)
