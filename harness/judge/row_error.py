@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
-from math import inf, log, sqrt
+from math import log, sqrt
 
 import torch
 
@@ -84,18 +84,22 @@ def _own_margin(budget: ErrorBudget, error: torch.Tensor, token: int, head: int,
     Most rows above the screen pass without these, which take a sort of all keys for each element, and many with their
     own variance alone.
     """
-    squares, dim, margin = error[token, head].square(), error.shape[2], inf
-    for sums, name in ((False, "T2"), (True, "T2 with sums")):
-        own = partial(_OwnErrors.of, budget, token, head, sums=sums)
-        variance = once(budget, f"{name}: variance", token, head, lambda own=own: own().variance())
-        z2 = (squares / variance).mean().item()
-        margin = z2 / _threshold(sqrt(dim), 1.0, x, dim)
-        if margin > 1:
-            correlation = once(budget, f"{name}: correlation", token, head, lambda own=own: own().correlation())
-            margin = z2 / _threshold(*correlation, x, dim)
-        if margin <= 1:
-            break
-    return margin
+    squares = error[token, head].square()
+    margin = _margin(budget, squares, token, head, x, sums=False)
+    return margin if margin <= 1 else _margin(budget, squares, token, head, x, sums=True)
+
+
+def _margin(budget: ErrorBudget, squares: torch.Tensor, token: int, head: int, x: float, *, sums: bool) -> float:
+    """The same from the `squares` [Dv] of the row's errors, with or without errors of sums."""
+    name, dim = "T2 with sums" if sums else "T2", len(squares)
+    own = partial(_OwnErrors.of, budget, token, head, sums=sums)
+    variance = once(budget, f"{name}: variance", token, head, lambda: own().variance())
+    z2: float = (squares / variance).mean().item()
+    margin = z2 / _threshold(sqrt(dim), 1.0, x, dim)
+    if margin <= 1:
+        return margin
+    norm, largest = once(budget, f"{name}: correlation", token, head, lambda: own().correlation())
+    return z2 / _threshold(norm, largest, x, dim)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import torch
 from attnfuzz.kernels.releases.answers import ABSENT, ServerMock
 from attnfuzz.kernels.releases.stand_ins import entry
 from attnfuzz.kernels.vllm.mla.layer import LatentModel, mla_layer
+from attnfuzz.kernels.vllm.mla.pool import LatentPool
 from attnfuzz.kernels.vllm.mla.prefills import MLA, chunk_capacity
 from attnfuzz.kernels.vllm.runner import ModelRunner
 from attnfuzz.reference.case import Case, Step
@@ -34,6 +35,7 @@ class LatentRunner(ModelRunner):
         # Latents of cases may be smaller than those of models (mla_attention.py:1624).
         common.MLACommonBackend.get_supported_head_sizes = classmethod(lambda _: sizes)
         common.MLACommonMetadataBuilder.determine_chunked_prefill_workspace_size = staticmethod(lambda _: capacity)
+        assert isinstance(server.pool, LatentPool)
         return mla_layer(server.loaded, server.case, self._config, server.pool)
 
     @contextmanager

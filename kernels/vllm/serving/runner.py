@@ -116,7 +116,7 @@ class EngineRunner(ModelRunner):
 
 
 def blocks_of(server: VllmServer) -> int:
-    """The number of blocks of the engine's pool: the case's pages less its shortage, or the need of the longest slot."""
+    """The number of blocks of the engine's pool: the case's pages less its shortage, enough for the longest slot."""
     case, paged = server.case, server.pool.paged
     longest = -(-max(case.slot_lengths().values(), default=1) // paged.page_size)
     return max(paged.total_pages - case.serving.shortage, 1 + longest)
