@@ -8,8 +8,9 @@ import msgspec
 import pytest
 from harness_cases import decode_case
 
-from attnfuzz.harness.inside import execute
-from attnfuzz.harness.inside.execute import Execution, with_broken
+from attnfuzz.harness.inside import execute, forwards
+from attnfuzz.harness.inside.execute import Execution
+from attnfuzz.harness.inside.forwards import with_broken
 from attnfuzz.harness.inside.launcher import JournalingLauncher, LaunchError, Stopwatch
 from attnfuzz.harness.inside.places import on_host, place_of
 from attnfuzz.harness.memory.guarded import GuardedMemory, PlainMemory
@@ -182,7 +183,7 @@ def test_one_wait_is_for_the_output_of_a_step_and_for_its_damage(
         return call
 
     on(monkeypatch, lambda: log.append("waited for"))
-    monkeypatch.setattr(execute, "on_host", noted("output", on_host))
+    monkeypatch.setattr(forwards, "on_host", noted("output", on_host))
     monkeypatch.setattr(GuardedMemory, "damage", noted("damage", GuardedMemory.damage))
     Execution(task(defective, "NONE"), ignore).run()
     # The first is for the opened session, and the last for what the harness itself did meanwhile.

@@ -1,0 +1,345 @@
+"""The loop over the forwards of a case: each runs a backend's code, and hands its output to a judge.
+
+Whatever that code raises, returns or writes over is an observation.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple, Self, TypeVar
+
+import torch
+from msgspec.structs import replace
+
+from attnfuzz.harness.calls.literal_calls import answered_geometry
+from attnfuzz.harness.calls.trace import FileTracer
+from attnfuzz.harness.inside.launcher import JournalingLauncher, LaunchError
+from attnfuzz.harness.inside.places import Place, on_host
+from attnfuzz.harness.inside.settings import Settings
+from attnfuzz.harness.judge.judge import Judgement
+from attnfuzz.harness.judge.written import judge_written
+from attnfuzz.harness.memory.placed import PlacedMemory
+from attnfuzz.harness.memory.seal import Damage
+from attnfuzz.harness.memory.slabs import OutOfMemory
+from attnfuzz.harness.verdict.failures import REACHED_BY, Kind, Observation, Verdict
+from attnfuzz.harness.verdict.printable import said_by, type_name, words_of
+from attnfuzz.harness.verdict.tiers import Tier
+from attnfuzz.kernels.backend import (
+    Attended,
+    Output,
+    Result,
+    Session,
+    Unsupported,
+    WrittenCache,
+    WrittenThenAttended,
+    unfinished,
+)
+from attnfuzz.kernels.engine import EngineError
+from attnfuzz.kernels.transfers import Pending
+from attnfuzz.reference.calls import CallCase
+from attnfuzz.reference.case import Case, Pace
+from attnfuzz.reference.geometry import Geometry
+
+REJECTIONS = (ValueError, TypeError, NotImplementedError)
+"""Exceptions by which a kernel rejects arguments."""
+
+_NOT_THE_BACKENDS = (LaunchError, OutOfMemory, EngineError)
+"""Exceptions that are not failures of the backend: faults of the harness, and releases of an engine that differ from
+the expected ones.
+"""
+
+_Made = TypeVar("_Made")
+
+JudgeStep = Callable[[Output, Geometry, int, str], None]
+"""Judges a forward's output, with the case's geometry, the step's index and mode."""
+
+
+@dataclass
+class Account:
+    """Everything that a case's verdict is made of, as far as it has run."""
+
+    observations: list[Observation] = field(default_factory=list)
+    margins: dict[str, float] = field(default_factory=dict)
+    seconds: dict[str, float] = field(
+        default_factory=lambda: {"place": 0.0, "kernel": 0.0, "reference": 0.0, "judge": 0.0}
+    )
+    rows: int = 0
+    unanswered: int = 0
+    unsupported: str | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether an observation is a failure."""
+        return any(not observation.gap for observation in self.observations)
+
+    def add(self, judgement: Judgement) -> None:
+        """Add the judgement on one output."""
+        self.observations += judgement.observations
+        for tier, margin in judgement.margins.items():
+            self.see_margin(tier, margin)
+        self.rows += judgement.rows
+        self.unanswered += judgement.unanswered
+        self.seconds["reference"] += judgement.reference_seconds
+        self.seconds["judge"] += judgement.judge_seconds
+
+    def see_margin(self, tier: str, margin: float) -> None:
+        """Keep the largest margin of a tier."""
+        self.margins[tier] = max(margin, self.margins.get(tier, 0.0))
+
+    def verdict(self) -> Verdict:
+        """The verdict on the case."""
+        return Verdict(
+            observations=tuple(self.observations),
+            margins=self.margins,
+            seconds=self.seconds,
+            rows=self.rows,
+            unanswered=self.unanswered,
+            unsupported=self.unsupported,
+        )
+
+
+class _Stepped(NamedTuple):
+    """A step's output, on the device and as judged."""
+
+    output: Result
+    on_host: Pending[Result]
+
+
+@dataclass(frozen=True)
+class _Again:
+    """A session of one further run of a step's attention."""
+
+    attend: Callable[[], Output]
+
+    def forward(self, index: int) -> Output:
+        """Attend again."""
+        del index
+        return self.attend()
+
+
+class Forwards:
+    """Runs sessions in one memory, by one launcher, and adds everything that goes wrong to `account`.
+
+    `write` puts an entry into the journal; `tracer` gets each output. A KV cache is judged here, unless `tiers` lack
+    the exact one.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        memory: PlacedMemory,
+        launcher: JournalingLauncher,
+        account: Account,
+        write: Callable[[bytes], None],
+        tracer: FileTracer | None,
+        tiers: frozenset[Tier],
+    ) -> None:
+        self._place, self._memory, self._launcher = place, memory, launcher
+        self._account, self._write, self._tracer, self._tiers = account, write, tracer, tiers
+        self._pid, self._settings = os.getpid(), Settings()
+        self._unsupported: tuple[type[Exception], ...] = (Unsupported, *place.too_large)
+        self._passed_on: tuple[type[Exception], ...] = (*_NOT_THE_BACKENDS, *self._unsupported)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
+        """See all launches through, and release the memory. A case that is not supported ends here."""
+        try:
+            # A fault may show late, in the harness's own work on the device: this process then ends here.
+            self._launcher.see_through()
+        finally:
+            self._memory.release()
+        if not isinstance(error, self._unsupported):
+            return False
+        # Out-of-memory errors have pages of text.
+        self._account.unsupported = said_by(error).partition("\n")[0] + self._launcher.run
+        return True
+
+    def run(self, case: Case | CallCase, opened: Callable[[], Session], judge_step: JudgeStep) -> None:
+        """Run a case in the session that `opened` makes, and judge each output, up to the first step that fails."""
+        session = self._attempt(opened, -1, "")
+        modes = [step.mode.value for step in case.steps] if isinstance(case, Case) else [case.mode]
+        for index, mode in enumerate(modes):
+            going = True
+            while going:
+                if self._account.failed:
+                    return
+                assert session is not None
+                self._run_forward(case, session, index, mode, judge_step)
+                going = unfinished(session, index)
+
+    def _run_forward(
+        self, case: Case | CallCase, session: Session, index: int, mode: str, judge_step: JudgeStep
+    ) -> None:
+        """Run one forward of a step and judge its output."""
+        before = len(self._account.observations)
+        late = isinstance(case, Case) and case.pace is Pace.LATE
+        stepped = self._step(session, index, mode, late=late)
+        # Attending again, on the contents that are due, is reached in the same way.
+        way = self._launcher.way
+        if stepped is not None:
+            # A death from now on must not be blamed on the last kernel.
+            self._write(b"")
+            self._judge_stepped(case, stepped, index, mode, judge_step, late=late)
+        found = with_broken(self._account.observations[before:], self._launcher.broken)
+        self._account.observations[before:] = (_with_way(each, way) for each in found)
+
+    def _judge_stepped(
+        self,
+        case: Case | CallCase,
+        stepped: _Stepped,
+        index: int,
+        mode: str,
+        judge_step: JudgeStep,
+        *,
+        late: bool,
+    ) -> None:
+        output = stepped.output
+        if isinstance(output, WrittenCache):
+            if self._tracer is not None:
+                self._tracer.written(output)
+            self._judge_written(output, index, mode)
+            return
+        if isinstance(output, WrittenThenAttended):
+            again = self._attended(output, index, mode, late=late)
+            if again is None:
+                return
+            stepped = again
+        geometry = case.geometry if isinstance(case, Case) else answered_geometry(case)
+        if self._tracer is not None:
+            assert isinstance(stepped.output, Output)
+            self._tracer.output(stepped.output, geometry)
+        output = stepped.on_host.result()
+        assert isinstance(output, Output)
+        judge_step(output, geometry, index, mode)
+
+    def _judge_written(self, written: WrittenCache, index: int, mode: str) -> bool:
+        """Judge the contents of a KV cache; whether they are right."""
+        report = partial(Observation, step=index, mode=mode, kernel=written.kernel or self._launcher.answering)
+        judgement = judge_written(written, report)
+        if Tier.T0 in self._tiers:
+            self._account.add(judgement)
+        return not judgement.observations
+
+    def _attended(self, result: WrittenThenAttended, index: int, mode: str, *, late: bool) -> _Stepped | None:
+        """The attention of a step, on the contents that are due; None if it failed. A trace has the first failure."""
+        if self._judge_written(result.written, index, mode):
+            return _Stepped(result.output, on_host(result.output))
+        if self._tracer is not None:
+            self._tracer.written(result.written)
+            return None
+        again = self._step(_Again(result.attend_again), index, mode, late=late)
+        self._write(b"")
+        return again
+
+    def _step(self, session: Session, index: int, mode: str, *, late: bool) -> _Stepped | None:
+        self._launcher.begin_step(index, mode)
+        damage: list[Pending[list[Damage]]] = []
+
+        def forward() -> _Stepped | None:
+            with self._place.late() if late else contextlib.nullcontext() as self._launcher.gate:
+                try:
+                    output = session.forward(index)
+                    return None if output is None else _Stepped(_complete(output), on_host(output))
+                finally:
+                    damage.append(self._memory.damage())
+
+        # Its one wait covers the output and the damage as well.
+        stepped = self._attempt(forward, index, mode)
+        self._account.seconds["kernel"] += self._launcher.kernel_seconds
+        self._launcher.kernel_seconds = 0.0
+        self._account.observations += self._launcher.observations
+        report = self._launcher.observation()
+        self._account.observations += [
+            report(kind=Kind.CANARY_OVERWRITTEN, place=each.name, message=str(each))
+            for found in damage
+            for each in found.result()
+        ]
+        return stepped
+
+    def _attempt(self, work: Callable[[], _Made], index: int, mode: str) -> _Made | None:
+        """Return the result of `work`; None if it raises, which is observed."""
+        try:
+            made = work()
+            self._launcher.see_through()
+        except self._passed_on:
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever else a backend raises is a finding, also SystemExit
+            self._stay_alone()
+            # If the device is broken, this process ends here.
+            self._launcher.see_through()
+            rejected = error is self._launcher.raised and isinstance(error, REJECTIONS)
+            self._account.observations.append(raised(error, index, mode, self._launcher.kernel, rejected=rejected))
+            return None
+        finally:
+            self._stay_alone()
+            self._settings.put_back()
+        return made
+
+    def _stay_alone(self) -> None:
+        if os.getpid() != self._pid:
+            # The backend forked and returned in both processes: the parent goes on with the case.
+            os._exit(0)
+
+
+def _with_way(found: Observation, way: str) -> Observation:
+    return replace(found, message=f"{found.message}\n{REACHED_BY}{way}") if way else found
+
+
+def raised(
+    error: BaseException, index: int = -1, mode: str = "", kernel: str = "", *, rejected: bool = False
+) -> Observation:
+    """Observe an exception: a kernel's rejection of supported arguments, or any other error."""
+    return Observation(
+        kind=Kind.UNEXPECTED_REJECTION if rejected else Kind.RAISED,
+        place=type_name(error),
+        message=words_of(error),
+        step=index,
+        mode=mode,
+        kernel=kernel,
+    )
+
+
+def checked(given: object, wanted: type[_Made], part: str) -> _Made:
+    """Return a backend's value if it has the right type. Raises TypeError."""
+    if not isinstance(given, wanted):
+        raise TypeError(f"the backend's {part} is a {type(given).__name__}, not a {wanted.__name__}")
+    return given
+
+
+def _complete(output: object) -> Result:
+    """Return a session's output if it has all judged parts. Raises TypeError."""
+    if isinstance(output, WrittenCache):
+        return output
+    if isinstance(output, WrittenThenAttended):
+        _complete(output.output)
+        return output
+    given = checked(output, Output, "output")
+    checked(given.out, torch.Tensor, "out")
+    for optional, part in ((given.lse, "lse"), (given.sinks, "sinks")):
+        if optional is not None:
+            checked(optional, torch.Tensor, part)
+    for entry in checked(given.attended, tuple, "attended"):
+        attended = checked(entry, Attended, "entry of attended")
+        for part in ("query", "key", "value"):
+            checked(getattr(attended, part), torch.Tensor, part)
+    return given
+
+
+def with_broken(found: Sequence[Observation], broken: Sequence[Observation]) -> list[Observation]:
+    """The failures of a step, each with its first broken contract in the text; then the broken contracts.
+
+    The consequences are worse than the breaches, and come first. A breach shared by several calls of the step is
+    reported once.
+    """
+    if not broken:
+        return list(found)
+    first = broken[0]
+    explained = [replace(each, message=f"{each.message}\nbefore that, {first.message}") for each in found]
+    once: dict[tuple[str, str], Observation] = {}
+    for each in broken:
+        once.setdefault((each.kernel, each.place), each)
+    return [*explained, *once.values()]
