@@ -12,6 +12,7 @@ from attnfuzz.harness.search.remembered import SliceExamples
 from attnfuzz.reference.case import Case, Guard
 from attnfuzz.strategies.cases import cases
 from attnfuzz.strategies.lean import NO_LEAN, Lean
+from attnfuzz.strategies.lighter_draws import lighter_draws
 from attnfuzz.strategies.source_constants import without_constants_of_sources
 
 
@@ -63,7 +64,7 @@ def run_examples(
         else:
             _visit_remembered(visit, case, remembered)
 
-    with without_constants_of_sources():
+    with without_constants_of_sources(), lighter_draws():
         example()
 
 
