@@ -72,7 +72,7 @@ class Chance:
     def _bits(self, count: int) -> torch.Tensor:
         """Random int16 [tokens, count]; tokens take whole words, so that neighbours share none."""
         words = torch.empty(self.tokens, -(-count // _PER_WORD), dtype=torch.int64, device=self.device)
-        for run, own in zip(self._runs, words.split(self._lengths), strict=True):
+        for run, own in zip(self._runs, words.split_with_sizes(self._lengths), strict=True):
             if run.tokens:
                 # An asynchronous copy to a GPU needs page-locked memory.
                 drawn = own if own.is_cpu else torch.empty(own.shape, dtype=own.dtype, pin_memory=True)

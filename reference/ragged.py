@@ -8,6 +8,7 @@ from math import prod
 from typing import NamedTuple
 
 import torch
+from torch.linalg import vector_norm
 
 from attnfuzz.reference.problem import Problem, exact
 
@@ -146,11 +147,11 @@ class Batch:
                 logits.view(len(self._q_lens), kv_heads, last - first, group, -1).masked_fill_(hidden, -torch.inf)
             softmax.add(logits, value)
             if self._moments:
-                norm = key.norm(dim=-1).amax(dim=-1)
+                norm = vector_norm(key, dim=-1).amax(dim=-1)
                 key_norm = norm if key_norm is None else torch.maximum(key_norm, norm)
         wide, narrow = softmax.finish(self._sinks(last - first), problem.bmm2_scale)
         if key_norm is not None:
-            narrow.append(query.norm(dim=-1) * key_norm.unsqueeze(-1))
+            narrow.append(vector_norm(query, dim=-1) * key_norm.unsqueeze(-1))
         places, order = self._order(first, last)
         return Rows(
             places,

@@ -102,7 +102,7 @@ def exact_bound(budget: ErrorBudget, rows: torch.Tensor) -> torch.Tensor:
     """
     noise, moments = budget.noise, budget.moments
     t = budget.deviations
-    alike = (1 / moments.p_peak).minimum(budget.keys)
+    alike = moments.p_peak.reciprocal().minimum(budget.keys)
     exponent = budget.row_exponent_error
     delta = exponent**2 + (noise.logits * moments.magnitude) ** 2
     if budget.problem.soft_cap:

@@ -247,7 +247,9 @@ class PlacedMemory(ABC):
 
     def _poison(self, placed: Placed, room: Room, *, own: bool) -> None:
         """Fill the bytes around a tensor, and its own if `own`; if not, they are all written next."""
-        del own
+        if not own:
+            self._write(placed.pattern, placed.slack_address, placed.slack_bytes)
+            return
         allocation = placed.allocation
         for start, nbytes in allocation.parts:
             # The first part and the last one include the bytes beside the tensor.
