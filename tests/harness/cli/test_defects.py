@@ -75,7 +75,7 @@ def test_a_job_that_fails_is_an_error_and_no_survivor(attnfuzz: Attnfuzz, monkey
 
 @pytest.mark.slow
 def test_a_planted_defect_is_found_filed_and_replayed(attnfuzz: Attnfuzz) -> None:
-    ran = attnfuzz("fuzz", "--backend", BACKEND, "--examples", "30", "--seed", "1")
+    ran = attnfuzz("fuzz", "--backend", BACKEND, "--examples", "30", "--seed", "1", "--until-finding")
     assert ran.code == 1, ran.err
     line = next(line for line in ran.out.splitlines() if line.startswith("  attnfuzz replay "))
     path = Path(line.split()[-1])
