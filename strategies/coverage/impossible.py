@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 from functools import cache
-from itertools import combinations_with_replacement, product
+from itertools import product
 from types import MappingProxyType
 
 from attnfuzz.reference.capability import Capability
 from attnfuzz.strategies.coverage.axis import CASE_AXES, STEP_AXES
 from attnfuzz.strategies.coverage.features import Pair, axes, axis_of, pair
+from attnfuzz.strategies.coverage.pair_bits import ones
 from attnfuzz.strategies.coverage.rules import LACKS, MEANING, NOT_DRAWN, Clash
 from attnfuzz.strategies.coverage.rules_of_buckets import NO_MODULE, NONE_WITH_BOTH, together
 
@@ -98,11 +99,18 @@ class _Exclusions:
         return bool(found)
 
     def _consequences(self) -> Iterator[tuple[str, str, str]]:
-        masks = {axis: sum(1 << self._at[feature] for feature in axes()[axis]) for axis in _TOTAL}
-        for one, other in combinations_with_replacement(range(len(self._features)), 2):
-            if not self._excluded[one] >> other & 1:
-                either = self._excluded[one] | self._excluded[other]
-                for axis, mask in masks.items():
-                    if either & mask == mask:
-                        yield self._features[one], self._features[other], axis
-                        break
+        """Pairs of features with which no feature of some axis goes; in order, each with the first such axis."""
+        members = {axis: [self._at[feature] for feature in axes()[axis]] for axis in _TOTAL}
+        for one, excluded in enumerate(self._excluded):
+            others = ((1 << len(self._features)) - 1 >> one << one) & ~excluded
+            found: list[tuple[int, str]] = []
+            for axis, numbers in members.items():
+                # Those that go with none of the features that go with this one.
+                alone = others
+                for number in numbers:
+                    if not excluded >> number & 1:
+                        alone &= self._excluded[number]
+                found += ((other, axis) for other in ones(alone))
+                others &= ~alone
+            for other, axis in sorted(found):
+                yield self._features[one], self._features[other], axis

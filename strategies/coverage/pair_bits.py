@@ -39,7 +39,7 @@ def pairs_in(bits: int) -> tuple[Pair, ...]:
     return tuple(
         (name, _NAMES[other])
         for number, name in enumerate(_NAMES)
-        for other in _ones(int.from_bytes(rows[number * _ROW_BYTES : (number + 1) * _ROW_BYTES], "little"))
+        for other in ones(int.from_bytes(rows[number * _ROW_BYTES : (number + 1) * _ROW_BYTES], "little"))
     )
 
 
@@ -50,7 +50,7 @@ def _mask(names: Iterable[str]) -> int:
     return mask
 
 
-def _ones(bits: int) -> Iterator[int]:
+def ones(bits: int) -> Iterator[int]:
     """The places of the bits that are set, in ascending order."""
     while bits:
         lowest = bits & -bits

@@ -77,7 +77,7 @@ def test_a_campaign_that_is_killed_twice_loses_nothing_and_counts_nothing_twice(
 def test_a_bug_is_new_then_open_then_fixed_then_back(attnfuzz: Attnfuzz) -> None:
     def night(*, wrong: bool) -> tuple[int, str, set[tuple[str, State]]]:
         write_backend(Path(), wrong=wrong)
-        ran = attnfuzz("fuzz", "--backend", MINE, "--examples", "30", "--seed", "5")
+        ran = attnfuzz("fuzz", "--backend", MINE, "--examples", "12", "--seed", "5")
         sent = [
             event for event in read_log(HOME.log(HOME.ids()[-1])) if isinstance(event, FindingFiled | FindingChecked)
         ]
