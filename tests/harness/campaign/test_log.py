@@ -183,7 +183,8 @@ def test_findings_are_on_the_disk_at_once_and_the_rest_soon(tmp_path: Path, monk
 def test_a_process_that_is_killed_has_lost_nothing_that_it_wrote(tmp_path: Path) -> None:
     path = tmp_path / "events.ndjson"
     written(path, started())
-    program = (
+    program = tmp_path / "writing.py"
+    program.write_text(
         "import itertools, sys; from pathlib import Path\n"
         "from attnfuzz.harness.campaign.events import Progress\n"
         "from attnfuzz.harness.campaign.log import EventLog\n"
@@ -193,7 +194,7 @@ def test_a_process_that_is_killed_has_lost_nothing_that_it_wrote(tmp_path: Path)
         "    log(Progress(at=float(number), backend='fake', tally=Tally(searched=1, cases=1)))\n"
         "    print(number, flush=True)\n"
     )
-    with subprocess.Popen([sys.executable, "-c", program, path], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([sys.executable, program, path], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         sent = [process.stdout.readline() for _ in range(50)]
         process.send_signal(signal.SIGKILL)
