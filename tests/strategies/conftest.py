@@ -4,11 +4,11 @@ from collections.abc import Callable
 from functools import cache
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
 
 from attnfuzz.harness.backends.registry import resolve
+from attnfuzz.harness.search.examples import run_examples
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
 from attnfuzz.strategies.cases import cases
@@ -22,21 +22,7 @@ Draw = Callable[[SearchStrategy[Case], int], list[Case]]
 
 def _draw(strategy: SearchStrategy[Case], count: int) -> list[Case]:
     drawn: list[Case] = []
-
-    @seed(20250701)
-    @settings(
-        max_examples=count,
-        database=None,
-        derandomize=False,
-        phases=(Phase.generate,),
-        suppress_health_check=tuple(HealthCheck),
-        deadline=None,
-    )
-    @given(strategy)
-    def collect(case: Case) -> None:
-        drawn.append(case)
-
-    collect()
+    run_examples(strategy, drawn.append, examples=count, seed_of=20250701)
     return drawn
 
 
