@@ -28,7 +28,7 @@ from attnfuzz.strategies.sequences import draw_life, draw_single_step, draw_unre
 from attnfuzz.strategies.serving import draw_serving
 from attnfuzz.strategies.shared_pools import draw_shared_pool
 from attnfuzz.strategies.supported import capturable, drafts, may_idle, within
-from attnfuzz.strategies.tensors import draw_family, draw_placement, draw_scales
+from attnfuzz.strategies.tensors import draw_family, draw_placement, draw_scales, draw_served_queries
 
 
 class _Plot(Enum):
@@ -127,6 +127,7 @@ def _cases(draw: DrawFn, can: Capability, backend: str, geometries: Geometries, 
         **placement,
         values=family,
         scales=scales,
+        queries=draw_served_queries(draw, can, geometry, scales, lean),
         rope=draw_rope(draw, can, lean),
         chunk_capacity=draw_chunk_capacity(draw, steps_in_chunks(steps, geometry), lean),
         seed=draw(_SEEDS),

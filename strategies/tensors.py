@@ -17,6 +17,7 @@ from attnfuzz.reference.case import (
     Pages,
     QueryView,
     Scales,
+    ServedQueries,
     TableTail,
     Unused,
     ValueFamily,
@@ -25,9 +26,17 @@ from attnfuzz.reference.case import (
 )
 from attnfuzz.reference.edges import EdgeRule, edge_of
 from attnfuzz.reference.geometry import Geometry
-from attnfuzz.reference.validity import may_be_swizzled
-from attnfuzz.strategies.choices import Choice, on
-from attnfuzz.strategies.coverage.classes import FACTORS, GAP_COLUMNS, MAXIMA, POOLS, SLACK_COLUMNS, SPARE_PAGES
+from attnfuzz.reference.validity import may_be_swizzled, may_keep_queries
+from attnfuzz.strategies.choices import Choice, WeightedFlag, on
+from attnfuzz.strategies.coverage.classes import (
+    FACTORS,
+    GAP_COLUMNS,
+    MAXIMA,
+    POOLS,
+    QUERY_SCALES,
+    SLACK_COLUMNS,
+    SPARE_PAGES,
+)
 from attnfuzz.strategies.lean import Lean
 from attnfuzz.strategies.supported import families, granularities
 
@@ -187,3 +196,16 @@ def draw_scales(draw: DrawFn, can: Capability, geometry: Geometry, family: Value
     edges = can.edges if granularity is Granularity.TENSOR else ()
     k, v = (draw(_factor(name, edges).under(lean)) for name in ("k", "v"))
     return Scales(softmax=softmax, k=k, v=v, granularity=granularity, blocks=blocks)
+
+
+# Most checkpoints have none, and most servers quantise their queries.
+_QUERY_SCALES = Choice((1.0, 1.0, 1.0, 1.0, 0.5, 2.0), on("query scale", QUERY_SCALES.of))
+_KEPT = WeightedFlag(2, 1, ("kept queries=yes",))
+
+
+def draw_served_queries(draw: DrawFn, can: Capability, geometry: Geometry, scales: Scales, lean: Lean) -> ServedQueries:
+    """Draw a scale of queries, and whether they are kept, if `can` supports that."""
+    return ServedQueries(
+        scale=draw(_QUERY_SCALES.under(lean)) if can.query_scales else 1.0,
+        kept=can.kept_queries and may_keep_queries(geometry, scales) and draw(_KEPT.under(lean)),
+    )

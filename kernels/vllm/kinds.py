@@ -24,6 +24,8 @@ FLASHINFER: Final = Capability(
     dtypes=(DType.BFLOAT16, DType.FLOAT16),
     fp8_kv=True,
     kv_scales=(DType.FLOAT8_E4M3,),
+    query_scales=True,
+    kept_queries=True,
     page_sizes=(16, 32, 64),
     layouts=(KvLayout.HND,),
     windows=True,
@@ -47,6 +49,7 @@ TRITON: Final = structs.replace(
     dtypes=DTYPES,
     fp8_kv=False,
     kv_scales=False,
+    kept_queries=False,
     layouts=(KvLayout.NHD, KvLayout.HND),
     soft_cap=True,
     max_head_dim=128,
@@ -60,6 +63,8 @@ LATENT: Final = structs.replace(
     dtypes=(DType.BFLOAT16,),
     fp8_kv=False,
     kv_scales=False,
+    query_scales=False,
+    kept_queries=False,
     latent=True,
     max_head_dim=576,
     page_sizes=(32, 64),
@@ -86,7 +91,12 @@ TRITON_FP8: Final = structs.replace(
 """The same on FP8 caches, which have less accurate kernels."""
 
 FLASH_ATTN: Final = structs.replace(
-    FLASHINFER, fp8_kv=False, kv_scales=False, layouts=(KvLayout.NHD, KvLayout.HND), head_dims=(64, 80, 96, 128, 256)
+    FLASHINFER,
+    fp8_kv=False,
+    kv_scales=False,
+    kept_queries=False,
+    layouts=(KvLayout.NHD, KvLayout.HND),
+    head_dims=(64, 80, 96, 128, 256),
 )
 """The cases of FlashAttention 3 on pools in 16 bits (0.33.0: v1/attention/backends/flash_attn.py:451)."""
 

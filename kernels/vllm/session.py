@@ -95,7 +95,7 @@ class VllmSession:
     def _output(self, step: Step, index: int, out: torch.Tensor, first_rows: list[int]) -> Output:
         dim = key_dim(self._case)
         drawn = draw_queries(self._case, index, max(step.padded_tokens, out.shape[0]), dim, first_rows)
-        query = Quantisation.of(self._case, self._loaded).rounded(drawn)
+        query = Quantisation.of(self._case).rounded(drawn)
         return Output(
             out=out,
             lse=None,
