@@ -112,6 +112,7 @@ class BackendKind:
         capability: The cases that a server with it has.
         interpreted: Whether its kernels are Triton's, and run in the interpreter.
         calibrated: Our own backend on the same kernels, whose noise model applies.
+        packed_prefills: Whether prefills of latents run on trtllm-gen's kernel for packed keys, not on FlashAttention.
 
     """
 
@@ -121,9 +122,11 @@ class BackendKind:
     capability: Capability
     interpreted: bool = False
     calibrated: str = "trtllm_mha"
+    packed_prefills: bool = False
 
 
 _BACKENDS: Final = "vllm.v1.attention.backends"
+_MLA: Final = f"{_BACKENDS}.mla.flashinfer_mla"
 
 KINDS: Final = {
     "flashinfer": BackendKind(f"{_BACKENDS}.flashinfer", "FlashInfer", BLACKWELL, FLASHINFER),
@@ -134,8 +137,9 @@ KINDS: Final = {
     "engine": BackendKind(
         f"{_BACKENDS}.flashinfer", "FlashInfer", BLACKWELL, structs.replace(FLASHINFER, schedules=True)
     ),
-    "flashinfer_mla": BackendKind(
-        f"{_BACKENDS}.mla.flashinfer_mla", "FlashInferMLA", BLACKWELL, LATENT, calibrated="trtllm_mla"
+    "flashinfer_mla": BackendKind(_MLA, "FlashInferMLA", BLACKWELL, LATENT, calibrated="trtllm_mla"),
+    "flashinfer_mla_packed": BackendKind(
+        _MLA, "FlashInferMLA", BLACKWELL, LATENT, calibrated="trtllm_mla", packed_prefills=True
     ),
     "flash_attn": BackendKind(f"{_BACKENDS}.flash_attn", "FlashAttention", HOPPER, FLASH_ATTN),
     "triton": BackendKind(f"{_BACKENDS}.triton_attn", "TritonAttention", HOPPER, TRITON, interpreted=True),
@@ -143,5 +147,5 @@ KINDS: Final = {
 }
 """By the values of --attention-backend, in lower case, and by GPU where it is not Blackwell.
 
-`engine` is the first one below vLLM's own scheduler.
+`flashinfer_mla_packed` has the other backend for prefills, and `engine` is the first one below vLLM's own scheduler.
 """
