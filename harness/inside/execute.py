@@ -231,13 +231,13 @@ class Execution:
         before = len(self._observations)
         stepped = self._step(session, index, mode)
         # Attending again, on the contents that are due, is reached in the same way.
-        way = self._launcher.way
+        way_to = self._launcher.ways()
         if stepped is not None:
             # A death from now on must not be blamed on the last kernel.
             self._write(b"")
             self._judge_stepped(case, stepped, index, mode, judge_step)
         found = with_broken(self._observations[before:], self._launcher.broken)
-        self._observations[before:] = (_with_way(each, way) for each in found)
+        self._observations[before:] = (_with_way(each, way_to(each.kernel)) for each in found)
 
     def _judge_stepped(
         self,
