@@ -98,9 +98,16 @@ def _is_metadata(value: object) -> bool:
 
 
 def _listed(lines: Sequence[str], file: str) -> str:
-    """The line that made a tensor, and those that wrote to it."""
-    made, *written = (each.replace(f"{file}:", "line ") for each in lines)
-    return f"{made} (written at {_joined(written)})" if written else made
+    """The line that made a tensor, and those that wrote to it; a file is named where it is another one than before."""
+    made, *written = ((name, number) for name, _, number in (each.rpartition(":") for each in lines))
+    first = f"line {made[1]}" if made[0] == file else ":".join(made)
+    if not written:
+        return first
+    shown, before = [], ""
+    for name, number in written:
+        shown.append(number if name == before else f"line {number}" if name == file else f"{name}:{number}")
+        before = name
+    return f"{first} (written at {_joined(shown)})"
 
 
 def _joined(parts: Sequence[str]) -> str:

@@ -19,7 +19,7 @@ def plan(buffer):
     buffer[:1] = 7
     buffer[1:].fill_(-1)
     copy(buffer)
-    return {{"lengths": fewer, "first": fewer[:1], "slots": buffer, "query": torch.zeros(2)}}
+    return {{"lengths": fewer, "first": fewer[:1], "slots": buffer[:4], "query": torch.zeros(2)}}
 """
 
 
@@ -40,10 +40,14 @@ def test_metadata_has_the_lines_that_made_it_and_the_last_ones_that_wrote_to_it(
             # A write of ours is none of the release's.
             arguments["slots"].fill_(0)
     assert origins.words("planner.py:12", arguments) == (
-        "called at planner.py:12 with lengths of line 6, first of line 10 and slots of line 8 (written at line 9)"
+        "called at planner.py:12 with lengths of line 6, first of line 10 "
+        "and slots of line 10 (written at line 8 and 9)"
     )
     assert origins.words("another.py:1", {"lengths": arguments["lengths"]}) == (
         "called at another.py:1 with lengths of planner.py:6"
+    )
+    assert origins.words("another.py:1", {"slots": arguments["slots"]}) == (
+        "called at another.py:1 with slots of planner.py:10 (written at planner.py:8 and 9)"
     )
     assert origins.words(None, arguments) == ""
     assert origins.line() is None
