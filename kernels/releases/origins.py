@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from attnfuzz.kernels.releases import recording
 
 _WRITES: Final = 2
-"""The last writes of a tensor that are kept: a buffer is filled, and then what is behind the batch."""
+"""The last writes of a tensor that are kept: a buffer is filled, and then its rows behind the batch."""
 
 _METADATA: Final = (torch.int32, torch.int64, torch.bool, torch.uint32)
 _HELPERS: Final = re.compile(r"utils\.py$|/warmup/")
