@@ -42,14 +42,14 @@ def main(*, releases: tuple[str, ...], kinds: tuple[str, ...], cases: int, seed:
 
 
 def _judged(runner: Runner, backend: str, cases: int, seed: int) -> str:
-    """The number of cases that fail, of those that ran, and what their failures need."""
+    """The number of cases that fail, of those that ran, and the features that their failures need."""
     ran, failing = 0, Counter[str]()
     for case in sample(backend, cases, seed):
         verdict = runner.verdict(case)
         ran += verdict.unsupported is None
         if verdict.failures:
             failing[f"{verdict.failures[0].kind}: {', '.join(_needs(runner, case, verdict.failures[0])) or '-'}"] += 1
-    words = [f"{count} {what}" for what, count in failing.most_common()]
+    words = [f"{count} {failure}" for failure, count in failing.most_common()]
     return "; ".join((f"{failing.total()} of {ran}", *words))
 
 
