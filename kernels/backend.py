@@ -124,6 +124,9 @@ class Launcher(Protocol):
     def reached_by(self, words: str) -> None:
         """Describe a server's path to the following launches of this step, for the text of failures in it."""
 
+    def called_from(self, words: str) -> None:
+        """Say which line of an engine's source makes the next launch, for the text of failures of its kernel."""
+
     def report(self, place: str, text: str) -> None:
         """Report that the next launch breaks a precondition of its function: in the arguments `place`, as `text`."""
 

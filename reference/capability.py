@@ -46,20 +46,21 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     `head_dims` are the only ones, if given. `unequal_head_dims` allows head_dim_qk != head_dim_vo. `graph_modes` are
     the modes that can be captured. `kv_scales` are the dtypes of the KV caches that have scales, or True for all.
     `granularities` are those of the scales of quantised caches; with BLOCK, these are of NVFP4, whose scales have one
-    of the layouts `block_scales`. `sinks_dtype` is the dtype in which a `FunctionBackend` gets its sinks; None is that
-    of the queries. `table_gaps` allows gaps between rows of the page table. `pool_holes` allows pools whose offsets
-    pass 2^31 because most of their pages have addresses and no memory: on a CPU, for a backend that touches no page
-    without an owner. `patience` multiplies the time after which a case counts as hanging (30 s), for slow kernels such
-    as interpreted ones. With `writes`, the backend computes no attention, but writes the new tokens of each step into
-    the KV cache; its padded tokens have one of `padded_slots`. New tokens are keys, so `empty_kv` and
-    `kv_shorter_than_q` must be False. One with `rotary` rotates such shares of its heads, in one of the `pairings`, by
-    frequencies of one of the `rope_scalings`; without, none is rotated. `tombstones` are those of pools of layers with
-    `windows`, without which there are none.
-    `other_groups` are the geometries that may share a pool with the case's. Both need a pool with pages from anywhere.
-    A writer with `window_tail` takes steps of which only the last tokens are stored. `masks` are the keys that a query
-    may see; with EMPTY_ROWS among them, it may see none, although its request has keys. `windowed_masks` are those that
-    have a meaning beside a window: a key is seen that both leave. `arguments` are the forms in which arguments are
-    passed besides the plain one, with their standing, and `earlier_uses` those that the objects of a step may have had.
+    of the layouts `block_scales`. With `query_scales`, a server's checkpoint has a scale of queries, and with
+    `kept_queries` it may keep their dtype beside a quantised cache. `sinks_dtype` is the dtype in which a
+    `FunctionBackend` gets its sinks; None is that of the queries. `table_gaps` allows gaps between rows of the page
+    table. `pool_holes` allows pools whose offsets pass 2^31 because most of their pages have addresses and no memory:
+    on a CPU, for a backend that touches no page without an owner. `patience` multiplies the time after which a case
+    counts as hanging (30 s), for slow kernels such as interpreted ones. With `writes`, the backend computes no
+    attention, but writes the new tokens of each step into the KV cache; its padded tokens have one of `padded_slots`.
+    New tokens are keys, so `empty_kv` and `kv_shorter_than_q` must be False. One with `rotary` rotates such shares of
+    its heads, in one of the `pairings`, by frequencies of one of the `rope_scalings`; without, none is rotated.
+    `tombstones` are those of pools of layers with `windows`, without which there are none. `other_groups` are the
+    geometries that may share a pool with the case's. Both need a pool with pages from anywhere. A writer with
+    `window_tail` takes steps of which only the last tokens are stored. `masks` are the keys that a query may see; with
+    EMPTY_ROWS among them, it may see none, although its request has keys. `windowed_masks` are those that have a
+    meaning beside a window: a key is seen that both leave. `arguments` are the forms in which arguments are passed
+    besides the plain one, with their standing, and `earlier_uses` those that the objects of a step may have had.
     `edges` are the factors of 0 and below, and the steps without requests, that it may get, with their standing. One
     that `schedules` decides itself on the forwards of a step, within the limits of `Case.serving`.
 
@@ -67,9 +68,10 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     from the buckets; values passed for them are ignored.
 
     Raises ValueError if only some buckets have latents, for a bucket without any of the modes, for `head_dims` of
-    latents (which need buckets), for `granularities` without quantised caches, for sinks in integers or fp8, for a
-    patience that is not a positive number, for `writes` with a feature of attention, for `rotary` without `writes`, for
-    `tombstones` with latents or `rotary`, for `masks` without CAUSAL, and for others with latents or `writes`.
+    latents (which need buckets), for `granularities` and `kept_queries` without quantised caches, for sinks in integers
+    or fp8, for a patience that is not a positive number, for `writes` with a feature of attention, for `rotary` without
+    `writes`, for `tombstones` with latents or `rotary`, for `masks` without CAUSAL, and for others with latents or
+    `writes`.
     """
 
     device: Device = Device.CPU
@@ -91,6 +93,8 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     kv_scales: bool | tuple[DType, ...] = False
     granularities: tuple[Granularity, ...] = (Granularity.TENSOR,)
     block_scales: tuple[BlockScales, ...] = (BlockScales.LINEAR,)
+    query_scales: bool = False
+    kept_queries: bool = False
     padding: bool = False
     empty_kv: bool = True
     kv_shorter_than_q: bool = True
@@ -161,6 +165,8 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
         finer = any(each is not Granularity.TENSOR for each in self.granularities)
         if finer and (self.latent or not (self.fp8_kv or self.nvfp4_kv)):
             raise ValueError("only quantised caches without latents have scales per head: set fp8_kv=True")
+        if self.kept_queries and (self.latent or not self.fp8_kv):
+            raise ValueError("queries are kept beside quantised caches without latents: set fp8_kv=True")
 
     @property
     def nvfp4_kv(self) -> bool:
@@ -343,7 +349,9 @@ def _why_not_scales(can: Capability, case: Case) -> str | None:
         return edge
     if case.scales.blocks not in can.block_scales:
         return f"{case.scales.blocks} scales of blocks"
-    return None
+    if case.queries.scale != 1 and not can.query_scales:
+        return "a scale of queries"
+    return "queries that are kept beside a quantised KV cache" if case.queries.kept and not can.kept_queries else None
 
 
 def _why_not_scheduled(can: Capability, case: Case) -> str | None:

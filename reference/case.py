@@ -367,6 +367,17 @@ class Serving(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seed: int = 0
 
 
+class ServedQueries(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The queries of a server with quantised attention.
+
+    `scale` is the checkpoint's scale of queries, a power of two. Where the KV cache is quantised, the server quantises
+    queries too, to numbers times this scale, unless they are `kept`. It must not change queries in 16 bits.
+    """
+
+    scale: float = 1.0
+    kept: bool = False
+
+
 class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="steps"):
     """One test input: a backend, a geometry, and the steps to run, in order.
 
@@ -388,6 +399,7 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     rope: Rope | None = None
     values: ValueFamily = ValueFamily.NORMAL
     scales: Scales = Scales()
+    queries: ServedQueries = ServedQueries()
     views: Views = Views()
     workspace: Workspace = Workspace.FRESH
     outputs: Outputs = Outputs.POISONED

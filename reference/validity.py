@@ -18,6 +18,7 @@ from attnfuzz.reference.case import (
     Mode,
     OtherGroup,
     Request,
+    Scales,
     Step,
     TableTail,
     Tombstone,
@@ -43,6 +44,7 @@ MAX_POOL_ADDRESSES = 1 << 39
 # Rows of a table of cosines in front of those of the keys.
 MAX_SHIFT = 1 << 16
 MAX_QUERY_BYTES = 1 << 33
+MAX_QUERY_SCALE = 256.0
 MAX_MASK_ENTRIES = 1 << 28
 # About a minute of fp64 on one core.
 MAX_PRODUCTS = 1 << 38
@@ -54,6 +56,7 @@ _MOST_SHOWN = 200
 
 _QUANTISED = (DType.FLOAT8_E4M3, DType.FLOAT4_E2M1)
 _QUERY_DTYPES = (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
+_MANTISSA_OF_POWERS = 0.5
 _GraphKey = tuple[Mode, int, int]
 
 
@@ -152,6 +155,7 @@ def _validate_scales(case: Case) -> None:
         if value <= 0 and field != "softmax" and case.scales.granularity is not Granularity.TENSOR:
             raise ImpossibleCase(f"scales.{field}", value, "must be positive beside tensors of scales")
     _validate_granularity(case)
+    _validate_queries(case)
 
 
 def _validate_granularity(case: Case) -> None:
@@ -169,6 +173,31 @@ def _validate_granularity(case: Case) -> None:
         without = "latents" if geometry.latent else "a KV cache of the queries' dtype"
         legal = f"must be {Granularity.TENSOR} for {without}"
         raise ImpossibleCase("scales.granularity", granularity.value, legal)
+
+
+def _validate_queries(case: Case) -> None:
+    queries, low, high = case.queries, 1 / MAX_QUERY_SCALE, MAX_QUERY_SCALE
+    if not (low <= queries.scale <= high and is_power_of_two(queries.scale)):
+        legal = f"must be a power of two from {low:g} to {high:g}, so that a query and its quotient are exact"
+        raise ImpossibleCase("queries.scale", queries.scale, legal)
+    if queries.kept and not may_keep_queries(case.geometry, case.scales):
+        legal = "must be false but for an FP8 KV cache whose scales and head dims are powers of two"
+        raise ImpossibleCase("queries.kept", True, legal)
+
+
+def may_keep_queries(geometry: Geometry, scales: Scales) -> bool:
+    """Whether a server may keep the dtype of its queries although its KV cache is quantised.
+
+    It may dequantise the cache to that dtype, which is exact for scales that are powers of two, by a kernel whose head
+    dims are powers of two as well (vLLM 0.33.0: v1/attention/backends/flashinfer.py:2507).
+    """
+    numbers = (scales.k, scales.v, geometry.head_dim_qk, geometry.head_dim_vo)
+    return geometry.kv_dtype is DType.FLOAT8_E4M3 and all(map(is_power_of_two, numbers))
+
+
+def is_power_of_two(number: float) -> bool:
+    """Whether a number is one, or one of its inverses."""
+    return math.frexp(number)[0] == _MANTISSA_OF_POWERS
 
 
 def _validate_rope(case: Case) -> None:

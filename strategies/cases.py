@@ -28,7 +28,7 @@ from attnfuzz.strategies.sequences import draw_life, draw_single_step, draw_unre
 from attnfuzz.strategies.serving import draw_serving
 from attnfuzz.strategies.shared_pools import draw_shared_pool
 from attnfuzz.strategies.supported import capturable, drafts, may_idle, within
-from attnfuzz.strategies.tensors import draw_family, draw_placement, draw_scales
+from attnfuzz.strategies.tensors import draw_family, draw_placement, draw_scales, draw_served_queries
 
 
 class _Plot(Enum):
@@ -118,7 +118,8 @@ def _cases(draw: DrawFn, can: Capability, backend: str, geometries: Geometries, 
     stride = draw(_strides(drafts(bucket)).under(lean))
     steps = _draw_steps(draw, Setting(within_bucket, geometry.page_size, scope, stride=stride, lean=lean))
     placement, family = draw_placement(draw, can, geometry, lean), draw_family(draw, can, lean)
-    scales = draw_scales(draw, can, geometry, family, lean)
+    queries = draw_served_queries(draw, can, geometry, lean)
+    scales = draw_scales(draw, can, geometry, family, queries, lean)
     placement["pages"] = draw_shared_pool(draw, can, geometry, scales.granularity, placement["pages"], lean)
     case = Case(
         backend=backend,
@@ -127,6 +128,7 @@ def _cases(draw: DrawFn, can: Capability, backend: str, geometries: Geometries, 
         **placement,
         values=family,
         scales=scales,
+        queries=queries,
         rope=draw_rope(draw, can, lean),
         chunk_capacity=draw_chunk_capacity(draw, steps_in_chunks(steps, geometry), lean),
         seed=draw(_SEEDS),

@@ -17,6 +17,7 @@ from attnfuzz.reference.case import (
     Pages,
     QueryView,
     Scales,
+    ServedQueries,
     TableTail,
     Unused,
     ValueFamily,
@@ -25,9 +26,17 @@ from attnfuzz.reference.case import (
 )
 from attnfuzz.reference.edges import EdgeRule, edge_of
 from attnfuzz.reference.geometry import Geometry
-from attnfuzz.reference.validity import may_be_swizzled
-from attnfuzz.strategies.choices import Choice, on
-from attnfuzz.strategies.coverage.classes import FACTORS, GAP_COLUMNS, MAXIMA, POOLS, SLACK_COLUMNS, SPARE_PAGES
+from attnfuzz.reference.validity import may_be_swizzled, may_keep_queries
+from attnfuzz.strategies.choices import Choice, WeightedFlag, on
+from attnfuzz.strategies.coverage.classes import (
+    FACTORS,
+    GAP_COLUMNS,
+    MAXIMA,
+    POOLS,
+    QUERY_SCALES,
+    SLACK_COLUMNS,
+    SPARE_PAGES,
+)
 from attnfuzz.strategies.lean import Lean
 from attnfuzz.strategies.supported import families, granularities
 
@@ -133,12 +142,33 @@ def _kv_view(views: tuple[KvView, ...], *, equal: bool) -> Choice[KvView]:
     return Choice(usable or (KvView.SEPARATE,), on("KV view"))
 
 
+# Most checkpoints have none, and most servers quantise their queries.
+_QUERY_SCALES = Choice((1.0, 1.0, 1.0, 1.0, 0.5, 2.0), on("query scale", QUERY_SCALES.of))
+_KEPT = WeightedFlag(2, 1, ("kept queries=yes",))
+
+
+def draw_served_queries(draw: DrawFn, can: Capability, geometry: Geometry, lean: Lean) -> ServedQueries:
+    """Draw a scale of queries, and whether they are kept, if `can` supports that."""
+    return ServedQueries(
+        scale=draw(_QUERY_SCALES.under(lean)) if can.query_scales else 1.0,
+        kept=can.kept_queries and may_keep_queries(geometry, Scales()) and draw(_KEPT.under(lean)),
+    )
+
+
 # Above and below 1, exact in every dtype and not, and never each other's inverse: this exposes a scale that is applied
 # twice or divided by.
 _FACTORS = (1.0, 1.0, 1.0, 0.5, 1.7, 0.37)
 # Beside twice as many others.
 _EDGES = (0.0, -0.6)
 _AXES = {"softmax": "softmax scale", "k": "K scale", "v": "V scale"}
+
+
+_POWERS = (1.0, 1.0, 0.5, 2.0)
+
+
+@cache
+def _power_of_two(name: str) -> Choice[float]:
+    return Choice(_POWERS, on(_AXES[name], FACTORS.of))
 
 
 @cache
@@ -169,7 +199,9 @@ def _block_scales(options: tuple[BlockScales, ...]) -> Choice[BlockScales]:
     return Choice(options, on("scales of blocks"))
 
 
-def draw_scales(draw: DrawFn, can: Capability, geometry: Geometry, family: ValueFamily, lean: Lean) -> Scales:
+def draw_scales(
+    draw: DrawFn, can: Capability, geometry: Geometry, family: ValueFamily, queries: ServedQueries, lean: Lean
+) -> Scales:
     """Draw a softmax scale, and scales of K and V, or their granularity, if `can` supports them for such caches."""
     softmax = 1.0 if can.writes else draw(_factor("softmax", can.edges).under(lean))
     granularity, blocks = Granularity.TENSOR, BlockScales.LINEAR
@@ -185,5 +217,6 @@ def draw_scales(draw: DrawFn, can: Capability, geometry: Geometry, family: Value
         return Scales(softmax=softmax, granularity=granularity, blocks=blocks)
     # Tensors of scales have no such factors.
     edges = can.edges if granularity is Granularity.TENSOR else ()
-    k, v = (draw(_factor(name, edges).under(lean)) for name in ("k", "v"))
+    factors = (_power_of_two(name) if queries.kept else _factor(name, edges) for name in ("k", "v"))
+    k, v = (draw(factor.under(lean)) for factor in factors)
     return Scales(softmax=softmax, k=k, v=v, granularity=granularity, blocks=blocks)

@@ -145,6 +145,10 @@ class _Varied:
         """Pass on how a server gets to the launches."""
         self._launcher.reached_by(words)
 
+    def called_from(self, words: str) -> None:
+        """Pass on the line of an engine that makes the next launch."""
+        self._launcher.called_from(words)
+
     def report(self, place: str, text: str) -> None:
         """Pass on a breach of a precondition."""
         self._launcher.report(place, text)

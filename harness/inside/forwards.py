@@ -179,13 +179,13 @@ class Forwards:
         late = isinstance(case, Case) and case.pace is Pace.LATE
         stepped = self._step(session, index, mode, late=late)
         # Attending again, on the contents that are due, is reached in the same way.
-        way = self._launcher.way
+        way_to = self._launcher.ways()
         if stepped is not None:
             # A death from now on must not be blamed on the last kernel.
             self._write(b"")
             self._judge_stepped(case, stepped, index, mode, judge_step, late=late)
         found = with_broken(self._account.observations[before:], self._launcher.broken)
-        self._account.observations[before:] = (_with_way(each, way) for each in found)
+        self._account.observations[before:] = (_with_way(each, way_to(each.kernel)) for each in found)
 
     def _judge_stepped(
         self,

@@ -116,6 +116,13 @@ class Stopwatch:
         return seconds
 
 
+class _Caller(NamedTuple):
+    """The line of an engine behind the last launch of a kernel, and whether this writes a part of the step's output."""
+
+    words: str
+    answers: bool
+
+
 @dataclass
 class _Unseen:
     """A launch not awaited yet: its journal entry, observation, and changed inputs."""
@@ -162,7 +169,8 @@ class JournalingLauncher:
         self._kept: list[Launched] = []
         self.gate: Gate | None = None
         self._sealed = 0
-        self.run = self.way = ""
+        self.run = self.way = self._caller = ""
+        self._callers: dict[str, _Caller] = {}
         self.kernel = self.answering = ""
         self.raised: Exception | None = None
         self.observations: list[Observation] = []
@@ -174,7 +182,8 @@ class JournalingLauncher:
         """Start a step."""
         self._step, self._mode, self._call = index, mode, -1
         self.raised, self.observations, self.broken, self._reported = None, [], [], []
-        self.kernel = self.answering = self.way = ""
+        self.kernel = self.answering = self.way = self._caller = ""
+        self._callers = {}
         if self.launched is not None:
             self.launched = []
         if self._tracer is not None:
@@ -201,6 +210,25 @@ class JournalingLauncher:
     def reached_by(self, words: str) -> None:
         """Set how a server comes to make the following launches of this step."""
         self.way = bounded(words)
+
+    def ways(self) -> Callable[[str], str]:
+        """Return a function that says how a server comes to launch a kernel of this step, and from which line.
+
+        An output may be any answering kernel's: those of one step write different rows.
+        """
+        way, callers = self.way, self._callers
+
+        def of(kernel: str) -> str:
+            caller = callers.get(kernel, _Caller("", answers=False))
+            beside = {name: each for name, each in callers.items() if caller.answers and each.answers and each.words}
+            others = (f"{name} {each.words}" for name, each in beside.items() if name != kernel)
+            return "; ".join(filter(None, (way, caller.words, *others)))
+
+        return of
+
+    def called_from(self, words: str) -> None:
+        """Set the line of an engine that makes the next launch."""
+        self._caller = bounded(words)
 
     def report(self, place: str, text: str) -> None:
         """Report that the next launch breaks a precondition; it is still launched."""
@@ -310,6 +338,8 @@ class JournalingLauncher:
         self.kernel = " + ".join(dict.fromkeys(label(op.name) for op, _ in launches))
         if not self.answering or not all(op.plans for op, _ in launches):
             self.answering = self.kernel
+        caller, self._caller = self._caller, ""
+        self._callers[self.kernel] = _Caller(caller, answers=any("out" in op.writes for op, _ in launches))
         reported: list[tuple[str, str]] = []
         if not all(op.own for op, _ in launches):
             # Contracts belong to entry points, not to a backend's own code before them.
@@ -332,7 +362,7 @@ class JournalingLauncher:
             tensors=self._memory.on_record(each for _, arguments in launches for each in tensors_of(arguments)),
             call=self._known_call(launches),
             run=self.run,
-            way=self.way,
+            way="; ".join(filter(None, (self.way, caller))),
             broken=tuple(text for _, text in reported),
         )
         with self._on_record():

@@ -218,6 +218,8 @@ _CLUES = (
     _scaled("softmax", "softmax"),
     _scaled("k", "K"),
     _scaled("v", "V"),
+    Feature("query scale", _but("query scale", "1"), part_with("queries", scale=1.0)),
+    Feature("kept queries", _but("kept queries", "none"), part_with("queries", kept=False)),
     _at_an_edge("softmax", "softmax"),
     _at_an_edge("k", "K"),
     _at_an_edge("v", "V"),

@@ -43,7 +43,7 @@ def case_with(**plain: Any) -> Removal:
 
 
 def part_with(part: str, **plain: Any) -> Removal:
-    """Return the removal that sets these fields of the pages, scales, views or serving."""
+    """Return the removal that sets these fields of the pages, scales, queries, views or serving."""
     return lambda case: iter((replace(case, **{part: replace(getattr(case, part), **plain)}),))
 
 
@@ -114,7 +114,9 @@ def one_key_more(case: Case) -> Case:
 def no_fp8(case: Case) -> Iterator[Case]:
     """A KV cache of the queries' dtype, with the scales of the cache; then without them."""
     of_tensor = replace(case.scales, granularity=Granularity.TENSOR, blocks=BlockScales.LINEAR)
-    plain = replace(case, geometry=replace(case.geometry, kv_dtype=case.geometry.dtype), scales=of_tensor)
+    queries = replace(case.queries, kept=False)
+    geometry = replace(case.geometry, kv_dtype=case.geometry.dtype)
+    plain = replace(case, geometry=geometry, scales=of_tensor, queries=queries)
     yield plain
     yield replace(plain, scales=replace(of_tensor, k=1.0, v=1.0))
 

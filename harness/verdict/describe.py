@@ -10,7 +10,7 @@ from attnfuzz.harness.verdict.wording import count
 from attnfuzz.reference.calls import Argument, CallCase, View
 from attnfuzz.reference.case import Case, Launch, Request, Step
 from attnfuzz.reference.case_file import AnyCase, case_id
-from attnfuzz.reference.geometry import Geometry, KvLayout
+from attnfuzz.reference.geometry import KvLayout
 
 _WIDTH = 80
 _PLACEMENT = ("pages", "views", "workspace", "outputs", "max_len_slack", "serving", "guard", "pace")
@@ -20,7 +20,7 @@ _NUMBERS = ("mask", "values", "scales", "rope", "chunk_capacity", "seed")
 def describe(case: Case) -> str:
     """Lines for the geometry, each step with its requests and padding, and non-default fields."""
     lines = [_wrapped(f"case {case_id(case)} for {case.backend}", "")]
-    lines.append(_wrapped(_geometry(case.geometry), "geometry  "))
+    lines.append(_wrapped(_geometry(case), "geometry  "))
     slots_matter = any(_moves(step) for step in case.steps) or len(case.steps) > 1
     lines += [_wrapped(_step(step, slots=slots_matter), f"step {index:<5}") for index, step in enumerate(case.steps)]
     for label, names in (("memory", _PLACEMENT), ("numbers", _NUMBERS)):
@@ -47,14 +47,17 @@ def _wrapped(text: str, label: str) -> str:
     )
 
 
-def _geometry(geometry: Geometry) -> str:
+def _geometry(case: Case) -> str:
+    geometry = case.geometry
     heads = f"{count(geometry.q_heads, 'query head')} on {count(geometry.kv_heads, 'KV head')}"
     dims = f"head dim {geometry.head_dim_qk}"
     if geometry.head_dim_vo != geometry.head_dim_qk:
         dims = f"head dims {geometry.head_dim_qk} (qk) and {geometry.head_dim_vo} (vo)"
     parts = [heads, dims, f"pages of {geometry.page_size}", str(geometry.dtype)]
     if geometry.kv_dtype is not geometry.dtype:
-        parts[-1] += f" on {geometry.kv_dtype} KV"
+        parts[-1] += f"{' queries, not quantised,' * case.queries.kept} on {geometry.kv_dtype} KV"
+    if case.queries.scale != 1:
+        parts.append(f"query scale {case.queries.scale:g}")
     if geometry.kv_layout is not KvLayout.HND:
         parts.append(f"layout {geometry.kv_layout}")
     if geometry.window_left >= 0:

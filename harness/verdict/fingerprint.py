@@ -88,6 +88,8 @@ _TRAITS: dict[str, Callable[[Case], bool]] = {
     "sinks": lambda case: case.geometry.sinks,
     "soft cap": lambda case: case.geometry.soft_cap != 0,
     "scaled": lambda case: case.scales != Scales(),
+    "query scale": lambda case: case.queries.scale != 1,
+    "kept queries": lambda case: case.queries.kept,
     "views": lambda case: case.views != Views(),
     "pages": lambda case: case.pages != Pages(),
     "max slack": lambda case: case.max_len_slack > 0,

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -14,6 +14,7 @@ from attnfuzz.kernels.entry_points import Breach
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
 from attnfuzz.kernels.releases import recording, stand_ins, triton_launches
 from attnfuzz.kernels.releases.factories import GuardedFactories
+from attnfuzz.kernels.releases.origins import Origins
 from attnfuzz.kernels.releases.placement import Placement
 from attnfuzz.kernels.releases.recording import Recording
 from attnfuzz.kernels.releases.signatures import signatures
@@ -35,8 +36,10 @@ class KernelsBelow:
 class Below:
     """The kernels below a release while it runs on a bench."""
 
-    def __init__(self, flashinfer: Version | None, bench: Bench, kernels: KernelsBelow) -> None:
-        self._bench, self._real = bench, kernels.real
+    def __init__(
+        self, flashinfer: Version | None, bench: Bench, kernels: KernelsBelow, origins: Origins | None = None
+    ) -> None:
+        self._bench, self._real, self._origins = bench, kernels.real, origins
         self._ops = {op.name: op for op in kernels.ops}
         self._signatures = signatures(flashinfer)
 
@@ -69,7 +72,8 @@ class Below:
 
         Returns `out`, with `lse` if the caller asks for it: the release's tensors, or new ones.
         """
-        bench, placement = self._bench, Placement(self._bench.memory, self._bench.device)
+        bench, placement, origins = self._bench, Placement(self._bench.memory, self._bench.device), self._origins
+        called = origins.line() if origins is not None else None
         with recording.outside():
             placed = {
                 name: placement.argument(name, value, written=name in op.writes) for name, value in arguments.items()
@@ -82,6 +86,8 @@ class Below:
 
         def work() -> None:
             with recording.outside():
+                if origins is not None:
+                    bench.launcher.called_from(origins.words(called, arguments))
                 placement.load()
                 # A capturing stream has no values to look at.
                 if bench.device.type == "cpu" or not torch.cuda.is_current_stream_capturing():
@@ -90,6 +96,10 @@ class Below:
                 bench.launcher.launch(op, **placed)
                 placement.store()
 
+        if origins is not None:
+            for name in op.writes:
+                if isinstance(arguments.get(name), torch.Tensor):
+                    origins.wrote(arguments[name])
         current = Recording.current()
         if current is None:
             work()
@@ -127,14 +137,17 @@ def _for_stand_ins(function: str, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def below(flashinfer: Version | None, bench: Bench, kernels: KernelsBelow) -> Iterator[Below]:
+def below(
+    flashinfer: Version | None, bench: Bench, kernels: KernelsBelow, origins: Origins | None = None
+) -> Iterator[Below]:
     """Run code of a release on `bench`, with `kernels` in place of those of `flashinfer`, the version that it pins.
 
-    Inside, its tensors come from guarded memory, and its Triton kernels are launches like any other. Must not be
-    entered in two threads.
+    Inside, its tensors come from guarded memory, and its Triton kernels are launches like any other. `origins` notes
+    its lines for the text of failures. Must not be entered in two threads.
     """
-    lower = Below(flashinfer, bench, kernels)
-    with stand_ins.answered_by(lower), GuardedFactories(bench), triton_launches.through(lower.launch):
+    lower = Below(flashinfer, bench, kernels, origins)
+    noted = nullcontext() if origins is None else origins
+    with stand_ins.answered_by(lower), GuardedFactories(bench), noted, triton_launches.through(lower.launch):
         yield lower
 
 

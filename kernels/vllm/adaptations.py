@@ -107,6 +107,18 @@ UNIT_Q_SCALE: Final = span("0.18.0", "0.22.0")
 """Those whose Triton backend wants a scale of queries of 1 (0.20.2: v1/attention/backends/triton_attn.py:584)."""
 
 
+LISTED_LATENTS: Final = span("0.18.0", "0.19.0")
+"""Those whose layer has a list of latent caches, one for each stage of a pipeline (0.18.0: mla_attention.py:421)."""
+
+
+ONE_LATENT_WORKSPACE: Final = span("0.18.0", "0.25.0")
+"""Those that make a workspace for latents at import (0.23.0: v1/attention/backends/mla/flashinfer_mla.py:99)."""
+
+
+PREFILL_FLAGS: Final = span("0.18.0", "0.22.0")
+"""Those that choose prefills of latents by a function for each backend (0.20.2: mla_attention.py:1368)."""
+
+
 def stubbed_in(version: Version) -> tuple[str, ...]:
     """The modules that are stubbed in a version."""
     return tuple(each.module for each in STUBBED if version in each.versions)

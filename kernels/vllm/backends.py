@@ -3,7 +3,11 @@
 import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
+
+from msgspec import structs
+from packaging.version import Version
 
 from attnfuzz.kernels.backend import Bench, Op, Session
 from attnfuzz.kernels.libraries.triton_vllm import FP8_NOISE, check_case
@@ -13,6 +17,7 @@ from attnfuzz.kernels.native.ops import NATIVE
 from attnfuzz.kernels.releases.entry_points_below import KernelsBelow
 from attnfuzz.kernels.releases.naming import Named
 from attnfuzz.kernels.releases.release import release_of
+from attnfuzz.kernels.vllm.adaptations import UNIT_Q_SCALE
 from attnfuzz.kernels.vllm.hopper import XQA
 from attnfuzz.kernels.vllm.kinds import KINDS, BackendKind
 from attnfuzz.kernels.vllm.mla.kernels import OPS
@@ -47,10 +52,17 @@ class VllmBackend:
         """The kind of backend."""
         return KINDS[self.named.kind]
 
-    @property
+    @cached_property
     def capability(self) -> Capability:
         """The cases that a server with this kind has."""
-        return self.kind.capability
+        can = self.kind.capability
+        if self.kind.interpreted and can.query_scales and self._version in UNIT_Q_SCALE:
+            return structs.replace(can, query_scales=False)
+        return can
+
+    @property
+    def _version(self) -> Version:
+        return self.named.version or release_of(VLLM, self.named.release).version
 
     @property
     def name(self) -> str:

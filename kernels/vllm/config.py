@@ -49,7 +49,7 @@ def graph_size(step: Step, drafts: int) -> int:
 
 def server_config(loaded: Any, case: Case, drafts: int, limits: ServerLimits) -> ServerMock:
     """The VllmConfig of a server. A question without an answer ends the run."""
-    geometry, quantisation = case.geometry, Quantisation.of(case, loaded)
+    geometry, quantisation = case.geometry, Quantisation.of(case)
     return ServerMock(
         "vllm_config",
         cache_config=ServerMock(

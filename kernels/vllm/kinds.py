@@ -24,6 +24,8 @@ FLASHINFER: Final = Capability(
     dtypes=(DType.BFLOAT16, DType.FLOAT16),
     fp8_kv=True,
     kv_scales=(DType.FLOAT8_E4M3,),
+    query_scales=True,
+    kept_queries=True,
     page_sizes=(16, 32, 64),
     layouts=(KvLayout.HND,),
     windows=True,
@@ -47,6 +49,7 @@ TRITON: Final = structs.replace(
     dtypes=DTYPES,
     fp8_kv=False,
     kv_scales=False,
+    kept_queries=False,
     layouts=(KvLayout.NHD, KvLayout.HND),
     soft_cap=True,
     max_head_dim=128,
@@ -60,6 +63,8 @@ LATENT: Final = structs.replace(
     dtypes=(DType.BFLOAT16,),
     fp8_kv=False,
     kv_scales=False,
+    query_scales=False,
+    kept_queries=False,
     latent=True,
     max_head_dim=576,
     page_sizes=(32, 64),
@@ -86,7 +91,12 @@ TRITON_FP8: Final = structs.replace(
 """The same on FP8 caches, which have less accurate kernels."""
 
 FLASH_ATTN: Final = structs.replace(
-    FLASHINFER, fp8_kv=False, kv_scales=False, layouts=(KvLayout.NHD, KvLayout.HND), head_dims=(64, 80, 96, 128, 256)
+    FLASHINFER,
+    fp8_kv=False,
+    kv_scales=False,
+    kept_queries=False,
+    layouts=(KvLayout.NHD, KvLayout.HND),
+    head_dims=(64, 80, 96, 128, 256),
 )
 """The cases of FlashAttention 3 on pools in 16 bits (0.33.0: v1/attention/backends/flash_attn.py:451)."""
 
@@ -102,6 +112,7 @@ class BackendKind:
         capability: The cases that a server with it has.
         interpreted: Whether its kernels are Triton's, and run in the interpreter.
         calibrated: Our own backend on the same kernels, whose noise model applies.
+        packed_prefills: Whether prefills of latents run on trtllm-gen's kernel for packed keys, not on FlashAttention.
 
     """
 
@@ -111,9 +122,11 @@ class BackendKind:
     capability: Capability
     interpreted: bool = False
     calibrated: str = "trtllm_mha"
+    packed_prefills: bool = False
 
 
 _BACKENDS: Final = "vllm.v1.attention.backends"
+_MLA: Final = f"{_BACKENDS}.mla.flashinfer_mla"
 
 KINDS: Final = {
     "flashinfer": BackendKind(f"{_BACKENDS}.flashinfer", "FlashInfer", BLACKWELL, FLASHINFER),
@@ -124,8 +137,9 @@ KINDS: Final = {
     "engine": BackendKind(
         f"{_BACKENDS}.flashinfer", "FlashInfer", BLACKWELL, structs.replace(FLASHINFER, schedules=True)
     ),
-    "flashinfer_mla": BackendKind(
-        f"{_BACKENDS}.mla.flashinfer_mla", "FlashInferMLA", BLACKWELL, LATENT, calibrated="trtllm_mla"
+    "flashinfer_mla": BackendKind(_MLA, "FlashInferMLA", BLACKWELL, LATENT, calibrated="trtllm_mla"),
+    "flashinfer_mla_packed": BackendKind(
+        _MLA, "FlashInferMLA", BLACKWELL, LATENT, calibrated="trtllm_mla", packed_prefills=True
     ),
     "flash_attn": BackendKind(f"{_BACKENDS}.flash_attn", "FlashAttention", HOPPER, FLASH_ATTN),
     "triton": BackendKind(f"{_BACKENDS}.triton_attn", "TritonAttention", HOPPER, TRITON, interpreted=True),
@@ -133,5 +147,5 @@ KINDS: Final = {
 }
 """By the values of --attention-backend, in lower case, and by GPU where it is not Blackwell.
 
-`engine` is the first one below vLLM's own scheduler.
+`flashinfer_mla_packed` has the other backend for prefills, and `engine` is the first one below vLLM's own scheduler.
 """

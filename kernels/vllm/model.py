@@ -60,7 +60,7 @@ class Model:
 
     def __init__(self, loaded: Any, case: Case, bench: Bench, pool: VllmPool, layer: Any) -> None:
         self._case, self._bench, self._pool, self._layer = case, bench, pool, layer
-        self._quantisation = Quantisation.of(case, loaded)
+        self._quantisation = Quantisation.of(case)
         self._context = loaded.module("vllm.forward_context")
         self._full = loaded.module("vllm.config.compilation").CUDAGraphMode.FULL
         self._captured: dict[Any, _Captured] = {}

@@ -3,28 +3,14 @@
 A file and line below vllm/ is that of vLLM 0.33.0 unless another version is named.
 """
 
-import math
-import random
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import torch
 
-from attnfuzz.kernels.vllm.adaptations import UNIT_Q_SCALE
 from attnfuzz.kernels.vllm.kinds import BLACKWELL, BackendKind
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.dtypes import DType
-
-_Q_SCALES: Final = (0.5, 2.0, *6 * (1.0,))
-"""Powers of two, so that a query and its quotient are both exact. Few checkpoints have others than 1."""
-
-_OFTEN: Final = 3
-
-_SEEDS_OF_A_SERVER: Final = 128
-"""Cases whose seeds differ by little have one server: a failure is confirmed with the values of other seeds."""
-
-_OF_POWERS: Final = 0.5
-"""The mantissa of powers of two."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +19,9 @@ class Quantisation:
 
     Attributes:
         cache_dtype: The value of --kv-cache-dtype: "auto" or "fp8".
-        queries: Whether queries are quantised too, as a server does by default where the cache is FP8
-            (--attention-config.disable_flashinfer_q_quantization).
+        queries: Whether queries are quantised too, as a server does by default where the cache is FP8. FlashInfer's
+            backend alone lets a server choose (--attention-config.disable_flashinfer_q_quantization); it then
+            dequantises the cache for a prefill (v1/attention/backends/flashinfer.py:2507).
         q_scale: The checkpoint's scale of queries, which a layer has whatever the dtype of its cache
             (layers/quantization/kv_cache.py:176). A quantised query is a number of FP8 times this.
 
@@ -45,24 +32,10 @@ class Quantisation:
     q_scale: float = 1.0
 
     @classmethod
-    def of(cls, case: Case, loaded: Any) -> "Quantisation":
-        """The formats of the server of a case; those that it does not name follow from its seed.
-
-        FlashInfer's backend alone lets a server choose whether queries are quantised.
-
-        A server that keeps its queries dequantises the cache for a prefill, to the queries' dtype
-        (v1/attention/backends/flashinfer.py:2507). This is exact where scales are powers of two, and its kernel takes
-        head dims that are: no other case is on such a server.
-        """
-        chance = random.Random(case.seed // _SEEDS_OF_A_SERVER)
-        q_scales = (1.0,) if loaded.kind.interpreted and loaded.release.version in UNIT_Q_SCALE else _Q_SCALES
-        if case.geometry.kv_dtype is not DType.FLOAT8_E4M3:
-            return cls(q_scale=chance.choice(q_scales))
-        if loaded.kind.classes != "FlashInfer":
-            return cls("fp8", queries=True, q_scale=chance.choice(q_scales))
-        numbers = (case.scales.k, case.scales.v, case.geometry.head_dim_qk)
-        exact = all(math.frexp(number)[0] == _OF_POWERS for number in numbers)
-        return cls("fp8", not exact or chance.randrange(_OFTEN) > 0, chance.choice(q_scales))
+    def of(cls, case: Case) -> "Quantisation":
+        """The formats of the server of a case."""
+        quantised = case.geometry.kv_dtype is DType.FLOAT8_E4M3
+        return cls("fp8" if quantised else "auto", quantised and not case.queries.kept, case.queries.scale)
 
     def dequantises(self, kind: BackendKind) -> bool:
         """Whether prefills dequantise the cache, since only trtllm-gen's kernels run them and don't take queries."""

@@ -55,7 +55,7 @@ class ModelRunner:
 
     def __init__(self, server: VllmServer, drafts: int) -> None:
         self._server, self._drafts = server, drafts
-        self._quantisation = Quantisation.of(server.case, server.loaded)
+        self._quantisation = Quantisation.of(server.case)
         self._limits = self._set_limits()
         self._config = server_config(server.loaded, server.case, drafts, self._limits)
         self._other_rank = (0, 0)

@@ -12,6 +12,7 @@ from attnfuzz.kernels.backend import Bench, Output, Unsupported, WrittenThenAtte
 from attnfuzz.kernels.queries import cached_scales, draw_queries, key_dim
 from attnfuzz.kernels.releases.answers import ASKED
 from attnfuzz.kernels.releases.entry_points_below import KernelsBelow, below
+from attnfuzz.kernels.releases.origins import Origins
 from attnfuzz.kernels.releases.rejection import is_rejection
 from attnfuzz.kernels.vllm.mla.prefills import merges
 from attnfuzz.kernels.vllm.mla.runner import LatentRunner
@@ -42,6 +43,7 @@ class VllmSession:
     def __init__(self, loaded: Any, kernels: KernelsBelow, case: Case, bench: Bench) -> None:
         self._drafts = drafts_of(case)
         self._loaded, self._kernels, self._case, self._bench = loaded, kernels, case, bench
+        self._origins = Origins(loaded.release.root, loaded.release.project.name)
         self._runners: dict[int, ModelRunner] = {}
         with self._running():
             self._server = VllmServer(loaded, case, bench)
@@ -64,7 +66,8 @@ class VllmSession:
     @contextmanager
     def _running(self) -> Iterator[None]:
         """The context for any code of the release."""
-        with below(self._loaded.release.flashinfer, self._bench, self._kernels), torch.inference_mode(mode=False):
+        release = self._loaded.release
+        with below(release.flashinfer, self._bench, self._kernels, self._origins), torch.inference_mode(mode=False):
             yield
 
     def _runner(self, step: Step) -> ModelRunner:
@@ -95,7 +98,7 @@ class VllmSession:
     def _output(self, step: Step, index: int, out: torch.Tensor, first_rows: list[int]) -> Output:
         dim = key_dim(self._case)
         drawn = draw_queries(self._case, index, max(step.padded_tokens, out.shape[0]), dim, first_rows)
-        query = Quantisation.of(self._case, self._loaded).rounded(drawn)
+        query = Quantisation.of(self._case).rounded(drawn)
         return Output(
             out=out,
             lse=None,

@@ -86,6 +86,9 @@ FACTORS = Kinds(
         "1" if factor == 1 else "above 1" if factor > 1 else "below 1" if factor > 0 else "below 0" if factor else "0"
     ),
 )
+QUERY_SCALES = Kinds(
+    ("1", "below 1", "above 1"), lambda scale: "1" if scale == 1 else "above 1" if scale > 1 else "below 1"
+)
 # The head dim of V relative to that of K, which is the first argument.
 VALUE_DIMS = Kinds(
     ("as K's", "smaller", "larger"), lambda qk, vo: "as K's" if qk == vo else "smaller" if vo < qk else "larger"

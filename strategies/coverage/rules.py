@@ -217,6 +217,10 @@ LACKS: tuple[Lack, ...] = (
         for axis, zero, negative in _EDGES
     ),
     _never("the backend does not scale K and V", "K scale!=1; V scale!=1", lambda can: not can.kv_scales),
+    _never("the backend has no scale of queries", "query scale!=1", lambda can: not can.query_scales),
+    _never(
+        "the backend keeps no queries beside a quantised cache", "kept queries=yes", lambda can: not can.kept_queries
+    ),
     Lack("the backend does not take such scales", lambda can: _besides("scales per", can.granularities)),
     _never(
         "every KV cache of the backend has scales per head",
@@ -307,6 +311,10 @@ MEANING: tuple[Clash, ...] = (
     _clash("a page of one token is full", "page size=1", "kv len=within a page|one page|several pages"),
     _clash("a page of two tokens is full, or holds one", "page size=2", "kv len=within a page"),
     _clash("only fp8 caches have scales", "K scale!=1; V scale!=1", "KV dtype=that of the queries", _unscaled),
+    _clash("only beside FP8 caches are queries kept or not", "kept queries=yes", "KV dtype!=float8_e4m3"),
+    _clash("queries are kept if head dims are powers of two", "kept queries=yes", "head dim=another multiple of 16"),
+    _clash("queries are kept if head dims are powers of two", "kept queries=yes", "head dim=another"),
+    _clash("queries are kept if scales are powers of two", "kept queries=yes", "K scale=0|below 0; V scale=0|below 0"),
     _clash("only quantised caches have scales per head", "scales per!=tensor", "KV dtype=that of the queries"),
     _clash("blocks are those of NVFP4", "scales per=block", "KV dtype!=nvfp4"),
     _clash("NVFP4 has scales of blocks", "scales per!=block", "KV dtype=nvfp4"),

@@ -78,6 +78,9 @@ NARROW = {
     "one mode, one of everything": Capability(
         modes=(Mode.DECODE,), dtypes=(DType.FLOAT32,), page_sizes=(16,), max_head_dim=8
     ),
+    "a server that quantises": Capability(
+        modes=(Mode.DECODE, Mode.EXTEND), fp8_kv=True, kv_scales=True, query_scales=True, kept_queries=True
+    ),
     "draft extend only": Capability(
         modes=(Mode.DRAFT_EXTEND,), graph_modes=(Mode.DRAFT_EXTEND,), padding=True, empty_kv=False
     ),

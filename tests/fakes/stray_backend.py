@@ -42,6 +42,9 @@ class StrayLauncher:
     def reached_by(self, words: str) -> None:
         self.launcher.reached_by(words)
 
+    def called_from(self, words: str) -> None:
+        self.launcher.called_from(words)
+
     def report(self, place: str, text: str) -> None:
         self.launcher.report(place, text)
 

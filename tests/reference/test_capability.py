@@ -8,7 +8,19 @@ from msgspec.structs import replace
 from small_cases import HEADS, step
 
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case, Granularity, KvView, Launch, Mode, Pace, QueryView, Scales, Serving, Views
+from attnfuzz.reference.case import (
+    Case,
+    Granularity,
+    KvView,
+    Launch,
+    Mode,
+    Pace,
+    QueryView,
+    Scales,
+    ServedQueries,
+    Serving,
+    Views,
+)
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout, Latent
 from attnfuzz.reference.relation import Relation
@@ -63,6 +75,12 @@ def why_not(case: Case, **fields: Any) -> str | None:
             {"fp8_kv": True, "granularities": (Granularity.HEAD,)},
             with_geometry(kv_dtype=FP8),
             "scales per tensor",
+        ),
+        ({}, replace(CASE, queries=ServedQueries(scale=0.5)), "a scale of queries"),
+        (
+            {"fp8_kv": True},
+            replace(with_geometry(kv_dtype=FP8), queries=ServedQueries(kept=True)),
+            "queries that are kept beside a quantised KV cache",
         ),
         ({}, replace(CASE, views=Views(query=QueryView.HEAD_GAP)), "query view head_gap"),
         ({}, replace(CASE, views=Views(kv=KvView.PAIRED)), "KV view paired"),
@@ -133,6 +151,7 @@ def test_scales_can_be_those_of_quantised_caches_alone() -> None:
         ({"patience": 0.0}, "a patience of 0.0: give a positive number, 1 is 30 s"),
         ({"patience": float("nan")}, "a patience of nan"),
         ({"sinks_dtype": FP8}, "sinks in float8_e4m3fn: give one of float32, bfloat16, float16, or None"),
+        ({"kept_queries": True}, "queries are kept beside quantised caches without latents: set fp8_kv=True"),
         ({"head_dims": (64,), "latent": True}, "head_dims are those of a backend without latents"),
     ],
 )

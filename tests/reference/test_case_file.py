@@ -21,6 +21,7 @@ from attnfuzz.reference.case import (
     QueryView,
     Request,
     Scales,
+    ServedQueries,
     Step,
     TableTail,
     ValueFamily,
@@ -67,7 +68,14 @@ FULL = Case(
 )
 
 
-@pytest.mark.parametrize("case", [PLAIN, FULL])
+QUANTISED = replace(
+    PLAIN,
+    geometry=replace(PLAIN.geometry, kv_dtype=DType.FLOAT8_E4M3),
+    queries=ServedQueries(scale=0.5, kept=True),
+)
+
+
+@pytest.mark.parametrize("case", [PLAIN, FULL, QUANTISED])
 def test_what_is_written_is_read_again(case: Case, tmp_path: Path) -> None:
     assert decode(encode(case)) == case
     save(tmp_path / "case.json", case)

@@ -15,6 +15,7 @@ from attnfuzz.reference.case import (
     Pages,
     Request,
     Scales,
+    ServedQueries,
     Step,
     TableTail,
     Views,
@@ -25,6 +26,8 @@ from attnfuzz.reference.validity import ImpossibleCase, products, validate
 
 GEOMETRY = Geometry(q_heads=4, kv_heads=2, head_dim_qk=64, head_dim_vo=64, page_size=16)
 LATENT = Geometry(q_heads=4, kv_heads=1, head_dim_qk=40, head_dim_vo=32, page_size=16, latent=Latent(32, 8, 16, 16))
+FP8 = replace(GEOMETRY, kv_dtype=DType.FLOAT8_E4M3)
+KEPT = ServedQueries(kept=True)
 BLOCKS = Scales(granularity=Granularity.BLOCK)
 VERIFY = Step(mode=Mode.TARGET_VERIFY, requests=(Request(0, 4, 20),), padded_tokens=8, tokens_per_request=4)
 ACCEPTED = Step(mode=Mode.DRAFT_EXTEND, requests=(Request(0, 2, 9),), padded_tokens=3, tokens_per_request=4)
@@ -49,7 +52,9 @@ def case(*steps: Step, geometry: Geometry = GEOMETRY, **fields: Any) -> Case:
         case(replace(VERIFY, requests=(Request(0, 4, 2),))),
         case(replace(EXTEND, requests=(Request(0, 3, 3), Request(1, 0, 5)))),
         case(VERIFY, pages=Pages(tail=TableTail.POISON, spare=1), views=Views(kv=KvView.PAIRED)),
-        case(VERIFY, geometry=replace(GEOMETRY, kv_dtype=DType.FLOAT8_E4M3)),
+        case(VERIFY, geometry=FP8),
+        case(VERIFY, geometry=FP8, scales=Scales(k=0.5), queries=ServedQueries(scale=0.25, kept=True)),
+        case(VERIFY, queries=ServedQueries(scale=2.0)),
     ],
 )
 def test_legal_cases_pass(legal: Case) -> None:
@@ -146,6 +151,19 @@ def test_impossible_steps_are_named(step: Step, named: str) -> None:
                 geometry=replace(GEOMETRY, kv_dtype=DType.FLOAT4_E2M1, page_size=2),
             ),
             "scales.blocks is 'swizzled': must be linear",
+        ),
+        *(
+            (case(VERIFY, queries=ServedQueries(scale=scale)), f"queries.scale is {scale}: must be a power of two")
+            for scale in (0.3, 0.0, -2.0, 512.0, float("nan"), float("inf"))
+        ),
+        *(
+            (case(VERIFY, geometry=geometry, scales=scales, queries=KEPT), "queries.kept is True: must be false")
+            for geometry, scales in (
+                (GEOMETRY, Scales()),
+                (FP8, Scales(v=1.7)),
+                (replace(FP8, head_dim_qk=48), Scales()),
+                (replace(LATENT, kv_dtype=DType.FLOAT8_E4M3), Scales()),
+            )
         ),
         (case(VERIFY, max_len_slack=-1), "max_len_slack is -1"),
         (case(VERIFY, pages=Pages(tail=TableTail.POISON, spare=0)), "pages.spare is 0: must be at least 1"),

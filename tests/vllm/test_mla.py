@@ -62,34 +62,32 @@ STEPS = {
     "prefill": (Step(mode=Mode.EXTEND, requests=(Request(0, 5, 5), Request(1, 20, 20)), padded_tokens=28),),
     "chunks": (CHUNKS,),
 }
-SEEDS = {"FlashAttention": 0, "trtllm-gen": 1}
-"""Servers with each backend for prefills."""
+KINDS = ("flashinfer_mla", "flashinfer_mla_packed")
 
 
-def case(release: str, *steps: Step, seed: int) -> Case:
+def case(release: str, *steps: Step, kind: str = "flashinfer_mla") -> Case:
     return Case(
-        backend=f"{release}:flashinfer_mla",
+        backend=f"{release}:{kind}",
         geometry=GEOMETRY,
         steps=steps,
         pages=Pages(tail=TableTail.STALE),
         chunk_capacity=64,
-        seed=seed,
     )
 
 
 @pytest.mark.parametrize("version", READ)
 def test_a_release_passes(version: str, runner: Runner) -> None:
     for steps in STEPS.values():
-        for seed in SEEDS.values():
-            verdict = runner.verdict(case(f"vllm=={version}", *steps, seed=seed))
+        for kind in KINDS:
+            verdict = runner.verdict(case(f"vllm=={version}", *steps, kind=kind))
             assert verdict.unsupported is None
             assert verdict.failures == ()
 
 
 def test_an_lse_to_base_2_that_is_merged_as_one_to_base_e_is_found_in_a_release_that_did_so(runner: Runner) -> None:
-    failures = runner.verdict(case(BASE_2, CHUNKS, seed=SEEDS["trtllm-gen"])).failures
+    failures = runner.verdict(case(BASE_2, CHUNKS, kind="flashinfer_mla_packed")).failures
     assert {each.kind for each in failures} == {Kind.OUTPUT_MISMATCH}
-    assert not runner.verdict(case(BASE_2, CHUNKS, seed=SEEDS["FlashAttention"])).failures
+    assert not runner.verdict(case(BASE_2, CHUNKS)).failures
 
 
 LAYER, BACKEND = (
@@ -135,5 +133,5 @@ def test_a_planted_mistake_is_found(mistake: str, tmp_path: Path, runner: Runner
     source = edited.read_text()
     assert source.count(right) == 1
     edited.write_text(source.replace(right, wrong))
-    verdict = runner.verdict(case(f"vllm@{tree}", *steps, seed=SEEDS["FlashAttention"]))
+    verdict = runner.verdict(case(f"vllm@{tree}", *steps))
     assert Kind.OUTPUT_MISMATCH in {each.kind for each in verdict.failures}

@@ -8,6 +8,7 @@ from typing import Any, Final
 import torch
 
 from attnfuzz.kernels.releases.workspace import native_workspace
+from attnfuzz.kernels.vllm.adaptations import ONE_LATENT_WORKSPACE
 from attnfuzz.reference.case import Case
 
 _SIZES: Final = ("FLASHINFER_MLA_WORKSPACE_BUFFER_SIZE", "FLASHINFER_MLA_LSE_WORKSPACE_BUFFER_SIZE")
@@ -19,8 +20,7 @@ def renew_buffers(loaded: Any, case: Case, device: torch.device) -> None:
     for name in _SIZES:
         if hasattr(backend, name):
             setattr(backend, name, size)
-    if hasattr(backend, "g_fi_workspace"):
-        # Before 0.25.1 (0.23.0: v1/attention/backends/mla/flashinfer_mla.py:99).
+    if loaded.release.version in ONE_LATENT_WORKSPACE:
         backend.g_fi_workspace = torch.zeros(size, dtype=torch.uint8)
     else:
         backend._fi_workspace = backend._fi_multi_ctas_kv_counter = None  # noqa: SLF001 - a process's own

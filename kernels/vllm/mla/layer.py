@@ -10,8 +10,9 @@ from unittest import mock
 import torch
 
 from attnfuzz.kernels.queries import key_dim, softmax_scale
+from attnfuzz.kernels.vllm.adaptations import LISTED_LATENTS
 from attnfuzz.kernels.vllm.mla.pool import LatentPool
-from attnfuzz.kernels.vllm.mla.prefills import MLA, choose_backend
+from attnfuzz.kernels.vllm.mla.prefills import MLA, set_prefills
 from attnfuzz.kernels.vllm.model import LAYER, LayerInputs, Model
 from attnfuzz.reference.case import Case
 
@@ -19,12 +20,12 @@ from attnfuzz.reference.case import Case
 def mla_layer(loaded: Any, case: Case, config: Any, pool: LatentPool) -> Any:
     """The layer, as a DeepSeek model makes it (layers/mla.py:100), with the projection of `pool`.
 
-    The server has --attention-backend FLASHINFER_MLA, and the backend for prefills of `choose_backend`.
+    The server has --attention-backend FLASHINFER_MLA, and the backend for prefills of its kind.
     """
     geometry, module = case.geometry, loaded.module(MLA)
     latent = geometry.latent
     assert latent is not None
-    choose_backend(loaded, case)
+    set_prefills(loaded)
     with mock.patch.object(module, "get_attn_backend", return_value=loaded.part("Backend")):
         layer = module.MLAAttention(
             num_heads=geometry.q_heads,
@@ -40,8 +41,7 @@ def mla_layer(loaded: Any, case: Case, config: Any, pool: LatentPool) -> Any:
             prefix=LAYER,
         )
     layer.process_weights_after_loading(geometry.dtype.torch_dtype)
-    # One for each stage of a pipeline, in early releases (0.18.0: mla_attention.py:421).
-    layer.kv_cache = [pool.kv_cache] if isinstance(layer.kv_cache, list) else pool.kv_cache
+    layer.kv_cache = [pool.kv_cache] if loaded.release.version in LISTED_LATENTS else pool.kv_cache
     return layer
 
 
@@ -50,11 +50,12 @@ class LatentModel(Model):
 
     def _attend(self, context: Any, inputs: LayerInputs) -> torch.Tensor:
         """Write the cache and attend, as the layer does itself."""
-        del context
         geometry = self._case.geometry
         assert geometry.latent is not None
         shape = (inputs.query.shape[0], geometry.q_heads * geometry.latent.vo)
-        out: torch.Tensor = self._layer(inputs.query, inputs.key, inputs.value, output_shape=shape)
+        # It may be that of an earlier forward, which runs again.
+        with self._context.override_forward_context(context):
+            out: torch.Tensor = self._layer(inputs.query, inputs.key, inputs.value, output_shape=shape)
         return out.view(-1, geometry.q_heads, geometry.latent.vo)
 
     def _tokens(self, at: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -3,9 +3,9 @@
 A file and line below vllm/ is that of vLLM 0.33.0 unless another version is named.
 """
 
-import random
 from typing import Any, Final
 
+from attnfuzz.kernels.vllm.adaptations import PREFILL_FLAGS
 from attnfuzz.kernels.vllm.mla.kernels import flash_attn_varlen_func
 from attnfuzz.reference.case import Case, Step
 
@@ -14,27 +14,23 @@ MLA: Final = "vllm.model_executor.layers.attention.mla_attention"
 
 _PREFILLS: Final = "vllm.v1.attention.backends.mla.prefill"
 
-_RARELY: Final = 3
 
+def set_prefills(loaded: Any) -> None:
+    """Let the layer's module choose the kind's backend, which may ask for the dims of real models: a case's may differ.
 
-def choose_backend(loaded: Any, case: Case) -> None:
-    """Let the module of the layer choose a B200's backend for DeepSeek-V3's head dims, or another one.
-
-    FlashAttention runs in two servers of three. The others have trtllm-gen's kernel for packed keys, the default for
-    key and value dims of 256 (platforms/interface.py:467), which any server may choose
-    (--attention-config.mla_prefill_backend). Both take the dims of real models alone, and a case's may be smaller.
+    A B200 has FlashAttention for DeepSeek-V3's head dims, and trtllm-gen's kernel for packed keys for key and value
+    dims of 256 (platforms/interface.py:467); any server may choose (--attention-config.mla_prefill_backend).
     """
-    module, packed = loaded.module(MLA), random.Random(case.seed).randrange(_RARELY) == 0
-    if hasattr(module, "get_mla_prefill_backend"):
-        loaded.module(f"{_PREFILLS}.flash_attn").flash_attn_varlen_func = flash_attn_varlen_func
-        known = loaded.module(f"{_PREFILLS}.registry").MLAPrefillBackendEnum
-        chosen = (known.TRTLLM_RAGGED if packed else known.FLASH_ATTN).get_class()
-        module.get_mla_prefill_backend = lambda _: chosen
+    module, packed = loaded.module(MLA), loaded.kind.packed_prefills
+    if loaded.release.version in PREFILL_FLAGS:
+        module.flash_attn_varlen_func = flash_attn_varlen_func
+        module.use_flashinfer_prefill = module.use_cudnn_prefill = lambda: False
+        module.use_trtllm_ragged_deepseek_prefill = lambda: packed
         return
-    module.flash_attn_varlen_func = flash_attn_varlen_func
-    # Before 0.22.1 (0.20.2: mla_attention.py:1368).
-    module.use_flashinfer_prefill = module.use_cudnn_prefill = lambda: False
-    module.use_trtllm_ragged_deepseek_prefill = lambda: packed
+    loaded.module(f"{_PREFILLS}.flash_attn").flash_attn_varlen_func = flash_attn_varlen_func
+    known = loaded.module(f"{_PREFILLS}.registry").MLAPrefillBackendEnum
+    chosen = (known.TRTLLM_RAGGED if packed else known.FLASH_ATTN).get_class()
+    module.get_mla_prefill_backend = lambda _: chosen
 
 
 def chunk_capacity(case: Case) -> int:

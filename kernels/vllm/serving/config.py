@@ -19,6 +19,8 @@ def add_scheduler(config: Any, case: Case, limits: ServerLimits, blocks: int) ->
         ec_manager_config=ServerMock("ec_manager_config", get_encoder_cache_manager_obj=lambda: None),
         aux_output_config=ServerMock("aux_output_config", enabled=False),
         is_mm_encoder_only=False,
+        # 0.28.0 alone: v1/core/sched/scheduler.py:97
+        is_encoder_only=False,
         # A drafter by n-grams has no forward of its own.
         num_lookahead_tokens=0,
         num_prefill_lookahead_tokens=0,

@@ -12,6 +12,7 @@ from attnfuzz.kernels.backend import Bench, Output, Unsupported, WrittenThenAtte
 from attnfuzz.kernels.queries import cached_scales
 from attnfuzz.kernels.releases.answers import ASKED
 from attnfuzz.kernels.releases.entry_points_below import KernelsBelow, below
+from attnfuzz.kernels.releases.origins import Origins
 from attnfuzz.kernels.releases.rejection import is_rejection
 from attnfuzz.kernels.vllm.runner import WORDS
 from attnfuzz.kernels.vllm.server import VllmServer
@@ -39,6 +40,7 @@ class EngineSession:
 
     def __init__(self, loaded: Any, kernels: KernelsBelow, case: Case, bench: Bench) -> None:
         self._loaded, self._kernels, self._case, self._bench = loaded, kernels, case, bench
+        self._origins = Origins(loaded.release.root, loaded.release.project.name)
         drafts = drafts_of(case)
         with self._running():
             self._server = VllmServer(loaded, case, bench, EnginePool)
@@ -75,7 +77,8 @@ class EngineSession:
     @contextmanager
     def _running(self) -> Iterator[None]:
         """The context for any code of the release."""
-        with below(self._loaded.release.flashinfer, self._bench, self._kernels), torch.inference_mode(mode=False):
+        release = self._loaded.release
+        with below(release.flashinfer, self._bench, self._kernels, self._origins), torch.inference_mode(mode=False):
             yield
 
     def _forward(self, index: int, step: Step) -> WrittenThenAttended | None:

@@ -62,6 +62,30 @@ def test_a_launch_is_on_record_before_it_runs(memory: GuardedMemory, tensors: di
     assert launcher.raised is None
 
 
+def test_the_line_of_an_engine_is_on_record_with_its_kernel(memory: GuardedMemory, tensors: dict[str, Any]) -> None:
+    entries: list[bytes] = []
+    launcher = JournalingLauncher(memory, entries.append)
+    launcher.begin_step(0, "decode")
+    launcher.reached_by("planned")
+    launcher.called_from("called at a.py:1")
+    launcher.launch(Op("plan", lambda **_: None, frozenset()))
+    launcher.called_from("called at a.py:2")
+    launcher.launch(ADD, amount=5, **tensors)
+    assert [LaunchRecord.decode(each).way for each in entries if each] == [
+        "planned; called at a.py:1",
+        "planned; called at a.py:2",
+    ]
+    launcher.called_from("called at a.py:3")
+    launcher.launch(replace(ADD, name="add again"), amount=5, **tensors)
+    of = launcher.ways()
+    launcher.begin_step(1, "decode")
+    assert of("plan") == "planned; called at a.py:1"
+    # An output is that of both.
+    assert of("add") == "planned; called at a.py:2; add again called at a.py:3"
+    assert of("another") == "planned"
+    assert launcher.ways()("add") == ""
+
+
 def test_a_plan_of_the_next_batch_is_not_what_answers(memory: GuardedMemory, tensors: dict[str, Any]) -> None:
     plan = Op("plan", lambda **_: None, frozenset(), plans=True)
     launcher = JournalingLauncher(memory, ignore)

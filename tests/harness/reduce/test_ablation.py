@@ -23,6 +23,7 @@ from attnfuzz.reference.case import (
     Pages,
     Request,
     Scales,
+    ServedQueries,
     Unused,
     ValueFamily,
     Workspace,
@@ -158,6 +159,28 @@ def test_without_16_bits_an_fp8_cache_stays_one() -> None:
     for case, kv_dtype in ((CASE, DType.FLOAT32), (fp8, DType.FLOAT8_E4M3)):
         ((_, (variant,)),) = ablations(case, among=(FEATURES["16 bits"],))
         assert (variant.geometry.dtype, variant.geometry.kv_dtype) == (DType.FLOAT32, kv_dtype)
+
+
+@pytest.mark.parametrize(
+    ("fails", "expected", "smallest"),
+    [
+        (lambda case: case.queries.scale != 1, {"query scale"}, ServedQueries(scale=2.0)),
+        (lambda case: case.queries.kept, {"kept queries", "fp8 KV"}, ServedQueries(kept=True)),
+        (lambda case: case.geometry.q_heads == 4, set(), ServedQueries()),
+    ],
+)
+def test_the_queries_of_a_server_are_clues_and_shrink_to_the_default(
+    fails: Callable[[Case], bool], expected: set[str], smallest: ServedQueries
+) -> None:
+    geometry = replace(HEADS, dtype=DType.BFLOAT16, kv_dtype=DType.FLOAT8_E4M3)
+    case = Case(
+        backend="any",
+        geometry=geometry,
+        steps=(step(Mode.EXTEND, (3, 3), (2, 5)),),
+        queries=ServedQueries(scale=2.0, kept=True),
+    )
+    assert names(case, fails) & {"query scale", "kept queries", "fp8 KV"} == expected
+    assert reduce(case, fails).queries == smallest
 
 
 def test_features_that_a_backend_can_not_do_without_are_left_out() -> None:

@@ -13,6 +13,7 @@ from attnfuzz.reference.case import (
     Pages,
     Request,
     Scales,
+    ServedQueries,
     Step,
     TableTail,
     ValueFamily,
@@ -92,6 +93,14 @@ def test_what_is_not_default_is_named() -> None:
         "memory    pages.order shuffled, pages.tail poison, outputs stale, guard left",
         "numbers   values peaked, scales.k 0.37, chunk_capacity 12, seed 7",
     ]
+
+
+def test_the_queries_of_a_server_are_part_of_the_geometry() -> None:
+    quantised = replace(PLAIN.geometry, kv_dtype=DType.FLOAT8_E4M3)
+    case = replace(PLAIN, geometry=quantised, queries=ServedQueries(scale=0.5, kept=True))
+    assert " ".join(describe(case).split()).count(
+        "bfloat16 queries, not quantised, on float8_e4m3fn KV, query scale 0.5"
+    )
 
 
 def test_lines_fit_a_terminal() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.kernels.backend import Bench, Op, Unsupported
 from attnfuzz.kernels.native.ops import NATIVE
 from attnfuzz.kernels.releases.entry_points_below import KernelsBelow, below
+from attnfuzz.kernels.releases.origins import Origins
 from attnfuzz.kernels.releases.recording import record
 from attnfuzz.kernels.releases.stand_ins import FlashInfer
 from attnfuzz.kernels.sglang.stand_ins import FixupModule
@@ -69,6 +71,21 @@ def stage(arena: Arena) -> Iterator[Stage]:
 @pytest.fixture
 def on(stage: Stage) -> Callable[..., Any]:
     return lambda ops=_NATIVE: below(Version("0.6.3"), stage.bench, KernelsBelow(ops))
+
+
+def line_of(text: str) -> int:
+    """The number of the line of this file that has a text; the first one, since tests follow the stage."""
+    return next(at for at, line in enumerate(Path(__file__).read_text().splitlines(), start=1) if text in line)
+
+
+def test_a_failure_s_text_has_the_lines_of_the_call_and_of_its_metadata(stage: Stage) -> None:
+    here = Path(__file__).parent
+    with below(Version("0.6.3"), stage.bench, KernelsBelow(_NATIVE), Origins(here.parent, here.name)):
+        stage.decode(*batch())
+    call, table, lengths = map(line_of, ("= flashinfer.decode.trtllm", "block_tables=table", "seq_lens=(lengths + 0)"))
+    assert stage.launcher.ways()("trtllm_batch_decode_with_kv_cache") == (
+        f"called at {Path(__file__).name}:{call} with block_tables of line {table} and seq_lens of line {lengths}"
+    )
 
 
 def batch() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
