@@ -90,6 +90,25 @@ FLASH_ATTN: Final = structs.replace(
 )
 """The cases of FlashAttention 3 on pools in 16 bits (0.33.0: v1/attention/backends/flash_attn.py:451)."""
 
+SHARDED: Final = structs.replace(
+    FLASH_ATTN,
+    windows=False,
+    sinks=False,
+    buckets=tuple(
+        structs.replace(each, layouts=(KvLayout.NHD, KvLayout.HND))
+        for each in few_geometries(
+            (DType.BFLOAT16, DType.FLOAT16),
+            heads=((2, 1), (4, 1), (8, 1), (6, 1)),
+            head_dims=(64, 128, 256),
+            page_sizes=(16, 32, 64),
+        )
+    ),
+)
+"""The cases of FlashAttention 3 on ranks that share keys: each of them has the same KV head (config/model.py:1581).
+
+The kernels that merge take head dims that are powers of two (v1/attention/ops/dcp.py:161).
+"""
+
 
 @dataclass(frozen=True)
 class BackendKind:
@@ -102,6 +121,7 @@ class BackendKind:
         capability: The cases that a server with it has.
         interpreted: Whether its kernels are Triton's, and run in the interpreter.
         calibrated: Our own backend on the same kernels, whose noise model applies.
+        sharded: Whether ranks share the keys of each request (decode context parallelism).
 
     """
 
@@ -111,6 +131,7 @@ class BackendKind:
     capability: Capability
     interpreted: bool = False
     calibrated: str = "trtllm_mha"
+    sharded: bool = False
 
 
 _BACKENDS: Final = "vllm.v1.attention.backends"
@@ -128,6 +149,7 @@ KINDS: Final = {
         f"{_BACKENDS}.mla.flashinfer_mla", "FlashInferMLA", BLACKWELL, LATENT, calibrated="trtllm_mla"
     ),
     "flash_attn": BackendKind(f"{_BACKENDS}.flash_attn", "FlashAttention", HOPPER, FLASH_ATTN),
+    "flash_attn_dcp": BackendKind(f"{_BACKENDS}.flash_attn", "FlashAttention", HOPPER, SHARDED, sharded=True),
     "triton": BackendKind(f"{_BACKENDS}.triton_attn", "TritonAttention", HOPPER, TRITON, interpreted=True),
     "triton_fp8": BackendKind(f"{_BACKENDS}.triton_attn", "TritonAttention", HOPPER, TRITON_FP8, interpreted=True),
 }

@@ -4,6 +4,7 @@ A file and line below vllm/ is that of vLLM 0.26.0 unless another version is nam
 """
 
 import os
+from copy import copy
 from typing import Any, Final
 
 from attnfuzz.kernels.backend import Bench
@@ -12,6 +13,7 @@ from attnfuzz.kernels.queries import place_sinks
 from attnfuzz.kernels.releases.answers import ASKED
 from attnfuzz.kernels.releases.workspace import native_workspace
 from attnfuzz.kernels.vllm.adaptations import PINNED, SPLIT, STACKED
+from attnfuzz.kernels.vllm.dcp.pool import RankPool, ShardedPool
 from attnfuzz.kernels.vllm.kinds import HOPPER
 from attnfuzz.kernels.vllm.mla.buffers import renew_buffers
 from attnfuzz.kernels.vllm.mla.pool import LatentPool
@@ -19,6 +21,9 @@ from attnfuzz.kernels.vllm.pool import PackedKv, SplitKv, StackedKv, VllmPool
 from attnfuzz.reference.case import Case
 
 REMEDY: Final = "add it in kernels/vllm/config.py"
+
+
+Pool = VllmPool | ShardedPool
 
 
 class VllmServer:
@@ -30,7 +35,7 @@ class VllmServer:
 
     """
 
-    def __init__(self, loaded: Any, case: Case, bench: Bench, pool: type[VllmPool] = VllmPool) -> None:
+    def __init__(self, loaded: Any, case: Case, bench: Bench, pool: type[Pool] = VllmPool) -> None:
         self.loaded, self.case, self.bench = loaded, case, bench
         release = loaded.release
         ASKED.watch(release.root, release.project.title, release.version, PINNED, REMEDY)
@@ -41,11 +46,17 @@ class VllmServer:
         _resolve_layout(loaded, case)
         if case.geometry.latent:
             renew_buffers(loaded, case, bench.device)
-            self.pool: VllmPool = LatentPool(case, bench)
+            self.pool: Pool = LatentPool(case, bench)
         else:
             _renew_buffers(loaded.backend)
             self.pool = pool(case, bench, _form(loaded))
         self.sinks = place_sinks(case, bench)
+
+    def of_rank(self, case: Case, pool: RankPool) -> "VllmServer":
+        """The server as one of its ranks has it: with a part of the heads, and of the pool."""
+        rank = copy(self)
+        rank.case, rank.pool = case, pool
+        return rank
 
 
 def _form(loaded: Any) -> type[PackedKv]:
