@@ -48,6 +48,7 @@ class VllmSession:
         self._drafts = drafts_of(case)
         self._loaded, self._kernels, self._case, self._bench = loaded, kernels, case, bench
         self._runners: dict[int, AnyRunner] = {}
+        self._without_graph: dict[int, Unsupported] = {}
         with self._running():
             self._server = VllmServer(loaded, case, bench, ShardedPool if loaded.kind.sharded else VllmPool)
 
@@ -73,11 +74,25 @@ class VllmSession:
             yield
 
     def _runner(self, step: Step) -> AnyRunner:
-        captured = {(each.mode, each.launch) for each in self._case.steps} & {(Mode.DECODE, Launch.CAPTURE)}
-        drafts = 0 if step.mode is Mode.DECODE and captured else self._drafts
+        drafts = self._drafts_at(step)
         if drafts not in self._runners:
             self._runners[drafts] = self._runner_type(self._server, drafts)
+            self._start(drafts)
         return self._runners[drafts]
+
+    def _drafts_at(self, step: Step) -> int:
+        """The drafts of the server that runs a step."""
+        captured = {(each.mode, each.launch) for each in self._case.steps} & {(Mode.DECODE, Launch.CAPTURE)}
+        return 0 if step.mode is Mode.DECODE and captured else self._drafts
+
+    def _start(self, drafts: int) -> None:
+        """Capture the graphs of a server before it gets any request, as it does: dummy runs change its block tables."""
+        for index, step in enumerate(self._case.steps):
+            if step.launch is Launch.CAPTURE and self._drafts_at(step) == drafts:
+                try:
+                    self._runners[drafts].capture(index, step)
+                except Unsupported as reason:
+                    self._without_graph[index] = reason
 
     @property
     def _runner_type(self) -> type[AnyRunner]:
@@ -93,7 +108,8 @@ class VllmSession:
 
     def _run(self, runner: AnyRunner, index: int, step: Step) -> WrittenThenAttended | None:
         if step.launch is Launch.CAPTURE:
-            runner.capture(index, step)
+            if index in self._without_graph:
+                raise self._without_graph[index]
             return None
         self._server.pool.write_before(step)
         requests = [request for request in step.requests if request.q_len]

@@ -71,6 +71,7 @@ class ShardedPool:
 
     def __init__(self, case: Case, bench: Bench, form: type[PagedKv]) -> None:
         self.sharding = Sharding.of(case)
+        self.sharding.check_size(case)
         self.ranks = [RankPool(case, bench, form, self.sharding, rank) for rank in range(self.sharding.ranks)]
 
     def write_before(self, step: Step) -> None:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from attnfuzz.kernels.queries import draw_queries, key_dim
 from attnfuzz.kernels.releases import recording
 from attnfuzz.kernels.releases.factories import GuardedFactories
+from attnfuzz.kernels.vllm.adaptations import ALL_TO_ALL_APART
 from attnfuzz.kernels.vllm.dcp.group import RankGroup
 from attnfuzz.kernels.vllm.dcp.pool import RankPool, ShardedPool
 from attnfuzz.kernels.vllm.dcp.ranks import Ranks, Variable
@@ -31,8 +32,8 @@ _OF_A_PROCESS: Final = (
 )
 """vLLM's variables that each rank's process has for itself."""
 
-_EXCHANGES: Final = "vllm.v1.attention.ops.dcp"
-"""The module with the collectives of attention."""
+_OPS: Final = "vllm.v1.attention.ops"
+"""The package of the module that calls torch.distributed."""
 
 MERGES: Final = 3
 """The roundings of an output with a prefix after the kernel's: as a rank's part, in their sum, and in the merge with
@@ -110,10 +111,11 @@ class ShardedRunner:
     def _machine(self) -> Iterator[None]:
         """The context of all ranks: their GPU and their groups."""
         loaded = self._server.loaded
+        calls = "dcp_alltoall" if loaded.release.version in ALL_TO_ALL_APART else "dcp"
         with (
             machine(self._server),
             mock.patch.object(loaded.module("vllm.distributed.parallel_state"), "_DCP", self._group),
-            mock.patch.object(loaded.module(_EXCHANGES), "dist", self._group),
+            mock.patch.object(loaded.module(f"{_OPS}.{calls}"), "dist", self._group),
             # v1/worker/workspace.py:261
             mock.patch.object(torch.accelerator, "empty_cache"),
         ):

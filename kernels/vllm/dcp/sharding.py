@@ -8,6 +8,7 @@ from typing import Final
 import torch
 from msgspec.structs import replace
 
+from attnfuzz.kernels.libraries.interpreted import check_size
 from attnfuzz.kernels.slot_tokens import SlotTokens
 from attnfuzz.reference.case import Case, Request, Step
 
@@ -42,6 +43,14 @@ class Sharding:
         # Each rank has whole query heads.
         ranks = 4 if several < 0.5 and case.geometry.q_heads % 4 == 0 else 2
         return cls(ranks, 1 if drafts else interleave, all_to_all < 0.5)
+
+    def check_size(self, case: Case) -> None:
+        """Raise Unsupported for a case with a step whose merges take Triton's interpreter long.
+
+        Each rank has a program for each row and head that another one gives to it.
+        """
+        rows = max(step.padded_tokens for step in case.steps)
+        check_size(programs=self.ranks * rows * case.geometry.q_heads, tiles=0)
 
     def positions(self, rank: int, tokens: int) -> torch.Tensor:
         """The positions that lie on a rank, of a request's first `tokens`."""
