@@ -93,7 +93,7 @@ FLASH_ATTN: Final = structs.replace(
 SHARDED: Final = structs.replace(
     FLASH_ATTN,
     windows=False,
-    sinks=False,
+    patience=4.0,
     buckets=tuple(
         structs.replace(each, layouts=(KvLayout.NHD, KvLayout.HND))
         for each in few_geometries(
@@ -101,6 +101,7 @@ SHARDED: Final = structs.replace(
             heads=((2, 1), (4, 1), (8, 1), (6, 1)),
             head_dims=(64, 128, 256),
             page_sizes=(16, 32, 64),
+            sinks=True,
         )
     ),
 )

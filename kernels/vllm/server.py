@@ -56,6 +56,8 @@ class VllmServer:
         """The server as one of its ranks has it: with a part of the heads, and of the pool."""
         rank = copy(self)
         rank.case, rank.pool = case, pool
+        if self.sinks is not None:
+            rank.sinks = self.sinks[pool.rank * case.geometry.q_heads :][: case.geometry.q_heads]
         return rank
 
 

@@ -8,12 +8,17 @@ from typing import Final
 import torch
 from msgspec.structs import replace
 
-from attnfuzz.kernels.libraries.interpreted import check_size
+from attnfuzz.kernels.backend import Unsupported
 from attnfuzz.kernels.slot_tokens import SlotTokens
-from attnfuzz.reference.case import Case, Request, Step
+from attnfuzz.reference.case import Case, Mode, Request, Step
 
 _SEEDS_OF_A_SERVER: Final = 128
 """Cases whose seeds differ by little have one server: a failure is confirmed with the values of other seeds."""
+
+_OF_DRAFTS: Final = (Mode.TARGET_VERIFY, Mode.DRAFT_EXTEND)
+
+_MOST_PROGRAMS: Final = 250
+"""The interpreter takes 10 to 15 ms for each."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,7 @@ class Sharding:
         With drafts, vLLM allows no other interleave than 1 (v1/worker/cp_utils.py, check_attention_cp_compatibility).
         """
         chance, page = random.Random(case.seed // _SEEDS_OF_A_SERVER), case.geometry.page_size
-        drafts = any(step.mode.speculative for step in case.steps)
+        drafts = any(step.mode in _OF_DRAFTS for step in case.steps)
         interleave, several, all_to_all = chance.choice((1, page // 4, page)), chance.random(), chance.random()
         # Each rank has whole query heads.
         ranks = 4 if several < 0.5 and case.geometry.q_heads % 4 == 0 else 2
@@ -50,7 +55,8 @@ class Sharding:
         Each rank has a program for each row and head that another one gives to it.
         """
         rows = max(step.padded_tokens for step in case.steps)
-        check_size(programs=self.ranks * rows * case.geometry.q_heads, tiles=0)
+        if self.ranks * rows * case.geometry.q_heads > _MOST_PROGRAMS:
+            raise Unsupported(f"merges of more than {_MOST_PROGRAMS} programs, in Triton's interpreter")
 
     def positions(self, rank: int, tokens: int) -> torch.Tensor:
         """The positions that lie on a rank, of a request's first `tokens`."""

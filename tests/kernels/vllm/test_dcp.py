@@ -169,7 +169,7 @@ def test_a_server_with_drafts_has_no_interleave() -> None:
     verify = Step(mode=Mode.TARGET_VERIFY, requests=(Request(0, 2, 8),), padded_tokens=2, tokens_per_request=2)
     seeds = range(0, 128 * 40, 128)
     assert {Sharding.of(case(verify, seed=seed)).interleave for seed in seeds} == {1}
-    servers = {Sharding.of(case(EXTEND, seed=seed)) for seed in seeds}
+    servers = {Sharding.of(case(EXTEND, DECODE, seed=seed)) for seed in seeds}
     assert {each.interleave for each in servers} == {1, PAGE}
     assert {each.ranks for each in servers} == {2, 4}
     assert {each.all_to_all for each in servers} == {False, True}
