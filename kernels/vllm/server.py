@@ -13,7 +13,7 @@ from attnfuzz.kernels.queries import place_sinks
 from attnfuzz.kernels.releases.answers import ASKED
 from attnfuzz.kernels.releases.workspace import native_workspace
 from attnfuzz.kernels.vllm.adaptations import PINNED, SPLIT, STACKED
-from attnfuzz.kernels.vllm.dcp.pool import RankPool, ShardedPool
+from attnfuzz.kernels.vllm.dcp.pool import RankPool
 from attnfuzz.kernels.vllm.kinds import HOPPER
 from attnfuzz.kernels.vllm.mla.buffers import renew_buffers
 from attnfuzz.kernels.vllm.mla.pool import LatentPool
@@ -21,9 +21,6 @@ from attnfuzz.kernels.vllm.pool import PackedKv, SplitKv, StackedKv, VllmPool
 from attnfuzz.reference.case import Case
 
 REMEDY: Final = "add it in kernels/vllm/config.py"
-
-
-Pool = VllmPool | ShardedPool
 
 
 class VllmServer:
@@ -35,7 +32,7 @@ class VllmServer:
 
     """
 
-    def __init__(self, loaded: Any, case: Case, bench: Bench, pool: type[Pool] = VllmPool) -> None:
+    def __init__(self, loaded: Any, case: Case, bench: Bench, pool: type[VllmPool] = VllmPool) -> None:
         self.loaded, self.case, self.bench = loaded, case, bench
         release = loaded.release
         ASKED.watch(release.root, release.project.title, release.version, PINNED, REMEDY)
@@ -46,7 +43,7 @@ class VllmServer:
         _resolve_layout(loaded, case)
         if case.geometry.latent:
             renew_buffers(loaded, case, bench.device)
-            self.pool: Pool = LatentPool(case, bench)
+            self.pool: VllmPool = LatentPool(case, bench)
         else:
             _renew_buffers(loaded.backend)
             self.pool = pool(case, bench, _form(loaded))

@@ -66,13 +66,14 @@ class RankPool(VllmPool):
         return with_fields(cache, tensors=tuple(tensors), tokens=tuple(tokens))
 
 
-class ShardedPool:
-    """The pools of all ranks, in place of a `VllmPool`."""
+class ShardedPool(VllmPool):
+    """The pools of all ranks, which have the same pages; `paged` is that of the first one."""
 
     def __init__(self, case: Case, bench: Bench, form: type[PagedKv]) -> None:
         self.sharding = Sharding.of(case)
         self.sharding.check_size(case)
         self.ranks = [RankPool(case, bench, form, self.sharding, rank) for rank in range(self.sharding.ranks)]
+        self.paged = self.ranks[0].paged
 
     def write_before(self, step: Step) -> None:
         """Set the state of all pools before `step`."""
