@@ -11,7 +11,7 @@ import torch
 
 from attnfuzz.kernels.releases.answers import ServerMock
 from attnfuzz.kernels.releases.recording import Recording, outside
-from attnfuzz.kernels.vllm.dcp.ranks import Ranks
+from attnfuzz.kernels.vllm.dcp.ranks import RankThreads
 
 
 class RankGroup(ServerMock):
@@ -21,7 +21,7 @@ class RankGroup(ServerMock):
     collective, which exchanges nothing before a replay.
     """
 
-    def __init__(self, ranks: Ranks) -> None:
+    def __init__(self, ranks: RankThreads) -> None:
         super().__init__("dcp_group", world_size=ranks.number, device_group=None, cpu_group=None)
         self._ranks = ranks
 

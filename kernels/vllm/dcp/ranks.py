@@ -32,7 +32,7 @@ class _Ended(BaseException):
     """Another rank has failed."""
 
 
-class Ranks:
+class RankThreads:
     """`number` ranks that take turns, each of which has its own values of `variables`.
 
     A rank gives way at each collective, until all others have reached it. It is an error if one of them comes to its

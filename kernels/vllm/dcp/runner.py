@@ -18,7 +18,7 @@ from attnfuzz.kernels.releases.factories import GuardedFactories
 from attnfuzz.kernels.vllm.adaptations import ALL_TO_ALL_APART
 from attnfuzz.kernels.vllm.dcp.group import RankGroup
 from attnfuzz.kernels.vllm.dcp.pool import RankPool, ShardedPool
-from attnfuzz.kernels.vllm.dcp.ranks import Ranks, Variable
+from attnfuzz.kernels.vllm.dcp.ranks import RankThreads, Variable
 from attnfuzz.kernels.vllm.model import Model
 from attnfuzz.kernels.vllm.runner import ModelRunner, machine
 from attnfuzz.kernels.vllm.server import VllmServer
@@ -81,7 +81,7 @@ class ShardedRunner:
         self._server, loaded = server, server.loaded
         variables = [Variable(loaded.module(module), name) for module, name in _OF_A_PROCESS]
         # A replay counts as this project's code.
-        self._ranks = Ranks(pool.sharding.ranks, [*variables, Variable(recording, "_outside")])
+        self._ranks = RankThreads(pool.sharding.ranks, [*variables, Variable(recording, "_outside")])
         self._group = RankGroup(self._ranks)
         self._runners: list[RankRunner] = []
         for rank in pool.ranks:

@@ -1,4 +1,4 @@
-"""Ranks that share keys, without a release: their turns, their collectives, and the shares of their pools."""
+"""RankThreads that share keys, without a release: their turns, their collectives, and the shares of their pools."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -13,7 +13,7 @@ from attnfuzz.kernels.backend import Unsupported
 from attnfuzz.kernels.releases.recording import Recording
 from attnfuzz.kernels.vllm.dcp.group import RankGroup
 from attnfuzz.kernels.vllm.dcp.pool import RankPool, ShardedPool
-from attnfuzz.kernels.vllm.dcp.ranks import Ranks, Variable
+from attnfuzz.kernels.vllm.dcp.ranks import RankThreads, Variable
 from attnfuzz.kernels.vllm.dcp.sharding import Sharding
 from attnfuzz.kernels.vllm.pool import PackedKv, SplitKv
 from attnfuzz.reference.case import Case, Mode, PageOrder, Pages, Request, Step
@@ -32,19 +32,19 @@ def case(*steps: Step, seed: int = 0, **more: Any) -> Case:
     return Case(backend="vllm", geometry=GEOMETRY, steps=steps, seed=seed, **more)
 
 
-def together(*works: Callable[[], Any], ranks: Ranks | None = None) -> list[Any]:
-    return (ranks or Ranks(len(works), [])).run(works, nullcontext)
+def together(*works: Callable[[], Any], ranks: RankThreads | None = None) -> list[Any]:
+    return (ranks or RankThreads(len(works), [])).run(works, nullcontext)
 
 
 def grouped(number: int, work: Callable[[RankGroup], Any]) -> list[Any]:
     """The results of the same work on each rank of a group."""
-    ranks = Ranks(number, [])
+    ranks = RankThreads(number, [])
     group = RankGroup(ranks)
     return ranks.run([lambda: work(group)] * number, nullcontext)
 
 
 def test_a_rank_runs_alone_until_its_collective() -> None:
-    ranks, order = Ranks(3, []), []
+    ranks, order = RankThreads(3, []), []
 
     def work() -> None:
         for each in "ab":
@@ -58,7 +58,7 @@ def test_a_rank_runs_alone_until_its_collective() -> None:
 
 
 def test_what_a_rank_gives_is_not_changed_by_what_it_does_afterwards() -> None:
-    ranks = Ranks(2, [])
+    ranks = RankThreads(2, [])
 
     def work() -> list[float]:
         mine = torch.tensor([float(ranks.rank)])
@@ -72,7 +72,7 @@ def test_what_a_rank_gives_is_not_changed_by_what_it_does_afterwards() -> None:
 
 def test_a_rank_has_its_own_values_of_a_process() -> None:
     module = SimpleNamespace(number=0)
-    ranks = Ranks(2, [Variable(module, "number")])
+    ranks = RankThreads(2, [Variable(module, "number")])
 
     def work() -> list[int]:
         seen = [module.number]
@@ -88,7 +88,7 @@ def test_a_rank_has_its_own_values_of_a_process() -> None:
 
 
 def test_an_error_of_a_rank_ends_the_others() -> None:
-    ranks = Ranks(3, [])
+    ranks = RankThreads(3, [])
 
     def work() -> None:
         if ranks.rank == 1:
@@ -102,7 +102,7 @@ def test_an_error_of_a_rank_ends_the_others() -> None:
 
 
 def test_ranks_that_would_wait_for_each_other_are_an_error() -> None:
-    ranks = Ranks(2, [])
+    ranks = RankThreads(2, [])
 
     def skipped() -> None:
         if ranks.rank == 0:
@@ -138,7 +138,7 @@ def test_a_gather_of_a_view_with_gaps_is_refused() -> None:
 
 
 def test_a_captured_collective_exchanges_at_each_replay() -> None:
-    ranks = Ranks(2, [])
+    ranks = RankThreads(2, [])
     group, inputs, graphs = (
         RankGroup(ranks),
         [torch.zeros(1), torch.zeros(1)],
