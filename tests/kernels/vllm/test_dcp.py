@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 import torch
 from msgspec.structs import replace
 
+from attnfuzz.harness.judge.written import judge_written
+from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.kernels.backend import Unsupported
 from attnfuzz.kernels.releases.recording import Recording
 from attnfuzz.kernels.vllm.dcp.group import RankGroup
@@ -221,6 +224,21 @@ def test_the_writes_of_each_rank_are_named_after_its_tokens(bench_of: Callable[[
             tokens = pool.ranks[0].tokens
             due = tokens.key if tensor.name.startswith("key") else tokens.value
             assert torch.equal(tensor.low[n], due[tokens.spans[of.slot].start + position])
+
+
+def test_a_write_that_is_missing_is_reported_by_the_token_of_its_rank(bench_of: Callable[[Case], Any]) -> None:
+    whole = case(EXTEND)
+    pool = ShardedPool(whole, bench_of(whole), PackedKv)
+    pool.write_before(EXTEND)
+    found = judge_written(pool.written(EXTEND), partial(Observation, step=0, mode="", kernel="")).observations
+    for each in found:
+        assert each.kind is Kind.UNWRITTEN
+        assert each.row is not None
+        request = EXTEND.requests[each.row.request]
+        position = request.kv_len - request.q_len + each.row.token
+        rank = position // pool.sharding.interleave % pool.sharding.ranks
+        assert each.place in (f"key_cache of rank {rank}", f"value_cache of rank {rank}")
+    assert {each.place[:9] for each in found} == {"key_cache", "value_cac"}
 
 
 def test_the_contents_that_are_due_are_put_into_all_pools(bench_of: Callable[[Case], Any]) -> None:
