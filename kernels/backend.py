@@ -189,7 +189,7 @@ class WrittenTensor:
     cache's dtype; where both are one tensor, the same bits. The slots in `free` [2, m] may hold anything, and all
     others must not change. One that is not `paged` is a single page of rows. With `nibbles`, each byte has two numbers
     of NVFP4, of which bounds are in e4m3. Of swizzled scales, `after` is a copy of `memory`, which is [pages,
-    slots / 4, 4, heads, 4, dim / 4].
+    slots / 4, 4, heads, 4, dim / 4]. Its new tokens are those of `WrittenCache.tokens` from `first` on.
     """
 
     name: str
@@ -203,6 +203,7 @@ class WrittenTensor:
     paged: bool = True
     nibbles: bool = False
     memory: torch.Tensor | None = None
+    first: int = 0
 
     def numbers(self, bits: torch.Tensor) -> torch.Tensor:
         """The bits of single numbers."""

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from attnfuzz.harness.memory.allocation import check_strides, extent
 from attnfuzz.kernels.argument_forms import returning
 from attnfuzz.kernels.backend import Attended, Backend, Bench, Fill, Output, Result, WrittenCache, WrittenTensor
+from attnfuzz.kernels.lengths import running_sum
 from attnfuzz.reference.calls import Argument, Buffer, CallCase, ExpectedWrite, View, content_of, named_views, viewed
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry
@@ -84,10 +85,11 @@ class CallSession:
             op = self._ops[call.op]
             self._bench.launcher.launch(returning(op, frozenset(call.returned)) if call.returned else op, **arguments)
         if self._case.written:
-            tensors = map(self._written, self._case.written, before)
-            most = max(self._case.written, key=lambda each: each.places.shape[1])
-            tokens = self._view(most.places)[2:].T.tolist()
-            return WrittenCache(tuple(tensors), tuple((request, token) for request, token in tokens), self._writer())
+            owners = [self._view(each.places)[2:].T.tolist() for each in self._case.written]
+            firsts = running_sum(map(len, owners))[:-1]
+            tensors = map(self._written, self._case.written, before, firsts)
+            tokens = tuple((request, token) for each in owners for request, token in each)
+            return WrittenCache(tuple(tensors), tokens, self._writer())
         answer = self._case.answer
         if answer is None:
             return None
@@ -127,7 +129,7 @@ class CallSession:
         bits = _bits(self._view(view))
         return in_rows(bits) if bits.ndim > 4 else bits
 
-    def _written(self, expected: ExpectedWrite, before: torch.Tensor) -> WrittenTensor:
+    def _written(self, expected: ExpectedWrite, before: torch.Tensor, first: int) -> WrittenTensor:
         device = before.device
         low = self._view(expected.low).to(device)
         return WrittenTensor(
@@ -139,6 +141,7 @@ class CallSession:
             low=low,
             high=low if expected.high is None else self._view(expected.high).to(device),
             free=self._view(expected.free).to(device),
+            first=first,
         )
 
     def _place(self, buffer: Buffer, views: list[View]) -> torch.Tensor:

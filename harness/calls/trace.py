@@ -117,7 +117,7 @@ class FileTracer:
     def written(self, cache: WrittenCache) -> None:
         """Write the contents of a KV cache that are due after the calls of the step, if these got all of it."""
         try:
-            expected = tuple(self._written(tensor, cache.tokens) for tensor in cache.tensors)
+            expected = tuple(self._written(tensor, cache.tokens[tensor.first :]) for tensor in cache.tensors)
         except Untraceable:
             return
         if all(each.view.buffer in self._names.values() for each in expected):

@@ -31,7 +31,7 @@ class _Tokens:
     """The rows of the new tokens in one tensor."""
 
     def __init__(self, tensor: WrittenTensor, written: WrittenCache) -> None:
-        self._tensor, self._tokens = tensor, written.tokens
+        self._tensor, self._tokens = tensor, written.tokens[tensor.first :]
         self._held = tensor.numbers(tensor.after[tensor.at[0], tensor.at[1]])
         self._changed = tensor.numbers(tensor.after) != tensor.numbers(tensor.before)
 

@@ -1,5 +1,6 @@
 """A release's Triton kernels, run by its interpreter on a CPU: launches like any other, on guarded tensors."""
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,6 +24,8 @@ def through(launch: Callable[[Op, dict[str, Any]], object]) -> Iterator[None]:
     except ImportError:
         yield
         return
+    # Compiled functions have it, and code that starts them asks for it.
+    InterpretedFunction.constexprs = property(_constexprs)
     before = {kernel: kernel.run for kernel in (InterpretedFunction, JITFunction)}
     convert = interpreter._convert_float  # noqa: SLF001 - it has no other name
     made = interpreter.InterpreterBuilder.create_splat
@@ -37,6 +40,12 @@ def through(launch: Callable[[Op, dict[str, Any]], object]) -> Iterator[None]:
         interpreter.InterpreterBuilder.create_splat = made
         for kernel, run in before.items():
             kernel.run = run
+
+
+def _constexprs(kernel: Any) -> list[int]:
+    """The places of the parameters of an interpreted kernel that are constants to a compiler."""
+    parameters = inspect.signature(kernel.fn).parameters.values()
+    return [place for place, each in enumerate(parameters) if "constexpr" in str(each.annotation)]
 
 
 def _launching(run: Callable[..., Any], launch: Callable[[Op, dict[str, Any]], object]) -> Callable[..., None]:

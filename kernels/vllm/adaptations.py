@@ -103,6 +103,10 @@ SPLIT: Final = span("0.18.0", "0.23.0")
 """Those in which FlashAttention has all keys before all values (0.22.1: v1/attention/backends/flash_attn.py:149)."""
 
 
+ALL_TO_ALL_APART: Final = span("0.18.0", "0.29.0")
+"""Those in which one of the exchanges of outputs has a module of its own (0.28.0: v1/attention/ops/dcp_alltoall.py)."""
+
+
 UNIT_Q_SCALE: Final = span("0.18.0", "0.22.0")
 """Those whose Triton backend wants a scale of queries of 1 (0.20.2: v1/attention/backends/triton_attn.py:584)."""
 

@@ -4,14 +4,17 @@ Only the functions of the compiled library are replaced (0.33.0: vllm_flash_attn
 """
 
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any, Final
 
 import torch
 
 from attnfuzz.kernels.backend import Op
-from attnfuzz.kernels.native.ops import trtllm_batch_context_with_kv_cache
+from attnfuzz.kernels.native.ops import trtllm_batch_context_with_kv_cache, trtllm_ragged_attention_deepseek
 from attnfuzz.kernels.releases.stand_ins import current
+
+_LN2: Final = math.log(2)
 
 _EACH: Final = 4
 """The numbers that a schedule has for each request, of which there is a multiple of this (flash_attn.py:748)."""
@@ -38,11 +41,26 @@ _SCHEDULE: Final = _parameters(
 """Those of get_scheduler_metadata."""
 
 _TAKEN: Final = {
-    *("q", "k", "v", "out", "cu_seqlens_q", "seqused_k", "max_seqlen_q", "max_seqlen_k", "page_table"),
+    *("q", "k", "v", "out", "cu_seqlens_q", "cu_seqlens_k", "seqused_k", "max_seqlen_q", "max_seqlen_k", "page_table"),
     *("q_descale", "k_descale", "v_descale", "softmax_scale", "causal", "window_left", "window_right", "softcap"),
     *("rotary_interleaved", "scheduler_metadata", "num_splits", "sm_margin", "s_aux", "cp_world_size", "cp_rank"),
 }
 """The arguments of `fwd` that the stand-in uses, or that have one value wherever vLLM calls it."""
+
+
+_OF_PACKED: Final = {
+    "out": "out",
+    "query": "q",
+    "key": "k",
+    "value": "v",
+    "cum_seq_lens_q": "cu_seqlens_q",
+    "cum_seq_lens_kv": "cu_seqlens_k",
+    "max_q_len": "max_seqlen_q",
+    "max_kv_len": "max_seqlen_k",
+    "scale": "softmax_scale",
+    "causal": "causal",
+}
+"""The arguments of `PACKED` among those of `fwd`."""
 
 
 def _slots(batch: int) -> int:
@@ -75,10 +93,14 @@ def _attend(
     causal: bool,
     window_left: int,
     s_aux: torch.Tensor | None,
+    lse: torch.Tensor,
 ) -> None:
-    """Attend to pages, key and value [pages, slots, kv heads, dim]; the rows that a schedule lacks are not written."""
+    """Attend to pages, key and value [pages, slots, kv heads, dim]; the rows that a schedule lacks are not written.
+
+    LSE is [heads, rows] to base e. A row without keys gets 0, and an LSE of -inf.
+    """
     batch = len(cu_seqlens_q) - 1
-    due = torch.empty_like(out)
+    due, base_2 = torch.empty_like(out), torch.empty(lse.shape[::-1], dtype=torch.float32)
     trtllm_batch_context_with_kv_cache(
         query=q,
         kv_cache=(k, v),
@@ -97,6 +119,7 @@ def _attend(
         kv_layout="NHD",
         sinks=s_aux,
         causal=causal,
+        lse=base_2,
     )
     rows = cu_seqlens_q.diff()
     if scheduler_metadata is not None:
@@ -110,25 +133,82 @@ def _attend(
             raise RuntimeError(f"the schedule has {most} splits, and there is room for {num_splits}")
     for begin, count in zip(cu_seqlens_q.tolist(), rows.tolist(), strict=False):
         out[begin : begin + count] = due[begin : begin + count]
+        lse[:, begin : begin + count] = base_2[begin : begin + count].T * _LN2
 
 
-FORWARD: Final = Op("flash_attn_varlen_func", _attend, frozenset({"out"}), own=True)
+FORWARD: Final = Op("flash_attn_varlen_func", _attend, frozenset({"out", "lse"}), own=True)
+
+
+def _attend_to_packed(
+    *,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    cum_seq_lens_q: torch.Tensor,
+    cum_seq_lens_kv: torch.Tensor,
+    max_q_len: int,
+    max_kv_len: int,
+    scale: float,
+    causal: bool,
+) -> None:
+    """Attend to packed keys as FlashAttention does: LSE [heads, tokens] to base e, 0 and -inf for rows without keys.
+
+    query [tokens, heads, qk dim], key, value and out by tokens as well; int32 [requests + 1] offsets.
+    """
+    # The ragged kernel leaves rows without keys unwritten.
+    base_2 = torch.full((lse.shape[1], lse.shape[0]), -torch.inf, dtype=torch.float32)
+    out[cum_seq_lens_q[0] : cum_seq_lens_q[-1]] = 0
+    trtllm_ragged_attention_deepseek(
+        query=query,
+        key=key,
+        value=value,
+        workspace_buffer=query,
+        seq_lens=cum_seq_lens_kv.diff(),
+        max_q_len=max_q_len,
+        max_kv_len=max_kv_len,
+        bmm1_scale=scale,
+        bmm2_scale=1.0,
+        o_sf_scale=1.0,
+        batch_size=len(cum_seq_lens_q) - 1,
+        window_left=-1,
+        cum_seq_lens_q=cum_seq_lens_q,
+        cum_seq_lens_kv=cum_seq_lens_kv,
+        enable_pdl=False,
+        is_causal=causal,
+        return_lse=True,
+        out=out,
+        lse=base_2,
+    )
+    lse.copy_(base_2.T * _LN2)
+
+
+PACKED: Final = Op("flash_attn_varlen_func", _attend_to_packed, frozenset({"out", "lse"}), own=True)
 
 
 def forward(*args: Any) -> tuple[Any, ...]:
-    """Stand for torch.ops._vllm_fa3_C.fwd on a paged cache in the queries' dtype."""
+    """Stand for torch.ops._vllm_fa3_C.fwd on a paged cache in the queries' dtype, or on packed keys."""
     given = _FORWARD.bind(*args).arguments
     for name, value in given.items():
         if name not in _TAKEN and value is not None:
             raise NotImplementedError(f"no stand-in of FlashAttention takes {name}")
     if given["softcap"] or given["cp_world_size"] != 1 or given["k"].dtype != given["q"].dtype:
         raise NotImplementedError("no stand-in of FlashAttention has soft caps, context parallelism or FP8")
-    names = (
-        *("out", "q", "k", "v", "cu_seqlens_q", "seqused_k", "page_table", "scheduler_metadata", "num_splits"),
-        *("softmax_scale", "causal", "window_left", "s_aux"),
-    )
-    current(FORWARD.name).launch(FORWARD, {name: given[name] for name in names})
-    return given["out"], None, None, None
+    query, out = given["q"], given["out"]
+    lse = torch.empty(query.shape[1], query.shape[0], dtype=torch.float32)
+    if given["page_table"] is None:
+        if given["window_left"] >= 0 or given["s_aux"] is not None:
+            raise NotImplementedError("no stand-in of FlashAttention on packed keys has windows or sinks")
+        arguments = {ours: given[name] for ours, name in _OF_PACKED.items()}
+        current(PACKED.name).launch(PACKED, {"lse": lse, **arguments})
+    else:
+        names = (
+            *("out", "q", "k", "v", "cu_seqlens_q", "seqused_k", "page_table", "scheduler_metadata", "num_splits"),
+            *("softmax_scale", "causal", "window_left", "s_aux"),
+        )
+        current(FORWARD.name).launch(FORWARD, {"lse": lse, **{name: given[name] for name in names}})
+    return out, lse, None, None
 
 
 FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {"fwd": forward, "get_scheduler_metadata": schedule}

@@ -100,6 +100,26 @@ FLASH_ATTN: Final = structs.replace(
 )
 """The cases of FlashAttention 3 on pools in 16 bits (0.33.0: v1/attention/backends/flash_attn.py:451)."""
 
+SHARDED: Final = structs.replace(
+    FLASH_ATTN,
+    windows=False,
+    patience=4.0,
+    buckets=tuple(
+        structs.replace(each, layouts=(KvLayout.NHD, KvLayout.HND))
+        for each in few_geometries(
+            (DType.BFLOAT16, DType.FLOAT16),
+            heads=((2, 1), (4, 1), (8, 1), (6, 1)),
+            head_dims=(64, 128, 256),
+            page_sizes=(16, 32, 64),
+            sinks=True,
+        )
+    ),
+)
+"""The cases of FlashAttention 3 on ranks that share keys: each of them has the same KV head (config/model.py:1581).
+
+The kernels that merge take head dims that are powers of two (v1/attention/ops/dcp.py:161).
+"""
+
 
 @dataclass(frozen=True)
 class BackendKind:
@@ -113,6 +133,7 @@ class BackendKind:
         interpreted: Whether its kernels are Triton's, and run in the interpreter.
         calibrated: Our own backend on the same kernels, whose noise model applies.
         packed_prefills: Whether prefills of latents run on trtllm-gen's kernel for packed keys, not on FlashAttention.
+        sharded: Whether ranks share the keys of each request (decode context parallelism).
 
     """
 
@@ -123,6 +144,7 @@ class BackendKind:
     interpreted: bool = False
     calibrated: str = "trtllm_mha"
     packed_prefills: bool = False
+    sharded: bool = False
 
 
 _BACKENDS: Final = "vllm.v1.attention.backends"
@@ -142,6 +164,7 @@ KINDS: Final = {
         _MLA, "FlashInferMLA", BLACKWELL, LATENT, calibrated="trtllm_mla", packed_prefills=True
     ),
     "flash_attn": BackendKind(f"{_BACKENDS}.flash_attn", "FlashAttention", HOPPER, FLASH_ATTN),
+    "flash_attn_dcp": BackendKind(f"{_BACKENDS}.flash_attn", "FlashAttention", HOPPER, SHARDED, sharded=True),
     "triton": BackendKind(f"{_BACKENDS}.triton_attn", "TritonAttention", HOPPER, TRITON, interpreted=True),
     "triton_fp8": BackendKind(f"{_BACKENDS}.triton_attn", "TritonAttention", HOPPER, TRITON_FP8, interpreted=True),
 }

@@ -77,15 +77,18 @@ class Model:
 
     def begin(self, index: int) -> None:
         """Use the queries of a step, which follow each other as the case has its requests."""
-        step, spans = self._case.steps[index], self._pool.paged.tokens.spans
-        drawn = draw_queries(self._case, index, step.padded_tokens, key_dim(self._case))
-        self._queries = self._quantisation.rounded(drawn)
+        step, spans = self._case.steps[index], self._pool.tokens.spans
+        self._queries = self._quantisation.rounded(self._draw(index, step.padded_tokens))
         ids = [
             spans[each.slot].start + position
             for each in step.requests
             for position in range(each.kv_len - each.q_len, each.kv_len)
         ]
         self._rows = {token: row for row, token in enumerate(ids)}
+
+    def _draw(self, index: int, rows: int) -> torch.Tensor:
+        """The queries of a step [rows, q_heads, dim]."""
+        return draw_queries(self._case, index, rows, key_dim(self._case))
 
     def __call__(self, *, input_ids: torch.Tensor, positions: torch.Tensor, **_: Any) -> torch.Tensor:
         """Run the model as a forward context says (v1/worker/gpu_model_runner.py, _model_forward and _dummy_run)."""
@@ -148,7 +151,7 @@ class Model:
 
     def _tokens(self, at: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
         """New keys and values [rows, kv_heads, dim], by their indices into the pool's tokens."""
-        tokens, scales, dtype = self._pool.paged.tokens, self._case.scales, self._case.geometry.dtype.torch_dtype
+        tokens, scales, dtype = self._pool.tokens, self._case.scales, self._case.geometry.dtype.torch_dtype
         return (
             self._quantisation.new(tokens.key[at], scales.k, dtype),
             self._quantisation.new(tokens.value[at], scales.v, dtype),
@@ -156,7 +159,7 @@ class Model:
 
     def _token(self, token: int, position: int) -> int:
         """The token itself at its own position, and elsewhere one of no request."""
-        tokens = self._pool.paged.tokens
+        tokens = self._pool.tokens
         right = any(token in span and token - span.start == position for span in tokens.spans.values())
         return token if right else tokens.extra[position % len(tokens.extra)]
 

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from attnfuzz.kernels.backend import Attended, Bench, WrittenCache, WrittenTensor
 from attnfuzz.kernels.paged_kv import PagedKv
+from attnfuzz.kernels.slot_tokens import SlotTokens
 from attnfuzz.reference.case import Case, Request, Step
 from attnfuzz.reference.geometry import KvLayout
 
@@ -87,6 +88,16 @@ class VllmPool:
         self._before: list[torch.Tensor] = []
 
     @property
+    def tokens(self) -> SlotTokens:
+        """The tokens of the server's model."""
+        return self.paged.tokens
+
+    @property
+    def block_size(self) -> int:
+        """The tokens of a request for which it has a page."""
+        return self.paged.page_size
+
+    @property
     def kv_cache(self) -> torch.Tensor:
         """The pool, as a layer has it."""
         assert isinstance(self.paged, PackedKv)
@@ -96,7 +107,7 @@ class VllmPool:
 
     def pages(self, request: Request) -> list[int]:
         """The pages that a request owns at a step: enough for its tokens, the new ones included."""
-        return self.paged.pages[request.slot][: -(-request.kv_len // self.paged.page_size)]
+        return self.paged.pages[request.slot][: -(-request.kv_len // self.block_size)]
 
     def write_before(self, step: Step) -> None:
         """Set the state of the pool before `step`, without the tokens that it writes itself."""
@@ -137,4 +148,8 @@ class VllmPool:
 
     def attended(self, step: Step, query: torch.Tensor, first_rows: Sequence[int]) -> tuple[Attended, ...]:
         """The attention due to each request of a step, by the keys of the case, whatever the pool holds."""
-        return self.paged.tokens.attended(step, query, first_rows)
+        return self.tokens.attended(step, query, first_rows)
+
+    def restore(self, contents: Sequence[torch.Tensor]) -> None:
+        """Set the contents of the tensors of `written`."""
+        self.paged.restore(contents)

@@ -5,7 +5,7 @@ A file and line below vllm/ is that of vLLM 0.33.0 unless another version is nam
 
 import inspect
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import SimpleNamespace
 from typing import Any, Final
 from unittest import mock
@@ -46,6 +46,31 @@ class _NothingToAwait:
 
     def synchronize(self) -> None:
         """Do nothing."""
+
+
+@contextmanager
+def machine(server: VllmServer) -> Iterator[None]:
+    """The context of a process that has the claimed GPU, and is alone in its groups of ranks."""
+    loaded = server.loaded
+    alone = ServerMock(
+        "group",
+        is_first_rank=True,
+        is_last_rank=True,
+        world_size=1,
+        rank_in_group=0,
+        cpu_group=None,
+        device_group=None,
+        device=server.bench.device,
+    )
+    state = loaded.module("vllm.distributed.parallel_state")
+    with (
+        mock.patch.multiple(state, _PP=alone, _TP=alone, _DP=alone),
+        mock.patch.object(torch, "Event", _NothingToAwait),
+        mock.patch.object(torch.cuda, "Stream", _NothingToAwait),
+        # Parameters of Triton's kernels depend on it (v1/attention/ops/triton_reshape_and_cache_flash.py:345).
+        mock.patch.object(torch.cuda, "get_device_capability", return_value=loaded.kind.gpu),
+    ):
+        yield
 
 
 class ModelRunner:
@@ -162,29 +187,18 @@ class ModelRunner:
     def _running(self, step: Step | None = None) -> Iterator[None]:
         """The context for code of the release: its configuration and its groups of ranks are set."""
         loaded = self._server.loaded
-        state = loaded.module("vllm.distributed.parallel_state")
-        alone = ServerMock(
-            "group",
-            is_first_rank=True,
-            is_last_rank=True,
-            world_size=1,
-            rank_in_group=0,
-            cpu_group=None,
-            device_group=None,
-            device=self._server.bench.device,
-        )
         self._other_rank = (0, 0) if step is None else self._votes(step)
         ranks = SimpleNamespace(all_reduce=self._add_other_rank)
         with (
+            self._machine(),
             mock.patch.object(loaded.module("vllm.config.vllm"), "_current_vllm_config", self._config),
-            mock.patch.multiple(state, _PP=alone, _TP=alone, _DP=alone),
             mock.patch.object(loaded.module("vllm.v1.worker.dp_utils"), "dist", ranks),
-            mock.patch.object(torch, "Event", _NothingToAwait),
-            mock.patch.object(torch.cuda, "Stream", _NothingToAwait),
-            # Parameters of Triton's kernels depend on it (v1/attention/ops/triton_reshape_and_cache_flash.py:345).
-            mock.patch.object(torch.cuda, "get_device_capability", return_value=loaded.kind.gpu),
         ):
             yield
+
+    def _machine(self) -> AbstractContextManager[None]:
+        """The context of a process that has a GPU, and groups of ranks."""
+        return machine(self._server)
 
     def _votes(self, step: Step) -> tuple[int, int]:
         """The other rank's padded tokens and kind of graph: all ranks pad to the most, and take the least."""

@@ -54,7 +54,7 @@ class ScheduledSteps:
 
     def tokens(self, slot: int, first: int, end: int) -> list[int]:
         """The ids of the tokens of a slot."""
-        start = self._pool.paged.tokens.spans[slot].start
+        start = self._pool.tokens.spans[slot].start
         return list(range(start + first, start + end))
 
     def earlier(self, limit: int) -> Any:
@@ -72,7 +72,7 @@ class ScheduledSteps:
             case TableTail.STALE:
                 owned = sorted({page for pages in paged.pages.values() for page in pages}) or [paged.poison_page]
         length = self._runner.max_model_len
-        pages = -(-length // paged.page_size)
+        pages = -(-length // self._pool.block_size)
         ordered = self._output.SchedulerOutput.make_empty()
         for index in range(limit):
             name = f"earlier-{index}"

@@ -4,6 +4,7 @@ A file and line below vllm/ is that of vLLM 0.26.0 unless another version is nam
 """
 
 import os
+from copy import copy
 from typing import Any, Final
 
 from attnfuzz.kernels.backend import Bench
@@ -12,6 +13,7 @@ from attnfuzz.kernels.queries import place_sinks
 from attnfuzz.kernels.releases.answers import ASKED
 from attnfuzz.kernels.releases.workspace import native_workspace
 from attnfuzz.kernels.vllm.adaptations import PINNED, SPLIT, STACKED
+from attnfuzz.kernels.vllm.dcp.pool import RankPool
 from attnfuzz.kernels.vllm.kinds import HOPPER
 from attnfuzz.kernels.vllm.mla.buffers import renew_buffers
 from attnfuzz.kernels.vllm.mla.pool import LatentPool
@@ -46,6 +48,14 @@ class VllmServer:
             _renew_buffers(loaded.backend)
             self.pool = pool(case, bench, _form(loaded))
         self.sinks = place_sinks(case, bench)
+
+    def of_rank(self, case: Case, pool: RankPool) -> "VllmServer":
+        """The server as one of its ranks has it: with a part of the heads, and of the pool."""
+        rank = copy(self)
+        rank.case, rank.pool = case, pool
+        if self.sinks is not None:
+            rank.sinks = self.sinks[pool.rank * case.geometry.q_heads :][: case.geometry.q_heads]
+        return rank
 
 
 def _form(loaded: Any) -> type[PackedKv]:

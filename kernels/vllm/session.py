@@ -14,12 +14,17 @@ from attnfuzz.kernels.releases.answers import ASKED
 from attnfuzz.kernels.releases.entry_points_below import KernelsBelow, below
 from attnfuzz.kernels.releases.origins import Origins
 from attnfuzz.kernels.releases.rejection import is_rejection
+from attnfuzz.kernels.vllm.dcp.pool import ShardedPool
+from attnfuzz.kernels.vllm.dcp.runner import MERGES, ShardedRunner
 from attnfuzz.kernels.vllm.mla.prefills import merges
 from attnfuzz.kernels.vllm.mla.runner import LatentRunner
+from attnfuzz.kernels.vllm.pool import VllmPool
 from attnfuzz.kernels.vllm.quantisation import Quantisation
 from attnfuzz.kernels.vllm.runner import WORDS, ModelRunner
 from attnfuzz.kernels.vllm.server import VllmServer
 from attnfuzz.reference.case import Case, Launch, Mode, Step
+
+AnyRunner = ModelRunner | ShardedRunner
 
 _OF_DRAFTS = frozenset({Mode.TARGET_VERIFY, Mode.DRAFT_EXTEND})
 
@@ -44,9 +49,10 @@ class VllmSession:
         self._drafts = drafts_of(case)
         self._loaded, self._kernels, self._case, self._bench = loaded, kernels, case, bench
         self._origins = Origins(loaded.release.root, loaded.release.project.name)
-        self._runners: dict[int, ModelRunner] = {}
+        self._runners: dict[int, AnyRunner] = {}
+        self._without_graph: dict[int, Unsupported] = {}
         with self._running():
-            self._server = VllmServer(loaded, case, bench)
+            self._server = VllmServer(loaded, case, bench, ShardedPool if loaded.kind.sharded else VllmPool)
 
     def forward(self, index: int) -> WrittenThenAttended | None:
         """Run one step; None for a capture."""
@@ -70,17 +76,43 @@ class VllmSession:
         with below(release.flashinfer, self._bench, self._kernels, self._origins), torch.inference_mode(mode=False):
             yield
 
-    def _runner(self, step: Step) -> ModelRunner:
-        captured = {(each.mode, each.launch) for each in self._case.steps} & {(Mode.DECODE, Launch.CAPTURE)}
-        drafts = 0 if step.mode is Mode.DECODE and captured else self._drafts
+    def _runner(self, step: Step) -> AnyRunner:
+        drafts = self._drafts_at(step)
         if drafts not in self._runners:
-            made = LatentRunner if self._case.geometry.latent else ModelRunner
-            self._runners[drafts] = made(self._server, drafts)
+            self._runners[drafts] = self._runner_type(self._server, drafts)
+            self._start(drafts)
         return self._runners[drafts]
 
-    def _run(self, runner: ModelRunner, index: int, step: Step) -> WrittenThenAttended | None:
+    def _drafts_at(self, step: Step) -> int:
+        """The drafts of the server that runs a step."""
+        captured = {(each.mode, each.launch) for each in self._case.steps} & {(Mode.DECODE, Launch.CAPTURE)}
+        return 0 if step.mode is Mode.DECODE and captured else self._drafts
+
+    def _start(self, drafts: int) -> None:
+        """Capture the graphs of a server before it gets any request, as it does: dummy runs change its block tables."""
+        for index, step in enumerate(self._case.steps):
+            if step.launch is Launch.CAPTURE and self._drafts_at(step) == drafts:
+                try:
+                    self._runners[drafts].capture(index, step)
+                except Unsupported as reason:
+                    self._without_graph[index] = reason
+
+    @property
+    def _runner_type(self) -> type[AnyRunner]:
+        if self._loaded.kind.sharded:
+            return ShardedRunner
+        return LatentRunner if self._case.geometry.latent else ModelRunner
+
+    def _merges(self, step: Step) -> int:
+        """The roundings of an output after that of the kernel."""
+        if self._loaded.kind.sharded:
+            return MERGES
+        return merges(self._case, step) if self._case.geometry.latent else 0
+
+    def _run(self, runner: AnyRunner, index: int, step: Step) -> WrittenThenAttended | None:
         if step.launch is Launch.CAPTURE:
-            runner.capture(index, step)
+            if index in self._without_graph:
+                raise self._without_graph[index]
             return None
         self._server.pool.write_before(step)
         requests = [request for request in step.requests if request.q_len]
@@ -89,9 +121,9 @@ class VllmSession:
         written = self._server.pool.written(step)
         return WrittenThenAttended(written, output, partial(self._again, runner, output, written.due()))
 
-    def _again(self, runner: ModelRunner, output: Output, right: Sequence[torch.Tensor]) -> Output:
+    def _again(self, runner: AnyRunner, output: Output, right: Sequence[torch.Tensor]) -> Output:
         """The last step's output with the contents that are due."""
-        self._server.pool.paged.restore(right)
+        self._server.pool.restore(right)
         with self._running():
             return replace(output, out=runner.again())
 
@@ -104,6 +136,6 @@ class VllmSession:
             lse=None,
             attended=self._server.pool.attended(step, query, first_rows),
             sinks=self._server.sinks,
-            roundings=self._kernels.roundings + (merges(self._case, step) if self._case.geometry.latent else 0),
+            roundings=self._kernels.roundings + self._merges(step),
             **cached_scales(self._case, dim),
         )

@@ -11,6 +11,7 @@ from attnfuzz.kernels.releases.recording import outside
 from attnfuzz.kernels.releases.stand_ins import MULTIPROCESSORS, current, entry
 from attnfuzz.kernels.vllm.flash_attention import FUNCTIONS
 from attnfuzz.kernels.vllm.hopper import XQA, decode, quantise_query
+from attnfuzz.kernels.vllm.mla.kernels import merge
 from attnfuzz.kernels.vllm.pool import WRITER
 from attnfuzz.kernels.vllm.wrappers import REPLACED
 
@@ -44,7 +45,7 @@ def replace_kernels(backend: Any) -> None:
     library: Any = torch.ops._C_cache_ops  # noqa: SLF001 - the name of vLLM's library
     library.reshape_and_cache_flash = _write
     library = torch.ops._C  # noqa: SLF001
-    library.static_scaled_fp8_quant = quantise_query
+    library.static_scaled_fp8_quant, library.merge_attn_states = quantise_query, merge
     library = torch.ops._vllm_fa3_C  # noqa: SLF001
     for name, function in FUNCTIONS.items():
         setattr(library, name, function)

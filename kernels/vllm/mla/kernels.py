@@ -3,69 +3,19 @@
 A file and line is that of vLLM 0.33.0.
 """
 
-import math
 from typing import Any, Final
 
 import torch
 
 from attnfuzz.kernels.backend import Op
 from attnfuzz.kernels.native import transform_ops, write_ops
-from attnfuzz.kernels.native.ops import trtllm_batch_decode_with_kv_cache_mla, trtllm_ragged_attention_deepseek
+from attnfuzz.kernels.native.ops import trtllm_batch_decode_with_kv_cache_mla
 from attnfuzz.kernels.releases.recording import outside
 from attnfuzz.kernels.releases.stand_ins import MULTIPROCESSORS, current, entry
-
-_LN2: Final = math.log(2)
+from attnfuzz.kernels.vllm.flash_attention import PACKED
 
 FA_VERSIONS: Final = (2, 4)
 """Those that a B200 has (vllm_flash_attn/flash_attn_interface.py:52)."""
-
-
-def _flash_attn(
-    *,
-    out: torch.Tensor,
-    lse: torch.Tensor,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    cum_seq_lens_q: torch.Tensor,
-    cum_seq_lens_kv: torch.Tensor,
-    max_q_len: int,
-    max_kv_len: int,
-    scale: float,
-    causal: bool,
-) -> None:
-    """Attend to packed keys as FlashAttention does: LSE [heads, tokens] to base e, 0 and -inf for a row without keys.
-
-    query [tokens, heads, qk dim], key, value and out by tokens as well; int32 [requests + 1] offsets.
-    """
-    # The ragged kernel leaves rows without keys unwritten.
-    base_2 = torch.full((lse.shape[1], lse.shape[0]), -torch.inf, dtype=torch.float32)
-    out[cum_seq_lens_q[0] : cum_seq_lens_q[-1]] = 0
-    trtllm_ragged_attention_deepseek(
-        query=query,
-        key=key,
-        value=value,
-        workspace_buffer=query,
-        seq_lens=cum_seq_lens_kv.diff(),
-        max_q_len=max_q_len,
-        max_kv_len=max_kv_len,
-        bmm1_scale=scale,
-        bmm2_scale=1.0,
-        o_sf_scale=1.0,
-        batch_size=len(cum_seq_lens_q) - 1,
-        window_left=-1,
-        cum_seq_lens_q=cum_seq_lens_q,
-        cum_seq_lens_kv=cum_seq_lens_kv,
-        enable_pdl=False,
-        is_causal=causal,
-        return_lse=True,
-        out=out,
-        lse=base_2,
-    )
-    lse.copy_(base_2.T * _LN2)
-
-
-FLASH_ATTN: Final = Op("flash_attn_varlen_func", _flash_attn, frozenset({"out", "lse"}), own=True)
 
 
 def flash_attn_varlen_func(
@@ -90,8 +40,8 @@ def flash_attn_varlen_func(
     if out is None:
         out = torch.empty(*q.shape[:-1], v.shape[-1], dtype=q.dtype)
     lse = torch.empty(q.shape[1], q.shape[0], dtype=torch.float32)
-    current(FLASH_ATTN.name).launch(
-        FLASH_ATTN,
+    current(PACKED.name).launch(
+        PACKED,
         {
             "out": out,
             "lse": lse,
@@ -321,11 +271,9 @@ def replace_latent_kernels(backend: Any) -> None:
         backend.get_device_sm_count = lambda _device: MULTIPROCESSORS
     cache: Any = torch.ops._C_cache_ops  # noqa: SLF001 - the names of vLLM's libraries
     cache.concat_and_cache_mla, cache.gather_and_maybe_dequant_cache = _write, gather
-    library: Any = torch.ops._C  # noqa: SLF001
-    library.merge_attn_states = merge
     own: Any = torch.ops.vllm
     own.flashinfer_concat_mla_k = concat
 
 
-OPS: Final = (DECODE, WRITE, GATHER, MERGE, FLASH_ATTN, CONCAT)
+OPS: Final = (DECODE, WRITE, GATHER, MERGE, PACKED, CONCAT)
 """The stand-ins. The decode replaces that of the native kernels, which has no packed queries."""

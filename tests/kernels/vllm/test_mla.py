@@ -3,7 +3,8 @@
 import torch
 
 from attnfuzz.kernels.native.ops import workspace_bytes
-from attnfuzz.kernels.vllm.mla.kernels import DECODE, FLASH_ATTN, GATHER, MERGE
+from attnfuzz.kernels.vllm.flash_attention import PACKED
+from attnfuzz.kernels.vllm.mla.kernels import DECODE, GATHER, MERGE
 from attnfuzz.kernels.vllm.mla.up_projection import UpProjection
 from attnfuzz.reference.geometry import Latent
 
@@ -97,7 +98,7 @@ def test_a_chunk_is_gathered_by_the_request_of_each_token() -> None:
 def test_flash_attention_gives_nothing_for_a_row_without_keys() -> None:
     query, key, value = (randn(3, HEADS, dim, dtype=torch.bfloat16) for dim in (8, 8, 4))
     out, lse = torch.full((3, HEADS, 4), torch.nan, dtype=torch.bfloat16), torch.full((HEADS, 3), torch.nan)
-    FLASH_ATTN.function(
+    PACKED.function(
         out=out,
         lse=lse,
         query=query,

@@ -13,6 +13,7 @@ from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.kernels.backend import Unsupported, WrittenThenAttended
 from attnfuzz.kernels.vllm.engine import ENGINE
+from attnfuzz.kernels.vllm.runner import ModelRunner
 from attnfuzz.reference.case import Case, Launch, Mode, Pages, Request, Step, TableTail
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry
@@ -92,6 +93,24 @@ def test_a_request_without_a_token_is_not_scheduled(tree: Path, bench_of: BenchO
     idle = Step(mode=Mode.EXTEND, requests=(Request(0, 0, 5), Request(1, 3, 3)), padded_tokens=3)
     (context,) = launched(run(case(tree, idle), bench_of), CONTEXT)
     assert (context["batch_size"], context["seq_lens"].tolist()) == (1, [3])
+
+
+def test_a_server_captures_its_graphs_before_the_first_step(
+    tree: Path, bench_of: BenchOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = []
+
+    def logged(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(runner: ModelRunner, index: int, *rest: Any) -> Any:
+            order.append((name, index))
+            return method(runner, index, *rest)
+
+        return call
+
+    for name in ("capture", "run"):
+        monkeypatch.setattr(ModelRunner, name, logged(name, getattr(ModelRunner, name)))
+    run(case(tree, VERIFY, CAPTURE, REPLAY), bench_of)
+    assert order == [("capture", 1), ("run", 0), ("run", 2)]
 
 
 def test_a_server_drafts_one_number_of_tokens(tree: Path, bench_of: BenchOf) -> None:

@@ -1,0 +1,1 @@
+"""Decode context parallelism: the ranks of a server that share each request's keys, in one process."""

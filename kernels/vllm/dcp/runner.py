@@ -1,0 +1,127 @@
+"""Model runners of the ranks that share keys: each has its own heads, its own pool, and prepares the same steps.
+
+A file and line below vllm/ is that of vLLM 0.33.0 unless another version is named.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import Any, Final
+from unittest import mock
+
+import torch
+from msgspec.structs import replace
+
+from attnfuzz.kernels.queries import draw_queries, key_dim
+from attnfuzz.kernels.releases import recording
+from attnfuzz.kernels.releases.factories import GuardedFactories
+from attnfuzz.kernels.vllm.adaptations import ALL_TO_ALL_APART
+from attnfuzz.kernels.vllm.dcp.group import RankGroup
+from attnfuzz.kernels.vllm.dcp.pool import RankPool, ShardedPool
+from attnfuzz.kernels.vllm.dcp.ranks import RankThreads, Variable
+from attnfuzz.kernels.vllm.model import Model
+from attnfuzz.kernels.vllm.runner import ModelRunner, machine
+from attnfuzz.kernels.vllm.server import VllmServer
+from attnfuzz.reference.case import Case, Request, Step
+
+_OF_A_PROCESS: Final = (
+    ("vllm.forward_context", "_forward_context"),
+    ("vllm.config.vllm", "_current_vllm_config"),
+    ("vllm.v1.worker.dp_utils", "dist"),
+    ("vllm.v1.worker.workspace", "_manager"),
+)
+"""vLLM's variables that each rank's process has for itself."""
+
+_OPS: Final = "vllm.v1.attention.ops"
+"""The package of the module that calls torch.distributed."""
+
+MERGES: Final = 3
+"""The roundings of an output with a prefix after the kernel's: as a rank's part, in their sum, and in the merge with
+the attention to the new tokens."""
+
+
+class RankModel(Model):
+    """The model of a rank, which has some of the query heads."""
+
+    def _draw(self, index: int, rows: int) -> torch.Tensor:
+        assert isinstance(self._pool, RankPool)
+        heads, whole = self._case.geometry.q_heads, self._pool.case
+        drawn = draw_queries(whole, index, rows, key_dim(whole))
+        return drawn[:, self._pool.rank * heads :][:, :heads]
+
+
+class RankRunner(ModelRunner):
+    """The release's model runner on one rank."""
+
+    model_type = RankModel
+
+    def _machine(self) -> AbstractContextManager[None]:
+        """Nothing: one context is that of all ranks."""
+        return nullcontext()
+
+    def _make_layer(self) -> Any:
+        pool = self._server.pool
+        assert isinstance(pool, RankPool)
+        vars(self._config.parallel_config).update(
+            decode_context_parallel_size=pool.sharding.ranks,
+            cp_kv_cache_interleave_size=pool.sharding.interleave,
+            dcp_comm_backend="a2a" if pool.sharding.all_to_all else "ag_rs",
+            tensor_parallel_size=pool.sharding.ranks,
+        )
+        self._server.loaded.module("vllm.v1.worker.workspace").init_workspace_manager(self._server.bench.device)
+        return super()._make_layer()
+
+
+class ShardedRunner:
+    """The model runners of all ranks, in place of a `ModelRunner`."""
+
+    def __init__(self, server: VllmServer, drafts: int) -> None:
+        pool = server.pool
+        assert isinstance(pool, ShardedPool)
+        self._server, loaded = server, server.loaded
+        variables = [Variable(loaded.module(module), name) for module, name in _OF_A_PROCESS]
+        # A replay counts as this project's code.
+        self._ranks = RankThreads(pool.sharding.ranks, [*variables, Variable(recording, "_outside")])
+        self._group = RankGroup(self._ranks)
+        self._runners: list[RankRunner] = []
+        for rank in pool.ranks:
+            with self._machine(), self._ranks.alone(rank.rank):
+                self._runners.append(RankRunner(server.of_rank(_case_of_rank(server.case, pool), rank), drafts))
+
+    def capture(self, index: int, step: Step) -> None:
+        """Capture the graph of a step's size on each rank."""
+        self._run([partial(runner.capture, index, step) for runner in self._runners])
+
+    def run(self, index: int, requests: Sequence[Request]) -> tuple[torch.Tensor, list[int]]:
+        """Run a step with these requests: the output's rows, and the first row of each of the step's requests."""
+        outs, rows = zip(*self._run([partial(runner.run, index, requests) for runner in self._runners]), strict=True)
+        if any(each != rows[0] for each in rows):
+            raise RuntimeError(f"the ranks have the requests of a step in different orders: {rows}")
+        return torch.cat(outs, dim=1), rows[0]
+
+    def again(self) -> torch.Tensor:
+        """Run the last step's layer again, without its writes. Returns the output's rows."""
+        return torch.cat(self._run([runner.again for runner in self._runners]), dim=1)
+
+    def _run(self, works: Any) -> list[Any]:
+        with self._machine():
+            return self._ranks.run(works, lambda: GuardedFactories(self._server.bench))
+
+    @contextmanager
+    def _machine(self) -> Iterator[None]:
+        """The context of all ranks: their GPU and their groups."""
+        loaded = self._server.loaded
+        calls = "dcp_alltoall" if loaded.release.version in ALL_TO_ALL_APART else "dcp"
+        with (
+            machine(self._server),
+            mock.patch.object(loaded.module("vllm.distributed.parallel_state"), "_DCP", self._group),
+            mock.patch.object(loaded.module(f"{_OPS}.{calls}"), "dist", self._group),
+            # v1/worker/workspace.py:261
+            mock.patch.object(torch.accelerator, "empty_cache"),
+        ):
+            yield
+
+
+def _case_of_rank(case: Case, pool: ShardedPool) -> Case:
+    heads = case.geometry.q_heads // pool.sharding.ranks
+    return replace(case, geometry=replace(case.geometry, q_heads=heads))

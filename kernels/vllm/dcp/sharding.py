@@ -1,0 +1,89 @@
+"""The keys of a request on each rank of a server, and the server's other choices of context parallelism."""
+
+import random
+from copy import copy
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from msgspec.structs import replace
+
+from attnfuzz.kernels.backend import Unsupported
+from attnfuzz.kernels.slot_tokens import SlotTokens
+from attnfuzz.reference.case import Case, Mode, Request, Step
+
+_SEEDS_OF_A_SERVER: Final = 128
+"""Cases whose seeds differ by little have one server: a failure is confirmed with the values of other seeds."""
+
+_OF_DRAFTS: Final = (Mode.TARGET_VERIFY, Mode.DRAFT_EXTEND)
+
+_MOST_PROGRAMS: Final = 250
+"""The interpreter takes 10 to 15 ms for each."""
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """The way in which ranks share keys: `interleave` tokens on rank 0, as many on the next one, and so on.
+
+    Attributes:
+        ranks: Their number (--decode-context-parallel-size).
+        interleave: --cp-kv-cache-interleave-size, a divisor of a page.
+        all_to_all: Whether outputs and LSE are exchanged at once (--dcp-comm-backend a2a), not gathered and reduced.
+
+    """
+
+    ranks: int
+    interleave: int
+    all_to_all: bool
+
+    @classmethod
+    def of(cls, case: Case) -> "Sharding":
+        """The choices of a case's server, which follow from its seed.
+
+        With drafts, vLLM allows no other interleave than 1 (v1/worker/cp_utils.py, check_attention_cp_compatibility).
+        """
+        chance, page = random.Random(case.seed // _SEEDS_OF_A_SERVER), case.geometry.page_size
+        drafts = any(step.mode in _OF_DRAFTS for step in case.steps)
+        interleave, several, all_to_all = chance.choice((1, page // 4, page)), chance.random(), chance.random()
+        # Each rank has whole query heads.
+        ranks = 4 if several < 0.5 and case.geometry.q_heads % 4 == 0 else 2
+        return cls(ranks, 1 if drafts else interleave, all_to_all < 0.5)
+
+    def check_size(self, case: Case) -> None:
+        """Raise Unsupported for a case with a step whose merges take Triton's interpreter long.
+
+        Each rank has a program for each row and head that another one gives to it.
+        """
+        rows = max(step.padded_tokens for step in case.steps)
+        if self.ranks * rows * case.geometry.q_heads > _MOST_PROGRAMS:
+            raise Unsupported(f"merges of more than {_MOST_PROGRAMS} programs, in Triton's interpreter")
+
+    def positions(self, rank: int, tokens: int) -> torch.Tensor:
+        """The positions that lie on a rank, of a request's first `tokens`."""
+        position = torch.arange(tokens)
+        return position[position // self.interleave % self.ranks == rank]
+
+    def local(self, rank: int, step: Step) -> Step:
+        """A step with the lengths that a rank has of it."""
+
+        def of_rank(request: Request) -> Request:
+            before, after = (
+                len(self.positions(rank, tokens)) for tokens in (request.kv_len - request.q_len, request.kv_len)
+            )
+            return replace(request, q_len=after - before, kv_len=after)
+
+        return replace(step, requests=tuple(map(of_rank, step.requests)))
+
+    def share(self, rank: int, tokens: SlotTokens) -> SlotTokens:
+        """The tokens of a rank, those of a slot in order."""
+        share, chosen, first = copy(tokens), [], 0
+        share.spans = {}
+        for slot, span in tokens.spans.items():
+            own = self.positions(rank, len(span)) + span.start
+            share.spans[slot] = range(first, first + len(own))
+            chosen.append(own)
+            first += len(own)
+        share.extra = range(first, first + len(tokens.extra))
+        at = torch.cat([*chosen, torch.tensor(tokens.extra, dtype=torch.int64)])
+        share.key, share.value = tokens.key[at], tokens.value[at]
+        return share

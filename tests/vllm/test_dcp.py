@@ -1,0 +1,152 @@
+"""Ranks of a release that share keys: right ones pass, and mistakes that are planted in a copy of one are found."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.verdict.failures import Kind
+from attnfuzz.kernels.releases.release import release_of
+from attnfuzz.kernels.vllm.dcp.sharding import Sharding
+from attnfuzz.kernels.vllm.project import VLLM
+from attnfuzz.reference.case import Case, Launch, Mode, Pages, Request, Step, TableTail
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.geometry import Geometry, KvLayout
+
+pytestmark = pytest.mark.vllm
+
+READ = ("0.29.0", "0.33.0")
+
+PLANTED_IN = "0.33.0"
+
+GEOMETRY = Geometry(
+    q_heads=4,
+    kv_heads=1,
+    head_dim_qk=64,
+    head_dim_vo=64,
+    page_size=16,
+    dtype=DType.BFLOAT16,
+    kv_dtype=DType.BFLOAT16,
+    kv_layout=KvLayout.NHD,
+)
+DRAFTED = (Request(0, 4, 40), Request(1, 4, 17))
+CAPTURE, REPLAY = (
+    Step(mode=Mode.TARGET_VERIFY, requests=requests, padded_tokens=8, tokens_per_request=4, launch=launch)
+    for launch, requests in ((Launch.CAPTURE, ()), (Launch.REPLAY, DRAFTED))
+)
+FIRST = Step(mode=Mode.EXTEND, requests=(Request(0, 5, 5), Request(1, 7, 7)), padded_tokens=12)
+MIXED = Step(mode=Mode.EXTEND, requests=(Request(0, 5, 37), Request(1, 4, 4), Request(2, 1, 9)), padded_tokens=12)
+DECODE = Step(mode=Mode.DECODE, requests=(Request(0, 1, 40), Request(1, 1, 2)), padded_tokens=3, tokens_per_request=1)
+STEPS = {
+    "prompts without a prefix": (FIRST,),
+    "prompts, a prefix and a decode": (MIXED,),
+    "decode": (DECODE,),
+    "drafts": (replace(REPLAY, launch=Launch.EAGER),),
+    "graph": (CAPTURE, REPLAY),
+}
+FAR_APART = 128
+"""Seeds that differ by so much have other servers."""
+
+
+def case(release: str, *steps: Step, seed: int = 0) -> Case:
+    tails = Pages(tail=TableTail.STALE)
+    return Case(backend=f"{release}:flash_attn_dcp", geometry=GEOMETRY, steps=steps, pages=tails, seed=seed)
+
+
+def seed_of(*steps: Step, ranks: int, interleave: int, all_to_all: bool) -> int:
+    """A seed whose server shares keys in this way."""
+    wanted = Sharding(ranks, interleave, all_to_all)
+    return next(seed for seed in range(0, 10_000, FAR_APART) if Sharding.of(case("", *steps, seed=seed)) == wanted)
+
+
+@pytest.mark.parametrize("version", READ)
+def test_a_release_passes(version: str, runner: Runner) -> None:
+    for number, steps in enumerate(STEPS.values()):
+        seed = seed_of(*steps, ranks=(2, 4)[number % 2], interleave=1, all_to_all=number in (1, 4))
+        verdict = runner.verdict(case(f"vllm=={version}", *steps, seed=seed))
+        assert verdict.unsupported is None
+        assert verdict.failures == ()
+
+
+@pytest.mark.parametrize("interleave", [4, 16])
+def test_a_release_passes_with_runs_of_tokens_on_each_rank(interleave: int, runner: Runner) -> None:
+    for steps in ((MIXED,), (DECODE,)):
+        seed = seed_of(*steps, ranks=2, interleave=interleave, all_to_all=False)
+        assert runner.verdict(case("vllm==0.33.0", *steps, seed=seed)).failures == ()
+
+
+BACKEND, MERGE, BLOCK_TABLE = (
+    Path("vllm", "v1", *parts)
+    for parts in (
+        ("attention", "backends", "flash_attn.py"),
+        ("attention", "ops", "dcp.py"),
+        ("worker", "block_table.py"),
+    )
+)
+
+PLANTED = {
+    "a rank's length that is off by one": (
+        BACKEND,
+        "            self._dcp_context_kv_lens[:num_reqs] = local_context_kv_lens\n",
+        "            self._dcp_context_kv_lens[:num_reqs] = (local_context_kv_lens - 1).clamp(min=0)\n",
+        (DECODE,),
+        1,
+        Kind.OUTPUT_MISMATCH,
+    ),
+    "an LSE to base e that is merged as one to base 2": (
+        BACKEND,
+        "            return_lse=True,\n        )\n        context_lse_cor",
+        "            return_lse=True,\n            is_lse_base_on_e=False,\n        )\n        context_lse_cor",
+        (CAPTURE, REPLAY),
+        1,
+        Kind.OUTPUT_MISMATCH,
+    ),
+    "lengths that ignore the interleave": (
+        BACKEND,
+        "                self.cp_kv_cache_interleave_size,\n            )\n            self._dcp_context",
+        "                1,\n            )\n            self._dcp_context",
+        (DECODE,),
+        16,
+        Kind.OUTPUT_MISMATCH,
+    ),
+    "a merge of ranks without keys that is NaN": (
+        MERGE,
+        '        lse_max = tl.where(lse_max == -float("inf"), 0, lse_max)\n        lse -= lse_max\n',
+        "        lse -= lse_max\n",
+        (MIXED,),
+        1,
+        Kind.NOT_FINITE,
+    ),
+    "a rank that decides by its own length to leave out the keys of all": (
+        BACKEND,
+        "should_skip_dcp_context_attention(\n                    context_kv_lens_cpu\n",
+        "should_skip_dcp_context_attention(\n                    local_context_kv_lens\n",
+        (Step(mode=Mode.DECODE, requests=(Request(0, 1, 2),), padded_tokens=1, tokens_per_request=1),),
+        1,
+        Kind.RAISED,
+    ),
+    "tokens that go to two ranks": (
+        BLOCK_TABLE,
+        "            ) % TOTAL_CP_WORLD_SIZE == TOTAL_CP_RANK\n",
+        "            ) % TOTAL_CP_WORLD_SIZE >= TOTAL_CP_RANK\n",
+        (DECODE,),
+        1,
+        Kind.STRAY_WRITE,
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", PLANTED)
+def test_a_planted_mistake_is_found(mistake: str, runner: Runner, tmp_path: Path) -> None:
+    place, right, wrong, steps, interleave, kind = PLANTED[mistake]
+    unedited = release_of(VLLM, f"vllm=={PLANTED_IN}").root
+    tree = Path(shutil.copytree(unedited, tmp_path / "vllm", ignore=shutil.ignore_patterns("__pycache__")))
+    file = tree / place
+    text = file.read_text()
+    assert text.count(right) == 1
+    file.write_text(text.replace(right, wrong))
+    seed = seed_of(*steps, ranks=2, interleave=interleave, all_to_all=False)
+    failures = runner.verdict(case(f"vllm@{tree}", *steps, seed=seed)).failures
+    assert kind in {each.kind for each in failures}
