@@ -10,7 +10,7 @@ from itertools import combinations
 from attnfuzz.harness.campaign.events import FindingFiled
 from attnfuzz.harness.campaign.knowledge import Knowledge
 from attnfuzz.harness.campaign.under_way import UnderWay
-from attnfuzz.harness.reduce.ablation import ARGUMENTS, CLUES, CONTENTS, Feature, features_in
+from attnfuzz.harness.reduce.ablation import ARGUMENTS, CONTENTS
 from attnfuzz.harness.search.examples import derive_seed
 from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.search.messages import CausePair, ShrinkBudget, Slice, SliceKind
@@ -93,7 +93,7 @@ def _likeness(cause: KnownCause, other: KnownCause) -> int:
         return SIBLINGS
     same_kernel = not cause.kernels.isdisjoint(other.kernels)
     same_backend = not _backends(cause).isdisjoint(_backends(other))
-    shared = (_hints(cause) & other.clues) | (cause.clues & _hints(other))
+    shared = (cause.hints & other.clues) | (cause.clues & other.hints)
     if not (same_kernel or same_backend or shared & ARGUMENTS):
         return 0
     if siblings_of(cause.needs, other.needs):
@@ -127,8 +127,3 @@ def _cases(cause: KnownCause) -> Iterator[Case]:
 
 def _backends(cause: KnownCause) -> frozenset[str]:
     return frozenset(each.backend for each in cause.symptoms)
-
-
-def _hints(cause: KnownCause) -> frozenset[Feature]:
-    """The clues that a cause needs; those that its case has, if it was not minimized."""
-    return cause.clues if cause.needs else features_in(cause.case) & CLUES

@@ -135,15 +135,17 @@ class FindingFiled(FailureEvent, frozen=True, kw_only=True, tag=True):
     """A failure was confirmed, shrunk and filed in the folder `path`. `report` is its readable form.
 
     `name` identifies the finding; `fingerprint` is that before shrinking. `needs` are the names of needed features
-    (`attnfuzz.harness.reduce.ablation.FEATURES`). `cause` is the finding that represents its cause, "" if that is this
-    one. `known` is the ledger's reason, if any. `state` is NEW, or RETURNED if an earlier campaign saw it fixed.
-    `recurrence` is set if it does not always come back. `others` are the other failures of the case.
+    (`attnfuzz.harness.reduce.ablation.FEATURES`), not all of which are known if it is not `ablated`. `cause` is the
+    finding that represents its cause, "" if that is this one. `known` is the ledger's reason, if any. `state` is NEW,
+    or RETURNED if an earlier campaign saw it fixed. `recurrence` is set if it does not always come back. `others` are
+    the other failures of the case.
     """
 
     name: str
     path: str
     report: str
     needs: tuple[str, ...] = ()
+    ablated: bool = True
     cause: str = ""
     state: State = State.NEW
     known: str | None = None
@@ -161,12 +163,14 @@ class AlreadyFiled(Event, frozen=True, kw_only=True, tag=True):
 class FindingChecked(FailureEvent, frozen=True, kw_only=True, tag=True):
     """A finding of an earlier campaign was run again. `state` is OPEN, RETURNED (it had been fixed) or FIXED.
 
-    `times` it failed out of `runs`. `case` is the smallest on file. `needs` and `cause` are as in FindingFiled.
+    `times` it failed out of `runs`. `case` is the smallest on file. `needs`, `ablated` and `cause` are as in
+    FindingFiled.
     """
 
     name: str
     path: str
     needs: tuple[str, ...] = ()
+    ablated: bool = True
     cause: str = ""
     state: State
     runs: Count = 1

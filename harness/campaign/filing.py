@@ -77,6 +77,7 @@ class Filing:
             observation=observation,
             report="",
             needs=caught.needs,
+            ablated=caught.ablated,
             # A cause that another job's finding preceded is not on file.
             cause=self.knowledge.cause_of(caught.cause),
             recurrence=caught.recurrence,
@@ -99,6 +100,7 @@ class Filing:
             path=str(path),
             report=finding.report,
             needs=finding.needs,
+            ablated=finding.ablated,
             cause=finding.cause,
             state=state,
             known=self._known(caught.fingerprint, case, finding.name, finding.cause),
@@ -161,6 +163,7 @@ class Filing:
             observation=observation,
             path=str(record.path),
             needs=record.needs,
+            ablated=record.ablated,
             cause=record.cause,
             state=state,
             runs=rechecked.runs,

@@ -139,6 +139,7 @@ class Knowledge:
             case=first.case,
             fingerprint=first.fingerprint,
             needs=first.needs,
+            ablated=first.ablated,
             shown_as=tuple(dict.fromkeys(shown_as)),
             shown_with=tuple(dict.fromkeys(finding.needs for finding in findings)),
             mistakes=first.observation.mistakes,
@@ -168,5 +169,6 @@ def _showing(finding: AnyFinding) -> Showing:
         case=finding.case,
         fingerprint=finding.fingerprint,
         needs=finding.needs,
+        ablated=finding.ablated,
         mistakes=finding.observation.mistakes,
     )

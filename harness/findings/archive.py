@@ -115,6 +115,7 @@ class Archive:
             observation=finding.observation,
             sightings=with_sighting(before, self._sighting(failed=True)),
             needs=finding.needs,
+            ablated=finding.ablated,
             cause=finding.cause,
             recurrence=finding.recurrence,
         )

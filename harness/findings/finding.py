@@ -24,9 +24,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """A confirmed failure: `case` is the smallest that shows it, `first` the drawn one.
 
     `report` is for people; `script` shows the failure without this project, None if there is none. `needs` are the
-    names of features that it needs; `cause` is the finding that represents its cause, "" if that is this one. It stands
-    `apart` from another with the same kind, kernel and features that needs others of them. A flaky one has a
-    `recurrence`; `history` are the cases to run before it.
+    names of features that it needs, not all of which are known if it is not `ablated`; `cause` is the finding that
+    represents its cause, "" if that is this one. It stands `apart` from another with the same kind, kernel and features
+    that needs others of them. A flaky one has a `recurrence`; `history` are the cases to run before it.
     """
 
     case: Case
@@ -35,6 +35,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     report: str
     script: str | None = None
     needs: tuple[str, ...] = ()
+    ablated: bool = True
     cause: str = ""
     apart: bool = False
     recurrence: Recurrence | None = None

@@ -25,8 +25,8 @@ class RecordError(UserError):
 class History(msgspec.Struct, frozen=True, kw_only=True):
     """The content of finding.json. `sightings` are in the order of campaigns, at most one each.
 
-    `needs` and `cause` are as in `Finding`; older releases wrote neither. `recurrence` is set if the failure does not
-    always come back.
+    `needs`, `ablated` and `cause` are as in `Finding`; older releases wrote none of them. `recurrence` is set if the
+    failure does not always come back.
     """
 
     format: Literal["attnfuzz-finding"] = "attnfuzz-finding"
@@ -35,6 +35,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     observation: Observation
     sightings: tuple[Sighting, ...]
     needs: tuple[str, ...] = ()
+    ablated: bool = True
     cause: str = ""
     recurrence: Recurrence | None = None
 

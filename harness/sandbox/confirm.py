@@ -11,6 +11,10 @@ from attnfuzz.reference.case import Case
 STATISTICAL = frozenset({Kind.OUTPUT_MISMATCH, Kind.LSE_MISMATCH})
 """Kinds that chance can produce, with the probability that the judge's alpha states."""
 
+BEYOND_CHANCE = 4.0
+"""The margin from which on no chance produces an error: its probability is below alpha^4 in each tier. A bug may still
+show with few seeds, as where values are discrete."""
+
 FRESH_SEEDS = 3
 """Value seeds for rerunning a statistical failure."""
 
@@ -22,8 +26,14 @@ def comes_back(runner: CaseRunner[Case], case: Case, observation: Observation) -
     repeat a false alarm: one failure is enough. A hang needs no run alone: a runner runs one case at a time.
     """
     runner.renew()
-    cases = _with_fresh_seeds(case) if observation.kind in STATISTICAL else iter((case,))
+    cases = _with_fresh_seeds(case) if by_chance(observation) else iter((case,))
     return any(alike(again, observation) for fresh in cases for again in runner.verdict(fresh).observations)
+
+
+def by_chance(observation: Observation) -> bool:
+    """Whether chance can produce a failure: a wrong number near its bound."""
+    margin = observation.margin
+    return observation.kind in STATISTICAL and (margin is None or margin < BEYOND_CHANCE)
 
 
 def recheck(runner: CaseRunner[Case], case: Case) -> tuple[int, Verdict]:

@@ -7,7 +7,7 @@ from itertools import cycle, islice
 from msgspec.structs import replace
 
 from attnfuzz.harness.sandbox.case_runner import RepeatingRunner
-from attnfuzz.harness.sandbox.confirm import STATISTICAL, alike
+from attnfuzz.harness.sandbox.confirm import alike, by_chance
 from attnfuzz.harness.verdict.failures import Observation, Verdict
 from attnfuzz.harness.verdict.recurrence import Recurrence, Rerun, Trial
 from attnfuzz.reference.case import Case
@@ -29,7 +29,7 @@ def seeds_of(observation: Observation, first: int) -> Sequence[int]:
 
     A failure that chance can produce would come back with its old seed, as a false alarm does.
     """
-    return range(first, first + FRESH_SEEDS) if observation.kind in STATISTICAL else OWN_SEED
+    return range(first, first + FRESH_SEEDS) if by_chance(observation) else OWN_SEED
 
 
 class Tries:

@@ -32,7 +32,7 @@ from attnfuzz.harness.reduce.possible import possible
 from attnfuzz.harness.search.by_memory import OF_OTHERS, depends_on_memory, needs_nan_in_outputs, same_on_other_memory
 from attnfuzz.harness.search.known import KnownCause, seen_with
 from attnfuzz.harness.search.messages import ShrinkBudget
-from attnfuzz.harness.search.moved import moved
+from attnfuzz.harness.search.moved import moved, on_the_way
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.search.same_error import same_error
 from attnfuzz.harness.verdict.failures import FAULTS, Kind, Observation, Verdict
@@ -55,7 +55,10 @@ SEEDS = 2
 SEEDS_SURELY = 9
 """Value seeds with which a case has to pass without a mark, where it fails by a NaN and the cause by a number."""
 
-_MEMORY = CONTENTS | {FEATURES["table tail"], FEATURES["used workspace"]}
+FEW_ROWS = 15
+"""Rows of a case that was made small, which the cause's case is changed to part by part."""
+
+_MEMORY = CONTENTS | {FEATURES["table tail"], FEATURES["tombstones"], FEATURES["used workspace"]}
 """Features of memory that must not matter: a read of it fails by its contents."""
 
 _NUMBERS = frozenset({Kind.OUTPUT_MISMATCH, Kind.LSE_MISMATCH})
@@ -103,9 +106,8 @@ def explain(
         if marks is None or (not marks and _needs_more(needed, pinned.fingerprint)):
             continue
         others = [each for each in (*causes, *beside) if each.name != cause.name]
-        test = _Test(
-            cause, marks, case, pinned, allowed, others, same_mistake=not set(mistakes).isdisjoint(cause.mistakes)
-        )
+        same_mistake = not set(mistakes).isdisjoint(cause.mistakes)
+        test = _Test(cause, marks, case, pinned, allowed, others, needed, same_mistake=same_mistake)
         failing = test.failing_without()
         if failing is not None:
             case = failing
@@ -165,6 +167,7 @@ class _Test:
         pinned: Pinned[Case],
         allowed: Allowed,
         others: Sequence[KnownCause],
+        needed: Collection[Feature],
         *,
         same_mistake: bool,
     ) -> None:
@@ -174,6 +177,7 @@ class _Test:
         self._case = case
         self._pinned = pinned
         self._allowed = allowed
+        self._needed = needed
         self._same_mistake = same_mistake
         self._shown = seen_with(pinned.fingerprint)
         self.passes_without = True
@@ -236,11 +240,13 @@ class _Test:
             return self._alike_elsewhere and self._misread(*here) and self._misread(*there)
         if self._marks & TENSOR_FORMS and self._misread(*here):
             return True
+        if self._marks & CLUES - CONTENTS and self._is_one_stray_access:
+            return True
         if self._marks & CLUES - CONTENTS or self._same_mistake:
             if self._fails_here(exactly=True) or self._fails_there():
                 return True
             # A wrong number there and a NaN here may be two bugs, one of which passed without the marks by chance.
-            return self._fails_here() and self._passes_surely
+            return not self._needs_other_clues and self._fails_here() and self._passes_surely
         if self._stands_beside or not (self._pinned.fingerprint.kernel in self._cause.kernels or self._same_error):
             return False
         if self._reads_memory_unlike_the_cause or self._no_number_of_the_cause:
@@ -248,6 +254,37 @@ class _Test:
         # The cause's case need not have a relation.
         related = FEATURES["relation"] in self._shown
         return (related or self._fails_here() or self._fails_on_its_memory()) and self._fails_there()
+
+    @property
+    def _needs_other_clues(self) -> bool:
+        """Whether the failure needs a clue that the cause's case does not have, and that is no content of memory."""
+        return bool(set(self._needed) - _MEMORY - self._shown - features_in(self._cause.case))
+
+    @property
+    def _is_one_stray_access(self) -> bool:
+        """Whether one of the two is a fault, the other is not, and each case on the way between them fails as either.
+
+        A stray access is a fault, a NaN or a wrong number by sizes and places. Where these change part by part, it
+        goes on to fail as long as it is the same.
+        """
+        ours, its = self._pinned.fingerprint, self._cause.fingerprint
+        if (ours.kind in FAULTS) == (its.kind in FAULTS) or not {ours.kind, its.kind} <= WRONG | FAULTS:
+            return False
+        rows = sum(step.padded_tokens for step in self._case.steps)
+        if rows > FEW_ROWS or ours.backend != its.backend or self._needs_other_clues:
+            return False
+        between = [each for each in on_the_way(self._cause.case, self._case) if self._can_show(each)]
+        return bool(between) and all(map(self._strays, between))
+
+    def _can_show(self, case: Case) -> bool:
+        return possible(case) and self._allowed(case) and self._marks <= features_in(case)
+
+    def _strays(self, case: Case) -> bool:
+        """Whether a case has a fault, or a wrong number or NaN where one of the two has it."""
+        places = {self._pinned.fingerprint.place, self._cause.fingerprint.place}
+        verdicts = filter(None, map(self._pinned.judged, self._tried(case)))
+        failures = (each for verdict in verdicts for each in verdict.failures)
+        return any(each.kind in FAULTS or (each.kind in WRONG and each.place in places) for each in failures)
 
     @property
     def _elsewhere(self) -> bool:

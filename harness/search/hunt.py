@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from attnfuzz.harness.reduce.ablation import CLUES, FEATURES, Feature
 from attnfuzz.harness.sandbox.again import show_again
 from attnfuzz.harness.sandbox.case_runner import RepeatingRunner
-from attnfuzz.harness.sandbox.confirm import alike, comes_back, recheck
+from attnfuzz.harness.sandbox.confirm import STATISTICAL, alike, by_chance, comes_back, recheck
 from attnfuzz.harness.sandbox.pursuit import Effort, Pursued, Pursuit
 from attnfuzz.harness.search.alone import failing_alone
 from attnfuzz.harness.search.beneath import SHARE, Symptoms, explaining, without
@@ -37,6 +37,7 @@ from attnfuzz.harness.search.needs import cause_of, hangs_late, needs_of
 from attnfuzz.harness.search.novelty import Novelty
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.search.remembered import Remembered
+from attnfuzz.harness.search.steadier import steadier
 from attnfuzz.harness.search.tally import CountingRunner
 from attnfuzz.harness.verdict.failures import FAILURES, Failure, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
@@ -337,6 +338,8 @@ class Hunt:
                 recurrence=pursued.recurrence,
                 history=pursued.history,
                 needs=needs,
+                # Wrong numbers come and go with values, and each variant passes with most of them.
+                ablated=bool(needs) or not by_chance(pursued.observation),
                 cause=cause,
                 beside=fingerprint in self._beside,
             )
@@ -361,7 +364,7 @@ class Hunt:
 
     def _settle(self, pinned: Pinned[Case]) -> None:
         """Shrink a failure, and send the smallest case that comes back; the first one did."""
-        pinned, cause = self._explained(pinned)
+        pinned, cause = self._explained(self._steadier(pinned))
         smallest, clues = self._smallest(pinned, cause)
         for case in dict.fromkeys((smallest, pinned.first)):
             observation = pinned.observation(case)
@@ -396,6 +399,15 @@ class Hunt:
             budget=self._task.shrink.runs,
         )
         return smallest, clues
+
+    def _steadier(self, pinned: Pinned[Case]) -> Pinned[Case]:
+        """The failure with values that show it more often, if it is a wrong number, and there are such values."""
+        by_chance = pinned.fingerprint.kind in STATISTICAL
+        case = steadier(pinned, self._allowed) if by_chance and not pinned.spent else pinned.first
+        observation = pinned.observation(case)
+        if case == pinned.first or observation is None or not comes_back(self._runner, case, observation):
+            return pinned
+        return self._pin(pinned.fingerprint, case, pinned.verdict(case))
 
     def _explained(self, pinned: Pinned[Case]) -> tuple[Pinned[Case], KnownCause | None]:
         """The failure to shrink, and the known cause that explains it, which lowers its budget."""
@@ -436,11 +448,14 @@ class Hunt:
         assert observation is not None
         known = clues if cause is None else clues | cause.clues
         needs = needs_of(pinned, case, self._allowed, clues=known)
+        ablated = not pinned.spent
         fingerprint, verdict = pinned.fingerprint, pinned.verdict(case)
         if self._budget().seconds > 0:
             verdict = self._in_words(case, verdict)
             observation = fingerprint.among(verdict.failures) or observation
-        showing = Showing(case=case, fingerprint=fingerprint, needs=needs, mistakes=observation.mistakes)
+        showing = Showing(
+            case=case, fingerprint=fingerprint, needs=needs, ablated=ablated, mistakes=observation.mistakes
+        )
         if cause is None and self._budget().seconds > 0:
             cause = known_misreading(showing, self._causes, self._runner.verdict, self._allowed)
         cause_name = self._causes.add(showing, name=finding_name(case, observation), cause=cause)
@@ -452,6 +467,7 @@ class Hunt:
                 observation=observation,
                 verdict=verdict,
                 needs=needs,
+                ablated=ablated,
                 cause=cause_name,
                 beside=fingerprint in self._beside,
             )

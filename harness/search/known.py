@@ -7,7 +7,7 @@ import msgspec
 from msgspec.structs import replace
 
 from attnfuzz.harness.backends.registry import as_file_name
-from attnfuzz.harness.reduce.ablation import CONTENTS, FEATURES, SHAPE, Feature, features_in
+from attnfuzz.harness.reduce.ablation import CLUES, CONTENTS, FEATURES, SHAPE, Feature, features_in
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.fingerprint import WRONG, Fingerprint, fine
 from attnfuzz.reference.case import Case
@@ -21,11 +21,15 @@ TRIED = 3
 
 
 class Showing(msgspec.Struct, frozen=True, kw_only=True):
-    """A finding that shows a cause: its smallest case, which fails as `fingerprint` and needs the features."""
+    """A finding that shows a cause: its smallest case, which fails as `fingerprint` and needs the features.
+
+    Not all of these are known if it is not `ablated`.
+    """
 
     case: Case
     fingerprint: Fingerprint
     needs: tuple[str, ...] = ()
+    ablated: bool = True
     mistakes: tuple[Mistake, ...] = ()
 
 
@@ -40,6 +44,7 @@ class KnownCause(msgspec.Struct, frozen=True, kw_only=True):
     case: Case
     fingerprint: Fingerprint
     needs: tuple[str, ...] = ()
+    ablated: bool = True
     shown_as: tuple[Fingerprint, ...] = ()
     shown_with: tuple[tuple[str, ...], ...] = ()
     mistakes: tuple[Mistake, ...] = ()
@@ -61,7 +66,12 @@ class KnownCause(msgspec.Struct, frozen=True, kw_only=True):
     def by(self, showing: Showing) -> "KnownCause":
         """Return the cause by one of its findings."""
         return replace(
-            self, case=showing.case, fingerprint=showing.fingerprint, needs=showing.needs, mistakes=showing.mistakes
+            self,
+            case=showing.case,
+            fingerprint=showing.fingerprint,
+            needs=showing.needs,
+            ablated=showing.ablated,
+            mistakes=showing.mistakes,
         )
 
     def also_by(self, showing: Showing) -> "KnownCause":
@@ -83,14 +93,19 @@ class KnownCause(msgspec.Struct, frozen=True, kw_only=True):
         """The features that it needs, except circumstances, which differ between cases."""
         return clues_among(self.needs)
 
+    @property
+    def hints(self) -> frozenset[Feature]:
+        """Its clues; all those of its case, if it was not ablated."""
+        return self.clues if self.ablated else features_in(self.case) & CLUES
+
     def marks_in(self, case: Case) -> frozenset[Feature] | None:
         """Return the features that mark its failures, as far as `case` has them; None if it may not show there.
 
-        They are its clues, or if it has none, the shape that it needs. A case may lack those clues without which the
+        They are its hints, or if it has none, the shape that it needs. A case may lack those clues without which the
         kind of failure can't be seen: it may be seen there in another way.
         """
         own = features_in(case)
-        marks = self.clues or frozenset(FEATURES[name] for name in self.needs if name in FEATURES) & SHAPE
+        marks = self.hints or frozenset(FEATURES[name] for name in self.needs if name in FEATURES) & SHAPE
         seen = seen_with(self.fingerprint)
         lacking = frozenset(FEATURES[name] for name in _WITHOUT_KEYS) & seen
         if self.fingerprint.place == "out":
@@ -132,7 +147,13 @@ class KnownCauses:
         if cause is not None:
             self._causes[cause.name] = self._causes[cause.name].also_by(showing)
             return cause.name
-        new = KnownCause(name=name, case=showing.case, fingerprint=showing.fingerprint, needs=showing.needs)
+        new = KnownCause(
+            name=name,
+            case=showing.case,
+            fingerprint=showing.fingerprint,
+            needs=showing.needs,
+            ablated=showing.ablated,
+        )
         self._causes.setdefault(name, new)
         return ""
 

@@ -40,6 +40,14 @@ def moved(case: Case, to: Case, fingerprint: Fingerprint) -> Iterator[Case]:
         yield replace(there, geometry=replace(to.geometry, **features))
 
 
+def on_the_way(case: Case, to: Case) -> Iterator[Case]:
+    """Yield `case` with one part after the other as in `to`, but for the last."""
+    changed = [name for name in case.__struct_fields__ if getattr(case, name) != getattr(to, name)]
+    for name in changed[:-1]:
+        case = replace(case, **{name: getattr(to, name)})
+        yield case
+
+
 def _visible(case: Case, place: str) -> Iterator[Case]:
     """Yield variants of a case that have rows without keys, or rows of padding, where a failure shows in those."""
     if place == "padded rows":

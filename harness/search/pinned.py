@@ -59,10 +59,10 @@ class Pinned(Generic[C]):
         """
         observation = self.fingerprint.among(self.verdict(self.first).failures)
         near = observation is not None and observation.margin is not None and observation.margin < _NEAR
-        return _SEEDS_NEAR if near else min(FRESH_SEEDS << self._passes, _SEEDS_NEAR)
+        return _SEEDS_NEAR if near else min(FRESH_SEEDS << self.passes, _SEEDS_NEAR)
 
     @property
-    def _passes(self) -> int:
+    def passes(self) -> int:
         """How many of a few other value seeds make the first case pass."""
         verdicts = [self.judged(each) for each in _reseeded(self.first)]
         return sum(each is not None and self.fingerprint.wrong_among(each.failures) is None for each in verdicts)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 from small_cases import HEADS, step
 
+from attnfuzz.harness.reduce.ablation import FEATURES
 from attnfuzz.harness.search.explained import explain
 from attnfuzz.harness.search.known import KnownCause, Showing
 from attnfuzz.harness.search.messages import ShrinkBudget
@@ -47,10 +48,13 @@ def explained(
     errs: Errs = lambda _: None,
     allowed: Callable[[Case], bool] = lambda _: True,
     also: tuple[tuple[Case, tuple[str, ...]], ...] = (),
+    ablated: bool = True,
+    failing_needs: tuple[str, ...] = (),
 ) -> bool:
     """Whether the cause of how `known` fails, which needs these features, explains how `failing` fails.
 
-    The cause has further findings: `also` are their cases, with the features that they need.
+    The cause has further findings: `also` are their cases, with the features that they need. Unless it is `ablated`,
+    its needs are not known. The failure needs the features `failing_needs`.
     """
     first, other = judged(faulty, known, errs), judged(faulty, failing, errs)
     cause = KnownCause(
@@ -58,6 +62,7 @@ def explained(
         case=known,
         fingerprint=Fingerprint.of(known.backend, first.failures[0]),
         needs=needs,
+        ablated=ablated,
         shown_as=shown_as,
         mistakes=mistakes[0],
         showings=tuple(
@@ -73,7 +78,9 @@ def explained(
         budget=ShrinkBudget(runs=500, seconds=60),
         aside=lambda _case, _verdict: None,
     )
-    return explain(pinned, (cause,), allowed, mistakes=mistakes[1], beside=beside).cause is not None
+    needed = [FEATURES[name] for name in failing_needs]
+    found = explain(pinned, (cause,), allowed, mistakes=mistakes[1], needed=needed, beside=beside)
+    return found.cause is not None
 
 
 def lengths(case: Case) -> list[tuple[int, int]]:

@@ -138,8 +138,12 @@ def test_a_failure_that_comes_back_is_confirmed(runner: Runner, defective: str, 
     assert confirmed(runner, decode_case(f"{defective}:{defect}"))
 
 
-def test_a_mismatch_by_chance_does_not_come_back_with_fresh_seeds(runner: Runner, defective: str) -> None:
-    assert not confirmed(runner, decode_case(f"{defective}:LUCKY_MISMATCH", seed=LUCKY_SEED))
+@pytest.mark.parametrize(("margin", "back"), [(1.5, False), (100.0, True)])
+def test_a_mismatch_that_chance_can_produce_has_to_come_back_with_fresh_seeds(
+    runner: Runner, defective: str, margin: float, *, back: bool
+) -> None:
+    case = decode_case(f"{defective}:LUCKY_MISMATCH", seed=LUCKY_SEED)
+    assert comes_back(runner, case, replace(runner.verdict(case).failures[0], margin=margin)) is back
 
 
 def test_an_exact_failure_is_tried_with_the_same_seed(runner: Runner, defective: str) -> None:

@@ -14,7 +14,7 @@ from attnfuzz.harness.search.needs import needs_of
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.verdict.failures import Access, Kind
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
-from attnfuzz.reference.case import Case, Launch, Mode, Pace, Pages, TableTail
+from attnfuzz.reference.case import Case, Launch, Mode, Outputs, Pace, PageOrder, Pages, TableTail, ValueFamily
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.mistake import Mistake
 
@@ -75,6 +75,44 @@ def test_a_stray_read_is_a_fault_or_a_nan_by_what_lies_there() -> None:
         return [(Kind.ILLEGAL_ACCESS, "kv_cache")] if case.geometry.sinks else [(Kind.NOT_FINITE, "out")]
 
     assert explained(strays, featured(window=3, sinks=True), featured(window=3), ("window",))
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_stray_access_is_a_fault_or_a_nan_by_sizes_and_places_in_between_too(*, same: bool) -> None:
+    def strays(case: Case) -> list[tuple[Kind, str]]:
+        ((_, keys),) = lengths(case)
+        # Two bugs show with the values of their own cases alone.
+        between = (keys > 2) is (case.values is ValueFamily.NORMAL)
+        if case.pages.order is PageOrder.IDENTITY or (between and not same):
+            return []
+        return [(Kind.ILLEGAL_ACCESS, "k_cache")] if keys > 2 else [(Kind.NOT_FINITE, "out")]
+
+    def shuffled(keys: int, **others: object) -> Case:
+        return replace(one_request(Mode.EXTEND, 1, keys), pages=Pages(order=PageOrder.SHUFFLED), **others)
+
+    fault, nan = shuffled(3, outputs=Outputs.STALE, values=ValueFamily.PROBE), shuffled(2)
+    assert explained(strays, fault, nan, ("page order",)) is same
+    assert explained(strays, nan, fault, ("page order",)) is same
+
+
+def test_a_nan_that_needs_another_clue_is_not_explained_by_a_number_in_its_place() -> None:
+    def two_faults(case: Case) -> list[tuple[Kind, str]]:
+        if case.geometry.window_left < 0:
+            return []
+        return [(Kind.NOT_FINITE if case.geometry.sinks and case.geometry.soft_cap else Kind.OUTPUT_MISMATCH, "out")]
+
+    nan, number = featured(window=3, sinks=True, soft_cap=30.0), featured(window=3)
+    assert explained(two_faults, nan, number, ("window",))
+    assert not explained(two_faults, nan, number, ("window",), failing_needs=("window", "sinks"))
+
+
+def test_a_cause_whose_needs_are_not_known_explains_cases_with_all_its_clues_alone() -> None:
+    def always(_case: Case) -> list[tuple[Kind, str]]:
+        return [(Kind.OUTPUT_MISMATCH, "out")]
+
+    plain, windowed = one_request(Mode.EXTEND, 1, 5), one_request(Mode.EXTEND, 1, 5, window_left=3)
+    assert explained(always, plain, windowed, ())
+    assert not explained(always, plain, windowed, (), ablated=False)
 
 
 @pytest.mark.parametrize(("mode", "same"), [(Mode.CHUNKED_PREFILL, True), (Mode.DECODE, False)])
