@@ -192,6 +192,10 @@ class _StepLauncher:
         """Refuse: the write would be missing."""
         raise Unsupported("a graph of more than launches can't have a write in front of them")
 
+    def called_from(self, words: str) -> None:
+        """Pass on the line of an engine that makes the next launch."""
+        self._launcher.called_from(words)
+
     def reached_by(self, words: str) -> None:
         """Pass on how a server gets to the launches."""
         self._launcher.reached_by(words)
