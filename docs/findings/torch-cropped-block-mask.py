@@ -1,0 +1,32 @@
+"""torch can't crop a BlockMask, or leaves blocks beyond its end in it. Needs torch 2.6 or later; no GPU."""
+
+import sys
+
+try:
+    import torch
+    from torch.nn.attention.flex_attention import create_block_mask
+except ImportError as error:
+    print(f"{error}: pip install 'torch>=2.6'")
+    sys.exit(2)
+
+BLOCK = 128
+CASES = (
+    ("all keys", lambda _batch, _head, _query, key: key >= 0, 388, 188),
+    ("all keys but 100 to 299", lambda _batch, _head, _query, key: (key < 100) | (key >= 300), 512, 384),
+)
+
+print(f"torch {torch.__version__}")
+wrong = False
+for name, seen, longer, cropped in CASES:
+    print(f"{name}, {longer} keys cropped to {cropped}: ", end="")
+    try:
+        mask = create_block_mask(seen, None, None, BLOCK, longer, device="cpu")
+        mask = mask._adjust(BLOCK, cropped)  # noqa: SLF001 - the method that flex_attention's message names
+    except IndexError as error:
+        print(error)
+        wrong = True
+        continue
+    kept = mask.full_kv_indices.flatten()[: mask.full_kv_num_blocks.flatten()[0].item()].tolist()
+    print(f"seen as a whole are the blocks {kept} of {cropped // BLOCK}")
+    wrong |= any(block >= cropped // BLOCK for block in kept)
+sys.exit(wrong)
