@@ -1,4 +1,4 @@
-"""Draws without work that Hypothesis does for tests, and that took a seventh of the time of a draw."""
+"""Draws without work that Hypothesis does for tests."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext

@@ -118,8 +118,13 @@ def needed(
     return frozenset(
         feature
         for feature, variants in ablations(case, allowed=allowed, among=among)
-        if not any(fails(again) for variant in variants for again in _reseeded(variant, fresh_seeds))
+        if not any(fails(again) for variant in variants for again in reseeded(variant, fresh_seeds + 1))
     )
+
+
+def reseeded(case: Case, seeds: int = FRESH_SEEDS + 1) -> Iterator[Case]:
+    """Yield the case, then with the seeds after its own: as many in all."""
+    return (replace(case, seed=case.seed + offset) for offset in range(seeds))
 
 
 def passes_if(needs: Collection[str]) -> list[str]:
@@ -132,10 +137,6 @@ def _variants(case: Case, feature: Feature, allowed: Callable[[Case], bool]) -> 
         # Without one feature a case may have no relation to run, or no step.
         if possible(variant) and feature not in features_in(variant) and allowed(variant):
             yield variant
-
-
-def _reseeded(case: Case, more: int) -> Iterator[Case]:
-    return (replace(case, seed=case.seed + offset) for offset in range(more + 1))
 
 
 def _but(axis: str, *plain: str) -> frozenset[str]:

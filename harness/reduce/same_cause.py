@@ -1,6 +1,6 @@
 """The identity of a cause during shrinking: its symptom, and the features that its failure needs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
@@ -87,7 +87,3 @@ class SameCause:
             for feature, variants in ablations(case, allowed=self.allowed, among=self.features)
             for variant in variants
         )
-
-
-def _reseeded(case: Case) -> Iterator[Case]:
-    return (replace(case, seed=case.seed + 1 + number) for number in range(FRESH_SEEDS))

@@ -27,6 +27,7 @@ from attnfuzz.harness.reduce.ablation import (
     Feature,
     ablations,
     features_in,
+    reseeded,
 )
 from attnfuzz.harness.reduce.possible import possible
 from attnfuzz.harness.search.by_memory import OF_OTHERS, depends_on_memory, needs_nan_in_outputs, same_on_other_memory
@@ -48,6 +49,9 @@ SHARE = 0.4
 
 ATTRIBUTION = ShrinkBudget(runs=150, seconds=3.0)
 """Budget for trying causes on a failure that there is no time to shrink, or that was shrunk."""
+
+SYMPTOM = ShrinkBudget(runs=150, seconds=3.0)
+"""Budget for shrinking a failure that a known cause explains."""
 
 SEEDS = 2
 """Value seeds tried on a case that is predicted to fail."""
@@ -194,7 +198,7 @@ class _Test:
         self.passes_without = len(removed) == len(self._marks)
         for feature, variant in ((feature, variant) for feature, variants in removed for variant in variants):
             known = (*self._others, self._cause) if feature in self._shown else self._others
-            for again in _reseeded(variant, self._pinned.fresh_seeds + 1):
+            for again in reseeded(variant, self._pinned.fresh_seeds + 1):
                 verdict = self._pinned.judged(again)
                 if verdict is None or verdict.unsupported is not None or self._fails_unknown(again, verdict, known):
                     self.passes_without = False
@@ -317,7 +321,7 @@ class _Test:
     def _passes_surely(self) -> bool:
         """Whether the case passes without each mark with many value seeds: a stray read fails by what it meets."""
         removed = self._without(self._case, self._marks - self._shown)
-        tried = (again for each in removed for variant in each.variants for again in _reseeded(variant, SEEDS_SURELY))
+        tried = (again for each in removed for variant in each.variants for again in reseeded(variant, SEEDS_SURELY))
         return not any(self._wrong_alike(again) for again in tried)
 
     @property
@@ -467,7 +471,7 @@ class _Test:
 
     def _tried(self, case: Case) -> Iterator[Case]:
         """The case with a few value seeds, with more if the failure comes and goes."""
-        return _reseeded(case, max(SEEDS, self._pinned.fresh_seeds))
+        return reseeded(case, max(SEEDS, self._pinned.fresh_seeds))
 
     def _some_fails(
         self, cases: Iterator[Case], fingerprint: Fingerprint, *, exactly: bool = False, anyhow: bool = False
@@ -492,7 +496,3 @@ class _Test:
         if FEATURES["late device"] in self._marks:
             return bool(failures)
         return (fingerprint.among(failures) if exactly else fingerprint.wrong_among(failures)) is not None
-
-
-def _reseeded(case: Case, seeds: int) -> Iterator[Case]:
-    return (replace(case, seed=case.seed + offset) for offset in range(seeds))

@@ -16,7 +16,7 @@ from attnfuzz.harness.search.alone import failing_alone
 from attnfuzz.harness.search.beneath import SHARE, Symptoms, explaining, without
 from attnfuzz.harness.search.compared import compared
 from attnfuzz.harness.search.examples import run_examples
-from attnfuzz.harness.search.explained import ATTRIBUTION, Attribution, explain, explained_as_it_is
+from attnfuzz.harness.search.explained import ATTRIBUTION, SYMPTOM, Attribution, explain, explained_as_it_is
 from attnfuzz.harness.search.known import KnownCause, KnownCauses, Showing, finding_name
 from attnfuzz.harness.search.messages import (
     FAILS_ALONE,
@@ -33,7 +33,7 @@ from attnfuzz.harness.search.messages import (
     Suspect,
 )
 from attnfuzz.harness.search.misread import known_misreading
-from attnfuzz.harness.search.needs import cause_of, hangs_late, needs_of
+from attnfuzz.harness.search.needs import cause_of, hangs_late, needs_late, needs_of
 from attnfuzz.harness.search.novelty import Novelty
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.search.remembered import Remembered
@@ -42,7 +42,7 @@ from attnfuzz.harness.search.tally import CountingRunner
 from attnfuzz.harness.verdict.failures import FAILURES, Failure, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case, Pace
+from attnfuzz.reference.case import Case
 from attnfuzz.reference.device import Device
 
 RUNS_PER_SHRINKING_RUN = 4
@@ -50,12 +50,6 @@ RUNS_PER_SHRINKING_RUN = 4
 
 RECHECK_SECONDS = 60.0
 """Time limit to show a flaky finding of an earlier campaign again."""
-
-PROMPT_RUNS = 60
-"""Most runs on a prompt device before a flaky failure is said to need a late one."""
-
-SYMPTOM = ShrinkBudget(runs=150, seconds=3.0)
-"""Budget for shrinking a failure that a known cause explains."""
 
 
 class _TimeIsUp(BaseException):
@@ -310,14 +304,13 @@ class Hunt:
     def _pursuit(
         self, case: Case, observation: Observation, budget: ShrinkBudget, *, came_back: bool = False
     ) -> Pursuit:
-        runs = RUNS_PER_SHRINKING_RUN * budget.runs
         late = self._capability is not None and self._capability.device is Device.CUDA
         return Pursuit(
             self._runner,
             case,
             observation,
             self._history,
-            Effort(runs, budget.seconds),
+            Effort(RUNS_PER_SHRINKING_RUN * budget.runs, budget.seconds),
             late=late,
             came_back=came_back,
         )
@@ -326,7 +319,7 @@ class Hunt:
         if not pursued.is_finding:
             self._tell(Lost(fingerprint=fingerprint, tried=pursued.recurrence))
             return
-        needs = self._needs_late(pursued)
+        needs = needs_late(pursued, self._runner.verdict)
         cause = self._race_of(fingerprint, pursued, needs) if needs else ""
         self._tell(
             Caught(
@@ -351,16 +344,6 @@ class Hunt:
         cause = explain(pinned, self._causes, self._allowed).cause
         showing = Showing(case=pursued.case, fingerprint=fingerprint, needs=needs)
         return self._causes.add(showing, name=finding_name(pursued.case, pursued.observation), cause=cause)
-
-    def _needs_late(self, pursued: Pursued) -> tuple[str, ...]:
-        """The feature "late device", if a flaky failure does not show on a prompt device."""
-        if pursued.case.pace is Pace.PROMPT or pursued.recurrence.seen_once:
-            return ()
-        prompt = replace(pursued.case, pace=Pace.PROMPT)
-        for _ in range(min(pursued.recurrence.runs_to_show, PROMPT_RUNS)):
-            if any(alike(seen, pursued.observation) for seen in self._runner.verdict(prompt).observations):
-                return ()
-        return ("late device",)
 
     def _settle(self, pinned: Pinned[Case]) -> None:
         """Shrink a failure, and send the smallest case that comes back; the first one did."""
@@ -402,12 +385,17 @@ class Hunt:
 
     def _steadier(self, pinned: Pinned[Case]) -> Pinned[Case]:
         """The failure with values that show it more often, if it is a wrong number, and there are such values."""
-        by_chance = pinned.fingerprint.kind in STATISTICAL
-        case = steadier(pinned, self._allowed) if by_chance and not pinned.spent else pinned.first
-        observation = pinned.observation(case)
-        if case == pinned.first or observation is None or not comes_back(self._runner, case, observation):
+        if pinned.fingerprint.kind not in STATISTICAL or pinned.spent:
             return pinned
-        return self._pin(pinned.fingerprint, case, pinned.verdict(case))
+        return self._pinned_at(pinned, steadier(pinned, self._allowed)) or pinned
+
+    def _pinned_at(self, pinned: Pinned[Case], case: Case) -> Pinned[Case] | None:
+        """The failure at another case that fails alike; None if it does not come back there."""
+        if case == pinned.first:
+            return pinned
+        observation = pinned.observation(case)
+        back = observation is not None and comes_back(self._runner, case, observation)
+        return self._pin(pinned.fingerprint, case, pinned.verdict(case)) if back else None
 
     def _explained(self, pinned: Pinned[Case]) -> tuple[Pinned[Case], KnownCause | None]:
         """The failure to shrink, and the known cause that explains it, which lowers its budget."""
@@ -418,14 +406,10 @@ class Hunt:
         else:
             explained = explain(pinned, self._causes, self._allowed)
         # A symptom is shrunk from where it has its cause's clues alone: it could come to need those of another.
-        begin = explained.plain or explained.case
-        if begin != pinned.first:
-            observation, verdict = pinned.observation(begin), pinned.verdict(begin)
-            assert observation is not None
-            if comes_back(self._runner, begin, observation):
-                pinned = self._pin(pinned.fingerprint, begin, verdict)
-            elif explained.case != pinned.first:
-                explained = Attribution(None, pinned.first)
+        if there := self._pinned_at(pinned, explained.plain or explained.case):
+            pinned = there
+        elif explained.case != pinned.first:
+            explained = Attribution(None, pinned.first)
         if explained.cause is not None:
             seconds = min(SYMPTOM.seconds, self._budget().seconds)
             pinned.limit(replace(SYMPTOM, seconds=seconds))

@@ -181,9 +181,8 @@ class Caught(Message, frozen=True, kw_only=True, tag=True):
     """The suspect with this fingerprint came back in a fresh worker; `case` is the smallest that fails like it.
 
     `needs` are the names of the features that the failure of `case` needs; if it is not `ablated`, there was no time to
-    find all of them. `cause` names
-    the finding whose cause explains it, "" if unknown. `beside` is as in `Suspect`. A flaky one has a `recurrence`;
-    `history` are the cases to run before it. A death may have been seen just once.
+    find all of them. `cause` names the finding whose cause explains it, "" if unknown. `beside` is as in `Suspect`. A
+    flaky one has a `recurrence`; `history` are the cases to run before it. A death may have been seen just once.
     """
 
     fingerprint: Fingerprint

@@ -8,10 +8,8 @@ passes with the argument in its plain form. Two such cases are one cause if thei
 their backends are of one library. Where the argument is a number, an option or an object, they also have to fail alike.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
-
-from msgspec.structs import replace
 
 from attnfuzz.harness.backends.library import library_of
 from attnfuzz.harness.reduce.ablation import (
@@ -19,11 +17,11 @@ from attnfuzz.harness.reduce.ablation import (
     CLUES,
     CONTENTS,
     FEATURES,
-    FRESH_SEEDS,
     TENSOR_FORMS,
     Feature,
     ablations,
     features_in,
+    reseeded,
 )
 from attnfuzz.harness.search.known import KnownCause, Showing
 from attnfuzz.harness.verdict.failures import Observation, Verdict
@@ -136,17 +134,13 @@ class _Alone:
             if ablation is None:
                 return False
             case = ablation.variants[0]
-        verdicts = [self._run(each) for each in _reseeded(case)]
+        verdicts = [self._run(each) for each in reseeded(case)]
         return not any(each.failures or each.unsupported is not None for each in verdicts)
 
     def _failures(self, case: Case) -> tuple[Observation, ...]:
         """The failures of a case with the first seed that shows some."""
-        return next((found for each in _reseeded(case) if (found := self._run(each).failures)), ())
+        return next((found for each in reseeded(case) if (found := self._run(each).failures)), ())
 
 
 def _kind_and_place(failure: Observation) -> tuple[str, str]:
     return "wrong" if failure.kind in WRONG else failure.kind, failure.place
-
-
-def _reseeded(case: Case) -> Iterator[Case]:
-    return (replace(case, seed=case.seed + offset) for offset in range(FRESH_SEEDS + 1))

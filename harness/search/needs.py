@@ -2,13 +2,19 @@
 
 from collections.abc import Callable, Collection
 
+from msgspec.structs import replace
+
 from attnfuzz.harness.reduce import SameCause
 from attnfuzz.harness.reduce.ablation import FEATURES, Feature, features_in, needed
-from attnfuzz.harness.sandbox.confirm import STATISTICAL
+from attnfuzz.harness.sandbox.confirm import STATISTICAL, alike
+from attnfuzz.harness.sandbox.pursuit import Pursued
 from attnfuzz.harness.search.pinned import Pinned
-from attnfuzz.harness.verdict.failures import Kind
-from attnfuzz.reference.case import Case
+from attnfuzz.harness.verdict.failures import Kind, Verdict
+from attnfuzz.reference.case import Case, Pace
 from attnfuzz.reference.case_file import AnyCase
+
+PROMPT_RUNS = 60
+"""Most runs on a prompt device before a flaky failure is said to need a late one."""
 
 
 def hangs_late(pinned: Pinned[Case]) -> bool:
@@ -16,6 +22,17 @@ def hangs_late(pinned: Pinned[Case]) -> bool:
     late = {FEATURES["late device"]}
     hangs = pinned.fingerprint.kind is Kind.HANG
     return hangs and bool(needed(pinned.first, pinned.fails, among=late)) and not pinned.spent
+
+
+def needs_late(pursued: Pursued, run: Callable[[Case], Verdict]) -> tuple[str, ...]:
+    """Return the feature "late device", if a flaky failure does not show on a prompt device."""
+    if pursued.case.pace is Pace.PROMPT or pursued.recurrence.seen_once:
+        return ()
+    prompt = replace(pursued.case, pace=Pace.PROMPT)
+    for _ in range(min(pursued.recurrence.runs_to_show, PROMPT_RUNS)):
+        if any(alike(seen, pursued.observation) for seen in run(prompt).observations):
+            return ()
+    return ("late device",)
 
 
 def cause_of(

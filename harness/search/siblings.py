@@ -19,10 +19,10 @@ from attnfuzz.harness.reduce.ablation import (
     CLUES,
     CONTENTS,
     FEATURES,
-    FRESH_SEEDS,
     SHAPE,
     Feature,
     ablations,
+    reseeded,
 )
 from attnfuzz.harness.reduce.possible import possible
 from attnfuzz.harness.search.known import KnownCause
@@ -127,7 +127,7 @@ class _Exchange:
     def _fails(self, case: Case, fingerprint: Fingerprint) -> bool:
         if not self._can_run(case):
             return False
-        return any(fingerprint.wrong_among(self._run(each).failures) for each in _reseeded(case))
+        return any(fingerprint.wrong_among(self._run(each).failures) for each in reseeded(case))
 
     def _can_run(self, case: Case) -> bool:
         return possible(case) and self._allowed(case)
@@ -156,7 +156,3 @@ def _differing(one: Any, other: Any, left_out: Collection[str]) -> Iterator[str]
     for name in one.__struct_fields__:
         if name not in left_out and getattr(one, name) != getattr(other, name):
             yield name
-
-
-def _reseeded(case: Case) -> Iterator[Case]:
-    return (replace(case, seed=case.seed + offset) for offset in range(FRESH_SEEDS + 1))

@@ -4,17 +4,14 @@ Where keys are few and alike, a wrong mask may change the output with one seed i
 then passes by chance, and everything seems to be needed.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from attnfuzz.harness.reduce.ablation import FRESH_SEEDS
+from attnfuzz.harness.reduce.ablation import reseeded
 from attnfuzz.harness.reduce.possible import possible
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.reference.case import Case, ValueFamily
-
-SEEDS = FRESH_SEEDS + 1
-"""Value seeds with each of which a steadier case has to fail."""
 
 
 def steadier(pinned: Pinned[Case], allowed: Callable[[Case], bool]) -> Case:
@@ -27,10 +24,6 @@ def steadier(pinned: Pinned[Case], allowed: Callable[[Case], bool]) -> Case:
         return case
     others = (replace(case, values=values) for values in ValueFamily if values is not case.values)
     for each in others:
-        if possible(each) and allowed(each) and all(map(pinned.fails, _reseeded(each))):
+        if possible(each) and allowed(each) and all(map(pinned.fails, reseeded(each))):
             return each
     return case
-
-
-def _reseeded(case: Case) -> Iterator[Case]:
-    return (replace(case, seed=case.seed + offset) for offset in range(SEEDS))

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -24,8 +25,6 @@ def through(launch: Callable[[Op, dict[str, Any]], object]) -> Iterator[None]:
     except ImportError:
         yield
         return
-    # Compiled functions have it, and code that starts them asks for it.
-    InterpretedFunction.constexprs = property(_constexprs)
     before = {kernel: kernel.run for kernel in (InterpretedFunction, JITFunction)}
     convert = interpreter._convert_float  # noqa: SLF001 - it has no other name
     made = interpreter.InterpreterBuilder.create_splat
@@ -34,7 +33,9 @@ def through(launch: Callable[[Op, dict[str, Any]], object]) -> Iterator[None]:
     interpreter._convert_float = as_on_a_gpu(convert)  # noqa: SLF001
     interpreter.InterpreterBuilder.create_splat = splat(made)
     try:
-        yield
+        # Compiled functions have it, and code that starts them asks for it.
+        with mock.patch.object(InterpretedFunction, "constexprs", property(_constexprs), create=True):
+            yield
     finally:
         interpreter._convert_float = convert  # noqa: SLF001
         interpreter.InterpreterBuilder.create_splat = made

@@ -221,7 +221,11 @@ def test_a_mistake_planted_in_another_kind_is_found(mistake: str, runner: Runner
     assert kind in {each.kind for each in failures}
 
 
-TOLD = ("a length off by one in verifies", "a page table that is too narrow", "padded rows that keep their slots")
+WITH_THEIR_LINE = (
+    "a length off by one in verifies",
+    "a page table that is too narrow",
+    "padded rows that keep their slots",
+)
 """Mistakes whose line makes metadata of a call, or writes to it last."""
 
 
@@ -231,7 +235,7 @@ def test_a_planted_mistake_is_found(mistake: str, runner: Runner, tmp_path: Path
     tree = planted_tree(tmp_path, place, right, wrong)
     failures = runner.verdict(case(f"vllm@{tree}", *steps)).failures
     assert kind in {each.kind for each in failures}
-    if mistake in TOLD:
+    if mistake in WITH_THEIR_LINE:
         line = (tree / place).read_text().partition(wrong)[0].count("\n") + 1
         file = place.relative_to("vllm").as_posix()
         # A line alone is one of the file that makes the call.
