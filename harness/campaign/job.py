@@ -24,7 +24,7 @@ class _Terminated(BaseException):
 def main() -> None:
     """Read a Setup and then slices from standard input until it ends; write messages to standard output."""
     orders, replies = sys.stdin.buffer, _private_stdout()
-    signal.signal(signal.SIGTERM, _leave)
+    _obey_signals()
 
     def tell(message: AnyMessage) -> None:
         replies.write(msgspec.json.encode(message) + b"\n")
@@ -45,10 +45,24 @@ def _private_stdout() -> BinaryIO:
     return replies
 
 
+def _obey_signals() -> None:
+    for each in (signal.SIGTERM, signal.SIGALRM):
+        signal.signal(each, _leave)
+    sys.unraisablehook = _come_again
+
+
 def _leave(signum: int, _frame: FrameType | None) -> None:
     """Leave through the `with` blocks, so that the workers end too."""
     _Terminated.came = True
     raise _Terminated(signum)
+
+
+def _come_again(swallowed: "sys.UnraisableHookArgs") -> None:
+    """Leave a little later if a callback swallowed it, as that of Hypothesis in each collection of garbage does."""
+    if isinstance(swallowed.exc_value, _Terminated):
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+    else:
+        sys.__unraisablehook__(swallowed)
 
 
 def be_a_job() -> None:

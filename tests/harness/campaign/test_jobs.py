@@ -3,6 +3,8 @@
 import contextlib
 import os
 import signal
+import sys
+import time
 
 import pytest
 from hypothesis.errors import FlakyStrategyDefinition
@@ -69,6 +71,29 @@ def test_a_job_that_is_terminated_in_a_draw_ends_silently(monkeypatch: pytest.Mo
     monkeypatch.setattr(job._Terminated, "came", False)
     with contextlib.nullcontext() if terminated else pytest.raises(FlakyStrategyDefinition):
         job.be_a_job()
+
+
+def test_a_termination_that_a_callback_swallows_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing leaves a callback of the garbage collector, and Hypothesis has one."""
+
+    class Callback:
+        def __del__(self) -> None:
+            job._leave(signal.SIGTERM, None)
+
+    def collect() -> None:
+        Callback()
+        time.sleep(10)
+
+    monkeypatch.setattr(job._Terminated, "came", False)
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGALRM)}
+    job._obey_signals()
+    try:
+        with pytest.raises(job._Terminated):
+            collect()
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 def test_leaving_ends_a_job_in_the_middle_of_a_slice() -> None:
