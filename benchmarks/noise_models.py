@@ -30,6 +30,7 @@ from attnfuzz.strategies.supported import families
 Rounding = Callable[[torch.Tensor], torch.Tensor]
 
 _SMALLEST_NORMAL = 2.0**-126
+_LOWEST = -1e30
 
 
 def unrounded(tensor: torch.Tensor) -> torch.Tensor:
@@ -59,7 +60,10 @@ def tf32(*, cut: bool) -> Rounding:
 
 @dataclass(frozen=True)
 class Simulated:
-    """A kernel in fp32 that rounds its operands, logits, weights and partial sums, and its noise model."""
+    """A kernel in fp32 that rounds its operands, logits, weights and partial sums, and its noise model.
+
+    Each of its `splits` of the keys has weights relative to its own largest logit; the first one counts the sink.
+    """
 
     noise: NoiseModel
     dtype: torch.dtype
@@ -71,6 +75,7 @@ class Simulated:
     normalized: bool = False
     shifts: bool = False
     parts: int = 1
+    splits: int = 1
 
     def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, problem: "DrawnLayer"
@@ -83,6 +88,8 @@ class Simulated:
             logits = self.logits(problem.soft_cap * torch.tanh(logits / problem.soft_cap))
         hidden = torch.arange(kv_len) > torch.arange(q_len).unsqueeze(1) + kv_len - q_len
         logits = logits.masked_fill(hidden, -torch.inf)
+        if self.splits > 1:
+            return self._merged(logits, value, problem.sinks)
         peak = logits.amax(dim=-1, keepdim=True)
         if problem.sinks is not None:
             peak = peak.maximum(problem.sinks.view(-1, 1, 1))
@@ -96,6 +103,25 @@ class Simulated:
         if not self.normalized:
             out = out / total
         return torch.cat((out, peak + total.log()), dim=-1)
+
+    def _merged(self, logits: torch.Tensor, value: torch.Tensor, sinks: torch.Tensor | None) -> torch.Tensor:
+        heads, q_len, _ = logits.shape
+        least = torch.full((heads, q_len, 1), _LOWEST)
+        peak, total, out = least, torch.zeros_like(least), torch.zeros(heads, q_len, value.shape[2])
+        splits = zip(logits.tensor_split(self.splits, dim=2), value.tensor_split(self.splits, dim=1), strict=True)
+        for index, (own_logits, own_value) in enumerate(splits):
+            own_peak = torch.cat((own_logits, least), dim=2).amax(dim=-1, keepdim=True)
+            if sinks is not None and not index:
+                own_peak = own_peak.maximum(sinks.view(-1, 1, 1))
+                total = torch.exp(sinks.view(-1, 1, 1) - own_peak)
+                peak = own_peak
+            weights = torch.exp(own_logits - own_peak)
+            higher = peak.maximum(own_peak)
+            before, now = torch.exp(peak - higher), torch.exp(own_peak - higher)
+            total = total * before + weights.sum(dim=-1, keepdim=True) * now
+            out = out * before + self._product(weights, own_value) * now
+            peak = higher
+        return torch.cat((out / total, peak + total.log()), dim=-1)
 
     def _product(self, weights: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         weights, value = self.operands(self.weights(weights)), self.operands(value)
@@ -124,6 +150,9 @@ def _kernels() -> dict[str, Simulated]:
         name = str(dtype).removeprefix("torch.")
         weights = NoiseModel.rounded_probabilities(dtype)
         kernels[f"{name} weights"] = Simulated(weights, dtype, weights=rounded(dtype))
+        kernels[f"{name} weights, split"] = Simulated(
+            msgspec.structs.replace(weights, peak=ROUNDOFF[dtype]), dtype, weights=rounded(dtype), splits=16
+        )
         kernels[f"{name}, unknown"] = Simulated(
             NoiseModel.unknown_kernel(), dtype, weights=rounded(torch.bfloat16), normalized=True
         )

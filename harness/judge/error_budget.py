@@ -28,6 +28,9 @@ from attnfuzz.reference.problem import Answer, Moments, Problem
 UNIFORM = 0.18
 """Mean square relative error over u^2 of rounding to nearest, for a log-uniform mantissa: 1 / (8 ln 2)."""
 
+_LARGEST_GAP = 2.0**-24
+"""Gap above which weights don't count as exact: keys below the largest logit add an error of at most the gap."""
+
 _TOKENS_AT_ONCE = 4096
 
 FP32 = ROUNDOFF[torch.float32]
@@ -98,6 +101,11 @@ class ErrorBudget:
     def alike(self) -> torch.Tensor:
         """Degree to which weights round alike: 1 if equal, 0 once spread over a few grid steps of 2 u_P; [T, Hq]."""
         return torch.exp(-0.5 * (self.moments.gap / (4 * self.noise.probabilities)) ** 2)
+
+    @cached_property
+    def exact_weights(self) -> torch.Tensor:
+        """Which rows have equal visible logits, but for ones too low to matter: bool [T, Hq]."""
+        return self.moments.gap <= _LARGEST_GAP
 
     @property
     def step(self) -> float:

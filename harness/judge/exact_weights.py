@@ -19,20 +19,18 @@ from attnfuzz.harness.judge.judged_again import (
     judged_again,
     operands_allowance,
     parts_allowance,
+    runs_allowance,
     sums_allowance,
     with_sums,
 )
 from attnfuzz.harness.judge.lse_bound import rounded_lse_error, wrong_lse
 from attnfuzz.harness.verdict.tiers import Tier
 
-_LARGEST_GAP = 2.0**-24
-"""Gap above which weights don't count as exact: keys below the largest logit add an error of at most the gap."""
-
 
 def judge_exact_rows(evidence: Evidence) -> TierResult | None:
     """T5's verdict on the output; None if no row has exact weights."""
     budget = evidence.budget
-    exact = have_exact_weights(budget) & evidence.sees.unsqueeze(-1)
+    exact = budget.exact_weights & evidence.sees.unsqueeze(-1)
     if not exact.any():
         return None
     rows = exact.flatten().nonzero().squeeze(-1)
@@ -45,7 +43,8 @@ def judge_exact_rows(evidence: Evidence) -> TierResult | None:
 
     def again(token: int, head: int) -> float:
         row = row_of(token, head)
-        allowance = parts_allowance(budget, token, head) + operands_allowance(budget, token, head)
+        allowance = parts_allowance(budget, token, head) + runs_allowance(budget, token, head)
+        allowance += operands_allowance(budget, token, head)
         if budget.problem.sinks is not None:
             allowance = allowance + common_logits_error(budget, token, head)
         allowed = bound[row] + allowance
@@ -84,11 +83,6 @@ def judge_exact_lse(evidence: Evidence) -> TierResult | None:
     worst = evidence.row_of(int(ratio.argmax()))
     message = f"{wrong_lse(evidence, ratio, worst)}; all of its logits are 0"
     return evidence.failed(Tier.T5, "lse", margin, message, worst)
-
-
-def have_exact_weights(budget: ErrorBudget) -> torch.Tensor:
-    """Which rows have exact weights: bool [T, Hq]."""
-    return budget.moments.gap <= _LARGEST_GAP
 
 
 def exact_bound(budget: ErrorBudget, rows: torch.Tensor) -> torch.Tensor:

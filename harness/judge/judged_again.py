@@ -3,7 +3,8 @@
 `ErrorBudget` treats the errors of a row's terms as independent unless all its weights are alike. That is too narrow
 where keys come in groups (prefixes that slots share, values that repeat, few dims of few bits):
 - equal weights are rounded alike for the second product and for the denominator, and so are weights that differ by much
-  less than the format tells apart, as those of a saturated soft cap do;
+  less than the format tells apart, as those of a saturated soft cap do. A run of them may be rounded unlike the others,
+  for a running maximum of logits that is another one there;
 - copies of a key have the same logit, and the same error in it;
 - equal numbers of an element of the values are rounded alike (`NoiseModel.operands`), also where their terms cancel;
 - equal terms of a logit are added up as equal terms of other sums are, see below: logits err alike then;
@@ -17,7 +18,7 @@ Sums take a sort of all keys for each element, so only elements that fail are lo
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, sqrt
 from typing import TypeVar, cast
 
@@ -210,20 +211,34 @@ class Groups:
 
 @dataclass(frozen=True)
 class Ties:
-    """A row's keys in groups: `alike` have equal weights, up to `nearness`, and `copies` are one key."""
+    """A row's keys in groups: `alike` have equal weights, up to `nearness`, and `copies` are one key.
+
+    `alike.weighted` may be the sums over the largest run of each group's keys, not over all of them.
+    """
 
     alike: Groups
     copies: Groups
 
     @classmethod
-    def of(cls, weights: torch.Tensor, values: torch.Tensor, marks: torch.Tensor, near: float = EQUAL) -> "Ties":
+    def of(
+        cls,
+        weights: torch.Tensor,
+        values: torch.Tensor,
+        marks: torch.Tensor,
+        near: float = EQUAL,
+        *,
+        by_runs: bool = False,
+    ) -> "Ties":
         """The groups of one row, from the k keys that it sees: weights, values [k, Dv] and `key_marks`.
 
-        Weights are equal if they differ by a share of `near`.
+        Weights are equal if they differ by a share of `near`. `by_runs` is for equal ones that are rounded unlike.
         """
         equal = _short(weights, grouped(weights, near * weights), _MOST_APART * near)
         copies = grouped(marks, torch.full_like(marks, EQUAL))
-        return cls(*(Groups.by(group, weights, values) for group in (equal, copies)))
+        alike = Groups.by(equal, weights, values)
+        if by_runs:
+            alike = replace(alike, weighted=_largest_runs(equal, weights, values))
+        return cls(alike, Groups.by(copies, weights, values))
 
 
 def ties_allowance(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
@@ -276,7 +291,10 @@ def _ties_of(budget: ErrorBudget, token: int, head: int) -> Ties | None:
     def found() -> Ties | None:
         near = nearness(budget)
         tied = tied_row(budget.problem, token, head, near)
-        return None if tied is None else Ties.of(*tied, key_marks(budget.problem, token, head), near)
+        if tied is None:
+            return None
+        by_runs = rounded_by_runs(budget, token, head)
+        return Ties.of(*tied, key_marks(budget.problem, token, head), near, by_runs=by_runs)
 
     return _lately(budget, "ties", token, head, found)
 
@@ -320,6 +338,21 @@ def largest_run(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     return sums.amax(dim=0) - sums.amin(dim=0)
 
 
+def _largest_runs(group: torch.Tensor, weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Sum p v over the largest run of each group's keys, [groups, Dv], by each key's group, int64 [k].
+
+    With the sign of its first keys: elements whose terms have the same signs err alike.
+    """
+    order = group.argsort(stable=True)
+    of, sums = group[order], (weights[order].unsqueeze(-1) * values[order]).cumsum(dim=0)
+    first = of.diff(prepend=of[:1] - 1).nonzero().flatten()
+    before = torch.cat((sums.new_zeros((1, sums.shape[1])), sums))[first]
+    own, at = sums - before[of], of.unsqueeze(-1).expand_as(sums)
+    highest = torch.zeros_like(before).scatter_reduce_(0, at, own, "amax")
+    lowest = torch.zeros_like(before).scatter_reduce_(0, at, own, "amin")
+    return (highest - lowest).where(highest >= -lowest, lowest - highest)
+
+
 def parts_allowance(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
     """Allowance for a row's parts on top of T1's bound and T5's, [Dv], less the share counted there.
 
@@ -334,6 +367,23 @@ def parts_allowance(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
     most = budget.keys[token].item() + 2 * (budget.parts - 2)
     rounded = budget.roundoff * min(budget.tail * sqrt((5 * budget.parts - 8) / 3), most)
     return (rounded * largest_run_of(budget, token, head) - counted).clamp(min=0)
+
+
+def rounded_by_runs(budget: ErrorBudget, token: int, head: int) -> bool:
+    """Whether equal weights may be rounded unlike in runs of keys, whose maximum of logits so far differs.
+
+    A kernel that counts the sink as a logit may do so in the first part of the keys alone (vLLM 0.33.0,
+    v1/attention/ops/triton_attention_helpers.py, `init_softmax_M`).
+    """
+    sinks = budget.problem.sinks is not None and budget.noise.peak > 0
+    return sinks or not budget.exact_weights[token, head].item()
+
+
+def runs_allowance(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
+    """Allowance for `rounded_by_runs` on top of T5's bound, [Dv]: the rounding of the largest run."""
+    if not rounded_by_runs(budget, token, head):
+        return torch.zeros_like(budget.moments.power[token, head])
+    return budget.noise.probabilities * largest_run_of(budget, token, head)
 
 
 def parts_error(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:

@@ -16,6 +16,7 @@ from attnfuzz.harness.judge.judged_again import (
     nearness,
     once,
     parts_error,
+    rounded_by_runs,
     row_of,
     sums_deviations,
 )
@@ -116,7 +117,8 @@ class _OwnErrors:
     def of(cls, budget: ErrorBudget, token: int, head: int, *, sums: bool) -> "_OwnErrors":
         """From the row's ties, parts and logits, and with `sums` from `sums_deviations`."""
         weights, values = row_of(budget, token, head)
-        ties = Ties.of(weights, values, key_marks(budget.problem, token, head), nearness(budget))
+        marks, by_runs = key_marks(budget.problem, token, head), rounded_by_runs(budget, token, head)
+        ties = Ties.of(weights, values, marks, nearness(budget), by_runs=by_runs)
         out = budget.answer.out[token, head]
         shared = [
             ties.alike.weighted * (sqrt(UNIFORM) * budget.noise.probabilities),

@@ -27,7 +27,8 @@ class Layer:
 
     `probabilities` is the dtype of the weights in the second product, `splits` the parts of the KV that are merged,
     from partial outputs in fp32 or, `merged_rounded`, in `dtype`; `lead` is how far the kernel's idea of the largest
-    logit is above the truth. `model` is the noise model, if it does not follow from these.
+    logit is above the truth. `sinks_first` is for a kernel whose first part alone counts the sink as a logit. `model`
+    is the noise model, if it does not follow from these.
     """
 
     lengths: tuple[tuple[int, int], ...] = ((1, 50), (1, 20), (2, 33), (1, 7))
@@ -46,6 +47,7 @@ class Layer:
     splits: int = 1
     merged_rounded: bool = False
     lead: float = 0.0
+    sinks_first: bool = False
     tile: int = 32
     model: NoiseModel | None = None
 
@@ -71,7 +73,9 @@ class Layer:
         if self.probabilities is torch.float32:
             return NoiseModel.fp32_arithmetic()
         rounded = NoiseModel.rounded_probabilities(self.probabilities)
-        return msgspec.structs.replace(rounded, peak=rounded.probabilities) if self.lead else rounded
+        return (
+            msgspec.structs.replace(rounded, peak=rounded.probabilities) if self.lead or self.sinks_first else rounded
+        )
 
     def run(self) -> Output:
         """The output of a correct kernel, its LSE in base 2."""
@@ -112,7 +116,8 @@ class Layer:
             lse = self.sinks.unsqueeze(1).expand(-1, q_len)
         cuts = [kv_len * part // self.splits for part in range(self.splits + 1)]
         for begin, end in pairwise(cuts):
-            part_out, part_lse = self._part(query, key[begin:end], value[begin:end], visible[:, begin:end])
+            least = self.sinks if self.sinks_first and not begin else None
+            part_out, part_lse = self._part(query, key[begin:end], value[begin:end], visible[:, begin:end], least)
             both = torch.logaddexp(lse, part_lse)
             before, after = (torch.exp(one - both.clamp(min=-1e30)).unsqueeze(-1) for one in (lse, part_lse))
             out, lse = out * before + part_out * after, both
@@ -121,11 +126,21 @@ class Layer:
         return out.transpose(0, 1), lse.transpose(0, 1)
 
     def _part(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, visible: torch.Tensor
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        visible: torch.Tensor,
+        least: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """One split by online softmax over tiles: out [heads, q, dim], scaled, and natural lse [heads, q]."""
+        """One split by online softmax over tiles: out [heads, q, dim], scaled, and natural lse [heads, q].
+
+        `least` [heads] is where the largest logit begins.
+        """
         heads, q_len = query.shape[1], query.shape[0]
         peak, total = torch.full((heads, q_len), -1e30), torch.zeros(heads, q_len)
+        if least is not None:
+            peak = peak.maximum(least.unsqueeze(1))
         out = torch.zeros(heads, q_len, value.shape[2])
         for begin in range(0, key.shape[0], self.tile):
             tile = slice(begin, begin + self.tile)

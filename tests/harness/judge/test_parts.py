@@ -9,7 +9,7 @@ import torch
 from attnfuzz.harness.judge.element_bound import element_bound
 from attnfuzz.harness.judge.error_budget import ErrorBudget
 from attnfuzz.harness.judge.evidence import RealRows, packed_problem
-from attnfuzz.harness.judge.exact_weights import exact_bound, have_exact_weights
+from attnfuzz.harness.judge.exact_weights import exact_bound
 from attnfuzz.harness.judge.judged_again import element_allowance, largest_run, parts_allowance, sums_allowance
 from attnfuzz.harness.judge.row_error import row_error
 from attnfuzz.harness.verdict.tiers import ALPHA, Tier
@@ -85,7 +85,7 @@ def test_a_row_with_exact_weights_is_held_to_its_bound_and_its_parts(layer: Any,
     problem = packed_problem(output, RealRows(output.attended, 1, output.out.device), layer.geometry)
     # One tier is heard, and has all of alpha.
     budget = ErrorBudget(problem, attend(problem, moments=True), layer.noise, torch.float32, 3, ALPHA)
-    head = int(have_exact_weights(budget)[0].nonzero()[0])
+    head = int(budget.exact_weights[0].nonzero()[0])
     more = parts_allowance(budget, 0, head)
     element = int(more.argmax())
     bound = exact_bound(budget, torch.tensor([head]))[0, element]

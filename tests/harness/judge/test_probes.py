@@ -100,3 +100,18 @@ def test_one_missing_key_is_found_in_the_lse_as_well(probed: Any) -> None:
 def test_a_missing_page_is_found(probed: Any) -> None:
     output = reading(probed, torch.cat((EVERY[:1600], EVERY[1616:])))
     assert judged(probed, output, ALL_TIERS - {Tier.T1}).observations[0].tier == Tier.T5
+
+
+def test_weights_that_are_rounded_differently_beside_the_sink_pass(layer: Any) -> None:
+    """Part of the keys are summed from the sink on, so that their weights are no ones, and the other parts' are."""
+    judged = replace(
+        layer,
+        lengths=((1, 512), (3, 300)),
+        family=ValueFamily.PROBE,
+        dtype=torch.float16,
+        probabilities=torch.float16,
+        sinks=torch.linspace(0.1, 1.1, layer.q_heads),
+        splits=4,
+        sinks_first=True,
+    )
+    assert judged.judged(judged.run()).observations == ()

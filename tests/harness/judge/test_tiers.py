@@ -13,7 +13,7 @@ from attnfuzz.harness.judge.common_error import Signs, allowed_score, same_answe
 from attnfuzz.harness.judge.element_bound import element_bound
 from attnfuzz.harness.judge.error_budget import ErrorBudget
 from attnfuzz.harness.judge.evidence import RealRows, packed_problem
-from attnfuzz.harness.judge.exact_weights import exact_bound, exact_lse_bound, have_exact_weights
+from attnfuzz.harness.judge.exact_weights import exact_bound, exact_lse_bound
 from attnfuzz.harness.judge.lse_bound import lse_bound
 from attnfuzz.harness.judge.recurring import Statistic
 from attnfuzz.harness.judge.row_error import row_error
@@ -120,7 +120,7 @@ def test_rows_with_exact_weights_fail_just_above_their_bound(
 ) -> None:
     variant = replace(rounding, family=ValueFamily.ZEROS, lengths=((1, 400),) * 3, q_heads=2, kv_heads=1)
     output, budget = perfect(variant)
-    assert bool(have_exact_weights(budget).all())
+    assert bool(budget.exact_weights.all())
 
     def wrong(relative: float) -> Output:
         assert output.lse is not None
