@@ -9,11 +9,14 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 from unittest import mock
+
+from packaging.version import Version
 
 from attnfuzz.kernels.backend import Unsupported
 from attnfuzz.kernels.triton_numbers import as_on_a_gpu, splat
@@ -38,6 +41,21 @@ class StandIn(ModuleType):
         super().__init__(name)
         self.__dict__.update(members)
         self.__path__ = []
+
+
+def no_interpreter() -> str | None:
+    """The reason that the installed Triton can't interpret kernels, with the remedy; None if it can. Imports nothing.
+
+    NumPy 2.4 made a number of no array with an axis, which Triton's interpreter takes for one until 3.7.0
+    (runtime/interpreter.py, `__index__`).
+    """
+    try:
+        triton, numpy = (version(package) for package in ("triton", "numpy"))
+    except PackageNotFoundError as lacking:
+        return f"{lacking.name} is not installed: pip install 'attnfuzz[triton]'"
+    if Version(triton) < Version("3.7") and Version(numpy) >= Version("2.4"):
+        return f"Triton {triton} can't interpret kernels with NumPy {numpy}: pip install 'triton>=3.7' or 'numpy<2.4'"
+    return None
 
 
 def import_triton() -> Any:

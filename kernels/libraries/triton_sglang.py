@@ -14,7 +14,7 @@ from msgspec import structs
 
 from attnfuzz.kernels.edges import UNSAID_FACTORS
 from attnfuzz.kernels.libraries.geometries import few_geometries
-from attnfuzz.kernels.libraries.interpreted import DTYPES, check_size, import_sources, import_triton
+from attnfuzz.kernels.libraries.interpreted import DTYPES, check_size, import_sources, import_triton, no_interpreter
 from attnfuzz.kernels.libraries.library_backend import LibraryBackend
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Mode
@@ -285,6 +285,7 @@ _CAPABILITY = Capability(
 )
 _SHARED: dict[str, Any] = {
     "extra": "triton",
+    "why_not": no_interpreter,
     "packages": {"triton": "3.6", "sglang": "0.5.23"},
     "alone": frozenset({"sglang"}),
     "noise_models": {

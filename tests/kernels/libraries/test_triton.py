@@ -39,6 +39,18 @@ def test_sources_are_executed_on_stand_ins(tmp_path: Path, monkeypatch: pytest.M
     assert not [name for name in sys.modules if name.partition(".")[0] == "served"]
 
 
+@pytest.mark.parametrize(
+    ("triton", "numpy", "remedy"),
+    [("3.6.0", "2.4.6", "pip install 'triton>=3.7' or 'numpy<2.4'"), ("3.6.0", "2.3.5", ""), ("3.7.0", "2.4.6", "")],
+)
+def test_an_interpreter_that_fails_on_any_kernel_is_named_before_a_run(
+    triton: str, numpy: str, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interpreted, "version", {"triton": triton, "numpy": numpy}.__getitem__)
+    reason = interpreted.no_interpreter()
+    assert (reason is not None and reason.endswith(remedy)) if remedy else reason is None
+
+
 def test_large_launches_are_refused() -> None:
     interpreted.check_size(programs=10, tiles=10)
     with pytest.raises(Unsupported, match="tiles of keys"):
