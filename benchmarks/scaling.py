@@ -60,6 +60,8 @@ def main(
     for _ in range(rounds):
         for (way, count), found in rates.items():
             found.append(_in_a_process(backend, way, count, jobs, seconds, seed))
+            # A process takes a minute to start where many jobs do.
+            click.echo(f"{way}, {count} GPUs: {found[-1]:.0f} cases per second", err=True)
     rows = []
     for way in ways:
         best = {count: max(rates[way, count]) for count in gpus}
