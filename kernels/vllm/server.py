@@ -13,6 +13,7 @@ from attnfuzz.kernels.queries import place_sinks
 from attnfuzz.kernels.releases.answers import ASKED
 from attnfuzz.kernels.releases.workspace import native_workspace
 from attnfuzz.kernels.vllm.adaptations import PINNED, SPLIT, STACKED
+from attnfuzz.kernels.vllm.cpu.pool import CpuKv
 from attnfuzz.kernels.vllm.dcp.pool import RankPool
 from attnfuzz.kernels.vllm.kinds import HOPPER
 from attnfuzz.kernels.vllm.mla.buffers import renew_buffers
@@ -61,6 +62,8 @@ class VllmServer:
 def _form(loaded: Any) -> type[PackedKv]:
     """The memory of the release's pool."""
     version = loaded.release.version
+    if loaded.kind.on_cpu:
+        return CpuKv
     if loaded.kind.classes == "FlashAttention" and version in SPLIT:
         return SplitKv
     return StackedKv if version in STACKED else PackedKv

@@ -14,6 +14,7 @@ from attnfuzz.kernels.releases.answers import ASKED
 from attnfuzz.kernels.releases.entry_points_below import KernelsBelow, below
 from attnfuzz.kernels.releases.origins import Origins
 from attnfuzz.kernels.releases.rejection import is_rejection
+from attnfuzz.kernels.vllm.cpu.runner import CpuRunner
 from attnfuzz.kernels.vllm.dcp.pool import ShardedPool
 from attnfuzz.kernels.vllm.dcp.runner import MERGES, ShardedRunner
 from attnfuzz.kernels.vllm.mla.prefills import merges
@@ -101,6 +102,8 @@ class VllmSession:
     def _runner_type(self) -> type[AnyRunner]:
         if self._loaded.kind.sharded:
             return ShardedRunner
+        if self._loaded.kind.on_cpu:
+            return CpuRunner
         return LatentRunner if self._case.geometry.latent else ModelRunner
 
     def _merges(self, step: Step) -> int:
