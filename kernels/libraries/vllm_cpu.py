@@ -83,14 +83,19 @@ def why_not() -> str | None:
     """The reason that the installed wheel's kernels can't be loaded here, without loading them."""
     needs_avx512 = f"the kernels of {PACKAGE} have been run with AVX-512 alone, which this CPU lacks"
     no_avx512 = None if _has_avx512() else needs_avx512
-    return why_not_here() or no_avx512 or other_torch(distribution(PACKAGE).requires or ()) or _no_file()
+    needed = distribution(PACKAGE).requires or ()
+    return _other_machine() or no_avx512 or other_torch(needed) or _no_numa() or _no_file()
 
 
 def why_not_here() -> str | None:
     """The reason that no wheel's kernels can be loaded on this machine."""
+    return _other_machine() or _no_numa()
+
+
+def _other_machine() -> str | None:
     if platform.machine() != "x86_64":
         return f"the kernels of {PACKAGE} have been run on x86_64 alone, and this is {platform.machine()}"
-    return _no_numa()
+    return None
 
 
 def _has_avx512() -> bool:

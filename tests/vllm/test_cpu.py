@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -43,7 +44,7 @@ DRAFTS = Step(
 MIXED = Step(mode=Mode.EXTEND, requests=(Request(0, 5, 37), Request(1, 20, 20), Request(2, 1, 9)), padded_tokens=26)
 STEPS = (DECODE, VERIFY, DRAFTS, MIXED)
 
-VARIED = (
+VARIED: tuple[dict[str, Any], ...] = (
     {},
     {"window_left": 7},
     {"soft_cap": 30.0},
@@ -52,7 +53,7 @@ VARIED = (
 )
 
 
-def case(release: str, step: Step, *, kind: str = "cpu", seed: int = 0, **fields: object) -> Case:
+def case(release: str, step: Step, *, kind: str = "cpu", seed: int = 0, **fields: Any) -> Case:
     geometry = replace(GEOMETRY, **fields)
     return Case(
         backend=f"{release}:{kind}", geometry=geometry, steps=(step,), pages=Pages(tail=TableTail.STALE), seed=seed
@@ -70,8 +71,8 @@ def test_a_release_passes_on_any_number_of_threads(version: str, runner: Runner)
 
 @pytest.mark.skipif(library_name() == "_C.abi3.so", reason="the CPU rounds to bfloat16 itself")
 def test_numbers_in_bfloat16_are_truncated(runner: Runner) -> None:
-    fields = {"dtype": DType.BFLOAT16, "kv_dtype": DType.BFLOAT16}
-    failures = runner.verdict(case(f"vllm=={READ[-1]}", DECODE, kind="cpu_bf16", **fields)).failures
+    bf16 = DType.BFLOAT16
+    failures = runner.verdict(case(f"vllm=={READ[-1]}", DECODE, kind="cpu_bf16", dtype=bf16, kv_dtype=bf16)).failures
     assert {(each.kind, each.kernel) for each in failures} == {(Kind.OUTPUT_MISMATCH, ATTEND)}
 
 
