@@ -135,8 +135,11 @@ WITHOUT_GPU: Final = structs.replace(
 )
 """The cases of a server without a GPU, on which nothing is captured or padded (0.32.0: platforms/cpu.py:353).
 
-Not those in bfloat16, which kernels for a CPU without its instructions truncate (docs/findings).
+Not those in bfloat16, to which kernels for a CPU without its instructions truncate
+(docs/findings/vllm-cpu-bf16-truncation.md).
 """
+
+WITHOUT_GPU_BF16: Final = structs.replace(WITHOUT_GPU, dtypes=(DType.BFLOAT16,))
 
 
 @dataclass(frozen=True)
@@ -199,13 +202,7 @@ KINDS: Final = {
     "triton": BackendKind(f"{_BACKENDS}.triton_attn", "TritonAttention", HOPPER, TRITON, interpreted=True),
     "triton_fp8": BackendKind(f"{_BACKENDS}.triton_attn", "TritonAttention", HOPPER, TRITON_FP8, interpreted=True),
     "cpu": BackendKind(f"{_BACKENDS}.cpu_attn", "CPUAttention", None, WITHOUT_GPU, impl="BackendImpl"),
-    "cpu_bf16": BackendKind(
-        f"{_BACKENDS}.cpu_attn",
-        "CPUAttention",
-        None,
-        structs.replace(WITHOUT_GPU, dtypes=(DType.BFLOAT16,)),
-        impl="BackendImpl",
-    ),
+    "cpu_bf16": BackendKind(f"{_BACKENDS}.cpu_attn", "CPUAttention", None, WITHOUT_GPU_BF16, impl="BackendImpl"),
 }
 """By the values of --attention-backend, in lower case, and by GPU where it is not Blackwell.
 

@@ -81,50 +81,43 @@ def test_sinks_are_read_past_their_end(runner: Runner) -> None:
     assert {(each.kind, each.kernel) for each in failures} == {(Kind.ILLEGAL_ACCESS, ATTEND)}
 
 
-BACKEND, RUNNER = (
-    Path("vllm", "v1", *parts)
-    for parts in (("attention", "backends", "cpu_attn.py"), ("worker", "cpu_model_runner.py"))
-)
+BACKEND = Path("vllm", "v1", "attention", "backends", "cpu_attn.py")
 
 PLANTED = {
     "a length off by one in verifies": (
-        BACKEND,
         "        seq_lens = common_attn_metadata.seq_lens\n",
         "        seq_lens = common_attn_metadata.seq_lens - int(num_actual_tokens > num_reqs)\n",
         VERIFY,
         Kind.OUTPUT_MISMATCH,
     ),
     "a window without the query's own key": (
-        BACKEND,
         "            self.sliding_window = sliding_window\n",
         "            self.sliding_window = sliding_window - 1\n",
         MIXED,
         Kind.OUTPUT_MISMATCH,
     ),
     "a schedule for fewer requests": (
-        BACKEND,
         "            num_reqs=num_reqs,\n            num_heads=",
         "            num_reqs=max(1, num_reqs - 1),\n            num_heads=",
         DECODE,
         Kind.UNWRITTEN,
     ),
-    "block tables that keep their earlier pages": (
-        RUNNER,
-        "                if isinstance(v, CpuGpuBuffer):\n                    v.gpu = v.cpu\n\n    @instrument",
-        "                pass\n\n    @instrument",
+    "a block table that is too narrow": (
+        "            block_table=attn_metadata.block_table,\n",
+        "            block_table=attn_metadata.block_table[:, : attn_metadata.max_seq_len // 32].contiguous(),\n",
         DECODE,
-        Kind.OUTPUT_MISMATCH,
+        Kind.ILLEGAL_ACCESS,
     ),
 }
 
 
 @pytest.mark.parametrize("mistake", PLANTED)
 def test_a_planted_mistake_is_found(mistake: str, runner: Runner, tmp_path: Path) -> None:
-    place, right, wrong, step, kind = PLANTED[mistake]
+    right, wrong, step, kind = PLANTED[mistake]
     tree = Path(shutil.copytree(release_of(VLLM_CPU, f"vllm=={PLANTED_IN}").root, tmp_path / "vllm"))
-    text = (tree / place).read_text()
+    text = (tree / BACKEND).read_text()
     assert text.count(right) == 1
-    (tree / place).write_text(text.replace(right, wrong))
+    (tree / BACKEND).write_text(text.replace(right, wrong))
     failures = runner.verdict(case(f"vllm@{tree}", step, window_left=7)).failures
     assert kind in {each.kind for each in failures}
 
