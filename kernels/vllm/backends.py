@@ -20,7 +20,7 @@ from attnfuzz.kernels.releases.entry_points_below import KernelsBelow
 from attnfuzz.kernels.releases.naming import Named
 from attnfuzz.kernels.releases.project import Project
 from attnfuzz.kernels.releases.release import release_of
-from attnfuzz.kernels.vllm.adaptations import UNIT_Q_SCALE
+from attnfuzz.kernels.vllm.adaptations import BF16_SINKS, UNIT_Q_SCALE
 from attnfuzz.kernels.vllm.cpu.kernels import OPS as CPU_OPS
 from attnfuzz.kernels.vllm.cpu.project import VLLM_CPU, library_of
 from attnfuzz.kernels.vllm.hopper import XQA
@@ -67,6 +67,8 @@ class VllmBackend:
     def capability(self) -> Capability:
         """The cases that a server with this kind has."""
         can = self.kind.capability
+        if self.kind.on_cpu and DType.BFLOAT16 not in can.dtypes and self._version in BF16_SINKS:
+            return structs.replace(can, sinks=False)
         if self.kind.interpreted and can.query_scales and self._version in UNIT_Q_SCALE:
             return structs.replace(can, query_scales=False)
         return can

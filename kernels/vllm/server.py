@@ -7,6 +7,8 @@ import os
 from copy import copy
 from typing import Any, Final
 
+import torch
+
 from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.entry_points.decode import XQA_SEMAPHORES
 from attnfuzz.kernels.queries import place_sinks
@@ -48,7 +50,9 @@ class VllmServer:
         else:
             _renew_buffers(loaded.backend)
             self.pool = pool(case, bench, _form(loaded))
-        self.sinks = place_sinks(case, bench)
+        # Those of a checkpoint have the model's dtype; the other backends take them in float32.
+        own = case.geometry.dtype.torch_dtype if loaded.kind.on_cpu else torch.float32
+        self.sinks = place_sinks(case, bench, own)
 
     def of_rank(self, case: Case, pool: RankPool) -> "VllmServer":
         """The server as one of its ranks has it: with a part of the heads, and of the pool."""

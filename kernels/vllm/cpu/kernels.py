@@ -70,6 +70,6 @@ def _launching(name: str) -> Any:
         lower.launch(lower.op(name), arguments)
         return schedule.made
 
-    # Modes of torch look up the operator by its name, whoever calls it.
+    # Modes of torch look up the operator by its name, even from the overload itself.
     vars(launch)["default"] = _own[name]
     return launch

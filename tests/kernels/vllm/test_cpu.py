@@ -95,3 +95,10 @@ def test_a_cpu_that_no_wheel_is_for_is_named(monkeypatch: pytest.MonkeyPatch) ->
     said = ENGINE.resolve("vllm==0.32.0:cpu").missing()
     assert said is not None
     assert "x86_64 alone" in said
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "sinks"), [("cpu", "0.30.0", False), ("cpu", "0.31.0", True), ("cpu_bf16", "0.30.0", True)]
+)
+def test_early_kernels_take_sinks_in_bfloat16_alone(kind: str, version: str, *, sinks: bool) -> None:
+    assert ENGINE.resolve(f"vllm=={version}:{kind}").capability.sinks is sinks
