@@ -24,8 +24,8 @@ class _Schedule:
     made: torch.Tensor | None = None
 
 
-def _attend(*, out: torch.Tensor, schedule: _Schedule, **arguments: Any) -> None:
-    _own[ATTEND](output=out, scheduler_metadata=schedule.made, **arguments)
+def _attend(*, out: torch.Tensor, sinks: torch.Tensor | None, schedule: _Schedule, **arguments: Any) -> None:
+    _own[ATTEND](output=out, s_aux=sinks, scheduler_metadata=schedule.made, **arguments)
 
 
 def _schedule(*, schedule: _Schedule, **arguments: Any) -> None:
@@ -64,7 +64,7 @@ def _launching(name: str) -> Any:
         lower, arguments = current(name), dict(zip(parameters, args, strict=False))
         schedule = _Schedule(arguments.pop("scheduler_metadata", None))
         if name == ATTEND:
-            arguments["out"] = arguments.pop("output")
+            arguments["out"], arguments["sinks"] = arguments.pop("output"), arguments.pop("s_aux")
         if name in (ATTEND, _SCHEDULE):
             arguments["schedule"] = schedule
         lower.launch(lower.op(name), arguments)

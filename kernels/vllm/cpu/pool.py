@@ -5,7 +5,8 @@ from typing import ClassVar
 import torch
 
 from attnfuzz.kernels.backend import Bench
-from attnfuzz.kernels.vllm.pool import PackedKv
+from attnfuzz.kernels.vllm.cpu.kernels import WRITE
+from attnfuzz.kernels.vllm.pool import PackedKv, VllmPool
 
 
 class CpuKv(PackedKv):
@@ -24,3 +25,9 @@ class CpuKv(PackedKv):
         self.packed = bench.memory.tensor("kv_cache", shape, geometry.kv_dtype.torch_dtype)
         keys, values = self.packed.view(self.total_pages, heads, 2, -1).unbind(2)
         return keys.unflatten(2, (dim, size)).transpose(2, 3), values.unflatten(2, (size, dim))
+
+
+class CpuPool(VllmPool):
+    """The pool of a server without a GPU."""
+
+    kernel = WRITE
