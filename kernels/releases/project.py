@@ -15,6 +15,7 @@ class Project:
         title: Its display name.
         oldest: The first supported release.
         kinds: The supported parts of a release, each of which is a backend.
+        asked_for: Those that run only where they are named.
         gpu_kinds: Further ones, which run on a GPU alone.
         source: A folder of the package, relative to the tree, that distinguishes it from a folder of documentation.
         wheel: pip's options that select one wheel, with which hashes are pinned, on any machine: nothing compiled in
@@ -38,6 +39,7 @@ class Project:
     hashes: Path
     on_gpu: bool = False
     gpu_kinds: tuple[str, ...] = ()
+    asked_for: tuple[str, ...] = ()
     distribution: str = ""
 
     @property

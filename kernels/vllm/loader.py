@@ -21,12 +21,12 @@ from attnfuzz.kernels.releases.release import Release, release_of
 from attnfuzz.kernels.releases.stubs import Note, Stubs
 from attnfuzz.kernels.vllm.adaptations import stubbed_in
 from attnfuzz.kernels.vllm.cpu.imports import on_a_cpu
-from attnfuzz.kernels.vllm.cpu.project import CPU_TEAM, ON_CPU, VLLM_CPU
+from attnfuzz.kernels.vllm.cpu.project import CPU_TEAM, VLLM_CPU
 from attnfuzz.kernels.vllm.kinds import BLACKWELL, KINDS, BackendKind
 from attnfuzz.kernels.vllm.mla.imports import install_packages, on_the_cpu
 from attnfuzz.kernels.vllm.mla.kernels import replace_latent_kernels
 from attnfuzz.kernels.vllm.platform import built_as, claim, set_platform
-from attnfuzz.kernels.vllm.project import VLLM
+from attnfuzz.kernels.vllm.project import ON_CPU, VLLM
 from attnfuzz.kernels.vllm.stand_ins import replace_kernels, replace_model
 
 _RUNNER: Final = "vllm.v1.worker.gpu_model_runner"

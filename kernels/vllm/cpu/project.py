@@ -11,11 +11,7 @@ from attnfuzz.kernels.libraries.vllm_cpu import PACKAGE, library_name, other_tor
 from attnfuzz.kernels.releases.errors import ReleaseError
 from attnfuzz.kernels.releases.release import Release
 from attnfuzz.kernels.releases.wheels import Wheels
-from attnfuzz.kernels.vllm.kinds import KINDS
-from attnfuzz.kernels.vllm.project import VLLM
-
-ON_CPU: Final = tuple(name for name, kind in KINDS.items() if kind.on_cpu)
-"""The kinds of backends."""
+from attnfuzz.kernels.vllm.project import ON_CPU, VLLM
 
 CPU_TEAM: Final = ":cpu"
 """The end of the name of a team of workers whose process has no GPU, behind the release."""

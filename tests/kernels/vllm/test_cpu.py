@@ -37,6 +37,10 @@ def test_kinds_without_a_gpu_have_workers_of_their_own() -> None:
     assert cpu != gpu
 
 
+def test_kinds_without_a_gpu_run_where_they_are_named_alone() -> None:
+    assert set(ENGINE.kinds) - set(ENGINE.default_kinds) == {"cpu", "cpu_bf16"}
+
+
 def test_a_release_whose_kernels_need_another_torch_is_refused_by_its_name() -> None:
     with pytest.raises(BadName, match=r"from 0\.27\.0 on"):
         ENGINE.resolve("vllm==0.26.0:cpu")
