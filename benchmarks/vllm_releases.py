@@ -12,6 +12,7 @@ from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.reduce.ablation import FEATURES, needed
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Observation
+from attnfuzz.kernels.vllm.engine import ENGINE
 from attnfuzz.kernels.vllm.kinds import KINDS
 from attnfuzz.reference.case import Case
 
@@ -23,7 +24,7 @@ RELEASES = ("0.26.0", "0.28.0", "0.29.0", "0.31.0", "0.32.0", "0.33.0")
 
 @click.command()
 @click.option("--release", "releases", multiple=True, default=RELEASES, show_default=True, metavar="VERSION")
-@click.option("--kind", "kinds", multiple=True, default=tuple(KINDS), type=click.Choice(tuple(KINDS)))
+@click.option("--kind", "kinds", multiple=True, default=ENGINE.default_kinds, type=click.Choice(tuple(KINDS)))
 @count_option("--cases", 10, "Cases per backend of a release.")
 @seed_option
 def main(*, releases: tuple[str, ...], kinds: tuple[str, ...], cases: int, seed: int) -> None:

@@ -24,12 +24,15 @@ class Engine(Protocol):
     `name` is the engine's name in package names and options, `title` its display name. `kinds` are the parts of a
     release that can be run, named like the equivalent backends of this project.
 
+    `default_kinds` are those that run where none is named.
+
     Where the engine is known, a release is written as a version, or as "@" and the path of a source tree.
     """
 
     name: str
     title: str
     kinds: tuple[str, ...]
+    default_kinds: tuple[str, ...]
 
     def owns(self, backend: str) -> bool:
         """Whether a backend's name, valid or not, belongs to this engine."""

@@ -22,6 +22,8 @@ HEADS, HEAD_DIM, POSITIONS = 2, 64, 16
 def rotate(rotary_dim, dtype):
     """Rotate one token, pairs as in GPT-NeoX."""
     name = "_C" if torch.cpu._is_avx512_bf16_supported() else "_C_AVX512"  # noqa: SLF001
+    if not torch.cpu._is_avx512_supported():  # noqa: SLF001
+        name = "_C_AVX2"
     torch.ops.load_library(str(WHEEL.locate_file(f"vllm/{name}.abi3.so")))
     query, key = (torch.ones(1, HEADS * HEAD_DIM, dtype=dtype) for _ in range(2))
     table = torch.ones(POSITIONS, rotary_dim, dtype=dtype)

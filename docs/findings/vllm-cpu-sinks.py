@@ -35,6 +35,8 @@ def at_the_end_of_a_page(values):
 def attend(heads, dtype, spare):
     """Attend to one key with sinks that `spare` elements follow."""
     name = "_C" if torch.cpu._is_avx512_bf16_supported() else "_C_AVX512"  # noqa: SLF001
+    if not torch.cpu._is_avx512_supported():  # noqa: SLF001
+        name = "_C_AVX2"
     torch.ops.load_library(str(WHEEL.locate_file(f"vllm/{name}.abi3.so")))
     vllm = torch.ops._C  # noqa: SLF001 - its name
     query = torch.ones(1, heads, HEAD_DIM, dtype=torch.bfloat16)

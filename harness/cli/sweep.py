@@ -199,7 +199,7 @@ def _kinds(named: Sequence[str], engine: Engine) -> tuple[str, ...]:
     for name in named:
         if name not in engine.kinds:
             raise BadInput(f"--backend {name}: of releases of {engine.name}, give {' or '.join(engine.kinds)}")
-    return tuple(dict.fromkeys(named)) or engine.kinds
+    return tuple(dict.fromkeys(named)) or engine.default_kinds
 
 
 def _releases(versions: str | None, tree: EngineTree | None, engine: Engine) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ they write tokens into the cache, schedule a batch, and attend. AMX tiles are no
 
 import ctypes
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, wraps
@@ -80,17 +80,34 @@ STALE = 3.0
 
 
 def why_not() -> str | None:
-    """The reason that the wheel's kernels can't be loaded here, without loading them."""
+    """The reason that the installed wheel's kernels can't be loaded here, without loading them."""
+    needs_avx512 = f"the kernels of {PACKAGE} have been run with AVX-512 alone, which this CPU lacks"
+    no_avx512 = None if _has_avx512() else needs_avx512
+    needed = distribution(PACKAGE).requires or ()
+    return _other_machine() or no_avx512 or other_torch(needed) or _no_numa() or _no_file()
+
+
+def why_not_here() -> str | None:
+    """The reason that no wheel's kernels can be loaded on this machine."""
+    return _other_machine() or _no_numa()
+
+
+def _other_machine() -> str | None:
     if platform.machine() != "x86_64":
         return f"the kernels of {PACKAGE} have been run on x86_64 alone, and this is {platform.machine()}"
-    if not torch.cpu._is_avx512_supported():  # noqa: SLF001 - vLLM asks the same (CpuPlatform.import_kernels)
-        return f"the kernels of {PACKAGE} have been run with AVX-512 alone, which this CPU lacks"
-    return _other_torch() or _no_numa() or _no_file()
+    return None
 
 
-def _other_torch() -> str | None:
-    """The reason that torch is not the one that the wheel is linked against: C++ symbols change between versions."""
-    for line in distribution(PACKAGE).requires or ():
+def _has_avx512() -> bool:
+    return bool(torch.cpu._is_avx512_supported())  # noqa: SLF001 - vLLM asks the same (CpuPlatform.import_kernels)
+
+
+def other_torch(requires: Iterable[str]) -> str | None:
+    """The reason that torch is not the one that a wheel is linked against: C++ symbols change between versions.
+
+    `requires` are the requirements of the wheel.
+    """
+    for line in requires:
         wanted = Requirement(line)
         if wanted.name == "torch" and (wanted.marker is None or wanted.marker.evaluate()):
             pins = {Version(each.version).base_version for each in wanted.specifier if each.operator == "=="}
@@ -108,13 +125,19 @@ def _no_numa() -> str | None:
 
 
 def _no_file() -> str | None:
-    return None if shared_library().is_file() else f"{PACKAGE} has no {shared_library().name}: it was not built for x86"
+    return None if shared_library().is_file() else f"{PACKAGE} has no {library_name()}: it was not built for x86"
+
+
+def library_name() -> str:
+    """The file of the extension that vLLM loads on this CPU (CpuPlatform.import_kernels)."""
+    if not _has_avx512():
+        return "_C_AVX2.abi3.so"
+    return "_C.abi3.so" if torch.cpu._is_avx512_bf16_supported() else "_C_AVX512.abi3.so"  # noqa: SLF001 - as above
 
 
 def shared_library() -> Path:
-    """The extension that vLLM loads on this CPU (CpuPlatform.import_kernels)."""
-    name = "_C" if torch.cpu._is_avx512_bf16_supported() else "_C_AVX512"  # noqa: SLF001 - as above
-    return Path(str(distribution(PACKAGE).locate_file(f"vllm/{name}.abi3.so")))
+    """The extension of the installed wheel."""
+    return Path(str(distribution(PACKAGE).locate_file(f"vllm/{library_name()}")))
 
 
 @cache
@@ -227,7 +250,7 @@ def attend(
 @wraps(attend)
 def attend_on_threads(**arguments: Any) -> None:
     """`attend` on several threads. The scheduler then splits long requests, and parts are merged afterwards."""
-    with _threads(_THREADS):
+    with on_threads(_THREADS):
         attend(**arguments)
 
 
@@ -235,7 +258,8 @@ _THREADS = 4
 
 
 @contextmanager
-def _threads(number: int) -> Iterator[None]:
+def on_threads(number: int) -> Iterator[None]:
+    """Have torch run on `number` threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:

@@ -31,6 +31,7 @@ class ReleasedEngine(ABC):
 
     def __init__(self) -> None:
         self.name, self.title, self.kinds = self.project.name, self.project.title, self.project.kinds
+        self.default_kinds = tuple(each for each in self.kinds if each not in self.project.asked_for)
         self._wheels = Wheels(self.project)
         self._some_tree = f"{self.name}:"
 
@@ -64,14 +65,14 @@ class ReleasedEngine(ABC):
         return str(replace(self._named(backend), gpu=self.project.on_gpu and device is Device.CUDA))
 
     def of_tree(self, tree: Path, backends: Sequence[str]) -> tuple[str, ...]:
-        """Return the names of these backends in a source tree, or of all its backends if none are given.
+        """Return the names of these backends in a source tree, or of those that run by default if none are given.
 
         A name such as sglang:KIND gets the tree; other names stay. Raises BadName if there is none.
         """
         if backends and not any(map(self._in_some_tree, backends)):
             some = f"{self._some_tree}{self.kinds[0]}"
             raise BadName(f"a source tree is for {some}, which is not asked for: leave the tree out")
-        named = backends or [f"{self._some_tree}{kind}" for kind in self.kinds]
+        named = backends or [f"{self._some_tree}{kind}" for kind in self.default_kinds]
         return tuple(self.in_tree(name, tree) if self._in_some_tree(name) else name for name in named)
 
     def in_tree(self, backend: str, tree: Path) -> str:

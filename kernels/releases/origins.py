@@ -16,8 +16,9 @@ _WRITES: Final = 2
 """The last writes of a tensor that are kept: a buffer is filled, and then its rows behind the batch."""
 
 _METADATA: Final = (torch.int32, torch.int64, torch.bool, torch.uint32)
-_HELPERS: Final = re.compile(r"utils\.py$|/warmup/")
-"""Files through which copies and Triton's launches pass (vLLM 0.33.0: model_executor/warmup/jit_warmup.py:51)."""
+_HELPERS: Final = re.compile(r"utils\.py$|/warmup/|_custom_ops\.py$")
+"""Files through which copies, Triton's launches and calls of operators pass (vLLM 0.33.0: _custom_ops.py, and
+model_executor/warmup/jit_warmup.py:51)."""
 
 
 class Origins(TorchFunctionMode):
@@ -39,11 +40,9 @@ class Origins(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
         target = args[0] if name == "__setitem__" else result
-        if not _is_metadata(target):
+        if not _is_metadata(target) or recording.paused():
             return result
         inside = name == "__setitem__" or (name.endswith("_") and not name.endswith("__")) or "out" in (kwargs or {})
-        if inside and recording.paused():
-            return result
         line = self.line(sys._getframe(1))  # noqa: SLF001 - there is no other way to the frames of callers
         if line is None:
             return result

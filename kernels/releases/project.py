@@ -11,18 +11,20 @@ class Project:
     """The project of an engine.
 
     Attributes:
-        name: The name of the engine, of its package and of its distribution.
+        name: The name of the engine and of its package.
         title: Its display name.
         oldest: The first supported release.
         kinds: The supported parts of a release, each of which is a backend.
+        asked_for: Those that run only where they are named.
         gpu_kinds: Further ones, which run on a GPU alone.
         source: A folder of the package, relative to the tree, that distinguishes it from a folder of documentation.
         wheel: pip's options that select one wheel, with which hashes are pinned, on any machine: nothing compiled in
             it is needed.
-        suffixes: Those of the files that are unpacked.
+        suffixes: The ends of the names of files that are unpacked.
         left_out: Beginnings of the names of those that are not.
         hashes: A JSON file with the SHA-256 of the wheels of known versions.
         on_gpu: Whether a name may begin with "hopper:".
+        distribution: The name of its wheels on PyPI; by default that of the engine.
 
     """
 
@@ -37,6 +39,18 @@ class Project:
     hashes: Path
     on_gpu: bool = False
     gpu_kinds: tuple[str, ...] = ()
+    asked_for: tuple[str, ...] = ()
+    distribution: str = ""
+
+    @property
+    def on_pypi(self) -> str:
+        """The name of its wheels on PyPI."""
+        return self.distribution or self.name
+
+    @property
+    def file_name(self) -> str:
+        """The beginning of the names of its wheels, and of the folders with their metadata."""
+        return self.on_pypi.replace("-", "_")
 
     @property
     def released(self) -> str:

@@ -83,7 +83,7 @@ def _version(project: Project, root: Path) -> str | None:
 
 def _in_metadata(project: Project, root: Path) -> str | None:
     """The version in a wheel's metadata."""
-    found = next((path for path in root.glob(f"{project.name}-*.dist-info") if path.is_dir()), None)
+    found = next((path for path in root.glob(f"{project.file_name}-*.dist-info") if path.is_dir()), None)
     return str(metadata.PathDistribution(found).metadata["Version"] or "") or None if found else None
 
 
@@ -122,7 +122,7 @@ def _in_build(project: Project, root: Path) -> str | None:
 
 def _flashinfer_of_wheel(project: Project, root: Path) -> Version | None:
     """The version pinned by the metadata of the package in `root`; None if it pins none."""
-    found = next(iter(metadata.distributions(name=project.name, path=[str(root)])), None)
+    found = next(iter(metadata.distributions(name=project.on_pypi, path=[str(root)])), None)
     return _pinned(found.requires or ()) if found else None
 
 

@@ -33,7 +33,7 @@ class Wheels:
     def released(self) -> list[Version]:
         """All supported versions that pip can download, oldest first; no pre-releases. Raises ReleaseError."""
         try:
-            listing = pip("index", "versions", self.project.name, "--only-binary=:all:", *self.project.wheel)
+            listing = pip("index", "versions", self.project.on_pypi, "--only-binary=:all:", *self.project.wheel)
         except PipFailed as error:
             raise ReleaseError(f"cannot list the versions of {self.project.title}: {error}") from error
         line = next((line for line in listing.splitlines() if line.startswith("Available versions:")), "")
@@ -81,8 +81,8 @@ class Wheels:
         return _hashes(self.project.hashes)
 
     def _fetched(self, version: Version, folder: Path) -> Path:
-        name, title = self.project.name, self.project.title
-        requirement = f"{name}=={version}"
+        title = self.project.title
+        requirement = f"{self.project.on_pypi}=={version}"
         options = ("--quiet", "--no-deps", "--only-binary=:all:", *self.project.wheel)
         try:
             pip("download", *options, "--dest", str(folder), requirement)
@@ -93,12 +93,12 @@ class Wheels:
                 have = _listed(self.cached()) or "nothing"
                 raise ReleaseError(
                     f"cannot fetch {requirement}, which is not in {self._folder}: {error}; "
-                    f"without a network, name an available one ({have}), or --{name} PATH of a source tree"
+                    f"without a network, name an available one ({have}), or --{self.project.name} PATH of a source tree"
                 ) from error
             if version not in known:
                 raise ReleaseError(f"there is no {title} {version}; the newest are {_listed(known[-4:])}") from error
             raise ReleaseError(f"cannot fetch {requirement}: {error}") from error
-        return next(folder.glob(f"{name}-*.whl"))
+        return next(folder.glob(f"{self.project.file_name}-*.whl"))
 
     def _check(self, wheel: Path, version: Version) -> None:
         """Compare a wheel with the known hash of its version, and keep it. Raises ReleaseError."""
@@ -115,12 +115,12 @@ class Wheels:
 
     def _recorded(self, root: Path) -> Mapping[str, str]:
         """The hash of each file in the wheel's RECORD (PEP 376: URL-safe base64 without padding)."""
-        with next(root.glob(f"{self.project.name}-*.dist-info/RECORD")).open(newline="") as file:
+        with next(root.glob(f"{self.project.file_name}-*.dist-info/RECORD")).open(newline="") as file:
             return {name: digest.removeprefix("sha256=") for name, digest, _ in csv.reader(file)}
 
     @property
     def _folder(self) -> Path:
-        return cache_folder() / self.project.name
+        return cache_folder() / self.project.on_pypi
 
 
 def unpack(project: Project, wheel: Path, root: Path) -> None:
@@ -141,7 +141,7 @@ def _is_needed(project: Project, path: PurePosixPath) -> bool:
         return path.name in {"METADATA", "RECORD"}
     return (
         name.startswith(f"{project.name}/")
-        and path.suffix in project.suffixes
+        and name.endswith(tuple(project.suffixes))
         and not name.startswith(project.left_out)
     )
 

@@ -111,6 +111,10 @@ UNIT_Q_SCALE: Final = span("0.18.0", "0.22.0")
 """Those whose Triton backend wants a scale of queries of 1 (0.20.2: v1/attention/backends/triton_attn.py:584)."""
 
 
+BF16_SINKS: Final = span("0.18.0", "0.31.0")
+"""Those whose kernels for CPUs take sinks in bfloat16 alone (0.31.0: v1/attention/backends/cpu_attn.py:443)."""
+
+
 LISTED_LATENTS: Final = span("0.18.0", "0.19.0")
 """Those whose layer has a list of latent caches, one for each stage of a pipeline (0.18.0: mla_attention.py:421)."""
 

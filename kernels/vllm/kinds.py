@@ -7,6 +7,7 @@ from msgspec import structs
 
 from attnfuzz.kernels.libraries.geometries import few_geometries
 from attnfuzz.kernels.libraries.interpreted import DTYPES
+from attnfuzz.kernels.libraries.vllm_cpu import CAPABILITY as CPU_KERNELS
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Mode, QueryView
 from attnfuzz.reference.dtypes import DType
@@ -120,6 +121,26 @@ SHARDED: Final = structs.replace(
 The kernels that merge take head dims that are powers of two (v1/attention/ops/dcp.py:161).
 """
 
+WITHOUT_GPU: Final = structs.replace(
+    FLASHINFER,
+    graph_modes=(),
+    dtypes=(DType.FLOAT16, DType.FLOAT32),
+    fp8_kv=False,
+    kv_scales=False,
+    kept_queries=False,
+    head_dims=CPU_KERNELS.head_dims,
+    page_sizes=CPU_KERNELS.page_sizes,
+    soft_cap=True,
+    padding=False,
+)
+"""The cases of a server without a GPU, on which nothing is captured or padded (0.32.0: platforms/cpu.py:353).
+
+Not those in bfloat16, to which kernels for a CPU without its instructions truncate
+(docs/findings/vllm-cpu-bf16-truncation.md).
+"""
+
+WITHOUT_GPU_BF16: Final = structs.replace(WITHOUT_GPU, dtypes=(DType.BFLOAT16,))
+
 
 @dataclass(frozen=True)
 class BackendKind:
@@ -128,23 +149,36 @@ class BackendKind:
     Attributes:
         module: Its module in vLLM.
         classes: The beginning of the names of its classes.
-        gpu: The compute capability of the claimed GPU.
+        gpu: The compute capability of the claimed GPU; None for a server without a GPU.
         capability: The cases that a server with it has.
         interpreted: Whether its kernels are Triton's, and run in the interpreter.
         calibrated: Our own backend on the same kernels, whose noise model applies.
         packed_prefills: Whether prefills of latents run on trtllm-gen's kernel for packed keys, not on FlashAttention.
+        impl: The end of the name of the class that implements it.
         sharded: Whether ranks share the keys of each request (decode context parallelism).
 
     """
 
     module: str
     classes: str
-    gpu: tuple[int, int]
+    gpu: tuple[int, int] | None
     capability: Capability
     interpreted: bool = False
     calibrated: str = "trtllm_mha"
     packed_prefills: bool = False
     sharded: bool = False
+    impl: str = "Impl"
+
+    @property
+    def class_names(self) -> dict[str, str]:
+        """The names of its classes, by their parts."""
+        ends = {"Backend": "Backend", "Impl": self.impl, "MetadataBuilder": "MetadataBuilder"}
+        return {part: f"{self.classes}{end}" for part, end in ends.items()}
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the server has no GPU."""
+        return self.gpu is None
 
 
 _BACKENDS: Final = "vllm.v1.attention.backends"
@@ -167,8 +201,11 @@ KINDS: Final = {
     "flash_attn_dcp": BackendKind(f"{_BACKENDS}.flash_attn", "FlashAttention", HOPPER, SHARDED, sharded=True),
     "triton": BackendKind(f"{_BACKENDS}.triton_attn", "TritonAttention", HOPPER, TRITON, interpreted=True),
     "triton_fp8": BackendKind(f"{_BACKENDS}.triton_attn", "TritonAttention", HOPPER, TRITON_FP8, interpreted=True),
+    "cpu": BackendKind(f"{_BACKENDS}.cpu_attn", "CPUAttention", None, WITHOUT_GPU, impl="BackendImpl"),
+    "cpu_bf16": BackendKind(f"{_BACKENDS}.cpu_attn", "CPUAttention", None, WITHOUT_GPU_BF16, impl="BackendImpl"),
 }
 """By the values of --attention-backend, in lower case, and by GPU where it is not Blackwell.
 
-`flashinfer_mla_packed` has the other backend for prefills, and `engine` is the first one below vLLM's own scheduler.
+`flashinfer_mla_packed` has the other backend for prefills, `engine` is the first one below vLLM's own scheduler, and
+`cpu` and `cpu_bf16` have the compiled kernels of a server without a GPU.
 """

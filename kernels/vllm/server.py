@@ -7,12 +7,15 @@ import os
 from copy import copy
 from typing import Any, Final
 
+import torch
+
 from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.entry_points.decode import XQA_SEMAPHORES
 from attnfuzz.kernels.queries import place_sinks
 from attnfuzz.kernels.releases.answers import ASKED
 from attnfuzz.kernels.releases.workspace import native_workspace
 from attnfuzz.kernels.vllm.adaptations import PINNED, SPLIT, STACKED
+from attnfuzz.kernels.vllm.cpu.pool import CpuKv
 from attnfuzz.kernels.vllm.dcp.pool import RankPool
 from attnfuzz.kernels.vllm.kinds import HOPPER
 from attnfuzz.kernels.vllm.mla.buffers import renew_buffers
@@ -47,7 +50,9 @@ class VllmServer:
         else:
             _renew_buffers(loaded.backend)
             self.pool = pool(case, bench, _form(loaded))
-        self.sinks = place_sinks(case, bench)
+        # Those of a checkpoint have the model's dtype; the other backends take them in float32.
+        own = case.geometry.dtype.torch_dtype if loaded.kind.on_cpu else torch.float32
+        self.sinks = place_sinks(case, bench, own)
 
     def of_rank(self, case: Case, pool: RankPool) -> "VllmServer":
         """The server as one of its ranks has it: with a part of the heads, and of the pool."""
@@ -61,6 +66,8 @@ class VllmServer:
 def _form(loaded: Any) -> type[PackedKv]:
     """The memory of the release's pool."""
     version = loaded.release.version
+    if loaded.kind.on_cpu:
+        return CpuKv
     if loaded.kind.classes == "FlashAttention" and version in SPLIT:
         return SplitKv
     return StackedKv if version in STACKED else PackedKv

@@ -14,6 +14,8 @@ from attnfuzz.kernels.releases.answers import ASKED
 from attnfuzz.kernels.releases.entry_points_below import KernelsBelow, below
 from attnfuzz.kernels.releases.origins import Origins
 from attnfuzz.kernels.releases.rejection import is_rejection
+from attnfuzz.kernels.vllm.cpu.pool import CpuPool
+from attnfuzz.kernels.vllm.cpu.runner import CpuRunner
 from attnfuzz.kernels.vllm.dcp.pool import ShardedPool
 from attnfuzz.kernels.vllm.dcp.runner import MERGES, ShardedRunner
 from attnfuzz.kernels.vllm.mla.prefills import merges
@@ -52,7 +54,7 @@ class VllmSession:
         self._runners: dict[int, AnyRunner] = {}
         self._without_graph: dict[int, Unsupported] = {}
         with self._running():
-            self._server = VllmServer(loaded, case, bench, ShardedPool if loaded.kind.sharded else VllmPool)
+            self._server = VllmServer(loaded, case, bench, self._pool_type)
 
     def forward(self, index: int) -> WrittenThenAttended | None:
         """Run one step; None for a capture."""
@@ -98,9 +100,17 @@ class VllmSession:
                     self._without_graph[index] = reason
 
     @property
+    def _pool_type(self) -> type[VllmPool]:
+        if self._loaded.kind.sharded:
+            return ShardedPool
+        return CpuPool if self._loaded.kind.on_cpu else VllmPool
+
+    @property
     def _runner_type(self) -> type[AnyRunner]:
         if self._loaded.kind.sharded:
             return ShardedRunner
+        if self._loaded.kind.on_cpu:
+            return CpuRunner
         return LatentRunner if self._case.geometry.latent else ModelRunner
 
     def _merges(self, step: Step) -> int:

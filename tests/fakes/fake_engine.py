@@ -23,6 +23,7 @@ class FakeEngine:
     name = "fake"
     title = "Fake"
     kinds: tuple[str, ...] = (KIND,)
+    default_kinds: tuple[str, ...] = (KIND,)
 
     def owns(self, backend: str) -> bool:
         return backend.startswith(("fake==", "fake@", "fake:"))

@@ -17,14 +17,21 @@ SOURCES = {
 """What wheels hold by default: some of it is needed, some is not."""
 
 
-def make_wheel(folder: Path, version: str, files: Mapping[str, str] = SOURCES, pins: str = "flashinfer_python") -> Path:
-    """A wheel of sglang in `folder`. `pins` is what it requires."""
+def make_wheel(
+    folder: Path,
+    version: str,
+    files: Mapping[str, str] = SOURCES,
+    pins: str = "flashinfer_python",
+    distribution: str = "sglang",
+) -> Path:
+    """A wheel of sglang in `folder`. `pins` is what it requires, and `distribution` its name there."""
     folder.mkdir(parents=True, exist_ok=True)
-    wheel = folder / f"sglang-{version}-py3-none-any.whl"
-    info = f"sglang-{version}.dist-info"
+    name = f"{distribution.replace('-', '_')}-{version}"
+    wheel = folder / f"{name}-py3-none-any.whl"
+    info = f"{name}.dist-info"
     content = {
         **files,
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: sglang\nVersion: {version}\nRequires-Dist: {pins}\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\nRequires-Dist: {pins}\n",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     return pack(wheel, info, content)

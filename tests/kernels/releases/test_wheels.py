@@ -1,5 +1,6 @@
 """Released wheels: fetched once, checked by hash, unpacked as far as they are needed."""
 
+import dataclasses
 import os
 import shutil
 from pathlib import Path
@@ -45,6 +46,19 @@ def test_a_release_is_fetched_once_and_needs_no_network_then(cache: Path, wheels
     assert release_of(SGLANG, "sglang==0.5.99", sent.append) == release
     assert sent == ["Fetching SGLang 0.5.99 (once)."]
     assert WHEELS.cached() == [NEW]
+
+
+@pytest.mark.slow
+@needs_pip
+def test_wheels_may_have_another_name_than_their_package(cache: Path, wheels: Path) -> None:
+    make_wheel(wheels, str(NEW), pins="flashinfer_python==0.7.2", distribution="sglang-cpu")
+    project = dataclasses.replace(SGLANG, distribution="sglang-cpu")
+    release = release_of(project, "sglang==0.5.99")
+    assert (release.root, release.flashinfer) == (cache.with_name("sglang-cpu") / "0.5.99", Version("0.7.2"))
+    assert Wheels(project).cached() == [NEW]
+    assert release_of(project, f"sglang@{release.root}").version == NEW
+    init = release.root / "sglang" / "__init__.py"
+    assert Wheels(project).edited(release.root, [init]) == []
 
 
 @pytest.mark.slow

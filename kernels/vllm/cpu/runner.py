@@ -1,0 +1,49 @@
+"""A release's own CPUModelRunner, on a number of threads that follows from the case.
+
+A file and line below vllm/ is that of vLLM 0.32.0 unless another version is named.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+from unittest import mock
+
+import torch
+
+from attnfuzz.kernels.libraries.vllm_cpu import on_threads
+from attnfuzz.kernels.vllm.runner import ModelRunner
+from attnfuzz.reference.case import Case
+
+_THREADS: Final = (1, 2, 4)
+"""The numbers of threads among which the kernels share the work of a batch."""
+
+
+def threads_of(case: Case) -> int:
+    """The threads of the case's server."""
+    return _THREADS[case.seed % len(_THREADS)]
+
+
+class CpuRunner(ModelRunner):
+    """The release's model runner for CPUs."""
+
+    runner = "vllm.v1.worker.cpu_model_runner", "CPUModelRunner"
+    # The builder takes its layers by this class (v1/attention/backends/cpu_attn.py:168).
+    layer_base = "vllm.model_executor.layers.attention", "Attention"
+
+    @contextmanager
+    def _machine(self) -> Iterator[None]:
+        with (
+            super()._machine(),
+            on_threads(threads_of(self._server.case)),
+            # The kernels for AMX round more, and have not been run.
+            mock.patch.object(torch.cpu, "_is_amx_tile_supported", return_value=False),
+            # Set to nothing (v1/worker/cpu_model_runner.py:169).
+            mock.patch.multiple(torch.accelerator, synchronize=mock.DEFAULT, empty_cache=mock.DEFAULT),
+        ):
+            yield
+
+    def _make_layer(self) -> Any:
+        layer = super()._make_layer()
+        # v1/worker/gpu_model_runner.py, get_kv_cache_spec
+        layer.attn_type = "decoder"
+        return layer
