@@ -17,9 +17,14 @@ from attnfuzz.reference.rope import Rope
 
 
 class Mode(StrEnum):
-    """The kind of a forward pass, in the terms of SGLang's ForwardMode."""
+    """The kind of a step, in the terms of SGLang's ForwardMode.
+
+    All but DRAFT_DECODE are one forward pass. A draft decode is several in a row, planned together: of a draft model,
+    which decodes one token of each request in each of them.
+    """
 
     DECODE = "decode"
+    DRAFT_DECODE = "draft_decode"
     TARGET_VERIFY = "target_verify"
     DRAFT_EXTEND = "draft_extend"
     DRAFT_EXTEND_V2 = "draft_extend_v2"
@@ -29,16 +34,38 @@ class Mode(StrEnum):
     @property
     def uniform(self) -> bool:
         """Whether all requests have the same number of query tokens."""
-        return self in (Mode.DECODE, Mode.TARGET_VERIFY, Mode.DRAFT_EXTEND_V2)
+        return self in (Mode.DECODE, Mode.DRAFT_DECODE, Mode.TARGET_VERIFY, Mode.DRAFT_EXTEND_V2)
 
     @property
     def speculative(self) -> bool:
         """Whether requests have up to `tokens_per_request` query tokens; only these modes can be captured."""
         return self.uniform or self is Mode.DRAFT_EXTEND
 
+    @classmethod
+    def of_kernels(cls) -> tuple["Mode", ...]:
+        """The modes of one forward pass: those that a kernel without a server can tell apart."""
+        return tuple(mode for mode in cls if mode is not Mode.DRAFT_DECODE)
 
-SPECULATIVE = tuple(mode for mode in Mode if mode.speculative)
-"""The speculative modes, in declaration order."""
+    def stride(self, drafts: int) -> int:
+        """The query stride of a step on a server whose requests have `drafts` draft tokens in a verify.
+
+        The first of these is the last known token, and the draft's extend generates the second: the draft model decodes
+        the others, one of them at least.
+        """
+        match self:
+            case Mode.DECODE:
+                return 1
+            case Mode.DRAFT_DECODE:
+                return max(1, drafts - NOT_DECODED)
+            case _:
+                return drafts if self.speculative else 0
+
+
+NOT_DECODED = 2
+"""The draft tokens of a verify that are not decoded by the draft model."""
+
+SPECULATIVE = tuple(mode for mode in Mode.of_kernels() if mode.speculative)
+"""The speculative modes of one forward pass, in declaration order."""
 
 
 class Launch(StrEnum):
@@ -63,13 +90,13 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One attention forward.
+    """One attention forward; a draft decode is `tokens_per_request` of them.
 
-    `tokens_per_request` is the query stride of the speculative modes (1 for decode, the number of draft tokens
-    otherwise), 0 for the others. `padded_tokens` is the number of query rows passed to the backend: after planning,
-    servers raise it to a multiple of the attention group's size, to a data-parallel group's maximum, or to a graph's
-    bucket. A capture has no requests: it is recorded on padding alone. Nor has an idle step, as a rank runs beside
-    others that have some: it has padding alone, also in a replay, or no rows at all.
+    `tokens_per_request` is the query stride of the speculative modes (1 for decode, the number of decodes for draft
+    decode, and that of draft tokens otherwise), 0 for the others. `padded_tokens` is the number of query rows passed to
+    the backend: after planning, servers raise it to a multiple of the attention group's size, to a data-parallel
+    group's maximum, or to a graph's bucket. A capture has no requests: it is recorded on padding alone. Nor has an idle
+    step, as a rank runs beside others that have some: it has padding alone, also in a replay, or no rows at all.
     """
 
     mode: Mode
@@ -77,6 +104,13 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     padded_tokens: int
     tokens_per_request: int = 0
     launch: Launch = Launch.EAGER
+
+    @property
+    def drafts(self) -> int:
+        """The draft tokens of a request on a server that runs such a step; 0 if it says nothing about them."""
+        if self.mode is Mode.DECODE or not self.mode.speculative:
+            return 0
+        return self.tokens_per_request + (NOT_DECODED if self.mode is Mode.DRAFT_DECODE else 0)
 
     @property
     def tokens(self) -> int:

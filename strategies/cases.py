@@ -27,7 +27,7 @@ from attnfuzz.strategies.scope import Extent, scope_of
 from attnfuzz.strategies.sequences import draw_life, draw_single_step, draw_unrelated_steps
 from attnfuzz.strategies.serving import draw_serving
 from attnfuzz.strategies.shared_pools import draw_shared_pool
-from attnfuzz.strategies.supported import capturable, drafts, may_idle, within
+from attnfuzz.strategies.supported import capturable, drafts, may_idle, on_a_server, within
 from attnfuzz.strategies.tensors import draw_family, draw_placement, draw_scales, draw_served_queries
 
 
@@ -112,11 +112,11 @@ def _strides(drafts: tuple[int, ...]) -> Choice[int]:
 @st.composite
 def _cases(draw: DrawFn, can: Capability, backend: str, geometries: Geometries, lean: Lean) -> Case:
     geometry, bucket = geometries.draw(draw, lean)
-    within_bucket = within(can, bucket)
     extents = _WRITTEN_EXTENTS if can.writes else _SCHEDULED_EXTENTS if can.schedules else _EXTENTS[can.device]
     scope = scope_of(draw(extents.under(lean)), geometry, can.device, writes=can.writes)
     stride = draw(_strides(drafts(bucket)).under(lean))
-    steps = _draw_steps(draw, Setting(within_bucket, geometry.page_size, scope, stride=stride, lean=lean))
+    served = on_a_server(within(can, bucket), stride)
+    steps = _draw_steps(draw, Setting(served, geometry.page_size, scope, stride=stride, lean=lean))
     placement, family = draw_placement(draw, can, geometry, lean), draw_family(draw, can, lean)
     queries = draw_served_queries(draw, can, geometry, lean)
     scales = draw_scales(draw, can, geometry, family, queries, lean)

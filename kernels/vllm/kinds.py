@@ -18,8 +18,11 @@ BLACKWELL: Final = (10, 0)
 HOPPER: Final = (9, 0)
 AMPERE: Final = (8, 0)
 
+_OF_TARGETS: Final = (Mode.DECODE, Mode.TARGET_VERIFY, Mode.DRAFT_EXTEND, Mode.EXTEND, Mode.CHUNKED_PREFILL)
+"""The modes of a server without a draft model."""
+
 FLASHINFER: Final = Capability(
-    modes=(Mode.DECODE, Mode.TARGET_VERIFY, Mode.DRAFT_EXTEND, Mode.EXTEND, Mode.CHUNKED_PREFILL),
+    modes=(*_OF_TARGETS, Mode.DRAFT_DECODE),
     graph_modes=(Mode.DECODE, Mode.TARGET_VERIFY),
     dtypes=(DType.BFLOAT16, DType.FLOAT16),
     fp8_kv=True,
@@ -60,6 +63,7 @@ TRITON: Final = structs.replace(
 
 LATENT: Final = structs.replace(
     FLASHINFER,
+    modes=_OF_TARGETS,
     dtypes=(DType.BFLOAT16,),
     fp8_kv=False,
     kv_scales=False,
@@ -102,6 +106,7 @@ FLASH_ATTN: Final = structs.replace(
 
 SHARDED: Final = structs.replace(
     FLASH_ATTN,
+    modes=_OF_TARGETS,
     windows=False,
     patience=4.0,
     buckets=tuple(
@@ -157,7 +162,10 @@ KINDS: Final = {
         f"{_BACKENDS}.flashinfer", "FlashInfer", AMPERE, structs.replace(WRAPPERS, sinks=False)
     ),
     "engine": BackendKind(
-        f"{_BACKENDS}.flashinfer", "FlashInfer", BLACKWELL, structs.replace(FLASHINFER, schedules=True)
+        f"{_BACKENDS}.flashinfer",
+        "FlashInfer",
+        BLACKWELL,
+        structs.replace(FLASHINFER, modes=_OF_TARGETS, schedules=True),
     ),
     "flashinfer_mla": BackendKind(_MLA, "FlashInferMLA", BLACKWELL, LATENT, calibrated="trtllm_mla"),
     "flashinfer_mla_packed": BackendKind(

@@ -29,6 +29,7 @@ from attnfuzz.kernels.vllm.project import VLLM
 from attnfuzz.kernels.vllm.stand_ins import replace_kernels, replace_model
 
 _RUNNER: Final = "vllm.v1.worker.gpu_model_runner"
+_DRAFTER: Final = "vllm.v1.spec_decode.eagle"
 SCHEDULER: Final = "vllm.v1.core.sched.scheduler"
 """The module of the Scheduler, which the engine needs alone."""
 
@@ -122,6 +123,7 @@ def load(release: Release, kind: str = "flashinfer") -> LoadedRelease:
                 sampling = imported(release, "vllm.sampling_params").SamplingParams
                 setattr(sys.modules[VLLM.name], sampling.__name__, sampling)
                 runner = imported(release, _RUNNER)
+                drafter = imported(release, _DRAFTER).EagleProposer
             check_classes(release, _CLASSES)
         check_unedited(release)
     except BaseException:
@@ -129,7 +131,8 @@ def load(release: Release, kind: str = "flashinfer") -> LoadedRelease:
         forget(release)
         raise
     replace_kernels(backend)
-    replace_model(runner)
+    for asking in {runner.__name__, *(base.__module__ for base in drafter.__mro__ if base is not object)}:
+        replace_model(sys.modules[asking])
     _loaded.append(LoadedRelease(release, KINDS["flashinfer"], stubs))
     return _as_kind(_loaded[0], KINDS[kind])
 

@@ -282,7 +282,7 @@ def _q_lens(moment: Moment) -> tuple[str, ...]:
 
 def _drafts(moment: Moment) -> tuple[str, ...]:
     step = moment.step
-    drafting = step.mode.speculative and step.mode is not Mode.DECODE
+    drafting = step.mode.speculative and step.mode not in (Mode.DECODE, Mode.DRAFT_DECODE)
     return (DRAFTS.of(step.tokens_per_request),) if drafting else ()
 
 

@@ -11,7 +11,7 @@ from functools import partial
 
 from attnfuzz.reference.arguments import ArgumentForm
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import SPECULATIVE, Granularity, Mask, Mode
+from attnfuzz.reference.case import Granularity, Mask, Mode
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.edges import Edge
 from attnfuzz.strategies.coverage.classes import HEAD_DIMS, PAGE_SIZES
@@ -259,12 +259,14 @@ _REPLAYED = "launch!=eager"
 _RAGGED = "q lens!=the same"
 _FEWER_KEYS = "prefix=fewer keys than queries"
 _UNIFORM = f"mode={'|'.join(mode for mode in Mode if mode.uniform)}"
-_SPECULATIVE = f"mode={'|'.join(SPECULATIVE)}"
+_SPECULATIVE = f"mode={'|'.join(mode for mode in Mode if mode.speculative)}"
 _PREFILLS = f"mode={'|'.join(mode for mode in Mode if not mode.speculative)}"
 
 MEANING: tuple[Clash, ...] = (
     _clash("a decode has one query per request", "mode=decode", "longest q!=1; drafts"),
     _clash("a decode's query has a key or none", "mode=decode", _FEWER_KEYS),
+    _clash("a draft model decodes after a prefix", "mode=draft_decode", f"prefix!=yes; {_NO_KEYS}; kv len=1"),
+    _clash("a draft decode is one of several drafts", "mode=draft_decode", "drafts"),
     _clash("the mode gives every request as many queries", _UNIFORM, _RAGGED),
     _clash("every request of a draft extend has queries", "mode=draft_extend", "q lens=an idle request"),
     _clash("only a draft extend has accept lengths", "mode!=draft_extend", "accepted"),
