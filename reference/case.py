@@ -412,6 +412,36 @@ class ServedQueries(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kept: bool = False
 
 
+class Interleave(StrEnum):
+    """The tokens in a row that a rank has of a request whose keys are shared."""
+
+    TOKEN = "token"
+    QUARTER_PAGE = "quarter_page"
+    PAGE = "page"
+
+    def tokens(self, page_size: int) -> int:
+        """Their number."""
+        match self:
+            case Interleave.TOKEN:
+                return 1
+            case Interleave.QUARTER_PAGE:
+                return max(1, page_size // 4)
+            case Interleave.PAGE:
+                return page_size
+
+
+class SharedKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The ranks of a server that share the keys of each request (decode context parallelism), and its other choices.
+
+    With `all_to_all`, they exchange parts of their outputs at once; otherwise queries are gathered, and outputs reduced
+    (vLLM: --dcp-comm-backend).
+    """
+
+    ranks: int = 2
+    interleave: Interleave = Interleave.TOKEN
+    all_to_all: bool = False
+
+
 class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="steps"):
     """One test input: a backend, a geometry, and the steps to run, in order.
 
@@ -422,7 +452,8 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     run a step. A `relation` adds a second, related run (`attnfuzz.reference.related`).
 
     A backend that schedules requests itself, within the limits of `serving`, takes a step as a demand: the slots of its
-    requests must reach these lengths. It may need several forwards for that.
+    requests must reach these lengths. It may need several forwards for that. `shared_keys` are the choices of one whose
+    ranks share the keys of each request.
     """
 
     backend: str
@@ -445,6 +476,7 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     life: tuple[EarlierUse, ...] = ()
     mask: Mask = Mask.CAUSAL
     serving: Serving = Serving()
+    shared_keys: SharedKeys = SharedKeys()
     seed: int = 0
     relation: Relation | None = None
 

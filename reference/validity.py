@@ -113,6 +113,7 @@ def _bounded(case: Case) -> Iterator[tuple[str, float, float, float]]:
     yield "views.table_gap", case.views.table_gap, 0, 1 << 20
     yield "max_len_slack", case.max_len_slack, 0, MAX_KV_LEN
     yield "chunk_capacity", case.chunk_capacity, 1, 1 << 30
+    yield "shared_keys.ranks", case.shared_keys.ranks, 2, 64
     yield "serving.budget", case.serving.budget, 0, 1 << 30
     yield "serving.shortage", case.serving.shortage, 0, 1 << 20
     yield "serving.seed", case.serving.seed, 0, 1 << 20

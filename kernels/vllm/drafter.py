@@ -55,7 +55,7 @@ class TargetForward:
 class DraftModel(Model):
     """The draft model's layer, whose token at a position is the next one of the target's.
 
-    It generates what the slot has next, so that each forward is over the tokens of the case.
+    It generates the slot's next tokens, so that each forward is over tokens of the case.
 
     Attributes:
         outs: The outputs of its forwards since the last step began.

@@ -108,6 +108,7 @@ SHARDED: Final = structs.replace(
     FLASH_ATTN,
     modes=_OF_TARGETS,
     windows=False,
+    shared_keys=(2, 4),
     patience=4.0,
     buckets=tuple(
         structs.replace(each, layouts=(KvLayout.NHD, KvLayout.HND))

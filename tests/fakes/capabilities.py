@@ -106,6 +106,17 @@ NARROW = {
         kv_shorter_than_q=False,
         schedules=True,
     ),
+    "a draft model": Capability(
+        modes=(Mode.DECODE, Mode.DRAFT_DECODE, Mode.TARGET_VERIFY),
+        graph_modes=(Mode.DRAFT_DECODE,),
+        padding=True,
+        kv_shorter_than_q=False,
+    ),
+    "ranks that share keys": Capability(
+        modes=(Mode.DECODE, Mode.TARGET_VERIFY, Mode.EXTEND),
+        buckets=(replace(HEAD_DIM_128, heads=((4, 1), (6, 1))),),
+        shared_keys=(2, 4),
+    ),
     "few modules": COMPILED,
     "few modules for latents": COMPILED_LATENTS,
     "modules for head dims that differ": Capability(

@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from itertools import pairwise
 
+from capabilities import NARROW
 from hypothesis.strategies import SearchStrategy
 
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case, Mode, ServedQueries, Serving
+from attnfuzz.reference.case import Case, Interleave, Mode, ServedQueries, Serving, SharedKeys
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.validity import validate
 from attnfuzz.strategies.cases import cases
@@ -31,6 +32,7 @@ def test_other_backends_get_none(draw: Draw) -> None:
     drawn = draw(cases(Capability(modes=MODES), "planned"), 30)
     assert {case.serving for case in drawn} == {Serving()}
     assert {case.queries for case in drawn} == {ServedQueries()}
+    assert {case.shared_keys for case in drawn} == {SharedKeys()}
 
 
 def test_a_server_has_a_scale_of_queries_and_keeps_them_where_its_cache_is_exact(draw: Draw) -> None:
@@ -60,3 +62,14 @@ def test_a_server_with_a_draft_model_decodes_drafts_after_a_prefix(draw: Draw) -
 
 def test_kernels_without_a_server_get_no_drafts_of_a_draft_model() -> None:
     assert set(Mode) - set(Mode.of_kernels()) == {Mode.DRAFT_DECODE}
+
+
+def test_ranks_that_share_keys_have_whole_query_heads_and_one_token_in_a_row_beside_drafts(draw: Draw) -> None:
+    can = NARROW["ranks that share keys"]
+    drawn = draw(cases(can, "sharing"), 100)
+    assert {(case.geometry.q_heads, case.shared_keys.ranks) for case in drawn} == {(4, 2), (4, 4), (6, 2)}
+    drafted = [case.shared_keys.interleave for case in drawn if any(step.drafts for step in case.steps)]
+    others = [case.shared_keys.interleave for case in drawn if not any(step.drafts for step in case.steps)]
+    assert (set(drafted), set(others)) == ({Interleave.TOKEN}, set(Interleave))
+    assert {case.shared_keys.all_to_all for case in drawn} == {True, False}
+    assert {can.why_not(case) for case in drawn} == {None}
