@@ -29,7 +29,6 @@ from attnfuzz.kernels.vllm.project import VLLM
 from attnfuzz.kernels.vllm.stand_ins import replace_kernels, replace_model
 
 _RUNNER: Final = "vllm.v1.worker.gpu_model_runner"
-_DRAFTER: Final = "vllm.v1.spec_decode.eagle"
 SCHEDULER: Final = "vllm.v1.core.sched.scheduler"
 """The module of the Scheduler, which the engine needs alone."""
 
@@ -123,7 +122,6 @@ def load(release: Release, kind: str = "flashinfer") -> LoadedRelease:
                 sampling = imported(release, "vllm.sampling_params").SamplingParams
                 setattr(sys.modules[VLLM.name], sampling.__name__, sampling)
                 runner = imported(release, _RUNNER)
-                drafter = imported(release, _DRAFTER).EagleProposer
             check_classes(release, _CLASSES)
         check_unedited(release)
     except BaseException:
@@ -131,6 +129,7 @@ def load(release: Release, kind: str = "flashinfer") -> LoadedRelease:
         forget(release)
         raise
     replace_kernels(backend)
+    drafter = getattr(runner, "EagleProposer", object)
     for asking in {runner.__name__, *(base.__module__ for base in drafter.__mro__ if base is not object)}:
         replace_model(sys.modules[asking])
     _loaded.append(LoadedRelease(release, KINDS["flashinfer"], stubs))
