@@ -71,7 +71,7 @@ from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.masks import applies
 from attnfuzz.reference.noise import NoiseModel
 
-PAGED = Capability(modes=tuple(Mode), layouts=(KvLayout.NHD,))
+PAGED = Capability(modes=Mode.of_kernels(), layouts=(KvLayout.NHD,))
 """Default capability of a function: all modes; no window, sinks, soft cap, fp8 KV or padding."""
 
 UNKNOWN = NoiseModel.unknown_kernel()

@@ -155,7 +155,7 @@ class SdpaBackend:
     name: str = "torch_sdpa"
     call_without_keys: bool = False
     capability: Capability = Capability(
-        modes=tuple(Mode),
+        modes=Mode.of_kernels(),
         unequal_head_dims=True,
         windows=True,
         query_views=(QueryView.CONTIGUOUS, QueryView.FUSED_QKV),

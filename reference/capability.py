@@ -15,6 +15,7 @@ from attnfuzz.reference.case import (
     BlockScales,
     Case,
     Granularity,
+    Interleave,
     KvView,
     Launch,
     Mask,
@@ -24,6 +25,7 @@ from attnfuzz.reference.case import (
     PaddedSlot,
     QueryView,
     Serving,
+    SharedKeys,
     Tombstone,
     ValueFamily,
 )
@@ -62,7 +64,8 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     meaning beside a window: a key is seen that both leave. `arguments` are the forms in which arguments are passed
     besides the plain one, with their standing, and `earlier_uses` those that the objects of a step may have had.
     `edges` are the factors of 0 and below, and the steps without requests, that it may get, with their standing. One
-    that `schedules` decides itself on the forwards of a step, within the limits of `Case.serving`.
+    that `schedules` decides itself on the forwards of a step, within the limits of `Case.serving`. `shared_keys` are
+    the numbers of ranks that may share the keys of each request, each with whole query heads.
 
     A backend with `buckets` supports their geometries and no others. All other fields about geometries are then derived
     from the buckets; values passed for them are ignored.
@@ -116,6 +119,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     masks: tuple[Mask, ...] = (Mask.CAUSAL,)
     windowed_masks: tuple[Mask, ...] = (Mask.CAUSAL,)
     schedules: bool = False
+    shared_keys: tuple[int, ...] = ()
     patience: float = 1.0
 
     def __post_init__(self) -> None:
@@ -360,6 +364,20 @@ def _why_not_scheduled(can: Capability, case: Case) -> str | None:
     return None if case.relation is None else "relations between forwards that it chooses itself"
 
 
+def _why_not_shared_keys(can: Capability, case: Case) -> str | None:
+    shared = case.shared_keys
+    if not can.shared_keys:
+        return None if shared == SharedKeys() else "keys that ranks share"
+    if shared.ranks not in can.shared_keys:
+        return f"keys that {shared.ranks} ranks share"
+    if case.geometry.q_heads % shared.ranks:
+        return f"{case.geometry.q_heads} query heads on {shared.ranks} ranks"
+    # vLLM 0.33.0: v1/worker/cp_utils.py, check_attention_cp_compatibility.
+    if shared.interleave is not Interleave.TOKEN and any(step.drafts for step in case.steps):
+        return f"an interleave of a {shared.interleave.replace('_', ' ')} beside drafts"
+    return None
+
+
 def _why_not_steps(can: Capability, case: Case) -> str | None:
     buckets = [bucket for bucket in can.buckets if bucket.covers(case.geometry)]
     reason = (
@@ -368,6 +386,7 @@ def _why_not_steps(can: Capability, case: Case) -> str | None:
         or (_why_not_written(case) if can.writes else _why_not_attended(can, case))
         or _why_not_rotated(can, case)
         or _why_not_scheduled(can, case)
+        or _why_not_shared_keys(can, case)
     )
     if reason is not None:
         return reason

@@ -17,9 +17,14 @@ from attnfuzz.reference.rope import Rope
 
 
 class Mode(StrEnum):
-    """The kind of a forward pass, in the terms of SGLang's ForwardMode."""
+    """The kind of a step, in the terms of SGLang's ForwardMode.
+
+    All but DRAFT_DECODE are one forward pass. A draft decode is several in a row, planned together: of a draft model,
+    which decodes one token of each request in each of them.
+    """
 
     DECODE = "decode"
+    DRAFT_DECODE = "draft_decode"
     TARGET_VERIFY = "target_verify"
     DRAFT_EXTEND = "draft_extend"
     DRAFT_EXTEND_V2 = "draft_extend_v2"
@@ -29,16 +34,38 @@ class Mode(StrEnum):
     @property
     def uniform(self) -> bool:
         """Whether all requests have the same number of query tokens."""
-        return self in (Mode.DECODE, Mode.TARGET_VERIFY, Mode.DRAFT_EXTEND_V2)
+        return self in (Mode.DECODE, Mode.DRAFT_DECODE, Mode.TARGET_VERIFY, Mode.DRAFT_EXTEND_V2)
 
     @property
     def speculative(self) -> bool:
         """Whether requests have up to `tokens_per_request` query tokens; only these modes can be captured."""
         return self.uniform or self is Mode.DRAFT_EXTEND
 
+    @classmethod
+    def of_kernels(cls) -> tuple["Mode", ...]:
+        """The modes of one forward pass: those that a kernel without a server can tell apart."""
+        return tuple(mode for mode in cls if mode is not Mode.DRAFT_DECODE)
 
-SPECULATIVE = tuple(mode for mode in Mode if mode.speculative)
-"""The speculative modes, in declaration order."""
+    def stride(self, drafts: int) -> int:
+        """The query stride of a step on a server whose requests have `drafts` draft tokens in a verify.
+
+        The first of these is the last known token, and the draft's extend generates the second: the draft model decodes
+        the others, one of them at least.
+        """
+        match self:
+            case Mode.DECODE:
+                return 1
+            case Mode.DRAFT_DECODE:
+                return max(1, drafts - NOT_DECODED)
+            case _:
+                return drafts if self.speculative else 0
+
+
+NOT_DECODED = 2
+"""The draft tokens of a verify that are not decoded by the draft model."""
+
+SPECULATIVE = tuple(mode for mode in Mode.of_kernels() if mode.speculative)
+"""The speculative modes of one forward pass, in declaration order."""
 
 
 class Launch(StrEnum):
@@ -63,13 +90,13 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One attention forward.
+    """One attention forward; a draft decode is `tokens_per_request` of them.
 
-    `tokens_per_request` is the query stride of the speculative modes (1 for decode, the number of draft tokens
-    otherwise), 0 for the others. `padded_tokens` is the number of query rows passed to the backend: after planning,
-    servers raise it to a multiple of the attention group's size, to a data-parallel group's maximum, or to a graph's
-    bucket. A capture has no requests: it is recorded on padding alone. Nor has an idle step, as a rank runs beside
-    others that have some: it has padding alone, also in a replay, or no rows at all.
+    `tokens_per_request` is the query stride of the speculative modes (1 for decode, the number of decodes for draft
+    decode, and that of draft tokens otherwise), 0 for the others. `padded_tokens` is the number of query rows passed to
+    the backend: after planning, servers raise it to a multiple of the attention group's size, to a data-parallel
+    group's maximum, or to a graph's bucket. A capture has no requests: it is recorded on padding alone. Nor has an idle
+    step, as a rank runs beside others that have some: it has padding alone, also in a replay, or no rows at all.
     """
 
     mode: Mode
@@ -77,6 +104,13 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     padded_tokens: int
     tokens_per_request: int = 0
     launch: Launch = Launch.EAGER
+
+    @property
+    def drafts(self) -> int:
+        """The draft tokens of a request on a server that runs such a step; 0 if it says nothing about them."""
+        if self.mode is Mode.DECODE or not self.mode.speculative:
+            return 0
+        return self.tokens_per_request + (NOT_DECODED if self.mode is Mode.DRAFT_DECODE else 0)
 
     @property
     def tokens(self) -> int:
@@ -378,6 +412,36 @@ class ServedQueries(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kept: bool = False
 
 
+class Interleave(StrEnum):
+    """The tokens in a row that a rank has of a request whose keys are shared."""
+
+    TOKEN = "token"
+    QUARTER_PAGE = "quarter_page"
+    PAGE = "page"
+
+    def tokens(self, page_size: int) -> int:
+        """Their number."""
+        match self:
+            case Interleave.TOKEN:
+                return 1
+            case Interleave.QUARTER_PAGE:
+                return max(1, page_size // 4)
+            case Interleave.PAGE:
+                return page_size
+
+
+class SharedKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The ranks of a server that share the keys of each request (decode context parallelism), and its other choices.
+
+    With `all_to_all`, they exchange parts of their outputs at once; otherwise queries are gathered, and outputs reduced
+    (vLLM: --dcp-comm-backend).
+    """
+
+    ranks: int = 2
+    interleave: Interleave = Interleave.TOKEN
+    all_to_all: bool = False
+
+
 class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="steps"):
     """One test input: a backend, a geometry, and the steps to run, in order.
 
@@ -388,7 +452,8 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     run a step. A `relation` adds a second, related run (`attnfuzz.reference.related`).
 
     A backend that schedules requests itself, within the limits of `serving`, takes a step as a demand: the slots of its
-    requests must reach these lengths. It may need several forwards for that.
+    requests must reach these lengths. It may need several forwards for that. `shared_keys` are the choices of one whose
+    ranks share the keys of each request.
     """
 
     backend: str
@@ -411,6 +476,7 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     life: tuple[EarlierUse, ...] = ()
     mask: Mask = Mask.CAUSAL
     serving: Serving = Serving()
+    shared_keys: SharedKeys = SharedKeys()
     seed: int = 0
     relation: Relation | None = None
 

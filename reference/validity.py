@@ -113,6 +113,7 @@ def _bounded(case: Case) -> Iterator[tuple[str, float, float, float]]:
     yield "views.table_gap", case.views.table_gap, 0, 1 << 20
     yield "max_len_slack", case.max_len_slack, 0, MAX_KV_LEN
     yield "chunk_capacity", case.chunk_capacity, 1, 1 << 30
+    yield "shared_keys.ranks", case.shared_keys.ranks, 2, 64
     yield "serving.budget", case.serving.budget, 0, 1 << 30
     yield "serving.shortage", case.serving.shortage, 0, 1 << 20
     yield "serving.seed", case.serving.seed, 0, 1 << 20
@@ -356,6 +357,9 @@ def _validate_request(request: Request, step: Step, field: str) -> None:
     if step.mode is Mode.DRAFT_EXTEND and not 1 <= request.q_len <= stride:
         legal = f"must be 1 to tokens_per_request {stride}, being an accept length"
         raise ImpossibleCase(f"{field}.q_len", request.q_len, legal)
+    if step.mode is Mode.DRAFT_DECODE and request.kv_len <= request.q_len:
+        legal = f"must be more than q_len {request.q_len} in {step.mode}: a draft model decodes after a prefix"
+        raise ImpossibleCase(f"{field}.kv_len", request.kv_len, legal)
     if not 0 <= request.q_len <= MAX_KV_LEN:
         raise ImpossibleCase(f"{field}.q_len", request.q_len, f"must be 0 to {MAX_KV_LEN}")
 

@@ -124,9 +124,7 @@ class Setting:
 
     def tokens_per_request(self, mode: Mode) -> int:
         """The query stride of a step of this mode."""
-        if mode is Mode.DECODE:
-            return 1
-        return self.stride if mode.speculative else 0
+        return mode.stride(self.stride)
 
     def prefix_lengths(self) -> SearchStrategy[int]:
         """Lengths of a request's prefix, before its new tokens."""
@@ -137,7 +135,7 @@ def draw_batch(draw: DrawFn, setting: Setting, mode: Mode) -> tuple[Lengths, ...
     """(q_len, kv_len) of each request of a step: a few drawn one by one, and possibly a crowd drawn from a seed."""
     scope, lean = setting.scope, setting.lean
     emptiness, total = draw(_STYLES.under(lean))
-    q_choice = _q_lengths(mode, setting.stride, scope.q_len)
+    q_choice = _q_lengths(mode, setting.tokens_per_request(mode), scope.q_len)
     kv_choice = kv_lengths(setting.page_size, scope.kv_len, emptiness, flat=scope.flat)
     least, most = _draw_size(draw, lean, scope)
     pairs = draw(
@@ -185,7 +183,7 @@ def _q_lengths(mode: Mode, stride: int, ceiling: int) -> Choice[int]:
     if not mode.speculative:
         return new_tokens(ceiling)
     if mode is not Mode.DRAFT_EXTEND:
-        return Choice((1 if mode is Mode.DECODE else stride,), lambda _: ())
+        return Choice((stride,), lambda _: ())
 
     def shows(accepted: int) -> tuple[str, ...]:
         return f"accepted={ACCEPTED.of(accepted, stride)}", f"longest q={QUERIES.of(accepted)}"
@@ -196,8 +194,10 @@ def _q_lengths(mode: Mode, stride: int, ceiling: int) -> Choice[int]:
 def _keys(setting: Setting, mode: Mode, q_len: int, drawn: int, *, total: bool) -> int:
     """The KV length for a drawn length: itself as a total, where that is supported, otherwise plus the new tokens.
 
-    A prefill with latents always attends to its new tokens.
+    A prefill with latents always attends to its new tokens, and a draft model decodes after a prefix.
     """
+    if mode is Mode.DRAFT_DECODE:
+        return drawn if total and drawn > q_len else max(drawn, 1) + q_len
     if not total or (setting.can.latent and not mode.speculative):
         return drawn + q_len
     supported = drawn >= q_len or (setting.can.kv_shorter_than_q if drawn else setting.can.empty_kv)

@@ -25,9 +25,9 @@ from attnfuzz.strategies.relations import draw_relation
 from attnfuzz.strategies.rope import draw_rope
 from attnfuzz.strategies.scope import Extent, scope_of
 from attnfuzz.strategies.sequences import draw_life, draw_single_step, draw_unrelated_steps
-from attnfuzz.strategies.serving import draw_serving
+from attnfuzz.strategies.serving import draw_serving, draw_shared_keys
 from attnfuzz.strategies.shared_pools import draw_shared_pool
-from attnfuzz.strategies.supported import capturable, drafts, may_idle, within
+from attnfuzz.strategies.supported import capturable, drafts, may_idle, on_a_server, within
 from attnfuzz.strategies.tensors import draw_family, draw_placement, draw_scales, draw_served_queries
 
 
@@ -112,11 +112,11 @@ def _strides(drafts: tuple[int, ...]) -> Choice[int]:
 @st.composite
 def _cases(draw: DrawFn, can: Capability, backend: str, geometries: Geometries, lean: Lean) -> Case:
     geometry, bucket = geometries.draw(draw, lean)
-    within_bucket = within(can, bucket)
     extents = _WRITTEN_EXTENTS if can.writes else _SCHEDULED_EXTENTS if can.schedules else _EXTENTS[can.device]
     scope = scope_of(draw(extents.under(lean)), geometry, can.device, writes=can.writes)
     stride = draw(_strides(drafts(bucket)).under(lean))
-    steps = _draw_steps(draw, Setting(within_bucket, geometry.page_size, scope, stride=stride, lean=lean))
+    served = on_a_server(within(can, bucket), stride)
+    steps = _draw_steps(draw, Setting(served, geometry.page_size, scope, stride=stride, lean=lean))
     placement, family = draw_placement(draw, can, geometry, lean), draw_family(draw, can, lean)
     queries = draw_served_queries(draw, can, geometry, lean)
     scales = draw_scales(draw, can, geometry, family, queries, lean)
@@ -136,6 +136,7 @@ def _cases(draw: DrawFn, can: Capability, backend: str, geometries: Geometries, 
         pace=draw(_PACES.under(lean)) if can.device is Device.CUDA else Pace.PROMPT,
         mask=draw_mask(draw, can, geometry, steps, lean),
         serving=draw_serving(draw, can, geometry, steps, placement["pages"], lean),
+        shared_keys=draw_shared_keys(draw, can, geometry, steps, lean),
     )
     if can.arguments or can.earlier_uses:
         case = with_call(draw, case, can, lean)

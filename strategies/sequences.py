@@ -19,6 +19,7 @@ _MOST_STEPS = 5
 _MOST_PROMPTS = 3
 _PREFILLS = (Mode.EXTEND, Mode.CHUNKED_PREFILL)
 _DRAFT_EXTENDS = (Mode.DRAFT_EXTEND, Mode.DRAFT_EXTEND_V2)
+_OF_DRAFT_MODELS = (Mode.DRAFT_DECODE, *_DRAFT_EXTENDS)
 # Seeds of slot orders; 0 keeps the order.
 _ORDERS = integer(0, 255)
 # Whether a step repeats the mode and the lengths of the step before it.
@@ -30,6 +31,8 @@ _CHANGES = choice(
 )
 # Whether the requests of a step and of those after it are others than before.
 _OTHER_REQUESTS = odds(7, 1)
+# Whether a round with drafts ends with those of the next one.
+_DRAFTED = odds(1, 1)
 
 
 def draw_single_step(draw: DrawFn, setting: Setting) -> tuple[Step, ...]:
@@ -126,8 +129,8 @@ def _rounds(modes: tuple[Mode, ...]) -> SearchStrategy[list[Mode]]:
 
 
 def _openings(can: Capability) -> tuple[Mode, ...]:
-    """The possible first modes of a round; a draft extend only for a backend that has no other mode."""
-    return tuple(mode for mode in can.modes if mode not in _DRAFT_EXTENDS) or can.modes
+    """The possible first modes of a round; a draft model's only for a backend that has no other mode."""
+    return tuple(mode for mode in can.modes if mode not in _OF_DRAFT_MODELS) or can.modes
 
 
 def _draw_round(draw: DrawFn, batch: "_Life", mode: Mode) -> None:
@@ -140,6 +143,8 @@ def _draw_round(draw: DrawFn, batch: "_Life", mode: Mode) -> None:
         followers = tuple(follower for follower in setting.can.modes if follower in _DRAFT_EXTENDS)
         follower = draw(_one_of(followers)) if followers else None
         batch.speculate(mode, [draw(integer(1, setting.stride)) for _ in range(size)], follower)
+        if Mode.DRAFT_DECODE in setting.can.modes and draw(_DRAFTED):
+            batch.draft()
 
 
 class _Life:
@@ -181,6 +186,13 @@ class _Life:
         self._grow([kept - draft for kept, draft in zip(accepted, drafts, strict=True)])
         if follower is Mode.DRAFT_EXTEND:
             self._add(follower, accepted)
+
+    def draft(self) -> None:
+        """Add the decodes of the draft model, whose tokens are not accepted yet."""
+        drafts = [self.setting.tokens_per_request(Mode.DRAFT_DECODE)] * len(self.alive)
+        self._grow(drafts)
+        self._add(Mode.DRAFT_DECODE, drafts)
+        self._grow([-draft for draft in drafts])
 
     def _grow(self, new: Sequence[int]) -> None:
         for slot, count in zip(self.alive, new, strict=True):

@@ -1,4 +1,4 @@
-"""The limits of a server that schedules the requests of a case itself."""
+"""A server's limits, where it schedules the requests of a case itself, and its choices where ranks share their keys."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -6,9 +6,9 @@ from typing import Final
 from hypothesis.strategies import DrawFn
 
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Pages, Serving, Step
+from attnfuzz.reference.case import Interleave, Pages, Serving, SharedKeys, Step
 from attnfuzz.reference.geometry import Geometry
-from attnfuzz.strategies.choices import Choice, integer
+from attnfuzz.strategies.choices import Choice, WeightedFlag, integer, on
 from attnfuzz.strategies.coverage.classes import LIMITS
 from attnfuzz.strategies.lean import Lean
 
@@ -19,6 +19,10 @@ _FORWARDS = Choice((1, 1, 1, 1, 2, 3, 5), lambda count: (f"token budget={LIMITS.
 # Quarters of the pages that more than one slot needs.
 _LACKING = Choice((0, 0, 0, 1, 2, 3, 4, 4), lambda quarters: (f"lacking pages={LIMITS.of(quarters)}",))
 _SEEDS = integer(0, 255)
+_MORE_RANKS = WeightedFlag(1, 1, ("ranks=four",))
+_INTERLEAVES = Choice(tuple(Interleave), on("interleave"))
+_ALL_TO_ALL = WeightedFlag(1, 1, ("all to all=yes",))
+_FEW, _MANY = 2, 4
 
 
 def draw_serving(
@@ -38,4 +42,19 @@ def draw_serving(
         budget=max(1, -(-sum(lengths.values()) // forwards)) if forwards > 1 else 0,
         shortage=max(1, beyond * quarters // _QUARTERS) if quarters else 0,
         seed=draw(_SEEDS),
+    )
+
+
+def draw_shared_keys(
+    draw: DrawFn, can: Capability, geometry: Geometry, steps: Sequence[Step], lean: Lean
+) -> SharedKeys:
+    """Draw the ranks that share keys, each with whole query heads; one token in a row beside drafts."""
+    if not can.shared_keys:
+        return SharedKeys()
+    many = _MANY in can.shared_keys and geometry.q_heads % _MANY == 0
+    drafts = any(step.drafts for step in steps)
+    return SharedKeys(
+        ranks=_MANY if many and draw(_MORE_RANKS.under(lean)) else _FEW,
+        interleave=Interleave.TOKEN if drafts else draw(_INTERLEAVES.under(lean)),
+        all_to_all=draw(_ALL_TO_ALL.under(lean)),
     )

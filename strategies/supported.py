@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Granularity, Mode, ValueFamily
+from attnfuzz.reference.case import NOT_DECODED, Granularity, Mode, ValueFamily
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.edges import Edge
 from attnfuzz.reference.geometry import Latent
@@ -109,6 +109,17 @@ def granularities(can: Capability, family: ValueFamily) -> tuple[Granularity, ..
 def rotary_shares(can: Capability) -> tuple[RotaryShare, ...]:
     """Shares of a head that a writer rotates: of a latent, its rotary part."""
     return tuple(share for share in can.rotary if share is RotaryShare.WHOLE or not can.latent)
+
+
+@cache
+def on_a_server(can: Capability, stride: int) -> Capability:
+    """Restrict `can` to the modes of a server with `stride` draft tokens: of few, a draft model decodes none."""
+    if stride > NOT_DECODED or Mode.DRAFT_DECODE not in can.modes:
+        return can
+    modes, graph_modes = (
+        tuple(mode for mode in some if mode is not Mode.DRAFT_DECODE) for some in (can.modes, can.graph_modes)
+    )
+    return replace(can, modes=modes, graph_modes=graph_modes)
 
 
 @cache

@@ -42,7 +42,7 @@ def attend(*, out, query, k_cache, v_cache, block_tables, seq_lens, cum_seq_lens
 PLANNER = FunctionBackend(
     attend,
     capability=Capability(
-        modes=tuple(Mode),
+        modes=Mode.of_kernels(),
         layouts=(KvLayout.NHD,),
         earlier_uses=(EarlierUse.PLANNED_FEWER, EarlierUse.PLANNED_MORE, EarlierUse.REUSED_TENSORS),
     ),

@@ -5,7 +5,7 @@ import torch
 from attnfuzz import Capability, KvLayout, Mode, RopeScaling, RotaryShare, WriterBackend
 
 CAN = Capability(
-    modes=tuple(Mode),
+    modes=Mode.of_kernels(),
     layouts=(KvLayout.NHD,),
     writes=True,
     empty_kv=False,

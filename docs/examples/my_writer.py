@@ -3,7 +3,7 @@
 from attnfuzz import Capability, KvLayout, Mode, PaddedSlot, WriterBackend
 
 CAN = Capability(
-    modes=tuple(Mode),
+    modes=Mode.of_kernels(),
     layouts=(KvLayout.NHD,),
     writes=True,
     empty_kv=False,

@@ -35,5 +35,5 @@ def my_kernel(*, out, query, keys, values, page_ids, page_starts, seq_lens, cum_
         out[rows] = (weights @ v).transpose(0, 1)
 
 
-CAN = Capability(modes=tuple(Mode), page_sizes=(PAGE,), layouts=(KvLayout.NHD,), head_dims=(64, 128))
+CAN = Capability(modes=Mode.of_kernels(), page_sizes=(PAGE,), layouts=(KvLayout.NHD,), head_dims=(64, 128))
 MINE = FunctionBackend(my_kernel, CAN, arrange=arrange)

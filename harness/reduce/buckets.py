@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from attnfuzz.harness.reduce.geometry import on_pages
 from attnfuzz.harness.reduce.lengths import with_drafts
 from attnfuzz.reference.bucket import Bucket
-from attnfuzz.reference.case import Case, Mode
+from attnfuzz.reference.case import Case
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ def _simpler_parts(case: Case, bucket: Bucket) -> Iterator[Case]:
 
 def _fewer_drafts(case: Case, bucket: Bucket) -> Iterator[Case]:
     """`case` with each smaller compiled number of draft tokens."""
-    most = max((step.tokens_per_request for step in case.steps if step.mode is not Mode.DECODE), default=0)
+    most = max((step.drafts for step in case.steps), default=0)
     for stride in sorted(bucket.strides):
         if stride < most:
             yield from with_drafts(case, stride)

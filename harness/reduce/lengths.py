@@ -6,13 +6,12 @@ from functools import partial
 from msgspec.structs import replace
 
 from attnfuzz.harness.reduce.cuts import lower, map_requests, with_requests, with_step
-from attnfuzz.reference.case import Case, Launch, Mode, Request, Step
+from attnfuzz.reference.case import Case, Launch, Request, Step
 
 
 def draft_fewer_tokens(case: Case) -> Iterator[Case]:
     """Fewer draft tokens in every speculative step, over the same KV or with their keys dropped."""
-    strides = {step.tokens_per_request for step in case.steps if step.mode is not Mode.DECODE}
-    for stride in lower(max(strides, default=0), 1):
+    for stride in lower(max((step.drafts for step in case.steps), default=0), 1):
         yield from with_drafts(case, stride)
 
 
@@ -65,7 +64,8 @@ def _without(cut: int, slot: int | None, request: Request) -> Request:
 
 
 def _with_stride(step: Step, stride: int, *, shift: bool) -> Step:
-    """A speculative step with at most `stride` query tokens per request; with `shift`, their keys go as well."""
+    """A speculative step on a server with `stride` draft tokens at most; with `shift`, their keys go as well."""
+    stride = step.mode.stride(stride)
     if step.tokens_per_request <= stride:
         return step
     requests = tuple(

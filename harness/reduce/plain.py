@@ -9,7 +9,7 @@ from attnfuzz.harness.reduce.cuts import lower
 from attnfuzz.reference.case import Case, Mask
 
 _SMALL_SEEDS = (1, 2, 3)
-_PARTS = ("pages", "scales", "queries", "views", "rope", "serving")
+_PARTS = ("pages", "scales", "queries", "views", "rope", "serving", "shared_keys")
 
 
 def use_defaults(case: Case) -> Iterator[Case]:

@@ -43,7 +43,7 @@ def case_with(**plain: Any) -> Removal:
 
 
 def part_with(part: str, **plain: Any) -> Removal:
-    """Return the removal that sets these fields of the pages, scales, queries, views or serving."""
+    """Return the removal that sets these fields of the pages, scales, queries, views, serving or shared keys."""
     return lambda case: iter((replace(case, **{part: replace(getattr(case, part), **plain)}),))
 
 

@@ -69,7 +69,7 @@ def _in_mode(step: Step, mode: Mode) -> Step:
         # Nothing to run: `tidy` drops it.
         return replace(step, mode=mode, requests=(), padded_tokens=0, tokens_per_request=0, launch=Launch.EAGER)
     longest = max((request.q_len for request in step.requests), default=step.tokens_per_request)
-    stride = 1 if mode is Mode.DECODE else max(1, step.tokens_per_request or longest) if mode.speculative else 0
+    stride = mode.stride(max(1, step.drafts or longest))
     requests = tuple(_with_queries(each, stride, uniform=mode.uniform) for each in step.requests)
     moved = replace(step, mode=mode, requests=requests, tokens_per_request=stride, launch=launch)
     surplus = _surplus(step)

@@ -8,7 +8,7 @@ import msgspec
 
 from attnfuzz.harness.verdict.wording import count
 from attnfuzz.reference.calls import Argument, CallCase, View
-from attnfuzz.reference.case import Case, Launch, Request, Step
+from attnfuzz.reference.case import Case, Launch, Request, SharedKeys, Step
 from attnfuzz.reference.case_file import AnyCase, case_id
 from attnfuzz.reference.geometry import KvLayout
 
@@ -58,6 +58,8 @@ def _geometry(case: Case) -> str:
         parts[-1] += f"{' queries, not quantised,' * case.queries.kept} on {geometry.kv_dtype} KV"
     if case.queries.scale != 1:
         parts.append(f"query scale {case.queries.scale:g}")
+    if case.shared_keys != SharedKeys():
+        parts.append(_shared_keys(case.shared_keys))
     if geometry.kv_layout is not KvLayout.HND:
         parts.append(f"layout {geometry.kv_layout}")
     if geometry.window_left >= 0:
@@ -70,6 +72,11 @@ def _geometry(case: Case) -> str:
         latent = geometry.latent
         parts.append(f"latent {latent.rank} + rope {latent.rope} (prefill: nope {latent.nope}, vo {latent.vo})")
     return ", ".join(parts)
+
+
+def _shared_keys(shared: SharedKeys) -> str:
+    by = shared.interleave.value.replace("_", " ")
+    return f"keys on {shared.ranks} ranks by {by}{', exchanged all to all' * shared.all_to_all}"
 
 
 def _step(step: Step, *, slots: bool) -> str:

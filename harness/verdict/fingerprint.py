@@ -7,7 +7,21 @@ import msgspec
 from msgspec.structs import replace
 
 from attnfuzz.harness.verdict.failures import FAULTS, Kind, Observation
-from attnfuzz.reference.case import Case, Launch, Mask, Mode, Pace, Pages, Request, Scales, Step, Views, Workspace
+from attnfuzz.reference.case import (
+    Case,
+    Interleave,
+    Launch,
+    Mask,
+    Mode,
+    Pace,
+    Pages,
+    Request,
+    Scales,
+    SharedKeys,
+    Step,
+    Views,
+    Workspace,
+)
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.relation import Relation
 
@@ -90,6 +104,9 @@ _TRAITS: dict[str, Callable[[Case], bool]] = {
     "scaled": lambda case: case.scales != Scales(),
     "query scale": lambda case: case.queries.scale != 1,
     "kept queries": lambda case: case.queries.kept,
+    "four ranks": lambda case: case.shared_keys.ranks > SharedKeys().ranks,
+    "interleave": lambda case: case.shared_keys.interleave is not Interleave.TOKEN,
+    "all to all": lambda case: case.shared_keys.all_to_all,
     "views": lambda case: case.views != Views(),
     "pages": lambda case: case.pages != Pages(),
     "max slack": lambda case: case.max_len_slack > 0,

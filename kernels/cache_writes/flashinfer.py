@@ -153,7 +153,7 @@ def _buckets(dtypes: Iterable[tuple[DType, DType]]) -> tuple[Bucket, ...]:
 COPIES: Final = Capability(
     device=Device.CUDA,
     buckets=_buckets((each, each) for each in (DType.BFLOAT16, DType.FLOAT16)),
-    modes=tuple(Mode),
+    modes=Mode.of_kernels(),
     graph_modes=SPECULATIVE,
     writes=True,
     padding=True,

@@ -60,7 +60,9 @@ from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.noise import NoiseModel
 
-WRITES = Capability(modes=tuple(Mode), layouts=(KvLayout.NHD,), writes=True, empty_kv=False, kv_shorter_than_q=False)
+WRITES = Capability(
+    modes=Mode.of_kernels(), layouts=(KvLayout.NHD,), writes=True, empty_kv=False, kv_shorter_than_q=False
+)
 """Default capability of a writer: all modes; no fp8 cache, and no padding."""
 
 

@@ -248,7 +248,7 @@ _PAGED_NOISE = structs.replace(_FP32, bias=2.0**-23)
 _SHARED: dict[str, Any] = {"extra": "jax", "packages": {"jax": "0.10", "jaxlib": "0.10"}}
 
 _DENSE = Capability(
-    modes=tuple(Mode),
+    modes=Mode.of_kernels(),
     # float16 does not compile on a CPU (docs/findings/jax-float16-jit.md).
     buckets=few_geometries((DType.BFLOAT16, DType.FLOAT32), windows=True),
     edges=UNSAID_FACTORS,

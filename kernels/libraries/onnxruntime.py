@@ -242,7 +242,7 @@ See attention.cc (AttentionGemm, ComputeAttentionSoftcapInplace) and attention_s
 up to 2^-25, whatever the largest one.
 """
 
-_ALL_MODES = tuple(Mode)
+_ALL_MODES = Mode.of_kernels()
 _POSITIVE = "onnxruntime/core/providers/cpu/llm/attention.cc: scale must be greater than 0 if specified (checked)"
 _ATTENTION = Capability(
     modes=_ALL_MODES,

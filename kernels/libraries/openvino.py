@@ -290,7 +290,7 @@ _BF16 = msgspec.structs.replace(_F32, probabilities=2.0**-8)
 """Products of bf16 with sums in f32; several queries at once have their weights rounded to bf16 after division."""
 
 _PAGED = Capability(
-    modes=tuple(Mode),
+    modes=Mode.of_kernels(),
     layouts=(KvLayout.NHD,),
     dtypes=(DType.FLOAT32,),
     unequal_head_dims=True,

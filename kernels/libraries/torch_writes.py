@@ -46,7 +46,7 @@ def _stored(tokens: torch.Tensor, dtype: torch.dtype, scale: float) -> torch.Ten
 
 
 PUTS = Capability(
-    modes=tuple(Mode),
+    modes=Mode.of_kernels(),
     graph_modes=SPECULATIVE,
     writes=True,
     padding=True,

@@ -25,7 +25,7 @@ from attnfuzz.reference.noise import ROUNDOFF
 # A model's forward pass writes the keys of its tokens before it attends, so that each query has its own: the causal
 # diagonal of build_attention_mask (generation/continuous_batching/utils.py) assumes so.
 SDPA_CAN = Capability(
-    modes=tuple(Mode),
+    modes=Mode.of_kernels(),
     layouts=(KvLayout.NHD,),
     windows=True,
     empty_kv=False,

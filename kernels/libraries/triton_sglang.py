@@ -275,7 +275,7 @@ def _lengths(query: torch.Tensor, seq_lens: torch.Tensor, cum_seq_lens_q: torch.
 
 
 _CAPABILITY = Capability(
-    modes=tuple(Mode),
+    modes=Mode.of_kernels(),
     buckets=few_geometries(DTYPES, windows=True, sinks=True, soft_caps=True),
     # The keys of new tokens are among a request's (SGLang 0.5.23, ForwardBatch.seq_lens).
     empty_kv=False,

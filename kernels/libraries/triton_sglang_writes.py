@@ -168,7 +168,7 @@ def _tile(row: int) -> int:
 
 
 _CAPABILITY = Capability(
-    modes=tuple(Mode),
+    modes=Mode.of_kernels(),
     graph_modes=SPECULATIVE,
     writes=True,
     padding=True,

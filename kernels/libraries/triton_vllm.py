@@ -156,7 +156,7 @@ def _attend(
 
 
 _CAPABILITY = Capability(
-    modes=tuple(Mode),
+    modes=Mode.of_kernels(),
     buckets=few_geometries(DTYPES, page_sizes=(16, 32, 64), windows=True, sinks=True, soft_caps=True),
     # A request's keys include those of its query tokens (vLLM 0.32.0, v1/attention/backend.py, seq_lens).
     empty_kv=False,

@@ -122,7 +122,7 @@ def _store_in_one(
 
 
 _CAPABILITY = Capability(
-    modes=tuple(Mode),
+    modes=Mode.of_kernels(),
     graph_modes=SPECULATIVE,
     writes=True,
     padding=True,

@@ -41,7 +41,7 @@ _POSITIVE = "csrc/cpu/cpu_attn.cpp: v_scale must be positive for FP8 path (check
 # tokens that are being computed (vllm/v1/attention/backend.py, CommonAttentionMetadata: num_computed_tokens is
 # seq_lens - query_lens), so no query is without a key. Only fp8 caches have scales (csrc/cpu/cpu_attn.cpp, is_fp8).
 CAPABILITY = Capability(
-    modes=tuple(Mode),
+    modes=Mode.of_kernels(),
     layouts=(KvLayout.NHD,),
     head_dims=(32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512),
     page_sizes=(32, 64, 96, 128),

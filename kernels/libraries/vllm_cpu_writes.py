@@ -100,7 +100,7 @@ CONCAT_AND_CACHE_MLA = LibraryWriter(
     function=store_latents,
     label="vllm_cpu:concat_and_cache_mla",
     capability=Capability(
-        modes=tuple(Mode),
+        modes=Mode.of_kernels(),
         graph_modes=SPECULATIVE,
         latent=True,
         # The cache has the dtype of the tokens (csrc/cpu/sgl-kernels, `concat_and_cache_mla_cpu`).

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import Any, Union
 
 Note = Callable[[str], None]
 
@@ -94,10 +94,11 @@ class _StubClass(type):
         return iter(())
 
     def __or__(cls, other: object) -> Any:
-        return cls
+        # An isinstance may ask for the union with a class that is there.
+        return Union[cls, other] if isinstance(other, type) else cls  # noqa: UP007 - `|` would come back here
 
     def __ror__(cls, other: object) -> Any:
-        return cls
+        return Union[other, cls] if isinstance(other, type) else cls  # noqa: UP007 - as above
 
 
 def _stub_class(path: str, stubs: Stubs) -> Any:

@@ -30,12 +30,17 @@ _FORWARD_MODES = {
 
 
 def forward_batch(server: Server, index: int) -> Any:
-    """The ForwardBatch of step `index` before padding, as left by its init_new (0.5.9: forward_batch_info.py:377).
+    """The ForwardBatch of step `index` before padding."""
+    return batch_of(server, server.case.steps[index])
+
+
+def batch_of(server: Server, step: Step) -> Any:
+    """The ForwardBatch of a step, as left by its init_new (0.5.9: forward_batch_info.py:377).
 
     A verify's seq_lens exclude the draft tokens, a draft extend's include them (0.5.9: eagle_info_v2.py:178). A server
     schedules no request without a token.
     """
-    info, step = server.loaded.module("sglang.srt.model_executor.forward_batch_info"), server.case.steps[index]
+    info = server.loaded.module("sglang.srt.model_executor.forward_batch_info")
     requests, runner = [request for request in step.requests if request.q_len], server.model_runner
     step = replace(step, requests=tuple(requests))
     verify, device = step.mode is Mode.TARGET_VERIFY, server.bench.device
@@ -174,6 +179,18 @@ def _draft_extend(eagle: Any, case: Case, step: Step, device: torch.device) -> A
         arguments |= {name: list(accepted) for name in _WITH_BONUS_CPU}
         arguments |= {name: [length - 1 for length in accepted] for name in _DRAFTS_CPU}
     return _made(getattr(eagle, "EagleDraftExtendInput", eagle.EagleDraftInput), **arguments)
+
+
+def draft_input(loaded: Any, case: Case, step: Step, device: torch.device) -> Any:
+    """The input of the draft model before it decodes (0.5.23: speculative/eagle_info.py:157)."""
+    eagle, rows = loaded.module("sglang.srt.speculative.eagle_info"), len(step.requests)
+    return eagle.EagleDraftInput(
+        topk_p=torch.ones((rows, 1), device=device),
+        topk_index=torch.zeros((rows, 1), dtype=torch.int64, device=device),
+        hidden_states=torch.zeros((rows, HIDDEN_SIZE), dtype=case.geometry.dtype.torch_dtype, device=device),
+        num_tokens_per_req=1,
+        num_tokens_for_logprob_per_req=1,
+    )
 
 
 def _accepted(case: Case, step: Step, request: Request) -> int:

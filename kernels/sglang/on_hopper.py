@@ -27,6 +27,7 @@ from attnfuzz.kernels.releases.release import release_of
 from attnfuzz.kernels.sglang.backends import CONTRACT, absent, capability_of, open_session
 from attnfuzz.kernels.sglang.project import SGLANG
 from attnfuzz.reference.bucket import Bucket
+from attnfuzz.reference.case import Mode
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.noise import NoiseModel
 
@@ -71,11 +72,13 @@ def hopper_backend_of(named: Named, version: Version) -> HopperRelease:
     real = named.kind == "trtllm_mha" and version >= _SINCE_HOPPER
     kernels = _ON_XQA if real else _PLAIN
     capability, buckets = capability_of(named.kind, version), _BUCKETS if real else ()
+    # A draft model's decodes were not run on a GPU.
+    modes = tuple(mode for mode in capability.modes if mode is not Mode.DRAFT_DECODE)
     return HopperRelease(
         name=str(named),
         named=named,
         archs=frozenset({Arch.HOPPER}),
-        capability=msgspec.structs.replace(capability, device=Device.CUDA, buckets=buckets),
+        capability=msgspec.structs.replace(capability, modes=modes, device=Device.CUDA, buckets=buckets),
         contract=CONTRACT,
         session=partial(open_session, named.release, kernels),
         kernels=kernels.ops,

@@ -122,7 +122,7 @@ class SourceLines(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The lines where a version pads, plans eager batches of each kind, and plans graphs.
 
     `verify_v2` and `draft_v1` are None from 0.5.13 on, which only has the second worker and plans its verify like an
-    extend.
+    extend. `draft_decode` is None where a draft model's decodes were not reviewed.
     """
 
     pad: str
@@ -135,6 +135,7 @@ class SourceLines(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     draft_replay: str
     verify_v2: str | None = None
     draft_v1: str | None = None
+    draft_decode: str | None = None
 
 
 @cache
@@ -159,6 +160,9 @@ def orders_of(version: Version) -> Orders:
         Mode.CHUNKED_PREFILL: prefill,
         Mode.DRAFT_EXTEND_V2: (Order(WorkerKind.SPEC_V2, ((Preparation.PLAN, at.draft_v2), pad), eager_v2),),
     }
+    if at.draft_decode is not None:
+        planned = (Preparation.PLAN, at.draft_decode)
+        eager[Mode.DRAFT_DECODE] = (Order(WorkerKind.SPEC_V2, (planned, pad), eager_v2),)
     graphs = {Mode.DECODE: GraphOrder(WorkerKind.PLAIN, at.capture, at.replay)}
     draft_v2 = GraphOrder(WorkerKind.SPEC_V2, at.draft_capture, at.draft_replay, v2)
     if at.verify_v2 is None or at.draft_v1 is None:

@@ -7,6 +7,8 @@ number of rows of a step; ranks are chosen so that the release pads to that numb
 
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from attnfuzz.reference.case import Case, Launch, Mode, Step
 
 _ATTENTION_GROUPS = (1, 2, 4, 8, 16)
@@ -38,13 +40,22 @@ class Ranks:
 
 def ranks_of(case: Case) -> Ranks:
     """Choose ranks that pad as many of the case's eager steps as possible as it states; one rank without padding."""
-    padded = [step for step in case.steps if step.launch is Launch.EAGER and step.padded]
+    padded = [one_decode(step) for step in case.steps if step.launch is Launch.EAGER and step.padded]
     if not padded:
         return Ranks()
     return Ranks(
         attention=max(_ATTENTION_GROUPS, key=lambda group: (sum(_gives(group, step) for step in padded), -group)),
         data_parallel=1 if all(extends(step) for step in padded) else _DATA_PARALLEL,
     )
+
+
+def one_decode(step: Step, number: int = 0) -> Step:
+    """One of the decodes of a draft decode; any other step itself."""
+    if step.mode is not Mode.DRAFT_DECODE:
+        return step
+    left = step.tokens_per_request - 1 - number
+    requests = tuple(replace(each, q_len=1, kv_len=each.kv_len - left) for each in step.requests)
+    return replace(step, mode=Mode.DECODE, requests=requests, padded_tokens=step.padded_batch, tokens_per_request=1)
 
 
 def extends(step: Step) -> bool:

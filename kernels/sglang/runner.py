@@ -49,8 +49,7 @@ class Server:
         loaded.listen(ASKED.note)
         self.pool = ServerPool(case, bench, _paged(case, bench.device, loaded.release.version))
         self.ranks = ranks_of(case)
-        strides = [step.tokens_per_request for step in case.steps if step.mode.speculative]
-        self.draft_tokens = max((stride for stride in strides if stride > 1), default=0)
+        self.draft_tokens = max((step.drafts for step in case.steps), default=0)
         # A padded row of a verify has one key and its drafts: no model's context is that short.
         self.context_len = max(1 + self.draft_tokens, *case.slot_lengths().values()) + case.max_len_slack
         config = self._model_config()

@@ -12,6 +12,7 @@ from attnfuzz.kernels.releases.answers import ASKED
 from attnfuzz.kernels.releases.entry_points_below import Below, KernelsBelow, below
 from attnfuzz.kernels.releases.rejection import is_rejection
 from attnfuzz.kernels.sglang.batch import forward_batch, new_keys, pad
+from attnfuzz.kernels.sglang.drafts import DraftDecodes
 from attnfuzz.kernels.sglang.graphs import ServedGraphs
 from attnfuzz.kernels.sglang.layer import Inputs
 from attnfuzz.kernels.sglang.loader import Loaded
@@ -41,9 +42,13 @@ class SglangSession(ABC):
     def __init__(self, loaded: Loaded, kernels: KernelsBelow, case: Case, bench: Bench) -> None:
         if any(step.mode in _OF_DRAFTS and step.tokens_per_request < _FEWEST_DRAFTS for step in case.steps):
             raise Unsupported("SGLang's servers have two draft tokens or more, or none")
+        drafting = any(step.mode is Mode.DRAFT_DECODE for step in case.steps)
+        if drafting and len({step.drafts for step in case.steps} - {0}) > 1:
+            raise Unsupported("a server drafts the same number of tokens in all steps")
         self._loaded, self._kernels, self._case, self._bench = loaded, kernels, case, bench
         self._orders = orders_of(loaded.release.version)
         self._backends: dict[Mode, Any] = {}
+        self._draft_model: DraftDecodes | None = None
         with self._running():
             self._server = Server(loaded, case, bench)
         self._sinks = place_sinks(case, bench)
@@ -54,15 +59,22 @@ class SglangSession(ABC):
         """Create an instance of the release's backend."""
 
     @abstractmethod
+    def _build_for_drafts(self, steps: int) -> Any:
+        """Create the release's backend of the decodes of a draft model, which drafts `steps` tokens."""
+
+    @abstractmethod
     def _attend(self, backend: Any, batch: Any, inputs: Inputs) -> torch.Tensor:
         """Run a model's attention layer: out [rows, q_heads, head_dim_vo]."""
 
     def _finish(self, step: Step, inputs: Inputs, out: torch.Tensor) -> Output:
         """The output of a step that ran on `inputs`."""
+        return self._output(step, out, inputs.query)
+
+    def _output(self, step: Step, out: torch.Tensor, queries: torch.Tensor) -> Output:
         return Output(
             out=out,
             lse=None,
-            attended=self._server.pool.tokens.attended(step, inputs.query, packed_rows(step)),
+            attended=self._server.pool.tokens.attended(step, queries, packed_rows(step)),
             sinks=self._sinks,
             roundings=self._kernels.roundings,
             **cached_scales(self._case, key_dim(self._case)),
@@ -86,6 +98,8 @@ class SglangSession(ABC):
         return below(self._loaded.release.flashinfer, self._bench, self._kernels)
 
     def _run(self, index: int, step: Step) -> Output | None:
+        if step.mode is Mode.DRAFT_DECODE:
+            return self._draft(index, step)
         backend = self._backend(step.mode)
         with self._server.forwarding():
             return self._with(backend, index, step)
@@ -102,6 +116,15 @@ class SglangSession(ABC):
             static, out = self._graphs.replay(backend, batch, step, inputs)
             return self._finish(step, static, out)
         return self._eager(index, backend, batch)
+
+    def _draft(self, index: int, step: Step) -> Output:
+        if self._draft_model is None:
+            backends = self._build_for_drafts(step.tokens_per_request + 1)
+            self._draft_model = DraftDecodes(self._server, backends)
+        self._server.prepare_step(step)
+        self._bench.launcher.reached_by(self._order(step).words(padded=step.padded))
+        out, queries = self._draft_model.run(index, self._attend)
+        return self._output(step, out, queries)
 
     def _eager(self, index: int, backend: Any, batch: Any) -> Output:
         step = self._case.steps[index]
@@ -146,6 +169,11 @@ class SglangMhaSession(SglangSession):
     def _build(self) -> Any:
         return self._loaded.mha.TRTLLMHAAttnBackend(self._server.model_runner)
 
+    def _build_for_drafts(self, steps: int) -> Any:
+        if self._case.geometry.window_left >= 0:
+            raise Unsupported("the release asserts that a draft model has no window (flashinfer_backend.py:482)")
+        return self._loaded.mha.TRTLLMHAAttnMultiStepDraftBackend(self._server.model_runner, 1, steps)
+
     def _attend(self, backend: Any, batch: Any, inputs: Inputs) -> torch.Tensor:
         geometry = self._case.geometry
         sinks = {} if self._sinks is None else {"sinks": self._sinks}
@@ -167,6 +195,9 @@ class SglangMlaSession(SglangSession):
 
     def _build(self) -> Any:
         return self._loaded.mla.TRTLLMMLABackend(self._server.model_runner)
+
+    def _build_for_drafts(self, steps: int) -> Any:
+        return self._loaded.mla.TRTLLMMLAMultiStepDraftBackend(self._server.model_runner, 1, steps)
 
     def _inputs(self, index: int, rows: int) -> Inputs:
         prefill = not self._case.steps[index].mode.speculative

@@ -220,7 +220,7 @@ def _capability(kind: _Kind, version: Version) -> Capability:
     can = Capability(
         device=Device.CUDA,
         buckets=kind.buckets(version),
-        modes=tuple(Mode),
+        modes=Mode.of_kernels(),
         graph_modes=SPECULATIVE,
         writes=True,
         padding=True,

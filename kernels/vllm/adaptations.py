@@ -17,7 +17,6 @@ _DRAFTERS: Final = (
     "custom_class_proposer",
     "dflash",
     "draft_model",
-    "eagle",
     "extract_hidden_states",
     "gemma4",
     "medusa",
@@ -76,6 +75,7 @@ STUBBED = (
 
 
 _RUNNER: Final = "v1/worker/gpu_model_runner.py"
+_DRAFTER: Final = "v1/spec_decode/llm_base_proposer.py"
 _WEIGHTS: Final = "model_executor/layers/quantization/utils/quant_utils.py"
 
 PINNED: Final[Mapping[str, Sequence[str]]] = {
@@ -84,6 +84,7 @@ PINNED: Final[Mapping[str, Sequence[str]]] = {
         (_WEIGHTS, 518, "vllm.model_executor.layers.quantization.fp8.Fp8LinearMethod"),
         (_WEIGHTS, 519, "vllm.model_executor.layers.quantization.online.fp8.Fp8PerTensorOnlineLinearMethod"),
         (_RUNNER, 7013, "vllm.model_executor.layers.mamba.ops.ssu_dispatch.initialize_mamba_ssu_backend()"),
+        (_DRAFTER, 106, "vllm.transformers_utils.deepseek_v4_utils.get_compress_ratios()"),
         (_RUNNER, 952, "vllm.model_executor.offloader.create_offloader()"),
         (_RUNNER, 952, "vllm.model_executor.offloader.set_offloader()"),
         (_RUNNER, 666, "vllm.v1.sample.rejection_sampler.RejectionSampler()"),

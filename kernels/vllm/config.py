@@ -4,13 +4,17 @@ A file and line below vllm/ is that of vLLM 0.33.0 unless another version is nam
 """
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from attnfuzz.kernels.releases.answers import ServerMock
+from attnfuzz.kernels.releases.answers import ABSENT, ServerMock
 from attnfuzz.kernels.vllm.quantisation import Quantisation
-from attnfuzz.reference.case import Case, Step
+from attnfuzz.reference.case import Case, Mode, Step
 from attnfuzz.reference.geometry import KvLayout
+
+_VOCABULARY: Final = 1 << 30
+"""More tokens than any case has: drafts are checked against it."""
 
 RANKS: Final = 2
 """Data-parallel ranks: this one, and another whose batches decide on padding and graphs."""
@@ -31,10 +35,11 @@ class ServerLimits:
 
         Steps are padded to the sizes of graphs, which are whole requests (config/compilation.py, adjust_cudagraph_...).
         """
-        sizes = sorted({graph_size(step, drafts) for step in case.steps})
+        sizes = sorted({graph_size(step, drafts) for step in case.steps} | {*_targets(case, drafts)})
         rows = max(max(len(step.requests), step.padded_batch) for step in case.steps)
         return cls(
-            model_len=max(1, *case.slot_lengths().values()) + case.max_len_slack,
+            # Requests near it get no drafts (v1/worker/gpu_model_runner.py, _input_fits_in_drafter).
+            model_len=max(1, *case.slot_lengths().values()) + case.max_len_slack + (drafts if drafting(case) else 0),
             requests=max(rows, -(-sizes[-1] // (1 + drafts))),
             tokens=sizes[-1],
             graphs=tuple(sizes),
@@ -43,8 +48,20 @@ class ServerLimits:
 
 def graph_size(step: Step, drafts: int) -> int:
     """The size to which a step is padded on a server whose requests speculate `drafts` tokens."""
-    stride = 1 + drafts
-    return -(-step.padded_tokens // stride) * stride
+    stride, rows = 1 + drafts, step.padded_batch if step.mode is Mode.DRAFT_DECODE else step.padded_tokens
+    return -(-rows // stride) * stride
+
+
+def drafting(case: Case) -> bool:
+    """Whether a case's server has a draft model."""
+    return any(step.mode is Mode.DRAFT_DECODE for step in case.steps)
+
+
+def _targets(case: Case, drafts: int) -> Iterator[int]:
+    """The largest forwards of the target before draft decodes."""
+    for step in case.steps:
+        if step.mode is Mode.DRAFT_DECODE:
+            yield max(1, len(step.requests)) * (1 + drafts)
 
 
 def server_config(loaded: Any, case: Case, drafts: int, limits: ServerLimits) -> ServerMock:
@@ -62,7 +79,7 @@ def server_config(loaded: Any, case: Case, drafts: int, limits: ServerLimits) ->
             use_replayssm=False,
             get_resolved_kv_cache_layout=lambda: _layout(loaded, case),
         ),
-        model_config=_model(case, limits),
+        model_config=_model(case, limits, vocabulary=_VOCABULARY if drafting(case) else 1),
         attention_config=ServerMock(
             "attention_config",
             # Without it, prefills with such a cache take a wrapper unless queries are quantised (utils/flashinfer.py).
@@ -98,7 +115,7 @@ def server_config(loaded: Any, case: Case, drafts: int, limits: ServerLimits) ->
             async_scheduling=False,
         ),
         compilation_config=_compilation(loaded, limits),
-        speculative_config=_speculation(drafts),
+        speculative_config=_speculation(case, drafts),
         observability_config=ServerMock(
             "observability_config", cudagraph_metrics=False, enable_layerwise_nvtx_tracing=False
         ),
@@ -119,7 +136,7 @@ def server_config(loaded: Any, case: Case, drafts: int, limits: ServerLimits) ->
     )
 
 
-def _model(case: Case, limits: ServerLimits) -> ServerMock:
+def _model(case: Case, limits: ServerLimits, *, vocabulary: int) -> ServerMock:
     geometry = case.geometry
     return ServerMock(
         "model_config",
@@ -129,7 +146,7 @@ def _model(case: Case, limits: ServerLimits) -> ServerMock:
         get_num_kv_heads=lambda _: geometry.kv_heads,
         get_head_size=lambda: geometry.head_dim_qk,
         get_inputs_embeds_size=lambda: 1,
-        get_vocab_size=lambda: 1,
+        get_vocab_size=lambda: vocabulary,
         rswa_window=None,
         runner_type="generate",
         is_moe=False,
@@ -177,9 +194,11 @@ def _compilation(loaded: Any, limits: ServerLimits) -> Any:
     )
 
 
-def _speculation(drafts: int) -> ServerMock | None:
+def _speculation(case: Case, drafts: int) -> ServerMock | None:
     if not drafts:
         return None
+    if drafting(case):
+        return _draft_model(case, drafts)
     return ServerMock(
         "speculative_config",
         method="ngram",
@@ -191,6 +210,43 @@ def _speculation(drafts: int) -> ServerMock | None:
         uses_draft_model=lambda: False,
         use_ngram_gpu=lambda: False,
         uses_extract_hidden_states=lambda: False,
+    )
+
+
+def _draft_model(case: Case, drafts: int) -> ServerMock:
+    """Speculation with a draft model that sees the target's hidden states (EAGLE)."""
+    geometry = case.geometry
+    return ServerMock(
+        "speculative_config",
+        method="eagle",
+        num_speculative_tokens=drafts,
+        parallel_drafting=False,
+        enable_adaptive_verification=False,
+        draft_model_config=ServerMock(
+            "draft_model_config",
+            get_hidden_size=lambda: geometry.q_heads * geometry.head_dim_vo,
+            get_inputs_embeds_size=lambda: 1,
+            # DeepSeek-V4's alone (0.32.0: v1/spec_decode/llm_base_proposer.py:105).
+            hf_config=ServerMock("hf_config", compress_ratios=ABSENT, hc_mult=ABSENT),
+            uses_mrope=False,
+            uses_xdrope_dim=0,
+            max_model_len=None,
+        ),
+        use_eagle=lambda: True,
+        uses_draft_model=lambda: False,
+        use_ngram_gpu=lambda: False,
+        uses_extract_hidden_states=lambda: False,
+        use_dflash=lambda: False,
+        use_gemma4_mtp=lambda: False,
+        use_step3p5_mtp=lambda: False,
+        use_local_argmax_reduction=False,
+        use_heterogeneous_vocab=False,
+        rejection_sample_method="standard",
+        draft_sample_method="greedy",
+        disable_padded_drafter_batch=False,
+        enforce_eager=False,
+        # One draft after another (0.18.1: config/speculative.py).
+        speculative_token_tree=str([(0,) * depth for depth in range(1, 1 + drafts)]),
     )
 
 

@@ -19,8 +19,11 @@ BLACKWELL: Final = (10, 0)
 HOPPER: Final = (9, 0)
 AMPERE: Final = (8, 0)
 
+_OF_TARGETS: Final = (Mode.DECODE, Mode.TARGET_VERIFY, Mode.DRAFT_EXTEND, Mode.EXTEND, Mode.CHUNKED_PREFILL)
+"""The modes of a server without a draft model."""
+
 FLASHINFER: Final = Capability(
-    modes=(Mode.DECODE, Mode.TARGET_VERIFY, Mode.DRAFT_EXTEND, Mode.EXTEND, Mode.CHUNKED_PREFILL),
+    modes=(*_OF_TARGETS, Mode.DRAFT_DECODE),
     graph_modes=(Mode.DECODE, Mode.TARGET_VERIFY),
     dtypes=(DType.BFLOAT16, DType.FLOAT16),
     fp8_kv=True,
@@ -61,6 +64,7 @@ TRITON: Final = structs.replace(
 
 LATENT: Final = structs.replace(
     FLASHINFER,
+    modes=_OF_TARGETS,
     dtypes=(DType.BFLOAT16,),
     fp8_kv=False,
     kv_scales=False,
@@ -103,7 +107,9 @@ FLASH_ATTN: Final = structs.replace(
 
 SHARDED: Final = structs.replace(
     FLASH_ATTN,
+    modes=_OF_TARGETS,
     windows=False,
+    shared_keys=(2, 4),
     patience=4.0,
     buckets=tuple(
         structs.replace(each, layouts=(KvLayout.NHD, KvLayout.HND))
@@ -123,6 +129,7 @@ The kernels that merge take head dims that are powers of two (v1/attention/ops/d
 
 WITHOUT_GPU: Final = structs.replace(
     FLASHINFER,
+    modes=_OF_TARGETS,
     graph_modes=(),
     dtypes=(DType.FLOAT16, DType.FLOAT32),
     fp8_kv=False,
@@ -191,7 +198,10 @@ KINDS: Final = {
         f"{_BACKENDS}.flashinfer", "FlashInfer", AMPERE, structs.replace(WRAPPERS, sinks=False)
     ),
     "engine": BackendKind(
-        f"{_BACKENDS}.flashinfer", "FlashInfer", BLACKWELL, structs.replace(FLASHINFER, schedules=True)
+        f"{_BACKENDS}.flashinfer",
+        "FlashInfer",
+        BLACKWELL,
+        structs.replace(FLASHINFER, modes=_OF_TARGETS, schedules=True),
     ),
     "flashinfer_mla": BackendKind(_MLA, "FlashInferMLA", BLACKWELL, LATENT, calibrated="trtllm_mla"),
     "flashinfer_mla_packed": BackendKind(

@@ -131,7 +131,9 @@ def load(release: Release, kind: str = "flashinfer") -> LoadedRelease:
         raise
     if not first.on_cpu:
         replace_kernels(backend)
-    replace_model(runner)
+    drafter = getattr(runner, "EagleProposer", object)
+    for asking in {runner.__name__, *(base.__module__ for base in drafter.__mro__ if base is not object)}:
+        replace_model(sys.modules[asking])
     _loaded.append(LoadedRelease(release, first, stubs))
     return _as_kind(_loaded[0], KINDS[kind])
 

@@ -54,6 +54,7 @@ class Model:
 
     Attributes:
         capturing: Whether a graph is captured.
+        writes: Whether forwards write the cache.
         out: The output of the last forward [rows, q_heads, head_dim].
 
     """
@@ -69,6 +70,7 @@ class Model:
         self._rows: Mapping[int, int] = {}
         self._last: Callable[[], torch.Tensor] | None = None
         self.capturing = False
+        self.writes = True
         self.out: torch.Tensor | None = None
 
     def keep_on_host(self, host: Sequence[torch.Tensor]) -> None:
@@ -135,8 +137,9 @@ class Model:
         out = torch.empty(shape, dtype=geometry.dtype.torch_dtype).view(-1, geometry.q_heads, geometry.head_dim_vo)
         # A dummy batch without a graph has no metadata, and its output is zeros.
         metadata = context.attn_metadata and context.attn_metadata[LAYER]
-        slots = context.slot_mapping[LAYER]
-        layer.impl.do_kv_cache_update(layer, inputs.key, inputs.value, self._pool.kv_cache, slots)
+        slots = context.slot_mapping.get(LAYER)
+        if slots is not None and self.writes:
+            layer.impl.do_kv_cache_update(layer, inputs.key, inputs.value, self._pool.kv_cache, slots)
         query = self._quantisation.given(inputs.query, layer.impl)
         layer.impl.forward(layer, query, inputs.key, inputs.value, self._pool.kv_cache, metadata, out)
         return out

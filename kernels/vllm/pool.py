@@ -115,27 +115,41 @@ class VllmPool:
         self.paged.write(replace(step, requests=before))
         self._before = [each.clone() for each in self.paged.resident()]
 
-    def written(self, step: Step) -> WrittenCache:
-        """The pool before and after `step`, which writes its new tokens and nothing else, the null block included."""
-        tokens, size = self.paged.tokens, self.paged.page_size
+    def written(self, step: Step, free: Sequence[tuple[int, int]] = ()) -> WrittenCache:
+        """The pool before and after `step`, which writes its new tokens and nothing else, the null block included.
+
+        `free` are (slot, position) that may have any contents after it.
+        """
+        tokens = self.paged.tokens
         new = [
             (index, token, each.slot, each.kv_len - each.q_len + token)
             for index, each in enumerate(step.requests)
             for token in range(each.q_len)
         ]
-        places = [(self.paged.pages[slot][position // size], position % size) for _, _, slot, position in new]
+        places = [self._place(slot, position) for _, _, slot, position in new]
+        anything = [self._place(slot, position) for slot, position in free]
         due = [tokens.spans[slot].start + position for _, _, slot, position in new]
-        return self._compared(places, due, [(index, token) for index, token, *_ in new])
+        return self._compared(places, due, [(index, token) for index, token, *_ in new], anything)
+
+    def _place(self, slot: int, position: int) -> tuple[int, int]:
+        """(page, slot of the page) of a token."""
+        return self.paged.pages[slot][position // self.paged.page_size], position % self.paged.page_size
 
     def _compared(
-        self, places: Sequence[tuple[int, int]], due: Sequence[int], of: Sequence[tuple[int, int]]
+        self,
+        places: Sequence[tuple[int, int]],
+        due: Sequence[int],
+        of: Sequence[tuple[int, int]],
+        free: Sequence[tuple[int, int]] = (),
     ) -> WrittenCache:
-        """The pool before and after writes of the tokens `due` to `places`, (page, slot); `of` are their requests."""
+        """The pool before and after writes of the tokens `due` to `places`, (page, slot); `of` are their requests.
+
+        The places in `free` may hold anything.
+        """
         tokens = self.paged.tokens
-        at = torch.tensor(places, dtype=torch.int64).T.reshape(2, -1)
-        nowhere = torch.zeros(2, 0, dtype=torch.int64)
+        at, anywhere = (torch.tensor(each, dtype=torch.int64).reshape(-1, 2).T for each in (places, free))
         tensors = [
-            WrittenTensor(name, before, after, at, values[due], values[due], nowhere)
+            WrittenTensor(name, before, after, at, values[due], values[due], anywhere)
             for name, before, after, values in zip(
                 self.names,
                 self._before,

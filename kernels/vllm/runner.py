@@ -227,6 +227,7 @@ class ModelRunner:
         own = {"initialize_kv_cache_tensors": lambda *_, **__: {}, **self._replaced()}
         runner = type("Runner", (base,), own)(self._config, server.bench.device)
         runner.model = self.model
+        self._prepare(runner)
         runner.initialize_kv_cache(self._pool_config(server.pool.paged.total_pages))
         # Before 0.19.0, lengths have a buffer with both parts (0.18.1: v1/worker/gpu_model_runner.py:661).
         apart = isinstance(runner.seq_lens, torch.Tensor)
@@ -238,6 +239,9 @@ class ModelRunner:
         """A class of the release, by its module and name."""
         module, own = name
         return getattr(self._server.loaded.module(module), own)
+
+    def _prepare(self, runner: Any) -> None:
+        """Complete a runner that has no KV cache yet."""
 
     def _replaced(self) -> dict[str, Any]:
         """Further methods of the release's runner that are replaced."""

@@ -4,9 +4,12 @@ A file and line below vllm/ is that of vLLM 0.33.0 unless another version is nam
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
+
+from msgspec.structs import replace
 
 from attnfuzz.kernels.vllm.pool import VllmPool
 from attnfuzz.reference.case import Case, Request, TableTail
@@ -83,12 +86,15 @@ class ScheduledSteps:
         ordered.total_num_scheduled_tokens = limit
         return ordered
 
-    def order(self, index: int, requests: Sequence[Request]) -> Any:
-        """The SchedulerOutput of a step with these requests, each of which has tokens."""
+    def order(self, index: int, requests: Sequence[Request], ends: Mapping[int, int] = MappingProxyType({})) -> Any:
+        """The SchedulerOutput of a step with these requests, each of which has tokens.
+
+        A slot's request has blocks for its tokens, and for those up to its number in `ends`.
+        """
         ordered = self._output.SchedulerOutput.make_empty()
         self._end_requests(index)
         for request in requests:
-            self._schedule(ordered, index, request)
+            self._schedule(ordered, index, request, max(request.kv_len, ends.get(request.slot, 0)))
         ordered.total_num_scheduled_tokens = sum(ordered.num_scheduled_tokens.values())
         ordered.finished_req_ids = self._finished
         self._finished = set()
@@ -104,11 +110,11 @@ class ScheduledSteps:
         for slot in [slot for slot in self._serving if slot not in left]:
             self._finished.add(self._serving.pop(slot).name)
 
-    def _schedule(self, ordered: Any, index: int, request: Request) -> None:
+    def _schedule(self, ordered: Any, index: int, request: Request, end: int) -> None:
         slot, computed = request.slot, request.kv_len - request.q_len
         decodes = computed > 0 and request.q_len <= self._threshold
         serving = self._serving.get(slot)
-        pages = self._pool.pages(request)
+        pages = self._pool.pages(replace(request, kv_len=end))
         if serving is not None and serving.goes_on(request, decodes=decodes):
             self._accept(serving, slot, computed + 1 if decodes else 0)
             self._again(ordered, serving, computed, pages[serving.blocks :])

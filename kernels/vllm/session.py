@@ -14,10 +14,12 @@ from attnfuzz.kernels.releases.answers import ASKED
 from attnfuzz.kernels.releases.entry_points_below import KernelsBelow, below
 from attnfuzz.kernels.releases.origins import Origins
 from attnfuzz.kernels.releases.rejection import is_rejection
+from attnfuzz.kernels.vllm.config import drafting
 from attnfuzz.kernels.vllm.cpu.pool import CpuPool
 from attnfuzz.kernels.vllm.cpu.runner import CpuRunner
 from attnfuzz.kernels.vllm.dcp.pool import ShardedPool
 from attnfuzz.kernels.vllm.dcp.runner import MERGES, ShardedRunner
+from attnfuzz.kernels.vllm.drafter import DraftingRunner, rejected
 from attnfuzz.kernels.vllm.mla.prefills import merges
 from attnfuzz.kernels.vllm.mla.runner import LatentRunner
 from attnfuzz.kernels.vllm.pool import VllmPool
@@ -28,12 +30,10 @@ from attnfuzz.reference.case import Case, Launch, Mode, Step
 
 AnyRunner = ModelRunner | ShardedRunner
 
-_OF_DRAFTS = frozenset({Mode.TARGET_VERIFY, Mode.DRAFT_EXTEND})
-
 
 def drafts_of(case: Case) -> int:
     """The number of tokens that requests of the case's server speculate, 0 for none. Raises Unsupported."""
-    strides = {step.tokens_per_request for step in case.steps if step.mode in _OF_DRAFTS}
+    strides = {step.drafts for step in case.steps} - {0}
     if len(strides) > 1 or 1 in strides:
         raise Unsupported("a server drafts the same number of tokens in all steps, at least one")
     return strides.pop() - 1 if strides else 0
@@ -81,7 +81,7 @@ class VllmSession:
     def _runner(self, step: Step) -> AnyRunner:
         drafts = self._drafts_at(step)
         if drafts not in self._runners:
-            self._runners[drafts] = self._runner_type(self._server, drafts)
+            self._runners[drafts] = self._runner_type(drafts)(self._server, drafts)
             self._start(drafts)
         return self._runners[drafts]
 
@@ -105,13 +105,15 @@ class VllmSession:
             return ShardedPool
         return CpuPool if self._loaded.kind.on_cpu else VllmPool
 
-    @property
-    def _runner_type(self) -> type[AnyRunner]:
+    def _runner_type(self, drafts: int) -> type[AnyRunner]:
+        """The model runner of a server whose requests speculate `drafts` tokens."""
         if self._loaded.kind.sharded:
             return ShardedRunner
         if self._loaded.kind.on_cpu:
             return CpuRunner
-        return LatentRunner if self._case.geometry.latent else ModelRunner
+        if self._case.geometry.latent:
+            return LatentRunner
+        return DraftingRunner if drafts and drafting(self._case) else ModelRunner
 
     def _merges(self, step: Step) -> int:
         """The roundings of an output after that of the kernel."""
@@ -128,7 +130,7 @@ class VllmSession:
         requests = [request for request in step.requests if request.q_len]
         out, first_rows = runner.run(index, requests)
         output = self._output(step, index, out, first_rows)
-        written = self._server.pool.written(step)
+        written = self._server.pool.written(step, rejected(self._case, index))
         return WrittenThenAttended(written, output, partial(self._again, runner, output, written.due()))
 
     def _again(self, runner: AnyRunner, output: Output, right: Sequence[torch.Tensor]) -> Output:

@@ -51,10 +51,10 @@ def replace_kernels(backend: Any) -> None:
         setattr(library, name, function)
 
 
-def replace_model(runner: Any) -> None:
-    """Put the answers about a model without images and sounds into the module of the model runner."""
+def replace_model(module: Any) -> None:
+    """Put the answers about a model without images and sounds into a module that asks for them."""
     # 0.26.0: v1/worker/gpu_model_runner.py:529
-    runner.MULTIMODAL_REGISTRY = ServerMock("mm_registry", supports_multimodal_inputs=lambda _: False)
+    module.MULTIMODAL_REGISTRY = ServerMock("mm_registry", supports_multimodal_inputs=lambda _: False)
 
 
 def _write(

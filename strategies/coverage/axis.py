@@ -11,6 +11,7 @@ from attnfuzz.reference.case import (
     Case,
     Granularity,
     Guard,
+    Interleave,
     KvView,
     Launch,
     Mask,
@@ -87,6 +88,9 @@ class Axis(Generic[T]):
         """The features of this axis, in its order."""
         return tuple(map(self.feature, self.values))
 
+
+FEW_RANKS = 2
+"""The fewest ranks that share keys."""
 
 _TENSOR_ARGUMENTS, _OTHER_ARGUMENTS = "tensor argument", "other argument"
 
@@ -206,6 +210,9 @@ CASE_AXES: tuple[Axis[Case], ...] = (
     single("scales of blocks", tuple(BlockScales), lambda case: case.scales.blocks),
     classed("query scale", QUERY_SCALES, lambda case: case.queries.scale),
     single("kept queries", ("none", "yes"), lambda case: _has(case.queries.kept)),
+    single("ranks", ("up to two", "four"), lambda case: "four" if case.shared_keys.ranks > FEW_RANKS else "up to two"),
+    single("interleave", tuple(Interleave), lambda case: case.shared_keys.interleave),
+    single("all to all", ("none", "yes"), lambda case: _has(case.shared_keys.all_to_all)),
     single("values", tuple(ValueFamily), lambda case: case.values),
     single("page order", tuple(PageOrder), lambda case: case.pages.order),
     single("table tail", tuple(TableTail), lambda case: case.pages.tail),
@@ -282,7 +289,7 @@ def _q_lens(moment: Moment) -> tuple[str, ...]:
 
 def _drafts(moment: Moment) -> tuple[str, ...]:
     step = moment.step
-    drafting = step.mode.speculative and step.mode is not Mode.DECODE
+    drafting = step.mode.speculative and step.mode not in (Mode.DECODE, Mode.DRAFT_DECODE)
     return (DRAFTS.of(step.tokens_per_request),) if drafting else ()
 
 

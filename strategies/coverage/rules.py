@@ -11,10 +11,10 @@ from functools import partial
 
 from attnfuzz.reference.arguments import ArgumentForm
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import SPECULATIVE, Granularity, Mask, Mode
+from attnfuzz.reference.case import Granularity, Mask, Mode
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.edges import Edge
-from attnfuzz.strategies.coverage.classes import HEAD_DIMS, PAGE_SIZES
+from attnfuzz.strategies.coverage.classes import GROUPS, HEAD_DIMS, PAGE_SIZES
 from attnfuzz.strategies.coverage.features import axes
 from attnfuzz.strategies.supported import capturable, families, head_dims, latents, may_idle, rotary_shares
 
@@ -133,6 +133,16 @@ def _windowless(mask: Mask) -> Holds:
     return lambda can: mask not in can.windowed_masks
 
 
+def _in_halves(group: str) -> Holds:
+    """Whether no bucket with one KV head has such a group of query heads that four ranks could divide."""
+
+    def holds(can: Capability) -> bool:
+        heads = [pair for bucket in can.buckets for pair in bucket.heads if GROUPS.of(pair[0] // pair[1]) == group]
+        return bool(can.shared_keys) and all(query % 4 for query, _ in heads)
+
+    return holds
+
+
 def _unscaled(can: Capability) -> bool:
     """Whether some KV caches have scales, but not those of the queries' dtype."""
     return bool(can.kv_scales) and not any(map(can.scales, can.dtypes))
@@ -204,6 +214,12 @@ LACKS: tuple[Lack, ...] = (
         lambda can: _besides("other group", ("none", *can.other_groups)),
     ),
     _never("the backend does not schedule", "token budget=yes; lacking pages=yes", lambda can: not can.schedules),
+    _never(
+        "the backend has no ranks that share keys",
+        "ranks=four; interleave!=token; all to all=yes",
+        lambda can: not can.shared_keys,
+    ),
+    _never("the backend's keys are shared by two ranks", "ranks=four", lambda can: set(can.shared_keys) <= {2}),
     _never("the backend chooses its forwards itself", "relation!=none", lambda can: can.schedules),
     _never(
         "the backend gives out pages itself",
@@ -258,13 +274,16 @@ LACKS: tuple[Lack, ...] = (
 _REPLAYED = "launch!=eager"
 _RAGGED = "q lens!=the same"
 _FEWER_KEYS = "prefix=fewer keys than queries"
+_DRAFTED = f"mode={'|'.join(mode for mode in Mode if mode.speculative and mode is not Mode.DECODE)}"
 _UNIFORM = f"mode={'|'.join(mode for mode in Mode if mode.uniform)}"
-_SPECULATIVE = f"mode={'|'.join(SPECULATIVE)}"
+_SPECULATIVE = f"mode={'|'.join(mode for mode in Mode if mode.speculative)}"
 _PREFILLS = f"mode={'|'.join(mode for mode in Mode if not mode.speculative)}"
 
 MEANING: tuple[Clash, ...] = (
     _clash("a decode has one query per request", "mode=decode", "longest q!=1; drafts"),
     _clash("a decode's query has a key or none", "mode=decode", _FEWER_KEYS),
+    _clash("a draft model decodes after a prefix", "mode=draft_decode", f"prefix!=yes; {_NO_KEYS}; kv len=1"),
+    _clash("a draft decode is one of several drafts", "mode=draft_decode", "drafts"),
     _clash("the mode gives every request as many queries", _UNIFORM, _RAGGED),
     _clash("every request of a draft extend has queries", "mode=draft_extend", "q lens=an idle request"),
     _clash("only a draft extend has accept lengths", "mode!=draft_extend", "accepted"),
@@ -323,6 +342,11 @@ MEANING: tuple[Clash, ...] = (
     _clash("scales per head include that of the tensor", "scales per=head|token_head", "K scale!=1; V scale!=1"),
     _clash("scales of blocks are positive", "scales per=block", "K scale=0|below 0; V scale=0|below 0"),
     _clash("no scale follows from numbers that are not finite", "scales per=token_head|block", "values=extreme"),
+    _clash("drafts are interleaved by tokens", "interleave!=token", f"{_DRAFTED}; drafts; accepted"),
+    *(
+        _clash("each rank has whole query heads", "ranks=four", f"group={name}", _in_halves(name))
+        for name in GROUPS.names
+    ),
     _clash("an idle step is beside others", "steps=one", "idle step!=none"),
     _clash("the first step has no past", "steps=one", "past=grown|handed on; launch=replayed again|captured late"),
     _clash("a tail of poison needs a page of poison", "table tail=poison", "spare pages=none"),

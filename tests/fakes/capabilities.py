@@ -45,7 +45,7 @@ FP8_DECODE = Bucket(
 COMPILED = Capability(
     device=Device.CUDA,
     buckets=(HEAD_DIM_64, HEAD_DIM_128, FP8_DECODE),
-    modes=tuple(Mode),
+    modes=Mode.of_kernels(),
     graph_modes=(Mode.DECODE, Mode.TARGET_VERIFY),
     kv_scales=True,
     padding=True,
@@ -68,8 +68,8 @@ COMPILED_LATENTS = Capability(
             latent=Latent(),
         ),
     ),
-    modes=tuple(Mode),
-    graph_modes=tuple(mode for mode in Mode if mode.speculative),
+    modes=Mode.of_kernels(),
+    graph_modes=tuple(mode for mode in Mode.of_kernels() if mode.speculative),
     padding=True,
     empty_kv=False,
 )
@@ -84,13 +84,13 @@ NARROW = {
     "draft extend only": Capability(
         modes=(Mode.DRAFT_EXTEND,), graph_modes=(Mode.DRAFT_EXTEND,), padding=True, empty_kv=False
     ),
-    "graphs without padding": Capability(modes=tuple(Mode), graph_modes=(Mode.DECODE, Mode.TARGET_VERIFY)),
-    "long enough KV only": Capability(modes=tuple(Mode), empty_kv=False, kv_shorter_than_q=False, padding=True),
-    "empty or long enough KV": Capability(modes=tuple(Mode), kv_shorter_than_q=False),
+    "graphs without padding": Capability(modes=Mode.of_kernels(), graph_modes=(Mode.DECODE, Mode.TARGET_VERIFY)),
+    "long enough KV only": Capability(modes=Mode.of_kernels(), empty_kv=False, kv_shorter_than_q=False, padding=True),
+    "empty or long enough KV": Capability(modes=Mode.of_kernels(), kv_shorter_than_q=False),
     "pools that need equal head dims": Capability(
         modes=(Mode.EXTEND,), unequal_head_dims=True, kv_views=(KvView.SEPARATE, KvView.PAIRED)
     ),
-    "small latents": Capability(modes=tuple(Mode), latent=True, max_head_dim=72, empty_kv=False),
+    "small latents": Capability(modes=Mode.of_kernels(), latent=True, max_head_dim=72, empty_kv=False),
     "unusual pages": Capability(modes=(Mode.EXTEND, Mode.DECODE), page_sizes=(48,)),
     "dense page tables": Capability(modes=(Mode.DECODE, Mode.EXTEND), table_gaps=False),
     "head dims from a list": Capability(
@@ -105,6 +105,17 @@ NARROW = {
         empty_kv=False,
         kv_shorter_than_q=False,
         schedules=True,
+    ),
+    "a draft model": Capability(
+        modes=(Mode.DECODE, Mode.DRAFT_DECODE, Mode.TARGET_VERIFY),
+        graph_modes=(Mode.DRAFT_DECODE,),
+        padding=True,
+        kv_shorter_than_q=False,
+    ),
+    "ranks that share keys": Capability(
+        modes=(Mode.DECODE, Mode.TARGET_VERIFY, Mode.EXTEND),
+        buckets=(replace(HEAD_DIM_128, heads=((4, 1), (6, 1))),),
+        shared_keys=(2, 4),
     ),
     "few modules": COMPILED,
     "few modules for latents": COMPILED_LATENTS,

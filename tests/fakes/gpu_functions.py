@@ -72,7 +72,7 @@ def _backend(name: str, then: Callable[[dict[str, Any]], object]) -> FunctionBac
     function.__name__ = name
     return FunctionBackend(
         function,
-        capability=Capability(device=Device.CUDA, modes=tuple(Mode)),
+        capability=Capability(device=Device.CUDA, modes=Mode.of_kernels()),
         contract=Contract(lse=LseBase.TWO),
     )
 

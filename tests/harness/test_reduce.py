@@ -210,7 +210,7 @@ def test_latents_and_chunks_shrink_together() -> None:
 def test_only_cases_that_are_possible_and_covered_are_tried() -> None:
     tried: list[Case] = []
     can = Capability(
-        modes=tuple(Mode),
+        modes=Mode.of_kernels(),
         graph_modes=(Mode.DRAFT_EXTEND,),
         fp8_kv=True,
         windows=True,

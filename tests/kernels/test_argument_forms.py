@@ -113,7 +113,7 @@ def rules(standing: ArgumentStanding, *forms: ArgumentForm) -> tuple[ArgumentRul
     return tuple(ArgumentRule(form, standing, source) for form in forms)
 
 
-CAN = Capability(modes=tuple(Mode), layouts=tuple(KvLayout), windows=True)
+CAN = Capability(modes=Mode.of_kernels(), layouts=tuple(KvLayout), windows=True)
 TENSORS = (F.TABLE_INT64, F.LENGTHS_GAPS, F.LENGTHS_INT64, F.KEYS_GAPS, F.VALUES_GAPS, F.OUT_GAPS, F.OUT_HEADS_FIRST)
 OTHERS = (F.OUT_RETURNED, F.LSE_RETURNED, F.LSE_HEADS_FIRST, F.SCALE_DEFAULT, F.SCALE_TENSOR, F.WINDOW_DEFAULT)
 

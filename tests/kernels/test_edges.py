@@ -51,7 +51,7 @@ def made(function: Any, standing: ArgumentStanding) -> FunctionBackend:
     source = "" if standing is ArgumentStanding.UNSAID else "a docstring"
     edges = (Edge.SOFTMAX_ZERO, Edge.SOFTMAX_NEGATIVE, Edge.IDLE)
     rules = tuple(EdgeRule(edge, standing, source) for edge in edges)
-    can = Capability(modes=tuple(Mode), layouts=(KvLayout.NHD,), padding=True, edges=rules)
+    can = Capability(modes=Mode.of_kernels(), layouts=(KvLayout.NHD,), padding=True, edges=rules)
     return FunctionBackend(function, capability=can)
 
 

@@ -29,7 +29,7 @@ from attnfuzz.reference.geometry import KvLayout
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "my_backend.py"
 NHD = msgspec.structs.replace(HEADS, kv_layout=KvLayout.NHD)
 EVERYTHING = Capability(
-    modes=tuple(Mode),
+    modes=Mode.of_kernels(),
     fp8_kv=True,
     unequal_head_dims=True,
     windows=True,
@@ -341,7 +341,7 @@ def ignore_masks(*, mask: torch.Tensor | None, **arguments: Any) -> None:
 
 
 UNDER_MASKS = Capability(
-    modes=tuple(Mode), layouts=(KvLayout.NHD,), windows=True, masks=tuple(Mask), windowed_masks=tuple(Mask)
+    modes=Mode.of_kernels(), layouts=(KvLayout.NHD,), windows=True, masks=tuple(Mask), windowed_masks=tuple(Mask)
 )
 MASKED = FunctionBackend(attend_under_masks, capability=UNDER_MASKS)
 IGNORING = FunctionBackend(ignore_masks, capability=UNDER_MASKS)
@@ -375,4 +375,6 @@ def test_a_capability_with_masks_needs_a_function_that_takes_one() -> None:
         del out
 
     with pytest.raises(ValueError, match="needs an argument that the function does not take, mask"):
-        FunctionBackend(attend, capability=Capability(modes=tuple(Mode), layouts=(KvLayout.NHD,), masks=tuple(Mask)))
+        FunctionBackend(
+            attend, capability=Capability(modes=Mode.of_kernels(), layouts=(KvLayout.NHD,), masks=tuple(Mask))
+        )

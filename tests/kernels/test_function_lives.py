@@ -59,7 +59,7 @@ def attend(
 
 
 CAPABILITY = Capability(
-    modes=tuple(Mode),
+    modes=Mode.of_kernels(),
     layouts=(KvLayout.NHD,),
     windows=True,
     soft_cap=True,

@@ -11,6 +11,7 @@ from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import (
     Case,
     Granularity,
+    Interleave,
     KvView,
     Launch,
     Mode,
@@ -19,6 +20,7 @@ from attnfuzz.reference.case import (
     Scales,
     ServedQueries,
     Serving,
+    SharedKeys,
     Views,
 )
 from attnfuzz.reference.dtypes import DType
@@ -36,7 +38,7 @@ def with_geometry(**changed: Any) -> Case:
 
 
 def why_not(case: Case, **fields: Any) -> str | None:
-    return Capability(**{"modes": tuple(Mode), **fields}).why_not(case)
+    return Capability(**{"modes": Mode.of_kernels(), **fields}).why_not(case)
 
 
 @pytest.mark.parametrize(
@@ -77,6 +79,18 @@ def why_not(case: Case, **fields: Any) -> str | None:
             "scales per tensor",
         ),
         ({}, replace(CASE, queries=ServedQueries(scale=0.5)), "a scale of queries"),
+        ({}, replace(CASE, shared_keys=SharedKeys(all_to_all=True)), "keys that ranks share"),
+        ({"shared_keys": (2,)}, replace(CASE, shared_keys=SharedKeys(ranks=4)), "keys that 4 ranks share"),
+        ({"shared_keys": (2, 3)}, replace(CASE, shared_keys=SharedKeys(ranks=3)), "4 query heads on 3 ranks"),
+        (
+            {"shared_keys": (2,)},
+            replace(
+                CASE,
+                steps=(step(Mode.TARGET_VERIFY, (2, 9), stride=2),),
+                shared_keys=SharedKeys(interleave=Interleave.PAGE),
+            ),
+            "an interleave of a page beside drafts",
+        ),
         (
             {"fp8_kv": True},
             replace(with_geometry(kv_dtype=FP8), queries=ServedQueries(kept=True)),

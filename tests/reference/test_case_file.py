@@ -12,6 +12,7 @@ from attnfuzz.reference.calls import Buffer, Call, CallCase, View, pack
 from attnfuzz.reference.case import (
     Case,
     Guard,
+    Interleave,
     KvView,
     Launch,
     Mode,
@@ -22,6 +23,7 @@ from attnfuzz.reference.case import (
     Request,
     Scales,
     ServedQueries,
+    SharedKeys,
     Step,
     TableTail,
     ValueFamily,
@@ -75,7 +77,10 @@ QUANTISED = replace(
 )
 
 
-@pytest.mark.parametrize("case", [PLAIN, FULL, QUANTISED])
+SHARED = replace(PLAIN, shared_keys=SharedKeys(ranks=4, interleave=Interleave.QUARTER_PAGE, all_to_all=True))
+
+
+@pytest.mark.parametrize("case", [PLAIN, FULL, QUANTISED, SHARED])
 def test_what_is_written_is_read_again(case: Case, tmp_path: Path) -> None:
     assert decode(encode(case)) == case
     save(tmp_path / "case.json", case)

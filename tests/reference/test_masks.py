@@ -172,12 +172,12 @@ def test_a_capability_has_masks_beside_the_causal_one_for_attention_alone(
     fields: dict[str, object], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        Capability(modes=tuple(Mode), **fields)  # type: ignore[arg-type]
+        Capability(modes=Mode.of_kernels(), **fields)  # type: ignore[arg-type]
 
 
 def test_what_a_backend_does_not_have_of_masks_is_said() -> None:
     windowed = replace(case(Mask.TREE), geometry=replace(HEADS, window_left=3))
-    can = Capability(modes=tuple(Mode), windows=True, masks=(Mask.CAUSAL, Mask.TREE))
+    can = Capability(modes=Mode.of_kernels(), windows=True, masks=(Mask.CAUSAL, Mask.TREE))
     assert can.why_not(case(Mask.EMPTY_ROWS)) == "mask empty_rows"
     assert can.why_not(case(Mask.TREE)) is None
     assert can.why_not(windowed) == "a sliding window beside mask tree"

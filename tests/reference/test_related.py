@@ -19,7 +19,7 @@ EXTEND = Step(mode=Mode.EXTEND, requests=(Request(1, 3, 30), Request(0, 1, 2)), 
 CAPTURE = Step(mode=Mode.TARGET_VERIFY, requests=(), padded_tokens=12, tokens_per_request=4, launch=Launch.CAPTURE)
 REPLAY = replace(CAPTURE, requests=(Request(0, 4, 20), Request(2, 4, 0)), launch=Launch.REPLAY)
 CHUNKED = Step(mode=Mode.CHUNKED_PREFILL, requests=(Request(0, 2, 9), Request(1, 3, 3)), padded_tokens=5)
-ANYTHING = Capability(modes=tuple(Mode), graph_modes=(Mode.TARGET_VERIFY,), padding=True)
+ANYTHING = Capability(modes=Mode.of_kernels(), graph_modes=(Mode.TARGET_VERIFY,), padding=True)
 
 
 def case(*steps: Step, relation: Relation, geometry: Geometry = GEOMETRY, **fields: Any) -> Case:

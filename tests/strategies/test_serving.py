@@ -1,11 +1,13 @@
 """The limits of a server that schedules the requests of a case itself, and the queries of one that quantises."""
 
 from collections.abc import Callable
+from itertools import pairwise
 
+from capabilities import NARROW
 from hypothesis.strategies import SearchStrategy
 
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case, Mode, ServedQueries, Serving
+from attnfuzz.reference.case import Case, Interleave, Mode, ServedQueries, Serving, SharedKeys
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.validity import validate
 from attnfuzz.strategies.cases import cases
@@ -30,6 +32,7 @@ def test_other_backends_get_none(draw: Draw) -> None:
     drawn = draw(cases(Capability(modes=MODES), "planned"), 30)
     assert {case.serving for case in drawn} == {Serving()}
     assert {case.queries for case in drawn} == {ServedQueries()}
+    assert {case.shared_keys for case in drawn} == {SharedKeys()}
 
 
 def test_a_server_has_a_scale_of_queries_and_keeps_them_where_its_cache_is_exact(draw: Draw) -> None:
@@ -42,3 +45,31 @@ def test_a_server_has_a_scale_of_queries_and_keeps_them_where_its_cache_is_exact
     kinds = {(case.queries.scale == 1, case.queries.kept) for case, fp8 in zip(drawn, quantised, strict=True) if fp8}
     assert kinds == {(True, True), (True, False), (False, True), (False, False)}
     assert {case.queries.kept for case, fp8 in zip(drawn, quantised, strict=True) if not fp8} == {False}
+
+
+def test_a_server_with_a_draft_model_decodes_drafts_after_a_prefix(draw: Draw) -> None:
+    modes = (Mode.DECODE, Mode.TARGET_VERIFY, Mode.DRAFT_DECODE)
+    can = Capability(modes=modes, empty_kv=False, kv_shorter_than_q=False)
+    drawn = draw(cases(can, "drafting"), 100)
+    drafts = [step for case in drawn for step in case.steps if step.mode is Mode.DRAFT_DECODE]
+    assert len({step.tokens_per_request for step in drafts}) > 3
+    assert all(each.kv_len > each.q_len == step.tokens_per_request for step in drafts for each in step.requests)
+    assert all(len({step.drafts for step in case.steps} - {0}) <= 1 for case in drawn)
+    assert {can.why_not(case) for case in drawn} == {None}
+    follows = [(before.mode, step.mode) for case in drawn for before, step in pairwise(case.steps)]
+    assert (Mode.TARGET_VERIFY, Mode.DRAFT_DECODE) in follows
+
+
+def test_kernels_without_a_server_get_no_drafts_of_a_draft_model() -> None:
+    assert set(Mode) - set(Mode.of_kernels()) == {Mode.DRAFT_DECODE}
+
+
+def test_ranks_that_share_keys_have_whole_query_heads_and_one_token_in_a_row_beside_drafts(draw: Draw) -> None:
+    can = NARROW["ranks that share keys"]
+    drawn = draw(cases(can, "sharing"), 100)
+    assert {(case.geometry.q_heads, case.shared_keys.ranks) for case in drawn} == {(4, 2), (4, 4), (6, 2)}
+    drafted = [case.shared_keys.interleave for case in drawn if any(step.drafts for step in case.steps)]
+    others = [case.shared_keys.interleave for case in drawn if not any(step.drafts for step in case.steps)]
+    assert (set(drafted), set(others)) == ({Interleave.TOKEN}, set(Interleave))
+    assert {case.shared_keys.all_to_all for case in drawn} == {True, False}
+    assert {can.why_not(case) for case in drawn} == {None}

@@ -8,8 +8,8 @@ from attnfuzz.reference.case import Case, Launch, Mode, Pages, Scales, ValueFami
 from attnfuzz.strategies.cases import cases
 
 CAPABILITY = Capability(
-    modes=tuple(Mode),
-    graph_modes=tuple(mode for mode in Mode if mode.speculative),
+    modes=Mode.of_kernels(),
+    graph_modes=tuple(mode for mode in Mode.of_kernels() if mode.speculative),
     fp8_kv=True,
     windows=True,
     sinks=True,

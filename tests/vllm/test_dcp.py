@@ -9,9 +9,8 @@ from msgspec.structs import replace
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.kernels.releases.release import release_of
-from attnfuzz.kernels.vllm.dcp.sharding import Sharding
 from attnfuzz.kernels.vllm.project import VLLM
-from attnfuzz.reference.case import Case, Launch, Mode, Pages, Request, Step, TableTail
+from attnfuzz.reference.case import Case, Interleave, Launch, Mode, Pages, Request, SharedKeys, Step, TableTail
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry, KvLayout
 
@@ -46,35 +45,29 @@ STEPS = {
     "drafts": (replace(REPLAY, launch=Launch.EAGER),),
     "graph": (CAPTURE, REPLAY),
 }
-FAR_APART = 128
-"""Seeds that differ by so much have other servers."""
 
 
-def case(release: str, *steps: Step, seed: int = 0) -> Case:
+def case(release: str, *steps: Step, shared_keys: SharedKeys) -> Case:
     tails = Pages(tail=TableTail.STALE)
-    return Case(backend=f"{release}:flash_attn_dcp", geometry=GEOMETRY, steps=steps, pages=tails, seed=seed)
-
-
-def seed_of(*steps: Step, ranks: int, interleave: int, all_to_all: bool) -> int:
-    """A seed whose server shares keys in this way."""
-    wanted = Sharding(ranks, interleave, all_to_all)
-    return next(seed for seed in range(0, 10_000, FAR_APART) if Sharding.of(case("", *steps, seed=seed)) == wanted)
+    return Case(
+        backend=f"{release}:flash_attn_dcp", geometry=GEOMETRY, steps=steps, pages=tails, shared_keys=shared_keys
+    )
 
 
 @pytest.mark.parametrize("version", READ)
 def test_a_release_passes(version: str, runner: Runner) -> None:
     for number, steps in enumerate(STEPS.values()):
-        seed = seed_of(*steps, ranks=(2, 4)[number % 2], interleave=1, all_to_all=number in (1, 4))
-        verdict = runner.verdict(case(f"vllm=={version}", *steps, seed=seed))
+        shared = SharedKeys(ranks=(2, 4)[number % 2], all_to_all=number in (1, 4))
+        verdict = runner.verdict(case(f"vllm=={version}", *steps, shared_keys=shared))
         assert verdict.unsupported is None
         assert verdict.failures == ()
 
 
-@pytest.mark.parametrize("interleave", [4, 16])
-def test_a_release_passes_with_runs_of_tokens_on_each_rank(interleave: int, runner: Runner) -> None:
+@pytest.mark.parametrize("interleave", [Interleave.QUARTER_PAGE, Interleave.PAGE])
+def test_a_release_passes_with_runs_of_tokens_on_each_rank(interleave: Interleave, runner: Runner) -> None:
     for steps in ((MIXED,), (DECODE,)):
-        seed = seed_of(*steps, ranks=2, interleave=interleave, all_to_all=False)
-        assert runner.verdict(case("vllm==0.33.0", *steps, seed=seed)).failures == ()
+        shared = SharedKeys(interleave=interleave)
+        assert runner.verdict(case("vllm==0.33.0", *steps, shared_keys=shared)).failures == ()
 
 
 BACKEND, MERGE, BLOCK_TABLE = (
@@ -92,7 +85,7 @@ PLANTED = {
         "            self._dcp_context_kv_lens[:num_reqs] = local_context_kv_lens\n",
         "            self._dcp_context_kv_lens[:num_reqs] = (local_context_kv_lens - 1).clamp(min=0)\n",
         (DECODE,),
-        1,
+        Interleave.TOKEN,
         Kind.OUTPUT_MISMATCH,
     ),
     "an LSE to base e that is merged as one to base 2": (
@@ -100,7 +93,7 @@ PLANTED = {
         "            return_lse=True,\n        )\n        context_lse_cor",
         "            return_lse=True,\n            is_lse_base_on_e=False,\n        )\n        context_lse_cor",
         (CAPTURE, REPLAY),
-        1,
+        Interleave.TOKEN,
         Kind.OUTPUT_MISMATCH,
     ),
     "lengths that ignore the interleave": (
@@ -108,7 +101,7 @@ PLANTED = {
         "                self.cp_kv_cache_interleave_size,\n            )\n            self._dcp_context",
         "                1,\n            )\n            self._dcp_context",
         (DECODE,),
-        16,
+        Interleave.PAGE,
         Kind.OUTPUT_MISMATCH,
     ),
     "a merge of ranks without keys that is NaN": (
@@ -116,7 +109,7 @@ PLANTED = {
         '        lse_max = tl.where(lse_max == -float("inf"), 0, lse_max)\n        lse -= lse_max\n',
         "        lse -= lse_max\n",
         (MIXED,),
-        1,
+        Interleave.TOKEN,
         Kind.NOT_FINITE,
     ),
     "a rank that decides by its own length to leave out the keys of all": (
@@ -124,7 +117,7 @@ PLANTED = {
         "should_skip_dcp_context_attention(\n                    context_kv_lens_cpu\n",
         "should_skip_dcp_context_attention(\n                    local_context_kv_lens\n",
         (Step(mode=Mode.DECODE, requests=(Request(0, 1, 2),), padded_tokens=1, tokens_per_request=1),),
-        1,
+        Interleave.TOKEN,
         Kind.RAISED,
     ),
     "tokens that go to two ranks": (
@@ -132,7 +125,7 @@ PLANTED = {
         "            ) % TOTAL_CP_WORLD_SIZE == TOTAL_CP_RANK\n",
         "            ) % TOTAL_CP_WORLD_SIZE >= TOTAL_CP_RANK\n",
         (DECODE,),
-        1,
+        Interleave.TOKEN,
         Kind.STRAY_WRITE,
     ),
 }
@@ -147,6 +140,6 @@ def test_a_planted_mistake_is_found(mistake: str, runner: Runner, tmp_path: Path
     text = file.read_text()
     assert text.count(right) == 1
     file.write_text(text.replace(right, wrong))
-    seed = seed_of(*steps, ranks=2, interleave=interleave, all_to_all=False)
-    failures = runner.verdict(case(f"vllm@{tree}", *steps, seed=seed)).failures
+    shared = SharedKeys(interleave=interleave)
+    failures = runner.verdict(case(f"vllm@{tree}", *steps, shared_keys=shared)).failures
     assert kind in {each.kind for each in failures}

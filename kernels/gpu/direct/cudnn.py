@@ -173,7 +173,7 @@ CUDNN_PREFILL: Final = _backend(
         edges=UNSAID_EDGES,
         # Docstring: head_dim_qk must be 128 or 192, head_dim_vo 128.
         buckets=(_bucket(DType.BFLOAT16, 128), _bucket(DType.FLOAT16, 128)),
-        modes=tuple(Mode),
+        modes=Mode.of_kernels(),
         padding=True,
         kv_views=tuple(KvView),
         masks=(Mask.CAUSAL, Mask.FULL),

@@ -291,7 +291,7 @@ def _capability(buckets: tuple[Bucket, ...], kv_view: KvView, arguments: tuple[A
         device=Device.CUDA,
         edges=UNSAID_EDGES,
         buckets=buckets,
-        modes=tuple(Mode),
+        modes=Mode.of_kernels(),
         kv_scales=True,
         padding=True,
         query_views=(QueryView.CONTIGUOUS, QueryView.FUSED_QKV),

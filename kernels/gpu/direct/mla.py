@@ -339,7 +339,7 @@ def _backend(name: str, backend: str, archs: frozenset[Arch]) -> GpuBackend:
             device=Device.CUDA,
             edges=UNSAID_EDGES,
             buckets=(MLA_BUCKET,),
-            modes=tuple(Mode),
+            modes=Mode.of_kernels(),
             graph_modes=(Mode.DECODE, Mode.TARGET_VERIFY),
             padding=True,
             query_views=tuple(QueryView),

@@ -196,7 +196,7 @@ CASCADE_MERGE: Final = GpuBackend(
     name="cascade_merge",
     archs=frozenset(Arch),
     capability=Capability(
-        device=Device.CUDA, buckets=_buckets(), modes=tuple(Mode), padding=True, arguments=rules.MERGES
+        device=Device.CUDA, buckets=_buckets(), modes=Mode.of_kernels(), padding=True, arguments=rules.MERGES
     ),
     contract=Contract(lse=LseBase.TWO),
     session=CascadeSession,
@@ -249,7 +249,7 @@ CUDA_FIXUP = GpuBackend(
     archs=frozenset(Arch),
     capability=Capability(
         device=Device.CUDA,
-        modes=tuple(Mode),
+        modes=Mode.of_kernels(),
         unequal_head_dims=True,
         padding=True,
         query_views=tuple(QueryView),

@@ -126,7 +126,7 @@ def _backend(
             device=Device.CUDA,
             edges=UNSAID_EDGES,
             buckets=buckets,
-            modes=tuple(Mode),
+            modes=Mode.of_kernels(),
             # torch warns that the lower right variant of CausalBias gives NaN with more queries than keys
             # (torch/nn/attention/bias.py).
             kv_shorter_than_q=masked,
@@ -273,7 +273,7 @@ FLEX_ATTENTION: Final = GpuBackend(
         buckets=dense_buckets(
             (DType.BFLOAT16, DType.FLOAT16, DType.FLOAT32), (64, 16, 128), grouped=True, windows=True
         ),
-        modes=tuple(Mode),
+        modes=Mode.of_kernels(),
         query_views=(QueryView.CONTIGUOUS, QueryView.FUSED_QKV),
         # 'scale: "If none, the default value is set to 1/sqrt(E)"' is flex_attention's docstring, too.
         arguments=(*without(ARGUMENTS, *OF_MASKS, ArgumentForm.SCALE_TENSOR), *unsaid(ArgumentForm.SCALE_TENSOR)),

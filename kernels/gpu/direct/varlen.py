@@ -173,7 +173,7 @@ def _backend(name: str, session: type[VarlenSession], rules: Rules, contract: Co
             device=Device.CUDA,
             edges=(*UNSAID_FACTORS, _IDLE),
             buckets=dense_buckets((DType.BFLOAT16, DType.FLOAT16), (64, 8, 72, 256), grouped=True, windows=True),
-            modes=tuple(Mode),
+            modes=Mode.of_kernels(),
             query_views=(QueryView.CONTIGUOUS, QueryView.FUSED_QKV),
             arguments=rules,
             masks=(Mask.CAUSAL, Mask.FULL),

@@ -84,7 +84,7 @@ def _prefill(name: str, backend: str, buckets: tuple[Bucket, ...]) -> GpuBackend
             device=Device.CUDA,
             edges=UNSAID_EDGES,
             buckets=_unpaged(*buckets),
-            modes=tuple(Mode),
+            modes=Mode.of_kernels(),
             kv_scales=True,
             padding=True,
             # FA2: "kv_len must be greater than or equal to qo_len" under a causal mask (attention/prefill.cuh,

@@ -433,7 +433,7 @@ CASCADE_BACKENDS: Final = (
         _LEVELS,
         _levels_modules,
         PLAIN,
-        tuple(Mode),
+        Mode.of_kernels(),
         rules.CASCADE_LEVELS,
         edges=UNSAID_EDGES,
         graph_modes=_GRAPHS,
@@ -445,7 +445,7 @@ CASCADE_BACKENDS: Final = (
         _LEVELS,
         _levels_modules,
         WINDOWED,
-        tuple(Mode),
+        Mode.of_kernels(),
         rules.CASCADE_LEVELS,
     ),
     _backend(

@@ -182,7 +182,7 @@ HOLISTIC: Final = GpuBackend(
     name="batch_attention",
     archs=frozenset(Arch),
     capability=msgspec.structs.replace(
-        capability_of(tuple(Mode), _GRAPHS, *_BUCKETS),
+        capability_of(Mode.of_kernels(), _GRAPHS, *_BUCKETS),
         arguments=rules.HOLISTIC,
         earlier_uses=lives.of_holistic(_BUCKETS),
     ),

@@ -129,7 +129,7 @@ def _backend(backend: str, form: SinkForm, buckets: tuple[Bucket, ...]) -> GpuBa
         name=f"{backend}_sinks",
         archs=frozenset({Arch.HOPPER} if backend == "fa3" else Arch),
         capability=msgspec.structs.replace(
-            capability_of(tuple(Mode), SPECULATIVE, *buckets),
+            capability_of(Mode.of_kernels(), SPECULATIVE, *buckets),
             arguments=rules.FA3_SINKS if backend == "fa3" else rules.FA2_SINKS,
             earlier_uses=lives.of_sinks(buckets),
         ),

@@ -297,7 +297,7 @@ def _backend(name: str, session: type[SparseSession], backend: str, modules: Any
             device=Device.CUDA,
             edges=UNSAID_EDGES,
             buckets=buckets,
-            modes=tuple(Mode),
+            modes=Mode.of_kernels(),
             padding=True,
             query_views=tuple(QueryView),
             earlier_uses=life(buckets),

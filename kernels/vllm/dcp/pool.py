@@ -53,9 +53,9 @@ class RankPool(VllmPool):
         """Set the state of the pool before `step`."""
         super().write_before(self.sharding.local(self.rank, step))
 
-    def written(self, step: Step) -> WrittenCache:
+    def written(self, step: Step, free: Sequence[tuple[int, int]] = ()) -> WrittenCache:
         """The pool before and after `step`, which writes the rank's share of the new tokens and nothing else."""
-        cache = super().written(self.sharding.local(self.rank, step))
+        cache = super().written(self.sharding.local(self.rank, step), free)
         tokens = [
             (index, token - (request.kv_len - request.q_len))
             for index, request in enumerate(step.requests)
@@ -80,9 +80,9 @@ class ShardedPool(VllmPool):
         for rank in self.ranks:
             rank.write_before(step)
 
-    def written(self, step: Step) -> WrittenCache:
+    def written(self, step: Step, free: Sequence[tuple[int, int]] = ()) -> WrittenCache:
         """The pools before and after `step`."""
-        caches = [rank.written(step) for rank in self.ranks]
+        caches = [rank.written(step, free) for rank in self.ranks]
         firsts = running_sum(len(cache.tokens) for cache in caches)
         tensors = [
             with_fields(tensor, first=first)

@@ -1,6 +1,5 @@
-"""The keys of a request on each rank of a server, and the server's other choices of context parallelism."""
+"""The keys of a request on each rank of a server."""
 
-import random
 from copy import copy
 from dataclasses import dataclass
 from typing import Final
@@ -10,12 +9,7 @@ from msgspec.structs import replace
 
 from attnfuzz.kernels.backend import Unsupported
 from attnfuzz.kernels.slot_tokens import SlotTokens
-from attnfuzz.reference.case import Case, Mode, Request, Step
-
-_SEEDS_OF_A_SERVER: Final = 128
-"""Cases whose seeds differ by little have one server: a failure is confirmed with the values of other seeds."""
-
-_OF_DRAFTS: Final = (Mode.TARGET_VERIFY, Mode.DRAFT_EXTEND)
+from attnfuzz.reference.case import Case, Request, Step
 
 _MOST_PROGRAMS: Final = 250
 """The interpreter takes 10 to 15 ms for each."""
@@ -38,16 +32,9 @@ class Sharding:
 
     @classmethod
     def of(cls, case: Case) -> "Sharding":
-        """The choices of a case's server, which follow from its seed.
-
-        With drafts, vLLM allows no other interleave than 1 (v1/worker/cp_utils.py, check_attention_cp_compatibility).
-        """
-        chance, page = random.Random(case.seed // _SEEDS_OF_A_SERVER), case.geometry.page_size
-        drafts = any(step.mode in _OF_DRAFTS for step in case.steps)
-        interleave, several, all_to_all = chance.choice((1, page // 4, page)), chance.random(), chance.random()
-        # Each rank has whole query heads.
-        ranks = 4 if several < 0.5 and case.geometry.q_heads % 4 == 0 else 2
-        return cls(ranks, 1 if drafts else interleave, all_to_all < 0.5)
+        """The choices of a case's server."""
+        shared = case.shared_keys
+        return cls(shared.ranks, shared.interleave.tokens(case.geometry.page_size), shared.all_to_all)
 
     def check_size(self, case: Case) -> None:
         """Raise Unsupported for a case with a step whose merges take Triton's interpreter long.

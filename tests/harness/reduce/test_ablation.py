@@ -15,6 +15,7 @@ from attnfuzz.harness.reduce.transfers import captured, exchanged, in_mode, with
 from attnfuzz.reference.case import (
     SPECULATIVE,
     Case,
+    Interleave,
     Launch,
     Mask,
     Mode,
@@ -24,6 +25,7 @@ from attnfuzz.reference.case import (
     Request,
     Scales,
     ServedQueries,
+    SharedKeys,
     Unused,
     ValueFamily,
     Workspace,
@@ -183,6 +185,24 @@ def test_the_queries_of_a_server_are_clues_and_shrink_to_the_default(
     assert reduce(case, fails).queries == smallest
 
 
+@pytest.mark.parametrize(
+    ("feature", "smallest"),
+    [
+        ("four ranks", SharedKeys(ranks=4)),
+        ("interleave", SharedKeys(interleave=Interleave.PAGE)),
+        ("all to all", SharedKeys(all_to_all=True)),
+    ],
+)
+def test_the_ranks_that_share_keys_are_clues_and_shrink_to_the_default(feature: str, smallest: SharedKeys) -> None:
+    def fails(case: Case) -> bool:
+        return replace(case, shared_keys=SharedKeys()) != case and FEATURES[feature] in features_in(case)
+
+    shared = SharedKeys(ranks=4, interleave=Interleave.PAGE, all_to_all=True)
+    case = Case(backend="any", geometry=HEADS, steps=(step(Mode.EXTEND, (3, 3), (2, 5)),), shared_keys=shared)
+    assert names(case, fails) & {"four ranks", "interleave", "all to all"} == {feature}
+    assert reduce(case, fails).shared_keys == smallest
+
+
 def test_features_that_a_backend_can_not_do_without_are_left_out() -> None:
     found = {each.feature.name for each in ablations(CASE, allowed=lambda case: case.geometry.sinks)}
     assert "sinks" not in found
@@ -209,7 +229,7 @@ def test_variants_can_exist_and_lack_the_feature(backend: str, count: int) -> No
     assert len(seen & CLUES) > 20
 
 
-@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize("mode", Mode.of_kernels())
 @pytest.mark.parametrize("geometry", [HEADS, LATENTS])
 def test_a_mode_is_entered_over_the_same_prefixes(mode: Mode, geometry: object) -> None:
     case = replace(CASE, geometry=geometry, steps=(step(Mode.TARGET_VERIFY, (2, 9), (2, 2), stride=2),))
@@ -220,7 +240,7 @@ def test_a_mode_is_entered_over_the_same_prefixes(mode: Mode, geometry: object) 
 
 
 @pytest.mark.parametrize(
-    ("mode", "replays"), [*((each, False) for each in Mode), *((each, True) for each in SPECULATIVE)]
+    ("mode", "replays"), [*((each, False) for each in Mode.of_kernels()), *((each, True) for each in SPECULATIVE)]
 )
 def test_requests_have_fewer_keys_than_queries_in_all_modes_but_decode(mode: Mode, *, replays: bool) -> None:
     case = in_mode(replace(CASE, geometry=HEADS, steps=(step(Mode.EXTEND, (1, 9), (1, 0)),)), mode)

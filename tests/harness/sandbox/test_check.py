@@ -71,7 +71,9 @@ def test_a_slow_kernel_is_no_hang_with_the_patience_that_its_capability_asks_for
     """A worker's time limit is the matter."""
     file = tmp_path / "slow.py"
     source = EXAMPLE.read_text().replace("    for b, ", "    import time\n\n    time.sleep(0.8)\n    for b, ")
-    more = "PATIENT = FunctionBackend(attend, Capability(modes=tuple(Mode), layouts=(KvLayout.NHD,), patience=20))"
+    more = (
+        "PATIENT = FunctionBackend(attend, Capability(modes=Mode.of_kernels(), layouts=(KvLayout.NHD,), patience=20))"
+    )
     file.write_text(f"{source}\nfrom attnfuzz import Capability, KvLayout, Mode\n{more}\n")
     case = decode_case(f"{file}:MINE", padded=3)
     case = replace(case, geometry=replace(GEOMETRY, kv_layout=KvLayout.NHD))

@@ -48,7 +48,7 @@ def test_a_feature_that_a_backend_cannot_do_without_marks_no_other_cause() -> No
 
 def test_nan_in_the_same_memory_marks_two_causes_in_two_kernels() -> None:
     known, failing = one_request(Mode.DECODE, 1, 5), one_request(Mode.EXTEND, 1, 5)
-    assert not explained(lambda case: nan_used(case, tuple(Mode)), failing, known, BEHIND)
+    assert not explained(lambda case: nan_used(case, Mode.of_kernels()), failing, known, BEHIND)
 
 
 def test_nan_in_other_memory_is_another_cause() -> None:

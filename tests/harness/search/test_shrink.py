@@ -180,7 +180,7 @@ def test_calls_on_a_gpu_s_kernels_keep_their_shape_unasked(
         seen.append(same_kernels)
         return case
 
-    backend = SimpleNamespace(capability=Capability(modes=tuple(Mode), device=device))
+    backend = SimpleNamespace(capability=Capability(modes=Mode.of_kernels(), device=device))
     monkeypatch.setattr("attnfuzz.harness.search.shrink.resolve", lambda _: backend)
     monkeypatch.setattr("attnfuzz.harness.search.shrink.reduce_calls", reduced)
     shrink(CALLS, AlwaysHanging(long_ones), budget=BUDGET, same_kernels=asked)

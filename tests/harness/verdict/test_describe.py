@@ -6,6 +6,7 @@ from attnfuzz.harness.verdict.describe import describe
 from attnfuzz.reference.case import (
     Case,
     Guard,
+    Interleave,
     Launch,
     Mode,
     Outputs,
@@ -14,6 +15,7 @@ from attnfuzz.reference.case import (
     Request,
     Scales,
     ServedQueries,
+    SharedKeys,
     Step,
     TableTail,
     ValueFamily,
@@ -101,6 +103,12 @@ def test_the_queries_of_a_server_are_part_of_the_geometry() -> None:
     assert " ".join(describe(case).split()).count(
         "bfloat16 queries, not quantised, on float8_e4m3fn KV, query scale 0.5"
     )
+
+
+def test_ranks_that_share_keys_are_part_of_the_geometry() -> None:
+    case = replace(PLAIN, shared_keys=SharedKeys(ranks=4, interleave=Interleave.QUARTER_PAGE, all_to_all=True))
+    assert "keys on 4 ranks by quarter page, exchanged all to all" in " ".join(describe(case).split())
+    assert "ranks" not in describe(PLAIN)
 
 
 def test_lines_fit_a_terminal() -> None:

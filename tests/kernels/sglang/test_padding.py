@@ -2,7 +2,7 @@
 
 import pytest
 
-from attnfuzz.kernels.sglang.padding import Ranks, ranks_of
+from attnfuzz.kernels.sglang.padding import Ranks, one_decode, ranks_of
 from attnfuzz.reference.case import Case, Launch, Mode, Request, Step
 from attnfuzz.reference.geometry import Geometry
 
@@ -72,3 +72,13 @@ def test_a_ragged_draft_extend_is_counted_and_padded_by_whole_requests() -> None
         tokens_per_request=4,
     )
     assert ranks_of(_case(step)).tokens(step) == [8, 12, 12, 12]
+
+
+@pytest.mark.parametrize(("rows", "padded"), [(2, 2), (3, 3), (7, 7)])
+def test_each_decode_of_a_draft_model_is_padded_by_itself(rows: int, padded: int) -> None:
+    requests = (Request(0, 3, 9), Request(1, 3, 5))
+    step = Step(mode=Mode.DRAFT_DECODE, requests=requests, padded_tokens=3 * rows, tokens_per_request=3)
+    decodes = [one_decode(step, number) for number in range(3)]
+    assert [[each.kv_len for each in decode.requests] for decode in decodes] == [[7, 3], [8, 4], [9, 5]]
+    assert {(decode.mode, decode.padded_tokens, decode.tokens) for decode in decodes} == {(Mode.DECODE, padded, 2)}
+    assert ranks_of(_case(step)) == ranks_of(_case(*decodes))

@@ -19,7 +19,7 @@ from attnfuzz.kernels.vllm.dcp.pool import RankPool, ShardedPool
 from attnfuzz.kernels.vllm.dcp.ranks import RankThreads, Variable
 from attnfuzz.kernels.vllm.dcp.sharding import Sharding
 from attnfuzz.kernels.vllm.pool import PackedKv, SplitKv
-from attnfuzz.reference.case import Case, Mode, PageOrder, Pages, Request, Step
+from attnfuzz.reference.case import Case, Interleave, Mode, PageOrder, Pages, Request, SharedKeys, Step
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry
 
@@ -168,16 +168,10 @@ def test_tokens_go_to_the_ranks_in_turn() -> None:
     assert [(each.q_len, each.kv_len) for each in local.requests] == [(3, 9), (1, 1)]
 
 
-def test_a_server_with_drafts_has_no_interleave() -> None:
-    verify = Step(mode=Mode.TARGET_VERIFY, requests=(Request(0, 2, 8),), padded_tokens=2, tokens_per_request=2)
-    seeds = range(0, 128 * 40, 128)
-    assert {Sharding.of(case(verify, seed=seed)).interleave for seed in seeds} == {1}
-    servers = {Sharding.of(case(EXTEND, DECODE, seed=seed)) for seed in seeds}
-    assert {each.interleave for each in servers} == {1, PAGE}
-    assert {each.ranks for each in servers} == {2, 4}
-    assert {each.all_to_all for each in servers} == {False, True}
-    # A failure is confirmed with the values of other seeds, on the same server.
-    assert len({Sharding.of(case(EXTEND, seed=seed)) for seed in range(128)}) == 1
+def test_a_server_shares_keys_as_its_case_says() -> None:
+    shared = SharedKeys(ranks=4, interleave=Interleave.QUARTER_PAGE, all_to_all=True)
+    assert Sharding.of(case(EXTEND)) == Sharding(ranks=2, interleave=1, all_to_all=False)
+    assert Sharding.of(case(EXTEND, shared_keys=shared)) == Sharding(ranks=4, interleave=PAGE // 4, all_to_all=True)
 
 
 def test_a_step_of_too_many_merges_is_unsupported() -> None:

@@ -31,7 +31,7 @@ def paired(*steps: object) -> Case:
 
 
 def test_decode_and_verify_run_on_xqa_and_all_else_on_fmha_v2(launches_of: Callable[[Case], list[Launched]]) -> None:
-    for mode in Mode:
+    for mode in Mode.of_kernels():
         stride = 4 if mode.speculative else 0
         (launched,) = launches_of(paired(step(mode, (1 if mode is Mode.DECODE else 4, 9), stride=stride)))
         on_xqa = mode in (Mode.DECODE, Mode.TARGET_VERIFY)

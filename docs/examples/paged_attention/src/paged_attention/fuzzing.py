@@ -11,6 +11,6 @@ def paged_attention(*, out, query, k_cache, v_cache, block_tables, seq_lens, cum
 
 BACKEND = FunctionBackend(
     paged_attention,
-    capability=Capability(modes=tuple(Mode), layouts=(KvLayout.NHD,), max_head_dim=128),
+    capability=Capability(modes=Mode.of_kernels(), layouts=(KvLayout.NHD,), max_head_dim=128),
     noise_model=NoiseModel.fp32_arithmetic(),
 )

@@ -1,0 +1,196 @@
+"""A server with a draft model: the release's own proposer runs it after a forward of the target.
+
+A file and line below vllm/ is that of vLLM 0.33.0 unless another version is named.
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, Final
+
+import torch
+from msgspec.structs import replace
+
+from attnfuzz.kernels.vllm.model import LAYER, Model
+from attnfuzz.kernels.vllm.runner import ModelRunner
+from attnfuzz.reference.case import Case, Mode, Request, Step
+
+_VERIFIES: Final = (Mode.TARGET_VERIFY, Mode.DRAFT_EXTEND)
+
+_REJECTED: Final = -1
+"""The place of a rejected draft among sampled tokens (v1/sample/rejection_sampler.py, PLACEHOLDER_TOKEN_ID)."""
+
+_STATE: Final = {"common_attn_metadata": "spec_decode_common_attn_metadata"}
+"""Arguments of the proposer that the runner's state after a forward has by another name."""
+
+
+@dataclass(frozen=True)
+class TargetForward:
+    """The target's forward of a request before its draft decodes: over `request`, whose first tokens are `accepted`."""
+
+    request: Request
+    accepted: int
+
+    @classmethod
+    def before(cls, case: Case, index: int, drafted: Request) -> "TargetForward":
+        """The slot's last verify, if the draft decodes of step `index` follow from it; else over its last token."""
+        prefix = drafted.kv_len - drafted.q_len
+        for step in reversed(case.steps[:index]):
+            verify = next((each for each in step.requests if each.slot == drafted.slot and each.q_len), None)
+            if verify is None:
+                continue
+            computed = verify.kv_len - verify.q_len
+            if step.mode in _VERIFIES and 0 < computed < prefix <= verify.kv_len:
+                return cls(verify, prefix - computed)
+            break
+        return cls(replace(drafted, q_len=1, kv_len=prefix), 1)
+
+    @property
+    def computed(self) -> int:
+        """The keys before it."""
+        return self.request.kv_len - self.request.q_len
+
+
+class DraftModel(Model):
+    """The draft model's layer, whose token at a position is the next one of the target's.
+
+    It generates the slot's next tokens, so that each forward is over tokens of the case.
+
+    Attributes:
+        outs: The outputs of its forwards since the last step began.
+
+    """
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.outs: list[torch.Tensor] = []
+
+    def begin(self, index: int) -> None:
+        """Use the queries of a step."""
+        super().begin(index)
+        self.outs = []
+
+    def __call__(self, *, input_ids: torch.Tensor, positions: torch.Tensor, **more: Any) -> Any:
+        """Run the model: the ids of the next tokens [rows, 1], and the hidden states."""
+        hidden = super().__call__(input_ids=input_ids, positions=positions, **more)
+        return input_ids.long().unsqueeze(1) + 1, hidden
+
+    def compute_logits(self, hidden: torch.Tensor) -> Any:
+        """Answer the question for the likeliest token with the next one."""
+        return SimpleNamespace(argmax=lambda **_: hidden.flatten())
+
+    def _finish(self, layer: Callable[[], torch.Tensor]) -> torch.Tensor:
+        hidden = super()._finish(layer)
+        assert self.out is not None
+        self.outs.append(self.out)
+        return hidden
+
+    def _token(self, token: int, position: int) -> int:
+        return super()._token(token - 1, position)
+
+
+class DraftingRunner(ModelRunner):
+    """The release's model runner with a draft model, on a layer that both models share."""
+
+    _drafted: tuple[int, Sequence[Request]] | None = None
+
+    def capture(self, index: int, step: Step) -> None:
+        """Capture the graph of a step's size on a dummy run of both models."""
+        self._draft_model.begin(index)
+        super().capture(index, step)
+
+    def run(self, index: int, requests: Sequence[Request]) -> tuple[torch.Tensor, list[int]]:
+        """Run a step with these requests: the output's rows, and the first row of each of the step's requests."""
+        step = self._server.case.steps[index]
+        self._draft_model.begin(index)
+        if step.mode is not Mode.DRAFT_DECODE:
+            self._drafted = None
+            return super().run(index, requests)
+        self._drafted = index, requests
+        self.model.begin(index)
+        with self._running(step):
+            self._meet_earlier_requests()
+            self._be_idle(step)
+            return self._draft(step)
+
+    def again(self) -> torch.Tensor:
+        """Run the last step's layers again without their writes. Returns the output's rows."""
+        if self._drafted is None:
+            return super().again()
+        step = self._server.case.steps[self._drafted[0]]
+        models = (self.model, self._draft_model)
+        with self._running(step):
+            for model in models:
+                model.writes = False
+            try:
+                return self._draft(step)[0]
+            finally:
+                for model in models:
+                    model.writes = True
+
+    def _draft(self, step: Step) -> tuple[torch.Tensor, list[int]]:
+        """Run the target, then the draft model: the rows of its decodes, request by request, and the first of each."""
+        assert self._drafted is not None
+        index, requests = self._drafted
+        if not requests:
+            out = self.model.out
+            assert out is not None
+            return out, []
+        targets = [TargetForward.before(self._server.case, index, each) for each in requests]
+        ends = {each.slot: each.kv_len for each in requests}
+        ordered = self._schedule.order(index, [each.request for each in targets], ends)
+        # The scheduler's number, since 0.25 (v1/core/sched/scheduler.py:1747).
+        ordered.num_spec_tokens_to_schedule = self._drafts
+        self._draft_model.outs.clear()
+        self._call("execute_model", ordered)
+        state, self._runner.execute_model_state = self._runner.execute_model_state, None
+        self._propose(state, targets)
+        return self._decoded(step)
+
+    def _propose(self, state: Any, targets: Sequence[TargetForward]) -> None:
+        """Have the release's runner propose drafts, as after it has sampled (v1/worker/gpu_model_runner.py:4328)."""
+        width = 1 if state.spec_decode_metadata is None else 1 + self._drafts
+        sampled = torch.full((len(targets), width), _REJECTED, dtype=torch.int32)
+        rows = self._runner.input_batch.req_id_to_index
+        for each in targets:
+            known = each.computed + 1
+            ids = self._schedule.tokens(each.request.slot, known, known + each.accepted)
+            row = rows[self._schedule.name(each.request.slot)]
+            last = ids[-width:]
+            sampled[row, : len(last)] = torch.tensor(last, dtype=torch.int32)
+        given = {
+            "sampled_token_ids": sampled,
+            "sampling_metadata": self._runner.input_batch.sampling_metadata,
+            **{name: getattr(state, by) for name, by in _STATE.items()},
+        }
+        asked = inspect.signature(type(self._runner).propose_draft_token_ids).parameters
+        self._call(
+            "propose_draft_token_ids",
+            **{name: given[name] if name in given else getattr(state, name) for name in asked if name != "self"},
+        )
+
+    def _decoded(self, step: Step) -> tuple[torch.Tensor, list[int]]:
+        """The rows of the draft model's decodes, after its forward over the target's tokens."""
+        decodes, stride = self._draft_model.outs[1:], step.tokens_per_request
+        if len(decodes) != stride:
+            raise RuntimeError(f"the draft model has decoded {len(decodes)} times, and drafts need {stride}")
+        rows = self._runner.input_batch.req_id_to_index
+        out = torch.stack([each[: len(rows)] for each in decodes], dim=1).flatten(0, 1)
+        return out, [stride * rows[self._schedule.name(each.slot)] for each in step.requests]
+
+    def _prepare(self, runner: Any) -> None:
+        server = self._server
+        self._draft_model = DraftModel(server.loaded, server.case, server.bench, server.pool, self._layer)
+        # Set where a draft model is loaded (v1/spec_decode/llm_base_proposer.py:1318).
+        runner.drafter.model = self._draft_model
+        runner.drafter._draft_attn_layer_names = {LAYER}  # noqa: SLF001
+
+
+def rejected(case: Case, index: int) -> list[tuple[int, int]]:
+    """(slot, position) of rejected drafts behind the last key of step `index`, which the draft model writes too."""
+    step = case.steps[index]
+    if step.mode is not Mode.DRAFT_DECODE:
+        return []
+    ends = {each.slot: TargetForward.before(case, index, each).request.kv_len for each in step.requests}
+    return [(each.slot, position) for each in step.requests for position in range(each.kv_len, ends[each.slot])]

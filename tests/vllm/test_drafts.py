@@ -1,0 +1,114 @@
+"""A draft model's decodes on releases: right ones pass, and mistakes that are planted in a copy of one are found."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.verdict.failures import Kind
+from attnfuzz.kernels.releases.release import release_of
+from attnfuzz.kernels.vllm.project import VLLM
+from attnfuzz.reference.case import Case, Mode, Pages, Request, Step, TableTail
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.geometry import Geometry, KvLayout
+
+pytestmark = pytest.mark.vllm
+
+READ = ("0.22.1", "0.26.0", "0.29.0", "0.33.0")
+
+PLANTED_IN = "0.33.0"
+
+GEOMETRY = Geometry(
+    q_heads=4, kv_heads=2, head_dim_qk=64, head_dim_vo=64, page_size=16, dtype=DType.BFLOAT16, kv_dtype=DType.BFLOAT16
+)
+VERIFY = Step(
+    mode=Mode.TARGET_VERIFY, requests=(Request(0, 4, 40), Request(1, 4, 17)), padded_tokens=8, tokens_per_request=4
+)
+DRAFTS = Step(
+    mode=Mode.DRAFT_DECODE, requests=(Request(0, 2, 42), Request(1, 2, 3)), padded_tokens=4, tokens_per_request=2
+)
+PADDED = replace(DRAFTS, requests=(Request(1, 2, 33), Request(0, 2, 17)), padded_tokens=10)
+REJECTED = replace(DRAFTS, requests=(Request(1, 2, 16), Request(0, 2, 41)))
+"""Of the drafts of VERIFY, the first request accepts none, and the second two of three."""
+
+STEPS = {"drafts": (DRAFTS,), "padded rows": (PADDED,), "after rejected drafts": (VERIFY, REJECTED)}
+
+KINDS = {
+    "flashinfer_sm90": GEOMETRY,
+    "flashinfer_sm80": GEOMETRY,
+    "flash_attn": GEOMETRY,
+    "triton": replace(GEOMETRY, dtype=DType.FLOAT16, kv_dtype=DType.FLOAT16),
+    "triton_fp8": replace(GEOMETRY, dtype=DType.FLOAT16, kv_dtype=DType.FLOAT8_E4M3),
+}
+
+
+def case(release: str, *steps: Step, kind: str = "flashinfer") -> Case:
+    geometry = replace(KINDS[kind], kv_layout=KvLayout.NHD) if kind in KINDS else GEOMETRY
+    return Case(backend=f"{release}:{kind}", geometry=geometry, steps=steps, pages=Pages(tail=TableTail.STALE))
+
+
+@pytest.mark.parametrize("version", READ)
+def test_a_release_passes(version: str, runner: Runner) -> None:
+    for steps in STEPS.values():
+        verdict = runner.verdict(case(f"vllm=={version}", *steps))
+        assert verdict.unsupported is None
+        assert verdict.failures == ()
+        assert verdict.rows
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_kind_passes(kind: str, runner: Runner) -> None:
+    for steps in STEPS.values():
+        verdict = runner.verdict(case(f"vllm=={READ[-1]}", *steps, kind=kind))
+        assert verdict.unsupported is None
+        assert verdict.failures == ()
+
+
+def test_dummy_drafts_go_to_the_slots_of_the_last_ones(runner: Runner) -> None:
+    verdict = runner.verdict(case(f"vllm=={READ[-1]}", DRAFTS, VERIFY))
+    assert {(each.kind, each.step) for each in verdict.observations} == {(Kind.STRAY_WRITE, 1)}
+
+
+_PROPOSER = Path("vllm/v1/spec_decode/llm_base_proposer.py")
+_KERNELS = Path("vllm/v1/spec_decode/utils.py")
+
+PLANTED = {
+    "a length that is not advanced": (
+        _KERNELS,
+        "    tl.store(seq_lens_ptr + req_idx, new_seq_len)",
+        "    pass",
+        (REJECTED,),
+        {Kind.OUTPUT_MISMATCH},
+    ),
+    "the slots of the forward before": (
+        _KERNELS,
+        "slot_id = block_id * block_size + (clamped_position % block_size)",
+        "slot_id = block_id * block_size + (position % block_size)",
+        (DRAFTS,),
+        {Kind.OUTPUT_MISMATCH, Kind.NOT_FINITE, Kind.WRITE_MISMATCH, Kind.STRAY_WRITE, Kind.UNWRITTEN},
+    ),
+    "rejected drafts that count as keys": (
+        _PROPOSER,
+        "            common_attn_metadata.seq_lens -= num_rejected_tokens_gpu",
+        "            pass",
+        (VERIFY, REJECTED),
+        {Kind.OUTPUT_MISMATCH, Kind.NOT_FINITE},
+    ),
+}
+"""Mistakes by their names: the file, the line and what replaces it, the steps that show it, and the kinds seen."""
+
+
+@pytest.mark.parametrize("mistake", PLANTED)
+def test_a_planted_mistake_is_found(mistake: str, runner: Runner, tmp_path: Path) -> None:
+    place, right, wrong, steps, kinds = PLANTED[mistake]
+    root = release_of(VLLM, f"vllm=={PLANTED_IN}").root
+    shutil.copytree(root, tmp_path / "tree")
+    file = tmp_path / "tree" / place
+    text = file.read_text()
+    assert text.count(right) == 1
+    file.write_text(text.replace(right, wrong))
+    verdict = runner.verdict(case(f"vllm@{tmp_path / 'tree'}", *steps))
+    assert verdict.observations
+    assert {each.kind for each in verdict.observations} <= kinds
