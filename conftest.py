@@ -2,7 +2,7 @@
 
 import gc
 import sys
-from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,6 @@ pytest_plugins = ["pytester"]
 
 START_PROCESSES = frozenset({"defective", "dying", "pytester", "runner", "touching", "workers"})
 """Fixtures that start processes: tests that use one are slow."""
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _seeds_draw_the_same() -> Iterator[None]:
-    """Make draws independent of loaded modules, which depend on earlier tests and their distribution over processes."""
-    with without_constants_of_sources():
-        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -46,7 +39,13 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """If slow tests are left out, watch that the others start no process."""
+    """Draw the same whatever is loaded. If slow tests are left out, watch that the others start no process.
+
+    Which modules are loaded depends on earlier tests. Hypothesis would also parse the sources of all after collection.
+    """
+    constants = ExitStack()
+    constants.enter_context(without_constants_of_sources())
+    config.add_cleanup(constants.close)
     # With -n, tests run in the processes of pytest-xdist, which this one starts.
     runs_tests = hasattr(config, "workerinput") or not config.getoption("numprocesses", None)
     if runs_tests and "not slow" in config.getoption("markexpr"):

@@ -210,11 +210,12 @@ class FakeLlm:
             self.prompts[str(body.get("rid"))] = mine.prompt
             self.running.append(mine)
             self.most_running = max(self.most_running, len(self.running))
-            self.unread.pop(connection, None)
-            self.changed.notify_all()
         time.sleep(self.linger)
         with self.changed:
             self._run_if_complete()
+            # Not before: a client that closed it would send its next burst, and some of that would join this batch.
+            self.unread.pop(connection, None)
+            self.changed.notify_all()
             self.changed.wait_for(lambda: mine.over, SECONDS_TO_WAIT)
         if mine.broken or not mine.over:
             raise ConnectionAbortedError

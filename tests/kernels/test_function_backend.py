@@ -229,7 +229,7 @@ def test_sinks_that_are_rounded_are_those_that_are_due() -> None:
 
 
 @pytest.mark.slow
-@examples(25, 200)
+@examples(15, 200)
 def test_a_function_with_every_feature_passes_drawn_cases(count: int) -> None:
     for case in drawn(f"{HERE}FULL", count):
         verdict = run(case)

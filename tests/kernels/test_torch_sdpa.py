@@ -51,7 +51,7 @@ def test_scales_of_0_and_below_are_nan_and_apart(scales: Scales) -> None:
 
 
 @pytest.mark.slow
-@examples(50, 200)
+@examples(20, 200)
 def test_drawn_cases_pass(count: int) -> None:
     for case in drawn("torch_sdpa", count):
         verdict = run(case)

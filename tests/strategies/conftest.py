@@ -1,8 +1,11 @@
 """Cases drawn for three of the project's backends, once for all tests."""
 
+import fcntl
+import os
 from collections.abc import Callable
 from functools import cache
 
+import msgspec
 import pytest
 from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
@@ -18,6 +21,7 @@ EAGER = replace(resolve("torch_sdpa").capability, soft_cap=True)
 """Without graphs and padding, and with every feature that needs neither."""
 
 Draw = Callable[[SearchStrategy[Case], int], list[Case]]
+DrawnFor = Callable[[str, Capability], list[Case]]
 
 
 def _draw(strategy: SearchStrategy[Case], count: int) -> list[Case]:
@@ -33,21 +37,40 @@ def draw() -> Draw:
 
 
 @pytest.fixture(scope="session")
-def mha(draw: Draw) -> list[Case]:
+def drawn_for(tmp_path_factory: pytest.TempPathFactory) -> DrawnFor:
+    """Draw 600 cases for a capability under a name: in one of the processes of pytest-xdist, which leaves a copy."""
+    own = tmp_path_factory.getbasetemp()
+    folder = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+    @cache
+    def drawn(name: str, can: Capability) -> list[Case]:
+        with (folder / f"drawn-{name}").open("ab+") as copy:
+            fcntl.flock(copy, fcntl.LOCK_EX)
+            copy.seek(0)
+            if not (kept := copy.read()):
+                kept = msgspec.msgpack.encode(_draw(cases(can, name), 600))
+                copy.write(kept)
+            return msgspec.msgpack.decode(kept, type=list[Case])
+
+    return drawn
+
+
+@pytest.fixture(scope="session")
+def mha(drawn_for: DrawnFor) -> list[Case]:
     """Cases for a backend with graphs, padding and every view."""
-    return draw(cases(MHA, "mha"), 600)
+    return drawn_for("mha", MHA)
 
 
 @pytest.fixture(scope="session")
-def mla(draw: Draw) -> list[Case]:
+def mla(drawn_for: DrawnFor) -> list[Case]:
     """Cases for a backend with latents, graphs and padding."""
-    return draw(cases(MLA, "mla"), 600)
+    return drawn_for("mla", MLA)
 
 
 @pytest.fixture(scope="session")
-def eager(draw: Draw) -> list[Case]:
+def eager(drawn_for: DrawnFor) -> list[Case]:
     """Cases for a backend without graphs and padding."""
-    return draw(cases(EAGER, "eager"), 600)
+    return drawn_for("eager", EAGER)
 
 
 @pytest.fixture(params=["mha", "mla", "eager"])

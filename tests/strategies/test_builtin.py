@@ -9,6 +9,7 @@ from hypothesis.strategies import SearchStrategy
 from attnfuzz.harness.backends.registry import builtin
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Launch
+from attnfuzz.reference.device import Device
 from attnfuzz.reference.validity import products, validate
 from attnfuzz.strategies.cases import cases
 from attnfuzz.strategies.coverage import impossible, pair_bits, pairs_in
@@ -22,17 +23,45 @@ Draw = Callable[[SearchStrategy[Case], int], list[Case]]
 BACKENDS = {backend.capability: name for name, backend in reversed(builtin().items())}
 
 
-@pytest.fixture(scope="module", params=BACKENDS, ids=list(BACKENDS.values()))
-def can(request: pytest.FixtureRequest) -> Capability:
+def kind(can: Capability) -> tuple[bool, ...]:
+    """Which of the rules that decide what is drawn apply to a backend."""
+    on_gpu, masked = can.device is Device.CUDA, len(can.masks) > 1
+    has = (can.buckets, can.graph_modes, can.rotary, can.tombstones)
+    return (on_gpu, masked, can.latent, can.writes, can.padding, can.schedules, *map(bool, has))
+
+
+KINDS = {kind(can): can for can in BACKENDS}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        *(pytest.param((can, 60), id=BACKENDS[can]) for can in KINDS.values()),
+        *(pytest.param((can, 120), id=f"{name}-120", marks=pytest.mark.long) for can, name in BACKENDS.items()),
+    ],
+)
+def chosen(request: pytest.FixtureRequest) -> tuple[Capability, int]:
+    """What a backend can do, and how many cases to draw: one backend of each kind, and with `long` all."""
+    result: tuple[Capability, int] = request.param
+    return result
+
+
+@pytest.fixture(scope="module")
+def can(chosen: tuple[Capability, int]) -> Capability:
     """What a backend can do."""
-    capability: Capability = request.param
-    return capability
+    return chosen[0]
 
 
-@pytest.fixture(scope="module", params=[60, pytest.param(120, marks=pytest.mark.long)])
-def drawn(request: pytest.FixtureRequest, can: Capability, draw: Draw) -> list[Case]:
+@pytest.fixture(scope="module")
+def drawn(chosen: tuple[Capability, int], draw: Draw) -> list[Case]:
     """Cases for it."""
-    return draw(cases(can, BACKENDS[can]), request.param)
+    can, count = chosen
+    return draw(cases(can, BACKENDS[can]), count)
+
+
+def test_every_backend_gets_cases_that_it_supports(draw: Draw) -> None:
+    for can, name in BACKENDS.items():
+        assert {can.why_not(case) for case in draw(cases(can, name), 3)} == {None}, name
 
 
 def test_what_is_drawn_is_covered_and_never_said_to_be_impossible(can: Capability, drawn: list[Case]) -> None:

@@ -1,6 +1,8 @@
 """What is drawn is valid and supported, for backends of every sort."""
 
 from collections.abc import Callable
+from functools import reduce
+from operator import or_
 
 import pytest
 from capabilities import NARROW
@@ -12,6 +14,7 @@ from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Launch
 from attnfuzz.reference.validity import validate
 from attnfuzz.strategies.cases import cases
+from attnfuzz.strategies.coverage import impossible, pair_bits, pairs_in
 
 Draw = Callable[[SearchStrategy[Case], int], list[Case]]
 
@@ -24,18 +27,21 @@ def test_every_drawn_case_is_valid_and_supported(drawn: list[Case], capability: 
 
 
 @pytest.mark.slow
-@examples(60, 150)
+@examples(30, 150)
 @pytest.mark.parametrize("name", NARROW)
 def test_narrow_capabilities_are_respected(name: str, count: int, draw: Draw) -> None:
-    drawn = draw(cases(NARROW[name], name), count)
+    can = NARROW[name]
+    drawn = draw(cases(can, name), count)
     assert len(drawn) == count
     for case in drawn:
         validate(case)
-        assert NARROW[name].why_not(case) is None
+        assert can.why_not(case) is None
+    reached = pairs_in(reduce(or_, map(pair_bits, drawn)))
+    assert {both: impossible(can)[both] for both in impossible(can).keys() & reached} == {}
 
 
 @pytest.mark.slow
-@examples(60, 150)
+@examples(30, 150)
 def test_a_backend_without_padding_has_no_graphs(count: int, draw: Draw) -> None:
     name = "graphs without padding"
     drawn = draw(cases(NARROW[name], name), count)

@@ -198,7 +198,7 @@ def test_latents_of_every_size(mla: list[Case]) -> None:
 
 
 def test_writers_get_steps_of_many_new_tokens(draw: Callable[..., list[Case]]) -> None:
-    writes = draw(cases(resolve("native:reshape_and_cache").capability, "writer"), 600)
+    writes = draw(cases(resolve("native:reshape_and_cache").capability, "writer"), 300)
     assert share(writes, lambda case: any(step.tokens > 1024 for step in case.steps)) >= 0.01
 
 

@@ -25,9 +25,6 @@ LAYERS = {defect.name: defect.layer for defect in DEFECTS}
 RACES = 50
 """Runs within which threads that race do so in another order."""
 PINS = {name: pin for name in BACKENDS if (pin := load_pin(FOLDER, name)) is not None}
-TIERS = {tier.value for tier in Tier}
-KILLED_BY_TIER = [name for name, pin in PINS.items() if pin.killed_by in TIERS]
-KILLED_BY_GUARDS = [name for name, pin in PINS.items() if pin.killed_by == "guards"]
 NOWHERE = {"null pointer", "unmapped memory", "unknown address"}
 """What a fault's place is called when it belongs to no tensor on record."""
 
@@ -60,9 +57,9 @@ def failures(workers: Workers, case: AnyCase, backend: str, *without: Tier) -> t
     return verdict.failures
 
 
-@pytest.mark.parametrize("name", BACKENDS)
-def test_every_defect_has_a_pinned_case(name: str) -> None:
-    assert name in PINS, f"no case is pinned: attnfuzz defects run {name} --pin tests/defects"
+def test_every_defect_has_a_pinned_case() -> None:
+    missing = BACKENDS.keys() - PINS.keys()
+    assert not missing, f"no case is pinned: attnfuzz defects run {min(missing)} --pin tests/defects"
 
 
 def test_every_pinned_case_belongs_to_a_defect() -> None:
@@ -71,32 +68,29 @@ def test_every_pinned_case_belongs_to_a_defect() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PINS)
-def test_a_pinned_case_fails_on_its_defect_as_recorded(guarded: Workers, name: str) -> None:
+def test_a_pinned_case_fails_on_its_defect_as_recorded_and_passes_on_the_correct_backend(
+    guarded: Workers, name: str
+) -> None:
     pin = PINS[name]
     for _ in range(RACES if LAYERS[name] is Layer.CONCURRENCY else 1):
         seen = [(killer(failure), failure.kind) for failure in failures(guarded, pin.case, BACKENDS[name])]
         if seen:
             break
     assert (pin.killed_by, pin.kind) in seen
+    assert failures(guarded, pin.case, CORRECT[name]) == ()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PINS)
-def test_a_pinned_case_passes_on_the_correct_backend(guarded: Workers, name: str) -> None:
-    assert failures(guarded, PINS[name].case, CORRECT[name]) == ()
+@pytest.mark.parametrize("tier", Tier)
+def test_a_tier_that_is_off_kills_nothing(guarded: Workers, tier: Tier) -> None:
+    for name in (name for name, pin in PINS.items() if pin.killed_by == tier.value):
+        assert tier not in {killer(seen) for seen in failures(guarded, PINS[name].case, BACKENDS[name], tier)}, name
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", KILLED_BY_TIER)
-def test_a_tier_that_is_off_kills_nothing(guarded: Workers, name: str) -> None:
-    tier = Tier(PINS[name].killed_by)
-    assert tier not in {killer(seen) for seen in failures(guarded, PINS[name].case, BACKENDS[name], tier)}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", KILLED_BY_GUARDS)
-def test_without_guards_no_tensor_is_reported(unguarded: Workers, name: str) -> None:
-    # What an overrun leaves behind must not reach the next case.
-    unguarded.renew()
-    seen = failures(unguarded, PINS[name].case, BACKENDS[name])
-    assert {each.place for each in seen if killer(each) == "guards"} <= NOWHERE
+def test_without_guards_no_tensor_is_reported(unguarded: Workers) -> None:
+    for name in (name for name, pin in PINS.items() if pin.killed_by == "guards"):
+        # What an overrun leaves behind must not reach the next case.
+        unguarded.renew()
+        seen = failures(unguarded, PINS[name].case, BACKENDS[name])
+        assert {each.place for each in seen if killer(each) == "guards"} <= NOWHERE, name

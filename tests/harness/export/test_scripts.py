@@ -140,7 +140,7 @@ def made(runner: Runner) -> Iterator[tuple[str, str]]:
         if bug.name not in LARGE:
             yield bug.name, export_script(bug.case_before, runner)
     for backend in PASSING:
-        for index, case in enumerate(narrowest(in_memory(drawn(backend, 7)), 4)):
+        for index, case in enumerate(narrowest(in_memory(drawn(backend, 7)), 3)):
             if any(request.q_len and request.kv_len for request in case.steps[-1].requests):
                 yield f"{backend} {index}", export_script(case, runner)
 

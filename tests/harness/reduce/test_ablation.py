@@ -214,7 +214,7 @@ def test_features_to_look_at_can_be_chosen() -> None:
 
 
 @pytest.mark.slow
-@examples(50, 150)
+@examples(20, 150)
 @pytest.mark.parametrize("backend", ["trtllm_mha", "trtllm_mla"])
 def test_variants_can_exist_and_lack_the_feature(backend: str, count: int) -> None:
     capability = resolve(backend).capability

@@ -119,7 +119,7 @@ def test_no_text_breaks_out_of_the_summary() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("text", ["|", "`", "<", "\N{ROCKET}", HOSTILE])
+@pytest.mark.parametrize("text", ["<", "\N{ROCKET}", HOSTILE])
 def test_the_summary_fits_whatever_happens(text: str) -> None:
     standing = everything((text * 400)[:400], 60)
     assert len(render_markdown(standing, standing).encode()) < 1 << 20

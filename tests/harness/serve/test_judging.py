@@ -63,6 +63,18 @@ def test_never_more_requests_than_allowed_are_under_way(fake: Callable[[FakeFaul
     assert llm.most_running == 2
 
 
+def test_the_stand_in_answers_a_closed_request_before_the_next_burst(fake: Callable[[FakeFault], FakeLlm]) -> None:
+    """Else requests of that burst would join its batch, and the others would wait for them until they time out."""
+    llm = fake(FakeFault.NONE)
+    server = TestedServer(client=Client.of(llm.url), mine=True, concurrency=8, timeout=60)
+    server.find_out()
+    llm.linger = 0.05
+    closed = Burst(requests=(_request(0, abort=Abort.SENT),))
+    llm.most_running = 0
+    server.run(RequestTrace(bursts=(closed, Burst(requests=(_request(1),), after_all=True))))
+    assert llm.most_running == 1
+
+
 def test_a_busy_server_is_tried_three_times_and_called_so(tested: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attnfuzz.harness.serve.target.SECONDS_BETWEEN_FLUSHES", 0.0)
     server = tested(FakeFault.BUSY)

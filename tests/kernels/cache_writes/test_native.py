@@ -25,7 +25,7 @@ def _compiled() -> None:
 @pytest.mark.parametrize("writer", NATIVE_WRITERS, ids=lambda writer: writer.name)
 def test_a_native_writer_passes_drawn_cases_of_all_that_it_supports(writer: NativeWriter) -> None:
     can, found = writer.capability, list[Case]()
-    run_examples(cases(can, ""), found.append, examples=60, seed_of=1)
+    run_examples(cases(can, ""), found.append, examples=20, seed_of=1)
     for case in found:
         verdict = Execution(Task(case=case, backend=""), lambda _: None, backend=writer).run()
         assert not verdict.observations, (case, verdict.observations)

@@ -57,7 +57,7 @@ def arena() -> Iterator[Arena]:
 @pytest.mark.parametrize("kind", ATTENTION)
 def test_attention_is_that_of_the_native_kernels_and_touches_nothing_else(kind: str, arena: Arena) -> None:
     @given(call=calls((kind,)), side=st.sampled_from(Guard))
-    @settings(max_examples=100, deadline=None, database=None)
+    @settings(max_examples=30, deadline=None, database=None)
     def agree(call: AttentionCall, side: Guard) -> None:
         expected = call.placed(lambda _, value: with_strides(value))
         call.op(NATIVE).function(**expected)

@@ -52,7 +52,7 @@ def assert_near(out: torch.Tensor, lse: torch.Tensor, expected: torch.Tensor, ex
 @pytest.mark.slow
 @pytest.mark.parametrize("kernel", ["decode", "context"])
 @given(data=st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_paged_attention_matches_fp64_attention(kernel: str, attention: Any, guarded: Any, data: st.DataObject) -> None:
     draw = data.draw
     torch.manual_seed(draw(st.integers(0, 2**16)))

@@ -58,7 +58,7 @@ STATES = [
 
 
 @pytest.mark.slow
-@examples(30, 300)
+@examples(15, 300)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_drawn_cases_pass(backend: str, count: int) -> None:
     for case in drawn(backend, count):

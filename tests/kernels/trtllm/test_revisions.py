@@ -121,7 +121,7 @@ def has_chunk_without_keys(case: Case) -> bool:
 
 
 @pytest.mark.slow
-@examples(60, 150)
+@examples(30, 150)
 @pytest.mark.parametrize(
     ("revision", "reported"),
     [

@@ -153,8 +153,6 @@ def test_a_tree_that_is_right_gives_the_attention_that_is_due(tree: Path, bench_
 def test_a_length_that_is_off_by_one_in_verifies_is_found_in_a_worker(tree: Path) -> None:
     # Slow: verdicts come from a worker, which imports the tree.
     found = case(tree, CAPTURE, REPLAY)
-    with Runner([found.backend]) as runner:
-        assert runner.verdict(found).failures == ()
     lengths = "seq_lens=common.seq_lens[: plan.decodes],"
     fake_vllm.edit(tree, lengths, lengths.replace("],", "] - 1,"))
     with Runner([found.backend]) as runner:

@@ -31,7 +31,7 @@ BACKENDS = [name for name in dir(direct_on_cpu) if isinstance(getattr(direct_on_
 
 
 @pytest.mark.slow
-@examples(10, 30)
+@examples(6, 30)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_drawn_cases_pass(backend: str, count: int) -> None:
     name = f"{Path(direct_on_cpu.__file__)}:{backend}"

@@ -80,7 +80,7 @@ def names(launches: list[Launched]) -> list[str]:
 
 
 @pytest.mark.slow
-@examples(15, 40)
+@examples(9, 40)
 @pytest.mark.parametrize("backend", [*BACKENDS, *VARIANTS])
 def test_drawn_cases_pass(backend: str, count: int) -> None:
     rows = 0
