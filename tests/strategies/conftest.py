@@ -38,7 +38,7 @@ def draw() -> Draw:
 
 @pytest.fixture(scope="session")
 def drawn_for(tmp_path_factory: pytest.TempPathFactory) -> DrawnFor:
-    """Draw 600 cases for a capability under a name: in one of the processes of pytest-xdist, which leaves a copy."""
+    """Draw 400 cases for a capability under a name: in one of the processes of pytest-xdist, which leaves a copy."""
     own = tmp_path_factory.getbasetemp()
     folder = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
@@ -48,7 +48,7 @@ def drawn_for(tmp_path_factory: pytest.TempPathFactory) -> DrawnFor:
             fcntl.flock(copy, fcntl.LOCK_EX)
             copy.seek(0)
             if not (kept := copy.read()):
-                kept = msgspec.msgpack.encode(_draw(cases(can, name), 600))
+                kept = msgspec.msgpack.encode(_draw(cases(can, name), 400))
                 copy.write(kept)
             return msgspec.msgpack.decode(kept, type=list[Case])
 

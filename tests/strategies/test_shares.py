@@ -1,4 +1,4 @@
-"""How often what matters is drawn, in 600 cases for each backend. The floors are well below what is drawn."""
+"""How often what matters is drawn, in 400 cases for each backend. The floors are well below what is drawn."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable

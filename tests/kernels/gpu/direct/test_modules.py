@@ -12,7 +12,10 @@ from forked_python import forked_processes
 pytest.importorskip("flashinfer", reason="the modules are FlashInfer's")
 
 _SPECIFIED = """
-import json
+import functools, json
+import jinja2
+# FlashInfer compiles a few templates again for each of 500 kernels, which takes 15 s.
+jinja2.Template = functools.cache(jinja2.Template)
 from attnfuzz.kernels.gpu.catalogue import GPU_BACKENDS
 from attnfuzz.kernels.gpu.visible import Arch
 hopper = [backend for backend in GPU_BACKENDS if Arch.HOPPER in backend.archs]
