@@ -94,6 +94,7 @@ class DraftingRunner(ModelRunner):
     """The release's model runner with a draft model, on a layer that both models share."""
 
     _drafted: tuple[int, Sequence[Request]] | None = None
+    _rows_drafted: Sequence[int] = ()
 
     def capture(self, index: int, step: Step) -> None:
         """Capture the graph of a step's size on a dummy run of both models."""
@@ -112,7 +113,8 @@ class DraftingRunner(ModelRunner):
         with self._running(step):
             self._meet_earlier_requests()
             self._be_idle(step)
-            return self._draft(step)
+            out, self._rows_drafted = self._draft(step)
+        return out, list(self._rows_drafted)
 
     def again(self) -> torch.Tensor:
         """Run the last step's layers again without their writes. Returns the output's rows."""
@@ -124,10 +126,15 @@ class DraftingRunner(ModelRunner):
             for model in models:
                 model.writes = False
             try:
-                return self._draft(step)[0]
+                out, first_rows = self._draft(step)
             finally:
                 for model in models:
                     model.writes = True
+        # The batch has forgotten its requests, and takes them in another order.
+        due, stride = out.clone(), step.tokens_per_request
+        for before, now in zip(self._rows_drafted, first_rows, strict=True):
+            due[before : before + stride] = out[now : now + stride]
+        return due
 
     def _draft(self, step: Step) -> tuple[torch.Tensor, list[int]]:
         """Run the target, then the draft model: the rows of its decodes, request by request, and the first of each."""

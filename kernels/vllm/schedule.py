@@ -89,12 +89,12 @@ class ScheduledSteps:
     def order(self, index: int, requests: Sequence[Request], ends: Mapping[int, int] = MappingProxyType({})) -> Any:
         """The SchedulerOutput of a step with these requests, each of which has tokens.
 
-        A slot's request has blocks for its tokens, and for those up to its number in `ends`.
+        A slot with a number in `ends` is drafted for: its prompt has ended, and it has blocks for tokens up to there.
         """
         ordered = self._output.SchedulerOutput.make_empty()
         self._end_requests(index)
         for request in requests:
-            self._schedule(ordered, index, request, max(request.kv_len, ends.get(request.slot, 0)))
+            self._schedule(ordered, index, request, ends.get(request.slot))
         ordered.total_num_scheduled_tokens = sum(ordered.num_scheduled_tokens.values())
         ordered.finished_req_ids = self._finished
         self._finished = set()
@@ -110,11 +110,11 @@ class ScheduledSteps:
         for slot in [slot for slot in self._serving if slot not in left]:
             self._finished.add(self._serving.pop(slot).name)
 
-    def _schedule(self, ordered: Any, index: int, request: Request, end: int) -> None:
+    def _schedule(self, ordered: Any, index: int, request: Request, drafted: int | None) -> None:
         slot, computed = request.slot, request.kv_len - request.q_len
         decodes = computed > 0 and request.q_len <= self._threshold
         serving = self._serving.get(slot)
-        pages = self._pool.pages(replace(request, kv_len=end))
+        pages = self._pool.pages(replace(request, kv_len=max(request.kv_len, drafted or 0)))
         if serving is not None and serving.goes_on(request, decodes=decodes):
             self._accept(serving, slot, computed + 1 if decodes else 0)
             self._again(ordered, serving, computed, pages[serving.blocks :])
@@ -128,9 +128,9 @@ class ScheduledSteps:
                 self._resume(serving, slot, computed, pages)
                 self._again(ordered, serving, computed, [])
             else:
-                prompt = self.tokens(slot, 0, self._prompt(index, request))
+                prompt = self.tokens(slot, 0, self._prompt(index, request) if drafted is None else request.kv_len)
                 ordered.scheduled_new_reqs.append(self._new(serving.name, prompt, pages, computed))
-        serving.decodes, serving.computed, serving.reached = decodes, computed, request.kv_len
+        serving.decodes, serving.computed, serving.reached = decodes or drafted is not None, computed, request.kv_len
         serving.blocks = len(pages)
         ordered.num_scheduled_tokens[serving.name] = request.q_len
         if decodes and request.q_len > 1:

@@ -33,7 +33,16 @@ PADDED = replace(DRAFTS, requests=(Request(1, 2, 33), Request(0, 2, 17)), padded
 REJECTED = replace(DRAFTS, requests=(Request(1, 2, 16), Request(0, 2, 41)))
 """Of the drafts of VERIFY, the first request accepts none, and the second two of three."""
 
-STEPS = {"drafts": (DRAFTS,), "padded rows": (PADDED,), "after rejected drafts": (VERIFY, REJECTED)}
+AFTER_ONE = replace(DRAFTS, requests=(Request(0, 1, 2),), padded_tokens=1, tokens_per_request=1)
+PROMPT = Step(mode=Mode.EXTEND, requests=(Request(0, 8, 9),), padded_tokens=8)
+"""A prompt that begins where the target's tokens before AFTER_ONE end: another request's."""
+
+STEPS = {
+    "drafts": (DRAFTS,),
+    "padded rows": (PADDED,),
+    "after rejected drafts": (VERIFY, REJECTED),
+    "before a prompt": (AFTER_ONE, PROMPT),
+}
 
 KINDS = {
     "flashinfer_sm90": GEOMETRY,
@@ -67,8 +76,12 @@ def test_another_kind_passes(kind: str, runner: Runner) -> None:
 
 
 def test_dummy_drafts_go_to_the_slots_of_the_last_ones(runner: Runner) -> None:
-    verdict = runner.verdict(case(f"vllm=={READ[-1]}", DRAFTS, VERIFY))
-    assert {(each.kind, each.step) for each in verdict.observations} == {(Kind.STRAY_WRITE, 1)}
+    # The draft decodes that are run again without their writes have their requests in another order.
+    many = replace(DRAFTS, requests=tuple(Request(slot, 2, 3 + slot % 5) for slot in range(9)), padded_tokens=18)
+    others = replace(many, requests=tuple(Request(slot, 2, 3 + slot % 5 + slot % 2) for slot in range(8, 0, -1)))
+    for steps in ((DRAFTS, VERIFY), (many, others)):
+        verdict = runner.verdict(case(f"vllm=={READ[-1]}", *steps))
+        assert {(each.kind, each.step) for each in verdict.observations} == {(Kind.STRAY_WRITE, 1)}
 
 
 _PROPOSER = Path("vllm/v1/spec_decode/llm_base_proposer.py")

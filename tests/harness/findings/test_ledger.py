@@ -45,6 +45,14 @@ def load(folder: Path, text: str) -> Ledger:
     return Ledger.load(path)
 
 
+def test_the_ledger_of_this_project_can_be_read_and_names_pages_that_exist() -> None:
+    root = Path(__file__).parents[3]
+    ledger = Ledger.load(root / "attnfuzz-ledger.toml")
+    pages = {word for entry in ledger.entries for word in entry.reason.split() if word.startswith("docs/")}
+    assert pages
+    assert not [page for page in pages if not (root / page.rstrip(",;")).is_file()]
+
+
 def test_an_entry_means_the_failures_that_agree_with_all_it_says() -> None:
     ledger = Ledger([ENTRY])
     assert ledger.reason(FINGERPRINT, decode(1)) == "the vendor knows"

@@ -33,9 +33,9 @@ def verify(kv_len: int) -> Step:
 
 @pytest.fixture
 def orders(release: Release, bench_of: Callable[..., Any]) -> Orders:
-    """Orders all steps, and hands new requests to a runner that only keeps them."""
+    """Orders all steps, and hands new requests to a runner that only keeps them. `drafted` are the ends by step."""
 
-    def make(*steps: Step) -> tuple[list[Any], Any]:
+    def make(*steps: Step, drafted: dict[int, dict[int, int]] | None = None) -> tuple[list[Any], Any]:
         loaded, case = load(release), Case(backend="vllm", geometry=GEOMETRY, steps=steps)
         batch = SimpleNamespace(req_id_to_index={})
         runner = SimpleNamespace(requests={}, reorder_batch_threshold=1 + DRAFTS, input_batch=batch)
@@ -43,7 +43,7 @@ def orders(release: Release, bench_of: Callable[..., Any]) -> Orders:
         scheduled = ScheduledSteps(loaded, case, VllmPool(case, bench_of(case), PackedKv), runner)
         made = []
         for index, step in enumerate(steps):
-            made.append(scheduled.order(index, step.requests))
+            made.append(scheduled.order(index, step.requests, (drafted or {}).get(index, {})))
             for new in made[-1].scheduled_new_reqs:
                 runner.requests[new.req_id] = state(
                     new.req_id, new.prompt_token_ids, [], None, None, new.block_ids, new.num_computed_tokens, []
@@ -85,3 +85,10 @@ def test_a_request_that_no_later_step_has_ends(orders: Orders) -> None:
     other = Step(mode=Mode.EXTEND, requests=(Request(1, 5, 5),), padded_tokens=5)
     (first, second), _ = orders(prefill(20, 20), other)
     assert second.finished_req_ids == {first.scheduled_new_reqs[0].req_id}
+
+
+def test_a_request_that_is_drafted_for_has_no_more_prompt(orders: Orders) -> None:
+    (first, second), _ = orders(prefill(1, 1), prefill(5, 6), drafted={0: {0: 2}})
+    (before,), (after,) = first.scheduled_new_reqs, second.scheduled_new_reqs
+    assert len(before.prompt_token_ids) == 1
+    assert second.finished_req_ids == {before.req_id} != {after.req_id}
