@@ -84,6 +84,11 @@ class CauseView:
         return "" if rate is None else rate.words
 
     @property
+    def lacks_needs(self) -> bool:
+        """Whether there was no time to find out all that the failure needs. Of a known cause it does not matter."""
+        return self.status != KNOWN and not self.finding.ablated
+
+    @property
     def backends(self) -> list[str]:
         """The backends in which it shows."""
         return list(dict.fromkeys(each.case.backend for each in self.cause.findings))
@@ -119,6 +124,8 @@ class CauseView:
         if self.cause.needs:
             facts.append(("needs", ", ".join(self.cause.needs)))
             facts += [("passes", words) for words in passes_if(self.cause.needs)]
+        if self.lacks_needs and self.failures:
+            facts.append(("unknown", "what else it needs: there was no time to find out"))
         if self.recurrence:
             facts.append(("rate", self.recurrence))
         if self.symptoms:

@@ -47,7 +47,7 @@ def verdict(standing: Standing) -> CampaignVerdict:
 
 
 def _findings(standing: Standing) -> str:
-    """The causes by state, then the suspects: 2 new causes, 1 open (5 failures), 1 fixed, 1 suspect (3 known)."""
+    """The causes by state, then what is not settled: 2 new causes, 1 open (5 failures), 1 whose needs are not known."""
     views = cause_views(standing)
     states = Counter(view.status for view in views)
     failing = [(states[state], state) for state in (State.NEW, State.RETURNED, State.OPEN) if states[state]]
@@ -58,6 +58,9 @@ def _findings(standing: Standing) -> str:
         noun = "cause" if several else "finding"
         parts[0] += f" {noun}" if failing[0][0] == 1 else f" {noun}s"
         parts[-1] += f" ({count(failures, 'failure')})" if several else ""
+    unsearched = sum(view.failures > 0 and view.lacks_needs for view in views)
+    if unsearched:
+        parts.append(f"{unsearched:,} whose needs are not known")
     if states[State.FIXED]:
         parts.append(f"{states[State.FIXED]:,} fixed")
     reasons = Counter(suspect.reason for suspect in standing.unsettled)

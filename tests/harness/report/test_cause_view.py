@@ -52,6 +52,11 @@ def test_symptoms_that_differ_in_modes_or_backends_alone_are_one_row() -> None:
     ]
 
 
+def test_a_cause_that_was_not_ablated_says_so() -> None:
+    (view,) = views(replace(filed(FAKE, "one"), ablated=False))
+    assert view.facts == [("unknown", "what else it needs: there was no time to find out")]
+
+
 def test_a_single_finding_needs_no_table() -> None:
     (view,) = views(filed(FAKE, "one"))
     assert (view.title, view.failures) == ("OutputMismatch at out in fake, decode", 1)

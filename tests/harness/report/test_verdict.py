@@ -48,6 +48,12 @@ def test_failures_of_one_cause_are_counted_as_one() -> None:
     assert verdict_of(first, *others, *more, finished()) == (text, Level.BAD)
 
 
+def test_causes_whose_needs_there_was_no_time_to_find_are_counted() -> None:
+    raw = [replace(each, ablated=False) for each in (filed(CASE, "one"), filed(CASE, "k", known="upstream knows"))]
+    text, _ = verdict_of(*raw, filed(CASE, "two"), finished())
+    assert text.startswith("2 new findings, 1 whose needs are not known (1 known) in ")
+
+
 def test_one_finding_is_one_finding() -> None:
     assert verdict_of(checked(CASE, State.OPEN), finished())[0].startswith("1 open finding in ")
 
