@@ -44,15 +44,15 @@ class StandIn(ModuleType):
 
 
 def no_interpreter() -> str | None:
-    """The reason that the installed Triton can't interpret kernels, with the remedy; None if it can. Imports nothing.
+    """The reason that the installed Triton can't interpret kernels, with the remedy; None if it can, or is missing.
 
     NumPy 2.4 made a number of no array with an axis, which Triton's interpreter takes for one until 3.7.0
     (runtime/interpreter.py, `__index__`).
     """
     try:
         triton, numpy = (version(package) for package in ("triton", "numpy"))
-    except PackageNotFoundError as lacking:
-        return f"{lacking.name} is not installed: pip install 'attnfuzz[triton]'"
+    except PackageNotFoundError:
+        return None
     if Version(triton) < Version("3.7") and Version(numpy) >= Version("2.4"):
         return f"Triton {triton} can't interpret kernels with NumPy {numpy}: pip install 'triton>=3.7' or 'numpy<2.4'"
     return None
