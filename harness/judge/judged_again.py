@@ -3,8 +3,8 @@
 `ErrorBudget` treats the errors of a row's terms as independent unless all its weights are alike. That is too narrow
 where keys come in groups (prefixes that slots share, values that repeat, few dims of few bits):
 - equal weights are rounded alike for the second product and for the denominator, and so are weights that differ by much
-  less than the format tells apart, as those of a saturated soft cap do. A run of them may be rounded unlike the others,
-  for a running maximum of logits that is another one there;
+  less than the format tells apart, as those of a saturated soft cap do. A run of them may be rounded differently from
+  the others, if the running maximum of the logits differs there;
 - copies of a key have the same logit, and the same error in it;
 - equal numbers of an element of the values are rounded alike (`NoiseModel.operands`), also where their terms cancel;
 - equal terms of a logit are added up as equal terms of other sums are, see below: logits err alike then;
@@ -231,7 +231,7 @@ class Ties:
     ) -> "Ties":
         """The groups of one row, from the k keys that it sees: weights, values [k, Dv] and `key_marks`.
 
-        Weights are equal if they differ by a share of `near`. `by_runs` is for equal ones that are rounded unlike.
+        Weights are equal if they differ by a share of `near`. `by_runs` is for `rounded_by_runs`.
         """
         equal = _short(weights, grouped(weights, near * weights), _MOST_APART * near)
         copies = grouped(marks, torch.full_like(marks, EQUAL))
@@ -370,7 +370,7 @@ def parts_allowance(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
 
 
 def rounded_by_runs(budget: ErrorBudget, token: int, head: int) -> bool:
-    """Whether equal weights may be rounded unlike in runs of keys, whose maximum of logits so far differs.
+    """Whether equal weights may be rounded differently in different runs of keys, by the running maximum of the logits.
 
     A kernel that counts the sink as a logit may do so in the first part of the keys alone (vLLM 0.33.0,
     v1/attention/ops/triton_attention_helpers.py, `init_softmax_M`).

@@ -46,7 +46,7 @@ class StandIn(ModuleType):
 def no_interpreter() -> str | None:
     """The reason that the installed Triton can't interpret kernels, with the remedy; None if it can, or is missing.
 
-    NumPy 2.4 made a number of no array with an axis, which Triton's interpreter takes for one until 3.7.0
+    From 2.4 on, NumPy converts no array with an axis to a number. Before 3.7.0, Triton's interpreter relied on it
     (runtime/interpreter.py, `__index__`).
     """
     try:

@@ -21,7 +21,7 @@ from attnfuzz.kernels.releases.release import Release, release_of
 from attnfuzz.kernels.releases.stubs import Note, Stubs
 from attnfuzz.kernels.vllm.adaptations import stubbed_in
 from attnfuzz.kernels.vllm.cpu.imports import on_a_cpu
-from attnfuzz.kernels.vllm.cpu.project import CPU_TEAM, VLLM_CPU
+from attnfuzz.kernels.vllm.cpu.project import CPU_RUNNER, CPU_TEAM, VLLM_CPU
 from attnfuzz.kernels.vllm.kinds import BLACKWELL, KINDS, BackendKind
 from attnfuzz.kernels.vllm.mla.imports import install_packages, on_the_cpu
 from attnfuzz.kernels.vllm.mla.kernels import replace_latent_kernels
@@ -32,9 +32,6 @@ from attnfuzz.kernels.vllm.stand_ins import replace_kernels, replace_model
 _RUNNER: Final = "vllm.v1.worker.gpu_model_runner"
 SCHEDULER: Final = "vllm.v1.core.sched.scheduler"
 """The module of the Scheduler, which the engine needs alone."""
-
-CPU_RUNNER: Final = "vllm.v1.worker.cpu_model_runner"
-"""The module of the model runner of a server without a GPU."""
 
 _CLASSES: Final = {
     _RUNNER: ("GPUModelRunner",),

@@ -13,6 +13,9 @@ from attnfuzz.kernels.releases.release import Release
 from attnfuzz.kernels.releases.wheels import Wheels
 from attnfuzz.kernels.vllm.project import ON_CPU, VLLM
 
+CPU_RUNNER: Final = "vllm.v1.worker.cpu_model_runner"
+"""The module of the model runner of a server without a GPU."""
+
 CPU_TEAM: Final = ":cpu"
 """The end of the name of a team of workers whose process has no GPU, behind the release."""
 

@@ -11,6 +11,7 @@ from unittest import mock
 import torch
 
 from attnfuzz.kernels.libraries.vllm_cpu import on_threads
+from attnfuzz.kernels.vllm.cpu.project import CPU_RUNNER
 from attnfuzz.kernels.vllm.runner import ModelRunner
 from attnfuzz.reference.case import Case
 
@@ -26,7 +27,7 @@ def threads_of(case: Case) -> int:
 class CpuRunner(ModelRunner):
     """The release's model runner for CPUs."""
 
-    runner = "vllm.v1.worker.cpu_model_runner", "CPUModelRunner"
+    runner = CPU_RUNNER, "CPUModelRunner"
     # The builder takes its layers by this class (v1/attention/backends/cpu_attn.py:168).
     layer_base = "vllm.model_executor.layers.attention", "Attention"
 

@@ -103,7 +103,7 @@ def test_a_missing_page_is_found(probed: Any) -> None:
 
 
 def test_weights_that_are_rounded_differently_beside_the_sink_pass(layer: Any) -> None:
-    """Part of the keys are summed from the sink on, so that their weights are no ones, and the other parts' are."""
+    """The first part of the keys counts the sink, so that its weights are exp(-c); in the other parts they are 1."""
     judged = replace(
         layer,
         lengths=((1, 512), (3, 300)),
