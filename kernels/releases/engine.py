@@ -61,8 +61,11 @@ class ReleasedEngine(ABC):
         return str(replace(self._named(backend), release=self.name))
 
     def on_device(self, backend: str, device: Device) -> str:
-        """Return the name of the same backend on a device, which it has on both or on the CPU alone."""
-        return str(replace(self._named(backend), gpu=self.project.on_gpu and device is Device.CUDA))
+        """Return the name of the same backend on a device, which it has on both or on one alone."""
+        named = self._named(backend)
+        if named.kind not in self.project.on_hopper:
+            return backend
+        return str(replace(named, gpu=device is Device.CUDA))
 
     def of_tree(self, tree: Path, backends: Sequence[str]) -> tuple[str, ...]:
         """Return the names of these backends in a source tree, or of those that run by default if none are given.
@@ -124,10 +127,11 @@ class ReleasedEngine(ABC):
         """Describe the names of backends of releases, and the releases on this machine."""
         cached = ", ".join(map(str, self._wheels.cached()))
         kinds = " and ".join(self.kinds)
+        there = (*self.project.on_hopper, *self.project.gpu_kinds)
         on_gpu = (
-            f"On a Hopper GPU, also {' and '.join(self.project.gpu_kinds)}: "
-            f"--backend {ON_HOPPER}{self.project.released}VERSION:{self.project.gpu_kinds[0]}.\n"
-            if self.project.gpu_kinds
+            f"On a Hopper GPU run {' and '.join(there)}: "
+            f"--backend {ON_HOPPER}{self.project.released}VERSION:{there[0]}.\n"
+            if there
             else ""
         )
         return (

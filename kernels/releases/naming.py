@@ -52,11 +52,14 @@ class Named:
         """Parse `name`. Raises BadName."""
         gpu = project.on_gpu and name.startswith(ON_HOPPER)
         release, colon, kind = (name.removeprefix(ON_HOPPER) if gpu else name).rpartition(":")
-        title, kinds = project.title, (*project.kinds, *(project.gpu_kinds if gpu else ()))
+        title = project.title
+        kinds = (*project.on_hopper, *project.gpu_kinds) if gpu else project.kinds
         if not colon or not release:
             raise BadName(f"{name!r} names no backend of {title}: add {' or '.join(f':{each}' for each in kinds)}")
         if kind in project.gpu_kinds and not gpu:
             raise BadName(f"{name!r}: {kind} runs on a GPU alone, as {ON_HOPPER}{name}")
+        if gpu and kind in project.kinds and kind not in kinds:
+            raise BadName(f"{name!r}: on a Hopper GPU run {' and '.join(kinds)}, and {kind} on the CPU alone")
         if kind not in kinds:
             others = "neither" if len(kinds) > 1 else "another"
             raise BadName(

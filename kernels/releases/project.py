@@ -16,6 +16,7 @@ class Project:
         oldest: The first supported release.
         kinds: The supported parts of a release, each of which is a backend.
         asked_for: Those that run only where they are named.
+        on_hopper: Those that run on a Hopper GPU too: their names may begin with "hopper:".
         gpu_kinds: Further ones, which run on a GPU alone.
         source: A folder of the package, relative to the tree, that distinguishes it from a folder of documentation.
         wheel: pip's options that select one wheel, with which hashes are pinned, on any machine: nothing compiled in
@@ -23,7 +24,6 @@ class Project:
         suffixes: The ends of the names of files that are unpacked.
         left_out: Beginnings of the names of those that are not.
         hashes: A JSON file with the SHA-256 of the wheels of known versions.
-        on_gpu: Whether a name may begin with "hopper:".
         distribution: The name of its wheels on PyPI; by default that of the engine.
 
     """
@@ -37,10 +37,15 @@ class Project:
     suffixes: frozenset[str]
     left_out: tuple[str, ...]
     hashes: Path
-    on_gpu: bool = False
+    on_hopper: tuple[str, ...] = ()
     gpu_kinds: tuple[str, ...] = ()
     asked_for: tuple[str, ...] = ()
     distribution: str = ""
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether any of it runs on a GPU."""
+        return bool(self.on_hopper or self.gpu_kinds)
 
     @property
     def on_pypi(self) -> str:

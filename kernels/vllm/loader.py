@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from unittest import mock
 
+from attnfuzz.kernels.gpu.visible import no_gpu_visible
 from attnfuzz.kernels.releases.errors import ReleaseError
 from attnfuzz.kernels.releases.imports import check_classes, check_unedited, forget, imported, install_bare_package
 from attnfuzz.kernels.releases.release import Release, release_of
@@ -23,13 +24,15 @@ from attnfuzz.kernels.vllm.adaptations import stubbed_in
 from attnfuzz.kernels.vllm.cpu.imports import on_a_cpu
 from attnfuzz.kernels.vllm.cpu.project import CPU_RUNNER, CPU_TEAM, VLLM_CPU
 from attnfuzz.kernels.vllm.kinds import BLACKWELL, KINDS, BackendKind
+from attnfuzz.kernels.vllm.launching import have_own_kernels
 from attnfuzz.kernels.vllm.mla.imports import install_packages, on_the_cpu
 from attnfuzz.kernels.vllm.mla.kernels import replace_latent_kernels
 from attnfuzz.kernels.vllm.platform import built_as, claim, set_platform
-from attnfuzz.kernels.vllm.project import ON_CPU, VLLM
+from attnfuzz.kernels.vllm.project import ON_CPU, ON_HOPPER, VLLM
 from attnfuzz.kernels.vllm.stand_ins import replace_kernels, replace_model
 
 _RUNNER: Final = "vllm.v1.worker.gpu_model_runner"
+_TRITON_WRITER: Final = "vllm.v1.attention.ops.triton_reshape_and_cache_flash"
 SCHEDULER: Final = "vllm.v1.core.sched.scheduler"
 """The module of the Scheduler, which the engine needs alone."""
 
@@ -46,9 +49,10 @@ _ENVIRONMENT: Final = {
     "VLLM_HAS_FLASHINFER_CUBIN": "1",
     "VLLM_CONFIGURE_LOGGING": "0",
     "VLLM_NO_USAGE_STATS": "1",
-    # Triton reads it where a kernel is decorated (triton/runtime/jit.py).
-    "TRITON_INTERPRET": "1",
 }
+
+_INTERPRET: Final = "TRITON_INTERPRET"
+"""The variable that Triton reads where a kernel is decorated (triton/runtime/jit.py)."""
 
 _NO_GPU_VISIBLE: Final = {"CUDA_VISIBLE_DEVICES": ""}
 
@@ -63,11 +67,13 @@ class LoadedRelease:
     Attributes:
         release: The release.
         kind: The kind of backend that runs.
+        hopper: Whether it runs on a Hopper GPU, and does not only claim one.
 
     """
 
     release: Release
     kind: BackendKind
+    hopper: bool
     _stubs: Stubs
 
     @property
@@ -88,8 +94,10 @@ class LoadedRelease:
         self._stubs.note = note
 
 
-def load(release: Release, kind: str = "flashinfer") -> LoadedRelease:
+def load(release: Release, kind: str = "flashinfer", *, hopper: bool = False) -> LoadedRelease:
     """Import a release, or return it if this process has imported it already, with the GPU of a kind of backend.
+
+    `hopper` is for a process that gets a Hopper GPU: Triton's kernels are compiled, and FlashInfer's are its own.
 
     Raises:
         Moved: a module or class is not at its known place.
@@ -105,6 +113,10 @@ def load(release: Release, kind: str = "flashinfer") -> LoadedRelease:
         raise ReleaseError(f"this process has imported vllm already: {release.name} needs a process of its own")
     first = KINDS[kind] if KINDS[kind].on_cpu else KINDS["flashinfer"]
     os.environ.update(_ENVIRONMENT)
+    if hopper:
+        os.environ.pop(_INTERPRET, None)
+    else:
+        os.environ[_INTERPRET] = "1"
     # Its warnings are for those who run a server.
     logging.getLogger(VLLM.name).setLevel(logging.ERROR)
     stubs = Stubs(stubbed_in(release.version))
@@ -114,7 +126,7 @@ def load(release: Release, kind: str = "flashinfer") -> LoadedRelease:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             install_packages(release)
-            with on_a_cpu(release) if first.on_cpu else _on_a_gpu(release):
+            with on_a_cpu(release) if first.on_cpu else _on_a_gpu(release, hopper=hopper):
                 backend = imported(release, first.module)
                 # The package's own name for it (v1/sample/logits_processor/builtin.py:12).
                 sampling = imported(release, "vllm.sampling_params").SamplingParams
@@ -128,10 +140,12 @@ def load(release: Release, kind: str = "flashinfer") -> LoadedRelease:
         raise
     if not first.on_cpu:
         replace_kernels(backend)
+    if hopper:
+        have_own_kernels(backend, imported(release, _TRITON_WRITER))
     drafter = getattr(runner, "EagleProposer", object)
     for asking in {runner.__name__, *(base.__module__ for base in drafter.__mro__ if base is not object)}:
         replace_model(sys.modules[asking])
-    _loaded.append(LoadedRelease(release, first, stubs))
+    _loaded.append(LoadedRelease(release, first, hopper, stubs))
     return _as_kind(_loaded[0], KINDS[kind])
 
 
@@ -161,11 +175,21 @@ def _triton_for_a_gpu(release: Release) -> Iterator[None]:
 
 
 @contextmanager
-def _on_a_gpu(release: Release) -> Iterator[None]:
+def _on_a_gpu(release: Release, *, hopper: bool) -> Iterator[None]:
     """Claim a GPU for modules that are imported inside."""
-    set_platform(release, claim(imported(release, "vllm.platforms.interface"), BLACKWELL))
+    set_platform(release, claim(imported(release, "vllm.platforms.interface"), BLACKWELL, real=hopper))
     with _triton_for_a_gpu(release):
         yield
+
+
+def load_release_for_hopper(team: str) -> None:
+    """Import the release of a team for workers that get a Hopper GPU. Raises ReleaseError."""
+    with no_gpu_visible():
+        loaded = load(release_of(VLLM, team), hopper=True)
+        for kind in ON_HOPPER:
+            with suppress(ReleaseError):
+                _as_kind(loaded, KINDS[kind])
+        importlib.import_module("attnfuzz.kernels.vllm.session")
 
 
 def load_release(team: str) -> None:

@@ -134,7 +134,8 @@ class Model:
         """Write the cache and attend as an Attention layer does (layers/attention/attention.py, forward)."""
         geometry, layer = self._case.geometry, self._layer
         shape = (inputs.query.shape[0], geometry.q_heads * geometry.head_dim_vo)
-        out = torch.empty(shape, dtype=geometry.dtype.torch_dtype).view(-1, geometry.q_heads, geometry.head_dim_vo)
+        out = torch.empty(shape, dtype=geometry.dtype.torch_dtype, device=self._bench.device)
+        out = out.view(-1, geometry.q_heads, geometry.head_dim_vo)
         # A dummy batch without a graph has no metadata, and its output is zeros.
         metadata = context.attn_metadata and context.attn_metadata[LAYER]
         slots = context.slot_mapping.get(LAYER)

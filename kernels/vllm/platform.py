@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
+import torch
+
 from attnfuzz.kernels.releases.imports import imported
 from attnfuzz.kernels.releases.release import Release
 from attnfuzz.kernels.releases.stand_ins import MULTIPROCESSORS
@@ -30,8 +32,11 @@ def built_as(release: Release, version: str) -> Iterator[None]:
         yield
 
 
-def claim(interface: Any, capability: tuple[int, int]) -> Any:
-    """Make a platform of the module `vllm.platforms.interface` that claims a CUDA GPU of that compute capability."""
+def claim(interface: Any, capability: tuple[int, int], *, real: bool) -> Any:
+    """Make a platform of the module `vllm.platforms.interface` that claims a CUDA GPU of that compute capability.
+
+    `real` says whether processes that use the platform get one.
+    """
     claimed = [capability]
 
     class ClaimedGpu(interface.Platform):  # type: ignore[misc] # a class of the release
@@ -55,13 +60,12 @@ def claim(interface: Any, capability: tuple[int, int]) -> Any:
             return "a claimed GPU"
 
         @classmethod
-        def num_compute_units(cls, device_id: int = 0) -> int:  # noqa: ARG003
-            return MULTIPROCESSORS
+        def num_compute_units(cls, device_id: int = 0) -> int:
+            return torch.cuda.get_device_properties(device_id).multi_processor_count if real else MULTIPROCESSORS
 
         @classmethod
         def is_pin_memory_available(cls) -> bool:
-            # Nothing is pinned on a machine without a GPU.
-            return False
+            return real
 
         @classmethod
         def import_kernels(cls) -> None:

@@ -38,7 +38,7 @@ class PackedKv(PagedKv):
         geometry = self._case.geometry
         dims = (geometry.head_dim_qk, geometry.head_dim_vo)
         shape = (self.total_pages, *self._of_a_page(), sum(dims))
-        both = bench.memory.tensor("kv_cache", shape, geometry.kv_dtype.torch_dtype)
+        both = self._stored(bench, "kv_cache", shape, geometry.kv_dtype.torch_dtype)
         self.packed = both if self._head_major else both.transpose(1, 2)
         key, value = both.split(dims, dim=-1)
         return key, value
@@ -68,7 +68,7 @@ class SplitKv(PackedKv):
     def _separate(self, bench: Bench) -> tuple[torch.Tensor, torch.Tensor]:
         geometry = self._case.geometry
         shape = (2, self.total_pages, *self._of_a_page(), geometry.head_dim_qk)
-        both = bench.memory.tensor("kv_cache", shape, geometry.kv_dtype.torch_dtype)
+        both = self._stored(bench, "kv_cache", shape, geometry.kv_dtype.torch_dtype)
         self.packed = both.transpose(2, 3) if self._head_major else both
         return both[0], both[1]
 

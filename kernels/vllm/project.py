@@ -11,6 +11,9 @@ from attnfuzz.kernels.vllm.kinds import KINDS
 ON_CPU: Final = tuple(name for name, kind in KINDS.items() if kind.on_cpu)
 """The kinds of servers without a GPU."""
 
+ON_HOPPER: Final = ("triton", "triton_fp8", "flashinfer_sm90")
+"""The kinds that run on a Hopper GPU as well."""
+
 VLLM: Final = Project(
     name="vllm",
     title="vLLM",
@@ -19,6 +22,7 @@ VLLM: Final = Project(
     kinds=tuple(KINDS),
     # They have wheels of their own.
     asked_for=ON_CPU,
+    on_hopper=ON_HOPPER,
     source=Path("vllm", "v1", "attention", "backends"),
     wheel=("--python-version=3.11", *(f"--platform=manylinux_2_{glibc}_x86_64" for glibc in (28, 31, 35))),
     suffixes=frozenset({".py"}),

@@ -58,10 +58,10 @@ class Quantisation:
         """The keys or values of a model whose numbers in the cache are `tokens`."""
         return (tokens.float() * scale).to(dtype) if self.quantised else tokens
 
-    def layer(self, case: Case) -> dict[str, Any]:
+    def layer(self, case: Case, device: torch.device) -> dict[str, Any]:
         """The attributes of a layer with the scales of a checkpoint: those of a cache in 16 bits are 1."""
         scales = {"_q_scale": self.q_scale, "_k_scale": case.scales.k, "_v_scale": case.scales.v}
-        tensors = {name: torch.tensor(scale, dtype=torch.float32) for name, scale in scales.items()}
+        tensors = {name: torch.tensor(scale, dtype=torch.float32, device=device) for name, scale in scales.items()}
         return {**tensors, **{f"{name}_float": scale for name, scale in scales.items()}}
 
     def _divided(self, query: torch.Tensor) -> torch.Tensor:

@@ -5,7 +5,7 @@ A file and line below vllm/ is that of vLLM 0.33.0 unless another version is nam
 
 import inspect
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any, Final
 from unittest import mock
@@ -52,6 +52,7 @@ class _NothingToAwait:
 def machine(server: VllmServer) -> Iterator[None]:
     """The context of a process that has the claimed GPU, and is alone in its groups of ranks."""
     loaded = server.loaded
+    state = loaded.module("vllm.distributed.parallel_state")
     alone = ServerMock(
         "group",
         is_first_rank=True,
@@ -62,9 +63,17 @@ def machine(server: VllmServer) -> Iterator[None]:
         device_group=None,
         device=server.bench.device,
     )
-    state = loaded.module("vllm.distributed.parallel_state")
     with (
         mock.patch.multiple(state, _PP=alone, _TP=alone, _DP=alone),
+        nullcontext() if loaded.hopper else _claimed(loaded),
+    ):
+        yield
+
+
+@contextmanager
+def _claimed(loaded: Any) -> Iterator[None]:
+    """The context of a process without a GPU, for code that asks torch for one."""
+    with (
         mock.patch.object(torch, "Event", _NothingToAwait),
         mock.patch.object(torch.cuda, "Stream", _NothingToAwait),
         # Parameters of Triton's kernels depend on it (v1/attention/ops/triton_reshape_and_cache_flash.py:345).
@@ -263,7 +272,7 @@ class ModelRunner:
         layer = type("Layer", (self._class(self.layer_base),), {**answers, "__init__": _init})()
         layer.num_heads, layer.impl = geometry.q_heads, self._impl()
         layer.impl.process_weights_after_loading(geometry.dtype.torch_dtype)
-        for name, value in self._quantisation.layer(self._server.case).items():
+        for name, value in self._quantisation.layer(self._server.case, self._server.bench.device).items():
             setattr(layer, name, value)
         return layer
 

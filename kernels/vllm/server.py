@@ -11,6 +11,7 @@ import torch
 
 from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.entry_points.decode import XQA_SEMAPHORES
+from attnfuzz.kernels.gpu.wrappers.wrapper import RECOMMENDED
 from attnfuzz.kernels.queries import place_sinks
 from attnfuzz.kernels.releases.answers import ASKED
 from attnfuzz.kernels.releases.workspace import native_workspace
@@ -42,7 +43,8 @@ class VllmServer:
         loaded.listen(ASKED.note)
         # Read where the first backend of a process allocates it (v1/attention/backends/flashinfer.py:99).
         semaphores = XQA_SEMAPHORES if loaded.kind.gpu == HOPPER else 0
-        os.environ["VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE"] = str(native_workspace(case) + semaphores)
+        scratch = RECOMMENDED.floats if loaded.hopper else native_workspace(case)
+        os.environ["VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE"] = str(scratch + semaphores)
         _resolve_layout(loaded, case)
         if case.geometry.latent:
             renew_buffers(loaded, case, bench.device)

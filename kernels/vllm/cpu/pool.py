@@ -22,7 +22,7 @@ class CpuKv(PackedKv):
         geometry = self._case.geometry
         heads, size, dim = geometry.kv_heads, self.page_size, geometry.head_dim_qk
         shape = (self.total_pages, heads, size, 2 * dim)
-        self.packed = bench.memory.tensor("kv_cache", shape, geometry.kv_dtype.torch_dtype)
+        self.packed = self._stored(bench, "kv_cache", shape, geometry.kv_dtype.torch_dtype)
         keys, values = self.packed.view(self.total_pages, heads, 2, -1).unbind(2)
         return keys.unflatten(2, (dim, size)).transpose(2, 3), values.unflatten(2, (size, dim))
 
