@@ -9,8 +9,12 @@ from msgspec.structs import replace
 from attnfuzz.kernels.backend import Attended, Bench, WrittenCache, WrittenTensor
 from attnfuzz.kernels.paged_kv import PagedKv
 from attnfuzz.kernels.slot_tokens import SlotTokens
+from attnfuzz.kernels.transfers import to_device
 from attnfuzz.reference.case import Case, Request, Step
 from attnfuzz.reference.geometry import KvLayout
+
+_BOUNDS: Final = ("low", "high")
+"""Of a number that is written: two tensors, so that zeros may have either sign."""
 
 WRITER: Final = "reshape_and_cache_flash"
 """The kernel that writes the cache."""
@@ -147,9 +151,12 @@ class VllmPool:
         The places in `free` may hold anything.
         """
         tokens = self.paged.tokens
-        at, anywhere = (torch.tensor(each, dtype=torch.int64).reshape(-1, 2).T for each in (places, free))
+        device = self._before[0].device
+        at, anywhere = (
+            to_device(torch.tensor(each, dtype=torch.int64).reshape(-1, 2).T, device) for each in (places, free)
+        )
         tensors = [
-            WrittenTensor(name, before, after, at, values[due], values[due], anywhere)
+            WrittenTensor(name, before, after, at, *(to_device(values[due], device) for _ in _BOUNDS), anywhere)
             for name, before, after, values in zip(
                 self.names,
                 self._before,
