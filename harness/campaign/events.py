@@ -163,8 +163,8 @@ class AlreadyFiled(Event, frozen=True, kw_only=True, tag=True):
 class FindingChecked(FailureEvent, frozen=True, kw_only=True, tag=True):
     """A finding of an earlier campaign was run again. `state` is OPEN, RETURNED (it had been fixed) or FIXED.
 
-    `times` it failed out of `runs`. `case` is the smallest on file. `needs`, `ablated` and `cause` are as in
-    FindingFiled.
+    `times` it failed out of `runs`. `case` is the smallest on file. `needs`, `ablated`, `cause` and `recurrence` are as
+    in FindingFiled.
     """
 
     name: str
@@ -176,6 +176,14 @@ class FindingChecked(FailureEvent, frozen=True, kw_only=True, tag=True):
     runs: Count = 1
     times: Count = 0
     known: str | None = None
+    recurrence: Recurrence | None = None
+
+
+class FindingMinimized(Event, frozen=True, kw_only=True, tag=True):
+    """The finding `name`, whose needs were not known, was shrunk again: `finding` stands in its place."""
+
+    name: str
+    finding: FindingFiled
 
 
 class CausesMerged(Event, frozen=True, kw_only=True, tag=True):
@@ -264,6 +272,7 @@ AnyEvent = (
     | FindingFiled
     | AlreadyFiled
     | FindingChecked
+    | FindingMinimized
     | CausesMerged
     | UnconfirmedKept
     | GapSeen

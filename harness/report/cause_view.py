@@ -80,7 +80,7 @@ class CauseView:
     @property
     def recurrence(self) -> str:
         """How often it comes back, in a line or two; empty if it always does."""
-        rate = self.finding.recurrence if isinstance(self.finding, FindingFiled) else None
+        rate = self.finding.recurrence
         return "" if rate is None else rate.words
 
     @property
