@@ -101,11 +101,11 @@ class Tasks:
         """The next slice that settles no suspects. If a backend is `unsearched`, drawing comes before minimizing."""
         seconds = self.plan.seconds
         found = self.replays.next_slice(None if seconds is None else seconds * REPLAYS_SHARE - at)
-        if task := found or self.comparisons.next_slice(at, under_way):
-            return task
         minimizing_first = seconds is not None and not unsearched
         return (
-            (self.minimizing.next_slice(at, seconds) if minimizing_first else None)
+            found
+            or (self.minimizing.next_slice(at, seconds) if minimizing_first else None)
+            or self.comparisons.next_slice(at, under_way)
             or self._drawn(_running(at, under_way), under_way, unsent)
             or self.minimizing.next_slice(at, seconds)
             or self.comparisons.next_slice(None, under_way)
