@@ -75,7 +75,7 @@ class Outcome(NamedTuple):
 
 
 def pursued(fails: Callable[[int], bool], seconds: float, history: int) -> Outcome:
-    """Pursue a failure that did not come back within a full budget, and replay what is filed."""
+    """Pursue a failure that did not come back within a full budget, and replay the finding, if there is one."""
     workers, budget = Simulated(fails, seconds), ShrinkBudget()
 
     def clock() -> float:
@@ -115,7 +115,7 @@ def _at_each(one_in: int, ran: int) -> bool:
 @count_option("--failures", 100, "Failures of each.")
 @seed_option
 def main(*, rates: tuple[int, ...], costs: tuple[float, ...], failures: int, seed: int) -> None:
-    """Pursue simulated failures that show once in so many runs."""
+    """Pursue simulated failures of several rates."""
     chance = random.Random(seed)
     rows = []
     for seconds in costs:

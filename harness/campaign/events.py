@@ -138,7 +138,8 @@ class FindingFiled(FailureEvent, frozen=True, kw_only=True, tag=True):
     (`attnfuzz.harness.reduce.ablation.FEATURES`), not all of which are known if it is not `ablated`. `cause` is the
     finding that represents its cause, "" if that is this one. `known` is the ledger's reason, if any. `state` is NEW,
     or RETURNED if an earlier campaign saw it fixed. `recurrence` is set if it does not always come back. `others` are
-    the other failures of the case.
+    the other failures of the case. One that is not `ablated` may be replaced later, with its folder
+    (FindingMinimized).
     """
 
     name: str

@@ -168,6 +168,8 @@ class Knowledge:
         """Put a minimized finding in the place of the finding `name`."""
         ordered = (finding if each.name == name else each for each in self.findings.values())
         self.findings = {each.name: each for each in ordered}
+        # It has the history of the other one, and needs no second run if this campaign is resumed.
+        self.checked.add(finding.name)
         self._also_seen_as[finding.name] = self._also_seen_as.pop(name, [])
         self._merged = renamed(self._merged, name, finding.name)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from attnfuzz.harness.campaign import minimizing, shrinking
-from attnfuzz.harness.campaign.events import Event, FindingFiled, FindingMinimized, SliceStarted
+from attnfuzz.harness.campaign.events import Event, FindingChecked, FindingFiled, FindingMinimized, SliceStarted
 from attnfuzz.harness.campaign.knowledge import Knowledge
 from attnfuzz.harness.campaign.minimizing import LEAST_SECONDS, SHARE, Minimizing
 from attnfuzz.harness.campaign.standing import Standing
@@ -80,6 +80,23 @@ def test_a_resumed_campaign_minimizes_nothing_twice(tmp_path: Path) -> None:
     begun = begun_with(*logged(events))
     assert begun.next_slice(9.0, None) is None
     assert Standing.of(logged(events)).causes == Standing.of(events).causes
+
+
+def test_a_minimized_finding_of_an_earlier_campaign_is_not_run_again_after_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault = Fault(needs=("sinks",), modes=(Mode.DECODE,))
+    with monkeypatch.context() as changed:
+        changed.setattr(shrinking, "GRANTED_SECONDS", 0.0)
+        changed.setattr(minimizing, "GRANTED_SECONDS", 0.0)
+        changed.setattr(minimizing, "SHARE", 0.0)
+        events_of(tmp_path, fault)
+    log = logged(events_of(tmp_path, fault, campaign="2"))
+    jobs = FakeJobs(FaultyJudge(fault), strategy=featured_cases())
+    again = list(begin(plan(tmp_path), jobs, campaign="2", past_events=log[:-1]).events())
+    assert of(FindingMinimized, log)
+    assert not of(FindingChecked, again)
+    assert Standing.of([*log, *again]).findings == Standing.of(log).findings
 
 
 def filed(name: str, case: Case, **changes: object) -> FindingFiled:
