@@ -93,7 +93,8 @@ class Filing:
         finding = replace(finding, apart=finding.name in others)
         if finding.name in others:
             return
-        filed = self._write(finding, caught, replaces=name)
+        # It was found when the other one was.
+        filed = replace(self._write(finding, caught, replaces=name), at=before.at)
         for each in self.knowledge.findings.values():
             if each.cause == name:
                 self.archive.explained(each.name, filed.name)

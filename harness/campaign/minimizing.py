@@ -23,6 +23,10 @@ LEAST_SECONDS = 5.0
 """Least time for one cause: in less, hardly any failure is minimized."""
 
 
+MOST = ShrinkBudget(runs=3 * FULL.runs, seconds=3 * FULL.seconds)
+"""The budget for one cause if there is time: more than before, which was not enough."""
+
+
 class Minimizing:
     """Provides slices that shrink the case of a cause again, once each, those that are computed fastest first.
 
@@ -62,7 +66,7 @@ class Minimizing:
             kind=SliceKind.MINIMIZED,
             seed=self._seed_of(cause),
             examples=0,
-            shrink=ShrinkBudget(runs=FULL.runs, seconds=min(FULL.seconds, fair)),
+            shrink=ShrinkBudget(runs=MOST.runs, seconds=min(MOST.seconds, fair)),
             minimized=cause,
         )
 

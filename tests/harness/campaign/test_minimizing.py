@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from attnfuzz.harness.campaign import minimizing, shrinking
 from attnfuzz.harness.campaign.events import Event, FindingChecked, FindingFiled, FindingMinimized, SliceStarted
 from attnfuzz.harness.campaign.knowledge import Knowledge
-from attnfuzz.harness.campaign.minimizing import LEAST_SECONDS, SHARE, Minimizing
+from attnfuzz.harness.campaign.minimizing import LEAST_SECONDS, MOST, SHARE, Minimizing
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.search.messages import SliceKind
@@ -40,6 +40,7 @@ def test_what_was_filed_as_drawn_has_its_needs_in_the_end(tmp_path: Path) -> Non
     events = events_of(tmp_path, Fault(needs=("sinks",), modes=(Mode.DECODE,)))
     drawn, minimal = of(FindingFiled, events)[0], of(FindingMinimized, events)[0].finding
     assert not drawn.ablated
+    assert drawn.at == minimal.at
     assert len(drawn.case.steps[0].requests) > len(minimal.case.steps[0].requests)
     (cause,) = Standing.of(events).causes
     assert cause.findings == (minimal,)
@@ -168,6 +169,9 @@ def test_causes_share_the_time_that_is_left() -> None:
     assert task is not None
     assert alone.shrink.seconds == 20.0
     assert task.shrink.seconds == 10.0
+    long = begun_with(events[0]).next_slice(8000.0, 9999.0)
+    assert long is not None
+    assert long.shrink == MOST
     late = few.next_slice(99.0, 100.0)
     assert late is not None
     assert late.shrink.seconds == LEAST_SECONDS
