@@ -1,5 +1,10 @@
-"""Share of right, wrong and missing explanations of planted defects; each defect declares the right ones."""
+"""Share of right, wrong and missing explanations of planted defects; each defect declares the right ones.
 
+With `--within`, the defects are a sample: as many as there is time for, in an order that the seed shuffles.
+"""
+
+import math
+import random
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -91,18 +96,25 @@ def explained(runner: Runner, defect: Defect, source: str, found: tuple[AnyCase,
 @click.argument("names", nargs=-1, metavar="[DEFECT]...")
 @count_option("--draws", 2, "Searches for a drawn case of each defect, beside its pinned one.")
 @count_option("--examples", 150, "Examples after which a search gives up.")
+@click.option("--within", type=click.FloatRange(min=0), help="Begin no defect after these seconds.")
 @seed_option
-def main(*, names: tuple[str, ...], draws: int, examples: int, seed: int) -> None:
+def main(*, names: tuple[str, ...], draws: int, examples: int, within: float | None, seed: int) -> None:
     """Explain planted defects: each in its pinned case, if that has a wrong number, and in cases as they are drawn."""
-    results = []
+    until = math.inf if within is None else time.monotonic() + within
+    chosen = [each for each in DEFECTS if not names or each.name in names]
+    results, done = [], 0
     with Runner() as runner:
-        for defect in (each for each in DEFECTS if not names or each.name in names):
+        for defect in random.Random(seed).sample(chosen, len(chosen)):
+            if time.monotonic() >= until:
+                break
+            done += 1
             sources = {"pinned": pinned(runner, defect)}
             sources |= {f"drawn {n + 1}": drawn(runner, defect, seed + n, examples) for n in range(draws)}
             for source, found in sources.items():
                 if found is not None:
                     results.append(explained(runner, defect, source, found))
-    show("Explanations", ("cases", "defects", "right", "silent", "wrong", "seconds: median (worst)"), _rows(results))
+    columns = ("cases", "defects", "right", "silent", "wrong", "seconds: median (worst)")
+    show(f"Explanations of {done} of {len(chosen)} defects", columns, _rows(results))
     for each in (each for each in results if each.score == "wrong"):
         click.echo(f"wrong: {each.defect.name}, {each.source}: {', '.join(each.failure.mistakes)}")
         click.echo(f"  {each.failure.message}")

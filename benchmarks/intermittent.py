@@ -35,6 +35,7 @@ PLANTED = (
     "EVERY_17_NAN",
     "EVERY_17_FAULT",
     "EVERY_100_NAN",
+    "EVERY_1000_NAN",
     "AFTER_1_NAN",
 )
 

@@ -35,6 +35,7 @@ TINY = {
     "triaging": ("--bug", "sglang-24856"),
     "causes": ("--backend", "trtllm_mha+sinks_scaled_as_logits", "--examples", "30", "--rows"),
     "shrinking": ("--report", "sglang-24856", "--rounds", "1"),
+    "pursuing": ("--failures", "2", "--one-in", "17", "--seconds", "0.01"),
     "explaining": ("window_one_short", "merge_in_base_e", "sum_not_rescaled", "--draws", "1", "--examples", "20"),
 }
 
@@ -59,6 +60,7 @@ MEASURES = {
     "triaging": ("sglang-24856", "caller", "deterministic"),
     "causes": ("trtllm_mha+sinks_scaled_as_logits", "causes per planted defect", "campaigns cut short"),
     "shrinking": ("reported, steps", "reported, calls", "first random, steps", "requests, pages, bytes", "seconds"),
+    "pursuing": ("at random, 1 in 17", "each 17th", "2 of 2"),
     "explaining": ("pinned", "right", "silent", "wrong", "0 (0%)"),
     "judging_cost": ("1,024 keys", "reference", "tiers", "probe"),
     "comparing_pools": ("native:store_cache,trtllm_mha", "copying", "attention alone"),

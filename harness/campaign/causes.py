@@ -11,7 +11,7 @@ _EARLIEST_FIRST = (State.OPEN, State.RETURNED, State.NEW, State.FIXED)
 
 @dataclass(frozen=True)
 class Cause:
-    """A cause and the findings that show it, the first of which represents it: the smallest unknown one."""
+    """A cause and the findings that show it. The first represents it: an unknown one, and minimized, if possible."""
 
     findings: tuple[AnyFinding, ...]
 
@@ -45,13 +45,27 @@ def causes_of(findings: Sequence[AnyFinding], merged: Mapping[str, str]) -> list
     """Group findings by their cause, ordered by the first of each. `merged` maps a cause to its explaining one."""
     groups: dict[str, list[AnyFinding]] = {}
     for finding in findings:
-        groups.setdefault(_root(finding.cause or finding.name, merged), []).append(finding)
-    return [Cause(tuple(sorted(group, key=lambda each: each.known is not None))) for group in groups.values()]
+        groups.setdefault(root_of(finding.cause or finding.name, merged), []).append(finding)
+    return [Cause(tuple(sorted(group, key=_rank))) for group in groups.values()]
 
 
-def _root(name: str, merged: Mapping[str, str]) -> str:
+def _rank(finding: AnyFinding) -> tuple[bool, bool]:
+    """The order in which findings represent their cause: unknown ones first, of these the minimized ones."""
+    return finding.known is not None, not finding.ablated
+
+
+def root_of(name: str, merged: Mapping[str, str]) -> str:
+    """Return the cause that explains the cause `name`, which is itself if it was not merged."""
     seen = {name}
     while (above := merged.get(name)) is not None and above not in seen:
         seen.add(above)
         name = above
     return name
+
+
+def renamed(merged: Mapping[str, str], name: str, new: str) -> dict[str, str]:
+    """Return `merged` after the cause `name` got another name, which takes over its explaining one."""
+    if name == new:
+        return dict(merged)
+    above = {new: merged[name]} if name in merged else {}
+    return {**merged, **above, name: new}

@@ -41,8 +41,8 @@ class Comparisons:
     """Provides slices that compare two causes, one of which was filed in this campaign.
 
     The causes share a kernel, a place or a needed feature. Two are compared again when one has about twice as many
-    findings that differ, since these predict more. Compared pairs are folded from the events: a slice's seed follows
-    from the names of its pair, and from these numbers.
+    findings that differ, since these predict more, or was minimized. Compared pairs are folded from the events: the
+    seed of a slice follows from the names of its pair, and from this.
     """
 
     def __init__(self, knowledge: Knowledge, *, seed: int, jobs: int = 1) -> None:
@@ -63,15 +63,20 @@ class Comparisons:
 
     def _slice(self, cause: KnownCause, other: KnownCause) -> Slice:
         # The order of the two may differ in a resumed campaign.
-        known = sorted(f"{each.name} by {len(each.showings).bit_length()}" for each in (cause, other))
+        known = sorted(map(_version, (cause, other)))
         return Slice(
             backend=other.case.backend,
             kind=SliceKind.COMPARED,
             seed=derive_seed(self._seed, "compared", *known),
             examples=0,
+            shrink=COMPARISON,
             comparison=CausePair(cause=cause, other=other),
             first_only=True,
         )
+
+
+def _version(cause: KnownCause) -> str:
+    return f"{cause.name} by {len(cause.showings).bit_length()}" + ("" if cause.ablated else ", as drawn")
 
 
 def _pairs(knowledge: Knowledge) -> Iterator[tuple[KnownCause, KnownCause]]:

@@ -13,6 +13,7 @@ from attnfuzz.harness.campaign.events import (
     CampaignResumed,
     Event,
     FindingFiled,
+    FindingMinimized,
     GapSeen,
     JobFailed,
     JobRestarted,
@@ -23,6 +24,7 @@ from attnfuzz.harness.campaign.filing import Export, Filing, Render
 from attnfuzz.harness.campaign.growth import Growth
 from attnfuzz.harness.campaign.jobs import JobEnded, Jobs
 from attnfuzz.harness.campaign.knowledge import JOB_KILLED, OUT_OF_TIME, Knowledge
+from attnfuzz.harness.campaign.minimizing import Minimizing
 from attnfuzz.harness.campaign.plan import Limits, Plan
 from attnfuzz.harness.campaign.replays import Replays, kept_cases
 from attnfuzz.harness.campaign.resume import opening
@@ -105,6 +107,7 @@ class Campaign:
         self._knowledge = Knowledge()
         self._schedule = Schedule(plan.backends, examples=plan.examples, seed=plan.seed)
         self._shrinking = ShrinkingTime(jobs.count, most=plan.seconds_per_slice)
+        self._minimizing = Minimizing(self._knowledge, seed=plan.seed, jobs=jobs.count)
         for event in past_events:
             self._learn(event)
         self._before = self._standing.at
@@ -133,6 +136,7 @@ class Campaign:
             shrinking=self._shrinking,
             replays=replays,
             comparisons=Comparisons(self._knowledge, seed=plan.seed, jobs=jobs.count),
+            minimizing=self._minimizing,
             passed_over=self._filing.passed_over,
             choose_lean=choose_lean,
             limits=self._limits,
@@ -149,7 +153,7 @@ class Campaign:
             yield event
 
     def _learn(self, event: Event) -> None:
-        for handler in (self._standing, self._knowledge, self._schedule, self._shrinking):
+        for handler in (self._standing, self._knowledge, self._schedule, self._shrinking, self._minimizing):
             handler(event)
 
     def _clock(self) -> float:
@@ -282,6 +286,9 @@ class Campaign:
             case Rechecked(finding=finding):
                 self._undone.checked(finding)
                 yield from self._filing.check(message)
+            case Suspect() | Lost() | Caught() if run.minimizes(message):
+                if isinstance(message, Caught):
+                    yield from self._minimize(run.task, message)
             case Suspect() | Lost() | Caught():
                 yield from self._take_suspect(run, message)
             case SameCauses():
@@ -333,6 +340,14 @@ class Campaign:
         yield event
         if isinstance(event, FindingFiled) and self._plan.trial is None:
             yield from self._growth.keep_failure(event.case)
+
+    def _minimize(self, task: Slice, caught: Caught) -> Iterator[Event]:
+        """Put a cause's smaller case in the place of its finding."""
+        assert task.minimized is not None
+        for event in self._filing.minimize(task.minimized.name, caught):
+            yield event
+            if isinstance(event, FindingMinimized):
+                yield from self._growth.keep_failure(event.finding.case)
 
     def _finish_slice(self, job: int, done: SliceDone) -> Iterator[Event]:
         run = self._running.pop(job)

@@ -138,7 +138,8 @@ class FindingFiled(FailureEvent, frozen=True, kw_only=True, tag=True):
     (`attnfuzz.harness.reduce.ablation.FEATURES`), not all of which are known if it is not `ablated`. `cause` is the
     finding that represents its cause, "" if that is this one. `known` is the ledger's reason, if any. `state` is NEW,
     or RETURNED if an earlier campaign saw it fixed. `recurrence` is set if it does not always come back. `others` are
-    the other failures of the case.
+    the other failures of the case. One that is not `ablated` may be replaced later, with its folder
+    (FindingMinimized).
     """
 
     name: str
@@ -163,8 +164,8 @@ class AlreadyFiled(Event, frozen=True, kw_only=True, tag=True):
 class FindingChecked(FailureEvent, frozen=True, kw_only=True, tag=True):
     """A finding of an earlier campaign was run again. `state` is OPEN, RETURNED (it had been fixed) or FIXED.
 
-    `times` it failed out of `runs`. `case` is the smallest on file. `needs`, `ablated` and `cause` are as in
-    FindingFiled.
+    `times` it failed out of `runs`. `case` is the smallest on file. `needs`, `ablated`, `cause` and `recurrence` are as
+    in FindingFiled.
     """
 
     name: str
@@ -176,6 +177,14 @@ class FindingChecked(FailureEvent, frozen=True, kw_only=True, tag=True):
     runs: Count = 1
     times: Count = 0
     known: str | None = None
+    recurrence: Recurrence | None = None
+
+
+class FindingMinimized(Event, frozen=True, kw_only=True, tag=True):
+    """The finding `name`, whose needs were not known, was shrunk again: `finding` stands in its place."""
+
+    name: str
+    finding: FindingFiled
 
 
 class CausesMerged(Event, frozen=True, kw_only=True, tag=True):
@@ -264,6 +273,7 @@ AnyEvent = (
     | FindingFiled
     | AlreadyFiled
     | FindingChecked
+    | FindingMinimized
     | CausesMerged
     | UnconfirmedKept
     | GapSeen

@@ -12,6 +12,7 @@ from attnfuzz.harness.campaign.events import (
     Event,
     FindingChecked,
     FindingFiled,
+    FindingMinimized,
     SuspectSeen,
     Trouble,
     UnconfirmedKept,
@@ -70,27 +71,42 @@ class Filing:
 
     def file(self, caught: Caught) -> FindingFiled | AlreadyFiled:
         """File a caught failure, unless the same bug was filed before."""
-        case, observation = caught.case, caught.observation
-        finding = Finding(
-            case=case,
-            first=caught.first,
-            observation=observation,
-            report="",
-            needs=caught.needs,
-            ablated=caught.ablated,
-            # A cause that another job's finding preceded is not on file.
-            cause=self.knowledge.cause_of(caught.cause),
-            recurrence=caught.recurrence,
-            history=caught.history,
-        )
+        # A cause that another job's finding preceded is not on file.
+        finding = _finding(caught, self.knowledge.cause_of(caught.cause))
         if caught.beside:
             finding = replace(finding, apart=finding.name in self.knowledge.findings)
         name = self._on_file(finding, caught)
         if name is not None:
             return AlreadyFiled(at=self.clock(), fingerprint=caught.fingerprint, name=name)
+        return self._write(finding, caught)
+
+    def minimize(self, name: str, caught: Caught) -> Iterator[FindingMinimized | CausesMerged]:
+        """File a caught failure in the place of the finding `name`, which was not minimized before.
+
+        Its cause is merged with the one that explains it, if any. Nothing happens if no needs were found.
+        """
+        before = self.knowledge.findings.get(name)
+        if before is None or not (caught.ablated or caught.case != before.case):
+            return
+        others = self.knowledge.findings.keys() - {name}
+        finding = _finding(caught, before.cause)
+        finding = replace(finding, apart=finding.name in others)
+        if finding.name in others:
+            return
+        # It was found when the other one was.
+        filed = replace(self._write(finding, caught, replaces=name), at=before.at)
+        for each in self.knowledge.findings.values():
+            if each.cause == name:
+                self.archive.explained(each.name, filed.name)
+        yield FindingMinimized(at=self.clock(), name=name, finding=filed)
+        yield from self.merge(SameCauses(name=filed.name, cause=caught.cause))
+
+    def _write(self, finding: Finding, caught: Caught, *, replaces: str = "") -> FindingFiled:
+        """Write a finding's files, and remove those of the one that it replaces."""
+        case, observation = caught.case, caught.observation
         script = self.export(caught) if self._has_time(caught.observation) else None
         finding = replace(finding, report=self._report(caught), script=script)
-        path, state = self.archive.file(finding, caught.fingerprint)
+        path, state = self.archive.file(finding, caught.fingerprint, replaces=replaces)
         return FindingFiled(
             at=self.clock(),
             name=finding.name,
@@ -168,6 +184,7 @@ class Filing:
             state=state,
             runs=rechecked.runs,
             times=int(now is not None),
+            recurrence=record.recurrence,
             known=self._known(fingerprint, record.case, record.name, record.cause if alike else ""),
         )
 
@@ -190,7 +207,8 @@ class Filing:
         case, observation = suspect.case, suspect.observation
         again = "" if tried is None else f" {tried.words}"
         report = f"Unconfirmed: {reason}.{again}\n\n{self.render(case, Verdict(observations=(observation,)))}"
-        finding = Finding(case=case, first=case, observation=observation, report=report)
+        # With it, a replay repeats the case.
+        finding = Finding(case=case, first=case, observation=observation, report=report, recurrence=tried)
         path = self.archive.keep_unconfirmed(finding, suspect.fingerprint)
         return UnconfirmedKept(
             at=self.clock(),
@@ -201,6 +219,20 @@ class Filing:
             reason=reason,
             known=self.ledger.reason(suspect.fingerprint, case, finding.name),
         )
+
+
+def _finding(caught: Caught, cause: str) -> Finding:
+    return Finding(
+        case=caught.case,
+        first=caught.first,
+        observation=caught.observation,
+        report="",
+        needs=caught.needs,
+        ablated=caught.ablated,
+        cause=cause,
+        recurrence=caught.recurrence,
+        history=caught.history,
+    )
 
 
 def _likest(record: Record, observations: Sequence[Observation]) -> Observation | None:

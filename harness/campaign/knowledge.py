@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from attnfuzz.harness.campaign.causes import causes_of
+from attnfuzz.harness.campaign.causes import causes_of, renamed, root_of
 from attnfuzz.harness.campaign.events import (
     AlreadyFiled,
     AnyFinding,
@@ -11,6 +11,7 @@ from attnfuzz.harness.campaign.events import (
     Event,
     FindingChecked,
     FindingFiled,
+    FindingMinimized,
     GapSeen,
     SliceFinished,
     SliceStarted,
@@ -78,6 +79,8 @@ class Knowledge:
                 if state is not State.FIXED:
                     self.findings[name] = event
                     self._file(fingerprint)
+            case FindingMinimized(name=name, finding=finding):
+                self._replace(name, finding)
             case CausesMerged(name=name, cause=cause):
                 self._merged[name] = cause
             case UnconfirmedKept(fingerprint=fingerprint, case=case, reason=reason) if reason != OUT_OF_TIME:
@@ -87,11 +90,8 @@ class Knowledge:
                 self.gaps.add(fingerprint)
             case SliceStarted(kind=SliceKind.DRAWN):
                 self.drawing = True
-            case SliceFinished(kind=SliceKind.COMPARED, seed=seed, seconds=seconds):
-                self.compared.add(seed)
-                self.seconds_compared += seconds
-            case SliceFinished(kind=SliceKind.KEPT | SliceKind.ONCE_MORE, seed=seed):
-                self.replayed.add(seed)
+            case SliceFinished():
+                self._finish(event)
 
     def passed_over(self, backend: str) -> tuple[Fingerprint, ...]:
         """Failures that the search of `backend` skips: filed ones, and those lost `ATTEMPTS` times."""
@@ -125,6 +125,8 @@ class Knowledge:
 
     def cause_of(self, name: str) -> str:
         """The finding that represents the cause of the finding `name`; "" if that is not known to fail."""
+        # A job may know it by the name that it had before it was minimized.
+        name = name if name in self.findings else root_of(name, self._merged)
         group = next((each for each in self._groups() if any(name == finding.name for finding in each)), ())
         return self._first(group).name if group else ""
 
@@ -153,6 +155,23 @@ class Knowledge:
     def is_filed(self, fingerprint: Fingerprint) -> bool:
         """Whether a failure with this fingerprint is on file, and fails now."""
         return fingerprint in self._filed
+
+    def _finish(self, event: SliceFinished) -> None:
+        match event.kind:
+            case SliceKind.COMPARED:
+                self.compared.add(event.seed)
+                self.seconds_compared += event.seconds
+            case SliceKind.KEPT | SliceKind.ONCE_MORE:
+                self.replayed.add(event.seed)
+
+    def _replace(self, name: str, finding: FindingFiled) -> None:
+        """Put a minimized finding in the place of the finding `name`."""
+        ordered = (finding if each.name == name else each for each in self.findings.values())
+        self.findings = {each.name: each for each in ordered}
+        # It has the history of the other one, and needs no second run if this campaign is resumed.
+        self.checked.add(finding.name)
+        self._also_seen_as[finding.name] = self._also_seen_as.pop(name, [])
+        self._merged = renamed(self._merged, name, finding.name)
 
     def _file(self, fingerprint: Fingerprint) -> None:
         self._filed[fingerprint] = None

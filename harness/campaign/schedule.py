@@ -13,6 +13,10 @@ PAIRS_PER_FINDING = 25
 """Value of a new finding in new pairs of features: where one bug is, there are more."""
 
 
+OWN_TIME = frozenset({SliceKind.KEPT, SliceKind.MINIMIZED})
+"""Slices whose time does not count as their backend's."""
+
+
 class Schedule:
     """Hands out the slices of a campaign; with `examples`, that many for each backend, otherwise without end.
 
@@ -41,8 +45,8 @@ class Schedule:
             case FindingFiled(fingerprint=fingerprint):
                 self._gains[fingerprint.backend] += PAIRS_PER_FINDING
             case SliceFinished(backend=backend, kind=kind, seconds=seconds):
-                # Kept cases have their own time, and their pairs are no yield: they were known.
-                if kind is not SliceKind.KEPT:
+                # These have their own time, and the pairs of kept cases are no yield: they were known.
+                if kind not in OWN_TIME:
                     self._turns.spent(backend, seconds, gain=self._gains[backend])
                 self._gains[backend] = 0.0
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from attnfuzz.harness.campaign.causes import Cause, causes_of
+from attnfuzz.harness.campaign.causes import Cause, causes_of, renamed
 from attnfuzz.harness.campaign.events import (
     AlreadyFiled,
     AnyFinding,
@@ -19,6 +19,7 @@ from attnfuzz.harness.campaign.events import (
     Event,
     FindingChecked,
     FindingFiled,
+    FindingMinimized,
     GapSeen,
     JobFailed,
     JobRestarted,
@@ -133,6 +134,8 @@ class Standing:
                 score.unsupported.update(event.unsupported)
             case JobFailed():
                 self.failure = event
+            case Trouble():
+                self.troubles.append(event)
             case _:
                 self._remember(event)
         last = self.timeline[-1].at if self.timeline else 0.0
@@ -217,6 +220,8 @@ class Standing:
                 self.checked.append(event)
                 if state is not State.FIXED:
                     self._confirmed(fingerprint)
+            case FindingMinimized(name=name, finding=finding):
+                self._replace(name, finding)
             case CausesMerged(name=name, cause=cause, known=known):
                 self.merged[name] = cause
                 if known is not None:
@@ -230,11 +235,18 @@ class Standing:
                 self.gaps.append(event)
             case LedgerRemark():
                 self.remarks.append(event)
-            case Trouble():
-                self.troubles.append(event)
             case JobRestarted():
                 self.restarted_jobs.append(event)
                 self.running.pop(event.job, None)
+
+    def _replace(self, name: str, finding: FindingFiled) -> None:
+        """Put a minimized finding in the place of the finding `name`, which an earlier campaign may have filed."""
+        if any(each.name == name for each in self.filed):
+            self.filed = [finding if each.name == name else each for each in self.filed]
+        else:
+            self.checked = [each for each in self.checked if each.name != name]
+            self.filed.append(finding)
+        self.merged = renamed(self.merged, name, finding.name)
 
     def _confirmed(self, fingerprint: Fingerprint) -> None:
         """Drop leftover suspects with this fingerprint: they are a finding now."""

@@ -8,11 +8,12 @@ from functools import lru_cache
 from msgspec.structs import replace
 
 from attnfuzz.harness.backends.registry import resolve
-from attnfuzz.harness.campaign.comparisons import COMPARISON, MOST_SECONDS, Comparisons
+from attnfuzz.harness.campaign.comparisons import MOST_SECONDS, Comparisons
 from attnfuzz.harness.campaign.knowledge import Knowledge
+from attnfuzz.harness.campaign.minimizing import Minimizing
 from attnfuzz.harness.campaign.plan import MOST_EXAMPLES, Limits, Plan
 from attnfuzz.harness.campaign.replays import REPLAYS_PER_SLICE, Replays, replay_slice
-from attnfuzz.harness.campaign.schedule import Schedule
+from attnfuzz.harness.campaign.schedule import OWN_TIME, Schedule
 from attnfuzz.harness.campaign.shrinking import NOTHING, ShrinkingTime
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.campaign.turns import Running
@@ -33,6 +34,9 @@ SLICES_PER_LEAN = 2
 MOST_CUT_OFFS = 5
 """Times that a suspect's job may be killed before the suspect is taken for the reason."""
 
+_OWN_BUDGET = frozenset({SliceKind.COMPARED, SliceKind.MINIMIZED})
+"""Slices that come with a budget for shrinking."""
+
 ChooseLean = Callable[[str, Collection[Pair], int], Lean]
 """The bias of a backend's slice, from the reached pairs and a seed."""
 
@@ -52,6 +56,7 @@ class Tasks:
     shrinking: ShrinkingTime
     replays: Replays
     comparisons: Comparisons
+    minimizing: Minimizing
     passed_over: Callable[[str], tuple[Fingerprint, ...]]
     choose_lean: ChooseLean
     limits: Limits
@@ -67,25 +72,13 @@ class Tasks:
         left = None if self.plan.seconds is None else self.plan.seconds - at
         if left is not None and left <= 0:
             return self._last(at, under_way)
-        running = _running(at, under_way)
-        owed = self.plan.seconds is not None and bool(self.schedule.short(running))
-        again = () if owed else self._left_over(under_way)
-        if again:
-            task = self._once_more(again)
-        else:
-            kept_until = None if left is None or self.plan.seconds is None else self.plan.seconds * REPLAYS_SHARE
-            found = self.replays.next_slice(None if kept_until is None else kept_until - at)
-            compared = self.comparisons.next_slice(at, under_way)
-            drawn = (
-                found
-                or compared
-                or self._drawn(running, under_way, unsent)
-                or self.comparisons.next_slice(None, under_way)
-            )
-            if drawn is None:
-                return None
-            task = drawn
-        shrink = COMPARISON if task.kind is SliceKind.COMPARED else self.shrinking.budget(at)
+        short = {} if self.plan.seconds is None else self.schedule.short(_running(at, under_way))
+        again = () if short else self._left_over(under_way)
+        unsearched = any(not used for used, _ in short.values())
+        task = self._once_more(again) if again else self._other(at, under_way, unsent, unsearched=unsearched)
+        if task is None:
+            return None
+        shrink = task.shrink if task.kind in _OWN_BUDGET else self.shrinking.budget(at)
         if any(self.knowledge.times_seen[key] > 1 for key in again):
             # Shrinking did not finish last time: file it as it is.
             shrink = NOTHING
@@ -94,10 +87,29 @@ class Tasks:
         known = self.passed_over(task.backend)
         shrink_seconds = None if left is None else max(0.0, self.limits.shrunk - at)
         causes = self.knowledge.causes_near(task.backend)
+        if task.minimized is not None:
+            # It would explain itself.
+            causes = tuple(each for each in causes if each.name != task.minimized.name)
         if task.kind is SliceKind.COMPARED:
             shrink_seconds = MOST_SECONDS if shrink_seconds is None else min(MOST_SECONDS, shrink_seconds)
         task = replace(task, known=known, causes=causes, seconds=seconds, shrink=shrink, shrink_seconds=shrink_seconds)
         return UnderWay(task, since=at, again=again)
+
+    def _other(
+        self, at: float, under_way: Collection[UnderWay], unsent: Mapping[str, int], *, unsearched: bool
+    ) -> Slice | None:
+        """The next slice that settles no suspects. If a backend is `unsearched`, drawing comes before minimizing."""
+        seconds = self.plan.seconds
+        found = self.replays.next_slice(None if seconds is None else seconds * REPLAYS_SHARE - at)
+        minimizing_first = seconds is not None and not unsearched
+        return (
+            found
+            or (self.minimizing.next_slice(at, seconds) if minimizing_first else None)
+            or self.comparisons.next_slice(at, under_way)
+            or self._drawn(_running(at, under_way), under_way, unsent)
+            or self.minimizing.next_slice(at, seconds)
+            or self.comparisons.next_slice(None, under_way)
+        )
 
     def _of_trial(
         self, at: float, under_way: Collection[UnderWay], unsent: Mapping[str, int], shrink: ShrinkBudget
@@ -127,7 +139,7 @@ class Tasks:
         seconds = self.limits.ended - at
         causes = self.knowledge.causes_near(task.backend)
         least = min(MOST_SECONDS, seconds)
-        task = replace(task, causes=causes, seconds=seconds, shrink=COMPARISON, shrink_seconds=least)
+        task = replace(task, causes=causes, seconds=seconds, shrink_seconds=least)
         return UnderWay(task, since=at)
 
     def cut_off(self, run: UnderWay) -> list[SuspectKey]:
@@ -175,7 +187,7 @@ class Tasks:
 
 def _running(at: float, under_way: Iterable[UnderWay]) -> list[Running]:
     """The backends searched or shrunk at `at`, with their seconds so far."""
-    return [(run.task.backend, at - run.since) for run in under_way if run.task.kind is not SliceKind.KEPT]
+    return [(run.task.backend, at - run.since) for run in under_way if run.task.kind not in OWN_TIME]
 
 
 def lean_to_unreached(backend: str, reached: Collection[Pair], seed: int) -> Lean:

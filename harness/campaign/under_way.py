@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from attnfuzz.harness.campaign.events import Progress, SliceFinished, SliceStarted
-from attnfuzz.harness.search.messages import Slice, SliceDone, Suspect, Tally
+from attnfuzz.harness.search.messages import Caught, Lost, Slice, SliceDone, Suspect, Tally
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case
 
@@ -52,6 +52,12 @@ class UnderWay:
             seconds=done.seconds,
             unsupported=done.unsupported,
         )
+
+    def minimizes(self, message: Suspect | Lost | Caught) -> bool:
+        """Whether a message is about the failure that the slice minimizes, which is on file."""
+        own = self.task.minimized
+        beside = isinstance(message, Caught) and message.beside
+        return own is not None and own.fingerprint == message.fingerprint and not beside
 
     @property
     def promised(self) -> int:

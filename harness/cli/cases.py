@@ -64,9 +64,10 @@ def replay(*, path: Path, backend: str | None, trees: Trees, repeat: int | None,
     """Run a case, print whether it fails, and return the exit code."""
     case = case_at(path, backend, trees)
     finding = _recurring_at(path)
-    if finding is not None and finding.recurrence is not None and isinstance(case, Case):
+    recurrence = None if finding is None else finding.recurrence
+    if finding is not None and recurrence is not None and isinstance(case, Case):
         with _runner(case, contract, seeds=FRESH_SEEDS) as runner:
-            shown = _shown_again(finding, finding.recurrence, case, runner, repeat)
+            shown = _shown_again(finding, recurrence, case, runner, repeat)
     else:
         with _runner(case, contract) as runner:
             shown = _shown(case, runner, repeat or 1)
@@ -80,11 +81,16 @@ def replay(*, path: Path, backend: str | None, trees: Trees, repeat: int | None,
             fails=shown.failed > 0,
             runs=shown.runs,
             failed=shown.failed,
-            conclusive=shown.conclusive,
+            conclusive=shown.failed > 0 or _refuted(shown, recurrence),
             failures=tuple(map(ListedFailure.of, failures)),
         )
     )
-    return _print_shown(path, case, shown)
+    return _print_shown(path, case, shown, recurrence)
+
+
+def _refuted(shown: ShownAgain, recurrence: Recurrence | None) -> bool:
+    """Whether a failure that did not show should have, if it still came back as often. One seen once never should."""
+    return shown.conclusive and not (recurrence is not None and recurrence.seen_once)
 
 
 def _shown(case: AnyCase, runner: Runner, times: int) -> ShownAgain:
@@ -96,9 +102,10 @@ def _shown(case: AnyCase, runner: Runner, times: int) -> ShownAgain:
     return ShownAgain(times, times, len(failed), verdict, unsupported)
 
 
-def _print_shown(path: Path, case: AnyCase, shown: ShownAgain) -> Exit:
+def _print_shown(path: Path, case: AnyCase, shown: ShownAgain, recurrence: Recurrence | None) -> Exit:
     """Print whether a case fails, and how often, and return the exit code: one failure is enough."""
-    often = f": {shown.failed or 'none'} of {count(shown.runs, 'run')} failed" if shown.wanted > 1 else ""
+    repeated = recurrence is not None or shown.wanted > 1
+    often = f": {shown.failed or 'none'} of {count(shown.runs, 'run')} failed" if repeated else ""
     if shown.failed and shown.verdict is not None:
         details().print(Text(f"{render_failure(case, shown.verdict).rstrip()}\n"))
         print_line(Terminal(), f"{path} still fails on {case.backend}{often}.", "bold red")
@@ -106,11 +113,21 @@ def _print_shown(path: Path, case: AnyCase, shown: ShownAgain) -> Exit:
     extras().print(Text(f"{describe_any(case)}\n"))
     if shown.verdict is not None and shown.verdict.unanswered:
         print_line(details(), left_unjudged(shown.verdict.unanswered).capitalize() + ".")
-    text = f"{path} passes on {case.backend}{often}."
-    if not shown.conclusive:
-        text += f" There was no time for the {shown.wanted:,} that would show it."
-    print_line(Terminal(), text, "bold green" if shown.conclusive else "bold yellow")
+    text = f"{path} {'passes' if recurrence is None else 'did not fail'} on {case.backend}{often}."
+    if recurrence is not None:
+        text += f" {_meaning(shown, recurrence)}"
+    print_line(Terminal(), text, "bold green" if _refuted(shown, recurrence) else "bold yellow")
     return Exit.CLEAN
+
+
+def _meaning(shown: ShownAgain, recurrence: Recurrence) -> str:
+    """The meaning of runs none of which showed a failure that comes and goes."""
+    if recurrence.seen_once:
+        return "It was seen once, which no number of runs refutes."
+    runs = count(shown.wanted, "run")
+    if shown.conclusive:
+        return f"At the rate that it had, {runs} are {percent(SHOWN)} certain to show it."
+    return f"It takes {runs} to be {percent(SHOWN)} certain to show it."
 
 
 def _recurring_at(path: Path) -> Record | None:

@@ -113,6 +113,8 @@ def say(console: Console, event: events.Event) -> None:
         case events.FindingFiled() | events.FindingChecked():
             same = f", same cause as {in_a_line(event.cause)}" if event.cause else ""
             line = Text.assemble(_label(event), f": {headline_of(event)}{same}")
+        case events.FindingMinimized():
+            line = Text(f"Minimized: {headline_of(event.finding)}")
         case events.CausesMerged():
             line = Text(f"Same cause: {in_a_line(event.name)} and {in_a_line(event.cause)}")
         case events.SuspectSeen() | events.UnconfirmedKept() | events.GapSeen():

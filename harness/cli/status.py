@@ -203,6 +203,7 @@ _VERBS = {
     SliceKind.KEPT: "replaying",
     SliceKind.ONCE_MORE: "confirming",
     SliceKind.COMPARED: "comparing",
+    SliceKind.MINIMIZED: "minimizing",
 }
 
 

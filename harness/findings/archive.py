@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from attnfuzz.harness.files.durable import is_folder, remove, set_aside, sync_folder, write_durably
-from attnfuzz.harness.findings.finding import Finding
+from attnfuzz.harness.findings.finding import FIRST, Finding
 from attnfuzz.harness.findings.record import (
     HISTORY,
     History,
@@ -21,6 +21,7 @@ from attnfuzz.harness.findings.record import (
 from attnfuzz.harness.findings.sightings import Sighting, state_after, with_sighting
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
+from attnfuzz.reference import foreign
 
 ENVIRONMENT = "environment.json"
 _DRAFT = ".draft-"
@@ -69,13 +70,16 @@ class Archive:
                 past.append(msgspec.structs.replace(record, sightings=seen))
         return sorted(past, key=lambda record: (record.state is State.FIXED, record.name))
 
-    def file(self, finding: Finding, fingerprint: Fingerprint) -> tuple[Path, State]:
+    def file(self, finding: Finding, fingerprint: Fingerprint, *, replaces: str = "") -> tuple[Path, State]:
         """Write `finding` into its folder, replacing its content; its history continues. Raises OSError.
 
-        Its state is NEW, RETURNED, or OPEN; OPEN too if its case on file passed in this campaign, since another case
-        shows that it was never fixed.
+        If it `replaces` the finding of that name, it takes over its first case and its history. Its state is NEW,
+        RETURNED, or OPEN; OPEN too if its case on file passed in this campaign, since another case shows that it was
+        never fixed.
         """
-        path, history = self._write(self._findings, finding, fingerprint)
+        path, history = self._write(self._findings, finding, fingerprint, replaces)
+        if replaces not in {"", finding.name}:
+            forget(self._findings / replaces)
         return path, state_after(history.sightings)
 
     def keep_unconfirmed(self, finding: Finding, fingerprint: Fingerprint) -> Path:
@@ -104,12 +108,15 @@ class Archive:
             history = msgspec.structs.replace(read_history(path), cause=cause)
             write_durably(path / HISTORY, _pretty(history))
 
-    def _write(self, parent: Path, finding: Finding, fingerprint: Fingerprint) -> tuple[Path, History]:
+    def _write(
+        self, parent: Path, finding: Finding, fingerprint: Fingerprint, replaces: str = ""
+    ) -> tuple[Path, History]:
         """Rewrite the finding's folder in `parent`; return its path and history."""
-        path = parent / finding.name
+        path, old = parent / finding.name, parent / (replaces or finding.name)
         before: Sequence[Sighting] = ()
-        with contextlib.suppress(RecordError):
-            before = read_history(path).sightings
+        for each in (path, old):
+            with contextlib.suppress(RecordError):
+                before = before or read_history(each).sightings
         history = History(
             fingerprint=fingerprint,
             observation=finding.observation,
@@ -120,6 +127,9 @@ class Archive:
             recurrence=finding.recurrence,
         )
         files = finding.files | {ENVIRONMENT: _pretty(self._environment), HISTORY: _pretty(history)}
+        if replaces:
+            with contextlib.suppress(OSError):
+                files[FIRST] = foreign.read_bytes(old / FIRST)
         _write_folder(path, files)
         return path, history
 

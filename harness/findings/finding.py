@@ -13,6 +13,7 @@ from attnfuzz.reference.case_file import CaseFileError
 from attnfuzz.reference.foreign import read_bytes
 
 CASE = "case.json"
+FIRST = "first.json"
 REPORT = "report.txt"
 SCRIPT = "repro.py"
 
@@ -51,7 +52,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         """The files that describe and reproduce the failure, by name."""
         files = {
             CASE: case_file.encode(self.case),
-            "first.json": case_file.encode(self.first),
+            FIRST: case_file.encode(self.first),
             REPORT: f"{self.report}\n".encode(),
         }
         files |= {earlier_case(number): case_file.encode(case) for number, case in enumerate(self.history)}

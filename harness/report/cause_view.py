@@ -80,12 +80,12 @@ class CauseView:
     @property
     def recurrence(self) -> str:
         """How often it comes back, in a line or two; empty if it always does."""
-        rate = self.finding.recurrence if isinstance(self.finding, FindingFiled) else None
+        rate = self.finding.recurrence
         return "" if rate is None else rate.words
 
     @property
     def lacks_needs(self) -> bool:
-        """Whether there was no time to find out all that the failure needs. Of a known cause it does not matter."""
+        """Whether not all that the failure needs is known. Of a known cause it does not matter."""
         return self.status != KNOWN and not self.finding.ablated
 
     @property
@@ -125,7 +125,8 @@ class CauseView:
             facts.append(("needs", ", ".join(self.cause.needs)))
             facts += [("passes", words) for words in passes_if(self.cause.needs)]
         if self.lacks_needs and self.failures:
-            facts.append(("unknown", "what else it needs: there was no time to find out"))
+            why = "it comes and goes" if self.recurrence else "there was no time to find out"
+            facts.append(("unknown", f"what else it needs: {why}"))
         if self.recurrence:
             facts.append(("rate", self.recurrence))
         if self.symptoms:

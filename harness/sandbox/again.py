@@ -12,7 +12,7 @@ from attnfuzz.reference.case import Case
 
 
 class ShownAgain(NamedTuple):
-    """The number of failures in `runs` of the `wanted` ones, and the first failing verdict, if any."""
+    """The number of failures in `runs`, of which `wanted` should show one, and the first failing verdict, if any."""
 
     runs: int
     wanted: int
@@ -41,13 +41,14 @@ def show_again(
 
     With `times`, it is run that often in any case.
     """
-    wanted = recurrence.runs_to_show if times is None else times
+    wanted = recurrence.runs_to_show
+    most = wanted if times is None else times
     tries = Tries(
         runner, recurrence.way, case, observation, history=history, load=recurrence.load, seeds=seeds_of(observation, 0)
     )
     until = clock() + seconds
     tries.begin()
-    while tries.runs < wanted and tries.unsupported is None and not (tries.failed and times is None):
+    while tries.runs < most and tries.unsupported is None and not (tries.failed and times is None):
         tries.run()
         if clock() >= until and times is None:
             break

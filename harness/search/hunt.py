@@ -8,9 +8,8 @@ from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
 
 from attnfuzz.harness.reduce.ablation import CLUES, FEATURES, Feature
-from attnfuzz.harness.sandbox.again import show_again
 from attnfuzz.harness.sandbox.case_runner import RepeatingRunner
-from attnfuzz.harness.sandbox.confirm import STATISTICAL, alike, by_chance, comes_back, recheck
+from attnfuzz.harness.sandbox.confirm import STATISTICAL, alike, by_chance, comes_back
 from attnfuzz.harness.sandbox.pursuit import Effort, Pursued, Pursuit
 from attnfuzz.harness.search.alone import failing_alone
 from attnfuzz.harness.search.beneath import SHARE, Symptoms, explaining, without
@@ -25,7 +24,6 @@ from attnfuzz.harness.search.messages import (
     CausePair,
     Gap,
     Lost,
-    Rechecked,
     Replay,
     ShrinkBudget,
     Slice,
@@ -36,6 +34,7 @@ from attnfuzz.harness.search.misread import known_misreading
 from attnfuzz.harness.search.needs import cause_of, hangs_late, needs_late, needs_of
 from attnfuzz.harness.search.novelty import Novelty
 from attnfuzz.harness.search.pinned import Pinned
+from attnfuzz.harness.search.rechecked import rechecked
 from attnfuzz.harness.search.remembered import Remembered
 from attnfuzz.harness.search.steadier import steadier
 from attnfuzz.harness.search.tally import CountingRunner
@@ -47,9 +46,6 @@ from attnfuzz.reference.device import Device
 
 RUNS_PER_SHRINKING_RUN = 4
 """Runs of a flaky failure's case per run of the shrinking budget."""
-
-RECHECK_SECONDS = 60.0
-"""Time limit to show a flaky finding of an earlier campaign again."""
 
 
 class _TimeIsUp(BaseException):
@@ -108,6 +104,8 @@ class Hunt:
         """Search the cases of `strategy`, or do the slice's other task. Raises the runner's errors."""
         if self._task.comparison is not None:
             self._compare(self._task.comparison)
+        elif self._task.minimized is not None:
+            self._minimize(self._task.minimized)
         elif self._task.replays:
             self._replay()
         else:
@@ -129,7 +127,7 @@ class Hunt:
                 return
             self._replayed += 1
             if replay.finding is not None:
-                self._tell(self._rechecked(replay, replay.finding))
+                self._tell(rechecked(self._runner, replay, replay.finding))
                 continue
             verdict = self._runner.verdict(replay.case)
             self._note(replay.case, verdict)
@@ -153,27 +151,18 @@ class Hunt:
             self._settle(pinned)
             self._runner.shrinking = False
 
-    def _rechecked(self, replay: Replay, finding: str) -> Rechecked:
-        """Run a finding's case again."""
-        if replay.recurrence is None:
-            runs, verdict = recheck(self._runner, replay.case)
-            return Rechecked(finding=finding, observations=verdict.failures, runs=runs, unsupported=verdict.unsupported)
-        (failed,) = replay.failed
-        shown = show_again(
-            self._runner, replay.case, failed, replay.recurrence, replay.history, seconds=RECHECK_SECONDS
-        )
-        return Rechecked(
-            finding=finding,
-            observations=() if shown.verdict is None else shown.verdict.failures,
-            runs=shown.runs,
-            unsupported=shown.unsupported,
-            inconclusive=not shown.conclusive,
-        )
-
     def _compare(self, pair: CausePair) -> None:
         self._runner.shrinking = True
         if same := compared(pair, self._runner.verdict, self._pin, self._allowed, self._causes):
             self._tell(same)
+
+    def _minimize(self, cause: KnownCause) -> None:
+        """Shrink the case of a known cause further."""
+        verdict = self._runner.verdict(cause.case)
+        if cause.fingerprint.among(verdict.failures) is not None:
+            self._runner.shrinking = True
+            self._settle(self._pin(cause.fingerprint, cause.case, verdict))
+            self._runner.shrinking = False
 
     def _draw(self, strategy: SearchStrategy[Case]) -> None:
         task = self._task

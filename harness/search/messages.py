@@ -49,12 +49,13 @@ class ShrinkBudget(msgspec.Struct, frozen=True):
 
 
 class SliceKind(StrEnum):
-    """The task of a slice: drawn cases, kept cases, unsettled suspects, or a comparison of causes."""
+    """The task of a slice: drawn cases, kept cases, unsettled suspects, or causes to compare or to minimize."""
 
     DRAWN = "drawn"
     KEPT = "kept"
     ONCE_MORE = "once more"
     COMPARED = "compared"
+    MINIMIZED = "minimized"
 
 
 class Replay(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,9 +84,10 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
 
     `causes` are those of known failures in this backend or in one that shares a kernel with it. `index` numbers the
     drawing slices of a backend. With `replays`, judge these cases in order and draw none. With a `comparison`, do only
-    that. `lean` biases drawing. With `first_only`, other failures during shrinking are ignored. Nothing is shrunk after
-    `shrink_seconds`. These and `seconds` count from `handed_at`, a time of this machine's monotonic clock, or from the
-    slice's begin if that is not given.
+    that; with a cause to be `minimized`, shrink its case again, and settle other failures that show. `lean` biases
+    drawing. With `first_only`, other failures during shrinking are ignored. Nothing is shrunk after `shrink_seconds`.
+    These and `seconds` count from `handed_at`, a time of this machine's monotonic clock, or from the slice's begin if
+    that is not given.
     """
 
     backend: str
@@ -100,6 +102,7 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
     first_only: bool = False
     replays: tuple[Replay, ...] = ()
     comparison: CausePair | None = None
+    minimized: KnownCause | None = None
     lean: Lean = Lean()
     shrink_seconds: float | None = None
     handed_at: float | None = None

@@ -2,13 +2,17 @@
 
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from attnfuzz.harness.search.messages import Interesting
-from attnfuzz.harness.verdict.failures import Verdict
+from attnfuzz.harness.verdict.failures import Kind, Verdict
 from attnfuzz.reference.case import Case
 from attnfuzz.strategies.coverage import Pair
 
 RECORD = 1.1
 """Factor over the last record for a margin to be reported: a few dozen per tier at most."""
+
+_RAISES = frozenset({Kind.RAISED, Kind.UNEXPECTED_REJECTION})
 
 WORTH_TELLING = 0.3
 """Margin below which records are not reported: nothing is close to failing."""
@@ -27,11 +31,15 @@ class Novelty:
         self._records: dict[str, dict[str, float]] = {}
 
     def of(self, case: Case, verdict: Verdict) -> Interesting | None:
-        """The novelty of a judged case; None if there is none, or if its backend rejected it."""
+        """The novelty of a judged case; None if there is none, or if its backend rejected it.
+
+        Steps from the first on in which no kernel ran reach nothing.
+        """
         if verdict.unsupported is not None:
             return None
+        steps = case.steps[: _ran(verdict)]
         reached = self._reached.get(case.backend, 0)
-        new = self._pair_bits(case) & ~reached
+        new = self._pair_bits(replace(case, steps=steps)) & ~reached if steps else 0
         self._reached[case.backend] = reached | new
         # A failing case's margins belong to its finding, and would hide how close others come.
         margins = {} if verdict.failures else self._new_records(case.backend, verdict)
@@ -48,3 +56,15 @@ class Novelty:
         }
         records.update(new)
         return new
+
+
+def _ran(verdict: Verdict) -> int | None:
+    """The number of steps in which a kernel ran; None for all.
+
+    A case ends with the first step that fails. In that one none ran if nothing was launched, or the backend raised.
+    """
+    if not verdict.failures:
+        return None
+    last = min(each.step for each in verdict.failures)
+    ran = all(each.kernel and each.kind not in _RAISES for each in verdict.failures if each.step == last)
+    return max(0, last + ran)

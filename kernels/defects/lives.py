@@ -16,7 +16,7 @@ DEFECTS: list[Defect] = []
 _KEPT = DefectGroup(DEFECTS, Layer.PLANNER, BugClass.KEPT_BY_AN_OBJECT)
 
 
-@_KEPT.add("planned_mask_kept", "FlashInfer PR #2690 (the ragged wrapper)", Mistake.MASK_LAYOUT)
+@_KEPT.add("planned_mask_kept", "FlashInfer PR #2690 (the ragged wrapper)", Mistake.MASK_LAYOUT, Mistake.NO_KEYS)
 class KeepsPlannedMasks(PlannedAttention):
     """A plan without masks keeps those of the plan before."""
 
@@ -27,7 +27,11 @@ class KeepsPlannedMasks(PlannedAttention):
 
 
 @_KEPT.add(
-    "planned_window_kept", "SGLang PR #31501 (a window on some paths only)", Mistake.GIVEN_WINDOW, Mistake.WINDOW
+    "planned_window_kept",
+    "SGLang PR #31501 (a window on some paths only)",
+    Mistake.GIVEN_WINDOW,
+    Mistake.WINDOW,
+    Mistake.KEYS_MISSING,
 )
 class KeepsPlannedWindow(PlannedAttention):
     """A plan without a window keeps that of the plan before."""

@@ -223,6 +223,7 @@ class WrapsKeyOffsets(MlaPrefill):
     Mistake.GIVEN_ROWS,
     Mistake.LENGTH,
     Mistake.CAUSAL_LIMIT,
+    Mistake.NO_KEYS,
 )
 class SpreadsQueriesAlone(MlaSession):
     """Draft extends have their queries padded to a stride, but not their lengths."""

@@ -14,6 +14,7 @@ from attnfuzz.kernels.defects.defect import BugClass, Defect, Layer
 from attnfuzz.kernels.page_ids import DUMMY_PAGE
 from attnfuzz.kernels.trtllm.backends import MHA, MLA
 from attnfuzz.reference.case import Launch, Step
+from attnfuzz.reference.mistake import Mistake
 
 _HEADS, _LATENTS = "native:reshape_and_cache,trtllm_mha", "native:concat_and_cache,trtllm_mla"
 
@@ -36,12 +37,14 @@ DEFECTS: Final[list[StepDefect]] = []
 Session = type[StepSession]
 
 
-def _add(bug_class: BugClass, name: str, source: str, backend: str = _HEADS) -> Callable[[Session], Session]:
+def _add(
+    bug_class: BugClass, name: str, source: str, *explained_by: Mistake, backend: str = _HEADS
+) -> Callable[[Session], Session]:
     """Add the decorated session as a defect of `backend`, whose title is its docstring."""
 
     def decorate(session: Session) -> Session:
         title = inspect.cleandoc(session.__doc__ or "")
-        DEFECTS.append(StepDefect(name, Layer.WRITE, bug_class, title, source, backend, session=session))
+        DEFECTS.append(StepDefect(name, Layer.WRITE, bug_class, title, source, backend, explained_by, session=session))
         return session
 
     return decorate
@@ -76,7 +79,9 @@ class AttendsBeforeTheWrite(_WritesLate):
     """Attention reads the pool before the new tokens are there."""
 
 
-@_add(BugClass.STALE_TAILS, "latents_read_before_the_write", "vLLM PR #43572 (a fused store of its own)", _LATENTS)
+@_add(
+    BugClass.STALE_TAILS, "latents_read_before_the_write", "vLLM PR #43572 (a fused store of its own)", backend=_LATENTS
+)
 class ReadsLatentsBeforeTheWrite(_WritesLate):
     """Latent attention reads the pool before the new tokens are there."""
 
@@ -130,6 +135,8 @@ class TakesThePagesOfBefore(_Refreshing):
     BugClass.SCALES,
     "scales_of_the_cache_not_attended_with",
     "tokenspeed PR #759 (attention without the scales of the store)",
+    Mistake.LOGIT_SCALE,
+    Mistake.GIVEN_SCALE,
 )
 class AttendsWithoutScaleOfKeys(StepSession):
     """The writer divides keys by their scale, but attention does not multiply with it."""

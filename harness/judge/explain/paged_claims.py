@@ -67,10 +67,11 @@ def _differences(row: WrongRow, call: PagedCall, at: int) -> Iterator[tuple[Mist
         yield Mistake.GIVEN_ROWS, f"{rows}, where rows {first} to {first + row.q_len - 1} are a request's"
     if span.kv_len != row.kv_len:
         yield Mistake.GIVEN_LENGTH, f"its request {at} has {span.kv_len:,} keys instead of {row.kv_len:,}"
-    count = min(span.kv_len, row.kv_len)
-    own = row.alone(range(count))
-    gathered = call.gathered(torch.tensor(span.pages), count, row.kv_head)
-    if gathered is None or not all(map(_same, gathered, (own.key, own.value))):
+    # Pages of keys that the row does not see may hold anything, as those before a window.
+    seen = slice(row.seen.start, min(span.kv_len, row.seen.stop))
+    own = row.alone(range(seen.start, seen.stop))
+    held = call.gathered(torch.tensor(span.pages), max(0, seen.stop), row.kv_head)
+    if held is None or not (_same(held[0][seen], own.key) and _same(held[1][seen], own.value)):
         yield Mistake.GIVEN_PAGES, _other_pages(row, call, at)
     if not _same(call.query[row.place, row.head], problem.query[row.token, row.head]):
         yield Mistake.GIVEN_QUERY, "its queries are others"

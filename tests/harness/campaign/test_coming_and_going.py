@@ -43,11 +43,14 @@ def test_a_death_that_does_not_come_back_is_filed_as_seen_once(tmp_path: Path) -
     assert read == found
 
 
-def test_what_was_tried_is_in_the_report_of_what_stays_unconfirmed(tmp_path: Path) -> None:
+def test_what_was_tried_is_on_file_with_what_stays_unconfirmed(tmp_path: Path) -> None:
     (kept,) = of(UnconfirmedKept, begin(plan(tmp_path), FakeJobs(AtTimes(UNWRITTEN, 1 << 30))).events())
     report = (Path(kept.path) / "report.txt").read_text()
     assert "it did not come back in a fresh worker. " in report
     assert "runs failed repeated in one worker" in report
+    recurrence = read_record(Path(kept.path)).recurrence
+    assert recurrence is not None, "a replay repeats it"
+    assert recurrence.seen_once
 
 
 @pytest.mark.parametrize(("every", "state"), [(17, State.OPEN), (1 << 30, State.FIXED)])

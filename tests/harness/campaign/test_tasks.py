@@ -20,6 +20,7 @@ from attnfuzz.harness.campaign.events import (
     SuspectSeen,
 )
 from attnfuzz.harness.campaign.knowledge import Knowledge
+from attnfuzz.harness.campaign.minimizing import Minimizing
 from attnfuzz.harness.campaign.plan import Limits, Plan
 from attnfuzz.harness.campaign.replays import REPLAYS_PER_SLICE, Replays, kept_cases
 from attnfuzz.harness.campaign.schedule import Schedule
@@ -81,6 +82,7 @@ def chooser(asked: Plan, events: Collection[Event]) -> Tasks:
         shrinking=ShrinkingTime(asked.jobs),
         replays=Replays(asked.backends, past=[], kept=lambda _: (), seed=asked.seed),
         comparisons=Comparisons(knowledge, seed=asked.seed),
+        minimizing=Minimizing(knowledge, seed=asked.seed),
         passed_over=lambda _: (),
         choose_lean=lean,
         limits=Limits.of(asked.seconds),
@@ -121,6 +123,28 @@ def test_suspects_of_a_backend_wait_for_those_that_had_less_than_their_share(
     run = chooser(asked, [SUSPECT, searched("fake", 30.0), searched("other", others)]).next(41.0, [], {})
     assert run is not None
     assert (run.task.backend, bool(run.again)) == (first, first == "fake")
+
+
+@pytest.mark.parametrize(("seconds_of_other", "kind"), [(0.0, SliceKind.DRAWN), (1.0, SliceKind.MINIMIZED)])
+def test_causes_are_minimized_before_drawing_unless_a_backend_was_not_searched(
+    tmp_path: Path, seconds_of_other: float, kind: SliceKind
+) -> None:
+    asked = plan(tmp_path, examples=None, seconds=60.0, backends=("fake", "other"))
+    drawn = FindingFiled(
+        at=9.0,
+        fingerprint=Fingerprint.of("fake", observed()),
+        case=decode(7),
+        observation=observed(),
+        name="one",
+        path="one",
+        report="",
+        ablated=False,
+    )
+    run = chooser(asked, [drawn, searched("fake", 30.0), searched("other", seconds_of_other)]).next(55.0, [], {})
+    assert run is not None
+    assert run.task.kind is kind
+    assert run.task.backend == ("other" if kind is SliceKind.DRAWN else "fake")
+    assert run.task.causes == () or kind is SliceKind.DRAWN, "it would explain itself"
 
 
 def test_causes_are_compared_when_nothing_is_searched_any_more(tmp_path: Path) -> None:

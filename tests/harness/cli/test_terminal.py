@@ -12,6 +12,7 @@ from attnfuzz.harness.campaign.events import (
     CausesMerged,
     CoverageGrew,
     Event,
+    FindingMinimized,
     GapSeen,
     JobRestarted,
     LedgerRemark,
@@ -162,7 +163,7 @@ def test_the_status_says_what_the_jobs_do() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "verb"),
-    [*zip(SliceKind, ("searching", "replaying", "confirming", "comparing"), strict=True)],
+    [*zip(SliceKind, ("searching", "replaying", "confirming", "comparing", "minimizing"), strict=True)],
 )
 def test_each_kind_of_slice_has_a_verb(kind: SliceKind, verb: str) -> None:
     assert status(STARTED, searching(0, BEFORE, kind))[2].startswith(f"2 jobs ({verb}), ")
@@ -253,6 +254,13 @@ def test_a_failure_of_a_cause_that_is_on_file_says_so() -> None:
         f"60 s: Finding: LseMismatch at lse in {BEFORE}, decode, same cause as sinks",
         "61 s: Same cause: one and two",
     ]
+
+
+def test_a_finding_that_is_minimized_says_so() -> None:
+    pipe = console()
+    first, *_ = without_sinks(CASE)
+    show(pipe, STARTED, first, FindingMinimized(at=61.0, name=first.name, finding=replace(first, name="smaller")))
+    assert f"61 s: Minimized: OutputMismatch at out in {BEFORE}, decode" in written(pipe)
 
 
 def test_an_open_finding_says_how_often_it_failed() -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.defects.pins import load_pin
@@ -14,7 +15,7 @@ from attnfuzz.harness.verdict.failures import Observation, Verdict
 from attnfuzz.harness.verdict.tiers import Task
 from attnfuzz.kernels.defects.catalogue import DEFECTS, backend_name
 from attnfuzz.kernels.defects.defect import Defect, Layer
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.case import Case, Request, Tombstone
 
 FOLDER = Path(__file__).parents[2] / "defects"
 BY_NAME = {defect.name: defect for defect in DEFECTS}
@@ -33,7 +34,10 @@ def wrong_number(verdict: Verdict) -> Observation:
 
 def explanation(name: str) -> str:
     """What explains the pinned case of a defect, on one line. It runs in this process, which none of these ends."""
-    case = pinned(BY_NAME[name])
+    return explanation_of(pinned(BY_NAME[name]), name)
+
+
+def explanation_of(case: Case, name: str) -> str:
     resolve(case.backend).prepare(lambda _: None)
     found = wrong_number(explained(Task(case=case, backend=case.backend, explain=True), lambda _: None))
     assert bool(found.mistakes) == (len(found.message.splitlines()) > 1)
@@ -59,6 +63,20 @@ def explanation(name: str) -> str:
 )
 def test_a_planted_defect_gets_its_own_name(name: str, words: str) -> None:
     assert explanation(name).startswith(words) if words else explanation(name) == ""
+
+
+@pytest.mark.slow
+def test_pages_before_the_window_are_no_mistake() -> None:
+    """They were freed: the table has page 0 in their place, where the request has a key."""
+    case = pinned(BY_NAME["window_size_for_window_left"])
+    case = replace(
+        case,
+        geometry=replace(case.geometry, page_size=4),
+        pages=replace(case.pages, tombstone=Tombstone.NULL),
+        steps=(replace(case.steps[0], requests=(Request(slot=0, q_len=1, kv_len=5),)),),
+    )
+    words = explanation_of(case, "window_size_for_window_left")
+    assert words == "the kernel does what its call says: window_left is 1 instead of 0"
 
 
 @pytest.fixture(scope="module")

@@ -1,11 +1,15 @@
 """Which cases are interesting: those that reach a pair of features, or come closer to failing, than any before."""
 
+from typing import Any
+
+import pytest
 from fake_search import FakeJudge, decode, fake_cases, kv_lens, observed
+from msgspec.structs import replace
 
 from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import AnyMessage, Interesting, Replay, Slice
 from attnfuzz.harness.search.novelty import Novelty
-from attnfuzz.harness.verdict.failures import Verdict
+from attnfuzz.harness.verdict.failures import Kind, Verdict
 from attnfuzz.reference.case import Case
 from attnfuzz.strategies.coverage import Pair
 
@@ -49,6 +53,31 @@ def test_a_pair_is_reported_with_the_first_case_that_reaches_it() -> None:
 def test_a_case_that_fails_reaches_its_pairs() -> None:
     news = Novelty(pair_bits, pairs_in).of(decode(10), Verdict(observations=(observed(),), margins={"T1": 30.0}))
     assert news == Interesting(case=decode(10), pairs=(("length=False", "requests=1"),))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"kind": Kind.RAISED}, {"kind": Kind.UNEXPECTED_REJECTION}, {"kernel": ""}, {"step": -1, "kernel": ""}],
+    ids=["raised", "rejected", "nothing launched", "died before its first step"],
+)
+def test_a_case_in_which_no_kernel_ran_reaches_nothing(changes: dict[str, Any]) -> None:
+    novelty = Novelty(pair_bits, pairs_in)
+    assert novelty.of(decode(10), Verdict(observations=(replace(observed(), **changes),))) is None
+    assert novelty.of(decode(10), passed()) is not None
+
+
+def test_steps_before_one_that_raises_reach_their_pairs() -> None:
+    def requests_of_last(case: Case) -> int:
+        return 1 << len(case.steps[-1].requests)
+
+    case = replace(decode(10), steps=(*decode(10).steps, *decode(20, 30).steps))
+    for step, reached in ((1, "requests=1"), (2, "requests=2")):
+        raised = replace(observed(Kind.RAISED), step=step)
+        news = Novelty(requests_of_last, lambda bits: (("a", f"requests={bits.bit_length() - 1}"),)).of(
+            case, Verdict(observations=(raised,))
+        )
+        assert news is not None
+        assert news.pairs == (("a", reached),)
 
 
 def test_a_case_that_was_rejected_reaches_nothing() -> None:
