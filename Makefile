@@ -153,7 +153,7 @@ types: $(READY)
 imports: $(READY)
 	$(BIN)/lint-imports
 
-# What is imported is compiled then: compiling all that is installed takes over a minute of CPU time.
+# Modules are compiled when they are imported: compiling all that is installed takes over a minute of CPU time.
 $(READY): pyproject.toml constraints.txt
 	@echo "== Installing into $(VENV) (once; several minutes when torch has to be downloaded)"
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "attnfuzz needs Python 3.11 or later: make PYTHON=python3.11")'
