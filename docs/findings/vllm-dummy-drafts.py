@@ -112,7 +112,7 @@ class Rank:
         self.pad(0)
 
     def pad(self, tokens):
-        """Let the other rank have so many tokens: with graphs, all ranks are padded to the most."""
+        """Set the tokens of the other rank: with graphs, all ranks are padded to the most."""
         vars(self.drafter)["_determine_batch_execution_and_padding"] = lambda own, **_: (None, max(own, tokens), None)
 
     @contextlib.contextmanager
@@ -149,7 +149,7 @@ class Rank:
         self.drafter.propose(**{name: value for name, value in given.items() if name in asked})
 
     def be_idle(self, others):
-        """Run a dummy batch beside a rank with so many tokens, none of which has a slot (GPUModelRunner._dummy_run)."""
+        """Run a dummy batch beside a rank with `others` tokens, none of which has a slot (GPUModelRunner._dummy_run)."""
         self.pad(others)
         self.drafter.dummy_run(2, use_cudagraphs=True, slot_mappings={LAYER: torch.full((others,), -1)})
 
