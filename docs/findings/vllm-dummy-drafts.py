@@ -149,7 +149,7 @@ class Rank:
         self.drafter.propose(**{name: value for name, value in given.items() if name in asked})
 
     def be_idle(self, others):
-        """Run a dummy batch beside a rank with `others` tokens, none of which has a slot (GPUModelRunner._dummy_run)."""
+        """Run a dummy batch beside a rank with `others` tokens, without slots (GPUModelRunner._dummy_run)."""
         self.pad(others)
         self.drafter.dummy_run(2, use_cudagraphs=True, slot_mappings={LAYER: torch.full((others,), -1)})
 

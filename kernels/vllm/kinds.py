@@ -105,22 +105,24 @@ FLASH_ATTN: Final = structs.replace(
 )
 """The cases of FlashAttention 3 on pools in 16 bits (0.33.0: v1/attention/backends/flash_attn.py:451)."""
 
+_OF_RANKS: Final = tuple(
+    structs.replace(each, layouts=(KvLayout.NHD, KvLayout.HND))
+    for each in few_geometries(
+        (DType.BFLOAT16, DType.FLOAT16),
+        heads=((2, 1), (4, 1), (8, 1), (6, 1)),
+        head_dims=(64, 128, 256),
+        page_sizes=(16, 32, 64),
+        sinks=True,
+    )
+)
+
 SHARDED: Final = structs.replace(
     FLASH_ATTN,
     modes=_OF_TARGETS,
-    windows=False,
     shared_keys=(2, 4),
     patience=4.0,
-    buckets=tuple(
-        structs.replace(each, layouts=(KvLayout.NHD, KvLayout.HND))
-        for each in few_geometries(
-            (DType.BFLOAT16, DType.FLOAT16),
-            heads=((2, 1), (4, 1), (8, 1), (6, 1)),
-            head_dims=(64, 128, 256),
-            page_sizes=(16, 32, 64),
-            sinks=True,
-        )
-    ),
+    # Few have windows, which are wrong on ranks that share keys (docs/findings/vllm-dcp-windows.md).
+    buckets=(*_OF_RANKS, structs.replace(_OF_RANKS[0], windows=(3, 16, 127), sinks=(False,))),
 )
 """The cases of FlashAttention 3 on ranks that share keys: each of them has the same KV head (config/model.py:1581).
 

@@ -70,6 +70,17 @@ def test_a_release_passes_with_runs_of_tokens_on_each_rank(interleave: Interleav
         assert runner.verdict(case("vllm==0.33.0", *steps, shared_keys=shared)).failures == ()
 
 
+@pytest.mark.parametrize(("window", "found"), [(127, set()), (16, {Kind.OUTPUT_MISMATCH})])
+def test_a_release_counts_windows_in_the_keys_of_a_rank(window: int, found: set[Kind], runner: Runner) -> None:
+    # Of a prompt that fits into a step, each rank has all keys; the decode has 40.
+    for steps, kinds in (((FIRST,), set()), ((DECODE,), found)):
+        windowed = case("vllm==0.33.0", *steps, shared_keys=SharedKeys())
+        windowed = replace(windowed, geometry=replace(GEOMETRY, window_left=window))
+        verdict = runner.verdict(windowed)
+        assert verdict.unsupported is None
+        assert {each.kind for each in verdict.failures} == kinds
+
+
 BACKEND, MERGE, BLOCK_TABLE = (
     Path("vllm", "v1", *parts)
     for parts in (

@@ -35,6 +35,9 @@ _OF_A_PROCESS: Final = (
 _OPS: Final = "vllm.v1.attention.ops"
 """The package of the module that calls torch.distributed."""
 
+_LAYER_WITHOUT_WINDOW: Final = "model.layers.1.self_attn.attn"
+"""A layer that does not run. With --disable-hybrid-kv-cache-manager its group has windowed layers too."""
+
 MERGES: Final = 3
 """The roundings of an output with a prefix after the kernel's: as a rank's part, in their sum, and in the merge with
 the attention to the new tokens."""
@@ -69,6 +72,9 @@ class RankRunner(ModelRunner):
             tensor_parallel_size=pool.sharding.ranks,
         )
         self._server.loaded.module("vllm.v1.worker.workspace").init_workspace_manager(self._server.bench.device)
+        if self._window is not None:
+            # Without one, windowed layers have a pool that ranks can't share (v1/kv_cache_interface.py:947).
+            self._layers[_LAYER_WITHOUT_WINDOW] = self._layer_with(None)
         return super()._make_layer()
 
 
