@@ -129,6 +129,23 @@ SHARDED: Final = structs.replace(
 The kernels that merge take head dims that are powers of two (v1/attention/ops/dcp.py:161).
 """
 
+SHARDED_BLACKWELL: Final = structs.replace(
+    SHARDED,
+    graph_modes=(Mode.DECODE,),
+    sinks=False,
+    windows=False,
+    buckets=tuple(structs.replace(each, layouts=(KvLayout.HND,), sinks=(False,)) for each in _OF_RANKS),
+)
+"""The cases of FlashInfer's backend on such ranks, which takes drafts for prefills (flashinfer.py:1067).
+
+It refuses sinks in prefills (flashinfer.py:1626), and windows beside layers without (flashinfer.py:1633).
+"""
+
+SHARDED_WRAPPERS: Final = structs.replace(
+    SHARDED_BLACKWELL, buckets=tuple(structs.replace(each, sinks=(False,)) for each in _OF_RANKS)
+)
+"""The same on Hopper."""
+
 WITHOUT_GPU: Final = structs.replace(
     FLASHINFER,
     modes=_OF_TARGETS,
@@ -211,6 +228,8 @@ KINDS: Final = {
     ),
     "flash_attn": BackendKind(f"{_BACKENDS}.flash_attn", "FlashAttention", HOPPER, FLASH_ATTN),
     "flash_attn_dcp": BackendKind(f"{_BACKENDS}.flash_attn", "FlashAttention", HOPPER, SHARDED, sharded=True),
+    "flashinfer_dcp": BackendKind(f"{_BACKENDS}.flashinfer", "FlashInfer", BLACKWELL, SHARDED_BLACKWELL, sharded=True),
+    "flashinfer_dcp_sm90": BackendKind(f"{_BACKENDS}.flashinfer", "FlashInfer", HOPPER, SHARDED_WRAPPERS, sharded=True),
     "triton": BackendKind(f"{_BACKENDS}.triton_attn", "TritonAttention", HOPPER, TRITON, interpreted=True),
     "triton_fp8": BackendKind(f"{_BACKENDS}.triton_attn", "TritonAttention", HOPPER, TRITON_FP8, interpreted=True),
     "cpu": BackendKind(f"{_BACKENDS}.cpu_attn", "CPUAttention", None, WITHOUT_GPU, impl="BackendImpl"),

@@ -4,7 +4,7 @@ A file and line below vllm/ is that of vLLM 0.33.0 unless another version is nam
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any, Final
 from unittest import mock
@@ -17,6 +17,7 @@ from attnfuzz.kernels.releases import recording
 from attnfuzz.kernels.releases.factories import GuardedFactories
 from attnfuzz.kernels.vllm.adaptations import ALL_TO_ALL_APART
 from attnfuzz.kernels.vllm.dcp.group import RankGroup
+from attnfuzz.kernels.vllm.dcp.kernels import BatchPrefillWithRaggedKVCacheWrapper
 from attnfuzz.kernels.vllm.dcp.pool import RankPool, ShardedPool
 from attnfuzz.kernels.vllm.dcp.ranks import RankThreads, Variable
 from attnfuzz.kernels.vllm.model import Model
@@ -34,6 +35,9 @@ _OF_A_PROCESS: Final = (
 
 _OPS: Final = "vllm.v1.attention.ops"
 """The package of the module that calls torch.distributed."""
+
+_CONTEXT: Final = "TrtllmDCPContextWrapper"
+"""The class that runs trtllm-gen's kernel on a rank's part of a prefix."""
 
 _LAYER_WITHOUT_WINDOW: Final = "model.layers.1.self_attn.attn"
 """A layer that does not run. With --disable-hybrid-kv-cache-manager its group has windowed layers too."""
@@ -68,6 +72,8 @@ class RankRunner(ModelRunner):
         vars(self._config.parallel_config).update(
             decode_context_parallel_size=pool.sharding.ranks,
             cp_kv_cache_interleave_size=pool.sharding.interleave,
+            # Its name before (0.29.0: config/parallel.py:354).
+            dcp_kv_cache_interleave_size=pool.sharding.interleave,
             dcp_comm_backend="a2a" if pool.sharding.all_to_all else "ag_rs",
             tensor_parallel_size=pool.sharding.ranks,
         )
@@ -124,7 +130,22 @@ class ShardedRunner:
             mock.patch.object(loaded.module(f"{_OPS}.{calls}"), "dist", self._group),
             # v1/worker/workspace.py:261
             mock.patch.object(torch.accelerator, "empty_cache"),
+            self._wrappers(),
         ):
+            yield
+
+    @contextmanager
+    def _wrappers(self) -> Iterator[None]:
+        """The stand-in for a wrapper that FlashInfer's backend has for ranks alone, and the workspace of a server."""
+        backend = self._server.loaded.backend
+        wrapper = BatchPrefillWithRaggedKVCacheWrapper
+        with ExitStack() as replaced:
+            if hasattr(backend, wrapper.__name__):
+                replaced.enter_context(mock.patch.object(backend, wrapper.__name__, wrapper))
+            if hasattr(backend, _CONTEXT):
+                # Larger batches run on wrappers, as all do before 0.33.0 (v1/attention/backends/flashinfer.py:356).
+                fits = mock.patch.object(getattr(backend, _CONTEXT), "fits_workspace", return_value=True)
+                replaced.enter_context(fits)
             yield
 
 
