@@ -64,7 +64,6 @@ TRITON: Final = structs.replace(
 
 LATENT: Final = structs.replace(
     FLASHINFER,
-    modes=_OF_TARGETS,
     dtypes=(DType.BFLOAT16,),
     fp8_kv=False,
     kv_scales=False,
