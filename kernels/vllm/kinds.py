@@ -105,7 +105,7 @@ FLASH_ATTN: Final = structs.replace(
 """The cases of FlashAttention 3 on pools in 16 bits (0.33.0: v1/attention/backends/flash_attn.py:451)."""
 
 _OF_RANKS: Final = tuple(
-    structs.replace(each, layouts=(KvLayout.NHD, KvLayout.HND))
+    structs.replace(each, layouts=(KvLayout.NHD, KvLayout.HND), modes=_OF_TARGETS)
     for each in few_geometries(
         (DType.BFLOAT16, DType.FLOAT16),
         heads=((2, 1), (4, 1), (8, 1), (6, 1)),
@@ -115,16 +115,17 @@ _OF_RANKS: Final = tuple(
     )
 )
 
+_DRAFTS_OF_RANKS: Final = structs.replace(_OF_RANKS[0], modes=(), sinks=(False,))
+
 SHARDED: Final = structs.replace(
     FLASH_ATTN,
-    modes=_OF_TARGETS,
     shared_keys=(2, 4),
     patience=4.0,
-    # Few have windows, which are wrong on ranks that share keys (docs/findings/vllm-dcp-windows.md).
-    buckets=(*_OF_RANKS, structs.replace(_OF_RANKS[0], windows=(3, 16, 127), sinks=(False,))),
+    buckets=(*_OF_RANKS, structs.replace(_OF_RANKS[0], windows=(3, 16, 127), sinks=(False,)), _DRAFTS_OF_RANKS),
 )
 """The cases of FlashAttention 3 on ranks that share keys: each of them has the same KV head (config/model.py:1581).
 
+Few have windows (docs/findings/vllm-dcp-windows.md) or draft decodes (docs/guides/vllm.md), which are wrong there.
 The kernels that merge take head dims that are powers of two (v1/attention/ops/dcp.py:161).
 """
 
@@ -133,7 +134,9 @@ SHARDED_BLACKWELL: Final = structs.replace(
     graph_modes=(Mode.DECODE,),
     sinks=False,
     windows=False,
-    buckets=tuple(structs.replace(each, layouts=(KvLayout.HND,), sinks=(False,)) for each in _OF_RANKS),
+    buckets=tuple(
+        structs.replace(each, layouts=(KvLayout.HND,), sinks=(False,)) for each in (*_OF_RANKS, _DRAFTS_OF_RANKS)
+    ),
 )
 """The cases of FlashInfer's backend on such ranks, which takes drafts for prefills (flashinfer.py:1067).
 
@@ -141,7 +144,8 @@ It refuses sinks in prefills (flashinfer.py:1626), and windows beside layers wit
 """
 
 SHARDED_WRAPPERS: Final = structs.replace(
-    SHARDED_BLACKWELL, buckets=tuple(structs.replace(each, sinks=(False,)) for each in _OF_RANKS)
+    SHARDED_BLACKWELL,
+    buckets=tuple(structs.replace(each, sinks=(False,)) for each in (*_OF_RANKS, _DRAFTS_OF_RANKS)),
 )
 """The same on Hopper."""
 

@@ -109,6 +109,16 @@ def test_a_release_counts_windows_in_the_keys_of_a_rank(window: int, found: set[
         assert {each.kind for each in verdict.failures} == kinds
 
 
+DRAFTS = Step(mode=Mode.DRAFT_DECODE, requests=(Request(0, 2, 9),), padded_tokens=2, tokens_per_request=2)
+
+
+@pytest.mark.parametrize("kind", ["flash_attn_dcp", "flashinfer_dcp"])
+def test_draft_decodes_have_the_slots_of_a_single_rank(kind: str, runner: Runner) -> None:
+    verdict = runner.verdict(case("vllm==0.33.0", DRAFTS, shared_keys=SharedKeys(), kind=kind))
+    assert verdict.unsupported is None
+    assert {Kind.STRAY_WRITE, Kind.UNWRITTEN} <= {each.kind for each in verdict.failures}
+
+
 BACKEND, FLASHINFER, MERGE, BLOCK_TABLE = (
     Path("vllm", "v1", *parts)
     for parts in (

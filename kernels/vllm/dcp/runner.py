@@ -16,10 +16,12 @@ from attnfuzz.kernels.queries import draw_queries, key_dim
 from attnfuzz.kernels.releases import recording
 from attnfuzz.kernels.releases.factories import GuardedFactories
 from attnfuzz.kernels.vllm.adaptations import ALL_TO_ALL_APART
+from attnfuzz.kernels.vllm.config import drafting
 from attnfuzz.kernels.vllm.dcp.group import RankGroup
 from attnfuzz.kernels.vllm.dcp.kernels import BatchPrefillWithRaggedKVCacheWrapper
 from attnfuzz.kernels.vllm.dcp.pool import RankPool, ShardedPool
 from attnfuzz.kernels.vllm.dcp.ranks import RankThreads, Variable
+from attnfuzz.kernels.vllm.drafter import DraftingRunner, DraftModel
 from attnfuzz.kernels.vllm.model import Model
 from attnfuzz.kernels.vllm.runner import ModelRunner, machine
 from attnfuzz.kernels.vllm.server import VllmServer
@@ -84,6 +86,16 @@ class RankRunner(ModelRunner):
         return super()._make_layer()
 
 
+class RankDraftModel(DraftModel, RankModel):
+    """The draft model of a rank."""
+
+
+class RankDraftingRunner(DraftingRunner, RankRunner):
+    """The same with a draft model."""
+
+    draft_type = RankDraftModel
+
+
 class ShardedRunner:
     """The model runners of all ranks, in place of a `ModelRunner`."""
 
@@ -95,10 +107,11 @@ class ShardedRunner:
         # A replay counts as this project's code.
         self._ranks = RankThreads(pool.sharding.ranks, [*variables, Variable(recording, "_outside")])
         self._group = RankGroup(self._ranks)
+        runner = RankDraftingRunner if drafts and drafting(server.case) else RankRunner
         self._runners: list[RankRunner] = []
         for rank in pool.ranks:
             with self._machine(), self._ranks.alone(rank.rank):
-                self._runners.append(RankRunner(server.of_rank(_case_of_rank(server.case, pool), rank), drafts))
+                self._runners.append(runner(server.of_rank(_case_of_rank(server.case, pool), rank), drafts))
 
     def capture(self, index: int, step: Step) -> None:
         """Capture the graph of a step's size on each rank."""
