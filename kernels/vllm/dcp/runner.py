@@ -5,6 +5,7 @@ A file and line below vllm/ is that of vLLM 0.33.0 unless another version is nam
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import replace as replace_fields
 from functools import partial
 from typing import Any, Final
 from unittest import mock
@@ -16,7 +17,7 @@ from attnfuzz.kernels.queries import draw_queries, key_dim
 from attnfuzz.kernels.releases import recording
 from attnfuzz.kernels.releases.factories import GuardedFactories
 from attnfuzz.kernels.vllm.adaptations import ALL_TO_ALL_APART
-from attnfuzz.kernels.vllm.config import drafting
+from attnfuzz.kernels.vllm.config import ServerLimits, drafting
 from attnfuzz.kernels.vllm.dcp.group import RankGroup
 from attnfuzz.kernels.vllm.dcp.kernels import BatchPrefillWithRaggedKVCacheWrapper
 from attnfuzz.kernels.vllm.dcp.pool import RankPool, ShardedPool
@@ -67,6 +68,13 @@ class RankRunner(ModelRunner):
     def _machine(self) -> AbstractContextManager[None]:
         """Nothing: one context is that of all ranks."""
         return nullcontext()
+
+    def _set_limits(self) -> ServerLimits:
+        """The limits of a server whose requests may have keys on each rank, as those of a capture (cp_utils.py:66)."""
+        limits, pool = super()._set_limits(), self._server.pool
+        assert isinstance(pool, RankPool)
+        captured = pool.sharding.ranks * pool.sharding.interleave + 1 + self._drafts
+        return replace_fields(limits, model_len=max(limits.model_len, captured))
 
     def _make_layer(self) -> Any:
         pool = self._server.pool
