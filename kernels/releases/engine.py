@@ -99,12 +99,14 @@ class ReleasedEngine(ABC):
         if named.tree is None:
             return None
         reached = release_of(self.project, named.release).version
-        before = max((each for each in map(Version, self._wheels.pinned()) if each <= reached), default=None)
+        pinned = map(Version, self._wheels_of(named).pinned())
+        before = max((each for each in pinned if each <= reached), default=None)
         return None if before is None else str(replace(named, release=f"{self.project.released}{before}"))
 
     def untried(self, backend: str) -> bool:
         """Whether a backend is of a version without a pinned wheel, or of a source tree."""
-        return str(self._named(backend).version) not in self._wheels.pinned()
+        named = self._named(backend)
+        return str(named.version) not in self._wheels_of(named).pinned()
 
     def released(self) -> Sequence[Version]:
         """Return the versions on PyPI. Raises ReleaseError."""
@@ -140,6 +142,11 @@ class ReleasedEngine(ABC):
             f"Available without a network: {cached or 'none, the first use of one fetches it'}. "
             f"A source tree: --{self.name} PATH."
         )
+
+    def _wheels_of(self, named: Named) -> Wheels:
+        """The wheels that have the releases of a backend."""
+        del named
+        return self._wheels
 
     def _named(self, backend: str) -> Named:
         return Named.parse(self.project, backend)

@@ -23,6 +23,7 @@ from attnfuzz.kernels.releases.release import release_of
 from attnfuzz.kernels.vllm.adaptations import BF16_SINKS, UNIT_Q_SCALE
 from attnfuzz.kernels.vllm.cpu.kernels import OPS as CPU_OPS
 from attnfuzz.kernels.vllm.cpu.project import VLLM_CPU, library_of
+from attnfuzz.kernels.vllm.dcp.kernels import OPS as OPS_OF_RANKS
 from attnfuzz.kernels.vllm.hopper import XQA
 from attnfuzz.kernels.vllm.kinds import KINDS, BackendKind
 from attnfuzz.kernels.vllm.mla.kernels import OPS
@@ -113,7 +114,8 @@ class VllmBackend:
             return {op.name: op for op in CPU_OPS}
         if self.kind.interpreted:
             return {}
-        return {op.name: op for op in (*NATIVE.ops(), WRITE, XQA, *OPS)}
+        own = OPS_OF_RANKS if self.kind.sharded else OPS
+        return {op.name: op for op in (*NATIVE.ops(), WRITE, XQA, *own)}
 
     def missing(self) -> str | None:
         """The missing packages that vLLM's modules import, or the reason that native kernels can't be compiled."""

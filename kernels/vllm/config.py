@@ -216,6 +216,7 @@ def _speculation(case: Case, drafts: int) -> ServerMock | None:
 def _draft_model(case: Case, drafts: int) -> ServerMock:
     """Speculation with a draft model that sees the target's hidden states (EAGLE)."""
     geometry = case.geometry
+    width = geometry.q_heads * (geometry.latent.vo if geometry.latent else geometry.head_dim_vo)
     return ServerMock(
         "speculative_config",
         method="eagle",
@@ -224,7 +225,7 @@ def _draft_model(case: Case, drafts: int) -> ServerMock:
         enable_adaptive_verification=False,
         draft_model_config=ServerMock(
             "draft_model_config",
-            get_hidden_size=lambda: geometry.q_heads * geometry.head_dim_vo,
+            get_hidden_size=lambda: width,
             get_inputs_embeds_size=lambda: 1,
             # DeepSeek-V4's alone (0.32.0: v1/spec_decode/llm_base_proposer.py:105).
             hf_config=ServerMock("hf_config", compress_ratios=ABSENT, hc_mult=ABSENT),

@@ -12,6 +12,8 @@ from typing import Any, Final
 import torch
 from msgspec.structs import replace
 
+from attnfuzz.kernels.vllm.mla.layer import LatentModel
+from attnfuzz.kernels.vllm.mla.runner import LatentRunner
 from attnfuzz.kernels.vllm.model import LAYER, Model
 from attnfuzz.kernels.vllm.runner import ModelRunner
 from attnfuzz.reference.case import Case, Mode, Request, Step
@@ -90,9 +92,14 @@ class DraftModel(Model):
         return super()._token(token - 1, position)
 
 
+class LatentDraftModel(DraftModel, LatentModel):
+    """The same of a layer of latent attention."""
+
+
 class DraftingRunner(ModelRunner):
     """The release's model runner with a draft model, on a layer that both models share."""
 
+    draft_type = DraftModel
     _drafted: tuple[int, Sequence[Request]] | None = None
     _rows_drafted: Sequence[int] = ()
 
@@ -188,10 +195,16 @@ class DraftingRunner(ModelRunner):
 
     def _prepare(self, runner: Any) -> None:
         server = self._server
-        self._draft_model = DraftModel(server.loaded, server.case, server.bench, server.pool, self._layer)
+        self._draft_model = self.draft_type(server.loaded, server.case, server.bench, server.pool, self._layer)
         # Set where a draft model is loaded (v1/spec_decode/llm_base_proposer.py:1318).
         runner.drafter.model = self._draft_model
         runner.drafter._draft_attn_layer_names = {LAYER}  # noqa: SLF001
+
+
+class LatentDraftingRunner(DraftingRunner, LatentRunner):
+    """The same with a layer of latent attention."""
+
+    draft_type = LatentDraftModel
 
 
 def rejected(case: Case, index: int) -> list[tuple[int, int]]:

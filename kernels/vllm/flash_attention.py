@@ -59,6 +59,7 @@ _OF_PACKED: Final = {
     "max_kv_len": "max_seqlen_k",
     "scale": "softmax_scale",
     "causal": "causal",
+    "window_left": "window_left",
 }
 """The arguments of `PACKED` among those of `fwd`."""
 
@@ -152,6 +153,7 @@ def _attend_to_packed(
     max_kv_len: int,
     scale: float,
     causal: bool,
+    window_left: int = -1,
 ) -> None:
     """Attend to packed keys as FlashAttention does: LSE [heads, tokens] to base e, 0 and -inf for rows without keys.
 
@@ -172,7 +174,7 @@ def _attend_to_packed(
         bmm2_scale=1.0,
         o_sf_scale=1.0,
         batch_size=len(cum_seq_lens_q) - 1,
-        window_left=-1,
+        window_left=window_left,
         cum_seq_lens_q=cum_seq_lens_q,
         cum_seq_lens_kv=cum_seq_lens_kv,
         enable_pdl=False,
@@ -195,11 +197,15 @@ def forward(*args: Any) -> tuple[Any, ...]:
             raise NotImplementedError(f"no stand-in of FlashAttention takes {name}")
     if given["softcap"] or given["cp_world_size"] != 1 or given["k"].dtype != given["q"].dtype:
         raise NotImplementedError("no stand-in of FlashAttention has soft caps, context parallelism or FP8")
+    # A window without keys behind a row's own makes it causal (hopper/flash_api.cpp, mha_fwd).
+    given["causal"] = given["causal"] or given["window_right"] == 0
+    if given["window_left"] >= 0 and not given["causal"]:
+        raise NotImplementedError("no stand-in of FlashAttention has windows with keys behind a row's own")
     query, out = given["q"], given["out"]
     lse = torch.empty(query.shape[1], query.shape[0], dtype=torch.float32)
     if given["page_table"] is None:
-        if given["window_left"] >= 0 or given["s_aux"] is not None:
-            raise NotImplementedError("no stand-in of FlashAttention on packed keys has windows or sinks")
+        if given["s_aux"] is not None:
+            raise NotImplementedError("no stand-in of FlashAttention on packed keys has sinks")
         arguments = {ours: given[name] for ours, name in _OF_PACKED.items()}
         current(PACKED.name).launch(PACKED, {"lse": lse, **arguments})
     else:

@@ -64,7 +64,6 @@ TRITON: Final = structs.replace(
 
 LATENT: Final = structs.replace(
     FLASHINFER,
-    modes=_OF_TARGETS,
     dtypes=(DType.BFLOAT16,),
     fp8_kv=False,
     kv_scales=False,
@@ -105,27 +104,50 @@ FLASH_ATTN: Final = structs.replace(
 )
 """The cases of FlashAttention 3 on pools in 16 bits (0.33.0: v1/attention/backends/flash_attn.py:451)."""
 
+_OF_RANKS: Final = tuple(
+    structs.replace(each, layouts=(KvLayout.NHD, KvLayout.HND), modes=_OF_TARGETS)
+    for each in few_geometries(
+        (DType.BFLOAT16, DType.FLOAT16),
+        heads=((2, 1), (4, 1), (8, 1), (6, 1)),
+        head_dims=(64, 128, 256),
+        page_sizes=(16, 32, 64),
+        sinks=True,
+    )
+)
+
+_DRAFTS_OF_RANKS: Final = structs.replace(_OF_RANKS[0], modes=(), sinks=(False,))
+
 SHARDED: Final = structs.replace(
     FLASH_ATTN,
-    modes=_OF_TARGETS,
-    windows=False,
     shared_keys=(2, 4),
     patience=4.0,
-    buckets=tuple(
-        structs.replace(each, layouts=(KvLayout.NHD, KvLayout.HND))
-        for each in few_geometries(
-            (DType.BFLOAT16, DType.FLOAT16),
-            heads=((2, 1), (4, 1), (8, 1), (6, 1)),
-            head_dims=(64, 128, 256),
-            page_sizes=(16, 32, 64),
-            sinks=True,
-        )
-    ),
+    buckets=(*_OF_RANKS, structs.replace(_OF_RANKS[0], windows=(3, 16, 127), sinks=(False,)), _DRAFTS_OF_RANKS),
 )
 """The cases of FlashAttention 3 on ranks that share keys: each of them has the same KV head (config/model.py:1581).
 
+Few have windows (docs/findings/vllm-dcp-windows.md) or draft decodes (docs/guides/vllm.md), which are wrong there.
 The kernels that merge take head dims that are powers of two (v1/attention/ops/dcp.py:161).
 """
+
+SHARDED_BLACKWELL: Final = structs.replace(
+    SHARDED,
+    graph_modes=(Mode.DECODE,),
+    sinks=False,
+    windows=False,
+    buckets=tuple(
+        structs.replace(each, layouts=(KvLayout.HND,), sinks=(False,)) for each in (*_OF_RANKS, _DRAFTS_OF_RANKS)
+    ),
+)
+"""The cases of FlashInfer's backend on such ranks, which takes drafts for prefills (flashinfer.py:1067).
+
+It refuses sinks in prefills (flashinfer.py:1626), and windows beside layers without (flashinfer.py:1633).
+"""
+
+SHARDED_WRAPPERS: Final = structs.replace(
+    SHARDED_BLACKWELL,
+    buckets=tuple(structs.replace(each, sinks=(False,)) for each in (*_OF_RANKS, _DRAFTS_OF_RANKS)),
+)
+"""The same on Hopper."""
 
 WITHOUT_GPU: Final = structs.replace(
     FLASHINFER,
@@ -209,6 +231,8 @@ KINDS: Final = {
     ),
     "flash_attn": BackendKind(f"{_BACKENDS}.flash_attn", "FlashAttention", HOPPER, FLASH_ATTN),
     "flash_attn_dcp": BackendKind(f"{_BACKENDS}.flash_attn", "FlashAttention", HOPPER, SHARDED, sharded=True),
+    "flashinfer_dcp": BackendKind(f"{_BACKENDS}.flashinfer", "FlashInfer", BLACKWELL, SHARDED_BLACKWELL, sharded=True),
+    "flashinfer_dcp_sm90": BackendKind(f"{_BACKENDS}.flashinfer", "FlashInfer", HOPPER, SHARDED_WRAPPERS, sharded=True),
     "triton": BackendKind(f"{_BACKENDS}.triton_attn", "TritonAttention", HOPPER, TRITON, interpreted=True),
     "triton_fp8": BackendKind(f"{_BACKENDS}.triton_attn", "TritonAttention", HOPPER, TRITON_FP8, interpreted=True),
     "cpu": BackendKind(f"{_BACKENDS}.cpu_attn", "CPUAttention", None, WITHOUT_GPU, impl="BackendImpl"),

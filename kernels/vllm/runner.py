@@ -93,7 +93,8 @@ class ModelRunner:
 
     model_type = Model
     runner = RUNNER, "GPUModelRunner"
-    layer_base = "vllm.model_executor.layers.attention_layer_base", "AttentionLayerBase"
+    # Builders ask for the windows of such layers (v1/attention/backends/flash_attn.py:578).
+    layer_base = "vllm.model_executor.layers.attention", "Attention"
 
     def __init__(self, server: VllmServer, drafts: int) -> None:
         self._server, self._drafts = server, drafts
@@ -102,9 +103,9 @@ class ModelRunner:
         self._config = server_config(server.loaded, server.case, drafts, self._limits)
         self._other_rank = (0, 0)
         self._begun = False
+        self._layers = self._config.compilation_config.static_forward_context
         with self._running():
-            self._layer = self._make_layer()
-            self._config.compilation_config.static_forward_context[LAYER] = self._layer
+            self._layer = self._layers[LAYER] = self._make_layer()
             self.model = self._make_model()
             self._runner = self._make_runner()
         self._schedule = ScheduledSteps(server.loaded, server.case, server.pool, self._runner)
@@ -259,10 +260,13 @@ class ModelRunner:
     def _pool_config(self, blocks: int) -> Any:
         """The KVCacheConfig of a pool of `blocks`."""
         interface = self._server.loaded.module("vllm.v1.kv_cache_interface")
-        group = interface.KVCacheGroupSpec([LAYER], self._spec())
+        group = interface.KVCacheGroupSpec([*self._layers], self._spec())
         return interface.KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=[group])
 
     def _make_layer(self) -> Any:
+        return self._layer_with(self._window)
+
+    def _layer_with(self, window: int | None) -> Any:
         """A layer with the attributes that a checkpoint without scales gives it (layers/attention/attention.py)."""
         loaded, geometry = self._server.loaded, self._server.case.geometry
         answers = {
@@ -270,13 +274,14 @@ class ModelRunner:
             "get_kv_cache_spec": lambda *_: self._spec(),
         }
         layer = type("Layer", (self._class(self.layer_base),), {**answers, "__init__": _init})()
-        layer.num_heads, layer.impl = geometry.q_heads, self._impl()
+        layer.num_heads, layer.impl = geometry.q_heads, self._impl(window)
+        layer.attn_type = "decoder"
         layer.impl.process_weights_after_loading(geometry.dtype.torch_dtype)
         for name, value in self._quantisation.layer(self._server.case, self._server.bench.device).items():
             setattr(layer, name, value)
         return layer
 
-    def _impl(self) -> Any:
+    def _impl(self, window: int | None) -> Any:
         geometry = self._server.case.geometry
         return self._server.loaded.part("Impl")(
             num_heads=geometry.q_heads,
@@ -284,7 +289,7 @@ class ModelRunner:
             scale=softmax_scale(self._server.case, geometry.head_dim_qk),
             num_kv_heads=geometry.kv_heads,
             alibi_slopes=None,
-            sliding_window=self._window,
+            sliding_window=window,
             kv_cache_dtype=self._quantisation.cache_dtype,
             logits_soft_cap=geometry.soft_cap or None,
             sinks=self._server.sinks,

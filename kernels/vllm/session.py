@@ -19,7 +19,7 @@ from attnfuzz.kernels.vllm.cpu.pool import CpuPool
 from attnfuzz.kernels.vllm.cpu.runner import CpuRunner
 from attnfuzz.kernels.vllm.dcp.pool import ShardedPool
 from attnfuzz.kernels.vllm.dcp.runner import MERGES, ShardedRunner
-from attnfuzz.kernels.vllm.drafter import DraftingRunner, rejected
+from attnfuzz.kernels.vllm.drafter import DraftingRunner, LatentDraftingRunner, rejected
 from attnfuzz.kernels.vllm.mla.prefills import merges
 from attnfuzz.kernels.vllm.mla.runner import LatentRunner
 from attnfuzz.kernels.vllm.pool import VllmPool
@@ -111,9 +111,8 @@ class VllmSession:
             return ShardedRunner
         if self._loaded.kind.on_cpu:
             return CpuRunner
-        if self._case.geometry.latent:
-            return LatentRunner
-        return DraftingRunner if drafts and drafting(self._case) else ModelRunner
+        types = (LatentRunner, LatentDraftingRunner) if self._case.geometry.latent else (ModelRunner, DraftingRunner)
+        return types[bool(drafts and drafting(self._case))]
 
     def _merges(self, step: Step) -> int:
         """The roundings of an output after that of the kernel."""

@@ -121,8 +121,11 @@ class _Wrapper:
         same = self._dtypes[0] == self._dtypes[1]
         return self._backend != "fa2" and same and torch.cuda.get_device_capability() == _HOPPER
 
-    def _launch(self, given: dict[str, Any], out_dtype: torch.dtype, scale: float, **more: Any) -> torch.Tensor:
-        query, cache, out = given["q"], given["paged_kv_cache"], given["out"]
+    def _launch(self, given: dict[str, Any], out_dtype: torch.dtype, scale: float, **more: Any) -> Any:
+        query, cache, out, lse = given["q"], given["paged_kv_cache"], given["out"], given["lse"]
+        if given["return_lse"]:
+            out = torch.empty(query.shape, dtype=out_dtype) if out is None else out
+            lse = more["lse"] = torch.empty(query.shape[:2], dtype=torch.float32) if lse is None else lse
         pool = cache if isinstance(cache, torch.Tensor) else cache[0]
         for name, found, due in zip(("q", "kv", "out"), (query, pool, out), (*self._dtypes, out_dtype), strict=True):
             if found.dtype != due:
@@ -131,7 +134,7 @@ class _Wrapper:
             raise ValueError(f"out is {tuple(out.shape)}, and q {tuple(query.shape)}")
         name = f"{self.owner}.run"
         current(name).launch(
-            Op(name, attend, frozenset({"out"}), own=True),
+            Op(name, attend, frozenset({"out", "lse"} & {"out", *more}), own=True),
             {
                 "out": out,
                 "query": query,
@@ -153,7 +156,7 @@ class _Wrapper:
             },
         )
         assert isinstance(out, torch.Tensor)
-        return out
+        return (out, lse) if given["return_lse"] else out
 
     def _scale(self, given: dict[str, Any]) -> float:
         """The factor of logits: scales of queries and keys count whatever their dtypes (0.7.2: decode.py:2907)."""
@@ -186,7 +189,7 @@ class BatchPrefillWithPagedKVCacheWrapper(_Wrapper):
         self._paged_kv_indices_buf = given["paged_kv_indices"]
         self._causal, self._out_dtype = given["causal"], given["o_data_type"] or given["q_data_type"]
 
-    def run(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def run(self, *args: Any, **kwargs: Any) -> Any:
         """Run the plan on queries [tokens, heads, dim]."""
         given = self._given("run", args, kwargs)
         return self._launch(given, self._out_dtype, self._scale(given))
@@ -195,7 +198,7 @@ class BatchPrefillWithPagedKVCacheWrapper(_Wrapper):
 class BatchAttentionWithAttentionSinkWrapper(BatchPrefillWithPagedKVCacheWrapper):
     """Stands for FlashInfer's wrapper of prefills with sinks, which `run` takes with the factor of logits."""
 
-    def run(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def run(self, *args: Any, **kwargs: Any) -> Any:
         """Run the plan on queries [tokens, heads, dim] with sinks [heads]."""
         given = self._given("run", args, kwargs)
         sinks, scale = given["args"]
@@ -248,7 +251,7 @@ class BatchDecodeWithPagedKVCacheWrapper(_Wrapper):
             raise ValueError(f"this wrapper was planned with q_len_per_req={planned}")
         self._begin(given, None)
 
-    def run(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def run(self, *args: Any, **kwargs: Any) -> Any:
         """Run the plan on queries [batch * q_len_per_req, heads, dim]. Sinks are ignored, as by FA2 and FA3."""
         given = self._given("run", args, kwargs)
         if given["q"].shape[0] != self._q_len * len(self._planned_lengths):

@@ -10,7 +10,7 @@ from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.kernels.releases.release import release_of
 from attnfuzz.kernels.vllm.project import VLLM
-from attnfuzz.reference.case import Case, Interleave, Launch, Mode, Pages, Request, SharedKeys, Step, TableTail
+from attnfuzz.reference.case import Case, Interleave, Launch, Mode, Outputs, Pages, Request, SharedKeys, Step, TableTail
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry, KvLayout
 
@@ -47,11 +47,22 @@ STEPS = {
 }
 
 
-def case(release: str, *steps: Step, shared_keys: SharedKeys) -> Case:
+CAPTURED = (
+    Step(mode=Mode.DECODE, requests=(), padded_tokens=3, tokens_per_request=1, launch=Launch.CAPTURE),
+    replace(DECODE, launch=Launch.REPLAY),
+)
+OF_FLASHINFER = {
+    **{name: steps for name, steps in STEPS.items() if name not in ("graph", "prompts, a prefix and a decode")},
+    "prompts and a prefix": (replace(MIXED, requests=MIXED.requests[:2]),),
+    "graph of decodes": CAPTURED,
+}
+"""0.33.0 breaks the contract of trtllm-gen's kernel where decodes come first: see below."""
+
+
+def case(release: str, *steps: Step, shared_keys: SharedKeys, kind: str = "flash_attn_dcp") -> Case:
+    geometry = replace(GEOMETRY, kv_layout=KvLayout.NHD if kind == "flash_attn_dcp" else KvLayout.HND)
     tails = Pages(tail=TableTail.STALE)
-    return Case(
-        backend=f"{release}:flash_attn_dcp", geometry=GEOMETRY, steps=steps, pages=tails, shared_keys=shared_keys
-    )
+    return Case(backend=f"{release}:{kind}", geometry=geometry, steps=steps, pages=tails, shared_keys=shared_keys)
 
 
 @pytest.mark.parametrize("version", READ)
@@ -63,6 +74,23 @@ def test_a_release_passes(version: str, runner: Runner) -> None:
         assert verdict.failures == ()
 
 
+@pytest.mark.parametrize("kind", ["flashinfer_dcp", "flashinfer_dcp_sm90"])
+def test_flashinfer_passes(kind: str, runner: Runner) -> None:
+    for version in ("0.30.0", "0.33.0"):
+        for number, steps in enumerate(OF_FLASHINFER.values()):
+            shared = SharedKeys(ranks=(2, 4)[number % 2], all_to_all=number in (1, 4))
+            verdict = runner.verdict(case(f"vllm=={version}", *steps, shared_keys=shared, kind=kind))
+            assert verdict.unsupported is None
+            assert verdict.failures == ()
+
+
+def test_the_keys_of_prefixes_are_counted_from_those_of_decodes(runner: Runner) -> None:
+    verdict = runner.verdict(case("vllm==0.33.0", MIXED, shared_keys=SharedKeys(), kind="flashinfer_dcp"))
+    assert {each.kind for each in verdict.failures} == {Kind.CONTRACT_BROKEN}
+    for release, kind in (("0.33.0", "flashinfer_dcp_sm90"), ("0.30.0", "flashinfer_dcp")):
+        assert not runner.verdict(case(f"vllm=={release}", MIXED, shared_keys=SharedKeys(), kind=kind)).failures
+
+
 @pytest.mark.parametrize("interleave", [Interleave.QUARTER_PAGE, Interleave.PAGE])
 def test_a_release_passes_with_runs_of_tokens_on_each_rank(interleave: Interleave, runner: Runner) -> None:
     for steps in ((MIXED,), (DECODE,)):
@@ -70,10 +98,32 @@ def test_a_release_passes_with_runs_of_tokens_on_each_rank(interleave: Interleav
         assert runner.verdict(case("vllm==0.33.0", *steps, shared_keys=shared)).failures == ()
 
 
-BACKEND, MERGE, BLOCK_TABLE = (
+@pytest.mark.parametrize(("window", "found"), [(127, set()), (16, {Kind.OUTPUT_MISMATCH})])
+def test_a_release_counts_windows_in_the_keys_of_a_rank(window: int, found: set[Kind], runner: Runner) -> None:
+    # Of a prompt that fits into a step, each rank has all keys; the decode has 40.
+    for steps, kinds in (((FIRST,), set()), ((DECODE,), found)):
+        windowed = case("vllm==0.33.0", *steps, shared_keys=SharedKeys())
+        windowed = replace(windowed, geometry=replace(GEOMETRY, window_left=window))
+        verdict = runner.verdict(windowed)
+        assert verdict.unsupported is None
+        assert {each.kind for each in verdict.failures} == kinds
+
+
+DRAFTS = Step(mode=Mode.DRAFT_DECODE, requests=(Request(0, 2, 9),), padded_tokens=2, tokens_per_request=2)
+
+
+@pytest.mark.parametrize("kind", ["flash_attn_dcp", "flashinfer_dcp"])
+def test_draft_decodes_have_the_slots_of_a_single_rank(kind: str, runner: Runner) -> None:
+    verdict = runner.verdict(case("vllm==0.33.0", DRAFTS, shared_keys=SharedKeys(), kind=kind))
+    assert verdict.unsupported is None
+    assert {Kind.STRAY_WRITE, Kind.UNWRITTEN} <= {each.kind for each in verdict.failures}
+
+
+BACKEND, FLASHINFER, MERGE, BLOCK_TABLE = (
     Path("vllm", "v1", *parts)
     for parts in (
         ("attention", "backends", "flash_attn.py"),
+        ("attention", "backends", "flashinfer.py"),
         ("attention", "ops", "dcp.py"),
         ("worker", "block_table.py"),
     )
@@ -131,9 +181,38 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize("mistake", PLANTED)
+PLANTED_IN_FLASHINFER = {
+    "an LSE to base 2 that is merged as one to base e": (
+        FLASHINFER,
+        "        lse_context = log2_lse_to_ln(lse_context.transpose(0, 1).contiguous())\n",
+        "        lse_context = lse_context.transpose(0, 1).contiguous()\n",
+        (MIXED,),
+        Interleave.TOKEN,
+        Kind.OUTPUT_MISMATCH,
+    ),
+    "lengths that ignore the interleave on trtllm-gen": (
+        FLASHINFER,
+        "                self.dcp_kv_cache_interleave_size,\n            )\n\n        # Native paged",
+        "                1,\n            )\n\n        # Native paged",
+        (replace(MIXED, requests=(Request(0, 5, 25),)),),
+        Interleave.PAGE,
+        Kind.OUTPUT_MISMATCH,
+    ),
+    "rows of ranks without keys that count": (
+        FLASHINFER,
+        "        if self._has_empty_ctx:\n            mask_dcp",
+        "        if False:\n            mask_dcp",
+        (replace(MIXED, requests=(Request(0, 5, 6), Request(1, 4, 40))),),
+        Interleave.TOKEN,
+        Kind.OUTPUT_MISMATCH,
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", [*PLANTED, *PLANTED_IN_FLASHINFER])
 def test_a_planted_mistake_is_found(mistake: str, runner: Runner, tmp_path: Path) -> None:
-    place, right, wrong, steps, interleave, kind = PLANTED[mistake]
+    place, right, wrong, steps, interleave, kind = (PLANTED | PLANTED_IN_FLASHINFER)[mistake]
+    backend = "flashinfer_dcp" if mistake in PLANTED_IN_FLASHINFER else "flash_attn_dcp"
     unedited = release_of(VLLM, f"vllm=={PLANTED_IN}").root
     tree = Path(shutil.copytree(unedited, tmp_path / "vllm", ignore=shutil.ignore_patterns("__pycache__")))
     file = tree / place
@@ -141,5 +220,7 @@ def test_a_planted_mistake_is_found(mistake: str, runner: Runner, tmp_path: Path
     assert text.count(right) == 1
     file.write_text(text.replace(right, wrong))
     shared = SharedKeys(interleave=interleave)
-    failures = runner.verdict(case(f"vllm@{tree}", *steps, shared_keys=shared)).failures
+    # Rows that no kernel writes hold plausible numbers: vLLM's merges leave out NaN.
+    planted = replace(case(f"vllm@{tree}", *steps, shared_keys=shared, kind=backend), outputs=Outputs.STALE)
+    failures = runner.verdict(planted).failures
     assert kind in {each.kind for each in failures}

@@ -12,7 +12,7 @@ from attnfuzz.kernels.releases.release import release_of
 from attnfuzz.kernels.vllm.project import VLLM
 from attnfuzz.reference.case import Case, Mode, Pages, Request, Step, TableTail
 from attnfuzz.reference.dtypes import DType
-from attnfuzz.reference.geometry import Geometry, KvLayout
+from attnfuzz.reference.geometry import Geometry, KvLayout, Latent
 
 pytestmark = pytest.mark.vllm
 
@@ -44,17 +44,30 @@ STEPS = {
     "before a prompt": (AFTER_ONE, PROMPT),
 }
 
+TOKENS_FIRST = replace(GEOMETRY, kv_layout=KvLayout.NHD)
+LATENT = Geometry(
+    q_heads=4,
+    kv_heads=1,
+    head_dim_qk=48,
+    head_dim_vo=32,
+    page_size=32,
+    dtype=DType.BFLOAT16,
+    kv_dtype=DType.BFLOAT16,
+    latent=Latent(rank=32, rope=16, nope=24, vo=16),
+)
 KINDS = {
-    "flashinfer_sm90": GEOMETRY,
-    "flashinfer_sm80": GEOMETRY,
-    "flash_attn": GEOMETRY,
-    "triton": replace(GEOMETRY, dtype=DType.FLOAT16, kv_dtype=DType.FLOAT16),
-    "triton_fp8": replace(GEOMETRY, dtype=DType.FLOAT16, kv_dtype=DType.FLOAT8_E4M3),
+    "flashinfer_sm90": TOKENS_FIRST,
+    "flashinfer_sm80": TOKENS_FIRST,
+    "flash_attn": TOKENS_FIRST,
+    "triton": replace(TOKENS_FIRST, dtype=DType.FLOAT16, kv_dtype=DType.FLOAT16),
+    "triton_fp8": replace(TOKENS_FIRST, dtype=DType.FLOAT16, kv_dtype=DType.FLOAT8_E4M3),
+    "flashinfer_mla": LATENT,
+    "flashinfer_mla_packed": LATENT,
 }
 
 
 def case(release: str, *steps: Step, kind: str = "flashinfer") -> Case:
-    geometry = replace(KINDS[kind], kv_layout=KvLayout.NHD) if kind in KINDS else GEOMETRY
+    geometry = KINDS.get(kind, GEOMETRY)
     return Case(backend=f"{release}:{kind}", geometry=geometry, steps=steps, pages=Pages(tail=TableTail.STALE))
 
 
@@ -113,8 +126,9 @@ PLANTED = {
 """Mistakes by their names: the file, the line and what replaces it, the steps that show it, and the kinds seen."""
 
 
+@pytest.mark.parametrize("kind", ["flashinfer", "flashinfer_mla"])
 @pytest.mark.parametrize("mistake", PLANTED)
-def test_a_planted_mistake_is_found(mistake: str, runner: Runner, tmp_path: Path) -> None:
+def test_a_planted_mistake_is_found(mistake: str, kind: str, runner: Runner, tmp_path: Path) -> None:
     place, right, wrong, steps, kinds = PLANTED[mistake]
     root = release_of(VLLM, f"vllm=={PLANTED_IN}").root
     shutil.copytree(root, tmp_path / "tree")
@@ -122,6 +136,6 @@ def test_a_planted_mistake_is_found(mistake: str, runner: Runner, tmp_path: Path
     text = file.read_text()
     assert text.count(right) == 1
     file.write_text(text.replace(right, wrong))
-    verdict = runner.verdict(case(f"vllm@{tmp_path / 'tree'}", *steps))
+    verdict = runner.verdict(case(f"vllm@{tmp_path / 'tree'}", *steps, kind=kind))
     assert verdict.observations
     assert {each.kind for each in verdict.observations} <= kinds

@@ -5,7 +5,7 @@ A file and line below vllm/ is that of vLLM 0.32.0 unless another version is nam
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 from unittest import mock
 
 import torch
@@ -28,8 +28,6 @@ class CpuRunner(ModelRunner):
     """The release's model runner for CPUs."""
 
     runner = CPU_RUNNER, "CPUModelRunner"
-    # The builder takes its layers by this class (v1/attention/backends/cpu_attn.py:168).
-    layer_base = "vllm.model_executor.layers.attention", "Attention"
 
     @contextmanager
     def _machine(self) -> Iterator[None]:
@@ -42,9 +40,3 @@ class CpuRunner(ModelRunner):
             mock.patch.multiple(torch.accelerator, synchronize=mock.DEFAULT, empty_cache=mock.DEFAULT),
         ):
             yield
-
-    def _make_layer(self) -> Any:
-        layer = super()._make_layer()
-        # v1/worker/gpu_model_runner.py, get_kv_cache_spec
-        layer.attn_type = "decoder"
-        return layer

@@ -55,7 +55,12 @@ class RankPool(VllmPool):
 
     def written(self, step: Step, free: Sequence[tuple[int, int]] = ()) -> WrittenCache:
         """The pool before and after `step`, which writes the rank's share of the new tokens and nothing else."""
-        cache = super().written(self.sharding.local(self.rank, step), free)
+        own = [
+            (slot, int((self.sharding.positions(self.rank, position + 1) < position).sum()))
+            for slot, position in free
+            if self.sharding.rank_of(position) == self.rank
+        ]
+        cache = super().written(self.sharding.local(self.rank, step), own)
         tokens = [
             (index, token - (request.kv_len - request.q_len))
             for index, request in enumerate(step.requests)

@@ -4,7 +4,8 @@ A file and line below vllm/ is that of vLLM 0.33.0 unless another version is nam
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import replace as replace_fields
 from functools import partial
 from typing import Any, Final
 from unittest import mock
@@ -16,9 +17,12 @@ from attnfuzz.kernels.queries import draw_queries, key_dim
 from attnfuzz.kernels.releases import recording
 from attnfuzz.kernels.releases.factories import GuardedFactories
 from attnfuzz.kernels.vllm.adaptations import ALL_TO_ALL_APART
+from attnfuzz.kernels.vllm.config import ServerLimits, drafting
 from attnfuzz.kernels.vllm.dcp.group import RankGroup
+from attnfuzz.kernels.vllm.dcp.kernels import BatchPrefillWithRaggedKVCacheWrapper
 from attnfuzz.kernels.vllm.dcp.pool import RankPool, ShardedPool
 from attnfuzz.kernels.vllm.dcp.ranks import RankThreads, Variable
+from attnfuzz.kernels.vllm.drafter import DraftingRunner, DraftModel
 from attnfuzz.kernels.vllm.model import Model
 from attnfuzz.kernels.vllm.runner import ModelRunner, machine
 from attnfuzz.kernels.vllm.server import VllmServer
@@ -34,6 +38,12 @@ _OF_A_PROCESS: Final = (
 
 _OPS: Final = "vllm.v1.attention.ops"
 """The package of the module that calls torch.distributed."""
+
+_CONTEXT: Final = "TrtllmDCPContextWrapper"
+"""The class that runs trtllm-gen's kernel on a rank's part of a prefix."""
+
+_LAYER_WITHOUT_WINDOW: Final = "model.layers.1.self_attn.attn"
+"""A layer that does not run. With --disable-hybrid-kv-cache-manager its group has windowed layers too."""
 
 MERGES: Final = 3
 """The roundings of an output with a prefix after the kernel's: as a rank's part, in their sum, and in the merge with
@@ -59,17 +69,39 @@ class RankRunner(ModelRunner):
         """Nothing: one context is that of all ranks."""
         return nullcontext()
 
+    def _set_limits(self) -> ServerLimits:
+        """The limits of a server whose requests may have keys on each rank, as those of a capture (cp_utils.py:66)."""
+        limits, pool = super()._set_limits(), self._server.pool
+        assert isinstance(pool, RankPool)
+        captured = pool.sharding.ranks * pool.sharding.interleave + 1 + self._drafts
+        return replace_fields(limits, model_len=max(limits.model_len, captured))
+
     def _make_layer(self) -> Any:
         pool = self._server.pool
         assert isinstance(pool, RankPool)
         vars(self._config.parallel_config).update(
             decode_context_parallel_size=pool.sharding.ranks,
             cp_kv_cache_interleave_size=pool.sharding.interleave,
+            # Its name before (0.29.0: config/parallel.py:354).
+            dcp_kv_cache_interleave_size=pool.sharding.interleave,
             dcp_comm_backend="a2a" if pool.sharding.all_to_all else "ag_rs",
             tensor_parallel_size=pool.sharding.ranks,
         )
         self._server.loaded.module("vllm.v1.worker.workspace").init_workspace_manager(self._server.bench.device)
+        if self._window is not None:
+            # Without one, windowed layers have a pool that ranks can't share (v1/kv_cache_interface.py:947).
+            self._layers[_LAYER_WITHOUT_WINDOW] = self._layer_with(None)
         return super()._make_layer()
+
+
+class RankDraftModel(DraftModel, RankModel):
+    """The draft model of a rank."""
+
+
+class RankDraftingRunner(DraftingRunner, RankRunner):
+    """The same with a draft model."""
+
+    draft_type = RankDraftModel
 
 
 class ShardedRunner:
@@ -83,10 +115,11 @@ class ShardedRunner:
         # A replay counts as this project's code.
         self._ranks = RankThreads(pool.sharding.ranks, [*variables, Variable(recording, "_outside")])
         self._group = RankGroup(self._ranks)
+        runner = RankDraftingRunner if drafts and drafting(server.case) else RankRunner
         self._runners: list[RankRunner] = []
         for rank in pool.ranks:
             with self._machine(), self._ranks.alone(rank.rank):
-                self._runners.append(RankRunner(server.of_rank(_case_of_rank(server.case, pool), rank), drafts))
+                self._runners.append(runner(server.of_rank(_case_of_rank(server.case, pool), rank), drafts))
 
     def capture(self, index: int, step: Step) -> None:
         """Capture the graph of a step's size on each rank."""
@@ -118,7 +151,22 @@ class ShardedRunner:
             mock.patch.object(loaded.module(f"{_OPS}.{calls}"), "dist", self._group),
             # v1/worker/workspace.py:261
             mock.patch.object(torch.accelerator, "empty_cache"),
+            self._wrappers(),
         ):
+            yield
+
+    @contextmanager
+    def _wrappers(self) -> Iterator[None]:
+        """The stand-in for a wrapper that FlashInfer's backend has for ranks alone, and the workspace of a server."""
+        backend = self._server.loaded.backend
+        wrapper = BatchPrefillWithRaggedKVCacheWrapper
+        with ExitStack() as replaced:
+            if hasattr(backend, wrapper.__name__):
+                replaced.enter_context(mock.patch.object(backend, wrapper.__name__, wrapper))
+            if hasattr(backend, _CONTEXT):
+                # Larger batches run on wrappers, as all do before 0.33.0 (v1/attention/backends/flashinfer.py:356).
+                fits = mock.patch.object(getattr(backend, _CONTEXT), "fits_workspace", return_value=True)
+                replaced.enter_context(fits)
             yield
 
 

@@ -50,6 +50,10 @@ class Sharding:
         position = torch.arange(tokens)
         return position[position // self.interleave % self.ranks == rank]
 
+    def rank_of(self, position: int) -> int:
+        """The rank on which a position lies."""
+        return position // self.interleave % self.ranks
+
     def local(self, rank: int, step: Step) -> Step:
         """A step with the lengths that a rank has of it."""
 

@@ -4,6 +4,7 @@ A file and line below vllm/ is that of vLLM 0.33.0 unless another version is nam
 """
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 from unittest import mock
 
@@ -53,6 +54,10 @@ class LatentModel(Model):
         geometry = self._case.geometry
         assert geometry.latent is not None
         shape = (inputs.query.shape[0], geometry.q_heads * geometry.latent.vo)
+        if not self.writes:
+            # A layer without slots writes nothing (mla_attention.py:1453).
+            context = copy(context)
+            context.slot_mapping = {}
         # It may be that of an earlier forward, which runs again.
         with self._context.override_forward_context(context):
             out: torch.Tensor = self._layer(inputs.query, inputs.key, inputs.value, output_shape=shape)

@@ -67,3 +67,13 @@ def test_what_a_release_imports_is_named_if_it_is_missing(monkeypatch: pytest.Mo
 
 def test_nothing_that_plans_or_attends_is_stubbed() -> None:
     assert not any(row.module.startswith(("vllm.v1.attention", "vllm.v1.worker", "vllm.config")) for row in STUBBED)
+
+
+def test_a_server_without_a_gpu_has_pinned_wheels_of_its_own(tree: Path) -> None:
+    assert ENGINE.untried("vllm==0.33.0:cpu")
+    assert not ENGINE.untried("vllm==0.33.0:flashinfer")
+    assert not ENGINE.untried("vllm==0.32.0:cpu")
+    version = tree / "vllm" / "_version.py"
+    version.write_text(version.read_text().replace("0.32.0", "0.33.0"))
+    origins = [ENGINE.origin(f"vllm@{tree}:{kind}") for kind in ("cpu", "flashinfer")]
+    assert origins == ["vllm==0.32.0:cpu", "vllm==0.33.0:flashinfer"]

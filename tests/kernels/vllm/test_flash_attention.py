@@ -46,7 +46,8 @@ def run(metadata: torch.Tensor | None, *rows: int, num_splits: int = 0, **more: 
     lengths, table = (torch.tensor([value] * len(rows), dtype=torch.int32) for value in (5, [1, 2]))
     out = torch.full_like(q, torch.nan)
     before = (q, *cache, None, None, None, out, starts(*rows), None, None, None, lengths, 2, 8, table)
-    after = (None, None, None, 0.5, True, -1, -1, more.get("softcap", 0.0), True, metadata, num_splits, None, 0, None)
+    mask = (more.get("causal", True), *more.get("window", (-1, -1)), more.get("softcap", 0.0))
+    after = (None, None, None, 0.5, *mask, True, metadata, num_splits, None, 0, None)
     forward(*before, *(None,) * 5, *after, 1, 0, None)
     return out
 
@@ -74,3 +75,14 @@ def test_a_schedule_with_more_splits_than_there_is_room_for_is_refused() -> None
 def test_arguments_without_a_stand_in_are_refused() -> None:
     with pytest.raises(NotImplementedError, match="soft caps"):
         run(None, 2, 1, softcap=30.0)
+
+
+def test_a_window_that_ends_at_the_rows_own_key_is_causal() -> None:
+    windowed = run(None, 2, 1, causal=False, window=(2, 0))
+    assert torch.equal(windowed, run(None, 2, 1, window=(2, -1)))
+    assert not torch.equal(windowed, run(None, 2, 1))
+
+
+def test_a_window_with_keys_behind_the_rows_own_is_refused() -> None:
+    with pytest.raises(NotImplementedError, match="behind a row's own"):
+        run(None, 2, 1, causal=False, window=(2, 1))

@@ -1,9 +1,9 @@
-"""The base of attention layers."""
+"""Layers of attention."""
 
 from abc import ABC, abstractmethod
 
 
-class AttentionLayerBase(ABC):
+class Attention(ABC):
     """A layer of attention."""
 
     @abstractmethod
