@@ -70,7 +70,10 @@ def pip_in_process(folder: Path) -> Callable[..., str]:
         wheel = found.get((canonicalize_name(name), Version(version)))
         if wheel is None:
             raise PipFailed(f"No matching distribution found for {arguments[-1]}")
-        shutil.copy(wheel, arguments[arguments.index("--dest") + 1])
+        if command == "install":
+            shutil.unpack_archive(wheel, arguments[arguments.index("--target") + 1], "zip")
+        else:
+            shutil.copy(wheel, arguments[arguments.index("--dest") + 1])
         return ""
 
     return pip
