@@ -31,7 +31,7 @@ MISMATCH = Observation(
 
 
 _names = functools.cache(names)
-"""They take a look at all that is installed."""
+"""Looked up once: it reads the metadata of all installed packages."""
 
 
 def started(*backends: str, campaign: str = "20260501-043000", **environment: str) -> CampaignStarted:

@@ -18,7 +18,7 @@ from attnfuzz.reference.geometry import Geometry, Latent
 from attnfuzz.strategies.cases import cases
 
 FEW = 40
-"""Tests that run long draw more."""
+"""Cases that a test in `make test` draws at most; those that run long draw more."""
 
 HEADS = Geometry(
     q_heads=4,

@@ -23,11 +23,12 @@ BACKENDS = {defect.name: backend_name(defect) for defect in DEFECTS}
 CORRECT = {defect.name: defect.backend for defect in DEFECTS}
 LAYERS = {defect.name: defect.layer for defect in DEFECTS}
 SOME = 8
+"""Defects of each tier, and of guards, that blinded judges are run on."""
 RACES = 50
 """Runs within which threads that race do so in another order."""
 PINS = {name: pin for name in BACKENDS if (pin := load_pin(FOLDER, name)) is not None}
 ONE_OF_A_KIND = set({(CORRECT[name], pin.killed_by, pin.kind): name for name, pin in PINS.items()}.values())
-"""A defect of each backend for each way to be found."""
+"""One defect for each backend, tier and kind of failure."""
 NOWHERE = {"null pointer", "unmapped memory", "unknown address"}
 """What a fault's place is called when it belongs to no tensor on record."""
 
