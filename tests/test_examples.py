@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import msgspec
 import pytest
-from forked_python import forked_processes, started_processes
+from forked_python import forked_processes
 from readable_calls import readable_calls
 from small_cases import HEADS, step
 
@@ -78,15 +78,14 @@ def test_the_crashing_call_dumps_itself_and_fails_as_reported(tmp_path: Path) ->
         "FLASHINFER_DUMP_DIR": str(tmp_path / "dump"),
         "FLASHINFER_WORKSPACE_BASE": str(tmp_path),
     }
-    # FlashInfer reads its settings when it is imported.
-    with started_processes():
-        ran = subprocess.run(
-            [sys.executable, EXAMPLES / "crashing_call.py"],
-            env=os.environ | settings,
-            check=False,
-            capture_output=True,
-            text=True,
-        )
+    # A process, since FlashInfer reads its settings when it is imported.
+    ran = subprocess.run(
+        [sys.executable, EXAMPLES / "crashing_call.py"],
+        env=os.environ | settings,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
     assert ran.stderr.endswith("RuntimeError: the kernel's turn\n")
     (call,) = readable_calls(tmp_path / "dump")
     assert [breach.text.partition(",")[0] for breach in breaches_of(call)] == ["batch_size is 12"]

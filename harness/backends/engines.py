@@ -20,9 +20,10 @@ ENGINES = "attnfuzz.engines"
 """The entry point group in which a package offers an Engine (`kernels.engine`)."""
 
 
-def engine_names() -> list[str]:
+@cache
+def engine_names() -> tuple[str, ...]:
     """Return the names of all engines without importing them: entry points have the engines' names."""
-    return sorted(entry_points(group=ENGINES).names)
+    return tuple(sorted(entry_points(group=ENGINES).names))
 
 
 @cache

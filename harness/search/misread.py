@@ -115,12 +115,16 @@ class _Alone:
         One that the misread argument itself can't do without, as a mask with gaps needs a mask, is no other clue. Nor
         is NaN in memory: a stray read finds the contents there.
         """
+        if case is None:
+            return None
+        has = features_in(case)
         for feature in sorted(CLUES - CONTENTS - self._of):
-            if case is None:
-                return None
-            variants = self._without(case, feature)
+            variants = self._without(case, feature) if feature in has else []
             if variants:
-                case = next((each for each in variants if self._failures(each)), None)
+                left = next((each for each in variants if self._failures(each)), None)
+                if left is None:
+                    return None
+                case, has = left, features_in(left)
         return case
 
     def _without(self, case: Case, feature: Feature) -> list[Case]:

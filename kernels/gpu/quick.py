@@ -79,14 +79,18 @@ def quick_set(backends: Iterable[GpuBackend], budget: float = SECONDS * CORES * 
     every = [variant for backend in backends if "@" not in backend.name for variant in variants(backend)]
     wanted = frozenset(pair for variant in every for pair in variant.pairs)
     chosen: frozenset[Module] = frozenset()
-    covered: frozenset[tuple[str, str]] = frozenset()
     while True:
+        missing: dict[frozenset[Module], set[tuple[str, str]]] = {}
+        for variant in every:
+            missing.setdefault(frozenset(variant.modules) - chosen, set()).update(variant.pairs)
+        covered = missing.pop(frozenset(), set())
         best, best_gain = None, 0.0
-        for needed in dict.fromkeys(frozenset(variant.modules) - chosen for variant in every):
+        for needed in missing:
             price = sum(map(cost, needed))
-            if not needed or price > budget:
+            if price > budget:
                 continue
-            gain = len(_covered(every, chosen | needed) - covered) / price
+            gained = set().union(*(pairs for others, pairs in missing.items() if others <= needed))
+            gain = len(gained - covered) / price
             if gain > best_gain:
                 best, best_gain = needed, gain
         if best is None:
@@ -94,11 +98,6 @@ def quick_set(backends: Iterable[GpuBackend], budget: float = SECONDS * CORES * 
             return Quick(tuple(in_order), len(covered), len(wanted))
         budget -= sum(map(cost, best))
         chosen |= best
-        covered = _covered(every, chosen)
-
-
-def _covered(every: Iterable[CompiledPart], modules: frozenset[Module]) -> frozenset[tuple[str, str]]:
-    return frozenset(pair for variant in every if modules.issuperset(variant.modules) for pair in variant.pairs)
 
 
 def variants(backend: GpuBackend) -> Iterator[CompiledPart]:

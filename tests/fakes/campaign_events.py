@@ -1,5 +1,7 @@
 """Events of campaigns that never ran, for tests of what is made of them."""
 
+import functools
+
 from msgspec.structs import replace
 
 from attnfuzz.harness.backends.registry import names, resolve
@@ -28,8 +30,13 @@ MISMATCH = Observation(
 )
 
 
+_names = functools.cache(names)
+"""Looked up once: it reads the metadata of all installed packages."""
+
+
 def started(*backends: str, campaign: str = "20260501-043000", **environment: str) -> CampaignStarted:
     """A campaign of an hour in this environment."""
+    known = _names() if backends else ()
     return CampaignStarted(
         at=0.0,
         campaign=campaign,
@@ -37,7 +44,7 @@ def started(*backends: str, campaign: str = "20260501-043000", **environment: st
         attnfuzz="1.0",
         environment=environment,
         backends=backends,
-        capabilities={name: resolve(name).capability for name in backends if name in names()},
+        capabilities={name: resolve(name).capability for name in backends if name in known},
         preset="nightly",
         examples=None,
         seconds=3600.0,

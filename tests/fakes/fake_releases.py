@@ -2,10 +2,16 @@
 
 import importlib.util
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from fake_wheels import pack
+from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.version import Version
+
+from attnfuzz.kernels.pip import PipFailed
 
 needs_pip = pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="this Python has no pip")
 
@@ -47,3 +53,27 @@ def pip_has_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
     return folder
+
+
+def pip_in_process(folder: Path) -> Callable[..., str]:
+    """A stand-in for `pip`, which takes a second of CPU time: its answers to what is asked of it, from these wheels."""
+
+    def pip(command: str, *arguments: str) -> str:
+        found = {parse_wheel_filename(wheel.name)[:2]: wheel for wheel in folder.glob("*.whl")}
+        if command == "index":
+            name = arguments[1]
+            released = sorted((v for own, v in found if own == name and not v.is_prerelease), reverse=True)
+            if not released:
+                raise PipFailed(f"No matching distribution found for {name}")
+            return f"Available versions: {', '.join(map(str, released))}\n"
+        name, _, version = arguments[-1].partition("==")
+        wheel = found.get((canonicalize_name(name), Version(version)))
+        if wheel is None:
+            raise PipFailed(f"No matching distribution found for {arguments[-1]}")
+        if command == "install":
+            shutil.unpack_archive(wheel, arguments[arguments.index("--target") + 1], "zip")
+        else:
+            shutil.copy(wheel, arguments[arguments.index("--dest") + 1])
+        return ""
+
+    return pip

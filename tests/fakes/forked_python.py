@@ -76,7 +76,7 @@ class _Template:
         """Fork a child of this process, and return its id."""
         with self._lock:
             if self._control is None:
-                self._control = _started(self._also)
+                self._control = _forked(_template(()), self._also) if self._also else _started()
             # The template's child forks it and ends. It then becomes a child of its nearest ancestor that adopts.
             _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
             try:
@@ -98,12 +98,21 @@ def _template(also: Sequence[str]) -> _Template:
     return _Template(also=also)
 
 
-def _started(also: Sequence[str]) -> socket.socket:
+def _forked(template: _Template, also: Sequence[str]) -> socket.socket:
+    """Fork a template off another one, which saves the import of torch. It ends when this process does, like that."""
+    control, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with remote:
+        template.fork({"also": also}, [remote.fileno()])
+    atexit.register(control.close)
+    return control
+
+
+def _started() -> socket.socket:
     control, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with remote, started_processes():
         # It ends when this process does: its socket is closed then.
         template = subprocess.Popen(
-            [sys.executable, __file__, str(remote.fileno()), json.dumps(sys.path), *also],
+            [sys.executable, __file__, str(remote.fileno()), json.dumps(sys.path)],
             pass_fds=[remote.fileno()],
             stdin=subprocess.DEVNULL,
             start_new_session=True,
@@ -164,11 +173,21 @@ def _serve(control: socket.socket, parent: int) -> None:
             os.close(reading)
             os.close(writing)
             control.close()
-            _be(json.loads(message), descriptors, parent, adopted)
+            order = json.loads(message)
+            if "also" in order:
+                _become_template(socket.socket(fileno=descriptors[0]), parent, order["also"])
+            _be(order, descriptors, parent, adopted)
         os.waitpid(between, 0)
         control.send(os.read(reading, 20))
         for descriptor in (reading, writing, *descriptors):
             os.close(descriptor)
+
+
+def _become_template(control: socket.socket, parent: int, also: Sequence[str]) -> NoReturn:
+    """Import more, and serve as the template that this process was forked off does."""
+    _prepare(also)
+    _serve(control, parent)
+    os._exit(0)
 
 
 def _be(order: dict[str, Any], descriptors: Sequence[int], parent: int, before: int) -> NoReturn:
@@ -247,16 +266,20 @@ def _run(arguments: Sequence[str]) -> NoReturn:
 
 
 def main() -> None:
-    """Import everything, then fork what the parent orders. Run with the socket to it, its sys.path and modules."""
+    """Import everything, then fork what the parent orders. Run with the socket to it and its sys.path."""
     control = socket.socket(fileno=int(sys.argv[1]))
     sys.path[:] = ["", *json.loads(sys.argv[2])]
-    for name in (*IMPORTED, *sys.argv[3:]):
-        importlib.import_module(name)
     # A module that is run has been imported by others.
     warnings.filterwarnings("ignore", category=RuntimeWarning, module="runpy")
+    _prepare(IMPORTED)
+    _serve(control, os.getppid())
+
+
+def _prepare(modules: Sequence[str]) -> None:
+    for name in modules:
+        importlib.import_module(name)
     gc.collect()
     gc.freeze()
-    _serve(control, os.getppid())
 
 
 if __name__ == "__main__":

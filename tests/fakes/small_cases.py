@@ -11,10 +11,14 @@ from attnfuzz.harness.search.examples import run_examples
 from attnfuzz.harness.verdict.failures import Verdict
 from attnfuzz.harness.verdict.tiers import Task
 from attnfuzz.reference.calls import CallCase, pack
+from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Launch, Mode, Request, Step
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry, Latent
 from attnfuzz.strategies.cases import cases
+
+FEW = 40
+"""Cases that a test in `make test` draws at most; those that run long draw more."""
 
 HEADS = Geometry(
     q_heads=4,
@@ -60,9 +64,36 @@ def step(mode: Mode, *lengths: tuple[int, int], stride: int = 0, rows: int = 0, 
 
 def drawn(backend: str, count: int, seed: int = 20250801) -> list[Case]:
     """So many cases from the general strategies for what `backend` supports: the same in every run."""
+    return drawn_for(resolve(backend).capability, count, backend, seed)
+
+
+def drawn_for(capability: Capability, count: int, backend: str = "", seed: int = 20250801) -> list[Case]:
+    """So many cases of what a capability has: the same in every run."""
     found: list[Case] = []
-    run_examples(cases(resolve(backend).capability, backend), found.append, examples=count, seed_of=seed)
+    run_examples(cases(capability, backend), found.append, examples=count, seed_of=seed)
     return found
+
+
+def lighter(cases: Sequence[Case]) -> list[Case]:
+    """The lighter three fifths of a few cases, and all of many.
+
+    The others take three quarters of the time. Large batches are left to the tests that run long, and to tests/fuzz.
+    """
+    return sorted(cases, key=_weight)[: -(-3 * len(cases) // 5)] if len(cases) <= FEW else list(cases)
+
+
+def _weight(case: Case) -> int:
+    """Elements of queries, keys and values, and products of both, in all steps."""
+    geometry = case.geometry
+    query, cached = geometry.q_heads * geometry.head_dim_qk, geometry.head_dim_qk + geometry.head_dim_vo
+    return sum(
+        step.padded_tokens * query
+        + sum(
+            request.kv_len * (geometry.kv_heads * cached + geometry.q_heads * request.q_len)
+            for request in step.requests
+        )
+        for step in case.steps
+    )
 
 
 def in_memory(cases: Sequence[Case]) -> list[Case]:

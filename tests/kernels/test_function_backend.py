@@ -12,7 +12,7 @@ import pytest
 import torch
 from recorder import Recorder
 from repetition import examples
-from small_cases import HEADS, drawn, run, step
+from small_cases import HEADS, drawn, lighter, run, step
 
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.sandbox.check import Runner
@@ -231,7 +231,7 @@ def test_sinks_that_are_rounded_are_those_that_are_due() -> None:
 @pytest.mark.slow
 @examples(15, 200)
 def test_a_function_with_every_feature_passes_drawn_cases(count: int) -> None:
-    for case in drawn(f"{HERE}FULL", count):
+    for case in lighter(drawn(f"{HERE}FULL", count)):
         verdict = run(case)
         assert (verdict.unsupported, verdict.observations) == (None, ())
 
@@ -257,7 +257,7 @@ def test_a_clear_rejection_makes_a_case_unsupported() -> None:
 def test_the_example_passes_drawn_cases_without_an_lse(count: int) -> None:
     name = f"{EXAMPLE}:MINE"
     assert resolve(name).contract.lse is None
-    for case in drawn(name, count):
+    for case in lighter(drawn(name, count)):
         verdict = run(case)
         assert (verdict.unsupported, verdict.observations) == (None, ())
         assert "T4" not in verdict.margins
@@ -282,7 +282,7 @@ def test_a_subtle_error_in_the_example_is_found(error: str, count: int, tmp_path
     file = tmp_path / "mine.py"
     file.write_text(source.replace(right, wrong))
     name = f"{file}:MINE"
-    found = [verdict.failures[0].kind for case in drawn(name, count) if (verdict := run(case)).failures]
+    found = [verdict.failures[0].kind for case in lighter(drawn(name, count)) if (verdict := run(case)).failures]
     assert found
     assert set(found) <= {Kind.OUTPUT_MISMATCH, Kind.EMPTY_ROW, Kind.NOT_FINITE, Kind.RAISED}
 
@@ -350,7 +350,7 @@ IGNORING = FunctionBackend(ignore_masks, capability=UNDER_MASKS)
 @pytest.mark.slow
 def test_a_function_under_masks_passes_and_one_that_ignores_them_fails_in_masked_cases_alone() -> None:
     found = set()
-    for case in drawn(f"{HERE}MASKED", 40):
+    for case in lighter(drawn(f"{HERE}MASKED", 40)):
         assert run(case).observations == ()
         if run(case, f"{HERE}IGNORING").observations:
             found.add(case.mask)

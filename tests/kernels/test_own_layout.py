@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from repetition import examples
-from small_cases import HEADS, drawn, run, step
+from small_cases import HEADS, drawn, lighter, run, step
 
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind
@@ -29,7 +29,7 @@ def test_the_example_is_short_and_passes() -> None:
 @pytest.mark.slow
 @examples(20, 100)
 def test_the_example_passes_drawn_cases(count: int) -> None:
-    for case in drawn(f"{EXAMPLE}:MINE", count):
+    for case in lighter(drawn(f"{EXAMPLE}:MINE", count)):
         verdict = run(case)
         assert (verdict.unsupported, verdict.observations) == (None, ())
 

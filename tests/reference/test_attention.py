@@ -102,7 +102,7 @@ def by_scalar_loop(problem: Problem) -> tuple[list[float], list[float], list[int
 
 
 @pytest.mark.slow
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(problems(), st.sampled_from(BLOCKS))
 def test_agrees_with_a_scalar_loop_however_it_is_cut_into_blocks(problem: Problem, block: int) -> None:
     outs, lses, visible = by_scalar_loop(problem)
@@ -113,7 +113,7 @@ def test_agrees_with_a_scalar_loop_however_it_is_cut_into_blocks(problem: Proble
 
 
 @pytest.mark.slow
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(problems(), st.sampled_from(BLOCKS))
 def test_moments_are_those_of_each_row_by_itself(problem: Problem, block: int) -> None:
     moments = attend(problem, moments=True, block=block).moments

@@ -27,7 +27,7 @@ def test_every_drawn_case_is_valid_and_supported(drawn: list[Case], capability: 
 
 
 @pytest.mark.slow
-@examples(30, 150)
+@examples(20, 150)
 @pytest.mark.parametrize("name", NARROW)
 def test_narrow_capabilities_are_respected(name: str, count: int, draw: Draw) -> None:
     can = NARROW[name]
@@ -41,7 +41,7 @@ def test_narrow_capabilities_are_respected(name: str, count: int, draw: Draw) ->
 
 
 @pytest.mark.slow
-@examples(30, 150)
+@examples(20, 150)
 def test_a_backend_without_padding_has_no_graphs(count: int, draw: Draw) -> None:
     name = "graphs without padding"
     drawn = draw(cases(NARROW[name], name), count)

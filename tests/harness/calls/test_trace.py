@@ -46,7 +46,7 @@ def traced(runner: Runner, case: Case) -> tuple[Verdict, CallCase]:
 
 
 @pytest.mark.slow
-@examples(4, 25)
+@examples(2, 25)
 @pytest.mark.parametrize("backend", [*BACKENDS, *REVISIONS])
 def test_calls_of_drawn_cases_end_as_their_step_did(runner: Runner, backend: str, count: int) -> None:
     answered = set()

@@ -28,7 +28,6 @@ def wait_for_end_of_slice(jobs: JobProcesses) -> SliceDone:
             return received[1]
 
 
-@pytest.mark.usefixtures("started")
 def test_a_job_searches_a_slice() -> None:
     with JobProcesses(1, setup("torch_sdpa")) as jobs:
         jobs.start(0, Slice(backend="torch_sdpa", index=0, seed=1, examples=5))

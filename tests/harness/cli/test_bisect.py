@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_releases import make_site, make_wheel, needs_pip, pip_has_only
+from fake_releases import make_site, make_wheel, pip_in_process
 from harness_cases import decode_case
 
 from attnfuzz.reference import case_file
@@ -19,8 +19,8 @@ MALFORMED = str(Path(__file__).parents[1] / "short_seq_lens.json")
 
 @pytest.fixture(autouse=True)
 def _own_wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is installed into the user's cache, nor from anywhere but a folder of the test."""
-    pip_has_only(tmp_path, monkeypatch)
+    """Nothing is installed into the user's cache, nor from anywhere but a folder of the test, by a stand-in for pip."""
+    monkeypatch.setattr("attnfuzz.harness.releases.sites.pip", pip_in_process(tmp_path))
 
 
 def script(failing: str = "", unable: str = "") -> list[str]:
@@ -85,7 +85,6 @@ def test_no_version_fails_is_clean(attnfuzz: Attnfuzz) -> None:
     assert table(ran)[1] == ["0.6.9", "can't", "run", "called", "with", "0.6.9"]
 
 
-@needs_pip
 def test_versions_are_installed_by_pip_and_one_that_can_not_be_had_is_reported(
     attnfuzz: Attnfuzz, tmp_path: Path
 ) -> None:

@@ -104,7 +104,9 @@ def test_a_pipe_that_was_closed_is_an_error_and_no_exit_code_of_rich() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("started")
-@pytest.mark.parametrize("line", ["bugs list", pytest.param("defects list --json -", marks=pytest.mark.long), "--help"])
+@pytest.mark.parametrize(
+    "line", ["--help", *(pytest.param(of, marks=pytest.mark.long) for of in ("bugs list", "defects list --json -"))]
+)
 def test_a_reader_that_leaves_ends_a_command_without_a_message(line: str) -> None:
     """In a process: the interpreter flushes standard output once more when it exits, and would complain there."""
     reader, writer = os.pipe()

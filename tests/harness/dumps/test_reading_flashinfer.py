@@ -26,7 +26,7 @@ pytestmark = [
 SCRIPT = Path(dump_maker.__file__).with_name("flashinfer_calls.py")
 
 
-@pytest.fixture(scope="module", params=["torch", "safetensors"])
+@pytest.fixture(scope="module", params=["torch", pytest.param("safetensors", marks=pytest.mark.long)])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dump of all the script's calls, in either format."""
     folder = tmp_path_factory.mktemp("flashinfer")

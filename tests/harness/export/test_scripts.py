@@ -140,7 +140,7 @@ def made(runner: Runner) -> Iterator[tuple[str, str]]:
         if bug.name not in LARGE:
             yield bug.name, export_script(bug.case_before, runner)
     for backend in PASSING:
-        for index, case in enumerate(narrowest(in_memory(drawn(backend, 7)), 3)):
+        for index, case in enumerate(narrowest(in_memory(drawn(backend, 7)), 2)):
             if any(request.q_len and request.kv_len for request in case.steps[-1].requests):
                 yield f"{backend} {index}", export_script(case, runner)
 
@@ -161,7 +161,7 @@ def calls_in(text: str) -> str:
 @pytest.mark.parametrize("backend", PASSING)
 def test_scripts_of_passing_cases_find_nothing_wrong(ran: dict[str, tuple[int, str]], backend: str) -> None:
     own = [found for name, found in ran.items() if name.startswith(f"{backend} ")]
-    assert len(own) >= 2
+    assert own
     assert [code for code, _ in own] == [0] * len(own), own
     assert any(": 0 of " in output for _, output in own)
 

@@ -242,7 +242,7 @@ def test_hostile_content_does_nothing_for_long(name: str, root: Path) -> None:
     sys.stderr.write(f"{name}: {TRIED}\n")
 
 
-@examples(60, 2000)
+@examples(30, 2000)
 def test_hostile_calibrations_are_read_or_refused(tmp_path: Path, count: int) -> None:
     shipped = json.loads(next(calibration._SHIPPED.glob("*.json")).read_text())
     path = tmp_path / "calibration.json"

@@ -43,7 +43,7 @@ layers = st.fixed_dictionaries(
 
 
 @pytest.mark.slow
-@examples(40, 500)
+@examples(25, 500)
 def test_a_correct_kernel_passes(layer: Any, count: int) -> None:
     @settings(max_examples=count, deadline=None)
     @given(layers)
@@ -62,7 +62,7 @@ def test_a_correct_kernel_passes(layer: Any, count: int) -> None:
 @pytest.mark.parametrize("family", ValueFamily)
 @pytest.mark.parametrize("probabilities", [torch.float32, torch.bfloat16])
 def test_a_correct_kernel_passes_with_many_keys(layer: Any, family: ValueFamily, probabilities: torch.dtype) -> None:
-    variant = replace(layer, lengths=((1, 8192),), family=family, probabilities=probabilities, splits=4, tile=128)
+    variant = replace(layer, lengths=((1, 4096),), family=family, probabilities=probabilities, splits=4, tile=128)
     assert variant.judged(variant.run()).observations == ()
 
 

@@ -216,7 +216,9 @@ def test_with_a_home_there_is_one_test_for_all_backends(pytester: pytest.Pyteste
 
 
 @pytest.mark.slow
-def test_a_campaign_reports_causes_and_keeps_its_home(pytester: pytest.Pytester, defective: str) -> None:
+def test_a_campaign_reports_causes_keeps_its_home_and_knows_the_ledger(
+    pytester: pytest.Pytester, defective: str
+) -> None:
     """A campaign's jobs are processes."""
     pytester.makepyfile(TEST)
     options = [*with_bug(defective), "--attn-home", "home"]
@@ -224,18 +226,9 @@ def test_a_campaign_reports_causes_and_keeps_its_home(pytester: pytest.Pytester,
     ran.assert_outcomes(failed=1)
     ran.stdout.fnmatch_lines(["new: Raised at *", "attnfuzz replay home/findings/*", "Report: home/campaigns/*.html"])
     assert list(pytester.path.glob("home/findings/*/case.json"))
-    ran = pytester.runpytest_inprocess(*options)
-    ran.assert_outcomes(failed=1)
-    ran.stdout.fnmatch_lines(["open: Raised at *"])
-
-
-@pytest.mark.slow
-def test_a_campaign_knows_the_ledger(pytester: pytest.Pytester, defective: str) -> None:
-    """A campaign's jobs are processes."""
-    pytester.makepyfile(TEST)
     ledger = pytester.path / "ledger.toml"
     ledger.write_text(f'[[known]]\nbackend = "{defective}:KERNEL_ERROR"\nkind = "Raised"\nreason = "it is planted"')
-    ran = pytester.runpytest_inprocess(*with_bug(defective), "--attn-home", "home", "-rx", "--attn-ledger", str(ledger))
+    ran = pytester.runpytest_inprocess(*options, "-rx", "--attn-ledger", str(ledger))
     ran.assert_outcomes(xfailed=1)
     ran.stdout.fnmatch_lines(["XFAIL *known: Raised at *: it is planted*"])
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from fake_releases import make_site, make_wheel, needs_pip, pip_has_only
+from fake_releases import make_site, make_wheel, needs_pip, pip_has_only, pip_in_process
 from packaging.version import Version
 
 from attnfuzz.harness.releases.sites import CannotBeHad, SiteError, installed, site_at, site_folder
@@ -93,17 +93,14 @@ def test_a_version_is_installed_once(tmp_path: Path, wheels: Path) -> None:
     assert sent == ["Installing flashinfer-python 0.6.8 (once)."]
 
 
-@pytest.mark.slow
-@needs_pip
-def test_an_interrupted_install_is_not_taken_for_a_whole_one(
-    tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_install_is_not_taken_for_a_whole_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(_: str, target: Path) -> None:
         (target / "flashinfer").mkdir(parents=True)
         (target / "flashinfer" / "half.py").touch()
         raise KeyboardInterrupt
 
-    make_wheel(wheels, "0.6.8")
+    make_wheel(tmp_path, "0.6.8")
+    monkeypatch.setattr("attnfuzz.harness.releases.sites.pip", pip_in_process(tmp_path))
     with monkeypatch.context() as patched:
         patched.setattr("attnfuzz.harness.releases.sites._pip_install", interrupted)
         with pytest.raises(KeyboardInterrupt):

@@ -110,6 +110,16 @@ def test_a_form_that_fails_with_another_clue_alone_is_another_cause() -> None:
     assert not one_cause(fails, its(fails, passed(DECODE, form), form), other)
 
 
+def test_a_form_that_fails_with_either_of_two_other_clues_is_another_cause() -> None:
+    def fails(case: Case) -> bool:
+        clues = case.geometry.window_left >= 0 or case.geometry.sinks
+        return bool(case.arguments) and (case.backend == DECODE.backend or clues)
+
+    both = replace(PREFILL, geometry=replace(HEADS, window_left=1, sinks=True))
+    form = F.LENGTHS_INT64
+    assert not one_cause(fails, its(fails, passed(DECODE, form), form), its(fails, passed(both, form), form))
+
+
 def test_a_clue_that_the_argument_itself_needs_is_no_other() -> None:
     def fails(case: Case) -> bool:
         return F.MASK_GAPS in case.arguments

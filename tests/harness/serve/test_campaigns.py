@@ -237,13 +237,13 @@ def test_a_failure_of_the_ledger_is_known(fake: Fake, tmp_path: Path) -> None:
 
 
 def test_failures_of_one_cause_are_its_symptoms_and_are_minimized_once(fake: Fake, tmp_path: Path) -> None:
-    served = _run(fake(FakeFault.PREFIX), tmp_path, traces=40)
+    served = _run(fake(FakeFault.PREFIX), tmp_path, traces=24)
     standing = served.standing
     (cause,) = standing.failing
     explained = standing.symptoms[cause.name].total()
-    assert explained == standing.suspects.total() > 3, "each failing trace was run without a shared prefix, and passed"
+    assert explained == standing.suspects.total() > 1, "each failing trace was run without a shared prefix, and passed"
     assert standing.minimized.total() < 3
-    assert standing.verdict.startswith(f"1 cause ({explained} failures) in 40 traces")
+    assert standing.verdict.startswith(f"1 cause ({explained} failures) in 24 traces")
     html, junit = (path.read_text() for path in served.reports)
     assert standing.symptoms_of(cause.name) in html
     assert f"symptoms: {standing.symptoms_of(cause.name)}" in junit

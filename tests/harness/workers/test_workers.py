@@ -6,12 +6,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import deadly_handlers
 import pytest
-from forked_python import forked_processes
+from forked_python import started_processes
 
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.workers import pool
@@ -19,17 +19,6 @@ from attnfuzz.harness.workers.journal import Journal
 from attnfuzz.harness.workers.lifeline import Lifeline, NurseryError
 from attnfuzz.harness.workers.pool import HandlerError, Worker, Workers
 from attnfuzz.harness.workers.postmortem import Death, explain
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _processes() -> None:
-    """None are forked: here a nursery starts as it does for users."""
-
-
-@pytest.fixture
-def forked() -> Iterator[None]:
-    with forked_processes():
-        yield
 
 
 def reply(workers: Workers, request: str, timeout: float = 30) -> str:
@@ -228,7 +217,6 @@ def test_a_worker_killed_before_it_was_ready_costs_nothing(workers: Workers) -> 
     assert reply(workers, "echo next").endswith("next")
 
 
-@pytest.mark.usefixtures("forked")
 @pytest.mark.slow
 def test_a_nursery_killed_from_outside_is_replaced(workers: Workers) -> None:
     worker = pid_of(workers)
@@ -237,6 +225,7 @@ def test_a_nursery_killed_from_outside_is_replaced(workers: Workers) -> None:
     assert pid_of(workers) != worker
 
 
+@pytest.mark.usefixtures("started")
 @pytest.mark.slow
 def test_a_nursery_killed_while_it_starts_is_replaced() -> None:
     with Workers("deadly_handlers:obey") as own:
@@ -311,7 +300,9 @@ def pid_in_a_fork(workers: Workers) -> int:
     child = os.fork()
     if child == 0:
         try:
-            journal.write(str(pid_of(workers)).encode())
+            # What is forked in place of a nursery would be a child of the process that tests run in.
+            with started_processes():
+                journal.write(str(pid_of(workers)).encode())
             workers.close()
         finally:
             os._exit(0)
@@ -337,7 +328,6 @@ def test_a_process_forked_before_the_first_request_gets_workers_of_its_own() -> 
         assert pid_of(own) != theirs
 
 
-@pytest.mark.usefixtures("forked")
 @pytest.mark.slow
 def test_close_ends_everything() -> None:
     with Workers("deadly_handlers:obey", spares=2) as own:
@@ -364,7 +354,6 @@ def test_nothing_outlives_a_parent_that_is_killed() -> None:
     assert all(goes(pid) for pid in pids)
 
 
-@pytest.mark.usefixtures("forked")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("handler", "preload", "message"),

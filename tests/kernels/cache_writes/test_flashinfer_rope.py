@@ -10,9 +10,9 @@ import msgspec
 import pytest
 import torch
 from bound_call import bind
+from small_cases import drawn_for, lighter
 
 from attnfuzz.harness.inside.execute import Execution
-from attnfuzz.harness.search.examples import run_examples
 from attnfuzz.harness.verdict.tiers import Task
 from attnfuzz.kernels.backend import Op
 from attnfuzz.kernels.cache_writes.flashinfer_rope import FLASHINFER_ROPE
@@ -20,9 +20,7 @@ from attnfuzz.kernels.cache_writes.rope_session import RopeSession
 from attnfuzz.kernels.cache_writes.writer_backend import WriterBackend
 from attnfuzz.kernels.cache_writes.writer_session import Writer, WriterSession
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.reference.case import Case
 from attnfuzz.reference.device import Device
-from attnfuzz.strategies.cases import cases
 
 pytest.importorskip("flashinfer", reason="calls are bound to the installed signatures")
 
@@ -188,9 +186,7 @@ def on_cpu(backend: GpuBackend) -> OnCpu:
 @pytest.mark.parametrize("backend", FLASHINFER_ROPE, ids=lambda each: each.name)
 def test_drawn_cases_pass_on_the_installed_signature(backend: GpuBackend) -> None:
     here = on_cpu(backend)
-    found: list[Case] = []
-    run_examples(cases(here.capability, ""), found.append, examples=15, seed_of=5)
-    for case in found:
+    for case in lighter(drawn_for(here.capability, 15, seed=5)):
         verdict = Execution(Task(case=case, backend=""), lambda _: None, backend=here).run()
         assert (verdict.unsupported, verdict.observations) == (None, ()), case
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 from repetition import examples
-from small_cases import HEADS, drawn, run, step
+from small_cases import HEADS, drawn, lighter, run, step
 
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind, Verdict
@@ -44,7 +44,7 @@ def passes(verdict: Verdict) -> None:
 @examples(25, 300)
 @pytest.mark.parametrize("name", COMPILED)
 def test_drawn_cases_pass_but_for_fp8_in_vllm(name: str, count: int) -> None:
-    for case in drawn(needed(name), count):
+    for case in lighter(drawn(needed(name), count)):
         if name != "vllm_cpu:reshape_and_cache" or case.geometry.kv_dtype is case.geometry.dtype:
             passes(run(case))
 
@@ -55,7 +55,7 @@ def test_drawn_cases_pass_but_for_fp8_in_vllm(name: str, count: int) -> None:
 def test_drawn_cases_pass_in_the_interpreter(name: str, count: int) -> None:
     """In a process: Triton keeps its interpreter, which takes up to a second for a case."""
     with Runner() as runner:
-        for case in drawn(needed(name), count):
+        for case in lighter(drawn(needed(name), count)):
             passes(runner.verdict(case))
 
 

@@ -2,10 +2,9 @@
 
 import pytest
 from msgspec.structs import replace
-from small_cases import HEADS, LATENTS, step
+from small_cases import HEADS, LATENTS, drawn_for, lighter, step
 
 from attnfuzz.harness.inside.execute import Execution
-from attnfuzz.harness.search.examples import run_examples
 from attnfuzz.harness.verdict.tiers import Task
 from attnfuzz.kernels.cache_writes.native import NATIVE_WRITERS, NativeWriter
 from attnfuzz.kernels.native import build
@@ -13,7 +12,6 @@ from attnfuzz.reference.case import Case, Granularity, KvView, Launch, Mode, Pad
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.rope import Rope
-from attnfuzz.strategies.cases import cases
 from attnfuzz.strategies.supported import rotary_shares
 
 
@@ -24,8 +22,8 @@ def _compiled() -> None:
 
 @pytest.mark.parametrize("writer", NATIVE_WRITERS, ids=lambda writer: writer.name)
 def test_a_native_writer_passes_drawn_cases_of_all_that_it_supports(writer: NativeWriter) -> None:
-    can, found = writer.capability, list[Case]()
-    run_examples(cases(can, ""), found.append, examples=20, seed_of=1)
+    can = writer.capability
+    found = lighter(drawn_for(can, 25, seed=1))
     for case in found:
         verdict = Execution(Task(case=case, backend=""), lambda _: None, backend=writer).run()
         assert not verdict.observations, (case, verdict.observations)

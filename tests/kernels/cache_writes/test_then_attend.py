@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from small_cases import HEADS, LATENTS, step
+from small_cases import HEADS, LATENTS, drawn, lighter, step
 
 from attnfuzz.harness.backends.registry import UnknownBackend, fixed, is_file, resolve
 from attnfuzz.harness.inside.execute import Execution
-from attnfuzz.harness.search.examples import run_examples
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.tiers import Task
 from attnfuzz.kernels.backend import Backend
@@ -35,7 +34,6 @@ from attnfuzz.reference.case import (
     Views,
 )
 from attnfuzz.reference.dtypes import DType
-from attnfuzz.strategies.cases import cases
 
 WRITTEN = {Kind.UNWRITTEN, Kind.WRITE_MISMATCH, Kind.STRAY_WRITE}
 NAME = "native:reshape_and_cache,trtllm_mha"
@@ -79,8 +77,7 @@ def failures(backend: Backend, *steps: Any, **fields: Any) -> tuple[Observation,
     ],
 )
 def test_a_right_pair_passes_drawn_cases(name: str) -> None:
-    backend, found = resolve(name), list[Case]()
-    run_examples(cases(backend.capability, name), found.append, examples=30, seed_of=2)
+    backend, found = resolve(name), lighter(drawn(name, 20, seed=2))
     for case in found:
         assert not run(backend, case).observations, case
     assert any(each.launch is Launch.REPLAY for case in found for each in case.steps)

@@ -5,11 +5,10 @@ from typing import Any
 import pytest
 import torch
 from msgspec.structs import replace
-from small_cases import HEADS, step
+from small_cases import HEADS, drawn_for, lighter, step
 from writers import CAN, STORE, wrong
 
 from attnfuzz.harness.inside.execute import Execution
-from attnfuzz.harness.search.examples import run_examples
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.tiers import Task
 from attnfuzz.kernels.cache_writes.stored import Conversion
@@ -27,7 +26,6 @@ from attnfuzz.reference.case import (
 )
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
-from attnfuzz.strategies.cases import cases
 
 LAYER = replace(HEADS, kv_layout=KvLayout.NHD)
 EXTEND = Case(backend="", geometry=LAYER, steps=(step(Mode.EXTEND, (3, 7), (2, 2)),))
@@ -44,8 +42,7 @@ def only_failure(case: Case, backend: WriterBackend) -> Observation:
 
 
 def test_a_correct_writer_passes_drawn_cases_of_all_kinds() -> None:
-    found: list[Case] = []
-    run_examples(cases(CAN, ""), found.append, examples=120, seed_of=3)
+    found = lighter(drawn_for(CAN, 40, seed=3))
     for case in found:
         verdict = run(case)
         assert not verdict.observations, (case, verdict.observations)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 import torch
-from small_cases import HEADS, drawn, run, step
+from small_cases import HEADS, drawn, lighter, run, step
 
 from attnfuzz.harness.inside import execute
 from attnfuzz.harness.verdict.failures import Kind
@@ -52,7 +52,7 @@ def test_rows_of_empty_requests_and_of_padding_are_cleared(
 @pytest.mark.slow
 def test_drawn_cases_pass(with_kernel: Callable[[Fixup], None]) -> None:
     with_kernel(fixup.fixup_zero_kv_rows)
-    for case in drawn("cuda_fixup", 25):
+    for case in lighter(drawn("cuda_fixup", 25)):
         verdict = run(case)
         assert (verdict.unsupported, verdict.observations) == (None, ())
 

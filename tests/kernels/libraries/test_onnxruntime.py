@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import torch
 from repetition import examples
-from small_cases import HEADS, drawn, run, step
+from small_cases import HEADS, drawn, lighter, run, step
 
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.sandbox.check import Runner
@@ -75,7 +75,7 @@ def test_attention_refuses_scales_of_0_and_below(name: str, softmax: float) -> N
 @pytest.mark.parametrize("name", [name for name in NAMES if not name.endswith("any_scale")])
 @examples(20, 100)
 def test_drawn_cases_pass(name: str, count: int) -> None:
-    for case in drawn(name, count):
+    for case in lighter(drawn(name, count)):
         assert run(case).observations == ()
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 from repetition import examples
-from small_cases import drawn, run
+from small_cases import drawn, lighter, run
 
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind
@@ -15,7 +15,7 @@ from attnfuzz.reference.rope import Pairing
 @examples(15, 200)
 @pytest.mark.parametrize("name", [each.name for each in TORCH_TRANSFORMS])
 def test_drawn_cases_pass(name: str, count: int) -> None:
-    for case in drawn(name, count):
+    for case in lighter(drawn(name, count)):
         verdict = run(case)
         assert (verdict.unsupported, verdict.observations) == (None, ()), case
 
@@ -33,7 +33,7 @@ def stores_unaligned(case: Case) -> bool:
 def test_vllms_rotation_passes_but_for_halves_of_unaligned_vectors(count: int) -> None:
     """In a process, which a misaligned access ends."""
     with Runner() as runner:
-        for case in drawn(ROTARY_EMBEDDING.name, count):
+        for case in lighter(drawn(ROTARY_EMBEDDING.name, count)):
             verdict = runner.verdict(case)
             if stores_unaligned(case):
                 assert {each.kind for each in verdict.observations} <= {Kind.ILLEGAL_ACCESS}

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from fake_releases import needs_pip, pip_has_only
+from fake_releases import needs_pip, pip_has_only, pip_in_process
 from fake_wheels import SOURCES, make_wheel
 from packaging.version import Version
 
@@ -31,14 +31,23 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that all wheels are taken from, by a stand-in for pip."""
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    monkeypatch.setattr(module, "pip", pip_in_process(folder))
+    return folder
+
+
+@pytest.fixture
+def by_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that pip takes all from."""
     return pip_has_only(tmp_path / "wheels", monkeypatch)
 
 
 @pytest.mark.slow
 @needs_pip
-def test_a_release_is_fetched_once_and_needs_no_network_then(cache: Path, wheels: Path) -> None:
-    file = make_wheel(wheels, str(NEW), pins="flashinfer_python[cu13]==0.7.2")
+def test_a_release_is_fetched_once_and_needs_no_network_then(cache: Path, by_pip: Path) -> None:
+    file = make_wheel(by_pip, str(NEW), pins="flashinfer_python[cu13]==0.7.2")
     sent: list[str] = []
     release = release_of(SGLANG, "sglang==0.5.99", sent.append)
     assert (release.root, release.version, release.flashinfer) == (cache / "0.5.99", NEW, Version("0.7.2"))
@@ -48,8 +57,6 @@ def test_a_release_is_fetched_once_and_needs_no_network_then(cache: Path, wheels
     assert WHEELS.cached() == [NEW]
 
 
-@pytest.mark.slow
-@needs_pip
 def test_wheels_may_have_another_name_than_their_package(cache: Path, wheels: Path) -> None:
     make_wheel(wheels, str(NEW), pins="flashinfer_python==0.7.2", distribution="sglang-cpu")
     project = dataclasses.replace(SGLANG, distribution="sglang-cpu")
@@ -61,8 +68,6 @@ def test_wheels_may_have_another_name_than_their_package(cache: Path, wheels: Pa
     assert Wheels(project).edited(release.root, [init]) == []
 
 
-@pytest.mark.slow
-@needs_pip
 @pytest.mark.usefixtures("cache")
 def test_a_release_in_a_cache_that_cannot_be_written_is_used(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def read_only(_: Path) -> None:
@@ -74,8 +79,6 @@ def test_a_release_in_a_cache_that_cannot_be_written_is_used(wheels: Path, monke
     assert WHEELS.unpacked(NEW) == root
 
 
-@pytest.mark.slow
-@needs_pip
 def test_only_the_sources_of_the_package_and_its_metadata_are_unpacked(cache: Path, wheels: Path) -> None:
     make_wheel(wheels, str(NEW))
     root = WHEELS.unpacked(NEW)
@@ -89,8 +92,6 @@ def test_only_the_sources_of_the_package_and_its_metadata_are_unpacked(cache: Pa
     assert sorted(path.name for path in cache.iterdir()) == ["0.5.99", "0.5.99.lock", "0.5.99.sha256"]
 
 
-@pytest.mark.slow
-@needs_pip
 @pytest.mark.usefixtures("cache")
 def test_a_known_version_with_another_hash_is_refused(wheels: Path) -> None:
     make_wheel(wheels, "0.5.9")
@@ -100,8 +101,6 @@ def test_a_known_version_with_another_hash_is_refused(wheels: Path) -> None:
     assert WHEELS.cached() == []
 
 
-@pytest.mark.slow
-@needs_pip
 def test_a_version_that_became_another_since_its_first_fetch_is_refused(cache: Path, wheels: Path) -> None:
     make_wheel(wheels, str(NEW))
     shutil.rmtree(WHEELS.unpacked(NEW))
@@ -111,8 +110,6 @@ def test_a_version_that_became_another_since_its_first_fetch_is_refused(cache: P
     assert not (cache / "0.5.99").exists()
 
 
-@pytest.mark.slow
-@needs_pip
 @pytest.mark.parametrize("name", ["sglang/../../outside.py", "sglang/..\\outside.py"])
 def test_a_wheel_that_would_write_outside_of_its_folder_is_refused(cache: Path, wheels: Path, name: str) -> None:
     make_wheel(wheels, str(NEW), {**SOURCES, name: ""})
@@ -121,8 +118,6 @@ def test_a_wheel_that_would_write_outside_of_its_folder_is_refused(cache: Path, 
     assert not list(cache.parent.rglob("*outside.py"))
 
 
-@pytest.mark.slow
-@needs_pip
 def test_an_interrupted_fetch_is_not_taken_for_a_whole_one(
     cache: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,16 +137,14 @@ def test_an_interrupted_fetch_is_not_taken_for_a_whole_one(
 @pytest.mark.slow
 @needs_pip
 @pytest.mark.usefixtures("cache")
-def test_a_version_that_was_never_released_is_reported_with_the_newest_ones(wheels: Path) -> None:
+def test_a_version_that_was_never_released_is_reported_with_the_newest_ones(by_pip: Path) -> None:
     for version in ("0.5.20", "0.5.21", "0.5.22", "0.5.23", "0.5.24rc1"):
-        make_wheel(wheels, version)
+        make_wheel(by_pip, version)
     with pytest.raises(ReleaseError) as refused:
         WHEELS.unpacked(NEW)
     assert str(refused.value) == "there is no SGLang 0.5.99; the newest are 0.5.20, 0.5.21, 0.5.22, 0.5.23"
 
 
-@pytest.mark.slow
-@needs_pip
 @pytest.mark.usefixtures("cache")
 def test_without_a_network_it_says_what_there_is_without_one(wheels: Path) -> None:
     file = make_wheel(wheels, str(NEW))
@@ -164,8 +157,6 @@ def test_without_a_network_it_says_what_there_is_without_one(wheels: Path) -> No
     assert len(str(refused.value).splitlines()) == 1
 
 
-@pytest.mark.slow
-@needs_pip
 @pytest.mark.usefixtures("cache")
 def test_released_versions_are_those_that_can_be_driven_the_oldest_first(wheels: Path) -> None:
     for version in ("0.5.8", "0.5.10.post1", "0.5.9", "0.5.10", "0.5.11rc1"):
@@ -188,8 +179,6 @@ def test_a_cache_that_is_a_file_says_which_variable_to_set(tmp_path: Path, monke
         WHEELS.unpacked(NEW)
 
 
-@pytest.mark.slow
-@needs_pip
 @pytest.mark.usefixtures("cache")
 def test_a_file_that_was_edited_or_added_after_the_fetch_is_seen(wheels: Path) -> None:
     make_wheel(wheels, str(NEW))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import fake_sglang
 import pytest
-from fake_releases import needs_pip, pip_has_only
+from fake_releases import pip_in_process
 from fake_wheels import make_wheel
 
 from attnfuzz.kernels.releases.errors import Moved, ReleaseError
@@ -178,7 +178,6 @@ def test_a_module_that_a_release_has_no_more_is_reported_when_it_is_asked_for(ch
         loaded.module("sglang.srt.somewhere.else_")
 
 
-@needs_pip
 def test_a_fetched_release_that_somebody_edited_is_not_taken_for_it(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,7 +185,7 @@ def test_a_fetched_release_that_somebody_edited_is_not_taken_for_it(
     python = checkout / "python"
     sources = {path.relative_to(python).as_posix(): path.read_text() for path in python.rglob("*.py")}
     make_wheel(tmp_path / "wheels", "0.5.99", sources)
-    pip_has_only(tmp_path / "wheels", monkeypatch)
+    monkeypatch.setattr("attnfuzz.kernels.releases.wheels.pip", pip_in_process(tmp_path / "wheels"))
     release = release_of(SGLANG, "sglang==0.5.99")
     edited = release.root / _ATTENTION.relative_to("python") / "trtllm_mha_backend.py"
     edited.write_text(edited.read_text() + "print('looking')\n")

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from small_cases import drawn_for, lighter
 
 from attnfuzz.harness.inside.execute import Execution
-from attnfuzz.harness.search.examples import run_examples
 from attnfuzz.harness.verdict.tiers import Task
 from attnfuzz.kernels.releases.errors import ReleaseError
 from attnfuzz.kernels.releases.naming import BadName, Named
@@ -22,9 +22,8 @@ from attnfuzz.kernels.sglang.engine import ENGINE
 from attnfuzz.kernels.sglang.on_hopper import HopperRelease
 from attnfuzz.kernels.sglang.project import SGLANG
 from attnfuzz.kernels.sglang.stand_ins import launching
-from attnfuzz.reference.case import Case, PaddedSlot, Tombstone
+from attnfuzz.reference.case import PaddedSlot, Tombstone
 from attnfuzz.reference.device import Device
-from attnfuzz.strategies.cases import cases
 
 
 def put(cache: torch.Tensor, rows: torch.Tensor, slots: torch.Tensor, skipped: int) -> None:
@@ -124,8 +123,7 @@ def failures(backend: HopperRelease, examples: int) -> set[str]:
     """The kinds of failures of drawn cases, on the CPU."""
     capability = msgspec.structs.replace(backend.capability, device=Device.CPU)
     here = replace(backend, capability=capability, modules_of=lambda _: ())
-    found: list[Case] = []
-    run_examples(cases(here.capability, ""), found.append, examples=examples, seed_of=3)
+    found = lighter(drawn_for(here.capability, examples, seed=3))
     verdicts = [Execution(Task(case=case, backend=""), lambda _: None, backend=here).run() for case in found]
     assert not any(verdict.unsupported for verdict in verdicts)
     return {str(seen.kind) for verdict in verdicts for seen in verdict.observations}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 from recorder import Launched
-from small_cases import drawn
+from small_cases import drawn, lighter
 
 from attnfuzz.kernels.native.ops import NATIVE
 from attnfuzz.reference.case import Case
@@ -42,7 +42,7 @@ def test_launches_bind_to_the_installed_flashinfer(
     entry_points: set[str],
 ) -> None:
     bound = set()
-    for case in drawn(backend, 25):
+    for case in lighter(drawn(backend, 25)):
         # Arguments are copied, which pages without memory can't be.
         whole = replace(case, pages=replace(case.pages, hole=0))
         for launched in launches_of(whole):

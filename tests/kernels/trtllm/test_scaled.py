@@ -4,10 +4,9 @@ from itertools import product
 
 import pytest
 from msgspec.structs import replace
-from small_cases import HEADS, step
+from small_cases import HEADS, drawn_for, lighter, step
 
 from attnfuzz.harness.inside.execute import Execution
-from attnfuzz.harness.search.examples import run_examples
 from attnfuzz.harness.verdict.failures import Verdict
 from attnfuzz.harness.verdict.tiers import Task
 from attnfuzz.kernels.native import build
@@ -15,7 +14,6 @@ from attnfuzz.kernels.trtllm.backends import MHA_NVFP4, MHA_SCALED, TrtllmBacken
 from attnfuzz.reference.case import BlockScales, Case, Granularity, KvView, Mode, Scales, Views
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
-from attnfuzz.strategies.cases import cases
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -29,8 +27,7 @@ def run(case: Case, backend: TrtllmBackend = MHA_SCALED) -> Verdict:
 
 @pytest.mark.parametrize("backend", [MHA_SCALED, MHA_NVFP4], ids=lambda each: each.name)
 def test_drawn_cases_of_every_granularity_pass(backend: TrtllmBackend) -> None:
-    found: list[Case] = []
-    run_examples(cases(backend.capability, backend.name), found.append, examples=30, seed_of=1)
+    found = lighter(drawn_for(backend.capability, 30, backend.name, seed=1))
     for case in found:
         verdict = run(case, backend)
         assert not verdict.observations, (case, verdict.observations)
