@@ -26,8 +26,9 @@ from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.kernels.libraries.latent_parts import latent_parts
 from attnfuzz.kernels.releases.errors import ReleaseError
 from attnfuzz.kernels.releases.naming import Named
+from attnfuzz.kernels.releases.on_hopper import HopperRelease
+from attnfuzz.kernels.sglang.backends import absent
 from attnfuzz.kernels.sglang.compiled import CompiledKernel, run_kernel
-from attnfuzz.kernels.sglang.on_hopper import HopperRelease
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import SPECULATIVE, KvView, Mode, PaddedSlot, QueryView, Step, Tombstone
@@ -206,6 +207,7 @@ def writer_of(named: Named, version: Version) -> HopperRelease:
     return HopperRelease(
         name=str(named),
         named=named,
+        absent=absent,
         archs=frozenset({Arch.HOPPER}),
         capability=_capability(kind, version),
         contract=Contract(),

@@ -165,7 +165,7 @@ class DraftingRunner(ModelRunner):
     def _propose(self, state: Any, targets: Sequence[TargetForward]) -> None:
         """Have the release's runner propose drafts, as after it has sampled (v1/worker/gpu_model_runner.py:4328)."""
         width = 1 if state.spec_decode_metadata is None else 1 + self._drafts
-        sampled = torch.full((len(targets), width), _REJECTED, dtype=torch.int32)
+        sampled = torch.full((len(targets), width), _REJECTED, dtype=torch.int32, device=self._server.bench.device)
         rows = self._runner.input_batch.req_id_to_index
         for each in targets:
             known = each.computed + 1
