@@ -6,7 +6,7 @@ A file and line below vllm/ is that of vLLM 0.33.0 unless another version is nam
 import importlib
 import inspect
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import torch
@@ -27,10 +27,10 @@ def have_own_kernels(backend: Any, writer: Any) -> None:
     (v1/attention/ops/triton_reshape_and_cache_flash.py).
     """
     places = {"BatchAttentionWithAttentionSinkWrapper": "attention", "BatchDecodeWithPagedKVCacheWrapper": "decode"}
-    for name in WRAPPERS:
-        if hasattr(backend, name):
-            module = importlib.import_module(f"flashinfer.{places.get(name, 'prefill')}")
-            setattr(backend, name, launching(getattr(module, name)))
+    modules = {name: importlib.import_module(f"flashinfer.{places.get(name, 'prefill')}") for name in WRAPPERS}
+    for each in launching([getattr(module, name) for name, module in modules.items()]):
+        if hasattr(backend, each.__name__):
+            setattr(backend, each.__name__, each)
     if hasattr(backend, FAST_PLAN):
         own = getattr(importlib.import_module("flashinfer.decode"), FAST_PLAN)
         setattr(backend, FAST_PLAN, _launched(own, FAST_PLAN, plans=True))
@@ -41,18 +41,27 @@ def have_own_kernels(backend: Any, writer: Any) -> None:
     library.reshape_and_cache_flash = writer.triton_reshape_and_cache_flash
 
 
-def launching(own: type) -> type:
-    """A subclass of one of FlashInfer's wrappers whose `plan` and `run` are launches."""
-    methods = {
-        name: _launched(getattr(own, name), f"{own.__name__}.{name}", plans=name == "plan") for name in ("plan", "run")
-    }
-    return type(own.__name__, (own,), methods)
+def launching(wrappers: Iterable[type]) -> list[type]:
+    """Subclasses of FlashInfer's wrappers whose `plan` and `run` are launches; one may derive from another's subclass.
+
+    A release asks whether a wrapper with sinks is one of prefills.
+    """
+    made: dict[type, type] = {}
+    for own in sorted(wrappers, key=lambda each: len(each.__mro__)):
+        methods = {
+            name: _launched(getattr(own, name), f"{own.__name__}.{name}", plans=name == "plan")
+            for name in ("plan", "run")
+        }
+        bases = (each for base, each in made.items() if issubclass(own, base))
+        made[own] = type(own.__name__, (own, *bases), methods)
+    return list(made.values())
 
 
 def _launched(function: Callable[..., Any], name: str, *, plans: bool) -> Callable[..., Any]:
     """A method of a wrapper, or a function that takes one, as a launch of its arguments and the wrapper's tensors.
 
-    A run reads the lists that the plan copied to the device, which get a place of their own.
+    A run reads the lists that the plan copied to the device, which get a place of their own. Tensors on the host are
+    none of the launch's.
     """
     signature = inspect.signature(function)
     first = next(iter(signature.parameters))
@@ -61,15 +70,21 @@ def _launched(function: Callable[..., Any], name: str, *, plans: bool) -> Callab
     def call(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
         given = dict(signature.bind(wrapper, *args, **kwargs).arguments)
         del given[first]
+        on_host = {
+            each: value
+            for each, value in given.items()
+            if isinstance(value, torch.Tensor) and value.device != wrapper.device
+        }
         own = {each: getattr(wrapper, each, None) for each in (*_WORKSPACES, *_LISTS)}
         own = {each: value for each, value in own.items() if isinstance(value, torch.Tensor)}
 
         def work(**placed: Any) -> Any:
             if not plans:
                 vars(wrapper).update({each: placed[each] for each in own})
-            bound = inspect.BoundArguments(signature, OrderedDict({**placed, first: wrapper}))
+            bound = inspect.BoundArguments(signature, OrderedDict({**placed, **on_host, first: wrapper}))
             return function(*bound.args, **bound.kwargs)
 
-        return current(name).launch(Op(name, work, writes, own=True, plans=plans), {**given, **own})
+        passed = {each: value for each, value in {**given, **own}.items() if each not in on_host}
+        return current(name).launch(Op(name, work, writes, own=True, plans=plans), passed)
 
     return call

@@ -22,14 +22,23 @@ def test_a_backend_is_named_after_its_release() -> None:
     assert ENGINE.on_device(name, Device.CUDA) == name
 
 
+@pytest.mark.parametrize("kind", VLLM.on_hopper)
+def test_a_kind_that_runs_on_hopper_has_a_name_there(kind: str) -> None:
+    name = f"vllm==0.33.0:{kind}"
+    assert ENGINE.on_device(name, Device.CUDA) == f"hopper:{name}"
+    assert ENGINE.on_device(f"hopper:{name}", Device.CPU) == name
+    backend = ENGINE.resolve(f"hopper:{name}")
+    assert backend.capability.device is Device.CUDA
+    assert "needs a GPU of Hopper" in (backend.missing() or "")
+    assert set(backend.capability.modes) == set(ENGINE.resolve(name).capability.modes)
+
+
 def test_our_backend_on_the_same_kernels_is_its_equivalent() -> None:
     kinds = [ENGINE.kind_of(name) for name in ("trtllm_mha+v_scale_dropped", "vllm==0.33.0:flashinfer", "trtllm_mla")]
     assert kinds == ["flashinfer", "flashinfer", None]
 
 
-@pytest.mark.parametrize(
-    "name", ["vllm_cpu:attention", "triton:vllm_unified", "hopper:vllm==0.33.0:flashinfer", "trtllm_mha"]
-)
+@pytest.mark.parametrize("name", ["vllm_cpu:attention", "triton:vllm_unified", "trtllm_mha"])
 def test_other_names_are_left_alone(name: str) -> None:
     assert not ENGINE.owns(name)
 
@@ -40,6 +49,7 @@ def test_other_names_are_left_alone(name: str) -> None:
         ("vllm==0.17.1:flashinfer", r"from 0\.18\.0 on"),
         ("vllm==0.33.0:flex", "flashinfer and .*triton.* can be tested, and 'flex' is neither"),
         ("vllm:flashinfer", "--vllm PATH"),
+        ("hopper:vllm==0.33.0:flashinfer", "on a Hopper GPU run triton and .*, and flashinfer on the CPU alone"),
     ],
 )
 def test_what_is_wrong_with_a_name_is_said(name: str, words: str) -> None:
