@@ -13,9 +13,6 @@ from attnfuzz.kernels.transfers import to_device
 from attnfuzz.reference.case import Case, Request, Step
 from attnfuzz.reference.geometry import KvLayout
 
-_BOUNDS: Final = ("low", "high")
-"""Of a number that is written: two tensors, so that zeros may have either sign."""
-
 WRITER: Final = "reshape_and_cache_flash"
 """The kernel that writes the cache."""
 
@@ -155,16 +152,12 @@ class VllmPool:
         at, anywhere = (
             to_device(torch.tensor(each, dtype=torch.int64).reshape(-1, 2).T, device) for each in (places, free)
         )
-        tensors = [
-            WrittenTensor(name, before, after, at, *(to_device(values[due], device) for _ in _BOUNDS), anywhere)
-            for name, before, after, values in zip(
-                self.names,
-                self._before,
-                self.paged.resident(),
-                (tokens.key, tokens.value)[: len(self.names)],
-                strict=True,
-            )
-        ]
+        sources = (tokens.key, tokens.value)[: len(self.names)]
+        tensors = []
+        for name, before, after, values in zip(self.names, self._before, self.paged.resident(), sources, strict=True):
+            # Two tensors: zeros may have either sign.
+            low, high = (to_device(values[due], device) for _ in range(2))
+            tensors.append(WrittenTensor(name, before, after, at, low, high, anywhere))
         return WrittenCache(tuple(tensors), tuple(of), kernel=self.kernel)
 
     def attended(self, step: Step, query: torch.Tensor, first_rows: Sequence[int]) -> tuple[Attended, ...]:

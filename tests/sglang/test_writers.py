@@ -9,9 +9,9 @@ import pytest
 import torch
 from packaging.version import Version
 
+from attnfuzz.kernels.releases.on_hopper import HopperRelease
 from attnfuzz.kernels.releases.release import release_of
 from attnfuzz.kernels.sglang.engine import ENGINE
-from attnfuzz.kernels.sglang.on_hopper import HopperRelease
 from attnfuzz.kernels.sglang.project import SGLANG
 
 pytestmark = pytest.mark.sglang

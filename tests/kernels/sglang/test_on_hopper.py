@@ -5,10 +5,10 @@ from packaging.version import Version
 
 from attnfuzz.kernels.gpu import visible
 from attnfuzz.kernels.releases.naming import Named
+from attnfuzz.kernels.releases.on_hopper import HopperRelease
 from attnfuzz.kernels.sglang import backends
 from attnfuzz.kernels.sglang.adaptations import changes_in
 from attnfuzz.kernels.sglang.engine import ENGINE
-from attnfuzz.kernels.sglang.on_hopper import HopperRelease
 from attnfuzz.kernels.sglang.project import SGLANG
 from attnfuzz.reference.case import Mode
 from attnfuzz.reference.device import Device

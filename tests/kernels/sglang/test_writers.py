@@ -16,10 +16,10 @@ from attnfuzz.harness.inside.execute import Execution
 from attnfuzz.harness.verdict.tiers import Task
 from attnfuzz.kernels.releases.errors import ReleaseError
 from attnfuzz.kernels.releases.naming import BadName, Named
+from attnfuzz.kernels.releases.on_hopper import HopperRelease
 from attnfuzz.kernels.sglang import compiled
 from attnfuzz.kernels.sglang.compiled import Compilation, CompiledKernel
 from attnfuzz.kernels.sglang.engine import ENGINE
-from attnfuzz.kernels.sglang.on_hopper import HopperRelease
 from attnfuzz.kernels.sglang.project import SGLANG
 from attnfuzz.kernels.sglang.stand_ins import launching
 from attnfuzz.reference.case import PaddedSlot, Tombstone

@@ -23,10 +23,10 @@ class Planned:
         self._paged_kv_indptr_buf = indptr.clone()
         self.page_size = page_size
 
-    def run(self, q: torch.Tensor, cache: torch.Tensor, *args: Any, out: torch.Tensor | None = None) -> None:
-        assert out is not None
+    def run(self, q: torch.Tensor, cache: torch.Tensor, *args: Any, out: torch.Tensor) -> torch.Tensor:
         out.copy_(q)
         self.ran_with = (self._paged_kv_indptr_buf, args)
+        return out
 
 
 class WithSinks(Planned):

@@ -63,7 +63,8 @@ def prefilled(lengths: list[int], query: torch.Tensor, cache: torch.Tensor, **mo
     given = {f"paged_kv_{name}": value for name, value in metadata(lengths).items()}
     rows = torch.arange(len(lengths) + 1, dtype=torch.int32)
     wrapper.plan(qo_indptr=rows, **given, head_dim_qk=DIM, causal=True, **LAYER)
-    return wrapper.run(query, cache, out=torch.zeros_like(query), **more)
+    attended: torch.Tensor = wrapper.run(query, cache, out=torch.zeros_like(query), **more)
+    return attended
 
 
 @pytest.mark.usefixtures("bench")
