@@ -75,7 +75,7 @@ class Chance:
         for run, own in zip(self._runs, words.split_with_sizes(self._lengths), strict=True):
             if run.tokens:
                 # An asynchronous copy to a GPU needs page-locked memory.
-                drawn = own if own.is_cpu else torch.empty(own.shape, dtype=own.dtype, pin_memory=True)
+                drawn = own if own.is_cpu else torch.empty(own.shape, dtype=own.dtype, pin_memory=own.is_cuda)
                 drawn.random_(-1 << 63, None, generator=_generator.manual_seed(mixed(self._seed, run.stream)))
                 if drawn is not own:
                     own.copy_(drawn, non_blocking=True)

@@ -127,7 +127,7 @@ def _stagnant_keys(chance: Chance, heads: int, dim: int) -> torch.Tensor:
 
 def _stagnant_values(chance: Chance, heads: int, dim: int) -> torch.Tensor:
     drawn, of_runs = chance.normal(heads, dim), chance.of_runs()
-    length = chance.spread(_STRETCHES[(of_runs.share(1) * len(_STRETCHES)).long()].to(chance.device)).view(-1)
+    length = chance.spread(_STRETCHES.to(chance.device)[(of_runs.share(1) * len(_STRETCHES)).long()]).view(-1)
     base = chance.spread(of_runs.normal(heads, dim))
     stretch = chance.position // length
     first = torch.arange(chance.tokens, device=chance.device) - chance.position % length
