@@ -12,7 +12,7 @@ from attnfuzz.reference.values import Operand, draw_runs
 pytestmark = pytest.mark.gpu
 
 
-@pytest.mark.parametrize(("family", "role"), itertools.product(ValueFamily, Operand))
+@pytest.mark.parametrize(("family", "role"), list(itertools.product(ValueFamily, Operand)))
 def test_values_are_the_same_on_every_device(family: ValueFamily, role: Operand) -> None:
     runs = [TokenRun(0, 5), TokenRun(3, 300)]
     host = draw_runs(family, role, runs, 3, 8, seed=1)
