@@ -44,9 +44,7 @@ _FLASHINFER: Final = KernelsBelow(
 _DRAFTS: Final = (2, 3, 4)
 
 _FLASHINFER_BUCKETS: Final = tuple(
-    structs.replace(each, layouts=_LAYOUTS, strides=_DRAFTS)
-    # Without a window of the query's own key alone, for which XQA has no module.
-    for each in (SMALL, structs.replace(WINDOWED, windows=tuple(w for w in WINDOWED.windows if w)))
+    structs.replace(each, layouts=_LAYOUTS, strides=_DRAFTS) for each in (SMALL, WINDOWED)
 )
 
 _TRITON_BUCKETS: Final = few_geometries(
