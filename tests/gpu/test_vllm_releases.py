@@ -57,5 +57,9 @@ def test_a_graph_is_right_for_other_lengths_and_padding(kind: str, mode: Mode, r
 
 @pytest.mark.parametrize("kind", VLLM.on_hopper)
 def test_a_prefill_beside_a_decode_is_right(kind: str, runner: Runner) -> None:
-    requests = (Request(slot=0, q_len=21, kv_len=21), Request(slot=1, q_len=5, kv_len=37), Request(slot=2, kv_len=9))
+    requests = (
+        Request(slot=0, q_len=21, kv_len=21),
+        Request(slot=1, q_len=5, kv_len=37),
+        Request(slot=2, q_len=1, kv_len=9),
+    )
     passes(runner, case_on(kind, Step(mode=Mode.CHUNKED_PREFILL, requests=requests, padded_tokens=27)))
