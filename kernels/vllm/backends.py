@@ -69,6 +69,19 @@ def absent(needs: Iterable[str] = NEEDS) -> str | None:
     return f"needs {', '.join(lacking)}: pip install 'attnfuzz[vllm]'" if lacking else None
 
 
+def open_session(named: Named, kernels: KernelsBelow, case: Case, bench: Bench) -> Session:
+    """Return a session on one case. Imports the release, if this process has not. Raises ReleaseError, Unsupported."""
+    # These imports need a release's packages: only a process that runs one has to have them.
+    from attnfuzz.kernels.vllm.loader import load  # noqa: PLC0415
+    from attnfuzz.kernels.vllm.serving.session import EngineSession  # noqa: PLC0415
+    from attnfuzz.kernels.vllm.session import VllmSession  # noqa: PLC0415
+
+    kind = KINDS[named.kind]
+    session = EngineSession if kind.capability.schedules else VllmSession
+    release = release_of(project_of(kind), named.release)
+    return session(load(release, named.kind, hopper=bench.device.type == "cuda"), kernels, case, bench)
+
+
 @dataclass(frozen=True)
 class VllmBackend:
     """An attention backend of a release, whose kind is that of `named`."""
@@ -134,13 +147,6 @@ class VllmBackend:
 
     def open(self, case: Case, bench: Bench) -> Session:
         """Open a session on one case. Imports the release, if this process has not."""
-        # These imports need a release's packages: only a process that runs one has to have them.
-        from attnfuzz.kernels.vllm.loader import load  # noqa: PLC0415
-        from attnfuzz.kernels.vllm.serving.session import EngineSession  # noqa: PLC0415
-        from attnfuzz.kernels.vllm.session import VllmSession  # noqa: PLC0415
-
-        kernels = KernelsBelow(tuple(self.ops.values()))
         if self.kind.interpreted:
             check_case(case)
-        session = EngineSession if self.capability.schedules else VllmSession
-        return session(load(release_of(self.project, self.named.release), self.named.kind), kernels, case, bench)
+        return open_session(self.named, KernelsBelow(tuple(self.ops.values())), case, bench)

@@ -26,17 +26,13 @@ def have_own_kernels(backend: Any, writer: Any) -> None:
     vLLM's kernel that writes the cache is compiled for a server: its `writer` in Triton does the same
     (v1/attention/ops/triton_reshape_and_cache_flash.py).
     """
-    places = {"BatchAttentionWithAttentionSinkWrapper": "attention", "BatchDecodeWithPagedKVCacheWrapper": "decode"}
-    modules = {name: importlib.import_module(f"flashinfer.{places.get(name, 'prefill')}") for name in WRAPPERS}
-    for each in launching([getattr(module, name) for name, module in modules.items()]):
-        if hasattr(backend, each.__name__):
-            setattr(backend, each.__name__, each)
-    if hasattr(backend, FAST_PLAN):
-        own = getattr(importlib.import_module("flashinfer.decode"), FAST_PLAN)
-        setattr(backend, FAST_PLAN, _launched(own, FAST_PLAN, plans=True))
-    utils = importlib.import_module("flashinfer.utils")
-    if hasattr(backend, "get_device_sm_count"):
-        backend.get_device_sm_count = utils.get_device_sm_count
+    own: Any = importlib.import_module("flashinfer")
+    replaced: dict[str, Any] = {each.__name__: each for each in launching([getattr(own, name) for name in WRAPPERS])}
+    replaced[FAST_PLAN] = _launched(own.decode.fast_decode_plan, FAST_PLAN, plans=True)
+    replaced["get_device_sm_count"] = own.utils.get_device_sm_count
+    for name, value in replaced.items():
+        if hasattr(backend, name):
+            setattr(backend, name, value)
     library: Any = torch.ops._C_cache_ops  # noqa: SLF001 - the name of vLLM's library
     library.reshape_and_cache_flash = writer.triton_reshape_and_cache_flash
 

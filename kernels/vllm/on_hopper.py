@@ -1,13 +1,11 @@
 """The backends of a release on a Hopper GPU: its code on FlashInfer's own kernels, or its own in Triton, compiled."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 from msgspec import structs
 
-from attnfuzz.kernels.backend import Bench, Session
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.direct import xqa
 from attnfuzz.kernels.gpu.hopper.backends import SMALL, WINDOWED
@@ -19,13 +17,10 @@ from attnfuzz.kernels.libraries.triton_vllm import FP8_NOISE
 from attnfuzz.kernels.releases.entry_points_below import KernelsBelow
 from attnfuzz.kernels.releases.naming import Named
 from attnfuzz.kernels.releases.on_hopper import HopperRelease
-from attnfuzz.kernels.releases.release import release_of
-from attnfuzz.kernels.vllm.backends import CONTRACT, absent, capability_of
-from attnfuzz.kernels.vllm.hopper import QUANTISE
+from attnfuzz.kernels.vllm.backends import CONTRACT, absent, capability_of, open_session
 from attnfuzz.kernels.vllm.kinds import KINDS
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
@@ -34,7 +29,7 @@ from attnfuzz.reference.noise import ROUNDOFF, NoiseModel
 _LAYOUTS: Final = (KvLayout.NHD, KvLayout.HND)
 
 _FLASHINFER: Final = KernelsBelow(
-    (xqa.XQA_OP, QUANTISE),
+    (xqa.XQA_OP,),
     real=frozenset({xqa.XQA_OP.name}),
     # Split KV keeps partial outputs in the query's dtype, and merges them (mha.cu, toFp16 before mergeAndSave).
     roundings=2,
@@ -71,22 +66,6 @@ _IN_16_BITS: Final[Mapping[str, Any]] = {"fp8_kv": False, "kv_scales": False, "k
 """Without FP8 caches, on which FlashInfer's kernels compute in FP8, with another error."""
 
 
-@dataclass(frozen=True)
-class _Opening:
-    """Opens sessions of a backend."""
-
-    named: Named
-    kernels: KernelsBelow
-
-    def __call__(self, case: Case, bench: Bench) -> Session:
-        # These imports need a release's packages: only a process that runs one has to have them.
-        from attnfuzz.kernels.vllm.loader import load  # noqa: PLC0415
-        from attnfuzz.kernels.vllm.session import VllmSession  # noqa: PLC0415
-
-        release = release_of(self.named.project, self.named.release)
-        return VllmSession(load(release, self.named.kind, hopper=True), self.kernels, case, bench)
-
-
 def hopper_backend_of(named: Named) -> HopperRelease:
     """The backend of a release on Hopper."""
     on_flashinfer = not KINDS[named.kind].interpreted
@@ -98,7 +77,7 @@ def hopper_backend_of(named: Named) -> HopperRelease:
         archs=frozenset({Arch.HOPPER}),
         capability=_capability_of(named, **(_IN_16_BITS if on_flashinfer else {})),
         contract=CONTRACT,
-        session=_Opening(named, kernels),
+        session=partial(open_session, named, kernels),
         kernels=kernels.ops,
         modules_of=_modules_of if on_flashinfer else lambda _: (),
         theoretical=_noise_of_flashinfer if on_flashinfer else partial(_noise_of_triton, named.kind),

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from attnfuzz.harness.memory.cuda.arena import CudaArena
+from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.kernels.gpu.visible import Arch, missing
 
 _REASON = missing(frozenset(Arch), ())
@@ -23,6 +24,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _device_memory_is_given_back() -> Iterator[None]:
     yield
     torch.cuda.empty_cache()
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[Runner]:
+    """A runner for the cases of a module's tests."""
+    with Runner() as runner:
+        yield runner
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """Every backend that runs on this GPU: drawn cases pass or are known to fail, and guards see what kernels do wrong."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -27,12 +26,6 @@ def ledger() -> Ledger:
     """What is known, as docs/findings tells."""
     path = Path(__file__).parents[2] / DEFAULT_NAME
     return Ledger.load(path) if path.exists() else Ledger()
-
-
-@pytest.fixture(scope="module")
-def runner() -> Iterator[Runner]:
-    with Runner() as runner:
-        yield runner
 
 
 @pytest.fixture(params=WITHOUT_BUGS)

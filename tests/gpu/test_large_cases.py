@@ -1,7 +1,5 @@
 """Keys and values that are drawn on the GPU, and judged there: the same numbers, and the same verdicts."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from built_backends import WITHOUT_BUGS, skip_unless_built
@@ -21,12 +19,6 @@ from attnfuzz.reference.values import Operand, draw_runs
 pytestmark = pytest.mark.gpu
 
 CASES = 4
-
-
-@pytest.fixture(scope="module")
-def runner() -> Iterator[Runner]:
-    with Runner() as runner:
-        yield runner
 
 
 @pytest.mark.parametrize("role", Operand)

@@ -1,7 +1,5 @@
 """Releases of SGLang on a Hopper GPU: real XQA and fmha_v2, compiled Triton and JIT kernels, and CUDA's graphs."""
 
-from collections.abc import Iterator
-
 import pytest
 from msgspec.structs import replace
 
@@ -32,12 +30,6 @@ GEOMETRIES = {
     ),
 }
 BY_GRAPH = (Mode.DECODE, Mode.TARGET_VERIFY, Mode.DRAFT_EXTEND_V2)
-
-
-@pytest.fixture(scope="module")
-def runner() -> Iterator[Runner]:
-    with Runner() as runner:
-        yield runner
 
 
 def on_hopper(release: str) -> str:

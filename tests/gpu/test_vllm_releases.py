@@ -1,25 +1,17 @@
 """A release of vLLM on a Hopper GPU: FlashInfer's own kernels, compiled Triton, and CUDA's graphs."""
 
-from collections.abc import Iterator
-
 import pytest
+from small_cases import step
 
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.sandbox.check import Runner, render_failure
 from attnfuzz.kernels.releases.wheels import Wheels
 from attnfuzz.kernels.vllm.project import VLLM
-from attnfuzz.reference.case import Case, Launch, Mode, Request, Step
+from attnfuzz.reference.case import Case, Launch, Mode, Step
 
 pytestmark = pytest.mark.gpu
 
 NEWEST = "0.33.0"
-DRAFTS = 3
-
-
-@pytest.fixture(scope="module")
-def runner() -> Iterator[Runner]:
-    with Runner() as runner:
-        yield runner
 
 
 def case_on(kind: str, *steps: Step) -> Case:
@@ -34,13 +26,6 @@ def case_on(kind: str, *steps: Step) -> Case:
     return Case(backend=backend.name, geometry=bucket.simplest, steps=steps)
 
 
-def step_of(mode: Mode, *kv_lens: int, padded: int = 0, launch: Launch = Launch.EAGER) -> Step:
-    stride = DRAFTS if mode is Mode.TARGET_VERIFY else 1
-    requests = tuple(Request(slot=slot, q_len=stride, kv_len=kv_len) for slot, kv_len in enumerate(kv_lens))
-    tokens = stride * (len(kv_lens) + padded)
-    return Step(mode=mode, requests=requests, padded_tokens=tokens, tokens_per_request=stride, launch=launch)
-
-
 def passes(runner: Runner, case: Case) -> None:
     verdict = runner.verdict(case)
     assert verdict.unsupported is None
@@ -48,18 +33,16 @@ def passes(runner: Runner, case: Case) -> None:
 
 
 @pytest.mark.parametrize("kind", VLLM.on_hopper)
-@pytest.mark.parametrize("mode", [Mode.DECODE, Mode.TARGET_VERIFY])
-def test_a_graph_is_right_for_other_lengths_and_padding(kind: str, mode: Mode, runner: Runner) -> None:
-    capture = step_of(mode, padded=3, launch=Launch.CAPTURE)
-    first, second = step_of(mode, 5, 40, 17, launch=Launch.REPLAY), step_of(mode, 9, 70, padded=1, launch=Launch.REPLAY)
-    passes(runner, case_on(kind, capture, first, second))
+@pytest.mark.parametrize(("mode", "stride"), [(Mode.DECODE, 1), (Mode.TARGET_VERIFY, 3)])
+def test_a_graph_is_right_for_other_lengths_and_padding(kind: str, mode: Mode, stride: int, runner: Runner) -> None:
+    capture = step(mode, stride=stride, rows=3, launch=Launch.CAPTURE)
+    replays = [
+        step(mode, *((stride, kv_len) for kv_len in kv_lens), stride=stride, rows=3, launch=Launch.REPLAY)
+        for kv_lens in ((5, 40, 17), (9, 70))
+    ]
+    passes(runner, case_on(kind, capture, *replays))
 
 
 @pytest.mark.parametrize("kind", VLLM.on_hopper)
 def test_a_prefill_beside_a_decode_is_right(kind: str, runner: Runner) -> None:
-    requests = (
-        Request(slot=0, q_len=21, kv_len=21),
-        Request(slot=1, q_len=5, kv_len=37),
-        Request(slot=2, q_len=1, kv_len=9),
-    )
-    passes(runner, case_on(kind, Step(mode=Mode.CHUNKED_PREFILL, requests=requests, padded_tokens=27)))
+    passes(runner, case_on(kind, step(Mode.CHUNKED_PREFILL, (21, 21), (5, 37), (1, 9))))

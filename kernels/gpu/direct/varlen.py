@@ -6,7 +6,6 @@ Arguments are bound to the signature of the installed torch, and one that it lac
 
 import importlib
 import importlib.util
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -53,13 +52,20 @@ def _called(name: str, arguments: Mapping[str, Any]) -> Any:
 
 def unreleased(name: str) -> str | None:
     """The reason that the installed torch has no function `name`, in a line; None if it has."""
-    loaded = sys.modules.get(_MODULE)
-    there = hasattr(loaded, name) if loaded is not None else _defines(name)
+    there = _defines(name) or hasattr(_imported(), name)
     return None if there else f"torch {torch.__version__} has no {_MODULE}.{name}"
 
 
+def _imported() -> Any:
+    """Torch's module; None if the installed torch has none."""
+    try:
+        return importlib.import_module(_MODULE)
+    except ModuleNotFoundError:
+        return None
+
+
 def _defines(name: str) -> bool:
-    """Whether the source of torch's module has a function `name`: its import takes 2 s, for torch's compiler."""
+    """Whether the source of torch's module has a function `name`: importing it takes 2 s, for torch's compiler."""
     spec = importlib.util.find_spec(_MODULE)
     return spec is not None and f"\ndef {name}(" in Path(str(spec.origin)).read_text()
 

@@ -88,7 +88,7 @@ def test_the_library_with_defects_is_built_beside_the_other_when_it_is_asked_for
 
 @pytest.fixture
 def unbuilt(tmp_path: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """Kernels that nobody has built, and this process has not loaded: for builds that fail."""
+    """Kernels that were neither built nor loaded by this process: for builds that fail."""
     monkeypatch.setattr(build._Loaded, "modules", {})
     monkeypatch.setattr(build, "sources", lambda: (tiny,))
     monkeypatch.setenv("ATTNFUZZ_CACHE", str(tmp_path / "cache"))
