@@ -6,6 +6,7 @@ Arguments are bound to the signature of the installed torch, and one that it lac
 
 import importlib
 import importlib.util
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -52,7 +53,9 @@ def _called(name: str, arguments: Mapping[str, Any]) -> Any:
 
 def unreleased(name: str) -> str | None:
     """The reason that the installed torch has no function `name`, in a line; None if it has."""
-    there = _defines(name) or hasattr(_imported(), name)
+    loaded = sys.modules.get(_MODULE)
+    # One that is not defined there may still be imported by it.
+    there = hasattr(loaded, name) if loaded is not None else _defines(name) or hasattr(_imported(), name)
     return None if there else f"torch {torch.__version__} has no {_MODULE}.{name}"
 
 
