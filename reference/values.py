@@ -100,7 +100,7 @@ def draw_sinks(family: ValueFamily, heads: int, *, seed: int, stream: int) -> to
 def _faint_keys(chance: Chance, heads: int, dim: int) -> torch.Tensor:
     least, most = _FAINT
     distance = torch.where(_is_near(chance), 0, least) + chance.share(heads) * (most - least)
-    return (distance / (-_FAINT_QUERY * sqrt(dim))).unsqueeze(-1).repeat(1, 1, dim)
+    return _as_keys(-distance, dim)
 
 
 def _faint_values(chance: Chance, heads: int, dim: int) -> torch.Tensor:
@@ -122,7 +122,13 @@ def _stagnant_keys(chance: Chance, heads: int, dim: int) -> torch.Tensor:
     first = (chance.position == 0).unsqueeze(-1) & (heavy < 0.5)
     least, most = _HEAVY
     logit = torch.where(first, least + distance * (most - least), logit)
-    return (logit / (_FAINT_QUERY * sqrt(dim))).unsqueeze(-1).repeat(1, 1, dim)
+    return _as_keys(logit, dim)
+
+
+def _as_keys(logit: torch.Tensor, dim: int) -> torch.Tensor:
+    """Keys [tokens, heads, dim] with these logits [tokens, heads] under queries of `_FAINT_QUERY`."""
+    # Torch divides by a number on a CPU, and multiplies by its reciprocal on a GPU, which may differ in the last bit.
+    return (logit * (1 / (_FAINT_QUERY * sqrt(dim)))).unsqueeze(-1).repeat(1, 1, dim)
 
 
 def _stagnant_values(chance: Chance, heads: int, dim: int) -> torch.Tensor:
