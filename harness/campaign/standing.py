@@ -184,6 +184,12 @@ class Standing:
         return not self.unexpected and not self.unsettled
 
     @property
+    def idle(self) -> bool:
+        """Whether it ended by itself, and neither judged nor found anything: it says nothing about the backends."""
+        ended = self.finished is not None and not self.finished.interrupted
+        return ended and not (self.cases or self.findings or self.unsettled or self.checked)
+
+    @property
     def fixed(self) -> list[FindingChecked]:
         """Findings of earlier campaigns that pass now, and were not found again since."""
         found = {each.name for each in self.filed}

@@ -135,6 +135,10 @@ def _concluded(campaign: str, home: Home, standing: Standing, written: Written) 
         text = f"{standing.failure.text}\nThe harness itself failed. Findings so far are kept; {_go_on(home)}"
         Terminal(stderr=True).print(text, soft_wrap=True)
         return Exit.FAILED
+    if standing.idle:
+        text = "No case was judged: the time was over before a worker was ready. Give it a longer --time."
+        Terminal(stderr=True).print(text, soft_wrap=True)
+        return Exit.FAILED
     if standing.finished is not None and standing.finished.interrupted:
         console.print(f"Interrupted. Findings so far are kept; {_go_on(home)}", soft_wrap=True)
         return Exit.INTERRUPTED

@@ -38,6 +38,8 @@ def verdict(standing: Standing) -> CampaignVerdict:
     text = f"{_findings(standing)} {spent}"
     if standing.failure is not None:
         return CampaignVerdict(f"The harness itself failed: {text}", Level.FAILED)
+    if standing.idle:
+        return CampaignVerdict(f"No case was judged in {clock(standing.at)}", Level.FAILED)
     level = Level.GOOD if standing.clean else Level.BAD
     if standing.finished is None:
         return CampaignVerdict(f"Not finished: {text} so far", level)

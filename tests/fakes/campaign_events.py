@@ -10,9 +10,11 @@ from attnfuzz.harness.campaign.events import (
     CampaignStarted,
     FindingChecked,
     FindingFiled,
+    Progress,
     UnconfirmedKept,
 )
 from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.search.messages import Tally
 from attnfuzz.harness.verdict.failures import Kind, Observation, RowAddress
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case
@@ -53,6 +55,11 @@ def started(*backends: str, campaign: str = "20260501-043000", **environment: st
         contract="declared",
         alpha=1e-3,
     )
+
+
+def searched(backend: str, cases: int = 1) -> Progress:
+    """Cases that were drawn for a backend, and judged."""
+    return Progress(at=1.0, backend=backend, tally=Tally(searched=cases, cases=cases, deaths=0))
 
 
 def finished(at: float = 3600.0, *, interrupted: bool = False) -> CampaignFinished:

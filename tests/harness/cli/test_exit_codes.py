@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from campaign_events import checked, filed, finished, kept, started
+from campaign_events import checked, filed, finished, kept, searched, started
 from fake_search import decode
 from msgspec.structs import replace
 
@@ -42,9 +42,18 @@ REMARK = LedgerRemark(at=60, entry=1, title="Hang in x", text="it no longer happ
 def test_the_exit_code_says_what_came_of_it(
     attnfuzz: Callable[..., Any], sent: Callable[..., None], code: int, events: list[Event]
 ) -> None:
-    sent(started(BACKEND), *events, finished())
+    sent(started(BACKEND), searched(BACKEND), *events, finished())
     ran = attnfuzz("fuzz", "--backend", BACKEND)
     assert ran.code == code
     failed = any(isinstance(event, JobFailed) for event in events)
     assert ("a bug of ours" in ran.err) == failed
     assert ("continue with: attnfuzz fuzz --resume --home attnfuzz-out" in ran.err) == failed
+
+
+def test_a_campaign_that_judged_nothing_has_not_passed(attnfuzz: Callable[..., Any], sent: Callable[..., None]) -> None:
+    sent(started(BACKEND), finished(at=50.0))
+    ran = attnfuzz("fuzz", "--backend", BACKEND)
+    assert ran.code == 2
+    assert "No case was judged in 50 s" in ran.out
+    assert "--time" in ran.err
+    assert "No findings" not in ran.out

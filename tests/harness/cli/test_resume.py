@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from campaign_events import filed, finished, kept, started
+from campaign_events import checked, filed, finished, kept, searched, started
 from fake_search import decode
 from msgspec.structs import replace
 from refusals import refused
@@ -14,6 +14,7 @@ from attnfuzz.harness.campaign.events import CampaignStarted, Event
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.knowledge import OUT_OF_TIME
 from attnfuzz.harness.campaign.log import EventLog, read_log
+from attnfuzz.harness.findings.state import State
 
 Attnfuzz = Callable[..., Any]
 BACKEND = "torch_sdpa"
@@ -37,7 +38,7 @@ def begun(home: Path, *events: Event, head: CampaignStarted = BEGUN) -> Path:
 def test_a_campaign_that_was_killed_before_its_reports_were_written_has_them_and_its_exit_code_again(
     attnfuzz: Attnfuzz, event: Event | None, code: int
 ) -> None:
-    log = begun(Path("attnfuzz-out"), *([] if event is None else [event]), finished())
+    log = begun(Path("attnfuzz-out"), searched(CASE.backend), *([] if event is None else [event]), finished())
     ran = attnfuzz("fuzz", "--resume", "--home", "attnfuzz-out")
     assert ran.code == code, ran.err
     assert "Campaign 20300101-000000 is finished; its reports are written again." in ran.out
@@ -64,7 +65,7 @@ def test_a_ledger_that_an_old_log_names_from_its_own_folder_is_found_from_anothe
 ) -> None:
     begun(Path("attnfuzz-out"), head=replace(BEGUN, ledger="attnfuzz-ledger.toml"))
     Path("attnfuzz-ledger.toml").write_text("")
-    sent(finished())
+    sent(searched(CASE.backend), finished())
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     ran = attnfuzz("fuzz", "--resume", "--home", "../attnfuzz-out")
@@ -95,7 +96,7 @@ def test_what_is_missing_is_said_before_the_log_is_touched(
 def test_a_ledger_that_moved_can_be_named(attnfuzz: Attnfuzz, sent: Callable[..., None]) -> None:
     log = begun(Path("attnfuzz-out"), head=replace(BEGUN, ledger="/gone/ledger.toml"))
     Path("here.toml").write_text("")
-    sent(finished())
+    sent(checked(CASE, State.FIXED), finished())
     ran = attnfuzz("fuzz", "--resume", "--home", "attnfuzz-out", "--ledger", "here.toml")
     assert ran.code == 0, ran.err
     assert TORN not in log.read_bytes()
