@@ -90,7 +90,7 @@ class PageTable:
             case TableTail.POISON:
                 return [self._kv.poison_page] * count
             case TableTail.STALE:
-                return [self._random.choice(self._owned) for _ in range(count)]
+                return self._random.choices(self._owned, k=count)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ A reason is a noun phrase for the sentence "NAME does not support ...".
 """
 
 import math
-from collections.abc import Callable
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -36,7 +35,7 @@ from attnfuzz.reference.geometry import Geometry, KvLayout
 from attnfuzz.reference.nvfp4 import BLOCK
 from attnfuzz.reference.related import related
 from attnfuzz.reference.rope import Pairing, RopeScaling, RotaryShare
-from attnfuzz.reference.validity import ImpossibleCase, validate, validate_relation
+from attnfuzz.reference.validity import ImpossibleCase, valid_related, validate
 
 FLOATS = (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
 
@@ -197,18 +196,19 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
 
     def can_run(self, case: Case) -> bool:
         """Whether `case` is possible and supported."""
-        return self._allows(case, validate)
-
-    def can_relate(self, case: Case) -> bool:
-        """The same of a case that can run without its relation."""
-        return self._allows(case, validate_relation)
-
-    def _allows(self, case: Case, check: Callable[[Case], None]) -> bool:
         try:
-            check(case)
+            validate(case)
         except ImpossibleCase:
             return False
         return self.why_not(case) is None
+
+    def can_relate(self, case: Case) -> bool:
+        """The same of a case that can run without its relation."""
+        try:
+            other = valid_related(case)
+        except ImpossibleCase:
+            return False
+        return not (_why_not_steps(self, case) or _why_not_steps(self, other))
 
 
 def _between_them(buckets: tuple[Bucket, ...]) -> dict[str, object]:

@@ -160,8 +160,9 @@ _on_one_line = json.JSONEncoder().encode
 
 def _pretty(value: object, indent: str = "") -> str:
     """Format JSON with every object and list that fits into a line on one line."""
-    flat = _on_one_line(value)
-    if not isinstance(value, dict | list) or (len(indent) + len(flat) <= _WIDTH and indent):
+    if not isinstance(value, dict | list):
+        return _on_one_line(value)
+    if indent and len(indent) + len(flat := _on_one_line(value)) <= _WIDTH:
         return flat
     inner = indent + "  "
     if isinstance(value, dict):

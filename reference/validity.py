@@ -83,7 +83,7 @@ def validate(case: Case) -> None:
     _validate_steps(case)
     _validate_size(case)
     if case.relation is not None:
-        validate_relation(case)
+        valid_related(case)
 
 
 def validate_backend_name(name: str) -> None:
@@ -468,15 +468,17 @@ def _validate_mask_size(case: Case) -> None:
         raise ImpossibleCase("the masks of a step", f"{pairs} entries", f"must be {MAX_MASK_ENTRIES} at most")
 
 
-def validate_relation(case: Case) -> None:
-    """Raise ImpossibleCase unless the relation changes something, and its other case is possible."""
+def valid_related(case: Case) -> Case:
+    """The other case of a relation. ImpossibleCase unless the relation changes something and that case is possible."""
     assert case.relation is not None
     try:
-        validate(related(case).case)
+        other = related(case).case
+        validate(other)
     except NotRelated as reason:
         raise ImpossibleCase("relation", case.relation.value, f"{reason}") from None
     except ImpossibleCase as bound:
         raise ImpossibleCase("relation", case.relation.value, f"its other case is impossible: {bound}") from None
+    return other
 
 
 def products(case: Case) -> int:

@@ -1,24 +1,53 @@
 """Draws without work that Hypothesis does for tests."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import lru_cache
 from typing import Any
 
 from hypothesis import core
+from hypothesis.internal.conjecture.data import ConjectureData
 from hypothesis.internal.conjecture.engine import ConjectureRunner
+from hypothesis.strategies import SearchStrategy
+
+_DRAWS = 4096
+"""Strategies whose way to draw is kept; `strategies` caches as many."""
 
 
 @contextmanager
 def lighter_draws() -> Iterator[None]:
-    """Neither look for parts of an example to copy over others, nor seed global random numbers before each one.
+    """Draw the same cases without work that a search has no use for. None of it has a setting.
 
-    `cases` prevents such copies, but Hypothesis (engine.py, generate_mutations_from) looks for them after each example.
-    It also saves, seeds and restores the generators of Python and numpy (core.py, deterministic_PRNG), which no
-    strategy and no search uses. Neither has a setting; releases without these names are left as they are.
+    - `cases` prevents that parts of an example are copied over others, but Hypothesis (engine.py,
+      generate_mutations_from) looks for such parts after each example.
+    - It saves, seeds and restores the generators of Python and numpy (core.py, deterministic_PRNG), which no strategy
+      and no search uses.
+    - It records the span of choices and the value of each draw within a draw (data.py, ConjectureData.draw), for
+      mutations and for shrinking. Draws of a case are choices among options, whose record takes longer than the choice.
+
+    Releases without these names are left as they are.
     """
     mutations = _replaced(ConjectureRunner, "generate_mutations_from", lambda *_: None)
-    with mutations, _replaced(core, "deterministic_PRNG", lambda *_: nullcontext()):
+    generators = _replaced(core, "deterministic_PRNG", lambda *_: nullcontext())
+    with mutations, generators, _replaced(ConjectureData, "draw", _without_record(ConjectureData.draw)):
         yield
+
+
+def _without_record(recorded: Callable[..., Any]) -> Callable[..., Any]:
+    """`ConjectureData.draw`, without a record of draws within a draw."""
+
+    def draw(data: ConjectureData, strategy: SearchStrategy[Any], *label: Any, **observed: Any) -> Any:
+        return _way_to_draw(strategy)(data) if data.depth else recorded(data, strategy, *label, **observed)
+
+    return draw
+
+
+@lru_cache(_DRAWS)
+def _way_to_draw(strategy: SearchStrategy[Any]) -> Callable[[ConjectureData], Any]:
+    """The method that draws, of a strategy that has been checked."""
+    strategy.validate()
+    way: Callable[[ConjectureData], Any] = getattr(strategy, "wrapped_strategy", strategy).do_draw
+    return way
 
 
 @contextmanager

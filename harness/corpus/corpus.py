@@ -8,6 +8,7 @@ import heapq
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import msgspec
@@ -34,7 +35,6 @@ class Corpus:
         self.troubles = list(self._index.troubles)
         self._kept = {kept.entry.case: kept for kept in self._load()}
         self._reached: dict[str, int] = {}
-        self._bits: dict[str, int] = {}
         self._records = Records(self._kept.values())
 
     def kept(self, backend: str | None = None) -> list[Kept]:
@@ -98,7 +98,7 @@ class Corpus:
         for kept in other.kept():
             case, entry = kept.case, kept.entry
             known = self._kept.get(entry.case)
-            new = pair_bits(case) & ~self._reached_by(case.backend)
+            new = _bits_of(case) & ~self._reached_by(case.backend)
             adds = new or self._records.broken_by(case.backend, entry)
             better = known is None or entry.why.rank < known.entry.why.rank
             if better if entry.why.for_good else adds:
@@ -166,7 +166,7 @@ class Corpus:
         backend = kept.case.backend
         reached = self._reached_by(backend)
         self._kept[kept.entry.case] = kept
-        self._reached[backend] = reached | self._bits_of(kept)
+        self._reached[backend] = reached | _bits_of(kept.case)
         for beaten in self._records.add(backend, kept.entry):
             other = self._kept.get(beaten)
             if other is not None and other.entry.why is Why.MARGIN:
@@ -175,25 +175,14 @@ class Corpus:
     def _drop(self, kept: Kept) -> None:
         kept.path.unlink(missing_ok=True)
         del self._kept[kept.entry.case]
-        self._bits.pop(kept.entry.case, None)
         # This case may have been the only one to reach some pairs.
         self._reached.pop(kept.case.backend, None)
 
     def _reached_by(self, backend: str) -> int:
         """The pairs that the cases of `backend` reach, as bits."""
         if backend not in self._reached:
-            reached = 0
-            for kept in self.kept(backend):
-                reached |= self._bits_of(kept)
-            self._reached[backend] = reached
+            self._reached[backend] = _pairs(kept.case for kept in self.kept(backend))
         return self._reached[backend]
-
-    def _bits_of(self, kept: Kept) -> int:
-        """The pairs of a kept case: 10 kB, computed once."""
-        bits = self._bits.get(kept.entry.case)
-        if bits is None:
-            bits = self._bits[kept.entry.case] = pair_bits(kept.case)
-        return bits
 
     def _load(self) -> Iterator[Kept]:
         for path in sorted(self.folder.glob("*/*.json")):
@@ -230,11 +219,15 @@ def _finite(margins: Mapping[str, float]) -> dict[str, float]:
     return {tier: margin for tier, margin in margins.items() if math.isfinite(margin)}
 
 
+_bits_of = lru_cache(2048)(pair_bits)
+"""The pairs of a case, 10 kB: asked for when it is chosen, when it is kept, and when another is dropped."""
+
+
 def _pairs(cases: Iterable[Case]) -> int:
     """The pairs that the cases reach together, as bits."""
     reached = 0
     for case in cases:
-        reached |= pair_bits(case)
+        reached |= _bits_of(case)
     return reached
 
 
@@ -281,7 +274,7 @@ class Records:
 def cover_order(cases: Sequence[Case], reached: int = 0) -> list[Case]:
     """The cases needed to reach all pairs of `cases` beyond `reached`, by added pairs, the smaller ones first."""
     covered = reached
-    pairs = [pair_bits(case) & ~covered for case in cases]
+    pairs = [_bits_of(case) & ~covered for case in cases]
     # A case's added pairs only shrink as others are chosen, so the first up-to-date case of the heap is the best.
     heap = [
         (-own.bit_count(), size_of(case), number)

@@ -2,9 +2,11 @@
 
 import random
 from contextlib import nullcontext
+from typing import Any
 
 import pytest
 from hypothesis import core
+from hypothesis.internal.conjecture.data import ConjectureData
 from hypothesis.internal.conjecture.engine import ConjectureRunner
 
 from attnfuzz.harness.search import examples
@@ -22,10 +24,20 @@ def drawn(count: int = 20) -> list[Case]:
 def test_the_same_cases_are_drawn_with_less_work(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[object] = []
     monkeypatch.setattr(ConjectureRunner, "generate_mutations_from", lambda *_: looked.append(1))
+    recorded: list[object] = []
+    whole = ConjectureData.draw
+
+    def draw(*given: Any, **named: Any) -> Any:
+        recorded.append(1)
+        return whole(*given, **named)
+
+    monkeypatch.setattr(ConjectureData, "draw", draw)
     random.seed(3)
     before = random.getstate()
     lighter = drawn()
     assert not looked
+    # Of each case, that of the case itself.
+    assert len(recorded) == len(lighter)
     assert random.getstate() == before
     monkeypatch.undo()
     monkeypatch.setattr(examples, "lighter_draws", nullcontext)
@@ -40,7 +52,11 @@ def test_global_random_numbers_are_not_seeded_for_each_case() -> None:
 
 
 def test_tests_after_a_search_run_as_before_it() -> None:
-    names = [(ConjectureRunner, "generate_mutations_from"), (core, "deterministic_PRNG")]
+    names = [
+        (ConjectureRunner, "generate_mutations_from"),
+        (core, "deterministic_PRNG"),
+        (ConjectureData, "draw"),
+    ]
     before = [getattr(owner, name) for owner, name in names]
     with pytest.raises(KeyError), lighter_draws():
         raise KeyError
