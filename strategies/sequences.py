@@ -79,7 +79,10 @@ def draw_life(draw: DrawFn, setting: Setting) -> tuple[Step, ...]:
     backend: no request has fewer keys than queries.
     """
     prefixes = setting.prefix_lengths()
-    prompts = draw(_prompts(prefixes, setting.scope.q_len, min(_MOST_PROMPTS, setting.scope.requests)))
+    most = min(_MOST_PROMPTS, setting.scope.of_batch(setting.stride).requests)
+    # All prompts of a step fit into it.
+    longest = min(setting.scope.q_len, setting.scope.rows // most)
+    prompts = draw(_prompts(prefixes, longest, most))
     batch = _Life(setting, [prefix for _, prefix in prompts])
     starts = tuple(mode for mode in setting.can.modes if mode in _PREFILLS)
     if starts:
@@ -89,7 +92,7 @@ def draw_life(draw: DrawFn, setting: Setting) -> tuple[Step, ...]:
         batch.reorder(rotation, leaves=leaves)
         if replaced:
             batch.replace(draw(prefixes))
-        _draw_round(draw, batch, mode)
+        _draw_round(draw, batch, mode, longest)
     return tuple(batch.steps)
 
 
@@ -133,12 +136,12 @@ def _openings(can: Capability) -> tuple[Mode, ...]:
     return tuple(mode for mode in can.modes if mode not in _OF_DRAFT_MODELS) or can.modes
 
 
-def _draw_round(draw: DrawFn, batch: "_Life", mode: Mode) -> None:
+def _draw_round(draw: DrawFn, batch: "_Life", mode: Mode, longest: int) -> None:
     size, setting = len(batch.alive), batch.setting
     if mode is Mode.DECODE:
         batch.speculate(Mode.DECODE, [1] * size)
     elif mode in _PREFILLS:
-        batch.prefill(mode, [draw(_new_tokens(setting.scope.q_len)) for _ in range(size)])
+        batch.prefill(mode, [draw(_new_tokens(longest)) for _ in range(size)])
     else:
         followers = tuple(follower for follower in setting.can.modes if follower in _DRAFT_EXTENDS)
         follower = draw(_one_of(followers)) if followers else None

@@ -45,16 +45,19 @@ def draw_serving(
     )
 
 
-def draw_shared_keys(
-    draw: DrawFn, can: Capability, geometry: Geometry, steps: Sequence[Step], lean: Lean
-) -> SharedKeys:
-    """Draw the ranks that share keys, each with whole query heads; one token in a row beside drafts."""
+def draw_ranks(draw: DrawFn, can: Capability, geometry: Geometry, lean: Lean) -> int:
+    """Draw the number of ranks that share keys, each with whole query heads."""
+    many = _MANY in can.shared_keys and geometry.q_heads % _MANY == 0
+    return _MANY if many and draw(_MORE_RANKS.under(lean)) else _FEW
+
+
+def draw_shared_keys(draw: DrawFn, can: Capability, ranks: int, steps: Sequence[Step], lean: Lean) -> SharedKeys:
+    """Draw the other choices of ranks that share keys: they have one token in a row beside drafts."""
     if not can.shared_keys:
         return SharedKeys()
-    many = _MANY in can.shared_keys and geometry.q_heads % _MANY == 0
     drafts = any(step.drafts for step in steps)
     return SharedKeys(
-        ranks=_MANY if many and draw(_MORE_RANKS.under(lean)) else _FEW,
+        ranks=ranks,
         interleave=Interleave.TOKEN if drafts else draw(_INTERLEAVES.under(lean)),
         all_to_all=draw(_ALL_TO_ALL.under(lean)),
     )

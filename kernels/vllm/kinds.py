@@ -117,9 +117,16 @@ _OF_RANKS: Final = tuple(
 
 _DRAFTS_OF_RANKS: Final = structs.replace(_OF_RANKS[0], modes=(), sinks=(False,))
 
+_MOST_PROGRAMS: Final = 256
+"""Those of a merge: each rank has one for each row and head that another one gives to it.
+
+Triton's interpreter takes about 10 ms for one. 16 drafts on 8 query heads and two ranks have as many.
+"""
+
 SHARDED: Final = structs.replace(
     FLASH_ATTN,
     shared_keys=(2, 4),
+    most_programs=_MOST_PROGRAMS,
     patience=4.0,
     buckets=(*_OF_RANKS, structs.replace(_OF_RANKS[0], windows=(3, 16, 127), sinks=(False,)), _DRAFTS_OF_RANKS),
 )

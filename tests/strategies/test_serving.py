@@ -7,7 +7,7 @@ from capabilities import NARROW
 from hypothesis.strategies import SearchStrategy
 
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case, Interleave, Mode, ServedQueries, Serving, SharedKeys
+from attnfuzz.reference.case import Case, Interleave, Launch, Mode, ServedQueries, Serving, SharedKeys
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.validity import validate
 from attnfuzz.strategies.cases import cases
@@ -62,6 +62,21 @@ def test_a_server_with_a_draft_model_decodes_drafts_after_a_prefix(draw: Draw) -
 
 def test_kernels_without_a_server_get_no_drafts_of_a_draft_model() -> None:
     assert set(Mode) - set(Mode.of_kernels()) == {Mode.DRAFT_DECODE}
+
+
+def test_steps_have_as_many_rows_as_a_kernel_with_costly_programs_allows(draw: Draw) -> None:
+    can = NARROW["few programs"]
+    drawn = draw(cases(can, "costly"), 300)
+    assert {can.why_not(case) for case in drawn} == {None}
+    rows = [(max(step.padded_tokens for step in case.steps), case) for case in drawn]
+    programs = [number * case.geometry.q_heads * case.shared_keys.ranks for number, case in rows]
+    assert max(programs) == can.most_programs
+    assert {case.shared_keys.ranks for case in drawn} == {2, 4}
+    # As many drafts as fit are drawn, several requests, graphs and padding.
+    assert {step.drafts for case in drawn for step in case.steps} >= {0, 2, 3, 4}
+    assert any(len(step.requests) > 4 for case in drawn for step in case.steps)
+    assert {step.launch for case in drawn for step in case.steps} == set(Launch)
+    assert any(step.padded for case in drawn for step in case.steps if step.launch is Launch.EAGER)
 
 
 def test_ranks_that_share_keys_have_whole_query_heads_and_one_token_in_a_row_beside_drafts(draw: Draw) -> None:

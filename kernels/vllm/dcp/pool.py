@@ -76,7 +76,6 @@ class ShardedPool(VllmPool):
 
     def __init__(self, case: Case, bench: Bench, form: type[PagedKv]) -> None:
         self.sharding = Sharding.of(case)
-        self.sharding.check_size(case)
         self.ranks = [RankPool(case, bench, form, self.sharding, rank) for rank in range(self.sharding.ranks)]
         self.paged = self.ranks[0].paged
 
