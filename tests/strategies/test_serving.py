@@ -60,6 +60,21 @@ def test_a_server_with_a_draft_model_decodes_drafts_after_a_prefix(draw: Draw) -
     assert (Mode.TARGET_VERIFY, Mode.DRAFT_DECODE) in follows
 
 
+def test_a_draft_model_goes_on_from_a_verify_some_of_whose_drafts_are_rejected(draw: Draw) -> None:
+    modes = (Mode.DECODE, Mode.TARGET_VERIFY, Mode.DRAFT_EXTEND, Mode.DRAFT_DECODE)
+    drawn = draw(cases(Capability(modes=modes, empty_kv=False, kv_shorter_than_q=False), "drafting"), 100)
+    rejecting = 0
+    for before, step in (both for case in drawn for both in pairwise(case.steps)):
+        if step.mode is Mode.DRAFT_DECODE and before.mode in (Mode.TARGET_VERIFY, Mode.DRAFT_EXTEND):
+            verified = {each.slot: each for each in before.requests}
+            prefixes = {each.slot: each.kv_len - each.q_len for each in step.requests if each.slot in verified}
+            rejecting += any(
+                verified[slot].kv_len - verified[slot].q_len < prefix < verified[slot].kv_len
+                for slot, prefix in prefixes.items()
+            )
+    assert rejecting > 5
+
+
 def test_kernels_without_a_server_get_no_drafts_of_a_draft_model() -> None:
     assert set(Mode) - set(Mode.of_kernels()) == {Mode.DRAFT_DECODE}
 
