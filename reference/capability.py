@@ -65,9 +65,9 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     besides the plain one, with their standing, and `earlier_uses` those that the objects of a step may have had.
     `edges` are the factors of 0 and below, and the steps without requests, that it may get, with their standing. One
     that `schedules` decides itself on the forwards of a step, within the limits of `Case.serving`. `shared_keys` are
-    the numbers of ranks that may share the keys of each request, each with whole query heads. `most_programs` bounds
-    the rows of a step, times the query heads, times these ranks, for kernels with a costly program for each; 0 is no
-    bound.
+    the numbers of ranks that may share the keys of each request, each with whole query heads, and `interleaves` the
+    runs of keys that each may have. `most_programs` bounds the rows of a step, times the query heads, times these
+    ranks, for kernels with a costly program for each; 0 is no bound.
 
     A backend with `buckets` supports their geometries and no others. All other fields about geometries are then derived
     from the buckets; values passed for them are ignored.
@@ -122,6 +122,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     windowed_masks: tuple[Mask, ...] = (Mask.CAUSAL,)
     schedules: bool = False
     shared_keys: tuple[int, ...] = ()
+    interleaves: tuple[Interleave, ...] = tuple(Interleave)
     most_programs: int = 0
     patience: float = 1.0
 
@@ -389,6 +390,8 @@ def _why_not_shared_keys(can: Capability, case: Case) -> str | None:
         return f"keys that {shared.ranks} ranks share"
     if case.geometry.q_heads % shared.ranks:
         return f"{case.geometry.q_heads} query heads on {shared.ranks} ranks"
+    if shared.interleave not in can.interleaves:
+        return f"an interleave of a {shared.interleave.replace('_', ' ')}"
     # vLLM 0.33.0: v1/worker/cp_utils.py, check_attention_cp_compatibility.
     if shared.interleave is not Interleave.TOKEN and any(step.drafts for step in case.steps):
         return f"an interleave of a {shared.interleave.replace('_', ' ')} beside drafts"
