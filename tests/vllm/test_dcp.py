@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from small_cases import SERVED_LATENTS
 
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind
@@ -12,7 +13,7 @@ from attnfuzz.kernels.releases.release import release_of
 from attnfuzz.kernels.vllm.project import VLLM
 from attnfuzz.reference.case import Case, Interleave, Launch, Mode, Outputs, Pages, Request, SharedKeys, Step, TableTail
 from attnfuzz.reference.dtypes import DType
-from attnfuzz.reference.geometry import Geometry, KvLayout, Latent
+from attnfuzz.reference.geometry import Geometry, KvLayout
 
 pytestmark = pytest.mark.vllm
 
@@ -83,23 +84,12 @@ UNEQUAL, UNEVEN = (
 )
 """Drafts of different numbers, whose tokens are a multiple of the requests, or not."""
 
-LATENT = Geometry(
-    q_heads=4,
-    kv_heads=1,
-    head_dim_qk=48,
-    head_dim_vo=32,
-    page_size=32,
-    dtype=DType.BFLOAT16,
-    kv_dtype=DType.BFLOAT16,
-    latent=Latent(rank=32, rope=16, nope=24, vo=16),
-)
-
 
 def case(release: str, *steps: Step, shared_keys: SharedKeys, kind: str = "flash_attn_dcp") -> Case:
     heads_first = replace(GEOMETRY, kv_layout=KvLayout.HND)
     return Case(
         backend=f"{release}:{kind}",
-        geometry={"flash_attn_dcp": GEOMETRY, "flashinfer_mla_dcp": LATENT}.get(kind, heads_first),
+        geometry={"flash_attn_dcp": GEOMETRY, "flashinfer_mla_dcp": SERVED_LATENTS}.get(kind, heads_first),
         steps=steps,
         pages=Pages(tail=TableTail.STALE),
         shared_keys=shared_keys,
