@@ -5,7 +5,7 @@ A file and line below vllm/ is that of vLLM 0.33.0.
 
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Final
 from unittest import mock
 
@@ -32,9 +32,10 @@ class LatentRankRunner(RankRunner, LatentRunner):
 
     model_type = LatentRankModel
 
-    def _process(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def _process(self) -> Iterator[None]:
         """Nothing: one context is that of all ranks."""
-        return nullcontext()
+        yield
 
 
 class LatentRankDraftModel(LatentDraftModel, LatentRankModel):
