@@ -62,7 +62,11 @@ def failing(*, releases: tuple[str, ...], kinds: tuple[str, ...], cases: int, se
 @seed_option
 def speed(*, release: str, kinds: tuple[str, ...], cases: int, seed: int) -> None:
     """Time the start of a release, and cases on each kind of backend, judged."""
-    show(f"vLLM {release}", TIMED, [timed(f"vllm=={release}:{kind}", cases, seed) for kind in kinds])
+    rows = []
+    for kind in kinds:
+        rows.append(timed(f"vllm=={release}:{kind}", cases, seed))
+        click.echo(": ".join(("speed", ", ".join(rows[-1]))), err=True)
+    show(f"vLLM {release}", TIMED, rows)
 
 
 @main.command()
