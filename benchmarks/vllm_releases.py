@@ -1,12 +1,12 @@
-"""vLLM's releases: of each kind of backend, the drawn cases that fail, and the features that their failures need.
-
-`attnfuzz sweep` confirms and minimizes failures, and runs those of one release in all. This only judges cases.
-"""
+"""vLLM's releases: drawn cases that fail, how soon releases start and how fast cases go, how soon reports are found."""
 
 from collections import Counter
+from pathlib import Path
 
 import click
 from measurement import count_option, sample, seed_option, show
+from msgspec.structs import replace
+from releases import SEARCHED, SHRINK, TIMED, reports_of, searched, timed
 
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.reduce.ablation import FEATURES, needed
@@ -14,6 +14,7 @@ from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.kernels.vllm.engine import ENGINE
 from attnfuzz.kernels.vllm.kinds import KINDS
+from attnfuzz.kernels.vllm.project import VLLM
 from attnfuzz.reference.case import Case
 
 NEEDS = ("query scale", "kept queries", "K scale", "V scale", "fp8 KV", "soft cap", "sinks", "window", "several chunks")
@@ -22,13 +23,26 @@ NEEDS = ("query scale", "kept queries", "K scale", "V scale", "fp8 KV", "soft ca
 RELEASES = ("0.26.0", "0.28.0", "0.29.0", "0.31.0", "0.32.0", "0.33.0")
 
 
-@click.command()
+kinds_option = click.option(
+    "--kind", "kinds", multiple=True, default=ENGINE.default_kinds, type=click.Choice(tuple(KINDS))
+)
+
+
+@click.group()
+def main() -> None:
+    """Measure releases from PyPI. Fetching is no part of it."""
+
+
+@main.command()
 @click.option("--release", "releases", multiple=True, default=RELEASES, show_default=True, metavar="VERSION")
-@click.option("--kind", "kinds", multiple=True, default=ENGINE.default_kinds, type=click.Choice(tuple(KINDS)))
+@kinds_option
 @count_option("--cases", 10, "Cases per backend of a release.")
 @seed_option
-def main(*, releases: tuple[str, ...], kinds: tuple[str, ...], cases: int, seed: int) -> None:
-    """Judge drawn cases on each kind of backend of releases."""
+def failing(*, releases: tuple[str, ...], kinds: tuple[str, ...], cases: int, seed: int) -> None:
+    """Judge drawn cases on each kind of backend of releases; print the features that failures need.
+
+    `attnfuzz sweep` confirms and minimizes failures, and runs those of one release in all. This only judges cases.
+    """
     columns = []
     for release in releases:
         column = []
@@ -39,6 +53,51 @@ def main(*, releases: tuple[str, ...], kinds: tuple[str, ...], cases: int, seed:
                 click.echo(f"{release} {kind}: {column[-1]}", err=True)
         columns.append(column)
     show("Failing cases", ("backend", *releases), list(zip(kinds, *columns, strict=True)))
+
+
+@main.command()
+@click.option("--release", default=RELEASES[-1], show_default=True, metavar="VERSION")
+@kinds_option
+@count_option("--cases", 100, "Cases per backend.")
+@seed_option
+def speed(*, release: str, kinds: tuple[str, ...], cases: int, seed: int) -> None:
+    """Time the start of a release, and cases on each kind of backend, judged."""
+    rows = []
+    for kind in kinds:
+        rows.append(timed(f"vllm=={release}:{kind}", cases, seed))
+        click.echo(": ".join(("speed", ", ".join(rows[-1]))), err=True)
+    show(f"vLLM {release}", TIMED, rows)
+
+
+@main.command()
+@click.option("--report", "names", multiple=True, metavar="NAME", help="Search for these alone, as vllm-48003.")
+@count_option("--seeds", 20, "Searches for each report, with seeds from --seed on.")
+@seed_option
+@count_option("--examples", 500, "Examples after which a search gives up.")
+@click.option("--shrink", type=float, default=SHRINK.seconds, show_default=True, help="Seconds; 0 to leave it out.")
+@click.option(
+    "--kept",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File of the searches so far: those are in the table and not repeated, so that a run may end early.",
+)
+def reports(*, names: tuple[str, ...], seeds: int, seed: int, examples: int, shrink: float, kept: Path | None) -> None:
+    """Search for each report in a release that has it, up to the first failure that the fixed one does not have."""
+    budget, found = replace(SHRINK, seconds=shrink), reports_of(VLLM.name, names)
+    rows = [searched(bug, range(seed, seed + seeds), examples, budget, kept) for bug in found]
+    show("Reports", SEARCHED, rows)
+
+
+@main.command()
+def glue() -> None:
+    """Count the modules and lines between the harness and each engine, and those that engines share."""
+    kernels = Path(__file__).parent.parent / "kernels"
+    rows = []
+    for folder in ("vllm", "sglang", "releases"):
+        files = [*(kernels / folder).rglob("*.py")]
+        rows.append(
+            (f"kernels/{folder}", str(len(files)), f"{sum(len(each.read_text().splitlines()) for each in files):,}")
+        )
+    show("Glue", ("folder", "modules", "lines"), rows)
 
 
 def _judged(runner: Runner, backend: str, cases: int, seed: int) -> str:

@@ -64,7 +64,9 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     besides the plain one, with their standing, and `earlier_uses` those that the objects of a step may have had.
     `edges` are the factors of 0 and below, and the steps without requests, that it may get, with their standing. One
     that `schedules` decides itself on the forwards of a step, within the limits of `Case.serving`. `shared_keys` are
-    the numbers of ranks that may share the keys of each request, each with whole query heads.
+    the numbers of ranks that may share the keys of each request, each with whole query heads, and `interleaves` the
+    runs of keys that each may have. `most_programs` bounds the rows of a step, times the query heads, times these
+    ranks, for kernels with a costly program for each; 0 is no bound.
 
     A backend with `buckets` supports their geometries and no others. All other fields about geometries are then derived
     from the buckets; values passed for them are ignored.
@@ -72,8 +74,8 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     Raises ValueError if only some buckets have latents, for a bucket without any of the modes, for `head_dims` of
     latents (which need buckets), for `granularities` and `kept_queries` without quantised caches, for sinks in integers
     or fp8, for a patience that is not a positive number, for `writes` with a feature of attention, for `rotary` without
-    `writes`, for `tombstones` with latents or `rotary`, for `masks` without CAUSAL, and for others with latents or
-    `writes`.
+    `writes`, for `most_programs` without ranks and buckets, or below two drafts, for `tombstones` with latents or
+    `rotary`, for `masks` without CAUSAL, and for others with latents or `writes`.
     """
 
     device: Device = Device.CPU
@@ -119,6 +121,8 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     windowed_masks: tuple[Mask, ...] = (Mask.CAUSAL,)
     schedules: bool = False
     shared_keys: tuple[int, ...] = ()
+    interleaves: tuple[Interleave, ...] = tuple(Interleave)
+    most_programs: int = 0
     patience: float = 1.0
 
     def __post_init__(self) -> None:
@@ -146,6 +150,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("masks other than causal are for attention without latents: leave them out")
         self._check_windows()
         self._check_granularities()
+        self._check_programs()
         if any(bucket.modes and not set(bucket.modes) & set(self.modes) for bucket in self.buckets):
             raise ValueError(f"a bucket has modules for none of the modes {', '.join(self.modes)}")
 
@@ -160,6 +165,15 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.window_tail and not (self.writes and self.tombstones):
             raise ValueError("window_tail is for a writer of the KV cache with tombstones")
+
+    def _check_programs(self) -> None:
+        if not self.most_programs:
+            return
+        if not (self.buckets and self.shared_keys):
+            raise ValueError("most_programs is for a backend with buckets and shared_keys")
+        heads = max(query for bucket in self.buckets for query, _ in bucket.heads)
+        if 2 * heads * max(self.shared_keys) > self.most_programs:
+            raise ValueError("most_programs must allow two drafts of each bucket's heads on all ranks")
 
     def _check_granularities(self) -> None:
         odd = [dim for dim in self.head_dims if dim % BLOCK]
@@ -189,6 +203,10 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
             other = _why_not_steps(self, related(case).case)
             reason = other and f"{other} (in its related run: {case.relation.words})"
         return reason
+
+    def most_rows(self, q_heads: int, ranks: int) -> int | None:
+        """The most rows of a step with `q_heads` on `ranks`; None if there is no bound."""
+        return self.most_programs // (q_heads * ranks) if self.most_programs else None
 
     def scales(self, kv_dtype: DType) -> bool:
         """Whether KV caches of this dtype have scales."""
@@ -372,6 +390,8 @@ def _why_not_shared_keys(can: Capability, case: Case) -> str | None:
         return f"keys that {shared.ranks} ranks share"
     if case.geometry.q_heads % shared.ranks:
         return f"{case.geometry.q_heads} query heads on {shared.ranks} ranks"
+    if shared.interleave not in can.interleaves:
+        return f"an interleave of a {shared.interleave.replace('_', ' ')}"
     # vLLM 0.33.0: v1/worker/cp_utils.py, check_attention_cp_compatibility.
     if shared.interleave is not Interleave.TOKEN and any(step.drafts for step in case.steps):
         return f"an interleave of a {shared.interleave.replace('_', ' ')} beside drafts"
@@ -390,9 +410,12 @@ def _why_not_steps(can: Capability, case: Case) -> str | None:
     )
     if reason is not None:
         return reason
+    rows = can.most_rows(case.geometry.q_heads, case.shared_keys.ranks)
     for step in case.steps:
         if step.mode not in can.modes:
             return f"mode {step.mode}"
+        if rows is not None and step.padded_tokens > rows:
+            return f"steps of more than {can.most_programs} rows times query heads and ranks"
         reasons = [bucket.why_not_step(step) for bucket in buckets]
         if reasons and all(reasons):
             return reasons[0]

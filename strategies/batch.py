@@ -4,6 +4,7 @@ import random
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cache, lru_cache
+from itertools import accumulate
 
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
@@ -133,9 +134,10 @@ class Setting:
 
 def draw_batch(draw: DrawFn, setting: Setting, mode: Mode) -> tuple[Lengths, ...]:
     """(q_len, kv_len) of each request of a step: a few drawn one by one, and possibly a crowd drawn from a seed."""
-    scope, lean = setting.scope, setting.lean
+    stride = setting.tokens_per_request(mode)
+    scope, lean = setting.scope.of_batch(stride if mode.speculative else 1), setting.lean
     emptiness, total = draw(_STYLES.under(lean))
-    q_choice = _q_lengths(mode, setting.tokens_per_request(mode), scope.q_len)
+    q_choice = _q_lengths(mode, stride, scope.q_len)
     kv_choice = kv_lengths(setting.page_size, scope.kv_len, emptiness, flat=scope.flat)
     least, most = _draw_size(draw, lean, scope)
     pairs = draw(
@@ -150,9 +152,16 @@ def draw_batch(draw: DrawFn, setting: Setting, mode: Mode) -> tuple[Lengths, ...
         at = draw(integer(0, len(pairs) - 1))
         tall = kv_lengths(setting.page_size, scope.tallest, Emptiness.SOME, flat=True).under(lean)
         pairs[at] = (pairs[at][0], draw(tall))
+    pairs = _fitting(pairs, scope.rows)
     if not any(q_len for q_len, _ in pairs):
         pairs[0] = (1, pairs[0][1])
     return tuple((q_len, _keys(setting, mode, q_len, drawn, total=total)) for q_len, drawn in pairs)
+
+
+def _fitting(pairs: list[Lengths], rows: int) -> list[Lengths]:
+    """As many of the first requests as have up to `rows` queries together."""
+    ends = accumulate(q_len for q_len, _ in pairs)
+    return [each for each, end in zip(pairs, ends, strict=True) if end <= rows]
 
 
 def _draw_size(draw: DrawFn, lean: Lean, scope: Scope) -> tuple[int, int]:

@@ -25,7 +25,7 @@ from attnfuzz.strategies.relations import draw_relation
 from attnfuzz.strategies.rope import draw_rope
 from attnfuzz.strategies.scope import Extent, scope_of
 from attnfuzz.strategies.sequences import draw_life, draw_single_step, draw_unrelated_steps
-from attnfuzz.strategies.serving import draw_serving, draw_shared_keys
+from attnfuzz.strategies.serving import draw_ranks, draw_serving, draw_shared_keys
 from attnfuzz.strategies.shared_pools import draw_shared_pool
 from attnfuzz.strategies.supported import capturable, drafts, may_idle, on_a_server, within
 from attnfuzz.strategies.tensors import draw_family, draw_placement, draw_scales, draw_served_queries
@@ -113,8 +113,10 @@ def _strides(drafts: tuple[int, ...]) -> Choice[int]:
 def _cases(draw: DrawFn, can: Capability, backend: str, geometries: Geometries, lean: Lean) -> Case:
     geometry, bucket = geometries.draw(draw, lean)
     extents = _WRITTEN_EXTENTS if can.writes else _SCHEDULED_EXTENTS if can.schedules else _EXTENTS[can.device]
+    ranks = draw_ranks(draw, can, geometry, lean)
     scope = scope_of(draw(extents.under(lean)), geometry, can.device, writes=can.writes)
-    stride = draw(_strides(drafts(bucket)).under(lean))
+    scope = scope.of_steps(can.most_rows(geometry.q_heads, ranks))
+    stride = draw(_strides(drafts(bucket, scope.rows)).under(lean))
     served = on_a_server(within(can, bucket), stride)
     steps = _draw_steps(draw, Setting(served, geometry.page_size, scope, stride=stride, lean=lean))
     placement, family = draw_placement(draw, can, geometry, lean), draw_family(draw, can, lean)
@@ -136,7 +138,7 @@ def _cases(draw: DrawFn, can: Capability, backend: str, geometries: Geometries, 
         pace=draw(_PACES.under(lean)) if can.device is Device.CUDA else Pace.PROMPT,
         mask=draw_mask(draw, can, geometry, steps, lean),
         serving=draw_serving(draw, can, geometry, steps, placement["pages"], lean),
-        shared_keys=draw_shared_keys(draw, can, geometry, steps, lean),
+        shared_keys=draw_shared_keys(draw, can, ranks, steps, lean),
     )
     if can.arguments or can.earlier_uses:
         case = with_call(draw, case, can, lean)
@@ -182,8 +184,9 @@ def _with_idle(draw: DrawFn, setting: Setting, steps: tuple[Step, ...]) -> tuple
         at = replays[draw(integer(0, len(replays) - 1))]
         return _beside(draw, steps, at, replace(steps[at], requests=()))
     at = draw(integer(0, len(steps) - 1))
+    unit = max(steps[at].tokens_per_request, 1)
     rows = draw(_IDLE_ROWS.under(setting.lean)) if setting.can.padding else 0
-    rows *= max(steps[at].tokens_per_request, 1)
+    rows = min(rows, setting.scope.rows // unit) * unit
     idle = replace(steps[at], requests=(), padded_tokens=rows, launch=Launch.EAGER)
     return _beside(draw, steps, at, idle)
 

@@ -50,10 +50,11 @@ def draw_attention_group(draw: DrawFn, scope: Scope, lean: Lean) -> int:
 
 
 def draw_padding(draw: DrawFn, step: Step, attention_group: int, scope: Scope, lean: Lean) -> Step:
-    """Draw the padding of an eager step within its group."""
+    """Draw the padding of an eager step within its group; none that is beyond the rows of a step."""
     own = len(step.requests) if step.mode.uniform else step.tokens
     more = draw(_up_to(scope.bucket, _MORE).under(lean))
-    return pad_step(step, others=own + more, attention_group=attention_group)
+    padded = pad_step(step, others=own + more, attention_group=attention_group)
+    return padded if padded.padded_tokens <= scope.rows else step
 
 
 @cache
@@ -96,7 +97,8 @@ def draw_launches(
         if step.mode not in modes or not draw(_MOSTLY):
             launched.append(step)
             continue
-        capture, replay = _graphed(step, largest[step.mode] if shared else len(step.requests), buckets)
+        most = scope.rows // step.tokens_per_request
+        capture, replay = _graphed(step, largest[step.mode] if shared else len(step.requests), buckets, most)
         if capture not in captures:
             captures.append(capture)
             if late:
@@ -105,11 +107,12 @@ def draw_launches(
     return tuple(launched) if late else (*captures, *launched)
 
 
-def _graphed(step: Step, batch: int, buckets: tuple[int, ...]) -> tuple[Step, Step]:
-    """The capture and the replay of a step, in the bucket for this batch size.
+def _graphed(step: Step, batch: int, buckets: tuple[int, ...], most: int) -> tuple[Step, Step]:
+    """The capture and the replay of a step, in the bucket for this batch size, of up to `most` requests.
 
     If the configured buckets are too small, a usual one is taken.
     """
-    bucket = bucket_of(batch, buckets) or bucket_of(batch, _BUCKETS) or batch
+    fitting = (min(bucket, most) for bucket in (bucket_of(batch, buckets), bucket_of(batch, _BUCKETS)) if bucket)
+    bucket = next(fitting, batch)
     replay = msgspec.structs.replace(step, padded_tokens=bucket * step.tokens_per_request, launch=Launch.REPLAY)
     return msgspec.structs.replace(replay, requests=(), launch=Launch.CAPTURE), replay

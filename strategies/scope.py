@@ -1,6 +1,6 @@
 """Bounds on the parts of a case that keep the whole cheap: if one is large, the others are small."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from attnfuzz.reference.device import Device
@@ -23,6 +23,9 @@ _CROWD = 600
 # Pairs from which on long KVs have more than 1000 keys, and wide batches more than 32 requests: larger ones show no
 # other features then, and cost 0.1 s at most.
 _ROOM_TO_REACH, _ROOM_FOR_CROWD = 500, 300
+
+ANY_ROWS = 1 << 30
+"""More rows than any step has."""
 
 MOST_ROUNDS = 3
 """Rounds of decode, or of verify and draft extend, in the life of a batch after its prompts."""
@@ -50,7 +53,7 @@ class Scope:
     the new tokens of a prefill. `bucket` bounds the requests to which a graph or a data-parallel group pads a batch,
     unless the batch itself needs more. With `flat`, long KVs are as likely as short ones. A `tallest` above 0 bounds
     the KV of one request that may be far longer than all others, like a long document in a batch of chats. With
-    `one_step`, a case has no other steps.
+    `one_step`, a case has no other steps. `rows` bounds the tokens of a step, padded ones included.
     """
 
     requests: int
@@ -61,6 +64,17 @@ class Scope:
     flat: bool = False
     tallest: int = 0
     one_step: bool = False
+    rows: int = ANY_ROWS
+
+    def of_steps(self, rows: int | None) -> "Scope":
+        """The same for steps of at most `rows`; None for no bound."""
+        return self if rows is None else replace(self, rows=rows, q_len=min(self.q_len, rows))
+
+    def of_batch(self, tokens_per_request: int) -> "Scope":
+        """The same for a batch whose requests have at most `tokens_per_request`."""
+        most = self.rows // tokens_per_request
+        requests = min(self.requests, most)
+        return replace(self, requests=requests, crowd=min(self.crowd, most - requests))
 
 
 def scope_of(extent: Extent, geometry: Geometry, device: Device, *, writes: bool = False) -> Scope:

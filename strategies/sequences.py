@@ -1,7 +1,7 @@
 """Sequences of steps, before padding and graphs: unrelated ones, and the life of a batch over several rounds."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import pairwise
 
@@ -19,6 +19,7 @@ _MOST_STEPS = 5
 _MOST_PROMPTS = 3
 _PREFILLS = (Mode.EXTEND, Mode.CHUNKED_PREFILL)
 _DRAFT_EXTENDS = (Mode.DRAFT_EXTEND, Mode.DRAFT_EXTEND_V2)
+_VERIFIES = (Mode.TARGET_VERIFY, Mode.DRAFT_EXTEND)
 _OF_DRAFT_MODELS = (Mode.DRAFT_DECODE, *_DRAFT_EXTENDS)
 # Seeds of slot orders; 0 keeps the order.
 _ORDERS = integer(0, 255)
@@ -33,6 +34,12 @@ _CHANGES = choice(
 _OTHER_REQUESTS = odds(7, 1)
 # Whether a round with drafts ends with those of the next one.
 _DRAFTED = odds(1, 1)
+_GOES_ON = odds(1, 1)
+# Whether a draft model goes on from a verify of unrelated steps.
+_PROPOSES = odds(3, 1)
+
+_Draft = tuple[Mode, tuple[Lengths, ...], int]
+"""(mode, lengths, seed of the slots' order) of one step."""
 
 
 def draw_single_step(draw: DrawFn, setting: Setting) -> tuple[Step, ...]:
@@ -55,6 +62,8 @@ def draw_unrelated_steps(draw: DrawFn, setting: Setting, modes: tuple[Mode, ...]
     for index in range(1, len(drafts)):
         if draw(_SAME_LENGTHS):
             drafts[index] = (*drafts[index - 1][:2], drafts[index][2])
+    if Mode.DRAFT_DECODE in setting.can.modes:
+        drafts = [each for draft in drafts for each in _with_proposal(draw, setting, draft)]
     ends = [index for index in range(1, len(drafts)) if draw(_OTHER_REQUESTS)]
     first, steps = 0, list[Step]()
     for begin, end in pairwise((0, *ends, len(drafts))):
@@ -65,9 +74,20 @@ def draw_unrelated_steps(draw: DrawFn, setting: Setting, modes: tuple[Mode, ...]
     return tuple(steps)
 
 
+def _with_proposal(draw: DrawFn, setting: Setting, step: _Draft) -> Iterator[_Draft]:
+    """The step, and after some verifies the draft decodes of its requests, which may have rejected drafts."""
+    yield step
+    mode, batch, order = step
+    if mode in _VERIFIES and draw(_PROPOSES):
+        new = setting.tokens_per_request(Mode.DRAFT_DECODE)
+        accepted = random.Random(draw(_ORDERS))
+        lengths = tuple((new, max(kv - q, 0) + accepted.randint(1, q) + new) for q, kv in batch)
+        yield Mode.DRAFT_DECODE, lengths, order
+
+
 @st.composite
-def _drafts(draw: DrawFn, setting: Setting, modes: tuple[Mode, ...]) -> tuple[Mode, tuple[Lengths, ...], int]:
-    """(mode, lengths, seed of the slots' order) of one step."""
+def _drafts(draw: DrawFn, setting: Setting, modes: tuple[Mode, ...]) -> _Draft:
+    """Draw one step."""
     mode = draw(_one_of(modes))
     return mode, draw_batch(draw, setting, mode), draw(_ORDERS)
 
@@ -79,7 +99,10 @@ def draw_life(draw: DrawFn, setting: Setting) -> tuple[Step, ...]:
     backend: no request has fewer keys than queries.
     """
     prefixes = setting.prefix_lengths()
-    prompts = draw(_prompts(prefixes, setting.scope.q_len, min(_MOST_PROMPTS, setting.scope.requests)))
+    most = min(_MOST_PROMPTS, setting.scope.of_batch(setting.stride).requests)
+    # All prompts of a step fit into it.
+    longest = min(setting.scope.q_len, setting.scope.rows // most)
+    prompts = draw(_prompts(prefixes, longest, most))
     batch = _Life(setting, [prefix for _, prefix in prompts])
     starts = tuple(mode for mode in setting.can.modes if mode in _PREFILLS)
     if starts:
@@ -89,7 +112,7 @@ def draw_life(draw: DrawFn, setting: Setting) -> tuple[Step, ...]:
         batch.reorder(rotation, leaves=leaves)
         if replaced:
             batch.replace(draw(prefixes))
-        _draw_round(draw, batch, mode)
+        _draw_round(draw, batch, mode, longest)
     return tuple(batch.steps)
 
 
@@ -133,17 +156,20 @@ def _openings(can: Capability) -> tuple[Mode, ...]:
     return tuple(mode for mode in can.modes if mode not in _OF_DRAFT_MODELS) or can.modes
 
 
-def _draw_round(draw: DrawFn, batch: "_Life", mode: Mode) -> None:
+def _draw_round(draw: DrawFn, batch: "_Life", mode: Mode, longest: int) -> None:
     size, setting = len(batch.alive), batch.setting
     if mode is Mode.DECODE:
         batch.speculate(Mode.DECODE, [1] * size)
     elif mode in _PREFILLS:
-        batch.prefill(mode, [draw(_new_tokens(setting.scope.q_len)) for _ in range(size)])
+        batch.prefill(mode, [draw(_new_tokens(longest)) for _ in range(size)])
     else:
+        drafting = Mode.DRAFT_DECODE in setting.can.modes
         followers = tuple(follower for follower in setting.can.modes if follower in _DRAFT_EXTENDS)
-        follower = draw(_one_of(followers)) if followers else None
+        # Of some servers, the draft model goes on from the verify, and so has to leave out the rejected drafts.
+        extends = bool(followers) and not (drafting and draw(_GOES_ON))
+        follower = draw(_one_of(followers)) if extends else None
         batch.speculate(mode, [draw(integer(1, setting.stride)) for _ in range(size)], follower)
-        if Mode.DRAFT_DECODE in setting.can.modes and draw(_DRAFTED):
+        if drafting and draw(_DRAFTED):
             batch.draft()
 
 

@@ -1,6 +1,7 @@
 """A server's limits, where it schedules the requests of a case itself, and its choices where ranks share their keys."""
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Final
 
 from hypothesis.strategies import DrawFn
@@ -20,7 +21,6 @@ _FORWARDS = Choice((1, 1, 1, 1, 2, 3, 5), lambda count: (f"token budget={LIMITS.
 _LACKING = Choice((0, 0, 0, 1, 2, 3, 4, 4), lambda quarters: (f"lacking pages={LIMITS.of(quarters)}",))
 _SEEDS = integer(0, 255)
 _MORE_RANKS = WeightedFlag(1, 1, ("ranks=four",))
-_INTERLEAVES = Choice(tuple(Interleave), on("interleave"))
 _ALL_TO_ALL = WeightedFlag(1, 1, ("all to all=yes",))
 _FEW, _MANY = 2, 4
 
@@ -45,16 +45,24 @@ def draw_serving(
     )
 
 
-def draw_shared_keys(
-    draw: DrawFn, can: Capability, geometry: Geometry, steps: Sequence[Step], lean: Lean
-) -> SharedKeys:
-    """Draw the ranks that share keys, each with whole query heads; one token in a row beside drafts."""
+@cache
+def _interleaves(some: tuple[Interleave, ...]) -> Choice[Interleave]:
+    return Choice(some, on("interleave"))
+
+
+def draw_ranks(draw: DrawFn, can: Capability, geometry: Geometry, lean: Lean) -> int:
+    """Draw the number of ranks that share keys, each with whole query heads."""
+    many = _MANY in can.shared_keys and geometry.q_heads % _MANY == 0
+    return _MANY if many and draw(_MORE_RANKS.under(lean)) else _FEW
+
+
+def draw_shared_keys(draw: DrawFn, can: Capability, ranks: int, steps: Sequence[Step], lean: Lean) -> SharedKeys:
+    """Draw the other choices of ranks that share keys: they have one token in a row beside drafts."""
     if not can.shared_keys:
         return SharedKeys()
-    many = _MANY in can.shared_keys and geometry.q_heads % _MANY == 0
     drafts = any(step.drafts for step in steps)
     return SharedKeys(
-        ranks=_MANY if many and draw(_MORE_RANKS.under(lean)) else _FEW,
-        interleave=Interleave.TOKEN if drafts else draw(_INTERLEAVES.under(lean)),
+        ranks=ranks,
+        interleave=Interleave.TOKEN if drafts else draw(_interleaves(can.interleaves).under(lean)),
         all_to_all=draw(_ALL_TO_ALL.under(lean)),
     )

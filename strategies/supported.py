@@ -83,9 +83,10 @@ def latents(can: Capability) -> tuple[Latent | None, ...]:
     )
 
 
-def drafts(bucket: Bucket | None) -> tuple[int, ...]:
-    """Numbers of draft tokens of the speculative modes: any, or those that a bucket has modules for."""
-    return bucket.strides if bucket and bucket.strides else _DRAFTS
+def drafts(bucket: Bucket | None, rows: int) -> tuple[int, ...]:
+    """Numbers of draft tokens of the speculative modes: those that a bucket has modules for, in steps of `rows`."""
+    some = bucket.strides if bucket and bucket.strides else _DRAFTS
+    return tuple(number for number in some if number <= rows)
 
 
 def families(can: Capability) -> tuple[ValueFamily, ...]:

@@ -127,7 +127,7 @@ class VllmBackend:
             return {op.name: op for op in CPU_OPS}
         if self.kind.interpreted:
             return {}
-        own = OPS_OF_RANKS if self.kind.sharded else OPS
+        own = OPS_OF_RANKS if self.kind.sharded and not self.capability.latent else OPS
         return {op.name: op for op in (*NATIVE.ops(), WRITE, XQA, *own)}
 
     def missing(self) -> str | None:

@@ -8,10 +8,11 @@ from msgspec import structs
 from attnfuzz.kernels.libraries.geometries import few_geometries
 from attnfuzz.kernels.libraries.interpreted import DTYPES
 from attnfuzz.kernels.libraries.vllm_cpu import CAPABILITY as CPU_KERNELS
+from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Mode, QueryView
+from attnfuzz.reference.case import Interleave, Mode, QueryView
 from attnfuzz.reference.dtypes import DType
-from attnfuzz.reference.geometry import KvLayout
+from attnfuzz.reference.geometry import KvLayout, Latent
 
 BLACKWELL: Final = (10, 0)
 """A compute capability on which vLLM plans for trtllm-gen's kernels."""
@@ -117,9 +118,16 @@ _OF_RANKS: Final = tuple(
 
 _DRAFTS_OF_RANKS: Final = structs.replace(_OF_RANKS[0], modes=(), sinks=(False,))
 
+_MOST_PROGRAMS: Final = 256
+"""Those of a merge: each rank has one for each row and head that another one gives to it.
+
+Triton's interpreter takes about 10 ms for one. 16 drafts on 8 query heads and two ranks have as many.
+"""
+
 SHARDED: Final = structs.replace(
     FLASH_ATTN,
     shared_keys=(2, 4),
+    most_programs=_MOST_PROGRAMS,
     patience=4.0,
     buckets=(*_OF_RANKS, structs.replace(_OF_RANKS[0], windows=(3, 16, 127), sinks=(False,)), _DRAFTS_OF_RANKS),
 )
@@ -148,6 +156,35 @@ SHARDED_WRAPPERS: Final = structs.replace(
     buckets=tuple(structs.replace(each, sinks=(False,)) for each in (*_OF_RANKS, _DRAFTS_OF_RANKS)),
 )
 """The same on Hopper."""
+
+_OF_LATENT_RANKS: Final = tuple(
+    Bucket(
+        dtype=DType.BFLOAT16,
+        kv_dtype=DType.BFLOAT16,
+        head_dim_qk=latent.rank + latent.rope,
+        head_dim_vo=latent.rank,
+        latent=latent,
+        heads=((2, 1), (4, 1), (8, 1), (6, 1)),
+        page_sizes=LATENT.page_sizes,
+        layouts=LATENT.layouts,
+        modes=_OF_TARGETS,
+    )
+    for latent in (
+        Latent(rank=32, rope=16, nope=24, vo=16),
+        Latent(rank=64, rope=8, nope=16, vo=64),
+        Latent(rank=512, rope=64, nope=128, vo=128),
+    )
+)
+
+SHARDED_LATENT: Final = structs.replace(
+    LATENT,
+    shared_keys=SHARDED.shared_keys,
+    interleaves=(Interleave.TOKEN,),
+    most_programs=_MOST_PROGRAMS,
+    patience=SHARDED.patience,
+    buckets=(*_OF_LATENT_RANKS, structs.replace(_OF_LATENT_RANKS[0], modes=())),
+)
+"""The cases of FLASHINFER_MLA on such ranks (0.33.0: v1/attention/backends/mla/flashinfer_mla.py:140)."""
 
 WITHOUT_GPU: Final = structs.replace(
     FLASHINFER,
@@ -228,6 +265,9 @@ KINDS: Final = {
     "flashinfer_mla": BackendKind(_MLA, "FlashInferMLA", BLACKWELL, LATENT, calibrated="trtllm_mla"),
     "flashinfer_mla_packed": BackendKind(
         _MLA, "FlashInferMLA", BLACKWELL, LATENT, calibrated="trtllm_mla", packed_prefills=True
+    ),
+    "flashinfer_mla_dcp": BackendKind(
+        _MLA, "FlashInferMLA", BLACKWELL, SHARDED_LATENT, calibrated="trtllm_mla", sharded=True
     ),
     "flash_attn": BackendKind(f"{_BACKENDS}.flash_attn", "FlashAttention", HOPPER, FLASH_ATTN),
     "flash_attn_dcp": BackendKind(f"{_BACKENDS}.flash_attn", "FlashAttention", HOPPER, SHARDED, sharded=True),

@@ -12,6 +12,7 @@ import torch
 from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.entry_points.decode import XQA_SEMAPHORES
 from attnfuzz.kernels.gpu.wrappers.wrapper import RECOMMENDED
+from attnfuzz.kernels.paged_kv import PagedKv
 from attnfuzz.kernels.queries import place_sinks
 from attnfuzz.kernels.releases.answers import ASKED
 from attnfuzz.kernels.releases.workspace import native_workspace
@@ -20,7 +21,6 @@ from attnfuzz.kernels.vllm.cpu.pool import CpuKv
 from attnfuzz.kernels.vllm.dcp.pool import RankPool
 from attnfuzz.kernels.vllm.kinds import HOPPER
 from attnfuzz.kernels.vllm.mla.buffers import renew_buffers
-from attnfuzz.kernels.vllm.mla.pool import LatentPool
 from attnfuzz.kernels.vllm.pool import PackedKv, SplitKv, StackedKv, VllmPool
 from attnfuzz.reference.case import Case
 
@@ -48,10 +48,9 @@ class VllmServer:
         _resolve_layout(loaded, case)
         if case.geometry.latent:
             renew_buffers(loaded, case, bench.device)
-            self.pool: VllmPool = LatentPool(case, bench)
         else:
             _renew_buffers(loaded.backend)
-            self.pool = pool(case, bench, _form(loaded))
+        self.pool = pool(case, bench, PagedKv if case.geometry.latent else _form(loaded))
         # Those of a checkpoint have the model's dtype; the other backends take them in float32.
         own = case.geometry.dtype.torch_dtype if loaded.kind.on_cpu else torch.float32
         self.sinks = place_sinks(case, bench, own)

@@ -17,9 +17,11 @@ from attnfuzz.kernels.releases.rejection import is_rejection
 from attnfuzz.kernels.vllm.config import drafting
 from attnfuzz.kernels.vllm.cpu.pool import CpuPool
 from attnfuzz.kernels.vllm.cpu.runner import CpuRunner
+from attnfuzz.kernels.vllm.dcp.latents import LatentShardedRunner
 from attnfuzz.kernels.vllm.dcp.pool import ShardedPool
 from attnfuzz.kernels.vllm.dcp.runner import MERGES, ShardedRunner
 from attnfuzz.kernels.vllm.drafter import DraftingRunner, LatentDraftingRunner, rejected
+from attnfuzz.kernels.vllm.mla.pool import LatentPool
 from attnfuzz.kernels.vllm.mla.prefills import merges
 from attnfuzz.kernels.vllm.mla.runner import LatentRunner
 from attnfuzz.kernels.vllm.pool import VllmPool
@@ -103,22 +105,24 @@ class VllmSession:
     def _pool_type(self) -> type[VllmPool]:
         if self._loaded.kind.sharded:
             return ShardedPool
+        if self._case.geometry.latent:
+            return LatentPool
         return CpuPool if self._loaded.kind.on_cpu else VllmPool
 
     def _runner_type(self, drafts: int) -> type[AnyRunner]:
         """The model runner of a server whose requests speculate `drafts` tokens."""
+        latent = self._case.geometry.latent
         if self._loaded.kind.sharded:
-            return ShardedRunner
+            return LatentShardedRunner if latent else ShardedRunner
         if self._loaded.kind.on_cpu:
             return CpuRunner
-        types = (LatentRunner, LatentDraftingRunner) if self._case.geometry.latent else (ModelRunner, DraftingRunner)
+        types = (LatentRunner, LatentDraftingRunner) if latent else (ModelRunner, DraftingRunner)
         return types[bool(drafts and drafting(self._case))]
 
     def _merges(self, step: Step) -> int:
         """The roundings of an output after that of the kernel."""
-        if self._loaded.kind.sharded:
-            return MERGES
-        return merges(self._case, step) if self._case.geometry.latent else 0
+        of_chunks = merges(self._case, step) if self._case.geometry.latent else 0
+        return max(MERGES, of_chunks) if self._loaded.kind.sharded else of_chunks
 
     def _run(self, runner: AnyRunner, index: int, step: Step) -> WrittenThenAttended | None:
         if step.launch is Launch.CAPTURE:

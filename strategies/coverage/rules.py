@@ -219,6 +219,7 @@ LACKS: tuple[Lack, ...] = (
         "ranks=four; interleave!=token; all to all=yes",
         lambda can: not can.shared_keys,
     ),
+    Lack("the backend's ranks don't have such runs of keys", lambda can: _besides("interleave", can.interleaves)),
     _never("the backend's keys are shared by two ranks", "ranks=four", lambda can: set(can.shared_keys) <= {2}),
     _never("the backend chooses its forwards itself", "relation!=none", lambda can: can.schedules),
     _never(

@@ -1,21 +1,25 @@
 """Features, and pairs of them, that do not occur with a backend because no modules are compiled for them."""
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from itertools import chain, product
 
 from msgspec.structs import replace
 
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case
+from attnfuzz.reference.case import Case, Mode
 from attnfuzz.reference.geometry import Geometry
-from attnfuzz.strategies.coverage.axis import GEOMETRY_AXES
+from attnfuzz.strategies.coverage.axis import FEW_RANKS, GEOMETRY_AXES
 from attnfuzz.strategies.coverage.classes import BATCHES, DRAFTS, KEYS, QUERIES, Classes
 from attnfuzz.strategies.coverage.features import axes
-from attnfuzz.strategies.scope import MOST_ROUNDS, Extent, Scope, scope_of
+from attnfuzz.strategies.scope import ANY_ROWS, MOST_ROUNDS, Extent, Scope, scope_of
 from attnfuzz.strategies.supported import drafts
 
-_AXES = (*(axis.name for axis in GEOMETRY_AXES), "window", "drafts", "mode", "batch", "longest q", "longest kv")
+_AXES = (
+    *(axis.name for axis in GEOMETRY_AXES),
+    *("ranks", "window", "drafts", "mode", "padding", "batch", "longest q", "longest kv"),
+)
 """The axes decided by the buckets and by the sizes of cases over them."""
 
 NO_MODULE = "the backend has no modules for this"
@@ -28,23 +32,32 @@ Together = Mapping[str, frozenset[str]]
 def together(can: Capability) -> Together:
     """Features on these axes that some case over a bucket of `can` may show at the same time."""
     found: dict[str, set[str]] = {feature: set() for axis in _AXES for feature in axes()[axis]}
-    for shown in _alternatives(can):
-        for feature in shown:
-            found[feature] |= shown
+    for parts, sizes in _alternatives(can):
+        for feature in parts:
+            found[feature] |= parts | sizes.keys()
+        for feature, others in sizes.items():
+            found[feature] |= parts | others
     return {feature: frozenset(others) for feature, others in found.items()}
 
 
-def _alternatives(can: Capability) -> Iterator[frozenset[str]]:
-    """Sets of features: two features are in one set if cases over one bucket, heads, pages and extent can show both."""
+def _alternatives(can: Capability) -> Iterator[tuple[frozenset[str], Together]]:
+    """Features that go together if cases over one bucket, heads, ranks, pages and extent can show them.
+
+    Those of sizes go with all of the others, and with those sizes that are named.
+    """
     for bucket in can.buckets:
-        modes = frozenset(f"mode={mode}" for mode in can.modes if not bucket.modes or mode in bucket.modes)
-        strides = frozenset(f"drafts={DRAFTS.of(stride)}" for stride in drafts(bucket))
+        modes = tuple(mode for mode in can.modes if not bucket.modes or mode in bucket.modes)
         for (q_heads, kv_heads), page_size in product(bucket.heads, bucket.page_sizes):
             geometry = replace(bucket.simplest, q_heads=q_heads, kv_heads=kv_heads, page_size=page_size)
             parts = frozenset(chain.from_iterable(map(_placed, _variants(geometry, bucket))))
-            for extent in Extent:
-                scope = scope_of(extent, geometry, can.device, writes=can.writes)
-                yield parts.union(modes, strides, _reached(scope, bucket))
+            for ranks in can.shared_keys or (FEW_RANKS,):
+                if can.shared_keys and q_heads % ranks:
+                    continue
+                number = "ranks=four" if ranks > FEW_RANKS else "ranks=up to two"
+                rows = can.most_rows(q_heads, ranks)
+                for extent in Extent:
+                    scope = scope_of(extent, geometry, can.device, writes=can.writes).of_steps(rows)
+                    yield parts | {number}, _sizes(scope, modes, drafts(bucket, scope.rows), bucket.windows)
 
 
 def _variants(geometry: Geometry, bucket: Bucket) -> Iterator[Geometry]:
@@ -63,18 +76,60 @@ def _placed(geometry: Geometry) -> Iterator[str]:
         yield from map(axis.feature, axis.place(case))
 
 
-def _reached(scope: Scope, bucket: Bucket) -> Iterator[str]:
-    """Features of size that cases of a scope can reach, and those of its windows."""
-    queries = max(scope.q_len, *drafts(bucket))
+@cache
+def _sizes(scope: Scope, modes: tuple[Mode, ...], strides: tuple[int, ...], windows: tuple[int, ...]) -> Together:
+    """The modes and sizes of steps of a scope, each with those that a step can show beside it."""
+    keys = frozenset(_of_keys(scope, max(scope.q_len, *strides), windows))
+    found: dict[str, set[str]] = {}
+    for shown in _of_any_steps(scope, modes, strides) if scope.rows == ANY_ROWS else _of_steps(scope, modes, strides):
+        for feature in shown | keys:
+            found.setdefault(feature, set()).update(shown, keys)
+    return {feature: frozenset(others) for feature, others in found.items()}
+
+
+def _of_any_steps(scope: Scope, modes: tuple[Mode, ...], strides: tuple[int, ...]) -> Iterator[frozenset[str]]:
+    """The modes and sizes of steps of any number of rows."""
+    yield frozenset(
+        (
+            *(f"mode={mode}" for mode in modes),
+            *(f"drafts={DRAFTS.of(stride)}" for stride in strides),
+            *axes()["padding"],
+            *_up_to("batch", BATCHES, scope.requests + scope.crowd),
+            *_up_to("longest q", QUERIES, max(scope.q_len, *strides)),
+        )
+    )
+
+
+def _of_steps(scope: Scope, modes: tuple[Mode, ...], strides: tuple[int, ...]) -> Iterator[frozenset[str]]:
+    """The modes and sizes of steps whose rows are bounded: for each mode, number of drafts, and class of batches."""
+    for mode, stride in product(modes, strides):
+        tokens = mode.stride(stride) if mode.speculative else 1
+        batch = scope.of_batch(tokens)
+        longest = tokens if mode.speculative else scope.q_len
+        for name in BATCHES.names:
+            least = BATCHES.bounds(name)[0]
+            if least <= batch.requests + batch.crowd:
+                # Requests of other modes may have fewer tokens.
+                spare = scope.rows // tokens - least if mode.uniform else scope.rows
+                yield frozenset(
+                    (
+                        f"mode={mode}",
+                        f"drafts={DRAFTS.of(stride)}",
+                        f"batch={name}",
+                        "padding=none",
+                        *(("padding=tokens", "padding=fewer requests than real") if spare else ()),
+                        *(("padding=as many requests, or more",) if spare >= least else ()),
+                        *_up_to("longest q", QUERIES, longest),
+                    )
+                )
+
+
+def _of_keys(scope: Scope, queries: int, windows: tuple[int, ...]) -> Iterator[str]:
+    """Features of KV lengths that cases of a scope can reach, and those of its windows."""
     # A batch grows by its prompts and in each round.
     keys = max(scope.kv_len, scope.tallest) + (1 if scope.one_step else 1 + MOST_ROUNDS) * queries
-    for axis, classes, largest in (
-        ("batch", BATCHES, scope.requests + scope.crowd),
-        ("longest q", QUERIES, queries),
-        ("longest kv", KEYS, keys),
-    ):
-        yield from (f"{axis}={name}" for name in _up_to(classes, largest))
-    for left in bucket.windows:
+    yield from _up_to("longest kv", KEYS, keys)
+    for left in windows:
         if left < 0:
             yield "window=none"
         elif left == 0:
@@ -85,5 +140,5 @@ def _reached(scope: Scope, bucket: Bucket) -> Iterator[str]:
                 yield "window=cuts keys off"
 
 
-def _up_to(classes: Classes, largest: int) -> Iterator[str]:
-    return (name for name in classes.names if classes.bounds(name)[0] <= largest)
+def _up_to(axis: str, classes: Classes, largest: int) -> Iterator[str]:
+    return (f"{axis}={name}" for name in classes.names if classes.bounds(name)[0] <= largest)

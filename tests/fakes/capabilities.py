@@ -117,6 +117,14 @@ NARROW = {
         buckets=(replace(HEAD_DIM_128, heads=((4, 1), (6, 1))),),
         shared_keys=(2, 4),
     ),
+    "few programs": Capability(
+        modes=(Mode.DECODE, Mode.TARGET_VERIFY, Mode.DRAFT_EXTEND, Mode.EXTEND),
+        graph_modes=(Mode.DECODE, Mode.TARGET_VERIFY),
+        padding=True,
+        buckets=(replace(HEAD_DIM_128, heads=((4, 1), (8, 1))),),
+        shared_keys=(2, 4),
+        most_programs=128,
+    ),
     "few modules": COMPILED,
     "few modules for latents": COMPILED_LATENTS,
     "modules for head dims that differ": Capability(

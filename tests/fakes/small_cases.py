@@ -43,6 +43,17 @@ LATENTS = Geometry(
 )
 """Latents on pages of 4 tokens."""
 
+SERVED_LATENTS = replace(
+    LATENTS,
+    head_dim_qk=48,
+    head_dim_vo=32,
+    page_size=32,
+    dtype=DType.BFLOAT16,
+    kv_dtype=DType.BFLOAT16,
+    latent=Latent(rank=32, rope=16, nope=24, vo=16),
+)
+"""Latents as a server may have them: on pages of 32, in bfloat16, with keys and values of other dims."""
+
 
 def step(mode: Mode, *lengths: tuple[int, int], stride: int = 0, rows: int = 0, launch: Launch = Launch.EAGER) -> Step:
     """A step of requests with these (q_len, kv_len), in slots from 0 on.

@@ -92,6 +92,15 @@ def why_not(case: Case, **fields: Any) -> str | None:
             "an interleave of a page beside drafts",
         ),
         (
+            {"buckets": (HEAD_DIM_64,), "shared_keys": (2, 4), "most_programs": 128},
+            Case(
+                backend="mine",
+                geometry=HEAD_DIM_64.simplest,
+                steps=(step(Mode.DECODE, *[(1, 9)] * 33),),
+            ),
+            "steps of more than 128 rows times query heads and ranks",
+        ),
+        (
             {"fp8_kv": True},
             replace(with_geometry(kv_dtype=FP8), queries=ServedQueries(kept=True)),
             "queries that are kept beside a quantised KV cache",
@@ -167,6 +176,11 @@ def test_scales_can_be_those_of_quantised_caches_alone() -> None:
         ({"sinks_dtype": FP8}, "sinks in float8_e4m3fn: give one of float32, bfloat16, float16, or None"),
         ({"kept_queries": True}, "queries are kept beside quantised caches without latents: set fp8_kv=True"),
         ({"head_dims": (64,), "latent": True}, "head_dims are those of a backend without latents"),
+        ({"most_programs": 64}, "most_programs is for a backend with buckets and shared_keys"),
+        (
+            {"most_programs": 15, "buckets": (HEAD_DIM_64,), "shared_keys": (2, 4)},
+            "most_programs must allow two drafts of each bucket's heads on all ranks",
+        ),
     ],
 )
 def test_a_capability_that_makes_no_sense_is_refused(fields: dict[str, Any], words: str) -> None:

@@ -7,7 +7,7 @@ from capabilities import NARROW
 from hypothesis.strategies import SearchStrategy
 
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case, Interleave, Mode, ServedQueries, Serving, SharedKeys
+from attnfuzz.reference.case import Case, Interleave, Launch, Mode, ServedQueries, Serving, SharedKeys
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.validity import validate
 from attnfuzz.strategies.cases import cases
@@ -60,8 +60,38 @@ def test_a_server_with_a_draft_model_decodes_drafts_after_a_prefix(draw: Draw) -
     assert (Mode.TARGET_VERIFY, Mode.DRAFT_DECODE) in follows
 
 
+def test_a_draft_model_goes_on_from_a_verify_some_of_whose_drafts_are_rejected(draw: Draw) -> None:
+    modes = (Mode.DECODE, Mode.TARGET_VERIFY, Mode.DRAFT_EXTEND, Mode.DRAFT_DECODE)
+    drawn = draw(cases(Capability(modes=modes, empty_kv=False, kv_shorter_than_q=False), "drafting"), 100)
+    rejecting = 0
+    for before, step in (both for case in drawn for both in pairwise(case.steps)):
+        if step.mode is Mode.DRAFT_DECODE and before.mode in (Mode.TARGET_VERIFY, Mode.DRAFT_EXTEND):
+            verified = {each.slot: each for each in before.requests}
+            prefixes = {each.slot: each.kv_len - each.q_len for each in step.requests if each.slot in verified}
+            rejecting += any(
+                verified[slot].kv_len - verified[slot].q_len < prefix < verified[slot].kv_len
+                for slot, prefix in prefixes.items()
+            )
+    assert rejecting > 5
+
+
 def test_kernels_without_a_server_get_no_drafts_of_a_draft_model() -> None:
     assert set(Mode) - set(Mode.of_kernels()) == {Mode.DRAFT_DECODE}
+
+
+def test_steps_have_as_many_rows_as_a_kernel_with_costly_programs_allows(draw: Draw) -> None:
+    can = NARROW["few programs"]
+    drawn = draw(cases(can, "costly"), 300)
+    assert {can.why_not(case) for case in drawn} == {None}
+    rows = [(max(step.padded_tokens for step in case.steps), case) for case in drawn]
+    programs = [number * case.geometry.q_heads * case.shared_keys.ranks for number, case in rows]
+    assert max(programs) == can.most_programs
+    assert {case.shared_keys.ranks for case in drawn} == {2, 4}
+    # As many drafts as fit are drawn, several requests, graphs and padding.
+    assert {step.drafts for case in drawn for step in case.steps} >= {0, 2, 3, 4}
+    assert any(len(step.requests) > 4 for case in drawn for step in case.steps)
+    assert {step.launch for case in drawn for step in case.steps} == set(Launch)
+    assert any(step.padded for case in drawn for step in case.steps if step.launch is Launch.EAGER)
 
 
 def test_ranks_that_share_keys_have_whole_query_heads_and_one_token_in_a_row_beside_drafts(draw: Draw) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from small_cases import SERVED_LATENTS
 
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind
@@ -59,10 +60,41 @@ OF_FLASHINFER = {
 """0.33.0 breaks the contract of trtllm-gen's kernel where decodes come first: see below."""
 
 
+OF_LATENTS = {
+    **{name: steps for name, steps in STEPS.items() if name != "prompts, a prefix and a decode"},
+    "drafts of which a rank has none": (
+        Step(mode=Mode.TARGET_VERIFY, requests=(Request(0, 4, 5),), padded_tokens=4, tokens_per_request=4),
+    ),
+    "chunks": (
+        Step(
+            mode=Mode.EXTEND,
+            requests=(Request(0, 5, 237), Request(1, 3, 3), Request(3, 5, 150), Request(2, 1, 9)),
+            padded_tokens=16,
+        ),
+    ),
+}
+UNEQUAL, UNEVEN = (
+    Step(
+        mode=Mode.DRAFT_EXTEND,
+        requests=(Request(0, 4, 40), Request(1, tokens, 17)),
+        padded_tokens=4 + tokens,
+        tokens_per_request=4,
+    )
+    for tokens in (2, 1)
+)
+"""Drafts of different numbers, whose tokens are a multiple of the requests, or not."""
+
+
 def case(release: str, *steps: Step, shared_keys: SharedKeys, kind: str = "flash_attn_dcp") -> Case:
-    geometry = replace(GEOMETRY, kv_layout=KvLayout.NHD if kind == "flash_attn_dcp" else KvLayout.HND)
-    tails = Pages(tail=TableTail.STALE)
-    return Case(backend=f"{release}:{kind}", geometry=geometry, steps=steps, pages=tails, shared_keys=shared_keys)
+    heads_first = replace(GEOMETRY, kv_layout=KvLayout.HND)
+    return Case(
+        backend=f"{release}:{kind}",
+        geometry={"flash_attn_dcp": GEOMETRY, "flashinfer_mla_dcp": SERVED_LATENTS}.get(kind, heads_first),
+        steps=steps,
+        pages=Pages(tail=TableTail.STALE),
+        shared_keys=shared_keys,
+        chunk_capacity=64,
+    )
 
 
 @pytest.mark.parametrize("version", READ)
@@ -82,6 +114,24 @@ def test_flashinfer_passes(kind: str, runner: Runner) -> None:
             verdict = runner.verdict(case(f"vllm=={version}", *steps, shared_keys=shared, kind=kind))
             assert verdict.unsupported is None
             assert verdict.failures == ()
+
+
+@pytest.mark.parametrize("version", READ)
+def test_latents_pass(version: str, runner: Runner) -> None:
+    for number, steps in enumerate(OF_LATENTS.values()):
+        shared = SharedKeys(ranks=(2, 4)[number % 2], all_to_all=number in (1, 4))
+        verdict = runner.verdict(case(f"vllm=={version}", *steps, shared_keys=shared, kind="flashinfer_mla_dcp"))
+        assert verdict.unsupported is None
+        assert verdict.failures == ()
+        assert verdict.rows
+
+
+def test_drafts_of_different_numbers_are_decoded_as_if_they_were_equal(runner: Runner) -> None:
+    kind = "flashinfer_mla_dcp"
+    for steps, found in ((UNEQUAL, Kind.OUTPUT_MISMATCH), (UNEVEN, Kind.UNEXPECTED_REJECTION)):
+        verdict = runner.verdict(case("vllm==0.33.0", steps, shared_keys=SharedKeys(), kind=kind))
+        assert found in {each.kind for each in verdict.failures}
+        assert not runner.verdict(case("vllm==0.29.0", steps, shared_keys=SharedKeys(), kind=kind)).failures
 
 
 def test_the_keys_of_prefixes_are_counted_from_those_of_decodes(runner: Runner) -> None:
@@ -112,22 +162,24 @@ def test_a_release_counts_windows_in_the_keys_of_a_rank(window: int, found: set[
 DRAFTS = Step(mode=Mode.DRAFT_DECODE, requests=(Request(0, 2, 9),), padded_tokens=2, tokens_per_request=2)
 
 
-@pytest.mark.parametrize("kind", ["flash_attn_dcp", "flashinfer_dcp"])
+@pytest.mark.parametrize("kind", ["flash_attn_dcp", "flashinfer_dcp", "flashinfer_mla_dcp"])
 def test_draft_decodes_have_the_slots_of_a_single_rank(kind: str, runner: Runner) -> None:
     verdict = runner.verdict(case("vllm==0.33.0", DRAFTS, shared_keys=SharedKeys(), kind=kind))
     assert verdict.unsupported is None
     assert {Kind.STRAY_WRITE, Kind.UNWRITTEN} <= {each.kind for each in verdict.failures}
 
 
-BACKEND, FLASHINFER, MERGE, BLOCK_TABLE = (
+BACKEND, FLASHINFER, MERGE, BLOCK_TABLE, OF_MLA = (
     Path("vllm", "v1", *parts)
     for parts in (
         ("attention", "backends", "flash_attn.py"),
         ("attention", "backends", "flashinfer.py"),
         ("attention", "ops", "dcp.py"),
         ("worker", "block_table.py"),
+        ("attention", "backends", "mla", "flashinfer_mla.py"),
     )
 )
+MLA_LAYER = Path("vllm", "model_executor", "layers", "attention", "mla_attention.py")
 
 PLANTED = {
     "a rank's length that is off by one": (
@@ -209,10 +261,42 @@ PLANTED_IN_FLASHINFER = {
 }
 
 
-@pytest.mark.parametrize("mistake", [*PLANTED, *PLANTED_IN_FLASHINFER])
-def test_a_planted_mistake_is_found(mistake: str, runner: Runner, tmp_path: Path) -> None:
-    place, right, wrong, steps, interleave, kind = (PLANTED | PLANTED_IN_FLASHINFER)[mistake]
-    backend = "flashinfer_dcp" if mistake in PLANTED_IN_FLASHINFER else "flash_attn_dcp"
+PLANTED_IN_MLA = {
+    "an LSE to base e that is merged as one to base 2 in decodes": (
+        OF_MLA,
+        "    lse_base_on_e: bool = True\n",
+        "    lse_base_on_e: bool = False\n",
+        (DECODE,),
+        Interleave.TOKEN,
+        Kind.OUTPUT_MISMATCH,
+    ),
+    "bounds of drafts that are a rank's own lengths": (
+        MLA_LAYER,
+        "                dcp_tot_seq_lens_device = seq_lens[:num_decodes]\n",
+        "                dcp_tot_seq_lens_device = dcp_local_seq_lens[:num_decodes]\n",
+        STEPS["drafts"],
+        Interleave.TOKEN,
+        Kind.OUTPUT_MISMATCH,
+    ),
+    "chunks of a rank that begin where the first one does": (
+        MLA_LAYER,
+        "                max(0, local_context_len - local_start),\n",
+        "                local_context_len,\n",
+        OF_LATENTS["chunks"],
+        Interleave.TOKEN,
+        Kind.RAISED,
+    ),
+}
+
+
+KINDS = {"flash_attn_dcp": PLANTED, "flashinfer_dcp": PLANTED_IN_FLASHINFER, "flashinfer_mla_dcp": PLANTED_IN_MLA}
+
+
+@pytest.mark.parametrize(
+    ("backend", "mistake"), [(kind, mistake) for kind, mistakes in KINDS.items() for mistake in mistakes]
+)
+def test_a_planted_mistake_is_found(backend: str, mistake: str, runner: Runner, tmp_path: Path) -> None:
+    place, right, wrong, steps, interleave, kind = KINDS[backend][mistake]
     unedited = release_of(VLLM, f"vllm=={PLANTED_IN}").root
     tree = Path(shutil.copytree(unedited, tmp_path / "vllm", ignore=shutil.ignore_patterns("__pycache__")))
     file = tree / place

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from small_cases import SERVED_LATENTS
 
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind
@@ -12,7 +13,7 @@ from attnfuzz.kernels.releases.release import release_of
 from attnfuzz.kernels.vllm.project import VLLM
 from attnfuzz.reference.case import Case, Mode, Pages, Request, Step, TableTail
 from attnfuzz.reference.dtypes import DType
-from attnfuzz.reference.geometry import Geometry, KvLayout, Latent
+from attnfuzz.reference.geometry import Geometry, KvLayout
 
 pytestmark = pytest.mark.vllm
 
@@ -45,24 +46,14 @@ STEPS = {
 }
 
 TOKENS_FIRST = replace(GEOMETRY, kv_layout=KvLayout.NHD)
-LATENT = Geometry(
-    q_heads=4,
-    kv_heads=1,
-    head_dim_qk=48,
-    head_dim_vo=32,
-    page_size=32,
-    dtype=DType.BFLOAT16,
-    kv_dtype=DType.BFLOAT16,
-    latent=Latent(rank=32, rope=16, nope=24, vo=16),
-)
 KINDS = {
     "flashinfer_sm90": TOKENS_FIRST,
     "flashinfer_sm80": TOKENS_FIRST,
     "flash_attn": TOKENS_FIRST,
     "triton": replace(TOKENS_FIRST, dtype=DType.FLOAT16, kv_dtype=DType.FLOAT16),
     "triton_fp8": replace(TOKENS_FIRST, dtype=DType.FLOAT16, kv_dtype=DType.FLOAT8_E4M3),
-    "flashinfer_mla": LATENT,
-    "flashinfer_mla_packed": LATENT,
+    "flashinfer_mla": SERVED_LATENTS,
+    "flashinfer_mla_packed": SERVED_LATENTS,
 }
 
 

@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pytest
 from packaging.version import Version
+from small_cases import SERVED_LATENTS
 
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.kernels.releases.wheels import Wheels
 from attnfuzz.kernels.vllm.project import VLLM
 from attnfuzz.reference.case import Case, Launch, Mode, Pages, Request, Step, TableTail
-from attnfuzz.reference.dtypes import DType
-from attnfuzz.reference.geometry import Geometry, Latent
 
 pytestmark = pytest.mark.vllm
 
@@ -23,16 +22,6 @@ PLANTED_IN = "0.32.0"
 BASE_2 = "vllm==0.26.0"
 """Its prefills on trtllm-gen (v1/attention/backends/mla/prefill/trtllm_ragged.py:185); 0.29.0 converts the LSE."""
 
-GEOMETRY = Geometry(
-    q_heads=4,
-    kv_heads=1,
-    head_dim_qk=48,
-    head_dim_vo=32,
-    page_size=32,
-    dtype=DType.BFLOAT16,
-    kv_dtype=DType.BFLOAT16,
-    latent=Latent(rank=32, rope=16, nope=24, vo=16),
-)
 DRAFTED = (Request(0, 4, 40), Request(1, 4, 17))
 CAPTURE, REPLAY = (
     Step(mode=Mode.TARGET_VERIFY, requests=requests, padded_tokens=16, tokens_per_request=4, launch=launch)
@@ -68,7 +57,7 @@ KINDS = ("flashinfer_mla", "flashinfer_mla_packed")
 def case(release: str, *steps: Step, kind: str = "flashinfer_mla") -> Case:
     return Case(
         backend=f"{release}:{kind}",
-        geometry=GEOMETRY,
+        geometry=SERVED_LATENTS,
         steps=steps,
         pages=Pages(tail=TableTail.STALE),
         chunk_capacity=64,

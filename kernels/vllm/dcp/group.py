@@ -54,6 +54,11 @@ class RankGroup(ServerMock):
         self._collective("reduce_scatter", tensor, add)
         return reduced
 
+    def all_gather_into_tensor(self, output: torch.Tensor, given: torch.Tensor, group: object = None) -> None:
+        """Write the tensors that all ranks have given to `output`, one after another (torch.distributed)."""
+        del group
+        self._collective("all_gather_into_tensor", given, lambda parts: output.copy_(torch.cat(parts)))
+
     def all_to_all_single(
         self, output: torch.Tensor, given: torch.Tensor, group: object = None, *, async_op: bool = False
     ) -> Any:

@@ -12,11 +12,13 @@ from attnfuzz.kernels.lengths import running_sum
 from attnfuzz.kernels.paged_kv import PagedKv
 from attnfuzz.kernels.slot_tokens import SlotTokens
 from attnfuzz.kernels.vllm.dcp.sharding import Sharding
-from attnfuzz.kernels.vllm.pool import PackedKv, VllmPool
+from attnfuzz.kernels.vllm.mla.pool import LatentPool
+from attnfuzz.kernels.vllm.mla.up_projection import UpProjection
+from attnfuzz.kernels.vllm.pool import VllmPool
 from attnfuzz.reference.case import Case, Step
 
 
-class _Share(PackedKv):
+class _Share(PagedKv):
     """The memory of a rank, of a case whose pages are those of all ranks together. `whole` are all tokens."""
 
     sharding: ClassVar[Sharding]
@@ -71,13 +73,25 @@ class RankPool(VllmPool):
         return with_fields(cache, tensors=tuple(tensors), tokens=tuple(tokens))
 
 
+class LatentRankPool(RankPool, LatentPool):
+    """The same with latents, of which each rank's heads have a projection."""
+
+    @property
+    def projection_of_layer(self) -> UpProjection:
+        """The projection for the rank's heads."""
+        geometry = self.case.geometry
+        assert geometry.latent is not None
+        heads = geometry.q_heads // self.sharding.ranks
+        return UpProjection(geometry.latent, heads, geometry.dtype.torch_dtype, first=self.rank * heads)
+
+
 class ShardedPool(VllmPool):
     """The pools of all ranks, which have the same pages; `paged` is that of the first one."""
 
     def __init__(self, case: Case, bench: Bench, form: type[PagedKv]) -> None:
         self.sharding = Sharding.of(case)
-        self.sharding.check_size(case)
-        self.ranks = [RankPool(case, bench, form, self.sharding, rank) for rank in range(self.sharding.ranks)]
+        pool = LatentRankPool if case.geometry.latent else RankPool
+        self.ranks = [pool(case, bench, form, self.sharding, rank) for rank in range(self.sharding.ranks)]
         self.paged = self.ranks[0].paged
 
     def write_before(self, step: Step) -> None:

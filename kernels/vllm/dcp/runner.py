@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace as replace_fields
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from unittest import mock
 
 import torch
@@ -107,6 +107,9 @@ class RankDraftingRunner(DraftingRunner, RankRunner):
 class ShardedRunner:
     """The model runners of all ranks, in place of a `ModelRunner`."""
 
+    runners: ClassVar[tuple[type[RankRunner], type[RankRunner]]] = RankRunner, RankDraftingRunner
+    """Those of a rank, without and with a draft model."""
+
     def __init__(self, server: VllmServer, drafts: int) -> None:
         pool = server.pool
         assert isinstance(pool, ShardedPool)
@@ -115,7 +118,7 @@ class ShardedRunner:
         # A replay counts as this project's code.
         self._ranks = RankThreads(pool.sharding.ranks, [*variables, Variable(recording, "_outside")])
         self._group = RankGroup(self._ranks)
-        runner = RankDraftingRunner if drafts and drafting(server.case) else RankRunner
+        runner = self.runners[bool(drafts and drafting(server.case))]
         self._runners: list[RankRunner] = []
         for rank in pool.ranks:
             with self._machine(), self._ranks.alone(rank.rank):

@@ -2,17 +2,12 @@
 
 from copy import copy
 from dataclasses import dataclass
-from typing import Final
 
 import torch
 from msgspec.structs import replace
 
-from attnfuzz.kernels.backend import Unsupported
 from attnfuzz.kernels.slot_tokens import SlotTokens
 from attnfuzz.reference.case import Case, Request, Step
-
-_MOST_PROGRAMS: Final = 250
-"""The interpreter takes 10 to 15 ms for each."""
 
 
 @dataclass(frozen=True)
@@ -35,15 +30,6 @@ class Sharding:
         """The choices of a case's server."""
         shared = case.shared_keys
         return cls(shared.ranks, shared.interleave.tokens(case.geometry.page_size), shared.all_to_all)
-
-    def check_size(self, case: Case) -> None:
-        """Raise Unsupported for a case with a step whose merges take Triton's interpreter long.
-
-        Each rank has a program for each row and head that another one gives to it.
-        """
-        rows = max(step.padded_tokens for step in case.steps)
-        if self.ranks * rows * case.geometry.q_heads > _MOST_PROGRAMS:
-            raise Unsupported(f"merges of more than {_MOST_PROGRAMS} programs, in Triton's interpreter")
 
     def positions(self, rank: int, tokens: int) -> torch.Tensor:
         """The positions that lie on a rank, of a request's first `tokens`."""

@@ -3,6 +3,7 @@
 A file and line is that of vLLM 0.33.0.
 """
 
+import math
 from typing import Any, Final
 
 import torch
@@ -140,6 +141,32 @@ def gather(
 GATHER: Final = Op("gather_and_maybe_dequant_cache", _gather, frozenset({"dst"}), own=True)
 
 
+def gather_on_rank(
+    src_cache: torch.Tensor,
+    dst: torch.Tensor,
+    block_table: torch.Tensor,
+    cu_seq_lens: torch.Tensor,
+    batch_size: int,
+    seq_starts: torch.Tensor,
+) -> None:
+    """Stand for cp_gather_cache, which copies each request's tokens from `seq_starts` on."""
+    arguments = {
+        "src_cache": src_cache,
+        "dst": dst,
+        "block_table": block_table[:batch_size],
+        "cu_seq_lens": cu_seq_lens,
+        "seq_starts": seq_starts,
+    }
+    current(GATHER_ON_RANK.name).launch(GATHER_ON_RANK, arguments)
+
+
+def _gather_on_rank(*, src_cache: torch.Tensor, dst: torch.Tensor, **rows: torch.Tensor) -> None:
+    transform_ops.gather_cache(src_cache.unsqueeze(2), dst.unsqueeze(1), **rows)
+
+
+GATHER_ON_RANK: Final = Op("cp_gather_cache", _gather_on_rank, frozenset({"dst"}), own=True)
+
+
 def _merge(
     *,
     output: torch.Tensor,
@@ -210,6 +237,10 @@ def _decode(
     max_q_len: int | None = None,
     out: torch.Tensor,
     backend: str = "auto",
+    enable_dcp: bool = False,
+    cp_world: int = 1,
+    cp_rank: int = 0,
+    causal_seqlens_kv_global: torch.Tensor | None = None,
     **shared: Any,
 ) -> None:
     """Attend to latents as FlashInfer does with any of its kernels.
@@ -219,6 +250,14 @@ def _decode(
     Rows that belong to no request are not written.
     """
     del max_q_len
+    if enable_dcp:
+        assert backend == "cute-dsl"
+        assert cum_seq_lens_q is None
+        bounds = causal_seqlens_kv_global
+        assert bounds is not None
+        given = {"query": query, "block_tables": block_tables, "seq_lens": seq_lens, "out": out, **shared}
+        _decode_on_rank(**given, ranks=cp_world, rank=cp_rank, bounds=bounds)
+        return
     assert backend in ("auto", "trtllm-gen", "cute-dsl"), f"{backend} has no stand-in"
     if cum_seq_lens_q is None:
         if query.ndim - out.ndim == 1 == query.shape[1]:
@@ -241,6 +280,43 @@ def _decode(
         **shared,
     )
     out[rows] = single[:, 0]
+
+
+def _decode_on_rank(
+    *,
+    query: torch.Tensor,
+    block_tables: torch.Tensor,
+    seq_lens: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    ranks: int,
+    rank: int,
+    bounds: torch.Tensor,
+    **shared: Any,
+) -> None:
+    """Attend to the latents of a rank, which has the positions i * ranks + rank (FlashInfer: mla/_core.py:4061).
+
+    The last query of a request sees the positions below its bound, and each earlier one a position fewer. A row that
+    sees none has zeros and an LSE of -inf. LSE is to base e.
+    """
+    batch, length = query.shape[:2]
+    if bounds.shape != (batch,):
+        raise ValueError(f"causal_seqlens_kv_global must have shape ({batch},), got {tuple(bounds.shape)}")
+    ends = bounds.unsqueeze(1) - length + 1 + torch.arange(length)
+    seen = ((ends - rank + ranks - 1) // ranks).clamp(min=0).minimum(seq_lens[:batch].unsqueeze(1))
+    rows, own = query.flatten(0, 1).unsqueeze(1), torch.arange(batch).repeat_interleave(length)
+    single = torch.empty(len(rows), 1, *out.shape[2:], dtype=out.dtype)
+    to_base_2 = torch.empty(len(rows), query.shape[2])
+    trtllm_batch_decode_with_kv_cache_mla(
+        query=rows,
+        block_tables=block_tables[own],
+        seq_lens=seen.flatten().int(),
+        out=single,
+        lse=to_base_2,
+        **shared,
+    )
+    out.copy_(single.view(out.shape))
+    lse.copy_((to_base_2 * math.log(2)).view(lse.shape))
 
 
 DECODE: Final = Op(
@@ -271,9 +347,10 @@ def replace_latent_kernels(backend: Any) -> None:
         backend.get_device_sm_count = lambda _device: MULTIPROCESSORS
     cache: Any = torch.ops._C_cache_ops  # noqa: SLF001 - the names of vLLM's libraries
     cache.concat_and_cache_mla, cache.gather_and_maybe_dequant_cache = _write, gather
+    cache.cp_gather_cache = gather_on_rank
     own: Any = torch.ops.vllm
     own.flashinfer_concat_mla_k = concat
 
 
-OPS: Final = (DECODE, WRITE, GATHER, MERGE, PACKED, CONCAT)
+OPS: Final = (DECODE, WRITE, GATHER, GATHER_ON_RANK, MERGE, PACKED, CONCAT)
 """The stand-ins. The decode replaces that of the native kernels, which has no packed queries."""

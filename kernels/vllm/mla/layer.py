@@ -36,7 +36,7 @@ def mla_layer(loaded: Any, case: Case, config: Any, pool: LatentPool) -> Any:
             v_head_dim=latent.vo,
             q_lora_rank=None,
             kv_lora_rank=latent.rank,
-            kv_b_proj=pool.projection,
+            kv_b_proj=pool.projection_of_layer,
             cache_config=config.cache_config,
             quant_config=None,
             prefix=LAYER,
@@ -67,7 +67,7 @@ class LatentModel(Model):
         """Latents [tokens, rank] and rotated keys [tokens, 1, rope], parts of one row like a model's."""
         latent = self._case.geometry.latent
         assert latent is not None
-        both = self._pool.paged.tokens.key[list(at), 0]
+        both = self._pool.tokens.key[list(at), 0]
         return both[:, : latent.rank], both[:, None, latent.rank :]
 
     def _place(self, inputs: LayerInputs) -> LayerInputs:

@@ -18,11 +18,16 @@ class LatentPool(VllmPool):
     names = ("kv_cache",)
     kernel = "concat_and_cache_mla"
 
-    def __init__(self, case: Case, bench: Bench) -> None:
-        super().__init__(case, bench, PagedKv)
+    def __init__(self, case: Case, bench: Bench, form: type[PagedKv]) -> None:
+        super().__init__(case, bench, form)
         geometry = case.geometry
         assert geometry.latent is not None
         self.projection = UpProjection(geometry.latent, geometry.q_heads, geometry.dtype.torch_dtype)
+
+    @property
+    def projection_of_layer(self) -> UpProjection:
+        """The projection for the heads of the process."""
+        return self.projection
 
     @property
     def kv_cache(self) -> torch.Tensor:
@@ -41,4 +46,4 @@ class LatentPool(VllmPool):
         return tuple(due)
 
     def _latents(self, request: Request) -> torch.Tensor:
-        return self.paged.tokens.keys(request.slot, request.kv_len)[:, 0]
+        return self.tokens.keys(request.slot, request.kv_len)[:, 0]

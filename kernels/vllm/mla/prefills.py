@@ -3,14 +3,21 @@
 A file and line below vllm/ is that of vLLM 0.33.0 unless another version is named.
 """
 
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
+from unittest import mock
 
+from attnfuzz.kernels.releases.stand_ins import entry
 from attnfuzz.kernels.vllm.adaptations import PREFILL_FLAGS
 from attnfuzz.kernels.vllm.mla.kernels import flash_attn_varlen_func
 from attnfuzz.reference.case import Case, Step
 
 MLA: Final = "vllm.model_executor.layers.attention.mla_attention"
 """The module of the layer, and of the common part of all backends for latents."""
+
+_RAGGED: Final = "trtllm_ragged_attention_deepseek"
 
 _PREFILLS: Final = "vllm.v1.attention.backends.mla.prefill"
 
@@ -31,6 +38,16 @@ def set_prefills(loaded: Any) -> None:
     known = loaded.module(f"{_PREFILLS}.registry").MLAPrefillBackendEnum
     chosen = (known.TRTLLM_RAGGED if packed else known.FLASH_ATTN).get_class()
     module.get_mla_prefill_backend = lambda _: chosen
+
+
+@contextmanager
+def prefills_on_stand_ins() -> Iterator[None]:
+    """The context in which FlashInfer's function for packed keys is a stand-in.
+
+    It is imported where it is called (v1/attention/backends/mla/prefill/trtllm_ragged.py:148).
+    """
+    with mock.patch.object(importlib.import_module("flashinfer.prefill"), _RAGGED, entry(_RAGGED)):
+        yield
 
 
 def chunk_capacity(case: Case) -> int:

@@ -3,23 +3,19 @@
 A file and line below vllm/ is that of vLLM 0.33.0 unless another version is named.
 """
 
-import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any
 from unittest import mock
 
 import torch
 
 from attnfuzz.kernels.releases.answers import ABSENT, ServerMock
-from attnfuzz.kernels.releases.stand_ins import entry
 from attnfuzz.kernels.vllm.mla.layer import LatentModel, mla_layer
 from attnfuzz.kernels.vllm.mla.pool import LatentPool
-from attnfuzz.kernels.vllm.mla.prefills import MLA, chunk_capacity
+from attnfuzz.kernels.vllm.mla.prefills import MLA, chunk_capacity, prefills_on_stand_ins
 from attnfuzz.kernels.vllm.runner import ModelRunner
 from attnfuzz.reference.case import Case, Step
-
-_RAGGED: Final = "trtllm_ragged_attention_deepseek"
 
 
 class LatentRunner(ModelRunner):
@@ -40,13 +36,16 @@ class LatentRunner(ModelRunner):
 
     @contextmanager
     def _running(self, step: Step | None = None) -> Iterator[None]:
-        prefill = importlib.import_module("flashinfer.prefill")
+        with super()._running(step), self._process():
+            yield
+
+    @contextmanager
+    def _process(self) -> Iterator[None]:
+        """The context of a process whose rank shares no keys."""
         state = self._server.loaded.module("vllm.distributed.parallel_state")
         with (
-            super()._running(step),
             mock.patch.object(state, "_DCP", ServerMock("dcp_group", world_size=1, rank_in_group=0)),
-            # Imported where it is called (v1/attention/backends/mla/prefill/trtllm_ragged.py:148).
-            mock.patch.object(prefill, _RAGGED, entry(_RAGGED)),
+            prefills_on_stand_ins(),
             # v1/worker/workspace.py:261
             mock.patch.object(torch.accelerator, "empty_cache"),
         ):

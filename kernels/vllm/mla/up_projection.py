@@ -5,13 +5,15 @@ values that `UpProjection` selects from the latents. Products with such a weight
 summand that is not zero.
 """
 
+from collections.abc import Iterator
+
 import torch
 
 from attnfuzz.reference.geometry import Latent
 
 
 class UpProjection:
-    """A layer's kv_b_proj, of `heads` heads: the part of ColumnParallelLinear that an MLA layer uses.
+    """A layer's kv_b_proj, of `heads` heads from the `first` one on, as an MLA layer uses its ColumnParallelLinear.
 
     Head h selects elements of the latent from h * nope on for its keys, and from h * vo on for its values, around its
     end. Where there are more elements of a key than of the latent, the rest of the key is zeros, and the query there
@@ -24,10 +26,10 @@ class UpProjection:
 
     quant_method = None
 
-    def __init__(self, latent: Latent, heads: int, dtype: torch.dtype) -> None:
+    def __init__(self, latent: Latent, heads: int, dtype: torch.dtype, *, first: int = 0) -> None:
         rank, nope, vo = latent.rank, latent.nope, latent.vo
-        first = torch.arange(heads).unsqueeze(1)
-        key, value = ((first * dim + torch.arange(dim)) % rank for dim in (nope, vo))
+        head = torch.arange(first, first + heads).unsqueeze(1)
+        key, value = ((head * dim + torch.arange(dim)) % rank for dim in (nope, vo))
         self._chosen = torch.cat((key, value), dim=1).flatten()
         self._empty = (torch.arange(nope + vo) < nope) & (torch.arange(nope + vo) >= rank)
         self._empty = self._empty.repeat(heads)
@@ -38,8 +40,12 @@ class UpProjection:
         self.weight[self._empty] = 0
 
     def __call__(self, latents: torch.Tensor) -> tuple[torch.Tensor, None]:
-        """Project latents [tokens, rank] to [tokens, heads * (nope + vo)]. There is no bias."""
-        return latents[:, self._chosen].masked_fill(self._empty, 0), None
+        """Project latents [..., rank] to [..., heads * (nope + vo)]. There is no bias."""
+        return latents[..., self._chosen].masked_fill(self._empty, 0), None
+
+    def parameters(self) -> Iterator[torch.Tensor]:
+        """The weight, by which a layer knows its device."""
+        yield self.weight
 
     def projected(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return keys [tokens, heads, nope + rope] and values [tokens, heads, vo] of latents [tokens, rank + rope]."""

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from msgspec.structs import replace
 
 from attnfuzz.harness.judge.written import judge_written
 from attnfuzz.harness.verdict.failures import Kind, Observation
@@ -172,12 +171,6 @@ def test_a_server_shares_keys_as_its_case_says() -> None:
     shared = SharedKeys(ranks=4, interleave=Interleave.QUARTER_PAGE, all_to_all=True)
     assert Sharding.of(case(EXTEND)) == Sharding(ranks=2, interleave=1, all_to_all=False)
     assert Sharding.of(case(EXTEND, shared_keys=shared)) == Sharding(ranks=4, interleave=PAGE // 4, all_to_all=True)
-
-
-def test_a_step_of_too_many_merges_is_unsupported() -> None:
-    large = replace(EXTEND, padded_tokens=300)
-    with pytest.raises(Unsupported, match="programs"):
-        Sharding.of(case(large)).check_size(case(large))
 
 
 @pytest.mark.parametrize("form", [PackedKv, SplitKv])

@@ -1,0 +1,202 @@
+"""Releases of an engine: how soon they start, how fast cases go, and how soon reports are found in them."""
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from statistics import median
+
+import click
+from measurement import quantile, sample, seconds_of, slices_of
+from msgspec.structs import replace
+
+from attnfuzz.harness.backends.registry import resolve
+from attnfuzz.harness.campaign.shrinking import NOTHING
+from attnfuzz.harness.releases.replaying import CANNOT_BE_JUDGED, reason_of
+from attnfuzz.harness.releases.wanted import fingerprint_anywhere
+from attnfuzz.harness.reported.bugs import Bug, load_bugs
+from attnfuzz.harness.sandbox.case_runner import OneByOne
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.search.examples import drawn_cases
+from attnfuzz.harness.search.hunt import Hunt
+from attnfuzz.harness.search.messages import AnyMessage, ShrinkBudget, Suspect
+from attnfuzz.harness.search.shrink import Shrunk, shrink
+from attnfuzz.harness.verdict.failures import Verdict
+from attnfuzz.reference import case_file
+from attnfuzz.reference.case import Case
+from attnfuzz.reference.case_file import AnyCase
+
+SHRINK = ShrinkBudget(runs=2000, seconds=60.0)
+
+TIMED = ("backend", "start, s", "cases/s", "steps/s", "median, ms", "worst, ms", "fail")
+"""The columns of `timed`."""
+
+SEARCHED = ("median (worst)", "in", "found", "examples", "seconds", "to shrink", "requests", "tokens", "bytes")
+"""The columns of `searched`."""
+
+
+def reports_of(project: str, names: Sequence[str]) -> list[Bug]:
+    """The reports of these names, or all, that are shown in a release of the project. Raises click.BadParameter."""
+    reports = [bug for bug in load_bugs() if bug.release.startswith(project) and (not names or bug.name in names)]
+    unknown = set(names) - {bug.name for bug in reports}
+    if unknown:
+        raise click.BadParameter(f"no report {', '.join(sorted(unknown))} is in a release of {project}")
+    return reports
+
+
+def timed(backend: str, count: int, seed: int) -> list[str]:
+    """A row about a backend; cases that fail are counted and not timed, since many of them kill their worker."""
+    seconds, failed, steps = list[float](), 0, 0
+    try:
+        resolve(backend).prepare(lambda _: None)
+        with Runner() as runner:
+            start = seconds_of(lambda: runner.start(backend))
+            for case in sample(backend, count, seed):
+                began = time.perf_counter()
+                verdict = runner.verdict(case)
+                if verdict.failures or verdict.unsupported is not None:
+                    failed += bool(verdict.failures)
+                else:
+                    seconds.append(time.perf_counter() - began)
+                    steps += len(case.steps)
+    except CANNOT_BE_JUDGED as error:
+        raise click.ClickException(f"{backend}: {reason_of(error, backend)}") from error
+    row = [backend, f"{start:.1f}"]
+    if not seconds:
+        return [*row, "-", "-", "-", "-", f"{failed / count:.0%}"]
+    slowest = quantile(seconds, 1.0)
+    return [
+        *row,
+        f"{len(seconds) / sum(seconds):.1f}",
+        f"{steps / sum(seconds):.1f}",
+        f"{median(seconds) * 1e3:.1f}",
+        f"{slowest * 1e3:.0f}",
+        f"{failed / count:.0%}",
+    ]
+
+
+class _Difference(OneByOne):
+    """Reports failures of a release that the fixed one does not have, so that other bugs count as passing.
+
+    Of a bug without a fix, it reports those of its kinds. Hypothesis begins every search with the same case, whatever
+    the seed: it counts as passing, since the seeds would not be independent of each other. `examples` counts cases on
+    the release.
+    """
+
+    def __init__(self, runner: Runner, bug: Bug) -> None:
+        self._runner, self._bug = runner, bug
+        self.examples = 0
+        self.begins = False
+
+    def verdict(self, case: AnyCase) -> Verdict:
+        """The failures of the release alone."""
+        self.examples += 1
+        if self.begins:
+            self.begins = False
+            return Verdict()
+        found = self._runner.verdict(case, self._bug.release)
+        if not found.failures:
+            return found
+        if not self._bug.release_after:
+            own = tuple(each for each in found.observations if each.kind in self._bug.kinds)
+            return replace(found, observations=own)
+        fixed = self._runner.verdict(case, self._bug.release_after)
+        if fixed.unsupported is not None:
+            return Verdict(unsupported=fixed.unsupported)
+        others = {fingerprint_anywhere(each) for each in fixed.failures}
+        return replace(
+            found, observations=tuple(each for each in found.failures if fingerprint_anywhere(each) not in others)
+        )
+
+    def renew(self) -> None:
+        """Have the next case run by a worker that has run nothing."""
+        self._runner.renew()
+
+
+@dataclass(frozen=True)
+class _Found:
+    """One search: examples and seconds until it found the report, seconds to shrink, and the size of the smallest case.
+
+    A search that found nothing has no examples, and one that did not shrink no size.
+    """
+
+    examples: int = 0
+    seconds: float = 0.0
+    shrinking: float = 0.0
+    requests: int = 0
+    tokens: int = 0
+    nbytes: int = 0
+
+
+def searched(bug: Bug, seeds: Sequence[int], examples: int, budget: ShrinkBudget, kept: Path | None) -> list[str]:
+    """A row about a report. Searches that are in the file `kept` are not repeated; new ones are appended to it."""
+    known = _kept(kept, bug.name)
+    with Runner() as runner:
+        for seed in set(seeds) - known.keys():
+            known[seed] = _search(_Difference(runner, bug), bug, seed, examples, budget)
+            line = json.dumps({"report": bug.name, "seed": seed, **asdict(known[seed])})
+            click.echo(line, err=True)
+            if kept is not None:
+                with kept.open("a") as lines:
+                    print(line, file=lines)
+    found = [each for each in known.values() if each.examples]
+    shrunk = [each for each in found if each.nbytes]
+    return [
+        bug.name,
+        bug.release,
+        f"{len(found)} of {len(known)}",
+        _spread([each.examples for each in found], "{:.0f}"),
+        _spread([each.seconds for each in found], "{:.1f}"),
+        _spread([each.shrinking for each in shrunk], "{:.1f}"),
+        _spread([each.requests for each in shrunk], "{:.0f}"),
+        _spread([each.tokens for each in shrunk], "{:.0f}"),
+        _spread([each.nbytes for each in shrunk], "{:.0f}"),
+    ]
+
+
+def _kept(file: Path | None, name: str) -> dict[int, _Found]:
+    """The searches for a report in a file, by their seeds."""
+    if file is None or not file.exists():
+        return {}
+    lines = map(json.loads, file.read_text().splitlines())
+    values = {field.name for field in fields(_Found)}
+    return {line["seed"]: _Found(**{key: line[key] for key in values}) for line in lines if line["report"] == name}
+
+
+def _search(judge: _Difference, bug: Bug, seed: int, examples: int, budget: ShrinkBudget) -> _Found:
+    """Search as a campaign does, up to the first failure of a kind that the report has, and shrink that."""
+    suspects: list[Suspect] = []
+
+    def hear(message: AnyMessage) -> None:
+        if isinstance(message, Suspect) and message.observation.kind in bug.kinds:
+            suspects.append(message)
+
+    start = time.perf_counter()
+    for task in slices_of(bug.release, examples=examples, seed=seed):
+        judge.begins = True
+        Hunt(replace(task, shrink=NOTHING), judge, hear, capability=resolve(bug.release).capability).run(
+            drawn_cases(bug.release)
+        )
+        if suspects:
+            break
+    else:
+        return _Found()
+    count, seen = judge.examples, time.perf_counter()
+    if not budget.seconds:
+        return _Found(count, seen - start)
+    small: Shrunk | None = shrink(suspects[0].case, judge, budget=budget)
+    case = small.case if small is not None else suspects[0].case
+    assert isinstance(case, Case)
+    return _Found(
+        examples=count,
+        seconds=seen - start,
+        shrinking=time.perf_counter() - seen,
+        requests=max((len(step.requests) for step in case.steps), default=0),
+        tokens=max(case.slot_lengths().values(), default=0),
+        nbytes=len(case_file.encode(case)),
+    )
+
+
+def _spread(values: Sequence[float], form: str) -> str:
+    return f"{form.format(median(values))} ({form.format(max(values))})" if values else "-"

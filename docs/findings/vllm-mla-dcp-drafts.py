@@ -1,0 +1,164 @@
+"""vLLM's FlashInfer backend for latents decodes drafts of different numbers as equal ones under context parallelism.
+
+`FlashInferMLAImpl.forward_mqa` runs on the CPU, as on the first of two ranks that share the keys of a request. vLLM
+itself is not imported: its module of the backend is, on stand-ins for its imports. FlashInfer's function is replaced by
+one that answers with the request and the number of keys of each query, by the contract of its arguments. Needs torch
+and a vllm.
+"""
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import logging
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+try:
+    import torch
+except ImportError as error:
+    print(f"{error}: pip install torch")
+    sys.exit(2)
+
+NAME = "vllm.v1.attention.backends.mla.flashinfer_mla"
+RANKS, DIM = 2, 8
+
+
+class Anything(type):
+    """A class that has any attribute, and can be subclassed, indexed and called."""
+
+    def __getattr__(cls, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Anything(name, (), {"__init__": lambda *_, **__: None})
+
+    def __getitem__(cls, _):
+        return cls
+
+
+class StandIn(ModuleType):
+    """A module that has any name."""
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return MEMBERS.get(name, getattr(Anything("Module", (), {}), name))
+
+
+class Enumeration(type):
+    """A class whose members are their names."""
+
+    def __getattr__(cls, name):
+        return name
+
+
+MEMBERS = {
+    "init_logger": lambda name: SimpleNamespace(warning_once=logging.getLogger(name).debug),
+    "is_quantized_kv_cache": lambda dtype: dtype != "auto",
+    "QueryLenSupport": Enumeration("QueryLenSupport", (), {}),
+}
+
+
+class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds a stand-in for each module of vLLM and FlashInfer."""
+
+    def find_spec(self, name, path, target=None):
+        """Return the spec of a stand-in."""
+        if name.partition(".")[0] in ("vllm", "flashinfer"):
+            return importlib.machinery.ModuleSpec(name, self, is_package=True)
+        return None
+
+    def create_module(self, spec):
+        """Return the stand-in."""
+        return StandIn(spec.name)
+
+    def exec_module(self, module):
+        """Do nothing."""
+
+
+def backend():
+    """Return the module of the installed vLLM's backend."""
+    found = importlib.util.find_spec("vllm")
+    if found is None:
+        print("vllm is not installed: pip install --no-deps vllm==0.33.0")
+        sys.exit(2)
+    file = Path(next(iter(found.submodule_search_locations)), "v1/attention/backends/mla/flashinfer_mla.py")
+    sys.meta_path.insert(0, Finder())
+    spec = importlib.util.spec_from_file_location(NAME, file)
+    module = sys.modules[NAME] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def decode(*, query, causal_seqlens_kv_global, cum_seq_lens_q=None, **_):
+    """Answer with (request, number of keys on all ranks) of each query, as FlashInfer's arguments say."""
+    bounds = causal_seqlens_kv_global.tolist()
+    if cum_seq_lens_q is None:
+        if len(bounds) != query.shape[0]:
+            raise ValueError(f"causal_seqlens_kv_global must have shape ({query.shape[0]},), got ({len(bounds)},)")
+        counts = [query.shape[1]] * query.shape[0]
+    else:
+        counts = cum_seq_lens_q.diff().tolist()
+    rows = [
+        (request, bound - count + 1 + row)
+        for request, (bound, count) in enumerate(zip(bounds, counts, strict=True))
+        for row in range(count)
+    ]
+    out = torch.tensor(rows, dtype=torch.float32).unsqueeze(1)
+    return out, out[..., 0]
+
+
+def decoded(module, tokens, keys):
+    """Run the layer on a batch of drafts; the request and the number of keys of each query."""
+    total, starts = sum(tokens), torch.tensor([0, *tokens]).cumsum(0).int()
+    impl = object.__new__(module.FlashInferMLAImpl)
+    impl.__dict__ |= {
+        "scale": 1.0, "kv_cache_dtype": "auto", "bmm1_scale": None, "bmm2_scale": None, "qk_nope_head_dim": DIM,
+        "kv_lora_rank": DIM, "qk_rope_head_dim": 0, "need_to_return_lse_for_decode": True, "dcp_world_size": RANKS,
+        "dcp_rank": 0,
+    }  # fmt: skip
+    lengths = torch.tensor(keys).int()
+    of_decodes = SimpleNamespace(
+        block_table=torch.arange(1, 1 + len(tokens)).int().unsqueeze(1), seq_lens=(lengths + 1) // RANKS,
+        dcp_tot_seq_lens=lengths, query_start_loc=starts, max_query_len=max(tokens),
+    )  # fmt: skip
+    metadata = SimpleNamespace(
+        decode=of_decodes, causal=True, num_decodes=len(tokens), num_decode_tokens=total, max_seq_len=max(keys)
+    )
+    query, cache = torch.zeros(total, RANKS, DIM), torch.zeros(4, 32, DIM)
+    out, _ = vars(type(impl))["forward_mqa"](impl, query, cache, metadata, None)
+    return [(int(request), int(count)) for request, count in out[:, 0].tolist()]
+
+
+def main():
+    """Run the layer on three batches; 1 if queries of a request are decoded with another one's keys, or not at all."""
+    module = backend()
+    module.trtllm_batch_decode_with_kv_cache_mla = decode
+    vars(module)["_get_workspace_buffer"] = lambda _: None
+    if module.FlashInferMLAMetadataBuilder.query_len_support != "VARLEN":
+        print("The builder calls drafts of different numbers prefills: this is before the change.")
+        return 0
+    wrong = False
+    for tokens, keys in (((3, 3), (40, 17)), ((4, 2), (40, 17)), ((4, 1), (40, 17))):
+        words = f"requests of {' and '.join(map(str, tokens))} tokens, {' and '.join(map(str, keys))} keys"
+        due = [
+            (request, length - count + 1 + row)
+            for request, (count, length) in enumerate(zip(tokens, keys, strict=True))
+            for row in range(count)
+        ]
+        try:
+            found = decoded(module, tokens, keys)
+        except ValueError as error:
+            print(f"{words}: {error}")
+            wrong = True
+            continue
+        except (AttributeError, AssertionError, KeyError, TypeError) as error:
+            print(f"{words}: the code is not that of 0.33.0: {error!r}")
+            return 2
+        wrong |= found != due
+        print(f"{words}: (request, keys) {found}" + (f" instead of {due}" if found != due else ""))
+    return int(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
