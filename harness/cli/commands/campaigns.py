@@ -70,8 +70,8 @@ def fuzz(ctx: click.Context, /, *, resume: bool, built: bool, **given: Any) -> E
 
     Draws ragged batches, runs them on the backends in processes that may die, and judges every output.
 
-    Exits with 0 if nothing fails that the ledger does not list, 1 if something does, 2 if the harness itself failed or
-    the ledger is wrong, 130 after Ctrl-C or SIGTERM.
+    Exits with 0 if nothing fails that the ledger does not list, 1 if something does, 2 if the harness itself failed,
+    no case was judged, or the ledger is wrong, 130 after Ctrl-C or SIGTERM.
     """
     if resume:
         options.check_alone(ctx, "a campaign", but=GOES_WITH_RESUME)
