@@ -11,7 +11,7 @@ import torch
 
 from attnfuzz.strategies.source_constants import without_constants_of_sources
 
-# What is collected lives as long as this process: the garbage collector would look at all of it again and again.
+# Collected tests live as long as this process: the garbage collector would look at all of them again and again.
 gc.disable()
 
 pytest_plugins = ["pytester"]
