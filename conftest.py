@@ -11,6 +11,9 @@ import torch
 
 from attnfuzz.strategies.source_constants import without_constants_of_sources
 
+# Collected tests live as long as this process: the garbage collector would look at all of them again and again.
+gc.disable()
+
 pytest_plugins = ["pytester"]
 
 START_PROCESSES = frozenset({"defective", "dying", "pytester", "runner", "touching", "workers"})
@@ -36,6 +39,7 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
+    gc.enable()
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import lru_cache
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis import strategies as st
@@ -33,7 +34,12 @@ DEFAULT_CHUNK = 256
 
 def traces(surface: Surface, concurrency: int, *, gentle: bool = False) -> SearchStrategy[RequestTrace]:
     """Traces within the sizes of `surface`; `gentle` ones abort nothing, name no ranks, and never fill the server."""
-    return _traces(surface, min(concurrency, 4) if gentle else concurrency, gentle)
+    # Made once: Hypothesis looks through each strategy that it has not drawn from.
+    most = min(concurrency, 4 if gentle else MOST_AT_ONCE)
+    bursts = _bursts(surface, _requests(surface, gentle), _at_once(surface, most), gentle)
+    if gentle or not surface.pool:
+        return _traces(bursts, None)
+    return _traces(bursts, _bursts(surface, _crowding(surface), st.integers(-(-most // 2), most), gentle))
 
 
 def drawn(strategy: SearchStrategy[RequestTrace], *, number: int, seed_of: int) -> Sequence[RequestTrace]:
@@ -94,14 +100,10 @@ class SlicesAhead:
 
 
 @st.composite
-def _traces(draw: DrawFn, surface: Surface, concurrency: int, gentle: bool) -> RequestTrace:
-    most = min(concurrency, MOST_AT_ONCE)
-    if surface.pool and not gentle and draw(st.integers(0, 3)) == 0:
-        crowd = _bursts(surface, _crowding(surface), st.integers(-(-most // 2), most), gentle)
-        return RequestTrace(bursts=(draw(crowd),))
-    bursts = draw(st.integers(1, MOST_BURSTS))
-    steps, requests = _at_once(surface, most), _requests(surface, gentle)
-    return RequestTrace(bursts=tuple(draw(_bursts(surface, requests, steps, gentle)) for _ in range(bursts)))
+def _traces(draw: DrawFn, bursts: SearchStrategy[Burst], crowds: SearchStrategy[Burst] | None) -> RequestTrace:
+    if crowds is not None and draw(st.integers(0, 3)) == 0:
+        return RequestTrace(bursts=(draw(crowds),))
+    return RequestTrace(bursts=tuple(draw(bursts) for _ in range(draw(st.integers(1, MOST_BURSTS)))))
 
 
 def _at_once(surface: Surface, most: int) -> SearchStrategy[int]:
@@ -147,22 +149,30 @@ def _crowding(surface: Surface) -> SearchStrategy[ServedRequest]:
     return st.builds(ServedRequest, prompt=prompts, tokens=st.integers(max(1, tokens // 2), tokens))
 
 
-@st.composite
-def _requests(draw: DrawFn, surface: Surface, gentle: bool) -> ServedRequest:
-    prompt = draw(_prompts(surface))
+def _requests(surface: Surface, gentle: bool) -> SearchStrategy[ServedRequest]:
     able = surface.can
-    request = {
-        "tokens": draw(st.one_of(st.sampled_from((1, 2, 5)), st.integers(1, MOST_GENERATED))),
-        "n": draw(_seldom(Ability.SEVERAL in able, st.sampled_from((2, 3)), 1)),
-        "priority": draw(_seldom(Ability.PRIORITY in able, st.integers(-1, 1), 0)),
-        "allowed": draw(_seldom(Ability.BIAS in able, st.integers(1, 2), 0)),
-        "grammar": draw(_seldom(Ability.GRAMMAR in able, st.just(value=True), False)),
-        "scored": draw(_seldom(Ability.SCORED in able, st.just(value=True), False)),
-        "abort": None if gentle else draw(_seldom(True, st.sampled_from(Abort), None)),
+    options = {
+        "tokens": st.one_of(st.sampled_from((1, 2, 5)), st.integers(1, MOST_GENERATED)),
+        "n": _seldom(Ability.SEVERAL in able, st.sampled_from((2, 3)), 1),
+        "priority": _seldom(Ability.PRIORITY in able, st.integers(-1, 1), 0),
+        "allowed": _seldom(Ability.BIAS in able, st.integers(1, 2), 0),
+        "grammar": _seldom(Ability.GRAMMAR in able, st.just(value=True), False),
+        "scored": _seldom(Ability.SCORED in able, st.just(value=True), False),
     }
-    if request["abort"] is Abort.DECODE:
+    if not gentle:
+        options["abort"] = _seldom(True, st.sampled_from(Abort), None)
+    return _request(_prompts(_lengths(surface, _longest_prompt(surface))), options, surface.longest)
+
+
+@st.composite
+def _request(
+    draw: DrawFn, prompts: SearchStrategy[Prompt], options: dict[str, SearchStrategy[object]], longest: int
+) -> ServedRequest:
+    prompt = draw(prompts)
+    request = {name: draw(values) for name, values in options.items()}
+    if request.get("abort") is Abort.DECODE:
         # Long enough that it is under way when it is closed.
-        request["tokens"] = min(MOST_OF_AN_ABORTED, surface.longest - prompt.length - 1)
+        request["tokens"] = min(MOST_OF_AN_ABORTED, longest - prompt.length - 1)
     if request["allowed"] and request["grammar"]:
         # No token might be left.
         request["grammar"] = False
@@ -171,30 +181,32 @@ def _requests(draw: DrawFn, surface: Surface, gentle: bool) -> ServedRequest:
 
 def _seldom(able: bool, values: SearchStrategy[object], usual: object) -> SearchStrategy[object]:
     """The usual value, and one of `values` at one time in eight, if the server is able."""
-    if not able:
-        return st.just(usual)
-    return st.integers(0, 7).flatmap(lambda each: values if each == 0 else st.just(usual))
+    unless = st.just(usual)
+    return st.integers(0, 7).flatmap(lambda each: unless if each else values) if able else unless
+
+
+_PERIODS = _seldom(True, st.integers(1, 3), 0)
+_OWN_STREAMS = st.integers(STREAMS, STREAMS + 2)
 
 
 @st.composite
-def _prompts(draw: DrawFn, surface: Surface) -> Prompt:
-    longest = _longest_prompt(surface)
-    length = draw(_lengths(surface, longest))
-    # Prompts that diverge within the last tokens, or in their last page, or from the beginning.
-    own = draw(st.one_of(st.just(0), st.just(1), st.integers(0, min(17, length)), st.just(length)))
-    own = min(own, length)
-    period = draw(_seldom(True, st.integers(1, 3), 0))
+def _prompts(draw: DrawFn, lengths: SearchStrategy[int]) -> Prompt:
+    length = draw(lengths)
+    own = min(draw(_own(length)), length)
+    period = draw(_PERIODS)
     return Prompt(
         stream=draw(st.integers(0, STREAMS - 1)),
         shared=length - own,
         own=own,
-        own_stream=draw(_streams()) if own else 0,
+        own_stream=draw(_OWN_STREAMS) if own else 0,
         period=period if isinstance(period, int) and length > own else 0,
     )
 
 
-def _streams() -> SearchStrategy[int]:
-    return st.integers(STREAMS, STREAMS + 2)
+@lru_cache(1 << 10)
+def _own(length: int) -> SearchStrategy[int]:
+    """Prompts that diverge within the last tokens, or in their last page, or from the beginning."""
+    return st.one_of(st.just(0), st.just(1), st.integers(0, min(17, length)), st.just(length))
 
 
 def _lengths(surface: Surface, longest: int) -> SearchStrategy[int]:

@@ -1,10 +1,8 @@
 // The attention functions for Python. Their implementations (split_kv.h, prefill.h) are those of the library that this
 // is linked into: one for the CPU, and one for GPUs (../gpu/any_gpu).
 
-// Unpacking arguments is no loop of a kernel: at -O3 this file takes as long to compile as all others together.
-#pragma GCC optimize("O1")
-
 #include "defects.h"
+#include "exported.h"
 #include "prefill.h"
 #include "split_kv.h"
 #include "tensors.h"
@@ -94,9 +92,9 @@ void export_ragged(TensorView out, Optional<TensorView> lse, TensorView query, T
 
 }  // namespace
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(decode, export_decode)
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(mla_decode, export_mla_decode)
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(context, export_context)
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(ragged, export_ragged)
+EXPORT(decode, export_decode)
+EXPORT(mla_decode, export_mla_decode)
+EXPORT(context, export_context)
+EXPORT(ragged, export_ragged)
 
 }  // namespace attnfuzz

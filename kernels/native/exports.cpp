@@ -1,16 +1,20 @@
 // The functions for Python beside attention (attention_exports.cpp).
 
-#pragma GCC optimize("O1")  // see attention_exports.cpp
-
 #include <tvm/ffi/string.h>
 
 #include "defects.h"
+#include "exported.h"
 #include "faults.h"
 #include "split_kv.h"
 #include "states.h"
 #include "tensors.h"
 
 namespace attnfuzz {
+
+void require_here(const TensorView& tensor, const char* name) {
+  REQUIRE(tensor.device().device_type == kDLCPU, name << " must be on the CPU");
+}
+
 namespace {
 
 void export_merge_state_in_place(TensorView v, TensorView s, TensorView v_other, TensorView s_other,
@@ -60,14 +64,14 @@ void export_uproot_all() { uproot_all(); }
 
 }  // namespace
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(merge_state_in_place, export_merge_state_in_place)
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(fixup_zero_kv_rows, export_fixup_zero_kv_rows)
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(install_fault_recorder, export_install_fault_recorder)
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(semaphore_bytes, export_semaphore_bytes)
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(scratch_bytes, scratch_bytes)
+EXPORT(merge_state_in_place, export_merge_state_in_place)
+EXPORT(fixup_zero_kv_rows, export_fixup_zero_kv_rows)
+EXPORT(install_fault_recorder, export_install_fault_recorder)
+EXPORT(semaphore_bytes, export_semaphore_bytes)
+EXPORT(scratch_bytes, scratch_bytes)
 #ifdef ATTNFUZZ_DEFECTS
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(plant, export_plant)
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(uproot_all, export_uproot_all)
+EXPORT(plant, export_plant)
+EXPORT(uproot_all, export_uproot_all)
 #endif
 
 }  // namespace attnfuzz

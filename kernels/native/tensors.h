@@ -17,7 +17,7 @@ using tvm::ffi::TensorView;
 #define REQUIRE(condition, message) \
   if (!(condition)) TVM_FFI_THROW(ValueError) << message
 
-// Throws unless a tensor is on this library's device: each library has its own version (here.cpp, for the CPU).
+// Throws unless a tensor is on this library's device: each library has its own version.
 void require_here(const TensorView& tensor, const char* name);
 
 void require_axes(const TensorView& tensor, const char* name, int axes);

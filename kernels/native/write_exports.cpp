@@ -1,11 +1,10 @@
 // The functions for Python that write into a KV cache.
 
-#pragma GCC optimize("O1")  // see attention_exports.cpp
-
 #include <utility>
 
 #include "cache_copies.h"
 #include "cache_writes.h"
+#include "exported.h"
 #include "tensors.h"
 
 namespace attnfuzz {
@@ -303,20 +302,20 @@ void export_move_kv_cache(TensorView cache, TensorView target, TensorView source
 
 }  // namespace
 
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(append_paged_kv_cache, export_append_paged_kv_cache)
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(nvfp4_quantize_append_paged_kv_cache, export_nvfp4_quantize_append_paged_kv_cache)
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(reshape_and_cache_nvfp4, export_reshape_and_cache_nvfp4)
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(append_paged_mla_kv_cache, export_append_paged_mla_kv_cache)
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(reshape_and_cache_flash, export_reshape_and_cache_flash)
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(reshape_and_cache_per_token_head, export_reshape_and_cache_per_token_head)
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(concat_and_cache_mla, export_concat_and_cache_mla)
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(set_mla_kv_buffer, export_set_mla_kv_buffer)
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(store_kv_cache, export_store_kv_cache)
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(apply_rope, export_apply_rope)
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(rope_append, export_rope_append)
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(rope_append_mla, export_rope_append_mla)
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(gather_cache, export_gather_cache)
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(copy_blocks, export_copy_blocks)
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(move_kv_cache, export_move_kv_cache)
+EXPORT(append_paged_kv_cache, export_append_paged_kv_cache)
+EXPORT(nvfp4_quantize_append_paged_kv_cache, export_nvfp4_quantize_append_paged_kv_cache)
+EXPORT(reshape_and_cache_nvfp4, export_reshape_and_cache_nvfp4)
+EXPORT(append_paged_mla_kv_cache, export_append_paged_mla_kv_cache)
+EXPORT(reshape_and_cache_flash, export_reshape_and_cache_flash)
+EXPORT(reshape_and_cache_per_token_head, export_reshape_and_cache_per_token_head)
+EXPORT(concat_and_cache_mla, export_concat_and_cache_mla)
+EXPORT(set_mla_kv_buffer, export_set_mla_kv_buffer)
+EXPORT(store_kv_cache, export_store_kv_cache)
+EXPORT(apply_rope, export_apply_rope)
+EXPORT(rope_append, export_rope_append)
+EXPORT(rope_append_mla, export_rope_append_mla)
+EXPORT(gather_cache, export_gather_cache)
+EXPORT(copy_blocks, export_copy_blocks)
+EXPORT(move_kv_cache, export_move_kv_cache)
 
 }  // namespace attnfuzz

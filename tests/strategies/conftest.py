@@ -21,7 +21,7 @@ EAGER = replace(resolve("torch_sdpa").capability, soft_cap=True)
 """Without graphs and padding, and with every feature that needs neither."""
 
 Draw = Callable[[SearchStrategy[Case], int], list[Case]]
-DrawnFor = Callable[[str, Capability], list[Case]]
+DrawnFor = Callable[[str, Capability, int], list[Case]]
 
 
 def _draw(strategy: SearchStrategy[Case], count: int) -> list[Case]:
@@ -38,17 +38,17 @@ def draw() -> Draw:
 
 @pytest.fixture(scope="session")
 def drawn_for(tmp_path_factory: pytest.TempPathFactory) -> DrawnFor:
-    """Draw 400 cases for a capability under a name: in one of the processes of pytest-xdist, which leaves a copy."""
+    """Draw cases for a capability under a name: in one of the processes of pytest-xdist, which leaves a copy."""
     own = tmp_path_factory.getbasetemp()
     folder = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
     @cache
-    def drawn(name: str, can: Capability) -> list[Case]:
+    def drawn(name: str, can: Capability, count: int) -> list[Case]:
         with (folder / f"drawn-{name}").open("ab+") as copy:
             fcntl.flock(copy, fcntl.LOCK_EX)
             copy.seek(0)
             if not (kept := copy.read()):
-                kept = msgspec.msgpack.encode(_draw(cases(can, name), 400))
+                kept = msgspec.msgpack.encode(_draw(cases(can, name), count))
                 copy.write(kept)
             return msgspec.msgpack.decode(kept, type=list[Case])
 
@@ -58,19 +58,19 @@ def drawn_for(tmp_path_factory: pytest.TempPathFactory) -> DrawnFor:
 @pytest.fixture(scope="session")
 def mha(drawn_for: DrawnFor) -> list[Case]:
     """Cases for a backend with graphs, padding and every view."""
-    return drawn_for("mha", MHA)
+    return drawn_for("mha", MHA, 400)
 
 
 @pytest.fixture(scope="session")
 def mla(drawn_for: DrawnFor) -> list[Case]:
     """Cases for a backend with latents, graphs and padding."""
-    return drawn_for("mla", MLA)
+    return drawn_for("mla", MLA, 400)
 
 
 @pytest.fixture(scope="session")
 def eager(drawn_for: DrawnFor) -> list[Case]:
     """Cases for a backend without graphs and padding."""
-    return drawn_for("eager", EAGER)
+    return drawn_for("eager", EAGER, 400)
 
 
 @pytest.fixture(params=["mha", "mla", "eager"])

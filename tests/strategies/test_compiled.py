@@ -30,15 +30,15 @@ BACKENDS = {"compiled": COMPILED, "latents": COMPILED_LATENTS}
 
 
 @pytest.fixture(scope="module", params=BACKENDS)
-def drawn(request: pytest.FixtureRequest, drawn_for: Callable[[str, Capability], list[Case]]) -> list[Case]:
+def drawn(request: pytest.FixtureRequest, drawn_for: Callable[[str, Capability, int], list[Case]]) -> list[Case]:
     """Cases for each of the capabilities."""
-    return drawn_for(request.param, BACKENDS[request.param])
+    return drawn_for(request.param, BACKENDS[request.param], 250)
 
 
 @pytest.fixture(scope="module")
-def compiled(drawn_for: Callable[[str, Capability], list[Case]]) -> list[Case]:
+def compiled(drawn_for: Callable[[str, Capability, int], list[Case]]) -> list[Case]:
     """Cases for kernels without latents."""
-    return drawn_for("compiled", COMPILED)
+    return drawn_for("compiled", COMPILED, 250)
 
 
 def covering(bucket: Bucket, drawn: list[Case]) -> list[Geometry]:
@@ -121,7 +121,7 @@ def test_layers_of_served_models_are_drawn_more_often_than_chance_has_it(draw: D
     bucket = replace(
         HEAD_DIM_64, heads=((1, 1), (2, 1), (3, 1), (4, 1), (8, 1)), windows=(-1, 0, 1, 2, 127), page_sizes=(16, 32, 64)
     )
-    drawn = draw(cases(replace(COMPILED, buckets=(bucket,)), "served"), 200)
+    drawn = draw(cases(replace(COMPILED, buckets=(bucket,)), "served"), 100)
 
     def gpt_oss(case: Case) -> bool:
         geometry = case.geometry
@@ -155,7 +155,7 @@ def test_cases_are_small_but_for_a_few_with_very_long_kv(drawn: list[Case]) -> N
 
 
 def test_few_kvs_are_very_long_on_a_cpu(draw: Draw) -> None:
-    drawn = draw(cases(replace(COMPILED, device=Device.CPU), "cpu"), 100)
+    drawn = draw(cases(replace(COMPILED, device=Device.CPU), "cpu"), 50)
     assert sum(max(case.slot_lengths().values()) > 2100 for case in drawn) <= 0.02 * len(drawn)
 
 

@@ -37,7 +37,7 @@ def test_other_backends_get_none(draw: Draw) -> None:
 
 def test_a_server_has_a_scale_of_queries_and_keeps_them_where_its_cache_is_exact(draw: Draw) -> None:
     can = Capability(modes=MODES, fp8_kv=True, kv_scales=True, query_scales=True, kept_queries=True)
-    drawn = draw(cases(can, "quantising"), 200)
+    drawn = draw(cases(can, "quantising"), 100)
     for case in drawn:
         validate(case)
         assert can.why_not(case) is None
@@ -50,7 +50,7 @@ def test_a_server_has_a_scale_of_queries_and_keeps_them_where_its_cache_is_exact
 def test_a_server_with_a_draft_model_decodes_drafts_after_a_prefix(draw: Draw) -> None:
     modes = (Mode.DECODE, Mode.TARGET_VERIFY, Mode.DRAFT_DECODE)
     can = Capability(modes=modes, empty_kv=False, kv_shorter_than_q=False)
-    drawn = draw(cases(can, "drafting"), 100)
+    drawn = draw(cases(can, "drafting"), 60)
     drafts = [step for case in drawn for step in case.steps if step.mode is Mode.DRAFT_DECODE]
     assert len({step.tokens_per_request for step in drafts}) > 3
     assert all(each.kv_len > each.q_len == step.tokens_per_request for step in drafts for each in step.requests)
@@ -96,7 +96,7 @@ def test_steps_have_as_many_rows_as_a_kernel_with_costly_programs_allows(draw: D
 
 def test_ranks_that_share_keys_have_whole_query_heads_and_one_token_in_a_row_beside_drafts(draw: Draw) -> None:
     can = NARROW["ranks that share keys"]
-    drawn = draw(cases(can, "sharing"), 100)
+    drawn = draw(cases(can, "sharing"), 60)
     assert {(case.geometry.q_heads, case.shared_keys.ranks) for case in drawn} == {(4, 2), (4, 4), (6, 2)}
     drafted = [case.shared_keys.interleave for case in drawn if any(step.drafts for step in case.steps)]
     others = [case.shared_keys.interleave for case in drawn if not any(step.drafts for step in case.steps)]

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any, cast
 
 import pytest
@@ -19,15 +20,10 @@ from attnfuzz.reference.case import Case, Mask, Mode, Step
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry, KvLayout
 
-pytest.importorskip("torch.nn.attention.varlen", reason="torch has it since 2.10")
 pytest.importorskip("flashinfer", reason="the fakes beside it are of FlashInfer's wrappers")
 import fake_flash
 import varlen_on_cpu
-from torch.nn.attention import varlen as installed
 
-pytestmark = pytest.mark.skipif(
-    not hasattr(installed, "varlen_attn_out"), reason="calls are bound to the signatures of torch 2.12"
-)
 F = ArgumentForm
 GEOMETRY = Geometry(
     q_heads=3,
@@ -40,6 +36,15 @@ GEOMETRY = Geometry(
     kv_layout=KvLayout.HND,
 )
 STEP = step(Mode.CHUNKED_PREFILL, (2, 5), (1, 4), (3, 0))
+
+
+@pytest.fixture(autouse=True)
+def installed() -> ModuleType:
+    """Torch's module. Importing it imports torch's compiler, which takes each process that collects tests 2 s."""
+    module: ModuleType = pytest.importorskip("torch.nn.attention.varlen", reason="torch has it since 2.10")
+    if not hasattr(module, "varlen_attn_out"):
+        pytest.skip("calls are bound to the signatures of torch 2.12")
+    return module
 
 
 def case(backend: str = "VARLEN_ATTN", *forms: ArgumentForm, steps: tuple[Step, ...] = (STEP,), **more: Any) -> Case:
@@ -101,7 +106,7 @@ def test_a_step_without_requests_is_refused() -> None:
     assert verdict.unsupported.startswith("a step without requests is refused")
 
 
-def of_release(*lacks: str) -> Callable[..., Any]:
+def of_release(installed: ModuleType, *lacks: str) -> Callable[..., Any]:
     """The installed function with the signature of a release that `lacks` some arguments."""
     function: Any = partial(installed.varlen_attn)
     signature = inspect.signature(function)
@@ -126,16 +131,20 @@ GROUPED = replace(GEOMETRY, q_heads=4, kv_heads=2)
     ],
 )
 def test_an_argument_that_a_release_lacks_is_unsupported(
-    lacks: tuple[str, ...], changes: dict[str, Any], named: str | None, monkeypatch: pytest.MonkeyPatch
+    lacks: tuple[str, ...],
+    changes: dict[str, Any],
+    named: str | None,
+    installed: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(installed, "varlen_attn", of_release(*lacks))
+    monkeypatch.setattr(installed, "varlen_attn", of_release(installed, *lacks))
     verdict = run(replace(case("VARLEN_ATTN_LSE"), **changes))
     assert not verdict.observations
     due = named and f"torch {torch.__version__}: varlen_attn has no argument {named}"
     assert verdict.unsupported == due
 
 
-def test_a_release_without_the_function_is_unsupported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_release_without_the_function_is_unsupported(installed: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(installed, "varlen_attn_out")
     due = f"torch {torch.__version__} has no torch.nn.attention.varlen.varlen_attn_out"
     assert run(case("VARLEN_ATTN_OUT")).unsupported == due
