@@ -1,7 +1,9 @@
 """Ranks of a release that share keys: right ones pass, and mistakes that are planted in a copy of one are found."""
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -289,7 +291,11 @@ PLANTED_IN_MLA = {
 }
 
 
-KINDS = {"flash_attn_dcp": PLANTED, "flashinfer_dcp": PLANTED_IN_FLASHINFER, "flashinfer_mla_dcp": PLANTED_IN_MLA}
+KINDS: Mapping[str, Mapping[str, Any]] = {
+    "flash_attn_dcp": PLANTED,
+    "flashinfer_dcp": PLANTED_IN_FLASHINFER,
+    "flashinfer_mla_dcp": PLANTED_IN_MLA,
+}
 
 
 @pytest.mark.parametrize(

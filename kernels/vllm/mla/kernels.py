@@ -160,7 +160,7 @@ def gather_on_rank(
     current(GATHER_ON_RANK.name).launch(GATHER_ON_RANK, arguments)
 
 
-def _gather_on_rank(*, src_cache: torch.Tensor, dst: torch.Tensor, **rows: torch.Tensor) -> None:
+def _gather_on_rank(*, src_cache: torch.Tensor, dst: torch.Tensor, **rows: Any) -> None:
     transform_ops.gather_cache(src_cache.unsqueeze(2), dst.unsqueeze(1), **rows)
 
 
