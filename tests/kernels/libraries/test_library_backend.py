@@ -38,7 +38,7 @@ def library(label: str = "lib:op", **fields: Any) -> LibraryBackend:
             {"packages": {"no-such-lib": "1"}, "extra": "lib"},
             "no-such-lib is not installed: pip install 'attnfuzz[lib]'",
         ),
-        ({"packages": {"torch": "99"}}, f"torch {torch.__version__} is older than 99: pip install 'torch>=99'"),
+        ({"packages": {"torch": "99"}}, f"torch {version('torch')} is older than 99: pip install 'torch>=99'"),
         ({"why_not": lambda: "this CPU has no AVX-512"}, "this CPU has no AVX-512"),
     ],
 )
