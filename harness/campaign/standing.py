@@ -180,8 +180,8 @@ class Standing:
 
     @property
     def clean(self) -> bool:
-        """Whether there is nothing to do: no failure outside of the ledger, confirmed or possible."""
-        return not self.unexpected and not self.unsettled
+        """Whether there is nothing to do: cases were judged, and no failure is outside of the ledger, or may be."""
+        return not (self.idle or self.unexpected or self.unsettled)
 
     @property
     def idle(self) -> bool:

@@ -60,7 +60,7 @@ class CampaignCause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CampaignAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A campaign: `result` in a line. `clean`: no failure that the ledger does not list, confirmed or suspected.
+    """A campaign: `result` in a line. `clean`: cases were judged, and the ledger lists all that failed.
 
     `failed` is the error of the harness itself, if it failed. `reports` are the files that were written.
     """

@@ -36,6 +36,8 @@ def _campaign(standing: Standing) -> Suite:
         ended = Test("campaign", "error", "still running, or killed: incomplete", "Unfinished", out=result)
     elif standing.finished.interrupted:
         ended = Test("campaign", "error", "the campaign was stopped early: incomplete", "Unfinished", out=result)
+    elif standing.idle:
+        ended = Test("campaign", "error", "no case was judged", "Idle", out=result)
     else:
         ended = Test("campaign", out=result)
     remarks = [

@@ -1,5 +1,6 @@
 """What `attnfuzz fuzz` exits with, for each way in which a campaign can end."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -57,3 +58,5 @@ def test_a_campaign_that_judged_nothing_has_not_passed(attnfuzz: Callable[..., A
     assert "No case was judged in 50 s" in ran.out
     assert "--time" in ran.err
     assert "No findings" not in ran.out
+    sent(started(BACKEND), finished(at=50.0))
+    assert json.loads(attnfuzz("fuzz", "--backend", BACKEND, "--json", "-").out)["clean"] is False

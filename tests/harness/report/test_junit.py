@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from campaign_events import MISMATCH, checked, filed, finished, kept, started, without_sinks
+from campaign_events import MISMATCH, checked, filed, finished, kept, searched, started, without_sinks
 from fake_search import decode
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 from msgspec.structs import replace
@@ -96,7 +96,13 @@ def test_a_campaign_that_did_not_end_is_an_error() -> None:
     (result,) = cases(suites(finished(interrupted=True))["attnfuzz"])["campaign"].result
     assert isinstance(result, Error)
     assert "stopped early" in result.message
-    assert not cases(suites(finished())["attnfuzz"])["campaign"].result
+    assert not cases(suites(searched("fake"), finished())["attnfuzz"])["campaign"].result
+
+
+def test_a_campaign_that_judged_nothing_is_an_error() -> None:
+    (result,) = cases(suites(finished())["attnfuzz"])["campaign"].result
+    assert isinstance(result, Error)
+    assert "no case was judged" in result.message
 
 
 def test_a_harness_that_failed_is_an_error_with_its_last_words() -> None:
