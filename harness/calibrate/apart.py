@@ -51,7 +51,7 @@ def measure_apart(name: str, dtype: DType, *, rows: int, seed: int, tell: Callab
 
     """
     request = msgspec.msgpack.encode(CalibrationRequest(name, dtype, rows, seed))
-    with workers_of(team_of(name), named(handle), (name,)) as workers:
+    with workers_of(team_of(name), named(handle), name) as workers:
         while True:
             reply = workers.run(request, timeout=_SECONDS)
             if isinstance(reply, Death):

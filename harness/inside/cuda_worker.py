@@ -6,10 +6,10 @@ import sys
 
 import torch
 
-from attnfuzz.harness.backends import registry
-from attnfuzz.harness.inside.execute import Execution
+from attnfuzz.harness.inside.execute import Execution, backend_of
 from attnfuzz.harness.verdict.failures import Verdict
 from attnfuzz.harness.verdict.tiers import Task
+from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.function_backend import FunctionBackend
 from attnfuzz.kernels.gpu import modules, nvcc
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
@@ -40,16 +40,20 @@ def begin(*names: str) -> None:
     torch.ones(1, device="cuda").add_(1)
     torch.cuda.synchronize()
     judge_one(Device.CUDA)
-    for backend in map(registry.load, names):
-        backend.prepare(lambda _: None)
-        if isinstance(backend, GpuBackend):
-            for package in backend.needs:
-                importlib.import_module(package)
-            for files in backend.libraries:
-                nvcc.load(*files)
-            modules.load(backend.modules())
+    for name in names:
+        backend_of(name)
     if "flashinfer" in sys.modules:
         modules.trust_the_cache()
+
+
+def load_needs(backend: Backend) -> None:
+    """Load the packages and compiled modules of a backend, which its cases would load one by one."""
+    if isinstance(backend, GpuBackend):
+        for package in backend.needs:
+            importlib.import_module(package)
+        for files in backend.libraries:
+            nvcc.load(*files)
+        modules.load(backend.modules())
 
 
 _GEOMETRY = Geometry(q_heads=1, kv_heads=1, head_dim_qk=64, head_dim_vo=64, page_size=16, kv_layout=KvLayout.NHD)

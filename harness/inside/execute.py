@@ -77,9 +77,13 @@ def handle(
 
 @cache
 def backend_of(name: str) -> Backend:
-    """Load a backend and prepare it in this process."""
+    """Load a backend and prepare it in this process; on a GPU, with all that its cases would load one by one."""
     backend = registry.load(name)
     backend.prepare(lambda _: None)
+    if backend.capability.device is Device.CUDA:
+        from attnfuzz.harness.inside.cuda_worker import load_needs  # noqa: PLC0415 - it imports what only GPUs need
+
+        load_needs(backend)
     return backend
 
 

@@ -83,9 +83,10 @@ class Runner:
         for name in backends:
             self._prepare(name)
         self._teams = Teams(device_index)
-        for team in dict.fromkeys(map(team_of, backends)) or [Team(Device.CPU)]:
-            # Start now, while the first case is drawn.
-            self._workers(team)
+        first_of = {team_of(name): name for name in reversed(backends)}
+        # Start now, while the first case is drawn.
+        for team, name in first_of.items() or [(Team(Device.CPU), None)]:
+            self._teams.of(team, name)
 
     def __enter__(self) -> Self:
         return self
@@ -105,7 +106,7 @@ class Runner:
     def start(self, backend: str) -> None:
         """Wait until a worker is ready for `backend`. Raises like `verdict`."""
         self._prepare(backend)
-        self._workers(team_of(backend)).renew()
+        self._workers(backend).renew()
 
     def verdict(self, case: AnyCase, backend: str | None = None) -> Verdict:
         """Run a case on its backend, or on another one; a death becomes an observation.
@@ -134,7 +135,7 @@ class Runner:
             reason = why_not(backend, case)
             if reason is not None:
                 return [Verdict(unsupported=f"{name} does not support {reason}")] * len(cases)
-        workers, patience = self._workers(team_of(name)), self._patience(name)
+        workers, patience = self._workers(name), self._patience(name)
         tasks = [self._task(case, name) for case in cases]
         answers = workers.run_together(tasks, timeout=patience)
         for index, answer in enumerate(answers):
@@ -181,7 +182,7 @@ class Runner:
         reason = why_not(backend, case)
         if reason is not None:
             return Verdict(unsupported=f"{name} does not support {reason}")
-        self._last = self._workers(team_of(name))
+        self._last = self._workers(name)
         longer = (TRACE_SECONDS if trace else 0.0) + (EXPLAIN_SECONDS if explained else 0.0)
         task = self._task(case, name, trace, explained=explained)
         return _judged(self._answer(self._last, task, self._patience(name) + longer))
@@ -219,9 +220,8 @@ class Runner:
             answer = workers.run(task, timeout=timeout)
         return answer
 
-    def _workers(self, team: Team) -> Workers:
-        # A team on a GPU is made ready for the backends prepared so far.
-        return self._teams.of(team, tuple(sorted(name for name in self._ready if team_of(name) == team)))
+    def _workers(self, backend: str) -> Workers:
+        return self._teams.of(team_of(backend), backend)
 
     def _prepare(self, name: str) -> Backend:
         """Compile a backend's needs with progress shown: workers then find them in the cache."""

@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -72,10 +72,10 @@ class Lifeline:
             self._process.wait(_SECONDS_TO_END)
         return not self.alive and (self.proven or self._process.returncode == -signal.SIGKILL)
 
-    def fork(self, channel: int, journal: int, output: int) -> None:
-        """Ask for a worker on these descriptors. It reports on its channel; this doesn't wait."""
+    def fork(self, channel: int, journal: int, output: int, arguments: Sequence[str] = ()) -> None:
+        """Ask for a worker on these descriptors that begins with `arguments`. It reports on its channel; no wait."""
         with self._lock:
-            self._send(Fork(), channel, journal, output)
+            self._send(Fork(arguments), channel, journal, output)
 
     def reap(self, pid: int) -> int | None:
         """The waitpid status of a worker that ended; None if the nursery is gone."""

@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -33,8 +33,16 @@ from attnfuzz.reference.user_error import UserError
 MESSAGE_BYTES = 1 << 17
 """Largest message to or from the nursery."""
 
-Life = Callable[[socket.socket, Journal, int], None]
-"""A worker's life, from its channel, its journal and the file for its output."""
+
+class Life(Protocol):
+    """A worker's life."""
+
+    def __call__(self, requests: socket.socket, journal: Journal, output: int, *, begin: worker.Begin) -> None:
+        """Live with this channel, this journal and this file for the output."""
+
+
+Begin = Callable[..., None]
+"""Makes a worker ready; takes the arguments of its Fork."""
 
 Hook = str | tuple[str, ...]
 """A function to call before forking: "module:function", or that and its arguments."""
@@ -54,18 +62,22 @@ _OBJECTS_BEFORE_COLLECTION = 10_000
 class Setup(msgspec.Struct, tag=True, frozen=True):
     """The first message: the modules to import, and the path. `handler` and `begin` are "module:function".
 
-    `preload` is called once. `begin` is called in each worker with `arguments`, before it is ready.
+    `preload` is called once. `begin` is called in each worker before it is ready.
     """
 
     handler: str
     preload: Sequence[Hook]
     path: list[str]
     begin: str | None = None
-    arguments: Sequence[str] = ()
 
 
 class Fork(msgspec.Struct, tag=True, frozen=True):
-    """Asks for a worker; comes with three descriptors: its channel, its journal, and the file for its output."""
+    """Asks for a worker that begins with `arguments`.
+
+    It comes with three descriptors: the worker's channel, its journal, and the file for its output.
+    """
+
+    arguments: Sequence[str] = ()
 
 
 class Reap(msgspec.Struct, tag=True, frozen=True):
@@ -119,7 +131,7 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     _spend_memory_on_speed()
-    _serve(control, partial(worker.serve, handler, begin=begin, recorder=recorder))
+    _serve(control, partial(worker.serve, handler, recorder=recorder), begin)
     # Interpreter shutdown is slow, and the parent waits.
     os._exit(0)
 
@@ -137,7 +149,7 @@ def _spend_memory_on_speed() -> None:
     gc.set_threshold(_OBJECTS_BEFORE_COLLECTION)
 
 
-def _prepare(setup: Setup) -> tuple[worker.Handler, worker.Begin]:
+def _prepare(setup: Setup) -> tuple[worker.Handler, Begin]:
     sys.path[:] = setup.path
     import torch  # noqa: PLC0415 - the parent waits for this import: errors in it must be reported
 
@@ -148,7 +160,7 @@ def _prepare(setup: Setup) -> tuple[worker.Handler, worker.Begin]:
         function, *arguments = (hook,) if isinstance(hook, str) else hook
         _resolve(function)(*arguments)
     handler = _resolve(setup.handler)
-    begin = partial(_resolve(setup.begin), *setup.arguments) if setup.begin is not None else lambda: None
+    begin = _resolve(setup.begin) if setup.begin is not None else lambda *_: None
     threads = _threads()
     if len(threads) > len(before):
         loaded = (*(hook if isinstance(hook, str) else " ".join(hook) for hook in setup.preload), setup.handler)
@@ -185,16 +197,16 @@ def _resolve(name: str) -> Callable[..., Any]:
     return found
 
 
-def _serve(control: socket.socket, serve: Life) -> None:
+def _serve(control: socket.socket, serve: Life, begin: Begin) -> None:
     workers: set[int] = set()
     try:
-        _obey(control, serve, workers)
+        _obey(control, serve, begin, workers)
     finally:
         for pid in workers:
             _end_group(pid)
 
 
-def _obey(control: socket.socket, serve: Life, workers: set[int]) -> None:
+def _obey(control: socket.socket, serve: Life, begin: Begin, workers: set[int]) -> None:
     """Carry out the parent's orders until it is gone. `workers` are those not reaped yet."""
     parent = os.getppid()
     poll = select.poll()
@@ -211,7 +223,7 @@ def _obey(control: socket.socket, serve: Life, workers: set[int]) -> None:
             return
         order = _orders.decode(message)
         if isinstance(order, Fork):
-            workers.add(_fork(control, serve, descriptors))
+            workers.add(_fork(control, partial(serve, begin=partial(begin, *order.arguments)), descriptors))
         elif isinstance(order, Reap):
             status = _wait_for(order.pid)
             workers.discard(order.pid)
@@ -244,7 +256,7 @@ def _end_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def _fork(control: socket.socket, serve: Life, descriptors: list[int]) -> int:
+def _fork(control: socket.socket, serve: Callable[[socket.socket, Journal, int], None], descriptors: list[int]) -> int:
     """Fork a worker and return its process id, -1 on failure."""
     channel, journal, output = descriptors
     nursery = os.getpid()

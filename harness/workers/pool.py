@@ -53,12 +53,12 @@ class _Stillborn(Exception):
 
 
 class Worker:
-    """One worker process, forked from the nursery behind `lifeline`.
+    """One worker process, forked from the nursery behind `lifeline`; it begins with `arguments`.
 
     `fresh` is True until its first request, `spent` if it must get no more requests. `history` has its requests.
     """
 
-    def __init__(self, lifeline: Lifeline) -> None:
+    def __init__(self, lifeline: Lifeline, arguments: Sequence[str] = ()) -> None:
         self._lifeline = lifeline
         self._journal = Journal.create()
         self._output = PrintedOutput()
@@ -73,7 +73,7 @@ class Worker:
             self._poll.register(descriptor, select.POLLIN)
         try:
             with remote:
-                lifeline.fork(remote.fileno(), self._journal.fd, self._output.remote)
+                lifeline.fork(remote.fileno(), self._journal.fd, self._output.remote, arguments)
         except NurseryError:
             self.forget()
             raise
@@ -241,9 +241,10 @@ class Workers:
     `handler` ("module:function") is called in the worker as handler(request, journal) and returns the reply. `preload`
     names functions to call once before forking, to import, compile and warm up; one with arguments is a tuple of its
     name and them. `spares` workers stand ready behind the one at work, so that a death costs no start. Each worker
-    calls `begin` with `arguments` before it is ready; `environment` is added to the workers' environment. One request
-    runs at a time, except in `run_together`. A process forked off this one gets workers of its own. `restarts` counts
-    the workers that died of their requests; `history` are the earlier requests of the last `run`'s worker, in order.
+    calls `begin` with `arguments` before it is ready; a change of them is for the workers that are forked later.
+    `environment` is added to the workers' environment. One request runs at a time, except in `run_together`. A process
+    forked off this one gets workers of its own. `restarts` counts the workers that died of their requests; `history`
+    are the earlier requests of the last `run`'s worker, in order.
     """
 
     def __init__(
@@ -262,9 +263,8 @@ class Workers:
                 raise ValueError(f"{name!r} names no function: write module:function")
         if spares < 0:
             raise ValueError(f"{spares} spares: at least 0")
-        self._setup = Setup(
-            handler=handler, preload=tuple(preload), path=sys.path, begin=begin, arguments=tuple(arguments)
-        )
+        self._setup = Setup(handler=handler, preload=tuple(preload), path=sys.path, begin=begin)
+        self.arguments = tuple(arguments)
         self._environment = environment
         self._spares = spares
         self._team: deque[Worker] = deque()
@@ -362,7 +362,7 @@ class Workers:
         for _ in range(_ATTEMPTS):
             lifeline = self._nursery()
             # Start all before waiting for one.
-            self._crowd += [Worker(lifeline) for _ in range(count - len(self._crowd))]
+            self._crowd += [Worker(lifeline, self.arguments) for _ in range(count - len(self._crowd))]
             for worker in [worker for worker in self._crowd if worker.gone()]:
                 words = worker.last_words()
                 self._crowd.remove(worker)
@@ -399,7 +399,7 @@ class Workers:
             lifeline = self._nursery()
             try:
                 while len(self._team) <= self._spares:
-                    self._team.append(Worker(lifeline))
+                    self._team.append(Worker(lifeline, self.arguments))
             except NurseryError as error:
                 killed = lifeline.killed()
                 self._hang_up()

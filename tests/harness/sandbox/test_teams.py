@@ -44,16 +44,27 @@ def gpu_of(team: Teams) -> str:
 
 def test_a_team_starts_when_it_is_first_asked_for_and_stays() -> None:
     both = Teams()
-    gpu: Any = both.of(Team(Device.CUDA), ("xqa",))
-    again: Any = both.of(Team(Device.CUDA), ("fa2_paged",))
-    assert again is gpu
-    assert gpu.options["arguments"] == ("xqa",)
+    gpu: Any = both.of(Team(Device.CUDA), "xqa")
+    assert both.of(Team(Device.CUDA), "fa2_paged") is gpu
     assert both.of(Team(Device.CPU)) is not gpu
 
 
+def test_workers_that_begin_on_a_gpu_are_made_ready_for_the_backend_at_work_alone() -> None:
+    team = Teams()
+    gpu: Any = team.of(Team(Device.CUDA), "xqa")
+    assert gpu.options["arguments"] == ("xqa",)
+    team.of(Team(Device.CUDA), "fa2_paged")
+    assert gpu.arguments == ("fa2_paged",)
+    team.of(Team(Device.CUDA))
+    assert gpu.arguments == ("fa2_paged",)
+
+
 def test_workers_of_the_cpu_begin_without_a_gpu() -> None:
-    cpu: Any = Teams().of(Team(Device.CPU))
+    team = Teams()
+    cpu: Any = team.of(Team(Device.CPU), "trtllm_mha")
     assert (cpu.spares, cpu.options) == (1, {})
+    team.of(Team(Device.CPU), "trtllm_mla")
+    assert not hasattr(cpu, "arguments")
 
 
 def test_each_release_of_an_engine_has_workers_of_its_own() -> None:

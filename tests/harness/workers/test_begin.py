@@ -24,6 +24,15 @@ def test_each_worker_begins_by_itself_before_its_first_request() -> None:
 
 
 @pytest.mark.slow
+def test_other_arguments_are_for_the_workers_that_are_forked_later() -> None:
+    with Workers("deadly_handlers:begun", spares=0, begin="deadly_handlers:begin", arguments=("xqa",)) as workers:
+        workers.arguments = ("fa2_paged",)
+        assert answer(workers, "NOTHING")[1:] == [answer(workers, "NOTHING")[0], "xqa"]
+        workers.renew()
+        assert answer(workers, "NOTHING")[2:] == ["fa2_paged"]
+
+
+@pytest.mark.slow
 def test_workers_have_the_environment_that_they_are_given() -> None:
     with Workers("deadly_handlers:begun", environment={"CUDA_VISIBLE_DEVICES": "GPU-7"}) as workers:
         assert answer(workers, "CUDA_VISIBLE_DEVICES")[-1] == "GPU-7"

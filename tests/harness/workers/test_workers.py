@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import deadly_handlers
@@ -239,10 +239,10 @@ def test_a_nursery_killed_while_it_starts_is_replaced() -> None:
 class DoomedLifeline(Lifeline):
     """A nursery that is killed before it forks."""
 
-    def fork(self, channel: int, journal: int, output: int) -> None:
+    def fork(self, channel: int, journal: int, output: int, arguments: Sequence[str] = ()) -> None:
         self._process.kill()
         self._process.wait()
-        super().fork(channel, journal, output)
+        super().fork(channel, journal, output, arguments)
 
 
 @pytest.mark.slow
