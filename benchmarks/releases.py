@@ -1,18 +1,23 @@
-"""Releases of an engine: how soon they start, how fast cases go, and how soon reports are found in them."""
+"""Releases of engines: how soon they start, how fast cases go, how many fail, and how soon reports are found.
+
+Backends are named as `attnfuzz fuzz` names them, such as vllm==0.33.0:flashinfer. Fetching is no part of it.
+"""
 
 import json
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from statistics import median
 
 import click
-from measurement import quantile, sample, seconds_of, slices_of
+from measurement import count_option, quantile, sample, seconds_of, seed_option, show, slices_of
 from msgspec.structs import replace
 
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.campaign.shrinking import NOTHING
+from attnfuzz.harness.reduce.ablation import FEATURES, needed
 from attnfuzz.harness.releases.replaying import CANNOT_BE_JUDGED, reason_of
 from attnfuzz.harness.releases.wanted import fingerprint_anywhere
 from attnfuzz.harness.reported.bugs import Bug, load_bugs
@@ -22,30 +27,104 @@ from attnfuzz.harness.search.examples import drawn_cases
 from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import AnyMessage, ShrinkBudget, Suspect
 from attnfuzz.harness.search.shrink import Shrunk, shrink
-from attnfuzz.harness.verdict.failures import Verdict
+from attnfuzz.harness.verdict.failures import Observation, Verdict
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import AnyCase
 
-SHRINK = ShrinkBudget(runs=2000, seconds=60.0)
+NEEDS = ("query scale", "kept queries", "K scale", "V scale", "fp8 KV", "soft cap", "sinks", "window", "several chunks")
+"""The features that are looked at: those that reports name."""
 
-TIMED = ("backend", "start, s", "cases/s", "steps/s", "median, ms", "worst, ms", "fail")
-"""The columns of `timed`."""
-
-SEARCHED = ("median (worst)", "in", "found", "examples", "seconds", "to shrink", "requests", "tokens", "bytes")
-"""The columns of `searched`."""
+backends_argument = click.argument("backends", nargs=-1, required=True, metavar="BACKEND...")
 
 
-def reports_of(project: str, names: Sequence[str]) -> list[Bug]:
-    """The reports of these names, or all, that are shown in a release of the project. Raises click.BadParameter."""
-    reports = [bug for bug in load_bugs() if bug.release.startswith(project) and (not names or bug.name in names)]
-    unknown = set(names) - {bug.name for bug in reports}
-    if unknown:
-        raise click.BadParameter(f"no report {', '.join(sorted(unknown))} is in a release of {project}")
-    return reports
+@click.group()
+def main() -> None:
+    """Measure releases of engines."""
 
 
-def timed(backend: str, count: int, seed: int) -> list[str]:
+@main.command()
+@backends_argument
+@count_option("--cases", 10, "Cases per backend.")
+@seed_option
+def failing(*, backends: tuple[str, ...], cases: int, seed: int) -> None:
+    """Judge drawn cases on each backend; print the features that failures need.
+
+    `attnfuzz sweep` confirms and minimizes failures, and runs those of one release in all. This only judges cases.
+    """
+    rows = []
+    with Runner() as runner:
+        for backend in backends:
+            rows.append((backend, _judged(runner, backend, cases, seed)))
+            click.echo(": ".join(rows[-1]), err=True)
+    show("Failing cases", ("backend", "failing"), rows)
+
+
+@main.command()
+@backends_argument
+@count_option("--cases", 100, "Cases per backend.")
+@seed_option
+def speed(*, backends: tuple[str, ...], cases: int, seed: int) -> None:
+    """Time the start of each backend's release, and cases on it, judged."""
+    rows = []
+    for backend in backends:
+        rows.append(_timed(backend, cases, seed))
+        click.echo(", ".join(rows[-1]), err=True)
+    show("Speed", ("backend", "start, s", "cases/s", "steps/s", "median, ms", "worst, ms", "fail"), rows)
+
+
+@main.command()
+@click.argument("names", nargs=-1, required=True, metavar="REPORT...")
+@count_option("--seeds", 20, "Searches for each report, with seeds from --seed on.")
+@seed_option
+@count_option("--examples", 500, "Examples after which a search gives up.")
+@click.option("--shrink", type=float, default=60.0, show_default=True, help="Seconds; 0 to leave it out.")
+@click.option(
+    "--kept",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File of the searches so far: those are in the table and not repeated, so that a run may end early.",
+)
+def reports(*, names: tuple[str, ...], seeds: int, seed: int, examples: int, shrink: float, kept: Path | None) -> None:
+    """Search for reports, such as vllm-48003, each in a release that has it.
+
+    A search ends with the first failure that the fixed release does not have.
+    """
+    known = {bug.name: bug for bug in load_bugs() if bug.release}
+    if unknown := [name for name in names if name not in known]:
+        raise click.BadParameter(f"no report {', '.join(unknown)} is in a release")
+    budget = ShrinkBudget(runs=2000, seconds=shrink)
+    show(
+        "Reports",
+        ("median (worst)", "in", "found", "examples", "seconds", "to shrink", "requests", "tokens", "bytes"),
+        [_searched(known[name], range(seed, seed + seeds), examples, budget, kept) for name in names],
+    )
+
+
+def _judged(runner: Runner, backend: str, cases: int, seed: int) -> str:
+    """The number of cases that fail, of those that ran, and the features that their failures need."""
+    ran, failing = 0, Counter[str]()
+    for case in sample(backend, cases, seed):
+        verdict = runner.verdict(case)
+        ran += verdict.unsupported is None
+        if verdict.failures:
+            failing[f"{verdict.failures[0].kind}: {', '.join(_needs(runner, case, verdict.failures[0])) or '-'}"] += 1
+    words = [f"{count} {failure}" for failure, count in failing.most_common()]
+    return "; ".join((f"{failing.total()} of {ran}", *words))
+
+
+def _needs(runner: Runner, case: Case, failure: Observation) -> list[str]:
+    """The clues that a failure needs, by one run of each variant without one."""
+
+    def fails(variant: Case) -> bool:
+        return failure.kind in {each.kind for each in runner.verdict(variant).failures}
+
+    among = {FEATURES[name] for name in NEEDS}
+    can = resolve(case.backend).capability
+    clues = needed(case, fails, allowed=lambda each: can.why_not(each) is None, among=among, fresh_seeds=0)
+    return [clue.name for clue in sorted(clues)]
+
+
+def _timed(backend: str, count: int, seed: int) -> list[str]:
     """A row about a backend; cases that fail are counted and not timed, since many of them kill their worker."""
     seconds, failed, steps = list[float](), 0, 0
     try:
@@ -129,7 +208,7 @@ class _Found:
     nbytes: int = 0
 
 
-def searched(bug: Bug, seeds: Sequence[int], examples: int, budget: ShrinkBudget, kept: Path | None) -> list[str]:
+def _searched(bug: Bug, seeds: Sequence[int], examples: int, budget: ShrinkBudget, kept: Path | None) -> list[str]:
     """A row about a report. Searches that are in the file `kept` are not repeated; new ones are appended to it."""
     known = _kept(kept, bug.name)
     with Runner() as runner:
@@ -200,3 +279,7 @@ def _search(judge: _Difference, bug: Bug, seed: int, examples: int, budget: Shri
 
 def _spread(values: Sequence[float], form: str) -> str:
     return f"{form.format(median(values))} ({form.format(max(values))})" if values else "-"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,15 +1,21 @@
-"""Links of pages to files of the repository, which the site does not have."""
+"""Parts of pages that follow from code, and links to files of the repository, which the site does not have."""
 
-import importlib.util
 import posixpath
+import re
+import runpy
 from pathlib import Path
 
-SPEC = importlib.util.spec_from_file_location("attnfuzz_setup", Path(__file__).resolve().parents[1] / "setup.py")
-setup = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(setup)
+ROOT = Path(__file__).resolve().parents[1]
+with_addresses = runpy.run_path(str(ROOT / "setup.py"))["with_addresses"]
+
+_MADE = re.compile(r"^<!-- made by (\S+) -->$", re.MULTILINE)
 
 
 def on_page_markdown(markdown, page, **_):
-    """Give links that lead out of docs/ the address of the repository; without one, leave their text."""
+    """Put in the parts that scripts make, and give links that lead out of docs/ the address of the repository.
+
+    Without an address, their text is left.
+    """
+    markdown = _MADE.sub(lambda made: runpy.run_path(str(ROOT / made[1]))["page"](), markdown)
     folder = posixpath.join("docs", posixpath.dirname(page.file.src_uri))
-    return setup.with_addresses(markdown, folder, but="docs/")
+    return with_addresses(markdown, folder, but="docs/")

@@ -36,7 +36,6 @@ class Quantiles(msgspec.Struct, frozen=True, kw_only=True):
     """Quantiles of a distribution over rows."""
 
     median: float
-    p99: float
     p999: float
     largest: float
 
@@ -54,7 +53,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     `rows` counts (token, head) rows, half of them fitted and half held out; `longest` is their largest kv_len. `fitted`
     names the parameters that the rows determine; the others are as in `theory`. `seen` maps tiers to distributions over
     the rows held out: T1's margin, T2's z^2 and T4's margin. `margins` are the tiers' largest margins there, with the
-    fitted model, and `theory_margins` those with the theoretical one.
+    fitted model.
     """
 
     rows: int
@@ -64,7 +63,6 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     fitted: tuple[str, ...]
     seen: Mapping[str, Seen]
     margins: Mapping[str, float]
-    theory_margins: Mapping[str, float] = {}
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,6 +1,6 @@
-"""Prints docs/reference/arguments.md: the word of FlashInfer and torch on each form of an argument.
+"""Prints the tables of docs/reference/arguments.md: the word of FlashInfer and torch on each form of an argument.
 
-python scripts/argument_contracts.py > docs/reference/arguments.md
+python scripts/argument_contracts.py
 """
 
 import sys
@@ -11,21 +11,10 @@ from attnfuzz.kernels.backend import Backend
 from attnfuzz.reference.arguments import ArgumentForm, ArgumentStanding
 from attnfuzz.reference.capability import Capability
 
-HEAD = """# Forms of arguments
-
-For readers of a finding whose call has an argument in another form. A plain call passes int32 metadata without gaps,
-numbers as Python numbers, every output as a tensor, and no option. Each form changes one argument, and none changes the
-right answer; the guide [Arguments and lives](../guides/arguments.md) says how they are judged. Edges are values of
-arguments that change the answer: factors of 0 and below, and batches of none.
-
-*promised*: an exception is a failure. *refused*: it has to raise. *unsaid*: it may raise; otherwise the answer has to
-be right. This page is printed by `scripts/argument_contracts.py`.
-"""
-
 
 def page() -> str:
-    """The page."""
-    return "\n".join((HEAD, *(line for group in _groups() for line in _section(*group)))).rstrip() + "\n"
+    """The tables in markdown."""
+    return "\n".join(line for group in _groups() for line in _section(*group)).rstrip() + "\n"
 
 
 def _groups() -> Iterator[tuple[list[str], Backend]]:

@@ -67,6 +67,13 @@ def test_the_site_is_complete_and_loads_nothing_from_elsewhere(site: Path) -> No
         assert not re.search(r"url\(\W?(https?:)?//", style.read_text()), style
 
 
+@pytest.mark.slow
+def test_the_parts_of_pages_that_follow_from_code_are_there(site: Path) -> None:
+    answers, forms = ((site / "reference" / f"{name}.html").read_text() for name in ("json", "arguments"))
+    assert all(f'id="{name}"' in answers for name in ("campaignanswer", "listedfinding"))
+    assert "<td>window of 2^31 - 1</td>\n<td>promised</td>" in forms
+
+
 @pages
 def test_each_page_says_first_whom_it_is_for(page: Path) -> None:
     title, empty, first, *_ = page.read_text().splitlines()

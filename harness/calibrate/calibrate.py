@@ -87,7 +87,6 @@ def measure(name: str, dtype: DType, *, rows: int, seed: int) -> Iterator[str | 
                 for tier in before.rows
             },
             margins=after.largest,
-            theory_margins=before.largest,
         ),
         theory=before,
         fitted=after,

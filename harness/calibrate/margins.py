@@ -57,7 +57,7 @@ def quantiles(values: torch.Tensor) -> Quantiles:
     def at(share: float) -> float:
         return ordered[round(share * (len(ordered) - 1))].item()
 
-    return Quantiles(median=at(0.5), p99=at(0.99), p999=at(0.999), largest=at(1.0))
+    return Quantiles(median=at(0.5), p999=at(0.999), largest=at(1.0))
 
 
 def _rows(evidence: Evidence) -> Iterator[tuple[str, torch.Tensor]]:

@@ -1,4 +1,4 @@
-"""Answers of commands as `--json` writes them; docs/reference/json.md is generated from these types.
+"""Answers of commands as `--json` writes them; the site's page of answers is generated from these types.
 
 Paths are as a user would type them, times are seconds since the epoch, and durations are seconds.
 """

@@ -16,7 +16,6 @@ from attnfuzz.harness.cli.campaign_answer import campaign_answer
 from attnfuzz.harness.cli.given import find_by_name
 from attnfuzz.harness.cli.serve_home import refuse_serve_home, report_serving
 from attnfuzz.harness.cli.terminal import BadInput, Terminal, answer, details, new_table, print_line, warn
-from attnfuzz.harness.defects.results import read_score
 from attnfuzz.harness.report.cause_view import title_of, view_of
 from attnfuzz.harness.report.compare import BackendChange, Comparison, compare
 from attnfuzz.harness.report.files import Reports, Source, locate
@@ -35,20 +34,18 @@ def report(
     junit: Path | None,
     markdown: Path | None,
     issues: tuple[tuple[str, Path], ...],
-    defects: Path | None,
 ) -> None:
     """Write the reports of a campaign that are asked for, by default all, beside its log."""
     source = _located(home, campaign)
     if is_serve_log(source.log):
-        if markdown is not None or issues or defects is not None:
+        if markdown is not None or issues:
             raise BadInput(
                 f"{source.folder} is of attnfuzz serve, which has a page and JUnit XML: give --html or --junit"
             )
         report_serving(source.log, html=html, junit=junit)
         return
-    score = None if defects is None else read_score(defects)
     standing = source.standing()
-    reports = Reports.of(source, standing, score)
+    reports = Reports.of(source, standing)
     asked: list[tuple[Path, Callable[[], bytes]]] = [
         (file, render)
         for file, render in ((html, reports.html), (junit, reports.junit), (markdown, reports.markdown))

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 
 import msgspec
@@ -11,8 +10,6 @@ import msgspec
 from attnfuzz.harness.defects.search import Kill, SearchOutcome
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.kernels.defects.defect import Defect
-from attnfuzz.reference.foreign import decode_json, read_bytes, reason
-from attnfuzz.reference.user_error import UserError
 
 ENOUGH = 0.95
 """Share of the defects that have to be killed."""
@@ -66,10 +63,6 @@ def _median_and_worst(values: Sequence[float]) -> tuple[float, float]:
     return median(values), max(values)
 
 
-class DefectScoreError(UserError):
-    """A file holds no measurement; the message is one line."""
-
-
 class DefectScore(msgspec.Struct, frozen=True, kw_only=True):
     """How each search ended, and how many of the defects every seed killed."""
 
@@ -80,23 +73,3 @@ class DefectScore(msgspec.Struct, frozen=True, kw_only=True):
     killed: int
     defects: int
     searches: tuple[SearchOutcome, ...]
-
-    @property
-    def survivors(self) -> list[str]:
-        """The defects that some seed did not kill, in search order."""
-        return list(dict.fromkeys(search.defect for search in self.searches if search.kill is None))
-
-
-def read_score(path: Path) -> DefectScore:
-    """Return the measurement that `attnfuzz defects run --json FILE` wrote.
-
-    Raises:
-        DefectScoreError: the file can't be read, or is not one.
-
-    """
-    try:
-        return decode_json(read_bytes(path), DefectScore)
-    except OSError as error:
-        raise DefectScoreError(f"cannot read {path}: {error.strerror or error}") from error
-    except msgspec.DecodeError as error:
-        raise DefectScoreError(f"{path} was not written by attnfuzz defects run --json: {reason(error)}") from error

@@ -6,8 +6,7 @@ from typing import Literal
 import msgspec
 
 from attnfuzz.harness.findings.finding import CASE, earlier_case
-from attnfuzz.harness.findings.sightings import Sighting, state_after
-from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.findings.sightings import Sighted, Sighting
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.harness.verdict.recurrence import Recurrence
@@ -22,8 +21,8 @@ class RecordError(UserError):
     """A folder holds no finding; the message is one line with the reason and the remedy."""
 
 
-class History(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of finding.json. `sightings` are in the order of campaigns, at most one each.
+class History(Sighted, msgspec.Struct, frozen=True, kw_only=True):
+    """The content of finding.json.
 
     `needs`, `ablated` and `cause` are as in `Finding`; older releases wrote none of them. `recurrence` is set if the
     failure does not always come back.
@@ -50,21 +49,6 @@ class Record(History, frozen=True, kw_only=True):
     path: Path
     case: Case
     before: tuple[Case, ...] = ()
-
-    @property
-    def state(self) -> State:
-        """Its state in the last campaign that ran it."""
-        return state_after(self.sightings)
-
-    @property
-    def first_seen(self) -> Sighting:
-        """The first time that it failed."""
-        return next(sighting for sighting in self.sightings if sighting.failed)
-
-    @property
-    def last_seen(self) -> Sighting:
-        """The last time that it failed."""
-        return next(sighting for sighting in reversed(self.sightings) if sighting.failed)
 
 
 def read_record(path: Path) -> Record:

@@ -16,6 +16,28 @@ class Sighting(msgspec.Struct, frozen=True, kw_only=True):
     environment: dict[str, str]
 
 
+class Sighted:
+    """A finding on file. `sightings` are in the order of campaigns, at most one each."""
+
+    __slots__ = ()
+    sightings: tuple[Sighting, ...]
+
+    @property
+    def state(self) -> State:
+        """Its state in the last campaign that ran it."""
+        return state_after(self.sightings)
+
+    @property
+    def first_seen(self) -> Sighting:
+        """The first time that it failed."""
+        return next(sighting for sighting in self.sightings if sighting.failed)
+
+    @property
+    def last_seen(self) -> Sighting:
+        """The last time that it failed."""
+        return next(sighting for sighting in reversed(self.sightings) if sighting.failed)
+
+
 def state_after(sightings: Sequence[Sighting]) -> State:
     """The state of a finding in the last campaign of `sightings`, by those before it."""
     *before, last = sightings

@@ -10,7 +10,6 @@ from attnfuzz.harness.backends.registry import as_file_name
 from attnfuzz.harness.campaign.home import LOG_NAME, Home
 from attnfuzz.harness.campaign.log import LogError, read_log
 from attnfuzz.harness.campaign.standing import Standing
-from attnfuzz.harness.defects.results import DefectScore
 from attnfuzz.harness.files.durable import write_durably
 from attnfuzz.harness.findings.archive import read_records
 from attnfuzz.harness.findings.finding import SCRIPT, text_beside
@@ -107,16 +106,15 @@ class Reports:
     standing: Standing
     earlier: Standing | None
     home: Home | None
-    defects: DefectScore | None = None
     records: Sequence[Record] = ()
     troubles: Sequence[str] = ()
     scripts: Collection[str] = ()
 
     @classmethod
-    def of(cls, source: Source, standing: Standing, defects: DefectScore | None = None) -> "Reports":
+    def of(cls, source: Source, standing: Standing) -> "Reports":
         """The reports of the campaign in `source`, with its standing."""
         records, troubles = ([], []) if source.home is None else read_records(source.home.findings)
-        return cls(standing, source.earlier(), source.home, defects, records, troubles, scripts_in(source.home))
+        return cls(standing, source.earlier(), source.home, records, troubles, scripts_in(source.home))
 
     @property
     def causes(self) -> list[CauseView]:
@@ -125,9 +123,7 @@ class Reports:
 
     def html(self) -> bytes:
         """The HTML page."""
-        return render_html(
-            self.standing, earlier=self.earlier, defects=self.defects, records=self.records, scripts=self.scripts
-        ).encode()
+        return render_html(self.standing, earlier=self.earlier, records=self.records, scripts=self.scripts).encode()
 
     def junit(self) -> bytes:
         """JUnit XML."""

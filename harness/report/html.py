@@ -9,7 +9,6 @@ from markupsafe import Markup
 
 from attnfuzz.harness.campaign.events import CampaignStarted
 from attnfuzz.harness.campaign.standing import SECONDS_PER_SAMPLE, Standing, TimelinePoint
-from attnfuzz.harness.defects.results import DefectScore
 from attnfuzz.harness.files.templates import environment_of
 from attnfuzz.harness.findings.record import Record
 from attnfuzz.harness.report.cause_view import cause_groups, cause_views, status_of
@@ -29,14 +28,13 @@ def render_html(
     standing: Standing,
     *,
     earlier: Standing | None = None,
-    defects: DefectScore | None = None,
     records: Sequence[Record] = (),
     scripts: Collection[str] = (),
 ) -> str:
     """Render the report of a campaign.
 
-    `earlier` is the campaign before it, whose environment is compared; `defects` a measurement of the judge's power;
-    `records` the filed records of its findings, and `scripts` the names of those that have a stand-alone script.
+    `earlier` is the campaign before it, whose environment is compared; `records` are the filed
+    records of its findings, and `scripts` the names of those that have a stand-alone script.
     """
     then = None if earlier is None else earlier.started
     changed = () if earlier is None else changes(earlier.environment, standing.environment)
@@ -71,7 +69,6 @@ def render_html(
         interruptions=sorted([*standing.resumed, *standing.restarted_jobs], key=lambda event: event.at),
         changes=changed,
         then=then,
-        defects=defects,
     )
 
 

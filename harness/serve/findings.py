@@ -4,7 +4,6 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from operator import attrgetter
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from attnfuzz.harness.files.durable import is_folder, write_durably
-from attnfuzz.harness.findings.sightings import Sighting, state_after, with_sighting
+from attnfuzz.harness.findings.sightings import Sighted, Sighting, state_after, with_sighting
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.serve.hunt import Hunted, Reran
 from attnfuzz.harness.serve.judging import WRONG_ANSWERS, ServedFault
@@ -28,7 +27,7 @@ SCRIPT = "repro.py"
 SERVER_LOG = "server.log"
 
 
-class ServeHistory(msgspec.Struct, frozen=True, kw_only=True):
+class ServeHistory(Sighted, msgspec.Struct, frozen=True, kw_only=True):
     """The content of finding.json: its trace failed in `times` of `runs`, 0 where that is not on record.
 
     `symptoms` counts the failures that it explains, by kind and place.
@@ -57,21 +56,6 @@ class ServeRecord(ServeHistory, frozen=True, kw_only=True):
     trace: RequestTrace
 
     @property
-    def state(self) -> State:
-        """Its state in the last campaign that ran it."""
-        return state_after(self.sightings)
-
-    @property
-    def first_seen(self) -> Sighting:
-        """The first time that it failed."""
-        return next(filter(_FAILED, self.sightings))
-
-    @property
-    def last_seen(self) -> Sighting:
-        """The last time that it failed."""
-        return next(filter(_FAILED, reversed(self.sightings)))
-
-    @property
     def cause(self) -> str:
         """The finding that represents its cause: none but itself, which is filed by needed features and oracle."""
         return ""
@@ -83,9 +67,6 @@ class ServeRecord(ServeHistory, frozen=True, kw_only=True):
         seen = ", ".join(f"{words} {number:,}" for words, number in self.symptoms.items())
         several = sum(self.symptoms.values()) > 1
         return f"{self.fault.kind}{rate}" + (f"; symptoms: {seen}" if several else "")
-
-
-_FAILED = attrgetter("failed")
 
 
 def finding_name_of(fault: ServedFault, needs: tuple[str, ...]) -> str:

@@ -5,21 +5,15 @@ Exported scripts include their source, so they call functions by their bare name
 
 import torch
 
-from attnfuzz.kernels.native.transform_ops import (
-    apply_rope,
-    copy_blocks,
-    gather_cache,
-    move_kv_cache,
-    rope_append_paged_kv_cache,
-    rope_append_paged_mla_kv_cache,
-)
+from attnfuzz.kernels.native import build
+from attnfuzz.kernels.native.ops import is_nhd
+from attnfuzz.kernels.native.transform_ops import apply_rope, copy_blocks, gather_cache, move_kv_cache
 from attnfuzz.kernels.native.write_ops import (
     append_paged_kv_cache,
     append_paged_mla_kv_cache,
     concat_and_cache_mla,
     nvfp4_quantize_append_paged_kv_cache,
     reshape_and_cache_flash,
-    reshape_and_cache_nvfp4,
     reshape_and_cache_per_token_head,
     set_mla_kv_buffer,
     store_kv_cache,
@@ -175,9 +169,13 @@ def reshape_and_cache_blocks(
     v_scale: float,
     kv_layout: str,
 ) -> None:
-    """Quantise to NVFP4 and write to slots in vLLM's way, with the scales of values swizzled."""
-    reshape_and_cache_nvfp4(
-        key, value, k_cache, v_cache, k_scales, v_scales, slot_mapping, k_scale, v_scale, kv_layout=kv_layout
+    """Quantise token i to NVFP4, and write it to slot slot_mapping[i], like vLLM's reshape_and_cache_nvfp4_kernel.
+
+    Caches uint8 [pages, page_size, heads, dim / 2], scales of blocks float8_e4m3fn [pages, page_size, heads, dim / 16],
+    those of values swizzled; the rest as for reshape_and_cache_flash.
+    """
+    build.load().reshape_and_cache_nvfp4(
+        key, value, k_cache, v_cache, k_scales, v_scales, slot_mapping, k_scale, v_scale, is_nhd(kv_layout)
     )
 
 
@@ -245,26 +243,35 @@ def rope_append(
     v_scale: float,
     kv_layout: str,
 ) -> None:
-    """Rotate and append in FlashInfer's way."""
-    rope_append_paged_kv_cache(
-        query,
+    """Rotate, quantise and append, as FlashInfer's rope_quantize_fp8_append_paged_kv_cache does.
+
+    As apply_rope and append_paged_kv_cache together, but tokens of a negative request are skipped, and caches of any
+    dtype are taken: those of float8_e4m3fn hold key / k_scale and value / v_scale.
+    """
+    _rotate_query(query, query_out, rope_positions, cos_sin_cache, 0, is_neox)
+    build.load().rope_append(
         key,
         value,
-        cos_sin_cache,
         rope_positions,
+        cos_sin_cache,
+        is_neox,
+        batch_indices,
+        positions,
         k_cache,
         v_cache,
         kv_indices,
         kv_indptr,
         kv_last_page_len,
-        batch_indices,
-        positions,
-        query_out,
-        is_neox=is_neox,
-        k_scale=k_scale,
-        v_scale=v_scale,
-        kv_layout=kv_layout,
+        is_nhd(kv_layout),
+        k_scale,
+        v_scale,
     )
+
+
+def _rotate_query(
+    query: torch.Tensor, out: torch.Tensor, positions: torch.Tensor, table: torch.Tensor, first: int, is_neox: bool
+) -> None:
+    build.load().apply_rope(query, out, positions, table, 1.0, table.shape[1], first, is_neox, 1.0)
 
 
 def rope_append_mla(
@@ -284,23 +291,22 @@ def rope_append_mla(
     is_neox: bool,
     k_scale: float,
 ) -> None:
-    """Rotate and append latents in FlashInfer's way."""
+    """Rotate, quantise and append latents: their first `rank` elements as they are, the others rotated."""
     tokens = key.squeeze(1)
-    rope_append_paged_mla_kv_cache(
-        query,
+    _rotate_query(query, query_out, rope_positions, cos_sin_cache, rank, is_neox)
+    build.load().rope_append_mla(
         tokens[:, :rank],
         tokens[:, rank:],
-        cos_sin_cache,
         rope_positions,
+        cos_sin_cache,
+        is_neox,
+        batch_indices,
+        positions,
         kv_cache.squeeze(1),
         kv_indices,
         kv_indptr,
         kv_last_page_len,
-        batch_indices,
-        positions,
-        query_out,
-        is_neox=is_neox,
-        scale=k_scale,
+        k_scale,
     )
 
 

@@ -15,7 +15,6 @@ from attnfuzz.kernels.defects import (
     rope,
     slots,
     steps,
-    writes,
 )
 from attnfuzz.kernels.defects.defect import Defect
 
@@ -25,7 +24,7 @@ DEFECTS: tuple[Defect, ...] = (
         for part in (planners, custom_masks, graphs, chunks, arguments, memory, kernels, lives)
         for defect in part.DEFECTS
     ),
-    *writes.DEFECTS,
+    *kernels.WRITE_DEFECTS,
     *slots.DEFECTS,
     *rope.DEFECTS,
     *steps.DEFECTS,

@@ -1,16 +1,20 @@
-"""Defects of the C++ kernels: in addressing, masking, arithmetic, merging, repairs, and the shared workspace.
+"""Defects of the C++ kernels.
 
-kernels.json describes them; kernels/native/defects.h has each of them by the same name.
+kernels.json describes those of attention: in addressing, masking, arithmetic, merging, repairs, and the shared
+workspace. writes.json and transforms.json have those that write into a KV cache, rotate, gather and copy.
+kernels/native/defects.h has each of them by the same name.
 """
 
+import functools
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from attnfuzz.kernels.defects.defect import AttentionDefect, BugClass, Layer
-from attnfuzz.kernels.defects.native import coarse_kernels, defective
+from attnfuzz.kernels.cache_writes.native import NativeWriter
+from attnfuzz.kernels.defects.defect import AttentionDefect, BugClass, Layer, WriteDefect
+from attnfuzz.kernels.defects.native import coarse_kernels, defective, planted, prepare
 from attnfuzz.kernels.trtllm.backends import TrtllmBackend
 from attnfuzz.reference.mistake import Mistake
 
@@ -28,15 +32,32 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     coarse: bool = False
 
     @property
-    def defect(self) -> AttentionDefect:
-        """The same as a planted defect."""
-        about = self.name, self.layer, self.bug_class, self.title, self.source, self.backend
-        return AttentionDefect(*about, self.explained_by, plant=self._plant)
+    def about(self) -> tuple[Any, ...]:
+        """The first fields of a planted defect."""
+        return self.name, self.layer, self.bug_class, self.title, self.source, self.backend, self.explained_by
 
-    def _plant(self, correct: TrtllmBackend) -> TrtllmBackend:
+    def in_attention(self, correct: TrtllmBackend) -> TrtllmBackend:
+        """Plant it in a backend."""
         return coarse_kernels(correct, self.name) if self.coarse else replace(correct, table=defective(self.name))
 
+    def in_writer(self, correct: NativeWriter) -> NativeWriter:
+        """Plant it in a writer."""
 
-DEFECTS: Final = tuple(
-    entry.defect for entry in msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes(), type=list[_Entry])
+        @functools.wraps(correct.function)
+        def function(**arguments: Any) -> Any:
+            with planted(self.name):
+                return correct.function(**arguments)
+
+        return replace(correct, function=function, build=prepare)
+
+
+def _entries(name: str) -> list[_Entry]:
+    return msgspec.json.decode(Path(__file__).with_name(name).read_bytes(), type=list[_Entry])
+
+
+DEFECTS: Final = tuple(AttentionDefect(*each.about, plant=each.in_attention) for each in _entries("kernels.json"))
+WRITE_DEFECTS: Final = tuple(
+    WriteDefect(*each.about, plant=each.in_writer)
+    for name in ("writes.json", "transforms.json")
+    for each in _entries(name)
 )

@@ -166,29 +166,6 @@ def reshape_and_cache_per_token_head(
     )
 
 
-def reshape_and_cache_nvfp4(
-    key: torch.Tensor,
-    value: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    k_scales: torch.Tensor,
-    v_scales: torch.Tensor,
-    slot_mapping: torch.Tensor,
-    k_scale: float = 1.0,
-    v_scale: float = 1.0,
-    *,
-    kv_layout: str = "NHD",
-) -> None:
-    """Quantise token i to NVFP4, and write it to slot slot_mapping[i], like vLLM's reshape_and_cache_nvfp4_kernel.
-
-    Caches uint8 [pages, page_size, heads, dim / 2], scales of blocks float8_e4m3fn [pages, page_size, heads, dim / 16],
-    those of values swizzled; the rest as for reshape_and_cache_flash.
-    """
-    build.load().reshape_and_cache_nvfp4(
-        key, value, key_cache, value_cache, k_scales, v_scales, slot_mapping, k_scale, v_scale, is_nhd(kv_layout)
-    )
-
-
 def concat_and_cache_mla(
     kv_c: torch.Tensor,
     k_pe: torch.Tensor,

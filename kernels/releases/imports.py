@@ -3,7 +3,9 @@
 import importlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -11,10 +13,57 @@ from typing import Any
 
 from attnfuzz.kernels.releases.errors import Moved, ReleaseError
 from attnfuzz.kernels.releases.release import Release
+from attnfuzz.kernels.releases.stubs import Note, Stubs
 from attnfuzz.kernels.releases.wheels import Wheels
 
 
-def install_bare_package(release: Release) -> None:
+@dataclass(frozen=True)
+class ImportedRelease:
+    """The modules of a release, imported. `stubs` stand for those that it does without."""
+
+    release: Release
+    stubs: Stubs
+
+    def module(self, name: str) -> Any:
+        """A module of the release. Raises ReleaseError if it has moved or can't be imported."""
+        return imported(self.release, name)
+
+    def listen(self, note: Note | None) -> None:
+        """Call `note` with each name that is read from a stub from now on."""
+        self.stubs.note = note
+
+    def check_same(self, release: Release) -> None:
+        """Raise ReleaseError for another release than this process has."""
+        if self.release != release:
+            raise ReleaseError(f"this process has {self.release.name}: {release.name} needs another process")
+
+
+@contextmanager
+def importing(release: Release, stubbed: Sequence[str], *, compiled: bool) -> Iterator[Stubs]:
+    """Import a release's modules inside, with stubs, and Triton's kernels compiled or interpreted.
+
+    Nothing stays of an import that fails. Raises ReleaseError if this process has imported the package already.
+    """
+    name = release.project.name
+    if name in sys.modules:
+        raise ReleaseError(f"this process has imported {name} already: {release.name} needs a process of its own")
+    # Triton reads it where a kernel is decorated (triton/runtime/jit.py), so it is set before a release is imported.
+    if compiled:
+        os.environ.pop("TRITON_INTERPRET", None)
+    else:
+        os.environ["TRITON_INTERPRET"] = "1"
+    stubs = Stubs(stubbed)
+    stubs.install()
+    try:
+        _install_bare_package(release)
+        yield stubs
+    except BaseException:
+        stubs.remove()
+        _forget(release)
+        raise
+
+
+def _install_bare_package(release: Release) -> None:
     """Install the release's package without its __init__, which imports the frontend and the server."""
     name = release.project.name
     package = ModuleType(name)
@@ -94,7 +143,7 @@ def check_unedited(release: Release) -> None:
         )
 
 
-def forget(release: Release) -> None:
+def _forget(release: Release) -> None:
     """Remove the release's modules from this process, after an import that failed."""
     for name in [name for name in sys.modules if name.partition(".")[0] == release.project.name]:
         del sys.modules[name]

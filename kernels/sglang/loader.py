@@ -6,8 +6,6 @@ so a nursery may do it before it forks.
 
 import importlib
 import logging
-import os
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,17 +16,16 @@ from unittest import mock
 import torch
 
 from attnfuzz.kernels.gpu.visible import no_gpu_visible
-from attnfuzz.kernels.releases.errors import Moved, ReleaseError
+from attnfuzz.kernels.releases.errors import Moved
 from attnfuzz.kernels.releases.imports import (
+    ImportedRelease,
     check_classes,
     check_unedited,
-    forget,
     imported,
-    install_bare_package,
+    importing,
     not_known,
 )
 from attnfuzz.kernels.releases.release import Release, release_of
-from attnfuzz.kernels.releases.stubs import Note, Stubs
 from attnfuzz.kernels.sglang.adaptations import ChangedName, changes_in, stubbed_in
 from attnfuzz.kernels.sglang.project import SGLANG
 
@@ -62,32 +59,15 @@ _loaded: "list[Loaded]" = []
 
 
 @dataclass(frozen=True)
-class Loaded:
-    """A release's modules, imported.
+class Loaded(ImportedRelease):
+    """A release, with the modules of TRTLLMHAAttnBackend (`mha`) and of TRTLLMMLABackend (`mla`)."""
 
-    Attributes:
-        release: The release.
-        mha: The module of TRTLLMHAAttnBackend.
-        mla: The module of TRTLLMMLABackend.
-
-    """
-
-    release: Release
     mha: Any
     mla: Any
-    _stubs: Stubs
-
-    def module(self, name: str) -> Any:
-        """Another module of the release. Raises ReleaseError if it has moved or can't be imported."""
-        return imported(self.release, name)
 
     def has(self, name: str) -> bool:
         """Whether the release has a module of that name."""
         return _is_there(self.release, name)
-
-    def listen(self, note: Note | None) -> None:
-        """Call `note` with each name that is read from a stub from now on."""
-        self._stubs.note = note
 
 
 def load(release: Release, *, hopper: bool = False) -> Loaded:
@@ -103,34 +83,18 @@ def load(release: Release, *, hopper: bool = False) -> Loaded:
 
     """
     if _loaded:
-        if _loaded[0].release != release:
-            raise ReleaseError(f"this process has {_loaded[0].release.name}: {release.name} needs another process")
+        _loaded[0].check_same(release)
         return _loaded[0]
-    if "sglang" in sys.modules:
-        raise ReleaseError(f"this process has imported sglang already: {release.name} needs a process of its own")
-    # Triton reads it where a kernel is decorated (triton/runtime/jit.py), so it is set before a release is imported.
-    if hopper:
-        os.environ.pop("TRITON_INTERPRET", None)
-    else:
-        os.environ["TRITON_INTERPRET"] = "1"
-    stubs = Stubs(stubbed_in(release.version))
-    stubs.install()
     _warn_as_with_transformers()
-    try:
-        install_bare_package(release)
-        with _no_gpu(hopper=hopper):
-            loaded = Loaded(release, imported(release, _MHA), imported(release, _MLA), stubs)
-            for name in _AHEAD:
-                if _is_there(release, name):
-                    imported(release, name)
-            check_classes(release, _CLASSES)
-            check_unedited(release)
-            for change in changes_in(release.version, hopper=hopper):
-                _make(release, change)
-    except BaseException:
-        stubs.remove()
-        forget(release)
-        raise
+    with importing(release, stubbed_in(release.version), compiled=hopper) as stubs, _no_gpu(hopper=hopper):
+        loaded = Loaded(release, stubs, imported(release, _MHA), imported(release, _MLA))
+        for name in _AHEAD:
+            if _is_there(release, name):
+                imported(release, name)
+        check_classes(release, _CLASSES)
+        check_unedited(release)
+        for change in changes_in(release.version, hopper=hopper):
+            _make(release, change)
     _loaded.append(loaded)
     return loaded
 

@@ -17,9 +17,8 @@ from unittest import mock
 
 from attnfuzz.kernels.gpu.visible import no_gpu_visible
 from attnfuzz.kernels.releases.errors import ReleaseError
-from attnfuzz.kernels.releases.imports import check_classes, check_unedited, forget, imported, install_bare_package
+from attnfuzz.kernels.releases.imports import ImportedRelease, check_classes, check_unedited, imported, importing
 from attnfuzz.kernels.releases.release import Release, release_of
-from attnfuzz.kernels.releases.stubs import Note, Stubs
 from attnfuzz.kernels.vllm.adaptations import stubbed_in
 from attnfuzz.kernels.vllm.cpu.imports import on_a_cpu
 from attnfuzz.kernels.vllm.cpu.project import CPU_RUNNER, CPU_TEAM, VLLM_CPU
@@ -51,9 +50,6 @@ _ENVIRONMENT: Final = {
     "VLLM_NO_USAGE_STATS": "1",
 }
 
-_INTERPRET: Final = "TRITON_INTERPRET"
-"""The variable that Triton reads where a kernel is decorated (triton/runtime/jit.py)."""
-
 _NO_GPU_VISIBLE: Final = {"CUDA_VISIBLE_DEVICES": ""}
 
 _loaded: "list[LoadedRelease]" = []
@@ -61,20 +57,11 @@ _loaded: "list[LoadedRelease]" = []
 
 
 @dataclass(frozen=True)
-class LoadedRelease:
-    """A release's modules, imported.
+class LoadedRelease(ImportedRelease):
+    """A release, and the kind of backend that runs. `hopper`: it runs on a Hopper GPU, and does not only claim one."""
 
-    Attributes:
-        release: The release.
-        kind: The kind of backend that runs.
-        hopper: Whether it runs on a Hopper GPU, and does not only claim one.
-
-    """
-
-    release: Release
     kind: BackendKind
     hopper: bool
-    _stubs: Stubs
 
     @property
     def backend(self) -> Any:
@@ -84,14 +71,6 @@ class LoadedRelease:
     def part(self, name: str) -> Any:
         """A class of the backend: "Backend", "Impl" or "MetadataBuilder"."""
         return getattr(self.backend, self.kind.class_names[name])
-
-    def module(self, name: str) -> Any:
-        """Another module of the release. Raises ReleaseError if it has moved or can't be imported."""
-        return imported(self.release, name)
-
-    def listen(self, note: Note | None) -> None:
-        """Call `note` with each name that is read from a stub from now on."""
-        self._stubs.note = note
 
 
 def load(release: Release, kind: str = "flashinfer", *, hopper: bool = False) -> LoadedRelease:
@@ -106,38 +85,23 @@ def load(release: Release, kind: str = "flashinfer", *, hopper: bool = False) ->
 
     """
     if _loaded:
-        if _loaded[0].release != release:
-            raise ReleaseError(f"this process has {_loaded[0].release.name}: {release.name} needs another process")
+        _loaded[0].check_same(release)
         return _as_kind(_loaded[0], KINDS[kind])
-    if "vllm" in sys.modules:
-        raise ReleaseError(f"this process has imported vllm already: {release.name} needs a process of its own")
     first = KINDS[kind] if KINDS[kind].on_cpu else KINDS["flashinfer"]
     os.environ.update(_ENVIRONMENT)
-    if hopper:
-        os.environ.pop(_INTERPRET, None)
-    else:
-        os.environ[_INTERPRET] = "1"
     # Its warnings are for those who run a server.
     logging.getLogger(VLLM.name).setLevel(logging.ERROR)
-    stubs = Stubs(stubbed_in(release.version))
-    stubs.install()
-    try:
-        install_bare_package(release)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            install_packages(release)
-            with on_a_cpu(release) if first.on_cpu else _on_a_gpu(release, hopper=hopper):
-                backend = imported(release, first.module)
-                # The package's own name for it (v1/sample/logits_processor/builtin.py:12).
-                sampling = imported(release, "vllm.sampling_params").SamplingParams
-                setattr(sys.modules[VLLM.name], sampling.__name__, sampling)
-                runner = imported(release, _RUNNER)
-            check_classes(release, _CLASSES)
+    with importing(release, stubbed_in(release.version), compiled=hopper) as stubs, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        install_packages(release)
+        with on_a_cpu(release) if first.on_cpu else _on_a_gpu(release, hopper=hopper):
+            backend = imported(release, first.module)
+            # The package's own name for it (v1/sample/logits_processor/builtin.py:12).
+            sampling = imported(release, "vllm.sampling_params").SamplingParams
+            setattr(sys.modules[VLLM.name], sampling.__name__, sampling)
+            runner = imported(release, _RUNNER)
+        check_classes(release, _CLASSES)
         check_unedited(release)
-    except BaseException:
-        stubs.remove()
-        forget(release)
-        raise
     if not first.on_cpu:
         replace_kernels(backend)
     if hopper:
@@ -145,7 +109,7 @@ def load(release: Release, kind: str = "flashinfer", *, hopper: bool = False) ->
     drafter = getattr(runner, "EagleProposer", object)
     for asking in {runner.__name__, *(base.__module__ for base in drafter.__mro__ if base is not object)}:
         replace_model(sys.modules[asking])
-    _loaded.append(LoadedRelease(release, first, hopper, stubs))
+    _loaded.append(LoadedRelease(release, stubs, first, hopper))
     return _as_kind(_loaded[0], KINDS[kind])
 
 

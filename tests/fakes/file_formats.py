@@ -20,15 +20,12 @@ from msgspec.structs import replace
 from attnfuzz.harness.campaign import events
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.corpus import Corpus, Why
-from attnfuzz.harness.defects.results import DefectScore
-from attnfuzz.harness.defects.search import Kill, SearchOutcome
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.releases.outcomes import Ending
 from attnfuzz.harness.releases.results import Cell, FailureRow, Searched, SweepPlan, SweepResults
 from attnfuzz.harness.releases.wanted import Wanted
 from attnfuzz.harness.search.messages import Tally
 from attnfuzz.harness.verdict.failures import Access, Kind
-from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.reference import case_file
 from attnfuzz.reference.calls import CallAnswer, CallCase, Drawn, Expected, View
 
@@ -138,25 +135,6 @@ RESULTS = SweepResults(
         ),
     ),
 )
-SCORE = DefectScore(
-    attnfuzz="1.0",
-    examples=2000,
-    seeds=(1, 2),
-    without=(Tier.T3,),
-    killed=1,
-    defects=2,
-    searches=(
-        SearchOutcome(
-            defect="dies",
-            seed=1,
-            examples=5,
-            seconds=0.1,
-            unconfirmed=0,
-            kill=Kill(by="T1", kind=Kind.OUTPUT_MISMATCH, place="out", mode="decode", also=("T2",)),
-        ),
-        SearchOutcome(defect="lives", seed=1, examples=2000, seconds=9.0, unconfirmed=1, kill=None),
-    ),
-)
 ENTRY = {
     "backend": "torch_sdpa",
     "kind": "Hang",
@@ -221,7 +199,6 @@ def formats() -> dict[str, Format]:
     texts = st.sampled_from(["a report", "\x1b[2J[/red]\0" * 9, "\u202e\x9b"])
     corpus = f"out/corpus/torch_sdpa/{case_file.case_id(CASE)}.json"
     ledger = ("fuzz", "--backend", "torch_sdpa", "--examples", "1", "--ledger", "known.toml", "--home", "new")
-    score = ("report", "--home", "out", "--defects", "score.json")
     return {
         "case": of_json("case.json", full_case(), ON_CASE),
         "case of calls": of_json("case.json", full_calls(), ON_CALLS),
@@ -233,7 +210,6 @@ def formats() -> dict[str, Format]:
         "case of a corpus": of_json(corpus, full_case(), ON_CORPUS),
         "ledger": Format("known.toml", toml([ENTRY]).encode(), hostile_bytes(hostile_toml([ENTRY])), (ledger,)),
         "sweep": of_json("out/sweep.json", plain(RESULTS), (("sweep", "--resume", "--home", "out"),)),
-        "score": of_json("score.json", plain(SCORE), (score,)),
     }
 
 

@@ -1,10 +1,12 @@
-"""The schema of answers in JSON, and its page in the docs: python tests/fakes/json_reference.py docs/reference."""
+"""The schema of answers in JSON, and its page in the docs.
+
+python tests/fakes/json_reference.py > docs/reference/json-schema.json
+"""
 
 import inspect
 import json
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,9 +14,6 @@ import msgspec
 from attnfuzz.harness.cli import answers
 from attnfuzz.harness.defects.results import DefectScore
 from attnfuzz.harness.triage import Triage
-
-SCHEMA = "json-schema.json"
-PAGE = "json.md"
 
 ANSWERS: Mapping[str, tuple[type[msgspec.Struct], ...]] = {
     "fuzz": (answers.CampaignAnswer,),
@@ -44,25 +43,6 @@ ANSWERS: Mapping[str, tuple[type[msgspec.Struct], ...]] = {
 }
 """The answers of each command: one, or several for options that ask something else."""
 
-_HEAD = """\
-# Answers in JSON
-
-For scripts and CI: `--json FILE` writes a command's answer to a file; with `--json -` it is all that is written to
-standard output, and text goes to standard error. Exit codes are the same with and without it. An error (exit code 2)
-before a command has its answer is written to standard error only.
-
-[`{schema}`]({schema}) is the JSON Schema (2020-12) of all answers, under `$defs`. Both are generated from the types in
-`harness/cli/answers.py`. Until version 1.0 fields may change in a minor release; the changelog says so.
-
-```console
-$ attnfuzz fuzz --time 10m --json night.json
-$ jq -r '.causes[] | select(.state == "new") | .reproducers[0]' night.json
-```
-
-| command | answer |
-|---|---|
-"""
-
 
 def _types() -> list[type[msgspec.Struct]]:
     return list(dict.fromkeys(each for several in ANSWERS.values() for each in several))
@@ -88,8 +68,8 @@ def _null_last(node: Any) -> Any:
 
 
 def page() -> str:
-    """Return the page in markdown: the answer of each command, then every type."""
-    parts = [_HEAD.format(schema=SCHEMA)]
+    """Return the tables of the page in markdown: the answer of each command, then every type."""
+    parts = ["| command | answer |\n|---|---|\n"]
     for command, types in ANSWERS.items():
         links = ", ".join(f"[{each.__name__}](#{each.__name__.lower()})" for each in types)
         parts.append(f"| `attnfuzz {command}` | {links} |\n")
@@ -122,11 +102,10 @@ def _words(kind: Mapping[str, Any]) -> str:
     return str(kind.get("type", "any"))
 
 
-def reference() -> dict[str, str]:
-    """Return the files of the reference: name and text."""
-    return {SCHEMA: json.dumps(schema(), indent=2) + "\n", PAGE: page()}
+def text() -> str:
+    """Return the content of docs/reference/json-schema.json."""
+    return json.dumps(schema(), indent=2) + "\n"
 
 
 if __name__ == "__main__":
-    for name, text in reference().items():
-        (Path(sys.argv[1]) / name).write_text(text)
+    sys.stdout.write(text())

@@ -109,7 +109,6 @@ def fuzz(ctx: click.Context, /, *, resume: bool, built: bool, **given: Any) -> E
     metavar="FINDING FILE",
     help="Write the text of an issue on the cause of a finding; may be given several times.",
 )
-@click.option("--defects", type=_FILE, help="Add the planted-defect score that attnfuzz defects run --json FILE wrote.")
 @options.answer_options("only the result")
 def report(**given: Any) -> None:
     """Write the reports of a campaign beside its log.

@@ -215,10 +215,6 @@ def test_an_unknown_finding_lists_what_there_is(attnfuzz: Attnfuzz) -> None:
     refused(ran, "no finding with 'other' in its name", "the-finding")
 
 
-def test_a_file_that_is_no_defect_score_is_named(attnfuzz: Attnfuzz, home: Home) -> None:
-    refused(attnfuzz("report", "--home", "out", "--defects", str(home.log(FIRST))), "attnfuzz defects run --json")
-
-
 def test_a_campaign_leaves_its_reports_and_the_summary_of_the_runner(
     home: Home, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

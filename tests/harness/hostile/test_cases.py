@@ -159,12 +159,11 @@ def test_a_ledger_imports_nothing(attnfuzz: Attnfuzz) -> None:
 
 
 @pytest.mark.parametrize("kind", DAMAGES)
-@pytest.mark.parametrize("command", ["sweep", "defects", "ledger"])
+@pytest.mark.parametrize("command", ["sweep", "ledger"])
 def test_other_files_that_can_not_be_read_are_named(attnfuzz: Attnfuzz, home: Home, command: str, kind: str) -> None:
     damage(home.path / "sweep.json", kind)
     arguments = {
         "sweep": ("sweep", "--resume", "--home", "out"),
-        "defects": ("report", "--home", "out", "--defects", "out/sweep.json"),
         "ledger": ("fuzz", "--backend", "torch_sdpa", "--ledger", "out/sweep.json"),
     }[command]
     if command == "ledger" and kind == "empty":

@@ -221,7 +221,7 @@ def campaign(name: str, root: Path, examples: int, number: int) -> None:
 
 NAMES = (
     *("case", "case of calls", "log", "history", "case of a finding", "report of a finding"),
-    *("index", "case of a corpus", "ledger", "sweep", "score"),
+    *("index", "case of a corpus", "ledger", "sweep"),
 )
 
 

@@ -24,8 +24,6 @@ from attnfuzz.harness.campaign.events import (
     UnconfirmedKept,
 )
 from attnfuzz.harness.campaign.standing import Standing
-from attnfuzz.harness.defects.results import DefectScore
-from attnfuzz.harness.defects.search import SearchOutcome
 from attnfuzz.harness.findings.record import Record
 from attnfuzz.harness.findings.sightings import Sighting
 from attnfuzz.harness.findings.state import State
@@ -286,17 +284,6 @@ def test_an_old_finding_says_when_it_failed_and_on_what() -> None:
     page = words(render_html(standing_of(checked(CASE, State.FIXED), torch="2.13"), records=[record]))
     assert "first failed 2026-04-01 04:30 UTC, on torch 2.12" in page
     assert "2.14" not in page
-
-
-def test_the_defect_score_is_there_if_it_was_measured() -> None:
-    survivor = SearchOutcome(defect="survives_all", seed=1, examples=2000, seconds=9.0, unconfirmed=0, kill=None)
-    score = DefectScore(
-        attnfuzz="1.0", examples=2000, seeds=(1,), without=(), killed=141, defects=142, searches=(survivor,)
-    )
-    with_score = words(render_html(standing_of(), defects=score))
-    assert "141 of 142 planted defects killed" in with_score
-    assert "Survived: survives_all" in with_score
-    assert "planted defects" not in words(render_html(standing_of()))
 
 
 def test_only_so_many_findings_are_drawn_but_all_are_listed() -> None:

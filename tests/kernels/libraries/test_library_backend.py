@@ -66,9 +66,7 @@ def test_a_calibration_holds_for_the_versions_that_it_was_made_with(
         ("lib:other", {"msgspec": "0.1"}, theory),
         ("lib:unsaid", {}, theory),
     ):
-        fit = Fit(
-            rows=1, longest=1, noise=measured, theory=theory, fitted=(), seen={}, margins={}, theory_margins={"T1": 0.5}
-        )
+        fit = Fit(rows=1, longest=1, noise=measured, theory=theory, fitted=(), seen={}, margins={})
         saved = Calibration(
             backend=label,
             architecture=calibration.architecture(),
