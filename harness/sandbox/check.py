@@ -83,9 +83,9 @@ class Runner:
         for name in backends:
             self._prepare(name)
         self._teams = Teams(device_index)
-        first_of = {team_of(name): name for name in reversed(backends)}
+        first_of: dict[Team, str | None] = {team_of(name): name for name in reversed(backends)}
         # Start now, while the first case is drawn.
-        for team, name in first_of.items() or [(Team(Device.CPU), None)]:
+        for team, name in (first_of or {Team(Device.CPU): None}).items():
             self._teams.of(team, name)
 
     def __enter__(self) -> Self:

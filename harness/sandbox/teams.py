@@ -43,8 +43,7 @@ class Teams:
     def of(self, team: Team, backend: str | None = None) -> Workers:
         """The workers of a team. Those that begin on a GPU from now on are made ready for `backend`.
 
-        A campaign of 67 backends had each worker load the modules of all of them: beside 13 other jobs on an H200, a
-        worker took 15 s to begin, for which jobs waited 39% of their time.
+        Not for all backends of a campaign: jobs wait for workers that begin (docs/explanation/performance.md, Deaths).
         """
         if team not in self._teams:
             spares = 1 if team.device is Device.CPU else _SPARES_ON_A_GPU
