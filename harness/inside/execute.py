@@ -81,7 +81,7 @@ def backend_of(name: str) -> Backend:
     backend = registry.load(name)
     backend.prepare(lambda _: None)
     if backend.capability.device is Device.CUDA:
-        from attnfuzz.harness.inside.cuda_worker import load_needs  # noqa: PLC0415 - it imports what only GPUs need
+        from attnfuzz.harness.inside.cuda_worker import load_needs  # noqa: PLC0415 - its imports are for GPUs alone
 
         load_needs(backend)
     return backend

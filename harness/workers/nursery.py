@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -34,15 +34,11 @@ MESSAGE_BYTES = 1 << 17
 """Largest message to or from the nursery."""
 
 
-class Life(Protocol):
-    """A worker's life."""
+Life = Callable[[socket.socket, Journal, int], None]
+"""A worker's life, from its channel, its journal and the file for its output."""
 
-    def __call__(self, requests: socket.socket, journal: Journal, output: int, *, begin: worker.Begin) -> None:
-        """Live with this channel, this journal and this file for the output."""
-
-
-Begin = Callable[..., None]
-"""Makes a worker ready; takes the arguments of its Fork."""
+LifeOf = Callable[[Sequence[str]], Life]
+"""The life of a worker that begins with the arguments of a Fork."""
 
 Hook = str | tuple[str, ...]
 """A function to call before forking: "module:function", or that and its arguments."""
@@ -131,7 +127,11 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     _spend_memory_on_speed()
-    _serve(control, partial(worker.serve, handler, recorder=recorder), begin)
+
+    def life_of(arguments: Sequence[str]) -> Life:
+        return partial(worker.serve, handler, begin=partial(begin, *arguments), recorder=recorder)
+
+    _serve(control, life_of)
     # Interpreter shutdown is slow, and the parent waits.
     os._exit(0)
 
@@ -149,7 +149,7 @@ def _spend_memory_on_speed() -> None:
     gc.set_threshold(_OBJECTS_BEFORE_COLLECTION)
 
 
-def _prepare(setup: Setup) -> tuple[worker.Handler, Begin]:
+def _prepare(setup: Setup) -> tuple[worker.Handler, Callable[..., None]]:
     sys.path[:] = setup.path
     import torch  # noqa: PLC0415 - the parent waits for this import: errors in it must be reported
 
@@ -197,16 +197,16 @@ def _resolve(name: str) -> Callable[..., Any]:
     return found
 
 
-def _serve(control: socket.socket, serve: Life, begin: Begin) -> None:
+def _serve(control: socket.socket, life_of: LifeOf) -> None:
     workers: set[int] = set()
     try:
-        _obey(control, serve, begin, workers)
+        _obey(control, life_of, workers)
     finally:
         for pid in workers:
             _end_group(pid)
 
 
-def _obey(control: socket.socket, serve: Life, begin: Begin, workers: set[int]) -> None:
+def _obey(control: socket.socket, life_of: LifeOf, workers: set[int]) -> None:
     """Carry out the parent's orders until it is gone. `workers` are those not reaped yet."""
     parent = os.getppid()
     poll = select.poll()
@@ -223,7 +223,7 @@ def _obey(control: socket.socket, serve: Life, begin: Begin, workers: set[int]) 
             return
         order = _orders.decode(message)
         if isinstance(order, Fork):
-            workers.add(_fork(control, partial(serve, begin=partial(begin, *order.arguments)), descriptors))
+            workers.add(_fork(control, life_of(order.arguments), descriptors))
         elif isinstance(order, Reap):
             status = _wait_for(order.pid)
             workers.discard(order.pid)
@@ -256,7 +256,7 @@ def _end_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def _fork(control: socket.socket, serve: Callable[[socket.socket, Journal, int], None], descriptors: list[int]) -> int:
+def _fork(control: socket.socket, serve: Life, descriptors: list[int]) -> int:
     """Fork a worker and return its process id, -1 on failure."""
     channel, journal, output = descriptors
     nursery = os.getpid()
