@@ -167,7 +167,8 @@ class Execution:
         self._launcher.run = f", in the related run ({relation.words})"
         self._run_steps(other.case, judge_step)
         account.observations[before:] = [
-            replace(found, message=f"{found.message}{self._launcher.run}") for found in account.observations[before:]
+            replace(found, message=f"{found.message}{self._launcher.run}", related=True)
+            for found in account.observations[before:]
         ]
 
     def _run_steps(self, case: Case | CallCase, judge_step: JudgeStep) -> None:

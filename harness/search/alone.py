@@ -1,4 +1,4 @@
-"""The related run of a case by itself: if it is wrong, that is why two runs differ."""
+"""The related run of a case by itself: if it fails, the failure needs no first run."""
 
 from collections.abc import Callable
 
@@ -14,8 +14,11 @@ RELATIVE = frozenset({Kind.METAMORPHIC_MISMATCH, Kind.REPLAY_DIVERGED, Kind.NOND
 def failing_alone(
     case: Case, verdict: Verdict, allowed: Callable[[Case], bool], run: Callable[[Case], Verdict]
 ) -> tuple[Case, Verdict] | None:
-    """Return the related run as a case of its own, with its verdict, if two runs differ and that one fails alone."""
-    if not verdict.failures or verdict.failures[0].kind not in RELATIVE:
+    """Return the related run as a case of its own, with its verdict, if that fails alone.
+
+    None if the worst failure is of the first run: neither compares two runs nor showed in the second.
+    """
+    if not verdict.failures or not (verdict.failures[0].kind in RELATIVE or verdict.failures[0].related):
         return None
     for other in run_only_the_other(case):
         if possible(other) and allowed(other) and (judged := run(other)).failures:

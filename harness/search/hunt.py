@@ -221,7 +221,7 @@ class Hunt:
             self._tell(news)
 
     def _suspect(self, case: Case, verdict: Verdict, history: tuple[Case, ...]) -> Pinned[Case] | None:
-        """As `_pin_new`, of the related run alone if two runs differ because that one is wrong."""
+        """As `_pin_new`, of the related run as a case of its own if that fails alone."""
         case, verdict = failing_alone(case, verdict, self._allowed, self._runner.verdict) or (case, verdict)
         return self._pin_new(case, verdict, history)
 

@@ -74,7 +74,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     `kernel` is the entry point launched last. `margin` is error over bound: above 1 fails; None if the check is exact.
     `step` is the index of the step, -1 if unknown; `call` that of the launch in the step, -1 if unknown. `gap` marks a
     failure of the strict contract alone. `access` is the stray one of a fault, `row` the wrong row of the message.
-    `mistakes` are those that explain it, if known.
+    `mistakes` are those that explain it, if known. `related` is set if it showed in the related run.
     """
 
     kind: Kind
@@ -90,6 +90,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     access: Access | None = None
     row: RowAddress | None = None
     mistakes: tuple[Mistake, ...] = ()
+    related: bool = False
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):

@@ -111,6 +111,7 @@ def explain(death: Death) -> Observation:
         kernel=launch.kernel if launch else "",
         call=launch.call if launch else -1,
         access=access,
+        related=launch is not None and bool(launch.run),
     )
 
 

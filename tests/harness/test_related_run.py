@@ -54,6 +54,7 @@ def test_what_differs_is_found_and_only_by_comparing(relation: Relation, monkeyp
     assert {(each.tier, each.place, each.step) for each in found} == {("T6", "out", len(case.steps) - 1)}
     assert found[0].message.startswith("request 0 (")
     assert found[0].message.endswith(f", in the related run ({relation.words})")
+    assert found[0].related
     assert judged(case, monkeypatch, fickle, Tier.T6).failures == ()
     if relation is not Relation.SAME_CALL:
         assert judged(replace(case, relation=None), monkeypatch, fickle).failures == ()
@@ -96,6 +97,7 @@ def test_a_death_in_the_related_run_is_reported_as_one(runner: Runner) -> None:
     (found,) = runner.verdict(case).failures
     assert (found.kind, found.place, found.step) == (Kind.ILLEGAL_ACCESS, "cum_seq_lens_q", 0)
     assert found.message.endswith("step 0 (draft_extend_v2), in the related run (padding enlarged)")
+    assert found.related
     assert runner.verdict(replace(case, relation=None)).failures == ()
     assert "in the related run (padding enlarged)" in export_script(case, runner)
 

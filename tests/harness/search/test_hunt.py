@@ -238,6 +238,23 @@ def test_two_runs_that_differ_because_one_fails_by_itself_are_that_failure(await
     assert lost == [(Kind.METAMORPHIC_MISMATCH, FAILS_ALONE) for _ in awaited]
 
 
+class DyingInTheRelatedRun(FakeJudge):
+    """A related run that fails ends its worker."""
+
+    def verdict(self, case: Case) -> Verdict:
+        if self._fails(kv_lens(case)):
+            return Verdict(observations=(observed(Kind.ILLEGAL_ACCESS, "kv_cache"),))
+        dies = case.relation is not None and bool(self._fails(kv_lens(related(case).case)))
+        fault = replace(observed(Kind.ILLEGAL_ACCESS, "kv_cache"), related=True)
+        return Verdict(observations=(fault,) if dies else (), rows=1)
+
+
+def test_a_death_in_the_related_run_is_that_of_the_related_case() -> None:
+    case = replace(decode(3, 5), relation=Relation.REQUEST_APPENDED)
+    _, sent = hunt(DyingInTheRelatedRun(in_company), replays=(Replay(case=case),))
+    assert {each.first.relation for each in caught(sent)} == {None}
+
+
 def test_two_runs_that_differ_though_none_fails_by_itself_have_a_cause_of_their_own() -> None:
     class Differing(FakeJudge):
         def verdict(self, case: Case) -> Verdict:
