@@ -98,21 +98,3 @@ def test_a_bug_is_new_then_fixed_then_back(attnfuzz: Attnfuzz) -> None:
     assert code == 1
     assert third == {(name, State.RETURNED) for name in names}
     assert f"{len(names)} returned" in out
-
-
-def test_a_known_failure_that_a_short_campaign_does_not_meet_is_no_error(attnfuzz: Attnfuzz) -> None:
-    write_backend(Path(), wrong=False)
-    Path("attnfuzz-ledger.toml").write_text(f'[[known]]\nbackend = "{MINE}"\nkind = "NotFinite"\nreason = "rare"\n')
-    ran = attnfuzz("fuzz", "--backend", MINE, "--examples", "5", "--seed", "5")
-    assert ran.code == 0, ran.out
-    assert f"Ledger: entry 1 (NotFinite in {MINE}): no finding matched" in ran.out
-
-
-def test_what_the_ledger_knows_is_no_finding(attnfuzz: Attnfuzz) -> None:
-    write_backend(Path(), wrong=True)
-    Path("attnfuzz-ledger.toml").write_text(
-        f'[[known]]\nbackend = "{MINE}"\nkind = "NotFinite"\nreason = "as agreed"\n'
-    )
-    ran = attnfuzz("fuzz", "--backend", MINE, "--examples", "30", "--seed", "5")
-    assert ran.code == 0, ran.out
-    assert f"Known: NotFinite at out in {MINE}, decode: as agreed." in ran.out
