@@ -313,13 +313,6 @@ def pid_in_a_fork(workers: Workers) -> int:
 
 
 @pytest.mark.slow
-def test_a_forked_process_gets_workers_of_its_own(workers: Workers) -> None:
-    mine = pid_of(workers)
-    assert pid_in_a_fork(workers) != mine
-    assert pid_of(workers) == mine
-
-
-@pytest.mark.slow
 def test_a_process_forked_before_the_first_request_gets_workers_of_its_own() -> None:
     with Workers("deadly_handlers:obey") as own:
         team = list(own._team)
