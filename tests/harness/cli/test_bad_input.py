@@ -219,10 +219,6 @@ def test_every_mistake_of_a_ledger_is_reported(attnfuzz: Attnfuzz) -> None:
     assert not Path("attnfuzz-out").exists()
 
 
-def test_a_missing_ledger_is_named(attnfuzz: Attnfuzz) -> None:
-    refused(attnfuzz("fuzz", "--backend", "torch_sdpa", "--ledger", "none.toml"), "none.toml")
-
-
 def test_a_database_that_is_none_is_refused_before_anything_is_written(attnfuzz: Attnfuzz) -> None:
     Path("notes.txt").touch()
     for where in ("notes.txt", "http://somewhere/0"):
@@ -236,15 +232,6 @@ def test_a_corpus_of_something_else_is_refused(attnfuzz: Attnfuzz) -> None:
     (corpus / "thesis.tex").touch()
     refused(attnfuzz("fuzz", "--backend", "torch_sdpa"), "attnfuzz-out/corpus")
     assert not Path("attnfuzz-out/campaigns").exists()
-
-
-def test_a_missing_case_is_named(attnfuzz: Attnfuzz) -> None:
-    refused(attnfuzz("replay", "nothing.json"), "nothing.json")
-
-
-def test_a_damaged_case_is_named(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
-    (tmp_path / "case.json").write_text("{")
-    refused(attnfuzz("replay", "case.json"), "case.json", "damaged")
 
 
 def test_a_folder_without_a_case_is_named(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
