@@ -248,7 +248,7 @@ def test_failures_of_one_cause_are_its_symptoms_and_are_minimized_once(fake: Fak
 
 
 def test_two_bugs_of_one_server_are_two_causes(fake: Fake, tmp_path: Path) -> None:
-    standing = _run(fake(FakeFault.BOTH), tmp_path, traces=12).standing
+    standing = _run(fake(FakeFault.BOTH), tmp_path, traces=8).standing
     assert {each.needs for each in standing.failing} >= {("at once",), ("one after another", "shared prefix")}
     assert standing.suspects.total() > len(standing.failing)
 
