@@ -63,18 +63,11 @@ def test_options_are_checked_at_the_door(pytester: pytest.Pytester, options: lis
     ran.stderr.fnmatch_lines([f"*{words}*"])
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("class O(BaseException): ...\nraise O", "mine.py fails to import: O:"),
-        ("import os; os._exit(0)", "the process left with exit code 0"),
-    ],
-)
-def test_a_backend_that_fails_to_import_is_refused(pytester: pytest.Pytester, line: str, words: str) -> None:
-    pytester.makepyfile(TEST, mine=line)
+def test_a_backend_that_fails_to_import_is_refused(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(TEST, mine="import os; os._exit(0)")
     ran = pytester.runpytest_inprocess("--attn-backend", f"{pytester.path}/mine.py:MINE")
     assert ran.ret == pytest.ExitCode.USAGE_ERROR
-    ran.stderr.fnmatch_lines([f"*--attn-backend: *{words}*"])
+    ran.stderr.fnmatch_lines(["*--attn-backend: *the process left with exit code 0*"])
 
 
 def test_a_fuzz_test_is_split_into_shards(pytester: pytest.Pytester) -> None:
