@@ -178,9 +178,11 @@ def _serve(control: socket.socket, parent: int) -> None:
                 _become_template(socket.socket(fileno=descriptors[0]), parent, order["also"])
             _be(order, descriptors, parent, adopted)
         os.waitpid(between, 0)
-        control.send(os.read(reading, 20))
+        pid_of_child = os.read(reading, 20)
+        # Before the answer: the end of a child shows at once, since no other process has its descriptors.
         for descriptor in (reading, writing, *descriptors):
             os.close(descriptor)
+        control.send(pid_of_child)
 
 
 def _become_template(control: socket.socket, parent: int, also: Sequence[str]) -> NoReturn:

@@ -5,11 +5,8 @@ import os
 import random
 import select
 import signal
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 
 def children(pid: int) -> list[int]:
@@ -59,27 +56,3 @@ class Killer:
                 select.select([victim], [], [])
             finally:
                 os.close(victim)
-
-
-class RandomKills:
-    """While entered, has `killer` strike after about `seconds`, again and again."""
-
-    def __init__(self, killer: Killer, *, seconds: float) -> None:
-        self._killer = killer
-        self._seconds = seconds
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._kill)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _kill(self) -> None:
-        while not self._over.wait(self._killer.random.expovariate(1 / self._seconds)):
-            self._killer.strike()

@@ -7,7 +7,11 @@ import pytest
 from fake_llm_server import HERE
 
 from attnfuzz.harness.serve.target import TestedServer
-from attnfuzz.harness.serve.trace import RequestTrace
+from attnfuzz.harness.serve.trace import Burst, Prompt, RequestTrace, ServedRequest
+
+REQUEST = ServedRequest(prompt=Prompt(stream=0, shared=5), tokens=1)
+AGAIN = RequestTrace(bursts=(Burst(requests=(REQUEST,)), Burst(requests=(REQUEST,), after_all=True)))
+"""A request that comes again: the second finds its prompt in the cache."""
 
 
 def wait_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,6 +30,11 @@ def wait_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     for name, value in quick.items():
         monkeypatch.setattr(f"attnfuzz.harness.serve.{name}", value)
+
+
+def draw_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw nothing but AGAIN."""
+    monkeypatch.setattr("attnfuzz.harness.serve.draw.SlicesAhead._draw", lambda *_: [AGAIN])
 
 
 def announce_traces(monkeypatch: pytest.MonkeyPatch) -> None:

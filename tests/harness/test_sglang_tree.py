@@ -43,7 +43,7 @@ def hunt(tree: Path, examples: int) -> tuple[SliceDone, list[Caught]]:
         seed=5,
         examples=examples,
         known=(),
-        shrink=ShrinkBudget(runs=10, seconds=2.0),
+        shrink=ShrinkBudget(runs=0),
         first_only=True,
     )
     with Runner([name]) as runner:

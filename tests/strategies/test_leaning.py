@@ -30,14 +30,11 @@ def share(drawn: list[Case], feature: str) -> float:
     ("feature", "times"),
     [
         ("page size=128", 3),
-        ("group=16", 3),
         ("window=a query's own key", 10),
-        ("values=probe", 3),
         ("K scale=below 1", 1.5),
         ("relation=batch permuted", 5),
         ("drafts=over 8", 8),
         ("without keys=all", 2),
-        ("mode=extend", 1.4),
     ],
 )
 def test_what_is_leaned_to_is_drawn_more_often(

@@ -13,7 +13,7 @@ from repetition import examples
 
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.calls.trace import Untraceable, assemble
-from attnfuzz.harness.reported.bugs import Bug, load_bugs
+from attnfuzz.harness.reported.bugs import load_bugs
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import FAULTS, Kind, Verdict
 from attnfuzz.reference.calls import CallCase
@@ -66,15 +66,6 @@ def test_calls_of_drawn_cases_end_as_their_step_did(runner: Runner, backend: str
 
     find()
     assert True in answered
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("bug", REVISED, ids=lambda bug: bug.name)
-def test_calls_of_reported_bugs_fail_as_they_did(runner: Runner, bug: Bug) -> None:
-    assert isinstance(bug.case, Case)
-    verdict, calls = traced(runner, replace(bug.case, backend=bug.backend_before))
-    assert failures(verdict)
-    assert certain(runner.verdict(calls)) == certain(verdict)
 
 
 def test_a_trace_ends_with_the_call_that_killed_the_worker(runner: Runner) -> None:

@@ -379,6 +379,7 @@ def test_a_trial_goes_on_as_one_with_the_same_tiers(tmp_path: Path) -> None:
 
 def test_a_job_that_says_nothing_is_killed_and_started_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "SECONDS_OF_SILENCE", 0.0)
+    monkeypatch.setattr(engine, "SECONDS_PER_LOOK_AT_ALL", 0.0)
     events = list(begin(plan(tmp_path), ScriptedJobs([])).events())
     assert len(of(JobRestarted, events)) == engine.DEATHS_IN_A_ROW - 1
     assert len(of(JobFailed, events)) == 1

@@ -32,7 +32,9 @@ def test_all_defects_are_listed_with_their_sources(attnfuzz: Attnfuzz) -> None:
 
 
 @pytest.mark.slow
-def test_a_defect_is_killed_pinned_and_written_down(attnfuzz: Attnfuzz) -> None:
+def test_a_defect_is_killed_pinned_and_written_down(attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Shrunk or not, the case is one that fails.
+    monkeypatch.setattr("attnfuzz.harness.cli.defects.PIN_SECONDS", 0.5)
     ran = attnfuzz("defects", "run", PLAIN, "--examples", "100", "--jobs", "1", "--json", "found.json", "--pin", "pins")
     assert ran.code == 0, ran.err
     assert ran.out.splitlines()[0] == "Searching 1 defect: 100 examples each, seed 1."
@@ -73,17 +75,6 @@ def test_a_job_that_fails_is_an_error_and_no_survivor(attnfuzz: Attnfuzz, monkey
     assert "no-such-compiler" in ran.err
     assert "The harness itself failed." in ran.err
     assert "killed" not in ran.out
-
-
-@pytest.mark.slow
-def test_a_planted_defect_is_found_filed_and_replayed(attnfuzz: Attnfuzz) -> None:
-    ran = attnfuzz("fuzz", "--backend", BACKEND, "--examples", "30", "--seed", "1", "--until-finding")
-    assert ran.code == 1, ran.err
-    line = next(line for line in ran.out.splitlines() if line.startswith("  attnfuzz replay "))
-    path = Path(line.split()[-1])
-    assert path.name.startswith(f"{BACKEND}-")
-    assert attnfuzz("replay", str(path)).code == 1
-    assert attnfuzz("replay", str(path), "--backend", "trtllm_mha").code == 0
 
 
 def test_planted_defects_are_no_backends_to_choose_from(attnfuzz: Attnfuzz) -> None:

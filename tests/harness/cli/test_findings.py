@@ -47,14 +47,6 @@ def test_findings_of_a_cause_are_listed_below_the_one_that_stands_for_it(attnfuz
     assert shown[1:3] == ["  needs sinks, window", f"  same cause as {cause.name}"]
 
 
-def test_a_torn_finding_is_a_warning(attnfuzz: Run, name: str, tmp_path: Path) -> None:
-    (tmp_path / "attnfuzz-out/findings" / name / "finding.json").write_text("{")
-    ran = attnfuzz("findings", "list")
-    assert ran.code == 0
-    assert ran.err.startswith("Warning: left out a finding: ")
-    assert "has no findings" in ran.err
-
-
 def test_a_finding_is_shown_with_its_history_and_report(attnfuzz: Run, name: str) -> None:
     lines = attnfuzz("findings", "show", name).out.splitlines()
     assert lines[0] == "fixed  OutputMismatch at out in fake, decode"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from fake_llm_server import FakeFault, FakeLlm, free_port
-from served_here import announce_traces, wait_for_nothing
+from served_here import announce_traces, draw_again, wait_for_nothing
 
 
 @pytest.fixture
@@ -52,6 +52,7 @@ def test_a_finding_is_shown_with_its_requests_and_its_script(
 ) -> None:
     wait_for_nothing(monkeypatch)
     announce_traces(monkeypatch)
+    draw_again(monkeypatch)
     line = ("serve", wrong.url, "--mine", "--traces", "8", "--seed", "1", "--until-finding", "--json", "answer.json")
     ran = attnfuzz(*line)
     assert ran.code == 1, ran.out + ran.err

@@ -7,17 +7,13 @@ from typing import Any
 
 import pytest
 from fake_llm_server import FakeFault, FakeLlm
-from served_here import announce_traces, wait_for_nothing
+from served_here import announce_traces, draw_again, wait_for_nothing
 
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.serve.campaign import ServePlan
 from attnfuzz.harness.serve.run import run_against
-from attnfuzz.harness.serve.trace import Burst, Prompt, RequestTrace, ServedRequest
 
 Run = Callable[..., Any]
-
-REQUEST = ServedRequest(prompt=Prompt(stream=0, shared=5), tokens=1)
-AGAIN = RequestTrace(bursts=(Burst(requests=(REQUEST,)), Burst(requests=(REQUEST,), after_all=True)))
 
 
 @pytest.fixture
@@ -25,7 +21,7 @@ def finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The name of a finding in the home `attnfuzz-serve`."""
     wait_for_nothing(monkeypatch)
     announce_traces(monkeypatch)
-    monkeypatch.setattr("attnfuzz.harness.serve.draw.SlicesAhead._draw", lambda *_: [AGAIN])
+    draw_again(monkeypatch)
     with FakeLlm(FakeFault.PREFIX) as llm:
         plan = ServePlan(url=llm.url, out=tmp_path / "attnfuzz-serve", mine=True, traces=1)
         (filed,) = run_against(plan).standing.filed.values()
@@ -68,21 +64,16 @@ def test_reports_of_a_campaign_against_a_server_are_written_again(attnfuzz: Run,
     assert "TokenMismatch" in Path("j.xml").read_text()
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
+def test_a_command_for_cases_refuses_the_home_of_a_server_in_a_line(attnfuzz: Run, finding: str) -> None:
+    for line, said in (
         ("report --home attnfuzz-serve --markdown m.md", "give --html or --junit"),
         ("compare attnfuzz-serve attnfuzz-serve", "attnfuzz findings list"),
         ("fuzz --home attnfuzz-serve --examples 1", "give another --home"),
         ("fuzz --home attnfuzz-serve --resume", "attnfuzz serve --resume"),
-        ("replay attnfuzz-serve/findings/{}", "run python attnfuzz-serve/findings/{}/repro.py"),
-    ],
-)
-def test_a_command_for_cases_refuses_the_home_of_a_server_in_a_line(
-    attnfuzz: Run, finding: str, line: str, said: str
-) -> None:
-    ran = attnfuzz(*line.format(finding).split())
-    assert ran.code != 0
-    (error,) = (text for text in ran.err.splitlines() if text.startswith("Error: "))
-    assert said.format(finding) in error
-    assert not Path("attnfuzz-serve/corpus").exists()
+        (f"replay attnfuzz-serve/findings/{finding}", f"run python attnfuzz-serve/findings/{finding}/repro.py"),
+    ):
+        ran = attnfuzz(*line.split())
+        assert ran.code != 0, line
+        (error,) = (text for text in ran.err.splitlines() if text.startswith("Error: "))
+        assert said in error, line
+        assert not Path("attnfuzz-serve/corpus").exists(), line

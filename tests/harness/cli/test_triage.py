@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 import pytest
 from harness_cases import decode_case
-from refusals import refused
 
 from attnfuzz.harness.triage import Blame, Triage
 from attnfuzz.reference import case_file
@@ -56,8 +55,3 @@ def test_another_backend_can_be_asked(attnfuzz: Callable[..., Any], tmp_path: Pa
     ran = attnfuzz("triage", "case.json", "--repeat", "2", "--backend", "torch_sdpa")
     assert ran.code == 2
     assert "torch_sdpa does not support padded batches" in " ".join(ran.err.split())
-
-
-def test_a_file_that_holds_no_case_is_one_line(attnfuzz: Callable[..., Any], tmp_path: Path) -> None:
-    (tmp_path / "case.json").write_text("{}")
-    refused(attnfuzz("triage", "case.json"), "not a case file")

@@ -1,5 +1,7 @@
 """T3 on kernels that add key by key in fp32: rows that are alike lose the same part of their sums."""
 
+from functools import cache
+
 import pytest
 import torch
 
@@ -51,6 +53,13 @@ def behind_a_heavy_key(keys: int) -> tuple[torch.Tensor, torch.Tensor]:
     return logits, value
 
 
+@cache
+def heavy_lse() -> tuple[ErrorBudget, torch.Tensor]:
+    """The budget of 10,000 keys behind a heavy one, and the LSE that adding key by key gives."""
+    logits, value = behind_a_heavy_key(10_000)
+    return budget_of(logits, value), key_by_key(logits, value)[1]
+
+
 def lse_signs(budget: ErrorBudget, error: torch.Tensor) -> Signs:
     return common_lse_errors(budget, error, torch.ones(QUERIES, HEADS, dtype=torch.bool))[0]
 
@@ -62,9 +71,8 @@ def out_signs(budget: ErrorBudget, error: torch.Tensor) -> tuple[Signs, Signs]:
 def test_rows_that_lose_the_same_part_of_their_denominators_are_no_common_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    logits, value = behind_a_heavy_key(10_000)
-    budget = budget_of(logits, value)
-    signs = lse_signs(budget, key_by_key(logits, value)[1] - budget.answer.lse)
+    budget, lse = heavy_lse()
+    signs = lse_signs(budget, lse - budget.answer.lse)
     assert signs.margin(budget) <= 1
     monkeypatch.setattr(common_error, "recurring_sums_error", lambda *_: 0.0)
     assert signs.margin(budget) > 2, "the test shows nothing"
@@ -80,9 +88,8 @@ def test_rows_that_lose_the_same_part_of_their_products_are_no_common_error(monk
 
 
 def test_a_common_error_shows_beside_sums_of_equal_terms() -> None:
-    logits, value = behind_a_heavy_key(10_000)
-    budget = budget_of(logits, value)
-    assert lse_signs(budget, key_by_key(logits, value)[1] + 3e-3 - budget.answer.lse).margin(budget) > 1
+    budget, lse = heavy_lse()
+    assert lse_signs(budget, lse + 3e-3 - budget.answer.lse).margin(budget) > 1
 
 
 def test_sums_of_terms_that_differ_add_less_than_chance(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,7 +163,10 @@ def test_the_script_ends_with_who_waits_for_it(tmp_path: Path) -> None:
         # So that the test fails, and does not wait, if the script has not come that far.
         f"    open({str(started)!r}, 'w').close()\n"
     )
-    with subprocess.Popen([sys.executable, "-c", waiting], env={**os.environ, "TMPDIR": str(tmp_path)}) as parent:
+    (tmp_path / "waiting.py").write_text(waiting)
+    with subprocess.Popen(
+        [sys.executable, str(tmp_path / "waiting.py")], env={**os.environ, "TMPDIR": str(tmp_path)}
+    ) as parent:
         # Returns when the script has its lock.
         started.open().close()
         parent.kill()

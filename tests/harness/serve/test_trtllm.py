@@ -28,8 +28,10 @@ def right() -> Iterator[FakeTrtllm]:
         yield server
 
 
-def _plan(server: FakeTrtllm, home: Path, traces: int) -> ServePlan:
-    return ServePlan(url=server.url, out=home, mine=True, concurrency=8, traces=traces, seed=1)
+def _plan(server: FakeTrtllm, home: Path, traces: int, *, until_finding: bool = False) -> ServePlan:
+    return ServePlan(
+        url=server.url, out=home, mine=True, concurrency=8, traces=traces, seed=1, until_finding=until_finding
+    )
 
 
 def test_its_endpoints_sizes_and_abilities_are_found_out(right: FakeTrtllm) -> None:
@@ -82,5 +84,5 @@ def test_a_fault_is_found_and_counters_are_judged(tmp_path: Path, monkeypatch: p
     wait_for_nothing(monkeypatch)
     for fault, kind in ((FakeFault.BATCH, ServedKind.WRONG_LOGPROBS), (FakeFault.MISCOUNT, ServedKind.MISCOUNTED)):
         with FakeTrtllm(fault) as server:
-            standing = run_against(_plan(server, tmp_path / fault, traces=6)).standing
+            standing = run_against(_plan(server, tmp_path / fault, traces=6, until_finding=True)).standing
         assert {each.fault.kind for each in standing.failing} == {kind}

@@ -20,7 +20,7 @@ from attnfuzz.reference.case_file import AnyCase
 from attnfuzz.reference.dtypes import DType
 
 
-@examples(6, 15)
+@examples(3, 15)
 @pytest.mark.parametrize("backend", ["trtllm_mha", "trtllm_mla"])
 def test_every_attention_call_of_a_right_backend_does_what_it_is_asked(
     runner: Runner, backend: str, count: int

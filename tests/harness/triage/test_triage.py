@@ -21,14 +21,10 @@ SHORT_SEQ_LENS = case_file.load(Path(__file__).parents[1] / "short_seq_lens.json
 @pytest.mark.parametrize(
     ("defect", "argument"),
     [
-        ("decode_planned_before_padding", "seq_lens"),
-        ("verify_lengths_without_drafts", "seq_lens"),
         ("lengths_of_whole_pages", "seq_lens"),
         ("padded_rows_point_nowhere", "block_tables"),
-        ("page_ids_divided_twice", "block_tables"),
         ("query_rows_assumed_packed", "query"),
         ("workspace_a_word_too_small", "workspace_buffer"),
-        ("semaphores_move_with_size", "workspace_buffer"),
         ("v_scale_dropped", "bmm2_scale"),
         ("window_size_for_window_left", "window_left"),
         ("lengths_of_first_replay", "seq_lens"),
@@ -55,13 +51,10 @@ def test_a_planner_is_blamed_for_what_no_single_call_shows(
     "defect",
     [
         "window_one_short",
-        "table_gap_ignored",
         "last_page_read_whole",
-        "last_vector_stored_whole",
         "query_scaled_in_place",
         "merge_in_base_e",
         "fixup_leaves_out",
-        "last_split_dropped",
         "semaphore_left_set",
     ],
 )

@@ -84,7 +84,7 @@ def test_a_worker_in_which_a_thread_computes_is_replaced_and_one_in_which_it_wai
 def test_a_flood_of_output_costs_no_memory_and_its_end_is_kept(workers: Workers) -> None:
     pid_of(workers)
     files, own = shared_memory(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-    left = workers.run(b"flood 1024", timeout=60)
+    left = workers.run(b"flood 512", timeout=60)
     assert isinstance(left, Death)
     assert left.signal == signal.SIGABRT
     assert left.output.endswith("the end")

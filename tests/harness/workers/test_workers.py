@@ -87,12 +87,6 @@ def test_a_signal_is_reported_by_its_name(workers: Workers, name: str) -> None:
     assert reply(workers, "echo next").endswith("next")
 
 
-def test_sigkill_from_outside_is_taken_for_want_of_memory(workers: Workers) -> None:
-    left = death(workers, "kill 9")
-    assert left.killed_from_outside
-    assert "out of memory" in explain(left).message
-
-
 def test_an_abort_comes_with_its_last_words(workers: Workers) -> None:
     left = death(workers, "abort")
     assert left.output == "terminate called after throwing an instance of 'Oops'"
@@ -108,12 +102,6 @@ def test_output_never_reaches_the_parents_terminal(workers: Workers, capfd: pyte
     reply(workers, "print loud")
     death(workers, "abort")
     assert capfd.readouterr() == ("", "")
-
-
-def test_an_exit_is_reported_by_its_code(workers: Workers) -> None:
-    left = death(workers, "leave 7")
-    assert (left.signal, left.exit_code) == (None, 7)
-    assert "exit code 7" in explain(left).message
 
 
 def test_a_worker_that_leaves_by_itself_is_reported_like_any_other_death(workers: Workers) -> None:
@@ -310,13 +298,6 @@ def pid_in_a_fork(workers: Workers) -> int:
     pid = int(journal.read())
     journal.close()
     return pid
-
-
-@pytest.mark.slow
-def test_a_forked_process_gets_workers_of_its_own(workers: Workers) -> None:
-    mine = pid_of(workers)
-    assert pid_in_a_fork(workers) != mine
-    assert pid_of(workers) == mine
 
 
 @pytest.mark.slow

@@ -68,11 +68,9 @@ def failures(backend: Backend, *steps: Any, **fields: Any) -> tuple[Observation,
     "name",
     [
         NAME,
-        "native:store_cache,trtllm_mha",
         "native:set_mla,trtllm_mla",
         "native:reshape_and_cache_head,trtllm_mha_scaled",
         "native:reshape_and_cache_token_head,trtllm_mha_scaled",
-        "native:append_nvfp4,trtllm_mha_nvfp4",
         "native:reshape_and_cache_nvfp4,trtllm_mha_nvfp4",
     ],
 )
