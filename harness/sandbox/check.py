@@ -85,8 +85,8 @@ class Runner:
         self._teams = Teams(device_index)
         first_of: dict[Team, str | None] = {team_of(name): name for name in reversed(backends)}
         # Start now, while the first case is drawn.
-        for team, name in (first_of or {Team(Device.CPU): None}).items():
-            self._teams.of(team, name)
+        for team, first in (first_of or {Team(Device.CPU): None}).items():
+            self._teams.of(team, first)
 
     def __enter__(self) -> Self:
         return self
