@@ -33,7 +33,6 @@ from attnfuzz.reference.user_error import UserError
 MESSAGE_BYTES = 1 << 17
 """Largest message to or from the nursery."""
 
-
 Life = Callable[[socket.socket, Journal, int], None]
 """A worker's life, from its channel, its journal and the file for its output."""
 
