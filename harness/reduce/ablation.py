@@ -267,7 +267,7 @@ _CLUES = (
     Feature("replay", _but("launch", "eager"), removals.no_graphs),
     Feature("idle step", _but("idle step", "none"), removals.no_idle_steps),
     Feature("several steps", _but("steps", "one"), removals.one_step),
-    Feature("padding", _but("padding", "none"), removals.no_padding),
+    Feature("padding", _but("padding", "none") | {"idle step=padding alone"}, removals.no_padding),
     Feature("ragged queries", frozenset({"q lens=ragged"}), removals.equal_q_lens),
     Feature("idle request", frozenset({"q lens=an idle request"}), removals.no_idle_requests),
     Feature("empty KV", _but("without keys", "none"), removals.no_empty_kv),

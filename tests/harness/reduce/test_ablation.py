@@ -105,6 +105,12 @@ def test_padding_inside_of_a_graph_s_request_can_be_taken_out() -> None:
     assert names(case, padded) == {"padding", "replay"}
 
 
+def test_the_rows_of_an_idle_step_are_padding() -> None:
+    case = Case(backend="any", geometry=HEADS, steps=(step(Mode.EXTEND, (3, 3)), step(Mode.EXTEND, rows=1)))
+    failing = names(case, lambda each: any(not step.requests and step.padded_tokens for step in each.steps))
+    assert failing == {"padding", "idle step", "several steps"}
+
+
 def test_a_failure_of_the_related_run_alone_needs_no_relation() -> None:
     enlarged = replace(drawn_extend(), relation=Relation.PADDING_ENLARGED)
 
