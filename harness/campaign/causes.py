@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from attnfuzz.harness.campaign.events import AnyFinding
 from attnfuzz.harness.findings.state import State
@@ -11,7 +12,10 @@ _EARLIEST_FIRST = (State.OPEN, State.RETURNED, State.NEW, State.FIXED)
 
 @dataclass(frozen=True)
 class Cause:
-    """A cause and the findings that show it. The first represents it: an unknown one, and minimized, if possible."""
+    """A cause and the findings that show it. The first represents it.
+
+    That is an unknown one, and minimized, if possible, and of these the one that the others are filed under.
+    """
 
     findings: tuple[AnyFinding, ...]
 
@@ -46,12 +50,12 @@ def causes_of(findings: Sequence[AnyFinding], merged: Mapping[str, str]) -> list
     groups: dict[str, list[AnyFinding]] = {}
     for finding in findings:
         groups.setdefault(root_of(finding.cause or finding.name, merged), []).append(finding)
-    return [Cause(tuple(sorted(group, key=_rank))) for group in groups.values()]
+    return [Cause(tuple(sorted(group, key=partial(_rank, name)))) for name, group in groups.items()]
 
 
-def _rank(finding: AnyFinding) -> tuple[bool, bool]:
-    """The order in which findings represent their cause: unknown ones first, of these the minimized ones."""
-    return finding.known is not None, not finding.ablated
+def _rank(cause: str, finding: AnyFinding) -> tuple[bool, bool, bool]:
+    """The order in which findings represent their cause, of that name."""
+    return finding.known is not None, not finding.ablated, finding.name != cause
 
 
 def root_of(name: str, merged: Mapping[str, str]) -> str:

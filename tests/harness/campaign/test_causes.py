@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from repetition import examples
 
 from attnfuzz.harness.campaign import schedule
+from attnfuzz.harness.campaign.causes import causes_of
 from attnfuzz.harness.campaign.comparisons import Comparisons
 from attnfuzz.harness.campaign.events import AlreadyFiled, CausesMerged, Event, FindingFiled, SliceFinished
 from attnfuzz.harness.campaign.knowledge import Knowledge
@@ -66,6 +67,15 @@ def test_kinds_and_modes_of_one_fault_are_one_cause(tmp_path: Path) -> None:
     assert cause.needs == ("sinks",)
     assert {finding.fingerprint.mode for finding in cause.findings} == {"decode", "extend"}
     assert {finding.cause for finding in cause.findings} == {"", cause.name}
+
+
+def test_the_finding_that_others_are_filed_under_represents_its_cause_in_any_order(tmp_path: Path) -> None:
+    findings = Standing.of(
+        events_of(tmp_path, Fault(needs=("sinks",), kinds=(Kind.UNWRITTEN, Kind.NOT_FINITE)))
+    ).findings
+    assert len(findings) > 1
+    (cause,), (backwards,) = causes_of(findings, {}), causes_of(findings[::-1], {})
+    assert cause.name == backwards.name == findings[0].name
 
 
 def test_two_faults_of_one_kind_stay_apart(tmp_path: Path) -> None:
