@@ -33,8 +33,8 @@ def render_html(
 ) -> str:
     """Render the report of a campaign.
 
-    `earlier` is the campaign before it, whose environment is compared; `records` are the filed
-    records of its findings, and `scripts` the names of those that have a stand-alone script.
+    `earlier` is the campaign before it, whose environment is compared; `records` are the filed records of its
+    findings, and `scripts` the names of those that have a stand-alone script.
     """
     then = None if earlier is None else earlier.started
     changed = () if earlier is None else changes(earlier.environment, standing.environment)

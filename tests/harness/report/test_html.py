@@ -181,7 +181,7 @@ def test_findings_are_ordered_by_what_they_ask_of_people() -> None:
 
 def test_all_else_that_happened_is_reported() -> None:
     text = words(busy_page())
-    told = (
+    parts = (
         "came not back",
         "a gap",
         "no such page",
@@ -192,7 +192,7 @@ def test_all_else_that_happened_is_reported() -> None:
         "judging 75%",
         "resumed on 2026-05-01 05:23 UTC with 2 jobs",
     )
-    assert [each for each in told if each not in text] == []
+    assert [each for each in parts if each not in text] == []
 
 
 def test_nothing_is_loaded_and_nothing_runs() -> None:
