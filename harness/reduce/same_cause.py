@@ -18,13 +18,14 @@ FRESH_SEEDS = 3
 
 @dataclass(frozen=True)
 class SameCause:
-    """The clues that the failure of a case needs.
+    """The clues that the failure of `case` needs.
 
     `fails` runs a case and returns whether it fails like the first one. A smaller case has the same cause if it fails,
     has these features, and passes without each of them; otherwise something else makes it fail. If it fails
     `by_chance`, one of a few fresh value seeds has to make it fail too.
     """
 
+    case: Case
     features: frozenset[Feature]
     fails: Callable[[Case], bool]
     allowed: Callable[[Case], bool] = lambda _: True
@@ -42,7 +43,7 @@ class SameCause:
     ) -> Self:
         """Find the features that the failure of `case` needs, by ablation with `fresh_seeds` where one passes."""
         features = needed(case, fails, allowed=allowed, among=CLUES, fresh_seeds=fresh_seeds)
-        return cls(features, fails, allowed, by_chance)
+        return cls(case, features, fails, allowed, by_chance)
 
     def shows_in(self, case: Case) -> bool:
         """Whether a smaller case fails for the same cause."""
@@ -61,7 +62,6 @@ class SameCause:
 
     def smallest(
         self,
-        case: Case,
         *,
         capability: Capability | None = None,
         stop: Callable[[], bool] = lambda: False,
@@ -72,10 +72,10 @@ class SameCause:
         That NaN in memory is needed is first tested of the smallest case alone, and of every one only if that fails
         for another cause: these features would cost a run for each smaller case of many failures.
         """
-        smallest = case
+        smallest = self.case
         for kept in dict.fromkeys((self.features - CONTENTS, self.features)):
-            cause = type(self)(kept, self.fails, self.allowed, self.by_chance)
-            smallest = reduce(case, cause.shown_before(stop), capability=capability, stop=stop, budget=budget)
+            cause = type(self)(self.case, kept, self.fails, self.allowed, self.by_chance)
+            smallest = reduce(self.case, cause.shown_before(stop), capability=capability, stop=stop, budget=budget)
             if self.shows_in(smallest):
                 break
         return smallest

@@ -94,12 +94,12 @@ class Pursuit:
     def is_steady(self) -> bool:
         """Whether the case, which came back, fails in each of a few more runs. A hang is assumed to: it costs too much.
 
-        It is run with its own values, which are failing ones if only some values fail.
+        It is run with its own values, which are failing ones if only some values fail, and in the worker where it came
+        back: another one costs a start, which takes seconds on a GPU.
         """
         if self._observation.kind is Kind.HANG or self._spent:
             return True
         tries = Tries(self._runner, Rerun.ALONE, self._case, self._observation, seeds=OWN_SEED)
-        tries.begin()
         for _ in range(STEADY_RUNS):
             tries.run()
             self._runs_left -= 1

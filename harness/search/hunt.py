@@ -341,6 +341,8 @@ class Hunt:
         for case in dict.fromkeys((smallest, pinned.first)):
             observation = pinned.observation(case)
             assert observation is not None
+            if case == pinned.first:
+                self._runner.renew()
             if case == pinned.first or comes_back(self._runner, case, observation):
                 pursuit = self._pursuit(case, observation, self._budget(), came_back=True)
                 if not pursuit.is_steady():
@@ -365,7 +367,6 @@ class Hunt:
         cause = cause_of(pinned.first, pinned, self._allowed, marks=marks)
         clues = frozenset() if pinned.spent else cause.features & CLUES
         smallest = cause.smallest(
-            pinned.first,
             capability=self._capability,
             stop=lambda: pinned.reduced,  # Making candidates of a large case is slow, and has to end with the time.
             budget=self._task.shrink.runs,

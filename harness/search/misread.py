@@ -8,10 +8,11 @@ passes with the argument in its plain form. Two such cases are one cause if thei
 their backends are of one library. Where the argument is a number, an option or an object, they also have to fail alike.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from typing import Final
 
 from attnfuzz.harness.backends.library import library_of
+from attnfuzz.harness.reduce import identity
 from attnfuzz.harness.reduce.ablation import (
     ARGUMENTS,
     CLUES,
@@ -23,6 +24,7 @@ from attnfuzz.harness.reduce.ablation import (
     features_in,
     reseeded,
 )
+from attnfuzz.harness.reduce.plainest import plainest
 from attnfuzz.harness.search.known import KnownCause, Showing
 from attnfuzz.harness.verdict.failures import Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import WRONG
@@ -58,20 +60,14 @@ def may_be_one_misreading(one: KnownCause | Showing, other: KnownCause | Showing
 
 def one_misreading(one: KnownCause | Showing, other: KnownCause | Showing, run: Run, allowed: Allowed) -> bool:
     """Run the predictions of both causes: whether the same misreading explains each by itself."""
-    if not _one_library(one, other):
-        return False
-    for misreading in _common(one, other):
-        first, second = (_Alone(each, misreading, run, allowed).shown for each in (one, other))
-        # A kernel that misreads a tensor may do anything.
-        if (first and second) if misreading <= TENSOR_FORMS else (first & second):
-            return True
-    return False
+    return _Misreadings(run, allowed).same(one, other)
 
 
 def known_misreading(showing: Showing, causes: Iterable[KnownCause], run: Run, allowed: Allowed) -> KnownCause | None:
     """Return the cause of the same misreading as a new finding; None if there is none."""
+    misreadings = _Misreadings(run, allowed)
     alike = (cause for cause in causes if may_be_one_misreading(cause, showing))
-    return next((cause for cause in alike if one_misreading(cause, showing, run, allowed)), None)
+    return next((cause for cause in alike if misreadings.same(cause, showing)), None)
 
 
 def _common(one: KnownCause | Showing, other: KnownCause | Showing) -> frozenset[frozenset[Feature]]:
@@ -95,55 +91,65 @@ def _one_library(one: KnownCause | Showing, other: KnownCause | Showing) -> bool
     return len(set(backends)) == 1 or (len(libraries) == 1 and "" not in libraries)
 
 
-class _Alone:
-    """Runs a cause's case with the features of one misreading, and no other clue."""
+class _Misreadings:
+    """Runs of causes' cases with the features of one misreading, and no other clue; each case is run once."""
 
-    def __init__(self, cause: KnownCause | Showing, of: frozenset[Feature], run: Run, allowed: Allowed) -> None:
-        self._cause, self._of, self._run, self._allowed = cause, of, run, allowed
+    def __init__(self, run: Run, allowed: Allowed) -> None:
+        self._run, self._allowed = run, allowed
+        self._verdicts: dict[Hashable, Verdict] = {}
 
-    @property
-    def shown(self) -> frozenset[tuple[str, str]]:
-        """The kinds and places of the failures of such a case; none if it needs another clue, or fails plainly too."""
-        case = self._alone(self._alone(self._cause.case))
-        if case is None or not self._passes_plainly(case):
+    def same(self, one: KnownCause | Showing, other: KnownCause | Showing) -> bool:
+        """Whether the same misreading explains each of two causes by itself."""
+        if not _one_library(one, other):
+            return False
+        for misreading in _common(one, other):
+            # A kernel that misreads a tensor may do anything.
+            first, second = self._shown(one.case, misreading), self._shown(other.case, misreading)
+            if (first and second) if misreading <= TENSOR_FORMS else (first & second):
+                return True
+        return False
+
+    def _shown(self, case: Case, misreading: frozenset[Feature]) -> frozenset[tuple[str, str]]:
+        """The kinds and places of the failures of the case so; none if it needs another clue, or fails plainly too."""
+        alone = self._alone(case, misreading)
+        if alone is None or not self._passes_plainly(alone, misreading):
             return frozenset()
-        return frozenset(_kind_and_place(each) for each in self._failures(case))
+        return frozenset(_kind_and_place(each) for each in self._failures(alone))
 
-    def _alone(self, case: Case | None) -> Case | None:
+    def _alone(self, case: Case, misreading: frozenset[Feature]) -> Case | None:
         """The case without the other clues; None if it needs one of them.
 
         One that the misread argument itself can't do without, as a mask with gaps needs a mask, is no other clue. Nor
         is NaN in memory: a stray read finds the contents there.
         """
-        if case is None:
-            return None
-        has = features_in(case)
-        for feature in sorted(CLUES - CONTENTS - self._of):
-            variants = self._without(case, feature) if feature in has else []
-            if variants:
-                left = next((each for each in variants if self._failures(each)), None)
-                if left is None:
-                    return None
-                case, has = left, features_in(left)
-        return case
+        others, own = CLUES - CONTENTS - misreading, features_in(case) & misreading
 
-    def _without(self, case: Case, feature: Feature) -> list[Case]:
-        own = features_in(case) & self._of
-        found = ablations(case, allowed=self._allowed, among={feature})
-        return [each for ablation in found for each in ablation.variants if features_in(each) & self._of == own]
+        def allowed(variant: Case) -> bool:
+            return self._allowed(variant) and features_in(variant) & misreading == own
 
-    def _passes_plainly(self, case: Case) -> bool:
-        for feature in sorted(self._of & features_in(case)):
+        # Twice: some can be left out only after another.
+        for _ in range(2):
+            case = plainest(case, lambda each: bool(self._failures(each)), allowed=allowed, among=others)
+        return None if any(ablations(case, allowed=allowed, among=others)) else case
+
+    def _passes_plainly(self, case: Case, misreading: frozenset[Feature]) -> bool:
+        for feature in sorted(misreading & features_in(case)):
             ablation = next(iter(ablations(case, allowed=self._allowed, among={feature})), None)
             if ablation is None:
                 return False
             case = ablation.variants[0]
-        verdicts = [self._run(each) for each in reseeded(case)]
+        verdicts = [self._verdict(each) for each in reseeded(case)]
         return not any(each.failures or each.unsupported is not None for each in verdicts)
 
     def _failures(self, case: Case) -> tuple[Observation, ...]:
         """The failures of a case with the first seed that shows some."""
-        return next((found for each in reseeded(case) if (found := self._run(each).failures)), ())
+        return next((found for each in reseeded(case) if (found := self._verdict(each).failures)), ())
+
+    def _verdict(self, case: Case) -> Verdict:
+        key = identity(case)
+        if key not in self._verdicts:
+            self._verdicts[key] = self._run(case)
+        return self._verdicts[key]
 
 
 def _kind_and_place(failure: Observation) -> tuple[str, str]:

@@ -5,16 +5,20 @@ from collections.abc import Callable, Collection
 from msgspec.structs import replace
 
 from attnfuzz.harness.reduce import SameCause
-from attnfuzz.harness.reduce.ablation import FEATURES, Feature, features_in, needed
+from attnfuzz.harness.reduce.ablation import CLUES, CONTENTS, FEATURES, Feature, features_in, needed
+from attnfuzz.harness.reduce.plainest import plainest
 from attnfuzz.harness.sandbox.confirm import STATISTICAL, alike
 from attnfuzz.harness.sandbox.pursuit import Pursued
 from attnfuzz.harness.search.pinned import Pinned
-from attnfuzz.harness.verdict.failures import Kind, Verdict
+from attnfuzz.harness.verdict.failures import DEATHS, Kind, Verdict
 from attnfuzz.reference.case import Case, Pace
 from attnfuzz.reference.case_file import AnyCase
 
 PROMPT_RUNS = 60
 """Most runs on a prompt device before a flaky failure is said to need a late one."""
+
+_LEFT_OUT = CLUES - CONTENTS - {FEATURES["16 bits"]}
+"""Clues without which a case is plainer: NaN in memory and 16 bits are usual."""
 
 
 def hangs_late(pinned: Pinned[Case]) -> bool:
@@ -42,13 +46,16 @@ def cause_of(
     *,
     marks: frozenset[Feature] | None = None,
 ) -> SameCause:
-    """Return the features that the failure of `case` needs, for cutting it down without losing them.
+    """Return the features that the failure of `case` needs, for cutting the case down without losing them.
 
-    They are found by ablation, unless the `marks` of a known cause are given.
+    They are found by ablation, unless the `marks` of a known cause are given. Where each failing run costs a worker,
+    the case is made plain before: most variants that lack one feature fail.
     """
     by_chance = pinned.fingerprint.kind in STATISTICAL
     if marks:
-        return SameCause(marks, pinned.fails, allowed, by_chance)
+        return SameCause(case, marks, pinned.fails, allowed, by_chance)
+    if pinned.fingerprint.kind in DEATHS:
+        case = plainest(case, pinned.fails, allowed=allowed, among=_LEFT_OUT)
     return SameCause.of(case, pinned.fails, allowed=allowed, by_chance=by_chance, fresh_seeds=pinned.fresh_seeds)
 
 

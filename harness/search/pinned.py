@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from attnfuzz.harness.reduce import identity
 from attnfuzz.harness.reduce.ablation import CONTENTS, FRESH_SEEDS, Feature, features_in
 from attnfuzz.harness.search.messages import ShrinkBudget
-from attnfuzz.harness.verdict.failures import Observation, Verdict
+from attnfuzz.harness.verdict.failures import DEATHS, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import AnyCase
@@ -63,8 +63,9 @@ class Pinned(Generic[C]):
 
     @property
     def passes(self) -> int:
-        """How many of a few other value seeds make the first case pass."""
-        verdicts = [self.judged(each) for each in _reseeded(self.first)]
+        """How many of a few other value seeds make the first case pass; of one, where a failing run costs a worker."""
+        seeds = 1 if self.fingerprint.kind in DEATHS else FRESH_SEEDS
+        verdicts = [self.judged(each) for each in _reseeded(self.first, seeds)]
         return sum(each is not None and self.fingerprint.wrong_among(each.failures) is None for each in verdicts)
 
     def fails(self, case: C) -> bool:
@@ -130,7 +131,7 @@ def _nan_in(case: AnyCase) -> frozenset[Feature]:
     return features_in(case) & CONTENTS if isinstance(case, Case) else frozenset()
 
 
-def _reseeded(case: C) -> Iterator[C]:
+def _reseeded(case: C, seeds: int) -> Iterator[C]:
     """A case with other value seeds; calls have none."""
     if isinstance(case, Case):
-        yield from (replace(case, seed=case.seed + 1 + number) for number in range(FRESH_SEEDS))
+        yield from (replace(case, seed=case.seed + 1 + number) for number in range(seeds))

@@ -105,7 +105,7 @@ def _reduced(case: AnyCase, pinned: Pinned[AnyCase], budget: int, *, same_kernel
     capability = resolve(case.backend).capability
     if isinstance(case, Case):
         cause = cause_of(case, pinned, lambda each: capability.why_not(each) is None)
-        return cause.smallest(case, capability=capability, stop=stop, budget=budget)
+        return cause.smallest(capability=capability, stop=stop, budget=budget)
     same_kernels = same_kernels or capability.device is Device.CUDA
     return reduce_calls(case, pinned.fails, same_kernels=same_kernels, stop=stop, budget=budget)
 

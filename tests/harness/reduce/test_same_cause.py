@@ -29,7 +29,7 @@ def cuts_keys_off(case: Case) -> bool:
 def smallest(
     fails: Callable[[Case], bool], *, by_chance: bool = False, stop: Callable[[], bool] = lambda: False
 ) -> Case:
-    return SameCause.of(WINDOWED, fails, by_chance=by_chance).smallest(WINDOWED, stop=stop)
+    return SameCause.of(WINDOWED, fails, by_chance=by_chance).smallest(stop=stop)
 
 
 def window_or_little(case: Case) -> bool:
@@ -72,9 +72,9 @@ def test_a_feature_that_the_failure_does_not_need_goes() -> None:
 
 
 def test_a_case_that_fails_without_the_feature_has_another_cause() -> None:
-    cause = SameCause(frozenset({FEATURES["sinks"]}), window_or_little)
+    cause = SameCause(WINDOWED, frozenset({FEATURES["sinks"]}), window_or_little)
     assert not cause.shows_in(WINDOWED)
-    assert SameCause(frozenset({FEATURES["sinks"]}), lambda case: case.geometry.sinks).shows_in(WINDOWED)
+    assert SameCause(WINDOWED, frozenset({FEATURES["sinks"]}), lambda case: case.geometry.sinks).shows_in(WINDOWED)
 
 
 def lucky(seeds: range) -> Callable[[Case], bool]:

@@ -1,19 +1,21 @@
 """The features that a failure needs are found after it was made small, within its budget."""
 
+import math
+
 import pytest
 from fake_causes import Fault, FaultyJudge, caught, featured, hunted, names_in
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from attnfuzz.harness.reduce.ablation import FEATURES
+from attnfuzz.harness.reduce.ablation import CLUES, CONTENTS, FEATURES, features_in
 from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.search.messages import AnyMessage, ShrinkBudget, Slice
-from attnfuzz.harness.search.needs import needs_of
+from attnfuzz.harness.search.needs import cause_of, needs_of
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
-from attnfuzz.reference.case import Case, Mode, Unused
+from attnfuzz.reference.case import Case, Mode, PageOrder, Scales, Unused, Workspace
 
 BOTH = featured(window=3, sinks=True)
 
@@ -57,6 +59,32 @@ def test_nan_in_memory_that_hides_wrong_numbers_is_no_cause_of_them() -> None:
     Hunt(Slice(backend="fake", index=0, seed=1, examples=5), judge, sent.append).run(st.just(featured(sinks=True)))
     found = caught(sent)
     assert {each.needs for each in found} == {("NaN behind the last key",), ("sinks",)}
+
+
+def test_finding_what_a_death_needs_costs_few_deaths() -> None:
+    case = replace(
+        featured(window=3, sinks=True, soft_cap=30.0),
+        pages=replace(featured().pages, table_slack=3, order=PageOrder.REVERSED),
+        max_len_slack=8,
+        workspace=Workspace.REUSED,
+        scales=Scales(softmax=0.5, k=2.0, v=2.0),
+    )
+    judge = FaultyJudge(Fault(needs=("soft cap",), kinds=(Kind.ILLEGAL_ACCESS,)))
+    fingerprint = Fingerprint.of("fake", judge.verdict(case).failures[0])
+    died: list[bool] = []
+
+    def run(variant: Case) -> Verdict:
+        verdict = judge.verdict(variant)
+        died.append(bool(verdict.failures))
+        return verdict
+
+    pinned = Pinned(
+        fingerprint, case, judge.verdict(case), run=run, budget=ShrinkBudget(), aside=lambda _case, _verdict: None
+    )
+    cause = cause_of(case, pinned, lambda _: True)
+    assert cause.features == {FEATURES["soft cap"]}
+    assert names_in(cause.case) & {each.name for each in CLUES - CONTENTS} == {"soft cap"}
+    assert sum(died) <= math.log2(len(CLUES & features_in(case))) + len(CONTENTS) + 1
 
 
 def test_without_a_budget_no_feature_is_known_to_be_needed() -> None:

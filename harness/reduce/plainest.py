@@ -1,0 +1,41 @@
+"""Leave out of a failing case the features that its failure does not need, several at once."""
+
+from collections.abc import Callable, Collection
+
+from attnfuzz.harness.reduce.ablation import Feature, ablations, features_in
+from attnfuzz.reference.case import Case
+
+
+def plainest(
+    case: Case,
+    fails: Callable[[Case], bool],
+    *,
+    allowed: Callable[[Case], bool],
+    among: Collection[Feature],
+) -> Case:
+    """Return `case` without as many features `among` the given ones as it fails without; it is taken to fail.
+
+    All are left out at once, then halves of the rest, since each run that fails may cost a worker: of n features, a
+    failure that needs one takes about log2(n) failing runs, not n - 1.
+    """
+    groups = [sorted(features_in(case).intersection(among))]
+    while groups:
+        group = groups.pop()
+        variant = _without(case, group, allowed)
+        if variant == case:
+            continue
+        if fails(variant):
+            case = variant
+        elif len(group) > 1:
+            half = len(group) // 2
+            groups += (group[half:], group[:half])
+    return case
+
+
+def _without(case: Case, features: Collection[Feature], allowed: Callable[[Case], bool]) -> Case:
+    """The case without those of the features that can be left out, one after another."""
+    for feature in features:
+        ablation = next(ablations(case, allowed=allowed, among={feature}), None)
+        if ablation is not None:
+            case = ablation.variants[0]
+    return case
