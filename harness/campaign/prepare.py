@@ -11,6 +11,7 @@ from attnfuzz.harness.verdict.wording import count
 from attnfuzz.harness.workers import gpu_core
 from attnfuzz.kernels.gpu import modules
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.kernels.gpu.visible import visible
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.user_error import UserError
 
@@ -44,6 +45,18 @@ def prepare(backends: Sequence[str], progress: Callable[[str], None]) -> None:
             # A job that fails to start workers would leave a campaign behind.
             with Runner([name]) as runner:
                 runner.start(name)
+
+
+MOST_JOBS_PER_GPU = 8
+"""The driver creates the contexts of a GPU's processes almost one after the other: with more jobs, fewer failures are
+explained in the same time (docs/explanation/performance.md, Deaths)."""
+
+
+def default_jobs(most: int, backends: Sequence[str]) -> int:
+    """Return how many of `most` jobs run `backends` here, so that GPUs can serve them. Raises errors of resolving."""
+    if not any(team_of(name).device is Device.CUDA for name in backends):
+        return most
+    return min(most, MOST_JOBS_PER_GPU * max(1, len(visible())))
 
 
 GIB = 1 << 30

@@ -15,6 +15,7 @@ from rich.console import Console
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.campaign.home import Home, HomeError
 from attnfuzz.harness.campaign.plan import PRESETS, Plan
+from attnfuzz.harness.campaign.prepare import default_jobs
 from attnfuzz.harness.campaign.resume import Past, last_campaign, plan_again
 from attnfuzz.harness.campaign.run import carry_out, check_plan
 from attnfuzz.harness.campaign.standing import Standing
@@ -57,11 +58,15 @@ def start_campaign(
     chosen = PRESETS[preset]
     if examples is None and seconds is None:
         examples, seconds = chosen.examples, chosen.seconds
+    names = compiled_backends(chosen_backends(backends, device, trees), tell)
+    if jobs is None:
+        # A cluster has GPUs that are not visible here.
+        jobs = chosen.jobs if others.get("ray") else default_jobs(chosen.jobs, names)
     plan = Plan(
-        backends=compiled_backends(chosen_backends(backends, device, trees), tell),
+        backends=names,
         examples=examples,
         seconds=seconds,
-        jobs=jobs or chosen.jobs,
+        jobs=jobs,
         guard=None if guard is None else Guard(guard),
         out=home,
         preset=preset,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from attnfuzz.harness.campaign import prepare
-from attnfuzz.harness.campaign.prepare import GIB, NoRoom, available, check_room
+from attnfuzz.harness.campaign.prepare import GIB, MOST_JOBS_PER_GPU, NoRoom, available, check_room, default_jobs
 
 MEMINFO = "MemTotal:       33554432 kB\nMemFree:  1024 kB\nMemAvailable:   16777216 kB\n"
 
@@ -74,3 +74,11 @@ def test_more_jobs_than_fit_are_refused_with_the_numbers(
 def test_jobs_that_fit_are_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prepare, "available", lambda: 16 * GIB)
     check_room(21, ["torch_sdpa", "trtllm_mha"])
+
+
+@pytest.mark.parametrize(("gpus", "jobs"), [(0, MOST_JOBS_PER_GPU), (1, MOST_JOBS_PER_GPU), (2, 14)])
+def test_by_default_a_gpu_is_shared_by_few_jobs(monkeypatch: pytest.MonkeyPatch, gpus: int, jobs: int) -> None:
+    monkeypatch.setattr(prepare, "visible", lambda: ("a GPU",) * gpus)
+    assert default_jobs(14, ["sdpa_flash", "torch_sdpa"]) == jobs
+    assert default_jobs(3, ["sdpa_flash"]) == 3
+    assert default_jobs(14, ["torch_sdpa"]) == 14
