@@ -1,0 +1,47 @@
+"""cuDNN's decode through FlashInfer, with windows longer than all keys. Needs FlashInfer, cuDNN's frontend and a GPU.
+
+One query sees one key of value 1, whatever the window: out is 1, and with a logit of 0 its LSE is 0.
+"""
+
+import os
+import sys
+
+try:
+    import cudnn
+    import torch
+    from flashinfer.cudnn import cudnn_batch_decode_with_kv_cache
+except ImportError as error:
+    print(f"{error}: pip install flashinfer-python nvidia-cudnn-frontend")
+    sys.exit(2)
+
+if not torch.cuda.is_available():
+    print("needs a GPU")
+    sys.exit(2)
+
+HEAD_DIM, PAGE = 128, 16
+print(f"cuDNN {cudnn.backend_version()}, torch {torch.__version__}")
+
+wrong = False
+for name, window_left in (("-1", -1), ("2^20", 1 << 20), ("2^31 - 2", (1 << 31) - 2), ("2^31 - 1", (1 << 31) - 1)):
+    out = torch.full((1, 1, HEAD_DIM), 7.0, dtype=torch.bfloat16, device="cuda")
+    lse = torch.full((1, 1), 7.0, device="cuda")
+    cudnn_batch_decode_with_kv_cache(
+        torch.zeros(1, 1, HEAD_DIM, dtype=torch.bfloat16, device="cuda"),
+        torch.zeros(1, 1, PAGE, HEAD_DIM, dtype=torch.bfloat16, device="cuda"),
+        torch.ones(1, 1, PAGE, HEAD_DIM, dtype=torch.bfloat16, device="cuda"),
+        HEAD_DIM**-0.5,
+        torch.zeros(128 << 20, dtype=torch.uint8, device="cuda"),
+        max_sequence_kv=PAGE,
+        actual_seq_lens_kv=torch.ones(1, 1, 1, 1, dtype=torch.int32, device="cuda"),
+        block_tables=torch.zeros(1, 1, dtype=torch.int32, device="cuda"),
+        return_lse=True,
+        window_left=window_left,
+        out=out,
+        lse=lse,
+    )
+    seen, seen_lse = out[0, 0, 0].item(), lse[0, 0].item()
+    wrong |= not (abs(seen - 1) < 0.02 and abs(seen_lse) < 0.02)
+    print(f"a window of {name}: expected out 1 and lse 0, seen out {seen} and lse {seen_lse}")
+sys.stdout.flush()
+# Not sys.exit: cuDNN's bindings would list the objects that FlashInfer keeps.
+os._exit(wrong)
