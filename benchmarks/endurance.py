@@ -46,15 +46,12 @@ class Memory:
 @click.option("--time", "seconds", type=duration, default="2m", show_default=True, help="How long to search.")
 @count_option("--jobs", 1, "Processes that search at the same time.")
 @count_option("--points", 4, "Intervals to print, all of the same length.")
-@click.option("--database", help="Hypothesis' example database for the campaign.")
 @click.option(
     "--log",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="Run nothing: show the cases per second of the campaign with this event log.",
 )
-def main(
-    *, backends: tuple[str, ...], seconds: float, jobs: int, points: int, database: str | None, log: Path | None
-) -> None:
+def main(*, backends: tuple[str, ...], seconds: float, jobs: int, points: int, log: Path | None) -> None:
     """Run `attnfuzz fuzz` on correct backends and watch its processes from outside.
 
     Intervals begin with the first progress, when a job is warm. Memory is the most that was seen in an interval.
@@ -66,7 +63,7 @@ def main(
     else:
         with tempfile.TemporaryDirectory() as folder:
             home = Home(Path(folder) / "home")
-            seen = _watch(_command(home, backends, seconds, jobs, database))
+            seen = _watch(_command(home, backends, seconds, jobs))
             (campaign,) = home.ids()
             rates = _Rates(home.log(campaign))
         seen = [replace(memory, at=memory.at - rates.epoch) for memory in seen]
@@ -108,10 +105,9 @@ class _Rates:
         return sum(event.tally.cases for event in self._progress if since < event.at <= until) / (until - since)
 
 
-def _command(home: Home, backends: Sequence[str], seconds: float, jobs: int, database: str | None) -> list[str]:
+def _command(home: Home, backends: Sequence[str], seconds: float, jobs: int) -> list[str]:
     options = ["--time", f"{seconds:.0f}s", "--jobs", str(jobs), "--home", str(home.path)]
     options += [word for name in backends for word in ("--backend", name)]
-    options += ["--database", database] if database else []
     return [sys.executable, "-m", "attnfuzz.harness.cli.main", "fuzz", *options]
 
 

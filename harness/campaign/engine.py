@@ -50,7 +50,6 @@ from attnfuzz.harness.search.messages import (
     SliceDone,
     Suspect,
     Tally,
-    Troubled,
 )
 from attnfuzz.harness.verdict.recurrence import Recurrence
 
@@ -296,8 +295,6 @@ class Campaign:
             case Gap(fingerprint=fingerprint, case=case, observation=observation):
                 if fingerprint not in self._knowledge.gaps:
                     yield GapSeen(at=self._clock(), fingerprint=fingerprint, case=case, observation=observation)
-            case Troubled(text=text):
-                yield from self._trouble(text)
             case SliceDone():
                 yield from self._finish_slice(job, message)
 

@@ -69,7 +69,6 @@ class CampaignStarted(Event, frozen=True, kw_only=True, tag=True):
     until_finding: bool = False
     without: tuple[Tier, ...] = ()
     trial: Seconds | None = None
-    database: Name | None = None
     ledger: Name | None = None
     folder: Name | None = None
 
@@ -236,7 +235,7 @@ class LedgerRemark(Event, frozen=True, kw_only=True, tag=True):
 
 
 class Trouble(Event, frozen=True, kw_only=True, tag=True):
-    """Something around the harness broke, a database say, and the campaign goes on without it."""
+    """Something around the harness broke, a past finding say, and the campaign goes on without it."""
 
     text: str
 

@@ -14,7 +14,6 @@ from attnfuzz.harness.campaign.home import Home, HomeError
 from attnfuzz.harness.campaign.log import read_torn_log
 from attnfuzz.harness.campaign.plan import Plan
 from attnfuzz.harness.campaign.standing import Standing
-from attnfuzz.harness.corpus.database import without_password
 from attnfuzz.reference.capability import Capability
 
 
@@ -30,15 +29,10 @@ def opening(plan: Plan, *, campaign: str, jobs: int, environment: Mapping[str, s
         jobs=jobs,
         until_finding=plan.until_finding,
         # The campaign may be resumed from another folder.
-        database=None if plan.database is None else _absolute(without_password(plan.database)),
         ledger=None if plan.ledger is None else str(plan.ledger.absolute()),
         folder=str(Path.cwd()),
         **_settings(plan),
     )
-
-
-def _absolute(database: str) -> str:
-    return database if "://" in database else str(Path(database).absolute())
 
 
 def _capabilities(backends: Sequence[str]) -> Iterator[tuple[str, Capability]]:
@@ -76,15 +70,14 @@ def plan_again(
     *,
     jobs: int | None,
     ray: str | None,
-    database: str | None,
     ledger: Path | None,
     until_finding: bool = False,
     begun: float,
 ) -> Plan:
-    """Return the plan of a campaign as it was begun, with these `jobs`, `database` and `ledger` if given.
+    """Return the plan of a campaign as it was begun, with these `jobs` and `ledger` if given.
 
-    It keeps `until_finding`. `begun` is the time of the new request. A log has no passwords, so a database with one has
-    to be given again. Raises HomeError if something that the campaign needs is missing.
+    It keeps `until_finding`. `begun` is the time of the new request. Raises HomeError if something that the campaign
+    needs is missing.
     """
     started = past.events[0]
     assert isinstance(started, CampaignStarted)
@@ -93,7 +86,6 @@ def plan_again(
         jobs=jobs or started.jobs,
         out=home.path,
         until_finding=until_finding or started.until_finding,
-        database=database or started.database,
         ledger=ledger or _ledger(started.ledger, home),
         ray=ray,
         begun=begun,

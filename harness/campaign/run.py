@@ -16,7 +16,7 @@ from attnfuzz.harness.campaign.prepare import check_room, lacking, prepare
 from attnfuzz.harness.campaign.ray_jobs import RayJobs
 from attnfuzz.harness.campaign.resume import Past
 from attnfuzz.harness.campaign.standing import Standing
-from attnfuzz.harness.corpus import Corpus, open_database
+from attnfuzz.harness.corpus import Corpus
 from attnfuzz.harness.export import CannotExport, Exporter
 from attnfuzz.harness.findings.archive import Archive
 from attnfuzz.harness.findings.environment import environment
@@ -60,7 +60,6 @@ def run(
 
 def check_plan(plan: Plan, progress: Callable[[str], None], *, started: bool = False) -> Ledger:
     """Check `plan`, unless its jobs are `started`, and return its ledger. Writes nothing."""
-    open_database(plan.database, progress)
     ledger = Ledger() if plan.ledger is None else Ledger.load(plan.ledger)
     if not started:
         # On a cluster, a backend has to run on some node; each node compiles for itself.
@@ -124,7 +123,6 @@ def _jobs(plan: Plan) -> AbstractContextManager[Jobs]:
         guard=plan.guard,
         alpha=plan.alpha_per_output,
         without=plan.without,
-        database=plan.database,
     )
     if plan.ray is None:
         return JobProcesses(plan.jobs, setup)

@@ -117,7 +117,6 @@ def _settings(started: CampaignStarted) -> list[tuple[str, str]]:
         "guard": started.guard,
         "leaning": None if started.leaning else "off",
         "until": "the first finding" if started.until_finding else None,
-        "database": started.database,
         "ledger": started.ledger,
     }
     return facts + [(name, str(value)) for name, value in particular.items() if value is not None]

@@ -1,4 +1,4 @@
-"""Drawing with Hypothesis: explicit settings, our own seed, and only failing examples remembered."""
+"""Drawing with Hypothesis: explicit settings, and our own seed."""
 
 import hashlib
 from collections.abc import Callable
@@ -8,7 +8,6 @@ from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
 
 from attnfuzz.harness.backends.registry import resolve
-from attnfuzz.harness.search.remembered import SliceExamples
 from attnfuzz.reference.case import Case, Guard
 from attnfuzz.strategies.cases import cases
 from attnfuzz.strategies.lean import NO_LEAN, Lean
@@ -33,24 +32,21 @@ def run_examples(
     *,
     examples: int,
     seed_of: int,
-    remembered: SliceExamples | None = None,
 ) -> None:
     """Call `visit` on up to `examples` drawn cases, and raise the first exception that it raises.
 
     Hypothesis does not shrink: the reducer edits the case itself, and knows which features a smaller one has to keep.
-    Failing examples are kept in `remembered`, and those in it tried first; `visit` returns a true value for a case that
-    failed without raising.
+    Nor does it keep examples: failing cases are kept as findings, and in the corpus.
     No setting is left to a profile: the one that Hypothesis loads in CI would draw the same cases in every run.
     Constants of loaded modules are not drawn. Exceptions that are not an `Exception` pass through at once.
     """
-    phases = (Phase.generate,) if remembered is None else (Phase.reuse, Phase.generate)
 
     @settings(
         max_examples=examples,
         derandomize=False,
-        database=remembered,
+        database=None,
         verbosity=Verbosity.quiet,
-        phases=phases,
+        phases=(Phase.generate,),
         report_multiple_bugs=False,
         suppress_health_check=tuple(HealthCheck),
         deadline=None,
@@ -59,25 +55,10 @@ def run_examples(
     @seed(seed_of)
     @given(strategy)
     def example(case: Case) -> None:
-        if remembered is None:
-            visit(case)
-        else:
-            _visit_remembered(visit, case, remembered)
+        visit(case)
 
     with without_constants_of_sources(), lighter_draws():
         example()
-
-
-def _visit_remembered(visit: Callable[[Case], object], case: Case, remembered: SliceExamples) -> None:
-    try:
-        remembered.failed = bool(visit(case))
-    except Exception:
-        remembered.failed = True
-        raise
-    except BaseException:
-        # Hypothesis would keep the current case, which is fine.
-        remembered.closed = True
-        raise
 
 
 def derive_seed(base: int, *path: str | int) -> int:

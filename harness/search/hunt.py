@@ -35,7 +35,6 @@ from attnfuzz.harness.search.needs import cause_of, hangs_late, needs_late, need
 from attnfuzz.harness.search.novelty import Novelty
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.search.rechecked import rechecked
-from attnfuzz.harness.search.remembered import Remembered
 from attnfuzz.harness.search.steadier import steadier
 from attnfuzz.harness.search.tally import CountingRunner
 from attnfuzz.harness.verdict.failures import FAILURES, Failure, Observation, Verdict
@@ -63,7 +62,7 @@ class Hunt:
     bug that it began with. Other failures meanwhile are set aside, and are reduced after it. A failure explained by a
     known cause is a symptom, shrunk with less effort. `explained` adds explanations to the verdict on a caught case.
     Reduction stays within `capability`, if given, and on other backends within `elsewhere`. `novelty` selects
-    interesting cases; without it there are none. Failing examples are kept in `remembered`.
+    interesting cases; without it there are none.
     """
 
     def __init__(
@@ -75,7 +74,6 @@ class Hunt:
         capability: Capability | None = None,
         elsewhere: Callable[[str], Capability | None] = lambda _: None,
         novelty: Novelty | None = None,
-        remembered: Remembered | None = None,
         explained: Callable[[Case, Verdict], Verdict] = lambda _, verdict: verdict,
     ) -> None:
         self._in_words = explained
@@ -86,7 +84,6 @@ class Hunt:
         self._elsewhere = elsewhere
         self._causes = KnownCauses(task.causes)
         self._novelty = novelty
-        self._remembered = remembered
         self._passed_over = set(task.known)
         self._beside: set[Fingerprint] = set()
         self._laid_bare = 0
@@ -166,15 +163,8 @@ class Hunt:
 
     def _draw(self, strategy: SearchStrategy[Case]) -> None:
         task = self._task
-        memory = None if self._remembered is None else self._remembered.of(task.backend, task.lean)
         try:
-            run_examples(
-                strategy,
-                self._visit,
-                examples=task.examples,
-                seed_of=task.seed,
-                remembered=memory,
-            )
+            run_examples(strategy, self._visit, examples=task.examples, seed_of=task.seed)
         except Failure:
             assert self._pinned is not None
             self._settle(self._pinned)
@@ -183,31 +173,25 @@ class Hunt:
         except _Broken as broken:
             raise broken.args[0] from None
 
-    def _visit(self, case: Case) -> bool:
-        """Judge a case that Hypothesis draws, or the failing one once more.
-
-        Returns whether the case has a known failure.
-        """
-        failed = False
+    def _visit(self, case: Case) -> None:
+        """Judge a case that Hypothesis draws, or the failing one once more."""
         try:
             if self._pinned is None:
-                failed = self._search(case)
+                self._search(case)
             # The failing case may be a variant of the drawn one.
             observation = self._pinned.observation(self._pinned.first) if self._pinned else None
         except Exception as error:
             raise _Broken(error) from error
         if observation is not None:
             raise FAILURES[observation.kind](observation, observation.message)
-        return failed
 
-    def _search(self, case: Case) -> bool:
-        """Judge a drawn case, and pin a new failure. Returns whether it failed at all."""
+    def _search(self, case: Case) -> None:
+        """Judge a drawn case, and pin a new failure."""
         if self._time_is_up():
             raise _TimeIsUp
         verdict = self._runner.search(case)
         self._note(case, verdict)
         self._pinned = self._suspect(case, verdict, self._runner.history if verdict.failures else ())
-        return bool(verdict.failures)
 
     def _note(self, case: Case, verdict: Verdict) -> None:
         """Report a case's gaps, rejection and novelty."""

@@ -4,26 +4,22 @@ from collections.abc import Callable
 from typing import Self
 
 from attnfuzz.harness.backends.registry import resolve
-from attnfuzz.harness.corpus import open_database
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.search.examples import drawn_cases
 from attnfuzz.harness.search.hunt import Hunt
-from attnfuzz.harness.search.messages import AnyMessage, JobSetup, Slice, SliceDone, Troubled
+from attnfuzz.harness.search.messages import AnyMessage, JobSetup, Slice, SliceDone
 from attnfuzz.harness.search.novelty import Novelty
-from attnfuzz.harness.search.remembered import Remembered
 from attnfuzz.reference.device import Device
 from attnfuzz.strategies.coverage import pair_bits, pairs_in
 
 
 class Hunter:
-    """Runs slices one at a time, and sends their messages. Raises Runner's errors and DatabaseError."""
+    """Runs slices one at a time, and sends their messages. Raises Runner's errors."""
 
     def __init__(self, setup: JobSetup, tell: Callable[[AnyMessage], None]) -> None:
         self._setup = setup
         self._tell = tell
         self._novelty = Novelty(pair_bits, pairs_in)
-        database = open_database(setup.database, lambda text: tell(Troubled(text=text)))
-        self._remembered = None if database is None else Remembered(database)
         self._ran_last = setup.backends[0]
         self._runner = Runner(
             setup.backends,
@@ -58,7 +54,6 @@ class Hunter:
             capability=resolve(task.backend).capability,
             elsewhere=lambda name: resolve(name).capability,
             novelty=self._novelty,
-            remembered=self._remembered,
             explained=self._runner.explained,
         )
         return hunt.run(drawn_cases(task.backend, self._setup.guard, task.lean))

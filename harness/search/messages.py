@@ -28,8 +28,8 @@ FAILS_ALONE = "its related run fails by itself, which is a failure of its own"
 class JobSetup(msgspec.Struct, frozen=True, kw_only=True):
     """First message to a job: the settings of all its slices.
 
-    `alpha` is the probability that a correct output is called wrong. The tiers in `without` are skipped. `database`
-    is a folder or a redis:// URL for Hypothesis' examples. `job` is the job's number, by which it takes its GPU.
+    `alpha` is the probability that a correct output is called wrong. The tiers in `without` are skipped. `job` is the
+    job's number, by which it takes its GPU.
     """
 
     backends: tuple[str, ...]
@@ -37,7 +37,6 @@ class JobSetup(msgspec.Struct, frozen=True, kw_only=True):
     guard: Guard | None
     alpha: float = ALPHA
     without: tuple[Tier, ...] = ()
-    database: str | None = None
     job: int = 0
 
 
@@ -224,12 +223,6 @@ class Gap(Message, frozen=True, kw_only=True, tag=True):
     observation: Observation
 
 
-class Troubled(Message, frozen=True, kw_only=True, tag=True):
-    """An auxiliary part of the job broke; the job goes on without it."""
-
-    text: str
-
-
 class SliceDone(Message, frozen=True, kw_only=True, tag=True):
     """The slice is over. `tally` sums those that it sent; `replayed` is the number of replays that it ran."""
 
@@ -240,4 +233,4 @@ class SliceDone(Message, frozen=True, kw_only=True, tag=True):
     unsupported: dict[str, int]
 
 
-AnyMessage = Tally | Interesting | Rechecked | Suspect | Caught | Lost | SameCauses | Gap | Troubled | SliceDone
+AnyMessage = Tally | Interesting | Rechecked | Suspect | Caught | Lost | SameCauses | Gap | SliceDone

@@ -68,7 +68,7 @@ def full_case() -> Any:
 CASE_OF_HOME = replace(decode(5), backend="torch_sdpa")
 OF_HOME = replace(FINGERPRINT, backend="torch_sdpa")
 EVENTS: tuple[events.Event, ...] = (
-    replace(started("torch_sdpa", torch="2.13"), ledger="known.toml", database="examples"),
+    replace(started("torch_sdpa", torch="2.13"), ledger="known.toml"),
     events.SliceStarted(at=1.0, job=0, backend="torch_sdpa", index=0, seed=1, examples=5),
     events.Progress(
         at=2.0, backend="torch_sdpa", tally=Tally(searched=5, cases=5, deaths=1, margins={"T1": 0.5}, phases={"a": 1.0})

@@ -9,7 +9,7 @@ from attnfuzz.harness.campaign.plan import ALPHA, MOST_BACKENDS, PRESETS
 from attnfuzz.harness.cli import options
 from attnfuzz.harness.cli.terminal import STARTING, Exit, details, print_line
 
-GOES_WITH_RESUME = {"jobs", "ray", "database", "ledger", "until_finding"}
+GOES_WITH_RESUME = {"jobs", "ray", "ledger", "until_finding"}
 
 _FILE = options.PathTo(dir_okay=False)
 
@@ -40,7 +40,6 @@ _FILE = options.PathTo(dir_okay=False)
 )
 @options.home_option("Folder of campaigns, findings and corpus; keep it from night to night.")
 @click.option("--unbiased", is_flag=True, help="Draw without a bias towards features that no case has reached yet.")
-@click.option("--database", metavar="FOLDER|redis://...", help="Where Hypothesis keeps and shares failing examples.")
 @click.option(
     "--ledger",
     type=options.PathTo(exists=True, dir_okay=False),

@@ -37,7 +37,7 @@ from attnfuzz.harness.campaign.resume import Past, opening, plan_again
 from attnfuzz.harness.corpus import Why
 from attnfuzz.harness.findings.ledger import Entry, Ledger
 from attnfuzz.harness.findings.state import State
-from attnfuzz.harness.search.messages import Interesting, Rechecked, SliceDone, SliceKind, Tally, Troubled
+from attnfuzz.harness.search.messages import Interesting, Rechecked, SliceDone, SliceKind, Tally
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.reference import case_file
@@ -235,18 +235,6 @@ def test_a_finding_goes_into_the_corpus_with_its_smallest_case(tmp_path: Path) -
     assert corpus.asked == [(filed.case, Why.FAILURE)]
 
 
-def test_trouble_that_all_jobs_meet_is_reported_once(tmp_path: Path) -> None:
-    script = [Troubled(text="redis is gone"), Troubled(text="redis is gone"), Troubled(text="redis is back")]
-    stop = threading.Event()
-    sent = []
-    for event in begin(plan(tmp_path), ScriptedJobs(script), stop=stop).events():
-        if isinstance(event, Trouble):
-            sent.append(event.text)
-        if len(sent) == 2:
-            stop.set()
-    assert sent == ["redis is gone", "redis is back"]
-
-
 def test_kept_cases_run_first_and_no_more_than_a_fifth_of_the_budget(tmp_path: Path) -> None:
     judge = FakeJudge(passes)
     corpus = FakeCorpus(tmp_path / "corpus", [decode(length) for length in range(300, 350)])
@@ -361,9 +349,7 @@ def test_a_campaign_goes_on_until_a_finding_if_it_was_begun_so(tmp_path: Path) -
         start = opening(plan(tmp_path, until_finding=begun), campaign="1", jobs=1, environment={})
         past = Past("1", [replace(start, backends=("torch_sdpa",))], torn_bytes=0)
         home, none = Home(tmp_path), None
-        return plan_again(
-            past, home, jobs=none, ray=none, database=none, ledger=none, until_finding=asked, begun=0.0
-        ).until_finding
+        return plan_again(past, home, jobs=none, ray=none, ledger=none, until_finding=asked, begun=0.0).until_finding
 
     assert again(begun=True, asked=False)
     assert again(begun=False, asked=True)
@@ -373,7 +359,7 @@ def test_a_campaign_goes_on_until_a_finding_if_it_was_begun_so(tmp_path: Path) -
 def test_a_trial_goes_on_as_one_with_the_same_tiers(tmp_path: Path) -> None:
     asked = dataclasses.replace(plan(tmp_path, trial=2.0, backends=("torch_sdpa",)), without=(Tier.T3,))
     past = Past("1", logged([opening(asked, campaign="1", jobs=1, environment={})]), torn_bytes=0)
-    again = plan_again(past, Home(tmp_path), jobs=None, ray=None, database=None, ledger=None, begun=0.0)
+    again = plan_again(past, Home(tmp_path), jobs=None, ray=None, ledger=None, begun=0.0)
     assert (again.trial, again.without) == (2.0, (Tier.T3,))
 
 

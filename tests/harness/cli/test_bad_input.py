@@ -179,13 +179,6 @@ def test_a_ledger_without_a_reason_says_so(attnfuzz: Attnfuzz) -> None:
     refused(attnfuzz("fuzz", "--backend", "torch_sdpa"), "attnfuzz-ledger.toml", "reason")
 
 
-def test_a_database_that_is_none_is_refused_before_anything_is_written(attnfuzz: Attnfuzz) -> None:
-    Path("notes.txt").touch()
-    for where in ("notes.txt", "http://somewhere/0"):
-        refused(attnfuzz("fuzz", "--backend", "torch_sdpa", "--database", where), where, "redis://")
-    assert not Path("attnfuzz-out").exists()
-
-
 def test_a_corpus_of_something_else_is_refused(attnfuzz: Attnfuzz) -> None:
     corpus = Path("attnfuzz-out/corpus")
     corpus.mkdir(parents=True)

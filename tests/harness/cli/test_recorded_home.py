@@ -102,7 +102,7 @@ def test_the_campaign_that_was_killed_is_resumed(home: Home) -> None:
         log.write(b'{"event":"Prog')
     past = last_campaign(home)
     assert (past.campaign, past.finished, past.torn_bytes) == (KILLED, False, 14)
-    asked = plan_again(past, home, jobs=None, ray=None, database=None, ledger=None, begun=0.0)
+    asked = plan_again(past, home, jobs=None, ray=None, ledger=None, begun=0.0)
     assert (asked.backends, asked.examples, asked.seed, asked.jobs) == ((OTHER,), 2000, 3, 1)
     assert asked.ledger == home.path.parent / "known.toml"
     jobs = ScriptedJobs([])

@@ -50,14 +50,13 @@ def test_a_campaign_that_was_killed_before_its_reports_were_written_has_them_and
 def test_a_campaign_logs_where_things_are_wherever_it_is_gone_on_with(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
     Path("attnfuzz-ledger.toml").write_text('[[known]]\nbackend = "torch_sdpa"\nkind = "Hang"\nreason = "rare"\n')
     Path("team.py").write_text("from attnfuzz.kernels.torch_sdpa import SDPA_BACKENDS\n\nMINE = SDPA_BACKENDS[0]\n")
-    options = ("--backend", BACKEND, "--backend", "team.py:MINE", "--database", "examples")
+    options = ("--backend", BACKEND, "--backend", "team.py:MINE")
     ran = attnfuzz("fuzz", *options, "--examples", "1", "--seed", "1")
     assert ran.code == 0
     assert "Ledger: entry 1 (Hang in torch_sdpa): no finding matched" in ran.out
     (first, *_) = read_log(next(Path("attnfuzz-out/campaigns").glob("*/events.ndjson")))
     assert isinstance(first, CampaignStarted)
     assert first.ledger == str(tmp_path / "attnfuzz-ledger.toml")
-    assert first.database == str(tmp_path / "examples")
     assert first.folder == str(tmp_path)
 
 
@@ -81,7 +80,6 @@ def test_a_ledger_that_an_old_log_names_from_its_own_folder_is_found_from_anothe
         ({"ledger": "/gone/ledger.toml"}, ("the ledger /gone/ledger.toml", "--ledger")),
         ({"backends": ("team.py:MINE",), "folder": "/home/me/team"}, ("bring team.py back, go on in /home/me/team",)),
         ({"backends": ("no_such_backend",)}, ("no_such_backend",)),
-        ({"database": "unknown://host"}, ("unknown://host",)),
     ],
     ids="-".join,
 )

@@ -101,8 +101,8 @@ def test_a_pipe_gets_a_line_for_each_failure() -> None:
 
 def test_a_pipe_gets_a_line_for_what_surrounds_the_campaign() -> None:
     pipe = console(width=40)
-    show(pipe, STARTED, Trouble(at=1, text="no [redis]"), JobRestarted(at=2, job=1, text="killed by SIGKILL"))
-    assert written(pipe) == ["1 s: Trouble: no [redis]", "2 s: Job 1 was restarted: killed by SIGKILL"]
+    show(pipe, STARTED, Trouble(at=1, text="no [corpus]"), JobRestarted(at=2, job=1, text="killed by SIGKILL"))
+    assert written(pipe) == ["1 s: Trouble: no [corpus]", "2 s: Job 1 was restarted: killed by SIGKILL"]
 
 
 def test_a_pipe_gets_a_line_every_ten_seconds_and_then_every_minute() -> None:

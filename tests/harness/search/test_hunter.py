@@ -1,7 +1,5 @@
 """What a job keeps between its slices, and leaves to other jobs."""
 
-from pathlib import Path
-
 import pytest
 
 from attnfuzz.harness.search.hunter import Hunter
@@ -30,19 +28,6 @@ def test_what_a_slice_reached_is_not_new_to_the_next(defective: str) -> None:
     reached = [pair for message in sent if isinstance(message, Interesting) for pair in message.pairs]
     assert reached
     assert len(reached) == len(set(reached))
-
-
-def test_a_job_tries_first_what_another_left_in_the_database(defective: str, tmp_path: Path) -> None:
-    backend = f"{defective}:LONG_KV"
-    setup = JobSetup(backends=(backend,), contract="declared", guard=None, database=str(tmp_path / "examples"))
-    first, second = list[AnyMessage](), list[AnyMessage]()
-    with Hunter(setup, first.append) as hunter:
-        hunter.run(Slice(backend=backend, index=0, seed=1, examples=100, shrink=SHRINKING))
-    with Hunter(setup, second.append) as hunter:
-        done = hunter.run(Slice(backend=backend, index=0, seed=2, examples=100, shrink=SHRINKING))
-    assert any(isinstance(message, Caught) for message in first)
-    assert any(isinstance(message, Caught) for message in second)
-    assert done.tally.searched == 1
 
 
 def test_a_backend_does_not_run_where_another_has_damaged_the_process(defective: str) -> None:
