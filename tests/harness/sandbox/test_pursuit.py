@@ -183,6 +183,12 @@ def test_a_mismatch_of_some_values_that_always_fails_with_its_own_is_steady() ->
     assert Pursuit(workers, SUSPECT, observed(), (), FULL, came_back=True, clock=lambda: workers.now).is_steady()
 
 
+def test_whether_it_is_steady_needs_no_further_worker() -> None:
+    workers = FakeWorkers(lambda *_: True)
+    assert Pursuit(workers, SUSPECT, UNWRITTEN, (), FULL, came_back=True, clock=lambda: workers.now).is_steady()
+    assert not workers.renewed
+
+
 def test_what_came_back_once_is_a_finding_that_failed_once() -> None:
     workers = FakeWorkers(lambda *_: False)
     pursuit = Pursuit(workers, SUSPECT, UNWRITTEN, (), Effort(50, 40.0), came_back=True, clock=lambda: workers.now)
