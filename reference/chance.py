@@ -48,19 +48,17 @@ class Chance:
         """Standard normal numbers, float32 [tokens, *shape]: one of 65,536 quantiles each."""
         bits = self._bits(prod(shape)).reshape(-1)
         result = torch.empty(bits.shape, device=self.device)
-        for start in range(0, bits.numel(), _AT_ONCE):
-            own = slice(start, start + _AT_ONCE)
-            torch.index_select(_quantiles(self.device), 0, bits[own].to(torch.int32), out=result[own])
+        for piece, own in zip(bits.split(_AT_ONCE), result.split(_AT_ONCE), strict=True):
+            torch.index_select(_quantiles(self.device), 0, _unsigned(piece), out=own)
         return result.view(self.tokens, *shape)
 
     def sign(self, *shape: int) -> torch.Tensor:
         """+1 or -1, float32 [tokens, *shape]."""
-        bits = self._bits(prod(shape)).view(torch.int16)
-        return bits.bitwise_and(2).sub_(1).to(torch.float32).view(self.tokens, *shape)
+        return self._bits(prod(shape)).bitwise_and(2).sub_(1).to(torch.float32).view(self.tokens, *shape)
 
     def share(self, *shape: int) -> torch.Tensor:
         """Multiples of 2^-16 from 0 to below 1, float32 [tokens, *shape]."""
-        return self._bits(prod(shape)).to(torch.float32).mul_(2.0**-_BITS).view(self.tokens, *shape)
+        return _unsigned(self._bits(prod(shape))).to(torch.float32).mul_(2.0**-_BITS).view(self.tokens, *shape)
 
     def of_runs(self) -> "Chance":
         """Random numbers for one token per run; see `spread`."""
@@ -72,7 +70,7 @@ class Chance:
         return of_runs.repeat_interleave(lengths, dim=0, output_size=self.tokens)
 
     def _bits(self, count: int) -> torch.Tensor:
-        """Random uint16 [tokens, count]; tokens take whole words, so that neighbours share none."""
+        """Random int16 [tokens, count]; tokens take whole words, so that neighbours share none."""
         words = torch.empty(self.tokens, -(-count // _PER_WORD), dtype=torch.int64, device=self.device)
         for run, own in zip(self._runs, words.split_with_sizes(self._lengths), strict=True):
             if run.tokens:
@@ -81,7 +79,7 @@ class Chance:
                 drawn.random_(-1 << 63, None, generator=_generator.manual_seed(mixed(self._seed, run.stream)))
                 if drawn is not own:
                     own.copy_(drawn, non_blocking=True)
-        return words.view(torch.uint16)[:, :count]
+        return words.view(torch.int16)[:, :count]
 
 
 def mixed(state: int, part: int) -> int:
@@ -104,3 +102,7 @@ def _quantiles(device: torch.device) -> torch.Tensor:
     middles = torch.arange(0.5, 1 << _BITS, dtype=torch.float64) / (1 << _BITS)
     quantiles: torch.Tensor = torch.special.ndtri(middles)
     return quantiles.to(torch.float32)
+
+
+def _unsigned(bits: torch.Tensor) -> torch.Tensor:
+    return bits.to(torch.int32).bitwise_and_((1 << _BITS) - 1)

@@ -4,8 +4,6 @@ The mask of a request depends on its slot and its lengths, neither on the other 
 among them: a batch that is permuted, extended or replayed keeps its masks.
 """
 
-from functools import lru_cache
-
 import torch
 
 from attnfuzz.reference.case import Case, Mask, Mode, Request, Step
@@ -32,23 +30,19 @@ def applies(case: Case, step: Step) -> bool:
 def mask_of(case: Case, step: Step, request: Request) -> torch.Tensor | None:
     """The mask bool [q_len, kv_len] of a request of `step`, set where a query sees a key; None if it is causal.
 
-    The window of the geometry cuts off further keys. The tensor is on the host, and must not be changed.
+    The window of the geometry cuts off further keys. The tensor is on the host.
     """
     if not applies(case, step):
         return None
-    return _drawn(case.mask, case.seed, request.slot, request.q_len, request.kv_len)
-
-
-@lru_cache(32)
-def _drawn(mask: Mask, seed: int, slot: int, q_len: int, kv_len: int) -> torch.Tensor:
-    """Drawn once for the kernel and the judge."""
-    if mask is Mask.FULL:
-        return torch.ones(q_len, kv_len, dtype=torch.bool)
+    shape = (request.q_len, request.kv_len)
+    if case.mask is Mask.FULL:
+        return torch.ones(shape, dtype=torch.bool)
     generator = torch.Generator()
-    generator.manual_seed(mixed(mixed(mixed(mixed(seed, _STREAM), slot), q_len), kv_len))
-    if mask is Mask.TREE:
-        return _tree(q_len, kv_len, generator)
-    return _custom(q_len, kv_len, generator, empty_rows=mask is Mask.EMPTY_ROWS)
+    seed = mixed(mixed(case.seed, _STREAM), request.slot)
+    generator.manual_seed(mixed(mixed(seed, request.q_len), request.kv_len))
+    if case.mask is Mask.TREE:
+        return _tree(*shape, generator)
+    return _custom(*shape, generator, empty_rows=case.mask is Mask.EMPTY_ROWS)
 
 
 def _tree(q_len: int, kv_len: int, generator: torch.Generator) -> torch.Tensor:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from itertools import accumulate
 
 import torch
@@ -121,14 +120,10 @@ def key_marks(problem: Problem, token: int, head: int) -> torch.Tensor:
     Copies of one key have the same number to within `EQUAL`; other keys almost surely differ.
     """
     key = _own(problem, problem.key, head, _seen(problem, token))
-    along = key @ _direction(key.shape[1]).to(key.device)
-    return along / along.abs().amax().clamp(min=torch.finfo(torch.float64).tiny) if len(along) else along
-
-
-@cache
-def _direction(dim: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(_DIRECTION_SEED)
-    return torch.randn(dim, generator=generator, dtype=torch.float64)
+    direction = torch.randn(key.shape[1], generator=generator, dtype=torch.float64).to(key.device)
+    along = key @ direction
+    return along / along.abs().amax().clamp(min=torch.finfo(torch.float64).tiny) if len(along) else along
 
 
 def _seen(problem: Problem, token: int) -> slice | torch.Tensor:

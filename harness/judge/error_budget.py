@@ -31,6 +31,8 @@ UNIFORM = 0.18
 _LARGEST_GAP = 2.0**-24
 """Gap above which weights don't count as exact: keys below the largest logit add an error of at most the gap."""
 
+_TOKENS_AT_ONCE = 4096
+
 FP32 = ROUNDOFF[torch.float32]
 """Exponents are computed in fp32 whatever dtype sums have, and no sum is wider than fp32."""
 
@@ -197,12 +199,11 @@ class ErrorBudget:
         """The largest absolute value, times bmm2_scale."""
         if not self.problem.value.numel():
             return 0.0
-        value = self.problem.value
-        if value.dtype is torch.float8_e4m3fn:
-            # Without their signs, its bits are in the order of its numbers, NaN last.
-            value = value.view(torch.uint8).bitwise_and(0x7F).amax().view(value.dtype).to(torch.float32)
-        low, high = value.aminmax()
-        return max(-low.item(), high.item()) * abs(self.problem.bmm2_scale)
+        # In pieces: an fp32 copy of 8-bit values takes four times their memory.
+        pieces = self.problem.value.split(_TOKENS_AT_ONCE)
+        ends = [(piece if piece.itemsize > 1 else piece.to(torch.float32)).aminmax() for piece in pieces]
+        largest: float = torch.stack([end for low, high in ends for end in (-low, high)]).amax().item()
+        return largest * abs(self.problem.bmm2_scale)
 
     @property
     def row_quotient(self) -> torch.Tensor:
@@ -238,8 +239,7 @@ class ErrorBudget:
     def variance(self) -> torch.Tensor:
         """The mean square error of a correct kernel, [T, Hq, Dv]: an upper estimate, so that z^2 averages below 1."""
         moments, noise = self.moments, self.noise
-        variance = moments.power * (UNIFORM * (noise.probabilities**2 + noise.operands**2))
-        variance.add_(self.independent_variance)
+        variance = self.independent_variance + moments.power * (UNIFORM * (noise.probabilities**2 + noise.operands**2))
         variance.addcmul_(moments.spread, self.row_logit_variance.unsqueeze(-1))
         return variance.addcmul_(self._squared, self.row_shared_variance.unsqueeze(-1))
 

@@ -74,29 +74,26 @@ def _empty_rows(evidence: Evidence) -> Iterator[Observation]:
     In either base only -inf and finite LSEs matter, except with sinks, when the expected one is finite and the LSE's
     own tier compares it.
     """
-    contract = evidence.contract
+    out, lse, sees, contract = evidence.out, evidence.lse, evidence.sees, evidence.contract
     if contract.empty_rows is Holds.ANYTHING or evidence.all_see:
         return
-    tokens = (~evidence.sees).nonzero().flatten()
-    out, lse = evidence.out[tokens], None if evidence.lse is None else evidence.lse[tokens]
     if contract.empty_rows is Holds.ZERO:
         wrong = (out != 0).any(dim=-1)
         if lse is not None:
-            due = evidence.budget.answer.lse[tokens]
-            wrong |= torch.where(due == -torch.inf, lse != -torch.inf, ~torch.isfinite(lse))
+            wrong |= torch.where(evidence.budget.answer.lse == -torch.inf, lse != -torch.inf, ~torch.isfinite(lse))
     else:
         wrong = ~torch.isfinite(out).all(dim=-1)
         if lse is not None:
             wrong |= torch.isnan(lse) | (lse == torch.inf)
+    wrong &= ~sees.unsqueeze(-1)
     if not wrong.any():
         return
-    at, head = wrong.nonzero()[0].tolist()
-    held = f"out[0] = {_held(out[at, head, :1])}"
+    token, head = wrong.nonzero()[0].tolist()
+    held = f"out[0] = {_held(out[token, head, :1])}"
     if lse is not None:
-        held += f", lse = {_held(lse[at, head].view(1))}"
-    token = int(tokens[at])
-    row, must = evidence.rows.address(token, head), _due_without_keys(evidence, token, head)
-    message = f"{evidence.rows.name(row)} sees no key and must hold {must}: {held}; {_share(wrong, ~evidence.sees)}"
+        held += f", lse = {_held(lse[token, head].view(1))}"
+    row, due = evidence.rows.address(token, head), _due_without_keys(evidence, token, head)
+    message = f"{evidence.rows.name(row)} sees no key and must hold {due}: {held}; {_share(wrong, ~sees)}"
     yield evidence.report(kind=Kind.EMPTY_ROW, place="empty rows", tier=Tier.T0, row=row, message=message)
 
 

@@ -406,8 +406,6 @@ def _short(weights: torch.Tensor, group: torch.Tensor, most: float) -> torch.Ten
     lowest.scatter_reduce_(0, group, weights, "amin")
     start = lowest[group]
     piece = ((weights / start.clamp(min=_TINY)).log() / most).to(torch.int64).clamp_(min=0)
-    if not piece.any():
-        return group
     # One number for both: sorting pairs takes ten times as long.
     pieces: torch.Tensor = torch.unique(group * (piece.max() + 1) + piece, return_inverse=True)[1]
     return pieces

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 
@@ -197,15 +198,12 @@ class MlaPrefill:
 
     def _gather(self, step: Step, chunk: Chunk) -> tuple[torch.Tensor, torch.Tensor]:
         """A chunk's keys and values, packed, in guarded memory."""
-        tokens, memory = self._tokens, self._bench.memory
-        # The first is empty: there may be no requests.
-        spans = [range(0)] + [
+        tokens = self._tokens
+        spans = (
             tokens.spans[request.slot][start : start + length]
             for request, start, length in zip(step.requests, chunk.starts, chunk.lengths, strict=True)
-        ]
+        )
+        at = torch.tensor(list(chain.from_iterable(spans)), dtype=torch.long)
+        memory = self._bench.memory
         with memory.at_once():
-            key, value = (
-                memory.copy(name, torch.cat([of_slots[span.start : span.stop] for span in spans]))
-                for name, of_slots in (("key", tokens.key), ("value", tokens.value))
-            )
-        return key, value
+            return memory.copy("key", tokens.key[at]), memory.copy("value", tokens.value[at])
