@@ -336,6 +336,14 @@ class Backend(Protocol):
         """Open a session on a case that `capability` covers."""
 
 
+def in_inference_mode(backend: Backend) -> bool:
+    """Whether sessions run in torch's inference mode, in which small operations take a tenth less time.
+
+    Backends may lack the attribute: a user's code may have gradients, and an engine's sets the mode itself.
+    """
+    return bool(getattr(backend, "in_inference_mode", False))
+
+
 def shares_pool(backend: Backend) -> bool:
     """Whether sessions work on a pool that a writer and attention may have in common: a `PagedKv`.
 

@@ -12,7 +12,7 @@ has them apart.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import torch
@@ -165,6 +165,7 @@ class SdpaBackend:
         edges=tuple(rule for rule in UNSAID_EDGES if rule.edge not in OF_THE_SOFTMAX_SCALE),
     )
     contract: Contract = Contract()
+    in_inference_mode: ClassVar[bool] = True
 
     def noise(self, dtype: DType) -> NoiseModel:
         """The model calibrated on this architecture, or the theory."""

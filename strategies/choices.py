@@ -53,26 +53,29 @@ class Choice(Generic[T]):
         self._leaning = lru_cache(_LEANS)(self._leaned)
 
     @cached_property
+    def _features(self) -> dict[T, frozenset[str]]:
+        """The features of each option; an option may be repeated a thousand times."""
+        return {option: frozenset(self._shows(option)) for option in dict.fromkeys(self.options)}
+
+    @cached_property
     def shown(self) -> frozenset[str]:
         """The features of all options together."""
-        return frozenset(feature for option in self.options for feature in self._shows(option))
+        return frozenset().union(*self._features.values())
 
     def under(self, lean: Lean) -> SearchStrategy[T]:
         """One of the options; under a lean, a favoured option in at least two of three draws."""
         return self._leaning(lean) if lean.features else self._plain
 
     def _weighed(self, lean: Lean) -> tuple[T, ...]:
-        wanted = frozenset(lean.features)
-        counts = [len(wanted.intersection(self._shows(option))) for option in self.options]
-        most = max(counts)
-        favoured = counts.count(most)
-        others = len(counts) - favoured
-        times = max(1, -(-_FAVOUR * others // favoured)) if most else 1
-        return tuple(
-            option
-            for option, count in zip(self.options, counts, strict=True)
-            for _ in range(times if count == most else 1)
-        )
+        wanted = self.shown.intersection(lean.features)
+        if not wanted:
+            return self.options
+        count = {option: len(wanted & features) for option, features in self._features.items()}
+        most = max(count.values())
+        favoured = sum(count[option] == most for option in self.options)
+        others = len(self.options) - favoured
+        times = max(1, -(-_FAVOUR * others // favoured))
+        return tuple(option for option in self.options for _ in range(times if count[option] == most else 1))
 
     def _leaned(self, lean: Lean) -> SearchStrategy[T]:
         weighed = self.weighed(lean)

@@ -29,7 +29,7 @@ from attnfuzz.harness.memory.placed import PlacedMemory
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.tiers import ALL_TIERS, Task, Tier
 from attnfuzz.harness.workers.journal import Journal
-from attnfuzz.kernels.backend import Backend, Bench, Output, Session
+from attnfuzz.kernels.backend import Backend, Bench, Output, Session, in_inference_mode
 from attnfuzz.kernels.library_cache import BuildFailed
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.case import Case
@@ -126,7 +126,7 @@ class Execution:
     def run(self) -> Verdict:
         """Run the steps up to the first that fails, then those of the related case."""
         account, start = self._account, time.perf_counter()
-        with self._forwards:
+        with torch.inference_mode(in_inference_mode(self._backend)), self._forwards:
             self._run_steps(self._case, self._judge)
             if self._has_related() and not account.failed:
                 self._run_related()

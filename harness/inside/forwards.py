@@ -138,11 +138,12 @@ class Forwards:
     ) -> None:
         self._place, self._memory, self._launcher = place, memory, launcher
         self._account, self._write, self._tracer, self._tiers = account, write, tracer, tiers
-        self._pid, self._settings = os.getpid(), Settings()
+        self._pid = os.getpid()
         self._unsupported: tuple[type[Exception], ...] = (Unsupported, *place.too_large)
         self._passed_on: tuple[type[Exception], ...] = (*_NOT_THE_BACKENDS, *self._unsupported)
 
     def __enter__(self) -> Self:
+        self._settings = Settings()
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:

@@ -158,7 +158,12 @@ class PlacedMemory(ABC):
         """
         found: dict[tuple[str, int], Allocation] = {}
         for name, tensor in arguments:
-            allocation = self.allocation_of(tensor) if tensor.numel() else self._nowhere(name, tensor)
+            # As a rule, it is a whole tensor of this memory.
+            whole = self._by_address.get(tensor.data_ptr())
+            if whole is not None:
+                allocation = whole.allocation
+            else:
+                allocation = self.allocation_of(tensor) if tensor.numel() else self._nowhere(name, tensor)
             found[allocation.name, allocation.address] = allocation
         return list(found.values())
 
@@ -333,7 +338,8 @@ class PlacedMemory(ABC):
         exact = self._by_address.get(address)
         if exact is not None:
             return exact
-        for placed in self._placed:
+        # A launch's tensors were placed lately.
+        for placed in reversed(self._placed):
             allocation = placed.allocation
             if allocation.address <= address < allocation.address + allocation.nbytes:
                 return placed

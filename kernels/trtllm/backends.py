@@ -57,6 +57,7 @@ class TrtllmBackend:
     table: OpsTable = NATIVE
     contract: Contract = NATIVE_CONTRACT
     shares_pool: ClassVar[bool] = True
+    in_inference_mode: ClassVar[bool] = True
 
     def noise(self, dtype: DType) -> NoiseModel:
         """The model calibrated on this architecture, or the theory."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import torch
 from harness_cases import decode_case
 
 from attnfuzz.harness.inside import execute, forwards
@@ -75,6 +76,21 @@ def test_every_forward_of_a_step_is_judged() -> None:
     verdict = Execution(Task(case=case, backend="torch_sdpa"), ignore, backend=_Server()).run()
     assert [each.kind for each in verdict.failures] == [Kind.OUTPUT_MISMATCH]
     assert verdict.rows == 3 * Execution(Task(case=case, backend="torch_sdpa"), ignore).run().rows
+
+
+def test_a_backend_runs_in_inference_mode_only_if_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def opened(_: SdpaBackend, case: Case, bench: Bench) -> SdpaSession:
+        seen.append(torch.is_inference_mode_enabled())
+        return SdpaSession(case, bench)
+
+    monkeypatch.setattr(SdpaBackend, "open", opened)
+    case = decode_case("torch_sdpa", 5, padded=1)
+    Execution(Task(case=case, backend="torch_sdpa"), ignore).run()
+    monkeypatch.delattr(SdpaBackend, "in_inference_mode")
+    Execution(Task(case=case, backend="torch_sdpa"), ignore).run()
+    assert seen == [True, False]
 
 
 def test_a_task_is_answered_as_bytes(defective: str) -> None:
