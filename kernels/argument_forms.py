@@ -198,7 +198,7 @@ def opened_in_forms(
     memory = _FormedMemory(bench.memory, forms)
     launcher = _FormingLauncher(bench.launcher, memory, forms)
     session = open_session(case, replace(bench, memory=memory, launcher=cast("Launcher", launcher)))
-    return _FormedSession(session, case, forms)
+    return _FormedSession(session, case, bench.launcher, forms)
 
 
 class _Forms:
@@ -255,8 +255,8 @@ def _words(rules: Iterable[ArgumentRule]) -> str:
 class _FormedSession:
     """A session that repeats a refused step without the forms that may be refused."""
 
-    def __init__(self, session: Session, case: Case, forms: _Forms) -> None:
-        self._session, self._case, self._forms = session, case, forms
+    def __init__(self, session: Session, case: Case, launcher: Launcher, forms: _Forms) -> None:
+        self._session, self._case, self._launcher, self._forms = session, case, launcher, forms
 
     def __getattr__(self, name: str) -> Any:
         # A writer before attention needs the pool of its session.
@@ -300,6 +300,7 @@ class _FormedSession:
     def _again(self, index: int) -> Result | None:
         """Make a step once more with the forms that are promised."""
         self._forms.begin_step(replays=False)
+        self._launcher.make_again()
         try:
             return self._session.forward(index)
         except Unsupported:

@@ -130,6 +130,9 @@ class Launcher(Protocol):
     def report(self, place: str, text: str) -> None:
         """Report that the next launch breaks a precondition of its function: in the arguments `place`, as `text`."""
 
+    def make_again(self) -> None:
+        """Leave the launches of this step out of its trace: they were refused, and the step is made once more."""
+
     def capture(self) -> AbstractContextManager[Graph]:
         """Record every launch inside the `with` block, for replays after it."""
 

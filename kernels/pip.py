@@ -1,8 +1,8 @@
 """The pip of this Python. It has no API, only a command."""
 
-import importlib.util
 import subprocess
 import sys
+from importlib.machinery import PathFinder
 
 
 class PipFailed(RuntimeError):
@@ -13,9 +13,18 @@ class NoPip(PipFailed):
     """pip is not installed."""
 
 
+def has_pip() -> bool:
+    """Whether this Python has pip.
+
+    Hooks are not asked: before Python 3.12, that of setuptools gives up its distutils for a process that looks for pip,
+    and an import of setuptools then raises, as in torch's compiler.
+    """
+    return PathFinder.find_spec("pip") is not None
+
+
 def pip(*arguments: str) -> str:
     """Run pip and return its output; $PIP_INDEX_URL and the like apply. Raises PipFailed."""
-    if importlib.util.find_spec("pip") is None:
+    if not has_pip():
         raise NoPip("this Python has no pip: python -m ensurepip")
     ran = subprocess.run(
         [sys.executable, "-m", "pip", *arguments, "--no-input", "--disable-pip-version-check"],

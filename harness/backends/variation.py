@@ -153,6 +153,10 @@ class _Varied:
         """Pass on a breach of a precondition."""
         self._launcher.report(place, text)
 
+    def make_again(self) -> None:
+        """Pass on that the step is made once more."""
+        self._launcher.make_again()
+
     def capture(self) -> AbstractContextManager[Graph]:
         """Record launches."""
         return self._launcher.capture()

@@ -189,6 +189,11 @@ class JournalingLauncher:
         if self._tracer is not None:
             self._tracer.begin_step(index, mode)
 
+    def make_again(self) -> None:
+        """Begin the step's trace again."""
+        if self._tracer is not None:
+            self._tracer.begin_step(self._step, self._mode)
+
     def launch(self, op: Op, /, **arguments: Any) -> Any:
         """Call `op`, or record it while a graph captures.
 

@@ -200,6 +200,10 @@ class _StepLauncher:
         """Pass on how a server gets to the launches."""
         self._launcher.reached_by(words)
 
+    def make_again(self) -> None:
+        """Pass on that the step is made once more."""
+        self._launcher.make_again()
+
     def report(self, place: str, text: str) -> None:
         """Pass on a breach of a precondition."""
         self._launcher.report(place, text)

@@ -105,7 +105,13 @@ class _Refreshing(StepSession):
         raise NotImplementedError
 
 
-@_add(BugClass.SHORT_KV, "lengths_of_before_the_write", "vLLM PR #54716 (slots from lengths instead of positions)")
+@_add(
+    BugClass.SHORT_KV,
+    "lengths_of_before_the_write",
+    "vLLM PR #54716 (slots from lengths instead of positions)",
+    Mistake.KEYS_MISSING,
+    Mistake.CAUSAL_LIMIT,
+)
 class AttendsWithLengthsOfBefore(_Refreshing):
     """Attention gets the lengths without the new tokens of decodes."""
 

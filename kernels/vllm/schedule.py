@@ -48,6 +48,7 @@ class ScheduledSteps:
         self._serving: dict[int, _Serving] = {}
         self._finished: set[str] = set()
         self._begun = 0
+        self._next = 0
 
     @property
     def _threshold(self) -> int:
@@ -105,9 +106,16 @@ class ScheduledSteps:
         return self._serving[slot].name
 
     def _end_requests(self, index: int) -> None:
-        """End requests that no step has any more."""
+        """End requests that no step has any more, and those whose slots another server has run since.
+
+        A case with drafts and captured decodes has two servers (VllmSession).
+        """
         left = {request.slot for step in self._case.steps[index:] for request in step.requests}
-        for slot in [slot for slot in self._serving if slot not in left]:
+        elsewhere = {
+            request.slot for step in self._case.steps[self._next : index] for request in step.requests if request.q_len
+        }
+        self._next = index + 1
+        for slot in [slot for slot in self._serving if slot not in left - elsewhere]:
             self._finished.add(self._serving.pop(slot).name)
 
     def _schedule(self, ordered: Any, index: int, request: Request, drafted: int | None) -> None:

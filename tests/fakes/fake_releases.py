@@ -1,6 +1,5 @@
 """Releases of a FlashInfer that is a few lines long: in folders as pip leaves them, and as wheels."""
 
-import importlib.util
 import os
 import shutil
 from collections.abc import Callable
@@ -11,9 +10,9 @@ from fake_wheels import pack
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from attnfuzz.kernels.pip import PipFailed
+from attnfuzz.kernels.pip import PipFailed, has_pip
 
-needs_pip = pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="this Python has no pip")
+needs_pip = pytest.mark.skipif(not has_pip(), reason="this Python has no pip")
 
 
 def _files(version: str, source: str) -> dict[str, str]:

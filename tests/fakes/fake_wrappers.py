@@ -304,7 +304,8 @@ class BatchPrefillWithRaggedKVCacheWrapper(_Wrapper):
         return key[first:end], value[first:end]
 
     def scale(self, arguments: dict[str, Any]) -> float:
-        return float(self.settings["sm_scale"] * (arguments.get("k_scale") or 1.0))
+        k_scale = arguments.get("k_scale")
+        return float(self.settings["sm_scale"] * (1.0 if k_scale is None else k_scale))
 
     def scaled(self, arguments: dict[str, Any]) -> bool:
         return arguments.get("v_scale") is not None

@@ -48,6 +48,9 @@ class StrayLauncher:
     def report(self, place: str, text: str) -> None:
         self.launcher.report(place, text)
 
+    def make_again(self) -> None:
+        self.launcher.make_again()
+
     def capture(self) -> AbstractContextManager[Graph]:
         return self.launcher.capture()
 

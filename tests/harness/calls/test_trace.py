@@ -16,6 +16,7 @@ from attnfuzz.harness.calls.trace import Untraceable, assemble
 from attnfuzz.harness.reported.bugs import load_bugs
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import FAULTS, Kind, Verdict
+from attnfuzz.reference.arguments import ArgumentForm
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.case import Case, Guard, Outputs
 from attnfuzz.strategies.cases import cases
@@ -96,6 +97,14 @@ def test_calls_keep_the_guard_and_what_outputs_hold(runner: Runner, outputs: Out
     assert (calls.guard, calls.outputs) == (guard, outputs)
     assert failures(verdict)
     assert certain(runner.verdict(calls)) == certain(verdict)
+
+
+def test_a_launch_that_was_refused_is_no_call(runner: Runner) -> None:
+    case = replace(decode_case("torch_sdpa", 6, 9, padded=2), arguments=(ArgumentForm.SCALE_TENSOR,))
+    _, calls = traced(runner, case)
+    assert all(isinstance(call.arguments["scale"], float) for call in calls.calls)
+    assert calls.answer is not None
+    assert failures(runner.verdict(calls)) == []
 
 
 def test_what_a_backend_writes_to_rows_after_its_calls_is_not_theirs_to_answer_for(

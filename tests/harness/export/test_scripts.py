@@ -228,7 +228,8 @@ def test_the_calls_of_a_shrunk_report_fit_sixty_lines(runner: Runner, bug: Bug) 
 
     small = reduce(case, still_fails, budget=200)
     for target in Target:
-        if target is Target.NATIVE or not bug.backend_before.startswith("torch"):
+        # FlashInfer has no attention of torch's, and none of the writers.
+        if target is Target.NATIVE or not bug.backend_before.startswith(("torch", "native:")):
             assert len(calls_in(export_script(small, runner, target=target)).splitlines()) <= 60
 
 

@@ -106,6 +106,7 @@ def accepts_less_than_captured(case: Case) -> bool:
     return any(
         step.mode is Mode.DRAFT_EXTEND
         and step.launch is Launch.REPLAY
+        and step.requests
         and max(request.q_len for request in step.requests) < step.tokens_per_request
         for step in case.steps
     )

@@ -1,6 +1,6 @@
 """A case's steps as a scheduler orders them: new and continued requests, with their blocks and drafts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,9 +33,14 @@ def verify(kv_len: int) -> Step:
 
 @pytest.fixture
 def orders(release: Release, bench_of: Callable[..., Any]) -> Orders:
-    """Orders all steps, and hands new requests to a runner that only keeps them. `drafted` are the ends by step."""
+    """Orders all steps, and hands new requests to a runner that only keeps them.
 
-    def make(*steps: Step, drafted: dict[int, dict[int, int]] | None = None) -> tuple[list[Any], Any]:
+    `drafted` are the ends by step; the steps in `elsewhere` are another server's.
+    """
+
+    def make(
+        *steps: Step, drafted: dict[int, dict[int, int]] | None = None, elsewhere: Collection[int] = ()
+    ) -> tuple[list[Any], Any]:
         loaded, case = load(release), Case(backend="vllm", geometry=GEOMETRY, steps=steps)
         batch = SimpleNamespace(req_id_to_index={})
         runner = SimpleNamespace(requests={}, reorder_batch_threshold=1 + DRAFTS, input_batch=batch)
@@ -43,6 +48,8 @@ def orders(release: Release, bench_of: Callable[..., Any]) -> Orders:
         scheduled = ScheduledSteps(loaded, case, VllmPool(case, bench_of(case), PackedKv), runner)
         made = []
         for index, step in enumerate(steps):
+            if index in elsewhere:
+                continue
             made.append(scheduled.order(index, step.requests, (drafted or {}).get(index, {})))
             for new in made[-1].scheduled_new_reqs:
                 runner.requests[new.req_id] = state(
@@ -92,3 +99,10 @@ def test_a_request_that_is_drafted_for_has_no_more_prompt(orders: Orders) -> Non
     (before,), (after,) = first.scheduled_new_reqs, second.scheduled_new_reqs
     assert len(before.prompt_token_ids) == 1
     assert second.finished_req_ids == {before.req_id} != {after.req_id}
+
+
+def test_a_request_ends_where_another_server_has_run_its_slot(orders: Orders) -> None:
+    (first, second), _ = orders(prefill(20, 20), prefill(1, 1), prefill(5, 25), elsewhere={1})
+    (before,), (after,) = first.scheduled_new_reqs, second.scheduled_new_reqs
+    assert second.finished_req_ids == {before.req_id}
+    assert len(after.prompt_token_ids) == 25
