@@ -22,7 +22,7 @@ class SameCause:
 
     `fails` runs a case and returns whether it fails like the first one. A smaller case has the same cause if it fails,
     has these features, and passes without each of them; otherwise something else makes it fail. If it fails
-    `by_chance`, one of a few fresh value seeds has to make it fail too. It must be `unmixed`: fail in no worse way.
+    `by_chance`, one of a few fresh value seeds has to make it fail too.
     """
 
     case: Case
@@ -30,7 +30,6 @@ class SameCause:
     fails: Callable[[Case], bool]
     allowed: Callable[[Case], bool] = lambda _: True
     by_chance: bool = False
-    unmixed: Callable[[Case], bool] = lambda _: True
 
     @classmethod
     def of(
@@ -40,19 +39,17 @@ class SameCause:
         *,
         allowed: Callable[[Case], bool] = lambda _: True,
         by_chance: bool = False,
-        unmixed: Callable[[Case], bool] = lambda _: True,
         fresh_seeds: int = ABLATION_SEEDS,
     ) -> Self:
         """Find the features that the failure of `case` needs, by ablation with `fresh_seeds` where one passes."""
         features = needed(case, fails, allowed=allowed, among=CLUES, fresh_seeds=fresh_seeds)
-        return cls(case, features, fails, allowed, by_chance, unmixed)
+        return cls(case, features, fails, allowed, by_chance)
 
     def shows_in(self, case: Case) -> bool:
         """Whether a smaller case fails for the same cause."""
         return (
             self.features <= features_in(case)
             and self.fails(case)
-            and self.unmixed(case)
             and (
                 not self.by_chance or any(self.fails(replace(case, seed=case.seed + 1 + n)) for n in range(FRESH_SEEDS))
             )
@@ -77,7 +74,7 @@ class SameCause:
         """
         smallest = self.case
         for kept in dict.fromkeys((self.features - CONTENTS, self.features)):
-            cause = type(self)(self.case, kept, self.fails, self.allowed, self.by_chance, self.unmixed)
+            cause = type(self)(self.case, kept, self.fails, self.allowed, self.by_chance)
             smallest = reduce(self.case, cause.shown_before(stop), capability=capability, stop=stop, budget=budget)
             if self.shows_in(smallest):
                 break

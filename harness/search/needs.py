@@ -53,17 +53,10 @@ def cause_of(
     """
     by_chance = pinned.fingerprint.kind in STATISTICAL
     if marks:
-        return SameCause(case, marks, pinned.fails, allowed, by_chance, pinned.unmixed)
+        return SameCause(case, marks, pinned.fails, allowed, by_chance)
     if pinned.fingerprint.kind in DEATHS:
         case = plainest(case, pinned.fails, allowed=allowed, among=_LEFT_OUT)
-    return SameCause.of(
-        case,
-        pinned.fails,
-        allowed=allowed,
-        by_chance=by_chance,
-        unmixed=pinned.unmixed,
-        fresh_seeds=pinned.fresh_seeds,
-    )
+    return SameCause.of(case, pinned.fails, allowed=allowed, by_chance=by_chance, fresh_seeds=pinned.fresh_seeds)
 
 
 def needs_of(

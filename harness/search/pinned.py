@@ -83,15 +83,6 @@ class Pinned(Generic[C]):
             and self.fingerprint.wrong_among(verdict.failures) is not None
         )
 
-    def unmixed(self, case: C) -> bool:
-        """Whether the worst failure of `case` is one of the first case's: no other bug has joined the pinned one."""
-        verdict = self.judged(case)
-        if verdict is None or not verdict.failures:
-            return True
-        backend = self.first.backend
-        before = (self.fingerprint, *(Fingerprint.of(backend, each) for each in self.verdict(self.first).failures))
-        return any(each.wrong_among(verdict.failures[:1]) is not None for each in before)
-
     def observation(self, case: C) -> Observation | None:
         """The failure of `case` that has the fingerprint, if it is known to fail like the first one."""
         verdict = self.judged(case)

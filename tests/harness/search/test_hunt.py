@@ -2,7 +2,6 @@
 
 import pytest
 from fake_search import FakeJudge, decode, fake_cases, kv_lens, observed
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from attnfuzz.harness.search.hunt import Hunt
@@ -94,19 +93,6 @@ def test_shrinking_stays_with_the_failure_that_was_pinned() -> None:
     for found in caught(sent):
         expected = [LONG] if found.observation.kind is Kind.OUTPUT_MISMATCH else [0, LONG]
         assert kv_lens(found.case)[-len(expected) :] == expected
-
-
-def test_shrinking_does_not_add_a_worse_failure_to_the_pinned_one() -> None:
-    fault = observed(Kind.ILLEGAL_ACCESS, "query")
-
-    def worse_alone(lengths: list[int]) -> tuple[Observation, ...]:
-        return ((fault,) if len(lengths) == 1 else ()) + fails_on_long(lengths)
-
-    sent: list[AnyMessage] = []
-    task = Slice(backend="fake", index=0, seed=1, examples=5, known=(Fingerprint.of("fake", fault),))
-    Hunt(task, FakeJudge(worse_alone), sent.append).run(st.just(decode(150, 150, 150)))
-    (found,) = caught(sent)
-    assert found.verdict.failures == (observed(),)
 
 
 def test_what_turns_up_while_shrinking_is_caught_after_it() -> None:
