@@ -21,7 +21,7 @@ def plainest(
     groups = [sorted(features_in(case).intersection(among))]
     while groups:
         group = groups.pop()
-        variant = _without(case, group, allowed)
+        variant = leave_out(case, group, allowed)
         if variant == case:
             continue
         if fails(variant):
@@ -32,9 +32,9 @@ def plainest(
     return case
 
 
-def _without(case: Case, features: Collection[Feature], allowed: Callable[[Case], bool]) -> Case:
-    """The case without those of the features that can be left out, one after another."""
-    for feature in features:
+def leave_out(case: Case, features: Collection[Feature], allowed: Callable[[Case], bool]) -> Case:
+    """Return the case without those of the features that can be left out, one after another."""
+    for feature in sorted(features):
         ablation = next(ablations(case, allowed=allowed, among={feature}), None)
         if ablation is not None:
             case = ablation.variants[0]

@@ -326,15 +326,17 @@ class Hunt:
             observation = pinned.observation(case)
             assert observation is not None
             if case == pinned.first:
+                # It came back before.
                 self._runner.renew()
-            if case == pinned.first or comes_back(self._runner, case, observation):
-                pursuit = self._pursuit(case, observation, self._budget(), came_back=True)
-                if not pursuit.is_steady():
-                    self._tell_pursued(pinned.fingerprint, pinned.first, pursuit.outcome())
-                    return
-                known = cause if cause or case == pinned.first else self._when_small(pinned, case, clues)
-                self._tell_caught(pinned, case, clues, known)
+            elif not comes_back(self._runner, case, observation):
+                continue
+            pursuit = self._pursuit(case, observation, self._budget(), came_back=True)
+            if not pursuit.is_steady():
+                self._tell_pursued(pinned.fingerprint, pinned.first, pursuit.outcome())
                 return
+            known = cause if cause or case == pinned.first else self._when_small(pinned, case, clues)
+            self._tell_caught(pinned, case, clues, known)
+            return
 
     def _smallest(self, pinned: Pinned[Case], known: KnownCause | None) -> tuple[Case, frozenset[Feature]]:
         """The smallest case that fails for the same cause, and the clues that both it and the first one need.

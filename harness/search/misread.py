@@ -24,7 +24,7 @@ from attnfuzz.harness.reduce.ablation import (
     features_in,
     reseeded,
 )
-from attnfuzz.harness.reduce.plainest import plainest
+from attnfuzz.harness.reduce.plainest import leave_out, plainest
 from attnfuzz.harness.search.known import KnownCause, Showing
 from attnfuzz.harness.verdict.failures import Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import WRONG
@@ -133,12 +133,10 @@ class _Misreadings:
         return None if any(ablations(case, allowed=allowed, among=others)) else case
 
     def _passes_plainly(self, case: Case, misreading: frozenset[Feature]) -> bool:
-        for feature in sorted(misreading & features_in(case)):
-            ablation = next(iter(ablations(case, allowed=self._allowed, among={feature})), None)
-            if ablation is None:
-                return False
-            case = ablation.variants[0]
-        verdicts = [self._verdict(each) for each in reseeded(case)]
+        plain = leave_out(case, misreading, self._allowed)
+        if features_in(plain) & misreading:
+            return False
+        verdicts = [self._verdict(each) for each in reseeded(plain)]
         return not any(each.failures or each.unsupported is not None for each in verdicts)
 
     def _failures(self, case: Case) -> tuple[Observation, ...]:

@@ -24,6 +24,7 @@ from attnfuzz.harness.reduce.ablation import (
     ablations,
     reseeded,
 )
+from attnfuzz.harness.reduce.plainest import leave_out
 from attnfuzz.harness.reduce.possible import possible
 from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.search.same_error import same_error
@@ -134,10 +135,8 @@ class _Exchange:
 
     def _without(self, case: Case) -> Case | None:
         """The case without all features of the group; None if that can't be run."""
-        for feature in sorted(self._group):
-            for ablation in ablations(case, allowed=self._allowed, among={feature}):
-                case = ablation.variants[0]
-        return None if any(ablations(case, allowed=self._allowed, among=self._group)) else case
+        left = leave_out(case, self._group, self._allowed)
+        return None if any(ablations(left, allowed=self._allowed, among=self._group)) else left
 
 
 def _given(plain: Case, donor: Case, without: Case | None) -> Case | None:
