@@ -72,9 +72,8 @@ class Filing:
     def file(self, caught: Caught) -> FindingFiled | AlreadyFiled:
         """File a caught failure, unless the same bug was filed before."""
         # A cause that another job's finding preceded is not on file.
-        finding = _finding(caught, self.knowledge.cause_of(caught.cause))
-        if caught.beside:
-            finding = replace(finding, apart=finding.name in self.knowledge.findings)
+        # Its name is that by which the job knows it, for symptoms that follow.
+        finding = replace(_finding(caught, self.knowledge.cause_of(caught.cause)), apart=caught.beside)
         name = self._on_file(finding, caught)
         if name is not None:
             return AlreadyFiled(at=self.clock(), fingerprint=caught.fingerprint, name=name)

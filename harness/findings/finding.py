@@ -26,8 +26,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
     `report` is for people; `script` shows the failure without this project, None if there is none. `needs` are the
     names of features that it needs, not all of which are known if it is not `ablated`; `cause` is the finding that
-    represents its cause, "" if that is this one. It stands `apart` from another with the same kind, kernel and features
-    that needs others of them. A flaky one has a `recurrence`; `history` are the cases to run before it.
+    represents its cause, "" if that is this one. It stands `apart` from others with the same kind, kernel and features,
+    which need others of them. A flaky one has a `recurrence`; `history` are the cases to run before it.
     """
 
     case: Case
@@ -45,7 +45,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         """The folder's name, shared by all findings with the same fine fingerprint that do not stand apart."""
-        return finding_name(self.case, self.observation, self.needs if self.apart else ())
+        return finding_name(self.case, self.observation, apart=self.needs if self.apart else None)
 
     @property
     def files(self) -> dict[str, bytes]:

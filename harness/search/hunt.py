@@ -418,7 +418,9 @@ class Hunt:
         )
         if cause is None and self._budget().seconds > 0:
             cause = known_misreading(showing, self._causes, self._runner.verdict, self._allowed)
-        cause_name = self._causes.add(showing, name=finding_name(case, observation), cause=cause)
+        beside = fingerprint in self._beside
+        name = finding_name(case, observation, apart=needs if beside else None)
+        cause_name = self._causes.add(showing, name=name, cause=cause)
         self._tell(
             Caught(
                 fingerprint=fingerprint,
@@ -429,7 +431,7 @@ class Hunt:
                 needs=needs,
                 ablated=ablated,
                 cause=cause_name,
-                beside=fingerprint in self._beside,
+                beside=beside,
             )
         )
 

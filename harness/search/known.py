@@ -217,10 +217,13 @@ def clues_among(needs: Collection[str]) -> frozenset[Feature]:
     return frozenset(FEATURES[name] for name in needs if name in FEATURES and FEATURES[name].clue)
 
 
-def finding_name(case: Case, observation: Observation, apart: tuple[str, ...] = ()) -> str:
+def finding_name(case: Case, observation: Observation, *, apart: Collection[str] | None = None) -> str:
     """Return the name of a finding's folder, shared by all findings with the same fine fingerprint.
 
-    `apart` are features that one of them needs and another does not.
+    One beside others has a name of its own, by the features `apart` that it needs and by its place.
     """
     name = f"{as_file_name(case.backend)}-{observation.kind}-{fine(case, observation)}"
-    return f"{name}-{hashlib.sha256(chr(0).join(apart).encode()).hexdigest()[:4]}" if apart else name
+    if apart is None:
+        return name
+    parts = (Fingerprint.of(case.backend, observation).anywhere.place, *apart)
+    return f"{name}-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:4]}"

@@ -7,10 +7,11 @@ from fake_causes import Fault, FaultyJudge, caught, featured, hunted, names_in
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from attnfuzz.harness.findings.finding import Finding
 from attnfuzz.harness.reduce.ablation import CLUES, CONTENTS, FEATURES, features_in
 from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.known import KnownCause
-from attnfuzz.harness.search.messages import AnyMessage, ShrinkBudget, Slice
+from attnfuzz.harness.search.messages import AnyMessage, Replay, ShrinkBudget, Slice
 from attnfuzz.harness.search.needs import cause_of, needs_of
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
@@ -169,3 +170,16 @@ def test_a_failure_that_comes_and_goes_is_tried_with_more_values() -> None:
         aside=lambda _case, _verdict: None,
     )
     assert needs_of(pinned, case, lambda _: True) == ()
+
+
+def test_a_symptom_has_the_cause_by_the_name_that_a_failure_beside_a_known_one_is_filed_under() -> None:
+    judge = FaultyJudge(Fault(needs=("window",)))
+    extend, decode = featured(window=3), featured(mode=Mode.DECODE, window=3)
+    (failure,) = judge.verdict(extend).failures
+    fingerprint = Fingerprint.of("fake", failure)
+    known = KnownCause(name="known", case=featured(sinks=True), fingerprint=fingerprint, needs=("sinks",))
+    replays = tuple(Replay(case=case) for case in (extend, decode))
+    first, second = caught(hunted(judge, replays=replays, causes=(known,), known=(fingerprint,)))
+    assert first.beside
+    filed = Finding(case=first.case, first=first.first, observation=failure, report="", needs=first.needs, apart=True)
+    assert second.cause == filed.name
