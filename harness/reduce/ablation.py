@@ -319,6 +319,9 @@ CONTENTS: frozenset[Feature] = frozenset(_CONTENTS)
 CLUES: frozenset[Feature] = frozenset(_CLUES) | CONTENTS
 """Features that point to a failure's cause."""
 
+UNUSUAL: frozenset[Feature] = CLUES - CONTENTS - {FEATURES["16 bits"]}
+"""Clues that a plain case does not have."""
+
 TENSOR_FORMS: frozenset[Feature] = frozenset(FEATURES[form.value] for form in ArgumentForm if form.of_tensor)
 """Forms of tensors: a kernel that misreads one may do anything."""
 

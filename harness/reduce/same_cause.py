@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
 from msgspec.structs import replace
 
-from attnfuzz.harness.reduce.ablation import CLUES, CONTENTS, Feature, ablations, features_in, needed
+from attnfuzz.harness.reduce.ablation import CLUES, CONTENTS, UNUSUAL, Feature, ablations, features_in, needed
 from attnfuzz.harness.reduce.ablation import FRESH_SEEDS as ABLATION_SEEDS
+from attnfuzz.harness.reduce.plainest import plainest
 from attnfuzz.harness.reduce.search import reduce
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
@@ -21,8 +23,9 @@ class SameCause:
     """The clues that the failure of `case` needs.
 
     `fails` runs a case and returns whether it fails like the first one. A smaller case has the same cause if it fails,
-    has these features, and passes without each of them; otherwise something else makes it fail. If it fails
-    `by_chance`, one of a few fresh value seeds has to make it fail too.
+    has these features, and passes without each of them; otherwise something else makes it fail. Nor may it have a new
+    clue, such as fewer keys than queries in a request that was cut: another bug may need that. If it fails `by_chance`,
+    one of a few fresh value seeds has to make it fail too.
     """
 
     case: Case
@@ -47,8 +50,10 @@ class SameCause:
 
     def shows_in(self, case: Case) -> bool:
         """Whether a smaller case fails for the same cause."""
+        features = features_in(case)
         return (
-            self.features <= features_in(case)
+            self.features <= features
+            and features & UNUSUAL <= self._own
             and self.fails(case)
             and (
                 not self.by_chance or any(self.fails(replace(case, seed=case.seed + 1 + n)) for n in range(FRESH_SEEDS))
@@ -69,16 +74,24 @@ class SameCause:
     ) -> Case:
         """Return the smallest case reached by edits that fails for this cause, like `reduce`.
 
+        A clue that the failure does not need is left out at the end, even if that makes the case larger.
+
         That NaN in memory is needed is first tested of the smallest case alone, and of every one only if that fails
         for another cause: these features would cost a run for each smaller case of many failures.
         """
         smallest = self.case
         for kept in dict.fromkeys((self.features - CONTENTS, self.features)):
             cause = type(self)(self.case, kept, self.fails, self.allowed, self.by_chance)
-            smallest = reduce(self.case, cause.shown_before(stop), capability=capability, stop=stop, budget=budget)
+            shown = cause.shown_before(stop)
+            smallest = reduce(self.case, shown, capability=capability, stop=stop, budget=budget)
+            smallest = plainest(smallest, shown, allowed=self.allowed, among=UNUSUAL - kept)
             if self.shows_in(smallest):
                 break
         return smallest
+
+    @cached_property
+    def _own(self) -> frozenset[Feature]:
+        return features_in(self.case)
 
     def _fails_without(self, case: Case) -> bool:
         """Whether a case fails without one of the features."""

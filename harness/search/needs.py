@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 from msgspec.structs import replace
 
 from attnfuzz.harness.reduce import SameCause
-from attnfuzz.harness.reduce.ablation import CLUES, CONTENTS, FEATURES, Feature, features_in, needed
+from attnfuzz.harness.reduce.ablation import FEATURES, UNUSUAL, Feature, features_in, needed
 from attnfuzz.harness.reduce.plainest import plainest
 from attnfuzz.harness.sandbox.confirm import STATISTICAL, alike
 from attnfuzz.harness.sandbox.pursuit import Pursued
@@ -16,9 +16,6 @@ from attnfuzz.reference.case_file import AnyCase
 
 PROMPT_RUNS = 60
 """Most runs on a prompt device before a flaky failure is said to need a late one."""
-
-_LEFT_OUT = CLUES - CONTENTS - {FEATURES["16 bits"]}
-"""Clues without which a case is plainer: NaN in memory and 16 bits are usual."""
 
 
 def hangs_late(pinned: Pinned[Case]) -> bool:
@@ -55,7 +52,7 @@ def cause_of(
     if marks:
         return SameCause(case, marks, pinned.fails, allowed, by_chance)
     if pinned.fingerprint.kind in DEATHS:
-        case = plainest(case, pinned.fails, allowed=allowed, among=_LEFT_OUT)
+        case = plainest(case, pinned.fails, allowed=allowed, among=UNUSUAL)
     return SameCause.of(case, pinned.fails, allowed=allowed, by_chance=by_chance, fresh_seeds=pinned.fresh_seeds)
 
 

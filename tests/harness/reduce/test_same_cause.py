@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from small_cases import HEADS, step
 
 from attnfuzz.harness.reduce import SameCause, reduce
-from attnfuzz.harness.reduce.ablation import FEATURES
+from attnfuzz.harness.reduce.ablation import FEATURES, UNUSUAL, features_in
 from attnfuzz.reference.case import Case, Launch, Mode, Unused
 from attnfuzz.reference.geometry import Geometry
 
@@ -68,7 +68,23 @@ def test_a_window_does_not_end_where_it_says_nothing() -> None:
 
 def test_a_feature_that_the_failure_does_not_need_goes() -> None:
     small = smallest(lambda _: True)
-    assert small.geometry == Geometry(q_heads=1, kv_heads=1, head_dim_qk=8, head_dim_vo=8, page_size=1)
+    assert small.geometry == Geometry(q_heads=1, kv_heads=1, head_dim_qk=16, head_dim_vo=16, page_size=1)
+
+
+def test_a_smaller_case_has_no_clue_that_the_first_one_lacks() -> None:
+    def several_queries(case: Case) -> bool:
+        return any(request.q_len > 1 for step in case.steps for request in step.requests)
+
+    def clues(case: Case) -> set[str]:
+        return {each.name for each in features_in(case) & UNUSUAL}
+
+    assert "empty KV" in clues(reduce(WINDOWED, several_queries))
+    assert not clues(smallest(several_queries))
+
+
+def test_a_clue_that_is_not_needed_goes_even_if_the_case_grows() -> None:
+    first = replace(WINDOWED, geometry=replace(WINDOWED.geometry, head_dim_qk=8, head_dim_vo=8))
+    assert SameCause.of(first, cuts_keys_off).smallest().geometry.head_dim_qk == 16
 
 
 def test_a_case_that_fails_without_the_feature_has_another_cause() -> None:
@@ -83,9 +99,9 @@ def lucky(seeds: range) -> Callable[[Case], bool]:
 
 
 def test_where_chance_fails_a_smaller_case_fails_with_fresh_values_too() -> None:
-    assert longest(smallest(lucky(range(1)))) == 0
+    assert longest(smallest(lucky(range(1)))) == 1
     assert longest(smallest(lucky(range(1)), by_chance=True)) == 21
-    assert longest(smallest(lucky(range(100)), by_chance=True)) == 0
+    assert longest(smallest(lucky(range(100)), by_chance=True)) == 1
 
 
 def test_a_check_that_was_cut_short_has_shown_nothing() -> None:
