@@ -31,12 +31,13 @@ from attnfuzz.harness.reduce.ablation import (
 )
 from attnfuzz.harness.reduce.possible import possible
 from attnfuzz.harness.search.by_memory import OF_OTHERS, depends_on_memory, needs_nan_in_outputs, same_on_other_memory
+from attnfuzz.harness.search.kinds import had, never_had, unlike
 from attnfuzz.harness.search.known import KnownCause, seen_with
 from attnfuzz.harness.search.messages import ShrinkBudget
 from attnfuzz.harness.search.moved import moved, on_the_way
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.search.same_error import same_error
-from attnfuzz.harness.verdict.failures import FAULTS, Kind, Observation, Verdict
+from attnfuzz.harness.verdict.failures import FAULTS, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import WRONG, Fingerprint
 from attnfuzz.reference.case import Case, Outputs
 from attnfuzz.reference.mistake import Mistake
@@ -64,9 +65,6 @@ FEW_ROWS = 15
 
 _MEMORY = CONTENTS | {FEATURES["table tail"], FEATURES["tombstones"], FEATURES["used workspace"]}
 """Features of memory that must not matter: a read of it fails by its contents."""
-
-_NUMBERS = frozenset({Kind.OUTPUT_MISMATCH, Kind.LSE_MISMATCH})
-"""Kinds of failures that are wrong numbers, and finite."""
 
 _COUNTS = frozenset({FEATURES["several requests"], FEATURES["several queries"]})
 """Shapes that say which rows a bug makes wrong: needed by it, they are needed in most of its cases."""
@@ -107,7 +105,9 @@ def explain(
         if pinned.left <= 1 - share:
             break
         marks = cause.marks_in(case)
-        if marks is None or (not marks and _needs_more(needed, pinned.fingerprint)):
+        if marks is None or not _counts(cause) - seen_with(cause.fingerprint) <= features_in(case):
+            continue
+        if not marks and _needs_more(needed, pinned.fingerprint):
             continue
         others = [each for each in (*causes, *beside) if each.name != cause.name]
         same_mistake = not set(mistakes).isdisjoint(cause.mistakes)
@@ -140,6 +140,11 @@ def _needs_more(needed: Collection[Feature], fingerprint: Fingerprint) -> bool:
     Clues without which the kind of failure can't be seen don't count, nor NaN, which other memory may turn to numbers.
     """
     return bool(set(needed) - CONTENTS - seen_with(fingerprint))
+
+
+def _counts(cause: KnownCause) -> frozenset[Feature]:
+    """Several requests, or queries, if the cause needs these."""
+    return _COUNTS & {FEATURES[name] for name in cause.needs if name in FEATURES}
 
 
 def _likeliest(causes: Iterable[KnownCause], pinned: Pinned[Case]) -> list[KnownCause]:
@@ -181,7 +186,8 @@ class _Test:
         self._case = case
         self._pinned = pinned
         self._allowed = allowed
-        self._needed = needed
+        self._kind, self._its_kinds = pinned.fingerprint.kind, {each.kind for each in cause.symptoms}
+        self._own_needs = frozenset(needed) - _MEMORY - seen_with(pinned.fingerprint)
         self._same_mistake = same_mistake
         self._shown = seen_with(pinned.fingerprint)
         self.passes_without = True
@@ -215,8 +221,8 @@ class _Test:
         Two bugs of one feature fail alike in many cases. But one may be wrong in later rows of a request alone, another
         in later requests.
         """
-        needs = _COUNTS & {FEATURES[name] for name in self._cause.needs if name in FEATURES}
-        variants = (variant for each in self._without(self._case, needs - self._shown) for variant in each.variants)
+        needs = _counts(self._cause) - self._shown
+        variants = (variant for each in self._without(self._case, needs) for variant in each.variants)
         tried = (again for variant in variants for again in self._tried(variant))
         return next((again for again in tried if self._pinned.observation(again) is not None), None)
 
@@ -247,13 +253,13 @@ class _Test:
         if self._marks & CLUES - CONTENTS and self._is_one_stray_access:
             return True
         if self._marks & CLUES - CONTENTS or self._same_mistake:
-            if self._fails_here(exactly=True) or self._fails_there():
+            if self._fails_here(exactly=True) or (not unlike(self._kind, self._its_kinds) and self._fails_there()):
                 return True
             # A wrong number there and a NaN here may be two bugs, one of which passed without the marks by chance.
             return not self._needs_other_clues and self._fails_here() and self._passes_surely
         if self._stands_beside or not (self._pinned.fingerprint.kernel in self._cause.kernels or self._same_error):
             return False
-        if self._reads_memory_unlike_the_cause or self._no_number_of_the_cause:
+        if self._reads_memory_unlike_the_cause or self._of_another_kind:
             return False
         # The cause's case need not have a relation.
         related = FEATURES["relation"] in self._shown
@@ -262,7 +268,7 @@ class _Test:
     @property
     def _needs_other_clues(self) -> bool:
         """Whether the failure needs a clue that the cause's case does not have, and that is no content of memory."""
-        return bool(set(self._needed) - _MEMORY - self._shown - features_in(self._cause.case))
+        return not self._own_needs <= features_in(self._cause.case)
 
     @property
     def _is_one_stray_access(self) -> bool:
@@ -344,19 +350,21 @@ class _Test:
         )
 
     @property
-    def _no_number_of_the_cause(self) -> bool:
-        """Whether nothing marks the cause, which gives wrong numbers alone, and the failure can't be one of them.
+    def _of_another_kind(self) -> bool:
+        """Whether the failure is of a kind that the cause was not seen to have, and does not have on its memory either.
 
-        Such a cause fails nearly everywhere, and any case that fails in another way as well. Rows without keys have no
-        numbers to be wrong, and a NaN comes from memory on which the cause's case gives a NaN too.
+        No clue marks the cause, so that it fails nearly everywhere, and any case that fails in another way as well.
+        A NaN comes from memory on which the cause's case gives a NaN too; a fault, from memory on which the cause's
+        case has one that it has nowhere else.
         """
-        if self._marks or not all(each.kind in _NUMBERS for each in self._cause.symptoms):
+        if had(self._kind, self._its_kinds):
             return False
-        kind = self._pinned.fingerprint.kind
-        nan = kind is Kind.NOT_FINITE
-        return kind is Kind.EMPTY_ROW or (
-            nan and not (self._fails_here(exactly=True) or self._fails_on_its_memory(exactly=True))
-        )
+        if never_had(self._kind, self._its_kinds):
+            return True
+        here, on_its_memory = self._fails_here(exactly=True), self._fails_on_its_memory(exactly=True)
+        if self._shown or (self._kind in WRONG and not WRONG.isdisjoint(self._its_kinds)):
+            return not (here or on_its_memory)
+        return here or not on_its_memory
 
     @property
     def _same_error(self) -> bool:
@@ -380,7 +388,10 @@ class _Test:
     def _fails_here(self, *, exactly: bool = False) -> bool:
         """Whether the cause's case fails like this one where this one does; `exactly`: by a NaN if this one does."""
         fingerprint = self._pinned.fingerprint
-        return self._some_fails(self._moved(self._cause.case, self._case, fingerprint), fingerprint, exactly=exactly)
+        cases = self._moved(self._cause.case, self._case, fingerprint)
+        # Without a clue that the failure needs, it passes, and so would the cause.
+        with_needs = (each for each in cases if self._own_needs <= features_in(each))
+        return self._some_fails(with_needs, fingerprint, exactly=exactly)
 
     def _fails_on_its_memory(self, *, exactly: bool = False) -> bool:
         """Whether the cause's case fails like this one on memory like its: the same tables, views and workspace.
@@ -401,6 +412,8 @@ class _Test:
         own = self._shown - self._marks
         # Without them, the cause may show in its own way, as a row with too few keys does without sinks.
         its = seen_with(self._cause.fingerprint) - self._marks - own - CONTENTS if self._marks else frozenset()
+        if self._own_needs - self._marks - its:
+            return False
         plain = self._plain(self._case, self._marks | own | its)
         if any(self._without(plain, CLUES - self._marks - own - its)):
             return False

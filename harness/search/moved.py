@@ -30,7 +30,7 @@ def moved(case: Case, to: Case, fingerprint: Fingerprint) -> Iterator[Case]:
     yield from one_by_one
     if _replays(to) and not _replays(there) and (replayed := captured(there)) is not None:
         yield replayed
-    yield from _visible(there, fingerprint.place)
+    yield from _visible(there, to, fingerprint.place)
     tail = there.pages.tail if TableTail.ZEROS in (there.pages.tail, to.pages.tail) else to.pages.tail
     pages = replace(there.pages, spare=to.pages.spare, tail=tail)
     yield replace(there, guard=to.guard, values=to.values, outputs=to.outputs, pages=pages, seed=to.seed)
@@ -48,13 +48,23 @@ def on_the_way(case: Case, to: Case) -> Iterator[Case]:
         yield case
 
 
-def _visible(case: Case, place: str) -> Iterator[Case]:
-    """Yield variants of a case that have rows without keys, or rows of padding, where a failure shows in those."""
+def _visible(case: Case, to: Case, place: str) -> Iterator[Case]:
+    """Yield variants of a case that have rows without keys, or rows of padding, where a failure shows in those.
+
+    Where there were none, they have sinks if those of `to` do: without, the LSE of no keys is the same for every part
+    of a row.
+    """
     if place == "padded rows":
         yield related(replace(case, relation=Relation.PADDING_ENLARGED)).case
     elif place == "empty rows":
-        yield map_requests(case, lambda each: replace(each, kv_len=0))
-        yield with_few_keys(case)
+        with_sinks = replace(case, geometry=replace(case.geometry, sinks=to.geometry.sinks))
+        for each in (case,) if _has_empty_rows(case) else dict.fromkeys((case, with_sinks)):
+            yield map_requests(each, lambda request: replace(request, kv_len=0))
+            yield with_few_keys(each)
+
+
+def _has_empty_rows(case: Case) -> bool:
+    return any(request.kv_len < request.q_len for step in case.steps for request in step.requests)
 
 
 def _replays(case: Case) -> bool:

@@ -14,7 +14,7 @@ from attnfuzz.harness.search.needs import needs_of
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.verdict.failures import Access, Kind
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
-from attnfuzz.reference.case import Case, Launch, Mode, Outputs, Pace, PageOrder, Pages, TableTail, ValueFamily
+from attnfuzz.reference.case import Case, Launch, Mode, Outputs, Pace, PageOrder, Pages, TableTail, Unused, ValueFamily
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.mistake import Mistake
 
@@ -213,10 +213,21 @@ def test_a_stray_read_is_a_nan_or_a_wrong_number_by_what_lies_there() -> None:
     def strays(case: Case) -> list[tuple[Kind, str]]:
         if "several pages" not in names_in(case):
             return []
+        return [(Kind.NOT_FINITE if case.pages.free is Unused.NAN else Kind.OUTPUT_MISMATCH, "out")]
+
+    failing = one_request(Mode.EXTEND, 1, 12)
+    known = replace(failing, pages=replace(failing.pages, free=Unused.NUMBERS))
+    assert explained(strays, failing, known, ("several pages",))
+
+
+def test_a_nan_of_long_requests_is_no_symptom_of_wrong_numbers_of_several_pages() -> None:
+    def two_faults(case: Case) -> list[tuple[Kind, str]]:
+        if "several pages" not in names_in(case):
+            return []
         return [(Kind.NOT_FINITE if max(case.slot_lengths().values()) > 8 else Kind.OUTPUT_MISMATCH, "out")]
 
     long, short = one_request(Mode.EXTEND, 1, 12), one_request(Mode.EXTEND, 1, 6)
-    assert explained(strays, long, short, ("several pages",))
+    assert not explained(two_faults, long, short, ("several pages",))
 
 
 def test_what_one_page_shows_in_another_way_is_no_other_cause() -> None:
@@ -403,3 +414,36 @@ def test_a_failure_without_the_several_queries_that_its_cause_needs_is_another_s
     failing = replace(known, steps=(step(Mode.EXTEND, (2, 5), (2, 7)),))
     for both in (True, False):
         assert explained(partial(faults, both), failing, known, ("sinks", "several queries")) is not both
+
+
+def test_a_fault_is_no_symptom_of_wrong_numbers_that_its_case_has_without_it() -> None:
+    def two_faults(case: Case) -> list[tuple[Kind, str]]:
+        if not case.geometry.sinks:
+            return []
+        return [(Kind.ILLEGAL_ACCESS, "k_cache") if case.geometry.soft_cap else (Kind.OUTPUT_MISMATCH, "out")]
+
+    assert not explained(two_faults, featured(sinks=True, soft_cap=30.0), featured(sinks=True), ("sinks",))
+
+
+def test_a_cause_of_several_queries_explains_no_case_of_one_query() -> None:
+    def two_faults(case: Case) -> list[tuple[Kind, str]]:
+        several = any(queries > 1 for queries, _ in lengths(case)) or len(lengths(case)) > 1
+        return [(Kind.OUTPUT_MISMATCH, "out")] if case.geometry.sinks and several else []
+
+    one = Case(backend="fake", geometry=replace(HEADS, sinks=True), steps=(step(Mode.EXTEND, (1, 5), (1, 9)),))
+    known = one_request(Mode.CHUNKED_PREFILL, 3, 6, sinks=True)
+    assert not explained(two_faults, one, known, ("sinks", "several queries"))
+    assert explained(two_faults, one, known, ("sinks",))
+
+
+def test_a_failure_that_needs_a_clue_is_not_explained_by_a_case_without_it() -> None:
+    """Both are rows without keys: of few keys always, and with stated maxima."""
+
+    def two_faults(case: Case) -> list[tuple[Kind, str]]:
+        few = any(kv_len < q_len for q_len, kv_len in lengths(case))
+        return [(Kind.EMPTY_ROW, "empty rows")] if few else []
+
+    failing = replace(one_request(Mode.EXTEND, 3, 2), max_len_slack=8)
+    known, needs = one_request(Mode.CHUNKED_PREFILL, 3, 2), ("fewer keys than queries",)
+    assert explained(two_faults, failing, known, needs)
+    assert not explained(two_faults, failing, known, needs, failing_needs=(*needs, "stated maxima"))
