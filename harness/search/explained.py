@@ -107,7 +107,7 @@ def explain(
         marks = cause.marks_in(case)
         if marks is None or not _counts(cause) - seen_with(cause.fingerprint) <= features_in(case):
             continue
-        if not marks and _needs_more(needed, pinned.fingerprint):
+        if not marks and (_needs_more(needed, pinned.fingerprint) or _is_seen_elsewhere(cause, pinned.fingerprint)):
             continue
         others = [each for each in (*causes, *beside) if each.name != cause.name]
         same_mistake = not set(mistakes).isdisjoint(cause.mistakes)
@@ -140,6 +140,11 @@ def _needs_more(needed: Collection[Feature], fingerprint: Fingerprint) -> bool:
     Clues without which the kind of failure can't be seen don't count, nor NaN, which other memory may turn to numbers.
     """
     return bool(set(needed) - CONTENTS - seen_with(fingerprint))
+
+
+def _is_seen_elsewhere(cause: KnownCause, fingerprint: Fingerprint) -> bool:
+    """Whether the clues of a cause only let it be seen, as in rows without keys, and the failure is in other rows."""
+    return bool(cause.clues) and not seen_with(fingerprint)
 
 
 def _counts(cause: KnownCause) -> frozenset[Feature]:

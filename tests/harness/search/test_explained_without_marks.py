@@ -61,3 +61,15 @@ def test_a_symptom_is_made_small_without_the_clues_of_other_causes() -> None:
     (found,) = caught(sent)
     assert found.cause == "known"
     assert "sinks" not in names_in(found.case)
+
+
+def test_rows_without_keys_that_need_sinks_say_nothing_of_rows_with_keys_and_none() -> None:
+    """A sink of another head, and a part of the keys that is dropped."""
+
+    def two_faults(case: Case) -> list[tuple[Kind, str]]:
+        if all(keys == 0 for _, keys in lengths(case)):
+            return [(Kind.EMPTY_ROW, "empty rows")] if case.geometry.sinks else []
+        return [(Kind.LSE_MISMATCH, "lse")]
+
+    known = one_request(Mode.DECODE, 1, 0, sinks=True)
+    assert not explained(two_faults, one_request(Mode.DECODE, 1, 5), known, ("empty KV", "sinks", "grouped heads"))
