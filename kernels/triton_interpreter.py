@@ -1,11 +1,14 @@
-"""Numbers in Triton's interpreter, corrected to those of a GPU."""
+"""Triton's interpreter, corrected to the numbers of a GPU, and sped up."""
 
 from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
 
 _LARGEST = torch.finfo(torch.float8_e4m3fn).max
+
+_LANGUAGE = "triton.language"
 
 
 def as_on_a_gpu(convert: Callable[..., Any]) -> Callable[..., Any]:
@@ -41,3 +44,49 @@ def splat(made: Callable[..., Any]) -> Callable[..., Any]:
         return block
 
     return splatted
+
+
+def patched_once(patch: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The interpreter's change to Triton's language, made once in a launch.
+
+    Triton (3.7.1, runtime/interpreter.py, `InterpretedFunction.__call__`) makes it again in each call of a function
+    that a kernel calls, a sixth of the CPU time of vLLM's attention. It has no effect: the launch has changed the same
+    modules already, and restores them at its end.
+    """
+    changed: set[int] = set()
+
+    def patched(function: Any) -> Any:
+        modules = _languages(function)
+        if modules <= changed:
+            return SimpleNamespace(restore=lambda: None)
+        scope = patch(function)
+        changed.update(modules)
+
+        def restore() -> None:
+            changed.clear()
+            scope.restore()
+
+        return SimpleNamespace(restore=restore)
+
+    return patched
+
+
+def _languages(function: Any) -> set[int]:
+    """The modules of Triton's language among the globals of a function, by identity."""
+    return {
+        id(each)
+        for each in function.__globals__.values()
+        if isinstance(each, ModuleType) and each.__name__.startswith(_LANGUAGE)
+    }
+
+
+def corrections(interpreter: Any) -> list[tuple[Any, str, Any]]:
+    """The owner, the name and the replacement of each part of `triton.runtime.interpreter` that is corrected."""
+    return [
+        (owner, name, change(getattr(owner, name)))
+        for owner, name, change in (
+            (interpreter, "_convert_float", as_on_a_gpu),
+            (interpreter, "_patch_lang", patched_once),
+            (interpreter.InterpreterBuilder, "create_splat", splat),
+        )
+    ]
