@@ -1,6 +1,7 @@
 """Triton's interpreter, corrected to the numbers of a GPU, and sped up."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -80,6 +81,15 @@ def _languages(function: Any) -> set[int]:
     }
 
 
+def without_idle_checks(options: Any) -> Any:
+    """The interpreter's options, changed to look for overflows of integers only where an overflow is reported.
+
+    That is in debug mode alone, but Triton (3.7.1, language/semantic.py, `binary_op_sanitize_overflow_impl`) compares
+    each sum and product with one in int64 in any mode, a third of the CPU time of vLLM's attention.
+    """
+    return replace(options, sanitize_overflow=options.sanitize_overflow and options.debug)
+
+
 def corrections(interpreter: Any) -> list[tuple[Any, str, Any]]:
     """The owner, the name and the replacement of each part of `triton.runtime.interpreter` that is corrected."""
     return [
@@ -88,5 +98,6 @@ def corrections(interpreter: Any) -> list[tuple[Any, str, Any]]:
             (interpreter, "_convert_float", as_on_a_gpu),
             (interpreter, "_patch_lang", patched_once),
             (interpreter.InterpreterBuilder, "create_splat", splat),
+            (interpreter.interpreter_builder, "options", without_idle_checks),
         )
     ]

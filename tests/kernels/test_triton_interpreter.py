@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from attnfuzz.kernels.triton_interpreter import as_on_a_gpu, patched_once, splat
+from attnfuzz.kernels.triton_interpreter import as_on_a_gpu, patched_once, splat, without_idle_checks
 
 
 @dataclass(frozen=True)
@@ -62,3 +62,16 @@ def test_a_launch_changes_the_language_once() -> None:
             patched(each)
         launch.restore()
     assert events == [kernel, of_core, "restored"] * 2
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of the interpreter that matter."""
+
+    debug: bool
+    sanitize_overflow: bool = True
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_overflows_are_looked_for_where_they_are_reported(debug: bool) -> None:
+    assert without_idle_checks(Options(debug)) == Options(debug, sanitize_overflow=debug)

@@ -92,3 +92,11 @@ def test_a_launch_changes_the_language_once_whatever_it_calls(quadruple: Any, mo
             quadruple[(1,)](source, target, COUNT=3)
     assert target.tolist() == [0, 4, 8]
     assert patch.call_count == 2
+
+
+def test_no_overflow_is_looked_for_that_is_not_reported(double: Any) -> None:
+    from triton.language.semantic import TritonSemantic  # noqa: PLC0415
+
+    with mock.patch.object(TritonSemantic, "device_assert") as report:
+        assert launched(double, lambda op, arguments: op.function(**arguments)).tolist() == [0, 2, 4, 6, 8]
+    report.assert_not_called()
