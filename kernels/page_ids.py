@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from attnfuzz.reference.case import Case, OtherGroup, PageOrder, Request, Tombstone
+from attnfuzz.reference.case import Case, Mode, OtherGroup, PageOrder, Request, Tombstone
 from attnfuzz.reference.shared_pools import case_of_other_group, pages_left
 
 DUMMY_PAGE = 0
@@ -86,12 +86,12 @@ def assign_pages(case: Case, counts: dict[int, int]) -> Pages:
 
 def _share_pages(case: Case, counts: dict[int, int]) -> Pages:
     """Let slots share the full pages of the first one, for up to half of their own pages."""
-    lengths = case.slot_lengths()
+    settled = _settled(case)
     pages: Pages = {}
     shared: list[int] = []
     following = 1 + case.pages.hole
     for slot, count in counts.items():
-        full = lengths[slot] // case.geometry.page_size
+        full = settled[slot] // case.geometry.page_size
         common = shared[: min(full, (count + 1) // 2)]
         own = list(range(following, following + count - len(common)))
         following += len(own)
@@ -99,6 +99,20 @@ def _share_pages(case: Case, counts: dict[int, int]) -> Pages:
         if not shared:
             shared = pages[slot][:full]
     return pages
+
+
+def _settled(case: Case) -> dict[int, int]:
+    """The first tokens of each slot that no draft is written over.
+
+    A draft model writes other tokens to the places of rejected drafts, and then its own drafts. Servers share full
+    pages without drafts (vLLM 0.33.0: v1/core/kv_cache_manager.py:617).
+    """
+    settled = case.slot_lengths()
+    if any(step.mode is Mode.DRAFT_DECODE for step in case.steps):
+        for step in case.steps:
+            for request in step.requests if step.mode.speculative else ():
+                settled[request.slot] = min(settled[request.slot], request.kv_len - request.q_len)
+    return settled
 
 
 def _reuse_pages(case: Case, counts: dict[int, int]) -> Pages:

@@ -19,7 +19,7 @@ from unittest import mock
 from packaging.version import Version
 
 from attnfuzz.kernels.backend import Unsupported
-from attnfuzz.kernels.triton_numbers import as_on_a_gpu, splat
+from attnfuzz.kernels.triton_interpreter import corrections
 from attnfuzz.reference.dtypes import DType
 
 DTYPES = (DType.FLOAT32, DType.FLOAT16)
@@ -73,9 +73,9 @@ def import_triton() -> Any:
 
 @cache
 def _correct(interpreter: Any) -> None:
-    """Let the interpreter of this process convert numbers and mask accesses as a GPU does."""
-    interpreter._convert_float = as_on_a_gpu(interpreter._convert_float)  # noqa: SLF001 - they have no other names
-    interpreter.InterpreterBuilder.create_splat = splat(interpreter.InterpreterBuilder.create_splat)
+    """Correct the interpreter of this process."""
+    for owner, name, replacement in corrections(interpreter):
+        setattr(owner, name, replacement)
 
 
 def import_sources(

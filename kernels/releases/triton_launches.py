@@ -2,14 +2,14 @@
 
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
 import torch
 
 from attnfuzz.kernels.backend import Op
-from attnfuzz.kernels.triton_numbers import as_on_a_gpu, splat
+from attnfuzz.kernels.triton_interpreter import corrections
 
 
 @contextmanager
@@ -25,22 +25,13 @@ def through(launch: Callable[[Op, dict[str, Any]], object]) -> Iterator[None]:
     except ImportError:
         yield
         return
-    before = {kernel: kernel.run for kernel in (InterpretedFunction, JITFunction)}
-    convert = interpreter._convert_float  # noqa: SLF001 - it has no other name
-    made = interpreter.InterpreterBuilder.create_splat
-    for kernel, run in before.items():
-        kernel.run = _launching(run, launch)
-    interpreter._convert_float = as_on_a_gpu(convert)  # noqa: SLF001
-    interpreter.InterpreterBuilder.create_splat = splat(made)
-    try:
+    launched = [(kernel, "run", _launching(kernel.run, launch)) for kernel in (InterpretedFunction, JITFunction)]
+    with ExitStack() as stack:
+        for owner, name, replacement in (*launched, *corrections(interpreter)):
+            stack.enter_context(mock.patch.object(owner, name, replacement))
         # Compiled functions have it, and code that starts them asks for it.
-        with mock.patch.object(InterpretedFunction, "constexprs", property(_constexprs), create=True):
-            yield
-    finally:
-        interpreter._convert_float = convert  # noqa: SLF001
-        interpreter.InterpreterBuilder.create_splat = made
-        for kernel, run in before.items():
-            kernel.run = run
+        stack.enter_context(mock.patch.object(InterpretedFunction, "constexprs", property(_constexprs), create=True))
+        yield
 
 
 def _constexprs(kernel: Any) -> list[int]:

@@ -108,6 +108,17 @@ def test_orders_are_what_they_are_called() -> None:
     }
 
 
+def test_no_page_is_shared_that_a_draft_model_may_write_other_tokens_to() -> None:
+    verify = step(Mode.TARGET_VERIFY, (3, 16), (3, 23), stride=3)
+    drafted = step(Mode.DRAFT_DECODE, (1, 15), (1, 22), stride=1)
+    shared = case_of(verify, order=PageOrder.SHARED_PREFIX)
+    assert pages_of(shared) == {0: [1, 2, 3, 4], 1: [1, 2, 3, 5, 6, 7]}
+    later = step(Mode.TARGET_VERIFY, (3, 11), stride=3)
+    for steps, common in (((verify, drafted), [1, 2, 3]), ((verify, later, drafted), [1, 2])):
+        pages = pages_of(case_of(*steps, order=PageOrder.SHARED_PREFIX))
+        assert [page for page in pages[0] if page in pages[1]] == common
+
+
 def test_shared_pages_hold_the_same_tokens_for_all_slots(bench_of: BenchOf) -> None:
     for geometry in (HEADS, LATENTS):
         case = case_of(decode(16, 17, 3, 8), geometry=geometry, order=PageOrder.SHARED_PREFIX)

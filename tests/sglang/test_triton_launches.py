@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -59,3 +60,43 @@ def test_a_store_rounds_to_the_nearest_bfloat16_as_a_gpu_does(double: Any) -> No
     with triton_launches.through(lambda op, arguments: op.function(**arguments)):
         double[(1,)](source, target, 3, BLOCK=4, num_warps=1)
     assert target.tolist() == (2 * source).bfloat16().tolist()
+
+
+@pytest.fixture
+def quadruple(double: Any) -> Any:
+    """A kernel that calls another function twice for each element."""
+    import triton  # noqa: PLC0415
+    from triton import language as tl  # noqa: PLC0415
+
+    @triton.jit  # type: ignore[untyped-decorator]
+    def twice(number: Any) -> Any:
+        return number * 2
+
+    @triton.jit  # type: ignore[untyped-decorator]
+    def quadruple_kernel(source, target, COUNT: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+        for at in tl.static_range(COUNT):
+            tl.store(target + at, twice(twice(tl.load(source + at))))
+
+    double.fn.__globals__["twice"] = twice
+    return quadruple_kernel
+
+
+def test_a_launch_changes_the_language_once_whatever_it_calls(quadruple: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from triton.runtime import interpreter  # noqa: PLC0415
+
+    patch = mock.Mock(wraps=interpreter._patch_lang)
+    monkeypatch.setattr(interpreter, "_patch_lang", patch)
+    source, target = torch.arange(3), torch.zeros(3, dtype=torch.int64)
+    with triton_launches.through(lambda op, arguments: op.function(**arguments)):
+        for _ in range(2):
+            quadruple[(1,)](source, target, COUNT=3)
+    assert target.tolist() == [0, 4, 8]
+    assert patch.call_count == 2
+
+
+def test_no_overflow_is_looked_for_that_is_not_reported(double: Any) -> None:
+    from triton.language.semantic import TritonSemantic  # noqa: PLC0415
+
+    with mock.patch.object(TritonSemantic, "device_assert") as report:
+        assert launched(double, lambda op, arguments: op.function(**arguments)).tolist() == [0, 2, 4, 6, 8]
+    report.assert_not_called()

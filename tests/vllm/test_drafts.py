@@ -11,7 +11,7 @@ from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.kernels.releases.release import release_of
 from attnfuzz.kernels.vllm.project import VLLM
-from attnfuzz.reference.case import Case, Mode, Pages, Request, Step, TableTail
+from attnfuzz.reference.case import Case, Mode, PageOrder, Pages, Request, Step, TableTail
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry, KvLayout
 
@@ -77,6 +77,14 @@ def test_another_kind_passes(kind: str, runner: Runner) -> None:
         verdict = runner.verdict(case(f"vllm=={READ[-1]}", *steps, kind=kind))
         assert verdict.unsupported is None
         assert verdict.failures == ()
+
+
+def test_a_request_attends_to_pages_that_other_ones_share_and_do_not_draft_on(runner: Runner) -> None:
+    first = replace(VERIFY, requests=(Request(0, 4, 40),), padded_tokens=4)
+    before = replace(first, requests=(Request(0, 4, 20),))
+    drafts = replace(DRAFTS, requests=(Request(0, 2, 20), Request(1, 2, 42)))
+    shared = replace(case(f"vllm=={READ[-1]}", first, before, drafts), pages=Pages(order=PageOrder.SHARED_PREFIX))
+    assert runner.verdict(shared).observations == ()
 
 
 def test_dummy_drafts_go_to_the_slots_of_the_last_ones(runner: Runner) -> None:

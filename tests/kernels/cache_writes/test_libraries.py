@@ -1,10 +1,5 @@
 """Writers of libraries: drawn cases pass, and what is known of them shows."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from types import SimpleNamespace
-
-import numpy as np
 import pytest
 import torch
 from msgspec.structs import replace
@@ -13,7 +8,6 @@ from small_cases import HEADS, drawn, lighter, run, step
 
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind, Verdict
-from attnfuzz.kernels import triton_numbers
 from attnfuzz.kernels.libraries.latent_parts import latent_parts
 from attnfuzz.kernels.libraries.torch_writes import TORCH_WRITERS
 from attnfuzz.kernels.libraries.triton_sglang_writes import SGLANG_WRITERS
@@ -98,33 +92,3 @@ def test_only_those_that_skip_negative_slots_get_them(name: str) -> None:
 def test_latents_are_split_at_a_power_of_two(dim: int, rank: int) -> None:
     first, second = latent_parts(torch.zeros(2, dim))
     assert (first.shape[1], second.shape[1]) == (rank, dim - rank)
-
-
-@dataclass(frozen=True)
-class Number:
-    """A dtype of Triton, which is not imported: its interpreter would stay in this process."""
-
-    name: str
-
-    def __getattr__(self, asked: str) -> Callable[[], bool]:
-        return lambda: asked == f"is_{self.name}"
-
-
-def test_numbers_of_the_interpreter_saturate_and_carry() -> None:
-    convert = triton_numbers.as_on_a_gpu(lambda *_: pytest.fail("the interpreter's own conversion"))
-
-    def fp8(*numbers: float) -> torch.Tensor:
-        bits = convert(torch.tensor(numbers).numpy(), Number("fp32"), Number("fp8e4nv"), None)
-        return torch.from_numpy(bits).view(torch.float8_e4m3fn).float()
-
-    assert fp8(1.998, -1000.0, torch.inf, 2.0**-9).tolist() == [2.0, -448.0, 448.0, 2.0**-9]
-    assert fp8(torch.nan).isnan().all()
-
-
-def test_the_broadcast_of_a_comparison_is_a_mask() -> None:
-    def integers(_builder: object, shape: tuple[int, ...], scalar: SimpleNamespace) -> SimpleNamespace:
-        return SimpleNamespace(data=np.full(shape, scalar.data, dtype=np.int64))
-
-    splat = triton_numbers.splat(integers)
-    assert splat(None, (2,), SimpleNamespace(data=np.array(True))).data.dtype == bool
-    assert splat(None, (2,), SimpleNamespace(data=np.array(3))).data.dtype == np.int64
