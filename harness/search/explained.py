@@ -33,6 +33,7 @@ from attnfuzz.harness.reduce.possible import possible
 from attnfuzz.harness.search.by_memory import OF_OTHERS, depends_on_memory, needs_nan_in_outputs, same_on_other_memory
 from attnfuzz.harness.search.kinds import had, never_had, unlike
 from attnfuzz.harness.search.known import KnownCause, seen_with
+from attnfuzz.harness.search.likely import counts_of, likeliest, marks_of
 from attnfuzz.harness.search.messages import ShrinkBudget
 from attnfuzz.harness.search.moved import moved, on_the_way
 from attnfuzz.harness.search.pinned import Pinned
@@ -41,9 +42,6 @@ from attnfuzz.harness.verdict.failures import FAULTS, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import WRONG, Fingerprint
 from attnfuzz.reference.case import Case, Outputs
 from attnfuzz.reference.mistake import Mistake
-
-MOST_CAUSES = 12
-"""Most known causes tried on one failure, the likeliest first."""
 
 SHARE = 0.4
 """Share of a failure's shrinking budget for trying causes."""
@@ -65,9 +63,6 @@ FEW_ROWS = 15
 
 _MEMORY = CONTENTS | {FEATURES["table tail"], FEATURES["tombstones"], FEATURES["used workspace"]}
 """Features of memory that must not matter: a read of it fails by its contents."""
-
-_COUNTS = frozenset({FEATURES["several requests"], FEATURES["several queries"]})
-"""Shapes that say which rows a bug makes wrong: needed by it, they are needed in most of its cases."""
 
 Allowed = Callable[[Case], bool]
 
@@ -100,14 +95,12 @@ def explain(
     causes `beside` do, which are known.
     """
     case = pinned.first
-    likeliest = _likeliest(causes, pinned)
-    for cause in (each for known in likeliest for each in known.seen_like(pinned.fingerprint)):
+    known = likeliest(causes, case, pinned.fingerprint)
+    for cause in (way for each in known for way in each.seen_like(pinned.fingerprint)):
         if pinned.left <= 1 - share:
             break
-        marks = cause.marks_in(case)
-        if marks is None or not _counts(cause) - seen_with(cause.fingerprint) <= features_in(case):
-            continue
-        if not marks and (_needs_more(needed, pinned.fingerprint) or _is_seen_elsewhere(cause, pinned.fingerprint)):
+        marks = marks_of(cause, case, pinned.fingerprint, needed)
+        if marks is None:
             continue
         others = [each for each in (*causes, *beside) if each.name != cause.name]
         same_mistake = not set(mistakes).isdisjoint(cause.mistakes)
@@ -132,42 +125,6 @@ def explained_as_it_is(
     pinned.limit(budget)
     found = explain(pinned, causes, allowed, needed=needed, share=1)
     return found.cause if found.case == pinned.first else None
-
-
-def _needs_more(needed: Collection[Feature], fingerprint: Fingerprint) -> bool:
-    """Whether a failure needs a clue, so that no cause without a mark explains it: that one fails without it too.
-
-    Clues without which the kind of failure can't be seen don't count, nor NaN, which other memory may turn to numbers.
-    """
-    return bool(set(needed) - CONTENTS - seen_with(fingerprint))
-
-
-def _is_seen_elsewhere(cause: KnownCause, fingerprint: Fingerprint) -> bool:
-    """Whether the clues of a cause only let it be seen, as in rows without keys, and the failure is in other rows."""
-    return bool(cause.clues) and not seen_with(fingerprint)
-
-
-def _counts(cause: KnownCause) -> frozenset[Feature]:
-    """Several requests, or queries, if the cause needs these."""
-    return _COUNTS & {FEATURES[name] for name in cause.needs if name in FEATURES}
-
-
-def _likeliest(causes: Iterable[KnownCause], pinned: Pinned[Case]) -> list[KnownCause]:
-    """The causes that may show in this case, those in its backend and kernel first, then in one of both.
-
-    Last are those of the same form, edge or earlier use of an argument in other kernels.
-    """
-
-    def unlike(cause: KnownCause) -> int:
-        backend = any(each.backend == pinned.fingerprint.backend for each in cause.symptoms)
-        kernel = pinned.fingerprint.kernel in cause.kernels
-        return 2 - backend - kernel
-
-    def possible_in(cause: KnownCause) -> bool:
-        marks = (each.marks_in(pinned.first) for each in cause.seen_like(pinned.fingerprint))
-        return any(each is not None and (unlike(cause) < 2 or each & ARGUMENTS) for each in marks)
-
-    return sorted(filter(possible_in, causes), key=unlike)[:MOST_CAUSES]
 
 
 class _Test:
@@ -226,7 +183,7 @@ class _Test:
         Two bugs of one feature fail alike in many cases. But one may be wrong in later rows of a request alone, another
         in later requests.
         """
-        needs = _counts(self._cause) - self._shown
+        needs = counts_of(self._cause) - self._shown
         variants = (variant for each in self._without(self._case, needs) for variant in each.variants)
         tried = (again for variant in variants for again in self._tried(variant))
         return next((again for again in tried if self._pinned.observation(again) is not None), None)

@@ -1,0 +1,54 @@
+"""The known causes that may explain a failure, and the features that would mark it: nothing is run for this."""
+
+from collections.abc import Collection, Iterable
+
+from attnfuzz.harness.reduce.ablation import ARGUMENTS, CONTENTS, FEATURES, Feature, features_in
+from attnfuzz.harness.search.known import KnownCause, seen_with
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
+from attnfuzz.reference.case import Case
+
+MOST_CAUSES = 12
+"""Most known causes tried on one failure, the likeliest first."""
+
+_COUNTS = frozenset({FEATURES["several requests"], FEATURES["several queries"]})
+"""Shapes that say which rows a bug makes wrong: needed by it, they are needed in most of its cases."""
+
+
+def likeliest(causes: Iterable[KnownCause], case: Case, fingerprint: Fingerprint) -> list[KnownCause]:
+    """Return the causes that may show in this case, those in its backend and kernel first, then in one of both.
+
+    Last are those of the same form, edge or earlier use of an argument in other kernels.
+    """
+
+    def unlike(cause: KnownCause) -> int:
+        backend = any(each.backend == fingerprint.backend for each in cause.symptoms)
+        kernel = fingerprint.kernel in cause.kernels
+        return 2 - backend - kernel
+
+    def possible_in(cause: KnownCause) -> bool:
+        marks = (each.marks_in(case) for each in cause.seen_like(fingerprint))
+        return any(each is not None and (unlike(cause) < 2 or each & ARGUMENTS) for each in marks)
+
+    return sorted(filter(possible_in, causes), key=unlike)[:MOST_CAUSES]
+
+
+def marks_of(
+    cause: KnownCause, case: Case, fingerprint: Fingerprint, needed: Collection[Feature]
+) -> frozenset[Feature] | None:
+    """Return the features that mark a cause in a case that fails with this fingerprint; None if it can't explain it.
+
+    It can't where it needs several requests, or queries, and the case has one. A cause without marks can't explain a
+    failure that needs a clue, since it shows without; nor, if its clues only let it be seen, a failure in other rows.
+    """
+    marks = cause.marks_in(case)
+    if marks is None or not counts_of(cause) - seen_with(cause.fingerprint) <= features_in(case):
+        return None
+    # NaN may be a number on other memory.
+    needs_more = bool(set(needed) - CONTENTS - seen_with(fingerprint))
+    seen_elsewhere = bool(cause.clues) and not seen_with(fingerprint)
+    return None if not marks and (needs_more or seen_elsewhere) else marks
+
+
+def counts_of(cause: KnownCause) -> frozenset[Feature]:
+    """Return several requests, or queries, if a cause needs these."""
+    return _COUNTS & {FEATURES[name] for name in cause.needs if name in FEATURES}
