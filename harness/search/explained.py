@@ -350,10 +350,7 @@ class _Test:
     def _fails_here(self, *, exactly: bool = False) -> bool:
         """Whether the cause's case fails like this one where this one does; `exactly`: by a NaN if this one does."""
         fingerprint = self._pinned.fingerprint
-        cases = self._moved(self._cause.case, self._case, fingerprint)
-        # Without a clue that the failure needs, it passes, and so would the cause.
-        with_needs = (each for each in cases if self._own_needs <= features_in(each))
-        return self._some_fails(with_needs, fingerprint, exactly=exactly)
+        return self._some_fails(self._moved(self._cause.case, self._case, fingerprint), fingerprint, exactly=exactly)
 
     def _fails_on_its_memory(self, *, exactly: bool = False) -> bool:
         """Whether the cause's case fails like this one on memory like its: the same tables, views and workspace.

@@ -434,16 +434,3 @@ def test_a_cause_of_several_queries_explains_no_case_of_one_query() -> None:
     known = one_request(Mode.CHUNKED_PREFILL, 3, 6, sinks=True)
     assert not explained(two_faults, one, known, ("sinks", "several queries"))
     assert explained(two_faults, one, known, ("sinks",))
-
-
-def test_a_failure_that_needs_a_clue_is_not_explained_by_a_case_without_it() -> None:
-    """Both are rows without keys: of few keys always, and with stated maxima."""
-
-    def two_faults(case: Case) -> list[tuple[Kind, str]]:
-        few = any(kv_len < q_len for q_len, kv_len in lengths(case))
-        return [(Kind.EMPTY_ROW, "empty rows")] if few else []
-
-    failing = replace(one_request(Mode.EXTEND, 3, 2), max_len_slack=8)
-    known, needs = one_request(Mode.CHUNKED_PREFILL, 3, 2), ("fewer keys than queries",)
-    assert explained(two_faults, failing, known, needs)
-    assert not explained(two_faults, failing, known, needs, failing_needs=(*needs, "stated maxima"))
