@@ -13,6 +13,9 @@ MOST_CAUSES = 12
 _COUNTS = frozenset({FEATURES["several requests"], FEATURES["several queries"]})
 """Shapes that say which rows a bug makes wrong: needed by it, they are needed in most of its cases."""
 
+_ROWS_WITHOUT_KEYS = ("empty rows", "padded rows")
+"""Places of failures in rows that see no keys."""
+
 
 def likeliest(causes: Iterable[KnownCause], case: Case, fingerprint: Fingerprint) -> list[KnownCause]:
     """Return the causes that may show in this case, those in its backend and kernel first, then in one of both.
@@ -45,7 +48,7 @@ def marks_of(
         return None
     # NaN may be a number on other memory.
     needs_more = bool(set(needed) - CONTENTS - seen_with(fingerprint))
-    seen_elsewhere = bool(cause.clues) and not seen_with(fingerprint)
+    seen_elsewhere = bool(cause.clues) and fingerprint.place not in _ROWS_WITHOUT_KEYS
     return None if not marks and (needs_more or seen_elsewhere) else marks
 
 

@@ -12,6 +12,7 @@ from attnfuzz.harness.search.messages import AnyMessage, Slice
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case, Mode, Unused
+from attnfuzz.reference.relation import Relation
 
 KNOWN = one_request(Mode.EXTEND, 1, 5)
 
@@ -77,3 +78,14 @@ def test_rows_without_keys_that_need_sinks_say_nothing_of_rows_with_keys_and_non
     # In other modes, the sink of another head is wrong in rows with keys.
     also = Fingerprint("fake", Kind.LSE_MISMATCH, "attend", Mode.EXTEND, "lse")
     assert not explained(two_faults, failing, known, ("empty KV", "sinks"), shown_as=(also,))
+
+
+def test_rows_without_keys_say_nothing_of_two_runs_that_differ_in_other_rows() -> None:
+    def two_faults(case: Case) -> list[tuple[Kind, str]]:
+        empty = any(keys == 0 for _, keys in lengths(case))
+        return [(Kind.EMPTY_ROW, "empty rows")] if empty else [(Kind.METAMORPHIC_MISMATCH, "lse")]
+
+    failing = replace(one_request(Mode.DECODE, 1, 5), relation=Relation.REQUEST_APPENDED)
+    known = replace(one_request(Mode.DECODE, 1, 0), relation=Relation.REQUEST_APPENDED)
+    also = Fingerprint("fake", Kind.LSE_MISMATCH, "attend", Mode.EXTEND, "lse")
+    assert not explained(two_faults, failing, known, ("empty KV",), shown_as=(also,))
