@@ -7,8 +7,8 @@ A cause explains a failure if
   without the latter it fails as the cause does, or as the cause's case does where this failure shows.
 
 Where no clue marks the cause, or only a NaN that nearly every case has in memory, both halves of the second test have
-to hold, for a case whose worst failure it is, in the same kernel or with the same error in both kernels; or one half,
-if the same verified mistake explains the cause and the failure.
+to hold, for a case whose worst failure it is, in the same kernel or with the same error in both kernels, and for a kind
+that the cause was seen to have or has on the case's memory; or one half, if the same verified mistake explains both.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
