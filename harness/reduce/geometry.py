@@ -5,13 +5,14 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from attnfuzz.harness.reduce.ablation import VECTOR
 from attnfuzz.harness.reduce.cuts import lower, map_requests
 from attnfuzz.reference.case import Case, Request
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry, KvLayout, Latent
 
-# Aligned rows need head dims that are multiples of 8.
-_DIM_UNIT = 8
+# Aligned rows need head dims that are multiples of 8. One that is no multiple of 16 is a clue.
+_DIM_UNITS = (VECTOR, 8)
 
 
 def drop_features(case: Case) -> Iterator[Case]:
@@ -90,9 +91,10 @@ def _same_pages(old: int, new: int, request: Request) -> Request:
 
 
 def lower_dims(dim: int) -> Iterator[int]:
-    """Head dims below `dim` that keep rows aligned."""
-    for units in lower(-(-dim // _DIM_UNIT), 1):
-        yield units * _DIM_UNIT
+    """Head dims below `dim` that keep rows aligned, multiples of a vector first."""
+    for unit in _DIM_UNITS:
+        for units in lower(-(-dim // unit), 1):
+            yield units * unit
 
 
 def _with(case: Case, geometry: Geometry) -> Case:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import pytest
 from msgspec.structs import replace
 from small_cases import HEADS, step
 
@@ -129,3 +130,9 @@ def test_two_graphs_of_one_size_shrink_together() -> None:
         return len(replayed) == 2 and len({each.padded_tokens for each in replayed}) == 1
 
     assert {each.padded_batch for each in reduce(case, alike).steps} == {1}
+
+
+@pytest.mark.parametrize("dim", [256, 80])
+def test_a_large_head_dim_becomes_one_vector(dim: int) -> None:
+    first = replace(WINDOWED, geometry=replace(WINDOWED.geometry, head_dim_qk=dim, head_dim_vo=dim))
+    assert SameCause.of(first, cuts_keys_off).smallest().geometry.head_dim_qk == 16
