@@ -14,6 +14,7 @@ import random
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
@@ -75,6 +76,12 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     def pair(self) -> bool:
         """Whether there are two defects."""
         return len(self.backend.split("+")) > 2
+
+    @property
+    def misplaced(self) -> int:
+        """Findings of the one defect in causes that have more of the other."""
+        whose = (Counter(symptom.partition(" ")[0] for symptom in cause) for cause in self.symptoms)
+        return sum(min(each["A"], each["B"]) for each in whose)
 
     @property
     def outcome(self) -> str:
@@ -181,9 +188,11 @@ def _summary(found: Sequence[Measured]) -> list[tuple[str, str]]:
     pairs = [each for each in found if each.pair]
     planted = max(1, 2 * len(pairs) + sum(not each.pair for each in found))
     causes, small = (sum(len(each.causes) for each in found), sum(rows < SMALL for each in found for rows in each.rows))
+    misplaced = sum(each.misplaced for each in pairs)
     both = [
         ("pairs found apart", f"{sum('apart' in each.outcome for each in pairs)} of {len(pairs)}"),
         ("pairs merged", f"{sum('merged' in each.outcome for each in pairs)} of {len(pairs)}"),
+        ("findings in a cause of the other defect", f"{misplaced} of {sum(each.findings for each in pairs)}"),
     ]
     return [
         *(both if pairs else ()),

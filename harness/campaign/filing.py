@@ -71,8 +71,8 @@ class Filing:
 
     def file(self, caught: Caught) -> FindingFiled | AlreadyFiled:
         """File a caught failure, unless the same bug was filed before."""
-        # A cause that another job's finding preceded is not on file.
-        # Its name is that by which the job knows it, for symptoms that follow.
+        # A cause that another job's finding preceded is not on file. One beside others has the name by which its job
+        # knows it, as the cause of later symptoms.
         finding = replace(_finding(caught, self.knowledge.cause_of(caught.cause)), apart=caught.beside)
         name = self._on_file(finding, caught)
         if name is not None:
