@@ -31,7 +31,7 @@ from attnfuzz.harness.reduce.ablation import (
 )
 from attnfuzz.harness.reduce.possible import possible
 from attnfuzz.harness.search.by_memory import OF_OTHERS, depends_on_memory, needs_nan_in_outputs, same_on_other_memory
-from attnfuzz.harness.search.kinds import had, never_had, unlike
+from attnfuzz.harness.search.kinds import cannot_have, had, unlike
 from attnfuzz.harness.search.known import KnownCause, seen_with
 from attnfuzz.harness.search.likely import counts_of, likeliest, marks_of
 from attnfuzz.harness.search.messages import ShrinkBudget
@@ -321,7 +321,7 @@ class _Test:
         """
         if had(self._kind, self._its_kinds):
             return False
-        if never_had(self._kind, self._its_kinds):
+        if cannot_have(self._kind, self._its_kinds):
             return True
         here, on_its_memory = self._fails_here(exactly=True), self._fails_on_its_memory(exactly=True)
         if self._shown or (self._kind in WRONG and not WRONG.isdisjoint(self._its_kinds)):

@@ -25,7 +25,7 @@ def had(kind: Kind, kinds: Collection[Kind]) -> bool:
     return not same.isdisjoint(kinds)
 
 
-def never_had(kind: Kind, kinds: Collection[Kind]) -> bool:
+def cannot_have(kind: Kind, kinds: Collection[Kind]) -> bool:
     """Whether a cause that was seen to have `kinds` can't have this one: rows without keys have no numbers."""
     return kind is Kind.EMPTY_ROW and _NUMBERS.issuperset(kinds)
 

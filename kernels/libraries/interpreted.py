@@ -29,7 +29,7 @@ DTYPES = (DType.FLOAT32, DType.FLOAT16)
 _SWITCH = "TRITON_INTERPRET"
 
 _MOST_PROGRAMS, _MOST_TILES = 500, 200
-"""Programs and tiles of keys in one launch: the interpreter takes about 2 and 10 ms for each."""
+"""Programs and tiles of keys in one launch: the interpreter takes milliseconds for each."""
 
 
 class StandIn(ModuleType):

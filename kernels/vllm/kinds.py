@@ -121,7 +121,7 @@ _DRAFTS_OF_RANKS: Final = structs.replace(_OF_RANKS[0], modes=(), sinks=(False,)
 _MOST_PROGRAMS: Final = 256
 """Those of a merge: each rank has one for each row and head that another one gives to it.
 
-Triton's interpreter takes about 10 ms for one. 16 drafts on 8 query heads and two ranks have as many.
+Triton's interpreter takes milliseconds for one. 16 drafts on 8 query heads and two ranks have as many.
 """
 
 SHARDED: Final = structs.replace(
