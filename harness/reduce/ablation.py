@@ -110,17 +110,21 @@ def needed(
     *,
     allowed: Callable[[Case], bool] = lambda _: True,
     among: Collection[Feature] | None = None,
-    fresh_seeds: int = FRESH_SEEDS,
+    runs: Callable[[Case], int] = lambda _: FRESH_SEEDS + 1,
 ) -> frozenset[Feature]:
     """Return the features that the failure of `case` needs, `among` the given ones (default: all).
 
-    `fails` runs a case and returns whether it fails alike; `case` does. A passing variant is run with `fresh_seeds`
-    more value seeds.
+    `fails` runs a case and returns whether it fails alike; `case` does. `runs` returns with how many value seeds a
+    variant has to pass, 0 if no number that can be run would show that it does.
     """
+
+    def passes(variant: Case) -> bool:
+        return not any(fails(again) for again in reseeded(variant, runs(variant)))
+
     return frozenset(
         feature
         for feature, variants in ablations(case, allowed=allowed, among=among)
-        if not any(fails(again) for variant in variants for again in reseeded(variant, fresh_seeds + 1))
+        if all(map(runs, variants)) and all(map(passes, variants))
     )
 
 

@@ -3,12 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
 
 from msgspec.structs import replace
 
-from attnfuzz.harness.reduce.ablation import CLUES, CONTENTS, UNUSUAL, Feature, ablations, features_in, needed
-from attnfuzz.harness.reduce.ablation import FRESH_SEEDS as ABLATION_SEEDS
+from attnfuzz.harness.reduce.ablation import CONTENTS, UNUSUAL, Feature, ablations, features_in
 from attnfuzz.harness.reduce.plainest import plainest
 from attnfuzz.harness.reduce.search import reduce
 from attnfuzz.reference.capability import Capability
@@ -33,20 +31,6 @@ class SameCause:
     fails: Callable[[Case], bool]
     allowed: Callable[[Case], bool] = lambda _: True
     by_chance: bool = False
-
-    @classmethod
-    def of(
-        cls,
-        case: Case,
-        fails: Callable[[Case], bool],
-        *,
-        allowed: Callable[[Case], bool] = lambda _: True,
-        by_chance: bool = False,
-        fresh_seeds: int = ABLATION_SEEDS,
-    ) -> Self:
-        """Find the features that the failure of `case` needs, by ablation with `fresh_seeds` where one passes."""
-        features = needed(case, fails, allowed=allowed, among=CLUES, fresh_seeds=fresh_seeds)
-        return cls(case, features, fails, allowed, by_chance)
 
     def shows_in(self, case: Case) -> bool:
         """Whether a smaller case fails for the same cause."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 from msgspec.structs import replace
 
 from attnfuzz.harness.reduce import SameCause
-from attnfuzz.harness.reduce.ablation import FEATURES, UNUSUAL, Feature, features_in, needed
+from attnfuzz.harness.reduce.ablation import CLUES, FEATURES, UNUSUAL, Feature, features_in, needed
 from attnfuzz.harness.reduce.plainest import plainest
 from attnfuzz.harness.sandbox.confirm import STATISTICAL, alike
 from attnfuzz.harness.sandbox.pursuit import Pursued
@@ -53,7 +53,8 @@ def cause_of(
         return SameCause(case, marks, pinned.fails, allowed, by_chance)
     if pinned.fingerprint.kind in DEATHS:
         case = plainest(case, pinned.fails, allowed=allowed, among=UNUSUAL)
-    return SameCause.of(case, pinned.fails, allowed=allowed, by_chance=by_chance, fresh_seeds=pinned.fresh_seeds)
+    features = needed(case, pinned.may_fail, allowed=allowed, among=CLUES, runs=pinned.runs_to_pass(case))
+    return SameCause(case, features, pinned.fails, allowed, by_chance)
 
 
 def needs_of(
@@ -63,10 +64,11 @@ def needs_of(
 
     `clues` are known to be needed: shrinking kept them.
     """
+    runs = pinned.runs_to_pass(case)
 
     def shown(feature: Feature) -> bool:
         # A check that was cut short shows nothing.
-        found = needed(case, pinned.fails, allowed=allowed, among={feature}, fresh_seeds=pinned.fresh_seeds)
+        found = needed(case, pinned.may_fail, allowed=allowed, among={feature}, runs=runs)
         return bool(found) and not pinned.spent
 
     clues_first = sorted(features_in(case), key=lambda each: (not each.clue, each.name))

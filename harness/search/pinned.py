@@ -1,5 +1,6 @@
 """A failure being shrunk: which smaller cases fail in the same way, within a budget."""
 
+import math
 import time
 from collections.abc import Callable, Hashable, Iterator
 from typing import Generic, TypeVar
@@ -8,6 +9,7 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.reduce import identity
 from attnfuzz.harness.reduce.ablation import CONTENTS, FRESH_SEEDS, Feature, features_in
+from attnfuzz.harness.sandbox.confirm import STATISTICAL
 from attnfuzz.harness.search.messages import ShrinkBudget
 from attnfuzz.harness.verdict.failures import DEATHS, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
@@ -24,6 +26,15 @@ _NEAR = 2.0
 
 _SEEDS_NEAR = 8
 """Value seeds for rerunning a passing variant then: one that fails with every third seed passes all 9 in 3%."""
+
+_SEEDS_BY_VALUES = 6
+"""Value seeds with which a wrong number is run again, for how often it shows."""
+
+_BY_CHANCE = 0.05
+"""Probability that a variant in which a wrong number shows as often passes all of its runs."""
+
+_MOST_RUNS = 48
+"""Most runs of a variant for this: rarer failures are not said to need what it lacks."""
 
 
 class Pinned(Generic[C]):
@@ -52,21 +63,36 @@ class Pinned(Generic[C]):
 
     @property
     def fresh_seeds(self) -> int:
-        """Value seeds with which a variant has to pass before the failure is said to need what it lacks.
+        """Value seeds for rerunning a passing case that may pass by chance.
 
         More where the error is near its bound, or where the first case itself passes with another seed or two: a race,
         or a failure that depends on the contents of memory, comes and goes.
         """
-        observation = self.fingerprint.among(self.verdict(self.first).failures)
-        near = observation is not None and observation.margin is not None and observation.margin < _NEAR
-        return _SEEDS_NEAR if near else min(FRESH_SEEDS << self.passes, _SEEDS_NEAR)
+        return _SEEDS_NEAR if self._near(self.first) else min(FRESH_SEEDS << self.passes, _SEEDS_NEAR)
 
     @property
     def passes(self) -> int:
         """How many of a few other value seeds make the first case pass; of one, where a failing run costs a worker."""
-        seeds = 1 if self.fingerprint.kind in DEATHS else FRESH_SEEDS
-        verdicts = [self.judged(each) for each in _reseeded(self.first, seeds)]
-        return sum(each is not None and self.fingerprint.wrong_among(each.failures) is None for each in verdicts)
+        return self._passes(self.first, 1 if self.fingerprint.kind in DEATHS else FRESH_SEEDS)
+
+    def runs_to_pass(self, case: C) -> Callable[[C], int]:
+        """Return with how many value seeds a variant of `case` has to pass, before it is said that the case needs more.
+
+        The case fails like the first one. Values decide which rows have a wrong number; the same part of a variant's
+        rows is taken to have one, so that a variant with fewer rows needs more runs. 0 stands for too many.
+        """
+        if self.fingerprint.kind not in STATISTICAL:
+            return lambda _: self.fresh_seeds + 1
+        # Of so few seeds, neither none that passes nor none that fails is sure.
+        passing = (self._passes(case, _SEEDS_BY_VALUES) + 0.5) / (_SEEDS_BY_VALUES + 1)
+        runs = math.log(_BY_CHANCE) / math.log(passing)
+        least = (_SEEDS_NEAR if self._near(case) else FRESH_SEEDS) + 1
+
+        def of(variant: C) -> int:
+            enough = math.ceil(runs * max(1.0, _rows(case) / _rows(variant)))
+            return 0 if enough > _MOST_RUNS else max(enough, least)
+
+        return of
 
     def fails(self, case: C) -> bool:
         """Whether `case` is known to fail like the first one.
@@ -82,6 +108,14 @@ class Pinned(Generic[C]):
             and bool(_nan_in(self.first) - _nan_in(case))
             and self.fingerprint.wrong_among(verdict.failures) is not None
         )
+
+    def may_fail(self, case: C) -> bool:
+        """Whether `case` fails like the first one, or in a step before its last: the steps after that are not run."""
+        if self.fails(case):
+            return True
+        verdict = self.judged(case)
+        failures = () if verdict is None or not isinstance(case, Case) else verdict.failures
+        return any(not each.related and 0 <= each.step < len(case.steps) - 1 for each in failures)
 
     def observation(self, case: C) -> Observation | None:
         """The failure of `case` that has the fingerprint, if it is known to fail like the first one."""
@@ -107,6 +141,15 @@ class Pinned(Generic[C]):
         """The remembered verdict on a case."""
         return self._verdicts[identity(case)]
 
+    def _near(self, case: C) -> bool:
+        """Whether other values may bring the error of a case that fails like the first one below its bound."""
+        observation = self.fingerprint.among(self._verdicts[identity(case)].failures)
+        return observation is not None and observation.margin is not None and observation.margin < _NEAR
+
+    def _passes(self, case: C, seeds: int) -> int:
+        verdicts = [self.judged(each) for each in _reseeded(case, seeds)]
+        return sum(each is not None and self.fingerprint.wrong_among(each.failures) is None for each in verdicts)
+
     @property
     def left(self) -> float:
         """The part of the budget that is left, of runs or seconds, whichever is less; 0 if it is spent."""
@@ -129,6 +172,13 @@ class Pinned(Generic[C]):
 def _nan_in(case: AnyCase) -> frozenset[Feature]:
     """The kinds of memory of a case that must not matter, and hold NaN."""
     return features_in(case) & CONTENTS if isinstance(case, Case) else frozenset()
+
+
+def _rows(case: AnyCase) -> int:
+    """Rows of the outputs of all steps, one for each query and head; 1 at least, and for calls."""
+    if not isinstance(case, Case):
+        return 1
+    return max(1, case.geometry.q_heads * sum(request.q_len for step in case.steps for request in step.requests))
 
 
 def _reseeded(case: C, seeds: int) -> Iterator[C]:

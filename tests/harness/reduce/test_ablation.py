@@ -159,7 +159,12 @@ def test_a_variant_that_passes_by_chance_is_tried_with_other_values() -> None:
         return case.geometry.sinks or case.seed == 2
 
     assert not needed(CASE, lucky)
-    assert {feature.name for feature in needed(CASE, lucky, fresh_seeds=1)} == {"sinks"}
+    assert {feature.name for feature in needed(CASE, lucky, runs=lambda _: 2)} == {"sinks"}
+
+
+def test_a_feature_is_not_needed_if_no_number_of_runs_would_show_it() -> None:
+    assert {feature.name for feature in needed(CASE, lambda case: case.geometry.sinks)} == {"sinks"}
+    assert not needed(CASE, lambda case: case.geometry.sinks, runs=lambda _: 0)
 
 
 def test_without_16_bits_an_fp8_cache_stays_one() -> None:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from small_cases import HEADS, step
 
 from attnfuzz.harness.reduce import SameCause, reduce
-from attnfuzz.harness.reduce.ablation import FEATURES, UNUSUAL, features_in
+from attnfuzz.harness.reduce.ablation import CLUES, FEATURES, UNUSUAL, features_in, needed
 from attnfuzz.reference.case import Case, Launch, Mode, Unused
 from attnfuzz.reference.geometry import Geometry
 
@@ -30,7 +30,11 @@ def cuts_keys_off(case: Case) -> bool:
 def smallest(
     fails: Callable[[Case], bool], *, by_chance: bool = False, stop: Callable[[], bool] = lambda: False
 ) -> Case:
-    return SameCause.of(WINDOWED, fails, by_chance=by_chance).smallest(stop=stop)
+    return cause_of(WINDOWED, fails, by_chance=by_chance).smallest(stop=stop)
+
+
+def cause_of(case: Case, fails: Callable[[Case], bool], *, by_chance: bool = False) -> SameCause:
+    return SameCause(case, needed(case, fails, among=CLUES), fails, by_chance=by_chance)
 
 
 def window_or_little(case: Case) -> bool:
@@ -85,7 +89,7 @@ def test_a_smaller_case_has_no_clue_that_the_first_one_lacks() -> None:
 
 def test_a_clue_that_is_not_needed_goes_even_if_the_case_grows() -> None:
     first = replace(WINDOWED, geometry=replace(WINDOWED.geometry, head_dim_qk=8, head_dim_vo=8))
-    assert SameCause.of(first, cuts_keys_off).smallest().geometry.head_dim_qk == 16
+    assert cause_of(first, cuts_keys_off).smallest().geometry.head_dim_qk == 16
 
 
 def test_a_case_that_fails_without_the_feature_has_another_cause() -> None:
@@ -135,4 +139,4 @@ def test_two_graphs_of_one_size_shrink_together() -> None:
 @pytest.mark.parametrize("dim", [256, 80])
 def test_a_large_head_dim_becomes_one_vector(dim: int) -> None:
     first = replace(WINDOWED, geometry=replace(WINDOWED.geometry, head_dim_qk=dim, head_dim_vo=dim))
-    assert SameCause.of(first, cuts_keys_off).smallest().geometry.head_dim_qk == 16
+    assert cause_of(first, cuts_keys_off).smallest().geometry.head_dim_qk == 16

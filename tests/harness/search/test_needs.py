@@ -17,6 +17,7 @@ from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case, Mode, PageOrder, Scales, Unused, Workspace
+from attnfuzz.reference.dtypes import DType
 
 BOTH = featured(window=3, sinks=True)
 
@@ -183,3 +184,61 @@ def test_a_symptom_has_the_cause_by_the_name_that_a_failure_beside_a_known_one_i
     assert first.beside
     filed = Finding(case=first.case, first=first.first, observation=failure, report="", needs=first.needs, apart=True)
     assert second.cause == filed.name
+
+
+class WorseInFullPrecision(FaultyJudge):
+    """A kernel that is wrong in extends, and in fp32 in every step: the run ends with the first step that fails."""
+
+    def verdict(self, case: Case) -> Verdict:
+        """Judge without running anything."""
+        plainly = case.geometry.dtype is DType.FLOAT32
+        wrong = ((index, each) for index, each in enumerate(case.steps) if plainly or each.mode is Mode.EXTEND)
+        failures = [
+            Observation(kind=Kind.UNWRITTEN, place="out", message="wrong", step=index, mode=each.mode.value)
+            for index, each in wrong
+        ]
+        return Verdict(observations=tuple(failures[:1]), rows=1)
+
+
+def test_a_case_that_fails_in_an_earlier_step_says_nothing_of_a_later_one() -> None:
+    decode, extend = featured(mode=Mode.DECODE), featured()
+    case = replace(
+        extend,
+        geometry=replace(extend.geometry, dtype=DType.FLOAT16, kv_dtype=DType.FLOAT16),
+        steps=(*decode.steps, *(replace(each, requests=each.requests[:1]) for each in extend.steps)),
+    )
+    judge = WorseInFullPrecision()
+    fingerprint = Fingerprint.of("fake", judge.verdict(case).failures[0])
+    pinned = Pinned(
+        fingerprint, case, judge.verdict(case), run=judge.verdict, budget=ShrinkBudget(), aside=lambda *_: None
+    )
+    assert not pinned.fails(replace(case, geometry=extend.geometry))
+    assert FEATURES["16 bits"] not in cause_of(case, pinned, lambda _: True).features
+    assert "16 bits" not in needs_of(pinned, case, lambda _: True)
+
+
+class WrongInFewRows(FaultyJudge):
+    """A kernel that is wrong in every 24th of its rows, in an order of the seeds."""
+
+    def verdict(self, case: Case) -> Verdict:
+        """Judge without running anything."""
+        rows = case.geometry.q_heads * sum(request.q_len for request in case.steps[0].requests)
+        seen = Observation(
+            kind=Kind.OUTPUT_MISMATCH, place="out", message="wrong", step=0, mode=case.steps[0].mode.value
+        )
+        wrong = any((5 * case.seed + row) % 24 == 12 for row in range(rows))
+        return Verdict(observations=(seen,) if wrong else (), rows=1)
+
+
+@pytest.mark.parametrize("heads", [8, 64])
+def test_a_failure_does_not_need_the_rows_that_make_it_likely(heads: int) -> None:
+    case = featured(mode=Mode.DECODE)
+    case = replace(case, geometry=replace(case.geometry, q_heads=heads, kv_heads=heads))
+    judge = WrongInFewRows()
+    fingerprint = Fingerprint.of("fake", judge.verdict(case).failures[0])
+    pinned = Pinned(
+        fingerprint, case, judge.verdict(case), run=judge.verdict, budget=ShrinkBudget(), aside=lambda *_: None
+    )
+    one = replace(case, geometry=replace(case.geometry, q_heads=1, kv_heads=1))
+    assert not any(judge.verdict(replace(one, seed=seed)).failures for seed in range(3))
+    assert "several KV heads" not in needs_of(pinned, case, lambda _: True)
