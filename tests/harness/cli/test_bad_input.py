@@ -168,7 +168,7 @@ def begun(*events: Event) -> Path:
     return log
 
 
-@pytest.mark.parametrize("options", [("--examples", "3"), ("--backend", "torch_sdpa"), ("--unbiased",)])
+@pytest.mark.parametrize("options", [("--examples", "3"), ("--backend", "torch_sdpa"), ("--guard", "left")])
 def test_a_resumed_campaign_takes_no_other_options(attnfuzz: Attnfuzz, options: tuple[str]) -> None:
     begun()
     refused(attnfuzz("fuzz", "--resume", "--home", "attnfuzz-out", *options), "with its own options", options[0])
