@@ -2,11 +2,11 @@
 
 import signal
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from campaign_events import filed, finished, started
+from command_line import Ran, runs_commands
 from fake_archive import FINGERPRINT, archive, found
 from fake_search import decode
 from harness_cases import decode_case
@@ -14,20 +14,10 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.log import EventLog
-from attnfuzz.harness.cli.main import main
 from attnfuzz.harness.corpus import Corpus, Why
 from attnfuzz.harness.verdict.failures import Kind
 
 MOST_SECONDS = 90
-
-
-@dataclass(frozen=True)
-class Ran:
-    """How a command ended and what it wrote."""
-
-    code: int
-    out: str
-    err: str
 
 
 @pytest.fixture(autouse=True)
@@ -50,15 +40,7 @@ def attnfuzz(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     """Runs `attnfuzz ARGUMENTS` in an empty folder, into a pipe."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("COLUMNS", raising=False)
-
-    def run(*arguments: str) -> Ran:
-        monkeypatch.setattr("sys.argv", ["attnfuzz", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        written = capsys.readouterr()
-        return Ran(code=int(ended.value.code or 0), out=written.out, err=written.err)
-
-    return run
+    return runs_commands(monkeypatch, capsys)
 
 
 @pytest.fixture
