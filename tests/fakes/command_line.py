@@ -17,7 +17,11 @@ class Ran:
     err: str
 
 
-def runs_commands(patch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
+Attnfuzz = Callable[..., Ran]
+"""What the fixture `attnfuzz` gives a test."""
+
+
+def runs_commands(patch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> Attnfuzz:
     """Run `attnfuzz ARGUMENTS` as often as the result is called."""
 
     def run(*arguments: str) -> Ran:

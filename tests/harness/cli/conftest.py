@@ -6,13 +6,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from command_line import Ran, runs_commands
+from command_line import Attnfuzz, runs_commands
 
 from attnfuzz.harness.campaign.events import Event
 
 
 @pytest.fixture
-def attnfuzz(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., Ran]:
+def attnfuzz(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Attnfuzz:
     """Runs `attnfuzz ARGUMENTS` in an empty folder, on a terminal of 80 columns."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")

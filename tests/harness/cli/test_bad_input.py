@@ -4,10 +4,10 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from campaign_events import finished, started
+from command_line import Attnfuzz
 from refusals import refused
 
 from attnfuzz.harness.campaign import prepare
@@ -19,8 +19,6 @@ from attnfuzz.harness.workers import gpu_core
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 
 pytestmark = pytest.mark.slow
-
-Attnfuzz = Callable[..., Any]
 
 
 @pytest.mark.parametrize("command", list(cli.commands))

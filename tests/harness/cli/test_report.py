@@ -2,12 +2,11 @@
 
 import errno
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from campaign_events import MISMATCH, checked, filed, finished, started, without_sinks
+from command_line import Attnfuzz
 from fake_search import decode
 from msgspec.structs import replace
 from refusals import refused
@@ -19,7 +18,6 @@ from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.report.files import STEP_SUMMARY, write_reports
 
-Attnfuzz = Callable[..., Any]
 CASE = replace(decode(5), backend="torch_sdpa")
 FIRST, SECOND = "20260501-043000", "20260502-043000"
 

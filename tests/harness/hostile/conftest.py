@@ -1,12 +1,12 @@
 """Homes that damage is done to, and the command line, run in this process."""
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from campaign_events import filed, finished, started
-from command_line import Ran, runs_commands
+from command_line import Attnfuzz, runs_commands
 from fake_archive import FINGERPRINT, archive, found
 from fake_search import decode
 from harness_cases import decode_case
@@ -36,7 +36,7 @@ def no_hang() -> Iterator[None]:
 
 
 @pytest.fixture
-def attnfuzz(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., Ran]:
+def attnfuzz(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Attnfuzz:
     """Runs `attnfuzz ARGUMENTS` in an empty folder, into a pipe."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("COLUMNS", raising=False)

@@ -2,12 +2,12 @@
 
 import contextlib
 import json
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from command_line import Attnfuzz
 from damage import DAMAGES, damage
 from fake_search import observed
 from harness_cases import decode_case
@@ -19,7 +19,6 @@ from attnfuzz.reference import case_file
 
 pytestmark = pytest.mark.slow
 
-Attnfuzz = Callable[..., Any]
 SHORT = json.loads((Path(__file__).parents[1] / "short_seq_lens.json").read_text())
 COMMANDS = ("replay", "triage", "shrink", "export")
 
