@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from attnfuzz.strategies.source_constants import without_constants_of_sources
 
@@ -19,11 +18,23 @@ pytest_plugins = ["pytester"]
 START_PROCESSES = frozenset({"defective", "dying", "pytester", "runner", "touching", "workers"})
 """Fixtures that start processes: tests that use one are slow."""
 
+NAMED_FOR_MARKERS = frozenset({"cluster", "serve", "sglang", "vllm"})
+"""Folders of tests/ all of whose tests have the marker of the same name."""
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
     """Tests run in as many processes as there are cores: more threads would spin while they wait for each other."""
+    # With -n, the process that starts the others runs no test: importing torch would take it 1.3 s of CPU time.
+    import torch  # noqa: PLC0415
+
     torch.set_num_threads(1)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no tests that the markers leave out: those of `cluster` import Ray, if it is installed."""
+    name, own = collection_path.name, collection_path.parent == config.rootpath / "tests"
+    return True if own and name in NAMED_FOR_MARKERS and f"not {name}" in config.getoption("markexpr") else None
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -103,8 +103,8 @@ def _uniform(can: Capability, backend: str, seed: int, _reached: set[Pair]) -> S
 
 
 GENERATORS: dict[str, Generator] = {
-    "attnfuzz, leaning": _leaning,
-    "attnfuzz, not leaning": _not_leaning,
+    "attnfuzz, biased": _leaning,
+    "attnfuzz, unbiased": _not_leaning,
     "Hypothesis, field by field": _flat,
     "uniform, field by field": _uniform,
 }

@@ -65,7 +65,6 @@ class CampaignStarted(Event, frozen=True, kw_only=True, tag=True):
     contract: Annotated[str, Meta(pattern=r"\A(declared|strict)\Z")]
     alpha: Annotated[float, Meta(ge=LEAST_ALPHA, lt=1)]
     guard: Guard | None = None
-    leaning: bool = True
     until_finding: bool = False
     without: tuple[Tier, ...] = ()
     trial: Seconds | None = None

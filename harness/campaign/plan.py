@@ -54,12 +54,12 @@ def spent_per_output(alpha: float, cases: float) -> float:
 class Plan:
     """A campaign: `examples` for each backend or `seconds` in all, in `jobs` processes, with its home in `out`.
 
-    `alpha` is the expected number of false alarms if all backends are correct, before confirmation. `leaning`: drawing
-    is biased towards unreached pairs. `ledger` is the file of known findings, `ray` the cluster for jobs, None for
-    local processes. `until_finding`: it also ends once a failure that the ledger does not know is filed, or one on file
-    fails again. The tiers in `without` are skipped. `trial` makes it one search of `examples` per backend, up to its
-    first finding, which is shrunk for this many seconds; no case is kept or run again, and no script is made. `begun`
-    is the time of the request, on the monotonic clock.
+    `alpha` is the expected number of false alarms if all backends are correct, before confirmation. `ledger` is the
+    file of known findings, `ray` the cluster for jobs, None for local processes. `until_finding`: it also ends once a
+    failure that the ledger does not know is filed, or one on file fails again. The tiers in `without` are skipped.
+    `trial` makes it one search of `examples` per backend, up to its first finding, which is shrunk for this many
+    seconds; drawing is not biased, no case is kept or run again, and no script is made. `begun` is the time of the
+    request, on the monotonic clock.
     """
 
     backends: tuple[str, ...]
@@ -72,7 +72,6 @@ class Plan:
     guard: "Guard | None" = None
     alpha: float = ALPHA
     preset: str = "quick"
-    leaning: bool = True
     ledger: Path | None = None
     ray: str | None = None
     until_finding: bool = False

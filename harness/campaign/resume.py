@@ -95,7 +95,7 @@ def plan_again(
 
 def _settings(of: Plan | CampaignStarted) -> dict[str, Any]:
     """The settings that a log has as a plan does."""
-    names = "backends preset examples seconds seed contract alpha guard leaning without trial"
+    names = "backends preset examples seconds seed contract alpha guard without trial"
     return {name: getattr(of, name) for name in names.split()}
 
 

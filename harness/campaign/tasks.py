@@ -180,7 +180,8 @@ class Tasks:
         task = self.schedule.next_slice(running, promised)
         if task is None:
             return None
-        biased = self.plan.leaning and task.index is not None and task.index % SLICES_PER_LEAN == SLICES_PER_LEAN - 1
+        every_other = task.index is not None and task.index % SLICES_PER_LEAN == SLICES_PER_LEAN - 1
+        biased = every_other and self.plan.trial is None
         reached = self.standing.score(task.backend).pairs
         return replace(task, lean=self.choose_lean(task.backend, reached, task.seed)) if biased else task
 

@@ -46,7 +46,6 @@ def start_campaign(
     jobs: int | None,
     guard: str | None,
     home: Path,
-    unbiased: bool,
     ledger: Path | None,
     **others: Any,
 ) -> Exit:
@@ -70,7 +69,6 @@ def start_campaign(
         guard=None if guard is None else Guard(guard),
         out=home,
         preset=preset,
-        leaning=not unbiased,
         ledger=ledger or (DEFAULT_LEDGER if DEFAULT_LEDGER.exists() else None),
         begun=command_began(),
         **others,

@@ -79,7 +79,6 @@ def run_defects(
         jobs=jobs,
         # As a case is judged outside of campaigns, however many defects are chosen.
         alpha=ALPHA * examples * len(chosen) * MOST_OUTPUTS_PER_CASE,
-        leaning=False,
         without=tuple(map(Tier, without)),
         trial=0.0 if pin is None else PIN_SECONDS,
     )

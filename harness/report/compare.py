@@ -176,7 +176,6 @@ def _settings(old: CampaignStarted, new: CampaignStarted) -> list[str]:
         "alpha": "margins are not comparable, since bounds are wider for a smaller one",
         "budget": "the longer one reaches and finds more",
         "jobs": "cases per second are not comparable",
-        "leaning": "coverage is not comparable",
         "end": "the one that goes on reaches and finds more",
     }
     before, after = _words(old), _words(new)
@@ -196,7 +195,6 @@ def _words(started: CampaignStarted) -> dict[str, str]:
         "alpha": f"{started.alpha:g}",
         "budget": clock(started.seconds or 0) if examples is None else f"{examples:,} examples each",
         "jobs": str(started.jobs),
-        "leaning": "on" if started.leaning else "off",
         "end": "at the first finding" if started.until_finding else "with the budget",
     }
 

@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import groupby
 
 from markupsafe import Markup
@@ -79,6 +79,7 @@ class Coverage:
         return heat_map(self) if self.reached else None
 
 
+@cache
 def block_of(pair: Pair) -> Block:
     """The axes of a pair, in the order of `axes()`."""
     one, other = sorted(map(axis_of, pair), key=_ORDER.__getitem__)

@@ -115,7 +115,6 @@ def _settings(started: CampaignStarted) -> list[tuple[str, str]]:
     ]
     particular = {
         "guard": started.guard,
-        "leaning": None if started.leaning else "off",
         "until": "the first finding" if started.until_finding else None,
         "ledger": started.ledger,
     }

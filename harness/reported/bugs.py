@@ -6,6 +6,7 @@ backend without that; foreign kernels have none. An engine's bug may also name a
 """
 
 import re
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -115,9 +116,10 @@ def projects() -> list[str]:
     return sorted({bug.project for bug in load_bugs()})
 
 
-def load_bugs(folder: Path = FOLDER) -> list[Bug]:
+@cache
+def load_bugs(folder: Path = FOLDER) -> tuple[Bug, ...]:
     """All entries, by name. Raises BugFileError if one is damaged, or if there is none."""
-    bugs = [_load(path) for path in sorted(folder.glob("*.json"))]
+    bugs = tuple(_load(path) for path in sorted(folder.glob("*.json")))
     if not bugs:
         raise BugFileError(f"no bug entries in {folder}: reinstall attnfuzz")
     return bugs

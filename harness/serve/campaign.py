@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -110,6 +111,12 @@ class ServePlan:
     ledger: Path | None = None
 
 
+def settings(of: ServePlan | ServeStarted) -> dict[str, Any]:
+    """The settings that a log has as a plan does."""
+    names = "url start mine concurrency traces seconds seed floor timeout ready token_env until_finding"
+    return {name: getattr(of, name) for name in names.split()}
+
+
 @dataclass(kw_only=True)
 class ServeCampaign:
     """Runs `plan` on `server` as the campaign of this name; `past` are its events so far, if it is resumed."""
@@ -213,19 +220,8 @@ class ServeCampaign:
                 time=time.time(),
                 attnfuzz=attnfuzz.__version__,
                 environment=client_environment(),
-                url=plan.url,
-                start=plan.start,
-                mine=plan.mine,
-                concurrency=plan.concurrency,
-                traces=plan.traces,
-                seconds=plan.seconds,
-                seed=plan.seed,
-                floor=plan.floor,
-                timeout=plan.timeout,
-                ready=plan.ready,
-                token_env=plan.token_env,
-                until_finding=plan.until_finding,
                 ledger=None if plan.ledger is None else str(plan.ledger.absolute()),
+                **settings(plan),
             )
         )
 

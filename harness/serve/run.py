@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from attnfuzz.harness.campaign.home import Home, HomeError
-from attnfuzz.harness.serve.campaign import ServeCampaign, ServePlan
+from attnfuzz.harness.serve.campaign import ServeCampaign, ServePlan, settings
 from attnfuzz.harness.serve.client import Client, ServerError, token_from
 from attnfuzz.harness.serve.events import AnyServeEvent, ServeFinished, ServeHandler, ServeStarted
 from attnfuzz.harness.serve.launch import LaunchedServer
@@ -86,10 +86,8 @@ def _refuse_other_homes(home: Home) -> None:
 
 def _plan_again(started: AnyServeEvent, out: Path) -> ServePlan:
     assert isinstance(started, ServeStarted)
-    shared = ("url", "start", "mine", "concurrency", "traces", "seconds", "seed", "floor", "timeout", "ready")
-    values = {name: getattr(started, name) for name in (*shared, "token_env", "until_finding")}
     ledger = None if started.ledger is None else Path(started.ledger)
-    return ServePlan(out=out, ledger=ledger, **values)
+    return ServePlan(out=out, ledger=ledger, **settings(started))
 
 
 def _carry_out(

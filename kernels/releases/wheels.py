@@ -42,7 +42,7 @@ class Wheels:
 
     def cached(self) -> list[Version]:
         """The versions that need no network, oldest first."""
-        return sorted(Version(path.parent.name) for path in self._folder.glob(f"*/{self.project.name}"))
+        return sorted(Version(path.parent.name) for path in self._folder.glob(f"[!.]*/{self.project.name}"))
 
     def unpacked(self, version: Version, progress: Callable[[str], None] = lambda _: None) -> Path:
         """The folder that holds a version's package, fetched unless the cache has it; `progress` reports a fetch.

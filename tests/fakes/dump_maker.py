@@ -48,12 +48,12 @@ class Dumper:
         **keywords: Any,
     ) -> Path:
         """Dump an eager call, which crashed unless it is `completed`; its folder."""
-        tensors, others = _taken_apart(arguments, keywords)
+        tensors, others = _taken_apart(_arguments(arguments, keywords))
         folder, record = self._begin(function, signature, self_id, tensors, others, "inputs_saved")
         self._save(folder, "inputs", tensors)
         self._append(folder, record)
         if completed:
-            results, other_results = _results(result)
+            results, other_results = _taken_apart(_results(result))
             self._save(folder, "outputs", results)
             self._append(folder, _with_outputs(record, results, other_results) | {"execution_status": "completed"})
         return folder
@@ -68,18 +68,18 @@ class Dumper:
         signature: str = SIGNATURE,
     ) -> Path:
         """Dump a call in a graph: arguments and result when it was captured, then those of each snapshot."""
-        tensors, others = _taken_apart(arguments, {})
+        tensors, others = _taken_apart(_arguments(arguments, {}))
         folder, record = self._begin(function, signature, None, tensors, others, "graph_capture_pending_flush")
         record |= {"graph_capture": True}
         self._append(folder, record)
-        record = _with_outputs(record, *_results(result))
+        record = _with_outputs(record, *_taken_apart(_results(result)))
         self._append(folder, record)
         for index, (now, result_now) in enumerate(snapshots, 1):
             snapshot = folder / "graph_flushes" / f"flush_{index:04d}"
             snapshot.mkdir(parents=True)
             groups = (
-                ("inputs", _taken_apart(now, {})[0], "inputs_saved"),
-                ("outputs", _results(result_now)[0], "completed"),
+                ("inputs", _taken_apart(_arguments(now, {}))[0], "inputs_saved"),
+                ("outputs", _taken_apart(_results(result_now))[0], "completed"),
             )
             for kind, group, status in groups:
                 flushed = {
@@ -178,31 +178,26 @@ def sparse_safetensors(path: Path, tensors: Mapping[str, torch.Tensor], name: st
         file.truncate(8 + len(text) + len(content) + nbytes)
 
 
-def _taken_apart(
-    arguments: tuple[Any, ...], keywords: Mapping[str, Any]
-) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Tensors by key, and what metadata says about the other arguments."""
+def _taken_apart(values: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Tensors by key, and what metadata says about the other values."""
     tensors: dict[str, torch.Tensor] = {}
     others: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, torch.Tensor):
+            tensors[key] = value
+        else:
+            others[key] = _described(value, key, tensors)
+    return tensors, others
+
+
+def _arguments(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> dict[str, Any]:
     named = {f"arg_{index}": value for index, value in enumerate(arguments)}
-    for key, value in (named | {f"kwarg_{name}": value for name, value in keywords.items()}).items():
-        if isinstance(value, torch.Tensor):
-            tensors[key] = value
-        else:
-            others[key] = _described(value, key, tensors)
-    return tensors, others
+    return named | {f"kwarg_{name}": value for name, value in keywords.items()}
 
 
-def _results(result: Any) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    tensors: dict[str, torch.Tensor] = {}
-    others: dict[str, Any] = {}
+def _results(result: Any) -> dict[str, Any]:
     items = {f"result_{index}": item for index, item in enumerate(result)} if isinstance(result, tuple) else {}
-    for key, value in (items or {"result": result}).items():
-        if isinstance(value, torch.Tensor):
-            tensors[key] = value
-        else:
-            others[key] = _described(value, key, tensors)
-    return tensors, others
+    return items or {"result": result}
 
 
 def _with_outputs(

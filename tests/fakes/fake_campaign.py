@@ -48,7 +48,6 @@ def plan(
         contract="declared",
         guard=None,
         out=out,
-        leaning=False,
         until_finding=until_finding,
         trial=trial,
     )

@@ -1,21 +1,11 @@
 """How a command tells that it was asked for something that can't be."""
 
-from typing import Protocol
+from command_line import Ran
 
 from attnfuzz.harness.cli.terminal import STARTING
 
 
-class Ended(Protocol):
-    """How a command ended and what it wrote."""
-
-    @property
-    def code(self) -> int: ...
-
-    @property
-    def err(self) -> str: ...
-
-
-def refused(ran: Ended, *words: str, sent_before: tuple[str, ...] = ()) -> None:
+def refused(ran: Ran, *words: str, sent_before: tuple[str, ...] = ()) -> None:
     """The command ended with 2, one line of error, and these words in it.
 
     Before it come click's usage, the line of a command that starts, and lines that begin with one of `sent_before`,

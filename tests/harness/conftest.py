@@ -4,12 +4,14 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import cache
 from pathlib import Path
 
 import pytest
 from forked_python import forked_processes, started_processes
 
 from attnfuzz.harness.backends import rehearsal
+from attnfuzz.harness.findings.environment import environment
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.workers.pool import Workers
 
@@ -19,6 +21,14 @@ def _no_waiting_for_disks() -> Iterator[None]:
     """No test cuts the power. 5,000 calls take 25 s in those of campaigns and the command line, while nothing runs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_machine() -> Iterator[None]:
+    """The environment does not change: looking it up takes git, a compiler and nvidia-smi at each of 60 campaigns."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("attnfuzz.harness.campaign.run.environment", cache(environment))
         yield
 
 

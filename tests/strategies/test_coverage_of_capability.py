@@ -55,5 +55,5 @@ def test_cases_are_unrelated_to_each_other(drawn: list[Case]) -> None:
 
 
 def test_the_same_seed_draws_the_same_cases_for_any_name(draw: Draw) -> None:
-    one, other = (draw(cases(NARROW["unusual pages"], name), 50) for name in ("one", "other"))
+    one, other = (draw(cases(NARROW["unusual pages"], name), 15) for name in ("one", "other"))
     assert one == [replace(case, backend="one") for case in other]

@@ -39,7 +39,6 @@ _FILE = options.PathTo(dir_okay=False)
     "--guard", type=click.Choice(["left", "right"]), help="Guard this side of every tensor, instead of either side."
 )
 @options.home_option("Folder of campaigns, findings and corpus; keep it from night to night.")
-@click.option("--unbiased", is_flag=True, help="Draw without a bias towards features that no case has reached yet.")
 @click.option(
     "--ledger",
     type=options.PathTo(exists=True, dir_okay=False),

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from attnfuzz.harness.campaign.events import (
+    LOG_VERSION,
     CampaignFinished,
     CampaignResumed,
     CampaignStarted,
@@ -100,7 +101,9 @@ def test_a_log_that_is_whole_is_left_alone(tmp_path: Path) -> None:
         (b"", "holds no event"),
         (b'{"event": "CampaignSta', "holds no event"),
         (b"hello\n", "is no event log"),
+        (b'{"event":"CampaignFinished","log_version":3}\n', "its first line is no CampaignStarted"),
         (b'{"event":"CampaignStarted","log_version":1}\n', "log version 1, this one reads 2"),
+        (b'{"event":"CampaignStarted","log_version":%d}\n' % (LOG_VERSION + 1), f"reads 2 to {LOG_VERSION}"),
     ],
 )
 def test_what_is_no_log_is_said_in_a_line(tmp_path: Path, content: bytes, says: str) -> None:
@@ -114,7 +117,7 @@ def test_what_is_no_log_is_said_in_a_line(tmp_path: Path, content: bytes, says: 
 def test_a_line_that_is_damaged_is_named(tmp_path: Path) -> None:
     path = written(tmp_path / "events.ndjson", started(), progress(1.0), finished(2.0))
     path.write_bytes(path.read_bytes().replace(b'"searched":5', b'"searched":"x"'))
-    with pytest.raises(LogError, match="line 2"):
+    with pytest.raises(LogError, match=r"line 2: .*tally\.searched"):
         read_log(path)
 
 
@@ -227,6 +230,7 @@ def log_with(path: Path, line: int, field: str, value: object) -> Path:
     [
         (1, "jobs", 1_000_000),
         (1, "jobs", 0),
+        (1, "jobs", 10**30),
         (1, "seed", -1),
         (1, "seed", 1 << 64),
         (1, "examples", 0),
@@ -234,6 +238,11 @@ def log_with(path: Path, line: int, field: str, value: object) -> Path:
         (1, "examples", None),
         (1, "seconds", 1e300),
         (1, "seconds", -1.0),
+        (1, "time", 1e300),
+        (1, "time", -1.0),
+        (1, "at", -1.0),
+        (1, "at", 1e300),
+        (1, "alpha", "x"),
         (1, "alpha", 0.0),
         (1, "alpha", 1.0),
         (1, "alpha", 1e-320),

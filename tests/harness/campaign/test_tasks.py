@@ -42,11 +42,11 @@ def lean(backend: str, reached: Collection[Pair], _seed: int) -> Lean:
     return Lean((backend, f"{len(reached)} reached"))
 
 
-def drawn(out: Path, *, leaning: bool) -> list[Slice]:
+def drawn(out: Path, *, trial: float | None = None) -> list[Slice]:
     """The slices of a campaign that reaches two pairs in the first one."""
     two = Interesting(case=decode(1), pairs=(("a", "b"), ("a", "c")))
     jobs = ScriptedJobs([two, *[DONE] * 10])
-    asked = replace(plan(out, examples=None, seconds=60.0), leaning=leaning)
+    asked = replace(plan(out, examples=None, seconds=60.0), trial=trial)
     events = begin(asked, jobs, choose_lean=lean).events()
     while len(jobs.slices) < 10:
         next(events)
@@ -54,16 +54,16 @@ def drawn(out: Path, *, leaning: bool) -> list[Slice]:
 
 
 def test_every_other_slice_leans_to_what_was_not_reached(tmp_path: Path) -> None:
-    leans = [task.lean for task in drawn(tmp_path, leaning=True)]
+    leans = [task.lean for task in drawn(tmp_path)]
     assert leans == [Lean(), Lean(("fake", "2 reached"))] * 5
 
 
-def test_no_slice_leans_when_leaning_is_off(tmp_path: Path) -> None:
-    assert {task.lean for task in drawn(tmp_path, leaning=False)} == {Lean()}
+def test_no_slice_of_a_trial_leans(tmp_path: Path) -> None:
+    assert {task.lean for task in drawn(tmp_path, trial=0.0)} == {Lean()}
 
 
 def test_each_slice_is_reported_how_much_time_is_left(tmp_path: Path) -> None:
-    seconds = [task.seconds or 0.0 for task in drawn(tmp_path, leaning=True)]
+    seconds = [task.seconds or 0.0 for task in drawn(tmp_path)]
     assert seconds == sorted(seconds, reverse=True)
     assert 0.0 < seconds[0] <= 60.0
 

@@ -1,12 +1,11 @@
 """What `attnfuzz backends` tells people and scripts."""
 
-from collections.abc import Callable
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
-from typing import Any
 
 import fake_nvml
 import pytest
+from command_line import Attnfuzz
 from refusals import refused
 
 from attnfuzz.harness.backends import registry
@@ -19,8 +18,6 @@ from attnfuzz.kernels.libraries.catalogue import LIBRARY_BACKENDS
 from attnfuzz.kernels.torch_sdpa import SdpaBackend
 from attnfuzz.kernels.trtllm.backends import MHA_MASKED, MHA_NVFP4, MHA_SCALED
 from attnfuzz.reference.device import Device
-
-Attnfuzz = Callable[..., Any]
 
 OTHERS = (MHA_SCALED.name, MHA_NVFP4.name, MHA_MASKED.name, "trtllm_mha_planned", "torch_sdpa_any_scale")
 RUNS_HERE = sorted((*DEFAULT_BACKENDS, *OTHERS, *(writer.name for writer in NATIVE_WRITERS)))

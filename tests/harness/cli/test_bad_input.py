@@ -4,10 +4,10 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from campaign_events import finished, started
+from command_line import Attnfuzz
 from refusals import refused
 
 from attnfuzz.harness.campaign import prepare
@@ -19,8 +19,6 @@ from attnfuzz.harness.workers import gpu_core
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 
 pytestmark = pytest.mark.slow
-
-Attnfuzz = Callable[..., Any]
 
 
 @pytest.mark.parametrize("command", list(cli.commands))
@@ -168,7 +166,7 @@ def begun(*events: Event) -> Path:
     return log
 
 
-@pytest.mark.parametrize("options", [("--examples", "3"), ("--backend", "torch_sdpa"), ("--unbiased",)])
+@pytest.mark.parametrize("options", [("--examples", "3"), ("--backend", "torch_sdpa"), ("--guard", "left")])
 def test_a_resumed_campaign_takes_no_other_options(attnfuzz: Attnfuzz, options: tuple[str]) -> None:
     begun()
     refused(attnfuzz("fuzz", "--resume", "--home", "attnfuzz-out", *options), "with its own options", options[0])

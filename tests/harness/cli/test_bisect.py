@@ -1,11 +1,11 @@
 """`attnfuzz bisect`: releases that lie on disk or that pip installs, with a script or a case."""
 
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Attnfuzz
 from fake_releases import make_site, make_wheel, pip_in_process
 from harness_cases import decode_case
 
@@ -13,7 +13,6 @@ from attnfuzz.reference import case_file
 
 pytestmark = pytest.mark.slow
 
-Attnfuzz = Callable[..., Any]
 MALFORMED = str(Path(__file__).parents[1] / "short_seq_lens.json")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import fake_nvml
 import pytest
+from command_line import Attnfuzz
 from refusals import refused
 
 from attnfuzz.harness.reported.bugs import Bug, load_bugs, projects
@@ -15,8 +16,6 @@ from attnfuzz.harness.reported.counterparts import shown_on
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.kernels.defects.defect import BugClass
 from attnfuzz.kernels.gpu import visible
-
-Attnfuzz = Callable[..., Any]
 
 SHOWN = "sglang-21649"
 ELSEWHERE = "vllm-50781"

@@ -4,18 +4,16 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import fake_nvml
 import pytest
+from command_line import Attnfuzz
 
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.kernels.gpu import build_record, module_archive, modules, nvcc, toolkit
 from attnfuzz.kernels.gpu.build_record import Built, Module
 from attnfuzz.kernels.gpu.compilation import BuildLine
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-
-Attnfuzz = Callable[..., Any]
 
 MIB = 1 << 20
 

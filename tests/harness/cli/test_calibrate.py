@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from command_line import Attnfuzz
 from msgspec.structs import replace
 
 from attnfuzz.harness.calibrate import calibrate, sample
@@ -13,7 +13,6 @@ from attnfuzz.kernels.torch_sdpa import SdpaBackend
 from attnfuzz.reference.calibration import load
 from attnfuzz.reference.dtypes import DType
 
-Attnfuzz = Callable[..., Any]
 ONE_DTYPE = SdpaBackend(capability=replace(SdpaBackend().capability, dtypes=(DType.FLOAT32,)))
 EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "my_backend.py"
 

@@ -1,10 +1,10 @@
 """A whole campaign, from the command line to the reports, night after night."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from command_line import Attnfuzz
 from team_backend import NAME as MINE
 from team_backend import write_backend
 
@@ -16,7 +16,6 @@ from attnfuzz.harness.sandbox.check import shared_runner
 
 pytestmark = pytest.mark.slow
 
-Attnfuzz = Callable[..., Any]
 HOME = Home(Path("attnfuzz-out"))
 
 

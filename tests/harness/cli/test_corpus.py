@@ -1,9 +1,8 @@
 """`attnfuzz corpus`: what it shows and changes, and what it says of bad input."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+from command_line import Attnfuzz
 from harness_cases import CALLS, decode_case
 from msgspec.structs import replace
 from refusals import refused
@@ -12,7 +11,6 @@ from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.corpus import Corpus, Why
 from attnfuzz.reference import case_file
 
-Attnfuzz = Callable[..., Any]
 FOLDER = Path("attnfuzz-out/corpus")
 CASE = decode_case("trtllm_mha")
 

@@ -1,11 +1,11 @@
 """`attnfuzz defects`, and the other commands on a backend with a planted defect."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Attnfuzz
 from refusals import refused
 
 from attnfuzz.harness.defects.pins import load_pin
@@ -13,7 +13,6 @@ from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.kernels.defects.catalogue import DEFECTS, backend_name
 
-Attnfuzz = Callable[..., Any]
 NAME = "v_scale_a_thousandth_off"
 PLAIN = "causal_limit_one_late"
 """Wrong by far, and in most cases: soon minimized."""

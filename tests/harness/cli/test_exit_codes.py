@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from campaign_events import checked, filed, finished, kept, searched, started
+from command_line import Attnfuzz
 from fake_search import decode
 from msgspec.structs import replace
 
@@ -41,7 +41,7 @@ REMARK = LedgerRemark(at=60, entry=1, title="Hang in x", text="it no longer happ
     ],
 )
 def test_the_exit_code_says_what_came_of_it(
-    attnfuzz: Callable[..., Any], sent: Callable[..., None], code: int, events: list[Event]
+    attnfuzz: Attnfuzz, sent: Callable[..., None], code: int, events: list[Event]
 ) -> None:
     sent(started(BACKEND), searched(BACKEND), *events, finished())
     ran = attnfuzz("fuzz", "--backend", BACKEND)
@@ -51,7 +51,7 @@ def test_the_exit_code_says_what_came_of_it(
     assert ("continue with: attnfuzz fuzz --resume --home attnfuzz-out" in ran.err) == failed
 
 
-def test_a_campaign_that_judged_nothing_has_not_passed(attnfuzz: Callable[..., Any], sent: Callable[..., None]) -> None:
+def test_a_campaign_that_judged_nothing_has_not_passed(attnfuzz: Attnfuzz, sent: Callable[..., None]) -> None:
     sent(started(BACKEND), finished(at=50.0))
     ran = attnfuzz("fuzz", "--backend", BACKEND)
     assert ran.code == 2

@@ -1,11 +1,10 @@
 """`attnfuzz export`: scripts for a CPU and for FlashInfer, and the text of an issue."""
 
 import ast
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from command_line import Attnfuzz
 from harness_cases import chunked_case, decode_case
 
 from attnfuzz.reference import case_file
@@ -13,7 +12,6 @@ from attnfuzz.reference.case import Outputs
 
 pytestmark = pytest.mark.slow
 
-Attnfuzz = Callable[..., Any]
 MALFORMED = str(Path(__file__).parents[1] / "short_seq_lens.json")
 
 

@@ -2,18 +2,17 @@
 
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from campaign_process import begin
+from command_line import Attnfuzz
 
 from attnfuzz.harness.campaign.events import CampaignFinished, CampaignStarted
 from attnfuzz.harness.campaign.log import read_log
 from attnfuzz.harness.campaign.standing import Standing
 
-Attnfuzz = Callable[..., Any]
 BEFORE = "trtllm_mha@21649-before"
 
 

@@ -8,13 +8,14 @@ import os
 import re
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 import pytest
+from command_line import Attnfuzz
 from harness_cases import decode_case
 
 from attnfuzz.harness.campaign.jobs import JobProcesses
@@ -169,9 +170,7 @@ def lines(command: click.Command) -> Iterator[list[str]]:
 
 @pytest.mark.parametrize("every", [6, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize("names", COMMANDS, ids=" ".join)
-def test_a_hostile_command_line_is_one_message(
-    attnfuzz: Callable[..., Any], names: tuple[str, ...], every: int
-) -> None:
+def test_a_hostile_command_line_is_one_message(attnfuzz: Attnfuzz, names: tuple[str, ...], every: int) -> None:
     wrong = []
     # With one in six, others for each command: they share most of their options.
     for line in islice(lines(COMMANDS[names]), [*COMMANDS].index(names) % every, None, every):

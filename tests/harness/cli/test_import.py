@@ -1,19 +1,17 @@
 """`attnfuzz import`: from a dump to a case file, and what to type next."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from command_line import Attnfuzz
 from dump_maker import DECODE, Dumper
 from refusals import refused
 
 from attnfuzz.reference import case_file
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.case_file import INLINE_BYTES
-
-Attnfuzz = Callable[..., Any]
 
 
 def arguments(last_page: int = 4, slots: int = 4) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from command_line import Attnfuzz
 from readable_calls import readable_calls
 
 from attnfuzz.harness.calls.literal_calls import literal_arguments
@@ -21,8 +22,6 @@ from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.reference import case_file
 from attnfuzz.reference.calls import CallCase
-
-Attnfuzz = Callable[..., Any]
 
 DECODE = "trtllm_batch_decode_with_kv_cache"
 FAR = 1 << 24

@@ -2,11 +2,11 @@
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import click
 import pytest
+from command_line import Attnfuzz
 
 from attnfuzz.harness.cli.commands.cases import CONTENTS, REPEATS, TARGETS
 from attnfuzz.harness.cli.commands.power import TIERS
@@ -59,7 +59,7 @@ def test_help_and_version_import_nothing_heavy() -> None:
     ],
 )
 def test_a_shell_completes_commands_options_and_values(
-    attnfuzz: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, line: str, completed: set[str]
+    attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch, line: str, completed: set[str]
 ) -> None:
     monkeypatch.setenv("_ATTNFUZZ_COMPLETE", "bash_complete")
     monkeypatch.setenv("COMP_WORDS", line)

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 import fake_archive
@@ -11,6 +10,7 @@ import json_reference
 import msgspec
 import pytest
 from campaign_events import finished, started, without_sinks
+from command_line import Attnfuzz
 from harness_cases import decode_case
 from refusals import refused
 
@@ -19,8 +19,6 @@ from attnfuzz.harness.campaign.log import EventLog
 from attnfuzz.harness.cli.answers import CampaignAnswer
 from attnfuzz.harness.cli.main import cli
 from attnfuzz.reference import case_file
-
-Attnfuzz = Callable[..., Any]
 
 SCHEMA = Path(__file__).parents[3] / "docs/reference/json-schema.json"
 

@@ -6,12 +6,12 @@ down with them.
 """
 
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import pytest
+from command_line import Attnfuzz
 from fake_campaign import ScriptedJobs, begin, logged
 
 from attnfuzz.harness.campaign.events import CampaignResumed, CampaignStarted, SliceStarted
@@ -28,8 +28,6 @@ from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.search.messages import SliceKind
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.reference import case_file
-
-Attnfuzz = Callable[..., Any]
 
 RECORDED = Path(__file__).parents[2] / "data" / "home-9b40fa7.tar.gz"
 FOUND, KNOWN, KILLED = "20261122-175102", "20261122-175148", "20261122-175227"

@@ -1,10 +1,9 @@
 """`attnfuzz replay` and `export` of findings that come and go."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from command_line import Attnfuzz
 from fake_archive import archive
 from fake_search import observed
 from harness_cases import decode_case
@@ -18,7 +17,6 @@ from attnfuzz.reference.case import Case
 # Backends of a user's file run in workers alone.
 pytestmark = pytest.mark.slow
 
-Attnfuzz = Callable[..., Any]
 INTERMITTENT = Path(__file__).parents[2] / "fakes" / "intermittent_backend.py"
 ROW_OF_NAN = observed(Kind.NOT_FINITE)
 FAULT = observed(Kind.ILLEGAL_ACCESS, "query")

@@ -1,27 +1,23 @@
 """`attnfuzz report` and `attnfuzz compare`: of homes, campaigns and logs, and of files that are none of these."""
 
 import errno
-import json
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
 from campaign_events import MISMATCH, checked, filed, finished, started, without_sinks
+from command_line import Attnfuzz
 from fake_search import decode
 from msgspec.structs import replace
 from refusals import refused
 
-from attnfuzz.harness.campaign.events import LOG_VERSION, Event
+from attnfuzz.harness.campaign.events import Event
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.log import EventLog, read_log
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.report.files import STEP_SUMMARY, write_reports
 
-Attnfuzz = Callable[..., Any]
 CASE = replace(decode(5), backend="torch_sdpa")
 FIRST, SECOND = "20260501-043000", "20260502-043000"
 
@@ -114,12 +110,6 @@ def test_a_night_that_was_damaged_does_not_cost_the_next_its_report(attnfuzz: At
     assert "Since" not in (home.folder(SECOND) / "summary.md").read_text()
 
 
-def test_a_damaged_log_names_the_line(attnfuzz: Attnfuzz, home: Home) -> None:
-    lines = home.log(SECOND).read_bytes().splitlines()
-    home.log(SECOND).write_bytes(b"\n".join([lines[0], lines[1][:30], lines[2], b""]))
-    refused(attnfuzz("report", "--home", "out"), "events.ndjson, line 2", "damaged")
-
-
 def test_reading_somebody_elses_log_runs_no_code_and_writes_nowhere_else(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
     (tmp_path / "theirs.py").write_text("open('imported', 'w')\n")
     case = replace(CASE, backend="theirs.py:MINE")
@@ -148,24 +138,6 @@ def test_what_a_terminal_would_obey_is_not_printed(attnfuzz: Attnfuzz, tmp_path:
 def test_a_log_with_a_case_that_can_not_be_is_damaged(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
     campaign(Home(tmp_path / "out"), FIRST, filed(replace(CASE, geometry=replace(CASE.geometry, page_size=0))))
     refused(attnfuzz("report", "--home", "out"), "line 2", "page_size", "damaged")
-
-
-def test_a_log_that_does_not_begin_at_the_beginning_is_none(attnfuzz: Attnfuzz, home: Home) -> None:
-    end = json.loads(home.log(SECOND).read_text().splitlines()[-1]) | {"log_version": LOG_VERSION}
-    home.log(SECOND).write_text(json.dumps(end) + "\n")
-    refused(attnfuzz("report", "--home", "out"), "first line is no CampaignStarted")
-
-
-def test_a_log_of_another_version_is_named_as_one(attnfuzz: Attnfuzz, home: Home) -> None:
-    lines = [json.loads(line) for line in home.log(SECOND).read_text().splitlines()]
-    lines[0]["log_version"] = LOG_VERSION + 1
-    home.log(SECOND).write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
-    refused(attnfuzz("report", "--home", "out"), f"log version {LOG_VERSION + 1}", f"to {LOG_VERSION}")
-
-
-def test_an_empty_log_says_that_nothing_ran(attnfuzz: Attnfuzz, home: Home) -> None:
-    home.log(SECOND).write_bytes(b'{"event":"CampaignSta')
-    refused(attnfuzz("report", "--home", "out"), "no event")
 
 
 def test_a_campaign_that_was_killed_before_its_first_event_is_left_out(attnfuzz: Attnfuzz, home: Home) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from campaign_events import checked, filed, finished, kept, searched, started
+from command_line import Attnfuzz
 from fake_search import decode
 from msgspec.structs import replace
 from refusals import refused
@@ -16,7 +17,6 @@ from attnfuzz.harness.campaign.knowledge import OUT_OF_TIME
 from attnfuzz.harness.campaign.log import EventLog, read_log
 from attnfuzz.harness.findings.state import State
 
-Attnfuzz = Callable[..., Any]
 BACKEND = "torch_sdpa"
 CASE = replace(decode(5), backend=BACKEND)
 BEGUN = replace(started(BACKEND), seconds=1.0)

@@ -3,11 +3,11 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from command_line import Attnfuzz
 from fake_llm_server import FakeFault, FakeLlm, free_port
 from served_here import announce_traces, draw_again, wait_for_nothing
 
@@ -33,14 +33,14 @@ def wrong() -> Iterator[FakeLlm]:
         ("serve --resume", "has no campaign to continue"),
     ],
 )
-def test_a_wrong_line_is_refused_with_advice(attnfuzz: Callable[..., Any], line: str, said: str) -> None:
+def test_a_wrong_line_is_refused_with_advice(attnfuzz: Attnfuzz, line: str, said: str) -> None:
     ran = attnfuzz(*line.split())
     assert ran.code == 2
     assert said in " ".join(ran.err.split())
     assert "Traceback" not in ran.err
 
 
-def test_no_server_is_one_line_and_leaves_no_log(attnfuzz: Callable[..., Any], tmp_path: Path) -> None:
+def test_no_server_is_one_line_and_leaves_no_log(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
     ran = attnfuzz("serve", f"http://127.0.0.1:{free_port()}", "--home", "home")
     assert ran.code == 2
     assert "no server answers" in ran.err
@@ -48,7 +48,7 @@ def test_no_server_is_one_line_and_leaves_no_log(attnfuzz: Callable[..., Any], t
 
 
 def test_a_finding_is_shown_with_its_requests_and_its_script(
-    attnfuzz: Callable[..., Any], wrong: FakeLlm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    attnfuzz: Attnfuzz, wrong: FakeLlm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wait_for_nothing(monkeypatch)
     announce_traces(monkeypatch)

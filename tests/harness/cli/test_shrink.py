@@ -1,10 +1,9 @@
 """`attnfuzz shrink`: what it writes, what it says, and what it refuses."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from command_line import Attnfuzz
 from harness_cases import draft_extend_case
 from msgspec.structs import replace
 
@@ -26,7 +25,7 @@ def failing(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_smaller_case_lies_beside_the_first_and_gets_no_smaller(attnfuzz: Callable[..., Any], failing: Path) -> None:
+def test_a_smaller_case_lies_beside_the_first_and_gets_no_smaller(attnfuzz: Attnfuzz, failing: Path) -> None:
     ran = attnfuzz("shrink", failing.name, "--time", LONG)
     assert ran.code == 1
     small = case_file.load(failing.with_name("failing.small.json"))
@@ -47,7 +46,7 @@ def test_a_smaller_case_lies_beside_the_first_and_gets_no_smaller(attnfuzz: Call
 
 @pytest.mark.slow
 def test_a_finding_and_calls_are_shrunk_where_they_are_asked_for(
-    attnfuzz: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    attnfuzz: Attnfuzz, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "trtllm_mha-v1.5"
     folder.mkdir()
@@ -68,7 +67,7 @@ def test_a_finding_and_calls_are_shrunk_where_they_are_asked_for(
 
 
 @pytest.mark.slow
-def test_beside_findings_of_a_home_nothing_is_written(attnfuzz: Callable[..., Any], tmp_path: Path) -> None:
+def test_beside_findings_of_a_home_nothing_is_written(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
     finding = tmp_path / "attnfuzz-out" / "findings" / "trtllm_mha-v1.5"
     finding.mkdir(parents=True)
     case_file.save(finding / "case.json", FAILING)
@@ -78,7 +77,7 @@ def test_beside_findings_of_a_home_nothing_is_written(attnfuzz: Callable[..., An
 
 
 @pytest.mark.slow
-def test_calls_keep_the_shape_of_their_kernels_if_asked(attnfuzz: Callable[..., Any], tmp_path: Path) -> None:
+def test_calls_keep_the_shape_of_their_kernels_if_asked(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
     large = case_file.load(MALFORMED)
     assert attnfuzz("shrink", str(MALFORMED), "--same-kernels", "-o", "small.json").code == 1
     small = case_file.load(tmp_path / "small.json")
@@ -89,7 +88,7 @@ def test_calls_keep_the_shape_of_their_kernels_if_asked(attnfuzz: Callable[..., 
 
 
 @pytest.mark.slow
-def test_no_file_is_written_over_unasked(attnfuzz: Callable[..., Any], failing: Path) -> None:
+def test_no_file_is_written_over_unasked(attnfuzz: Attnfuzz, failing: Path) -> None:
     mine = failing.with_name("failing.small.json")
     mine.write_text("mine")
     ran = attnfuzz("shrink", failing.name)
@@ -102,7 +101,7 @@ def test_no_file_is_written_over_unasked(attnfuzz: Callable[..., Any], failing: 
 
 
 @pytest.mark.slow
-def test_what_passes_is_left_alone(attnfuzz: Callable[..., Any], failing: Path) -> None:
+def test_what_passes_is_left_alone(attnfuzz: Attnfuzz, failing: Path) -> None:
     ran = attnfuzz("shrink", failing.name, "--backend", "trtllm_mha")
     assert ran.code == 0
     assert "passes on trtllm_mha: there is nothing to shrink" in ran.out
@@ -120,9 +119,7 @@ def test_what_passes_is_left_alone(attnfuzz: Callable[..., Any], failing: Path) 
         (("failing.json", "--backend", "torch_sdpa"), "torch_sdpa does not support"),
     ],
 )
-def test_bad_input_is_one_line(
-    attnfuzz: Callable[..., Any], failing: Path, options: tuple[str, ...], words: str
-) -> None:
+def test_bad_input_is_one_line(attnfuzz: Attnfuzz, failing: Path, options: tuple[str, ...], words: str) -> None:
     ran = attnfuzz("shrink", *options)
     assert failing.exists()
     assert ran.code == 2

@@ -2,12 +2,12 @@
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
 import defective_backend
 import pytest
+from command_line import Attnfuzz
 from harness_cases import decode_case
 
 from attnfuzz.harness.backends.registry import resolve
@@ -23,8 +23,6 @@ from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.harness.verdict.tiers import Task
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case
-
-Attnfuzz = Callable[..., Any]
 
 
 class Here:

@@ -1,11 +1,10 @@
 """`attnfuzz triage` as users see it."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
+from command_line import Attnfuzz
 from harness_cases import decode_case
 
 from attnfuzz.harness.triage import Blame, Triage
@@ -20,7 +19,7 @@ def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_a_failing_case_is_explained_within_80_columns(attnfuzz: Callable[..., Any]) -> None:
+def test_a_failing_case_is_explained_within_80_columns(attnfuzz: Attnfuzz) -> None:
     ran = attnfuzz("triage", str(CASE), "--repeat", "2")
     assert ran.code == 1
     assert ran.out.startswith("The caller's fault: the maker of the call")
@@ -33,7 +32,7 @@ def test_a_failing_case_is_explained_within_80_columns(attnfuzz: Callable[..., A
 
 
 @pytest.mark.slow
-def test_as_json_it_is_the_whole_triage(attnfuzz: Callable[..., Any]) -> None:
+def test_as_json_it_is_the_whole_triage(attnfuzz: Attnfuzz) -> None:
     ran = attnfuzz("triage", str(CASE), "--repeat", "2", "--json", "-")
     assert ran.code == 1
     found = msgspec.json.decode(ran.out, type=Triage)
@@ -42,7 +41,7 @@ def test_as_json_it_is_the_whole_triage(attnfuzz: Callable[..., Any]) -> None:
 
 
 @pytest.mark.slow
-def test_a_case_that_passes_in_every_way_exits_with_0(attnfuzz: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_case_that_passes_in_every_way_exits_with_0(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
     case_file.save(tmp_path / "case.json", decode_case("trtllm_mha"))
     ran = attnfuzz("triage", "case.json", "--repeat", "2")
     assert ran.code == 0
@@ -50,7 +49,7 @@ def test_a_case_that_passes_in_every_way_exits_with_0(attnfuzz: Callable[..., An
     assert "shrink" not in ran.out
 
 
-def test_another_backend_can_be_asked(attnfuzz: Callable[..., Any], tmp_path: Path) -> None:
+def test_another_backend_can_be_asked(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
     case_file.save(tmp_path / "case.json", decode_case("trtllm_mha"))
     ran = attnfuzz("triage", "case.json", "--repeat", "2", "--backend", "torch_sdpa")
     assert ran.code == 2

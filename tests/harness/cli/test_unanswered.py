@@ -1,10 +1,9 @@
 """Cases whose inputs are not finite: they pass if no access is wrong, and say that no more was judged."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from command_line import Attnfuzz
 from harness_cases import decode_case
 from small_cases import with_nan_queries
 
@@ -22,7 +21,7 @@ def case(runner: Runner, tmp_path: Path) -> str:
     return "case.json"
 
 
-def test_replay_says_of_how_many_rows(attnfuzz: Callable[..., Any], case: str) -> None:
+def test_replay_says_of_how_many_rows(attnfuzz: Attnfuzz, case: str) -> None:
     ran = attnfuzz("replay", case)
     assert ran.code == 0
     assert ran.out.splitlines() == [
@@ -31,7 +30,7 @@ def test_replay_says_of_how_many_rows(attnfuzz: Callable[..., Any], case: str) -
     ]
 
 
-def test_triage_says_of_how_many_rows(attnfuzz: Callable[..., Any], case: str) -> None:
+def test_triage_says_of_how_many_rows(attnfuzz: Attnfuzz, case: str) -> None:
     ran = attnfuzz("triage", case, "--repeat", "2")
     assert ran.code == 0
     assert "- Only accesses were judged of 8 rows without a right answer" in ran.out

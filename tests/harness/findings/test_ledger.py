@@ -212,8 +212,14 @@ GOOD = 'backend = "torch_sdpa"\nkind = "EmptyRow"\nreason = "r"\n'
         ),
         (f"[[knwon]]\n{GOOD}", "knwon: unknown; a ledger is made of [[known]] tables"),
         (f"[known]\n{GOOD}", "known: must be an array of tables"),
+        ("[[known]]\n" + GOOD.replace('"EmptyRow"', "[1]"), "entry 1: kind: expected `str`"),
+        ("[[known]]\n" + GOOD.replace("torch_sdpa", "a\\u0000b"), "must be the name of a backend"),
+        ("[[known]]\n" + GOOD.replace("torch_sdpa", "a\\u0000b.py:X"), "must be the name of a backend"),
         ("known = ", "is not TOML"),
+        (f"a = {'9' * 5000}", "is not TOML"),
+        (f"a = {'[' * 3000}{']' * 3000}", "nests too deeply"),
     ],
+    ids=lambda text: text[:60],
 )
 def test_a_mistake_is_reported_in_one_line(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(LedgerError) as raised:
@@ -235,3 +241,6 @@ def test_a_ledger_that_is_not_there_is_reported_in_one_line(tmp_path: Path) -> N
         Ledger.load(tmp_path / "absent.toml")
     with pytest.raises(LedgerError, match="Is a directory"):
         Ledger.load(tmp_path)
+    (tmp_path / "latin.toml").write_bytes(b'a = "\xff"')
+    with pytest.raises(LedgerError, match="is not TOML"):
+        Ledger.load(tmp_path / "latin.toml")

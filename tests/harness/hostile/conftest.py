@@ -1,12 +1,12 @@
 """Homes that damage is done to, and the command line, run in this process."""
 
 import signal
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from campaign_events import filed, finished, started
+from command_line import Attnfuzz, runs_commands
 from fake_archive import FINGERPRINT, archive, found
 from fake_search import decode
 from harness_cases import decode_case
@@ -14,20 +14,10 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.log import EventLog
-from attnfuzz.harness.cli.main import main
 from attnfuzz.harness.corpus import Corpus, Why
 from attnfuzz.harness.verdict.failures import Kind
 
 MOST_SECONDS = 90
-
-
-@dataclass(frozen=True)
-class Ran:
-    """How a command ended and what it wrote."""
-
-    code: int
-    out: str
-    err: str
 
 
 @pytest.fixture(autouse=True)
@@ -46,19 +36,11 @@ def no_hang() -> Iterator[None]:
 
 
 @pytest.fixture
-def attnfuzz(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., Ran]:
+def attnfuzz(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Attnfuzz:
     """Runs `attnfuzz ARGUMENTS` in an empty folder, into a pipe."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("COLUMNS", raising=False)
-
-    def run(*arguments: str) -> Ran:
-        monkeypatch.setattr("sys.argv", ["attnfuzz", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        written = capsys.readouterr()
-        return Ran(code=int(ended.value.code or 0), out=written.out, err=written.err)
-
-    return run
+    return runs_commands(monkeypatch, capsys)
 
 
 @pytest.fixture

@@ -2,12 +2,12 @@
 
 import contextlib
 import json
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from command_line import Attnfuzz
 from damage import DAMAGES, damage
 from fake_search import observed
 from harness_cases import decode_case
@@ -19,7 +19,6 @@ from attnfuzz.reference import case_file
 
 pytestmark = pytest.mark.slow
 
-Attnfuzz = Callable[..., Any]
 SHORT = json.loads((Path(__file__).parents[1] / "short_seq_lens.json").read_text())
 COMMANDS = ("replay", "triage", "shrink", "export")
 
@@ -139,23 +138,6 @@ def test_a_folder_that_can_not_be_is_named(attnfuzz: Attnfuzz, command: tuple[st
     assert Path("file").read_bytes() == b""
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (b"a = " + b"[" * 3000 + b"]" * 3000, "nests too deeply"),
-        (b"a = " + b"9" * 5000, "is not TOML"),
-        (b'a = "\xff"', "is not TOML"),
-        (b'[[known]]\nbackend = "torch_sdpa"\nkind = [1]\nreason = "x"\n', "kind: expected `str`"),
-        (b'[[known]]\nbackend = "a\\u0000b"\nkind = "Hang"\nreason = "x"\n', "must be the name of a backend"),
-        (b'[[known]]\nbackend = "a\\u0000b.py:X"\nkind = "Hang"\nreason = "x"\n', "must be the name of a backend"),
-    ],
-    ids=["deep", "digits", "UTF-8", "no kind", "NUL", "NUL in a file"],
-)
-def test_a_hostile_ledger_is_named(attnfuzz: Attnfuzz, text: bytes, words: str) -> None:
-    Path("known.toml").write_bytes(text)
-    refused(attnfuzz("fuzz", "--backend", "torch_sdpa", "--ledger", "known.toml"), "known.toml", words)
-
-
 def test_a_ledger_imports_nothing(attnfuzz: Attnfuzz) -> None:
     Path("mine.py").write_text("open('PWNED', 'w')\n")
     Path("known.toml").write_text('[[known]]\nbackend = "mine.py:X"\nkind = "Hang"\nreason = "x"\nmode = "no mode"\n')
@@ -174,27 +156,3 @@ def test_other_files_that_can_not_be_read_are_named(attnfuzz: Attnfuzz, home: Ho
     if command == "ledger" and kind == "empty":
         return
     refused(attnfuzz(*arguments), "sweep.json")
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("time", "1e300"),
-        ("time", "-1"),
-        ("at", "-1.0"),
-        ("at", "1e300"),
-        ("seconds", "1e300"),
-        ("jobs", "1000000"),
-        ("jobs", "0"),
-        ("jobs", "1" + "0" * 30),
-        ("alpha", '"x"'),
-        ("examples", "-1"),
-    ],
-)
-def test_a_number_in_a_log_that_can_not_be_is_named(attnfuzz: Attnfuzz, home: Home, field: str, value: str) -> None:
-    log = home.log("20260501-043000")
-    first, *rest = log.read_text().splitlines(keepends=True)
-    content = json.loads(first) | {field: "VALUE"}
-    log.write_text(json.dumps(content).replace('"VALUE"', value) + "\n" + "".join(rest))
-    for command in (("report", "--home", "out"), ("fuzz", "--resume", "--home", "out")):
-        refused(attnfuzz(*command), "events.ndjson", "line 1", field)

@@ -1,11 +1,11 @@
 """One bad byte in a home stops no night: what can't be read is set aside and named, and the rest goes on."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Attnfuzz
 from damage import DAMAGES, damage
 from fake_archive import FINGERPRINT, archive, found
 from harness_cases import decode_case
@@ -17,8 +17,6 @@ from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.verdict.failures import Kind
 
 pytestmark = pytest.mark.slow
-
-Attnfuzz = Callable[..., Any]
 
 
 def damages_of(*names: str) -> pytest.MarkDecorator:

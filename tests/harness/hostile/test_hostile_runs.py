@@ -5,12 +5,12 @@ import io
 import json
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import pytest
+from command_line import Attnfuzz
 from damage import DAMAGES, damage
 from harness_cases import decode_case
 from hostile_values import hostile_bytes, hostile_json
@@ -25,7 +25,6 @@ from attnfuzz.reference import case_file
 
 pytestmark = pytest.mark.slow
 
-Attnfuzz = Callable[..., Any]
 SHORT = Path(__file__).parents[1] / "short_seq_lens.json"
 EXAMPLES = 25
 LONG_EXAMPLES = 500

@@ -121,12 +121,12 @@ def test_time_per_case_and_throughput_are_compared() -> None:
 
 def test_what_can_not_be_compared_is_said() -> None:
     old = Standing.of([started(MHA, campaign="a")])
-    event = replace(started(MHA, campaign="b"), contract="strict", jobs=8, seconds=None, examples=50, leaning=False)
+    event = replace(started(MHA, campaign="b"), contract="strict", jobs=8, seconds=None, examples=50)
     new = Standing.of([event, finished(interrupted=True)])
     caveats = compare(old, new).caveats
     assert caveats[:2] == tuple(f"{name} did not come to its end: missing findings may exist" for name in "ab")
     assert caveats[2] == "contract was declared and is strict: findings and margins are not comparable"
-    assert [caveat.split()[0] for caveat in caveats[3:]] == ["budget", "jobs", "leaning"]
+    assert [caveat.split()[0] for caveat in caveats[3:]] == ["budget", "jobs"]
     assert not compare(night(), night()).caveats
 
 

@@ -1,21 +1,14 @@
-"""What tests of triage share: workers with all the time that a loaded machine may need."""
+"""What tests of triage share: the cases that planted defects fail."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from attnfuzz.harness.defects.pins import load_pin
-from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.reference.case_file import AnyCase
 
 PINS = Path(__file__).parents[2] / "defects"
-
-
-@pytest.fixture(scope="module")
-def runner() -> Iterator[Runner]:
-    with Runner() as runner:
-        yield runner
 
 
 @pytest.fixture(scope="session")

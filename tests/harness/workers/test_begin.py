@@ -39,29 +39,19 @@ def test_workers_have_the_environment_that_they_are_given() -> None:
 
 
 @pytest.mark.slow
-def test_a_hook_that_raises_is_reported_like_a_nursery_that_can_not_start() -> None:
-    with Workers("deadly_handlers:begun", begin="deadly_handlers:begin_badly") as workers:
+@pytest.mark.parametrize(
+    ("hook", "words"),
+    [
+        ("begin_badly", r"workers can't start:\n(.|\n)*there is no device here"),
+        ("begin_deadly", "the driver gave up"),
+        ("no_such_hook", "has no attribute 'no_such_hook'"),
+    ],
+)
+def test_a_hook_that_fails_is_reported_like_a_nursery_that_can_not_start(hook: str, words: str) -> None:
+    with Workers("deadly_handlers:begun", begin=f"deadly_handlers:{hook}") as workers:
         for _ in range(2):
-            with pytest.raises(NurseryError, match=r"workers can't start:\n(.|\n)*there is no device here"):
+            with pytest.raises(NurseryError, match=words):
                 workers.run(b"", timeout=60)
-
-
-@pytest.mark.slow
-def test_a_hook_that_ends_its_process_is_reported_with_its_last_words() -> None:
-    with (
-        Workers("deadly_handlers:begun", begin="deadly_handlers:begin_deadly") as workers,
-        pytest.raises(NurseryError, match="the driver gave up"),
-    ):
-        workers.run(b"", timeout=60)
-
-
-@pytest.mark.slow
-def test_a_hook_that_can_not_be_imported_is_reported() -> None:
-    with (
-        Workers("deadly_handlers:begun", begin="deadly_handlers:no_such_hook") as workers,
-        pytest.raises(NurseryError, match="has no attribute 'no_such_hook'"),
-    ):
-        workers.run(b"", timeout=60)
 
 
 @pytest.mark.slow

@@ -123,6 +123,7 @@ def test_an_interrupted_fetch_is_not_taken_for_a_whole_one(
 ) -> None:
     def interrupted(_: object, __: Path, root: Path) -> None:
         (root / "sglang").mkdir(parents=True)
+        assert WHEELS.cached() == []
         raise KeyboardInterrupt
 
     make_wheel(wheels, str(NEW))

@@ -209,9 +209,10 @@ def test_parts_merged_with_wrong_weights_are_named(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [0.01, 0.3, 10.0])
-def test_noise_is_not_explained(right: WrongRow, size: float) -> None:
-    for seed in range(5):
+@pytest.mark.parametrize(("size", "seeds"), [(0.01, 5), (0.3, 1), (10.0, 1)])
+def test_noise_is_not_explained(right: WrongRow, size: float, seeds: int) -> None:
+    """Small noise is the nearest to a prediction: of large noise, one row is as good as many."""
+    for seed in range(seeds):
         noise = torch.randn(32, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         assert said(right, right.truth.out + size * noise * right.truth.out.square().mean().sqrt()) == []
 
