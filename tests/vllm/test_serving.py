@@ -1,6 +1,6 @@
 """Cases on the engines of releases: right ones pass, and mistakes that are planted in a scheduler's tree are found."""
 
-import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,8 +9,6 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind
-from attnfuzz.kernels.releases.release import release_of
-from attnfuzz.kernels.vllm.project import VLLM
 from attnfuzz.reference.case import Launch, PageOrder
 
 pytestmark = pytest.mark.vllm
@@ -80,12 +78,8 @@ PLANTED = {
 
 
 @pytest.mark.parametrize("mistake", PLANTED)
-def test_a_planted_mistake_is_found(mistake: str, runner: Runner, tmp_path: Path) -> None:
+def test_a_planted_mistake_is_found(mistake: str, runner: Runner, plant: Callable[..., str]) -> None:
     place, right, wrong, shown_by, kind = PLANTED[mistake]
-    tree = Path(shutil.copytree(release_of(VLLM, f"vllm=={PLANTED_IN}").root, tmp_path / "vllm"))
-    file = tree / place
-    text = file.read_text()
-    assert text.count(right) == 1
-    file.write_text(text.replace(right, wrong))
-    failures = runner.verdict(replace(CASES[shown_by], backend=f"vllm@{tree}:engine")).failures
+    tree = plant(PLANTED_IN, place, right, wrong)
+    failures = runner.verdict(replace(CASES[shown_by], backend=f"{tree}:engine")).failures
     assert kind in {each.kind for each in failures}

@@ -1,6 +1,6 @@
 """Draft decodes on the engines of releases: right ones pass, and mistakes planted in a copy of one are found."""
 
-import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,8 +9,6 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind
-from attnfuzz.kernels.releases.release import release_of
-from attnfuzz.kernels.vllm.project import VLLM
 from attnfuzz.reference.case import Case, Launch, Mode, PageOrder, Step
 
 pytestmark = pytest.mark.vllm
@@ -138,13 +136,8 @@ PLANTED = {
 
 
 @pytest.mark.parametrize("mistake", PLANTED)
-def test_a_planted_mistake_is_found(mistake: str, runner: Runner, tmp_path: Path) -> None:
+def test_a_planted_mistake_is_found(mistake: str, runner: Runner, plant: Callable[..., str]) -> None:
     place, right, wrong, shown_by, kinds = PLANTED[mistake]
-    tree = Path(shutil.copytree(release_of(VLLM, f"vllm=={PLANTED_IN}").root, tmp_path / "vllm"))
-    file = tree / place
-    text = file.read_text()
-    assert text.count(right) == 1
-    file.write_text(text.replace(right, wrong))
-    failures = runner.verdict(on(f"vllm@{tree}", CASES[shown_by])).failures
+    failures = runner.verdict(on(plant(PLANTED_IN, place, right, wrong), CASES[shown_by])).failures
     assert failures
     assert {each.kind for each in failures} <= kinds
