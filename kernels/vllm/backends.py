@@ -79,7 +79,7 @@ def open_session(named: Named, kernels: KernelsBelow, case: Case, bench: Bench) 
     from attnfuzz.kernels.vllm.session import VllmSession  # noqa: PLC0415
 
     kind = KINDS[named.kind]
-    session: type[Session] = VllmSession
+    session: Callable[..., Session] = VllmSession
     if kind.capability.schedules:
         session = DraftingEngineSession if drafting(case) else EngineSession
     release = release_of(project_of(kind), named.release)
