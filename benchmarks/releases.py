@@ -156,11 +156,11 @@ def _timed(backend: str, count: int, seed: int) -> list[str]:
 
 
 class _Difference(OneByOne):
-    """Reports failures of a release that the fixed one does not have, so that other bugs count as passing.
+    """Reports failures of a report's kinds that the fixed release does not have, so that other bugs count as passing.
 
-    Of a bug without a fix, it reports those of its kinds. Hypothesis begins every search with the same case, whatever
-    the seed: it counts as passing, since the seeds would not be independent of each other. `examples` counts cases on
-    the release.
+    A release may have several bugs that the next one fixes, and one of them may fail in nearly all cases. Hypothesis
+    begins every search with the same case, whatever the seed: it counts as passing, since the seeds would not be
+    independent of each other. `examples` counts cases on the release.
     """
 
     def __init__(self, runner: Runner, bug: Bug) -> None:
@@ -175,18 +175,14 @@ class _Difference(OneByOne):
             self.begins = False
             return Verdict()
         found = self._runner.verdict(case, self._bug.release)
-        if not found.failures:
-            return found
-        if not self._bug.release_after:
-            own = tuple(each for each in found.observations if each.kind in self._bug.kinds)
+        own = tuple(each for each in found.failures if each.kind in self._bug.kinds)
+        if not own or not self._bug.release_after:
             return replace(found, observations=own)
         fixed = self._runner.verdict(case, self._bug.release_after)
         if fixed.unsupported is not None:
             return Verdict(unsupported=fixed.unsupported)
         others = {fingerprint_anywhere(each) for each in fixed.failures}
-        return replace(
-            found, observations=tuple(each for each in found.failures if fingerprint_anywhere(each) not in others)
-        )
+        return replace(found, observations=tuple(each for each in own if fingerprint_anywhere(each) not in others))
 
     def renew(self) -> None:
         """Have the next case run by a worker that has run nothing."""

@@ -21,6 +21,7 @@ from attnfuzz.kernels.releases.naming import Named
 from attnfuzz.kernels.releases.project import Project
 from attnfuzz.kernels.releases.release import release_of
 from attnfuzz.kernels.vllm.adaptations import BF16_SINKS, UNIT_Q_SCALE
+from attnfuzz.kernels.vllm.config import drafting
 from attnfuzz.kernels.vllm.cpu.kernels import OPS as CPU_OPS
 from attnfuzz.kernels.vllm.cpu.project import VLLM_CPU, library_of
 from attnfuzz.kernels.vllm.dcp.kernels import OPS as OPS_OF_RANKS
@@ -73,11 +74,14 @@ def open_session(named: Named, kernels: KernelsBelow, case: Case, bench: Bench) 
     """Return a session on one case. Imports the release, if this process has not. Raises ReleaseError, Unsupported."""
     # These imports need a release's packages: only a process that runs one has to have them.
     from attnfuzz.kernels.vllm.loader import load  # noqa: PLC0415
+    from attnfuzz.kernels.vllm.serving.drafting_session import DraftingEngineSession  # noqa: PLC0415
     from attnfuzz.kernels.vllm.serving.session import EngineSession  # noqa: PLC0415
     from attnfuzz.kernels.vllm.session import VllmSession  # noqa: PLC0415
 
     kind = KINDS[named.kind]
-    session = EngineSession if kind.capability.schedules else VllmSession
+    session: Callable[..., Session] = VllmSession
+    if kind.capability.schedules:
+        session = DraftingEngineSession if drafting(case) else EngineSession
     release = release_of(project_of(kind), named.release)
     return session(load(release, named.kind, hopper=bench.device.type == "cuda"), kernels, case, bench)
 

@@ -260,7 +260,7 @@ KINDS: Final = {
         f"{_BACKENDS}.flashinfer",
         "FlashInfer",
         BLACKWELL,
-        structs.replace(FLASHINFER, modes=_OF_TARGETS, schedules=True),
+        structs.replace(FLASHINFER, schedules=True),
     ),
     "flashinfer_mla": BackendKind(_MLA, "FlashInferMLA", BLACKWELL, LATENT, calibrated="trtllm_mla"),
     "flashinfer_mla_packed": BackendKind(

@@ -172,7 +172,7 @@ def load_release(team: str) -> None:
         with suppress(ReleaseError):
             _as_kind(loaded, kind)
     importlib.import_module("attnfuzz.kernels.vllm.session")
-    importlib.import_module("attnfuzz.kernels.vllm.serving.session")
+    importlib.import_module("attnfuzz.kernels.vllm.serving.drafting_session")
     # Without one, other kinds can be run.
     with suppress(ReleaseError):
         loaded.module(SCHEDULER)

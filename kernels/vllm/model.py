@@ -59,6 +59,8 @@ class Model:
 
     """
 
+    layer_name = LAYER
+
     def __init__(self, loaded: Any, case: Case, bench: Bench, pool: VllmPool, layer: Any) -> None:
         self._case, self._bench, self._pool, self._layer = case, bench, pool, layer
         self._quantisation = Quantisation.of(case)
@@ -137,8 +139,8 @@ class Model:
         out = torch.empty(shape, dtype=geometry.dtype.torch_dtype, device=self._bench.device)
         out = out.view(-1, geometry.q_heads, geometry.head_dim_vo)
         # A dummy batch without a graph has no metadata, and its output is zeros.
-        metadata = context.attn_metadata and context.attn_metadata[LAYER]
-        slots = context.slot_mapping.get(LAYER)
+        metadata = context.attn_metadata and context.attn_metadata[self.layer_name]
+        slots = context.slot_mapping.get(self.layer_name)
         if slots is not None and self.writes:
             layer.impl.do_kv_cache_update(layer, inputs.key, inputs.value, self._pool.kv_cache, slots)
         query = self._quantisation.given(inputs.query, layer.impl)

@@ -47,6 +47,9 @@ class _NothingToAwait:
     def synchronize(self) -> None:
         """Do nothing."""
 
+    def wait_stream(self, _: object) -> None:
+        """Do nothing."""
+
 
 @contextmanager
 def machine(server: VllmServer) -> Iterator[None]:
@@ -76,6 +79,8 @@ def _claimed(loaded: Any) -> Iterator[None]:
     with (
         mock.patch.object(torch, "Event", _NothingToAwait),
         mock.patch.object(torch.cuda, "Stream", _NothingToAwait),
+        mock.patch.object(torch.cuda, "current_stream", _NothingToAwait),
+        mock.patch.object(torch.cuda, "stream", nullcontext),
         # Parameters of Triton's kernels depend on it (v1/attention/ops/triton_reshape_and_cache_flash.py:345).
         mock.patch.object(torch.cuda, "get_device_capability", return_value=loaded.kind.gpu),
     ):

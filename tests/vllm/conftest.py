@@ -1,11 +1,15 @@
 """Releases of vLLM are downloaded once, into the cache that campaigns use too."""
 
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.kernels.releases.release import release_of
 from attnfuzz.kernels.vllm.engine import ENGINE
+from attnfuzz.kernels.vllm.project import VLLM
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -21,3 +25,21 @@ def runner() -> Iterator[Runner]:
     """Judges cases; each release that it meets gets workers of its own, which go with the test."""
     with Runner() as running:
         yield running
+
+
+Plant = Callable[[str, Path, str, str], str]
+"""Copies a version, with one text in a file replaced. Returns the name of the tree."""
+
+
+@pytest.fixture
+def plant(tmp_path: Path) -> Plant:
+    """Plants a mistake in a copy of a release."""
+
+    def planted(version: str, place: Path, right: str, wrong: str) -> str:
+        tree = Path(shutil.copytree(release_of(VLLM, f"vllm=={version}").root, tmp_path / "vllm"))
+        text = (tree / place).read_text()
+        assert text.count(right) == 1
+        (tree / place).write_text(text.replace(right, wrong))
+        return f"vllm@{tree}"
+
+    return planted

@@ -1,53 +1,20 @@
 """Cases on the engines of releases: right ones pass, and mistakes that are planted in a scheduler's tree are found."""
 
-import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from engine_cases import case, decode, extend, verify
 from msgspec.structs import replace
 
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind
-from attnfuzz.kernels.releases.release import release_of
-from attnfuzz.kernels.vllm.project import VLLM
-from attnfuzz.reference.case import Case, Launch, Mode, PageOrder, Pages, Request, Serving, Step
-from attnfuzz.reference.dtypes import DType
-from attnfuzz.reference.geometry import Geometry
+from attnfuzz.reference.case import Launch, PageOrder
 
 pytestmark = pytest.mark.vllm
 
 READ = ("0.26.0", "0.33.0")
 PLANTED_IN = "0.33.0"
-
-GEOMETRY = Geometry(
-    q_heads=4, kv_heads=2, head_dim_qk=64, head_dim_vo=64, page_size=16, dtype=DType.BFLOAT16, kv_dtype=DType.BFLOAT16
-)
-LENGTHS = tuple[int, int, int]
-
-
-def extend(*requests: LENGTHS) -> Step:
-    of_slots = tuple(Request(*each) for each in requests)
-    return Step(mode=Mode.EXTEND, requests=of_slots, padded_tokens=sum(each.q_len for each in of_slots))
-
-
-def decode(*requests: LENGTHS, launch: Launch = Launch.EAGER, rows: int = 0) -> Step:
-    of_slots = tuple(Request(*each) for each in requests)
-    padded = max(len(of_slots), rows)
-    return Step(mode=Mode.DECODE, requests=of_slots, padded_tokens=padded, tokens_per_request=1, launch=launch)
-
-
-def verify(*requests: LENGTHS) -> Step:
-    of_slots = tuple(Request(*each) for each in requests)
-    drafts = of_slots[0].q_len
-    padded = drafts * len(of_slots)
-    return Step(mode=Mode.TARGET_VERIFY, requests=of_slots, padded_tokens=padded, tokens_per_request=drafts)
-
-
-def case(*steps: Step, order: PageOrder = PageOrder.IDENTITY, budget: int = 0, shortage: int = 0) -> Case:
-    # With this seed, the first request that shares blocks goes on beside the second one.
-    serving = Serving(budget=budget, shortage=shortage, seed=1)
-    return Case(backend="", geometry=GEOMETRY, steps=steps, pages=Pages(order=order), serving=serving, seed=1)
-
 
 CASES = {
     "a prefix that was computed for another request": case(extend((0, 20, 20), (1, 5, 37)), decode((0, 1, 21))),
@@ -111,12 +78,8 @@ PLANTED = {
 
 
 @pytest.mark.parametrize("mistake", PLANTED)
-def test_a_planted_mistake_is_found(mistake: str, runner: Runner, tmp_path: Path) -> None:
+def test_a_planted_mistake_is_found(mistake: str, runner: Runner, plant: Callable[..., str]) -> None:
     place, right, wrong, shown_by, kind = PLANTED[mistake]
-    tree = Path(shutil.copytree(release_of(VLLM, f"vllm=={PLANTED_IN}").root, tmp_path / "vllm"))
-    file = tree / place
-    text = file.read_text()
-    assert text.count(right) == 1
-    file.write_text(text.replace(right, wrong))
-    failures = runner.verdict(replace(CASES[shown_by], backend=f"vllm@{tree}:engine")).failures
+    tree = plant(PLANTED_IN, place, right, wrong)
+    failures = runner.verdict(replace(CASES[shown_by], backend=f"{tree}:engine")).failures
     assert kind in {each.kind for each in failures}

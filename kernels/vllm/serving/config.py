@@ -3,14 +3,20 @@
 A file and line below vllm/ is that of vLLM 0.33.0 unless another version is named.
 """
 
-from typing import Any
+from typing import Any, Final
 
 from attnfuzz.kernels.releases.answers import ServerMock
 from attnfuzz.kernels.vllm.config import ServerLimits
 from attnfuzz.reference.case import Case
 
+_LOOKAHEAD: Final = ("num_lookahead_tokens", "num_prefill_lookahead_tokens", "num_hash_lookahead_tokens")
+"""The tokens that a draft model needs blocks for, and those that it and the hash of a block read ahead in a prompt.
 
-def add_scheduler(config: Any, case: Case, limits: ServerLimits, blocks: int) -> None:
+They are properties of a VllmConfig (config/vllm.py:626); early releases have some of them or none.
+"""
+
+
+def add_scheduler(loaded: Any, config: Any, case: Case, limits: ServerLimits, blocks: int) -> None:
     """Add them to the VllmConfig `config`, for a pool of `blocks`: the defaults of a server."""
     _set(
         config,
@@ -21,10 +27,6 @@ def add_scheduler(config: Any, case: Case, limits: ServerLimits, blocks: int) ->
         is_mm_encoder_only=False,
         # 0.28.0 alone: v1/core/sched/scheduler.py:97
         is_encoder_only=False,
-        # A drafter by n-grams has no forward of its own.
-        num_lookahead_tokens=0,
-        num_prefill_lookahead_tokens=0,
-        num_hash_lookahead_tokens=0,
         max_in_flight_tokens=limits.tokens,
         max_concurrent_batches=1,
     )
@@ -68,14 +70,21 @@ def add_scheduler(config: Any, case: Case, limits: ServerLimits, blocks: int) ->
             config.speculative_config,
             num_speculative_tokens_per_batch_size=None,
             max_num_new_slots_for_drafting=0,
-            use_eagle_block_drop=lambda: False,
-            needs_eagle_block_drop=lambda: False,
+            # A draft model's keys depend on the next token (config/speculative.py:2136).
+            use_eagle_block_drop=config.speculative_config.use_eagle,
+            needs_eagle_block_drop=config.speculative_config.use_eagle,
             disable_eagle_block_drop=False,
+            disable_lookahead_block_hashes=False,
+            use_multi_module_mtp=lambda: False,
             disable_padded_drafter_batch=False,
             use_dflash=lambda: False,
             # 0.26.0: v1/core/sched/scheduler.py:259
             use_dspark=lambda: False,
         )
+    own = loaded.module("vllm.config.vllm").VllmConfig
+    for name in _LOOKAHEAD:
+        # The later ones ask for the others.
+        _set(config, **{name: getattr(own, name).fget(config) if hasattr(own, name) else 0})
 
 
 def _set(mock: Any, **answers: Any) -> None:

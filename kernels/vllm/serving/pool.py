@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from attnfuzz.kernels.backend import Attended, Bench, WrittenCache
 from attnfuzz.kernels.paged_kv import PagedKv
+from attnfuzz.kernels.vllm.config import drafting
 from attnfuzz.kernels.vllm.pool import VllmPool
 from attnfuzz.reference.case import Case, Step
 
@@ -20,19 +21,37 @@ class ScheduledTokens:
         rows: The indices of the keys and values of all its tokens, up to the last new one.
         new: The number of new ones.
         blocks: The blocks that the engine has given to it.
+        beyond: The number of places behind the last new one that may hold anything after the forward.
 
     """
 
     rows: Sequence[int]
     new: int
     blocks: Sequence[int]
+    beyond: int = 0
+
+    def place(self, position: int, page_size: int) -> tuple[int, int]:
+        """(block, slot of the block) of a position. RuntimeError if the engine has given no block to it."""
+        index = position // page_size
+        if index >= len(self.blocks):
+            raise RuntimeError(
+                f"the engine runs tokens up to position {position} of a request that has "
+                f"{len(self.blocks)} blocks of {page_size}"
+            )
+        return self.blocks[index], position % page_size
+
+
+def drafted_beyond(case: Case) -> int:
+    """The most tokens behind a slot's last one that have blocks: drafts, and as many that a draft model decodes."""
+    return 2 * max(step.drafts - 1 for step in case.steps) if drafting(case) else 0
 
 
 class EnginePool(VllmPool):
     """A pool whose blocks are free at the beginning, but for the null block."""
 
     def __init__(self, case: Case, bench: Bench, form: type[PagedKv]) -> None:
-        super().__init__(case, bench, form)
+        spare = case.pages.spare - (-drafted_beyond(case) // case.geometry.page_size)
+        super().__init__(replace(case, pages=replace(case.pages, spare=spare)), bench, form)
         self.paged.write(replace(case.steps[0], requests=()))
 
     def write_before(self, step: Step) -> None:
@@ -48,9 +67,14 @@ class EnginePool(VllmPool):
             for index, chunk in enumerate(chunks)
             for token in range(chunk.new)
         ]
-        places = [(chunk.blocks[position // size], position % size) for _, _, chunk, position in new]
+        places = [chunk.place(position, size) for _, _, chunk, position in new]
+        free = [
+            chunk.place(position, size)
+            for chunk in chunks
+            for position in range(len(chunk.rows), len(chunk.rows) + chunk.beyond)
+        ]
         due = [chunk.rows[position] for _, _, chunk, position in new]
-        return self._compared(places, due, [(index, token) for index, token, *_ in new])
+        return self._compared(places, due, [(index, token) for index, token, *_ in new], free)
 
     def attended_by(
         self, chunks: Sequence[ScheduledTokens], queries: torch.Tensor, first_rows: Sequence[int]

@@ -16,6 +16,7 @@ from attnfuzz.kernels.vllm.runner import RUNNER, ModelRunner
 from attnfuzz.kernels.vllm.server import VllmServer
 from attnfuzz.kernels.vllm.serving.config import add_scheduler
 from attnfuzz.kernels.vllm.serving.model import EngineModel
+from attnfuzz.kernels.vllm.serving.pool import drafted_beyond
 from attnfuzz.kernels.vllm.serving.scheduler import EngineScheduler
 from attnfuzz.kernels.vllm.serving.stand_ins import REJECTED, replace_features, replace_sampling
 from attnfuzz.kernels.vllm.serving.vocabulary import Vocabulary
@@ -42,7 +43,7 @@ class EngineRunner(ModelRunner):
         replace_features(server.loaded.module("vllm.v1.core.sched.output"))
         super().__init__(server, drafts)
         blocks = blocks_of(server)
-        add_scheduler(self._config, server.case, self._limits, blocks)
+        add_scheduler(server.loaded, self._config, server.case, self._limits, blocks)
         with self._running():
             self.scheduler = EngineScheduler(
                 server.loaded, self._config, self._pool_config(blocks), server.pool.paged.page_size
@@ -82,7 +83,8 @@ class EngineRunner(ModelRunner):
         # The last generated token has a position, although it is never computed.
         return replace(
             limits,
-            model_len=longest + 1 + case.max_len_slack,
+            # Near its limit, no request of a batch is drafted for (v1/worker/gpu_model_runner.py:4254).
+            model_len=longest + 1 + case.max_len_slack + drafted_beyond(case),
             tokens=max(limits.tokens, whole, limits.requests * (1 + self._drafts)),
         )
 
@@ -118,5 +120,5 @@ class EngineRunner(ModelRunner):
 def blocks_of(server: VllmServer) -> int:
     """The number of blocks of the engine's pool: the case's pages less its shortage, enough for the longest slot."""
     case, paged = server.case, server.pool.paged
-    longest = -(-max(case.slot_lengths().values(), default=1) // paged.page_size)
+    longest = -(-(max(case.slot_lengths().values(), default=1) + drafted_beyond(case)) // paged.page_size)
     return max(paged.total_pages - case.serving.shortage, 1 + longest)

@@ -26,7 +26,9 @@ class EngineScheduler:
         hashing = loaded.module("vllm.utils.hashing").sha256
         # As the engine does before it makes requests (v1/engine/core.py, EngineCore.__init__).
         utils.init_none_hash(hashing)
-        self._hasher = utils.get_request_block_hasher(page_size, hashing)
+        # Since 0.33.0, tokens behind a block are part of its hash, where a draft model has read them.
+        ahead = [config.num_hash_lookahead_tokens] if config.num_hash_lookahead_tokens else []
+        self._hasher = utils.get_request_block_hasher(page_size, hashing, *ahead)
         self._own = loaded.module(SCHEDULER).Scheduler(
             vllm_config=config,
             kv_cache_config=pool_config,

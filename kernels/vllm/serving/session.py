@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from attnfuzz.kernels.backend import Bench, Output, Unsupported, WrittenThenAttended
+from attnfuzz.kernels.backend import Bench, Output, Unsupported, WrittenCache, WrittenThenAttended
 from attnfuzz.kernels.queries import cached_scales
 from attnfuzz.kernels.releases.answers import ASKED
 from attnfuzz.kernels.releases.entry_points_below import KernelsBelow, below
@@ -17,7 +17,7 @@ from attnfuzz.kernels.releases.rejection import is_rejection
 from attnfuzz.kernels.vllm.runner import WORDS
 from attnfuzz.kernels.vllm.server import VllmServer
 from attnfuzz.kernels.vllm.serving.pool import EnginePool, ScheduledTokens
-from attnfuzz.kernels.vllm.serving.runner import EngineRunner
+from attnfuzz.kernels.vllm.serving.runner import Answer, EngineRunner
 from attnfuzz.kernels.vllm.serving.scheduler import ReceivedTokens
 from attnfuzz.kernels.vllm.serving.traffic import Changes, SentRequest, Traffic
 from attnfuzz.kernels.vllm.serving.vocabulary import Vocabulary
@@ -38,6 +38,9 @@ class EngineSession:
     for another's, shows as a wrong output.
     """
 
+    runner_type = EngineRunner
+    _runner: EngineRunner
+
     def __init__(self, loaded: Any, kernels: KernelsBelow, case: Case, bench: Bench) -> None:
         self._loaded, self._kernels, self._case, self._bench = loaded, kernels, case, bench
         self._origins = Origins(loaded.release.root, loaded.release.project.name)
@@ -50,7 +53,7 @@ class EngineSession:
             shared = paged.full_pages if case.pages.order is PageOrder.SHARED_PREFIX else {}
             self._words = Vocabulary(paged.tokens, shared, paged.page_size)
             self._traffic = Traffic(case, self._words, drafts)
-            self._runner = EngineRunner(self._server, drafts, self._words)
+            self._runner = self.runner_type(self._server, drafts, self._words)
         self._sent: dict[str, SentRequest] = {}
         self._begun = -1
         self._captured = False
@@ -87,7 +90,7 @@ class EngineSession:
                 self._captured = True
                 self._runner.capture_all(index, step)
             return None
-        self._pool.write_before(step)
+        self._keep(step)
         if self._begun != index:
             self._begun = index
             self._runner.be_idle(step)
@@ -95,6 +98,10 @@ class EngineSession:
         else:
             self._apply(self._traffic.proceed())
         return self._step(index, step)
+
+    def _keep(self, step: Step) -> None:
+        """Keep the state of the KV cache before a forward of `step`."""
+        self._pool.write_before(step)
 
     def _apply(self, changes: Changes) -> None:
         scheduler = self._runner.scheduler
@@ -108,19 +115,32 @@ class EngineSession:
     def _step(self, index: int, step: Step) -> WrittenThenAttended:
         """One step of the engine (v1/engine/core.py, step)."""
         scheduler = self._runner.scheduler
-        scheduler.propose({name: self._traffic.drafts(sent, index) for name, sent in self._sent.items()})
+        self._propose(index)
         scheduled = scheduler.schedule()
         chunks = self._chunks(scheduled)
         self._check_progress(chunks)
         self._bench.launcher.reached_by(self._words_for(step, scheduled, chunks))
         answers = {name: self._answer(name, chunk, scheduled) for name, chunk in chunks.items()}
-        # A release must discard samples for a prompt that is not computed as a whole.
-        early = (self._words.stranger(0),)
-        sampled = self._runner.forward(step, scheduled, lambda name: answers[name] or early)
-        received = scheduler.update(scheduled, sampled)
+        received = scheduler.update(scheduled, self._run(index, scheduled, chunks, answers))
         for name, tokens in answers.items():
             self._receive(self._sent[name], tokens, received.get(name, ReceivedTokens((), ended=False)))
         return self._result(step, chunks, self._runner.first_rows(scheduled) if chunks else {})
+
+    def _propose(self, index: int) -> None:
+        """Hand over the drafts for the next forward."""
+        self._runner.scheduler.propose({name: self._traffic.drafts(sent, index) for name, sent in self._sent.items()})
+
+    def _run(
+        self, index: int, scheduled: Any, chunks: Mapping[str, ScheduledTokens], answers: Mapping[str, Sequence[int]]
+    ) -> Any:
+        """Run the scheduled tokens, after which the model answers; the ModelRunnerOutput."""
+        del chunks
+        return self._runner.forward(self._case.steps[index], scheduled, self._sampled(answers))
+
+    def _sampled(self, answers: Mapping[str, Sequence[int]]) -> Answer:
+        """The answers, and samples for prompts that are not computed as a whole: a release must discard them."""
+        early = (self._words.stranger(0),)
+        return lambda name: answers[name] or early
 
     def _chunks(self, scheduled: Any) -> dict[str, ScheduledTokens]:
         """The new tokens of a forward by the names of requests. RuntimeError for tokens that a request lacks."""
@@ -185,25 +205,37 @@ class EngineSession:
     def _result(
         self, step: Step, chunks: Mapping[str, ScheduledTokens], first_rows: Mapping[str, int]
     ) -> WrittenThenAttended:
-        pool, model = self._pool, self._runner.model
-        ordered = [chunks[name] for name in first_rows]
+        model, ordered = self._runner.model, {name: chunks[name] for name in first_rows}
         assert model.out is not None
         output = Output(
             out=model.out,
             lse=None,
-            attended=pool.attended_by(ordered, model.queries, list(first_rows.values())),
+            attended=self._pool.attended_by([*ordered.values()], model.queries, [*first_rows.values()]),
             sinks=self._server.sinks,
             roundings=self._kernels.roundings,
             **cached_scales(self._case, self._case.geometry.head_dim_qk),
         )
-        written = pool.written_by(ordered)
-        return WrittenThenAttended(written, output, partial(self._again, output, written.due()))
+        written = self._written(ordered)
+        again = partial(self._again, output, written.due())
+        return WrittenThenAttended(written, self._judged(output, first_rows), again)
+
+    def _written(self, chunks: Mapping[str, ScheduledTokens]) -> WrittenCache:
+        """The KV cache before and after a forward."""
+        return self._pool.written_by([*chunks.values()])
+
+    def _judged(self, output: Output, first_rows: Mapping[str, int]) -> Output:
+        """The output to judge, of which `output` is that of the target."""
+        del first_rows
+        return output
 
     def _again(self, output: Output, right: Sequence[torch.Tensor]) -> Output:
         """The last forward's output with the contents that are due."""
-        self._pool.paged.restore(right)
+        self._restore(right)
         with self._running():
             return replace(output, out=self._runner.again())
+
+    def _restore(self, right: Sequence[torch.Tensor]) -> None:
+        self._pool.restore(right)
 
 
 def _in_words(received: ReceivedTokens) -> str:

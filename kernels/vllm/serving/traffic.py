@@ -5,11 +5,11 @@ its lengths: a prefill sends a prompt, a decode or a verify lets the request of 
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from attnfuzz.kernels.vllm.serving.vocabulary import Vocabulary
-from attnfuzz.reference.case import Case, Request, Step
+from attnfuzz.reference.case import Case, Mode, Request, Step
 
 _CATCHES_UP: int = 4
 """The most tokens that a request generates to reach a step; one that lacks more is sent again with a longer prompt."""
@@ -116,12 +116,20 @@ class Traffic:
         right = self._accepted(sent, index)
         if not 0 <= right <= count:
             right = chance.randrange(count + 1)
-        stream, begin = self._words.streams[sent.slot], len(sent.known)
-        count = min(count, len(stream) - begin)
-        return [
-            stream[at] if at < begin + right else self._words.stranger(at, chance.randrange(4))
-            for at in range(begin, begin + count)
-        ]
+        begin = len(sent.known)
+        return self._tokens(sent, begin, right, min(count, len(self._words.streams[sent.slot]) - begin), chance)
+
+    def drafted(self, sent: SentRequest, known: Sequence[int], index: int) -> list[int]:
+        """The drafts of a draft model after a forward of step `index` that leaves a request with the ids `known`.
+
+        The model accepts those before the next length that the case has for the request.
+        """
+        begin, chance = len(known), self._chance(sent, len(known))
+        due = (each - begin - 1 for each in self._lengths_due(sent, index) if each > begin)
+        right = next(due, self._drafts + 1)
+        if right > self._drafts:
+            right = chance.randrange(self._drafts + 1)
+        return self._tokens(sent, begin, right, self._drafts, chance)
 
     def answer(self, sent: SentRequest, drafts: Sequence[int]) -> list[int]:
         """The tokens that a forward over all known tokens and `drafts` generates: accepted drafts, and one more."""
@@ -141,7 +149,7 @@ class Traffic:
             del self._live[sent.slot]
 
     def _ask(self, step: Step, request: Request, changes: Changes, first: list[_Asked], then: list[_Asked]) -> None:
-        slot, before = request.slot, request.kv_len - request.q_len
+        slot, before = request.slot, _known_before(step, request) - 1
         live = self._live.get(slot)
         decodes = step.mode.speculative and before > 0
         if decodes and live is not None and 0 <= before + 1 - len(live.known) <= _CATCHES_UP:
@@ -156,11 +164,28 @@ class Traffic:
         if before > self._reached[slot]:
             # Another request has had the prefix: it leaves its keys in the cache.
             first.append(_Asked(self._new(slot, before, before + 1), before))
-        then.append(_Asked(self._new(slot, request.kv_len, whole), request.kv_len))
+        whole_prompt = before + 1 if step.mode is Mode.DRAFT_DECODE else request.kv_len
+        then.append(_Asked(self._new(slot, whole_prompt, whole), whole_prompt))
 
     def _new(self, slot: int, prompt: int, most: int) -> SentRequest:
         self._number += 1
         return SentRequest(f"{slot}-{self._number}", slot, prompt, most)
+
+    def _tokens(self, sent: SentRequest, begin: int, right: int, count: int, chance: random.Random) -> list[int]:
+        """`count` drafts from a position on, of which the first `right` are those of the slot."""
+        stream = self._words.streams[sent.slot]
+        return [
+            stream[at] if at < min(begin + right, len(stream)) else self._words.stranger(at, chance.randrange(4))
+            for at in range(begin, begin + count)
+        ]
+
+    def _lengths_due(self, sent: SentRequest, index: int) -> Iterator[int]:
+        """The lengths that a request has before forwards of step `index` and of those that follow."""
+        yield from (each.tokens for each in self._asked if each.sent is sent)
+        for step in self._case.steps[index + 1 :]:
+            for request in step.requests:
+                if request.slot == sent.slot and request.q_len:
+                    yield _known_before(step, request)
 
     def _accepted(self, sent: SentRequest, index: int) -> int:
         """The drafts of a forward that a later step of the case takes for accepted; -1 if it does not say."""
@@ -172,3 +197,11 @@ class Traffic:
 
     def _chance(self, sent: SentRequest, moment: int) -> random.Random:
         return random.Random(f"{self._case.serving.seed} {sent.name} {moment}")
+
+
+def _known_before(step: Step, request: Request) -> int:
+    """The tokens that a request has before a forward of a step: those that are computed, and one more.
+
+    A draft model decodes after a forward over the whole prefix.
+    """
+    return request.kv_len - request.q_len + (step.mode is not Mode.DRAFT_DECODE)

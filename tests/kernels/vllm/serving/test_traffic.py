@@ -123,3 +123,44 @@ def test_slots_share_the_ids_of_pages_in_common() -> None:
     tokens: Any = SimpleNamespace(spans={0: range(40), 1: range(40, 60)}, extra=range(60, 76))
     words = Vocabulary(tokens, {0: [1, 2, 3], 1: [1, 4]}, 16)
     assert words.streams[1] == [*range(16), *range(56, 60)]
+
+
+def draft(*lengths: int) -> Step:
+    """Decodes of a draft model for slots 0, 1, ... up to these lengths."""
+    of_slots = tuple(Request(slot, DRAFTS - 1, length) for slot, length in enumerate(lengths))
+    return Step(
+        mode=Mode.DRAFT_DECODE,
+        requests=of_slots,
+        padded_tokens=len(of_slots) * (DRAFTS - 1),
+        tokens_per_request=DRAFTS - 1,
+    )
+
+
+@pytest.mark.parametrize("prefix", [1, 2, 20])
+def test_draft_decodes_ask_for_a_forward_over_their_prefix(prefix: int) -> None:
+    server, words = traffic(draft(prefix + DRAFTS - 1))
+    (sent,) = server.begin(0).sent
+    while len(sent.known) <= prefix:
+        assert server.unfinished()
+        server.generated(sent, server.answer(sent, ()))
+    assert not server.unfinished()
+    assert sent.known == words.streams[0][: prefix + 1]
+
+
+@pytest.mark.parametrize("accepted", range(DRAFTS + 1))
+def test_a_draft_model_generates_the_tokens_that_the_case_goes_on_with(accepted: int) -> None:
+    server, words = traffic(verify(24), draft(21 + 1 + accepted + DRAFTS - 1), verify(40))
+    (sent,) = server.begin(0).sent
+    run(server, [sent], 0)
+    stream, known = words.streams[0], len(sent.known)
+    assert known == 21
+    drafts = server.drafted(sent, sent.known, 0)
+    assert [each == stream[known + at] for at, each in enumerate(drafts)] == [at < accepted for at in range(DRAFTS)]
+
+
+def test_a_draft_model_generates_all_drafts_behind_the_end_of_a_conversation() -> None:
+    server, words = traffic(draft(20))
+    (sent,) = server.begin(0).sent
+    drafts = server.drafted(sent, words.streams[0], 0)
+    assert len(drafts) == DRAFTS
+    assert not set(drafts) & set(words.streams[0])

@@ -1,0 +1,42 @@
+"""Cases for engines that schedule requests themselves, of steps that are written as tuples (slot, q_len, kv_len)."""
+
+from attnfuzz.reference.case import Case, Launch, Mode, PageOrder, Pages, Request, Serving, Step
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.geometry import Geometry
+
+GEOMETRY = Geometry(
+    q_heads=4, kv_heads=2, head_dim_qk=64, head_dim_vo=64, page_size=16, dtype=DType.BFLOAT16, kv_dtype=DType.BFLOAT16
+)
+LENGTHS = tuple[int, int, int]
+
+
+def extend(*requests: LENGTHS) -> Step:
+    of_slots = tuple(Request(*each) for each in requests)
+    return Step(mode=Mode.EXTEND, requests=of_slots, padded_tokens=sum(each.q_len for each in of_slots))
+
+
+def decode(*requests: LENGTHS, launch: Launch = Launch.EAGER, rows: int = 0) -> Step:
+    of_slots = tuple(Request(*each) for each in requests)
+    padded = max(len(of_slots), rows)
+    return Step(mode=Mode.DECODE, requests=of_slots, padded_tokens=padded, tokens_per_request=1, launch=launch)
+
+
+def verify(*requests: LENGTHS) -> Step:
+    of_slots = tuple(Request(*each) for each in requests)
+    drafts = of_slots[0].q_len
+    padded = drafts * len(of_slots)
+    return Step(mode=Mode.TARGET_VERIFY, requests=of_slots, padded_tokens=padded, tokens_per_request=drafts)
+
+
+def case(*steps: Step, order: PageOrder = PageOrder.IDENTITY, budget: int = 0, shortage: int = 0) -> Case:
+    # With this seed, the first request that shares blocks goes on beside the second one.
+    serving = Serving(budget=budget, shortage=shortage, seed=1)
+    return Case(backend="", geometry=GEOMETRY, steps=steps, pages=Pages(order=order), serving=serving, seed=1)
+
+
+def draft(*requests: LENGTHS) -> Step:
+    """Decodes of a draft model, as many as each request has tokens."""
+    of_slots = tuple(Request(*each) for each in requests)
+    decodes = of_slots[0].q_len
+    padded = decodes * len(of_slots)
+    return Step(mode=Mode.DRAFT_DECODE, requests=of_slots, padded_tokens=padded, tokens_per_request=decodes)
