@@ -1,12 +1,12 @@
 """Where a campaign's time goes."""
 
-import gc
 import time
 from collections import defaultdict
 
 import click
 from measurement import backends_option, count_option, sample, seed_option, show, warm
 
+from attnfuzz.harness.campaign.job import collect_garbage_less
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.search.examples import derive_seed, drawn_cases, run_examples
 from attnfuzz.reference.case import Case
@@ -39,8 +39,7 @@ def main(*, backends: tuple[str, ...], examples: int, seed: int) -> None:
     with Runner(backends) as runner:
         for name in backends:
             warm(runner, sample(name, WARM, seed))
-        # As a job does.
-        gc.freeze()
+        collect_garbage_less()
         for number in range(SLICES):
             for name in backends:
                 slice_seed = derive_seed(seed, name, number)

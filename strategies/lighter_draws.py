@@ -5,10 +5,12 @@ from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from typing import Any
 
-from hypothesis import core
+from hypothesis import control, core
 from hypothesis.internal.conjecture.data import ConjectureData
 from hypothesis.internal.conjecture.engine import ConjectureRunner
 from hypothesis.strategies import SearchStrategy
+from hypothesis.strategies._internal.collections import TupleStrategy
+from hypothesis.strategies._internal.strategies import SampledFromStrategy
 
 _DRAWS = 4096
 """Strategies whose way to draw is kept; `strategies` caches as many."""
@@ -20,16 +22,23 @@ def lighter_draws() -> Iterator[None]:
 
     - `cases` prevents that parts of an example are copied over others, but Hypothesis (engine.py,
       generate_mutations_from) looks for such parts after each example.
-    - It saves, seeds and restores the generators of Python and numpy (core.py, deterministic_PRNG), which no strategy
-      and no search uses.
+    - It saves, seeds and restores the generators of Python and numpy (core.py, deterministic_PRNG; control.py,
+      deprecate_random_in_strategy), which no strategy and no search uses.
     - It records the span of choices and the value of each draw within a draw (data.py, ConjectureData.draw), for
       mutations and for shrinking. Draws of a case are choices among options, whose record takes longer than the choice.
+    - It keeps one copy of equal bounds of choices (data.py, _pooled_constraints): looking for it takes longer than
+      drawing the choice, and a slice has few enough.
+    - It tries options again if a filter refuses them (strategies.py, SampledFromStrategy), and labels the elements of a
+      tuple for its report (collections.py, TupleStrategy).
 
     Releases without these names are left as they are.
     """
     mutations = _replaced(ConjectureRunner, "generate_mutations_from", lambda *_: None)
     generators = _replaced(core, "deterministic_PRNG", lambda *_: nullcontext())
-    with mutations, generators, _replaced(ConjectureData, "draw", _without_record(ConjectureData.draw)):
+    changes = _replaced(control, "deprecate_random_in_strategy", lambda *_: nullcontext())
+    copies = _replaced(ConjectureData, "_pooled_constraints", lambda _data, _kind, constraints: constraints)
+    record = _replaced(ConjectureData, "draw", _without_record(ConjectureData.draw))
+    with mutations, generators, changes, copies, record:
         yield
 
 
@@ -46,7 +55,14 @@ def _without_record(recorded: Callable[..., Any]) -> Callable[..., Any]:
 def _way_to_draw(strategy: SearchStrategy[Any]) -> Callable[[ConjectureData], Any]:
     """The method that draws, of a strategy that has been checked."""
     strategy.validate()
-    way: Callable[[ConjectureData], Any] = getattr(strategy, "wrapped_strategy", strategy).do_draw
+    whole: Any = getattr(strategy, "wrapped_strategy", strategy)
+    if type(whole) is SampledFromStrategy and getattr(whole, "_transformations", None) == ():
+        options, last = whole.elements, len(whole.elements) - 1
+        return lambda data: options[data.draw_integer(0, last)]
+    if type(whole) is TupleStrategy:
+        parts = whole.element_strategies
+        return lambda data: tuple([data.draw(part) for part in parts])
+    way: Callable[[ConjectureData], Any] = whole.do_draw
     return way
 
 

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from itertools import pairwise
 
 from hypothesis import strategies as st
@@ -58,7 +58,7 @@ def draw_unrelated_steps(draw: DrawFn, setting: Setting, modes: tuple[Mode, ...]
     """
     mode = draw(_modes(setting.can, modes).under(setting.lean))
     weighted = (mode,) * 2 * len(setting.can.modes) + setting.can.modes
-    drafts = draw(st.lists(_drafts(setting, weighted), min_size=1, max_size=_MOST_STEPS))
+    drafts = draw(_several(setting, weighted))
     for index in range(1, len(drafts)):
         if draw(_SAME_LENGTHS):
             drafts[index] = (*drafts[index - 1][:2], drafts[index][2])
@@ -83,6 +83,12 @@ def _with_proposal(draw: DrawFn, setting: Setting, step: _Draft) -> Iterator[_Dr
         accepted = random.Random(draw(_ORDERS))
         lengths = tuple((new, max(kv - q, 0) + accepted.randint(1, q) + new) for q, kv in batch)
         yield Mode.DRAFT_DECODE, lengths, order
+
+
+@lru_cache(1024)
+def _several(setting: Setting, modes: tuple[Mode, ...]) -> SearchStrategy[list[_Draft]]:
+    """1 to `_MOST_STEPS` steps."""
+    return st.lists(_drafts(setting, modes), min_size=1, max_size=_MOST_STEPS)
 
 
 @st.composite

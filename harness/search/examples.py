@@ -26,6 +26,14 @@ def drawn_cases(name: str, guard: Guard | None = None, lean: Lean = NO_LEAN) -> 
     return strategy.map(lambda case: replace(case, guard=guard))
 
 
+AT_ONCE = 10
+"""Cases drawn before they are visited: a visit leaves no code of Hypothesis in the processor's caches."""
+
+
+class _Raised(BaseException):
+    """Carries an exception past Hypothesis, which would take it for a failure, and run the example again."""
+
+
 def run_examples(
     strategy: SearchStrategy[Case],
     visit: Callable[[Case], object],
@@ -33,13 +41,20 @@ def run_examples(
     examples: int,
     seed_of: int,
 ) -> None:
-    """Call `visit` on up to `examples` drawn cases, and raise the first exception that it raises.
+    """Call `visit` on up to `examples` drawn cases in their order, and raise the first exception that it raises.
 
     Hypothesis does not shrink: the reducer edits the case itself, and knows which features a smaller one has to keep.
     Nor does it keep examples: failing cases are kept as findings, and in the corpus.
     No setting is left to a profile: the one that Hypothesis loads in CI would draw the same cases in every run.
-    Constants of loaded modules are not drawn. Exceptions that are not an `Exception` pass through at once.
+    Constants of loaded modules are not drawn. Up to `AT_ONCE` cases are drawn before they are visited.
     """
+    drawn: list[Case] = []
+    stopped: Exception | None = None
+
+    def visit_drawn() -> None:
+        for case in drawn:
+            visit(case)
+        drawn.clear()
 
     @settings(
         max_examples=examples,
@@ -55,10 +70,22 @@ def run_examples(
     @seed(seed_of)
     @given(strategy)
     def example(case: Case) -> None:
-        visit(case)
+        drawn.append(case)
+        if len(drawn) < AT_ONCE:
+            return
+        try:
+            visit_drawn()
+        except Exception as error:
+            raise _Raised(error) from error
 
-    with without_constants_of_sources(), lighter_draws():
-        example()
+    try:
+        with without_constants_of_sources(), lighter_draws():
+            example()
+    except _Raised as raised:
+        stopped = raised.args[0]
+    if stopped is not None:
+        raise stopped
+    visit_drawn()
 
 
 def derive_seed(base: int, *path: str | int) -> int:

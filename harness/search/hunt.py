@@ -1,5 +1,6 @@
 """One slice of the search: draw cases until one fails in a new way, then shrink and confirm it."""
 
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -37,7 +38,7 @@ from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.search.rechecked import rechecked
 from attnfuzz.harness.search.steadier import steadier
 from attnfuzz.harness.search.tally import CountingRunner
-from attnfuzz.harness.verdict.failures import FAILURES, Failure, Observation, Verdict
+from attnfuzz.harness.verdict.failures import Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
@@ -47,12 +48,8 @@ RUNS_PER_SHRINKING_RUN = 4
 """Runs of a flaky failure's case per run of the shrinking budget."""
 
 
-class _TimeIsUp(BaseException):
-    """Ends the search. Not an Exception, so that Hypothesis does not take it for a failure and shrink it."""
-
-
-class _Broken(BaseException):
-    """Carries an error of the harness itself past Hypothesis, for the same reason."""
+class _SearchEnds(Exception):
+    """Ends the search: there is a new failure, or the time is up."""
 
 
 class Hunt:
@@ -162,36 +159,20 @@ class Hunt:
             self._runner.shrinking = False
 
     def _draw(self, strategy: SearchStrategy[Case]) -> None:
-        task = self._task
-        try:
-            run_examples(strategy, self._visit, examples=task.examples, seed_of=task.seed)
-        except Failure:
-            assert self._pinned is not None
+        with contextlib.suppress(_SearchEnds):
+            run_examples(strategy, self._search, examples=self._task.examples, seed_of=self._task.seed)
+        if self._pinned is not None:
             self._settle(self._pinned)
-        except _TimeIsUp:
-            pass
-        except _Broken as broken:
-            raise broken.args[0] from None
-
-    def _visit(self, case: Case) -> None:
-        """Judge a case that Hypothesis draws, or the failing one once more."""
-        try:
-            if self._pinned is None:
-                self._search(case)
-            # The failing case may be a variant of the drawn one.
-            observation = self._pinned.observation(self._pinned.first) if self._pinned else None
-        except Exception as error:
-            raise _Broken(error) from error
-        if observation is not None:
-            raise FAILURES[observation.kind](observation, observation.message)
 
     def _search(self, case: Case) -> None:
-        """Judge a drawn case, and pin a new failure."""
+        """Judge a drawn case, and pin a new failure, which ends the search."""
         if self._time_is_up():
-            raise _TimeIsUp
+            raise _SearchEnds
         verdict = self._runner.search(case)
         self._note(case, verdict)
         self._pinned = self._suspect(case, verdict, self._runner.history if verdict.failures else ())
+        if self._pinned is not None:
+            raise _SearchEnds
 
     def _note(self, case: Case, verdict: Verdict) -> None:
         """Report a case's gaps, rejection and novelty."""

@@ -5,9 +5,10 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
-from hypothesis import core
+from hypothesis import control, core, given, settings
 from hypothesis.internal.conjecture.data import ConjectureData
 from hypothesis.internal.conjecture.engine import ConjectureRunner
+from hypothesis.strategies import sampled_from, tuples
 
 from attnfuzz.harness.search import examples
 from attnfuzz.harness.search.examples import drawn_cases, run_examples
@@ -55,6 +56,8 @@ def test_tests_after_a_search_run_as_before_it() -> None:
     names = [
         (ConjectureRunner, "generate_mutations_from"),
         (core, "deterministic_PRNG"),
+        (control, "deprecate_random_in_strategy"),
+        (ConjectureData, "_pooled_constraints"),
         (ConjectureData, "draw"),
     ]
     before = [getattr(owner, name) for owner, name in names]
@@ -66,6 +69,24 @@ def test_tests_after_a_search_run_as_before_it() -> None:
 def test_a_release_with_other_names_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(ConjectureRunner, "generate_mutations_from")
     monkeypatch.delattr(core, "deterministic_PRNG")
+    monkeypatch.delattr(ConjectureData, "_pooled_constraints")
     with lighter_draws():
         assert not hasattr(ConjectureRunner, "generate_mutations_from")
         assert not hasattr(core, "deterministic_PRNG")
+        assert not hasattr(ConjectureData, "_pooled_constraints")
+
+
+def test_a_filter_of_options_still_refuses_some() -> None:
+    strategy = sampled_from(range(10)).filter(lambda number: number % 2)
+    seen: list[int] = []
+
+    @settings(max_examples=30, database=None, derandomize=True)
+    @given(tuples(strategy, sampled_from("ab").map(str.upper)))
+    def example(pair: tuple[int, str]) -> None:
+        assert pair[1] in "AB"
+        seen.append(pair[0])
+
+    with lighter_draws():
+        example()
+    assert {number % 2 for number in seen} == {1}
+    assert len(set(seen)) > 1

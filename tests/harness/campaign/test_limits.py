@@ -25,6 +25,7 @@ from attnfuzz.harness.campaign.filing import SECONDS_PER_SCRIPT, SECONDS_TO_HANG
 from attnfuzz.harness.campaign.knowledge import OUT_OF_TIME
 from attnfuzz.harness.campaign.plan import GRACE_SECONDS, OVERRUN, Limits
 from attnfuzz.harness.search import hunt, pinned
+from attnfuzz.harness.search.examples import AT_ONCE
 from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import (
     AnyMessage,
@@ -143,7 +144,8 @@ def test_hypothesis_draws_no_more_when_the_budget_for_shrinking_is_spent() -> No
 
     task = Slice(backend="fake", index=0, seed=1, examples=200, shrink=ShrinkBudget(runs=1000, seconds=0))
     done = Hunt(task, FakeJudge(fails_on_long), lambda _: None).run(fake_cases().map(remember))
-    assert len(drawn) <= done.tally.searched + 2
+    # The failing case is one of those that were drawn together.
+    assert len(drawn) < done.tally.searched + AT_ONCE
 
 
 def test_jobs_that_never_answer_are_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

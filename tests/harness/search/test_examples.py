@@ -5,6 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from fake_search import fake_cases
+
+from attnfuzz.harness.search.examples import AT_ONCE, run_examples
+from attnfuzz.reference.case import Case
 
 SCRIPT = """
 import sys
@@ -33,3 +37,22 @@ def test_a_seed_draws_the_same_beside_modules_full_of_numbers(tmp_path: Path) ->
     assert drawn[0] == drawn[1]
     assert len(drawn[0].splitlines()) >= 300
     assert not (tmp_path / ".hypothesis").exists()
+
+
+class StoppedError(Exception):
+    """Raised by a visit."""
+
+
+@pytest.mark.parametrize("last", [1, AT_ONCE, AT_ONCE + 4, 2 * AT_ONCE + 1])
+def test_an_exception_of_a_visit_ends_the_visits(last: int) -> None:
+    cause, visited = ValueError("why"), list[Case]()
+
+    def visit(case: Case) -> None:
+        visited.append(case)
+        if len(visited) == last:
+            raise StoppedError from cause
+
+    with pytest.raises(StoppedError) as caught:
+        run_examples(fake_cases(), visit, examples=2 * AT_ONCE + 1, seed_of=1)
+    assert len(visited) == last
+    assert caught.value.__cause__ is cause

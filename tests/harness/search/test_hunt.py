@@ -4,6 +4,7 @@ import pytest
 from fake_search import FakeJudge, decode, fake_cases, kv_lens, observed
 from msgspec.structs import replace
 
+from attnfuzz.harness.search.examples import AT_ONCE, run_examples
 from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.search.messages import (
@@ -54,6 +55,24 @@ def test_a_clean_backend_is_searched_to_the_end() -> None:
     done, sent = hunt(judge)
     assert (done.tally.searched, done.tally.cases, done.stopped_early) == (200, 200, False)
     assert not caught(sent)
+
+
+@pytest.mark.parametrize("examples", [1, AT_ONCE - 1, AT_ONCE, 2 * AT_ONCE + 3])
+def test_cases_drawn_together_are_all_judged_in_their_order(examples: int) -> None:
+    judge, drawn = FakeJudge(lambda _: ()), list[Case]()
+    run_examples(fake_cases(), drawn.append, examples=examples, seed_of=1)
+    done, _ = hunt(judge, examples=examples)
+    assert judge.judged == drawn
+    assert done.tally.searched == len(drawn) == examples
+
+
+def test_no_drawn_case_is_judged_after_a_new_failure() -> None:
+    drawn: list[Case] = []
+    run_examples(fake_cases(), drawn.append, examples=200, seed_of=1)
+    first = next(number for number, case in enumerate(drawn, start=1) if fails_on_long(kv_lens(case)))
+    done, _ = hunt(FakeJudge(fails_on_long))
+    assert first % AT_ONCE
+    assert (done.tally.searched, done.stopped_early) == (first, True)
 
 
 def test_a_failure_is_shrunk_to_the_smallest_case() -> None:
@@ -167,8 +186,8 @@ def test_without_a_budget_nothing_is_drawn_to_shrink() -> None:
 
     task = Slice(backend="fake", index=0, seed=1, examples=200, shrink=ShrinkBudget(runs=0, seconds=0))
     done = Hunt(task, FakeJudge(fails_on_long), lambda _: None).run(fake_cases().map(remember))
-    # Hypothesis runs what failed once more.
-    assert len(drawn) == done.tally.searched + 1
+    # The failing case is one of those that were drawn together.
+    assert done.tally.searched <= len(drawn) < done.tally.searched + AT_ONCE
 
 
 def test_gaps_are_reported_once_and_fail_nothing() -> None:
