@@ -9,6 +9,9 @@ from types import ModuleType
 
 import pytest
 
+from attnfuzz.harness.reported.bugs import load_bugs
+from attnfuzz.kernels.defects.catalogue import DEFECTS
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
@@ -88,6 +91,13 @@ def test_readme_fits_on_a_few_screens_and_its_links_lead_somewhere() -> None:
     # In an unpacked sdist, the code lies in src/attnfuzz alone.
     places = (ROOT, ROOT / "src" / "attnfuzz")
     assert [target for target in targets if not any((place / target).exists() for place in places)] == []
+
+
+def test_readme_counts_what_there_is() -> None:
+    findings = list((ROOT / "docs" / "findings").glob("*.py"))
+    assert f"[{len(findings)} findings]" in README
+    assert f"has {len(load_bugs())} reported bugs" in README
+    assert f"plants {len(DEFECTS)} bugs" in README
 
 
 @pytest.fixture(scope="module")
