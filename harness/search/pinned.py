@@ -34,7 +34,7 @@ _BY_CHANCE = 0.05
 """Probability that a variant in which a wrong number shows as often passes all of its runs."""
 
 _MOST_RUNS = 48
-"""Most runs of a variant for this: rarer failures are not said to need what it lacks."""
+"""Most runs of a variant for this: rarer failures are not said to need its feature."""
 
 
 class Pinned(Generic[C]):
@@ -76,10 +76,10 @@ class Pinned(Generic[C]):
         return self._passes(self.first, 1 if self.fingerprint.kind in DEATHS else FRESH_SEEDS)
 
     def runs_to_pass(self, case: C) -> Callable[[C], int]:
-        """Return with how many value seeds a variant of `case` has to pass, before it is said that the case needs more.
+        """Return with how many value seeds a variant of `case` has to pass, before `case` is said to need its feature.
 
-        The case fails like the first one. Values decide which rows have a wrong number; the same part of a variant's
-        rows is taken to have one, so that a variant with fewer rows needs more runs. 0 stands for too many.
+        `case` fails like the first one. Values decide which rows have a wrong number; the same part of a variant's rows
+        is taken to have one, so that a variant with fewer rows needs more runs. 0 stands for too many.
         """
         if self.fingerprint.kind not in STATISTICAL:
             return lambda _: self.fresh_seeds + 1
@@ -141,15 +141,6 @@ class Pinned(Generic[C]):
         """The remembered verdict on a case."""
         return self._verdicts[identity(case)]
 
-    def _near(self, case: C) -> bool:
-        """Whether other values may bring the error of a case that fails like the first one below its bound."""
-        observation = self.fingerprint.among(self._verdicts[identity(case)].failures)
-        return observation is not None and observation.margin is not None and observation.margin < _NEAR
-
-    def _passes(self, case: C, seeds: int) -> int:
-        verdicts = [self.judged(each) for each in _reseeded(case, seeds)]
-        return sum(each is not None and self.fingerprint.wrong_among(each.failures) is None for each in verdicts)
-
     @property
     def left(self) -> float:
         """The part of the budget that is left, of runs or seconds, whichever is less; 0 if it is spent."""
@@ -167,6 +158,15 @@ class Pinned(Generic[C]):
     def reduced(self) -> bool:
         """Whether the shrinking part of the budget is spent."""
         return self.left <= NEEDS_SHARE
+
+    def _near(self, case: C) -> bool:
+        """Whether other values may bring the error of a case that fails like the first one below its bound."""
+        observation = self.fingerprint.among(self._verdicts[identity(case)].failures)
+        return observation is not None and observation.margin is not None and observation.margin < _NEAR
+
+    def _passes(self, case: C, seeds: int) -> int:
+        verdicts = [self.judged(each) for each in _reseeded(case, seeds)]
+        return sum(each is not None and self.fingerprint.wrong_among(each.failures) is None for each in verdicts)
 
 
 def _nan_in(case: AnyCase) -> frozenset[Feature]:
