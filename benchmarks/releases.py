@@ -120,7 +120,7 @@ def _needs(runner: Runner, case: Case, failure: Observation) -> list[str]:
 
     among = {FEATURES[name] for name in NEEDS}
     can = resolve(case.backend).capability
-    clues = needed(case, fails, allowed=lambda each: can.why_not(each) is None, among=among, fresh_seeds=0)
+    clues = needed(case, fails, allowed=lambda each: can.why_not(each) is None, among=among, runs=lambda _: 1)
     return [clue.name for clue in sorted(clues)]
 
 

@@ -114,8 +114,10 @@ class Pinned(Generic[C]):
         if self.fails(case):
             return True
         verdict = self.judged(case)
-        failures = () if verdict is None or not isinstance(case, Case) else verdict.failures
-        return any(not each.related and 0 <= each.step < len(case.steps) - 1 for each in failures)
+        if verdict is None or not isinstance(case, Case):
+            return False
+        last = len(case.steps) - 1
+        return any(not each.related and 0 <= each.step < last for each in verdict.failures)
 
     def observation(self, case: C) -> Observation | None:
         """The failure of `case` that has the fingerprint, if it is known to fail like the first one."""
