@@ -9,8 +9,10 @@ from hypothesis import control, core
 from hypothesis.internal.conjecture.data import ConjectureData
 from hypothesis.internal.conjecture.engine import ConjectureRunner
 from hypothesis.strategies import SearchStrategy
-from hypothesis.strategies._internal.collections import TupleStrategy
-from hypothesis.strategies._internal.strategies import SampledFromStrategy
+from hypothesis.strategies._internal import collections, strategies
+
+_TUPLE: Any = getattr(collections, "TupleStrategy", None)
+_OPTIONS: Any = getattr(strategies, "SampledFromStrategy", None)
 
 _DRAWS = 4096
 """Strategies whose way to draw is kept; `strategies` caches as many."""
@@ -56,10 +58,10 @@ def _way_to_draw(strategy: SearchStrategy[Any]) -> Callable[[ConjectureData], An
     """The method that draws, of a strategy that has been checked."""
     strategy.validate()
     whole: Any = getattr(strategy, "wrapped_strategy", strategy)
-    if type(whole) is SampledFromStrategy and getattr(whole, "_transformations", None) == ():
+    if type(whole) is _OPTIONS and getattr(whole, "_transformations", None) == ():
         options, last = whole.elements, len(whole.elements) - 1
         return lambda data: options[data.draw_integer(0, last)]
-    if type(whole) is TupleStrategy:
+    if type(whole) is _TUPLE:
         parts = whole.element_strategies
         return lambda data: tuple([data.draw(part) for part in parts])
     way: Callable[[ConjectureData], Any] = whole.do_draw
