@@ -1,0 +1,252 @@
+"""Final size of planted defects, the cost of shrinking, and whether the clue to each is left.
+
+The clue is the subject of the defect's class: a window that cuts keys off, sinks, a replayed graph. It counts as
+lost if the first failing case has it and the smallest does not. Beside it stand the features that the first case needs
+to fail, by ablation, and those of them that the smallest does not need any more.
+"""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+import click
+from measurement import count_option, json_option, quantile, seed_option, show, slices_of
+from msgspec.structs import replace
+
+from attnfuzz.harness.backends.registry import resolve
+from attnfuzz.harness.reduce.ablation import CLUES, needed
+from attnfuzz.harness.sandbox.case_runner import OneByOne
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.search.examples import drawn_cases
+from attnfuzz.harness.search.hunt import Hunt
+from attnfuzz.harness.search.messages import AnyMessage, Caught, ShrinkBudget, Suspect
+from attnfuzz.harness.verdict.failures import Verdict
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
+from attnfuzz.kernels.defects.catalogue import DEFECTS, backend_name
+from attnfuzz.kernels.defects.defect import BugClass, Defect
+from attnfuzz.reference import case_file
+from attnfuzz.reference.case import Case
+from attnfuzz.strategies.coverage import features_of
+
+ROWS = 16
+"""A case with this many query rows is small; the aim is 95% of the defects below it."""
+
+OF_CLASS: dict[BugClass, frozenset[str]] = {
+    BugClass.WINDOW: frozenset({"window=cuts keys off"}),
+    BugClass.SINKS: frozenset({"sinks=yes"}),
+    BugClass.CAPTURE_AND_REPLAY_DIFFER: frozenset({"launch=first replay", "launch=replayed again"}),
+}
+
+
+@dataclass(frozen=True)
+class Size:
+    """Query rows and requests over all steps, KV tokens of all slots, steps."""
+
+    rows: int
+    requests: int
+    keys: int
+    steps: int
+
+    @classmethod
+    def of(cls, case: Case) -> "Size":
+        """The size of a case; rows of padding count."""
+        return cls(
+            rows=sum(step.padded_tokens for step in case.steps),
+            requests=sum(len(step.requests) for step in case.steps),
+            keys=sum(case.slot_lengths().values()),
+            steps=len(case.steps),
+        )
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One defect: how it failed, its size before and after, the cost of shrinking, and the fate of its clue."""
+
+    defect: str
+    kind: str
+    before: Size
+    after: Size
+    runs: int
+    seconds: float
+    clue: str
+    needed: tuple[str, ...]
+    given_up: tuple[str, ...]
+    first: str
+    smallest: str
+
+    @property
+    def cells(self) -> list[str]:
+        """A line of the table."""
+        sizes = (self.after.rows, self.after.requests, self.after.keys, self.after.steps)
+        return [
+            self.defect,
+            self.kind,
+            str(self.before.rows),
+            *map(str, sizes),
+            str(self.runs),
+            f"{self.seconds:.1f}",
+            self.clue,
+            ", ".join(f"-{name}" if name in self.given_up else name for name in self.needed),
+        ]
+
+
+class _Counted(OneByOne):
+    """A runner that counts its runs."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self.runs = 0
+
+    def verdict(self, case: Case) -> Verdict:
+        self.runs += 1
+        return self._runner.verdict(case)
+
+    def renew(self) -> None:
+        self._runner.renew()
+
+
+def measured(runner: Runner, defect: Defect, seed: int, examples: int, budget: ShrinkBudget) -> Measured | None:
+    """Find a defect and make its case small, as a campaign does; None if it is not found."""
+    counted = _Counted(runner)
+    backend = backend_name(defect)
+    began: list[tuple[int, float]] = []
+    found: list[Caught] = []
+
+    def tell(message: AnyMessage) -> None:
+        if isinstance(message, Suspect | Caught):
+            began.append((counted.runs, time.perf_counter()))
+        if isinstance(message, Caught) and not (message.recurrence and message.recurrence.seen_once):
+            found.append(message)
+
+    for task in slices_of(backend, examples=examples, seed=seed):
+        own = replace(task, shrink=budget, first_only=True)
+        Hunt(own, counted, tell, capability=resolve(backend).capability).run(drawn_cases(backend))
+        if found:
+            (runs, at), (runs_after, after) = began[-2:]
+            return _of(defect, runner, found[0], runs_after - runs, after - at)
+    return None
+
+
+def _of(defect: Defect, runner: Runner, caught: Caught, runs: int, seconds: float) -> Measured:
+    at_first, at_last = (_needed(runner, caught.fingerprint, case) for case in (caught.first, caught.case))
+    return Measured(
+        defect=defect.name,
+        kind=caught.observation.kind.value,
+        before=Size.of(caught.first),
+        after=Size.of(caught.case),
+        runs=runs,
+        seconds=round(seconds, 2),
+        clue=_clue(defect, caught),
+        needed=tuple(sorted(at_first)),
+        given_up=tuple(sorted(at_first - at_last)),
+        first=case_file.encode(caught.first).decode(),
+        smallest=case_file.encode(caught.case).decode(),
+    )
+
+
+def _needed(runner: Runner, fingerprint: Fingerprint, case: Case) -> frozenset[str]:
+    """The clues without which a case does not fail in this way."""
+    capability = resolve(case.backend).capability
+    features = needed(
+        case,
+        lambda variant: fingerprint.among(runner.verdict(variant).failures) is not None,
+        allowed=lambda variant: capability.why_not(variant) is None,
+        among=CLUES,
+    )
+    return frozenset(feature.name for feature in features)
+
+
+def _clue(defect: Defect, caught: Caught) -> str:
+    """Whether the smallest case has the clue to the defect's class, if the first one has it."""
+    clues = OF_CLASS.get(defect.bug_class, frozenset())
+    there, left = features_of(caught.first) & clues, features_of(caught.case) & clues
+    return "" if not there else "kept" if left else f"lost {', '.join(sorted(there))}"
+
+
+def _chosen(backends: Sequence[str], names: Sequence[str]) -> list[Defect]:
+    return [each for each in DEFECTS if (each.name in names if names else not backends or each.backend in backends)]
+
+
+def _summary(found: Sequence[Measured]) -> list[tuple[str, str]]:
+    columns: tuple[tuple[str, Callable[[Measured], float]], ...] = (
+        ("rows", lambda each: each.after.rows),
+        ("requests", lambda each: each.after.requests),
+        ("KV tokens", lambda each: each.after.keys),
+        ("steps", lambda each: each.after.steps),
+        ("runs", lambda each: each.runs),
+        ("seconds", lambda each: each.seconds),
+    )
+    lines = [
+        (f"{name}: median, 95%, most", f"{median(values):.4g}, {quantile(values, 0.95):.4g}, {max(values):.4g}")
+        for name, of in columns
+        if (values := [of(each) for each in found])
+    ]
+    small = sum(each.after.rows < ROWS for each in found)
+    clues = [each.clue for each in found if each.clue]
+    named = sum(len(each.needed) for each in found)
+    return [
+        *lines,
+        (f"below {ROWS} rows", f"{small} of {len(found)}"),
+        ("clues kept", f"{clues.count('kept')} of {len(clues)}"),
+        ("needed features given up", f"{sum(map(len, (each.given_up for each in found)))} of {named}"),
+    ]
+
+
+@click.command()
+@click.option("--backend", "backends", multiple=True, help="Only defects of this backend.")
+@click.option("--defect", "names", multiple=True, help="Only this defect.")
+@click.option(
+    "--part", type=(int, int), default=(0, 1), metavar="I N", help="Only every N-th defect, from the I-th on."
+)
+@count_option("--examples", 3000, "Examples after which the search for a defect gives up.")
+@count_option("--runs", ShrinkBudget().runs, "Runs that shrinking may take, as in a campaign.")
+@count_option("--seconds", int(ShrinkBudget().seconds), "Seconds that shrinking may take: more on a busy machine.")
+@json_option
+@seed_option
+def main(
+    *,
+    backends: tuple[str, ...],
+    names: tuple[str, ...],
+    part: tuple[int, int],
+    examples: int,
+    runs: int,
+    seconds: int,
+    json_file: Path | None,
+    seed: int,
+) -> None:
+    """Find planted defects and make their cases small, as a campaign does."""
+    chosen = _chosen(backends, names)[part[0] :: part[1]]
+    found = []
+    with Runner() as runner:
+        for defect in chosen:
+            each = measured(runner, defect, seed, examples, ShrinkBudget(runs=runs, seconds=seconds))
+            if each is None:
+                print(f"{defect.name}: not found in {examples} examples", flush=True)
+                continue
+            print(*each.cells, sep="\t", flush=True)
+            found.append(each)
+    if json_file is not None:
+        json_file.write_text(json.dumps([asdict(each) for each in found], indent=1))
+    found.sort(key=lambda each: -each.after.rows)
+    columns = (
+        "defect",
+        "failure",
+        "rows before",
+        "rows",
+        "requests",
+        "KV",
+        "steps",
+        "runs",
+        "seconds",
+        "clue",
+        "needs",
+    )
+    show("Planted defects, made small", columns, [each.cells for each in found])
+    show("All", ("", ""), _summary(found))
+
+
+if __name__ == "__main__":
+    main()
