@@ -62,7 +62,7 @@ def attend(
         lse[rows] = (total / math.log(2)).float()
 
 
-def _backend(name: str, then: Callable[[dict[str, Any]], object]) -> FunctionBackend:
+def backend(name: str, then: Callable[[dict[str, Any]], object]) -> FunctionBackend:
     """Attention, and `then` something with its arguments."""
 
     def function(**arguments: Any) -> None:
@@ -75,6 +75,11 @@ def _backend(name: str, then: Callable[[dict[str, Any]], object]) -> FunctionBac
         capability=Capability(device=Device.CUDA, modes=Mode.of_kernels()),
         contract=Contract(lse=LseBase.TWO),
     )
+
+
+def read_far(tensor: torch.Tensor) -> None:
+    """Read where there is no memory."""
+    stray(tensor, _FAR, write=False)
 
 
 def _assert_on_device(arguments: dict[str, Any]) -> None:
@@ -91,16 +96,16 @@ def _reject(arguments: dict[str, Any]) -> None:
     raise ValueError(f"no kernel for {len(arguments)} arguments")
 
 
-ATTENDS = _backend("attends", lambda _: None)
-READS_FAR = _backend("reads_far", lambda given: stray(given["query"], _FAR, write=False))
-WRITES_FAR = _backend("writes_far", lambda given: stray(given["out"], _FAR, write=True))
-MISALIGNED = _backend("misaligned", lambda given: stray(given["query"], 1, write=False))
-ASSERTS = _backend("asserts", _assert_on_device)
-HANGS = _backend("hangs", lambda _: torch.cuda._sleep(10**13))
-REJECTS = _backend("rejects", _reject)
-UNLAUNCHED = _backend("unlaunched", _leave_a_launch_unchecked)
-TAKES_TOO_MUCH = _backend("takes_too_much", lambda given: torch.empty(1 << 42, device=given["query"].device))
-CHANGES_ITS_INPUT = _backend("changes_its_input", lambda given: given["query"].view(-1)[3:4].add_(1))
+ATTENDS = backend("attends", lambda _: None)
+READS_FAR = backend("reads_far", lambda given: read_far(given["query"]))
+WRITES_FAR = backend("writes_far", lambda given: stray(given["out"], _FAR, write=True))
+MISALIGNED = backend("misaligned", lambda given: stray(given["query"], 1, write=False))
+ASSERTS = backend("asserts", _assert_on_device)
+HANGS = backend("hangs", lambda _: torch.cuda._sleep(10**13))
+REJECTS = backend("rejects", _reject)
+UNLAUNCHED = backend("unlaunched", _leave_a_launch_unchecked)
+TAKES_TOO_MUCH = backend("takes_too_much", lambda given: torch.empty(1 << 42, device=given["query"].device))
+CHANGES_ITS_INPUT = backend("changes_its_input", lambda given: given["query"].view(-1)[3:4].add_(1))
 
 
 class _HastySession(FunctionSession):
@@ -109,7 +114,7 @@ class _HastySession(FunctionSession):
     def forward(self, index: int) -> Output | None:
         beside = self._bench.memory.tensor("beside", (1,), torch.float32)
         torch.cuda._sleep(10**8)
-        stray(beside, _FAR, write=False)
+        read_far(beside)
         return super().forward(index)
 
 
