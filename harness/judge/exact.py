@@ -20,7 +20,9 @@ def judge_exactly(evidence: Evidence) -> Iterator[Observation]:
     if not evidence.finite:
         yield from _not_numbers(evidence, evidence.out, "out")
     if evidence.lse is not None and not all_finite(evidence.lse):
-        yield from _not_numbers(evidence, evidence.lse, "lse")
+        # -inf is that of a row without keys: a wrong number, if this one has some.
+        no_number = torch.where(evidence.lse == -torch.inf, 0.0, evidence.lse)
+        yield from _not_numbers(evidence, no_number, "lse")
     elif evidence.lse is None and contract.lse is not None and evidence.rows.tokens:
         message = f"there is no lse, but the contract promises one in base {contract.lse}"
         yield report(kind=Kind.LSE_MISMATCH, place="lse", tier=Tier.T0, message=message)
@@ -48,6 +50,22 @@ def misshapen(output: Output, rows: RealRows, geometry: Geometry, report: Report
     else:
         return None
     return report(kind=Kind.OUTPUT_MISMATCH, place="out", tier=Tier.T0, message=message)
+
+
+def lse_without_keys(evidence: Evidence) -> Iterator[Observation]:
+    """Report rows that see a key, and have the LSE of a row without keys."""
+    if evidence.lse is None:
+        return
+    wrong = (evidence.lse == -torch.inf) & evidence.sees.unsqueeze(-1)
+    if wrong.any():
+        token, head = wrong.nonzero()[0].tolist()
+        row = evidence.rows.address(token, head)
+        due = evidence.budget.answer.lse[token, head].item() / evidence.lse_unit
+        message = (
+            f"{evidence.rows.name(row)}: lse -inf, that of a row without keys, instead of {due:.8g} "
+            f"(base {evidence.contract.lse}); {_share(wrong, evidence.sees)}"
+        )
+        yield evidence.report(kind=Kind.LSE_MISMATCH, place="lse", tier=Tier.T0, row=row, message=message)
 
 
 def _not_numbers(evidence: Evidence, tensor: torch.Tensor, place: str) -> Iterator[Observation]:

@@ -9,7 +9,7 @@ from attnfuzz.harness.judge.common_error import judge_common_error, judge_common
 from attnfuzz.harness.judge.element_bound import judge_elements
 from attnfuzz.harness.judge.error_budget import ErrorBudget
 from attnfuzz.harness.judge.evidence import Evidence, RealRows, TierResult, packed_problem, set_aside, unanswered
-from attnfuzz.harness.judge.exact import judge_exactly, misshapen
+from attnfuzz.harness.judge.exact import judge_exactly, lse_without_keys, misshapen
 from attnfuzz.harness.judge.exact_weights import judge_exact_lse, judge_exact_rows
 from attnfuzz.harness.judge.lse_bound import judge_lse
 from attnfuzz.harness.judge.row_error import judge_rows
@@ -93,6 +93,9 @@ def judge(
     margins: dict[str, float] = {}
     worst: dict[str, tuple[int, int] | None] = {}
     observations += _statistical(evidence, tiers, margins, worst)
+    if Tier.T0 in tiers and "lse" not in worst:
+        # Of two wrong LSEs, the finite one says more.
+        observations += lse_without_keys(evidence)
     if strict and Tier.T0 in tiers:
         known = {(observation.kind, observation.place) for observation in observations}
         best = Evidence.of(output, rows, budget, contract.strict(), partial(report, gap=True))

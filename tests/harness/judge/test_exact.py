@@ -52,6 +52,18 @@ def test_an_lse_that_was_never_written_is_reported_from_a_nan(layer: Any) -> Non
         assert (found.kind, found.place) == (kind, "lse")
 
 
+def test_the_lse_of_no_keys_is_a_wrong_number_of_a_row_with_some(layer: Any) -> None:
+    output = layer.run()
+    assert output.lse is not None
+    output.lse[1, 2] = -math.inf
+    found = layer.only(output)
+    assert (found.kind, found.place, found.tier) == (Kind.LSE_MISMATCH, "lse", "T0")
+    assert "request 1 (q_len 1, kv_len 20), token 0, head 2: lse -inf, that of a row without keys" in found.message
+    output.lse[0, 1] += 1
+    found = layer.only(output)
+    assert (found.kind, found.place, found.tier) == (Kind.LSE_MISMATCH, "lse", "T4")
+
+
 def test_wrong_numbers_are_seen_beside_missing_ones(layer: Any) -> None:
     output = layer.run()
     output.out[0, 0, 0] = math.nan
