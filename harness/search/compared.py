@@ -5,6 +5,7 @@ from itertools import islice, product
 
 from attnfuzz.harness.search.explained import Allowed, explain
 from attnfuzz.harness.search.known import KnownCause
+from attnfuzz.harness.search.likely import contradicted
 from attnfuzz.harness.search.messages import CausePair, SameCauses
 from attnfuzz.harness.search.misread import one_misreading
 from attnfuzz.harness.search.pinned import Pinned
@@ -25,7 +26,9 @@ def compared(
 
     Cases may fail as other `known` causes do, too.
     """
-    for cause, other in ((pair.cause, pair.other), (pair.other, pair.cause)):
+    ways = ((pair.cause, pair.other), (pair.other, pair.cause))
+    apart = any(contradicted(cause, other) for cause, other in ways)
+    for cause, other in () if apart else ways:
         for one in _likest(other, cause):
             verdict = run(one.case)
             if one.fingerprint.among(verdict.failures) is None:

@@ -18,6 +18,7 @@ from attnfuzz.harness.search.compared import compared
 from attnfuzz.harness.search.examples import run_examples
 from attnfuzz.harness.search.explained import ATTRIBUTION, SYMPTOM, Attribution, explain, explained_as_it_is
 from attnfuzz.harness.search.known import KnownCause, KnownCauses, Showing, finding_name
+from attnfuzz.harness.search.likely import contradicted
 from attnfuzz.harness.search.messages import (
     FAILS_ALONE,
     AnyMessage,
@@ -397,6 +398,8 @@ class Hunt:
         showing = Showing(
             case=case, fingerprint=fingerprint, needs=needs, ablated=ablated, mistakes=observation.mistakes
         )
+        if cause is not None and contradicted(cause, showing):
+            cause = None
         if cause is None and self._budget().seconds > 0:
             cause = known_misreading(showing, self._causes, self._runner.verdict, self._allowed)
         beside = fingerprint in self._beside

@@ -3,7 +3,8 @@
 from collections.abc import Collection, Iterable
 
 from attnfuzz.harness.reduce.ablation import ARGUMENTS, CONTENTS, FEATURES, Feature, features_in
-from attnfuzz.harness.search.known import KnownCause, seen_with
+from attnfuzz.harness.search.known import KnownCause, Showing, seen_with
+from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case
 
@@ -12,6 +13,12 @@ MOST_CAUSES = 12
 
 _COUNTS = frozenset({FEATURES["several requests"], FEATURES["several queries"]})
 """Shapes that say which rows a bug makes wrong: needed by it, they are needed in most of its cases."""
+
+_PARTS = frozenset({FEATURES["several requests"], FEATURES["grouped heads"], FEATURES["several KV heads"]})
+"""Parts of a batch, one of which a bug takes for another."""
+
+_BESIDE = frozenset({Kind.LSE_MISMATCH, Kind.EMPTY_ROW, Kind.NOT_FINITE})
+"""Wrong values that may stand beside a wrong output."""
 
 _ROWS_WITHOUT_KEYS = ("empty rows", "padded rows")
 """Places of failures in rows that see no keys."""
@@ -55,3 +62,21 @@ def marks_of(
 def counts_of(cause: KnownCause) -> frozenset[Feature]:
     """Return several requests, or queries, if a cause needs these."""
     return _COUNTS & {FEATURES[name] for name in cause.needs if name in FEATURES}
+
+
+def contradicted(cause: KnownCause, showing: Showing | KnownCause) -> bool:
+    """Whether the needs of a finding say that it is not of this cause, even if the predictions come true.
+
+    A case may fail by two bugs in two ways. If its output is wrong with several heads or requests alone, and the LSE is
+    with one as well, another bug makes the output wrong. A cause that needs nothing, and was seen in other rows, is no
+    reason for rows without keys that are wrong with a sink alone. NaN depends on memory, and says nothing.
+    """
+    kind, kinds = showing.fingerprint.kind, {each.kind for each in cause.symptoms}
+    if not showing.ablated or kind in kinds:
+        return False
+    if kind is Kind.EMPTY_ROW:
+        return cause.ablated and not cause.needs and FEATURES["sinks"].name in showing.needs
+    known = {name for needs in (cause.needs, *cause.shown_with) for name in needs}
+    parts = {each.name for each in _PARTS}.intersection(showing.needs)
+    of_numbers = kind is Kind.OUTPUT_MISMATCH and kinds <= _BESIDE and kinds != {Kind.NOT_FINITE}
+    return of_numbers and not parts <= known
