@@ -94,6 +94,14 @@ def test_pages_keys_and_queries_are_needed_by_themselves(fails: Callable[[Case],
     assert names(case, fails) == expected
 
 
+def test_a_scale_that_goes_with_the_head_dim_is_no_rest_of_a_vector() -> None:
+    """A scale that is rounded to bf16 is exact at 16, not at 8 and 32."""
+    case = Case(
+        backend="any", geometry=replace(HEADS, head_dim_qk=8, head_dim_vo=8), steps=(step(Mode.EXTEND, (1, 3)),)
+    )
+    assert names(case, lambda each: not (each.geometry.head_dim_qk**0.5).is_integer()) == set()
+
+
 def longest(case: Case) -> int:
     return max(case.slot_lengths().values())
 
