@@ -44,6 +44,7 @@ class TensorRtApi(OpenAiApi):
         if body.pop("return_token_ids", None):
             # An answer has the ids of its tokens where it has no text.
             body["detokenize"] = False
+        body.pop("prompt_logprobs", None)
         return body
 
     def headers(self, request: ServedRequest) -> Mapping[str, str]:
