@@ -10,11 +10,17 @@ from attnfuzz.harness.campaign.run import run
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.report.cause_view import KNOWN, CauseView, cause_views
 from attnfuzz.harness.report.files import scripts_in, write_reports
+from attnfuzz.harness.report.verdict import verdict
 from attnfuzz.harness.verdict.wording import headline_of, replay_line
+from attnfuzz.reference.user_error import UserError
 
 
 class CampaignFailed(Exception):
     """The harness itself failed; the message has its error."""
+
+
+class NothingJudged(UserError):
+    """The campaign says nothing about its backends."""
 
 
 class Found(NamedTuple):
@@ -38,6 +44,8 @@ class FuzzCampaign:
         written = write_reports(home, ended.campaign, standing)
         if standing.failure is not None:
             raise CampaignFailed(standing.failure.text)
+        if standing.idle:
+            raise NothingJudged(f"{verdict(standing).text}: give more --attn-time or --attn-examples")
         causes = cause_views(standing, scripts_in(home))
         return Found(
             new=[*map(_text, _unexpected(causes)), *_unsettled(standing)],

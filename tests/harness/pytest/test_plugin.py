@@ -8,8 +8,13 @@ from types import SimpleNamespace
 import fake_nvml
 import fake_sglang
 import pytest
+from campaign_events import finished, started
 
 from attnfuzz.harness.campaign import prepare
+from attnfuzz.harness.campaign.plan import Plan
+from attnfuzz.harness.campaign.run import Ended
+from attnfuzz.harness.campaign.standing import Standing
+from attnfuzz.harness.pytest.campaign import FuzzCampaign, NothingJudged
 from attnfuzz.harness.pytest.plugin import pytest_generate_tests
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.library_cache import cache_folder
@@ -141,6 +146,13 @@ def test_a_campaign_reports_causes_keeps_its_home_and_knows_the_ledger(
     ran = pytester.runpytest_inprocess(*options, "-rx", "--attn-ledger", str(ledger))
     ran.assert_outcomes(xfailed=1)
     ran.stdout.fnmatch_lines(["XFAIL *known: Raised at *: it is planted*"])
+
+
+def test_a_campaign_that_judged_nothing_has_not_passed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = Ended("20300101-000000", Standing.of([started("torch_sdpa"), finished(at=50.0)]))
+    monkeypatch.setattr("attnfuzz.harness.pytest.campaign.run", lambda _: ended)
+    with pytest.raises(NothingJudged, match="No case was judged in 50 s: give more --attn-time"):
+        FuzzCampaign(Plan(backends=("torch_sdpa",), out=tmp_path)).found()
 
 
 def test_a_home_that_is_none_fails_in_one_line(pytester: pytest.Pytester) -> None:
