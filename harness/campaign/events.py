@@ -1,7 +1,6 @@
 """The events of a campaign, on which every output (terminal, log, report) depends alone.
 
-Together they make up the log, one JSON object per line; `LOG_VERSION` versions their fields, and `upgrade` converts
-older ones.
+Together they make up the log, one JSON object per line; `LOG_VERSION` versions their fields.
 """
 
 from collections.abc import Callable

@@ -34,6 +34,7 @@ def main() -> None:
         replies.flush()
 
     setup = msgspec.json.decode(orders.readline(), type=JobSetup)
+    sys.path[:] = setup.path or sys.path
     with Hunter(setup, tell) as hunter:
         collect_garbage_less()
         for line in orders:

@@ -5,6 +5,7 @@ import os
 import queue
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -108,7 +109,7 @@ class JobProcesses:
         self._processes[job].kill()
 
     def _begin(self, number: int) -> "JobProcess":
-        process = JobProcess(replace(self._setup, job=number))
+        process = JobProcess(replace(self._setup, job=number, path=tuple(sys.path)))
         threading.Thread(target=self._listen, args=(number, process), daemon=True).start()
         return process
 

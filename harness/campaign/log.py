@@ -17,7 +17,6 @@ from attnfuzz.harness.campaign.events import (
     SliceStarted,
     UnconfirmedKept,
 )
-from attnfuzz.harness.campaign.upgrade import OLDEST_VERSION, upgrade
 from attnfuzz.harness.files.lines import AppendedLines
 from attnfuzz.harness.search.messages import SliceKind
 from attnfuzz.reference.foreign import MOST_BYTES, decode_json, read_bytes, reason
@@ -57,12 +56,11 @@ def read_torn_log(path: Path) -> tuple[list[AnyEvent], int]:
     decoder = msgspec.json.Decoder(AnyEvent)
     consistency = Consistency()
     events: list[AnyEvent] = []
-    old = False
     for number, line in enumerate(whole.split(b"\n") if newline else (), start=1):
         if number == 1:
-            old = _version(path, line) < LOG_VERSION
+            _check_version(path, line)
         try:
-            event: AnyEvent = decode_json(upgrade(line) if old else line, decoder)
+            event: AnyEvent = decode_json(line, decoder)
             # An impossible case would break drawing and running.
             if (case := getattr(event, "case", None)) is not None:
                 validate(case)
@@ -82,17 +80,16 @@ class _Head(msgspec.Struct):
     log_version: int
 
 
-def _version(path: Path, line: bytes) -> int:
+def _check_version(path: Path, line: bytes) -> None:
     try:
         head = decode_json(line, _Head)
     except msgspec.DecodeError:
         raise LogError(f"{path} is no event log of attnfuzz: its first line is no CampaignStarted") from None
-    if not OLDEST_VERSION <= head.log_version <= LOG_VERSION:
+    if head.log_version != LOG_VERSION:
         raise LogError(
             f"{path} was written by another version of attnfuzz (log version {head.log_version}, "
-            f"this one reads {OLDEST_VERSION} to {LOG_VERSION}): read it with that version"
+            f"this one reads {LOG_VERSION}): read it with that version"
         )
-    return head.log_version
 
 
 class Inconsistent(ValueError):

@@ -86,7 +86,7 @@ def plan_again(
         jobs=jobs or started.jobs,
         out=home.path,
         until_finding=until_finding or started.until_finding,
-        ledger=ledger or _ledger(started.ledger, home),
+        ledger=ledger or _ledger(started.ledger),
         ray=ray,
         begun=begun,
         **_settings(started),
@@ -107,12 +107,11 @@ def _check_backends(started: CampaignStarted) -> None:
             raise HomeError(f"{name}, which this campaign tests, is not here: bring {file} back{where}")
 
 
-def _ledger(logged: str | None, home: Home) -> Path | None:
+def _ledger(logged: str | None) -> Path | None:
     """The ledger of the campaign's begin."""
     if logged is None:
         return None
-    # Old logs have relative paths, mostly from the folder in which the home was made.
-    for path in (home.path.absolute().parent / logged, Path(logged)):
-        if path.is_file():
-            return path
-    raise HomeError(f"the ledger {logged} of this campaign is gone: bring it back, or name it with --ledger")
+    path = Path(logged)
+    if not path.is_file():
+        raise HomeError(f"the ledger {path} of this campaign is gone: bring it back, or name it with --ledger")
+    return path

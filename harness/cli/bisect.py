@@ -41,7 +41,6 @@ def bisect(
     sites: tuple[str, ...],
     package: str,
     script: Path | None,
-    cache: Path | None,
     seconds: float,
     every: bool,
 ) -> Exit:
@@ -54,7 +53,7 @@ def bisect(
         ) from None
     given = _sites(sites, package)
     ordered = _versions(versions, given)
-    cache = (cache or cache_folder() / "bisect").resolve()
+    cache = (cache_folder() / "bisect").resolve()
     releases = _Releases(package, given, cache, _script(path, script, cache), seconds)
     outcomes = search(ordered, releases.run, every=every)
 

@@ -36,7 +36,6 @@ from attnfuzz.harness.search.messages import ShrinkBudget
 from attnfuzz.harness.search.shrink import CaseRejected, Shrunk, shrink
 from attnfuzz.harness.triage import Blame, Triage, VariantOutcome
 from attnfuzz.harness.triage import triage as triage_of
-from attnfuzz.harness.triage.sanitizer import ask_tools
 from attnfuzz.harness.verdict.describe import describe_any
 from attnfuzz.harness.verdict.printable import printable
 from attnfuzz.harness.verdict.recurrence import MOST_SECONDS, SHOWN, Recurrence, percent
@@ -239,8 +238,6 @@ def triage(
     case = case_at(path, backend, trees)
     with _runner(case, contract) as runner:
         found = triage_of(case, runner, repeats=repeat)
-        report = ask_tools(case, runner)
-    found = replace(found, tools=report.said, missing=report.missing)
     answer(found)
     Terminal().print(Text(printable(found.conclusion), style=_STYLES[found.fault]))
     _show_reasons(details(), found, path)
@@ -248,7 +245,7 @@ def triage(
 
 
 def _show_reasons(console: Console, found: Triage, path: Path) -> None:
-    for sentence in (*found.sentences, *found.tools):
+    for sentence in found.sentences:
         item = Table.grid(padding=(0, 1))
         item.add_column(width=1)
         item.add_column(overflow="fold")
@@ -256,10 +253,6 @@ def _show_reasons(console: Console, found: Triage, path: Path) -> None:
         console.print(item)
     console.print()
     console.print(_variants(found))
-    if found.missing:
-        console.print()
-    for missing in found.missing:
-        console.print(Text(printable(missing), style="dim"))
     if found.fails:
         console.print()
         given = shlex.quote(str(path))

@@ -1,25 +1,39 @@
-"""A fuzz test as a campaign in a home that is kept: causes, corpus, findings with scripts, and reports."""
+"""A fuzz test as a campaign: causes, corpus, findings with scripts, and reports."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.plan import Plan
 from attnfuzz.harness.campaign.run import run
 from attnfuzz.harness.campaign.standing import Standing
-from attnfuzz.harness.pytest.found import Found
 from attnfuzz.harness.report.cause_view import KNOWN, CauseView, cause_views
 from attnfuzz.harness.report.files import scripts_in, write_reports
+from attnfuzz.harness.report.verdict import verdict
 from attnfuzz.harness.verdict.wording import headline_of, replay_line
+from attnfuzz.reference.user_error import UserError
 
 
 class CampaignFailed(Exception):
     """The harness itself failed; the message has its error."""
 
 
+class NothingJudged(UserError):
+    """The campaign says nothing about its backends."""
+
+
+class Found(NamedTuple):
+    """The findings of a fuzz test as texts: `new` ones, those `known` to the ledger, and lines on how to go on."""
+
+    new: list[str]
+    known: list[str]
+    again: str
+
+
 @dataclass(frozen=True)
-class HomeCampaign:
-    """A campaign of `plan`, whose home is kept from one test run to the next."""
+class FuzzCampaign:
+    """A campaign of `plan`."""
 
     plan: Plan
 
@@ -30,11 +44,13 @@ class HomeCampaign:
         written = write_reports(home, ended.campaign, standing)
         if standing.failure is not None:
             raise CampaignFailed(standing.failure.text)
+        if standing.idle:
+            raise NothingJudged(f"{verdict(standing).text}: give more --attn-time or --attn-examples")
         causes = cause_views(standing, scripts_in(home))
         return Found(
             new=[*map(_text, _unexpected(causes)), *_unsettled(standing)],
             known=[f"known: {each.title}: {each.cause.known}" for each in causes if each.status == KNOWN],
-            again=f"Report: {written.html}",
+            again=f"Report: {written.html}\nThe same search: --attn-seed {self.plan.seed}",
         )
 
 

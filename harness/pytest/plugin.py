@@ -1,4 +1,4 @@
-"""The pytest plugin: the fixture `attn_fuzz`, which fuzzes backends in shards that pytest-xdist can spread.
+"""The pytest plugin: the fixture `attn_fuzz`, whose test is a campaign.
 
     def test_fuzz(attn_fuzz):
         attn_fuzz.run()
@@ -6,81 +6,35 @@
 It is loaded in every test run of an environment with attnfuzz, so it imports nothing heavy until it is used.
 """
 
-import math
 import os
 import secrets
-import shutil
-import tempfile
-import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 import pytest
 
 from attnfuzz.harness.backends.engines import DEFAULT_BACKENDS, DEFAULT_BACKENDS_ON_GPU, LIBRARIES, engine_names
+from attnfuzz.harness.campaign.plan import MOST_EXAMPLES, MOST_SEED, PRESETS, Plan, parse_duration
 
 if TYPE_CHECKING:
-    from attnfuzz.harness.pytest.campaign import HomeCampaign
-    from attnfuzz.harness.pytest.found import Found
+    from attnfuzz.harness.pytest.campaign import FuzzCampaign
 
 DEFAULT_EXAMPLES = 200
-MOST_EXAMPLES = 10**12
-SHARDS = 4
-"""Shards of each backend's examples, whatever the number of workers: the drawn cases must not depend on it."""
-
-
-@dataclass(frozen=True)
-class FuzzSession:
-    """State shared by all processes of one test run: the seed of all shards, and the folder of their claims."""
-
-    seed: int
-    claims: Path
-
-
-@dataclass(frozen=True)
-class Budget:
-    """The number of `examples` for each backend, or of `seconds` for all of them; the other is infinite."""
-
-    examples: float = math.inf
-    seconds: float = math.inf
-
-    def shares(self, backends: int, workers: int) -> list["Budget"]:
-        """Split the budget into shards per backend, if `workers` run the shards of this many `backends` concurrently.
-
-        Time is shared so that all workers end together: each gets as many shards as the others.
-        """
-        if math.isinf(self.seconds):
-            whole = int(self.examples)
-            return [Budget(examples=len(range(index, whole, SHARDS))) for index in range(min(SHARDS, whole))]
-        fair = workers // math.gcd(workers, backends)
-        shards = fair * math.ceil(SHARDS / fair)
-        return [Budget(seconds=self.seconds * workers / (shards * backends))] * shards
-
-
-_RUN = pytest.StashKey[FuzzSession]()
-
-
-class Search(Protocol):
-    """A search of backends."""
-
-    def found(self) -> "Found":
-        """Search, and return the findings."""
 
 
 @dataclass(frozen=True)
 class AttnFuzz:
-    """The value of the fixture `attn_fuzz`: one shard of a fuzz test, or the campaign of `--attn-home`."""
+    """The value of the fixture `attn_fuzz`: a campaign of the backends in the options."""
 
-    search: Search
+    search: "FuzzCampaign"
 
     def run(self) -> None:
-        """Search; fail with the shrunk cases and lines that replay them if there are findings.
+        """Search; fail with the causes, their smallest cases and lines that replay them if there are findings.
 
-        Findings of other shards of this run are skipped. If all findings are in the ledger, the test is xfailed. A
-        campaign reports causes instead, which may have several findings, and leaves everything in its home.
+        If the ledger lists all findings, the test is xfailed.
         """
         __tracebackhide__ = True
         from attnfuzz.reference.user_error import UserError
@@ -123,7 +77,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--attn-home",
         type=Path,
         metavar="DIR",
-        help="run a campaign instead of shards: its causes, corpus, findings and reports are kept in this folder",
+        help="folder that keeps findings, corpus and reports from run to run (default: one of pytest's temporary ones)",
     )
     group.addoption("--attn-ledger", type=Path, metavar="FILE", help="known failures, which are xfailed: a TOML file")
     group.addoption(
@@ -132,133 +86,75 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="device to fuzz on: with cuda, trtllm_mha is the visible GPU's (default: by the backend's name)",
     )
     group.addoption("--attn-guard", choices=["left", "right"], help="edge to guard (default: either, by the case)")
-    group.addoption("--attn-seed", type=int, metavar="N", help="seed of all shards (default: a new one)")
+    group.addoption("--attn-seed", type=int, metavar="N", help="seed of the cases that are drawn (default: a new one)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Check the options, and set up the state shared by pytest-xdist's workers."""
-    handed: dict[str, Any] | None = getattr(config, "workerinput", None)
-    if handed is not None:
-        config.stash[_RUN] = FuzzSession(seed=handed["attn_seed"], claims=Path(handed["attn_claims"]))
-        return
-    _check_options(config)
-    seed = config.getoption("--attn-seed")
-    config.stash[_RUN] = FuzzSession(
-        seed=secrets.randbits(32) if seed is None else seed,
-        claims=Path(tempfile.gettempdir()) / f"attnfuzz-{uuid.uuid4().hex}",
-    )
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """Remove the claims at the end of the run."""
-    # Absent if configuring failed.
-    run = config.stash.get(_RUN, None)
-    if run is not None and not hasattr(config, "workerinput"):
-        shutil.rmtree(run.claims, ignore_errors=True)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node: Any) -> None:
-    """Pass the shared state to a pytest-xdist worker."""
-    run = node.config.stash[_RUN]
-    node.workerinput["attn_seed"] = run.seed
-    node.workerinput["attn_claims"] = str(run.claims)
+    """Check the options, once for all processes of pytest-xdist."""
+    if not hasattr(config, "workerinput"):
+        _check_options(config)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Make a test per shard of each backend."""
+    """Check that a test with the fixture can run here."""
     if "attn_fuzz" not in metafunc.fixturenames:
         return
     from attnfuzz.harness.workers.system import WrongSystem, require_linux
 
     with _refusing("attn_fuzz", WrongSystem):
         require_linux()
-    config = metafunc.config
-    backends = _backends(config)
-    workers = getattr(config, "workerinput", {}).get("workercount", 1)
-    if workers > 1:
-        _check_room(workers, backends)
-    if config.getoption("--attn-home") is not None:
-        # One test for all backends, which share its time by their yield; its jobs replace the workers of pytest-xdist.
-        metafunc.parametrize("attn_fuzz", [(backends, workers, _budget(config))], ids=["campaign"], indirect=True)
-        return
-    shares = _budget(config).shares(len(backends), workers)
-    metafunc.parametrize(
-        "attn_fuzz",
-        [(backend, index, share) for backend in backends for index, share in enumerate(shares)],
-        ids=lambda shard: f"{shard[0]}-{shard[1] + 1}of{len(shares)}",
-        indirect=True,
-    )
+    if (jobs := _jobs(metafunc.config)) > 1:
+        _check_room(jobs, _backends(metafunc.config))
 
 
 @pytest.fixture
-def attn_fuzz(request: pytest.FixtureRequest) -> AttnFuzz:
-    """One shard of a fuzz test, or a campaign with `--attn-home`; `attn_fuzz.run()` searches."""
-    if request.config.getoption("--attn-home") is not None:
-        return AttnFuzz(_campaign(request))
-    from attnfuzz.harness.findings.ledger import Ledger
-    from attnfuzz.harness.pytest.shard import Claims, Shard, ShardSearch
-
-    backend, index, share = request.param
-    config = request.config
-    run = config.stash[_RUN]
-    ledger = config.getoption("--attn-ledger")
-    shard = Shard(
-        backend=backend,
-        index=index,
-        seed=run.seed,
-        examples=share.examples,
-        seconds=share.seconds,
-        guard=config.getoption("--attn-guard"),
-    )
-    claims = Claims(run.claims, request.node.nodeid)
-    return AttnFuzz(ShardSearch(shard, Ledger() if ledger is None else Ledger.load(ledger), claims))
-
-
-def _campaign(request: pytest.FixtureRequest) -> "HomeCampaign":
-    from attnfuzz.harness.campaign.plan import Plan
-    from attnfuzz.harness.pytest.campaign import HomeCampaign
+def attn_fuzz(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AttnFuzz:
+    """A campaign of all backends; `attn_fuzz.run()` searches."""
+    from attnfuzz.harness.pytest.campaign import FuzzCampaign
     from attnfuzz.reference.case import Guard
 
-    backends, jobs, budget = request.param
     config = request.config
-    guard = config.getoption("--attn-guard")
+    home, seed, guard = (config.getoption(f"--attn-{name}") for name in ("home", "seed", "guard"))
+    examples, seconds = _budget(config)
     plan = Plan(
-        backends=backends,
-        out=config.getoption("--attn-home"),
-        examples=None if math.isinf(budget.examples) else int(budget.examples),
-        seconds=None if math.isinf(budget.seconds) else budget.seconds,
-        seed=config.stash[_RUN].seed,
-        jobs=jobs,
+        backends=_backends(config),
+        out=tmp_path_factory.mktemp("attnfuzz") if home is None else home,
+        examples=examples,
+        seconds=seconds,
+        seed=secrets.randbits(32) if seed is None else seed,
+        jobs=_jobs(config),
         guard=None if guard is None else Guard(guard),
         ledger=config.getoption("--attn-ledger"),
     )
-    return HomeCampaign(plan)
+    return AttnFuzz(FuzzCampaign(plan))
 
 
-def _budget(config: pytest.Config) -> Budget:
-    """The budget in the options. Raises UsageError."""
+def _jobs(config: pytest.Config) -> int:
+    """As many as pytest-xdist has workers: the test runs on one of them, and its jobs replace the others."""
+    jobs: int = getattr(config, "workerinput", {}).get("workercount", 1)
+    return jobs
+
+
+def _budget(config: pytest.Config) -> tuple[int | None, float | None]:
+    """The examples for each backend, or the seconds for all, in the options. Raises UsageError."""
     examples, time, preset = (config.getoption(f"--attn-{name}") for name in ("examples", "time", "preset"))
     if sum(option is not None for option in (examples, time, preset)) > 1:
         raise pytest.UsageError("--attn-examples, --attn-time and --attn-preset are all budgets: give one of them")
     if time is None and preset is None:
         if examples is not None and not 1 <= examples <= MOST_EXAMPLES:
             raise pytest.UsageError(f"--attn-examples must be at least 1, and at most {MOST_EXAMPLES:,}")
-        return Budget(examples=DEFAULT_EXAMPLES if examples is None else examples)
-    from attnfuzz.harness.campaign.plan import PRESETS, parse_duration
-
+        return DEFAULT_EXAMPLES if examples is None else examples, None
     if preset is None:
         with _refusing("--attn-time", ValueError):
-            return Budget(seconds=parse_duration(time))
+            return None, parse_duration(time)
     if preset not in PRESETS:
         raise pytest.UsageError(f"--attn-preset {preset}: give one of {', '.join(PRESETS)}")
-    chosen = PRESETS[preset]
-    return Budget(examples=chosen.examples or math.inf, seconds=chosen.seconds or math.inf)
+    return PRESETS[preset].examples, PRESETS[preset].seconds
 
 
 def _check_options(config: pytest.Config) -> None:
     _budget(config)
-    if (seed := config.getoption("--attn-seed")) is not None and not 0 <= seed < 1 << 63:
+    if (seed := config.getoption("--attn-seed")) is not None and not 0 <= seed <= MOST_SEED:
         raise pytest.UsageError("--attn-seed must not be negative, and have at most 63 bits")
     if any(map(config.getoption, ("--attn-backend", "--attn-device"))) or any(
         _tree(config, engine) for engine in engine_names()
@@ -281,7 +177,7 @@ def _check_room(workers: int, backends: Sequence[str]) -> None:
     except NoRoom as error:
         raise pytest.UsageError(str(error)) from error
     except UserError:
-        # A backend that can't be loaded: each shard fails with it.
+        # A backend that can't be loaded: the test fails with it.
         return
 
 

@@ -29,7 +29,8 @@ class JobSetup(msgspec.Struct, frozen=True, kw_only=True):
     """First message to a job: the settings of all its slices.
 
     `alpha` is the probability that a correct output is called wrong. The tiers in `without` are skipped. `job` is the
-    job's number, by which it takes its GPU.
+    job's number, by which it takes its GPU. `path` is the main process's module search path, where a job of the same
+    machine finds the same backends; empty, the job keeps its own.
     """
 
     backends: tuple[str, ...]
@@ -38,6 +39,7 @@ class JobSetup(msgspec.Struct, frozen=True, kw_only=True):
     alpha: float = ALPHA
     without: tuple[Tier, ...] = ()
     job: int = 0
+    path: tuple[str, ...] = ()
 
 
 class ShrinkBudget(msgspec.Struct, frozen=True):

@@ -1,6 +1,6 @@
 """Features of traces, and which of them a failure needs: found by running its trace without each.
 
-As `attnfuzz.harness.reduce.ablation` does for cases. A trace that still fails without a feature is gone on with, so
+As `attnfuzz.harness.reduce.ablation` does for cases. A feature without which a trace still fails stays out, so
 that few features are left that the failure does not need.
 """
 

@@ -88,7 +88,7 @@ class OpenAiApi:
             "ignore_eos": True,
         }
         if request.n > 1:
-            # vLLM refuses n > 1 for greedy sampling.
+            # vLLM refuses n > 1 for greedy sampling, which has one answer alone.
             body |= {"n": request.n, "temperature": 1, "seed": SEED}
         if request.priority:
             body["priority"] = request.priority

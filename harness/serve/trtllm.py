@@ -9,8 +9,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from attnfuzz.harness.serve.dialects import BIAS, GRAMMAR, SEED, OpenAiApi
-from attnfuzz.harness.serve.surface import Ability, Surface
+from attnfuzz.harness.serve.dialects import GRAMMAR, OpenAiApi
+from attnfuzz.harness.serve.surface import Surface
 from attnfuzz.harness.serve.trace import ServedRequest
 
 OWNER = "tensorrt_llm"
@@ -36,27 +36,15 @@ class TensorRtApi(OpenAiApi):
 
     def body(self, request: ServedRequest, surface: Surface, name: str) -> dict[str, Any]:
         """The body of a request; 0 log-probabilities would be none."""
-        del name
-        body: dict[str, Any] = {
-            "model": surface.model,
-            "prompt": list(request.prompt.tokens),
-            "max_tokens": request.tokens,
-            "temperature": 0,
-            "logprobs": 1,
-            "ignore_eos": True,
-        }
-        if request.n > 1:
-            # Greedy sampling has one answer alone.
-            body |= {"n": request.n, "temperature": 1, "seed": SEED}
+        body = super().body(request, surface, name) | {"logprobs": 1}
         if request.priority:
             body["priority"] = (request.priority + MOST_URGENT) / (2 * MOST_URGENT)
-        if request.allowed:
-            body["logit_bias"] = {str(each): BIAS for each in request.allowed_tokens}
-        if request.grammar:
+        if body.pop("structured_outputs", None):
             body["response_format"] = {"type": "regex", "regex": GRAMMAR}
-        if Ability.TOKEN_IDS in surface.can:
+        if body.pop("return_token_ids", None):
             # An answer has the ids of its tokens where it has no text.
             body["detokenize"] = False
+        body.pop("prompt_logprobs", None)
         return body
 
     def headers(self, request: ServedRequest) -> Mapping[str, str]:

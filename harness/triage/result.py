@@ -74,8 +74,7 @@ class Triage(msgspec.Struct, frozen=True, kw_only=True):
     """A case's triage.
 
     `sentences` support the conclusion `fault`, the most important first. `breaches` are the preconditions that the
-    failing call breaks, `step` and `call` the first bad ones (-1 if unknown), `arguments` the causing ones. `missing`
-    are tools that did not run, each with the reason.
+    failing call breaks, `step` and `call` the first bad ones (-1 if unknown), `arguments` the causing ones.
     """
 
     case: str
@@ -91,8 +90,6 @@ class Triage(msgspec.Struct, frozen=True, kw_only=True):
     kernel: str = ""
     failure: Observation | None = None
     variants: tuple[Variant, ...] = ()
-    tools: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
 
     @property
     def fails(self) -> bool:

@@ -26,7 +26,7 @@ _LISTED = 3
 
 
 def triage(case: AnyCase, runner: Tried, *, repeats: int = REPEATS) -> Triage:
-    """Conclude whose fault a case is, without GPU tools. In a racing case, decisive runs are made `repeats` times.
+    """Conclude whose fault a case is. In a racing case, decisive runs are made `repeats` times.
 
     Raises:
         CannotRun: its backend rejects it. Otherwise like `Runner.verdict`.

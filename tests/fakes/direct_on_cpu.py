@@ -10,11 +10,10 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-import msgspec
 import torch
 from bound_call import bind
 from plain_attention import attend_paged, to_base2
-from wrapper_backends import OnCpu
+from wrapper_backends import OnCpu, on_cpu_as
 
 from attnfuzz.kernels.backend import Op
 from attnfuzz.kernels.gpu.direct import cudnn, fmha_v2, mla, states, torch_attention, xqa
@@ -28,7 +27,6 @@ from attnfuzz.kernels.gpu.wrappers.holistic import HolisticSession, HolisticWrap
 from attnfuzz.kernels.native.ops import NATIVE
 from attnfuzz.kernels.torch_sdpa import attend_into
 from attnfuzz.reference.attention import attend
-from attnfuzz.reference.device import Device
 from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.problem import Answer, Problem
 
@@ -308,7 +306,6 @@ _STAND_INS: dict[Op, Callable[..., Any]] = {
 def on_cpu(backend: GpuBackend) -> OnCpu:
     """The backend with its ops replaced by what answers for them."""
     session: Any = backend.session
-    fields = {name: getattr(backend, name) for name in backend.__dataclass_fields__}
     if isinstance(session, partial) and session.func is SingleSession:
         (kind,) = session.args
         made: Any = partial(SingleSession, replace(kind, op=replace(kind.op, function=_STAND_INS[kind.op])))
@@ -318,8 +315,7 @@ def on_cpu(backend: GpuBackend) -> OnCpu:
         ops = {name: op for name in dir(session) if isinstance(op := getattr(session, name), Op)}
         replaced = {name: replace(op, function=_STAND_INS[op]) for name, op in ops.items()}
         made = type(session.__name__, (session,), replaced)
-    capability = msgspec.structs.replace(backend.capability, device=Device.CPU)
-    return OnCpu(**{**fields, "session": made, "capability": capability})
+    return on_cpu_as(backend, made)
 
 
 XQA = on_cpu(xqa.XQA)
@@ -362,9 +358,7 @@ def planned_on_cpu(backend: GpuBackend) -> OnCpu:
         session = _HolisticSession
     else:
         session = type(session.__name__, (session,), {"kind": replace(session.kind, module="fake_planned")})
-    fields = {name: getattr(backend, name) for name in backend.__dataclass_fields__}
-    capability = msgspec.structs.replace(backend.capability, device=Device.CPU)
-    return OnCpu(**{**fields, "session": partial(session, *args, **given), "capability": capability})
+    return on_cpu_as(backend, partial(session, *args, **given))
 
 
 (

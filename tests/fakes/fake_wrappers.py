@@ -11,6 +11,10 @@ from typing import Any
 
 import torch
 from flashinfer import attention, decode, prefill
+from plain_attention import to_base2
+
+from attnfuzz.reference import attention as reference
+from attnfuzz.reference.problem import Problem
 
 _NEED = 4096
 """Bytes that a plan is said to need of each workspace, beside four per page: it grows with the batch."""
@@ -28,30 +32,22 @@ def attend(
     sinks: torch.Tensor | None,
     mask: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Out [q, heads, dim] and lse [q, heads] in base 2 of one request, in fp32."""
-    q_len, heads, _ = query.shape
-    kv_len, kv_heads, _ = key.shape
-    query = query.float()
-    key, value = (tokens.float().repeat_interleave(heads // kv_heads, dim=1) for tokens in (key, value))
-    logits = torch.einsum("qhd,khd->hqk", query, key) * scale
-    if plan["logits_soft_cap"] > 0:
-        logits = plan["logits_soft_cap"] * torch.tanh(logits / plan["logits_soft_cap"])
-    last = torch.arange(q_len).unsqueeze(1) + kv_len - q_len
-    keys = torch.arange(kv_len)
-    visible = keys <= last if plan.get("causal", True) else torch.ones(q_len, kv_len, dtype=torch.bool)
-    if mask is not None:
-        visible = mask
-    if plan["window_left"] >= 0:
-        visible = visible & (keys >= last - plan["window_left"])
-    logits = logits.masked_fill(~visible, -math.inf)
-    lse = torch.logsumexp(logits, dim=-1) if kv_len else torch.full((heads, q_len), -math.inf)
-    if sinks is not None:
-        lse = torch.logaddexp(lse, sinks.unsqueeze(1))
-    weights = torch.nan_to_num(torch.exp(logits - lse.unsqueeze(-1)), nan=0.0)
-    # A kernel never reads the values of keys that no query sees.
-    seen = visible.any(dim=0)
-    out = torch.einsum("hqk,khd->qhd", weights[..., seen], value[seen])
-    return out, lse.t() / math.log(2)
+    """Out [q, heads, dim] and lse [q, heads] in base 2 of one request."""
+    problem = Problem(
+        query,
+        key,
+        value,
+        (len(query),),
+        (len(key),),
+        scale,
+        window_left=plan["window_left"],
+        causal=mask is None and plan.get("causal", True),
+        sinks=sinks,
+        soft_cap=max(plan["logits_soft_cap"], 0.0),
+        masks=None if mask is None else (mask,),
+    )
+    answer = reference.attend(problem)
+    return answer.out, to_base2(answer.lse)
 
 
 def _chosen(pool: torch.Tensor, pages: list[int]) -> torch.Tensor:

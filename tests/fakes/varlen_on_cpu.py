@@ -3,13 +3,10 @@
 from typing import Any
 
 import fake_flash  # noqa: F401 - it registers the kernel
-from msgspec.structs import replace
-from wrapper_backends import OnCpu
+from wrapper_backends import OnCpu, on_cpu_as
 
 from attnfuzz.kernels.gpu.direct import varlen
-from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.opening import opened
-from attnfuzz.reference.device import Device
 
 
 class _OnCpu(OnCpu):
@@ -18,11 +15,7 @@ class _OnCpu(OnCpu):
         return opened(self.session, case, bench, self.capability)
 
 
-def _on_cpu(backend: GpuBackend) -> _OnCpu:
-    fields = {name: getattr(backend, name) for name in backend.__dataclass_fields__}
-    return _OnCpu(**{**fields, "capability": replace(backend.capability, device=Device.CPU)})
-
-
-VARLEN_ATTN, VARLEN_ATTN_LSE, VARLEN_ATTN_OUT = map(
-    _on_cpu, (varlen.VARLEN_ATTN, varlen.VARLEN_ATTN_LSE, varlen.VARLEN_ATTN_OUT)
+VARLEN_ATTN, VARLEN_ATTN_LSE, VARLEN_ATTN_OUT = (
+    on_cpu_as(each, each.session, _OnCpu)
+    for each in (varlen.VARLEN_ATTN, varlen.VARLEN_ATTN_LSE, varlen.VARLEN_ATTN_OUT)
 )

@@ -29,15 +29,20 @@ class OnCpu(GpuBackend):
         return opened_in_forms(self.session, case, bench, self.capability.arguments)
 
 
+def on_cpu_as(backend: GpuBackend, session: Any, kind: type[OnCpu] = OnCpu) -> OnCpu:
+    """The backend with another session, on the CPU."""
+    fields = {name: getattr(backend, name) for name in backend.__dataclass_fields__}
+    capability = msgspec.structs.replace(backend.capability, device=Device.CPU)
+    return kind(**{**fields, "session": session, "capability": capability})
+
+
 def faked(backend: GpuBackend) -> OnCpu:
     """A backend of the same name with fake wrappers."""
     session = backend.session
     assert isinstance(session, partial)
     form, *others = session.args
     fake = partial(session.func, replace(form, module="fake_wrappers"), *others, **session.keywords)
-    fields = {name: getattr(backend, name) for name in backend.__dataclass_fields__}
-    capability = msgspec.structs.replace(backend.capability, device=Device.CPU)
-    return OnCpu(**{**fields, "session": fake, "capability": capability})
+    return on_cpu_as(backend, fake)
 
 
 FAKED = {backend.name: faked(backend) for backend in WRAPPER_BACKENDS}

@@ -27,12 +27,6 @@ EXAMPLES = 1000
     'The line that it prints after "seen: " is shown.',
 )
 @click.option(
-    "--cache",
-    type=options.PathTo(file_okay=False),
-    metavar="DIR",
-    help="Folder that keeps installed versions.  [default: bisect/ in attnfuzz's cache]",
-)
-@click.option(
     "--timeout",
     "seconds",
     type=options.duration,
@@ -46,8 +40,8 @@ def bisect(**given: Any) -> Exit:
     """Find the releases in which a fault began and ended.
 
     Runs the stand-alone script of a case with released versions of FlashInfer, or a script of your own. Each version
-    has a folder of its own; every other package is that of this Python. If the oldest and the newest version differ,
-    the versions between are bisected; if they agree, all are run.
+    is installed into a folder of its own in attnfuzz's cache (ATTNFUZZ_CACHE); every other package is that of this
+    Python. If the oldest and the newest version differ, the versions between are bisected; if they agree, all are run.
 
     Exits with 0 if no version fails, 1 if one does, 2 if none could be run.
     """

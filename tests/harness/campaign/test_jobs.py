@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis.errors import FlakyStrategyDefinition
@@ -33,6 +34,21 @@ def test_a_job_searches_a_slice() -> None:
         jobs.start(0, Slice(backend="torch_sdpa", index=0, seed=1, examples=5))
         done = wait_for_end_of_slice(jobs)
     assert (done.tally.searched, done.stopped_early) == (5, False)
+
+
+@pytest.mark.usefixtures("started")
+def test_a_job_finds_the_backends_that_the_main_process_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a folder on `pythonpath` in pytest's configuration."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "elsewhere.py").write_text(
+        "from attnfuzz.kernels.torch_sdpa import SDPA_BACKENDS\n\nMINE = SDPA_BACKENDS[0]\n"
+    )
+    (tmp_path / "elsewhere-1.0.dist-info").mkdir()
+    points = "[attnfuzz.backends]\nelsewhere = elsewhere:MINE\n"
+    (tmp_path / "elsewhere-1.0.dist-info" / "entry_points.txt").write_text(points)
+    with JobProcesses(1, setup("elsewhere")) as jobs:
+        jobs.start(0, Slice(backend="elsewhere", index=0, seed=1, examples=2))
+        assert wait_for_end_of_slice(jobs).tally.searched == 2
 
 
 def test_a_job_that_fails_is_reported_with_its_traceback() -> None:

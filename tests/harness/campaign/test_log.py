@@ -102,8 +102,8 @@ def test_a_log_that_is_whole_is_left_alone(tmp_path: Path) -> None:
         (b'{"event": "CampaignSta', "holds no event"),
         (b"hello\n", "is no event log"),
         (b'{"event":"CampaignFinished","log_version":3}\n', "its first line is no CampaignStarted"),
-        (b'{"event":"CampaignStarted","log_version":1}\n', "log version 1, this one reads 2"),
-        (b'{"event":"CampaignStarted","log_version":%d}\n' % (LOG_VERSION + 1), f"reads 2 to {LOG_VERSION}"),
+        (b'{"event":"CampaignStarted","log_version":1}\n', f"log version 1, this one reads {LOG_VERSION}"),
+        (b'{"event":"CampaignStarted","log_version":%d}\n' % (LOG_VERSION + 1), f"this one reads {LOG_VERSION}"),
     ],
 )
 def test_what_is_no_log_is_said_in_a_line(tmp_path: Path, content: bytes, says: str) -> None:

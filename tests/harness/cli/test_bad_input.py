@@ -32,10 +32,6 @@ def test_an_unknown_backend_names_the_closest(attnfuzz: Attnfuzz) -> None:
     refused(attnfuzz("fuzz", "--backend", "trtllm_mah"), "unknown backend 'trtllm_mah'", "trtllm_mha")
 
 
-def test_an_unknown_option_is_named(attnfuzz: Attnfuzz) -> None:
-    refused(attnfuzz("fuzz", "--exmples", "3"), "--exmples")
-
-
 def test_two_budgets_are_one_too_many(attnfuzz: Attnfuzz) -> None:
     refused(attnfuzz("fuzz", "--examples", "3", "--time", "3s"), "give one of them")
 

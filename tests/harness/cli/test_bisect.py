@@ -19,6 +19,7 @@ MALFORMED = str(Path(__file__).parents[1] / "short_seq_lens.json")
 @pytest.fixture(autouse=True)
 def _own_wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is installed into the user's cache, nor from anywhere but a folder of the test, by a stand-in for pip."""
+    monkeypatch.setenv("ATTNFUZZ_CACHE", str(tmp_path))
     monkeypatch.setattr("attnfuzz.harness.releases.sites.pip", pip_in_process(tmp_path))
 
 
@@ -30,7 +31,7 @@ def script(failing: str = "", unable: str = "") -> list[str]:
         f"fails, unable = (flashinfer.__version__ in versions for versions in {(failing.split(), unable.split())})\n"
         "sys.exit(1 if fails else 2 if unable else 0)\n"
     )
-    return ["--script", "script.py", "--cache", "cache"]
+    return ["--script", "script.py"]
 
 
 def sites(*versions: str) -> list[str]:
@@ -94,7 +95,7 @@ def test_versions_are_installed_by_pip_and_one_that_can_not_be_had_is_reported(
     assert "Installing flashinfer-python 0.6.8 (once).\n0.6.8 passes\n" in ran.err
     assert "0.6.9 can't be had: No matching distribution found for flashinfer-python==0.6.9\n" in ran.err
     assert "First fails in 0.6.10 (0.6.8 passes; 0.6.9 could not be judged); fixed in 0.7.0" in ran.out
-    assert (tmp_path / "cache" / "sites").is_dir()
+    assert (tmp_path / "bisect" / "sites").is_dir()
 
 
 def test_nothing_that_could_be_run_is_no_answer(attnfuzz: Attnfuzz) -> None:
@@ -105,11 +106,11 @@ def test_nothing_that_could_be_run_is_no_answer(attnfuzz: Attnfuzz) -> None:
 
 def test_a_case_is_run_by_its_script_for_flashinfer(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
     """The FlashInfer of this test lacks the functions that the case calls, which the script says."""
-    ran = attnfuzz("bisect", MALFORMED, *sites("0.6.8"), "--cache", "cache")
+    ran = attnfuzz("bisect", MALFORMED, *sites("0.6.8"))
     assert ran.code == 2
     assert "\n0.6.8 can't run: " in ran.err
     assert ": pip install torch flashinfer-python" in ran.err
-    (written,) = (tmp_path / "cache" / "scripts").iterdir()
+    (written,) = (tmp_path / "bisect" / "scripts").iterdir()
     assert written.read_text() == attnfuzz("export", MALFORMED, "--for", "flashinfer").out
 
 
@@ -138,7 +139,7 @@ def test_bad_input_is_refused_before_anything_is_run(attnfuzz: Attnfuzz, argumen
     ran = attnfuzz("bisect", *script(), *arguments)
     assert (ran.code, ran.out) == (2, "")
     assert words in ran.err.splitlines()[-1]
-    assert not Path("cache").exists()
+    assert not Path("bisect").exists()
 
 
 def test_neither_a_case_nor_a_script_is_refused(attnfuzz: Attnfuzz) -> None:
@@ -156,7 +157,7 @@ def test_a_script_that_is_none_is_refused(attnfuzz: Attnfuzz) -> None:
 
 def test_a_case_that_can_not_be_exported_is_refused(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
     case_file.save(tmp_path / "case.json", decode_case("torch_sdpa", 6, padded=1))
-    ran = attnfuzz("bisect", "case.json", *sites("0.6.8"), "--cache", "cache")
+    ran = attnfuzz("bisect", "case.json", *sites("0.6.8"))
     assert ran.code == 2
     assert "case.json can't be exported: FlashInfer has no scaled_dot_product_attention" in ran.err
-    assert not Path("cache").exists()
+    assert not Path("bisect").exists()

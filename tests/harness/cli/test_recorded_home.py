@@ -1,4 +1,4 @@
-"""A home as commit 9b40fa7 left it, before the log's version 3: what it holds is read as it was meant.
+"""A home as commit 9b40fa7 left it, its logs in the form of version 3: what it holds is read as it was meant.
 
 It has three campaigns: one that found a bug, one with a ledger that knows it, and one that was killed while it
 confirmed a suspect, resumed, and killed again. What that commit's folds gave was written
@@ -37,8 +37,9 @@ REASON = "The page table is read past its end: SGLang PR 21649"
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
-    """The home, in a folder of its own beside its ledger."""
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    """The home, in a folder of its own beside its ledger, which its log names from there."""
+    monkeypatch.chdir(tmp_path)
     with tarfile.open(RECORDED) as archive:
         archive.extractall(tmp_path, filter="data")
     return Home(tmp_path / "home")
@@ -102,7 +103,7 @@ def test_the_campaign_that_was_killed_is_resumed(home: Home) -> None:
     assert (past.campaign, past.finished, past.torn_bytes) == (KILLED, False, 14)
     asked = plan_again(past, home, jobs=None, ray=None, ledger=None, begun=0.0)
     assert (asked.backends, asked.examples, asked.seed, asked.jobs) == ((OTHER,), 2000, 3, 1)
-    assert asked.ledger == home.path.parent / "known.toml"
+    assert asked.ledger == Path("known.toml")
     jobs = ScriptedJobs([])
     campaign = begin(
         asked,

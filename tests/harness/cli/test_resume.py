@@ -60,23 +60,9 @@ def test_a_campaign_logs_where_things_are_wherever_it_is_gone_on_with(attnfuzz: 
     assert first.folder == str(tmp_path)
 
 
-@pytest.mark.slow
-def test_a_ledger_that_an_old_log_names_from_its_own_folder_is_found_from_another(
-    attnfuzz: Attnfuzz, sent: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun(Path("attnfuzz-out"), head=replace(BEGUN, ledger="attnfuzz-ledger.toml"))
-    Path("attnfuzz-ledger.toml").write_text("")
-    sent(searched(CASE.backend), finished())
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    ran = attnfuzz("fuzz", "--resume", "--home", "../attnfuzz-out")
-    assert ran.code == 0, ran.err
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"ledger": "gone.toml"}, ("the ledger gone.toml", "--ledger")),
         ({"ledger": "/gone/ledger.toml"}, ("the ledger /gone/ledger.toml", "--ledger")),
         ({"backends": ("team.py:MINE",), "folder": "/home/me/team"}, ("bring team.py back, go on in /home/me/team",)),
         ({"backends": ("no_such_backend",)}, ("no_such_backend",)),

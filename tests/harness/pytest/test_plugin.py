@@ -1,17 +1,21 @@
-"""The pytest plugin: options, shards, and what a failure looks like."""
+"""The pytest plugin: options, campaigns, and what a failure looks like."""
 
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
 import fake_nvml
 import fake_sglang
 import pytest
+from campaign_events import finished, started
 
 from attnfuzz.harness.campaign import prepare
-from attnfuzz.harness.pytest.plugin import Budget, pytest_generate_tests
+from attnfuzz.harness.campaign.plan import Plan
+from attnfuzz.harness.campaign.run import Ended
+from attnfuzz.harness.campaign.standing import Standing
+from attnfuzz.harness.pytest.campaign import FuzzCampaign, NothingJudged
+from attnfuzz.harness.pytest.plugin import pytest_generate_tests
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.library_cache import cache_folder
 
@@ -70,16 +74,10 @@ def test_a_backend_that_fails_to_import_is_refused(pytester: pytest.Pytester) ->
     ran.stderr.fnmatch_lines(["*--attn-backend: *the process left with exit code 0*"])
 
 
-def test_a_fuzz_test_is_split_into_shards(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(TEST)
-    ran = pytester.runpytest_inprocess("--collect-only", "-q", "--attn-backend", "torch_sdpa")
-    ran.stdout.fnmatch_lines([f"*test_fuzz[[]torch_sdpa-{shard}of4[]]" for shard in range(1, 5)])
-
-
-def test_few_examples_make_few_shards(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(TEST)
-    ran = pytester.runpytest_inprocess("--collect-only", "-q", "--attn-backend", "torch_sdpa", "--attn-examples", "2")
-    ran.stdout.fnmatch_lines(["2 tests collected*"])
+BACKENDS = """
+def test_backends(attn_fuzz):
+    print(*attn_fuzz.search.plan.backends)
+"""
 
 
 def test_a_device_chooses_among_the_backends_of_a_name(
@@ -87,11 +85,11 @@ def test_a_device_chooses_among_the_backends_of_a_name(
 ) -> None:
     monkeypatch.setattr(GpuBackend, "missing", lambda _: None)
     fake_nvml.install(monkeypatch, [fake_nvml.H200])
-    pytester.makepyfile(TEST)
-    ran = pytester.runpytest_inprocess("--collect-only", "-q", "--attn-device", "cuda")
-    ran.stdout.fnmatch_lines(["*test_fuzz[[]hopper:trtllm_mha-1of4[]]", "*test_fuzz[[]hopper:trtllm_mla-1of4[]]"])
-    ran = pytester.runpytest_inprocess("--collect-only", "-q", "--attn-device", "cpu")
-    ran.stdout.fnmatch_lines(["*test_fuzz[[]trtllm_mha-1of4[]]", "*test_fuzz[[]torch_sdpa-1of4[]]"])
+    pytester.makepyfile(BACKENDS)
+    ran = pytester.runpytest_inprocess("-s", "--attn-device", "cuda")
+    ran.stdout.fnmatch_lines(["*hopper:trtllm_mha hopper:trtllm_mla*"])
+    ran = pytester.runpytest_inprocess("-s", "--attn-device", "cpu")
+    ran.stdout.fnmatch_lines(["*trtllm_mha trtllm_mla torch_sdpa*"])
 
 
 @pytest.mark.slow
@@ -100,18 +98,17 @@ def test_a_source_tree_of_sglang_is_fuzzed_by_its_path(
 ) -> None:
     fake_sglang.need_nothing(monkeypatch)
     tree = fake_sglang.copy_tree(tmp_path / "sglang")
-    pytester.makepyfile(TEST)
+    pytester.makepyfile(f"{BACKENDS}    attn_fuzz.run()")
     options = ["--attn-sglang", str(tree), "--attn-backend", "sglang:trtllm_mha"]
-    ran = pytester.runpytest_inprocess("--collect-only", "-q", *options)
-    ran.stdout.fnmatch_lines([f"*test_fuzz[[]sglang@{tree}:trtllm_mha-1of4[]]"])
-    ran = pytester.runpytest_inprocess(*options, "--attn-examples", "1", "--attn-seed", "1")
+    ran = pytester.runpytest_inprocess("-s", *options, "--attn-examples", "1", "--attn-seed", "1")
     ran.assert_outcomes(passed=1)
+    ran.stdout.fnmatch_lines([f"*sglang@{tree}:trtllm_mha*"])
 
 
 def test_a_fixed_backend_passes(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TEST)
-    ran = pytester.runpytest_inprocess("--attn-backend", "torch_sdpa", "--attn-examples", "8", "--attn-guard", "left")
-    ran.assert_outcomes(passed=4)
+    ran = pytester.runpytest_inprocess("--attn-backend", "torch_sdpa", "--attn-examples", "2", "--attn-guard", "left")
+    ran.assert_outcomes(passed=1)
 
 
 def with_bug(defective: str) -> list[str]:
@@ -119,93 +116,18 @@ def with_bug(defective: str) -> list[str]:
     return ["--attn-backend", f"{defective}:KERNEL_ERROR", "--attn-seed", "1", "--attn-examples", "40"]
 
 
-def test_a_bug_is_shown_with_the_shrunk_case_and_its_replay_line(
+@pytest.mark.slow
+def test_without_a_home_a_bug_is_shown_and_nothing_is_left_in_the_folder(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, defective: str
 ) -> None:
     monkeypatch.setenv("CI", "true")
-    pytester.makepyfile(TEST)
-    ran = pytester.runpytest_inprocess(*with_bug(defective), "-k", "1of4")
+    test = pytester.makepyfile(TEST)
+    ran = pytester.runpytest_inprocess(*with_bug(defective), "-p", "no:cacheprovider")
     ran.assert_outcomes(failed=1)
-    ran.stdout.fnmatch_lines(["replay: attnfuzz replay .attnfuzz/*.json", "The same search: *--attn-seed 1"])
+    ran.stdout.fnmatch_lines(["new: Raised at *", "attnfuzz replay *", "The same search: --attn-seed 1"])
     ran.stdout.no_fnmatch_line("*Traceback*")
     ran.stdout.no_fnmatch_line("*Falsifying example*")
-    assert list(pytester.path.glob(".attnfuzz/*.json"))
-
-
-@pytest.fixture
-def temporary(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder for temporary files."""
-    folder = pytester.mkdir("temporary")
-    monkeypatch.setenv("TMPDIR", str(folder))
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    return folder
-
-
-def assert_shown_once(ran: pytest.RunResult, temporary: Path) -> None:
-    ran.assert_outcomes(failed=1, passed=3)
-    # Where CI is set, pytest says it all once more in its summary.
-    shown, _, _ = str(ran.stdout).partition("short test summary")
-    assert shown.count("replay: attnfuzz replay") == 1
-    assert not list(temporary.glob("attnfuzz-*"))
-
-
-def test_a_bug_is_shown_once_by_all_shards(pytester: pytest.Pytester, temporary: Path, defective: str) -> None:
-    pytester.makepyfile(TEST)
-    assert_shown_once(pytester.runpytest_inprocess(*with_bug(defective)), temporary)
-
-
-@pytest.mark.slow
-def test_all_workers_share_a_seed_and_a_folder_of_claims(pytester: pytest.Pytester, temporary: Path) -> None:
-    """Processes of pytest-xdist's, which are handed what the fixture reads; none of these imports torch."""
-    pytester.makepyfile(
-        """
-        import os
-        from pathlib import Path
-
-        import pytest
-
-        from attnfuzz.harness.pytest.plugin import _RUN
-
-        @pytest.mark.parametrize("number", range(4))
-        def test_run(request, number):
-            run = request.config.stash[_RUN]
-            run.claims.mkdir(exist_ok=True)
-            with Path("seen").open("a") as seen:
-                print(os.getpid(), run.seed, run.claims, file=seen)
-        """
-    )
-    pytester.runpytest_subprocess("-n", "2", "-p", "no:cacheprovider").assert_outcomes(passed=4)
-    seen = [line.split() for line in (pytester.path / "seen").read_text().splitlines()]
-    processes, seeds, claims = map(set, zip(*seen, strict=True))
-    assert (len(processes), len(seeds), len(claims)) == (2, 1, 1)
-    assert Path(*claims).parent == temporary
-    assert not list(temporary.iterdir())
-
-
-@pytest.mark.slow
-@pytest.mark.long
-def test_a_bug_is_shown_once_by_all_shards_on_all_workers(
-    pytester: pytest.Pytester, temporary: Path, defective: str
-) -> None:
-    pytester.makepyfile(TEST)
-    ran = pytester.runpytest_subprocess(*with_bug(defective), "-n", "2", "-p", "no:cacheprovider")
-    assert_shown_once(ran, temporary)
-
-
-def test_a_bug_that_the_ledger_knows_is_an_expected_failure(pytester: pytest.Pytester, defective: str) -> None:
-    pytester.makepyfile(TEST)
-    ledger = pytester.path / "ledger.toml"
-    ledger.write_text(f'[[known]]\nbackend = "{defective}:KERNEL_ERROR"\nkind = "Raised"\nreason = "it is planted"')
-    ran = pytester.runpytest_inprocess(*with_bug(defective), "-k", "1of4", "-rx", "--attn-ledger", str(ledger))
-    ran.assert_outcomes(xfailed=1)
-    ran.stdout.fnmatch_lines(["XFAIL *known: *Raised-*: it is planted*"])
-
-
-def test_with_a_home_there_is_one_test_for_all_backends(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(TEST)
-    backends = ["--attn-backend", "torch_sdpa", "--attn-backend", "trtllm_mha"]
-    ran = pytester.runpytest_inprocess("--collect-only", "-q", *backends, "--attn-home", "home")
-    ran.stdout.fnmatch_lines(["*test_fuzz[[]campaign[]]", "1 test collected*"])
+    assert [path for path in pytester.path.iterdir() if path.suffix != ".pyc" and path.name != "__pycache__"] == [test]
 
 
 @pytest.mark.slow
@@ -226,6 +148,13 @@ def test_a_campaign_reports_causes_keeps_its_home_and_knows_the_ledger(
     ran.stdout.fnmatch_lines(["XFAIL *known: Raised at *: it is planted*"])
 
 
+def test_a_campaign_that_judged_nothing_has_not_passed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = Ended("20300101-000000", Standing.of([started("torch_sdpa"), finished(at=50.0)]))
+    monkeypatch.setattr("attnfuzz.harness.pytest.campaign.run", lambda _: ended)
+    with pytest.raises(NothingJudged, match="No case was judged in 50 s: give more --attn-time"):
+        FuzzCampaign(Plan(backends=("torch_sdpa",), out=tmp_path)).found()
+
+
 def test_a_home_that_is_none_fails_in_one_line(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TEST, home="")
     ran = pytester.runpytest_inprocess("--attn-backend", "torch_sdpa", "--attn-home", "home.py")
@@ -233,30 +162,33 @@ def test_a_home_that_is_none_fails_in_one_line(pytester: pytest.Pytester) -> Non
     ran.stdout.no_fnmatch_line("*Traceback*")
 
 
-def test_examples_are_split_the_same_for_any_number_of_workers() -> None:
-    shares = Budget(examples=10).shares(backends=2, workers=1)
-    assert [share.examples for share in shares] == [3, 3, 2, 2]
-    assert shares == Budget(examples=10).shares(backends=2, workers=16)
-
-
-@pytest.mark.parametrize(("backends", "workers"), [(1, 1), (2, 1), (2, 3), (3, 8), (1, 64)])
-def test_workers_that_share_a_time_are_busy_until_it_is_over(backends: int, workers: int) -> None:
-    shares = Budget(seconds=3600).shares(backends, workers)
-    shards = len(shares) * backends
-    assert len(shares) >= 4
-    assert shards % workers == 0
-    assert sum(share.seconds for share in shares) * backends / workers == pytest.approx(3600)
-
-
-def test_a_preset_is_split_over_shards(pytester: pytest.Pytester) -> None:
+@pytest.mark.parametrize(
+    ("options", "examples", "seconds"),
+    [
+        ((), 200, None),
+        (("--attn-examples", "7"), 7, None),
+        (("--attn-time", "1m"), None, 60.0),
+        (("--attn-preset", "nightly"), None, 7200.0),
+        (("--attn-preset", "quick"), 1000, None),
+    ],
+)
+def test_there_is_one_budget(
+    pytester: pytest.Pytester, options: tuple[str, ...], examples: int | None, seconds: float | None
+) -> None:
     pytester.makepyfile(
-        """
-        def test_share(attn_fuzz):
-            assert attn_fuzz.search.shard.seconds == 2 * 3600 / 4
+        f"""
+        def test_budget(attn_fuzz):
+            plan = attn_fuzz.search.plan
+            assert (plan.examples, plan.seconds) == ({examples}, {seconds})
         """
     )
-    ran = pytester.runpytest_inprocess("--attn-backend", "torch_sdpa", "--attn-preset", "nightly")
-    ran.assert_outcomes(passed=4)
+    pytester.runpytest_inprocess(*options).assert_outcomes(passed=1)
+
+
+@pytest.mark.slow
+def test_a_campaign_has_as_many_jobs_as_there_are_workers(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_jobs(attn_fuzz):\n    assert attn_fuzz.search.plan.jobs == 2")
+    pytester.runpytest_subprocess("-n", "2", "-p", "no:cacheprovider").assert_outcomes(passed=1)
 
 
 @pytest.mark.slow
@@ -288,7 +220,7 @@ def test_more_workers_than_the_memory_is_enough_for_are_refused(
         """As pytest-xdist makes it: with `-n 1000`, in one of its processes."""
 
         def pytest_configure(self, config: pytest.Config) -> None:
-            config.workerinput = {"workercount": 1000, "attn_seed": 1, "attn_claims": "claims"}  # type: ignore[attr-defined]
+            config.workerinput = {"workercount": 1000}  # type: ignore[attr-defined]
 
     monkeypatch.setattr(prepare, "available", lambda: 10 << 30)
     config = pytester.parseconfig("--attn-backend", "torch_sdpa")

@@ -73,46 +73,6 @@ class Death:
     done: int
 
 
-Attention = Callable[..., tuple[torch.Tensor, torch.Tensor]]
-
-
-def _attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    *,
-    scale: float,
-    window_left: int = -1,
-    causal: bool = True,
-    sinks: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    q_len, heads, _ = query.shape
-    kv_len, kv_heads, _ = key.shape
-    key = key.double().repeat_interleave(heads // kv_heads, 1)
-    value = value.double().repeat_interleave(heads // kv_heads, 1)
-    logits = torch.einsum("qhd,khd->hqk", query.double(), key) * scale
-    own = kv_len - q_len + torch.arange(q_len)[:, None]
-    position = torch.arange(kv_len)[None]
-    seen = torch.ones(q_len, kv_len, dtype=torch.bool)
-    if causal:
-        seen &= position <= own
-    if window_left >= 0:
-        seen &= position >= own - window_left
-    logits = logits.masked_fill(~seen, -torch.inf)
-    if sinks is not None:
-        logits = torch.cat([logits, sinks.double()[:, None, None].expand(-1, q_len, 1)], -1)
-        value = torch.cat([value, torch.zeros_like(value[:1]) if kv_len else value.new_zeros(1, *value.shape[1:])])
-    lse = torch.logsumexp(logits, -1)
-    probability = torch.exp(logits - lse.unsqueeze(-1)).nan_to_num(0.0)
-    return torch.einsum("hqk,khd->qhd", probability, value), (lse / torch.log(torch.tensor(2.0).double())).T
-
-
-@pytest.fixture(scope="session")
-def attention() -> Attention:
-    """Attention of one request in fp64: (query, key, value, scale=, ...) -> out [q, heads, dim], base-2 lse."""
-    return _attention
-
-
 @pytest.fixture(scope="session")
 def guarded() -> type[Guarded]:
     """The class of guarded memory."""

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.fuzz
 
 
 def test_fuzz(attn_fuzz: AttnFuzz) -> None:
-    """In shards, which pytest-xdist spreads over its workers: the budget is an option of the command line."""
+    """As a campaign with a job for each worker of pytest-xdist: the budget is an option of the command line."""
     attn_fuzz.run()
 
 
