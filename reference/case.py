@@ -12,6 +12,7 @@ import msgspec
 
 from attnfuzz.reference.arguments import ArgumentForm, EarlierUse
 from attnfuzz.reference.geometry import Geometry
+from attnfuzz.reference.past import PastFailure
 from attnfuzz.reference.relation import Relation
 from attnfuzz.reference.rope import Rope
 
@@ -454,6 +455,8 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     A backend that schedules requests itself, within the limits of `serving`, takes a step as a demand: the slots of its
     requests must reach these lengths. It may need several forwards for that. `shared_keys` are the choices of one whose
     ranks share the keys of each request.
+
+    A case ends with the first step that fails, unless all failures of a forward are among `past`.
     """
 
     backend: str
@@ -478,6 +481,7 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     serving: Serving = Serving()
     shared_keys: SharedKeys = SharedKeys()
     seed: int = 0
+    past: tuple[PastFailure, ...] = ()
     relation: Relation | None = None
 
     def slot_lengths(self) -> dict[int, int]:

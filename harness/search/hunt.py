@@ -40,6 +40,7 @@ from attnfuzz.harness.search.steadier import steadier
 from attnfuzz.harness.search.tally import CountingRunner
 from attnfuzz.harness.verdict.failures import Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
+from attnfuzz.harness.verdict.past import past_failures
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.device import Device
@@ -168,9 +169,9 @@ class Hunt:
         """Judge a drawn case, and pin a new failure, which ends the search."""
         if self._time_is_up():
             raise _SearchEnds
-        verdict = self._runner.search(case)
+        verdict = self._runner.search(replace(case, past=past_failures(self._passed_over, case.backend)))
         self._note(case, verdict)
-        self._pinned = self._suspect(case, verdict, self._runner.history if verdict.failures else ())
+        self._pinned = self._behind(case, verdict, self._runner.history if verdict.failures or verdict.passed else ())
         if self._pinned is not None:
             raise _SearchEnds
 
@@ -184,6 +185,17 @@ class Hunt:
         news = self._novelty.of(case, verdict) if self._novelty is not None else None
         if news is not None:
             self._tell(news)
+
+    def _behind(self, case: Case, verdict: Verdict, history: tuple[Case, ...]) -> Pinned[Case] | None:
+        """As `_suspect`, also of a failure behind known ones that the case went on after."""
+        if not verdict.passed:
+            return self._suspect(case, verdict, history)
+        known = Verdict(observations=verdict.passed)
+        pinned = self._suspect(case, known, history)
+        if pinned is not None or not verdict.failures:
+            return pinned
+        fingerprints = (Fingerprint.of(case.backend, each) for each in verdict.passed)
+        return self._suspect(replace(case, past=past_failures(fingerprints, case.backend)), verdict, history)
 
     def _suspect(self, case: Case, verdict: Verdict, history: tuple[Case, ...]) -> Pinned[Case] | None:
         """As `_pin_new`, of the related run as a case of its own if that fails alone."""
