@@ -91,7 +91,7 @@ def carry_out(
     versions = environment()
     standing = Standing.of(past.events if past else ())
     torn_bytes = past.torn_bytes if past else 0
-    with _jobs(plan) if jobs is None else nullcontext(jobs) as running:
+    with _jobs(plan, ledger) if jobs is None else nullcontext(jobs) as running:
         # Errors so far leave no campaign behind.
         campaign = past.campaign if past else home.new_id()
         engine = Campaign(
@@ -116,13 +116,14 @@ def carry_out(
     return Ended(campaign, standing)
 
 
-def _jobs(plan: Plan) -> AbstractContextManager[Jobs]:
+def _jobs(plan: Plan, ledger: Ledger) -> AbstractContextManager[Jobs]:
     setup = JobSetup(
         backends=plan.backends,
         contract=plan.contract,
         guard=plan.guard,
         alpha=plan.alpha_per_output,
         without=plan.without,
+        ledger=ledger.entries,
     )
     if plan.ray is None:
         return JobProcesses(plan.jobs, setup)

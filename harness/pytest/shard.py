@@ -135,7 +135,8 @@ class Shard:
             )
             messages: list[AnyMessage] = []
             capability = resolve(self.backend).capability
-            done = Hunt(task, runner, messages.append, capability=capability, explained=explained).run(strategy)
+            options = {"capability": capability, "explained": explained, "ledger": ledger.entries}
+            done = Hunt(task, runner, messages.append, **options).run(strategy)
             left -= done.tally.searched if done.stopped_early else task.examples
             for message in messages:
                 if isinstance(message, Caught):

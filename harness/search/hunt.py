@@ -12,6 +12,7 @@ from attnfuzz.harness.reduce.ablation import CLUES, FEATURES, Feature
 from attnfuzz.harness.sandbox.case_runner import RepeatingRunner
 from attnfuzz.harness.sandbox.confirm import STATISTICAL, alike, by_chance, comes_back
 from attnfuzz.harness.sandbox.pursuit import Effort, Pursued, Pursuit
+from attnfuzz.harness.search.accepted import Entry, reason_of
 from attnfuzz.harness.search.alone import failing_alone
 from attnfuzz.harness.search.beneath import SHARE, Symptoms, explaining, without
 from attnfuzz.harness.search.compared import compared
@@ -45,6 +46,9 @@ from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.device import Device
 
+ACCEPTED = ShrinkBudget(runs=150, seconds=5.0)
+"""Budget for shrinking a failure that a ledger accepts: its cause is known, and the search has better to do."""
+
 RUNS_PER_SHRINKING_RUN = 4
 """Runs of a flaky failure's case per run of the shrinking budget."""
 
@@ -60,7 +64,7 @@ class Hunt:
     bug that it began with. Other failures meanwhile are set aside, and are reduced after it. A failure explained by a
     known cause is a symptom, shrunk with less effort. `explained` adds explanations to the verdict on a caught case.
     Reduction stays within `capability`, if given, and on other backends within `elsewhere`. `novelty` selects
-    interesting cases; without it there are none.
+    interesting cases; without it there are none. Failures that entries of the `ledger` match get less effort.
     """
 
     def __init__(
@@ -73,7 +77,9 @@ class Hunt:
         elsewhere: Callable[[str], Capability | None] = lambda _: None,
         novelty: Novelty | None = None,
         explained: Callable[[Case, Verdict], Verdict] = lambda _, verdict: verdict,
+        ledger: Sequence[Entry] = (),
     ) -> None:
+        self._ledger = ledger
         self._in_words = explained
         self._task = task
         self._runner = CountingRunner(runner, tell)
@@ -235,7 +241,7 @@ class Hunt:
     def _beneath(self, fingerprint: Fingerprint, case: Case, verdict: Verdict) -> Pinned[Case] | None:
         """A failure beneath a known one: none of its causes shows in the case, or it fails without them."""
         causes = self._causes.showing_as(fingerprint)
-        present = explaining(causes, case)
+        present = [] if self._accepted_elsewhere(fingerprint, case, causes) else explaining(causes, case)
         if present is None or fingerprint in self._beside:
             return None
         if not present:
@@ -246,6 +252,14 @@ class Hunt:
         self._laid_bare += 1
         variant = without(case, present, self._allowed, turn=self._laid_bare)
         return None if variant is None else self._suspect(variant, self._runner.verdict(variant), self._runner.history)
+
+    def _accepted_elsewhere(self, fingerprint: Fingerprint, case: Case, causes: Sequence[KnownCause]) -> bool:
+        """Whether the ledger accepts all of these causes, and says that they don't show in `case`."""
+        accepted = (self._accepts(cause.fingerprint, cause.case) for cause in causes)
+        return bool(causes) and not self._accepts(fingerprint, case) and all(accepted)
+
+    def _accepts(self, fingerprint: Fingerprint, case: Case) -> bool:
+        return reason_of(self._ledger, fingerprint, case) is not None
 
     def _confirmed(
         self, failure: Observation, case: Case, verdict: Verdict, *, beside: bool = False
@@ -263,9 +277,8 @@ class Hunt:
         return self._pin(fingerprint, case, verdict)
 
     def _pin(self, fingerprint: Fingerprint, case: Case, verdict: Verdict) -> Pinned[Case]:
-        return Pinned(
-            fingerprint, case, verdict, run=self._runner.verdict, budget=self._budget(), aside=self._set_aside
-        )
+        budget = self._budget_of(fingerprint, case)
+        return Pinned(fingerprint, case, verdict, run=self._runner.verdict, budget=budget, aside=self._set_aside)
 
     def _pursuit(
         self, case: Case, observation: Observation, budget: ShrinkBudget, *, came_back: bool = False
@@ -371,7 +384,7 @@ class Hunt:
         if pinned.spent:
             cause = explained_as_it_is(pinned, self._causes, self._allowed, self._within(ATTRIBUTION))
             explained = Attribution(cause, pinned.first)
-            pinned.limit(self._budget())
+            pinned.limit(self._budget_of(pinned.fingerprint, pinned.first))
         else:
             explained = explain(pinned, self._causes, self._allowed)
         # A symptom is shrunk from where it has its cause's clues alone: it could come to need those of another.
@@ -459,6 +472,12 @@ class Hunt:
     def _budget(self) -> ShrinkBudget:
         """The budget for shrinking the next failure."""
         return self._within(self._task.shrink)
+
+    def _budget_of(self, fingerprint: Fingerprint, case: Case) -> ShrinkBudget:
+        """The budget for shrinking this failure."""
+        if not self._accepts(fingerprint, case):
+            return self._budget()
+        return self._within(replace(ACCEPTED, seconds=min(ACCEPTED.seconds, self._task.shrink.seconds)))
 
     def _within(self, budget: ShrinkBudget) -> ShrinkBudget:
         """A budget, as far as the time for shrinking lasts."""

@@ -6,6 +6,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from attnfuzz.harness.search.accepted import Entry
 from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.search.limits import MOST_SECONDS
 from attnfuzz.harness.verdict.failures import Observation, Verdict
@@ -29,7 +30,7 @@ class JobSetup(msgspec.Struct, frozen=True, kw_only=True):
     """First message to a job: the settings of all its slices.
 
     `alpha` is the probability that a correct output is called wrong. The tiers in `without` are skipped. `job` is the
-    job's number, by which it takes its GPU.
+    job's number, by which it takes its GPU. Failures that the entries of a `ledger` match are shrunk with less effort.
     """
 
     backends: tuple[str, ...]
@@ -38,6 +39,7 @@ class JobSetup(msgspec.Struct, frozen=True, kw_only=True):
     alpha: float = ALPHA
     without: tuple[Tier, ...] = ()
     job: int = 0
+    ledger: tuple[Entry, ...] = ()
 
 
 class ShrinkBudget(msgspec.Struct, frozen=True):

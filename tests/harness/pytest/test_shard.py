@@ -10,9 +10,10 @@ import pytest
 from fake_search import FakeJudge, fake_cases, observed
 
 from attnfuzz.harness.campaign.schedule import EXAMPLES_PER_SLICE
-from attnfuzz.harness.findings.ledger import Entry, Ledger
+from attnfuzz.harness.findings.ledger import Ledger
 from attnfuzz.harness.pytest import shard as shard_module
 from attnfuzz.harness.pytest.shard import Claims, Shard, ShardFailure, UnconfirmedFailure
+from attnfuzz.harness.search.accepted import Entry
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case
