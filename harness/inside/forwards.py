@@ -210,7 +210,7 @@ class Forwards:
         found = with_broken(self._account.observations[before:], self._launcher.broken)
         self._account.observations[before:] = (_with_way(each, way_to(each.kernel)) for each in found)
         if stepped is not None and not isinstance(stepped.output, WrittenCache):
-            # A cache that was written alone keeps what is wrong in it.
+            # A cache that was written alone keeps its wrong contents.
             self._account.pass_over(_past(case), before, margins)
 
     def _judge_stepped(

@@ -39,6 +39,7 @@ from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.search.rechecked import rechecked
 from attnfuzz.harness.search.steadier import steadier
 from attnfuzz.harness.search.tally import CountingRunner
+from attnfuzz.harness.search.unaccepted import unaccepted
 from attnfuzz.harness.verdict.failures import Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.harness.verdict.past import past_failures
@@ -64,7 +65,8 @@ class Hunt:
     bug that it began with. Other failures meanwhile are set aside, and are reduced after it. A failure explained by a
     known cause is a symptom, shrunk with less effort. `explained` adds explanations to the verdict on a caught case.
     Reduction stays within `capability`, if given, and on other backends within `elsewhere`. `novelty` selects
-    interesting cases; without it there are none. Failures that entries of the `ledger` match get less effort.
+    interesting cases; without it there are none. Failures that need the features of entries of the `ledger` get less
+    effort.
     """
 
     def __init__(
@@ -326,7 +328,7 @@ class Hunt:
 
     def _settle(self, pinned: Pinned[Case]) -> None:
         """Shrink a failure, and send the smallest case that comes back; the first one did."""
-        pinned, cause = self._explained(self._steadier(pinned))
+        pinned, cause = self._explained(self._steadier(self._unaccepted(pinned)))
         smallest, clues = self._smallest(pinned, cause)
         for case in dict.fromkeys((smallest, pinned.first)):
             observation = pinned.observation(case)
@@ -364,6 +366,14 @@ class Hunt:
             budget=self._task.shrink.runs,
         )
         return smallest, clues
+
+    def _unaccepted(self, pinned: Pinned[Case]) -> Pinned[Case]:
+        """The failure in a case in which the ledger does not accept it, if it shows in one."""
+        fingerprint = pinned.fingerprint
+        if pinned.spent or not self._accepts(fingerprint, pinned.first):
+            return pinned
+        case = unaccepted(pinned, self._allowed, lambda each: self._accepts(fingerprint, each))
+        return pinned if case is None else self._pinned_at(pinned, case) or pinned
 
     def _steadier(self, pinned: Pinned[Case]) -> Pinned[Case]:
         """The failure with values that show it more often, if it is a wrong number, and there are such values."""

@@ -1,7 +1,9 @@
 """Failures that a ledger accepts get little effort, and hide no failure that it does not accept."""
 
 import pytest
-from fake_search import FakeJudge, decode, fake_cases, kv_lens, observed
+from fake_search import GEOMETRY, FakeJudge, decode, fake_cases, kv_lens, observed
+from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from attnfuzz.harness.search import hunt as search
 from attnfuzz.harness.search.accepted import Entry
@@ -59,3 +61,14 @@ def test_a_failure_that_the_ledger_does_not_accept_is_caught_beside_one_that_it_
 @pytest.mark.parametrize("entries", [(), (SEVERAL,)])
 def test_nothing_is_beside_a_cause_of_unknown_needs_that_the_ledger_does_not_accept(entries: tuple[Entry, ...]) -> None:
     assert hunt(FakeJudge(one_alone), *entries, **known_cause(decode(LONG))) == []
+
+
+def test_a_failure_that_has_the_features_of_an_entry_by_chance_is_shrunk_without_them() -> None:
+    with_sinks = replace(decode(LONG, 3), geometry=replace(GEOMETRY, sinks=True))
+    entry = Entry(backend="fake", kind=Kind.OUTPUT_MISMATCH, features=("sinks",), reason="sinks are left out")
+    sent: list[AnyMessage] = []
+    task = Slice(backend="fake", index=0, seed=1, examples=1)
+    Hunt(task, FakeJudge(fails_on_long), sent.append, ledger=(entry,)).run(st.just(with_sinks))
+    (found,) = (message for message in sent if isinstance(message, Caught))
+    assert not found.case.geometry.sinks
+    assert kv_lens(found.case) == [LONG]
