@@ -1,9 +1,10 @@
 """Known failures that a user accepts: the entries of a ledger, which say what fails and why."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import date
 
 import msgspec
+from msgspec.structs import replace
 
 from attnfuzz.harness.backends.registry import origin
 from attnfuzz.harness.verdict.failures import Kind
@@ -68,6 +69,13 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         agrees = agrees and (not self.kinds or fingerprint.kind in self.kinds)
         has = {*features(case), *case.arguments, *case.life, *edges_of(case)}
         return not backends.isdisjoint(self.backends) and agrees and has.issuperset(self.features)
+
+
+def in_all_modes(known: Collection[Fingerprint], case: Case, entries: Collection[Entry]) -> set[Fingerprint]:
+    """Return the known failures, and those that the entries match in `case` too, where they differ by mode alone."""
+    modes = {step.mode.value for step in case.steps}
+    moved = (replace(each, mode=mode) for each in known if each.backend == case.backend for mode in modes)
+    return {*known, *(each for each in moved if reason_of(entries, each, case) is not None)}
 
 
 def reason_of(entries: Iterable[Entry], fingerprint: Fingerprint, case: Case, name: str | None = None) -> str | None:

@@ -12,7 +12,7 @@ from attnfuzz.harness.reduce.ablation import CLUES, FEATURES, Feature
 from attnfuzz.harness.sandbox.case_runner import RepeatingRunner
 from attnfuzz.harness.sandbox.confirm import STATISTICAL, alike, by_chance, comes_back
 from attnfuzz.harness.sandbox.pursuit import Effort, Pursued, Pursuit
-from attnfuzz.harness.search.accepted import Entry, reason_of
+from attnfuzz.harness.search.accepted import Entry, in_all_modes, reason_of
 from attnfuzz.harness.search.alone import failing_alone
 from attnfuzz.harness.search.beneath import SHARE, Symptoms, explaining, without
 from attnfuzz.harness.search.compared import compared
@@ -177,7 +177,8 @@ class Hunt:
         """Judge a drawn case, and pin a new failure, which ends the search."""
         if self._time_is_up():
             raise _SearchEnds
-        verdict = self._runner.search(replace(case, past=past_failures(self._passed_over, case.backend)))
+        known = in_all_modes(self._passed_over, case, self._ledger)
+        verdict = self._runner.search(replace(case, past=past_failures(known, case.backend)))
         self._note(case, verdict)
         self._pinned = self._behind(case, verdict, self._runner.history if verdict.failures or verdict.passed else ())
         if self._pinned is not None:
@@ -195,15 +196,13 @@ class Hunt:
             self._tell(news)
 
     def _behind(self, case: Case, verdict: Verdict, history: tuple[Case, ...]) -> Pinned[Case] | None:
-        """As `_suspect`, also of a failure behind known ones that the case went on after."""
+        """As `_suspect`, but first of a failure behind known ones that the case went on after."""
         if not verdict.passed:
             return self._suspect(case, verdict, history)
-        known = Verdict(observations=verdict.passed)
-        pinned = self._suspect(case, known, history)
-        if pinned is not None or not verdict.failures:
-            return pinned
         fingerprints = (Fingerprint.of(case.backend, each) for each in verdict.passed)
-        return self._suspect(replace(case, past=past_failures(fingerprints, case.backend)), verdict, history)
+        going_on = replace(case, past=past_failures(fingerprints, case.backend))
+        known = Verdict(observations=verdict.passed)
+        return self._suspect(going_on, verdict, history) or self._suspect(case, known, history)
 
     def _suspect(self, case: Case, verdict: Verdict, history: tuple[Case, ...]) -> Pinned[Case] | None:
         """As `_pin_new`, of the related run as a case of its own if that fails alone."""
@@ -377,7 +376,8 @@ class Hunt:
 
     def _steadier(self, pinned: Pinned[Case]) -> Pinned[Case]:
         """The failure with values that show it more often, if it is a wrong number, and there are such values."""
-        if pinned.fingerprint.kind not in STATISTICAL or pinned.spent:
+        accepted = self._accepts(pinned.fingerprint, pinned.first)
+        if pinned.fingerprint.kind not in STATISTICAL or pinned.spent or accepted:
             return pinned
         return self._pinned_at(pinned, steadier(pinned, self._allowed)) or pinned
 
@@ -426,7 +426,7 @@ class Hunt:
         needs = needs_of(pinned, case, self._allowed, clues=known)
         ablated = not pinned.spent
         fingerprint, verdict = pinned.fingerprint, pinned.verdict(case)
-        if self._budget().seconds > 0:
+        if self._budget().seconds > 0 and not self._accepts(fingerprint, case):
             verdict = self._in_words(case, verdict)
             observation = fingerprint.among(verdict.failures) or observation
         showing = Showing(

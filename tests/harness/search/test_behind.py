@@ -6,6 +6,7 @@ from fake_search import GEOMETRY, fake_cases, observed
 from msgspec.structs import replace
 
 from attnfuzz.harness.sandbox.case_runner import OneByOne
+from attnfuzz.harness.search.accepted import Entry
 from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import AnyMessage, Caught, Slice
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
@@ -71,3 +72,13 @@ def test_nothing_is_caught_behind_a_known_failure_that_a_case_does_not_go_on_aft
 def test_cases_go_on_after_no_failure_of_another_backend_or_of_the_worker() -> None:
     elsewhere, fault = replace(KNOWN_AS, backend="other"), replace(KNOWN_AS, kind=Kind.ILLEGAL_ACCESS)
     assert past_failures([elsewhere, fault, KNOWN_AS, KNOWN_AS], "fake") == PAST
+
+
+def test_a_failure_behind_one_that_the_ledger_accepts_in_another_mode_is_caught_first() -> None:
+    entry = Entry(backend="fake", kind=KNOWN.kind, reason="known in all modes")
+    elsewhere = replace(KNOWN_AS, mode="target_verify")
+    sent: list[AnyMessage] = []
+    task = Slice(backend="fake", index=0, seed=1, examples=20, known=(elsewhere,))
+    Hunt(task, TwoSteps(lambda _: True), sent.append, ledger=(entry,)).run(fake_cases())
+    found = next(message for message in sent if isinstance(message, Caught))
+    assert found.fingerprint == Fingerprint.of("fake", NEW)
