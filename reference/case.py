@@ -393,12 +393,14 @@ class Serving(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits of a server that schedules the requests of a case itself, so that it splits, delays and repeats work.
 
     A forward has at most `budget` new tokens, 0 for all of a step's. The pool has `shortage` pages less than all slots
-    need at their longest, as long as each fits alone: requests wait, or are preempted and computed again. `seed` is for
-    choices that the steps leave open: aborted requests, and accepted drafts. No number follows from it.
+    need at their longest, as long as each fits alone: requests wait, or are preempted and computed again. An
+    `asynchronous` server schedules a forward before it has the tokens of the one before. `seed` is for choices that the
+    steps leave open: aborted requests, and accepted drafts. No number follows from it.
     """
 
     budget: int = 0
     shortage: int = 0
+    asynchronous: bool = False
     seed: int = 0
 
 
