@@ -72,8 +72,7 @@ def check_plan(plan: Plan, progress: Callable[[str], None], *, started: bool = F
 
 def start_jobs(plan: Plan, progress: Callable[[str], None]) -> AbstractContextManager[Jobs]:
     """The jobs of campaigns that differ from `plan` in their seed and home alone."""
-    check_plan(plan, progress)
-    return _jobs(plan)
+    return _jobs(plan, check_plan(plan, progress))
 
 
 def carry_out(

@@ -135,8 +135,10 @@ class Shard:
             )
             messages: list[AnyMessage] = []
             capability = resolve(self.backend).capability
-            options = {"capability": capability, "explained": explained, "ledger": ledger.entries}
-            done = Hunt(task, runner, messages.append, **options).run(strategy)
+            hunt = Hunt(
+                task, runner, messages.append, capability=capability, explained=explained, ledger=ledger.entries
+            )
+            done = hunt.run(strategy)
             left -= done.tally.searched if done.stopped_early else task.examples
             for message in messages:
                 if isinstance(message, Caught):

@@ -58,7 +58,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
         What is known of a release is known of a source tree that comes from it.
         """
-        backends = {fingerprint.backend, origin(fingerprint.backend)}
+        if not self.is_about(fingerprint.backend):
+            return False
         wanted = (
             (self.kernel, fingerprint.kernel),
             (self.mode, fingerprint.mode),
@@ -66,13 +67,19 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             (self.finding, name),
         )
         agrees = all(own is None or own == its for own, its in wanted)
-        agrees = agrees and (not self.kinds or fingerprint.kind in self.kinds)
-        has = {*features(case), *case.arguments, *case.life, *edges_of(case)}
-        return not backends.isdisjoint(self.backends) and agrees and has.issuperset(self.features)
+        if not agrees or (self.kinds and fingerprint.kind not in self.kinds):
+            return False
+        return {*features(case), *case.arguments, *case.life, *edges_of(case)}.issuperset(self.features)
+
+    def is_about(self, backend: str) -> bool:
+        """Whether it is about this backend, or about the one that a source tree comes from."""
+        return backend in self.backends or origin(backend) in self.backends
 
 
 def in_all_modes(known: Collection[Fingerprint], case: Case, entries: Collection[Entry]) -> set[Fingerprint]:
     """Return the known failures, and those that the entries match in `case` too, where they differ by mode alone."""
+    if not entries:
+        return set(known)
     modes = {step.mode.value for step in case.steps}
     moved = (replace(each, mode=mode) for each in known if each.backend == case.backend for mode in modes)
     return {*known, *(each for each in moved if reason_of(entries, each, case) is not None)}

@@ -81,7 +81,7 @@ class Hunt:
         explained: Callable[[Case, Verdict], Verdict] = lambda _, verdict: verdict,
         ledger: Sequence[Entry] = (),
     ) -> None:
-        self._ledger = ledger
+        self._ledger = [each for each in ledger if each.is_about(task.backend)]
         self._in_words = explained
         self._task = task
         self._runner = CountingRunner(runner, tell)
@@ -199,9 +199,13 @@ class Hunt:
         """As `_suspect`, but first of a failure behind known ones that the case went on after."""
         if not verdict.passed:
             return self._suspect(case, verdict, history)
-        fingerprints = (Fingerprint.of(case.backend, each) for each in verdict.passed)
-        going_on = replace(case, past=past_failures(fingerprints, case.backend))
         known = Verdict(observations=verdict.passed)
+        fingerprints = [Fingerprint.of(case.backend, each) for each in verdict.passed]
+        explained = [each for each in fingerprints if each in self._beside or self._explaining(each, case) != []]
+        going_on = replace(case, past=past_failures(explained, case.backend))
+        if len(explained) < len(fingerprints):
+            # It ends with a failure that is none of the known ones, although it has the fingerprint of one.
+            verdict = self._runner.verdict(going_on)
         return self._suspect(going_on, verdict, history) or self._suspect(case, known, history)
 
     def _suspect(self, case: Case, verdict: Verdict, history: tuple[Case, ...]) -> Pinned[Case] | None:
@@ -241,8 +245,7 @@ class Hunt:
 
     def _beneath(self, fingerprint: Fingerprint, case: Case, verdict: Verdict) -> Pinned[Case] | None:
         """A failure beneath a known one: none of its causes shows in the case, or it fails without them."""
-        causes = self._causes.showing_as(fingerprint)
-        present = [] if self._accepted_elsewhere(fingerprint, case, causes) else explaining(causes, case)
+        present = self._explaining(fingerprint, case)
         if present is None or fingerprint in self._beside:
             return None
         if not present:
@@ -254,10 +257,8 @@ class Hunt:
         variant = without(case, present, self._allowed, turn=self._laid_bare)
         return None if variant is None else self._suspect(variant, self._runner.verdict(variant), self._runner.history)
 
-    def _accepted_elsewhere(self, fingerprint: Fingerprint, case: Case, causes: Sequence[KnownCause]) -> bool:
-        """Whether the ledger accepts all of these causes, and says that they don't show in `case`."""
-        accepted = (self._accepts(cause.fingerprint, cause.case) for cause in causes)
-        return bool(causes) and not self._accepts(fingerprint, case) and all(accepted)
+    def _explaining(self, fingerprint: Fingerprint, case: Case) -> Sequence[KnownCause] | None:
+        return explaining(self._causes.showing_as(fingerprint), case, fingerprint, self._accepts)
 
     def _accepts(self, fingerprint: Fingerprint, case: Case) -> bool:
         return reason_of(self._ledger, fingerprint, case) is not None

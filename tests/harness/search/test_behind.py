@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 
-from fake_search import GEOMETRY, fake_cases, observed
+from fake_search import GEOMETRY, decode, fake_cases, observed
 from msgspec.structs import replace
 
 from attnfuzz.harness.sandbox.case_runner import OneByOne
 from attnfuzz.harness.search.accepted import Entry
 from attnfuzz.harness.search.hunt import Hunt
+from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.search.messages import AnyMessage, Caught, Slice
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
@@ -18,6 +19,7 @@ KNOWN = observed()
 KNOWN_AS = Fingerprint.of("fake", KNOWN)
 PAST = past_failures([KNOWN_AS], "fake")
 NEW = replace(observed(Kind.NOT_FINITE), step=1)
+WITH_SINKS = replace(decode(9), geometry=replace(GEOMETRY, sinks=True))
 
 
 class TwoSteps(OneByOne):
@@ -82,3 +84,27 @@ def test_a_failure_behind_one_that_the_ledger_accepts_in_another_mode_is_caught_
     Hunt(task, TwoSteps(lambda _: True), sent.append, ledger=(entry,)).run(fake_cases())
     found = next(message for message in sent if isinstance(message, Caught))
     assert found.fingerprint == Fingerprint.of("fake", NEW)
+
+
+def test_a_case_does_not_go_on_after_a_failure_that_no_known_cause_explains() -> None:
+    """Both steps fail as is known, the second one of a case for another reason."""
+    again = replace(observed(Kind.NOT_FINITE), step=1)
+    causes = (
+        KnownCause(name="first", case=decode(9), fingerprint=KNOWN_AS, needs=(), ablated=False),
+        KnownCause(name="sinks", case=WITH_SINKS, fingerprint=Fingerprint.of("fake", again), needs=("sinks",)),
+    )
+    known = tuple(cause.fingerprint for cause in causes)
+
+    class BothPast(TwoSteps):
+        def verdict(self, case: Case) -> Verdict:
+            both = past_failures([Fingerprint.of("fake", again)], "fake")[0] in case.past
+            verdict = super().verdict(case)
+            return Verdict(passed=(KNOWN, again), rows=1) if both and verdict.passed else verdict
+
+    sent: list[AnyMessage] = []
+    task = Slice(backend="fake", index=0, seed=1, examples=5, known=known, causes=causes)
+    Hunt(task, BothPast(lambda _: True, again), sent.append).run(fake_cases())
+    (found,) = (message for message in sent if isinstance(message, Caught))
+    assert found.beside
+    assert found.fingerprint == Fingerprint.of("fake", again)
+    assert found.case.past == PAST
