@@ -47,9 +47,6 @@ from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.device import Device
 
-ACCEPTED = ShrinkBudget(runs=150, seconds=5.0)
-"""Budget for shrinking a failure that a ledger accepts: its cause is known, and the search has better to do."""
-
 RUNS_PER_SHRINKING_RUN = 4
 """Runs of a flaky failure's case per run of the shrinking budget."""
 
@@ -65,8 +62,7 @@ class Hunt:
     bug that it began with. Other failures meanwhile are set aside, and are reduced after it. A failure explained by a
     known cause is a symptom, shrunk with less effort. `explained` adds explanations to the verdict on a caught case.
     Reduction stays within `capability`, if given, and on other backends within `elsewhere`. `novelty` selects
-    interesting cases; without it there are none. Failures that need the features of entries of the `ledger` get less
-    effort.
+    interesting cases; without it there are none. Failures that entries of the `ledger` match hide no others.
     """
 
     def __init__(
@@ -279,7 +275,7 @@ class Hunt:
         return self._pin(fingerprint, case, verdict)
 
     def _pin(self, fingerprint: Fingerprint, case: Case, verdict: Verdict) -> Pinned[Case]:
-        budget = self._budget_of(fingerprint, case)
+        budget = self._budget()
         return Pinned(fingerprint, case, verdict, run=self._runner.verdict, budget=budget, aside=self._set_aside)
 
     def _pursuit(
@@ -377,8 +373,7 @@ class Hunt:
 
     def _steadier(self, pinned: Pinned[Case]) -> Pinned[Case]:
         """The failure with values that show it more often, if it is a wrong number, and there are such values."""
-        accepted = self._accepts(pinned.fingerprint, pinned.first)
-        if pinned.fingerprint.kind not in STATISTICAL or pinned.spent or accepted:
+        if pinned.fingerprint.kind not in STATISTICAL or pinned.spent:
             return pinned
         return self._pinned_at(pinned, steadier(pinned, self._allowed)) or pinned
 
@@ -395,7 +390,7 @@ class Hunt:
         if pinned.spent:
             cause = explained_as_it_is(pinned, self._causes, self._allowed, self._within(ATTRIBUTION))
             explained = Attribution(cause, pinned.first)
-            pinned.limit(self._budget_of(pinned.fingerprint, pinned.first))
+            pinned.limit(self._budget())
         else:
             explained = explain(pinned, self._causes, self._allowed)
         # A symptom is shrunk from where it has its cause's clues alone: it could come to need those of another.
@@ -427,7 +422,7 @@ class Hunt:
         needs = needs_of(pinned, case, self._allowed, clues=known)
         ablated = not pinned.spent
         fingerprint, verdict = pinned.fingerprint, pinned.verdict(case)
-        if self._budget().seconds > 0 and not self._accepts(fingerprint, case):
+        if self._budget().seconds > 0:
             verdict = self._in_words(case, verdict)
             observation = fingerprint.among(verdict.failures) or observation
         showing = Showing(
@@ -483,12 +478,6 @@ class Hunt:
     def _budget(self) -> ShrinkBudget:
         """The budget for shrinking the next failure."""
         return self._within(self._task.shrink)
-
-    def _budget_of(self, fingerprint: Fingerprint, case: Case) -> ShrinkBudget:
-        """The budget for shrinking this failure."""
-        if not self._accepts(fingerprint, case):
-            return self._budget()
-        return self._within(replace(ACCEPTED, seconds=min(ACCEPTED.seconds, self._task.shrink.seconds)))
 
     def _within(self, budget: ShrinkBudget) -> ShrinkBudget:
         """A budget, as far as the time for shrinking lasts."""

@@ -30,7 +30,7 @@ class JobSetup(msgspec.Struct, frozen=True, kw_only=True):
     """First message to a job: the settings of all its slices.
 
     `alpha` is the probability that a correct output is called wrong. The tiers in `without` are skipped. `job` is the
-    job's number, by which it takes its GPU. Failures that the entries of a `ledger` match are shrunk with less effort.
+    job's number, by which it takes its GPU. Failures that the entries of a `ledger` match hide no others.
     """
 
     backends: tuple[str, ...]
