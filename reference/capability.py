@@ -4,6 +4,7 @@ A reason is a noun phrase for the sentence "NAME does not support ...".
 """
 
 import math
+from collections.abc import Iterable
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -25,6 +26,7 @@ from attnfuzz.reference.case import (
     QueryView,
     Serving,
     SharedKeys,
+    Step,
     Tombstone,
     ValueFamily,
 )
@@ -379,7 +381,18 @@ def _why_not_scales(can: Capability, case: Case) -> str | None:
 def _why_not_scheduled(can: Capability, case: Case) -> str | None:
     if not can.schedules:
         return None if case.serving == Serving() else "limits of a server that schedules requests itself"
+    if case.serving.asynchronous and not may_be_asynchronous(case.steps):
+        return "asynchronous scheduling with drafts of no draft model"
     return None if case.relation is None else "relations between forwards that it chooses itself"
+
+
+def may_be_asynchronous(steps: Iterable[Step]) -> bool:
+    """Whether a server of these steps may schedule a forward before it has the tokens of the one before.
+
+    The drafts that the forward verifies, if any, then come from a draft model on the device.
+    """
+    modes = {step.mode for step in steps if step.drafts}
+    return not modes or Mode.DRAFT_DECODE in modes
 
 
 def _why_not_shared_keys(can: Capability, case: Case) -> str | None:

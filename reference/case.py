@@ -12,6 +12,7 @@ import msgspec
 
 from attnfuzz.reference.arguments import ArgumentForm, EarlierUse
 from attnfuzz.reference.geometry import Geometry
+from attnfuzz.reference.past import PastFailure
 from attnfuzz.reference.relation import Relation
 from attnfuzz.reference.rope import Rope
 
@@ -392,12 +393,14 @@ class Serving(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits of a server that schedules the requests of a case itself, so that it splits, delays and repeats work.
 
     A forward has at most `budget` new tokens, 0 for all of a step's. The pool has `shortage` pages less than all slots
-    need at their longest, as long as each fits alone: requests wait, or are preempted and computed again. `seed` is for
-    choices that the steps leave open: aborted requests, and accepted drafts. No number follows from it.
+    need at their longest, as long as each fits alone: requests wait, or are preempted and computed again. An
+    `asynchronous` server schedules a forward before it has the tokens of the one before. `seed` is for choices that the
+    steps leave open: aborted requests, and accepted drafts. No number follows from it.
     """
 
     budget: int = 0
     shortage: int = 0
+    asynchronous: bool = False
     seed: int = 0
 
 
@@ -454,6 +457,8 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     A backend that schedules requests itself, within the limits of `serving`, takes a step as a demand: the slots of its
     requests must reach these lengths. It may need several forwards for that. `shared_keys` are the choices of one whose
     ranks share the keys of each request.
+
+    A case ends with the first step that fails, unless all failures of a forward are among `past`.
     """
 
     backend: str
@@ -478,6 +483,7 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     serving: Serving = Serving()
     shared_keys: SharedKeys = SharedKeys()
     seed: int = 0
+    past: tuple[PastFailure, ...] = ()
     relation: Relation | None = None
 
     def slot_lengths(self) -> dict[int, int]:

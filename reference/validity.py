@@ -52,6 +52,9 @@ MAX_PRODUCTS = 1 << 38
 MAX_BACKEND_NAME = 4096
 """A name may be FILE.py:NAME, and a path has at most this many bytes."""
 
+MOST_PAST = 64
+"""Failures that one case may go on after."""
+
 _MOST_SHOWN = 200
 
 _QUANTISED = (DType.FLOAT8_E4M3, DType.FLOAT4_E2M1)
@@ -82,8 +85,17 @@ def validate(case: Case) -> None:
     _validate_memory_layout(case)
     _validate_steps(case)
     _validate_size(case)
+    _validate_past(case)
     if case.relation is not None:
         valid_related(case)
+
+
+def _validate_past(case: Case) -> None:
+    if len(case.past) > MOST_PAST:
+        raise ImpossibleCase("past", len(case.past), f"must be {MOST_PAST} failures at most")
+    for word in (word for each in case.past for word in (each.kind, each.place, each.kernel, each.mode)):
+        if not word.isprintable() or len(word) > MAX_BACKEND_NAME:
+            raise ImpossibleCase("past", word, f"must be words of {MAX_BACKEND_NAME} printable characters at most")
 
 
 def validate_backend_name(name: str) -> None:

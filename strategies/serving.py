@@ -6,7 +6,7 @@ from typing import Final
 
 from hypothesis.strategies import DrawFn
 
-from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.capability import Capability, may_be_asynchronous
 from attnfuzz.reference.case import Interleave, Pages, Serving, SharedKeys, Step
 from attnfuzz.reference.geometry import Geometry
 from attnfuzz.strategies.choices import Choice, WeightedFlag, integer, on
@@ -20,6 +20,7 @@ _FORWARDS = Choice((1, 1, 1, 1, 2, 3, 5), lambda count: (f"token budget={LIMITS.
 # Quarters of the pages that more than one slot needs.
 _LACKING = Choice((0, 0, 0, 1, 2, 3, 4, 4), lambda quarters: (f"lacking pages={LIMITS.of(quarters)}",))
 _SEEDS = integer(0, 255)
+_ASYNCHRONOUS = WeightedFlag(1, 1, ("asynchronous=yes",))
 _MORE_RANKS = WeightedFlag(1, 1, ("ranks=four",))
 _ALL_TO_ALL = WeightedFlag(1, 1, ("all to all=yes",))
 _FEW, _MANY = 2, 4
@@ -28,7 +29,10 @@ _FEW, _MANY = 2, 4
 def draw_serving(
     draw: DrawFn, can: Capability, geometry: Geometry, steps: Sequence[Step], pages: Pages, lean: Lean
 ) -> Serving:
-    """Draw limits: those that any batch fits in, or a budget that cuts prompts, or a pool that has too few pages."""
+    """Draw limits: those that any batch fits in, or a budget that cuts prompts, or a pool that has too few pages.
+
+    Half of the servers that may be are asynchronous.
+    """
     if not can.schedules:
         return Serving()
     lengths: dict[int, int] = {}
@@ -42,6 +46,7 @@ def draw_serving(
         budget=max(1, -(-sum(lengths.values()) // forwards)) if forwards > 1 else 0,
         shortage=max(1, beyond * quarters // _QUARTERS) if quarters else 0,
         seed=draw(_SEEDS),
+        asynchronous=may_be_asynchronous(steps) and draw(_ASYNCHRONOUS.under(lean)),
     )
 
 

@@ -72,8 +72,7 @@ def check_plan(plan: Plan, progress: Callable[[str], None], *, started: bool = F
 
 def start_jobs(plan: Plan, progress: Callable[[str], None]) -> AbstractContextManager[Jobs]:
     """The jobs of campaigns that differ from `plan` in their seed and home alone."""
-    check_plan(plan, progress)
-    return _jobs(plan)
+    return _jobs(plan, check_plan(plan, progress))
 
 
 def carry_out(
@@ -91,7 +90,7 @@ def carry_out(
     versions = environment()
     standing = Standing.of(past.events if past else ())
     torn_bytes = past.torn_bytes if past else 0
-    with _jobs(plan) if jobs is None else nullcontext(jobs) as running:
+    with _jobs(plan, ledger) if jobs is None else nullcontext(jobs) as running:
         # Errors so far leave no campaign behind.
         campaign = past.campaign if past else home.new_id()
         engine = Campaign(
@@ -116,13 +115,14 @@ def carry_out(
     return Ended(campaign, standing)
 
 
-def _jobs(plan: Plan) -> AbstractContextManager[Jobs]:
+def _jobs(plan: Plan, ledger: Ledger) -> AbstractContextManager[Jobs]:
     setup = JobSetup(
         backends=plan.backends,
         contract=plan.contract,
         guard=plan.guard,
         alpha=plan.alpha_per_output,
         without=plan.without,
+        ledger=ledger.entries,
     )
     if plan.ray is None:
         return JobProcesses(plan.jobs, setup)

@@ -6,18 +6,18 @@ An entry names at least a backend, a reason, and a kind or features. docs/guides
 import difflib
 import tomllib
 from collections.abc import Iterable, Sequence
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from attnfuzz.harness.backends.registry import is_file, origin, resolve
+from attnfuzz.harness.backends.registry import is_file, resolve
+from attnfuzz.harness.search.accepted import Entry, reason_of
 from attnfuzz.harness.verdict.failures import FAULTS, Kind
-from attnfuzz.harness.verdict.fingerprint import FEATURES, Fingerprint, features
+from attnfuzz.harness.verdict.fingerprint import FEATURES, Fingerprint
 from attnfuzz.reference.arguments import ArgumentForm, EarlierUse
 from attnfuzz.reference.case import Case, Mode
-from attnfuzz.reference.edges import Edge, edges_of
+from attnfuzz.reference.edges import Edge
 from attnfuzz.reference.foreign import read_bytes, reason
 from attnfuzz.reference.user_error import UserError
 from attnfuzz.reference.validity import ImpossibleCase, validate_backend_name
@@ -30,64 +30,6 @@ WORDS = (*FEATURES, *(each.value for each in (*ArgumentForm, *EarlierUse, *Edge)
 
 class LedgerError(UserError):
     """A ledger can't be used; the message has a line per mistake, with the correction."""
-
-
-class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A known failure: one that agrees with every given field, and has all of `features`.
-
-    `finding` is a finding's folder name; the other fields are those of its fingerprint. Of several backends or kinds
-    it is one. `issue` is a URL.
-    """
-
-    backend: str | tuple[str, ...]
-    reason: str
-    kind: Kind | tuple[Kind, ...] | None = None
-    kernel: str | None = None
-    mode: Mode | None = None
-    place: str | None = None
-    finding: str | None = None
-    features: tuple[str, ...] = ()
-    issue: str | None = None
-    added: date | None = None
-
-    @property
-    def title(self) -> str:
-        """The entry in half a line."""
-        narrower = (self.mode, self.kernel, self.place, self.finding, *self.features)
-        head = f"{' or '.join(self.kinds) or 'any failure'} in {' or '.join(self.backends)}"
-        return ", ".join((head, *(each for each in narrower if each)))
-
-    @property
-    def backends(self) -> tuple[str, ...]:
-        """The backends that fail."""
-        return (self.backend,) if isinstance(self.backend, str) else self.backend
-
-    @property
-    def kinds(self) -> tuple[Kind, ...]:
-        """The kinds of failure; none if it is any."""
-        return self.kind if isinstance(self.kind, tuple) else () if self.kind is None else (self.kind,)
-
-    @property
-    def text(self) -> str:
-        """Why it is known, with its issue."""
-        return f"{self.reason} ({self.issue})" if self.issue else self.reason
-
-    def matches(self, fingerprint: Fingerprint, case: Case, name: str | None) -> bool:
-        """Whether it matches this failure, filed as `name`, if it is filed.
-
-        What is known of a release is known of a source tree that comes from it.
-        """
-        backends = {fingerprint.backend, origin(fingerprint.backend)}
-        wanted = (
-            (self.kernel, fingerprint.kernel),
-            (self.mode, fingerprint.mode),
-            (self.place, fingerprint.place),
-            (self.finding, name),
-        )
-        agrees = all(own is None or own == its for own, its in wanted)
-        agrees = agrees and (not self.kinds or fingerprint.kind in self.kinds)
-        has = {*features(case), *case.arguments, *case.life, *edges_of(case)}
-        return not backends.isdisjoint(self.backends) and agrees and has.issuperset(self.features)
 
 
 class Ledger:
@@ -115,7 +57,7 @@ class Ledger:
 
     def reason(self, fingerprint: Fingerprint, case: Case, name: str | None = None) -> str | None:
         """The text of the first entry that matches a failure; None if none does."""
-        return next((entry.text for entry in self.entries if entry.matches(fingerprint, case, name)), None)
+        return reason_of(self.entries, fingerprint, case, name)
 
 
 def _entries(content: dict[str, Any]) -> tuple[list[Entry], list[str]]:

@@ -5,7 +5,7 @@ Whatever that code raises, returns or writes over is an observation.
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, Self, TypeVar
@@ -24,6 +24,7 @@ from attnfuzz.harness.memory.placed import PlacedMemory
 from attnfuzz.harness.memory.seal import Damage
 from attnfuzz.harness.memory.slabs import OutOfMemory
 from attnfuzz.harness.verdict.failures import REACHED_BY, Kind, Observation, Verdict
+from attnfuzz.harness.verdict.past import are_past
 from attnfuzz.harness.verdict.printable import said_by, type_name, words_of
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.kernels.backend import (
@@ -41,6 +42,7 @@ from attnfuzz.kernels.transfers import Pending
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.case import Case, Pace
 from attnfuzz.reference.geometry import Geometry
+from attnfuzz.reference.past import PastFailure
 
 REJECTIONS = (ValueError, TypeError, NotImplementedError)
 """Exceptions by which a kernel rejects arguments."""
@@ -61,6 +63,7 @@ class Account:
     """Everything that a case's verdict is made of, as far as it has run."""
 
     observations: list[Observation] = field(default_factory=list)
+    passed: list[Observation] = field(default_factory=list)
     margins: dict[str, float] = field(default_factory=dict)
     seconds: dict[str, float] = field(
         default_factory=lambda: {"place": 0.0, "kernel": 0.0, "reference": 0.0, "judge": 0.0}
@@ -84,6 +87,21 @@ class Account:
         self.seconds["reference"] += judgement.reference_seconds
         self.seconds["judge"] += judgement.judge_seconds
 
+    def pass_over(self, past: Collection[PastFailure], before: int, margins: Mapping[str, float]) -> None:
+        """Go on after the observations from index `before` on, if all failures among them are `past`.
+
+        The margins become those before that forward: they are of its failures.
+        """
+        found = self.observations[before:]
+        if not are_past(found, past):
+            return
+        seen = {(each.kind, each.place, each.kernel, each.mode) for each in self.passed}
+        for each in found:
+            if not each.gap and (each.kind, each.place, each.kernel, each.mode) not in seen:
+                self.passed.append(each)
+        self.observations[before:] = [each for each in found if each.gap]
+        self.margins = dict(margins)
+
     def see_margin(self, tier: str, margin: float) -> None:
         """Keep the largest margin of a tier."""
         self.margins[tier] = max(margin, self.margins.get(tier, 0.0))
@@ -92,6 +110,7 @@ class Account:
         """The verdict on the case."""
         return Verdict(
             observations=tuple(self.observations),
+            passed=tuple(self.passed),
             margins=self.margins,
             seconds=self.seconds,
             rows=self.rows,
@@ -160,7 +179,10 @@ class Forwards:
         return True
 
     def run(self, case: Case | CallCase, opened: Callable[[], Session], judge_step: JudgeStep) -> None:
-        """Run a case in the session that `opened` makes, and judge each output, up to the first step that fails."""
+        """Run a case in the session that `opened` makes, and judge each output, up to the first step that fails.
+
+        Failures of the case's past end no case.
+        """
         session = self._attempt(opened, -1, "")
         modes = [step.mode.value for step in case.steps] if isinstance(case, Case) else [case.mode]
         for index, mode in enumerate(modes):
@@ -176,7 +198,7 @@ class Forwards:
         self, case: Case | CallCase, session: Session, index: int, mode: str, judge_step: JudgeStep
     ) -> None:
         """Run one forward of a step and judge its output."""
-        before = len(self._account.observations)
+        before, margins = len(self._account.observations), dict(self._account.margins)
         late = isinstance(case, Case) and case.pace is Pace.LATE
         stepped = self._step(session, index, mode, late=late)
         # Attending again, on the contents that are due, is reached in the same way.
@@ -187,6 +209,9 @@ class Forwards:
             self._judge_stepped(case, stepped, index, mode, judge_step, late=late)
         found = with_broken(self._account.observations[before:], self._launcher.broken)
         self._account.observations[before:] = (_with_way(each, way_to(each.kernel)) for each in found)
+        if stepped is not None and not isinstance(stepped.output, WrittenCache):
+            # A cache that was written alone keeps its wrong contents.
+            self._account.pass_over(_past(case), before, margins)
 
     def _judge_stepped(
         self,
@@ -205,7 +230,7 @@ class Forwards:
             self._judge_written(output, index, mode)
             return
         if isinstance(output, WrittenThenAttended):
-            again = self._attended(output, index, mode, late=late)
+            again = self._attended(case, output, index, mode, late=late)
             if again is None:
                 return
             stepped = again
@@ -225,11 +250,14 @@ class Forwards:
             self._account.add(judgement)
         return not judgement.observations
 
-    def _attended(self, result: WrittenThenAttended, index: int, mode: str, *, late: bool) -> _Stepped | None:
+    def _attended(
+        self, case: Case | CallCase, result: WrittenThenAttended, index: int, mode: str, *, late: bool
+    ) -> _Stepped | None:
         """The attention of a step, on the contents that are due; None if it failed. A trace has the first failure."""
+        before = len(self._account.observations)
         if self._judge_written(result.written, index, mode):
             return _Stepped(result.output, on_host(result.output))
-        if self._tracer is not None:
+        if self._tracer is not None and not are_past(self._account.observations[before:], _past(case)):
             self._tracer.written(result.written)
             return None
         again = self._step(_Again(result.attend_again), index, mode, late=late)
@@ -284,6 +312,10 @@ class Forwards:
         if os.getpid() != self._pid:
             # The backend forked and returned in both processes: the parent goes on with the case.
             os._exit(0)
+
+
+def _past(case: Case | CallCase) -> tuple[PastFailure, ...]:
+    return case.past if isinstance(case, Case) else ()
 
 
 def _with_way(found: Observation, way: str) -> Observation:

@@ -267,6 +267,7 @@ _CLUES = (
     Feature("stated maxima", _but("stated maxima", "exact"), case_with(max_len_slack=0)),
     Feature("token budget", _but("token budget", "none"), part_with("serving", budget=0)),
     Feature("lacking pages", _but("lacking pages", "none"), part_with("serving", shortage=0)),
+    Feature("asynchronous scheduling", _but("asynchronous", "none"), part_with("serving", asynchronous=False)),
     Feature("relation", _but("relation", "none"), removals.no_relation),
     Feature("replay", _but("launch", "eager"), removals.no_graphs),
     Feature("idle step", _but("idle step", "none"), removals.no_idle_steps),

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from attnfuzz.harness.reduce.ablation import Feature, ablations, features_in
 from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case
 
 SHARE = 0.1
@@ -35,11 +36,17 @@ class Symptoms:
         return self._found[cause.name, backend]
 
 
-def explaining(causes: Collection[KnownCause], case: Case) -> Sequence[KnownCause] | None:
-    """Return the causes that may make `case` fail, of those with its failure's fingerprint.
+def explaining(
+    causes: Collection[KnownCause], case: Case, fingerprint: Fingerprint, accepts: Callable[[Fingerprint, Case], bool]
+) -> Sequence[KnownCause] | None:
+    """Return the causes that may make `case` fail, of those with its failure's `fingerprint`.
 
-    An empty list: something else does. None: unknown, since a cause shows in all cases, or its needs are unknown.
+    An empty list: something else does, as where the ledger `accepts` all of them, and does not accept the failure of
+    `case`. None: unknown, since a cause shows in all cases, or its needs are unknown.
     """
+    accepted = (accepts(cause.fingerprint, cause.case) for cause in causes)
+    if causes and not accepts(fingerprint, case) and all(accepted):
+        return []
     if not causes or len(causes) >= MOST_TOGETHER or not all(cause.clues for cause in causes):
         return None
     return [cause for cause in causes if cause.may_show_in(case)]

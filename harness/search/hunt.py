@@ -12,6 +12,7 @@ from attnfuzz.harness.reduce.ablation import CLUES, FEATURES, Feature
 from attnfuzz.harness.sandbox.case_runner import RepeatingRunner
 from attnfuzz.harness.sandbox.confirm import STATISTICAL, alike, by_chance, comes_back
 from attnfuzz.harness.sandbox.pursuit import Effort, Pursued, Pursuit
+from attnfuzz.harness.search.accepted import Entry, in_all_modes, reason_of
 from attnfuzz.harness.search.alone import failing_alone
 from attnfuzz.harness.search.beneath import SHARE, Symptoms, explaining, without
 from attnfuzz.harness.search.compared import compared
@@ -39,8 +40,10 @@ from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.search.rechecked import rechecked
 from attnfuzz.harness.search.steadier import steadier
 from attnfuzz.harness.search.tally import CountingRunner
+from attnfuzz.harness.search.unaccepted import unaccepted
 from attnfuzz.harness.verdict.failures import Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
+from attnfuzz.harness.verdict.past import past_failures
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.device import Device
@@ -60,7 +63,7 @@ class Hunt:
     bug that it began with. Other failures meanwhile are set aside, and are reduced after it. A failure explained by a
     known cause is a symptom, shrunk with less effort. `explained` adds explanations to the verdict on a caught case.
     Reduction stays within `capability`, if given, and on other backends within `elsewhere`. `novelty` selects
-    interesting cases; without it there are none.
+    interesting cases; without it there are none. Failures that entries of the `ledger` match hide no others.
     """
 
     def __init__(
@@ -73,7 +76,9 @@ class Hunt:
         elsewhere: Callable[[str], Capability | None] = lambda _: None,
         novelty: Novelty | None = None,
         explained: Callable[[Case, Verdict], Verdict] = lambda _, verdict: verdict,
+        ledger: Sequence[Entry] = (),
     ) -> None:
+        self._ledger = [each for each in ledger if each.is_about(task.backend)]
         self._in_words = explained
         self._task = task
         self._runner = CountingRunner(runner, tell)
@@ -169,9 +174,10 @@ class Hunt:
         """Judge a drawn case, and pin a new failure, which ends the search."""
         if self._time_is_up():
             raise _SearchEnds
-        verdict = self._runner.search(case)
+        known = in_all_modes(self._passed_over, case, self._ledger)
+        verdict = self._runner.search(replace(case, past=past_failures(known, case.backend)))
         self._note(case, verdict)
-        self._pinned = self._suspect(case, verdict, self._runner.history if verdict.failures else ())
+        self._pinned = self._behind(case, verdict, self._runner.history if verdict.failures or verdict.passed else ())
         if self._pinned is not None:
             raise _SearchEnds
 
@@ -185,6 +191,19 @@ class Hunt:
         news = self._novelty.of(case, verdict) if self._novelty is not None else None
         if news is not None:
             self._tell(news)
+
+    def _behind(self, case: Case, verdict: Verdict, history: tuple[Case, ...]) -> Pinned[Case] | None:
+        """As `_suspect`, but first of a failure behind known ones that the case went on after."""
+        if not verdict.passed:
+            return self._suspect(case, verdict, history)
+        known = Verdict(observations=verdict.passed)
+        fingerprints = [Fingerprint.of(case.backend, each) for each in verdict.passed]
+        explained = [each for each in fingerprints if each in self._beside or self._explaining(each, case) != []]
+        going_on = replace(case, past=past_failures(explained, case.backend))
+        if len(explained) < len(fingerprints):
+            # It ends with a failure that is none of the known ones, although it has the fingerprint of one.
+            verdict = self._runner.verdict(going_on)
+        return self._suspect(going_on, verdict, history) or self._suspect(case, known, history)
 
     def _suspect(self, case: Case, verdict: Verdict, history: tuple[Case, ...]) -> Pinned[Case] | None:
         """As `_pin_new`, of the related run as a case of its own if that fails alone."""
@@ -223,8 +242,7 @@ class Hunt:
 
     def _beneath(self, fingerprint: Fingerprint, case: Case, verdict: Verdict) -> Pinned[Case] | None:
         """A failure beneath a known one: none of its causes shows in the case, or it fails without them."""
-        causes = self._causes.showing_as(fingerprint)
-        present = explaining(causes, case)
+        present = self._explaining(fingerprint, case)
         if present is None or fingerprint in self._beside:
             return None
         if not present:
@@ -235,6 +253,12 @@ class Hunt:
         self._laid_bare += 1
         variant = without(case, present, self._allowed, turn=self._laid_bare)
         return None if variant is None else self._suspect(variant, self._runner.verdict(variant), self._runner.history)
+
+    def _explaining(self, fingerprint: Fingerprint, case: Case) -> Sequence[KnownCause] | None:
+        return explaining(self._causes.showing_as(fingerprint), case, fingerprint, self._accepts)
+
+    def _accepts(self, fingerprint: Fingerprint, case: Case) -> bool:
+        return reason_of(self._ledger, fingerprint, case) is not None
 
     def _confirmed(
         self, failure: Observation, case: Case, verdict: Verdict, *, beside: bool = False
@@ -252,9 +276,8 @@ class Hunt:
         return self._pin(fingerprint, case, verdict)
 
     def _pin(self, fingerprint: Fingerprint, case: Case, verdict: Verdict) -> Pinned[Case]:
-        return Pinned(
-            fingerprint, case, verdict, run=self._runner.verdict, budget=self._budget(), aside=self._set_aside
-        )
+        budget = self._budget()
+        return Pinned(fingerprint, case, verdict, run=self._runner.verdict, budget=budget, aside=self._set_aside)
 
     def _pursuit(
         self, case: Case, observation: Observation, budget: ShrinkBudget, *, came_back: bool = False
@@ -302,7 +325,7 @@ class Hunt:
 
     def _settle(self, pinned: Pinned[Case]) -> None:
         """Shrink a failure, and send the smallest case that comes back; the first one did."""
-        pinned, cause = self._explained(self._steadier(pinned))
+        pinned, cause = self._explained(self._steadier(self._unaccepted(pinned)))
         smallest, clues = self._smallest(pinned, cause)
         for case in dict.fromkeys((smallest, pinned.first)):
             observation = pinned.observation(case)
@@ -340,6 +363,14 @@ class Hunt:
             budget=self._task.shrink.runs,
         )
         return smallest, clues
+
+    def _unaccepted(self, pinned: Pinned[Case]) -> Pinned[Case]:
+        """The failure in a case in which the ledger does not accept it, if it shows in one."""
+        fingerprint = pinned.fingerprint
+        if pinned.spent or not self._accepts(fingerprint, pinned.first):
+            return pinned
+        case = unaccepted(pinned, self._allowed, lambda each: self._accepts(fingerprint, each))
+        return pinned if case is None else self._pinned_at(pinned, case) or pinned
 
     def _steadier(self, pinned: Pinned[Case]) -> Pinned[Case]:
         """The failure with values that show it more often, if it is a wrong number, and there are such values."""

@@ -55,5 +55,6 @@ class Hunter:
             elsewhere=lambda name: resolve(name).capability,
             novelty=self._novelty,
             explained=self._runner.explained,
+            ledger=self._setup.ledger,
         )
         return hunt.run(drawn_cases(task.backend, self._setup.guard, task.lean))

@@ -6,6 +6,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from attnfuzz.harness.search.accepted import Entry
 from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.search.limits import MOST_SECONDS
 from attnfuzz.harness.verdict.failures import Observation, Verdict
@@ -30,7 +31,8 @@ class JobSetup(msgspec.Struct, frozen=True, kw_only=True):
 
     `alpha` is the probability that a correct output is called wrong. The tiers in `without` are skipped. `job` is the
     job's number, by which it takes its GPU. `path` is the main process's module search path, where a job of the same
-    machine finds the same backends; empty, the job keeps its own.
+    machine finds the same backends; empty, the job keeps its own. Failures that the entries of a `ledger` match hide no
+    others.
     """
 
     backends: tuple[str, ...]
@@ -40,6 +42,7 @@ class JobSetup(msgspec.Struct, frozen=True, kw_only=True):
     without: tuple[Tier, ...] = ()
     job: int = 0
     path: tuple[str, ...] = ()
+    ledger: tuple[Entry, ...] = ()
 
 
 class ShrinkBudget(msgspec.Struct, frozen=True):

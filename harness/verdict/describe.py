@@ -30,6 +30,8 @@ def describe(case: Case) -> str:
     for label, chosen in (("call", case.arguments), ("before", case.life)):
         if chosen:
             lines.append(_wrapped(", ".join(chosen), f"{label:<10}"))
+    if case.past:
+        lines.append(_wrapped(f"goes on after {'; '.join(map(str, case.past))}", "known     "))
     if case.relation is not None:
         lines.append(_wrapped(f"then once more and compared: {case.relation.words}", "relation  "))
     return "\n".join(lines)

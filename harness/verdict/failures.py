@@ -97,10 +97,12 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """The result of judging a case. `margins` has the largest margin of each tier; `seconds` the time of each phase.
 
     `rows` counts the judged (token, head) rows, `unanswered` those without a right answer, since their inputs are not
-    finite: only their accesses were judged.
+    finite: only their accesses were judged. `passed` are the failures of the case's `past` that it went on after, the
+    first one first.
     """
 
     observations: tuple[Observation, ...] = ()
+    passed: tuple[Observation, ...] = ()
     margins: dict[str, float] = {}
     seconds: dict[str, float] = {}
     rows: int = 0

@@ -112,6 +112,7 @@ _TRAITS: dict[str, Callable[[Case], bool]] = {
     "max slack": lambda case: case.max_len_slack > 0,
     "argument forms": lambda case: bool(case.arguments),
     "life": lambda case: bool(case.life),
+    "asynchronous": lambda case: case.serving.asynchronous,
     "late device": lambda case: case.pace is Pace.LATE,
     "used workspace": lambda case: case.workspace is not Workspace.FRESH,
 }

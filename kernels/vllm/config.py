@@ -112,7 +112,7 @@ def server_config(loaded: Any, case: Case, drafts: int, limits: ServerLimits) ->
             "scheduler_config",
             max_num_seqs=limits.requests,
             max_num_batched_tokens=limits.tokens,
-            async_scheduling=False,
+            async_scheduling=case.serving.asynchronous,
         ),
         compilation_config=_compilation(loaded, limits),
         speculative_config=_speculation(case, drafts),

@@ -34,6 +34,8 @@ _RUNNER: Final = "vllm.v1.worker.gpu_model_runner"
 _TRITON_WRITER: Final = "vllm.v1.attention.ops.triton_reshape_and_cache_flash"
 SCHEDULER: Final = "vllm.v1.core.sched.scheduler"
 """The module of the Scheduler, which the engine needs alone."""
+ASYNC_SCHEDULER: Final = "vllm.v1.core.sched.async_scheduler"
+"""The module of the AsyncScheduler, one of its classes."""
 
 _CLASSES: Final = {
     _RUNNER: ("GPUModelRunner",),
@@ -176,3 +178,4 @@ def load_release(team: str) -> None:
     # Without one, other kinds can be run.
     with suppress(ReleaseError):
         loaded.module(SCHEDULER)
+        loaded.module(ASYNC_SCHEDULER)

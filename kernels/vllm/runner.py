@@ -78,6 +78,7 @@ def _claimed(loaded: Any) -> Iterator[None]:
     """The context of a process without a GPU, for code that asks torch for one."""
     with (
         mock.patch.object(torch, "Event", _NothingToAwait),
+        mock.patch.object(torch.cuda, "Event", _NothingToAwait),
         mock.patch.object(torch.cuda, "Stream", _NothingToAwait),
         mock.patch.object(torch.cuda, "current_stream", _NothingToAwait),
         mock.patch.object(torch.cuda, "stream", nullcontext),

@@ -236,6 +236,7 @@ CASE_AXES: tuple[Axis[Case], ...] = (
     classed("stated maxima", MAXIMA, lambda case: case.max_len_slack),
     classed("token budget", LIMITS, lambda case: case.serving.budget),
     classed("lacking pages", LIMITS, lambda case: case.serving.shortage),
+    classed("asynchronous", LIMITS, lambda case: case.serving.asynchronous),
     single("guard", tuple(Guard), lambda case: case.guard),
     single("pace", tuple(Pace), lambda case: case.pace),
     _arguments(_TENSOR_ARGUMENTS),

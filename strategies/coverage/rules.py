@@ -213,7 +213,11 @@ LACKS: tuple[Lack, ...] = (
         "the backend does not share its pool with such a group",
         lambda can: _besides("other group", ("none", *can.other_groups)),
     ),
-    _never("the backend does not schedule", "token budget=yes; lacking pages=yes", lambda can: not can.schedules),
+    _never(
+        "the backend does not schedule",
+        "token budget=yes; lacking pages=yes; asynchronous=yes",
+        lambda can: not can.schedules,
+    ),
     _never(
         "the backend has no ranks that share keys",
         "ranks=four; interleave!=token; all to all=yes",
@@ -285,6 +289,7 @@ MEANING: tuple[Clash, ...] = (
     _clash("a decode's query has a key or none", "mode=decode", _FEWER_KEYS),
     _clash("a draft model decodes after a prefix", "mode=draft_decode", f"prefix!=yes; {_NO_KEYS}; kv len=1"),
     _clash("a draft decode is one of several drafts", "mode=draft_decode", "drafts"),
+    _clash("an asynchronous server's drafts are those of a draft model", "asynchronous=yes", "drafts=1 to 2"),
     _clash("the mode gives every request as many queries", _UNIFORM, _RAGGED),
     _clash("every request of a draft extend has queries", "mode=draft_extend", "q lens=an idle request"),
     _clash("only a draft extend has accept lengths", "mode!=draft_extend", "accepted"),

@@ -22,6 +22,7 @@ from attnfuzz.reference.case import (
 )
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry, Latent
+from attnfuzz.reference.past import PastFailure
 from attnfuzz.reference.validity import ImpossibleCase, products, validate
 
 GEOMETRY = Geometry(q_heads=4, kv_heads=2, head_dim_qk=64, head_dim_vo=64, page_size=16)
@@ -211,6 +212,8 @@ def test_impossible_steps_are_named(step: Step, named: str) -> None:
             case(replace(VERIFY, padded_tokens=4096), pages=Pages(table_slack=1 << 20)),
             "the page table is",
         ),
+        (case(VERIFY, past=(PastFailure("StrayWrite", "a\nline", "", ""),)), "past is 'a\\nline'"),
+        (case(VERIFY, past=(PastFailure("StrayWrite", "key_cache", "", ""),) * 65), "past is 65"),
     ],
 )
 def test_impossible_cases_are_named(impossible: Case, named: str) -> None:

@@ -1,6 +1,7 @@
 """Cases on the engines of releases: right ones pass, and mistakes that are planted in a scheduler's tree are found."""
 
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind
+from attnfuzz.reference.capability import may_be_asynchronous
 from attnfuzz.reference.case import Launch, PageOrder
 
 pytestmark = pytest.mark.vllm
@@ -40,8 +42,9 @@ def test_an_engine_passes(version: str, runner: Runner) -> None:
     for each in CASES.values():
         for window in (-1, 7, 20):
             geometry = replace(each.geometry, window_left=window)
-            for seed in (0, 1):
-                serving, name = replace(each.serving, seed=seed), f"vllm=={version}:engine"
+            for seed, asynchronous in product((0, 1), {False, may_be_asynchronous(each.steps)}):
+                serving = replace(each.serving, seed=seed, asynchronous=asynchronous)
+                name = f"vllm=={version}:engine"
                 verdict = runner.verdict(replace(each, backend=name, geometry=geometry, serving=serving))
                 assert verdict.unsupported is None
                 assert verdict.failures == ()

@@ -39,18 +39,20 @@ CASES = {
 }
 
 
-def on(name: str, each: Case, seed: int = 1) -> Case:
+def on(name: str, each: Case, seed: int = 1, *, asynchronous: bool = False) -> Case:
     """The case on an engine whose requests go on or break off by `seed`; none with these runs dummy batches."""
-    return replace(each, backend=f"{name}:engine", serving=replace(each.serving, seed=seed))
+    serving = replace(each.serving, seed=seed, asynchronous=asynchronous)
+    return replace(each, backend=f"{name}:engine", serving=serving)
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("version", READ)
-def test_an_engine_with_a_draft_model_passes(version: str, runner: Runner) -> None:
+def test_an_engine_with_a_draft_model_passes(version: str, asynchronous: bool, runner: Runner) -> None:
     for each in CASES.values():
         for window in (-1, 7):
             windowed = replace(each, geometry=replace(each.geometry, window_left=window))
             for seed in (1, 2):
-                verdict = runner.verdict(on(f"vllm=={version}", windowed, seed))
+                verdict = runner.verdict(on(f"vllm=={version}", windowed, seed, asynchronous=asynchronous))
                 assert verdict.unsupported is None
                 assert verdict.failures == ()
                 assert verdict.rows
@@ -141,3 +143,31 @@ def test_a_planted_mistake_is_found(mistake: str, runner: Runner, plant: Callabl
     failures = runner.verdict(on(plant(PLANTED_IN, place, right, wrong), CASES[shown_by])).failures
     assert failures
     assert {each.kind for each in failures} <= kinds
+
+
+_RUNNER, _ASYNCHRONOUS = Path("vllm/v1/worker/gpu_model_runner.py"), Path("vllm/v1/core/sched/async_scheduler.py")
+
+PLANTED_IN_FLIGHT = {
+    "drafts in flight that count as accepted": (
+        _RUNNER,
+        "            and self.valid_sampled_token_count_gpu is not None\n            and prev_req_id_to_index\n",
+        "            and False\n",
+    ),
+    "drafts that do not reach the next forward": (
+        _RUNNER,
+        "        if self._draft_token_ids is None or not spec_flattened_indices:\n",
+        "        if True:\n",
+    ),
+    "drafts in flight without a place": (_ASYNCHRONOUS, " + cur_num_spec_tokens\n", "\n"),
+}
+"""Mistakes of an asynchronous server by their names: the file, the lines and what replaces them."""
+
+
+@pytest.mark.parametrize("mistake", PLANTED_IN_FLIGHT)
+def test_a_mistake_planted_in_an_asynchronous_server_is_found(
+    mistake: str, runner: Runner, plant: Callable[..., str]
+) -> None:
+    tree = plant(PLANTED_IN, *PLANTED_IN_FLIGHT[mistake])
+    shown_by = CASES["drafts that are accepted, in part or as a whole"]
+    assert runner.verdict(on(tree, shown_by)).failures == ()
+    assert runner.verdict(on(tree, shown_by, asynchronous=True)).failures

@@ -18,6 +18,8 @@ They are properties of a VllmConfig (config/vllm.py:626); early releases have so
 
 def add_scheduler(loaded: Any, config: Any, case: Case, limits: ServerLimits, blocks: int) -> None:
     """Add them to the VllmConfig `config`, for a pool of `blocks`: the defaults of a server."""
+    # An asynchronous server schedules a forward while another one runs.
+    concurrent = 1 + case.serving.asynchronous
     _set(
         config,
         kv_events_config=None,
@@ -27,8 +29,9 @@ def add_scheduler(loaded: Any, config: Any, case: Case, limits: ServerLimits, bl
         is_mm_encoder_only=False,
         # 0.28.0 alone: v1/core/sched/scheduler.py:97
         is_encoder_only=False,
-        max_in_flight_tokens=limits.tokens,
-        max_concurrent_batches=1,
+        # config/vllm.py:590
+        max_concurrent_batches=concurrent,
+        max_in_flight_tokens=concurrent * limits.tokens,
     )
     _set(
         config.cache_config,

@@ -33,13 +33,21 @@ class DraftingEngineSession(EngineSession):
 
     def _chunks(self, scheduled: Any) -> dict[str, ScheduledTokens]:
         """The new tokens of a forward. RuntimeError also for drafts that the draft model has not generated."""
-        for name, tokens in scheduled.scheduled_spec_decode_tokens.items():
+        for name in scheduled.scheduled_spec_decode_tokens:
+            tokens = self._drafts(name, scheduled)
             own = self._generated.get(name, [])
             # A scheduler pads a prompt's last token to a verify by -1 (v1/core/sched/scheduler.py:1582).
             given = [token for token in tokens if token >= 0]
             if given != own[: len(given)]:
                 raise RuntimeError(f"the engine verifies {tokens} of {name}, and its draft model has generated {own}")
         return super()._chunks(scheduled)
+
+    def _drafts(self, name: str, scheduled: Any) -> Sequence[int]:
+        placeholders = super()._drafts(name, scheduled)
+        if not self._asynchronous:
+            return placeholders
+        # The runner has them from the last forward (v1/worker/gpu_model_runner.py, _prepare_input_ids).
+        return [*self._generated.get(name, []), *placeholders][: len(placeholders)]
 
     def _run(
         self, index: int, scheduled: Any, chunks: Mapping[str, ScheduledTokens], answers: Mapping[str, Sequence[int]]
@@ -51,7 +59,7 @@ class DraftingEngineSession(EngineSession):
         """The draft model's forwards for a request."""
         sent = self._sent[name]
         # Within a prompt, the next token is the prompt's.
-        known = [*sent.known, *answer] if answer else sent.known[: len(chunk.rows) + 1]
+        known = [*sent.of_model, *answer] if answer else sent.known[: len(chunk.rows) + 1]
         drafts = self._traffic.drafted(sent, known, index)
         return DraftedTokens.after(chunk, [*known, *drafts], len(drafts), self._words, kept=bool(answer))
 
@@ -63,8 +71,12 @@ class DraftingEngineSession(EngineSession):
 
     def _hand_over(self) -> None:
         """Hand over the drafts of the last forward (v1/engine/core.py, post_step)."""
+        generated = {name: each.generated() for name, each in self._drafted.items() if each.decodes}
+        if self._asynchronous:
+            self._generated = generated
+            return
+        self._generated |= generated
         taken = self._runner.take_drafts()
-        self._generated |= {name: each.generated() for name, each in self._drafted.items() if each.decodes}
         self._runner.scheduler.propose(taken)
 
     def _keep(self, step: Step) -> None:

@@ -42,8 +42,12 @@ class ScheduledTokens:
 
 
 def drafted_beyond(case: Case) -> int:
-    """The most tokens behind a slot's last one that have blocks: drafts, and as many that a draft model decodes."""
-    return 2 * max(step.drafts - 1 for step in case.steps) if drafting(case) else 0
+    """The most tokens behind a slot's last one that have blocks: drafts, and as many that a draft model decodes.
+
+    Another forward may be scheduled before the last token of a request is known, and that it is the last.
+    """
+    forwards = 1 + case.serving.asynchronous
+    return 2 * forwards * max(step.drafts - 1 for step in case.steps) if drafting(case) else 0
 
 
 class EnginePool(VllmPool):

@@ -18,7 +18,7 @@ from attnfuzz.kernels.vllm.serving.config import add_scheduler
 from attnfuzz.kernels.vllm.serving.model import EngineModel
 from attnfuzz.kernels.vllm.serving.pool import drafted_beyond
 from attnfuzz.kernels.vllm.serving.scheduler import EngineScheduler
-from attnfuzz.kernels.vllm.serving.stand_ins import REJECTED, replace_features, replace_sampling
+from attnfuzz.kernels.vllm.serving.stand_ins import REJECTED, replace_compiled, replace_features, replace_sampling
 from attnfuzz.kernels.vllm.serving.vocabulary import Vocabulary
 from attnfuzz.reference.case import Step
 
@@ -40,6 +40,7 @@ class EngineRunner(ModelRunner):
         self._words = vocabulary
         self._answer: Answer = lambda _: ()
         replace_sampling(server.loaded.module(RUNNER))
+        replace_compiled(server.loaded.module(RUNNER))
         replace_features(server.loaded.module("vllm.v1.core.sched.output"))
         super().__init__(server, drafts)
         blocks = blocks_of(server)
@@ -60,12 +61,17 @@ class EngineRunner(ModelRunner):
             self._be_idle(step)
 
     def forward(self, step: Step, scheduled: Any, answer: Answer) -> Any:
-        """Run the scheduled tokens, and sample by `answer`; the ModelRunnerOutput."""
+        """Run the scheduled tokens, and sample by `answer`; its output, for `result`."""
         self._answer = answer
         with self._running(step):
             result = self._call("execute_model", scheduled)
             # None says that tokens are to be sampled.
             return self._call("sample_tokens", None) if result is None else result
+
+    def result(self, output: Any) -> Any:
+        """The ModelRunnerOutput of a forward, whose tokens an asynchronous server copies meanwhile."""
+        with self._running():
+            return output.get_output() if hasattr(output, "get_output") else output
 
     def first_rows(self, scheduled: Any) -> dict[str, int]:
         """The first rows of the requests of a forward, in the order of the runner's batch."""

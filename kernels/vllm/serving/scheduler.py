@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from attnfuzz.kernels.releases.answers import ServerMock
-from attnfuzz.kernels.vllm.loader import SCHEDULER
+from attnfuzz.kernels.vllm.loader import ASYNC_SCHEDULER, SCHEDULER
 
 
 class ReceivedTokens(NamedTuple):
@@ -29,7 +29,11 @@ class EngineScheduler:
         # Since 0.33.0, tokens behind a block are part of its hash, where a draft model has read them.
         ahead = [config.num_hash_lookahead_tokens] if config.num_hash_lookahead_tokens else []
         self._hasher = utils.get_request_block_hasher(page_size, hashing, *ahead)
-        self._own = loaded.module(SCHEDULER).Scheduler(
+        own = loaded.module(SCHEDULER).Scheduler
+        if config.scheduler_config.async_scheduling:
+            # config/scheduler.py:234
+            own = loaded.module(ASYNC_SCHEDULER).AsyncScheduler
+        self._own = own(
             vllm_config=config,
             kv_cache_config=pool_config,
             structured_output_manager=_without_grammars(),

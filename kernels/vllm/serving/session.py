@@ -1,10 +1,11 @@
 """A case on a release's engine: each step is a demand, which the engine meets by forwards of its own choice."""
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -31,8 +32,28 @@ _FORWARDS_OF_A_TOKEN = 4
 """Forwards of a step for each token of the case, at most: each brings some request forward, unless it is preempted."""
 
 
+_NOTHING = ReceivedTokens((), ended=False)
+
+
+class _InFlight(NamedTuple):
+    """A forward that has run, and whose tokens the scheduler does not have yet.
+
+    Attributes:
+        scheduled: Its SchedulerOutput.
+        output: The runner's output.
+        due: The tokens that clients are to receive, by the names of requests, and the tokens that these had before.
+
+    """
+
+    scheduled: Any
+    output: Any
+    due: Mapping[str, tuple[ReceivedTokens, int]]
+
+
 class EngineSession:
     """A session on a release's engine.
+
+    An asynchronous server schedules the next forward before it has the tokens of the last one: these are in flight.
 
     Requests attend to their own tokens, whatever the pool holds: a block that the engine gives away too early, or takes
     for another's, shows as a wrong output.
@@ -55,6 +76,9 @@ class EngineSession:
             self._traffic = Traffic(case, self._words, drafts)
             self._runner = self.runner_type(self._server, drafts, self._words)
         self._sent: dict[str, SentRequest] = {}
+        self._asynchronous = case.serving.asynchronous
+        self._in_flight: deque[_InFlight] = deque()
+        self._computed: dict[str, int] = {}
         self._begun = -1
         self._captured = False
         self._number = 0
@@ -121,13 +145,17 @@ class EngineSession:
         self._check_progress(chunks)
         self._bench.launcher.reached_by(self._words_for(step, scheduled, chunks))
         answers = {name: self._answer(name, chunk, scheduled) for name, chunk in chunks.items()}
-        received = scheduler.update(scheduled, self._run(index, scheduled, chunks, answers))
-        for name, tokens in answers.items():
-            self._receive(self._sent[name], tokens, received.get(name, ReceivedTokens((), ended=False)))
+        output = self._run(index, scheduled, chunks, answers)
+        due = {name: self._generate(name, chunks[name], tokens) for name, tokens in answers.items()}
+        self._in_flight.append(_InFlight(scheduled, output, due))
+        last = index + 1 == len(self._case.steps) and not self._traffic.unfinished()
+        self._update(left=int(self._asynchronous and not last))
         return self._result(step, chunks, self._runner.first_rows(scheduled) if chunks else {})
 
     def _propose(self, index: int) -> None:
         """Hand over the drafts for the next forward."""
+        if self._asynchronous:
+            return
         self._runner.scheduler.propose({name: self._traffic.drafts(sent, index) for name, sent in self._sent.items()})
 
     def _run(
@@ -146,11 +174,14 @@ class EngineSession:
         """The new tokens of a forward by the names of requests. RuntimeError for tokens that a request lacks."""
         cached = scheduled.scheduled_cached_reqs
         computed = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
+        if self._asynchronous:
+            # The scheduler takes all drafts in flight for accepted.
+            computed |= {name: self._computed[name] for name in computed if name not in cached.resumed_req_ids}
         computed |= {each.req_id: each.num_computed_tokens for each in scheduled.scheduled_new_reqs}
         chunks = {}
         for name, new in scheduled.num_scheduled_tokens.items():
             sent, begin = self._sent[name], computed[name]
-            tokens = [*sent.known, *scheduled.scheduled_spec_decode_tokens.get(name, ())]
+            tokens = [*sent.of_model, *self._drafts(name, scheduled)]
             if len(tokens) < begin + new:
                 raise RuntimeError(
                     f"the engine schedules tokens {begin} to {begin + new} of a request that has {len(tokens)}"
@@ -162,21 +193,44 @@ class EngineSession:
     def _answer(self, name: str, chunk: ScheduledTokens, scheduled: Any) -> Sequence[int]:
         """The tokens that the model generates in a forward: none before all known tokens are computed."""
         sent = self._sent[name]
-        drafts = scheduled.scheduled_spec_decode_tokens.get(name, ())
-        return self._traffic.answer(sent, drafts) if len(chunk.rows) >= len(sent.known) else ()
+        return (
+            self._traffic.answer(sent, self._drafts(name, scheduled)) if len(chunk.rows) >= len(sent.of_model) else ()
+        )
 
-    def _receive(self, sent: SentRequest, generated: Sequence[int], received: ReceivedTokens) -> None:
-        """Note the tokens that a client receives. RuntimeError unless the model has generated them, up to its end."""
-        before = len(sent.known)
+    def _drafts(self, name: str, scheduled: Any) -> Sequence[int]:
+        """The drafts of a request that a forward verifies."""
+        drafts: Sequence[int] = scheduled.scheduled_spec_decode_tokens.get(name, ())
+        return drafts
+
+    def _generate(self, name: str, chunk: ScheduledTokens, generated: Sequence[int]) -> tuple[ReceivedTokens, int]:
+        """Note the tokens that a request's model has generated; those that its client is to receive, up to its end."""
+        sent = self._sent[name]
+        before, ended = len(sent.known), sent.ended
         self._traffic.generated(sent, generated)
-        due = ReceivedTokens(tuple(sent.known[before:]), ended=sent.ended)
+        self._computed[name] = len(sent.of_model) - 1 if generated else len(chunk.rows)
+        due = _NOTHING if ended else ReceivedTokens(tuple(sent.known[before:]), ended=sent.ended)
+        return due, before
+
+    def _update(self, *, left: int) -> None:
+        """Hand over the tokens of forwards in flight, but of the `left` last ones; compare the tokens of clients."""
+        while len(self._in_flight) > left:
+            flight = self._in_flight.popleft()
+            received = self._runner.scheduler.update(flight.scheduled, self._runner.result(flight.output))
+            for name, (due, before) in flight.due.items():
+                self._receive(name, received.get(name, _NOTHING), due, before)
+
+    def _receive(self, name: str, received: ReceivedTokens, due: ReceivedTokens, before: int) -> None:
+        """Raise RuntimeError unless a client receives the tokens that are `due`: nothing if its request was aborted."""
+        sent = self._sent.get(name)
+        if sent is None:
+            due = _NOTHING
         if received != due:
+            length = "" if sent is None else f", after {before} tokens of {sent.most}, {sent.prompt} of them its prompt"
             raise RuntimeError(
-                f"the client of {sent.name} receives {_in_words(received)} instead of {_in_words(due)}, "
-                f"after {before} tokens of {sent.most}, {sent.prompt} of them its prompt"
+                f"the client of {name} receives {_in_words(received)} instead of {_in_words(due)}{length}"
             )
-        if sent.ended:
-            del self._sent[sent.name]
+        if due.ended:
+            del self._sent[name]
 
     def _check_progress(self, chunks: Mapping[str, ScheduledTokens]) -> None:
         """Raise RuntimeError if a server with requests runs none of them, one time after another."""

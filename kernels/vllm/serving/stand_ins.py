@@ -1,6 +1,7 @@
-"""Replacements in an engine's modules for a sampler's output, and for images and sounds."""
+"""Replacements in an engine's modules for a sampler's output, for images and sounds, and for compiled functions."""
 
 from collections.abc import Sequence
+from types import FunctionType
 from typing import Any, Final
 
 import torch
@@ -13,6 +14,13 @@ def replace_sampling(runner: Any) -> None:
     """Put the reading of a rejection sampler's output into the module of the model runner."""
     # 0.33.0: v1/sample/rejection_sampler.py, parse_output
     runner.RejectionSampler.parse_output = staticmethod(_accepted)
+
+
+def replace_compiled(module: Any) -> None:
+    """Have the functions of a module run as they are written: torch's compiler takes a minute, and a C++ compiler."""
+    for name, own in list(vars(module).items()):
+        if isinstance(own, FunctionType) and hasattr(own, "_torchdynamo_orig_callable"):
+            setattr(module, name, own._torchdynamo_orig_callable)  # noqa: SLF001 - it has no other name
 
 
 def replace_features(output: Any) -> None:

@@ -25,6 +25,7 @@ class SentRequest:
         prompt: The length of its prompt.
         most: The length at which it ends: that of its prompt and of all tokens that it may generate.
         known: The ids of its prompt and of the tokens that were generated.
+        run_on: The ids that were generated behind its end, in a forward that was scheduled before its end was known.
 
     """
 
@@ -33,6 +34,12 @@ class SentRequest:
     prompt: int
     most: int
     known: list[int] = field(default_factory=list)
+    run_on: list[int] = field(default_factory=list)
+
+    @property
+    def of_model(self) -> list[int]:
+        """The ids that the model has."""
+        return [*self.known, *self.run_on]
 
     @property
     def ended(self) -> bool:
@@ -133,7 +140,7 @@ class Traffic:
 
     def answer(self, sent: SentRequest, drafts: Sequence[int]) -> list[int]:
         """The tokens that a forward over all known tokens and `drafts` generates: accepted drafts, and one more."""
-        stream, begin = self._words.streams[sent.slot], len(sent.known)
+        stream, begin = self._words.streams[sent.slot], len(sent.of_model)
         due = [*stream[begin : begin + len(drafts) + 1], self._words.stranger(len(stream))]
         accepted = 0
         while accepted < len(drafts) and drafts[accepted] == due[accepted] and begin + accepted < len(stream):
@@ -142,8 +149,8 @@ class Traffic:
 
     def generated(self, sent: SentRequest, tokens: Sequence[int]) -> None:
         """Append generated tokens, of which the engine keeps those up to the request's end."""
-        sent.known += tokens
-        del sent.known[sent.most :]
+        generated = [*sent.of_model, *tokens]
+        sent.known, sent.run_on = generated[: sent.most], generated[sent.most :]
         self._reached[sent.slot] = max(self._reached[sent.slot], len(sent.known) - 1)
         if sent.ended and self._live.get(sent.slot) is sent:
             del self._live[sent.slot]

@@ -35,8 +35,9 @@ from attnfuzz.harness.campaign.knowledge import ATTEMPTS
 from attnfuzz.harness.campaign.plan import Plan
 from attnfuzz.harness.campaign.resume import Past, opening, plan_again
 from attnfuzz.harness.corpus import Why
-from attnfuzz.harness.findings.ledger import Entry, Ledger
+from attnfuzz.harness.findings.ledger import Ledger
 from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.search.accepted import Entry
 from attnfuzz.harness.search.messages import Interesting, Rechecked, SliceDone, SliceKind, Tally
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.tiers import Tier

@@ -11,9 +11,10 @@ from msgspec.structs import replace
 from attnfuzz.harness.campaign.closing import remarks_on
 from attnfuzz.harness.campaign.events import FindingChecked, FindingFiled, UnconfirmedKept
 from attnfuzz.harness.campaign.standing import Standing
-from attnfuzz.harness.findings.ledger import Entry, Ledger, LedgerError
+from attnfuzz.harness.findings.ledger import Ledger, LedgerError
 from attnfuzz.harness.findings.record import Record
 from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.search.accepted import Entry
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.arguments import ArgumentForm, EarlierUse

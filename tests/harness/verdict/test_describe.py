@@ -23,6 +23,7 @@ from attnfuzz.reference.case import (
 from attnfuzz.reference.case_file import case_id
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry, Latent
+from attnfuzz.reference.past import PastFailure
 from attnfuzz.reference.relation import Relation
 
 PLAIN = Case(
@@ -115,6 +116,12 @@ def test_lines_fit_a_terminal() -> None:
     requests = tuple(Request(slot, 1 + slot % 3, 7 * slot) for slot in range(60))
     step = Step(mode=Mode.EXTEND, requests=requests, padded_tokens=sum(request.q_len for request in requests))
     assert max(map(len, describe(replace(PLAIN, steps=(step,))).splitlines())) <= 80
+
+
+def test_failures_that_a_case_goes_on_after_are_named() -> None:
+    past = PastFailure("StrayWrite", "key_cache", "write", "decode")
+    described = describe(replace(PLAIN, past=(past,))).splitlines()
+    assert described[3:] == ["known     goes on after StrayWrite of key_cache (decode, write)"]
 
 
 def test_a_relation_is_said_last() -> None:

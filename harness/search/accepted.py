@@ -1,0 +1,90 @@
+"""Known failures that a user accepts: the entries of a ledger, which say what fails and why."""
+
+from collections.abc import Collection, Iterable
+from datetime import date
+
+import msgspec
+from msgspec.structs import replace
+
+from attnfuzz.harness.backends.registry import origin
+from attnfuzz.harness.verdict.failures import Kind
+from attnfuzz.harness.verdict.fingerprint import Fingerprint, features
+from attnfuzz.reference.case import Case, Mode
+from attnfuzz.reference.edges import edges_of
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A known failure: one that agrees with every given field, and has all of `features`.
+
+    `finding` is a finding's folder name; the other fields are those of its fingerprint. Of several backends or kinds
+    it is one. `issue` is a URL.
+    """
+
+    backend: str | tuple[str, ...]
+    reason: str
+    kind: Kind | tuple[Kind, ...] | None = None
+    kernel: str | None = None
+    mode: Mode | None = None
+    place: str | None = None
+    finding: str | None = None
+    features: tuple[str, ...] = ()
+    issue: str | None = None
+    added: date | None = None
+
+    @property
+    def title(self) -> str:
+        """The entry in half a line."""
+        narrower = (self.mode, self.kernel, self.place, self.finding, *self.features)
+        head = f"{' or '.join(self.kinds) or 'any failure'} in {' or '.join(self.backends)}"
+        return ", ".join((head, *(each for each in narrower if each)))
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        """The backends that fail."""
+        return (self.backend,) if isinstance(self.backend, str) else self.backend
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kinds of failure; none if it is any."""
+        return self.kind if isinstance(self.kind, tuple) else () if self.kind is None else (self.kind,)
+
+    @property
+    def text(self) -> str:
+        """Why it is known, with its issue."""
+        return f"{self.reason} ({self.issue})" if self.issue else self.reason
+
+    def matches(self, fingerprint: Fingerprint, case: Case, name: str | None) -> bool:
+        """Whether it matches this failure, filed as `name`, if it is filed.
+
+        What is known of a release is known of a source tree that comes from it.
+        """
+        if not self.is_about(fingerprint.backend):
+            return False
+        wanted = (
+            (self.kernel, fingerprint.kernel),
+            (self.mode, fingerprint.mode),
+            (self.place, fingerprint.place),
+            (self.finding, name),
+        )
+        agrees = all(own is None or own == its for own, its in wanted)
+        if not agrees or (self.kinds and fingerprint.kind not in self.kinds):
+            return False
+        return {*features(case), *case.arguments, *case.life, *edges_of(case)}.issuperset(self.features)
+
+    def is_about(self, backend: str) -> bool:
+        """Whether it is about this backend, or about the one that a source tree comes from."""
+        return backend in self.backends or origin(backend) in self.backends
+
+
+def in_all_modes(known: Collection[Fingerprint], case: Case, entries: Collection[Entry]) -> set[Fingerprint]:
+    """Return the known failures, and those that the entries match in `case` too, where they differ by mode alone."""
+    if not entries:
+        return set(known)
+    modes = {step.mode.value for step in case.steps}
+    moved = (replace(each, mode=mode) for each in known if each.backend == case.backend for mode in modes)
+    return {*known, *(each for each in moved if reason_of(entries, each, case) is not None)}
+
+
+def reason_of(entries: Iterable[Entry], fingerprint: Fingerprint, case: Case, name: str | None = None) -> str | None:
+    """Return the text of the first of the entries that matches a failure; None if none does."""
+    return next((entry.text for entry in entries if entry.matches(fingerprint, case, name)), None)

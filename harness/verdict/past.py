@@ -1,0 +1,39 @@
+"""Known failures that a case goes on after: those that leave nothing behind for later steps."""
+
+from collections.abc import Collection, Iterable
+
+from attnfuzz.harness.verdict.failures import Kind, Observation
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
+from attnfuzz.reference.past import PastFailure
+from attnfuzz.reference.validity import MOST_PAST
+
+_KINDS = frozenset(
+    {
+        Kind.OUTPUT_MISMATCH,
+        Kind.LSE_MISMATCH,
+        Kind.EMPTY_ROW,
+        Kind.NOT_FINITE,
+        Kind.PADDING_LEAK,
+        Kind.UNWRITTEN,
+        Kind.WRITE_MISMATCH,
+        Kind.STRAY_WRITE,
+        Kind.CONTRACT_BROKEN,
+    }
+)
+"""Kinds after which a case can go on: no step reads another's output, and wrong writes are corrected."""
+
+
+def past_failures(fingerprints: Iterable[Fingerprint], backend: str) -> tuple[PastFailure, ...]:
+    """Return the failures of `backend` with these fingerprints that a case can go on after, in order; not too many."""
+    found = {_of(each) for each in fingerprints if each.backend == backend and each.kind in _KINDS}
+    return tuple(sorted(found)[:MOST_PAST])
+
+
+def are_past(observations: Collection[Observation], past: Collection[PastFailure]) -> bool:
+    """Whether there are failures among the observations of a forward, and each of them is one of `past`."""
+    failures = [each for each in observations if not each.gap]
+    return bool(failures) and all(each.kind in _KINDS and _of(each) in past for each in failures)
+
+
+def _of(failure: Fingerprint | Observation) -> PastFailure:
+    return PastFailure(failure.kind.value, failure.place, failure.kernel, failure.mode)

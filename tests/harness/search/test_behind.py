@@ -1,0 +1,110 @@
+"""A new failure behind known ones, in a later step of the same case, is found."""
+
+from collections.abc import Callable
+
+from fake_search import GEOMETRY, decode, fake_cases, observed
+from msgspec.structs import replace
+
+from attnfuzz.harness.sandbox.case_runner import OneByOne
+from attnfuzz.harness.search.accepted import Entry
+from attnfuzz.harness.search.hunt import Hunt
+from attnfuzz.harness.search.known import KnownCause
+from attnfuzz.harness.search.messages import AnyMessage, Caught, Slice
+from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
+from attnfuzz.harness.verdict.past import past_failures
+from attnfuzz.reference.case import Case
+
+KNOWN = observed()
+KNOWN_AS = Fingerprint.of("fake", KNOWN)
+PAST = past_failures([KNOWN_AS], "fake")
+NEW = replace(observed(Kind.NOT_FINITE), step=1)
+WITH_SINKS = replace(decode(9), geometry=replace(GEOMETRY, sinks=True))
+
+
+class TwoSteps(OneByOne):
+    """A judge of a second step that fails as `new`; the first one fails as is known where `known` says so."""
+
+    def __init__(self, known: Callable[[Case], bool], new: Observation = NEW) -> None:
+        self._known, self._new = known, new
+        self.judged: list[Case] = []
+
+    def verdict(self, case: Case) -> Verdict:
+        """Judge without running anything."""
+        self.judged.append(case)
+        if not self._known(case):
+            return Verdict(observations=(self._new,), rows=1)
+        if PAST[0] not in case.past:
+            return Verdict(observations=(KNOWN,), rows=1)
+        return Verdict(observations=(self._new,), passed=(KNOWN,), rows=1)
+
+    def renew(self) -> None:
+        """Do nothing."""
+
+
+def caught(judge: TwoSteps, known: tuple[Fingerprint, ...] = (KNOWN_AS,)) -> list[Caught]:
+    sent: list[AnyMessage] = []
+    Hunt(Slice(backend="fake", index=0, seed=1, examples=20, known=known), judge, sent.append).run(fake_cases())
+    return [message for message in sent if isinstance(message, Caught)]
+
+
+def test_a_failure_behind_a_known_one_is_caught_in_a_case_that_goes_on() -> None:
+    (found,) = caught(TwoSteps(lambda _: True))
+    assert found.fingerprint == Fingerprint.of("fake", NEW)
+    assert found.case.past == PAST
+    assert found.verdict.failures == (NEW,)
+
+
+def test_a_case_that_fails_alike_without_the_known_one_does_not_go_on_after_it() -> None:
+    (found,) = caught(TwoSteps(lambda case: case.geometry == GEOMETRY and len(case.steps[0].requests) > 1))
+    assert found.first.past in {(), PAST}
+    assert found.case.past == ()
+
+
+def test_a_case_names_the_failures_alone_that_it_went_on_after() -> None:
+    lse = Fingerprint.of("fake", observed(Kind.LSE_MISMATCH, "lse"))
+    (found,) = caught(TwoSteps(lambda _: True), (KNOWN_AS, lse))
+    assert found.first.past == found.case.past == PAST
+
+
+def test_nothing_is_caught_behind_a_known_failure_that_a_case_does_not_go_on_after() -> None:
+    assert caught(TwoSteps(lambda _: True, KNOWN)) == []
+
+
+def test_cases_go_on_after_no_failure_of_another_backend_or_of_the_worker() -> None:
+    elsewhere, fault = replace(KNOWN_AS, backend="other"), replace(KNOWN_AS, kind=Kind.ILLEGAL_ACCESS)
+    assert past_failures([elsewhere, fault, KNOWN_AS, KNOWN_AS], "fake") == PAST
+
+
+def test_a_failure_behind_one_that_the_ledger_accepts_in_another_mode_is_caught_first() -> None:
+    entry = Entry(backend="fake", kind=KNOWN.kind, reason="known in all modes")
+    elsewhere = replace(KNOWN_AS, mode="target_verify")
+    sent: list[AnyMessage] = []
+    task = Slice(backend="fake", index=0, seed=1, examples=20, known=(elsewhere,))
+    Hunt(task, TwoSteps(lambda _: True), sent.append, ledger=(entry,)).run(fake_cases())
+    found = next(message for message in sent if isinstance(message, Caught))
+    assert found.fingerprint == Fingerprint.of("fake", NEW)
+
+
+def test_a_case_does_not_go_on_after_a_failure_that_no_known_cause_explains() -> None:
+    """Both steps fail as is known, the second one of a case for another reason."""
+    again = replace(observed(Kind.NOT_FINITE), step=1)
+    causes = (
+        KnownCause(name="first", case=decode(9), fingerprint=KNOWN_AS, needs=(), ablated=False),
+        KnownCause(name="sinks", case=WITH_SINKS, fingerprint=Fingerprint.of("fake", again), needs=("sinks",)),
+    )
+    known = tuple(cause.fingerprint for cause in causes)
+
+    class BothPast(TwoSteps):
+        def verdict(self, case: Case) -> Verdict:
+            both = past_failures([Fingerprint.of("fake", again)], "fake")[0] in case.past
+            verdict = super().verdict(case)
+            return Verdict(passed=(KNOWN, again), rows=1) if both and verdict.passed else verdict
+
+    sent: list[AnyMessage] = []
+    task = Slice(backend="fake", index=0, seed=1, examples=5, known=known, causes=causes)
+    Hunt(task, BothPast(lambda _: True, again), sent.append).run(fake_cases())
+    (found,) = (message for message in sent if isinstance(message, Caught))
+    assert found.beside
+    assert found.fingerprint == Fingerprint.of("fake", again)
+    assert found.case.past == PAST
