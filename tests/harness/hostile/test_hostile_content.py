@@ -15,7 +15,6 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Self
 from unittest import mock
 
@@ -86,7 +85,6 @@ REPLACED: dict[str, Any] = {
     "attnfuzz.harness.cli.cases.Runner": FakeRunner,
     "attnfuzz.harness.cli.cases.shrink": lambda case, *_, **__: Shrunk(case=case, observation=FAILURE, runs=1),
     "attnfuzz.harness.cli.cases.triage_of": triaged,
-    "attnfuzz.harness.cli.cases.ask_tools": lambda *_: SimpleNamespace(said=(), missing=()),
     "attnfuzz.harness.export.shared_runner": FakeRunner,
     "attnfuzz.harness.cli.sweep.Runner": FakeRunner,
     "attnfuzz.harness.cli.sweep.Sweep": FakeSweep,
