@@ -24,7 +24,7 @@ from attnfuzz.harness.memory.placed import PlacedMemory
 from attnfuzz.harness.memory.seal import Damage
 from attnfuzz.harness.memory.slabs import OutOfMemory
 from attnfuzz.harness.verdict.failures import REACHED_BY, Kind, Observation, Verdict
-from attnfuzz.harness.verdict.past import are_past
+from attnfuzz.harness.verdict.past import are_past, past_failure
 from attnfuzz.harness.verdict.printable import said_by, type_name, words_of
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.kernels.backend import (
@@ -95,9 +95,8 @@ class Account:
         found = self.observations[before:]
         if not are_past(found, past):
             return
-        seen = {(each.kind, each.place, each.kernel, each.mode) for each in self.passed}
         for each in found:
-            if not each.gap and (each.kind, each.place, each.kernel, each.mode) not in seen:
+            if not each.gap and past_failure(each) not in map(past_failure, self.passed):
                 self.passed.append(each)
         self.observations[before:] = [each for each in found if each.gap]
         self.margins = dict(margins)

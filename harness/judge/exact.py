@@ -21,8 +21,8 @@ def judge_exactly(evidence: Evidence) -> Iterator[Observation]:
         yield from _not_numbers(evidence, evidence.out, "out")
     if evidence.lse is not None and not all_finite(evidence.lse):
         # -inf is that of a row without keys: a wrong number, if this one has some.
-        no_number = torch.where(evidence.lse == -torch.inf, 0.0, evidence.lse)
-        yield from _not_numbers(evidence, no_number, "lse")
+        others = torch.where(evidence.lse == -torch.inf, 0.0, evidence.lse)
+        yield from _not_numbers(evidence, others, "lse")
     elif evidence.lse is None and contract.lse is not None and evidence.rows.tokens:
         message = f"there is no lse, but the contract promises one in base {contract.lse}"
         yield report(kind=Kind.LSE_MISMATCH, place="lse", tier=Tier.T0, message=message)

@@ -276,8 +276,9 @@ class Hunt:
         return self._pin(fingerprint, case, verdict)
 
     def _pin(self, fingerprint: Fingerprint, case: Case, verdict: Verdict) -> Pinned[Case]:
-        budget = self._budget()
-        return Pinned(fingerprint, case, verdict, run=self._runner.verdict, budget=budget, aside=self._set_aside)
+        return Pinned(
+            fingerprint, case, verdict, run=self._runner.verdict, budget=self._budget(), aside=self._set_aside
+        )
 
     def _pursuit(
         self, case: Case, observation: Observation, budget: ShrinkBudget, *, came_back: bool = False

@@ -67,8 +67,8 @@ def counts_of(cause: KnownCause) -> frozenset[Feature]:
 def contradicted(cause: KnownCause, showing: Showing | KnownCause) -> bool:
     """Whether the needs of a finding say that it is not of this cause, even if the predictions come true.
 
-    A case may fail by two bugs in two ways. If its output is wrong with several heads or requests alone, and the LSE is
-    with one as well, another bug makes the output wrong. A cause that needs nothing, and was seen in other rows, is no
+    A case may fail by two bugs in two ways. If the LSE is wrong with one head or request, and the output with several
+    alone, another bug makes the output wrong. A cause that needs nothing, and was seen in other rows, is no
     reason for rows without keys that are wrong with a sink alone. NaN depends on memory, and says nothing.
     """
     kind, kinds = showing.fingerprint.kind, {each.kind for each in cause.symptoms}

@@ -25,15 +25,16 @@ _KINDS = frozenset(
 
 def past_failures(fingerprints: Iterable[Fingerprint], backend: str) -> tuple[PastFailure, ...]:
     """Return the failures of `backend` with these fingerprints that a case can go on after, in order; not too many."""
-    found = {_of(each) for each in fingerprints if each.backend == backend and each.kind in _KINDS}
+    found = {past_failure(each) for each in fingerprints if each.backend == backend and each.kind in _KINDS}
     return tuple(sorted(found)[:MOST_PAST])
 
 
 def are_past(observations: Collection[Observation], past: Collection[PastFailure]) -> bool:
     """Whether there are failures among the observations of a forward, and each of them is one of `past`."""
     failures = [each for each in observations if not each.gap]
-    return bool(failures) and all(each.kind in _KINDS and _of(each) in past for each in failures)
+    return bool(failures) and all(each.kind in _KINDS and past_failure(each) in past for each in failures)
 
 
-def _of(failure: Fingerprint | Observation) -> PastFailure:
+def past_failure(failure: Fingerprint | Observation) -> PastFailure:
+    """Return a failure as a case names it."""
     return PastFailure(failure.kind.value, failure.place, failure.kernel, failure.mode)
