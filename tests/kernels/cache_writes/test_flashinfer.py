@@ -13,11 +13,11 @@ from small_cases import drawn_for, lighter
 from attnfuzz.harness.inside.execute import Execution
 from attnfuzz.harness.verdict.tiers import Task
 from attnfuzz.kernels.backend import Op
+from attnfuzz.kernels.cache_writes import interfaces
 from attnfuzz.kernels.cache_writes.flashinfer import FLASHINFER_WRITERS
 from attnfuzz.kernels.cache_writes.writer_backend import WriterBackend
 from attnfuzz.kernels.cache_writes.writer_session import Writer
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.kernels.native import write_ops
 from attnfuzz.reference.device import Device
 
 pytest.importorskip("flashinfer", reason="calls are bound to the installed signatures")
@@ -60,7 +60,15 @@ def _append(**arguments: Any) -> None:
 def _append_nvfp4(**arguments: Any) -> None:
     taken = bind(_MODULE, "nvfp4_quantize_append_paged_kv_cache", arguments)
     assert {type(taken[name]) for name in ("k_scale", "v_scale")} == {float}
-    write_ops.nvfp4_quantize_append_paged_kv_cache(**_checked(taken))
+    _quantise(_checked(taken))
+
+
+def _quantise(taken: dict[str, Any]) -> None:
+    """Call the native kernel with FlashInfer's arguments."""
+    names = {"append_key": "key", "append_value": "value"}
+    (k_cache, v_cache), (k_scales, v_scales) = taken.pop("paged_kv_cache"), taken.pop("kv_cache_sf")
+    pools = {"k_cache": k_cache, "v_cache": v_cache, "k_scales": k_scales, "v_scales": v_scales}
+    interfaces.append_nvfp4(**pools, **{names.get(name, name): value for name, value in taken.items()})
 
 
 def _store_nvfp4(**arguments: Any) -> None:
@@ -71,8 +79,8 @@ def _store_nvfp4(**arguments: Any) -> None:
     count = int(kept.sum())
     # Each token as a request of its own, whose only page is that of its slot.
     starts = torch.arange(count + 1, dtype=torch.int32)
-    write_ops.nvfp4_quantize_append_paged_kv_cache(
-        **_checked(taken)
+    _quantise(
+        _checked(taken)
         | {"append_key": taken["append_key"][kept], "append_value": taken["append_value"][kept]}
         | {"batch_indices": starts[:count], "kv_indptr": starts, "kv_last_page_len": starts[:count]}
         | {"positions": (slots[kept] % size).int(), "kv_indices": (slots[kept] // size).int()}
