@@ -1,8 +1,7 @@
 """The backends of all libraries."""
 
+from attnfuzz.kernels.libraries.installed import LibraryBackend, LibraryWriter
 from attnfuzz.kernels.libraries.jax import JAX_BACKENDS
-from attnfuzz.kernels.libraries.library_backend import LibraryBackend
-from attnfuzz.kernels.libraries.library_writer import LibraryWriter
 from attnfuzz.kernels.libraries.onnxruntime import ONNXRUNTIME_BACKENDS
 from attnfuzz.kernels.libraries.openvino import OPENVINO_BACKENDS
 from attnfuzz.kernels.libraries.torch_attention import TORCH_BACKENDS

@@ -6,7 +6,7 @@ import torch
 from msgspec import structs
 
 from attnfuzz.kernels.cache_writes.rotation import Rotation
-from attnfuzz.kernels.libraries.library_writer import LibraryCopy, LibraryGather, LibraryWriter
+from attnfuzz.kernels.libraries.installed import LibraryCopy, LibraryGather, LibraryWriter
 from attnfuzz.kernels.libraries.torch_writes import INDEX_PUT, PUTS, put
 from attnfuzz.reference.case import QueryView
 from attnfuzz.reference.rope import RopeScaling, RotaryShare

@@ -4,7 +4,7 @@ import torch
 
 from attnfuzz.kernels.cache_writes.stored import Conversion
 from attnfuzz.kernels.cache_writes.writer_backend import in_shared_pools
-from attnfuzz.kernels.libraries.library_writer import LibraryWriter
+from attnfuzz.kernels.libraries.installed import LibraryWriter
 from attnfuzz.reference.cache_scales import quantised
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import SPECULATIVE, KvView, Mode, PaddedSlot, QueryView

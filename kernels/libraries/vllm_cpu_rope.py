@@ -7,7 +7,7 @@ from msgspec import structs
 
 from attnfuzz.kernels.cache_writes.rotation import FLUSHED, Rotation
 from attnfuzz.kernels.cache_writes.writer_backend import WRITES
-from attnfuzz.kernels.libraries.library_writer import LibraryRotation
+from attnfuzz.kernels.libraries.installed import LibraryRotation
 from attnfuzz.kernels.libraries.vllm_cpu import ALONE, PACKAGES, extension, why_not
 from attnfuzz.reference.case import SPECULATIVE, PaddedSlot, QueryView
 from attnfuzz.reference.geometry import KvLayout

@@ -11,8 +11,8 @@ import torch
 from msgspec import structs
 
 from attnfuzz.kernels.cache_writes.writer_backend import in_shared_pools
+from attnfuzz.kernels.libraries.installed import LibraryWriter
 from attnfuzz.kernels.libraries.latent_parts import latent_parts
-from attnfuzz.kernels.libraries.library_writer import LibraryWriter
 from attnfuzz.kernels.libraries.vllm_cpu import ALONE, CAPABILITY, PACKAGES, CacheKind, extension, why_not
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import SPECULATIVE, KvView, Mode, OtherGroup, PaddedSlot, QueryView

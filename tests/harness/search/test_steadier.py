@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.search.messages import ShrinkBudget
 from attnfuzz.harness.search.pinned import Pinned
-from attnfuzz.harness.search.steadier import steadier
+from attnfuzz.harness.search.variants import steadier
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case, Mode, ValueFamily

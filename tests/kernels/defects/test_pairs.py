@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from small_cases import HEADS, run, step
 
 from attnfuzz.harness.verdict.failures import Kind
-from attnfuzz.kernels.defects.pairs import pair
+from attnfuzz.kernels.defects.catalogue import pair
 from attnfuzz.reference.case import Case, Mode, Scales
 
 IN_PLACE = "trtllm_mha+query_scaled_in_place"
