@@ -18,9 +18,8 @@ from wrapper_backends import OnCpu, on_cpu_as
 from attnfuzz.kernels.backend import Op
 from attnfuzz.kernels.gpu.direct import cudnn, fmha_v2, mla, states, torch_attention, xqa
 from attnfuzz.kernels.gpu.direct.mla import MlaWrapper
+from attnfuzz.kernels.gpu.direct.single import SINGLE_BACKENDS, SINGLE_DECODE, SINGLE_PREFILL, SingleSession
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.kernels.gpu.single.backends import SINGLE_BACKENDS
-from attnfuzz.kernels.gpu.single.sessions import SINGLE_DECODE, SINGLE_PREFILL, SingleSession
 from attnfuzz.kernels.gpu.states import MERGE_STATE_IN_PLACE
 from attnfuzz.kernels.gpu.wrappers import cascade, holistic, pod, sparse
 from attnfuzz.kernels.gpu.wrappers.holistic import HolisticSession, HolisticWrapper

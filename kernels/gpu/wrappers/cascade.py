@@ -13,8 +13,8 @@ from attnfuzz.kernels.edges import UNSAID_EDGES
 from attnfuzz.kernels.gpu import argument_rules as rules
 from attnfuzz.kernels.gpu import lives
 from attnfuzz.kernels.gpu.build_record import Module
+from attnfuzz.kernels.gpu.direct.single import single_prefill_modules
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.kernels.gpu.single.backends import single_prefill_modules
 from attnfuzz.kernels.gpu.states import MERGE_MODULE
 from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.kernels.gpu.wrappers.backends import (
