@@ -3,9 +3,13 @@
 import msgspec
 import pytest
 from repetition import examples
-from small_cases import HEADS, LATENTS, drawn, lighter, run, step
+from small_cases import HEADS, LATENTS, drawn, drawn_for, lighter, run, step
 
 from attnfuzz.harness.backends.registry import resolve
+from attnfuzz.harness.inside.execute import Execution
+from attnfuzz.harness.verdict.tiers import Task
+from attnfuzz.kernels.native import build
+from attnfuzz.kernels.trtllm.backends import MHA_NVFP4, MHA_SCALED, TrtllmBackend
 from attnfuzz.reference.case import (
     Case,
     KvView,
@@ -141,3 +145,22 @@ def test_a_batch_in_which_nobody_has_keys_passes(backend: str) -> None:
 def test_one_pool_for_keys_and_values_passes() -> None:
     for mode in (Mode.DECODE, Mode.EXTEND):
         assert_passes(case_of("trtllm_mha", step(mode, (1, 9), (1, 1)), views=Views(kv=KvView.PAIRED)))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled() -> None:
+    build.load()
+
+
+@pytest.mark.parametrize("backend", [MHA_SCALED, MHA_NVFP4], ids=lambda each: each.name)
+def test_drawn_cases_of_every_granularity_pass(backend: TrtllmBackend) -> None:
+    can = backend.capability
+    found = lighter(drawn_for(can, 30, backend.name, seed=1))
+    for case in found:
+        verdict = Execution(Task(case=case, backend=""), lambda _: None, backend=backend).run()
+        assert not verdict.observations, (case, verdict.observations)
+        assert verdict.unsupported is None
+    assert {case.scales.granularity for case in found} == set(can.granularities)
+    assert {case.scales.blocks for case in found} == set(can.block_scales)
+    assert {case.geometry.kv_layout for case in found} == set(can.layouts)
+    assert {case.views.kv for case in found} == set(can.kv_views)
