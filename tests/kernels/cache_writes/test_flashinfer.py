@@ -1,24 +1,17 @@
 """FlashInfer's writers on the CPU: each call binds to the installed signature, and its metadata names the slots."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 from bound_call import bind
-from small_cases import drawn_for, lighter
+from installed_writers import passes_drawn_cases
 
-from attnfuzz.harness.inside.execute import Execution
-from attnfuzz.harness.verdict.tiers import Task
-from attnfuzz.kernels.backend import Op
 from attnfuzz.kernels.cache_writes import interfaces
 from attnfuzz.kernels.cache_writes.flashinfer import FLASHINFER_WRITERS
-from attnfuzz.kernels.cache_writes.writer_backend import WriterBackend
-from attnfuzz.kernels.cache_writes.writer_session import Writer
+from attnfuzz.kernels.cache_writes.flashinfer_rope import FLASHINFER_ROPE
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.reference.device import Device
 
 pytest.importorskip("flashinfer", reason="calls are bound to the installed signatures")
 
@@ -112,33 +105,11 @@ _ON_CPU: dict[str, Callable[..., None]] = {
 }
 
 
-class OnCpu(WriterBackend):
-    """A writer of the installed FlashInfer with a function of this file in its place."""
-
-    original: Writer
-
-    @property
-    def writer(self) -> Writer:
-        op = self.original.op
-        return replace(self.original, op=Op(op.name, _ON_CPU[op.name], op.writes, op.module))
-
-
-def on_cpu(backend: GpuBackend) -> OnCpu:
-    session: Any = backend.session
-    (writer,) = session.args
-    capability = msgspec.structs.replace(backend.capability, device=Device.CPU)
-    made = OnCpu(_ON_CPU[writer.op.name], capability=capability)
-    object.__setattr__(made, "original", writer)
-    return made
-
-
 @pytest.mark.parametrize("backend", FLASHINFER_WRITERS, ids=lambda each: each.name)
 def test_drawn_cases_pass_on_the_installed_signature(backend: GpuBackend) -> None:
-    here = on_cpu(backend)
-    for case in lighter(drawn_for(here.capability, 16, seed=5)):
-        verdict = Execution(Task(case=case, backend=""), lambda _: None, backend=here).run()
-        assert (verdict.unsupported, verdict.observations) == (None, ())
+    passes_drawn_cases(backend, _ON_CPU, 16)
 
 
 def test_all_of_them_need_one_module() -> None:
-    assert len({module.name for backend in FLASHINFER_WRITERS for module in backend.modules()}) == 1
+    for writers in (FLASHINFER_WRITERS, FLASHINFER_ROPE):
+        assert len({module.name for backend in writers for module in backend.modules()}) == 1
