@@ -5,10 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
-from small_cases import drawn_for, lighter
+from small_cases import drawn_for, lighter, passed
 
-from attnfuzz.harness.inside.execute import Execution
-from attnfuzz.harness.verdict.tiers import Task
 from attnfuzz.kernels.backend import Op
 from attnfuzz.kernels.cache_writes.writer_backend import WriterBackend
 from attnfuzz.kernels.cache_writes.writer_session import Writer, WriterSession
@@ -42,5 +40,4 @@ def passes_drawn_cases(backend: GpuBackend, on_cpu: Mapping[str, Callable[..., N
         on_cpu[writer.op.name], capability=capability
     )
     for case in lighter(drawn_for(capability, count, seed=5)):
-        verdict = Execution(Task(case=case, backend=""), lambda _: None, backend=here).run()
-        assert (verdict.unsupported, verdict.observations) == (None, ()), case
+        passed(case, here)

@@ -8,7 +8,7 @@ import torch
 from msgspec.structs import replace
 from passed_arguments import PASSED
 from plain_attention import attend_call
-from small_cases import drawn, lighter, run
+from small_cases import drawn, lighter, passed, run
 
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.kernels.argument_forms import AT_LAUNCH, PLACED
@@ -149,8 +149,7 @@ def kinds_of(backend: str, count: int = 25) -> dict[bool, set[str]]:
 def test_a_function_that_takes_every_form_passes_and_gets_each() -> None:
     PASSED.clear()
     for case in filter(lambda each: each.arguments, drawn(f"{HERE}RIGHT", 80)):
-        verdict = run(case)
-        assert (verdict.unsupported, verdict.observations) == (None, ()), case.arguments
+        passed(case)
     assert len(PASSED) == 6
     assert all(PASSED.values()), PASSED
 
