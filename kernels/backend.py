@@ -141,7 +141,7 @@ class Launcher(Protocol):
 
 
 class LauncherAround(Launcher):
-    """Part of a launcher with its own `launch`, which passes all else on to `inner`."""
+    """Part of a launcher with its own `launch`: the other calls are passed on to `inner`."""
 
     def __init__(self, inner: Launcher) -> None:
         self._inner = inner

@@ -46,9 +46,11 @@ def attend(
     PASSED["no output"] += out is None
     PASSED["no scale"] += scale is None
     PASSED["a tensor for a scale"] += isinstance(scale, torch.Tensor)
-    placed = {"k_cache": k_cache, "v_cache": v_cache, "block_tables": block_tables, "seq_lens": seq_lens}
+    placed: dict[str, Any] = {"k_cache": k_cache, "v_cache": v_cache, "block_tables": block_tables}
     number = query.shape[-1] ** -0.5 if scale is None else float(scale)
-    answer = attend_call(query=query, **placed, scale=number, window_left=window_left, kv_layout=kv_layout, **others)
+    answer = attend_call(
+        query=query, **placed, seq_lens=seq_lens, scale=number, window_left=window_left, kv_layout=kv_layout, **others
+    )
     made = torch.empty_like(answer.out, dtype=query.dtype) if out is None else out
     made_lse = torch.empty_like(answer.lse, dtype=torch.float32) if lse is None else lse
     made[: len(answer.out)] = answer.out.to(made.dtype)

@@ -54,7 +54,7 @@ def attend_with_everything(
     **others: Any,
 ) -> None:
     """Attention with every feature, in fp64; lse in base e."""
-    options = {"window_left": window_left, "sinks": sinks, "soft_cap": soft_cap, "v_scale": v_scale}
+    options: dict[str, Any] = {"window_left": window_left, "sinks": sinks, "soft_cap": soft_cap, "v_scale": v_scale}
     answer = attend_call(kv_layout=kv_layout, **options, **others)
     out[: len(answer.out)], lse[: len(answer.lse)] = answer.out.to(out.dtype), answer.lse.float()
 
