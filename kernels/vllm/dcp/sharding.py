@@ -13,7 +13,7 @@ from attnfuzz.reference.key_shares import KeyShares
 
 @dataclass(frozen=True)
 class Sharding(KeyShares):
-    """The way in which the ranks of a server share keys, and exchange what they have computed.
+    """How the ranks of a server share keys, and exchange their outputs.
 
     Attributes:
         ranks: Their number (--decode-context-parallel-size).
