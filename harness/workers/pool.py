@@ -240,12 +240,11 @@ class Workers:
 
     `handler` ("module:function") is called in the worker as handler(request, journal) and returns the reply. `preload`
     names functions to call once before forking, to import, compile and warm up; one with arguments is a tuple of its
-    name and them. `spares` workers stand ready behind the one at work, so that a death costs no start; they begin
-    after the first request, whose reply would be later if they began with its worker. Each worker calls `begin` with
-    `arguments` before it is ready; a change of them is for the workers that are forked later. `environment` is added to
-    the workers' environment. One request runs at a time, except in `run_together`. A process forked off this one gets
-    workers of its own. `restarts` counts the workers that died of their requests; `history` are the earlier requests of
-    the last `run`'s worker, in order.
+    name and them. `spares` workers stand ready behind the one at work, so that a death costs no start. Each worker
+    calls `begin` with `arguments` before it is ready; a change of them is for the workers that are forked later.
+    `environment` is added to the workers' environment. One request runs at a time, except in `run_together`. A process
+    forked off this one gets workers of its own. `restarts` counts the workers that died of their requests; `history`
+    are the earlier requests of the last `run`'s worker, in order.
     """
 
     def __init__(
@@ -268,7 +267,6 @@ class Workers:
         self.arguments = tuple(arguments)
         self._environment = environment
         self._spares = spares
-        self._asked = False
         self._team: deque[Worker] = deque()
         self._crowd: list[Worker] = []
         self._lifeline: Lifeline | None = None
@@ -295,7 +293,6 @@ class Workers:
 
         """
         worker = self._ready()
-        self._asked = True
         self.history = worker.history.requests
         worker.history.add(request)
         try:
@@ -398,11 +395,10 @@ class Workers:
             raise
 
     def _recruit(self) -> None:
-        spares = self._spares if self._asked else 0
         for _ in range(_ATTEMPTS):
             lifeline = self._nursery()
             try:
-                while len(self._team) <= spares:
+                while len(self._team) <= self._spares:
                     self._team.append(Worker(lifeline, self.arguments))
             except NurseryError as error:
                 killed = lifeline.killed()
