@@ -19,6 +19,7 @@ from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.key_shares import KeyShares
 from attnfuzz.reference.noise import NoiseModel
 
 
@@ -202,7 +203,7 @@ class Output:
 
     `attended` has an entry for each real request, in order; every other row is padding. `bmm1_scale` multiplies the
     logits and `bmm2_scale` the output, as requested of the backend. `roundings` counts the roundings of a value to the
-    output's dtype (one, plus one per merge).
+    output's dtype (one, plus one per merge). With `shares`, each rank's part of an output was rounded before the merge.
     """
 
     out: torch.Tensor
@@ -212,6 +213,7 @@ class Output:
     bmm2_scale: float
     roundings: int = 1
     sinks: torch.Tensor | None = None
+    shares: KeyShares | None = None
 
 
 @dataclass(frozen=True)

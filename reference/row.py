@@ -26,6 +26,14 @@ def row_weights(problem: Problem, token: int, head: int) -> tuple[torch.Tensor, 
     return _weights(problem, token, head, keys), _values(problem, head, keys)
 
 
+def seen_positions(problem: Problem, token: int) -> torch.Tensor:
+    """Return the positions in its request of the keys that a token sees, int64 [k], in their order."""
+    request, _ = _request_of(problem, token)
+    keys = _seen(problem, token)
+    packed = torch.arange(keys.start, keys.stop) if isinstance(keys, slice) else keys
+    return packed - sum(problem.kv_lens[:request])
+
+
 def tied_row(problem: Problem, token: int, head: int, near: float = EQUAL) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Like `row_weights` if two weights are equal up to a share of `near`; None if not, found without the values."""
     keys = _seen(problem, token)
@@ -126,16 +134,20 @@ def key_marks(problem: Problem, token: int, head: int) -> torch.Tensor:
     return along / along.abs().amax().clamp(min=torch.finfo(torch.float64).tiny) if len(along) else along
 
 
+def _request_of(problem: Problem, token: int) -> tuple[int, int]:
+    """The request of a token, and the token behind its last one."""
+    return next((index, end) for index, end in enumerate(accumulate(problem.q_lens)) if token < end)
+
+
 def _seen(problem: Problem, token: int) -> slice | torch.Tensor:
     """The packed keys that a token sees: their indices under a mask."""
-    ends = list(accumulate(problem.q_lens))
-    request = next(index for index, end in enumerate(ends) if token < end)
+    request, end = _request_of(problem, token)
     kv_len, start = problem.kv_lens[request], sum(problem.kv_lens[:request])
     if problem.masks is not None:
-        in_request = token - (ends[request] - problem.q_lens[request])
+        in_request = token - (end - problem.q_lens[request])
         seen = problem.seen_under_mask(request, slice(in_request, in_request + 1))[0]
         return start + seen.nonzero().flatten()
-    own = kv_len - (ends[request] - token)
+    own = kv_len - (end - token)
     first = max(own - problem.window_left, 0) if problem.window_left >= 0 else 0
     last = own + 1 if problem.causal else kv_len
     return slice(start + first, start + max(last, first))

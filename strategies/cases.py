@@ -20,17 +20,15 @@ from attnfuzz.strategies.geometry import Geometries
 from attnfuzz.strategies.lean import NO_LEAN, Lean
 from attnfuzz.strategies.options import (
     draw_mask,
-    draw_ranks,
     draw_relation,
     draw_rope,
-    draw_serving,
-    draw_shared_keys,
     draw_shared_pool,
     with_call,
 )
 from attnfuzz.strategies.padding import draw_attention_group, draw_launches, draw_padding
 from attnfuzz.strategies.scope import Extent, scope_of
 from attnfuzz.strategies.sequences import draw_life, draw_single_step, draw_unrelated_steps
+from attnfuzz.strategies.serving import draw_ranks, draw_serving, draw_shared_keys
 from attnfuzz.strategies.supported import capturable, drafts, may_idle, on_a_server, within
 from attnfuzz.strategies.tensors import draw_family, draw_placement, draw_scales, draw_served_queries
 

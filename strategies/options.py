@@ -1,24 +1,19 @@
 """The draws of features that few backends have, and of a case's relation."""
 
-from collections.abc import Sequence
 from functools import cache
-from typing import Final
 
 from hypothesis.strategies import DrawFn
 from msgspec.structs import replace
 
 from attnfuzz.reference.arguments import ArgumentForm, EarlierUse
-from attnfuzz.reference.capability import Capability, may_be_asynchronous
+from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import (
     Case,
     Granularity,
-    Interleave,
     Mask,
     Mode,
     OtherGroup,
     Pages,
-    Serving,
-    SharedKeys,
     Step,
     Tombstone,
 )
@@ -26,9 +21,9 @@ from attnfuzz.reference.geometry import Geometry
 from attnfuzz.reference.relation import Relation
 from attnfuzz.reference.rope import Pairing, Rope, RopeScaling, RotaryShare
 from attnfuzz.reference.validity import may_share_pool, takes
-from attnfuzz.strategies.choices import Choice, WeightedFlag, integer, on
+from attnfuzz.strategies.choices import Choice, WeightedFlag, on
 from attnfuzz.strategies.coverage.axis import axis_of_form
-from attnfuzz.strategies.coverage.classes import LIMITS, ROTARY_SHIFTS, ROTARY_THETAS
+from attnfuzz.strategies.coverage.classes import ROTARY_SHIFTS, ROTARY_THETAS
 from attnfuzz.strategies.lean import Lean
 from attnfuzz.strategies.supported import rotary_shares
 
@@ -195,63 +190,3 @@ def _any_use(uses: tuple[EarlierUse, ...]) -> Choice[bool]:
 @cache
 def _use(uses: tuple[EarlierUse, ...]) -> Choice[EarlierUse]:
     return Choice(uses, on(_LIFE))
-
-
-_QUARTERS: Final = 4
-
-# Forwards that all tokens of a case take.
-_FORWARDS = Choice((1, 1, 1, 1, 2, 3, 5), lambda count: (f"token budget={LIMITS.of(count - 1)}",))
-# Quarters of the pages that more than one slot needs.
-_LACKING = Choice((0, 0, 0, 1, 2, 3, 4, 4), lambda quarters: (f"lacking pages={LIMITS.of(quarters)}",))
-_SEEDS = integer(0, 255)
-_ASYNCHRONOUS = WeightedFlag(1, 1, ("asynchronous=yes",))
-_MORE_RANKS = WeightedFlag(1, 1, ("ranks=four",))
-_ALL_TO_ALL = WeightedFlag(1, 1, ("all to all=yes",))
-_FEW, _MANY = 2, 4
-
-
-def draw_serving(
-    draw: DrawFn, can: Capability, geometry: Geometry, steps: Sequence[Step], pages: Pages, lean: Lean
-) -> Serving:
-    """Draw limits: those that any batch fits in, or a budget that cuts prompts, or a pool that has too few pages.
-
-    Half of the servers that may be are asynchronous.
-    """
-    if not can.schedules:
-        return Serving()
-    lengths: dict[int, int] = {}
-    for step in steps:
-        for request in step.requests:
-            lengths[request.slot] = max(lengths.get(request.slot, 0), request.kv_len)
-    forwards, quarters = draw(_FORWARDS.under(lean)), draw(_LACKING.under(lean))
-    counts = [-(-length // geometry.page_size) for length in lengths.values()]
-    beyond = sum(counts) - max(counts, default=0) + pages.spare
-    return Serving(
-        budget=max(1, -(-sum(lengths.values()) // forwards)) if forwards > 1 else 0,
-        shortage=max(1, beyond * quarters // _QUARTERS) if quarters else 0,
-        seed=draw(_SEEDS),
-        asynchronous=may_be_asynchronous(steps) and draw(_ASYNCHRONOUS.under(lean)),
-    )
-
-
-@cache
-def _interleaves(some: tuple[Interleave, ...]) -> Choice[Interleave]:
-    return Choice(some, on("interleave"))
-
-
-def draw_ranks(draw: DrawFn, can: Capability, geometry: Geometry, lean: Lean) -> int:
-    """Draw the number of ranks that share keys, each with whole query heads."""
-    many = _MANY in can.shared_keys and geometry.q_heads % _MANY == 0
-    return _MANY if many and draw(_MORE_RANKS.under(lean)) else _FEW
-
-
-def draw_shared_keys(draw: DrawFn, can: Capability, ranks: int, steps: Sequence[Step], lean: Lean) -> SharedKeys:
-    """Draw the other choices of ranks that share keys: they have one token in a row beside drafts."""
-    if not can.shared_keys:
-        return SharedKeys()
-    drafts = any(step.drafts for step in steps)
-    return SharedKeys(
-        ranks=ranks,
-        interleave=Interleave.TOKEN if drafts else draw(_interleaves(can.interleaves).under(lean)),
-        all_to_all=draw(_ALL_TO_ALL.under(lean)),
-    )

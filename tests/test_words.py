@@ -27,7 +27,7 @@ CEILINGS = {
     "pyproject.toml": (0, 0),
     ".github": (0, 0),
     "README.md": (0, 0),
-    "ARCHITECTURE.md": (0, 23),
+    "ARCHITECTURE.md": (0, 0),
     "CHANGELOG.md": (0, 7),
     "CONTRIBUTING.md": (0, 24),
     "SECURITY.md": (0, 5),

@@ -84,7 +84,7 @@ MOST_REPEATS = 10_000
 
 def seed_option() -> Callable[..., Any]:
     """Return the option --seed, as `seed`: drawn at random unless it is given."""
-    meaning = "Seed of the cases that are drawn, to draw those of an earlier run again.  [default: random]"
+    meaning = "Seed for drawing cases. The seed of an earlier run draws its cases again.  [default: random]"
     return click.option("--seed", type=SEED, default=lambda: secrets.randbits(32), help=meaning)
 
 
@@ -174,7 +174,7 @@ def backends_option(meaning: str) -> Callable[..., Any]:
         multiple=True,
         metavar="NAME",
         help=f"{meaning}; may be given several times. FILE.py:NAME is a backend of your own{of_releases}; "
-        "libraries are those of all installed libraries.  "
+        "libraries stands for those of all installed libraries.  "
         f"[default: {', '.join(DEFAULT_BACKENDS)}; with --device cuda {', '.join(DEFAULT_BACKENDS_ON_GPU)}]",
     )
     where = device_option("Device to run on; on a Hopper GPU, trtllm_mha is hopper:trtllm_mha.  [default: by the name]")
@@ -193,7 +193,7 @@ def answer_options(quiet: str, verbose: str | None = None, *, json: bool = True)
             command = _remembered("--verbose", "-v", key=VERBOSE, is_flag=True, help=f"Also print {verbose}.")(command)
         command = _remembered("--quiet", "-q", key=QUIET, is_flag=True, help=f"Print {quiet}.")(command)
         if json:
-            meaning = "Write the answer as JSON; with -, to standard output, and text to standard error."
+            meaning = "Write the answer as JSON. With -, it goes to standard output, and text to standard error."
             command = _remembered("--json", key=JSON, type=_FileToWrite(), metavar="FILE", help=meaning)(command)
         return command
 

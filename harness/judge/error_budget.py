@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from attnfuzz.reference.key_shares import KeyShares
 from attnfuzz.reference.noise import ROUNDOFF, SMALLEST_STEP, NoiseModel
 from attnfuzz.reference.problem import Answer, Moments, Problem
 
@@ -42,7 +43,7 @@ class ErrorBudget:
     """The error of a correct kernel on one problem, whose output of dtype `out_dtype` was rounded `roundings` times.
 
     `alpha` is the probability of a false alarm that one tier may spend on the output. Tensors are fp64: [T, Hq,
-    Dv] per element, or [T, Hq] per row (then `row` in the name).
+    Dv] per element, or [T, Hq] per row (then `row` in the name). With `shares`, ranks have rounded their parts.
     """
 
     problem: Problem
@@ -51,6 +52,7 @@ class ErrorBudget:
     out_dtype: torch.dtype
     roundings: int
     alpha: float
+    shares: KeyShares | None = None
 
     @cached_property
     def moments(self) -> Moments:

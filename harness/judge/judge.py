@@ -87,7 +87,10 @@ def judge(
         problem = packed_problem(output, rows, geometry)
         answer = attend(problem, moments=True)
     answered = time.perf_counter()
-    budget = ErrorBudget(problem, answer, noise, output.out.dtype, output.roundings, _each_tiers_alpha(alpha, tiers))
+    share_of_alpha = _each_tiers_alpha(alpha, tiers)
+    budget = ErrorBudget(
+        problem, answer, noise, output.out.dtype, output.roundings, share_of_alpha, shares=output.shares
+    )
     evidence = Evidence.of(output, rows, budget, contract, report)
     observations = [*judge_exactly(evidence)] if Tier.T0 in tiers else []
     margins: dict[str, float] = {}

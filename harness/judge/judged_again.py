@@ -26,7 +26,7 @@ import torch
 
 from attnfuzz.harness.judge.error_budget import UNIFORM, ErrorBudget
 from attnfuzz.harness.judge.one_sided import independent_sums, one_sided_error
-from attnfuzz.reference.row import EQUAL, coherent_logits, key_marks, row_weights, tied_row
+from attnfuzz.reference.row import EQUAL, coherent_logits, key_marks, row_weights, seen_positions, tied_row
 
 T = TypeVar("T")
 
@@ -394,8 +394,18 @@ def parts_error(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
 
 
 def largest_run_of(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
-    """`largest_run` of one row."""
-    return once(budget, "largest run", token, head, lambda: largest_run(*row_of(budget, token, head)))
+    """Return `largest_run` of one row: over runs of keys that follow each other, or do so on one rank."""
+    return once(budget, "largest run", token, head, lambda: _largest_run_of(budget, token, head))
+
+
+def _largest_run_of(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
+    weights, values = row_of(budget, token, head)
+    largest = largest_run(weights, values)
+    if budget.shares is not None:
+        rank = budget.shares.rank_of(seen_positions(budget.problem, token).to(values.device))
+        for each in range(budget.shares.ranks):
+            largest = largest.maximum(largest_run(weights[rank == each], values[rank == each]))
+    return largest
 
 
 def _short(weights: torch.Tensor, group: torch.Tensor, most: float) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
+from bisect import bisect_right, insort
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, Self
@@ -89,6 +90,8 @@ class PlacedMemory(ABC):
         self._placed: list[Placed] = []
         self._empty: list[Allocation] = []
         self._by_address: dict[int, Placed] = {}
+        # Sorted: a case of hundreds of launches has thousands.
+        self._addresses: list[int] = []
 
     def __enter__(self) -> Self:
         return self
@@ -220,6 +223,7 @@ class PlacedMemory(ABC):
         self._placed.clear()
         self._empty.clear()
         self._by_address.clear()
+        self._addresses.clear()
         self._give(slabs)
 
     @abstractmethod
@@ -300,6 +304,7 @@ class PlacedMemory(ABC):
         self._initialise(placed, room, content)
         self._placed.append(placed)
         self._by_address[address] = placed
+        insort(self._addresses, address)
         return placed
 
     def _fill(self, placed: Placed, pattern: Pattern) -> None:
@@ -338,9 +343,10 @@ class PlacedMemory(ABC):
         exact = self._by_address.get(address)
         if exact is not None:
             return exact
-        # A launch's tensors were placed lately.
-        for placed in reversed(self._placed):
-            allocation = placed.allocation
-            if allocation.address <= address < allocation.address + allocation.nbytes:
-                return placed
-        return None
+        # The last one that begins before it.
+        index = bisect_right(self._addresses, address) - 1
+        if index < 0:
+            return None
+        placed = self._by_address[self._addresses[index]]
+        allocation = placed.allocation
+        return placed if address < allocation.address + allocation.nbytes else None

@@ -9,20 +9,31 @@ _LONGER_THAN_ANY: Final = 1 << 30
 """Keys that need the maximum number of splits."""
 
 
-def native_workspace(case: Case) -> int:
+def native_workspace(case: Case, *, scheduled: bool = False) -> int:
     """Bytes that suffice for any batch that a release derives from a step's query rows, right or wrong.
 
-    Partial results take the same space for each query row, however many rows form a request.
+    Partial results take the same space for each query row, however many rows form a request. With `scheduled`, the
+    release itself chooses the requests of a forward.
     """
     geometry = case.geometry
+    rows = [_scheduled_rows(case)] if scheduled else map(_decoded_rows, case.steps)
     return workspace_bytes(
         batch=1,
-        q_len=max(1, *map(_decoded_rows, case.steps)),
+        q_len=max(1, *rows),
         q_heads=geometry.q_heads,
         kv_heads=1,
         head_dim_vo=geometry.head_dim_vo,
         max_seq_len=_LONGER_THAN_ANY,
     ).total
+
+
+def _scheduled_rows(case: Case) -> int:
+    """An upper bound on the rows that any forward passes to the decode kernel.
+
+    Any slot may verify drafts in any step, and so may a request that computes a slot's prefix. Padding comes on top.
+    """
+    tokens = max(1, *(step.drafts for step in case.steps))
+    return (2 * len(case.slot_lengths()) + 1) * tokens + max(step.padded_tokens for step in case.steps)
 
 
 def _decoded_rows(step: Step) -> int:

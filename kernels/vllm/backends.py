@@ -29,6 +29,7 @@ from attnfuzz.kernels.vllm.hopper import XQA
 from attnfuzz.kernels.vllm.kinds import KINDS, BackendKind
 from attnfuzz.kernels.vllm.mla.kernels import OPS
 from attnfuzz.kernels.vllm.project import VLLM
+from attnfuzz.kernels.vllm.serving.traffic import as_prompts
 from attnfuzz.kernels.vllm.stand_ins import WRITE
 from attnfuzz.reference.calibration import shipped_noise
 from attnfuzz.reference.capability import Capability
@@ -152,5 +153,5 @@ class VllmBackend:
     def open(self, case: Case, bench: Bench) -> Session:
         """Open a session on one case. Imports the release, if this process has not."""
         if self.kind.interpreted:
-            check_case(case)
+            check_case(as_prompts(case) if self.capability.schedules else case)
         return open_session(self.named, KernelsBelow(tuple(self.ops.values())), case, bench)

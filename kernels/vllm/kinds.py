@@ -1,6 +1,6 @@
 """The attention backends of a release that are driven: their modules and classes, and the GPU that is claimed."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from msgspec import structs
@@ -250,17 +250,11 @@ class BackendKind:
 _BACKENDS: Final = "vllm.v1.attention.backends"
 _MLA: Final = f"{_BACKENDS}.mla.flashinfer_mla"
 
-KINDS: Final = {
+_BELOW_STEPS: Final = {
     "flashinfer": BackendKind(f"{_BACKENDS}.flashinfer", "FlashInfer", BLACKWELL, FLASHINFER),
     "flashinfer_sm90": BackendKind(f"{_BACKENDS}.flashinfer", "FlashInfer", HOPPER, WRAPPERS),
     "flashinfer_sm80": BackendKind(
         f"{_BACKENDS}.flashinfer", "FlashInfer", AMPERE, structs.replace(WRAPPERS, sinks=False)
-    ),
-    "engine": BackendKind(
-        f"{_BACKENDS}.flashinfer",
-        "FlashInfer",
-        BLACKWELL,
-        structs.replace(FLASHINFER, schedules=True),
     ),
     "flashinfer_mla": BackendKind(_MLA, "FlashInferMLA", BLACKWELL, LATENT, calibrated="trtllm_mla"),
     "flashinfer_mla_packed": BackendKind(
@@ -278,8 +272,24 @@ KINDS: Final = {
     "cpu": BackendKind(f"{_BACKENDS}.cpu_attn", "CPUAttention", None, WITHOUT_GPU, impl="BackendImpl"),
     "cpu_bf16": BackendKind(f"{_BACKENDS}.cpu_attn", "CPUAttention", None, WITHOUT_GPU_BF16, impl="BackendImpl"),
 }
+"""Those whose forwards are the steps of a case, in the order of the guide."""
+
+
+def _below_scheduler(kind: BackendKind) -> BackendKind:
+    """The same kind below vLLM's own scheduler and block pool."""
+    return replace(kind, capability=structs.replace(kind.capability, schedules=True))
+
+
+KINDS: Final = {
+    **_BELOW_STEPS,
+    "engine": _below_scheduler(_BELOW_STEPS["flashinfer"]),
+    "engine_sm90": _below_scheduler(_BELOW_STEPS["flashinfer_sm90"]),
+    "engine_sm80": _below_scheduler(_BELOW_STEPS["flashinfer_sm80"]),
+    "engine_flash_attn": _below_scheduler(_BELOW_STEPS["flash_attn"]),
+    "engine_triton": _below_scheduler(_BELOW_STEPS["triton"]),
+}
 """By the values of --attention-backend, in lower case, and by GPU where it is not Blackwell.
 
-`flashinfer_mla_packed` has the other backend for prefills, `engine` is the first one below vLLM's own scheduler, and
-`cpu` and `cpu_bf16` have the compiled kernels of a server without a GPU.
+`flashinfer_mla_packed` has the other backend for prefills, and `cpu` and `cpu_bf16` have the compiled kernels of a
+server without a GPU. Those of the engine have the names of their backends and GPUs behind `engine`.
 """

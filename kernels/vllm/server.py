@@ -43,7 +43,8 @@ class VllmServer:
         loaded.listen(ASKED.note)
         # Read where the first backend of a process allocates it (v1/attention/backends/flashinfer.py:99).
         semaphores = XQA_SEMAPHORES if loaded.kind.gpu == HOPPER else 0
-        scratch = RECOMMENDED.floats if loaded.hopper else native_workspace(case)
+        scheduled = loaded.kind.capability.schedules
+        scratch = RECOMMENDED.floats if loaded.hopper else native_workspace(case, scheduled=scheduled)
         os.environ["VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE"] = str(scratch + semaphores)
         _resolve_layout(loaded, case)
         if case.geometry.latent:

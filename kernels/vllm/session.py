@@ -145,12 +145,13 @@ class VllmSession:
     def _output(self, step: Step, index: int, out: torch.Tensor, first_rows: list[int]) -> Output:
         dim = key_dim(self._case)
         drawn = draw_queries(self._case, index, max(step.padded_tokens, out.shape[0]), dim, first_rows)
-        query = Quantisation.of(self._case).rounded(drawn)
+        query, pool = Quantisation.of(self._case).rounded(drawn), self._server.pool
         return Output(
             out=out,
             lse=None,
-            attended=self._server.pool.attended(step, query, first_rows),
+            attended=pool.attended(step, query, first_rows),
             sinks=self._server.sinks,
             roundings=self._kernels.roundings + self._merges(step),
+            shares=pool.sharding if isinstance(pool, ShardedPool) else None,
             **cached_scales(self._case, dim),
         )

@@ -1,5 +1,9 @@
 """Cases for engines that schedule requests themselves, of steps that are written as tuples (slot, q_len, kv_len)."""
 
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
 from attnfuzz.reference.case import Case, Launch, Mode, PageOrder, Pages, Request, Serving, Step
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry
@@ -7,6 +11,15 @@ from attnfuzz.reference.geometry import Geometry
 GEOMETRY = Geometry(
     q_heads=4, kv_heads=2, head_dim_qk=64, head_dim_vo=64, page_size=16, dtype=DType.BFLOAT16, kv_dtype=DType.BFLOAT16
 )
+ENGINES: Mapping[str, Geometry] = {
+    "engine": GEOMETRY,
+    "engine_sm90": GEOMETRY,
+    "engine_sm80": GEOMETRY,
+    "engine_flash_attn": GEOMETRY,
+    "engine_triton": replace(GEOMETRY, dtype=DType.FLOAT16, kv_dtype=DType.FLOAT16),
+}
+"""The kinds of vLLM with its engine, and a geometry of each."""
+
 LENGTHS = tuple[int, int, int]
 
 
@@ -40,3 +53,8 @@ def draft(*requests: LENGTHS) -> Step:
     decodes = of_slots[0].q_len
     padded = decodes * len(of_slots)
     return Step(mode=Mode.DRAFT_DECODE, requests=of_slots, padded_tokens=padded, tokens_per_request=decodes)
+
+
+def on_engine(release: str, kind: str, served: Case, *, window: int = -1) -> Case:
+    """The case on a kind of engine, with its geometry and a window."""
+    return replace(served, backend=f"{release}:{kind}", geometry=replace(ENGINES[kind], window_left=window))

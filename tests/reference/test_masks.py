@@ -15,7 +15,7 @@ from attnfuzz.reference.case import Case, Mask, Mode, Request, Step
 from attnfuzz.reference.case_file import decode, encode
 from attnfuzz.reference.masks import applies, mask_of
 from attnfuzz.reference.problem import Problem
-from attnfuzz.reference.row import head_rows, row_weights
+from attnfuzz.reference.row import head_rows, row_weights, seen_positions
 from attnfuzz.reference.validity import ImpossibleCase, validate
 
 VERIFY = step(Mode.TARGET_VERIFY, (5, 20), (5, 3), stride=5)
@@ -114,6 +114,7 @@ def test_the_answer_weighs_the_keys_that_the_mask_and_the_window_leave(window_le
         for head in (0, 2):
             seen, out = naive(problem, request, in_request, head)
             assert answer.visible[token] == len(seen)
+            assert torch.equal(seen_positions(problem, token), seen)
             torch.testing.assert_close(answer.out[token, head], out)
             weights, values = row_weights(problem, token, head)
             torch.testing.assert_close(weights @ values if len(seen) else torch.zeros_like(out), out)

@@ -6,8 +6,9 @@ from itertools import pairwise
 from capabilities import NARROW
 from hypothesis.strategies import SearchStrategy
 
+from attnfuzz.kernels.page_ids import PageIds
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case, Interleave, Launch, Mode, ServedQueries, Serving, SharedKeys
+from attnfuzz.reference.case import Case, Interleave, Launch, Mode, PageOrder, ServedQueries, Serving, SharedKeys
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.validity import validate
 from attnfuzz.strategies.cases import cases
@@ -26,6 +27,15 @@ def test_a_backend_that_schedules_gets_limits_and_no_relation(draw: Draw) -> Non
     )
     assert {case.relation for case in drawn} == {None}
     assert {can.why_not(case) for case in drawn} == {None}
+
+
+def test_a_pool_that_lacks_pages_serves_many_requests_side_by_side(draw: Draw) -> None:
+    drawn = draw(cases(Capability(modes=MODES, schedules=True), "scheduling"), 300)
+    many = [case for case in drawn if case.serving.shortage and max(len(step.requests) for step in case.steps) > 16]
+    assert {case.pages.order for case in many} >= {PageOrder.REUSED, PageOrder.IDENTITY}
+    for case in many:
+        pages = PageIds.of(case).end - 1 + case.pages.spare
+        assert pages - case.serving.shortage >= pages // 4
 
 
 def test_other_backends_get_none(draw: Draw) -> None:

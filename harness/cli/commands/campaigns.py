@@ -17,13 +17,13 @@ _FILE = options.PathTo(dir_okay=False)
 @click.command()
 @options.backends_option("A backend to test")
 @click.option("--examples", type=options.counted(), help="Cases to draw for each backend.")
-@click.option("--time", "seconds", type=options.duration, help="Time to search in all, like 90s, 10m or 1h30m.")
+@click.option("--time", "seconds", type=options.duration, help="Total time to search, like 90s, 10m or 1h30m.")
 @click.option(
     "--preset",
     type=click.Choice(list(PRESETS)),
     default="quick",
     show_default=True,
-    help="Size of the campaign unless other options say it: 1,000 examples, or 2 or 12 hours on all cores.",
+    help="Size of the campaign by default: 1,000 examples, or 2 or 12 hours on all cores.",
 )
 @options.seed_option()
 @click.option("--jobs", type=options.JOBS, help="Processes that search in parallel.")
@@ -33,10 +33,12 @@ _FILE = options.PathTo(dir_okay=False)
     type=options.number,
     default=ALPHA,
     show_default=True,
-    help="Expected number of false alarms in the whole campaign, before confirmation, if the backends are correct.",
+    help="Expected number of false positives in the whole campaign, before confirmation, if the backends are correct.",
 )
 @click.option(
-    "--guard", type=click.Choice(["left", "right"]), help="Guard this side of every tensor, instead of either side."
+    "--guard",
+    type=click.Choice(["left", "right"]),
+    help="Guard this side of every tensor, instead of one chosen by each case.",
 )
 @options.home_option("Folder of campaigns, findings and corpus; keep it from night to night.")
 @click.option(
@@ -47,29 +49,29 @@ _FILE = options.PathTo(dir_okay=False)
 @click.option(
     "--until-finding",
     is_flag=True,
-    help="Stop at the first failure that the ledger does not list, once it is minimized and filed.",
+    help="Stop once the first failure that is not in the ledger has been minimized and filed.",
 )
 @click.option("--ray", metavar="ADDRESS|local", help="Run the jobs as actors of a Ray cluster.")
 @click.option(
     "--built",
     is_flag=True,
-    help="Draw only geometries of GPU backends whose modules are compiled, as if ATTNFUZZ_BUILT were 1. A backend"
-    " without any is left out, and named.",
+    help="Draw only geometries of GPU backends whose modules are compiled, as if ATTNFUZZ_BUILT were 1. Backends"
+    " without any are skipped and named.",
 )
 @click.option(
     "--resume",
     is_flag=True,
-    help="Continue the last campaign of --home, which was killed or interrupted, with its own options.",
+    help="Continue the last campaign of --home, if it was killed or interrupted, with its own options.",
 )
 @options.answer_options("only the result", "a line for every slice of the search")
 @click.pass_context
 def fuzz(ctx: click.Context, /, *, resume: bool, built: bool, **given: Any) -> Exit:
     """Search attention backends for failures.
 
-    Draws ragged batches, runs them on the backends in processes that may die, and judges every output.
+    Draws ragged batches, runs them on the backends in worker processes, and judges every output.
 
-    Exits with 0 if nothing fails that the ledger does not list, 1 if something does, 2 if the harness itself failed,
-    no case was judged, or the ledger is wrong, 130 after Ctrl-C or SIGTERM.
+    Exits with 0 if nothing fails except known findings, 1 if anything else does, 2 if the harness itself failed, no
+    case was judged, or the ledger is wrong, 130 after Ctrl-C or SIGTERM.
     """
     if resume:
         options.check_alone(ctx, "a campaign", but=GOES_WITH_RESUME)
@@ -115,7 +117,7 @@ def report(**given: Any) -> None:
 
     A campaign that is still running, or was killed, is reported up to its last event.
 
-    Exits with 0, also if there are findings, or with 2 if there is nothing to report.
+    Exits with 0 even if there are findings, and with 2 if there is nothing to report.
     """
     from attnfuzz.harness.cli import report
 

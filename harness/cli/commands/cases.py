@@ -25,16 +25,14 @@ def _elsewhere_options(verb: str, hint: str = "") -> Callable[..., Any]:
 @click.command()
 @_path_argument
 @_elsewhere_options("Run the case on", ", such as one with a fix")
-@options.repeat_option(
-    "Number of runs.  [default: 1; for a finding that comes and goes, as many as its failure rate requires]"
-)
+@options.repeat_option("Number of runs.  [default: 1; for a flaky finding, as many as its failure rate requires]")
 @options.contract_option
 @options.answer_options("only whether it fails", "the case, if it passes")
 def replay(**given: Any) -> Exit:
-    """Run a case again, in a process that may die.
+    """Run a case again in a worker process.
 
-    A finding that comes and goes is run under the conditions that it was filed with (after the cases that it needs, or
-    beside others), until it fails, or until a failure would have shown with 99% probability.
+    A flaky finding is repeated under the conditions that it was filed with (such as after other cases, or under load),
+    until it fails, or until it would have failed with a probability of 99%.
 
     Exits with 0 if every run passes, 1 if one fails, 2 if the case could not be run.
     """
@@ -58,10 +56,11 @@ def replay(**given: Any) -> Exit:
 def triage(**given: Any) -> Exit:
     """Determine whether the caller or the kernel is at fault, and why.
 
-    Runs it with guard pages on either side, with other outputs, contents and workspaces, eagerly and in a graph,
-    repeatedly, and each of its calls alone, compared with attention to the keys that its arguments name.
+    Runs the case with guard pages on either side, with other outputs, contents and workspaces, eagerly and in a graph,
+    and repeatedly. Also runs each of its calls alone, and compares it with attention to the keys that its arguments
+    name.
 
-    Exits with 0 if it passes in every way, 1 if it fails in one, 2 if it could not be run.
+    Exits with 0 if all runs pass, 1 if any fails, 2 if the case could not be run.
     """
     tell(STARTING)
     from attnfuzz.harness.cli import cases
@@ -81,7 +80,7 @@ def triage(**given: Any) -> Exit:
 )
 @_elsewhere_options("Shrink the failure on")
 @options.repeat_option(
-    "Runs of each case, at most, until it fails: for a failure that comes and goes.", default=1, show_default=True
+    "Maximum number of runs of each case until it fails, for a flaky failure.", default=1, show_default=True
 )
 @click.option(
     "--same-kernels",
@@ -91,12 +90,11 @@ def triage(**given: Any) -> Exit:
 @options.contract_option
 @options.answer_options("only the result")
 def shrink(**given: Any) -> Exit:
-    """Write the smallest case that fails as the given one does.
+    """Write the smallest case that fails in the same way.
 
-    The first failure of the case is kept: a smaller case that fails in another way is rejected.
+    Keeps the first failure of the case: a smaller case that fails in another way is rejected.
 
-    Exits with 0 if the case passes, so that there is nothing to shrink; 1 if it fails and a case was written; 2 if it
-    could not be run.
+    Exits with 0 if the case passes, 1 if it fails and a smaller case was written, 2 if it could not be run.
     """
     tell(STARTING)
     from attnfuzz.harness.cli import cases
@@ -118,7 +116,7 @@ def shrink(**given: Any) -> Exit:
     type=options.PathTo(exists=True, dir_okay=False),
     multiple=True,
     metavar="FILE",
-    help="Python file of yours whose source the script may have; may be given several times.",
+    help="Your own Python file, whose source the script may contain; may be given several times.",
 )
 @click.option("--issue", is_flag=True, help="Write the text of an issue in markdown, with a script if it fits.")
 @options.output_option("File to write.  [default: standard output]")
@@ -162,10 +160,10 @@ def export(**given: Any) -> None:
 @options.output_option("File of the case.  [default: FUNCTION-ID.json]")
 @options.answer_options("only the path of the case")
 def import_dump(**given: Any) -> None:
-    """Turn a call that FlashInfer dumped into a case.
+    """Convert a call that FlashInfer dumped into a case.
 
-    FlashInfer dumps calls with FLASHINFER_LOGLEVEL=10, also one that crashes the process. The case keeps the pages that
-    the call refers to, in memory that is guarded on both sides.
+    FlashInfer dumps calls with FLASHINFER_LOGLEVEL=10, even one that crashes the process. The case keeps the pages
+    that the call refers to, in memory that is guarded on both sides.
     """
     from attnfuzz.harness.cli import import_dump
 

@@ -53,7 +53,7 @@ def forget_finding(**given: Any) -> None:
 
 @click.group(cls=options.InOrder)
 def corpus() -> None:
-    """The cases that a campaign runs before it draws any."""
+    """Manage the cases that a campaign runs first."""
 
 
 @corpus.command("list")

@@ -18,9 +18,9 @@ FEWEST_ROWS = 1000
 @click.argument("named", nargs=-1, metavar="[NAME]...")
 @options.answer_options("only the names of the backends")
 def backends(**given: Any) -> None:
-    """List the backends, and which of them run here.
+    """List the backends, and whether they run here.
 
-    Without a NAME, lists all but those of files, source trees and releases. Shows the features that each supports.
+    Without a NAME, lists all except those of files, source trees and releases. Shows the features that each supports.
     """
     from attnfuzz.harness.cli import backends
 
@@ -38,9 +38,7 @@ def backends(**given: Any) -> None:
 @click.option(
     "--jobs", type=options.counted(most=1024), help="Files to compile in parallel.  [default: $MAX_JOBS, or cores]"
 )
-@click.option(
-    "--arch", metavar="9.0a", help="Architecture to compile for, also without a GPU.  [default: the visible GPUs]"
-)
+@click.option("--arch", metavar="9.0a", help="Architecture to compile for; needs no GPU.  [default: the visible GPUs]")
 @click.option(
     "--quick",
     is_flag=True,
@@ -57,7 +55,7 @@ def backends(**given: Any) -> None:
 def build(**given: Any) -> None:
     """Compile the modules that GPU backends need.
 
-    Lists those that can't be compiled. Modules that exist cost little; those that failed are compiled again. Exits with
+    Lists modules that can't be compiled. Existing modules take little time; failed ones are compiled again. Exits with
     0 even if modules failed: cases that need them count as unsupported. Exits with 2 if nothing can be compiled here.
     """
     from attnfuzz.harness.cli import build

@@ -22,7 +22,7 @@ class ListByDefault(options.InOrder):
 
 @click.group(cls=ListByDefault)
 def bugs() -> None:
-    """The bugs reported to serving engines, as cases.
+    """List, show and run reported bugs of serving engines.
 
     Without a command, lists them.
     """
@@ -81,9 +81,9 @@ def run_bugs(**given: Any) -> Exit:
 
     Without a NAME, runs all.
 
-    Exits with 0 if each that can be run here fails before its fix in a way that the report describes, and passes after
-    it, if there is a backend without the bug; 1 if not. With --device cuda, a bug without kernels for the GPU is run on
-    native ones, and marked; with --device cpu, a bug that only kernels on a GPU have is left out.
+    Exits with 0 if every bug that can run here fails before its fix in a way that the report describes, and passes
+    after it (if there is a backend without the bug); 1 if not. With --device cuda, bugs without GPU kernels run on
+    native ones, and are marked; with --device cpu, bugs that only GPU kernels have are skipped.
     """
     tell(STARTING)
     from attnfuzz.harness.cli import bugs
@@ -93,7 +93,7 @@ def run_bugs(**given: Any) -> Exit:
 
 @click.group(cls=ListByDefault)
 def defects() -> None:
-    """The planted defects, by which the judge is measured.
+    """List and search the planted defects that measure the judge.
 
     Without a command, lists them.
     """
@@ -104,7 +104,7 @@ def defects() -> None:
 def list_defects() -> None:
     """List the planted defects.
 
-    Shows the mistake, its layer and class of bug, and where such a mistake was made.
+    Shows the mistake, its layer and class of bug, and its source.
     """
     from attnfuzz.harness.cli import defects
 
@@ -140,7 +140,7 @@ def list_defects() -> None:
 )
 @options.answer_options("only the result")
 def run_defects(**given: Any) -> Exit:
-    """Search planted defects, each up to its first failure.
+    """Search planted defects until the first failure of each.
 
     Without a NAME, searches all. Searches as a campaign does.
 

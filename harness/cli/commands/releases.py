@@ -34,7 +34,7 @@ EXAMPLES = 1000
     show_default=True,
     help="Stop a run that takes longer.",
 )
-@click.option("--all", "every", is_flag=True, help="Run every version, also where bisection needs fewer.")
+@click.option("--all", "every", is_flag=True, help="Run every version, even if bisection needs fewer.")
 @options.answer_options("only the conclusion")
 def bisect(**given: Any) -> Exit:
     """Find the releases in which a fault began and ended.
@@ -87,7 +87,7 @@ def bisect(**given: Any) -> Exit:
 @options.answer_options("only the result")
 @click.pass_context
 def sweep(ctx: click.Context, /, *, resume: bool, **given: Any) -> Exit:
-    """Run known failures in releases, and search them for new ones.
+    """Run known failures in an engine's releases, and fuzz the releases.
 
     Shows in which release each failure began and ended. ENGINE is like sglang, VERSIONS are like 0.5.9..latest, or
     0.5.9,0.5.11. A failure found in one release is run in all. The table is also written to sweep.md and sweep.json,

@@ -33,7 +33,9 @@ def _difference(text: str) -> float:
     "processes. Implies --mine.",
 )
 @click.option(
-    "--mine", is_flag=True, help="No one else uses the server: flush its cache, abort requests, and crash it."
+    "--mine",
+    is_flag=True,
+    help="No one else uses the server, so its cache may be flushed, requests aborted, and the server crashed.",
 )
 @click.option(
     "--time", "seconds", type=options.duration, help="Time to search, like 90s, 10m or 1h30m.  [default: 10m]"
@@ -45,7 +47,7 @@ def _difference(text: str) -> float:
     type=options.counted(most=MOST_CONCURRENT),
     default=16,
     show_default=True,
-    help="Most requests under way at once.",
+    help="Maximum number of concurrent requests.",
 )
 @click.option(
     "--token-env", metavar="NAME", help="Environment variable with the server's token, which is never logged."
@@ -63,7 +65,7 @@ def _difference(text: str) -> float:
 @click.option(
     "--until-finding",
     is_flag=True,
-    help="Stop at the first failure that the ledger does not list, once it is minimized and filed.",
+    help="Stop once the first failure that is not in the ledger has been minimized and filed.",
 )
 @options.home_option("Folder of campaigns and findings; keep it from night to night.", default="attnfuzz-serve")
 @click.option(
@@ -75,13 +77,13 @@ def _difference(text: str) -> float:
 @options.answer_options("only the result")
 @click.pass_context
 def serve(ctx: click.Context, /, *, resume: bool, url: str | None, **given: Any) -> Exit:
-    """Test the running LLM server at URL.
+    """Test the LLM server that runs at URL.
 
-    Sends traces of requests, and compares each answer with that of the same request alone after a flush. Speaks
-    SGLang's own API, and OpenAI's completions as vLLM, SGLang and TensorRT-LLM serve them.
+    Sends traces of requests, and compares each answer with that of the same request alone after a flush. Supports
+    SGLang's own API, and OpenAI's completions API as served by vLLM, SGLang and TensorRT-LLM.
 
-    Exits with 0 if nothing fails that the ledger does not list, 1 if something does, 2 if the server can't be tested,
-    130 after Ctrl-C or SIGTERM.
+    Exits with 0 if nothing fails except known findings, 1 if anything else does, 2 if the server can't be tested, 130
+    after Ctrl-C or SIGTERM.
     """
     if resume:
         options.check_alone(ctx, "a campaign")

@@ -8,11 +8,12 @@ from msgspec.structs import replace
 
 from attnfuzz.kernels.slot_tokens import SlotTokens
 from attnfuzz.reference.case import Case, Request, Step
+from attnfuzz.reference.key_shares import KeyShares
 
 
 @dataclass(frozen=True)
-class Sharding:
-    """The way in which ranks share keys: `interleave` tokens on rank 0, as many on the next one, and so on.
+class Sharding(KeyShares):
+    """How the ranks of a server share keys, and exchange their outputs.
 
     Attributes:
         ranks: Their number (--decode-context-parallel-size).
@@ -21,8 +22,6 @@ class Sharding:
 
     """
 
-    ranks: int
-    interleave: int
     all_to_all: bool
 
     @classmethod
@@ -34,11 +33,7 @@ class Sharding:
     def positions(self, rank: int, tokens: int) -> torch.Tensor:
         """The positions that lie on a rank, of a request's first `tokens`."""
         position = torch.arange(tokens)
-        return position[position // self.interleave % self.ranks == rank]
-
-    def rank_of(self, position: int) -> int:
-        """The rank on which a position lies."""
-        return position // self.interleave % self.ranks
+        return position[self.rank_of(position) == rank]
 
     def local(self, rank: int, step: Step) -> Step:
         """A step with the lengths that a rank has of it."""

@@ -11,6 +11,7 @@ from typing import Any, Final
 import torch
 
 from attnfuzz.kernels.backend import Attended, WrittenCache
+from attnfuzz.kernels.vllm.config import ServerLimits
 from attnfuzz.kernels.vllm.server import VllmServer
 from attnfuzz.kernels.vllm.serving.model import EngineModel
 from attnfuzz.kernels.vllm.serving.pool import EnginePool, ScheduledTokens
@@ -133,9 +134,15 @@ class DraftingEngineRunner(EngineRunner):
         self._lengths: torch.Tensor | None = None
         super().__init__(server, drafts, vocabulary)
 
+    def capture(self, index: int, step: Step) -> None:
+        """Capture the graph of a step's size on a dummy run of both models."""
+        self.draft_model.expect(())
+        super().capture(index, step)
+
     def be_idle(self, step: Step) -> None:
         """Run a dummy batch beside another rank's `step`, on some servers."""
         if self._server.case.serving.seed % _IDLE_SHARE == 0:
+            self.draft_model.expect(())
             super().be_idle(step)
 
     def draft(self, step: Step, scheduled: Any, answer: Answer, expected: Mapping[str, DraftedTokens]) -> Any:
@@ -172,6 +179,20 @@ class DraftingEngineRunner(EngineRunner):
         assert self._lengths is not None
         self._runner.seq_lens.copy_(self._lengths)
         return super().again()
+
+    def _set_limits(self) -> ServerLimits:
+        limits = super()._set_limits()
+        # A server has graphs of many sizes; this one has one that its draft decodes are padded to.
+        decodes = -(-limits.requests // (1 + self._drafts)) * (1 + self._drafts)
+        return replace(limits, graphs=tuple(sorted({*limits.graphs, decodes})))
+
+    def _add_other_rank(self, tensor: torch.Tensor, group: Any = None) -> None:
+        """Add the other rank's part: after its draft model's first forward, it decodes a token of each request."""
+        if self.draft_model.outs:
+            tokens, mode = self._other_rank
+            requests = tokens // (1 + self._drafts)
+            self._other_rank = min(size for size in self._limits.graphs if size >= requests), mode
+        super()._add_other_rank(tensor, group)
 
     def _sample(self) -> Any:
         names = self._runner.input_batch.req_ids

@@ -87,13 +87,8 @@ class EngineSession:
     def forward(self, index: int) -> WrittenThenAttended | None:
         """Run one forward of a step; None for a capture."""
         step = self._case.steps[index]
-        try:
-            with self._running():
-                output = self._forward(index, step)
-        except (ValueError, NotImplementedError) as error:
-            if is_rejection(self._loaded.release, error):
-                raise Unsupported(f"the release says: {error}") from error
-            raise
+        with self._running():
+            output = self._forward(index, step)
         ASKED.check()
         return output
 
@@ -103,10 +98,15 @@ class EngineSession:
 
     @contextmanager
     def _running(self) -> Iterator[None]:
-        """The context for any code of the release."""
+        """The context for any code of the release. Raises Unsupported where the release rejects the case."""
         release = self._loaded.release
-        with below(release.flashinfer, self._bench, self._kernels, self._origins), torch.inference_mode(mode=False):
-            yield
+        try:
+            with below(release.flashinfer, self._bench, self._kernels, self._origins), torch.inference_mode(mode=False):
+                yield
+        except (ValueError, NotImplementedError) as error:
+            if is_rejection(release, error):
+                raise Unsupported(f"the release says: {error}") from error
+            raise
 
     def _forward(self, index: int, step: Step) -> WrittenThenAttended | None:
         if step.launch is Launch.CAPTURE:

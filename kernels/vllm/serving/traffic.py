@@ -8,6 +8,8 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from attnfuzz.kernels.vllm.serving.vocabulary import Vocabulary
 from attnfuzz.reference.case import Case, Mode, Request, Step
 
@@ -204,6 +206,17 @@ class Traffic:
 
     def _chance(self, sent: SentRequest, moment: int) -> random.Random:
         return random.Random(f"{self._case.serving.seed} {sent.name} {moment}")
+
+
+def as_prompts(case: Case) -> Case:
+    """The case with the largest forwards that its steps may take: whole prompts, cut by the budget alone."""
+    most = case.serving.budget
+    steps = []
+    for step in case.steps:
+        requests = tuple(replace(each, q_len=min(each.kv_len, most or each.kv_len)) for each in step.requests)
+        padded = max(step.padded_tokens, sum(each.q_len for each in requests))
+        steps.append(replace(step, mode=Mode.EXTEND, requests=requests, padded_tokens=padded))
+    return replace(case, steps=tuple(steps))
 
 
 def _known_before(step: Step, request: Request) -> int:

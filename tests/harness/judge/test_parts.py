@@ -16,6 +16,7 @@ from attnfuzz.harness.verdict.tiers import ALPHA, Tier
 from attnfuzz.reference.attention import attend
 from attnfuzz.reference.case import ValueFamily
 from attnfuzz.reference.contract import Contract
+from attnfuzz.reference.key_shares import KeyShares
 from attnfuzz.reference.noise import NoiseModel
 from attnfuzz.reference.problem import Problem
 
@@ -23,21 +24,25 @@ KEYS, DIM = 4099, 32
 CUTS = range(1500, 2600, 37)
 
 
-def budget_of(roundings: int = 2, values: torch.Tensor | None = None) -> ErrorBudget:
+SHARES = KeyShares(ranks=2, interleave=3)
+
+
+def budget_of(roundings: int = 2, values: torch.Tensor | None = None, shares: KeyShares | None = None) -> ErrorBudget:
     """One query that weighs 4,099 keys alike: a first half of +1, and a second of -1, in every element."""
     if values is None:
         values = torch.where(torch.arange(KEYS) < KEYS // 2, 1.0, -1.0).expand(DIM, -1).T
     key = torch.randn(KEYS, 1, 8, generator=torch.Generator().manual_seed(3))
     problem = Problem(torch.zeros(1, 1, 8), key, values.unsqueeze(1), (1,), (KEYS,), 1.0)
     noise = NoiseModel.fp32_arithmetic()
-    return ErrorBudget(problem, attend(problem, moments=True), noise, torch.float16, roundings, 1e-4)
+    return ErrorBudget(problem, attend(problem, moments=True), noise, torch.float16, roundings, 1e-4, shares)
 
 
-def merged(problem: Problem, cut: int) -> torch.Tensor:
-    """What a correct kernel gives that merges two parts in fp16, [1, 1, Dv] of fp64."""
+def merged(problem: Problem, first: torch.Tensor) -> torch.Tensor:
+    """The output of a correct kernel that merges two parts in fp16, [1, 1, Dv] of fp64; `first` marks one's keys."""
     value = problem.value[:, 0].to(torch.float64)
-    parts = [part.mean(dim=0).to(torch.float16).to(torch.float64) for part in (value[:cut], value[cut:])]
-    out = (parts[0] * cut + parts[1] * (KEYS - cut)) / KEYS
+    parts = [part.mean(dim=0).to(torch.float16).to(torch.float64) for part in (value[first], value[~first])]
+    count = int(first.sum())
+    out = (parts[0] * count + parts[1] * (KEYS - count)) / KEYS
     return out.to(torch.float16).to(torch.float64).view(1, 1, DIM)
 
 
@@ -52,7 +57,7 @@ def test_the_largest_run_is_that_of_all_runs_of_keys() -> None:
 
 def test_no_tier_accuses_a_kernel_for_the_roundings_of_its_parts() -> None:
     budget = budget_of()
-    errors = [merged(budget.problem, cut) - budget.answer.out for cut in CUTS]
+    errors = [merged(budget.problem, torch.arange(KEYS) < cut) - budget.answer.out for cut in CUTS]
     row = torch.zeros(1, dtype=torch.int64)
     for bound in (element_bound(budget), exact_bound(budget, row).view(1, 1, DIM)):
         assert any((error.abs() > bound).any() for error in errors), "without parts all pass: the test shows nothing"
@@ -65,6 +70,18 @@ def test_a_row_with_parts_is_held_to_what_their_roundings_come_to() -> None:
     allowed = element_bound(budget) + element_allowance(budget, 0, 0)
     assert allowed.max() < 4 * budget.roundoff
     assert row_error(budget, 4 * allowed).wrong
+
+
+def test_no_tier_accuses_ranks_that_share_keys_in_turns_for_the_roundings_of_their_parts() -> None:
+    own = SHARES.rank_of(torch.arange(KEYS)) == 0
+    values = torch.where(own, 1.0, -0.99).unsqueeze(1) * torch.linspace(0.6, 0.95, DIM)
+    of_runs, budget = budget_of(values=values), budget_of(values=values, shares=SHARES)
+    error = merged(budget.problem, own) - budget.answer.out
+    for bound in (element_bound(budget), exact_bound(budget, torch.zeros(1, dtype=torch.int64)).view(1, 1, DIM)):
+        consecutive = bound + element_allowance(of_runs, 0, 0)
+        assert (error.abs() > consecutive).any(), "it passes as parts of consecutive keys: the test shows nothing"
+        assert (error.abs() <= bound + element_allowance(budget, 0, 0)).all()
+    assert not row_error(budget, error).wrong
 
 
 @pytest.mark.parametrize("roundings", [2, 3])

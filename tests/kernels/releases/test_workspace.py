@@ -13,8 +13,8 @@ _GEOMETRY = Geometry(
 )
 
 
-def _case(step: Step) -> Case:
-    return Case(backend="sglang==0.5.9:trtllm_mha", geometry=_GEOMETRY, steps=(step,))
+def _case(*steps: Step) -> Case:
+    return Case(backend="sglang==0.5.9:trtllm_mha", geometry=_GEOMETRY, steps=steps)
 
 
 def _used(batch: int, q_len: int) -> int:
@@ -39,3 +39,12 @@ def test_it_is_enough_for_the_requests_of_a_prefill_that_are_decoded() -> None:
     requests = tuple(Request(slot=slot, q_len=1 if slot else 300, kv_len=300) for slot in range(10))
     step = Step(mode=Mode.EXTEND, requests=requests, padded_tokens=309)
     assert _used(9, 1) <= native_workspace(_case(step)) < _used(100, 1)
+
+
+def test_it_is_enough_for_a_release_that_verifies_drafts_in_any_step() -> None:
+    drafts = Step(mode=Mode.DRAFT_DECODE, requests=(Request(0, 1, 2),), padded_tokens=1, tokens_per_request=1)
+    decode = Step(
+        mode=Mode.DECODE, requests=(Request(0, 1, 159), Request(1, 1, 30)), padded_tokens=2, tokens_per_request=1
+    )
+    case = _case(drafts, decode)
+    assert native_workspace(case) < _used(2, drafts.drafts) <= native_workspace(case, scheduled=True)

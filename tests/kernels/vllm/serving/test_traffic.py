@@ -4,10 +4,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from attnfuzz.kernels.vllm.serving.traffic import SentRequest, Traffic
+from attnfuzz.kernels.vllm.serving.traffic import SentRequest, Traffic, as_prompts
 from attnfuzz.kernels.vllm.serving.vocabulary import Vocabulary
-from attnfuzz.reference.case import Case, Mode, Request, Step
+from attnfuzz.reference.case import Case, Mode, Request, Serving, Step
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry
 
@@ -164,3 +165,12 @@ def test_a_draft_model_generates_all_drafts_behind_the_end_of_a_conversation() -
     drafts = server.drafted(sent, words.streams[0], 0)
     assert len(drafts) == DRAFTS
     assert not set(drafts) & set(words.streams[0])
+
+
+@pytest.mark.parametrize(("budget", "q_lens"), [(0, [20, 40]), (32, [20, 32])])
+def test_a_forward_is_as_large_as_the_prompts_of_a_step_within_the_budget(budget: int, q_lens: list[int]) -> None:
+    decodes = Case(backend="vllm", geometry=GEOMETRY, steps=(decode((0, 1, 20), (1, 1, 40)),))
+    (step,) = as_prompts(replace(decodes, serving=Serving(budget=budget))).steps
+    assert step.mode is Mode.EXTEND
+    assert [each.q_len for each in step.requests] == q_lens
+    assert step.padded_tokens == sum(q_lens)
