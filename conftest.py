@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from attnfuzz.strategies.source_constants import without_constants_of_sources
+from attnfuzz.strategies.lighter_draws import without_constants_of_sources
 
 # Collected tests live as long as this process: the garbage collector would look at all of them again and again.
 gc.disable()

@@ -18,7 +18,7 @@ from attnfuzz.harness.backends.registry import with_libraries
 from attnfuzz.harness.calibrate.margins import largest_margins
 from attnfuzz.harness.calibrate.sample import CannotCalibrate, draw_samples, rows_of
 from attnfuzz.kernels.libraries.catalogue import LIBRARY_BACKENDS
-from attnfuzz.kernels.libraries.library_backend import LibraryBackend
+from attnfuzz.kernels.libraries.installed import LibraryBackend
 from attnfuzz.reference.dtypes import DType
 
 FEATURES = ("unequal_head_dims", "windows", "sinks", "soft_cap", "kv_shorter_than_q", "empty_kv")

@@ -141,6 +141,37 @@ class Launcher(Protocol):
         """Capture all GPU work of the `with` block, both launches and torch's own operations."""
 
 
+class LauncherAround(Launcher):
+    """Part of a launcher with its own `launch`: the other calls are passed on to `inner`."""
+
+    def __init__(self, inner: Launcher) -> None:
+        self._inner = inner
+
+    def reached_by(self, words: str) -> None:
+        """Pass on how a server gets to the launches."""
+        self._inner.reached_by(words)
+
+    def called_from(self, words: str) -> None:
+        """Pass on the line of an engine that makes the next launch."""
+        self._inner.called_from(words)
+
+    def report(self, place: str, text: str) -> None:
+        """Pass on a breach of a precondition."""
+        self._inner.report(place, text)
+
+    def make_again(self) -> None:
+        """Pass on that the step is made once more."""
+        self._inner.make_again()
+
+    def capture(self) -> AbstractContextManager[Graph]:
+        """Pass on the recording of launches."""
+        return self._inner.capture()
+
+    def capture_all(self) -> AbstractContextManager[Graph]:
+        """Pass on the capture of all GPU work."""
+        return self._inner.capture_all()
+
+
 @dataclass(frozen=True)
 class Bench:
     """The memory, launcher and device of a session."""

@@ -1,12 +1,13 @@
 """Sessions on cases at the edges of their arguments, by the word of an API on them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from attnfuzz.kernels.argument_forms import breaks_a_promise
-from attnfuzz.kernels.backend import NotRefused, Result, Session, Unsupported
+from attnfuzz.kernels.argument_forms import breaks_a_promise, opened_in_forms
+from attnfuzz.kernels.backend import Bench, NotRefused, Result, Session, Unsupported
 from attnfuzz.reference.arguments import ArgumentStanding
+from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.edges import Edge, EdgeRule, edges_of
 
@@ -64,3 +65,9 @@ class _EdgeSession:
         if refused and result is not None:
             raise NotRefused(f"{refused[0].edge}: accepted, although the API refuses it ({refused[0].source})")
         return result
+
+
+def opened(open_session: Callable[[Case, Bench], Session], case: Case, bench: Bench, capability: Capability) -> Session:
+    """Open a session on `case` for a backend of this capability."""
+    session = opened_in_forms(open_session, case, bench, capability.arguments)
+    return at_edges(session, case, capability.edges)

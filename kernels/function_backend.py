@@ -50,12 +50,12 @@ import torch
 from attnfuzz.kernels.argument_forms import reaches
 from attnfuzz.kernels.arranged import placed
 from attnfuzz.kernels.backend import Bench, Op, Output, Session
+from attnfuzz.kernels.edges import opened
 from attnfuzz.kernels.function_lives import OWN, FunctionLife, ReusedTensors, lives_of
 from attnfuzz.kernels.gpu import guards, nvcc, visible
 from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.kernels.lengths import longest
 from attnfuzz.kernels.lives import on_another_stream
-from attnfuzz.kernels.opening import opened
 from attnfuzz.kernels.packed_masks import masks_of_rows
 from attnfuzz.kernels.paged_session import PagedSession
 from attnfuzz.kernels.plan import BatchMetadata, Row

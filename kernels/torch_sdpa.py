@@ -17,14 +17,12 @@ from typing import Any, ClassVar
 import msgspec
 import torch
 
-from attnfuzz.kernels.argument_standing import promised, refused, unsaid
 from attnfuzz.kernels.backend import Bench, Op, Output, Session
-from attnfuzz.kernels.edges import OF_THE_SOFTMAX_SCALE, UNSAID_EDGES
-from attnfuzz.kernels.opening import opened
+from attnfuzz.kernels.edges import OF_THE_SOFTMAX_SCALE, UNSAID_EDGES, opened
 from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries, softmax_scale
 from attnfuzz.kernels.results import place_out
 from attnfuzz.kernels.slot_tokens import SlotTokens
-from attnfuzz.reference.arguments import ArgumentForm
+from attnfuzz.reference.arguments import ArgumentForm, promised, refused, unsaid
 from attnfuzz.reference.calibration import shipped_noise
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Mask, Mode, QueryView, Request, Step

@@ -198,3 +198,26 @@ _EXCLUSIVE = (
 def exclude_each_other(forms: Collection[ArgumentForm]) -> bool:
     """Whether two of the `forms` are of one argument."""
     return any(len(group.intersection(forms)) > 1 for group in _EXCLUSIVE)
+
+
+Rules = tuple[ArgumentRule, ...]
+
+
+def promised(source: str, *forms: ArgumentForm) -> Rules:
+    """Forms that work, as `source` says."""
+    return tuple(ArgumentRule(form, ArgumentStanding.PROMISED, source) for form in forms)
+
+
+def refused(source: str, *forms: ArgumentForm) -> Rules:
+    """Forms that raise, as `source` says."""
+    return tuple(ArgumentRule(form, ArgumentStanding.REFUSED, source) for form in forms)
+
+
+def unsaid(*forms: ArgumentForm) -> Rules:
+    """Forms of which nothing is said."""
+    return tuple(map(ArgumentRule, forms))
+
+
+def without(rules: Rules, *forms: ArgumentForm) -> Rules:
+    """The rules of all other forms."""
+    return tuple(rule for rule in rules if rule.form not in forms)

@@ -13,20 +13,22 @@ from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Launch, Pace, Step, steps_in_chunks
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.validity import MAX_STEPS
-from attnfuzz.strategies.arguments import with_call
 from attnfuzz.strategies.batch import Setting
 from attnfuzz.strategies.choices import Choice, WeightedFlag, integer, odds, on
 from attnfuzz.strategies.coverage.classes import DRAFTS, QUERIES
 from attnfuzz.strategies.geometry import Geometries
 from attnfuzz.strategies.lean import NO_LEAN, Lean
-from attnfuzz.strategies.masks import draw_mask
+from attnfuzz.strategies.options import (
+    draw_mask,
+    draw_relation,
+    draw_rope,
+    draw_shared_pool,
+    with_call,
+)
 from attnfuzz.strategies.padding import draw_attention_group, draw_launches, draw_padding
-from attnfuzz.strategies.relations import draw_relation
-from attnfuzz.strategies.rope import draw_rope
 from attnfuzz.strategies.scope import Extent, scope_of
 from attnfuzz.strategies.sequences import draw_life, draw_single_step, draw_unrelated_steps
 from attnfuzz.strategies.serving import draw_ranks, draw_serving, draw_shared_keys
-from attnfuzz.strategies.shared_pools import draw_shared_pool
 from attnfuzz.strategies.supported import capturable, drafts, may_idle, on_a_server, within
 from attnfuzz.strategies.tensors import draw_family, draw_placement, draw_scales, draw_served_queries
 

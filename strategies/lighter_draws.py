@@ -1,4 +1,4 @@
-"""Draws without work that Hypothesis does for tests."""
+"""Draws that depend on the seed alone, without work that Hypothesis does for tests."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from hypothesis import control, core
+from hypothesis.internal.conjecture import providers
 from hypothesis.internal.conjecture.data import ConjectureData
 from hypothesis.internal.conjecture.engine import ConjectureRunner
 from hypothesis.strategies import SearchStrategy
@@ -79,3 +80,26 @@ def _replaced(owner: Any, name: str, other: Any) -> Iterator[None]:
         yield
     finally:
         setattr(owner, name, found)
+
+
+@contextmanager
+def without_constants_of_sources() -> Iterator[None]:
+    """Keep Hypothesis from drawing constants in the sources of loaded modules.
+
+    It takes modules outside of site-packages for the code under test (providers.py, _get_local_constants): these depend
+    on whether attnfuzz is installed or a checkout, on backends in files, and on earlier imports. There is no setting
+    for it; releases without such a pool are left as they are.
+    """
+    of_sources = getattr(providers, "_get_local_constants", None)
+    if of_sources is None:
+        yield
+        return
+    none = type(providers._local_constants)()  # noqa: SLF001 - as above
+    providers._get_local_constants = lambda: none  # noqa: SLF001
+    # The cache holds constants of sources seen so far.
+    providers.CONSTANTS_CACHE.cache.clear()
+    try:
+        yield
+    finally:
+        providers._get_local_constants = of_sources  # noqa: SLF001
+        providers.CONSTANTS_CACHE.cache.clear()

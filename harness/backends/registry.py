@@ -21,8 +21,8 @@ from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.cache_writes.native import NATIVE_WRITERS
 from attnfuzz.kernels.cache_writes.revisions import WRITER_REVISIONS
 from attnfuzz.kernels.cache_writes.then_attend import NoPair, WriteThenAttend
+from attnfuzz.kernels.defects.catalogue import pair as with_two_defects
 from attnfuzz.kernels.defects.catalogue import planted
-from attnfuzz.kernels.defects.pairs import pair as with_two_defects
 from attnfuzz.kernels.engine import Engine
 from attnfuzz.kernels.gpu.catalogue import GPU_BACKENDS
 from attnfuzz.kernels.gpu.quick import limited

@@ -8,7 +8,6 @@ The backend plans, pads and captures as a serving engine does, so that one kerne
 """
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +15,7 @@ import msgspec
 
 from attnfuzz.harness.backends.registry import builtin
 from attnfuzz.kernels.arranged import placed
-from attnfuzz.kernels.backend import Bench, Graph, Launcher, Op, Result, Session
+from attnfuzz.kernels.backend import Bench, LauncherAround, Op, Result, Session
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Step
 from attnfuzz.reference.contract import PAGE_IDS, Contract
@@ -125,42 +124,18 @@ class _Session:
         return self._session.forward(index)
 
 
-class _Varied:
+class _Varied(LauncherAround):
     """A launcher with the kernels and arguments of a variation. `at` is the index of the step."""
 
     def __init__(self, variation: Variation, case: Case, bench: Bench) -> None:
+        super().__init__(bench.launcher)
         self._variation = variation
         self._case = case
         self._memory = bench.memory
-        self._launcher: Launcher = bench.launcher
         self._ops = variation.ops
         self.at = 0
 
     def launch(self, op: Op, /, **arguments: Any) -> Any:
         """Launch the varied op on the varied arguments."""
         changed = self._variation.change(Launching(op.name, arguments, self._case.steps[self.at]))
-        return self._launcher.launch(self._ops.get(op.name, op), **arguments | placed(changed, self._memory))
-
-    def reached_by(self, words: str) -> None:
-        """Pass on how a server gets to the launches."""
-        self._launcher.reached_by(words)
-
-    def called_from(self, words: str) -> None:
-        """Pass on the line of an engine that makes the next launch."""
-        self._launcher.called_from(words)
-
-    def report(self, place: str, text: str) -> None:
-        """Pass on a breach of a precondition."""
-        self._launcher.report(place, text)
-
-    def make_again(self) -> None:
-        """Pass on that the step is made once more."""
-        self._launcher.make_again()
-
-    def capture(self) -> AbstractContextManager[Graph]:
-        """Record launches."""
-        return self._launcher.capture()
-
-    def capture_all(self) -> AbstractContextManager[Graph]:
-        """Capture all GPU work."""
-        return self._launcher.capture_all()
+        return self._inner.launch(self._ops.get(op.name, op), **arguments | placed(changed, self._memory))

@@ -4,11 +4,13 @@ Whatever that code raises, returns or writes over is an observation.
 """
 
 import contextlib
+import gc
 import os
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import torch
 from msgspec.structs import replace
@@ -17,7 +19,6 @@ from attnfuzz.harness.calls.literal_calls import answered_geometry
 from attnfuzz.harness.calls.trace import FileTracer
 from attnfuzz.harness.inside.launcher import JournalingLauncher, LaunchError
 from attnfuzz.harness.inside.places import Place, on_host
-from attnfuzz.harness.inside.settings import Settings
 from attnfuzz.harness.judge.judge import Judgement
 from attnfuzz.harness.judge.written import judge_written
 from attnfuzz.harness.memory.placed import PlacedMemory
@@ -375,3 +376,38 @@ def with_broken(found: Sequence[Observation], broken: Sequence[Observation]) -> 
     for each in broken:
         once.setdefault((each.kernel, each.place), each)
     return [*explained, *once.values()]
+
+
+def _default_device(_: int) -> None:
+    # Only set_default_device leaves a mode behind.
+    torch.set_default_device(None)
+
+
+def _collect_garbage(enabled: bool) -> None:
+    (gc.enable if enabled else gc.disable)()
+
+
+_SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
+    (torch.get_default_dtype, torch.set_default_dtype),
+    (torch._C._len_torch_function_stack, _default_device),  # noqa: SLF001 - get_default_device takes 8 microseconds
+    (torch.get_num_threads, torch.set_num_threads),
+    (torch.is_grad_enabled, torch.set_grad_enabled),
+    (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    (sys.getrecursionlimit, sys.setrecursionlimit),
+    (gc.isenabled, _collect_garbage),
+)
+"""Getter, which takes much less than a microsecond, and setter of each setting."""
+
+
+class Settings:
+    """A snapshot of process-wide settings."""
+
+    def __init__(self) -> None:
+        self._values = [read() for read, _ in _SETTINGS]
+
+    def put_back(self) -> None:
+        """Restore the changed ones."""
+        for (read, put), value in zip(_SETTINGS, self._values, strict=True):
+            if read() != value:
+                put(value)

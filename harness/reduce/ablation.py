@@ -18,7 +18,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from attnfuzz.harness.reduce import removals
-from attnfuzz.harness.reduce.possible import possible
+from attnfuzz.harness.reduce.cuts import possible
 from attnfuzz.harness.reduce.removals import Removal, case_with, geometry_with, part_with
 from attnfuzz.reference.arguments import ArgumentForm, EarlierUse
 from attnfuzz.reference.case import (

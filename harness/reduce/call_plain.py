@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from msgspec.structs import replace
 
-from attnfuzz.harness.reduce.content import with_content
+from attnfuzz.harness.calls.trace import with_content
 from attnfuzz.harness.reduce.cut import trim
 from attnfuzz.harness.reduce.cuts import lower
 from attnfuzz.harness.reduce.meaning import Meaning

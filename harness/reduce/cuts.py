@@ -1,4 +1,4 @@
-"""The order of shrinking: shorter tuples and lower numbers."""
+"""The order of shrinking, shorter tuples and lower numbers; and whether an edited case can exist."""
 
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -6,6 +6,8 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from attnfuzz.reference.case import Case, Launch, Mode, Request, Step
+from attnfuzz.reference.case_file import AnyCase, validate_any
+from attnfuzz.reference.validity import ImpossibleCase
 
 T = TypeVar("T")
 
@@ -72,3 +74,12 @@ def tidy(case: Case) -> Case:
 def graph_of(step: Step) -> tuple[Mode, int, int]:
     """The key of a step's graph."""
     return step.mode, step.padded_tokens, step.tokens_per_request
+
+
+def possible(case: AnyCase) -> bool:
+    """Whether a case can exist."""
+    try:
+        validate_any(case)
+    except ImpossibleCase:
+        return False
+    return True

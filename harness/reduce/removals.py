@@ -7,9 +7,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from attnfuzz.harness.reduce.cuts import graph_of, map_requests, tidy, with_q_len, with_requests
+from attnfuzz.harness.reduce.cuts import graph_of, map_requests, possible, tidy, with_q_len, with_requests
 from attnfuzz.harness.reduce.lengths import with_drafts
-from attnfuzz.harness.reduce.possible import possible
 from attnfuzz.harness.reduce.relation import run_only_the_other
 from attnfuzz.harness.reduce.steps import as_eager, with_surplus
 from attnfuzz.reference.case import (

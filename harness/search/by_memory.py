@@ -10,8 +10,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from attnfuzz.harness.reduce.ablation import FEATURES, FRESH_SEEDS
+from attnfuzz.harness.search.kinds import same_error
 from attnfuzz.harness.search.pinned import Pinned
-from attnfuzz.harness.search.same_error import same_error
 from attnfuzz.harness.verdict.failures import FAULTS
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case, Outputs, Unused

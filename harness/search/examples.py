@@ -11,8 +11,7 @@ from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.reference.case import Case, Guard
 from attnfuzz.strategies.cases import cases
 from attnfuzz.strategies.lean import NO_LEAN, Lean
-from attnfuzz.strategies.lighter_draws import lighter_draws
-from attnfuzz.strategies.source_constants import without_constants_of_sources
+from attnfuzz.strategies.lighter_draws import lighter_draws, without_constants_of_sources
 
 
 def drawn_cases(name: str, guard: Guard | None = None, lean: Lean = NO_LEAN) -> SearchStrategy[Case]:

@@ -29,15 +29,14 @@ from attnfuzz.harness.reduce.ablation import (
     features_in,
     reseeded,
 )
-from attnfuzz.harness.reduce.possible import possible
+from attnfuzz.harness.reduce.cuts import possible
 from attnfuzz.harness.search.by_memory import OF_OTHERS, depends_on_memory, needs_nan_in_outputs, same_on_other_memory
-from attnfuzz.harness.search.kinds import cannot_have, had, unlike
+from attnfuzz.harness.search.kinds import cannot_have, had, same_error, unlike
 from attnfuzz.harness.search.known import KnownCause, seen_with
 from attnfuzz.harness.search.likely import counts_of, likeliest, marks_of
 from attnfuzz.harness.search.messages import ShrinkBudget
 from attnfuzz.harness.search.moved import moved, on_the_way
 from attnfuzz.harness.search.pinned import Pinned
-from attnfuzz.harness.search.same_error import same_error
 from attnfuzz.harness.verdict.failures import FAULTS, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import WRONG, Fingerprint
 from attnfuzz.reference.case import Case, Outputs

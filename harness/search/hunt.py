@@ -13,7 +13,6 @@ from attnfuzz.harness.sandbox.case_runner import RepeatingRunner
 from attnfuzz.harness.sandbox.confirm import STATISTICAL, alike, by_chance, comes_back
 from attnfuzz.harness.sandbox.pursuit import Effort, Pursued, Pursuit
 from attnfuzz.harness.search.accepted import Entry, in_all_modes, reason_of
-from attnfuzz.harness.search.alone import failing_alone
 from attnfuzz.harness.search.beneath import SHARE, Symptoms, explaining, without
 from attnfuzz.harness.search.compared import compared
 from attnfuzz.harness.search.examples import run_examples
@@ -38,9 +37,8 @@ from attnfuzz.harness.search.needs import cause_of, hangs_late, needs_late, need
 from attnfuzz.harness.search.novelty import Novelty
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.search.rechecked import rechecked
-from attnfuzz.harness.search.steadier import steadier
 from attnfuzz.harness.search.tally import CountingRunner
-from attnfuzz.harness.search.unaccepted import unaccepted
+from attnfuzz.harness.search.variants import failing_alone, steadier, unaccepted
 from attnfuzz.harness.verdict.failures import Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.harness.verdict.past import past_failures

@@ -1,12 +1,13 @@
-"""Kinds of failures that one bug has, and kinds of which one says nothing about the other.
+"""Kinds of failures that one bug has, kinds of which one says nothing about the other, and the same error.
 
 A case with a failure of its own, made plain, also fails as a cause does that shows nearly everywhere. So does any case
 of that cause where it is moved. Kinds tell the two apart, as far as they can.
 """
 
+import math
 from collections.abc import Collection
 
-from attnfuzz.harness.verdict.failures import FAULTS, Kind
+from attnfuzz.harness.verdict.failures import FAULTS, Kind, Observation
 from attnfuzz.harness.verdict.fingerprint import WRONG
 
 _NUMBERS = frozenset({Kind.OUTPUT_MISMATCH, Kind.LSE_MISMATCH})
@@ -35,3 +36,25 @@ def unlike(kind: Kind, kinds: Collection[Kind]) -> bool:
     if kind is Kind.EMPTY_ROW:
         return (_NUMBERS | _STRAY).issuperset(kinds)
     return (kind in _STRAY and _NUMBERS.issuperset(kinds)) or (kind in _NUMBERS and _STRAY.issuperset(kinds))
+
+
+ROUNDING = 0.01
+"""Relative difference of the same error in two kernels, which round differently."""
+
+_EXACT = frozenset({Kind.INPUT_MUTATED, Kind.CANARY_OVERWRITTEN, Kind.EMPTY_ROW})
+"""Kinds of failures without an error that could be compared: the same place counts."""
+
+
+def same_error(error: Observation, other: Observation | None) -> bool:
+    """Whether two failures are the same stray access or write, or have the same largest error over bound."""
+    if other is None:
+        return False
+    if error.access is not None and other.access is not None:
+        offset = error.access.offsets.get(error.place)
+        alike = (error.access.kind, error.place) == (other.access.kind, other.place)
+        return alike and offset is not None and offset == other.access.offsets.get(error.place)
+    if error.kind in _EXACT:
+        return (error.kind, error.place) == (other.kind, other.place)
+    if error.margin is None or other.margin is None:
+        return False
+    return math.isclose(error.margin, other.margin, rel_tol=ROUNDING)

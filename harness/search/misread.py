@@ -9,9 +9,10 @@ their backends are of one library. Where the argument is a number, an option or 
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterable
+from functools import cache
 from typing import Final
 
-from attnfuzz.harness.backends.library import library_of
+from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.reduce import identity
 from attnfuzz.harness.reduce.ablation import (
     ARGUMENTS,
@@ -28,6 +29,8 @@ from attnfuzz.harness.reduce.plainest import leave_out, plainest
 from attnfuzz.harness.search.known import KnownCause, Showing
 from attnfuzz.harness.verdict.failures import Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import WRONG
+from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.kernels.libraries.installed import Installed
 from attnfuzz.reference.arguments import (
     FLOATS_OF_ANOTHER_WIDTH,
     INPUTS_NOT_DENSE,
@@ -36,6 +39,7 @@ from attnfuzz.reference.arguments import (
     ArgumentForm,
 )
 from attnfuzz.reference.case import Case
+from attnfuzz.reference.user_error import UserError
 
 _GROUPS: Final[tuple[Collection[str], ...]] = (
     METADATA_NOT_DENSE_INT32,
@@ -152,3 +156,20 @@ class _Misreadings:
 
 def _kind_and_place(failure: Observation) -> tuple[str, str]:
     return "wrong" if failure.kind in WRONG else failure.kind, failure.place
+
+
+_COMPILERS = frozenset({"triton"})
+"""Packages that compile the kernels of several projects."""
+
+
+@cache
+def library_of(name: str) -> str:
+    """The package with the kernels of the backend called `name`; "" if it has its own, or can't be found."""
+    try:
+        backend = resolve(name)
+    except UserError:
+        return ""
+    if isinstance(backend, GpuBackend):
+        return next(iter(backend.needs), "" if backend.own else "torch")
+    package = next(iter(backend.packages), "torch") if isinstance(backend, Installed) else ""
+    return "" if package in _COMPILERS else package

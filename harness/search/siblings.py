@@ -24,10 +24,10 @@ from attnfuzz.harness.reduce.ablation import (
     ablations,
     reseeded,
 )
+from attnfuzz.harness.reduce.cuts import possible
 from attnfuzz.harness.reduce.plainest import leave_out
-from attnfuzz.harness.reduce.possible import possible
+from attnfuzz.harness.search.kinds import same_error
 from attnfuzz.harness.search.known import KnownCause
-from attnfuzz.harness.search.same_error import same_error
 from attnfuzz.harness.verdict.failures import Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case

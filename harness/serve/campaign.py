@@ -14,7 +14,6 @@ from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.serve.ablation import features
 from attnfuzz.harness.serve.client import NoAnswer, ServerError
 from attnfuzz.harness.serve.draw import SlicesAhead
-from attnfuzz.harness.serve.environment import client_environment, server_environment
 from attnfuzz.harness.serve.events import (
     AnyServeEvent,
     FloorMeasured,
@@ -52,7 +51,7 @@ from attnfuzz.harness.serve.judging import ServedFault, ServedKind
 from attnfuzz.harness.serve.ledger import ServerLedger
 from attnfuzz.harness.serve.script import script_of
 from attnfuzz.harness.serve.standing import MOST_ALIKE, ServeStanding
-from attnfuzz.harness.serve.surface import Ability
+from attnfuzz.harness.serve.surface import Ability, client_environment, server_environment
 from attnfuzz.harness.serve.target import TestedServer
 from attnfuzz.harness.serve.trace import RequestTrace, describe_trace
 

@@ -7,13 +7,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from attnfuzz.harness.serve.apis import APIS
 from attnfuzz.harness.serve.client import Client, HttpAnswer, NoAnswer, ServerError
+from attnfuzz.harness.serve.dialects import OpenAiApi, ServedApi, SglangApi
 from attnfuzz.harness.serve.metrics import labels_of
 from attnfuzz.harness.serve.reply import BadReply, Reply
 from attnfuzz.harness.serve.surface import Ability, Speaks, Surface
 from attnfuzz.harness.serve.trace import MOST_RANKS, Prompt, ServedRequest
-from attnfuzz.harness.serve.trtllm import OWNER, with_iterations
+from attnfuzz.harness.serve.trtllm import OWNER, TensorRtApi, with_iterations
 
 _PROBE = ServedRequest(prompt=Prompt(stream=0, shared=3), tokens=2)
 
@@ -213,3 +213,10 @@ def warm_up(client: Client, surface: Surface) -> None:
 def _asked(client: Client, surface: Surface, request: ServedRequest) -> HttpAnswer:
     api = APIS[surface.speaks]
     return client.ask("POST", api.generate, api.body(request, surface, "attnfuzz-probe"), timeout=SECONDS)
+
+
+APIS: Mapping[Speaks, ServedApi] = {
+    Speaks.SGLANG: SglangApi(),
+    Speaks.OPENAI: OpenAiApi(),
+    Speaks.TENSORRT: TensorRtApi(),
+}

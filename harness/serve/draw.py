@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.serve.surface import Ability, Surface
 from attnfuzz.harness.serve.trace import Abort, Burst, Prompt, RequestTrace, ServedRequest
-from attnfuzz.strategies.source_constants import without_constants_of_sources
+from attnfuzz.strategies.lighter_draws import without_constants_of_sources
 
 STREAMS = 3
 """Number of streams with which prompts begin: shared prefixes are common, and baselines are asked once."""

@@ -1,8 +1,12 @@
-"""The surface of a server: its API, its sizes, and the requests that it accepts."""
+"""The surface of a server: its API, its sizes, and the requests that it accepts; and the versions on either side."""
 
+import platform
+import sys
 from enum import StrEnum
 
 import msgspec
+
+import attnfuzz
 
 
 class Speaks(StrEnum):
@@ -61,3 +65,29 @@ class Surface(msgspec.Struct, frozen=True, kw_only=True):
         ranks = self.ranks if self.ranks > 1 else 0
         of_one = ("pages of", self.page), ("chunks of", self.chunk), ("rows", self.rows), ("pool", self.pool)
         return *of_one, ("ranks", ranks)
+
+
+def client_environment() -> dict[str, str]:
+    """The side of the client."""
+    return {
+        "attnfuzz": attnfuzz.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "hypothesis": _hypothesis(),
+    }
+
+
+def _hypothesis() -> str:
+    loaded = sys.modules.get("hypothesis")
+    return str(getattr(loaded, "__version__", "")) or "not loaded"
+
+
+def server_environment(surface: Surface, command: str | None) -> dict[str, str]:
+    """The side of the server: its version, model and sizes, and its command line."""
+    found = {
+        "server": surface.engine,
+        "model": surface.model,
+        "sizes": surface.words(),
+        "command": command or surface.command,
+    }
+    return {name: text for name, text in found.items() if text}

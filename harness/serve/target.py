@@ -12,10 +12,9 @@ from http import HTTPStatus
 
 from msgspec.structs import replace
 
-from attnfuzz.harness.serve.apis import APIS
 from attnfuzz.harness.serve.client import Client, HttpAnswer, NoAnswer, ServerError, StreamRefused, TookTooLong
 from attnfuzz.harness.serve.dialects import ServedApi
-from attnfuzz.harness.serve.discovery import discover, warm_up
+from attnfuzz.harness.serve.discovery import APIS, discover, warm_up
 from attnfuzz.harness.serve.launch import LaunchedServer, answers
 from attnfuzz.harness.serve.metrics import ServerCounters, read_counters
 from attnfuzz.harness.serve.reply import BadReply, Sent

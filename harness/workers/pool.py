@@ -16,7 +16,6 @@ from typing import Self
 
 from attnfuzz.harness.workers import channel, gpu_core
 from attnfuzz.harness.workers.channel import ChannelClosed, MessageKind, NoMessage, PrintedOutput
-from attnfuzz.harness.workers.history import RequestHistory
 from attnfuzz.harness.workers.journal import Journal
 from attnfuzz.harness.workers.lifeline import CannotStart, Lifeline, NurseryError
 from attnfuzz.harness.workers.nursery import Hook, Setup
@@ -430,3 +429,28 @@ class Workers:
                 self._lifeline.abandon()
             self._lifeline = None
         self._owner = os.getpid()
+
+
+MOST_REQUESTS = 1000
+MOST_BYTES = 8 << 20
+"""Limit for all requests remembered of one worker."""
+
+
+class RequestHistory:
+    """The last requests of one worker: at most `MOST_REQUESTS`, of `MOST_BYTES` together."""
+
+    def __init__(self) -> None:
+        self._requests: deque[bytes] = deque()
+        self._nbytes = 0
+
+    def add(self, request: bytes) -> None:
+        """Remember a request, and forget the oldest ones for which there is no room."""
+        self._requests.append(request)
+        self._nbytes += len(request)
+        while len(self._requests) > MOST_REQUESTS or self._nbytes > MOST_BYTES:
+            self._nbytes -= len(self._requests.popleft())
+
+    @property
+    def requests(self) -> tuple[bytes, ...]:
+        """The requests, in order."""
+        return tuple(self._requests)

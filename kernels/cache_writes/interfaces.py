@@ -1,23 +1,16 @@
-"""The native writers' functions called with a step's arguments, each as its library's server would call it.
+"""The native kernels that write into a KV cache, rotate, gather and copy, called with a step's arguments.
 
-Exported scripts include their source, so they call functions by their bare names.
+Tokens and caches are float32, bfloat16, float16 or float8_e4m3fn, contiguous in their last axis, with arbitrary other
+strides, and on the CPU. Indices are trusted as the libraries' kernels trust them (native/TRAPS.md). Exported scripts
+include the source of these functions, so they call each other by their bare names.
 """
 
 import torch
 
 from attnfuzz.kernels.native import build
 from attnfuzz.kernels.native.ops import is_nhd
-from attnfuzz.kernels.native.transform_ops import apply_rope, copy_blocks, gather_cache, move_kv_cache
-from attnfuzz.kernels.native.write_ops import (
-    append_paged_kv_cache,
-    append_paged_mla_kv_cache,
-    concat_and_cache_mla,
-    nvfp4_quantize_append_paged_kv_cache,
-    reshape_and_cache_flash,
-    reshape_and_cache_per_token_head,
-    set_mla_kv_buffer,
-    store_kv_cache,
-)
+from attnfuzz.kernels.native.transform_ops import gather_cache
+from attnfuzz.kernels.native.write_ops import concat_and_cache_mla, reshape_and_cache_flash
 
 
 def append(
@@ -33,17 +26,14 @@ def append(
     kv_last_page_len: torch.Tensor,
     kv_layout: str,
 ) -> None:
-    """Append to a paged cache in FlashInfer's way."""
-    append_paged_kv_cache(
-        key,
-        value,
-        batch_indices,
-        positions,
-        (k_cache, v_cache),
-        kv_indices,
-        kv_indptr,
-        kv_last_page_len,
-        kv_layout,
+    """Write each token to its position of its request, like FlashInfer's append_paged_kv_cache.
+
+    kv_indices has the pages of all requests, those of request b from kv_indptr[b] on. batch_indices and positions are
+    not checked, and kv_last_page_len is not read.
+    """
+    pages = kv_indices, kv_indptr, kv_last_page_len
+    build.load().append_paged_kv_cache(
+        key, value, batch_indices, positions, k_cache, v_cache, *pages, is_nhd(kv_layout)
     )
 
 
@@ -64,20 +54,14 @@ def append_nvfp4(
     v_scale: float,
     kv_layout: str,
 ) -> None:
-    """Quantise to NVFP4 and append in FlashInfer's way."""
-    nvfp4_quantize_append_paged_kv_cache(
-        key,
-        value,
-        batch_indices,
-        positions,
-        (k_cache, v_cache),
-        (k_scales, v_scales),
-        kv_indices,
-        kv_indptr,
-        kv_last_page_len,
-        k_scale,
-        v_scale,
-        kv_layout,
+    """Quantise tokens to NVFP4, and append them, like FlashInfer's nvfp4_quantize_append_paged_kv_cache.
+
+    Caches uint8 with a last axis of dim / 2, scales float8_e4m3fn with one of dim / 16, linear. A block's scale is its
+    largest magnitude over 6 and over k_scale or v_scale.
+    """
+    caches, pages = (k_cache, v_cache, k_scales, v_scales), (kv_indices, kv_indptr, kv_last_page_len)
+    build.load().nvfp4_quantize_append_paged_kv_cache(
+        key, value, batch_indices, positions, *caches, *pages, k_scale, v_scale, is_nhd(kv_layout)
     )
 
 
@@ -92,18 +76,11 @@ def append_mla(
     kv_indptr: torch.Tensor,
     kv_last_page_len: torch.Tensor,
 ) -> None:
-    """Append latents in FlashInfer's way: both parts of a latent have a cache, which are views of one."""
+    """Append latents, like FlashInfer's append_paged_mla_kv_cache: both parts have a cache, which are views of one."""
     tokens, cache = key.squeeze(1), kv_cache.squeeze(1)
-    append_paged_mla_kv_cache(
-        tokens[:, :rank],
-        tokens[:, rank:],
-        batch_indices,
-        positions,
-        cache[..., :rank],
-        cache[..., rank:],
-        kv_indices,
-        kv_indptr,
-        kv_last_page_len,
+    caches, pages = (cache[..., :rank], cache[..., rank:]), (kv_indices, kv_indptr, kv_last_page_len)
+    build.load().append_paged_mla_kv_cache(
+        tokens[:, :rank], tokens[:, rank:], batch_indices, positions, *caches, *pages
     )
 
 
@@ -150,10 +127,15 @@ def reshape_and_cache_token_head(
     v_scales: torch.Tensor,
     kv_layout: str,
 ) -> None:
-    """Write to slots in vLLM's way, with a scale that is computed for each head of each token."""
+    """Quantise each head of each token with a scale of its own, and store both: vLLM's fp8_per_token_head.
+
+    As `triton_reshape_and_cache_flash_per_token_head_quant` (vLLM PR 38378): caches float8_e4m3fn, scales float32, of
+    any strides; negative slots are skipped. A scale is the largest magnitude over 448, and 1e-6 or more.
+    """
+    caches: tuple[torch.Tensor, ...] = (k_cache, v_cache, k_scales, v_scales)
     if kv_layout == "HND":
-        k_cache, v_cache, k_scales, v_scales = (each.transpose(1, 2) for each in (k_cache, v_cache, k_scales, v_scales))
-    reshape_and_cache_per_token_head(key, value, k_cache, v_cache, k_scales, v_scales, slot_mapping)
+        caches = tuple(each.transpose(1, 2) for each in caches)
+    build.load().reshape_and_cache_per_token_head(key, value, *caches, slot_mapping)
 
 
 def reshape_and_cache_blocks(
@@ -199,11 +181,15 @@ def store_cache(
     kv_layout: str,
     reserved_skip_index: int = 0,
 ) -> None:
-    """Write to the tokens of a token-major pool in SGLang's way."""
+    """Write to the tokens of a token-major pool, like SGLang's store_cache, and skip those at the reserved index.
+
+    slot_mapping int32 or int64. Caches of float8_e4m3fn hold key / k_scale and value / v_scale. No other index is
+    skipped or checked; a reserved one of -1 skips only that.
+    """
     if kv_layout == "HND":
         k_cache, v_cache = k_cache.transpose(1, 2), v_cache.transpose(1, 2)
     pools = k_cache.flatten(0, 1), v_cache.flatten(0, 1)
-    store_kv_cache(key, value, *pools, slot_mapping, k_scale, v_scale, reserved_skip_index)
+    build.load().store_kv_cache(key, value, *pools, slot_mapping, k_scale, v_scale, reserved_skip_index)
 
 
 def set_mla(
@@ -214,9 +200,9 @@ def set_mla(
     slot_mapping: torch.Tensor,
     reserved_skip_index: int = 0,
 ) -> None:
-    """Write latents to the tokens of a token-major pool in SGLang's way."""
+    """Write latents to the tokens of a token-major pool, like SGLang's set_mla_kv_buffer, as store_cache does."""
     pool = kv_cache.flatten(0, 2).unsqueeze(1)
-    set_mla_kv_buffer(pool, slot_mapping, key[..., :rank], key[..., rank:], reserved_skip_index)
+    build.load().set_mla_kv_buffer(pool, slot_mapping, key[..., :rank], key[..., rank:], reserved_skip_index)
 
 
 def _kv_cache_dtype(cache: torch.Tensor) -> str:
@@ -245,33 +231,33 @@ def rope_append(
 ) -> None:
     """Rotate, quantise and append, as FlashInfer's rope_quantize_fp8_append_paged_kv_cache does.
 
-    As apply_rope and append_paged_kv_cache together, but tokens of a negative request are skipped, and caches of any
-    dtype are taken: those of float8_e4m3fn hold key / k_scale and value / v_scale.
+    As rotate_and_quantise and append together, but tokens of a negative request are skipped. Caches have any dtype:
+    those of float8_e4m3fn hold key / k_scale and value / v_scale.
     """
-    _rotate_query(query, query_out, rope_positions, cos_sin_cache, 0, is_neox)
-    build.load().rope_append(
-        key,
-        value,
-        rope_positions,
-        cos_sin_cache,
-        is_neox,
-        batch_indices,
-        positions,
-        k_cache,
-        v_cache,
-        kv_indices,
-        kv_indptr,
-        kv_last_page_len,
-        is_nhd(kv_layout),
-        k_scale,
-        v_scale,
-    )
+    _rotate(query, query_out, rope_positions, cos_sin_cache, cos_sin_cache.shape[1], is_neox)
+    rope, pages = (rope_positions, cos_sin_cache, is_neox), (kv_indices, kv_indptr, kv_last_page_len)
+    places = batch_indices, positions, k_cache, v_cache, *pages, is_nhd(kv_layout)
+    build.load().rope_append(key, value, *rope, *places, k_scale, v_scale)
 
 
-def _rotate_query(
-    query: torch.Tensor, out: torch.Tensor, positions: torch.Tensor, table: torch.Tensor, first: int, is_neox: bool
+def _rotate(
+    rows: torch.Tensor,
+    out: torch.Tensor,
+    positions: torch.Tensor,
+    cos_sin_cache: torch.Tensor | None,
+    rotary_dim: int,
+    is_neox: bool,
+    *,
+    first: int = 0,
+    rope_theta: float = 1.0,
+    scale: float = 1.0,
 ) -> None:
-    build.load().apply_rope(query, out, positions, table, 1.0, table.shape[1], first, is_neox, 1.0)
+    """Write rows [tokens, heads, dim] to `out`, with `rotary_dim` elements from `first` on rotated.
+
+    positions int64 [tokens]; cos_sin_cache float32 [positions, rotary_dim], cosines first; without it, angles are
+    computed from rope_theta in fp32. An output of float8_e4m3fn holds the rotated rows / scale.
+    """
+    build.load().apply_rope(rows, out, positions, cos_sin_cache, rope_theta, rotary_dim, first, is_neox, scale)
 
 
 def rope_append_mla(
@@ -293,21 +279,10 @@ def rope_append_mla(
 ) -> None:
     """Rotate, quantise and append latents: their first `rank` elements as they are, the others rotated."""
     tokens = key.squeeze(1)
-    _rotate_query(query, query_out, rope_positions, cos_sin_cache, rank, is_neox)
-    build.load().rope_append_mla(
-        tokens[:, :rank],
-        tokens[:, rank:],
-        rope_positions,
-        cos_sin_cache,
-        is_neox,
-        batch_indices,
-        positions,
-        kv_cache.squeeze(1),
-        kv_indices,
-        kv_indptr,
-        kv_last_page_len,
-        k_scale,
-    )
+    _rotate(query, query_out, rope_positions, cos_sin_cache, cos_sin_cache.shape[1], is_neox, first=rank)
+    rope, pages = (rope_positions, cos_sin_cache, is_neox), (kv_indices, kv_indptr, kv_last_page_len)
+    places = batch_indices, positions, kv_cache.squeeze(1), *pages
+    build.load().rope_append_mla(tokens[:, :rank], tokens[:, rank:], *rope, *places, k_scale)
 
 
 def rope_store(
@@ -327,7 +302,8 @@ def rope_store(
     kv_layout: str,
 ) -> None:
     """Rotate in place, and write to the tokens of a token-major pool, as SGLang's fused_rope_store does."""
-    apply_rope(query, key, rope_positions, rotary_dim, cos_sin_cache, is_neox=is_neox)
+    for rows in (query, key):
+        _rotate(rows, rows, rope_positions, cos_sin_cache, rotary_dim, is_neox)
     store_cache(
         key=key,
         value=value,
@@ -350,7 +326,8 @@ def rotate(
     is_neox: bool,
 ) -> None:
     """Rotate in place by computed angles, as FlashInfer's apply_rope_pos_ids_inplace does."""
-    apply_rope(query, key, rope_positions, rotary_dim, None, rope_theta, is_neox=is_neox)
+    for rows in (query, key):
+        _rotate(rows, rows, rope_positions, None, rotary_dim, is_neox, rope_theta=rope_theta)
 
 
 def rotate_latents(
@@ -364,7 +341,8 @@ def rotate_latents(
     is_neox: bool,
 ) -> None:
     """Rotate the rotary parts of latents and of their queries in place."""
-    apply_rope(query, key, rope_positions, rotary_dim, cos_sin_cache, is_neox=is_neox, first=rank)
+    for rows in (query, key):
+        _rotate(rows, rows, rope_positions, cos_sin_cache, rotary_dim, is_neox, first=rank)
 
 
 def rotate_and_quantise(
@@ -380,17 +358,8 @@ def rotate_and_quantise(
     k_scale: float,
 ) -> None:
     """Rotate by a table, and convert to the dtype of the cache, as FlashInfer's rope_quantize_fp8 does."""
-    apply_rope(
-        query,
-        key,
-        rope_positions,
-        rotary_dim,
-        cos_sin_cache,
-        is_neox=is_neox,
-        query_out=query_out,
-        key_out=key_out,
-        k_scale=k_scale,
-    )
+    _rotate(query, query_out, rope_positions, cos_sin_cache, rotary_dim, is_neox)
+    _rotate(key, key_out, rope_positions, cos_sin_cache, rotary_dim, is_neox, scale=k_scale)
 
 
 def gather(
@@ -426,9 +395,9 @@ def gather_mla(
 
 
 def copy_pages(*, k_cache: torch.Tensor, v_cache: torch.Tensor, page_pairs: torch.Tensor, kv_layout: str) -> None:
-    """Copy pages of keys and of values in vLLM's way."""
+    """Copy pages page_pairs[i, 0] to page_pairs[i, 1], in turn, like vLLM's copy_blocks."""
     for cache in (k_cache, v_cache):
-        copy_blocks(cache, page_pairs, kv_layout=kv_layout)
+        build.load().copy_blocks(cache, page_pairs, is_nhd(kv_layout))
 
 
 def move_tokens(
@@ -439,6 +408,6 @@ def move_tokens(
     target_slots: torch.Tensor,
     kv_layout: str,
 ) -> None:
-    """Move keys and values among slots in SGLang's way."""
+    """Move token source_slots[i] to target_slots[i], like SGLang's pool: all are read before the first is written."""
     for cache in (k_cache, v_cache):
-        move_kv_cache(cache, target_slots, source_slots, kv_layout=kv_layout)
+        build.load().move_kv_cache(cache, target_slots, source_slots, is_nhd(kv_layout))

@@ -19,6 +19,7 @@ from attnfuzz.kernels.backend import (
     Bench,
     Graph,
     Launcher,
+    LauncherAround,
     Op,
     Output,
     Session,
@@ -152,11 +153,12 @@ class _StepGraph:
         graph.replay()
 
 
-class _StepLauncher:
+class _StepLauncher(LauncherAround):
     """Attention's launcher, which records the write of the step in each graph. `write` launches that of a capture."""
 
     def __init__(self, launcher: Launcher, session: StepSession) -> None:
-        self._launcher, self._session = launcher, session
+        super().__init__(launcher)
+        self._session = session
         self._recorded: list[_Launch] | None = None
         self.write: Callable[[], None] = lambda: None
 
@@ -167,7 +169,7 @@ class _StepLauncher:
             self._recorded.append(_Launch(op, handed))
             return None
         self._session.refreshed(handed)
-        return self._launcher.launch(op, **handed)
+        return self._inner.launch(op, **handed)
 
     @contextmanager
     def capture(self) -> Iterator[Graph]:
@@ -179,34 +181,18 @@ class _StepLauncher:
             yield graph
         finally:
             self._recorded = None
-        with self._launcher.capture() as graph.whole:
+        with self._inner.capture() as graph.whole:
             self._session.record(self.write, partial(self._attend, recorded))
-        with self._launcher.capture() as graph.attention:
+        with self._inner.capture() as graph.attention:
             self._attend(recorded)
 
     def _attend(self, launches: Sequence[_Launch]) -> None:
         for each in launches:
-            self._launcher.launch(each.op, **each.arguments)
+            self._inner.launch(each.op, **each.arguments)
 
     def capture_all(self) -> AbstractContextManager[Graph]:
         """Refuse: the write would be missing."""
         raise Unsupported("a graph of more than launches can't have a write in front of them")
-
-    def called_from(self, words: str) -> None:
-        """Pass on the line of an engine that makes the next launch."""
-        self._launcher.called_from(words)
-
-    def reached_by(self, words: str) -> None:
-        """Pass on how a server gets to the launches."""
-        self._launcher.reached_by(words)
-
-    def make_again(self) -> None:
-        """Pass on that the step is made once more."""
-        self._launcher.make_again()
-
-    def report(self, place: str, text: str) -> None:
-        """Pass on a breach of a precondition."""
-        self._launcher.report(place, text)
 
 
 @dataclass(frozen=True)

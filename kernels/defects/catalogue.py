@@ -1,5 +1,6 @@
-"""All planted defects, and the defective backends."""
+"""All planted defects, and the backends with one or two of them."""
 
+from dataclasses import replace
 from functools import cache
 
 from attnfuzz.kernels.backend import Backend
@@ -16,7 +17,9 @@ from attnfuzz.kernels.defects import (
     slots,
     steps,
 )
-from attnfuzz.kernels.defects.defect import Defect
+from attnfuzz.kernels.defects.defect import AttentionDefect, Defect
+from attnfuzz.kernels.defects.native import defective
+from attnfuzz.kernels.trtllm.backends import TRTLLM_BACKENDS, TrtllmBackend
 
 DEFECTS: tuple[Defect, ...] = (
     *(
@@ -40,3 +43,39 @@ def planted() -> dict[str, Backend]:
 def backend_name(defect: Defect) -> str:
     """The name of the backend with this defect."""
     return f"{defect.backend}+{defect.name}"
+
+
+@cache
+def pair(name: str) -> Backend | None:
+    """Return the backend named like trtllm_mha+window_one_short+sink_missing_from_lse, or None."""
+    correct, *planted = name.split("+")
+    by_name = {(defect.backend, defect.name): defect for defect in DEFECTS if isinstance(defect, AttentionDefect)}
+    chosen = [by_name[correct, each] for each in planted if (correct, each) in by_name]
+    if len(planted) != 2 or len(chosen) != len(planted):
+        return None
+    base = next(backend for backend in TRTLLM_BACKENDS if backend.name == correct)
+    return _with_both(base, chosen, name)
+
+
+def _with_both(correct: TrtllmBackend, defects: list[AttentionDefect], name: str) -> Backend | None:
+    """Combine the kernels and the session methods of both defects; None if they conflict."""
+    planted = [defect.plant(correct) for defect in defects]
+    if any(type(each) is not type(correct) for each in planted):
+        # Kernels with another noise model.
+        return None
+    native = [defect.name for defect in defects if defect in kernels.DEFECTS]
+    changes = [
+        defect
+        for defect, each in zip(defects, planted, strict=True)
+        if each.session is correct.session and defect.name not in native
+    ]
+    sessions = [each.session for each in planted if each.session is not correct.session]
+    parts = [part for session in sessions for part in vars(session) if not part.startswith("__")]
+    if len(set(parts)) < len(parts):
+        # Both override the same method or part.
+        return None
+    session = type("Session", tuple(sessions), {}) if sessions else correct.session
+    both = replace(correct, name=name, table=defective(*native) if native else correct.table, session=session)
+    for change in changes:
+        both = change.plant(both)
+    return both

@@ -6,8 +6,7 @@ wrapper's layer has them, so that a step can't be made again without them.
 
 from typing import Final
 
-from attnfuzz.kernels.argument_standing import Rules, promised, refused, unsaid, without
-from attnfuzz.reference.arguments import ArgumentForm
+from attnfuzz.reference.arguments import ArgumentForm, Rules, promised, refused, unsaid, without
 
 _F = ArgumentForm
 _OUTPUTS = unsaid(_F.OUT_GAPS, _F.OUT_HEADS_FIRST, _F.LSE_HEADS_FIRST)

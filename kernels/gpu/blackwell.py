@@ -12,9 +12,8 @@ from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.edges import UNSAID_EDGES
 from attnfuzz.kernels.gpu import function_argument_rules as rules
 from attnfuzz.kernels.gpu.build_record import Module
-from attnfuzz.kernels.gpu.deepseek import DEEPSEEK_V3
 from attnfuzz.kernels.gpu.flashinfer_op import flashinfer_op
-from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, bucket
+from attnfuzz.kernels.gpu.gpu_backend import DEEPSEEK_V3, GpuBackend, bucket
 from attnfuzz.kernels.gpu.states import FIXUP, FIXUP_SOURCE, MERGE_MODULE, MERGE_STATE_IN_PLACE
 from attnfuzz.kernels.gpu.variants import with_revisions
 from attnfuzz.kernels.gpu.visible import Arch, processors

@@ -8,13 +8,13 @@ from attnfuzz.kernels.gpu.blackwell import BLACKWELL_BACKENDS
 from attnfuzz.kernels.gpu.direct.cudnn import CUDNN_DECODE, CUDNN_PREFILL
 from attnfuzz.kernels.gpu.direct.fmha_v2 import FMHA_V2, FMHA_V2_AS_SERVED, FMHA_V2_LSE, FMHA_V2_NHD, FMHA_V2_PACKED
 from attnfuzz.kernels.gpu.direct.mla import MLA_FA2, MLA_FA3
+from attnfuzz.kernels.gpu.direct.single import SINGLE_BACKENDS
 from attnfuzz.kernels.gpu.direct.states import CASCADE_MERGE, CUDA_FIXUP
 from attnfuzz.kernels.gpu.direct.torch_attention import FLEX_ATTENTION, SDPA_CUDNN, SDPA_EFFICIENT, SDPA_FLASH
 from attnfuzz.kernels.gpu.direct.varlen import VARLEN_ATTN, VARLEN_ATTN_LSE, VARLEN_ATTN_OUT
 from attnfuzz.kernels.gpu.direct.xqa import XQA, XQA_AS_SERVED, XQA_FP8
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.hopper.backends import HOPPER_BACKENDS
-from attnfuzz.kernels.gpu.single.backends import SINGLE_BACKENDS
 from attnfuzz.kernels.gpu.wrappers.backends import WRAPPER_BACKENDS
 from attnfuzz.kernels.gpu.wrappers.cascade import CASCADE_BACKENDS
 from attnfuzz.kernels.gpu.wrappers.decode_variants import DECODE_VARIANTS

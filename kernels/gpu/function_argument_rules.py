@@ -2,8 +2,7 @@
 
 from typing import Final
 
-from attnfuzz.kernels.argument_standing import Rules, promised, refused, unsaid, without
-from attnfuzz.reference.arguments import ArgumentForm
+from attnfuzz.reference.arguments import ArgumentForm, Rules, promised, refused, unsaid, without
 
 _F = ArgumentForm
 _STRIDES = (_F.QUERY_ELEMENTS_APART, _F.KEYS_GAPS, _F.VALUES_GAPS)

@@ -3,19 +3,20 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from attnfuzz.kernels.backend import Bench, Op, Session, Unsupported
+from attnfuzz.kernels.edges import opened
 from attnfuzz.kernels.gpu import guards, modules, nvcc, visible
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.visible import Arch
-from attnfuzz.kernels.opening import opened
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.calibration import shipped_noise
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.geometry import KvLayout, Latent
 from attnfuzz.reference.noise import NoiseModel
 
 OpenSession = Callable[[Case, Bench], Session]
@@ -94,3 +95,16 @@ class GpuBackend:
                 name, reason = next(iter(reasons[0].items()))
                 raise Unsupported(f"{name} does not compile: {reason}")
         return opened(self.session, case, bench, self.capability)
+
+
+DEEPSEEK_V3: Final = Bucket(
+    dtype=DType.BFLOAT16,
+    kv_dtype=DType.BFLOAT16,
+    head_dim_qk=576,
+    head_dim_vo=512,
+    # Its 128 heads on 16, 8 and 1 ranks.
+    heads=((8, 1), (16, 1), (128, 1)),
+    page_sizes=(32, 64),
+    layouts=(KvLayout.HND,),
+    latent=Latent(rank=512, rope=64, nope=128, vo=128),
+)

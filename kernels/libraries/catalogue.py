@@ -1,12 +1,10 @@
 """The backends of all libraries."""
 
+from attnfuzz.kernels.libraries.installed import LibraryBackend, LibraryWriter
 from attnfuzz.kernels.libraries.jax import JAX_BACKENDS
-from attnfuzz.kernels.libraries.library_backend import LibraryBackend
-from attnfuzz.kernels.libraries.library_writer import LibraryWriter
 from attnfuzz.kernels.libraries.onnxruntime import ONNXRUNTIME_BACKENDS
 from attnfuzz.kernels.libraries.openvino import OPENVINO_BACKENDS
 from attnfuzz.kernels.libraries.torch_attention import TORCH_BACKENDS
-from attnfuzz.kernels.libraries.torch_transforms import TORCH_TRANSFORMS
 from attnfuzz.kernels.libraries.torch_writes import TORCH_WRITERS
 from attnfuzz.kernels.libraries.transformers import TRANSFORMERS_BACKENDS
 from attnfuzz.kernels.libraries.triton_sglang import SGLANG_BACKENDS
@@ -14,7 +12,6 @@ from attnfuzz.kernels.libraries.triton_sglang_writes import SGLANG_WRITERS
 from attnfuzz.kernels.libraries.triton_vllm import VLLM_BACKENDS
 from attnfuzz.kernels.libraries.triton_vllm_writes import VLLM_WRITERS
 from attnfuzz.kernels.libraries.vllm_cpu import VLLM_CPU_BACKENDS
-from attnfuzz.kernels.libraries.vllm_cpu_rope import VLLM_CPU_TRANSFORMS
 from attnfuzz.kernels.libraries.vllm_cpu_writes import VLLM_CPU_WRITERS
 
 LIBRARY_BACKENDS: tuple[LibraryBackend | LibraryWriter, ...] = (
@@ -27,9 +24,7 @@ LIBRARY_BACKENDS: tuple[LibraryBackend | LibraryWriter, ...] = (
     *VLLM_BACKENDS,
     *SGLANG_BACKENDS,
     *TORCH_WRITERS,
-    *TORCH_TRANSFORMS,
     *VLLM_CPU_WRITERS,
-    *VLLM_CPU_TRANSFORMS,
     *VLLM_WRITERS,
     *SGLANG_WRITERS,
 )

@@ -1,4 +1,4 @@
-"""Requirements of a library's kernel on this machine: packages, and further conditions."""
+"""Backends on a library that may be missing: kernels, and writers of the KV cache."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -6,6 +6,13 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 
 from packaging.version import Version
+
+from attnfuzz.kernels.backend import Op
+from attnfuzz.kernels.cache_writes.writer_backend import CopyBackend, GatherBackend, RotationBackend, WriterBackend
+from attnfuzz.kernels.function_backend import FunctionBackend
+from attnfuzz.reference.calibration import shipped_noise
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.noise import NoiseModel
 
 
 def no_reason() -> None:
@@ -65,3 +72,47 @@ class Installed:
         if package in self.alone:
             return f"pip install --no-deps '{package}>={oldest}'"
         return f"pip install 'attnfuzz[{self.extra}]'" if self.extra else f"pip install '{package}>={oldest}'"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LibraryBackend(Installed, FunctionBackend):
+    """A kernel of a library: a FunctionBackend called `label`, such as "onnxruntime:gqa".
+
+    `noise_models` are those of a correct kernel by dtype, `noise_model` that of the others; a shipped calibration
+    replaces both.
+    """
+
+    noise_models: Mapping[DType, NoiseModel] = field(default_factory=dict)
+
+    @property
+    def ops(self) -> Mapping[str, Op]:
+        """The function, under the name of the kernel."""
+        return {self.kernel: Op(name=self.kernel, function=self.function, writes=self.writes | {"out", "lse"})}
+
+    def noise(self, dtype: DType) -> NoiseModel:
+        """The model calibrated on this architecture with these versions, or the theory."""
+        return shipped_noise(self.name, dtype, self.theory(dtype), libraries=self.versions())
+
+    def theory(self, dtype: DType) -> NoiseModel:
+        """The model of `dtype`."""
+        return self.noise_models.get(dtype, self.noise_model)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LibraryWriter(Installed, WriterBackend):
+    """A writer of a library: a WriterBackend called `label`, such as "vllm_cpu:reshape_and_cache"."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LibraryRotation(LibraryWriter, RotationBackend):
+    """A rotation of a library."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LibraryGather(LibraryWriter, GatherBackend):
+    """A gather of a library."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LibraryCopy(LibraryWriter, CopyBackend):
+    """A library's copy within the cache."""

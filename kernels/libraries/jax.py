@@ -15,7 +15,7 @@ from msgspec import structs
 from attnfuzz.kernels.backend import Unsupported
 from attnfuzz.kernels.edges import UNSAID_FACTORS
 from attnfuzz.kernels.libraries.geometries import few_geometries
-from attnfuzz.kernels.libraries.library_backend import LibraryBackend
+from attnfuzz.kernels.libraries.installed import LibraryBackend
 from attnfuzz.kernels.libraries.requests import dense_requests
 from attnfuzz.kernels.library_cache import cache_folder
 from attnfuzz.kernels.torch_sdpa import visible

@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from attnfuzz.kernels.backend import Unsupported
 from attnfuzz.kernels.edges import UNSAID_BUT_ZERO, UNSAID_FACTORS
-from attnfuzz.kernels.libraries.library_backend import LibraryBackend
+from attnfuzz.kernels.libraries.installed import LibraryBackend
 from attnfuzz.kernels.libraries.onnx_calls import (
     MICROSOFT,
     ArrangedRun,

@@ -21,7 +21,7 @@ import torch
 from attnfuzz.kernels.backend import Bench, Output
 from attnfuzz.kernels.edges import UNSAID_BUT_ZERO, UNSAID_FACTORS
 from attnfuzz.kernels.function_backend import FunctionSession
-from attnfuzz.kernels.libraries.library_backend import LibraryBackend
+from attnfuzz.kernels.libraries.installed import LibraryBackend
 from attnfuzz.kernels.libraries.openvino_blocks import BLOCK, BY_CHANNEL, BY_TOKEN, Blocks, Codec, plain
 from attnfuzz.kernels.libraries.requests import DenseRequest, dense_requests
 from attnfuzz.kernels.plan import Row

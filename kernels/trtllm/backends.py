@@ -8,11 +8,10 @@ from typing import ClassVar
 import torch
 from msgspec import structs
 
-from attnfuzz.kernels.argument_standing import promised
 from attnfuzz.kernels.backend import Bench, Op, Session
+from attnfuzz.kernels.edges import opened
 from attnfuzz.kernels.native import build
 from attnfuzz.kernels.native.ops import NATIVE
-from attnfuzz.kernels.opening import opened
 from attnfuzz.kernels.ops_table import OpsTable
 from attnfuzz.kernels.trtllm.gather import GATHER_ROWS
 from attnfuzz.kernels.trtllm.masked import MaskedMhaSession
@@ -20,7 +19,7 @@ from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.kernels.trtllm.mla import MlaSession
 from attnfuzz.kernels.trtllm.planned import LIFE, PlannedMhaSession
 from attnfuzz.kernels.trtllm.revisions import MHA_REVISIONS, MLA_REVISIONS
-from attnfuzz.reference.arguments import ArgumentForm, ArgumentStanding
+from attnfuzz.reference.arguments import ArgumentForm, ArgumentStanding, promised
 from attnfuzz.reference.calibration import shipped_noise
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import (

@@ -12,15 +12,14 @@ from typing import Any
 
 import torch
 from bound_call import bind
-from plain_attention import attend_paged, to_base2
+from plain_attention import attend_one, attend_paged, to_base2
 from wrapper_backends import OnCpu, on_cpu_as
 
 from attnfuzz.kernels.backend import Op
 from attnfuzz.kernels.gpu.direct import cudnn, fmha_v2, mla, states, torch_attention, xqa
 from attnfuzz.kernels.gpu.direct.mla import MlaWrapper
+from attnfuzz.kernels.gpu.direct.single import SINGLE_BACKENDS, SINGLE_DECODE, SINGLE_PREFILL, SingleSession
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.kernels.gpu.single.backends import SINGLE_BACKENDS
-from attnfuzz.kernels.gpu.single.sessions import SINGLE_DECODE, SINGLE_PREFILL, SingleSession
 from attnfuzz.kernels.gpu.states import MERGE_STATE_IN_PLACE
 from attnfuzz.kernels.gpu.wrappers import cascade, holistic, pod, sparse
 from attnfuzz.kernels.gpu.wrappers.holistic import HolisticSession, HolisticWrapper
@@ -141,21 +140,9 @@ def _fmha_v2_answer(**arguments: Any) -> Answer:
         return _paged(taken, query, pool, layout.removeprefix("Q_PAGED_KV_"), q_lens, taken["seq_lens"], masks)
     key, value = others[0].unbind(dim=1) if layout == "CONTIGUOUS_Q_KV" else others
     assert layout == "CONTIGUOUS_Q_KV" or not taken["logits_soft_cap_scale"]
-    return attend(
-        Problem(
-            query,
-            key,
-            value,
-            q_lens,
-            kv_lens,
-            taken["bmm1_scale"],
-            taken["bmm2_scale"],
-            window_left=taken.get("window_left", -1),
-            causal=masks is None,
-            sinks=taken.get("sinks"),
-            masks=masks,
-        )
-    )
+    given = {name: taken[name] for name in ("sinks", "window_left") if name in taken}
+    scales = taken["bmm1_scale"], taken["bmm2_scale"]
+    return attend(Problem(query, key, value, q_lens, kv_lens, *scales, causal=not full, masks=masks, **given))
 
 
 def _cudnn_decode(**arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -251,19 +238,10 @@ def _single_decode(*, out: torch.Tensor, lse: torch.Tensor, **arguments: Any) ->
 
 def _single(taken: dict[str, Any], query: torch.Tensor, out: torch.Tensor, lse: torch.Tensor) -> None:
     key, value = (taken[name].transpose(0, 1) if taken["kv_layout"] == "HND" else taken[name] for name in ("k", "v"))
-    answer = attend(
-        Problem(
-            query,
-            key,
-            value,
-            (len(query),),
-            (len(key),),
-            float(taken.get("sm_scale", query.shape[2] ** -0.5) * taken.get("k_scale", 1.0)),
-            float(taken.get("v_scale", 1.0)),
-            window_left=taken.get("window_left", -1),
-            soft_cap=max(taken.get("logits_soft_cap", 0.0), 0.0),
-        )
-    )
+    scale = float(taken.get("sm_scale", query.shape[2] ** -0.5) * taken.get("k_scale", 1.0))
+    cap, window = max(taken.get("logits_soft_cap", 0.0), 0.0), taken.get("window_left", -1)
+    v_scale = float(taken.get("v_scale", 1.0))
+    answer = attend_one(query, key, value, scale, bmm2_scale=v_scale, window_left=window, soft_cap=cap)
     out.copy_(answer.out)
     lse.copy_(to_base2(answer.lse))
 

@@ -11,10 +11,9 @@ from typing import Any
 
 import torch
 from bound_call import bind, bind_positions
-from plain_attention import to_base2
+from plain_attention import attend_one, to_base2
 
-from attnfuzz.reference.attention import attend
-from attnfuzz.reference.problem import Answer, Problem
+from attnfuzz.reference.problem import Answer
 
 _POD, _CASCADE, _SPARSE, _ATTENTION = (f"flashinfer.{name}" for name in ("pod", "cascade", "sparse", "attention"))
 
@@ -55,8 +54,7 @@ def _paged(
 def _one(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, plan: dict[str, Any], *, causal: bool) -> Answer:
     scale, cap = float(plan.get("sm_scale", query.shape[2] ** -0.5)), max(plan.get("logits_soft_cap") or 0.0, 0.0)
     window = plan.get("window_left", -1)
-    sizes = (len(query),), (len(key),)
-    return attend(Problem(query, key, value, *sizes, scale, causal=causal, soft_cap=cap, window_left=window))
+    return attend_one(query, key, value, scale, causal=causal, soft_cap=cap, window_left=window)
 
 
 def _merged(states: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:

@@ -66,6 +66,23 @@ class FakeJudge(OneByOne):
         self._renewed = True
 
 
+class Counting(FakeJudge):
+    """Fails at these runs of a long case, counted from 1; 0 is each of them."""
+
+    def __init__(self, failure: Observation, *at: int, every: int = 0) -> None:
+        super().__init__(lambda _: ())
+        self._long = 0
+        self._failure, self._at, self._every = failure, at, every
+
+    def verdict(self, case: Case) -> Verdict:
+        """Judge without running anything."""
+        if max(kv_lens(case)) < 100:
+            return Verdict()
+        self._long += 1
+        fails = self._long in self._at or (self._every and self._long % self._every == 0)
+        return Verdict(observations=(self._failure,) if fails else ())
+
+
 class FakeJobs:
     """Jobs in this process, one slice after the other, on a fake judge of the cases of `strategy`."""
 

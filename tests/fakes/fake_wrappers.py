@@ -11,10 +11,7 @@ from typing import Any
 
 import torch
 from flashinfer import attention, decode, prefill
-from plain_attention import to_base2
-
-from attnfuzz.reference import attention as reference
-from attnfuzz.reference.problem import Problem
+from plain_attention import attend_one, to_base2
 
 _NEED = 4096
 """Bytes that a plan is said to need of each workspace, beside four per page: it grows with the batch."""
@@ -33,12 +30,10 @@ def attend(
     mask: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Out [q, heads, dim] and lse [q, heads] in base 2 of one request."""
-    problem = Problem(
+    answer = attend_one(
         query,
         key,
         value,
-        (len(query),),
-        (len(key),),
         scale,
         window_left=plan["window_left"],
         causal=mask is None and plan.get("causal", True),
@@ -46,7 +41,6 @@ def attend(
         soft_cap=max(plan["logits_soft_cap"], 0.0),
         masks=None if mask is None else (mask,),
     )
-    answer = reference.attend(problem)
     return answer.out, to_base2(answer.lse)
 
 

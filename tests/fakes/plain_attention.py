@@ -1,6 +1,8 @@
 """The reference over a paged KV cache, and with an LSE in base 2, as fakes of FlashInfer's functions answer."""
 
+from itertools import pairwise
 from math import log
+from typing import Any
 
 import torch
 
@@ -19,30 +21,55 @@ def attend_paged(
     q_lens: tuple[int, ...],
     kv_lens: tuple[int, ...],
     bmm1_scale: float,
-    bmm2_scale: float = 1.0,
-    window_left: int = -1,
-    sinks: torch.Tensor | None = None,
-    soft_cap: float = 0.0,
     masks: tuple[torch.Tensor, ...] | None = None,
+    **options: Any,
 ) -> Answer:
     """Attention over a paged KV cache; pages and table as in `gather_pages`, the rest as in `Problem`."""
     key, value = (gather_pages(pages, page_table, kv_lens, layout) for pages in (key_pages, value_pages))
-    return attend(
-        Problem(
-            query,
-            key,
-            value,
-            q_lens,
-            kv_lens,
-            bmm1_scale,
-            bmm2_scale,
-            window_left=window_left,
-            sinks=sinks,
-            soft_cap=soft_cap,
-            causal=masks is None,
-            masks=masks,
-        )
+    causal = masks is None
+    return attend(Problem(query, key, value, q_lens, kv_lens, bmm1_scale, causal=causal, masks=masks, **options))
+
+
+def attend_call(
+    *,
+    query: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    seq_lens: torch.Tensor,
+    cum_seq_lens_q: torch.Tensor,
+    scale: float,
+    kv_layout: str = "NHD",
+    mask: torch.Tensor | None = None,
+    v_scale: float = 1.0,
+    window_left: int = -1,
+    soft_cap: float = 0.0,
+    sinks: torch.Tensor | None = None,
+    **_: Any,
+) -> Answer:
+    """Attention on the arguments of a `FunctionBackend`, those with a default if it has them."""
+    ends, kv_lens = cum_seq_lens_q.tolist(), tuple(seq_lens.tolist())
+    rows = [slice(first, end) for first, end in pairwise(ends)]
+    return attend_paged(
+        query[: ends[-1]],
+        k_cache,
+        v_cache,
+        block_tables.long(),
+        layout=KvLayout(kv_layout),
+        q_lens=tuple(each.stop - each.start for each in rows),
+        kv_lens=kv_lens,
+        bmm1_scale=scale,
+        bmm2_scale=v_scale,
+        window_left=window_left,
+        soft_cap=soft_cap,
+        sinks=sinks,
+        masks=None if mask is None else tuple(mask[own, :n] for own, n in zip(rows, kv_lens, strict=True)),
     )
+
+
+def attend_one(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float, **options: Any) -> Answer:
+    """Attention of one request; `options` as in `Problem`."""
+    return attend(Problem(query, key, value, (len(query),), (len(key),), scale, **options))
 
 
 def gather_pages(

@@ -10,6 +10,7 @@ from attnfuzz.harness.inside.execute import Execution
 from attnfuzz.harness.search.examples import run_examples
 from attnfuzz.harness.verdict.failures import Verdict
 from attnfuzz.harness.verdict.tiers import Task
+from attnfuzz.kernels.backend import Backend
 from attnfuzz.reference.calls import CallCase, pack
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Launch, Mode, Request, Step
@@ -117,9 +118,19 @@ def narrowest(cases: Sequence[Case], count: int) -> list[Case]:
     return sorted(cases, key=lambda case: case.geometry.q_heads * case.geometry.head_dim_qk)[:count]
 
 
-def run(case: Case, backend: str | None = None) -> Verdict:
+def run(case: Case, backend: str | Backend | None = None) -> Verdict:
     """Run a case in this process, which has to survive it, on its own backend or on another one."""
-    return Execution(Task(case=case, backend=backend or case.backend), lambda _: None).run()
+    if backend is None or isinstance(backend, str):
+        return Execution(Task(case=case, backend=backend or case.backend), lambda _: None).run()
+    return Execution(Task(case=case, backend=case.backend), lambda _: None, backend=backend).run()
+
+
+def passed(case: Case, backend: str | Backend | None = None) -> Verdict:
+    """The verdict of `run`, of which it checks that the case ran and nothing was observed."""
+    verdict = run(case, backend)
+    found = (verdict.unsupported, verdict.observations)
+    assert found == (None, ()), (found, case)
+    return verdict
 
 
 def with_nan_queries(calls: CallCase) -> CallCase:

@@ -6,56 +6,35 @@ name with "_" for what a Python name can't have. The access follows the launch, 
 
 import re
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from attnfuzz.harness.memory.placed import PlacedMemory
-from attnfuzz.kernels.backend import Bench, Graph, Launcher, Op
+from attnfuzz.kernels.backend import Bench, Launcher, LauncherAround, Op
 from attnfuzz.kernels.defects import stray
 from attnfuzz.kernels.gpu.catalogue import GPU_BACKENDS
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 
 
-@dataclass(frozen=True)
-class StrayLauncher:
+class StrayLauncher(LauncherAround):
     """Launches as `launcher` does, and then makes an access behind one of the launch's tensors."""
 
-    launcher: Launcher
-    memory: PlacedMemory
-    number: int
-    write: bool
+    def __init__(self, launcher: Launcher, memory: PlacedMemory, number: int, *, write: bool) -> None:
+        super().__init__(launcher)
+        self.memory, self.number, self.write = memory, number, write
 
     def launch(self, op: Op, /, **arguments: Any) -> Any:
-        returned = self.launcher.launch(op, **arguments)
+        returned = self._inner.launch(op, **arguments)
         tensors = [tensor for tensor in _tensors(arguments.values()) if tensor.numel()]
         tensor = tensors[self.number % len(tensors)]
         allocation = self.memory.allocation_of(tensor)
         end = allocation.address + allocation.nbytes
         # The access has two bytes, and is aligned to them.
         distance = end + end % 2 - tensor.data_ptr()
-        self.launcher.launch(stray.STRAY, tensor=tensor, distance=distance, write=self.write)
+        self._inner.launch(stray.STRAY, tensor=tensor, distance=distance, write=self.write)
         return returned
-
-    def reached_by(self, words: str) -> None:
-        self.launcher.reached_by(words)
-
-    def called_from(self, words: str) -> None:
-        self.launcher.called_from(words)
-
-    def report(self, place: str, text: str) -> None:
-        self.launcher.report(place, text)
-
-    def make_again(self) -> None:
-        self.launcher.make_again()
-
-    def capture(self) -> AbstractContextManager[Graph]:
-        return self.launcher.capture()
-
-    def capture_all(self) -> AbstractContextManager[Graph]:
-        return self.launcher.capture_all()
 
 
 def _tensors(values: Any) -> Iterator[torch.Tensor]:
@@ -83,7 +62,7 @@ def __getattr__(attribute: str) -> GpuBackend:
 def _astray(base: GpuBackend, name: str, number: int, *, write: bool) -> GpuBackend:
     def open_session(case: Any, bench: Bench) -> Any:
         assert isinstance(bench.memory, PlacedMemory)
-        launcher = StrayLauncher(bench.launcher, bench.memory, number, write)
+        launcher = StrayLauncher(bench.launcher, bench.memory, number, write=write)
         return base.session(case, replace(bench, launcher=launcher))
 
     return replace(

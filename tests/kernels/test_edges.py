@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from plain_attention import attend_paged
+from plain_attention import attend_call
 from small_cases import drawn, run
 
 from attnfuzz.harness.verdict.failures import Kind
@@ -21,16 +21,7 @@ HERE = f"{Path(__file__)}:"
 
 def attend(*, out: Any, scale: float, **arguments: Any) -> None:
     """Attention by torch, at any scale, of any batch."""
-    answer = attend_paged(
-        arguments["query"],
-        arguments["k_cache"],
-        arguments["v_cache"],
-        arguments["block_tables"].long(),
-        layout=KvLayout.NHD,
-        q_lens=tuple(arguments["cum_seq_lens_q"].diff().tolist()),
-        kv_lens=tuple(arguments["seq_lens"].tolist()),
-        bmm1_scale=scale,
-    )
+    answer = attend_call(scale=scale, **arguments)
     out.zero_()
     out[: len(answer.out)] = answer.out.to(out.dtype)
 

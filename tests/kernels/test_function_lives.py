@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from msgspec.structs import replace
+from plain_attention import attend_call
 from small_cases import HEADS, run, step
 
 from attnfuzz import Capability, EarlierUse, FunctionBackend, Mask, Mode
@@ -23,39 +24,15 @@ GIVEN: list[dict[str, Any]] = []
 """The arguments of each call."""
 
 
-def attend(
-    *,
-    out: torch.Tensor,
-    query: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    block_tables: torch.Tensor,
-    seq_lens: torch.Tensor,
-    cum_seq_lens_q: torch.Tensor,
-    life: tuple[EarlierUse, ...],
-    **numbers: Any,
-) -> None:
+def attend(*, out: torch.Tensor, seq_lens: torch.Tensor, life: tuple[EarlierUse, ...], **others: Any) -> None:
     """Attention, in which KEPT arguments are those of the first call."""
+    tensors = ("query", "k_cache", "v_cache", "block_tables", "cum_seq_lens_q")
+    numbers = {name: value for name, value in others.items() if name not in tensors}
     GIVEN.append({**numbers, "life": life, "seq_lens": seq_lens.tolist()})
     for name, first in KEPT.items():
         KEPT[name] = numbers[name] if first is None else first
-    used = {**numbers, **{name: value for name, value in KEPT.items() if value is not None}}
-    for b, kv_len in enumerate(seq_lens.tolist()):
-        rows = slice(*cum_seq_lens_q[b : b + 2].tolist())
-        pages = block_tables[b, : -(-kv_len // k_cache.shape[1])].long()
-        key, value = (cache[pages].flatten(0, 1)[:kv_len].float() for cache in (k_cache, v_cache))
-        key, value = (each.repeat_interleave(query.shape[1] // each.shape[1], 1) for each in (key, value))
-        logits = torch.einsum("qhd,khd->hqk", query[rows].float(), key) * used["scale"]
-        if used["soft_cap"]:
-            logits = used["soft_cap"] * torch.tanh(logits / used["soft_cap"])
-        q_len = logits.shape[1]
-        seen = torch.ones(q_len, kv_len, dtype=torch.bool).tril(kv_len - q_len)
-        if used["mask"] is not None:
-            seen = used["mask"][rows, :kv_len]
-        if used["window_left"] >= 0:
-            seen = seen & torch.ones(q_len, kv_len, dtype=torch.bool).triu(kv_len - q_len - used["window_left"])
-        weights = logits.masked_fill(~seen, -torch.inf).softmax(-1).nan_to_num(0.0)
-        out[rows] = torch.einsum("hqk,khd->qhd", weights, value).to(out.dtype)
+    answer = attend_call(seq_lens=seq_lens, **others | {name: each for name, each in KEPT.items() if each is not None})
+    out[: len(answer.out)] = answer.out.to(out.dtype)
 
 
 CAPABILITY = Capability(

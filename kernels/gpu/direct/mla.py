@@ -17,8 +17,7 @@ from attnfuzz.kernels.backend import Bench, Op, Output, Unsupported
 from attnfuzz.kernels.edges import UNSAID_EDGES
 from attnfuzz.kernels.gpu import argument_rules, flashinfer_op, lives
 from attnfuzz.kernels.gpu.build_record import Module
-from attnfuzz.kernels.gpu.deepseek import DEEPSEEK_V3
-from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.kernels.gpu.gpu_backend import DEEPSEEK_V3, GpuBackend
 from attnfuzz.kernels.gpu.visible import Arch, processors
 from attnfuzz.kernels.gpu.wrappers.life import IN_GRAPHS, WrapperLife, live, overwrite
 from attnfuzz.kernels.gpu.wrappers.wrapper import run

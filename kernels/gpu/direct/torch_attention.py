@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import torch
 
-from attnfuzz.kernels.argument_standing import unsaid, without
 from attnfuzz.kernels.backend import Op, Output, Unsupported
 from attnfuzz.kernels.edges import UNSAID_EDGES
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, bucket
@@ -24,7 +23,7 @@ from attnfuzz.kernels.libraries.torch_attention import block_mask
 from attnfuzz.kernels.packed_masks import flat_masks, masks_of_rows
 from attnfuzz.kernels.plan import Row
 from attnfuzz.kernels.torch_sdpa import ARGUMENTS, OF_MASKS, SdpaSession, attend_into
-from attnfuzz.reference.arguments import ArgumentForm, EarlierUse
+from attnfuzz.reference.arguments import ArgumentForm, EarlierUse, unsaid, without
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Mask, Mode, QueryView, Request, Step

@@ -9,11 +9,10 @@ import torch
 from attnfuzz.kernels.edges import UNSAID_EDGES
 from attnfuzz.kernels.gpu import function_argument_rules as rules
 from attnfuzz.kernels.gpu.build_record import Module
-from attnfuzz.kernels.gpu.deepseek import DEEPSEEK_V3
 from attnfuzz.kernels.gpu.direct import fmha_v2, mla, xqa
 from attnfuzz.kernels.gpu.direct.mla import MLA_PLAN, MLA_RUN
 from attnfuzz.kernels.gpu.flashinfer_op import flashinfer_op
-from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, bucket
+from attnfuzz.kernels.gpu.gpu_backend import DEEPSEEK_V3, GpuBackend, bucket
 from attnfuzz.kernels.gpu.hopper.sessions import MLA_BACKEND, HopperMhaAsServed, HopperMhaSession, HopperMlaSession
 from attnfuzz.kernels.gpu.states import FIXUP, FIXUP_SOURCE, MERGE_MODULE, MERGE_STATE_IN_PLACE
 from attnfuzz.kernels.gpu.variants import as_served, with_revisions

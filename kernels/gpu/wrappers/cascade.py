@@ -8,14 +8,13 @@ from typing import Any, Final
 import msgspec
 import torch
 
-from attnfuzz.kernels.argument_standing import Rules
 from attnfuzz.kernels.backend import Bench, Output, Unsupported
 from attnfuzz.kernels.edges import UNSAID_EDGES
 from attnfuzz.kernels.gpu import argument_rules as rules
 from attnfuzz.kernels.gpu import lives
 from attnfuzz.kernels.gpu.build_record import Module
+from attnfuzz.kernels.gpu.direct.single import single_prefill_modules
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.kernels.gpu.single.backends import single_prefill_modules
 from attnfuzz.kernels.gpu.states import MERGE_MODULE
 from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.kernels.gpu.wrappers.backends import (
@@ -35,7 +34,7 @@ from attnfuzz.kernels.paged_session import PLANNED_AFTER_PADDING, Captured, Grap
 from attnfuzz.kernels.plan import PageTable, Row
 from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries, softmax_scale
 from attnfuzz.kernels.results import Results
-from attnfuzz.reference.arguments import ArgumentForm
+from attnfuzz.reference.arguments import ArgumentForm, Rules
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, KvView, Launch, Mode, QueryView, Step, Workspace

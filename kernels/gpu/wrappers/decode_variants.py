@@ -8,7 +8,6 @@ from typing import Any, Final
 import msgspec
 import torch
 
-from attnfuzz.kernels.argument_standing import Rules
 from attnfuzz.kernels.backend import Output, Unsupported
 from attnfuzz.kernels.gpu import argument_rules as rules
 from attnfuzz.kernels.gpu import lives
@@ -35,7 +34,7 @@ from attnfuzz.kernels.gpu.wrappers.life import IN_GRAPHS
 from attnfuzz.kernels.gpu.wrappers.paged import DECODE, PagedForm, PagedWrapper, PageLists
 from attnfuzz.kernels.gpu.wrappers.paged_session import PagedWrapperSession
 from attnfuzz.kernels.plan import Row
-from attnfuzz.reference.arguments import EarlierUse
+from attnfuzz.reference.arguments import EarlierUse, Rules
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Mode, Step

@@ -4,35 +4,19 @@ from pathlib import Path
 
 import pytest
 from fake_campaign import begin, logged, of, plan
-from fake_search import FakeJobs, FakeJudge, kv_lens, observed
+from fake_search import Counting, FakeJobs, observed
 
 from attnfuzz.harness.campaign.events import FindingChecked, FindingFiled, Trouble, UnconfirmedKept
 from attnfuzz.harness.findings.record import read_record
 from attnfuzz.harness.findings.state import State
-from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
-from attnfuzz.reference.case import Case
+from attnfuzz.harness.verdict.failures import Kind
 
 FAULT = observed(Kind.ILLEGAL_ACCESS, "query")
 UNWRITTEN = observed(Kind.UNWRITTEN)
 
 
-class AtTimes(FakeJudge):
-    """Long cases fail at every so many runs of one, and at the first."""
-
-    def __init__(self, failure: Observation, every: int) -> None:
-        super().__init__(lambda _: ())
-        self.long = -1
-        self._failure, self._every = failure, every
-
-    def verdict(self, case: Case) -> Verdict:
-        if max(kv_lens(case)) < 100:
-            return Verdict()
-        self.long += 1
-        return Verdict(observations=() if self.long % self._every else (self._failure,))
-
-
 def test_a_death_that_does_not_come_back_is_filed_as_seen_once(tmp_path: Path) -> None:
-    events = list(begin(plan(tmp_path), FakeJobs(AtTimes(FAULT, 1 << 30))).events())
+    events = list(begin(plan(tmp_path), FakeJobs(Counting(FAULT, 1))).events())
     (found,) = of(FindingFiled, events)
     assert found.recurrence is not None
     assert found.recurrence.seen_once
@@ -44,7 +28,7 @@ def test_a_death_that_does_not_come_back_is_filed_as_seen_once(tmp_path: Path) -
 
 
 def test_what_was_tried_is_on_file_with_what_stays_unconfirmed(tmp_path: Path) -> None:
-    (kept,) = of(UnconfirmedKept, begin(plan(tmp_path), FakeJobs(AtTimes(UNWRITTEN, 1 << 30))).events())
+    (kept,) = of(UnconfirmedKept, begin(plan(tmp_path), FakeJobs(Counting(UNWRITTEN, 1))).events())
     report = (Path(kept.path) / "report.txt").read_text()
     assert "it did not come back in a fresh worker. " in report
     assert "runs failed repeated in one worker" in report
@@ -53,13 +37,12 @@ def test_what_was_tried_is_on_file_with_what_stays_unconfirmed(tmp_path: Path) -
     assert recurrence.seen_once
 
 
-@pytest.mark.parametrize(("every", "state"), [(17, State.OPEN), (1 << 30, State.FIXED)])
+@pytest.mark.parametrize(("every", "state"), [(17, State.OPEN), (0, State.FIXED)])
 def test_later_nights_repeat_a_finding_that_comes_and_goes(tmp_path: Path, every: int, state: State) -> None:
-    (found,) = of(FindingFiled, begin(plan(tmp_path), FakeJobs(AtTimes(UNWRITTEN, 17))).events())
+    (found,) = of(FindingFiled, begin(plan(tmp_path), FakeJobs(Counting(UNWRITTEN, 1, every=17))).events())
     assert found.recurrence is not None
-    judge = AtTimes(UNWRITTEN, every)
-    judge.long = 0
-    events = list(begin(plan(tmp_path), FakeJobs(judge), campaign="night 2").events())
+    later = FakeJobs(Counting(UNWRITTEN, every=every))
+    events = list(begin(plan(tmp_path), later, campaign="night 2").events())
     (checked,) = of(FindingChecked, events)
     assert checked.state is state
     assert checked.runs == (17 if state is State.OPEN else found.recurrence.runs_to_show)

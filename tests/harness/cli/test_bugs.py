@@ -198,29 +198,21 @@ def test_bugs_that_cannot_run_here_are_no_failure(attnfuzz: Attnfuzz, judged: Ca
     assert ran.out.splitlines()[-1] == "0 bugs shown, 1 can't run here."
 
 
-@pytest.mark.parametrize("command", ["list", "run", "show"])
-def test_an_unknown_bug_names_the_closest(attnfuzz: Attnfuzz, command: str) -> None:
-    refused(attnfuzz("bugs", command, "sglang-21648"), "no bug is called 'sglang-21648'", "did you mean", SHOWN)
-
-
-def test_a_name_that_is_like_no_bug_leads_to_the_list(attnfuzz: Attnfuzz) -> None:
-    refused(attnfuzz("bugs", "run", "nonsense"), "no bug is called 'nonsense'", "attnfuzz bugs list names them")
-
-
-def test_an_unknown_class_lists_the_known_ones(attnfuzz: Attnfuzz) -> None:
-    refused(attnfuzz("bugs", "--class", "luck"), "'luck'", *BugClass)
-
-
-def test_an_unknown_project_lists_the_known_ones(attnfuzz: Attnfuzz) -> None:
-    refused(attnfuzz("bugs", "run", "--project", "luck"), "'luck'", *projects())
-
-
-def test_filters_that_leave_nothing_say_so(attnfuzz: Attnfuzz) -> None:
-    refused(attnfuzz("bugs", "run", "--project", "vllm", SHOWN), "no bug matches", "attnfuzz bugs list")
-
-
-def test_show_wants_a_name(attnfuzz: Attnfuzz) -> None:
-    refused(attnfuzz("bugs", "show"), "NAME")
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        *((f"{each} sglang-21648", ("'sglang-21648'", "did you mean", SHOWN)) for each in ("list", "run", "show")),
+        ("run nonsense", ("no bug is called 'nonsense'", "attnfuzz bugs list names them")),
+        ("--class luck", ("'luck'", *BugClass)),
+        ("run --project luck", ("'luck'", *projects())),
+        (f"run --project vllm {SHOWN}", ("no bug matches", "attnfuzz bugs list")),
+        ("show", ("NAME",)),
+    ],
+)
+def test_what_names_no_bug_is_refused_with_what_there_is(
+    attnfuzz: Attnfuzz, arguments: str, parts: tuple[str, ...]
+) -> None:
+    refused(attnfuzz("bugs", *arguments.split()), *parts)
 
 
 def test_on_a_gpu_a_bug_is_run_on_its_kernels_and_others_on_native_ones(

@@ -6,9 +6,10 @@ import pytest
 from fake_campaign import begin, plan
 from fake_defect import defect
 from fake_search import Fails, FakeJobs, FakeJudge, kv_lens, observed
+from msgspec.structs import replace
 
 from attnfuzz.harness.campaign.standing import Standing
-from attnfuzz.harness.defects.search import SearchOutcome, filed_for, is_over, outcome_of
+from attnfuzz.harness.defects.search import SearchOutcome, filed_for, is_over, killer, outcome_of
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.kernels.defects.catalogue import backend_name
 
@@ -121,3 +122,25 @@ def test_searches_take_turns_on_all_jobs(tmp_path: Path) -> None:
 def test_a_trial_keeps_no_case(tmp_path: Path) -> None:
     search(tmp_path, FakeJobs(FakeJudge(fails_on_long)))
     assert not (tmp_path / "corpus").exists()
+
+
+KILLERS = {
+    Kind.ILLEGAL_ACCESS: "guards",
+    Kind.MISALIGNED: "guards",
+    Kind.CANARY_OVERWRITTEN: "guards",
+    Kind.INPUT_MUTATED: "guards",
+    Kind.RAISED: "exception",
+    Kind.UNEXPECTED_REJECTION: "exception",
+    Kind.HANG: "watchdog",
+    Kind.WORKER_DIED: "worker",
+    Kind.CONTRACT_BROKEN: "contract",
+}
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_every_failure_has_a_killer(kind: Kind) -> None:
+    seen = observed(kind)
+    if kind in KILLERS:
+        assert killer(seen) == KILLERS[kind]
+    else:
+        assert killer(replace(seen, tier="T2")) == "T2"

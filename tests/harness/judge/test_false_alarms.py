@@ -1,5 +1,6 @@
 """Correct kernels pass, whatever they compute in and attend to."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -10,11 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from repetition import examples
 
+from attnfuzz.harness.verdict.tiers import Tier
+from attnfuzz.kernels.backend import Attended, Output
 from attnfuzz.kernels.libraries.torch_attention import unfused_noise
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Mode, ValueFamily
 from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.noise import NoiseModel
 from attnfuzz.strategies.supported import families
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -120,3 +124,30 @@ def test_logits_rounded_once_the_sink_was_subtracted_pass_by_a_noise_model_that_
     assert unaware.judged(shifted, Contract()).observations
     assert aware.judged(shifted, Contract()).observations == ()
     assert aware.judged(replace(shifted, out=shifted.out * 2), Contract()).observations
+
+
+ROWS, HEADS, DIM = 64, 8, 64
+
+CALIBRATED = NoiseModel(probabilities=2.0**-24, logits=2.0**-25, accumulate=2.0**-24, exponential=2.0**-25)
+
+
+def one_key_below_a_sink(scale: float, off: float = 1.0) -> Output:
+    """A kernel in fp32 that multiplies all logits, of -60 or so, by scale * log2 e, and its output by `off`."""
+    generator = torch.Generator().manual_seed(3)
+    sinks, key = torch.linspace(-1.0, 1.5, HEADS), torch.ones(1, HEADS, DIM)
+    query = -60 / (scale * DIM) * (1 + 0.1 * torch.rand(ROWS, HEADS, 1, generator=generator)).repeat(1, 1, DIM)
+    # Elements that cancel: |q| |k| is four times the logit, as it is in a probe.
+    query += 4 * 60 / (scale * DIM) * torch.tensor([1.0, -1.0]).repeat(DIM // 2)
+    value = torch.randn(ROWS, HEADS, DIM, generator=generator)
+    logits = query.double().sum(dim=-1).float() * torch.tensor(scale * math.log2(math.e))
+    weights = torch.exp2(logits - sinks * math.log2(math.e))
+    attended = tuple(Attended(row, query[row : row + 1], key, value[row : row + 1]) for row in range(ROWS))
+    return Output(weights.unsqueeze(-1) * value * off, None, attended, scale, 1.0, sinks=sinks)
+
+
+@pytest.mark.parametrize(("off", "tiers"), [(1.0, set()), (1.001, {Tier.T1})])
+def test_the_rounding_of_the_scale_of_logits_is_no_common_error(layer: Any, off: float, tiers: set[Tier]) -> None:
+    layer = replace(layer, dtype=torch.float32, kv_heads=HEADS, sinks=torch.zeros(HEADS), model=CALIBRATED)
+    for scale in (0.0611, 0.2118, 0.3077):
+        output = one_key_below_a_sink(scale, off)
+        assert {each.tier for each in layer.judged(output, Contract()).observations} == tiers

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
-from fake_search import FakeJudge, decode, fake_cases, kv_lens, observed
+from fake_search import Counting, FakeJudge, decode, fake_cases, kv_lens, observed
 from msgspec.structs import replace
 
 from attnfuzz.harness.search.hunt import Hunt
@@ -18,7 +18,7 @@ from attnfuzz.harness.search.messages import (
     Slice,
     Suspect,
 )
-from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
+from attnfuzz.harness.verdict.failures import Kind, Verdict
 from attnfuzz.harness.verdict.recurrence import Recurrence, Rerun
 from attnfuzz.reference.case import Case, Pace
 
@@ -26,22 +26,6 @@ FAULT = observed(Kind.ILLEGAL_ACCESS, "query")
 UNWRITTEN = observed(Kind.UNWRITTEN)
 NOTHING = ShrinkBudget(runs=0, seconds=0.0)
 SMALL = ShrinkBudget(runs=100, seconds=40.0)
-
-
-class Counting(FakeJudge):
-    """Fails at these runs of a long case, counted from 1; 0 is each of them."""
-
-    def __init__(self, failure: Observation, *at: int, every: int = 0) -> None:
-        super().__init__(lambda _: ())
-        self.long = 0
-        self._failure, self._at, self._every = failure, at, every
-
-    def verdict(self, case: Case) -> Verdict:
-        if max(kv_lens(case)) < 100:
-            return Verdict()
-        self.long += 1
-        fails = self.long in self._at or (self._every and self.long % self._every == 0)
-        return Verdict(observations=(self._failure,) if fails else ())
 
 
 def hunt(judge: FakeJudge, replays: Sequence[Replay] = (), shrink: ShrinkBudget = SMALL) -> list[AnyMessage]:

@@ -1,24 +1,17 @@
 """FlashInfer's writers on the CPU: each call binds to the installed signature, and its metadata names the slots."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 from bound_call import bind
-from small_cases import drawn_for, lighter
+from installed_writers import passes_drawn_cases
 
-from attnfuzz.harness.inside.execute import Execution
-from attnfuzz.harness.verdict.tiers import Task
-from attnfuzz.kernels.backend import Op
+from attnfuzz.kernels.cache_writes import interfaces
 from attnfuzz.kernels.cache_writes.flashinfer import FLASHINFER_WRITERS
-from attnfuzz.kernels.cache_writes.writer_backend import WriterBackend
-from attnfuzz.kernels.cache_writes.writer_session import Writer
+from attnfuzz.kernels.cache_writes.flashinfer_rope import FLASHINFER_ROPE
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.kernels.native import write_ops
-from attnfuzz.reference.device import Device
 
 pytest.importorskip("flashinfer", reason="calls are bound to the installed signatures")
 
@@ -60,7 +53,15 @@ def _append(**arguments: Any) -> None:
 def _append_nvfp4(**arguments: Any) -> None:
     taken = bind(_MODULE, "nvfp4_quantize_append_paged_kv_cache", arguments)
     assert {type(taken[name]) for name in ("k_scale", "v_scale")} == {float}
-    write_ops.nvfp4_quantize_append_paged_kv_cache(**_checked(taken))
+    _quantise(_checked(taken))
+
+
+def _quantise(taken: dict[str, Any]) -> None:
+    """Call the native kernel with FlashInfer's arguments."""
+    names = {"append_key": "key", "append_value": "value"}
+    (k_cache, v_cache), (k_scales, v_scales) = taken.pop("paged_kv_cache"), taken.pop("kv_cache_sf")
+    pools = {"k_cache": k_cache, "v_cache": v_cache, "k_scales": k_scales, "v_scales": v_scales}
+    interfaces.append_nvfp4(**pools, **{names.get(name, name): value for name, value in taken.items()})
 
 
 def _store_nvfp4(**arguments: Any) -> None:
@@ -71,8 +72,8 @@ def _store_nvfp4(**arguments: Any) -> None:
     count = int(kept.sum())
     # Each token as a request of its own, whose only page is that of its slot.
     starts = torch.arange(count + 1, dtype=torch.int32)
-    write_ops.nvfp4_quantize_append_paged_kv_cache(
-        **_checked(taken)
+    _quantise(
+        _checked(taken)
         | {"append_key": taken["append_key"][kept], "append_value": taken["append_value"][kept]}
         | {"batch_indices": starts[:count], "kv_indptr": starts, "kv_last_page_len": starts[:count]}
         | {"positions": (slots[kept] % size).int(), "kv_indices": (slots[kept] // size).int()}
@@ -104,33 +105,11 @@ _ON_CPU: dict[str, Callable[..., None]] = {
 }
 
 
-class OnCpu(WriterBackend):
-    """A writer of the installed FlashInfer with a function of this file in its place."""
-
-    original: Writer
-
-    @property
-    def writer(self) -> Writer:
-        op = self.original.op
-        return replace(self.original, op=Op(op.name, _ON_CPU[op.name], op.writes, op.module))
-
-
-def on_cpu(backend: GpuBackend) -> OnCpu:
-    session: Any = backend.session
-    (writer,) = session.args
-    capability = msgspec.structs.replace(backend.capability, device=Device.CPU)
-    made = OnCpu(_ON_CPU[writer.op.name], capability=capability)
-    object.__setattr__(made, "original", writer)
-    return made
-
-
 @pytest.mark.parametrize("backend", FLASHINFER_WRITERS, ids=lambda each: each.name)
 def test_drawn_cases_pass_on_the_installed_signature(backend: GpuBackend) -> None:
-    here = on_cpu(backend)
-    for case in lighter(drawn_for(here.capability, 16, seed=5)):
-        verdict = Execution(Task(case=case, backend=""), lambda _: None, backend=here).run()
-        assert (verdict.unsupported, verdict.observations) == (None, ())
+    passes_drawn_cases(backend, _ON_CPU, 16)
 
 
 def test_all_of_them_need_one_module() -> None:
-    assert len({module.name for backend in FLASHINFER_WRITERS for module in backend.modules()}) == 1
+    for writers in (FLASHINFER_WRITERS, FLASHINFER_ROPE):
+        assert len({module.name for backend in writers for module in backend.modules()}) == 1

@@ -2,25 +2,16 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 from bound_call import bind
-from small_cases import drawn_for, lighter
+from installed_writers import passes_drawn_cases
 
-from attnfuzz.harness.inside.execute import Execution
-from attnfuzz.harness.verdict.tiers import Task
-from attnfuzz.kernels.backend import Op
 from attnfuzz.kernels.cache_writes.flashinfer_rope import FLASHINFER_ROPE
-from attnfuzz.kernels.cache_writes.rope_session import RopeSession
-from attnfuzz.kernels.cache_writes.writer_backend import WriterBackend
-from attnfuzz.kernels.cache_writes.writer_session import Writer, WriterSession
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.reference.device import Device
 
 pytest.importorskip("flashinfer", reason="calls are bound to the installed signatures")
 
@@ -152,44 +143,6 @@ _ON_CPU: dict[str, Callable[..., None]] = {
 }
 
 
-class OnCpu(WriterBackend):
-    """A rotation of the installed FlashInfer with a function of this file in its place."""
-
-    original: Writer
-    session: type[RopeSession]
-
-    @property
-    def name(self) -> str:
-        return self.original.op.name
-
-    @property
-    def writer(self) -> Writer:
-        op = self.original.op
-        return replace(self.original, op=Op(op.name, _ON_CPU[op.name], op.writes, op.module))
-
-    def kind(self) -> type[WriterSession]:
-        return self.session
-
-
-def on_cpu(backend: GpuBackend) -> OnCpu:
-    opened: Any = backend.session
-    (writer,) = opened.args
-    capability = msgspec.structs.replace(backend.capability, device=Device.CPU)
-
-    class Here(OnCpu):
-        original = writer
-        session = opened.func
-
-    return Here(_ON_CPU[writer.op.name], capability=capability)
-
-
 @pytest.mark.parametrize("backend", FLASHINFER_ROPE, ids=lambda each: each.name)
 def test_drawn_cases_pass_on_the_installed_signature(backend: GpuBackend) -> None:
-    here = on_cpu(backend)
-    for case in lighter(drawn_for(here.capability, 15, seed=5)):
-        verdict = Execution(Task(case=case, backend=""), lambda _: None, backend=here).run()
-        assert (verdict.unsupported, verdict.observations) == (None, ()), case
-
-
-def test_all_of_them_need_one_module() -> None:
-    assert len({module.name for backend in FLASHINFER_ROPE for module in backend.modules()}) == 1
+    passes_drawn_cases(backend, _ON_CPU, 15)

@@ -12,14 +12,15 @@ from attnfuzz.kernels.libraries.latent_parts import latent_parts
 from attnfuzz.kernels.libraries.torch_writes import TORCH_WRITERS
 from attnfuzz.kernels.libraries.triton_sglang_writes import SGLANG_WRITERS
 from attnfuzz.kernels.libraries.triton_vllm_writes import VLLM_WRITERS
-from attnfuzz.kernels.libraries.vllm_cpu_writes import VLLM_CPU_WRITERS, arrange, restore
+from attnfuzz.kernels.libraries.vllm_cpu_writes import CONCAT_AND_CACHE_MLA, RESHAPE_AND_CACHE, arrange, restore
 from attnfuzz.reference.case import Case, Mode, PaddedSlot, ValueFamily
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
 
-COMPILED = [each.name for each in (*TORCH_WRITERS, *VLLM_CPU_WRITERS)]
-INTERPRETED = [each.name for each in (*VLLM_WRITERS, *SGLANG_WRITERS)]
-_WRITERS = {each.name: each for each in (*TORCH_WRITERS, *VLLM_CPU_WRITERS, *VLLM_WRITERS, *SGLANG_WRITERS)}
+_COMPILED = (*TORCH_WRITERS, RESHAPE_AND_CACHE, CONCAT_AND_CACHE_MLA)
+_INTERPRETED = (*VLLM_WRITERS, *SGLANG_WRITERS)
+COMPILED, INTERPRETED = ([each.name for each in writers] for writers in (_COMPILED, _INTERPRETED))
+_WRITERS = {each.name: each for each in (*_COMPILED, *_INTERPRETED)}
 
 
 def needed(name: str) -> str:
@@ -84,8 +85,8 @@ def test_the_copy_into_vllms_layout_and_back_changes_no_bit() -> None:
 
 @pytest.mark.parametrize("name", [*COMPILED, *INTERPRETED])
 def test_only_those_that_skip_negative_slots_get_them(name: str) -> None:
-    skips = {"torch:index_put": False, "triton:sglang_set_mla_kv_buffer": False, "triton:sglang_commit_drafts": False}
-    assert (PaddedSlot.NOWHERE in _WRITERS[name].capability.padded_slots) is skips.get(name, True)
+    writes_all = name.startswith("torch:") or name in {"triton:sglang_set_mla_kv_buffer", "triton:sglang_commit_drafts"}
+    assert (PaddedSlot.NOWHERE in _WRITERS[name].capability.padded_slots) is not writes_all
 
 
 @pytest.mark.parametrize(("dim", "rank"), [(576, 512), (40, 32), (24, 16), (128, 64)])

@@ -1,20 +1,18 @@
 """Revisions of the native writers: each plans other slots in the steps that its report is about, and no others."""
 
 import pytest
-from small_cases import HEADS, step
+from small_cases import HEADS, run, step
 
-from attnfuzz.harness.inside.execute import Execution
 from attnfuzz.harness.verdict.failures import Kind, Verdict
-from attnfuzz.harness.verdict.tiers import Task
 from attnfuzz.kernels.cache_writes.revisions import WRITER_REVISIONS
 from attnfuzz.reference.case import Case, Mode, PaddedSlot, Step
 
 REVISIONS = {writer.name: writer for writer in WRITER_REVISIONS}
 
 
-def run(name: str, *steps: Step) -> Verdict:
+def verdict_of(name: str, *steps: Step) -> Verdict:
     case = Case(backend=name, geometry=HEADS, steps=steps, padded_slot=PaddedSlot.NOWHERE)
-    return Execution(Task(case=case, backend=""), lambda _: None, backend=REVISIONS[name]).run()
+    return run(case, REVISIONS[name])
 
 
 @pytest.mark.parametrize(
@@ -25,9 +23,9 @@ def run(name: str, *steps: Step) -> Verdict:
     ],
 )
 def test_a_revision_writes_to_other_slots_in_prefills_alone(name: str, wrong: Step, kind: Kind) -> None:
-    assert run(name, wrong).failures[0].kind is kind
-    assert not run(name, step(Mode.EXTEND, (3, 3))).failures
-    assert not run(name, step(Mode.DECODE, (1, 40), rows=2)).failures
+    assert verdict_of(name, wrong).failures[0].kind is kind
+    assert not verdict_of(name, step(Mode.EXTEND, (3, 3))).failures
+    assert not verdict_of(name, step(Mode.DECODE, (1, 40), rows=2)).failures
 
 
 def test_revisions_are_named_after_the_writer_that_they_revise() -> None:

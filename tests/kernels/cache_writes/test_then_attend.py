@@ -6,12 +6,10 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from small_cases import HEADS, LATENTS, drawn, lighter, step
+from small_cases import HEADS, LATENTS, drawn, lighter, passed, run, step
 
 from attnfuzz.harness.backends.registry import UnknownBackend, fixed, is_file, resolve
-from attnfuzz.harness.inside.execute import Execution
-from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
-from attnfuzz.harness.verdict.tiers import Task
+from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.cache_writes.then_attend import NoPair, WriteThenAttend
 from attnfuzz.kernels.cache_writes.writer_session import WriterSession
@@ -54,14 +52,10 @@ def case_of(backend: Backend, *steps: Any, **fields: Any) -> Case:
     return Case(backend=backend.name, steps=steps or (DECODES,), **defaults | fields)
 
 
-def run(backend: Backend, case: Case) -> Verdict:
-    verdict = Execution(Task(case=case, backend=backend.name), lambda _: None, backend=backend).run()
-    assert verdict.unsupported is None
-    return verdict
-
-
 def failures(backend: Backend, *steps: Any, **fields: Any) -> tuple[Observation, ...]:
-    return run(backend, case_of(backend, *steps, **fields)).failures
+    verdict = run(case_of(backend, *steps, **fields), backend)
+    assert verdict.unsupported is None
+    return verdict.failures
 
 
 @pytest.mark.parametrize(
@@ -77,7 +71,7 @@ def failures(backend: Backend, *steps: Any, **fields: Any) -> tuple[Observation,
 def test_a_right_pair_passes_drawn_cases(name: str) -> None:
     backend, found = resolve(name), lighter(drawn(name, 20, seed=2))
     for case in found:
-        assert not run(backend, case).observations, case
+        passed(case, backend)
     assert any(each.launch is Launch.REPLAY for case in found for each in case.steps)
 
 

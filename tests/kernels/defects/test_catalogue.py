@@ -1,15 +1,19 @@
-"""The catalogue of planted defects: enough, of every class and in every layer, each with a name and a source."""
+"""The catalogue of planted defects: enough, of every class, each with a name and a source; and pairs of them."""
 
 import inspect
 import re
 from collections import Counter
 
+import pytest
 from msgspec.structs import replace
+from small_cases import HEADS, run, step
 
+from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.kernels.cache_writes.native import NATIVE_WRITERS, NativeWriter
-from attnfuzz.kernels.defects.catalogue import DEFECTS, backend_name, planted
+from attnfuzz.kernels.defects.catalogue import DEFECTS, backend_name, pair, planted
 from attnfuzz.kernels.defects.defect import AttentionDefect, BugClass, Layer, WriteDefect
 from attnfuzz.kernels.trtllm.backends import TRTLLM_BACKENDS, TrtllmBackend
+from attnfuzz.reference.case import Case, Mode, Scales
 
 CORRECT = {backend.name: backend for backend in TRTLLM_BACKENDS}
 WRITERS = {writer.name: writer for writer in NATIVE_WRITERS}
@@ -71,3 +75,27 @@ def test_a_defective_writer_differs_from_its_correct_one_and_takes_the_same_argu
         assert (defective.session, defective.function) != (correct.session, correct.function), defect.name
         assert inspect.signature(defective.function) == inspect.signature(correct.function), defect.name
         assert defective.capability == correct.capability, defect.name
+
+
+IN_PLACE = "trtllm_mha+query_scaled_in_place"
+CASE = Case(
+    backend=IN_PLACE,
+    geometry=replace(HEADS, window_left=2, sinks=True),
+    steps=(step(Mode.TARGET_VERIFY, (2, 9), stride=2),),
+    scales=Scales(softmax=0.37),
+)
+
+
+@pytest.mark.parametrize("other", ["sink_missing_from_lse", "window_dropped_in_verify", "result_left_in_query"])
+def test_a_pair_fails_in_both_ways(other: str) -> None:
+    name = f"{IN_PLACE}+{other}"
+    assert pair(name) is not None
+    alone = {each.kind for each in run(CASE, f"trtllm_mha+{other}").failures}
+    both = {each.kind for each in run(CASE, name).failures}
+    assert alone
+    assert both >= {Kind.INPUT_MUTATED}
+    assert both >= alone or Kind.INPUT_MUTATED in alone
+
+
+def test_defects_in_one_part_of_a_session_are_no_pair() -> None:
+    assert pair("trtllm_mha+query_scaled_in_place+no_such_defect") is None

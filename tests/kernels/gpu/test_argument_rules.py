@@ -7,10 +7,9 @@ import pytest
 
 from attnfuzz.harness.backends.registry import builtin
 from attnfuzz.kernels.argument_forms import AT_LAUNCH, PLACED, reaches
-from attnfuzz.kernels.argument_standing import Rules
 from attnfuzz.kernels.gpu import argument_rules as rules
 from attnfuzz.kernels.gpu import function_argument_rules as functions
-from attnfuzz.reference.arguments import ArgumentForm, ArgumentStanding
+from attnfuzz.reference.arguments import ArgumentForm, ArgumentStanding, Rules
 
 F = ArgumentForm
 NAMES: frozenset[str] = frozenset().union(

@@ -15,7 +15,7 @@ from attnfuzz.harness.backends import registry
 from attnfuzz.harness.backends.registry import NoLibrary, with_libraries
 from attnfuzz.kernels.libraries import installed
 from attnfuzz.kernels.libraries.catalogue import LIBRARY_BACKENDS
-from attnfuzz.kernels.libraries.library_backend import LibraryBackend
+from attnfuzz.kernels.libraries.installed import LibraryBackend
 from attnfuzz.reference import calibration
 from attnfuzz.reference.calibration import Calibration, Fit
 from attnfuzz.reference.dtypes import DType

@@ -9,7 +9,7 @@ from library_cases import case_of, verdict_of
 
 from attnfuzz.kernels.backend import Unsupported
 from attnfuzz.kernels.libraries import installed, interpreted
-from attnfuzz.kernels.libraries.library_backend import LibraryBackend
+from attnfuzz.kernels.libraries.installed import LibraryBackend
 from attnfuzz.kernels.libraries.triton_sglang import SGLANG_BACKENDS
 from attnfuzz.kernels.libraries.triton_vllm import VLLM_BACKENDS
 from attnfuzz.reference.case import Mode

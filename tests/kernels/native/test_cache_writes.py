@@ -1,59 +1,27 @@
 """The ops that write into a KV cache, where drawn cases of the native writers do not come.
 
-That is a paired cache, tokens in fp8, NaN and infinities, every rounding, and arguments that are refused.
+That is tokens in fp8, NaN and infinities, every rounding, and arguments that are refused.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 import pytest
 import torch
 
-from attnfuzz.kernels.native import transform_ops, write_ops
+from attnfuzz.kernels.cache_writes import interfaces
+from attnfuzz.kernels.native import write_ops
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn]
 FLOATS = DTYPES[:3]
 E4M3 = torch.float8_e4m3fn
 PAGES, SIZE, HEADS, DIM = 7, 4, 3, 24
-LENGTHS, Q_LENS = (9, 4, 1), (6, 1, 0)
-"""Requests of 3, 1 and 1 pages, and their new tokens."""
-IDS = torch.tensor([5, 0, 2, 6, 4], dtype=torch.int32)
-INDPTR = torch.tensor([0, 3, 4, 5], dtype=torch.int32)
+SLOTS = torch.tensor([23, 0, 1, 2, 3, 8, 27])
+"""Slots of new tokens, on pages 5, 0, 2 and 6."""
 
 
 def draw(*shape: int, dtype: torch.dtype) -> torch.Tensor:
     generator = torch.Generator().manual_seed(sum(shape))
     return (torch.randn(*shape, generator=generator) * 3).to(dtype)
-
-
-@dataclass(frozen=True)
-class Batch:
-    """The new tokens of the requests: whose and where they are."""
-
-    requests: torch.Tensor
-    positions: torch.Tensor
-    slots: torch.Tensor
-
-
-@pytest.fixture(scope="module")
-def batch() -> Batch:
-    lengths, q_lens = torch.tensor(LENGTHS), torch.tensor(Q_LENS)
-    requests = torch.arange(len(LENGTHS)).repeat_interleave(q_lens)
-    positions = torch.cat([torch.arange(n - q, n) for n, q in zip(lengths, q_lens, strict=True)])
-    pages = IDS[INDPTR[requests] + positions // SIZE].long()
-    return Batch(requests.int(), positions.int(), pages * SIZE + positions % SIZE)
-
-
-def indices(batch: Batch) -> dict[str, Any]:
-    """FlashInfer's description of the batch."""
-    return {
-        "batch_indices": batch.requests,
-        "positions": batch.positions,
-        "kv_indices": IDS,
-        "kv_indptr": INDPTR,
-        "kv_last_page_len": torch.tensor([1, 4, 1], dtype=torch.int32),
-    }
 
 
 def written(pool: torch.Tensor, slots: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
@@ -71,38 +39,36 @@ def pool_of(dtype: torch.dtype, dim: int = DIM) -> torch.Tensor:
     return draw(PAGES, SIZE, HEADS, dim, dtype=dtype)
 
 
-def test_append_splits_a_paired_cache(batch: Batch) -> None:
-    cache, (key, value) = (
-        draw(PAGES, 2, SIZE, HEADS, DIM, dtype=torch.float16),
-        draw(2, 7, HEADS, DIM, dtype=torch.float16),
-    )
-    expected = [written(cache[:, member], batch.slots, tokens) for member, tokens in enumerate((key, value))]
-    write_ops.append_paged_kv_cache(key, value, paged_kv_cache=cache, **indices(batch))
-    assert bits(cache[:, 0]).equal(expected[0])
-    assert bits(cache[:, 1]).equal(expected[1])
-
-
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_fp8_caches_hold_tokens_divided_by_their_scales_rounded_and_saturated(batch: Batch, dtype: torch.dtype) -> None:
+def test_fp8_caches_hold_tokens_divided_by_their_scales_rounded_and_saturated(dtype: torch.dtype) -> None:
     key, value = draw(7, HEADS, DIM, dtype=dtype), draw(7, HEADS, DIM, dtype=dtype) * 30
     key[0, 0, :4] = torch.tensor([torch.nan, torch.inf, -torch.inf, 1e-9])
     caches = pool_of(E4M3), pool_of(E4M3)
     expected = [
-        written(pool, batch.slots, (tokens.float() / scale).clamp(-448, 448).to(E4M3))
+        written(pool, SLOTS, (tokens.float() / scale).clamp(-448, 448).to(E4M3))
         for pool, tokens, scale in zip(caches, (key, value), (0.7, 0.13), strict=True)
     ]
-    write_ops.reshape_and_cache_flash(key, value, *caches, batch.slots, "fp8", 0.7, 0.13)
+    write_ops.reshape_and_cache_flash(key, value, *caches, SLOTS, "fp8", 0.7, 0.13)
     assert all(bits(pool).equal(right) for pool, right in zip(caches, expected, strict=True))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("index", [torch.int32, torch.int64])
-def test_store_writes_to_token_indices(batch: Batch, dtype: torch.dtype, index: torch.dtype) -> None:
+def test_store_writes_to_token_indices(dtype: torch.dtype, index: torch.dtype) -> None:
     key, value = draw(7, HEADS, DIM, dtype=dtype), draw(7, HEADS, 16, dtype=dtype)
     caches = pool_of(dtype), pool_of(dtype, 16)
-    expected = [written(pool, batch.slots, tokens) for pool, tokens in zip(caches, (key, value), strict=True)]
-    pools, slots = (caches[0].flatten(0, 1), caches[1].flatten(0, 1)), batch.slots.to(index)
-    write_ops.store_kv_cache(key, value, *pools, slots, reserved_skip_index=-1)
+    expected = [written(pool, SLOTS, tokens) for pool, tokens in zip(caches, (key, value), strict=True)]
+    interfaces.store_cache(
+        key=key,
+        value=value,
+        k_cache=caches[0],
+        v_cache=caches[1],
+        slot_mapping=SLOTS.to(index),
+        k_scale=1.0,
+        v_scale=1.0,
+        kv_layout="NHD",
+        reserved_skip_index=-1,
+    )
     assert all(bits(pool).equal(right) for pool, right in zip(caches, expected, strict=True))
 
 
@@ -125,25 +91,35 @@ def test_every_fp32_near_an_e4m3_value_is_rounded_as_torch_rounds_it() -> None:
         assert bits(pool.flatten()).equal(bits(tokens.clamp(-448, 448).to(E4M3).flatten()))
 
 
-def test_scales_of_another_form_are_rejected_by_name(batch: Batch) -> None:
-    key = draw(len(batch.slots), HEADS, DIM, dtype=torch.bfloat16)
+def test_scales_of_another_form_are_rejected_by_name() -> None:
+    key = draw(len(SLOTS), HEADS, DIM, dtype=torch.bfloat16)
     cache = torch.zeros(PAGES, SIZE, HEADS, DIM).to(E4M3)
     ones = torch.ones(HEADS)
     with pytest.raises(ValueError, match="k_scale must be float32"):
-        write_ops.reshape_and_cache_flash(key, key, cache, cache, batch.slots, "fp8", ones.double(), ones)
+        write_ops.reshape_and_cache_flash(key, key, cache, cache, SLOTS, "fp8", ones.double(), ones)
     with pytest.raises(ValueError, match="v_scale must have a scale for each of 3 heads"):
-        write_ops.reshape_and_cache_flash(key, key, cache, cache, batch.slots, "fp8", ones, ones[:2])
+        write_ops.reshape_and_cache_flash(key, key, cache, cache, SLOTS, "fp8", ones, ones[:2])
     with pytest.raises(ValueError, match="k_scale_cache must have 3 axes"):
-        write_ops.reshape_and_cache_per_token_head(key, key, cache, cache, ones, ones, batch.slots)
+        interfaces.reshape_and_cache_token_head(
+            key=key,
+            value=key,
+            k_cache=cache,
+            v_cache=cache,
+            slot_mapping=SLOTS,
+            k_scales=ones,
+            v_scales=ones,
+            kv_layout="NHD",
+        )
 
 
 @pytest.mark.parametrize(
     ("copy", "arguments"),
     [
-        (transform_ops.copy_blocks, (torch.tensor([[0, 2]]),)),
-        (transform_ops.move_kv_cache, (torch.tensor([4]), torch.tensor([0]))),
+        (interfaces.copy_pages, {"page_pairs": torch.tensor([[0, 2]])}),
+        (interfaces.move_tokens, {"source_slots": torch.tensor([4]), "target_slots": torch.tensor([0])}),
     ],
 )
-def test_copies_refuse_caches_of_packed_numbers(copy: Callable[..., None], arguments: tuple[torch.Tensor, ...]) -> None:
+def test_copies_refuse_caches_of_packed_numbers(copy: Callable[..., None], arguments: dict[str, torch.Tensor]) -> None:
+    cache = torch.zeros(4, 2, 1, 8, dtype=torch.uint8)
     with pytest.raises(ValueError, match="must not be uint8"):
-        copy(torch.zeros(4, 2, 1, 8, dtype=torch.uint8), *arguments)
+        copy(k_cache=cache, v_cache=cache, kv_layout="NHD", **arguments)

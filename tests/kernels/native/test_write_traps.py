@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 
+from attnfuzz.kernels.cache_writes import interfaces
 from attnfuzz.kernels.native import build, write_ops
 
 SIGSEGV, WRITE, READ = 11, 2, 1
@@ -25,11 +26,28 @@ def caches(memory: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return memory.copy(empty), memory.copy(empty)
 
 
+def store(
+    key: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, slots: torch.Tensor, reserved: int = 0
+) -> None:
+    """Write the tokens as keys and as values."""
+    interfaces.store_cache(
+        key=key,
+        value=key,
+        k_cache=k_cache,
+        v_cache=v_cache,
+        slot_mapping=slots,
+        k_scale=1.0,
+        v_scale=1.0,
+        kv_layout="NHD",
+        reserved_skip_index=reserved,
+    )
+
+
 def append_arguments(memory: Any, **changes: Any) -> dict[str, Any]:
     """Two tokens of two requests with a page each."""
     right = {
-        "append_key": torch.ones(2, HEADS, DIM),
-        "append_value": torch.ones(2, HEADS, DIM),
+        "key": torch.ones(2, HEADS, DIM),
+        "value": torch.ones(2, HEADS, DIM),
         "batch_indices": int32(0, 1),
         "positions": int32(1, 2),
         "kv_indices": int32(2, 1),
@@ -37,7 +55,7 @@ def append_arguments(memory: Any, **changes: Any) -> dict[str, Any]:
         "kv_last_page_len": int32(2, 3),
     }
     placed = {name: memory.copy(value) for name, value in (right | changes).items()}
-    return placed | {"paged_kv_cache": caches(memory)}
+    return placed | dict(zip(("k_cache", "v_cache"), caches(memory), strict=True)) | {"kv_layout": "NHD"}
 
 
 @pytest.mark.slow
@@ -48,7 +66,7 @@ def test_append_follows_negative_requests_and_positions(guarded: Any, dying: Any
     with guarded(right=False) as memory:
         arguments = append_arguments(memory, **changes)
         arguments["kv_indptr"] = memory.copy(int32(0, 0, 1))
-        death = dying(lambda: write_ops.append_paged_kv_cache(**arguments))
+        death = dying(lambda: interfaces.append(**arguments))
         assert (death.signal, death.access) == (SIGSEGV, READ)
         assert place is None or death.address == arguments[place].data_ptr() - 4
 
@@ -57,25 +75,23 @@ def test_append_follows_negative_requests_and_positions(guarded: Any, dying: Any
 def test_every_page_id_of_an_append_is_followed(guarded: Any, dying: Any) -> None:
     with guarded(right=False) as memory:
         arguments = append_arguments(memory, kv_indices=int32(-1, 1), positions=int32(0, 2))
-        death = dying(lambda: write_ops.append_paged_kv_cache(**arguments))
+        death = dying(lambda: interfaces.append(**arguments))
         assert (death.signal, death.access) == (SIGSEGV, WRITE)
-        assert death.address == arguments["paged_kv_cache"][0].data_ptr() - SIZE * HEADS * DIM * 4
+        assert death.address == arguments["k_cache"].data_ptr() - SIZE * HEADS * DIM * 4
 
 
 def test_append_takes_a_position_past_a_request_for_the_next_requests(guarded: Any) -> None:
     with guarded(right=True) as memory:
         arguments = append_arguments(memory, positions=int32(SIZE, 2))
-        write_ops.append_paged_kv_cache(**arguments)
-        key, _ = arguments["paged_kv_cache"]
-        assert key.flatten(2).sum(-1).nonzero().tolist() == [[1, 0], [1, 2]]
+        interfaces.append(**arguments)
+        assert arguments["k_cache"].flatten(2).sum(-1).nonzero().tolist() == [[1, 0], [1, 2]]
 
 
 def test_append_ignores_the_lengths_of_last_pages(guarded: Any) -> None:
     with guarded(right=True) as memory:
         arguments = append_arguments(memory, kv_last_page_len=int32(-7, 99))
-        write_ops.append_paged_kv_cache(**arguments)
-        key, _ = arguments["paged_kv_cache"]
-        assert key.flatten(2).sum(-1).nonzero().tolist() == [[1, 2], [2, 1]]
+        interfaces.append(**arguments)
+        assert arguments["k_cache"].flatten(2).sum(-1).nonzero().tolist() == [[1, 2], [2, 1]]
 
 
 @pytest.mark.slow
@@ -99,9 +115,8 @@ def test_reshape_and_cache_leaves_tokens_without_a_slot_unread(guarded: Any) -> 
 @pytest.mark.parametrize(("index", "right"), [(-1, False), (3 * SIZE, True)])
 def test_store_follows_any_index(guarded: Any, dying: Any, index: int, right: bool) -> None:
     with guarded(right=right) as memory:
-        key, (k_cache, v_cache) = torch.ones(1, HEADS, DIM), caches(memory)
-        pools = k_cache.flatten(0, 1), v_cache.flatten(0, 1)
-        death = dying(lambda: write_ops.store_kv_cache(key, key, *pools, torch.tensor([index])))
+        key, pools = torch.ones(1, HEADS, DIM), caches(memory)
+        death = dying(lambda: store(key, *pools, torch.tensor([index])))
         assert (death.signal, death.access) == (SIGSEGV, WRITE)
         assert death.address == pools[0].data_ptr() + index * HEADS * DIM * 4
 
@@ -109,11 +124,11 @@ def test_store_follows_any_index(guarded: Any, dying: Any, index: int, right: bo
 @pytest.mark.parametrize(("reserved", "left"), [(0, [0]), (2, [2]), (-1, [])])
 def test_store_skips_the_reserved_index(reserved: int, left: list[int]) -> None:
     tokens, slots = torch.ones(4, 1, DIM), torch.tensor([0, 1, 2, 3])
-    keys, values, latents = torch.zeros(4, 1, DIM), torch.zeros(4, 1, DIM), torch.zeros(4, 1, DIM)
-    write_ops.store_kv_cache(tokens, tokens, keys, values, slots, reserved_skip_index=reserved)
-    write_ops.set_mla_kv_buffer(latents, slots, tokens[..., :6], tokens[..., 6:], reserved)
+    keys, values, latents = torch.zeros(3, 1, 4, 1, DIM)
+    store(tokens, keys, values, slots, reserved)
+    interfaces.set_mla(key=tokens, kv_cache=latents, rank=6, slot_mapping=slots, reserved_skip_index=reserved)
     for pool in (keys, values, latents):
-        assert (pool == 0).all(-1).nonzero()[:, 0].tolist() == left
+        assert (pool.view(4, DIM) == 0).all(-1).nonzero()[:, 0].tolist() == left
 
 
 @pytest.mark.slow

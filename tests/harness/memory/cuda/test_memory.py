@@ -1,8 +1,9 @@
-"""Guarded memory of a GPU, on the host."""
+"""Guarded memory of a GPU, on the host, and what it has in common with the host's."""
 
 import ctypes
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -23,6 +24,17 @@ from attnfuzz.reference.case import Guard, Outputs
 def host_arena() -> Iterator[Arena]:
     with Arena(reserve=1 << 38) as arena:
         yield arena
+
+
+Build = Callable[[Guard, Outputs], GuardedMemory | CudaMemory]
+
+
+@pytest.fixture(params=["host", "gpu"])
+def build(host_arena: Arena, request: pytest.FixtureRequest) -> Build:
+    """Makes the memory of one of the devices."""
+    if request.param == "host":
+        return partial(GuardedMemory, host_arena)
+    return partial(CudaMemory, request.getfixturevalue("arena"))
 
 
 @pytest.fixture(params=list(Guard))
@@ -48,6 +60,50 @@ def test_it_says_what_the_hosts_says(arena: CudaArena, host_arena: Arena, count:
             assert play(memory, made, poke) == expected
 
     example()
+
+
+def test_outputs_can_hold_stale_numbers(build: Build) -> None:
+    with build(Guard.RIGHT, Outputs.STALE) as memory:
+        for stride in (None, (35, 1)):
+            out = memory.tensor("out", (7, 33), torch.bfloat16, stride=stride, fill=Fill.OUTPUT)
+            assert out.isfinite().all()
+            assert out.float().std() > 0.5
+        assert memory.damage().result() == []
+
+
+def test_damage_of_one_case_is_not_seen_in_the_next_and_its_values_are_gone(build: Build) -> None:
+    seen = set()
+    for _ in range(3):
+        with build(Guard.RIGHT, Outputs.POISONED) as memory:
+            tensor = memory.tensor("q", (10,), torch.int32)
+            seen.add(tensor.data_ptr())
+            assert set(tensor.tolist()) == {0x00BADBAD}
+            assert memory.damage().result() == []
+            poke(tensor.data_ptr() - 100, bytes(140))
+            assert len(memory.damage().result()) == 1
+        del tensor
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("guard", list(Guard))
+def test_a_tensors_storage_ends_where_it_ends(build: Build, guard: Guard) -> None:
+    with build(guard, Outputs.POISONED) as memory:
+        tensor = memory.copy("q", torch.randn(2000))
+        assert torch.equal(tensor.clone(), tensor)
+        assert tensor.untyped_storage().nbytes() == 8000
+
+
+@pytest.mark.parametrize("guard", list(Guard))
+def test_tensors_without_elements_have_no_memory(build: Build, guard: Guard) -> None:
+    with build(guard, Outputs.POISONED) as memory:
+        empty = memory.tensor("q", (0, 8), torch.float32, fill=Fill.OUTPUT)
+        copied = memory.copy("k", torch.empty(3, 0))
+        assert (empty.shape, copied.shape) == ((0, 8), (3, 0))
+        assert empty.data_ptr() == 0
+        assert [(each.name, each.nbytes) for each in memory.allocations()] == [("q", 0), ("k", 0)]
+        assert [memory.content(each) for each in memory.allocations()] == [b"", b""]
+        assert memory.seal([empty, copied]).broken().result() == []
+        assert memory.damage().result() == []
 
 
 def test_a_tensor_is_flush_with_its_guard(memory: CudaMemory, arena: CudaArena) -> None:
@@ -86,19 +142,6 @@ def test_what_is_around_a_tensor_is_watched_from_the_first_seal_on(memory: CudaM
     assert damage == [("kv_lens", 1), ("workspace", 1), ("out", 1)]
 
 
-def test_outputs_can_hold_stale_numbers(arena: CudaArena) -> None:
-    with CudaMemory(arena, Guard.RIGHT, Outputs.STALE) as memory:
-        for stride in (None, (35, 1)):
-            out = memory.tensor("out", (7, 33), torch.bfloat16, stride=stride, fill=Fill.OUTPUT)
-            assert out.isfinite().all()
-            assert out.float().std() > 0.5
-        assert memory.damage().result() == []
-
-
-def test_a_tensors_storage_ends_where_it_ends(memory: CudaMemory) -> None:
-    assert memory.tensor("q", (2000,), torch.float32).untyped_storage().nbytes() == 8000
-
-
 @pytest.mark.slow
 def test_memory_serves_others_only_when_nobody_holds_its_storage(arena: CudaArena) -> None:
     def addresses() -> set[int]:
@@ -116,30 +159,6 @@ def test_memory_serves_others_only_when_nobody_holds_its_storage(arena: CudaAren
     del view
     gc.collect()
     assert address in addresses()
-
-
-def test_damage_of_one_case_is_not_seen_in_the_next_and_its_values_are_gone(arena: CudaArena) -> None:
-    seen = set()
-    for _ in range(3):
-        with CudaMemory(arena, Guard.RIGHT, Outputs.POISONED) as memory:
-            tensor = memory.tensor("q", (10,), torch.int32)
-            seen.add(tensor.data_ptr())
-            assert set(tensor.tolist()) == {0x00BADBAD}
-            assert memory.damage().result() == []
-            poke(tensor.data_ptr() - 100, bytes(140))
-            assert len(memory.damage().result()) == 1
-        del tensor
-    assert len(seen) == 1
-
-
-def test_tensors_without_elements_have_no_memory(memory: CudaMemory) -> None:
-    empty = memory.tensor("q", (0, 8), torch.float32, fill=Fill.OUTPUT)
-    copied = memory.copy("k", torch.empty(3, 0))
-    assert (empty.shape, copied.shape) == ((0, 8), (3, 0))
-    assert [(each.name, each.nbytes) for each in memory.allocations()] == [("q", 0), ("k", 0)]
-    assert [memory.content(each) for each in memory.allocations()] == [b"", b""]
-    assert memory.seal([empty, copied]).broken().result() == []
-    assert memory.damage().result() == []
 
 
 def test_a_renewed_output_holds_its_sentinel_again(memory: CudaMemory) -> None:

@@ -1,4 +1,4 @@
-"""The Hopper sessions, judged on the CPU: their calls bind to FlashInfer, and their metadata gives the right answer."""
+"""TRT-LLM sessions of both architectures on the CPU: calls bind to FlashInfer, metadata gives the right answer."""
 
 from collections.abc import Callable
 
@@ -7,15 +7,14 @@ import pytest
 from recorder import Launched
 
 pytest.importorskip("flashinfer", reason="binds to the installed FlashInfer")
-from reported_cases import ACCEPTED_LESS, CHUNK_WITHOUT_KEYS, PADDED_AFTER_PLANNING, kinds, over
 from small_cases import run, step
 from trtllm_on_cpu import named
 
 from attnfuzz.harness.backends.registry import load, resolve
 from attnfuzz.harness.sandbox.check import Runner
-from attnfuzz.harness.verdict.failures import Kind
+from attnfuzz.harness.verdict.failures import Kind, Verdict
 from attnfuzz.kernels.backend import Bench
-from attnfuzz.reference.case import Case, KvView, Mode, Views
+from attnfuzz.reference.case import Case, KvView, Launch, Mode, Step, Views
 from attnfuzz.reference.dtypes import DType
 
 pytestmark = pytest.mark.slow
@@ -24,9 +23,33 @@ DECODE = "trtllm_batch_decode_with_kv_cache"
 CONTEXT = "trtllm_fmha_v2_prefill"
 
 
-def paired(*steps: object) -> Case:
+PADDED_AFTER_PLANNING = (step(Mode.DRAFT_EXTEND_V2, *((4, 6 + slot) for slot in range(10)), stride=4, rows=12),)
+"""Ten requests of a draft extend, padded to twelve (SGLang PR #21649 and #24566)."""
+
+ACCEPTED_LESS = (
+    step(Mode.DRAFT_EXTEND, stride=4, rows=2, launch=Launch.CAPTURE),
+    step(Mode.DRAFT_EXTEND, (2, 9), (1, 14), stride=4, rows=2, launch=Launch.REPLAY),
+)
+"""A replay in which fewer tokens were accepted than captured (SGLang PR #21987)."""
+
+CHUNK_WITHOUT_KEYS = (step(Mode.CHUNKED_PREFILL, (2, 5), (3, 12)),)
+"""Prefixes of which one has ended when the other's second chunk begins (SGLang PR #22688)."""
+
+
+def over(backend: str, *steps: Step) -> Case:
+    """A case over the simplest geometry that a backend has modules for, with chunks of four tokens."""
+    geometry = resolve(backend).capability.buckets[0].simplest
+    return Case(backend=backend, geometry=geometry, steps=steps, chunk_capacity=8)
+
+
+def kinds(verdict: Verdict) -> set[Kind]:
+    assert verdict.unsupported is None
+    return {observation.kind for observation in verdict.failures}
+
+
+def paired(*steps: Step) -> Case:
     """A case on the only KV view that the backend has."""
-    case = over(named("HOPPER_MHA"), *steps)  # type: ignore[arg-type]
+    case = over(named("HOPPER_MHA"), *steps)
     return msgspec.structs.replace(case, views=Views(kv=KvView.PAIRED))
 
 
@@ -85,4 +108,25 @@ def test_rows_without_keys_need_no_fixup_where_the_wrapper_writes_them() -> None
     """Its kernels give 0 and -inf: what was reported (SGLang PR #22688) can't show."""
     case = over(named("HOPPER_MLA"), *CHUNK_WITHOUT_KEYS)
     assert not kinds(run(case, named("HOPPER_MLA_22688_BEFORE")))
+    assert not kinds(run(case))
+
+
+@pytest.mark.parametrize(
+    ("revision", "steps", "found"),
+    [
+        ("BLACKWELL_MHA_21649_BEFORE", PADDED_AFTER_PLANNING, {Kind.ILLEGAL_ACCESS}),
+        # It kills its worker as the first does, at an import of FlashInfer for each.
+        pytest.param("BLACKWELL_MHA_24566", PADDED_AFTER_PLANNING, {Kind.ILLEGAL_ACCESS}, marks=pytest.mark.long),
+        ("BLACKWELL_MLA_21987_BEFORE", ACCEPTED_LESS, {Kind.OUTPUT_MISMATCH, Kind.LSE_MISMATCH}),
+        ("BLACKWELL_MLA_22688_BEFORE", CHUNK_WITHOUT_KEYS, {Kind.UNWRITTEN}),
+    ],
+)
+def test_a_revision_fails_on_blackwell_as_it_was_reported(
+    request: pytest.FixtureRequest, revision: str, steps: tuple[Step, ...], found: set[Kind]
+) -> None:
+    fixed = named(revision[: len("BLACKWELL_MHA")])
+    case = over(fixed, *steps)
+    # Only a case that kills its process needs a worker, which takes 2 s to import FlashInfer after each death.
+    judged = request.getfixturevalue("runner").verdict if Kind.ILLEGAL_ACCESS in found else run
+    assert kinds(judged(case, named(revision))) >= found
     assert not kinds(run(case))

@@ -1,1 +1,0 @@
-"""FlashInfer's functions for one request."""
