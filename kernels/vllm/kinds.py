@@ -286,6 +286,7 @@ KINDS: Final = {
     "engine_sm90": _below_scheduler(_BELOW_STEPS["flashinfer_sm90"]),
     "engine_sm80": _below_scheduler(_BELOW_STEPS["flashinfer_sm80"]),
     "engine_flash_attn": _below_scheduler(_BELOW_STEPS["flash_attn"]),
+    "engine_mla": _below_scheduler(_BELOW_STEPS["flashinfer_mla"]),
     "engine_triton": _below_scheduler(_BELOW_STEPS["triton"]),
 }
 """By the values of --attention-backend, in lower case, and by GPU where it is not Blackwell.

@@ -84,13 +84,12 @@ class EnginePool(VllmPool):
         self, chunks: Sequence[ScheduledTokens], queries: torch.Tensor, first_rows: Sequence[int]
     ) -> tuple[Attended, ...]:
         """The attention due to new tokens: to all tokens of their own request so far. `queries` are those of tokens."""
-        tokens = self.paged.tokens
         return tuple(
-            Attended(
-                first_row=first,
-                query=queries[list(chunk.rows[len(chunk.rows) - chunk.new :])],
-                key=tokens.key[list(chunk.rows)],
-                value=tokens.value[list(chunk.rows)],
-            )
+            Attended(first, queries[list(chunk.rows[len(chunk.rows) - chunk.new :])], *self._seen(chunk.rows))
             for first, chunk in zip(first_rows, chunks, strict=True)
         )
+
+    def _seen(self, rows: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """The keys and values of tokens as attention has them."""
+        tokens = self.tokens
+        return tokens.key[list(rows)], tokens.value[list(rows)]
