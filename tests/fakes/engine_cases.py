@@ -17,6 +17,7 @@ ENGINES: Mapping[str, Geometry] = {
     "engine_sm90": GEOMETRY,
     "engine_sm80": GEOMETRY,
     "engine_flash_attn": GEOMETRY,
+    "engine_cpu": replace(GEOMETRY, page_size=32, dtype=DType.FLOAT16, kv_dtype=DType.FLOAT16),
     "engine_mla": SERVED_LATENTS,
     "engine_triton": replace(GEOMETRY, dtype=DType.FLOAT16, kv_dtype=DType.FLOAT16),
 }

@@ -19,6 +19,7 @@ from attnfuzz.kernels.vllm.mla.prefills import chunk_capacity, merges
 from attnfuzz.kernels.vllm.runner import WORDS
 from attnfuzz.kernels.vllm.server import VllmServer
 from attnfuzz.kernels.vllm.serving.latents import LatentEnginePool, LatentEngineRunner
+from attnfuzz.kernels.vllm.serving.on_cpu import CpuEnginePool, CpuEngineRunner
 from attnfuzz.kernels.vllm.serving.pool import EnginePool, ScheduledTokens
 from attnfuzz.kernels.vllm.serving.runner import Answer, EngineRunner
 from attnfuzz.kernels.vllm.serving.scheduler import ReceivedTokens
@@ -87,11 +88,15 @@ class EngineSession:
 
     @property
     def _pool_type(self) -> type[EnginePool]:
+        if self._loaded.kind.on_cpu:
+            return CpuEnginePool
         return LatentEnginePool if self._case.geometry.latent else EnginePool
 
     @property
     def _runner_type(self) -> type[EngineRunner]:
         """The runner and scheduler of the case's server."""
+        if self._loaded.kind.on_cpu:
+            return CpuEngineRunner
         return LatentEngineRunner if self._case.geometry.latent else EngineRunner
 
     def forward(self, index: int) -> WrittenThenAttended | None:
