@@ -8,7 +8,7 @@ from attnfuzz.reference.case import Unused
 
 
 class CpuEnginePool(EnginePool, CpuPool):
-    """A pool whose blocks hold numbers at the beginning: the kernels multiply what is behind the last key by 0."""
+    """A pool whose blocks hold numbers at the beginning: the kernels multiply those behind the last key by 0."""
 
     free = Unused.NUMBERS
 

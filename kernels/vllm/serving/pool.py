@@ -53,7 +53,7 @@ def drafted_beyond(case: Case) -> int:
 class EnginePool(VllmPool):
     """A pool whose blocks are free at the beginning, but for the null block.
 
-    They hold `free`, or what the case has in free pages.
+    They hold `free`, or the contents that the case has for free pages.
     """
 
     free: Unused | None = None
