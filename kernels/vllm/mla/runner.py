@@ -21,7 +21,7 @@ from attnfuzz.reference.case import Case, Step
 class LatentRunner(ModelRunner):
     """The release's model runner with a layer of latent attention."""
 
-    model_type = LatentModel
+    model_type: type[LatentModel] = LatentModel
 
     def _make_layer(self) -> Any:
         server = self._server
