@@ -65,7 +65,8 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     meaning beside a window: a key is seen that both leave. `arguments` are the forms in which arguments are passed
     besides the plain one, with their standing, and `earlier_uses` those that the objects of a step may have had.
     `edges` are the factors of 0 and below, and the steps without requests, that it may get, with their standing. One
-    that `schedules` decides itself on the forwards of a step, within the limits of `Case.serving`. `shared_keys` are
+    that `schedules` decides itself on the forwards of a step, within the limits of `Case.serving`, and may do so before
+    it has the tokens of the last one if it is `asynchronous`. `shared_keys` are
     the numbers of ranks that may share the keys of each request, each with whole query heads, and `interleaves` the
     runs of keys that each may have. `most_programs` bounds the rows of a step, times the query heads, times these
     ranks, for kernels with a costly program for each; 0 is no bound.
@@ -122,6 +123,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     masks: tuple[Mask, ...] = (Mask.CAUSAL,)
     windowed_masks: tuple[Mask, ...] = (Mask.CAUSAL,)
     schedules: bool = False
+    asynchronous: bool = True
     shared_keys: tuple[int, ...] = ()
     interleaves: tuple[Interleave, ...] = tuple(Interleave)
     most_programs: int = 0
@@ -381,6 +383,8 @@ def _why_not_scales(can: Capability, case: Case) -> str | None:
 def _why_not_scheduled(can: Capability, case: Case) -> str | None:
     if not can.schedules:
         return None if case.serving == Serving() else "limits of a server that schedules requests itself"
+    if case.serving.asynchronous and not can.asynchronous:
+        return "asynchronous scheduling"
     if case.serving.asynchronous and not may_be_asynchronous(case.steps):
         return "asynchronous scheduling with drafts of no draft model"
     return None if case.relation is None else "relations between forwards that it chooses itself"

@@ -49,7 +49,7 @@ def draw_serving(
         budget=max(1, -(-sum(lengths.values()) // forwards)) if forwards > 1 else 0,
         shortage=max(1, beyond * quarters // _QUARTERS) if quarters else 0,
         seed=draw(_SEEDS),
-        asynchronous=may_be_asynchronous(steps) and draw(_ASYNCHRONOUS.under(lean)),
+        asynchronous=can.asynchronous and may_be_asynchronous(steps) and draw(_ASYNCHRONOUS.under(lean)),
     )
 
 

@@ -286,6 +286,10 @@ KINDS: Final = {
     "engine_sm90": _below_scheduler(_BELOW_STEPS["flashinfer_sm90"]),
     "engine_sm80": _below_scheduler(_BELOW_STEPS["flashinfer_sm80"]),
     "engine_flash_attn": _below_scheduler(_BELOW_STEPS["flash_attn"]),
+    "engine_cpu": _below_scheduler(
+        replace(_BELOW_STEPS["cpu"], capability=structs.replace(WITHOUT_GPU, asynchronous=False))
+    ),
+    "engine_mla": _below_scheduler(_BELOW_STEPS["flashinfer_mla"]),
     "engine_triton": _below_scheduler(_BELOW_STEPS["triton"]),
 }
 """By the values of --attention-backend, in lower case, and by GPU where it is not Blackwell.

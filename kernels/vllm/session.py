@@ -22,7 +22,7 @@ from attnfuzz.kernels.vllm.dcp.pool import ShardedPool
 from attnfuzz.kernels.vllm.dcp.runner import MERGES, ShardedRunner
 from attnfuzz.kernels.vllm.drafter import DraftingRunner, LatentDraftingRunner, rejected
 from attnfuzz.kernels.vllm.mla.pool import LatentPool
-from attnfuzz.kernels.vllm.mla.prefills import merges
+from attnfuzz.kernels.vllm.mla.prefills import chunk_capacity, merges, most_requests
 from attnfuzz.kernels.vllm.mla.runner import LatentRunner
 from attnfuzz.kernels.vllm.pool import VllmPool
 from attnfuzz.kernels.vllm.quantisation import Quantisation
@@ -121,7 +121,10 @@ class VllmSession:
 
     def _merges(self, step: Step) -> int:
         """The roundings of an output after that of the kernel."""
-        of_chunks = merges(self._case, step) if self._case.geometry.latent else 0
+        of_chunks = 0
+        if self._case.geometry.latent:
+            prefixes = [each.kv_len - each.q_len for each in step.requests if each.q_len]
+            of_chunks = merges(self._case, prefixes, chunk_capacity(self._case, most_requests(self._case)))
         return max(MERGES, of_chunks) if self._loaded.kind.sharded else of_chunks
 
     def _run(self, runner: AnyRunner, index: int, step: Step) -> WrittenThenAttended | None:

@@ -218,6 +218,7 @@ LACKS: tuple[Lack, ...] = (
         "token budget=yes; lacking pages=yes; asynchronous=yes",
         lambda can: not can.schedules,
     ),
+    _never("the backend does not schedule asynchronously", "asynchronous=yes", lambda can: not can.asynchronous),
     _never(
         "the backend has no ranks that share keys",
         "ranks=four; interleave!=token; all to all=yes",

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from msgspec.structs import replace
+from small_cases import SERVED_LATENTS
 
 from attnfuzz.reference.case import Case, Launch, Mode, PageOrder, Pages, Request, Serving, Step
 from attnfuzz.reference.dtypes import DType
@@ -16,6 +17,8 @@ ENGINES: Mapping[str, Geometry] = {
     "engine_sm90": GEOMETRY,
     "engine_sm80": GEOMETRY,
     "engine_flash_attn": GEOMETRY,
+    "engine_cpu": replace(GEOMETRY, page_size=32, dtype=DType.FLOAT16, kv_dtype=DType.FLOAT16),
+    "engine_mla": SERVED_LATENTS,
     "engine_triton": replace(GEOMETRY, dtype=DType.FLOAT16, kv_dtype=DType.FLOAT16),
 }
 """The kinds of vLLM with its engine, and a geometry of each."""
@@ -56,5 +59,5 @@ def draft(*requests: LENGTHS) -> Step:
 
 
 def on_engine(release: str, kind: str, served: Case, *, window: int = -1) -> Case:
-    """The case on a kind of engine, with its geometry and a window."""
+    """The case on a kind of engine, with its geometry and a window, which latents have none of."""
     return replace(served, backend=f"{release}:{kind}", geometry=replace(ENGINES[kind], window_left=window))

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 from capabilities import NARROW
 from hypothesis.strategies import SearchStrategy
+from msgspec.structs import replace
 
 from attnfuzz.kernels.page_ids import PageIds
 from attnfuzz.reference.capability import Capability
@@ -27,6 +28,14 @@ def test_a_backend_that_schedules_gets_limits_and_no_relation(draw: Draw) -> Non
     )
     assert {case.relation for case in drawn} == {None}
     assert {can.why_not(case) for case in drawn} == {None}
+
+
+def test_a_server_that_may_not_schedule_asynchronously_does_not(draw: Draw) -> None:
+    can = Capability(modes=MODES, schedules=True, asynchronous=False)
+    drawn = draw(cases(can, "scheduling"), 40)
+    assert {case.serving.asynchronous for case in drawn} == {False}
+    asynchronous = replace(drawn[0], serving=Serving(asynchronous=True))
+    assert can.why_not(asynchronous) == "asynchronous scheduling"
 
 
 def test_a_pool_that_lacks_pages_serves_many_requests_side_by_side(draw: Draw) -> None:

@@ -1,10 +1,11 @@
 """Draft decodes on the engines of releases: right ones pass, and mistakes planted in a copy of one are found."""
 
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
-from engine_cases import case, decode, draft, extend, verify
+from engine_cases import ENGINES, case, decode, draft, extend, on_engine, verify
 from msgspec.structs import replace
 
 from attnfuzz.harness.sandbox.check import Runner
@@ -16,6 +17,8 @@ pytestmark = pytest.mark.vllm
 READ = ("0.26.0", "0.29.0", "0.31.0", "0.33.0")
 PLANTED_IN = "0.33.0"
 
+DRAFTING = tuple(kind for kind in ENGINES if kind not in ("engine", "engine_cpu"))
+"""The other kinds with a draft model."""
 
 CAPTURE = Step(mode=Mode.TARGET_VERIFY, requests=(), padded_tokens=8, tokens_per_request=4, launch=Launch.CAPTURE)
 REPLAY = replace(verify((0, 4, 24), (1, 4, 9)), launch=Launch.REPLAY)
@@ -39,10 +42,12 @@ CASES = {
 }
 
 
-def on(name: str, each: Case, seed: int = 1, *, asynchronous: bool = False) -> Case:
+def on(
+    name: str, each: Case, seed: int = 1, *, kind: str = "engine", window: int = -1, asynchronous: bool = False
+) -> Case:
     """The case on an engine whose requests go on or break off by `seed`; none with these runs dummy batches."""
     serving = replace(each.serving, seed=seed, asynchronous=asynchronous)
-    return replace(each, backend=f"{name}:engine", serving=serving)
+    return on_engine(name, kind, replace(each, serving=serving), window=window)
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -50,12 +55,19 @@ def on(name: str, each: Case, seed: int = 1, *, asynchronous: bool = False) -> C
 def test_an_engine_with_a_draft_model_passes(version: str, asynchronous: bool, runner: Runner) -> None:
     for each in CASES.values():
         for window in (-1, 7):
-            windowed = replace(each, geometry=replace(each.geometry, window_left=window))
             for seed in (1, 2):
-                verdict = runner.verdict(on(f"vllm=={version}", windowed, seed, asynchronous=asynchronous))
+                verdict = runner.verdict(on(f"vllm=={version}", each, seed, window=window, asynchronous=asynchronous))
                 assert verdict.unsupported is None
                 assert verdict.failures == ()
                 assert verdict.rows
+
+
+@pytest.mark.parametrize("kind", DRAFTING)
+def test_an_engine_with_a_draft_model_passes_above_other_backends(kind: str, runner: Runner) -> None:
+    for each, asynchronous in product(CASES.values(), (False, True)):
+        verdict = runner.verdict(on(f"vllm=={PLANTED_IN}", each, kind=kind, asynchronous=asynchronous))
+        assert (verdict.unsupported, verdict.failures) == (None, ())
+        assert verdict.rows
 
 
 def test_dummy_drafts_of_an_idle_engine_are_written(runner: Runner) -> None:

@@ -18,7 +18,7 @@ from attnfuzz.kernels.vllm.model import LAYER, LayerInputs, Model
 from attnfuzz.reference.case import Case
 
 
-def mla_layer(loaded: Any, case: Case, config: Any, pool: LatentPool) -> Any:
+def mla_layer(loaded: Any, case: Case, config: Any, pool: LatentPool, name: str = LAYER) -> Any:
     """The layer, as a DeepSeek model makes it (layers/mla.py:100), with the projection of `pool`.
 
     The server has --attention-backend FLASHINFER_MLA, and the backend for prefills of its kind.
@@ -39,7 +39,7 @@ def mla_layer(loaded: Any, case: Case, config: Any, pool: LatentPool) -> Any:
             kv_b_proj=pool.projection_of_layer,
             cache_config=config.cache_config,
             quant_config=None,
-            prefix=LAYER,
+            prefix=name,
         )
     layer.process_weights_after_loading(geometry.dtype.torch_dtype)
     layer.kv_cache = [pool.kv_cache] if loaded.release.version in LISTED_LATENTS else pool.kv_cache

@@ -4,7 +4,7 @@ A file and line below vllm/ is that of vLLM 0.33.0 unless another version is nam
 """
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 from unittest import mock
@@ -12,7 +12,7 @@ from unittest import mock
 from attnfuzz.kernels.releases.stand_ins import entry
 from attnfuzz.kernels.vllm.adaptations import PREFILL_FLAGS
 from attnfuzz.kernels.vllm.mla.kernels import flash_attn_varlen_func
-from attnfuzz.reference.case import Case, Step
+from attnfuzz.reference.case import Case
 
 MLA: Final = "vllm.model_executor.layers.attention.mla_attention"
 """The module of the layer, and of the common part of all backends for latents."""
@@ -50,24 +50,30 @@ def prefills_on_stand_ins() -> Iterator[None]:
         yield
 
 
-def chunk_capacity(case: Case) -> int:
-    """The tokens of the workspace for chunks of prefixes: whole pages, at least one for each request of a step.
+def most_requests(case: Case) -> int:
+    """The most requests of a step."""
+    return max(len(step.requests) for step in case.steps)
+
+
+def chunk_capacity(case: Case, requests: int) -> int:
+    """The tokens of the workspace for chunks of prefixes: whole pages, at least one for each of `requests`.
 
     A server has 64 Ki, or fewer for short contexts (mla_attention.py:2329), and a case the capacity of its chunks.
     """
-    page, requests = case.geometry.page_size, max(len(step.requests) for step in case.steps)
+    page = case.geometry.page_size
     return max(1, -(-case.chunk_capacity // page), requests) * page
 
 
-def merges(case: Case, step: Step) -> int:
-    """The most merges of a value: its chunks of the prefix with each other, and with the new tokens.
+def merges(case: Case, prefixes: Sequence[int], capacity: int) -> int:
+    """The most merges of a value of a forward: its chunks of the prefix with each other, and with the new tokens.
+
+    The prefixes are read in chunks of `capacity`.
 
     Early releases give each request the same part of the workspace, in whole pages (0.26.0: mla_attention.py).
     """
-    prefixes = [request.kv_len - request.q_len for request in step.requests if request.q_len]
     with_prefix = [prefix for prefix in prefixes if prefix]
     if not with_prefix:
         return 0
     page = case.geometry.page_size
-    part = max(1, chunk_capacity(case) // len(with_prefix) // page) * page
+    part = max(1, capacity // len(with_prefix) // page) * page
     return 1 + -(-max(with_prefix) // part)

@@ -13,7 +13,7 @@ import torch
 from attnfuzz.kernels.releases.answers import ABSENT, ServerMock
 from attnfuzz.kernels.vllm.mla.layer import LatentModel, mla_layer
 from attnfuzz.kernels.vllm.mla.pool import LatentPool
-from attnfuzz.kernels.vllm.mla.prefills import MLA, chunk_capacity, prefills_on_stand_ins
+from attnfuzz.kernels.vllm.mla.prefills import MLA, chunk_capacity, most_requests, prefills_on_stand_ins
 from attnfuzz.kernels.vllm.runner import ModelRunner
 from attnfuzz.reference.case import Case, Step
 
@@ -21,18 +21,23 @@ from attnfuzz.reference.case import Case, Step
 class LatentRunner(ModelRunner):
     """The release's model runner with a layer of latent attention."""
 
-    model_type = LatentModel
+    model_type: type[LatentModel] = LatentModel
 
     def _make_layer(self) -> Any:
         server = self._server
         _answer(self._config, server.case)
-        capacity, common = chunk_capacity(server.case), server.loaded.module(MLA)
+        capacity, common = chunk_capacity(server.case, self.most_requests), server.loaded.module(MLA)
         sizes = [server.case.geometry.head_dim_qk]
         # Latents of cases may be smaller than those of models (mla_attention.py:1624).
         common.MLACommonBackend.get_supported_head_sizes = classmethod(lambda _: sizes)
         common.MLACommonMetadataBuilder.determine_chunked_prefill_workspace_size = staticmethod(lambda _: capacity)
         assert isinstance(server.pool, LatentPool)
         return mla_layer(server.loaded, server.case, self._config, server.pool)
+
+    @property
+    def most_requests(self) -> int:
+        """The most requests of a forward."""
+        return most_requests(self._server.case)
 
     @contextmanager
     def _running(self, step: Step | None = None) -> Iterator[None]:

@@ -129,6 +129,9 @@ class EngineDraftModel(EngineModel):
 class DraftingEngineRunner(EngineRunner):
     """The release's runner and scheduler with a draft model, whose layer has a pool of its own."""
 
+    draft_type: type[EngineDraftModel] = EngineDraftModel
+    draft_pool_type: type[EnginePool] = DraftPool
+
     def __init__(self, server: VllmServer, drafts: int, vocabulary: Vocabulary) -> None:
         self._expected: Mapping[str, DraftedTokens] = {}
         self._lengths: torch.Tensor | None = None
@@ -203,12 +206,15 @@ class DraftingEngineRunner(EngineRunner):
     def _make_model(self) -> EngineModel:
         server = self._server
         assert isinstance(server.pool, EnginePool)
-        layer = self._layers[DRAFT_LAYER] = self._make_layer()
-        self.draft_pool = DraftPool(server.case, server.bench, type(server.pool.paged))
-        self.draft_model = EngineDraftModel(
+        self.draft_pool = self.draft_pool_type(server.case, server.bench, type(server.pool.paged))
+        layer = self._layers[DRAFT_LAYER] = self._make_draft_layer()
+        self.draft_model = self.draft_type(
             server.loaded, server.case, server.bench, self.draft_pool, layer, self._words
         )
         return super()._make_model()
+
+    def _make_draft_layer(self) -> Any:
+        return self._make_layer()
 
     def _prepare(self, runner: Any) -> None:
         # Set where a draft model is loaded (v1/spec_decode/llm_base_proposer.py:1318).

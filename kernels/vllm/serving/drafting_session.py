@@ -8,7 +8,9 @@ import torch
 
 from attnfuzz.kernels.backend import Output, WrittenCache, WrittenThenAttended
 from attnfuzz.kernels.vllm.serving.drafting import DraftedTokens, DraftingEngineRunner
+from attnfuzz.kernels.vllm.serving.latents import LatentDraftingEngineRunner
 from attnfuzz.kernels.vllm.serving.pool import ScheduledTokens
+from attnfuzz.kernels.vllm.serving.runner import EngineRunner
 from attnfuzz.kernels.vllm.serving.session import EngineSession
 from attnfuzz.reference.case import Step
 
@@ -20,13 +22,16 @@ class DraftingEngineSession(EngineSession):
     the target's attention alone is judged.
     """
 
-    runner_type = DraftingEngineRunner
     _runner: DraftingEngineRunner
     _drafted: Mapping[str, DraftedTokens] = {}
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._generated: dict[str, list[int]] = {}
+
+    @property
+    def _runner_type(self) -> type[EngineRunner]:
+        return LatentDraftingEngineRunner if self._case.geometry.latent else DraftingEngineRunner
 
     def _propose(self, index: int) -> None:
         """Do nothing: drafts were handed over after the last forward."""

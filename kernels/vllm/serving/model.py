@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from attnfuzz.kernels.backend import Bench
+from attnfuzz.kernels.queries import key_dim
 from attnfuzz.kernels.slot_tokens import stream_of
 from attnfuzz.kernels.vllm.model import LayerInputs, Model
 from attnfuzz.kernels.vllm.pool import VllmPool
@@ -29,7 +30,7 @@ class EngineModel(Model):
         tokens, geometry = pool.paged.tokens, case.geometry
         runs = [TokenRun(stream_of(0, slot), len(span)) for slot, span in tokens.spans.items()]
         runs.append(TokenRun(stream_of(0), len(tokens.extra)))
-        drawn = draw_runs(case.values, Operand.QUERY, runs, geometry.q_heads, geometry.head_dim_qk, seed=case.seed)
+        drawn = draw_runs(case.values, Operand.QUERY, runs, geometry.q_heads, key_dim(case), seed=case.seed)
         self.queries = self._quantisation.rounded(drawn.to(geometry.dtype.torch_dtype))
 
     def begin(self, index: int) -> None:
@@ -37,10 +38,4 @@ class EngineModel(Model):
 
     def _embed(self, ids: Sequence[int], positions: Sequence[int]) -> LayerInputs:
         rows = [self._words.row(token, position) for token, position in zip(ids, positions, strict=True)]
-        tokens, scales = self._pool.paged.tokens, self._case.scales
-        dtype = self._case.geometry.dtype.torch_dtype
-        return LayerInputs(
-            self.queries[rows],
-            self._quantisation.new(tokens.key[rows], scales.k, dtype),
-            self._quantisation.new(tokens.value[rows], scales.v, dtype),
-        )
+        return LayerInputs(self.queries[rows], *self._tokens(rows))

@@ -10,7 +10,7 @@ from attnfuzz.kernels.backend import Attended, Bench, WrittenCache
 from attnfuzz.kernels.paged_kv import PagedKv
 from attnfuzz.kernels.vllm.config import drafting
 from attnfuzz.kernels.vllm.pool import VllmPool
-from attnfuzz.reference.case import Case, Step
+from attnfuzz.reference.case import Case, Step, Unused
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,17 @@ def drafted_beyond(case: Case) -> int:
 
 
 class EnginePool(VllmPool):
-    """A pool whose blocks are free at the beginning, but for the null block."""
+    """A pool whose blocks are free at the beginning, but for the null block.
+
+    They hold `free`, or the contents that the case has for free pages.
+    """
+
+    free: Unused | None = None
 
     def __init__(self, case: Case, bench: Bench, form: type[PagedKv]) -> None:
         spare = case.pages.spare - (-drafted_beyond(case) // case.geometry.page_size)
-        super().__init__(replace(case, pages=replace(case.pages, spare=spare)), bench, form)
+        pages = replace(case.pages, spare=spare, free=self.free or case.pages.free)
+        super().__init__(replace(case, pages=pages), bench, form)
         self.paged.write(replace(case.steps[0], requests=()))
 
     def write_before(self, step: Step) -> None:
@@ -84,13 +90,12 @@ class EnginePool(VllmPool):
         self, chunks: Sequence[ScheduledTokens], queries: torch.Tensor, first_rows: Sequence[int]
     ) -> tuple[Attended, ...]:
         """The attention due to new tokens: to all tokens of their own request so far. `queries` are those of tokens."""
-        tokens = self.paged.tokens
         return tuple(
-            Attended(
-                first_row=first,
-                query=queries[list(chunk.rows[len(chunk.rows) - chunk.new :])],
-                key=tokens.key[list(chunk.rows)],
-                value=tokens.value[list(chunk.rows)],
-            )
+            Attended(first, queries[list(chunk.rows[len(chunk.rows) - chunk.new :])], *self._seen(chunk.rows))
             for first, chunk in zip(first_rows, chunks, strict=True)
         )
+
+    def _seen(self, rows: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """The keys and values of tokens as attention has them."""
+        tokens = self.tokens
+        return tokens.key[list(rows)], tokens.value[list(rows)]

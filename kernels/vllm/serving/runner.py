@@ -34,6 +34,7 @@ class EngineRunner(ModelRunner):
 
     """
 
+    model_type: type[EngineModel] = EngineModel
     model: EngineModel
 
     def __init__(self, server: VllmServer, drafts: int, vocabulary: Vocabulary) -> None:
@@ -103,7 +104,7 @@ class EngineRunner(ModelRunner):
 
     def _make_model(self) -> EngineModel:
         server = self._server
-        return EngineModel(server.loaded, server.case, server.bench, server.pool, self._layer, self._words)
+        return self.model_type(server.loaded, server.case, server.bench, server.pool, self._layer, self._words)
 
     def _replaced(self) -> dict[str, Any]:
         return {

@@ -10,13 +10,16 @@ from typing import Any, NamedTuple
 import torch
 
 from attnfuzz.kernels.backend import Bench, Output, Unsupported, WrittenCache, WrittenThenAttended
-from attnfuzz.kernels.queries import cached_scales
+from attnfuzz.kernels.queries import cached_scales, key_dim
 from attnfuzz.kernels.releases.answers import ASKED
 from attnfuzz.kernels.releases.entry_points_below import KernelsBelow, below
 from attnfuzz.kernels.releases.origins import Origins
 from attnfuzz.kernels.releases.rejection import is_rejection
+from attnfuzz.kernels.vllm.mla.prefills import chunk_capacity, merges
 from attnfuzz.kernels.vllm.runner import WORDS
 from attnfuzz.kernels.vllm.server import VllmServer
+from attnfuzz.kernels.vllm.serving.latents import LatentEnginePool, LatentEngineRunner
+from attnfuzz.kernels.vllm.serving.on_cpu import CpuEnginePool, CpuEngineRunner
 from attnfuzz.kernels.vllm.serving.pool import EnginePool, ScheduledTokens
 from attnfuzz.kernels.vllm.serving.runner import Answer, EngineRunner
 from attnfuzz.kernels.vllm.serving.scheduler import ReceivedTokens
@@ -59,7 +62,6 @@ class EngineSession:
     for another's, shows as a wrong output.
     """
 
-    runner_type = EngineRunner
     _runner: EngineRunner
 
     def __init__(self, loaded: Any, kernels: KernelsBelow, case: Case, bench: Bench) -> None:
@@ -67,14 +69,14 @@ class EngineSession:
         self._origins = Origins(loaded.release.root, loaded.release.project.name)
         drafts = drafts_of(case)
         with self._running():
-            self._server = VllmServer(loaded, case, bench, EnginePool)
+            self._server = VllmServer(loaded, case, bench, self._pool_type)
             assert isinstance(self._server.pool, EnginePool)
             self._pool = self._server.pool
             paged = self._pool.paged
             shared = paged.full_pages if case.pages.order is PageOrder.SHARED_PREFIX else {}
             self._words = Vocabulary(paged.tokens, shared, paged.page_size)
             self._traffic = Traffic(case, self._words, drafts)
-            self._runner = self.runner_type(self._server, drafts, self._words)
+            self._runner = self._runner_type(self._server, drafts, self._words)
         self._sent: dict[str, SentRequest] = {}
         self._asynchronous = case.serving.asynchronous
         self._in_flight: deque[_InFlight] = deque()
@@ -83,6 +85,19 @@ class EngineSession:
         self._captured = False
         self._number = 0
         self._idle = 0
+
+    @property
+    def _pool_type(self) -> type[EnginePool]:
+        if self._loaded.kind.on_cpu:
+            return CpuEnginePool
+        return LatentEnginePool if self._case.geometry.latent else EnginePool
+
+    @property
+    def _runner_type(self) -> type[EngineRunner]:
+        """The runner and scheduler of the case's server."""
+        if self._loaded.kind.on_cpu:
+            return CpuEngineRunner
+        return LatentEngineRunner if self._case.geometry.latent else EngineRunner
 
     def forward(self, index: int) -> WrittenThenAttended | None:
         """Run one forward of a step; None for a capture."""
@@ -266,12 +281,20 @@ class EngineSession:
             lse=None,
             attended=self._pool.attended_by([*ordered.values()], model.queries, [*first_rows.values()]),
             sinks=self._server.sinks,
-            roundings=self._kernels.roundings,
-            **cached_scales(self._case, self._case.geometry.head_dim_qk),
+            roundings=self._kernels.roundings + self._merges(ordered),
+            **cached_scales(self._case, key_dim(self._case)),
         )
         written = self._written(ordered)
         again = partial(self._again, output, written.due())
         return WrittenThenAttended(written, self._judged(output, first_rows), again)
+
+    def _merges(self, chunks: Mapping[str, ScheduledTokens]) -> int:
+        """The roundings of an output after that of the kernel."""
+        if not self._case.geometry.latent:
+            return 0
+        assert isinstance(self._runner, LatentEngineRunner)
+        prefixes = [len(each.rows) - each.new for each in chunks.values()]
+        return merges(self._case, prefixes, chunk_capacity(self._case, self._runner.most_requests))
 
     def _written(self, chunks: Mapping[str, ScheduledTokens]) -> WrittenCache:
         """The KV cache before and after a forward."""

@@ -38,7 +38,7 @@ def test_kinds_without_a_gpu_have_workers_of_their_own() -> None:
 
 
 def test_kinds_without_a_gpu_run_where_they_are_named_alone() -> None:
-    assert set(ENGINE.kinds) - set(ENGINE.default_kinds) == {"cpu", "cpu_bf16"}
+    assert set(ENGINE.kinds) - set(ENGINE.default_kinds) == {"cpu", "cpu_bf16", "engine_cpu"}
 
 
 def test_a_release_whose_kernels_need_another_torch_is_refused_by_its_name() -> None:

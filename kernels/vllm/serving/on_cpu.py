@@ -1,0 +1,17 @@
+"""A release's engine above its own compiled kernels, on a server without a GPU."""
+
+from attnfuzz.kernels.vllm.cpu.pool import CpuPool
+from attnfuzz.kernels.vllm.cpu.runner import CpuRunner
+from attnfuzz.kernels.vllm.serving.pool import EnginePool
+from attnfuzz.kernels.vllm.serving.runner import EngineRunner
+from attnfuzz.reference.case import Unused
+
+
+class CpuEnginePool(EnginePool, CpuPool):
+    """A pool whose blocks hold numbers at the beginning: the kernels multiply those behind the last key by 0."""
+
+    free = Unused.NUMBERS
+
+
+class CpuEngineRunner(EngineRunner, CpuRunner):
+    """The release's runner for CPUs, and its scheduler."""
