@@ -71,7 +71,7 @@ def _loads(name: str) -> bool:
     try:
         resolve(name)
     except BackendFileError as error:
-        warn(f"Left out: {error}")
+        warn(f"Skipped: {error}")
         return False
     return True
 

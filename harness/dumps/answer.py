@@ -30,7 +30,7 @@ def answered(case: CallCase, last: Understood, contract: Contract) -> CallCase:
             reason = str(error)
         else:
             return made
-    return replace(case, notes=(*case.notes, f"Only accesses are judged, no results: {reason}."))
+    return replace(case, notes=(*case.notes, f"Only accesses are judged, not results: {reason}."))
 
 
 def _answered(case: CallCase, contract: Contract) -> CallCase:

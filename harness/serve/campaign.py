@@ -401,11 +401,11 @@ class ServeCampaign:
         yield f"{fault.kind}: {fault.message}"
         yield f"  {self._floor.words}"
         if hunted.flaky:
-            yield f"  it comes and goes: {hunted.times} of {hunted.runs} runs failed"
+            yield f"  flaky: {hunted.times} of {hunted.runs} runs failed"
         if hunted.needs or not hunted.untried:
-            yield f"  needs {', '.join(hunted.needs) or 'nothing but its requests'}"
+            yield f"  needs {', '.join(hunted.needs) or 'only its requests'}"
         if hunted.untried:
-            yield f"  not run without: {', '.join(hunted.untried)} (for want of time)"
+            yield f"  not run without: {', '.join(hunted.untried)} (no time left)"
         yield ""
         yield describe_trace(hunted.trace)
         yield ""

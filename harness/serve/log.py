@@ -48,7 +48,7 @@ _MOST_OF_A_TAG = 256
 def read_serve_log(path: Path) -> tuple[list[AnyServeEvent], int]:
     """The events of a log, and the number of bytes of a truncated last line. Raises ServeLogError or OSError."""
     if path.is_symlink():
-        raise ServeLogError(f"{path} is a link: a campaign writes only in its home; put the log there")
+        raise ServeLogError(f"{path} is a link, but a campaign writes only in its home: put the log there")
     whole, newline, torn = read_bytes(path, MOST_BYTES).rpartition(b"\n")
     decoder = msgspec.json.Decoder(AnyServeEvent)
     events: list[AnyServeEvent] = []

@@ -101,7 +101,7 @@ def test_what_only_a_kernel_of_others_may_take_leaves_results_unjudged(
     monkeypatch.setattr(case_of_call, "check_arguments", lambda *_: None)
     case = make_case(recorded_call(DECODE, ARGUMENTS | changes))
     assert case.answer is None
-    assert f"Only accesses are judged, no results: {words}." in case.notes
+    assert f"Only accesses are judged, not results: {words}." in case.notes
 
 
 def test_an_argument_that_is_missing_is_named() -> None:

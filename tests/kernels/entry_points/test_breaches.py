@@ -79,7 +79,7 @@ BROKEN: list[tuple[str, dict[str, Any], tuple[str, ...], int, str]] = [
         {"batch_size": 2},
         ("batch_size", "block_tables", "seq_lens", "cum_seq_lens_q", "cum_seq_lens_kv"),
         2,
-        "request 2 and all behind it get no answer",
+        "request 2 and all after it get no output",
     ),
     (
         RAGGED,
