@@ -39,9 +39,7 @@ def report(
     source = _located(home, campaign)
     if is_serve_log(source.log):
         if markdown is not None or issues:
-            raise BadInput(
-                f"{source.folder} is a campaign of attnfuzz serve, which has a page and JUnit XML: give --html or --junit"
-            )
+            raise BadInput(f"{source.folder} is a campaign of attnfuzz serve: give --html or --junit")
         report_serving(source.log, html=html, junit=junit)
         return
     standing = source.standing()

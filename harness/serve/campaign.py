@@ -77,9 +77,9 @@ _TOO_FEW = (
     "--time"
 )
 
-_NO_FLUSH = "The prefix cache can't be flushed, so that requests alone may hit it too. {}"
+_NO_FLUSH = "The prefix cache can't be flushed, so requests sent alone may hit it too. {}"
 
-_NO_METRICS = "There are no metrics, so that counters are not compared, and leaks not seen. {}"
+_NO_METRICS = "There are no metrics, so counters are not compared and leaks are not detected. {}"
 
 ABILITY_OF = {
     "n > 1": Ability.SEVERAL,
@@ -189,7 +189,9 @@ class ServeCampaign:
             self.server.flush()
             self._floor = calibrate_floor(self.server, plan.seed, plan.floor)
         except NoAnswer as error:
-            raise ServerError(f"the server died while plain requests measured its noise floor: {error}") from None
+            raise ServerError(
+                f"the server died while its noise floor was measured with plain requests: {error}"
+            ) from None
         self._emit(FloorMeasured(at=self._at, floor=self._floor))
         self._hunter = FaultHunter(
             server=self.server,

@@ -57,9 +57,9 @@ def read_serve_log(path: Path) -> tuple[list[AnyServeEvent], int]:
             events.append(decode_json(line, decoder))
         except msgspec.DecodeError as error:
             raise ServeLogError(
-                f"{path}, line {number}: {reason(error)}. This is no log of attnfuzz serve: give another --home"
+                f"{path}, line {number}: {reason(error)}. This is not a log of attnfuzz serve: give another --home"
             ) from None
     first = events[0] if events else None
     if not isinstance(first, ServeStarted) or first.log_version != SERVE_LOG_VERSION:
-        raise ServeLogError(f"{path} is no log of this version of attnfuzz serve: give another --home")
+        raise ServeLogError(f"{path} is not a log of this version of attnfuzz serve: give another --home")
     return events, len(torn)

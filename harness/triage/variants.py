@@ -72,7 +72,7 @@ def _ways_of_calls(case: CallCase) -> Iterator[Way]:
     for offset in range(1, _SEEDS + 1):
         buffers = tuple(_redrawn(buffer, offset) for buffer in case.buffers)
         if buffers != case.buffers:
-            yield Way("contents", f"drawn anew, {offset}", replace(case, buffers=buffers))
+            yield Way("contents", f"drawn again, {offset}", replace(case, buffers=buffers))
 
 
 def eager(case: Case) -> Way:

@@ -25,7 +25,7 @@ def misread(call: Attention) -> Iterator[Breach]:
             continue
         name, tensor = parameter.name, tensor_of(call.arguments, parameter.name)
         if tensor.dtype not in (torch.int32, torch.uint32):
-            text = f"{name} is {described(tensor)}, where int32 is due: {_consequence(tensor)}"
+            text = f"{name} is {described(tensor)}, but must be int32: {_consequence(tensor)}"
             yield Breach((name,), text, _DTYPE)
         elif tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
             text = (

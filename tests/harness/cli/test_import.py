@@ -110,7 +110,9 @@ def test_large_contents_lie_beside_the_case(attnfuzz: Attnfuzz, tmp_path: Path) 
 def test_what_can_not_be_imported_is_one_line_and_leaves_no_file(attnfuzz: Attnfuzz, dump: Path) -> None:
     nothing_imported(attnfuzz("import", str(dump / "nowhere")), "nowhere", "FLASHINFER_DUMP_DIR")
     nothing_imported(attnfuzz("import", str(dump), "--call", "5"), "numbered from 1 to 2", "--list")
-    nothing_imported(attnfuzz("import", str(dump), "--earlier", "1"), "only 0 calls came before", "--earlier")
+    nothing_imported(
+        attnfuzz("import", str(dump), "--earlier", "1"), "only 0 calls with a backend precede", "--earlier"
+    )
     nothing_imported(attnfuzz("import", str(dump), "--backend", "torch_sdpa"), "torch_sdpa has no kernel", DECODE)
     nothing_imported(attnfuzz("import", str(dump), "--backend", "trtllm"), "unknown backend")
 

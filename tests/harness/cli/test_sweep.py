@@ -193,7 +193,7 @@ def test_a_search_that_fails_is_reported_beside_its_release(
             "no releases of 'other' are known: write it like attnfuzz sweep fake VERSION..latest, or give sglang",
         ),
         (["fake"], "no versions: write them like 0.5.9..latest"),
-        (["fake", "new"], "'new' is no version"),
+        (["fake", "new"], "'new' is not a version"),
         (["fake", "3.0..latest"], "no version is in 3.0..latest: there are 1.0 to 1.9"),
         (["fake", "1.0", "--backend", "encoder"], "--backend encoder: of releases of fake, give decoder"),
         (["fake", "1.0", "--examples", "3", "--time", "1m"], "are both budgets"),
