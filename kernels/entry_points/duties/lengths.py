@@ -76,8 +76,8 @@ def keys(call: Attention) -> Iterator[Breach]:
     if negative:
         length = call.spans[negative[0]].kv_len
         text = (
-            f"seq_lens[{negative[0]}] is {length}{and_others(negative)}: no length, and read as the unsigned number "
-            f"that it is documented to be, {length % (1 << 32)} keys"
+            f"seq_lens[{negative[0]}] is {length}{and_others(negative)}: read as the unsigned number that "
+            f"the docstring promises, it is {length % (1 << 32)} keys"
         )
         yield Breach(("seq_lens",), text, _UNSIGNED, negative[0])
     yield from _packed(call)

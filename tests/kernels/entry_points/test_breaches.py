@@ -147,7 +147,7 @@ BROKEN: list[tuple[str, dict[str, Any], tuple[str, ...], int, str]] = [
         {"seq_lens": int32(9, -3, -4)},
         ("seq_lens",),
         1,
-        "seq_lens[1] is -3 (and 1 more request): no length, and read as the unsigned number",
+        "seq_lens[1] is -3 (and 1 more request): read as the unsigned number",
     ),
     (
         DECODE,
