@@ -148,7 +148,7 @@ def load(path: Path) -> Calibration:
     except msgspec.DecodeError as error:
         raise CalibrationError(f"calibration {path} is not JSON ({error}): calibrate again") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise CalibrationError(f'{path} is no calibration: it must be a JSON object with "format": "{FORMAT}"')
+        raise CalibrationError(f'{path} is not a calibration: it must be a JSON object with "format": "{FORMAT}"')
     if content.get("version") != VERSION:
         raise CalibrationError(
             f"calibration {path} has version {repr(content.get('version'))[:40]}, and this attnfuzz reads version "

@@ -199,7 +199,7 @@ def _bring_back(case: CallCase, path: Path) -> CallCase:
     try:
         # Opening a FIFO would block.
         if not stat.S_ISREG(path.stat().st_mode):
-            raise CaseFileError(f"the contents of its buffers are in {path}, which is no regular file")
+            raise CaseFileError(f"the contents of its buffers are in {path}, which is not a regular file")
         with safe_open(path, framework="pt") as file:
             return _contents_changed(case, lambda buffer, _: _inlined(buffer, file, path))
     except UnicodeError as error:

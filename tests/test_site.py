@@ -77,6 +77,11 @@ def test_the_parts_of_pages_that_follow_from_code_are_there(site: Path) -> None:
     assert "<td>window of 2^31 - 1</td>\n<td>promised</td>" in forms
 
 
+@pytest.mark.slow
+def test_a_line_that_begins_with_the_number_of_a_report_is_no_heading(site: Path) -> None:
+    assert [page for page in site.rglob("*.html") if re.search(r"<h1[^>]*>\d{4,}", page.read_text())] == []
+
+
 @pages
 def test_each_page_says_first_whom_it_is_for(page: Path) -> None:
     title, empty, first, *_ = page.read_text().splitlines()

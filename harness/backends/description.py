@@ -112,7 +112,7 @@ def _noise(name: str, backend: Backend, dtype: DType) -> NoiseModel:
     for field in model.__struct_fields__:
         value = getattr(model, field)
         if field != "origin" and not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):
-            raise BackendFileError(f"{name}: {field} of its {part} is no finite number of at least 0: give one")
+            raise BackendFileError(f"{name}: {field} of its {part} must be a finite number of at least 0")
     return model
 
 

@@ -126,5 +126,5 @@ def _checked(name: str, found: object) -> Backend:
         advice = "make it a Backend of attnfuzz.kernels.backend"
         if callable(backend):
             advice = "make one of a function with attnfuzz.kernels.function_backend.FunctionBackend"
-        raise BackendFileError(f"{name} is no backend, it has no {', '.join(lacking)}: {advice}")
+        raise BackendFileError(f"{name} is not a backend, it lacks {', '.join(lacking)}: {advice}")
     return cast("Backend", backend)

@@ -221,7 +221,7 @@ def _check_file(path: str) -> None:
         reason = error.strerror if isinstance(error, OSError) else error
         raise BackendFileError(f"backend file {path} can't be read: {reason}. Give FILE.py:NAME") from None
     if not stat.S_ISREG(mode):
-        raise BackendFileError(f"backend file {path} is no regular file: give FILE.py:NAME")
+        raise BackendFileError(f"backend file {path} is not a regular file: give FILE.py:NAME")
 
 
 def _own(name: str) -> Backend:

@@ -46,7 +46,7 @@ class Variation:
     default `noise_model` that of an unknown kernel; otherwise both are those of `base`. A `capability` must not be
     wider than that of `base`.
 
-    Raises ValueError for a name that is no backend of attnfuzz, or no op of it.
+    Raises ValueError for a name that is not a backend of attnfuzz, or no op of it.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Variation:
     ) -> None:
         known = builtin()
         if base not in known:
-            raise ValueError(f"{base!r} is no backend of attnfuzz: give one of {', '.join(known)}")
+            raise ValueError(f"{base!r} is not a backend of attnfuzz: give one of {', '.join(known)}")
         self._base = known[base]
         self._kernels = dict(kernels or {})
         unknown = sorted(self._kernels.keys() - self._base.ops.keys())

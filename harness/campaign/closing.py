@@ -37,16 +37,16 @@ class Undone:
         """Lines on undone tasks; `unkept` new cases were not kept."""
         kept = self._kept + self._replays.kept_left
         if self._findings:
-            yield f"no time was left to run {count(len(self._findings), 'past finding')} again"
+            yield f"no time was left to run {count(len(self._findings), 'past finding')}"
         if kept:
-            yield f"no time was left to run {count(kept, 'kept case')} again"
+            yield f"no time was left to run {count(kept, 'kept case')}"
         for backend, (used, due) in schedule.short().items():
-            yield f"{backend} was searched for {clock(used)}: {clock(due)} are the least that each backend should have"
+            yield f"{backend} was searched for {clock(used)}, less than its minimum share of {clock(due)}"
         if unkept:
-            yield f"no time was left to keep {count(unkept, 'case')} that reached something new"
+            yield f"no time was left to keep {count(unkept, 'case')} with new coverage"
 
 
-NO_LONGER = "no longer happens: remove it from the ledger"
+NO_LONGER = "its findings pass now: remove it from the ledger"
 NO_MATCH = "no finding matched this entry: it may be rare, fixed, or mistyped"
 
 

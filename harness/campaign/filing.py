@@ -159,7 +159,7 @@ class Filing:
             yield Trouble(at=self.clock(), text=text)
             return
         if rechecked.inconclusive:
-            text = f"finding {record.name} comes and goes: it passed {rechecked.runs:,} runs, too few to call it fixed"
+            text = f"finding {record.name} is flaky: it passed {rechecked.runs:,} runs, too few to call it fixed"
             yield Trouble(at=self.clock(), text=text)
             return
         now = _likest(record, rechecked.observations)

@@ -76,7 +76,7 @@ class Home:
         descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise HomeError(f"{self.path / 'lock'} is no regular file: remove it, or give another --home")
+                raise HomeError(f"{self.path / 'lock'} is not a regular file: remove it, or give another --home")
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

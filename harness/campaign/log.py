@@ -50,7 +50,7 @@ def read_log(path: Path) -> list[AnyEvent]:
 def read_torn_log(path: Path) -> tuple[list[AnyEvent], int]:
     """The events of a log, and the number of bytes of a truncated last line. Raises like `read_log`."""
     if path.is_symlink():
-        raise LogError(f"{path} is a link: a campaign writes only in its home; put the log there")
+        raise LogError(f"{path} is a link, but a campaign writes only in its home: put the log there")
     content = read_bytes(path, MOST_BYTES)
     whole, newline, torn = content.rpartition(b"\n")
     decoder = msgspec.json.Decoder(AnyEvent)
@@ -67,11 +67,11 @@ def read_torn_log(path: Path) -> tuple[list[AnyEvent], int]:
             consistency.check(event)
         except (msgspec.DecodeError, ImpossibleCase, Inconsistent) as error:
             raise LogError(
-                f"{path}, line {number}: {reason(error)}. The log is damaged; restore it, or begin anew"
+                f"{path}, line {number}: {reason(error)}. The log is damaged: restore it, or start a new campaign"
             ) from None
         events.append(event)
     if not events:
-        raise LogError(f"{path} holds no event: the campaign ended before it began. Run it again")
+        raise LogError(f"{path} holds no events: the campaign ended before it started. Run it again")
     return events, len(torn)
 
 
@@ -84,7 +84,7 @@ def _check_version(path: Path, line: bytes) -> None:
     try:
         head = decode_json(line, _Head)
     except msgspec.DecodeError:
-        raise LogError(f"{path} is no event log of attnfuzz: its first line is no CampaignStarted") from None
+        raise LogError(f"{path} is not an event log of attnfuzz: its first line is not a CampaignStarted") from None
     if head.log_version != LOG_VERSION:
         raise LogError(
             f"{path} was written by another version of attnfuzz (log version {head.log_version}, "
@@ -112,9 +112,9 @@ class Consistency:
                 raise Inconsistent("the campaign has no budget")
             self._backends = frozenset(event.backends)
         if isinstance(event, SliceStarted | SliceFinished) and (event.index is None) is (event.kind is SliceKind.DRAWN):
-            raise Inconsistent("slices that draw have an index, and no others")
+            raise Inconsistent("only slices that draw have an index")
         if event.at < self._at:
-            raise Inconsistent(f"it happened at {event.at:g} s, before the event in front of it")
+            raise Inconsistent(f"its time, {event.at:g} s, is before that of the previous event")
         self._at = event.at
         named = getattr(event, "backend", None), *_backends(event)
         unknown = next((name for name in named if name is not None and name not in (self._backends or ())), None)

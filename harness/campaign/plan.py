@@ -120,7 +120,7 @@ def parse_duration(text: str) -> float:
     if re.fullmatch(r"\d+", text):
         text += "s"
     if not re.fullmatch(r"(\d+[smhd])+", text):
-        raise ValueError(f"{text!r} is no duration: write something like 90s, 10m or 1h30m")
+        raise ValueError(f"{text!r} is not a duration: write it like 90s, 10m or 1h30m")
     # As floats: Python refuses integers of thousands of digits, and a float becomes infinite.
     seconds = sum(float(number) * _SECONDS_PER_UNIT[unit] for number, unit in re.findall(r"(\d+)([smhd])", text))
     if seconds > MOST_SECONDS:

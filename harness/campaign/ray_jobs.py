@@ -194,10 +194,8 @@ class RayJobs:
             return
         if greeting.version != attnfuzz.__version__:
             self._ray.kill(actor)
-            text = (
-                f"a node has attnfuzz {greeting.version}, this machine {attnfuzz.__version__}: install the same on all"
-            )
-            raise JobEnded(self._some_job(), text)
+            versions = f"a node has attnfuzz {greeting.version}, this machine {attnfuzz.__version__}"
+            raise JobEnded(self._some_job(), f"{versions}: install the same version on all")
         self._false_starts = 0
         self._free.append(_Placed(actor, greeting.lacking))
         self._hand_out()
@@ -231,7 +229,7 @@ class RayJobs:
             raise JobEnded(job, str(error)) from error
         except self._ray.exceptions.RayError as error:
             self._ray.kill(placed.actor)
-            raise JobEnded(job, f"the node of job {job} went away: {error}", killed=True) from error
+            raise JobEnded(job, f"the node of job {job} was lost: {error}", killed=True) from error
         if isinstance(message, ActorEnded):
             self._ray.kill(placed.actor)
             raise JobEnded(job, message.text, killed=message.killed)
@@ -266,7 +264,7 @@ def _knock(address: str) -> None:
         return
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdigit() or "/" in host:
-        raise ValueError(f"{address!r} is no HOST:PORT")
+        raise ValueError(f"{address!r} is not HOST:PORT")
     socket.create_connection((host, int(port)), timeout=SECONDS_TO_ANSWER).close()
 
 

@@ -103,8 +103,8 @@ def _check_backends(started: CampaignStarted) -> None:
     for name in started.backends:
         file = Path(name.rpartition(":")[0])
         if file.suffix == ".py" and not file.is_file():
-            where = "" if started.folder is None or file.is_absolute() else f", go on in {started.folder}"
-            raise HomeError(f"{name}, which this campaign tests, is not here: bring {file} back{where}")
+            where = "" if started.folder is None or file.is_absolute() else f", or continue in {started.folder}"
+            raise HomeError(f"{name}, which this campaign tests, is missing: restore {file}{where}")
 
 
 def _ledger(logged: str | None) -> Path | None:
@@ -113,5 +113,5 @@ def _ledger(logged: str | None) -> Path | None:
         return None
     path = Path(logged)
     if not path.is_file():
-        raise HomeError(f"the ledger {path} of this campaign is gone: bring it back, or name it with --ledger")
+        raise HomeError(f"the ledger {path} of this campaign is missing: restore it, or name another with --ledger")
     return path

@@ -99,7 +99,7 @@ class ServerFinding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServeAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A campaign against a server. `busy` is the share of the time with a request under way.
+    """A campaign against a server. `busy` is the share of the time with a running request.
 
     `floor` is the difference of log-probabilities that was allowed, null if the server was never asked. `ended` is the
     reason why the campaign ended before its time, or empty.

@@ -71,7 +71,7 @@ def _loads(name: str) -> bool:
     try:
         resolve(name)
     except BackendFileError as error:
-        warn(f"Left out: {error}")
+        warn(f"Skipped: {error}")
         return False
     return True
 
@@ -92,7 +92,7 @@ def supports(name: str) -> str:
         return f"As {fixed(name)}."
     modes = "Every mode" if set(can.modes) == set(Mode) else ", ".join(can.modes).capitalize()
     graphs = f", graphs of {', '.join(can.graph_modes)}" if can.graph_modes else ""
-    features = ", ".join(_features(can)) or "Nothing else"
+    features = ", ".join(_features(can)) or "No other features"
     lse = f"LSE base {backend.contract.lse}" if backend.contract.lse else "No LSE"
     pages = f"pages of {_listed(can.page_sizes)}"
     return f"{modes}{graphs}.\n{_numbers(can)}; {pages}.\n{features}.\n{lse}; {noise_words(backend)}."
@@ -139,9 +139,9 @@ def _features(can: Capability) -> list[str]:
 def noise_words(backend: Backend) -> str:
     """Return which noise model judges a backend here, in a clause without a full stop."""
     if backend.capability.writes:
-        return "compared by bits"
+        return "compared bit for bit"
     if uncalibrated(backend):
-        return "uncalibrated: judged as an unknown kernel"
+        return "uncalibrated: judged by the bounds of an unknown kernel"
     if all(backend.noise(dtype).origin is Origin.CALIBRATED for dtype in backend.capability.dtypes):
         return "noise model calibrated on this architecture"
     return "noise model from theory"

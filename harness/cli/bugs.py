@@ -53,7 +53,7 @@ def list_bugs(**chosen_by: Any) -> None:
     console = Terminal()
     console.print(table)
     here = sum(bug.missing is None for bug in chosen)
-    console.print(f"\n{count(len(chosen), 'bug')}: {here} can be seen to fail here, {len(chosen) - here} can't.")
+    console.print(f"\n{count(len(chosen), 'bug')}: {here} can be run here, {len(chosen) - here} can't.")
 
 
 def show_bugs(*, names: tuple[str, ...]) -> None:
@@ -118,11 +118,11 @@ def run_bugs(*, device: Device | None, releases: bool, **chosen_by: Any) -> Exit
 def _in_releases(chosen: Sequence[Bug], device: Device | None) -> tuple[list[Bug], dict[str, str]]:
     """The bugs that a release has, and the backends that have them. Raises BadInput if there is none."""
     if device is not None:
-        raise BadInput("--releases are run where they run: leave --device out")
+        raise BadInput("--releases chooses the device itself: leave --device out")
     found = [bug for bug in chosen if bug.release]
     if not found:
         raise BadInput(
-            "none of these bugs is in a release that can be run: attnfuzz bugs show NAME has the sources of each"
+            "none of these bugs is in a release that can be run: attnfuzz bugs show NAME lists the sources of each"
         )
     return found, {bug.name: bug.release for bug in found}
 
@@ -131,7 +131,7 @@ def _why_not(bug: Bug, device: Device | None) -> str | None:
     """Why a bug can't be seen to fail here, or is left out on this device, in a clause; None if it is run."""
     if bug.missing is None and device is Device.CPU:
         on = resolve(_backend(bug, device)).capability.device
-        return "a kernel on a GPU has it, and --device cpu was asked for" if on is Device.CUDA else None
+        return "it is in a GPU kernel, and --device cpu was given" if on is Device.CUDA else None
     return bug.missing
 
 
@@ -202,7 +202,7 @@ def _on_own_case(runner: Runner, bug: Bug, device: Device | None) -> BugRun:
         return BugRun(bug, bug.backend_before, before.failures, None, before.unsupported)
     after = runner.verdict(bug.case_after)
     native = device is not None and resolve(bug.backend_before).capability.device is not device
-    remark = f"on native kernels: there are none of {bug.backend_before} for this GPU" if native else ""
+    remark = f"on native kernels: {bug.backend_before} has no kernels for this GPU" if native else ""
     return BugRun(
         bug, bug.backend_before, before.failures, after.failures, after.unsupported or before.unsupported, remark
     )
@@ -212,7 +212,9 @@ def _on_counterpart(runner: Runner, bug: Bug, backend: str) -> BugRun:
     case, after = (bug.case_in_release, bug.release_after) if backend == bug.release else (bug.case, "")
     assert isinstance(case, Case)
     found = shown_on(backend, case, _kinds(bug, backend), runner, after=after)
-    unsupported = found.after.unsupported if found.after is not None else "not run, since nothing failed before"
+    unsupported = (
+        found.after.unsupported if found.after is not None else "not run, because nothing failed before the fix"
+    )
     return BugRun(
         bug,
         backend,
@@ -236,7 +238,7 @@ def _result(failures: Sequence[Observation]) -> str:
 
 
 def _results(chosen: Sequence[Bug], runs: dict[str, BugRun], device: Device | None) -> Table:
-    table = new_table("bug", "on", "before the fix", "after it", whole=("bug",))
+    table = new_table("bug", "on", "before the fix", "after the fix", whole=("bug",))
     for bug in chosen:
         run = runs.get(bug.name)
         if run is None:
@@ -277,4 +279,4 @@ def _chosen(names: tuple[str, ...], *, project: str | None, bug_class: str | Non
 
 def _check(option: str, given: str | None, known: Sequence[str]) -> None:
     if given is not None and given not in known:
-        raise BadInput(f"{option} {given!r} is none of {', '.join(known)}: give one of them")
+        raise BadInput(f"{option} {given!r} is unknown: give one of {', '.join(known)}")

@@ -119,7 +119,7 @@ def _run(plan: Plan, home: Home, ledger: Ledger, *, past: Past | None) -> Exit:
 
 def _report_again(home: Home, past: Past) -> Exit:
     """Write the reports of a campaign that is finished."""
-    text = f"Campaign {past.campaign} is finished; its reports are written again. Begin another without --resume."
+    text = f"Campaign {past.campaign} is finished; its reports are written again. Start another without --resume."
     print_line(details(), text)
     standing = Standing.of(past.events)
     summarise(Terminal(), home, standing)
@@ -201,7 +201,7 @@ def _full_disk(then: str) -> Iterator[None]:
         if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS}:
             raise
         where = f" ({error.filename})" if error.filename else ""
-        raise BadInput(f"{error.strerror}{where}: findings so far are kept. Make room, then {then}") from error
+        raise BadInput(f"{error.strerror}{where}: findings so far are kept. Free some space, then {then}") from error
 
 
 def command_began() -> float:

@@ -122,11 +122,11 @@ def _print_shown(path: Path, case: AnyCase, shown: ShownAgain, recurrence: Recur
 def _meaning(shown: ShownAgain, recurrence: Recurrence) -> str:
     """The meaning of runs none of which showed a failure that comes and goes."""
     if recurrence.seen_once:
-        return "It was seen once, which no number of runs refutes."
+        return "It was seen only once, so no number of runs shows that it is fixed."
     runs = count(shown.wanted, "run")
     if shown.conclusive:
-        return f"At the rate that it had, {runs} are {percent(SHOWN)} certain to show it."
-    return f"It takes {runs} to be {percent(SHOWN)} certain to show it."
+        return f"At its recorded rate, it would show in {runs} with a probability of {percent(SHOWN)}."
+    return f"It takes {runs} to show it with a probability of {percent(SHOWN)}."
 
 
 def _recurring_at(path: Path) -> Record | None:
@@ -145,7 +145,7 @@ def _shown_again(found: Record, recurrence: Recurrence, case: Case, runner: Runn
     tell(recurrence.words)
     if times is None:
         runs = count(recurrence.runs_to_show, "time")
-        often = f"until it fails, up to {runs} (which is {percent(SHOWN)} certain to show it)"
+        often = f"until it fails, up to {runs} (which show it with a probability of {percent(SHOWN)})"
         often = "several times" if recurrence.seen_once else often
         tell(f"Running it {often}, or for {MOST_SECONDS} s; --repeat sets another number.")
     return show_again(runner, case, found.observation, recurrence, before, seconds=MOST_SECONDS, times=times)
@@ -221,9 +221,9 @@ def _beside(path: Path) -> Path:
 def _summary(shrunk: Shrunk, *, same: bool) -> str:
     failure = shrunk.observation
     where = f" in {failure.kernel}" if failure.kernel else ""
-    smaller = "no smaller case fails like it" if same else "the smaller case fails as the given one does"
+    smaller = "no smaller case fails in the same way" if same else "the smaller case fails in the same way"
     text = f"{failure.kind}: {failure.place}{where}: {smaller} ({count(shrunk.runs, 'run')})."
-    return text if shrunk.steady else f"{text} It did not come back in a fresh worker: try --repeat."
+    return text if shrunk.steady else f"{text} It did not fail again in a fresh worker: try --repeat."
 
 
 def triage(
@@ -256,8 +256,8 @@ def _show_reasons(console: Console, found: Triage, path: Path) -> None:
     if found.fails:
         console.print()
         given = shlex.quote(str(path))
-        print_line(console, f"smaller: attnfuzz shrink {given}")
-        print_line(console, f"script:  attnfuzz export {given}")
+        print_line(console, f"minimize: attnfuzz shrink {given}")
+        print_line(console, f"script:   attnfuzz export {given}")
 
 
 def _variants(found: Triage) -> Table:
@@ -303,7 +303,7 @@ def export(*, path: Path, target: str | None, carry: tuple[Path, ...], issue: bo
 def _issue(case: AnyCase, exporter: Exporter, target: Target | None) -> str:
     """The text, with the script for `target`, or for every target that has one."""
     if exporter.seen is None:
-        raise CannotExport("it passes, there is nothing to report")
+        raise CannotExport("it passes, so there is nothing to report")
     # A failure that no script shows can still be reported.
     scripts = list(exporter.scripts(None if target is None else [target]))
     return render_issue(case, exporter.seen, environment(), scripts)

@@ -135,8 +135,8 @@ def _label(finding: events.AnyFinding) -> tuple[str, str]:
         return "Known finding", ""
     return {
         State.NEW: "Finding",
-        State.RETURNED: "Finding that returned",
-        State.OPEN: "Finding that is open",
+        State.RETURNED: "Returned finding",
+        State.OPEN: "Open finding",
     }[finding.state], "bold red"
 
 
@@ -198,8 +198,8 @@ def _at_length(finding: events.AnyFinding) -> str:
     """The report of a finding that this campaign filed; two lines on that of an earlier one, which printed it."""
     if isinstance(finding, events.FindingFiled):
         return finding.report.rstrip()
-    times = f"{finding.times} of {count(finding.runs, 'time')}"
-    return f"{headline_of(finding)}\nfound by an earlier campaign, and run again: failed {times}"
+    times = f"{finding.times} of {count(finding.runs, 'run')}"
+    return f"{headline_of(finding)}\nfound by an earlier campaign; failed in {times} of this one"
 
 
 def _others(standing: Standing, views: Sequence[CauseView]) -> Iterator[str]:
@@ -209,7 +209,7 @@ def _others(standing: Standing, views: Sequence[CauseView]) -> Iterator[str]:
         if view.status == KNOWN:
             yield f"Known: {view.title}: {view.cause.known}. {replay}"
         elif view.status == State.FIXED:
-            yield f"Fixed: {view.title}: it passes now. {replay}"
+            yield f"Fixed: {view.title}: passes now. {replay}"
     for kept in standing.unconfirmed:
         yield f"Unconfirmed: {headline_of(kept)}: {kept.reason}. Kept in {kept.path}"
     for gap in standing.gaps:

@@ -73,7 +73,7 @@ def compiled_backends(names: Sequence[str], tell: Callable[[str], None]) -> tupl
     left = tuple(name for name in names if name not in lacking)
     if not left:
         raise BadInput(left_out)
-    tell(f"Left out, since {left_out}.")
+    tell(f"Skipped: {left_out}.")
     return left
 
 
@@ -130,4 +130,4 @@ def find_by_name(findings: Sequence[Named], name: str, where: str) -> Named:
     shown = ", ".join(known[:_MOST_LISTED]) or "none"
     more = f", and {len(known) - _MOST_LISTED} more" if len(known) > _MOST_LISTED else ""
     which = "several findings with" if found else "no finding with"
-    raise BadInput(f"{where} has {which} {name!r} in its name: there is {shown}{more}")
+    raise BadInput(f"{where} has {which} {name!r} in its name: it has {shown}{more}")

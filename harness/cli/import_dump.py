@@ -40,7 +40,7 @@ def import_dump(
     """Write a case that is made of a call of a dump, or list its calls."""
     dump = read_dump(folder)
     for trouble in dump.unreadable:
-        warn(f"Left out: {trouble}")
+        warn(f"Skipped: {trouble}")
     if not dump.calls:
         raise BadInput(f"no call of {folder} can be read")
     if listing:
@@ -80,7 +80,7 @@ def import_dump(
     judged = [f"Its caller broke the contract: {breach}." for breach in broken]
     terminal = Terminal()
     width = min(terminal.width, _WIDEST) if terminal.is_terminal else terminal.width
-    for sentence in (*case.notes, *(judged or ["Its caller broke no precondition that is known."])):
+    for sentence in (*case.notes, *(judged or ["Its caller broke no known precondition."])):
         echo(click.wrap_text(sentence, width, "- ", "  "))
     echo("\nNext:")
     for command in ("triage", "shrink", "export"):

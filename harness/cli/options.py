@@ -115,7 +115,7 @@ def number(text: str) -> float:
     with contextlib.suppress(ValueError):
         if LEAST_ALPHA <= (alpha := float(text)) < 1:
             return alpha
-    raise click.BadParameter(f"{text!r} is no number from {LEAST_ALPHA:g} to below 1")
+    raise click.BadParameter(f"{text!r} is not a number from {LEAST_ALPHA:g} to below 1")
 
 
 contract_option = click.option(

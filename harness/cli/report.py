@@ -39,9 +39,7 @@ def report(
     source = _located(home, campaign)
     if is_serve_log(source.log):
         if markdown is not None or issues:
-            raise BadInput(
-                f"{source.folder} is of attnfuzz serve, which has a page and JUnit XML: give --html or --junit"
-            )
+            raise BadInput(f"{source.folder} is a campaign of attnfuzz serve: give --html or --junit")
         report_serving(source.log, html=html, junit=junit)
         return
     standing = source.standing()
@@ -133,7 +131,7 @@ def print_comparison(console: Console, details: Console, comparison: Comparison)
     if comparison.nothing is not None:
         print_line(console, comparison.nothing, "" if comparison.left_out else "green")
     for change in comparison.environment:
-        print_line(details, f"{change.name}: {change.before or 'not there'} → {change.after or 'not there'}")
+        print_line(details, f"{change.name}: {change.before or 'absent'} → {change.after or 'absent'}")
     print_line(details, f"{comparison.rates[0]:.1f} → {comparison.rates[1]:.1f} cases per second")
     for backend in comparison.backends:
         details.print()

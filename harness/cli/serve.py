@@ -66,7 +66,7 @@ def _line(event: AnyServeEvent) -> str:
             tried = count(event.tried, "trace")
             return f"{event.fault.kind} ({state}), {seen}, minimized with {tried}: {event.fault.message}"
         case ServeExplained():
-            return f"explained by {event.name}: it passes without the needs of that, and fails with them alone"
+            return f"explained by {event.name}: it passes without what that finding needs, and fails with it alone"
         case ServeChecked():
             if event.state is State.FIXED:
                 return f"{event.name}: fixed: it passed {count(event.runs, 'run')}"
@@ -89,10 +89,10 @@ def _concluded(served: Served) -> Exit:
     standing = served.standing
     answer(serve_answer(served))
     console = Terminal()
-    print_line(console, f"{standing.verdict}; {standing.busy_share:.0%} of the time with a request under way.")
+    print_line(console, f"{standing.verdict}; {standing.busy_share:.0%} of the time with a running request.")
     for cause in standing.failing:
         if seen := standing.symptoms_of(cause.name):
-            needs = ", ".join(cause.needs) or "nothing but its requests"
+            needs = ", ".join(cause.needs) or "only its requests"
             print_line(console, f"{cause.name} needs {needs}; symptoms: {seen}")
     for title in standing.remarks:
         print_line(console, f"The ledger's entry {title!r} matched nothing.")

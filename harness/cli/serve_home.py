@@ -23,7 +23,7 @@ def is_serve_home(path: Path) -> bool:
 def refuse_serve_home(path: Path, instead: str) -> None:
     """Raise BadInput for a home of `attnfuzz serve`; `instead` is the remedy."""
     if is_serve_home(path):
-        raise BadInput(f"{path} is of attnfuzz serve, whose campaigns have traces and no cases: {instead}")
+        raise BadInput(f"{path} is a home of attnfuzz serve, whose campaigns have traces instead of cases: {instead}")
 
 
 def report_serving(log: Path, *, html: Path | None, junit: Path | None) -> None:

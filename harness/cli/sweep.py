@@ -70,7 +70,7 @@ def sweep(
         given=known,
     )
     if (home / RESULTS).exists():
-        tell(f"{home / RESULTS} is of an earlier sweep, and is overwritten; its findings are kept.")
+        tell(f"{home / RESULTS} is from an earlier sweep and is overwritten; its findings are kept.")
     begun = SweepResults(asked=asked, environment=environment())
     write_results(home, begun)
     return _run(begun, home)
@@ -147,7 +147,7 @@ def _failure(standing: Standing) -> str:
     if standing.failure is not None:
         # The last line says how the job's process ended, the one before it is the last that it wrote.
         lines = [line for line in standing.failure.text.splitlines() if line.strip()]
-        return f"the search failed: {next(iter([*lines[-2:-1], *lines]), 'it did not say why')}"
+        return f"the search failed: {next(iter([*lines[-2:-1], *lines]), 'no reason given')}"
     return f"{count(len(standing.unsettled), 'suspect')} not confirmed" if standing.unsettled else ""
 
 

@@ -22,7 +22,7 @@ _MARKS = {
     Ending.CANNOT_RUN: Text("-", style="dim"),
     Ending.CANNOT_BE_HAD: Text("-", style="dim"),
 }
-_LEGEND = "F fails, . passes, ? fails otherwise, which may hide it, - can't be run"
+_LEGEND = "F fails, . passes, ? fails in another way, which may hide it, - can't be run"
 
 _GAP = 2
 _INDENT = "    "
@@ -53,7 +53,7 @@ def print_sweep(console: Console, last: Console, results: SweepResults, engine: 
     if reasons := words.why_not_run(not_run):
         _wrapped(console, f"None could run {reasons}.")
     if waiting:
-        _wrapped(console, f"Found, and not run in all releases yet: {', '.join(row.wanted.name for row in waiting)}.")
+        _wrapped(console, f"Found, but not yet run in all releases: {', '.join(row.wanted.name for row in waiting)}.")
     console.print()
     _print_result(last, results)
 
@@ -87,7 +87,7 @@ def _print_row(console: Console, number: int, row: FailureRow) -> None:
     if wanted.found:
         lines.append(f"Found by the search in {', '.join(map(words.shown, wanted.found))}.")
     if row.resembles:
-        lines.append(f"It fails like {row.resembles} in every release that both were run in: perhaps it is that.")
+        lines.append(f"It fails in the same releases as {row.resembles}, so it may be that bug.")
     for line in lines:
         _wrapped(console, line, _INDENT)
     newest = next((cell for cell in reversed(row.cells.values()) if cell.case), None)

@@ -137,7 +137,7 @@ class Index:
         except FileNotFoundError:
             if folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
                 raise CorpusError(
-                    f"{folder} holds files, and is no corpus ({NAME} is missing): name another folder"
+                    f"{folder} holds other files and is not a corpus ({NAME} is missing): name another folder"
                 ) from None
         except OSError as error:
             if not folder.is_dir():
@@ -156,7 +156,7 @@ class Index:
                 return
             head = _Head(format="", version=0)
         if head.format != FORMAT:
-            raise CorpusError(f"{self._path} is damaged, or no index of a corpus: restore it, or name another folder")
+            raise CorpusError(f"{self._path} is damaged or not a corpus index: restore it, or name another folder")
         if head.version != VERSION:
             raise CorpusError(
                 f"{self._path} was written by another version of attnfuzz (corpus version {head.version}, this "

@@ -21,7 +21,7 @@ ANSWER_BYTES = 256 << 20
 
 def answered(case: CallCase, last: Understood, contract: Contract) -> CallCase:
     """Add the right answer to the last call of a case, or the reason that it is unknown to the notes."""
-    reason = "the call breaks a precondition" if last.breaches else "its input is another call's result"
+    reason = "the call breaks a precondition" if last.breaches else "its input is the output of another call"
     if not last.breaches and any(parameter.role is Role.QUERY for parameter in last.parameters.values()):
         try:
             made = _answered(case, contract)
@@ -30,17 +30,17 @@ def answered(case: CallCase, last: Understood, contract: Contract) -> CallCase:
             reason = str(error)
         else:
             return made
-    return replace(case, notes=(*case.notes, f"Only accesses are judged, no results: {reason}."))
+    return replace(case, notes=(*case.notes, f"Only accesses are judged, not results: {reason}."))
 
 
 def _answered(case: CallCase, contract: Contract) -> CallCase:
     call = AskedCall(case, len(case.calls) - 1, most_bytes=ANSWER_BYTES)
     if not call.causal and any(span.q_len > 1 for span in call.spans):
-        raise NotJudgeable("it is not causal, and an answer always is")
+        raise NotJudgeable("it is not causal, but expected outputs always are")
     notes: list[str] = []
     if call.silent:
         rows = f"Rows of requests without keys ({in_ranges(call.silent)})"
-        notes.append(f"{rows} are not judged: the kernel leaves them alone.")
+        notes.append(f"{rows} are not judged: the kernel does not write them.")
     requests: list[Expected] = []
     unsound: list[int] = []
     for request in range(len(call.spans)):
@@ -56,7 +56,7 @@ def _answered(case: CallCase, contract: Contract) -> CallCase:
     writes = tuple(write for view, number in results for write in _cleared(made, view, number, requests))
     if writes:
         notes.append(
-            "Rows of no judged request are taken as cleared after the call: what its caller did with them is unknown."
+            "Rows of no judged request are assumed to be cleared after the call: how the caller used them is unknown."
         )
     return replace(made, answer=replace(made.answer, writes=writes), notes=(*case.notes, *notes))
 

@@ -59,7 +59,7 @@ def make_case(
     try:
         validate_calls(case)
     except ImpossibleCase as error:
-        raise DumpError(f"{calls[-1].folder} makes no case: {error}; import another call") from error
+        raise DumpError(f"{calls[-1].folder} can't be made a case: {error}; import another call") from error
     return answered(case, asked[-1], chosen.contract)
 
 
@@ -100,13 +100,13 @@ def check_arguments(call: RecordedCall, backend: Backend) -> None:
     for name, parameter in parameters.items():
         needed = parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
         if needed and name not in call.arguments:
-            raise DumpError(f"{where} was recorded without {name}, which it needs; import another call")
+            raise DumpError(f"{where} was recorded without {name}, which it requires; import another call")
         _check_type(where, name, parameter.annotation, call)
     for name in ("out", "out_dtype"):
         value = call.arguments.get(name)
         if isinstance(value, OtherValue | str):
             shown = value.type_name if isinstance(value, OtherValue) else value
-            raise DumpError(f"{where}: {name} is {shown}, which no native kernel gives; import another call")
+            raise DumpError(f"{where}: {name} is {shown}, which no native kernel returns; import another call")
     # Other values can't be in a case: the kernel's default applies.
     given = {name: value for name, value in call.arguments.items() if not isinstance(value, OtherValue | torch.dtype)}
     others = {name: value for name, value in given.items() if name not in parameters}
@@ -116,7 +116,7 @@ def check_arguments(call: RecordedCall, backend: Backend) -> None:
         if others:
             reject_others(call.function, others)
     except (NotImplementedError, TypeError) as error:
-        raise DumpError(f"{where}: {error}; it takes a GPU backend") from error
+        raise DumpError(f"{where}: {error}; it needs a GPU backend") from error
 
 
 def _check_type(where: str, name: str, wanted: Any, call: RecordedCall) -> None:

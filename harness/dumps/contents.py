@@ -83,7 +83,7 @@ class BufferShelf:
         except ValueError:
             own = str(dtype).removeprefix("torch.")
             have = ", ".join(DType)
-            raise DumpError(f"{self._source}: {name} is {own}, which no case can hold (only {have})") from None
+            raise DumpError(f"{self._source}: {name} is {own}, which a case can't hold (only {have})") from None
 
     def dtype(self, view: View) -> DType:
         """The dtype of a view's buffer."""
@@ -106,7 +106,7 @@ class BufferShelf:
         self._left -= size * known.itemsize
         if self._left < 0:
             raise DumpError(
-                f"{self._source}: with {name} more has to be kept than the {MAX_BYTES >> 30} GiB that a case may have; "
+                f"{self._source}: with {name}, the case would exceed its limit of {MAX_BYTES >> 30} GiB; "
                 "import a call with fewer or shorter requests"
             )
         return known, size

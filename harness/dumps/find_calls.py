@@ -35,7 +35,7 @@ def read_dump(folder: Path) -> Dump:
     """
     try:
         if not folder.is_dir():
-            raise DumpError(f"{folder} is no folder: name the one that FLASHINFER_DUMP_DIR was set to")
+            raise DumpError(f"{folder} is not a folder: name the one that FLASHINFER_DUMP_DIR was set to")
     except OSError as error:
         raise unreadable(folder, error) from error
     single = file_in(folder, folder / METADATA) is not None
@@ -118,7 +118,7 @@ def chosen_call(
     if number is not None:
         if 1 <= number <= len(calls):
             return number - 1
-        raise DumpError(f"there is no call {number}: they are numbered from 1 to {len(calls)}; --list shows them")
+        raise DumpError(f"there is no call {number}: calls are numbered from 1 to {len(calls)}; --list shows them")
     able = [index for index, call in enumerate(calls) if runs(call)] or list(range(len(calls)))
     crashed = [index for index in able if calls[index].status is CallStatus.CRASHED]
     return (crashed or able)[-1]
@@ -131,7 +131,6 @@ def with_earlier(
     before = [call for call in calls[:index] if call.process == calls[index].process and runs(call)]
     if earlier > len(before):
         raise DumpError(
-            f"only {len(before)} calls came before call {index + 1} in its process that there is a backend for: "
-            "lower --earlier"
+            f"only {len(before)} calls with a backend precede call {index + 1} in its process: lower --earlier"
         )
     return [*before[len(before) - earlier :], calls[index]]

@@ -21,7 +21,7 @@ def file_in(root: Path, path: Path) -> Path | None:
         return None
     # A pipe would block its reader.
     if not stat.S_ISREG(mode):
-        raise DumpError(f"{path} is no regular file: it is not part of a dump")
+        raise DumpError(f"{path} is not a regular file: it is not part of a dump")
     return path
 
 
@@ -50,14 +50,14 @@ def _mode(root: Path, path: Path) -> int | None:
     """The file mode, None if there is nothing."""
     try:
         if not path.resolve().is_relative_to(root.resolve()):
-            raise DumpError(f"{path} is a link that leaves {root}: a dump is read from its own folder alone")
+            raise DumpError(f"{path} is a link that leaves {root}: a dump is read only from its own folder")
         return path.stat().st_mode
     except FileNotFoundError:
         return None
     except OSError as error:
         raise unreadable(path, error) from error
     except RuntimeError as error:  # pathlib's error for a link to itself
-        raise DumpError(f"{path} is a link that leads nowhere: {error}") from error
+        raise DumpError(f"{path} is a broken link: {error}") from error
 
 
 MAX_RECORD = 16 << 20
@@ -81,7 +81,7 @@ def last_record(path: Path) -> tuple[dict[str, Any], bool]:
     except OSError as error:
         raise unreadable(path, error) from error
     if not lines:
-        raise DumpError(f"{path} is empty: the process died while it dumped this call")
+        raise DumpError(f"{path} is empty: the process died while dumping this call")
     try:
         return _record(lines[-1]), False
     except ValueError as error:
@@ -90,7 +90,7 @@ def last_record(path: Path) -> tuple[dict[str, Any], bool]:
     try:
         return _record(lines[-2]), True
     except (IndexError, ValueError):
-        raise DumpError(f"the last line of {path} is no JSON record ({reason}): copy the dump anew") from reason
+        raise DumpError(f"the last line of {path} is not a JSON record ({reason}): copy the dump again") from reason
 
 
 def records(path: Path) -> Iterator[dict[str, Any]]:

@@ -66,7 +66,8 @@ def metadata_of(record: dict[str, Any], path: Path) -> Metadata:
     needed = [field.encode_name for field in msgspec.structs.fields(Metadata) if field.required]
     missing = [name for name in needed if name not in record]
     if missing:
-        raise DumpError(f"{path} lacks {', '.join(missing)}: it is no dump, or one of an unknown version of FlashInfer")
+        lacking = f"{path} lacks {', '.join(missing)}"
+        raise DumpError(f"{lacking}: it is not a dump, or is from an unknown version of FlashInfer")
     metadata = converted(record, Metadata, path)
     name = metadata.function_name
     if not name or not name.isprintable() or len(name) > 200:
@@ -79,13 +80,13 @@ def converted(value: Any, record: type[Record], path: Path) -> Record:
     try:
         return msgspec.convert(value, record)
     except msgspec.ValidationError as error:
-        raise DumpError(f"{path} does not say what it should: {error}") from error
+        raise DumpError(f"{path} has unexpected contents: {error}") from error
 
 
 def dtype_of(name: str, path: Path) -> torch.dtype:
     """The dtype with this name in FlashInfer's metadata. Raises DumpError."""
     if name not in _DTYPES:
-        raise DumpError(f"{path} has the dtype {name[:50]!r}, which torch {torch.__version__} has no plain tensors of")
+        raise DumpError(f"{path} has the dtype {name[:50]!r}, which torch {torch.__version__} does not support")
     return _DTYPES[name]
 
 
@@ -162,7 +163,7 @@ def positional(function: str, recorded: str) -> Positional:
     """
     found = parse(recorded)
     if found is None:
-        raise DumpError(f"the arguments of {function} can't be named: the dump has no function_signature; dump anew")
+        raise DumpError(f"the arguments of {function} can't be named: the dump has no function_signature; dump again")
     return found
 
 

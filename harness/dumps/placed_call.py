@@ -48,12 +48,12 @@ class CaseWorkspaces:
         if self._used is None or nbytes <= self._used:
             return self._shelf.keep(name, _as_bytes(source.read())), []
         if nbytes in self._cut:
-            return self._cut[nbytes], [f"{name} has the size of that of an earlier call, and is taken to be the same."]
+            return self._cut[nbytes], [f"{name} has the size of an earlier call's, and is assumed to be the same."]
         start = source.rows(torch.arange(min(_LOOKED_AT // source.dtype.itemsize, source.shape[0])))
         began = "with" if not _as_bytes(start).any() else "not only with"
-        now = f"it is {self._used:,} bytes of zeros now, as many as the native kernel uses"
+        now = f"it is now {self._used:,} bytes of zeros, as many as the native kernel uses"
         if not self._used:
-            now = "it is empty now, since the native kernel uses none"
+            now = "it is now empty, because the native kernel uses none"
         note = f"{name} had {nbytes:,} bytes, and began {began} zeros; {now}."
         self._cut[nbytes] = self._shelf.keep(name, torch.zeros(self._used, dtype=torch.uint8))
         return self._cut[nbytes], [note]
@@ -123,7 +123,8 @@ class PlacedCall:
         if isinstance(value, tuple):
             self._literal[name] = [self._put_source(f"{name}_{index}", item) for index, item in enumerate(value)]
         elif isinstance(value, OtherValue):
-            self.notes.append(f"{name} was {value.text} ({value.type_name}): no case holds that, its default applies.")
+            unusable = f"{value.text} ({value.type_name}), which a case can't hold"
+            self.notes.append(f"{name} was {unusable}: its default applies.")
         elif isinstance(value, torch.dtype):
             # The output's dtype; the output is passed.
             return
@@ -141,10 +142,10 @@ class PlacedCall:
 
     def _place_scalar(self, name: str, number: Argument, *, was_tensor: bool) -> None:
         if isinstance(number, float) and not math.isfinite(number):
-            raise DumpError(f"{self._call.folder}: {name} is {number}, which is wrong, and which no case can hold")
+            raise DumpError(f"{self._call.folder}: {name} is {number}, which is wrong and which a case can't hold")
         self._literal[name] = number
         if was_tensor:
-            self.notes.append(f"{name} was a tensor of one number, which is passed as a number now.")
+            self.notes.append(f"{name} was a tensor of one number, and is passed as a number now.")
 
     def _place_outputs(self) -> None:
         """Pass the results that the kernel would allocate itself, so that they are guarded and judged."""
@@ -162,7 +163,7 @@ class PlacedCall:
         if has_lse or "lse" in shapes:
             self._literal["return_lse"] = True
         if shapes:
-            self.notes.append(f"Allocated for the call, to be guarded and judged: {' and '.join(shapes)}.")
+            self.notes.append(f"Allocated for the call, so that it is guarded and judged: {' and '.join(shapes)}.")
 
     def _value_dim(self) -> int:
         """The head dim of the output."""
@@ -202,7 +203,7 @@ def _origin(call: RecordedCall) -> str:
 def _page_notes(name: str, pages: PageMap, page_size: int, nbytes: int) -> list[str]:
     kept = len(pages.kept)
     held = f"{name} had {count(pages.total, 'page')} of {page_size} slots, {nbytes:,} bytes"
-    notes = [f"{held}; {kept:,} are kept, numbered anew in their order: {in_ranges(pages.kept) or 'none'}."]
+    notes = [f"{held}; {kept:,} are kept, renumbered in the same order: {in_ranges(pages.kept) or 'none'}."]
     if pages.spare:
-        notes.append(f"Page {kept} is poison, and stands for every other page of the pool that the page table names.")
+        notes.append(f"Page {kept} is poison, and replaces every other page of the pool that the page table refers to.")
     return notes

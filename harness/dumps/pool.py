@@ -130,7 +130,7 @@ def cut_pool(
         parts = tuple(
             View(buffer=whole.buffer, shape=shapes[0], stride=strides[0], offset=index * half) for index in range(2)
         )
-        notes += ("K and V have the strides of the two halves of one cache, and are taken as that.",)
+        notes += ("K and V have the strides of the two halves of one cache, and are treated as such.",)
         buffers = [whole]
     else:
         parts = tuple(
@@ -173,10 +173,10 @@ def _stride(name: str, shape: tuple[int, ...], source: ForeignTensor) -> tuple[t
         return dense, ""
     page = extent(shape[1:], stride[1:])
     if stride[0] < page:
-        return dense, f"{name} had the strides {list(stride)}, of which the cut pool keeps nothing: it is dense."
+        return dense, f"{name} had the strides {list(stride)}, which the smaller pool does not keep: it is dense."
     if extent(shape, stride) <= ROOMY * shape[0] * page:
         return stride, ""
-    return (page, *stride[1:]), f"The pages of {name} lay {stride[0]:,} elements apart; they follow each other now."
+    return (page, *stride[1:]), f"The pages of {name} were {stride[0]:,} elements apart; they are adjacent now."
 
 
 def _interleaved(

@@ -57,7 +57,7 @@ class _Reader:
         path = file_in(root, folder / METADATA)
         if path is None:
             raise DumpError(
-                f"{folder} has no {METADATA}: FlashInfer died or failed while it dumped this call, or is too old"
+                f"{folder} has no {METADATA}: FlashInfer failed or was killed while dumping this call, or is too old"
             )
         record, torn = last_record(path)
         return cls(root, folder, path, metadata_of(record, path), torn)
@@ -90,7 +90,7 @@ class _Reader:
         if self.metadata.graph_capture or written == _PENDING:
             if written == _PENDING:
                 raise DumpError(
-                    f"{self.folder} was captured in a graph and has no tensors: no replay of it came to its end; dump "
+                    f"{self.folder} was captured in a graph and has no tensors: no replay of it finished; dump "
                     "a run without graphs, where tensors are written before the call"
                 )
             return CallStatus.CAPTURED
@@ -126,7 +126,7 @@ class _Reader:
             details = self.metadata.tensor_details.get(key)
             if details is None:
                 raise DumpError(
-                    f"{self.path} does not describe tensor {key[:50]!r}: it is of another FlashInfer version"
+                    f"{self.path} does not describe tensor {key[:50]!r}: it is from another FlashInfer version"
                 )
             values[key] = tensor(key, details, self._stride(details))
         return values
@@ -138,7 +138,7 @@ class _Reader:
                 return TensorFile(path)
         names = " or ".join(f"{kind}{suffix}" for suffix in SUFFIXES)
         raise DumpError(
-            f"{self.folder} has no {names}, which has the tensors that {METADATA} names: copy the dump whole"
+            f"{self.folder} has no {names}, which holds the tensors that {METADATA} lists: copy the whole dump"
         )
 
     def _stride(self, details: TensorDetails) -> tuple[int, ...] | None:
@@ -155,7 +155,7 @@ class _Reader:
         places = {int(match[1]): key for key in inputs if (match := _POSITION.fullmatch(key))}
         missing = next((index for index in range(len(places)) if index not in places), None)
         if missing is not None:
-            raise DumpError(f"{self.path} has no arg_{missing}, but a later argument: copy the dump anew")
+            raise DumpError(f"{self.path} has no arg_{missing}, but a later argument: copy the dump again")
         positions = set(places.values())
         names = positional(self.metadata.function_name, self.metadata.function_signature) if places else Positional(())
         arguments: dict[str, Recorded] = {}
@@ -164,7 +164,7 @@ class _Reader:
             if name is None:
                 raise DumpError(
                     f"{self.path} has {len(places)} positional arguments, but {self.metadata.function_name} takes "
-                    f"{len(names.names)}: it is of another FlashInfer version than its signature"
+                    f"{len(names.names)}: it is from another FlashInfer version than its signature"
                 )
             arguments[name] = inputs[key]
         for key in inputs:
@@ -172,7 +172,7 @@ class _Reader:
                 continue
             name = key.removeprefix("kwarg_")
             if name == key or not name.isidentifier() or name in arguments:
-                raise DumpError(f"{self.path} has the argument {key[:50]!r}, which names no further parameter")
+                raise DumpError(f"{self.path} has the argument {key[:50]!r}, which is not a further parameter")
             arguments[name] = inputs[key]
         if self.metadata.self_id is not None:
             arguments.pop("self", None)
@@ -187,15 +187,15 @@ class _Reader:
             if isinstance(value, ForeignTensor) and value.shape and not self.metadata.graph_capture:
                 dense += [name] if value.stride is None else []
             elif isinstance(value, OtherValue):
-                self.lost.append(f"{name} was an object ({value.type_name}), of which only its text is recorded.")
+                self.lost.append(f"{name} was an object ({value.type_name}), of which only the text is recorded.")
         if dense:
             self.lost.append(f"The strides of {', '.join(dense)} are not recorded: a copy on the host is dense.")
         if tensors > 1:
-            self.lost.append("Which of its tensors shared memory is not recorded.")
+            self.lost.append("The dump does not record which tensors shared memory.")
         if status is CallStatus.CAPTURED:
-            self.lost.append("Inputs are recorded as they were after a replay: overwritten inputs are lost.")
+            self.lost.append("Inputs were recorded after a replay: overwritten inputs are lost.")
         if self.torn:
-            self.lost.append(f"The last line of {METADATA} is cut off: the call came further than is recorded.")
+            self.lost.append(f"The last line of {METADATA} is cut off: the call went further than the record says.")
 
 
 def _is_member(key: str, others: Mapping[str, object]) -> bool:

@@ -45,16 +45,16 @@ class TensorFile:
             raise unreadable(self.path, error) from error
         except pickle.UnpicklingError as error:
             raise DumpError(
-                f"{self.path} holds more than tensors, which is not executed: FlashInfer did not write it"
+                f"{self.path} holds more than tensors, and is not loaded for safety: FlashInfer did not write it"
             ) from error
         except Exception as error:  # foreign bytes make torch, zipfile and safetensors raise nearly anything
             reason = str(error).split("\n", 1)[0][:200] or type(error).__name__
             if "unable to mmap" in reason:
                 raise DumpError(
-                    f"{self.path} can't be mapped ({reason}): Linux maps what fits into memory and swap; set "
-                    "vm.overcommit_memory to 1, or take a larger machine"
+                    f"{self.path} can't be mapped ({reason}): Linux only maps files that fit into memory and "
+                    "swap; set vm.overcommit_memory to 1, or use a larger machine"
                 ) from error
-            raise DumpError(f"{self.path} is cut off or damaged ({reason}): copy the dump anew") from error
+            raise DumpError(f"{self.path} is cut off or damaged ({reason}): copy the dump again") from error
 
     def tensor(
         self, key: str, shape: tuple[int, ...], dtype: torch.dtype, stride: tuple[int, ...] | None
@@ -66,17 +66,17 @@ class TensorFile:
         """The tensor in the file. Raises DumpError if it contradicts the metadata."""
         path, tensor = self.path, self.tensors.get(key)
         if tensor is None:
-            raise DumpError(f"{path} has no tensor {key}, which the metadata names: copy the dump anew")
+            raise DumpError(f"{path} has no tensor {key}, which the metadata names: copy the dump again")
         if tensor.layout is not torch.strided or tensor.device.type != "cpu":
-            raise DumpError(f"tensor {key} of {path} is {tensor.layout} on {tensor.device}: it has no plain content")
+            raise DumpError(f"tensor {key} of {path} is {tensor.layout} on {tensor.device}, which can't be read")
         if tuple(tensor.shape) != shape or tensor.dtype != dtype:
             raise DumpError(
-                f"tensor {key} of {path} is {_described(tuple(tensor.shape), tensor.dtype)}, its metadata says "
-                f"{_described(shape, dtype)}: they are not of the same call"
+                f"tensor {key} of {path} is {_described(tuple(tensor.shape), tensor.dtype)}, but "
+                f"{_described(shape, dtype)} in its metadata: they are from different calls"
             )
         # A stride of 0 lets a few bytes pass for terabytes.
         if tensor.numel() * tensor.itemsize > tensor.untyped_storage().nbytes():
-            raise DumpError(f"tensor {key} of {path} has more elements than the file: they overlap, and are not read")
+            raise DumpError(f"tensor {key} of {path} has more elements than the file: its elements overlap")
         return tensor.detach()
 
 
@@ -85,12 +85,12 @@ def _pickled(path: Path) -> Mapping[str, torch.Tensor]:
         for entry in archive.infolist():
             # torch.save compresses nothing; compressed entries may unpack to any size.
             if entry.compress_type != zipfile.ZIP_STORED:
-                raise DumpError(f"{path} has compressed entries, which torch.save never writes: it is not read")
+                raise DumpError(f"{path} has compressed entries, which torch.save never writes, so it is not read")
             if entry.filename.endswith(".pkl") and entry.file_size > MAX_PICKLE:
-                raise DumpError(f"{path} has a pickle of {entry.file_size >> 20} MiB: it is not read")
+                raise DumpError(f"{path} has a pickle of {entry.file_size >> 20} MiB, so it is not read")
     content = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
     if not isinstance(content, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in content.values()):
-        raise DumpError(f"{path} holds something else than tensors by name: FlashInfer did not write it")
+        raise DumpError(f"{path} holds something other than named tensors: FlashInfer did not write it")
     return content
 
 

@@ -52,7 +52,7 @@ def _pictured(name: str, value: Recorded) -> Any:
 def _tensor(name: str, tensor: ForeignTensor) -> torch.Tensor:
     stride = layout_of(tensor)
     if extent(tensor.shape, stride) > MAX_BYTES:
-        raise DumpError(f"{name} has strides {list(stride)} for a shape {list(tensor.shape)}: copy the dump anew")
+        raise DumpError(f"{name} has strides {list(stride)} for a shape {list(tensor.shape)}: copy the dump again")
     if tensor.dtype not in _INTEGERS:
         return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device="meta")
     content = torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype)

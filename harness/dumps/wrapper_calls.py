@@ -84,7 +84,7 @@ def as_function(calls: Sequence[RecordedCall], call: RecordedCall) -> RecordedCa
         **{name: known[name] for name in ("out", "lse", "return_lse", "sinks") if name in known},
         **(pages.context(plan, known) if "qo_indptr" in known else pages.decode(known)),
     }
-    note = f"That function stands for the run of a {_class(call)}, with the pages planned in {plan.folder.name}."
+    note = f"That function replaces the run of a {_class(call)}, with the pages planned in {plan.folder.name}."
     return replace(call, function=wrapper.function, arguments=arguments, self_id=None, lost=(note, *call.lost))
 
 
@@ -103,7 +103,7 @@ def _last(calls: Sequence[RecordedCall], call: RecordedCall, method: str) -> Rec
     for each in reversed(calls[:place]):
         if (each.process, each.self_id, each.function) == (call.process, call.self_id, name):
             return each
-    raise DumpError(f"{call.folder}: its object's {name} is not in the dump; dump that as well, or import another call")
+    raise DumpError(f"{call.folder}: the {name} of its object is not in the dump; dump it too, or import another call")
 
 
 def _check_options(call: RecordedCall) -> None:
@@ -111,8 +111,8 @@ def _check_options(call: RecordedCall) -> None:
         neutral = not isinstance(value, ForeignTensor) and (value is None or value == _NEUTRAL.get(name))
         if name not in _CARRIED | _IMMATERIAL and not neutral:
             raise DumpError(
-                f"{call.folder}: {call.function} was given {name}, which no function that needs no plan takes; import "
-                "another call"
+                f"{call.folder}: {call.function} has the argument {name}, which no function without a plan takes; "
+                "import another call"
             )
 
 
@@ -126,7 +126,7 @@ def _scales(call: RecordedCall, known: Mapping[str, Recorded], wrapper: _Wrapper
         value = known.get(name)
         if value is not None:
             if not isinstance(value, int | float):
-                raise DumpError(f"{call.folder}: {name} is no plain number, which functions want; import another call")
+                raise DumpError(f"{call.folder}: {name} is not a plain number, as required; import another call")
             factors[name] = value
     return {
         "bmm1_scale": factors["sm_scale"] * factors["q_scale"] * factors["k_scale"],
@@ -147,7 +147,7 @@ class _Pages:
         page_size = known.get("page_size")
         counts = [end - begin for begin, end in pairwise(first)]
         if not isinstance(page_size, int) or len(last) != len(counts):
-            raise DumpError(f"{plan.folder}: its lists and its page size don't fit together; import another call")
+            raise DumpError(f"{plan.folder}: its lists do not match its page size; import another call")
         if first[:1] != [0] or min(counts, default=0) < 0 or first[-1] > len(ids):
             raise DumpError(
                 f"{plan.folder}: {wrapper.prefix}indptr does not cut {len(ids)} page ids into lists, so that there is "
@@ -173,7 +173,7 @@ class _Pages:
         """Arguments of trtllm_batch_context_with_kv_cache."""
         first = _integers(plan, known, "qo_indptr")
         if not known.get("causal", False):
-            raise DumpError(f"{plan.folder} is not causal, as the function is; import another call")
+            raise DumpError(f"{plan.folder} is not causal, but the function is; import another call")
         return {
             "block_tables": ForeignTensor.of(self.table),
             "seq_lens": ForeignTensor.of(self.lengths),
@@ -192,5 +192,5 @@ class _Pages:
 def _integers(plan: RecordedCall, known: Mapping[str, Recorded], name: str) -> list[int]:
     value = known.get(name)
     if not isinstance(value, ForeignTensor) or value.dtype not in (torch.int32, torch.int64) or len(value.shape) != 1:
-        raise DumpError(f"{plan.folder}: {name} is no list of integers; import another call")
+        raise DumpError(f"{plan.folder}: {name} is not a list of integers; import another call")
     return [int(number) for number in value.read().tolist()]

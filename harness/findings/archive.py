@@ -146,15 +146,15 @@ def read_records(findings: Path) -> tuple[list[Record], list[str]]:
     except FileNotFoundError:
         return [], []
     except OSError as error:
-        return [], [f"left out all findings: cannot read {findings}: {error.strerror}"]
+        return [], [f"skipped all findings: cannot read {findings}: {error.strerror}"]
     for path in paths:
         if not is_folder(path):
-            troubles.append(f"left out a finding: {path} is no folder. Only folders that campaigns wrote belong here")
+            troubles.append(f"skipped a finding: {path} is not a folder. Only folders written by campaigns belong here")
             continue
         try:
             records.append(read_record(path))
         except RecordError as error:
-            troubles.append(f"left out a finding: {error}")
+            troubles.append(f"skipped a finding: {error}")
     return records, troubles
 
 

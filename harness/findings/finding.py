@@ -82,5 +82,5 @@ def case_path(path: Path) -> Path:
     """The case file at `path`: itself, or the one in a finding's folder. Raises CaseFileError for that of a server."""
     inside = path / CASE if path.is_dir() else path
     if not inside.exists() and (path / TRACE).exists():
-        raise CaseFileError(f"{path} is a finding of attnfuzz serve, with no case: run python {path / SCRIPT}")
+        raise CaseFileError(f"{path} is a finding of attnfuzz serve, which has no case: run python {path / SCRIPT}")
     return inside

@@ -46,7 +46,7 @@ class Ledger:
         except OSError as error:
             raise LedgerError(f"cannot read ledger {path}: {error.strerror}; give a file") from None
         except RecursionError:
-            raise LedgerError(f"{path} is not a ledger: it nests too deeply") from None
+            raise LedgerError(f"{path} is not a ledger: it is nested too deeply") from None
         except ValueError as error:
             # Invalid TOML, invalid UTF-8, and integers of thousands of digits.
             raise LedgerError(f"{path} is not TOML: {reason(error)}") from None
@@ -106,7 +106,7 @@ def _wrong_values(table: dict[str, Any]) -> Iterable[str]:
         yield "kind is missing: name the kind of failure, as the report's first line does, or the features it needs"
     for each in kind if isinstance(kind, list) else [kind]:
         if each in FAULTS and "place" in table:
-            yield f"place: where a wild access lands is chance; leave it out of an entry for {each}"
+            yield f"place: the place of a stray access is arbitrary; leave it out of an entry for {each}"
 
 
 def _wrong_value(name: str, value: object, kind: Any) -> Iterable[str]:
@@ -132,7 +132,7 @@ def _wrong_value(name: str, value: object, kind: Any) -> Iterable[str]:
     elif name == "features":
         yield from (_unknown("feature", word, WORDS) for word in converted if word not in WORDS)
     elif name == "issue" and not str(converted).startswith(("https://", "http://")):
-        yield f"issue: {converted!r} is no URL"
+        yield f"issue: {converted!r} is not a URL"
 
 
 def _wrong_backend(name: str) -> Iterable[str]:

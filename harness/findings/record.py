@@ -65,7 +65,7 @@ def _case_at(path: Path) -> Case:
     except case_file.CaseFileError as error:
         raise RecordError(str(error)) from None
     if not isinstance(case, Case):
-        raise RecordError(f"{path} is made of literal calls, which are replayed and not searched: move it away")
+        raise RecordError(f"{path} is made of literal calls, which can be replayed but not searched: move it elsewhere")
     return case
 
 
@@ -76,11 +76,11 @@ def read_history(path: Path) -> History:
         history = foreign.decode_json(foreign.read_bytes(file), History)
     except OSError as error:
         raise RecordError(
-            f"cannot read {file}: {error.strerror}. Only folders that campaigns wrote belong here"
+            f"cannot read {file}: {error.strerror}. Only folders written by campaigns belong here"
         ) from None
     except msgspec.DecodeError as error:
         raise RecordError(
-            f"{file} is no finding's history ({foreign.reason(error)}): restore it, or remove the folder"
+            f"{file} is not the history of a finding ({foreign.reason(error)}): restore it, or remove the folder"
         ) from None
     if not any(sighting.failed for sighting in history.sightings):
         raise RecordError(f"{file} names no campaign in which it failed: restore it, or remove the folder")

@@ -209,8 +209,8 @@ class Execution:
         if judgement.unanswered and isinstance(self._case, Case):
             # All values that are drawn are finite.
             message = (
-                f"{judgement.unanswered} (token, head) rows attend with or to values that are not finite, and no "
-                "request holds such values: the backend handed its kernel something else"
+                f"{judgement.unanswered} (token, head) rows attend with or to values that are not finite, but no "
+                "request has such values: the backend passed other inputs to its kernel"
             )
             report = self._launcher.observation()
             self._account.observations.append(report(kind=Kind.NOT_FINITE, place="inputs", message=message))

@@ -135,7 +135,7 @@ def _result(evidence: Evidence, rows: int, margin: float, place: str, words: Cal
     if margin <= 1:
         return TierResult(margin)
     message = (
-        f"over {rows} rows, {words()}, which no row shows by itself: {margin * allowed:.3g} standard deviations, "
+        f"over {rows} rows, {words()}, which no single row shows: {margin * allowed:.3g} standard deviations, "
         f"{margin:.3g} times the allowed"
     )
     return evidence.failed(Tier.T3, place, margin, message)

@@ -24,7 +24,7 @@ def judge_exactly(evidence: Evidence) -> Iterator[Observation]:
         others = torch.where(evidence.lse == -torch.inf, 0.0, evidence.lse)
         yield from _not_numbers(evidence, others, "lse")
     elif evidence.lse is None and contract.lse is not None and evidence.rows.tokens:
-        message = f"there is no lse, but the contract promises one in base {contract.lse}"
+        message = f"no LSE was returned, but the contract promises one in base {contract.lse}"
         yield report(kind=Kind.LSE_MISMATCH, place="lse", tier=Tier.T0, message=message)
     yield from _empty_rows(evidence)
     yield from padded_rows(evidence.padded, contract, report)
@@ -62,7 +62,7 @@ def lse_without_keys(evidence: Evidence) -> Iterator[Observation]:
         row = evidence.rows.address(token, head)
         due = evidence.budget.answer.lse[token, head].item() / evidence.lse_unit
         message = (
-            f"{evidence.rows.name(row)}: lse -inf, that of a row without keys, instead of {due:.8g} "
+            f"{evidence.rows.name(row)}: lse -inf, as for a row without keys, instead of {due:.8g} "
             f"(base {evidence.contract.lse}); {_share(wrong, evidence.sees)}"
         )
         yield evidence.report(kind=Kind.LSE_MISMATCH, place="lse", tier=Tier.T0, row=row, message=message)
@@ -111,7 +111,7 @@ def _empty_rows(evidence: Evidence) -> Iterator[Observation]:
     if lse is not None:
         held += f", lse = {_held(lse[token, head].view(1))}"
     row, due = evidence.rows.address(token, head), _due_without_keys(evidence, token, head)
-    message = f"{evidence.rows.name(row)} sees no key and must hold {due}: {held}; {_share(wrong, ~sees)}"
+    message = f"{evidence.rows.name(row)} sees no key and must hold {due}, but holds {held}; {_share(wrong, ~sees)}"
     yield evidence.report(kind=Kind.EMPTY_ROW, place="empty rows", tier=Tier.T0, row=row, message=message)
 
 

@@ -59,7 +59,7 @@ class _Tokens:
         due = " to ".join(dict.fromkeys(f"{float(each[n, head, element]):.6g}" for each in (tensor.low, tensor.high)))
         place = f"{tensor.name}, {self._slot(*tensor.at[:, n].tolist())}, head {head}, element {element}"
         message = f"{place} holds {self._number(self._held[n, head, element])}"
-        message += ", which it held before" if unwritten else self._whose(self._held[n, head])
+        message += ", its old value" if unwritten else self._whose(self._held[n, head])
         message += f"; token {token} of request {request} has {due}; {int(rows.sum())} of {rows.numel()} rows are wrong"
         return report(
             kind=Kind.UNWRITTEN if unwritten else Kind.WRITE_MISMATCH,

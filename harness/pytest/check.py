@@ -99,7 +99,7 @@ def _smallest(case: AnyCase, verdict: Verdict) -> _Found:
     again = shared_runner().verdict(shrunk.case)
     note = f"shrunk in {count(shrunk.runs, 'run')} from case {case_file.case_id(case)}"
     if not shrunk.steady:
-        note = "it did not come back in a fresh worker"
+        note = "it did not fail again in a fresh worker"
     return _Found(case, shrunk.observation, _message(shrunk.case, again if again.failures else verdict, note))
 
 

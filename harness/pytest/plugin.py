@@ -214,7 +214,7 @@ def _of_tree(engine: str, tree: Path, named: Sequence[str]) -> tuple[str, ...]:
     assert found is not None
     # pathlib raises for a path that no file can have.
     if not os.path.isdir(tree):  # noqa: PTH112
-        raise pytest.UsageError(f"--attn-{engine} {tree} is no folder: name a checkout of {found.title}")
+        raise pytest.UsageError(f"--attn-{engine} {tree} is not a folder: name a checkout of {found.title}")
     with _refusing(f"--attn-{engine}", EngineError):
         return found.of_tree(tree, named)
 

@@ -78,7 +78,7 @@ def in_words(outcomes: Mapping[V, Outcome]) -> str:
         rest = "; no other could be run" if len(passing) < len(outcomes) else ""
         return f"No version fails: {_listed(passing)} {'passes' if len(passing) == 1 else 'pass'}{rest}."
     if len(failing) > 1:
-        return f"It comes and goes: {', '.join(f'{ending} in {_listed(versions)}' for ending, versions in runs)}."
+        return f"Flaky: {', '.join(f'{ending} in {_listed(versions)}' for ending, versions in runs)}."
     changes = {after[0]: (after[1][0], before[1][-1]) for before, after in pairwise(runs)}
     clauses = []
     if Ending.FAILS in changes:

@@ -124,7 +124,7 @@ def read_results(folder: Path) -> SweepResults:
     except OSError as error:
         raise SweepError(f"cannot read {path}: {error.strerror}. Name the --home of a sweep") from None
     except (msgspec.DecodeError, ImpossibleCase) as error:
-        raise SweepError(f"{path} is no sweep of this attnfuzz ({reason(error)}): begin another") from None
+        raise SweepError(f"{path} is not a sweep of this attnfuzz ({reason(error)}): start another") from None
     return results
 
 

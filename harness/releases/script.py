@@ -51,7 +51,7 @@ def run_script(script: Path, site: Site, workspace: Path, seconds: float) -> Out
             try:
                 code = process.wait(seconds)
             except subprocess.TimeoutExpired:
-                return Outcome(Ending.CANNOT_RUN, f"it did not end within {seconds:g} s: raise --timeout")
+                return Outcome(Ending.CANNOT_RUN, f"it did not end within {seconds:g} s: increase --timeout")
             finally:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
@@ -67,9 +67,9 @@ def _outcome(code: int, line: str, files: list[str], site: Site) -> Outcome:
     if strange is not None:
         return Outcome(Ending.CANNOT_RUN, f"the script imported {strange}, which is not in {site.folder}")
     if -code in _FROM_OUTSIDE:
-        return Outcome(Ending.CANNOT_RUN, f"it was ended from outside with {_signal(-code)}")
+        return Outcome(Ending.CANNOT_RUN, f"it was killed from outside with {_signal(-code)}")
     if code == launched.CANNOT_RUN:
-        return Outcome(Ending.CANNOT_RUN, line or "the script gave no reason")
+        return Outcome(Ending.CANNOT_RUN, line or "the script printed no reason")
     if code not in {0, launched.FAILS} and code > 0:
         return Outcome(Ending.CANNOT_RUN, f"exit code {code}, which has no meaning{f': {line}' if line else ''}")
     if not files:

@@ -34,7 +34,7 @@ class Site:
 def site_at(folder: Path, package: str, version: Version) -> Site:
     """The site in `folder`, whose metadata must have `version`. Raises SiteError."""
     if not folder.is_dir():
-        raise SiteError(f"{folder} is no folder: name one that {package} {version} was installed into")
+        raise SiteError(f"{folder} is not a folder: name one that {package} {version} was installed into")
     found = list(metadata.distributions(name=package, path=[str(folder)]))
     install = f"pip install --no-deps --target {folder} {package}=={version}"
     if not found:
@@ -43,14 +43,14 @@ def site_at(folder: Path, package: str, version: Version) -> Site:
         raise SiteError(f"{folder} has the metadata of several versions of {package}: install one into an empty folder")
     there = _version_of(found[0])
     if there is None:
-        raise SiteError(f"the metadata of {package} in {folder} names no version: install it anew, {install}")
+        raise SiteError(f"the metadata of {package} in {folder} names no version: reinstall it, {install}")
     # Like pip: 0.6.8 matches 0.6.8+cu128 too.
     if version not in {there, Version(there.public)}:
         raise SiteError(f"{folder} has {package} {there}, not {version}: name the folder of {version}")
     present = {entry.name.partition(".")[0] for entry in folder.iterdir()}
     modules = tuple(sorted(_modules_of(found[0]) & present))
     if not modules:
-        raise SiteError(f"{folder} has the metadata of {package} but none of its modules: install it anew, {install}")
+        raise SiteError(f"{folder} has the metadata of {package} but none of its modules: reinstall it, {install}")
     return Site(version, folder.resolve(), modules)
 
 

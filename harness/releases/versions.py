@@ -50,4 +50,4 @@ def _version(text: str) -> Version:
     try:
         return Version(text)
     except ValueError:
-        raise NoSuchVersions(f"{text!r} is no version: write 0.5.9, 0.5.9..latest or 0.5.9,0.5.11") from None
+        raise NoSuchVersions(f"{text!r} is not a version: write 0.5.9, 0.5.9..latest or 0.5.9,0.5.11") from None

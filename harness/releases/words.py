@@ -24,7 +24,7 @@ def sentence(row: FailureRow) -> str:
     if not row.cells:
         return "Found by a search, and not run in any release yet."
     if Ending.FAILS_OTHERWISE in _ends(row) and not _ends(row) & {Ending.FAILS, Ending.PASSES}:
-        return "Unknown: every release that could be run fails otherwise."
+        return "Unknown: every release that could be run fails in another way."
     return in_words({shown(release): outcome for release, outcome in row.cells.items()})
 
 

@@ -20,7 +20,7 @@ from attnfuzz.harness.reduce.ablation import passes_if
 from attnfuzz.harness.report.compare import changes
 from attnfuzz.harness.report.drawing import draw_case
 from attnfuzz.harness.verdict.describe import describe
-from attnfuzz.harness.verdict.failures import REACHED_BY
+from attnfuzz.harness.verdict.failures import REACHED_BY, REACHED_BY_IN_0_1
 from attnfuzz.harness.verdict.printable import in_a_line
 from attnfuzz.harness.verdict.wording import clock, count, date, headline_of, replay_line
 
@@ -74,7 +74,8 @@ class CauseView:
     def explanation(self) -> str:
         """The judge's explanation, or else the failure itself; one line."""
         first, *others = self.finding.observation.message.splitlines() or [""]
-        reasons = [line for line in others if not line.startswith(REACHED_BY)] if self.finding.observation.tier else []
+        reached = (REACHED_BY, REACHED_BY_IN_0_1)
+        reasons = [line for line in others if not line.startswith(reached)] if self.finding.observation.tier else []
         return reasons[0] if reasons else first
 
     @property
@@ -125,8 +126,8 @@ class CauseView:
             facts.append(("needs", ", ".join(self.cause.needs)))
             facts += [("passes", words) for words in passes_if(self.cause.needs)]
         if self.lacks_needs and self.failures:
-            why = "it comes and goes" if self.recurrence else "there was no time to find out"
-            facts.append(("unknown", f"what else it needs: {why}"))
+            why = "the failure is flaky" if self.recurrence else "no time left for ablation"
+            facts.append(("other needs" if self.cause.needs else "needs", f"unknown: {why}"))
         if self.recurrence:
             facts.append(("rate", self.recurrence))
         if self.symptoms:
@@ -203,11 +204,11 @@ class CauseGroup(NamedTuple):
 
 
 _MEANINGS = {
-    State.NEW: "seen for the first time in this campaign",
-    State.RETURNED: "fails again, after a campaign in which it passed",
-    State.OPEN: "seen before, and fails still",
+    State.NEW: "first seen in this campaign",
+    State.RETURNED: "fails again after a campaign in which it passed",
+    State.OPEN: "failed in an earlier campaign, and still fails",
     State.FIXED: "failed in an earlier campaign, and passes now",
-    KNOWN: "in the ledger, with a reason",
+    KNOWN: "accepted in the ledger",
 }
 
 
@@ -247,11 +248,11 @@ def _circumstances(finding: AnyFinding) -> Iterator[str]:
     if observation.margin is not None:
         yield f"{observation.margin:.3g} times the bound"
     if isinstance(finding, FindingChecked):
-        yield f"failed {finding.times} of {count(finding.runs, 'time')} when it was run again"
+        yield f"failed in {finding.times} of {count(finding.runs, 'run')} in this campaign"
     else:
         yield f"found {clock(finding.at)} into the campaign"
     if finding.case.relation is not None:
-        yield f"run once more and compared: {finding.case.relation.words}"
+        yield f"compared with a second run: {finding.case.relation.words}"
 
 
 def _seen(standing: Standing, record: Record | None) -> list[str]:

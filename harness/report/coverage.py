@@ -135,7 +135,7 @@ def _alike(coverage: Coverage) -> Mapping[tuple[Block, str, str], list[Pair]]:
     for block, pairs in _by_block(coverage.impossible).items():
         for reason in dict.fromkeys(coverage.impossible[pair] for pair in pairs):
             members = [pair for pair in pairs if coverage.impossible[pair] == reason]
-            groups[block, "impossible", f"{count(len(members), 'pair')} can't be: {reason}"] = members
+            groups[block, "impossible", f"{count(len(members), 'pair')} impossible: {reason}"] = members
     return groups
 
 

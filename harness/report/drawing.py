@@ -184,7 +184,7 @@ class _Drawing:
         if self.pool.has_tail(step, request):
             tail, words = self.pool.tail
             width = len(tail) * CHARACTER + 8
-            title = f"the page table goes on with {words}"
+            title = f"the rest of the page table holds {words}"
             # Beside the number of thousands of pages, there may be too little room.
             x = min(end + 4, WIDTH - width)
             self.picture.rect(x, top, width, _BAR, "tail", title=title)

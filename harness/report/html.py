@@ -93,7 +93,7 @@ def _facts(standing: Standing) -> list[tuple[str, str]]:
         ("pairs of features", f"{standing.pairs:,}"),
         ("last new pair", _before_the_end(standing, standing.coverage_at)),
         ("last new finding", _before_the_end(standing, standing.finding_at)),
-        ("workers that died", f"{standing.deaths:,}"),
+        ("worker deaths", f"{standing.deaths:,}"),
     ]
     return facts
 
@@ -105,13 +105,13 @@ def _settings(started: CampaignStarted) -> list[tuple[str, str]]:
         budget = f"{count(started.examples or 0, 'example')} for each backend"
     facts = [
         ("campaign", started.campaign),
-        ("begun", date(started.time)),
+        ("started", date(started.time)),
         ("backends", ", ".join(started.backends)),
         ("preset", f"{started.preset}, {budget}"),
         ("seed", f"{started.seed}"),
         ("jobs", f"{started.jobs}"),
         ("contract", started.contract),
-        ("false alarms expected", f"{started.alpha:g}, before confirmation"),
+        ("expected false positives", f"{started.alpha:g}, before confirmation"),
     ]
     particular = {
         "guard": started.guard,
@@ -155,9 +155,7 @@ def _timelines(standing: Standing) -> list[tuple[str, Markup]]:
         "cases per second": Series("cases per second", rates),
         "pairs of features reached": Series("pairs", [(each.at, each.pairs) for each in samples], steps=True),
         "findings": Series("findings", [(each.at, each.findings) for each in samples], steps=True),
-        "workers that died and were replaced": Series(
-            "deaths", [(each.at, each.deaths) for each in samples], steps=True
-        ),
+        "worker deaths": Series("deaths", [(each.at, each.deaths) for each in samples], steps=True),
     }
     return [(title, line_chart(f"{title} over time", [line], clock)) for title, line in drawn.items()]
 

@@ -54,10 +54,10 @@ def _backend(standing: Standing, backend: str, causes: Sequence[CauseView]) -> S
     )
     for cause in causes:
         if backend in cause.backends and cause.finding.case.backend != backend:
-            out += f"\nit also shows {cause.cause.name}, which is a test of {cause.finding.case.backend}"
+            out += f"\nalso shows {cause.cause.name}, which is a test of {cause.finding.case.backend}"
     search = Test("search", out=out, seconds=sum(score.tally.phases.values()))
     if not score.tally.cases:
-        search = replace(search, outcome="skipped", reason="the campaign never came to it")
+        search = replace(search, outcome="skipped", reason="the campaign ended before its turn")
     # Each cause is a test in one suite, that of its smallest case.
     own = (_cause(cause) for cause in causes if cause.finding.case.backend == backend)
     return Suite(backend, (search, *own, *_unsettled(standing, backend)))
@@ -76,7 +76,7 @@ def _cause(view: CauseView) -> Test:
         f"{view.status}: {view.title}",
         kind=finding.observation.kind.value,
         text="\n".join([view.report, *_more(view)]),
-        out=f"{out}\nseen {clock(finding.at)} into the campaign",
+        out=f"{out}\nfound {clock(finding.at)} into the campaign",
     )
 
 

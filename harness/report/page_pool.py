@@ -90,7 +90,7 @@ class PagePool:
         if page == DUMMY_PAGE:
             kind, title = "dummy", f"page {page}: the dummy page that padded rows point at, without an owner"
         elif page in self._others:
-            kind, title = "dummy", f"page {page}: of the other group of layers, {self.case.pages.other_group}"
+            kind, title = "dummy", f"page {page}: of the other layer group, {self.case.pages.other_group}"
         elif not owners:
             kind, title = "nan", f"page {page}: without an owner, full of {HELD[self.case.pages.free]}"
         else:

@@ -49,7 +49,7 @@ def verdict(standing: Standing) -> CampaignVerdict:
 
 
 def _findings(standing: Standing) -> str:
-    """The causes by state, then what is not settled: 2 new causes, 1 open (5 failures), 1 whose needs are not known."""
+    """The causes by state, then what is not settled: 2 new causes, 1 open (5 failures), 1 with unknown needs."""
     views = cause_views(standing)
     states = Counter(view.status for view in views)
     failing = [(states[state], state) for state in (State.NEW, State.RETURNED, State.OPEN) if states[state]]
@@ -62,11 +62,11 @@ def _findings(standing: Standing) -> str:
         parts[-1] += f" ({count(failures, 'failure')})" if several else ""
     unsearched = sum(view.failures > 0 and view.lacks_needs for view in views)
     if unsearched:
-        parts.append(f"{unsearched:,} whose needs are not known")
+        parts.append(f"{unsearched:,} with unknown needs")
     if states[State.FIXED]:
         parts.append(f"{states[State.FIXED]:,} fixed")
     reasons = Counter(suspect.reason for suspect in standing.unsettled)
-    for reason, why in {OUT_OF_TIME: "for want of time", JOB_KILLED: "because the job was killed each time"}.items():
+    for reason, why in {OUT_OF_TIME: "for lack of time", JOB_KILLED: "because the job was killed each time"}.items():
         if reasons[reason]:
             parts.append(f"{count(reasons[reason], 'suspect')} not confirmed {why}")
     known = states[KNOWN]

@@ -67,12 +67,12 @@ def shown_on(
         nearest = nearest or verdict
         if _fails(verdict, kinds):
             own = moved == replace(case, backend=backend)
-            remark = "its own case" if own else "its case, moved into a geometry that the backend has"
+            remark = "its own case" if own else "its case, with a geometry that the backend supports"
             return _shown(remark, verdict, moved, runner, after)
     found = _drawn(backend, case, kinds, runner, examples)
     if found is not None:
-        return _shown("a case that was searched for", found.verdict, found.case, runner, after)
-    return Shown(f"neither its case nor one of {examples} drawn ones fails as reported", nearest, None)
+        return _shown("a case found by a search", found.verdict, found.case, runner, after)
+    return Shown(f"neither its case nor any of {examples} drawn cases fails as reported", nearest, None)
 
 
 def _shown(remark: str, before: Verdict, case: Case, runner: RepeatingRunner, after: str) -> Shown:

@@ -250,7 +250,7 @@ def _judged(answer: bytes | Death) -> Verdict:
     try:
         return foreign.decode_json(answer, Verdict)
     except msgspec.DecodeError:
-        words = "its worker's answer is not a verdict"
+        words = "its worker's reply is not a verdict"
         return Verdict(observations=(Observation(kind=Kind.WORKER_DIED, place=words, message=words),))
 
 
@@ -275,7 +275,7 @@ def render_failure(case: AnyCase, verdict: Verdict) -> str:
             lines.append(f"  {observation.tier}: {observation.margin:.3g} times the bound")
     if verdict.margins:
         margins = ", ".join(f"{tier} {margin:.2g}" for tier, margin in sorted(verdict.margins.items()))
-        lines.append(f"margins: {margins}")
+        lines.append(f"largest margins (error / bound): {margins}")
     return "\n".join([*lines, "", describe_any(case)])
 
 

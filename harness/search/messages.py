@@ -22,8 +22,8 @@ Count = Annotated[int, Meta(ge=0, le=1 << 53)]
 Seconds = Annotated[float, Meta(ge=0, le=MOST_SECONDS)]
 
 
-NOT_COME_BACK = "it did not come back in a fresh worker"
-FAILS_ALONE = "its related run fails by itself, which is a failure of its own"
+NOT_COME_BACK = "it did not fail again in a fresh worker"
+FAILS_ALONE = "its related run also fails on its own, which is a different failure"
 
 
 class JobSetup(msgspec.Struct, frozen=True, kw_only=True):

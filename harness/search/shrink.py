@@ -18,7 +18,7 @@ from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import AnyCase
 from attnfuzz.reference.device import Device
 
-SMALLER = "It was made smaller since, as long as it failed alike: pages, lengths and names above are those from before."
+SMALLER = "The case was then minimized: pages, lengths and names above are those of the original case."
 """The last note of a case that had notes."""
 
 

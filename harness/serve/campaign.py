@@ -76,9 +76,9 @@ _TOO_FEW = (
     "--time"
 )
 
-_NO_FLUSH = "The prefix cache can't be flushed, so that requests alone may hit it too. {}"
+_NO_FLUSH = "The prefix cache can't be flushed, so requests sent alone may hit it too. {}"
 
-_NO_METRICS = "There are no metrics, so that counters are not compared, and leaks not seen. {}"
+_NO_METRICS = "There are no metrics, so counters are not compared and leaks are not detected. {}"
 
 ABILITY_OF = {
     "n > 1": Ability.SEVERAL,
@@ -188,7 +188,9 @@ class ServeCampaign:
             self.server.flush()
             self._floor = calibrate_floor(self.server, plan.seed, plan.floor)
         except NoAnswer as error:
-            raise ServerError(f"the server died while plain requests measured its noise floor: {error}") from None
+            raise ServerError(
+                f"the server died while its noise floor was measured with plain requests: {error}"
+            ) from None
         self._emit(FloorMeasured(at=self._at, floor=self._floor))
         self._hunter = FaultHunter(
             server=self.server,
@@ -400,11 +402,11 @@ class ServeCampaign:
         yield f"{fault.kind}: {fault.message}"
         yield f"  {self._floor.words}"
         if hunted.flaky:
-            yield f"  it comes and goes: {hunted.times} of {hunted.runs} runs failed"
+            yield f"  flaky: {hunted.times} of {hunted.runs} runs failed"
         if hunted.needs or not hunted.untried:
-            yield f"  needs {', '.join(hunted.needs) or 'nothing but its requests'}"
+            yield f"  needs {', '.join(hunted.needs) or 'only its requests'}"
         if hunted.untried:
-            yield f"  not run without: {', '.join(hunted.untried)} (for want of time)"
+            yield f"  not run without: {', '.join(hunted.untried)} (no time left)"
         yield ""
         yield describe_trace(hunted.trace)
         yield ""

@@ -54,7 +54,7 @@ def judge_trace(server: TestedServer, trace: RequestTrace, floor: float) -> Judg
             return Judged(faults=(_death(server, sent),))
         after = server.settled()
         if server.mine and None not in {before.began, after.began} and before.began != after.began:
-            return Judged(faults=(_death(server, sent, "it was started again by others (process_start_time_seconds)"),))
+            return Judged(faults=(_death(server, sent, "someone else restarted it (process_start_time_seconds)"),))
     except NoAnswer as error:
         return Judged(faults=(_death(server, (), str(error)),))
     faults = list(errors(sent))
@@ -74,7 +74,9 @@ def judge_trace(server: TestedServer, trace: RequestTrace, floor: float) -> Judg
         if not server.mine:
             raise
         # It could be flushed before the trace, and no one else uses it.
-        faults.append(ServedFault(ServedKind.LEAKED, "the cache can't be flushed any more when all is done", "flush"))
+        faults.append(
+            ServedFault(ServedKind.LEAKED, "the cache can't be flushed after all requests have ended", "flush")
+        )
         largest = 0.0
     return Judged(
         faults=tuple(faults),
@@ -124,7 +126,7 @@ def _refused_only_here(server: TestedServer, trace: RequestTrace, number: int, s
     """A refused request, if it is answered alone."""
     if not refused(sent) or server.alone(trace.requests[number]).reply is None:
         return []
-    text = f"request {number} is answered alone, and refused here: {sent.error}"
+    text = f"request {number} is refused here, but answered alone: {sent.error}"
     return [ServedFault(ServedKind.ERROR, text, "refused", (number,))]
 
 
@@ -146,5 +148,5 @@ def _explained(
     if twice is None:
         return fault
     apart = f"{compared.difference:.3g}"
-    text = f"request {number} has two answers when it is asked alone, each time after a flush: they differ by {apart}"
+    text = f"request {number} sent alone gets different answers, each after a flush: they differ by {apart}"
     return ServedFault(ServedKind.UNREPEATABLE, text, compared.place, (number,), compared.difference)

@@ -88,16 +88,18 @@ class Client:
             parts = urlsplit(url)
             port = parts.port
         except ValueError:
-            raise ServerError(f"{url!r} is no URL: give one like http://127.0.0.1:8000") from None
+            raise ServerError(f"{url!r} is not a URL: give one like http://127.0.0.1:8000") from None
         if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise ServerError(f"{url!r} is no URL of a server: give one like http://127.0.0.1:8000")
+            raise ServerError(f"{url!r} is not the URL of a server: give one like http://127.0.0.1:8000")
         if parts.username is not None or parts.password is not None:
             raise ServerError("the URL has a password, which would be logged: name its variable with --token-env")
         if parts.query or parts.fragment:
             raise ServerError(f"{url!r} has a query: give the address of the server alone")
         secure = parts.scheme == "https"
         if token is not None and (not token.isascii() or not token.isprintable()):
-            raise ServerError("the token has characters that no header may have: check the variable of --token-env")
+            raise ServerError(
+                "the token has characters that are not allowed in a header: check the variable of --token-env"
+            )
         return cls(parts.hostname, port or (443 if secure else 80), secure, parts.path.rstrip("/"), token)
 
     @property
@@ -155,9 +157,9 @@ class Client:
     def _refuse(self, answer: HttpAnswer) -> None:
         """Raise ServerError for an answer that no request of this campaign can change."""
         if 300 <= answer.status < 400:
-            raise ServerError(f"{self.address} redirects elsewhere, which is refused: give the final address")
+            raise ServerError(f"{self.address} redirects elsewhere: give the final address")
         if answer.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
-            given = "refuses the token" if self.token else "wants a token"
+            given = "refuses the token" if self.token else "requires a token"
             raise ServerError(f"{self.address} {given}: name the environment variable that holds it with --token-env")
         if answer.status == HTTPStatus.TOO_MANY_REQUESTS:
             raise ServerError(f"{self.address} limits the rate of requests: lower --concurrency, or lift the limit")

@@ -210,7 +210,7 @@ def _numbers(values: Any) -> tuple[float, ...]:
     try:
         return tuple(float(each) for each in values)
     except (TypeError, ValueError):
-        raise BadReply("a log-probability is no number") from None
+        raise BadReply("a log-probability is not a number") from None
 
 
 def _field(record: Any, name: str, kind: type) -> Any:

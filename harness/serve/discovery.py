@@ -33,7 +33,7 @@ SECONDS = 120.0
 
 
 def discover(client: Client) -> Surface:
-    """Ask the server for its API, its sizes and its abilities. Raises ServerError if it is no server of an LLM."""
+    """Ask the server for its API, its sizes and its abilities. Raises ServerError if it is not an LLM server."""
     try:
         return _discover(client)
     except NoAnswer as error:
@@ -46,7 +46,7 @@ def _discover(client: Client) -> Surface:
     surface = _sglang(info) if _is_sglang(info) else _openai(client, info, models)
     if surface is None:
         raise ServerError(
-            f"{client.address} is no server of an LLM that attnfuzz knows: neither /v1/models nor SGLang's "
+            f"{client.address} is not an LLM server that attnfuzz knows: neither /v1/models nor SGLang's "
             "/server_info answers. Give the address without a path"
         )
     # Servers list their arguments, an API key among them.

@@ -148,7 +148,7 @@ def read_serve_records(findings: Path) -> tuple[list[ServeRecord], list[str]]:
             records.append(_read(path))
         except (OSError, msgspec.DecodeError, ValueError) as error:
             text = reason(error)
-            troubles.append(f"left out a finding: {path} ({text}). Only folders of attnfuzz serve belong here")
+            troubles.append(f"skipped a finding: {path} ({text}). Only folders written by attnfuzz serve belong here")
     return records, troubles
 
 

@@ -36,7 +36,7 @@ class NoiseFloor(msgspec.Struct, frozen=True):
     @property
     def words(self) -> str:
         """The floor in a clause."""
-        limit = f"{self.allowed:.3g}" if self.allowed else "0: answers have to be equal"
+        limit = f"{self.allowed:.3g}" if self.allowed else "0: answers must be equal"
         return f"noise floor {limit} ({self.why})"
 
 

@@ -126,9 +126,9 @@ class FaultHunter:
                 break
             time.sleep(SECONDS_BETWEEN_LOOKS)
         if self.stopped():
-            raise ServerError(f"interrupted before the server was well again after {why}")
+            raise ServerError(f"interrupted before the server recovered from {why}")
         raise ServerError(
-            f"{self.server.client.address} is not well again after {why}: give --start, with which it is restarted"
+            f"{self.server.client.address} did not recover from {why}: give --start, so that it can be restarted"
         )
 
     def _flushes(self) -> bool:

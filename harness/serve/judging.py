@@ -62,7 +62,7 @@ def errors(sent: Sequence[Sent]) -> Iterator[ServedFault]:
     for number, each in enumerate(sent):
         if each.error and each.status not in {-1, CANCELLED} and not refused(each):
             # A server that died is found so before: this one lives on.
-            broken = "" if each.status else "the connection broke, and the server lives on: "
+            broken = "" if each.status else "the connection broke, but the server is alive: "
             yield ServedFault(ServedKind.ERROR, f"request {number}: {broken}{each.error}", requests=(number,))
             return
 
@@ -73,16 +73,16 @@ def wrong_counts(request: ServedRequest, reply: Reply) -> str:
     if len(reply.completions) != request.n:
         return f"{len(reply.completions)} completions instead of {request.n}"
     if reply.prompt_tokens is not None and reply.prompt_tokens != request.prompt.length:
-        return f"its prompt has {request.prompt.length} tokens, and {reply.prompt_tokens} by the server's count"
+        return f"its prompt has {request.prompt.length} tokens, but the server counted {reply.prompt_tokens}"
     if reply.prompt is not None and reply.prompt != request.prompt.tokens:
         return "the answer is to another prompt"
     if reply.generated is not None and reply.generated != counted:
-        return f"{counted} tokens came, and {reply.generated} by the server's count"
+        return f"{counted} tokens were received, but the server counted {reply.generated}"
     if not request.grammar and any(len(each.tokens) != request.tokens for each in reply.completions):
         lengths = ", ".join(str(len(each.tokens)) for each in reply.completions)
         return f"{lengths} tokens instead of {request.tokens}, though the end of a sequence is ignored"
     if any(len(each.tokens) != len(each.logprobs) for each in reply.completions):
-        return "not each token has a log-probability"
+        return "some tokens have no log-probability"
     return ""
 
 
@@ -141,7 +141,7 @@ def judge_reply(
     if compared.difference <= floor and not compared.tokens_differ:
         return None, compared
     kind = ServedKind.WRONG_TOKENS if compared.tokens_differ else ServedKind.WRONG_LOGPROBS
-    tokens = "other tokens than" if compared.tokens_differ else "the same tokens as"
+    tokens = "different tokens than" if compared.tokens_differ else "the same tokens as"
     limit = f"where {floor:.2g} is allowed" if floor else "where none is allowed"
     message = (
         f"request {number}: {tokens} alone after a flush, log-probabilities differ by {compared.difference:.3g} "
@@ -180,9 +180,8 @@ def judge_counters(
     Unless the server `counts_several`, tokens of requests with n > 1 may be missing.
     """
     if not after.idle:
-        text = (
-            f"{after.running or 0:g} requests run and {after.waiting or 0:g} wait after all have ended or were closed"
-        )
+        left = f"{after.running or 0:g} requests are running and {after.waiting or 0:g} waiting"
+        text = f"{left} after all were ended or closed"
         yield ServedFault(ServedKind.LEAKED, text, "requests")
     pairs = list(zip(trace.requests, sent, strict=True))
     if all(each.reply is not None or each.closed for _, each in pairs):
@@ -214,7 +213,7 @@ def _grown(name: str, before: float | None, after: float | None, bounds: tuple[i
         return
     least, most = bounds
     wanted = f"{least:,}" if least == most else f"{least:,} to {most:,}"
-    text = f"the counter of {name} tokens grew by {after - before:,.0f}, the requests had {wanted}"
+    text = f"the counter of {name} tokens grew by {after - before:,.0f}, but the requests had {wanted}"
     yield ServedFault(ServedKind.MISCOUNTED, text, f"{name} tokens")
 
 
@@ -222,7 +221,9 @@ def left_over(counters: ServerCounters) -> ServedFault | None:
     """A pool that is not empty although the server is idle and its cache was flushed."""
     if not counters.usage:
         return None
-    return ServedFault(ServedKind.LEAKED, f"{counters.usage:.3%} of the pool stay in use when all is done", "pool")
+    return ServedFault(
+        ServedKind.LEAKED, f"{counters.usage:.3%} of the pool are still in use after all requests have ended", "pool"
+    )
 
 
 def refused(sent: Sent) -> bool:

@@ -90,7 +90,7 @@ class LaunchedServer:
             self._client.ask("GET", "/health", timeout=2)
         except NoAnswer:
             return
-        raise ServerError(f"a server answers at {self._client.address} already: end it, or leave out --start")
+        raise ServerError(f"a server already answers at {self._client.address}: stop it, or omit --start")
 
     def _await(self, began: float, stopped: Callable[[], bool]) -> None:
         while not answers(self._client):

@@ -48,7 +48,7 @@ _MOST_OF_A_TAG = 256
 def read_serve_log(path: Path) -> tuple[list[AnyServeEvent], int]:
     """The events of a log, and the number of bytes of a truncated last line. Raises ServeLogError or OSError."""
     if path.is_symlink():
-        raise ServeLogError(f"{path} is a link: a campaign writes only in its home; put the log there")
+        raise ServeLogError(f"{path} is a link, but a campaign writes only in its home: put the log there")
     whole, newline, torn = read_bytes(path, MOST_BYTES).rpartition(b"\n")
     decoder = msgspec.json.Decoder(AnyServeEvent)
     events: list[AnyServeEvent] = []
@@ -57,9 +57,9 @@ def read_serve_log(path: Path) -> tuple[list[AnyServeEvent], int]:
             events.append(decode_json(line, decoder))
         except msgspec.DecodeError as error:
             raise ServeLogError(
-                f"{path}, line {number}: {reason(error)}. This is no log of attnfuzz serve: give another --home"
+                f"{path}, line {number}: {reason(error)}. This is not a log of attnfuzz serve: give another --home"
             ) from None
     first = events[0] if events else None
     if not isinstance(first, ServeStarted) or first.log_version != SERVE_LOG_VERSION:
-        raise ServeLogError(f"{path} is no log of this version of attnfuzz serve: give another --home")
+        raise ServeLogError(f"{path} is not a log of this version of attnfuzz serve: give another --home")
     return events, len(torn)

@@ -57,7 +57,7 @@ def facts(standing: ServeStanding) -> Iterator[tuple[str, str]]:
     if standing.not_examined:
         yield "of these not examined", f"{standing.not_examined:,}: no cause was found to explain them in time"
     yield "requests", f"{standing.requests:,}, {standing.tokens:,} tokens"
-    yield "time with a request under way", f"{standing.busy_share:.0%}"
+    yield "time with a running request", f"{standing.busy_share:.0%}"
     yield "tokens from the prefix cache", f"{standing.hits:,.0f}"
     yield "preemptions", f"{standing.preempted:,.0f}"
     restarts = sorted(each.seconds for each in standing.restarts)

@@ -81,7 +81,7 @@ def _refuse_other_homes(home: Home) -> None:
         try:
             read_serve_log(home.log(name))
         except ServeLogError as error:
-            raise ServerError(f"{home.path} is no home of attnfuzz serve ({error})") from None
+            raise ServerError(f"{home.path} is not a home of attnfuzz serve ({error})") from None
 
 
 def _plan_again(started: AnyServeEvent, out: Path) -> ServePlan:

@@ -91,7 +91,7 @@ class TestedServer:
         try:
             self.begin_anew()
         except NoAnswer as error:
-            raise ServerError(f"--start: the server is ready, and then gives no answer to a request: {error}") from None
+            raise ServerError(f"--start: the server is ready, but does not answer a request: {error}") from None
         return seconds + time.monotonic() - began
 
     def begin_anew(self) -> None:
@@ -205,7 +205,7 @@ class TestedServer:
 
     def _send(self, request: ServedRequest, name: str) -> Sent:
         if self._gone.is_set():
-            return Sent(error="not sent: the server is gone", status=CANCELLED)
+            return Sent(error="not sent: the server died", status=CANCELLED)
         body, headers = self.api.body(request, self.surface, name), self.api.headers(request)
         try:
             if request.abort is not None:
@@ -227,7 +227,7 @@ class TestedServer:
         try:
             reply = self.api.reply(answer.json, request)
         except BadReply as error:
-            return Sent(error=f"the answer is none: {error}", status=answer.status)
+            return Sent(error=f"invalid answer: {error}", status=answer.status)
         if reply.name is not None and reply.name != name:
             return Sent(error=f"the answer is that of {self.client.without_token(reply.name)}, not of {name}")
         return Sent(reply=reply)

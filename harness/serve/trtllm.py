@@ -30,7 +30,7 @@ class TensorRtApi(OpenAiApi):
     metrics = "/prometheus/metrics"
     counts_several = False
     no_flush = (
-        "TensorRT-LLM has no endpoint for that: a prefix that is found each time is never compared with one that is not"
+        "TensorRT-LLM has no endpoint for that: a prefix that is always cached is never compared with one that is not"
     )
     no_metrics = "TensorRT-LLM has /prometheus/metrics with return_perf_metrics: true in its configuration"
 

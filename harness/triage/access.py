@@ -59,7 +59,7 @@ def _near(
         where = f"{count(offset - nbytes, 'byte')} past the end of"
     else:
         where = f"{count(offset, 'byte')} inside of"
-    also = f" (in one buffer with {', '.join(other for other, _ in others)})" if others else ""
+    also = f" (which shares its buffer with {', '.join(other for other, _ in others)})" if others else ""
     element = offset // tensor.element_size() - view.offset
     would_be = _would_be(observation.kernel, arguments, name, element)
     return f"It {verb} {where} {name}, {described(tensor)}{also}{would_be}."

@@ -40,7 +40,7 @@ class Culprit:
 
 def culprit(case: AnyCase, failure: Observation, found: Sequence[CallEvidence]) -> Culprit:
     """The conclusion on a failure of a case, from the evidence on it, and on its related case if it has one."""
-    caller = "the maker of the call" if isinstance(case, CallCase) else f"the planner of {case.backend}"
+    caller = "the code that made the call" if isinstance(case, CallCase) else f"the planner of {case.backend}"
     for evidence in found:
         if evidence.breaches:
             return _broken(caller, failure, evidence)
@@ -64,7 +64,7 @@ def _broken(caller: str, failure: Observation, evidence: CallEvidence) -> Culpri
     op = _op(evidence, call)
     return Culprit(
         Blame.CALLER,
-        f"The caller's fault: {caller} breaks the contract of {op}.",
+        f"The caller is at fault: {caller} breaks the contract of {op}.",
         tuple(f"{each.breach.text} ({each.breach.source})" for each in own),
         tuple(own),
         call=call,
@@ -76,10 +76,10 @@ def _inherited(evidence: CallEvidence) -> Culprit:
     first = evidence.inherited[0]
     return Culprit(
         Blame.KERNEL,
-        f"The kernel's fault: an earlier call leaves a workspace that {_op(evidence, first.call)} can't go on with.",
+        f"The kernel is at fault: an earlier call leaves a workspace that {_op(evidence, first.call)} can't use.",
         (
             *(each.breach.text for each in evidence.inherited),
-            "The calls of an earlier step keep every precondition that is known, pass, and fail when made twice.",
+            "The calls of an earlier step meet every known precondition and pass, but fail when they are made twice.",
         ),
         call=first.call,
     )
@@ -88,16 +88,16 @@ def _inherited(evidence: CallEvidence) -> Culprit:
 def _raised(caller: str, failure: Observation, found: Sequence[CallEvidence]) -> Culprit:
     """An exception, of the code around the calls or of a kernel."""
     if not failure.kernel:
-        return Culprit(Blame.CALLER, f"The caller's fault: {caller} raised before it launched anything.")
+        return Culprit(Blame.CALLER, f"The caller is at fault: {caller} raised before any launch.")
     if failure.kind is Kind.RAISED and any(evidence.alone.passes for evidence in found):
-        said = f"By themselves its calls pass, so the exception is its own: {_line(failure)}"
-        return Culprit(Blame.CALLER, f"The caller's fault: {caller} raised after it had launched.", (said,))
+        said = f"Its calls pass on their own, so it raised the exception itself: {_line(failure)}"
+        return Culprit(Blame.CALLER, f"The caller is at fault: {caller} raised after its launches.", (said,))
     if failure.kernel not in ENTRY_POINTS:
         return _unknown(failure, found)
     verb = "rejects" if failure.kind is Kind.UNEXPECTED_REJECTION else "fails in"
     return Culprit(
         Blame.KERNEL,
-        f"The kernel's fault: {failure.kernel} {verb} a call that keeps every precondition that is known.",
+        f"The kernel is at fault: {failure.kernel} {verb} a call that meets every known precondition.",
         (_line(failure), *_elsewhere(found)),
         call=failure.call,
     )
@@ -110,9 +110,9 @@ def _disobedient(evidence: CallEvidence) -> Culprit:
     op = _op(evidence, wrong.call)
     return Culprit(
         Blame.KERNEL,
-        f"The kernel's fault: the result of {op} contradicts its arguments.",
+        f"The kernel is at fault: the result of {op} contradicts its arguments.",
         (
-            "The call keeps every precondition that is known. Judged by attention to the keys that it names: "
+            "The call meets every known precondition. Compared with attention to the keys that it names: "
             + _line(wrong.failure),
             *_elsewhere([evidence]),
         ),
@@ -127,8 +127,8 @@ def _stray(failure: Observation, found: Sequence[CallEvidence]) -> Culprit:
     if also:
         return Culprit(
             Blame.UNCLEAR,
-            f"Unclear: {failure.kernel} and the kernels of {', '.join(also)} fail alike on a call that keeps every "
-            "precondition that is known.",
+            f"Unclear: {failure.kernel} and the kernels of {', '.join(also)} fail in the same way on a call that "
+            "meets every known precondition.",
             said,
             call=failure.call,
         )
@@ -137,13 +137,13 @@ def _stray(failure: Observation, found: Sequence[CallEvidence]) -> Culprit:
     if not any(evidence.alone.failed for evidence in found):
         return Culprit(
             Blame.UNCLEAR,
-            "Unclear: its calls keep every precondition that is known, and by themselves they pass.",
+            "Unclear: its calls meet every known precondition, and pass on their own.",
             (*_obstacles(found), *said),
             call=failure.call,
         )
     return Culprit(
         Blame.KERNEL,
-        f"The kernel's fault: the call of {failure.kernel} keeps every precondition that is known, and yet: "
+        f"The kernel is at fault: its call, of {failure.kernel}, meets every known precondition, but fails: "
         f"{failure.kind}.",
         said,
         call=failure.call,
@@ -155,28 +155,28 @@ def _wrong(caller: str, failure: Observation, found: Sequence[CallEvidence]) -> 
     if any(outcome.passes for evidence in found if evidence.alone.failed for outcome in evidence.elsewhere.values()):
         return Culprit(
             Blame.KERNEL,
-            "The kernel's fault: other kernels give the right answer to the same calls.",
+            "The kernel is at fault: other kernels give the correct output for the same calls.",
             _elsewhere(found),
         )
     said = (*_obstacles(found), *_elsewhere(found))
     if failure.kind is Kind.NONDETERMINISTIC:
-        conclusion = "The kernel's fault: the same call on the same bits gives other bits."
+        conclusion = "The kernel is at fault: the same call gives different bits for the same inputs."
         return Culprit(Blame.KERNEL, conclusion, (_line(failure), *said))
     if failure.kind is Kind.METAMORPHIC_MISMATCH and failure.margin is None and _judged(found):
         return Culprit(
             Blame.KERNEL,
-            "The kernel's fault: two calls that must give the same bits each give the right answer, in other bits.",
+            "The kernel is at fault: two calls that must agree bit for bit are both correct, but differ in bits.",
             (_line(failure), *said),
         )
     if _judged(found):
         asked = sum(len(evidence.asked) for evidence in found)
         each = "Its attention call" if asked == 1 else f"Each of its {asked} attention calls"
         between = sorted({call.op for each in found if each.calls for call in each.calls.calls if call.op in BETWEEN})
-        rest = f" The calls between them, {', '.join(between)}, were not judged by themselves." if between else ""
+        rest = f" The calls between them, {', '.join(between)}, were not judged separately." if between else ""
         return Culprit(
             Blame.CALLER,
-            f"The caller's fault: the kernels follow their arguments, but {caller} passes the wrong ones.",
-            (f"{each} breaks no precondition and gives attention to the keys that it names.{rest}", *said),
+            f"The caller is at fault: the kernels do what their arguments say, but {caller} passes wrong arguments.",
+            (f"{each} breaks no precondition and computes attention to the keys that it names.{rest}", *said),
             differences=tuple(each for evidence in found for each in evidence.differences),
             call=found[0].asked[0].call if asked == 1 else -1,
         )

@@ -39,10 +39,10 @@ def _of_scalars(asked: CallAnswer, wanted: CallAnswer) -> Iterator[Difference]:
     for name in ("bmm1_scale", "bmm2_scale", "window_left"):
         own, due = getattr(asked, name), getattr(wanted, name)
         if own != due:
-            yield Difference(f"The call has {name} {own}, the step wants {due}.", name)
+            yield Difference(f"The call has {name} {own}, but the step requires {due}.", name)
     if (asked.sinks is None) != (wanted.sinks is None):
         has, wants = ("no sinks", "some") if asked.sinks is None else ("sinks", "none")
-        yield Difference(f"The call has {has}, the step wants {wants}.", "sinks")
+        yield Difference(f"The call has {has}, but the step requires {wants}.", "sinks")
 
 
 def _rows(expected: Expected) -> Iterator[tuple[int, int]]:
@@ -57,7 +57,7 @@ def _of_rows(whose: str, due: Expected, own: dict[int, tuple[int, Expected]]) ->
         if row not in own:
             yield Difference(f"Row {row}, {whose}, belongs to no request of the call.", "query")
         elif own[row][0] != seen:
-            keys = f"{count(own[row][0], 'key')} in the call, and {seen} in the step"
+            keys = f"{count(own[row][0], 'key')} in the call, but {seen} in the step"
             yield Difference(f"Row {row}, {whose}, sees {keys}.", "seq_lens")
 
 
@@ -70,7 +70,9 @@ def _of_keys(index: int, asked: tuple[CallCase, Expected], wanted: tuple[CallCas
     others = (keys[:common] != due[:common]).flatten(1).any(dim=1).nonzero()
     if not len(others):
         return None
-    text = f"Request {index} has other keys in the call than in the step, from key {int(others[0])} of {len(due)} on."
+    text = (
+        f"Request {index} has other keys in the call than in the step, starting at key {int(others[0])} of {len(due)}."
+    )
     return Difference(text, "block_tables")
 
 

@@ -190,7 +190,7 @@ def _asked(
         except (NotJudgeable, HandlerError) as reason:
             if call.op not in BETWEEN:
                 why = str(reason).splitlines()[-1]
-                obstacles.append(f"call {index} ({call.op}) can't be judged by its arguments: {why}")
+                obstacles.append(f"call {index} ({call.op}) can't be judged: {why}")
         else:
             judged.append(found)
             if found.failure is not None:
@@ -253,7 +253,7 @@ def reads_of_unwritten_rows(calls: CallCase) -> Iterator[tuple[int, Breach]]:
                 request, row = next(iter(read.items()))
                 text = (
                     f"call {first} ({call.op}) leaves row {row} of its output unwritten, since request {request} has "
-                    f"no keys, and call {index} ({later.op}) reads it: the result depends on the old content of out"
+                    f"no keys, and call {index} ({later.op}) reads it: the result depends on the old contents of out"
                 )
                 yield index, Breach(("out", "seq_lens"), text, _SOURCE, request)
                 break

@@ -20,7 +20,7 @@ from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import AnyCase, case_id
 from attnfuzz.reference.related import related
 
-_NOT_AS_GIVEN = "As given it passes: sentences about its calls refer to its first failing variant."
+_NOT_AS_GIVEN = "The case itself passes: what follows about calls refers to its first failing variant."
 _LISTED = 3
 """Most differences between a call and its step that are listed one by one."""
 
@@ -58,7 +58,7 @@ def _passing(case: AnyCase, variants: list[Variant], runs: Repeated) -> Triage:
         case=case_id(case),
         backend=case.backend,
         fault=Blame.NONE,
-        conclusion="Nothing fails: it passes in every way of running it.",
+        conclusion="Nothing fails: the case passes in all variants.",
         sentences=tuple(_unanswered(runs)),
         repetition=runs.repetition,
         variants=tuple(variants),
@@ -153,16 +153,16 @@ def _listed(differences: Sequence[Difference]) -> Iterator[str]:
     """The first differences, and the number of others."""
     yield from (difference.text for difference in differences[:_LISTED])
     if len(differences) > _LISTED:
-        yield f"There are {len(differences) - _LISTED} more differences of that kind."
+        yield f"{len(differences) - _LISTED} more differences are not listed."
 
 
 def _order(case: AnyCase, failure: Observation, call: int, found: list[CallEvidence]) -> Iterator[str]:
     """The first bad step, and its first bad call."""
     if isinstance(case, Case) and len(case.steps) > 1 and failure.step >= 0:
-        yield f"The first bad step is {failure.step} of 0 to {len(case.steps) - 1} ({failure.mode})."
+        yield f"The first failing step is {failure.step} of 0 to {len(case.steps) - 1} ({failure.mode})."
     calls = next((evidence.calls.calls for evidence in found if evidence.calls is not None), ())
     if len(calls) > 1 and 0 <= call < len(calls):
-        yield f"The first bad call is {call} of 0 to {len(calls) - 1} ({calls[call].op})."
+        yield f"The first failing call is {call} of 0 to {len(calls) - 1} ({calls[call].op})."
 
 
 def _unanswered(runs: Repeated) -> Iterator[str]:
@@ -178,11 +178,11 @@ def _repeated(runs: Repeated) -> Iterator[str]:
     times = f"It failed in {failed} of {count(outcome.runs, 'run')}"
     match runs.repetition:
         case Repetition.RACING if failed == outcome.runs:
-            yield f"{times}, and not in the same way each time: it is a race."
+            yield f"{times}, in different ways: it is a race."
         case Repetition.RACING:
             yield f"{times} of the same case: it is a race."
         case Repetition.HISTORY:
-            yield f"{times}: it depends on earlier cases of its process."
+            yield f"{times}: it depends on earlier cases in the same process."
         case Repetition.DETERMINISTIC:
             yield f"{times}, each time in the same way: it is deterministic."
         case Repetition.UNKNOWN:

@@ -72,7 +72,7 @@ def _ways_of_calls(case: CallCase) -> Iterator[Way]:
     for offset in range(1, _SEEDS + 1):
         buffers = tuple(_redrawn(buffer, offset) for buffer in case.buffers)
         if buffers != case.buffers:
-            yield Way("contents", f"drawn anew, {offset}", replace(case, buffers=buffers))
+            yield Way("contents", f"drawn again, {offset}", replace(case, buffers=buffers))
 
 
 def eager(case: Case) -> Way:
@@ -137,24 +137,28 @@ def _saying(varied: str, given: VariantOutcome, other: Sequence[Variant], tried:
     value, verb = other[0].value, _verb(other[0])
     match varied:
         case "guard":
-            seen = "the stray access is seen on one side only"
+            seen = "the stray access is detected on one side only"
             beside = seen if given.kind in FAULTS else "the result depends on memory beside a tensor"
-            return f"With the guards on the {value} it {verb}: {beside}."
+            return f"With guards on the {value}, it {verb}: {beside}."
         case "outputs":
-            return f"With outputs that begin {value} it {verb}: the result depends on the old content of out."
+            return f"With {value} outputs, it {verb}: the result depends on the old contents of out."
         case "workspace":
-            states = " and ".join(f"{variant.value} it {_verb(variant)}" for variant in other)
-            return f"With a workspace that is {states}: the result depends on the old content of the workspace."
+            states = " and a ".join(f"{variant.value} workspace it {_verb(variant)}" for variant in other)
+            return f"With a {states}: the result depends on the old contents of the workspace."
         case "launch" if value == "eager":
-            return f"Launched eagerly it {verb}: it depends on values that a graph freezes or does not refresh."
+            return (
+                f"Launched eagerly, it {verb}: the failure depends on values that a graph freezes or does not refresh."
+            )
         case "launch":
-            return f"Captured in a graph and replayed it {verb}: a replay is planned differently."
+            return f"Captured in a graph and replayed, it {verb}: a replay is planned differently."
         case "steps":
-            return f"{value.capitalize()} {verb}: it depends on earlier steps."
+            return f"{value.capitalize()} {verb}: the failure depends on earlier steps."
         case "contents":
-            return f"With other contents it ends differently in {len(other)} of {tried}: it depends on values."
+            return (
+                f"With other contents, it ends differently in {len(other)} of {tried}: the failure depends on values."
+            )
         case _:
-            return f"The whole case on {value} {verb}."
+            return f"The case {verb} on {value}."
 
 
 def _verb(variant: Variant) -> str:

@@ -31,9 +31,9 @@ def describe(case: Case) -> str:
         if chosen:
             lines.append(_wrapped(", ".join(chosen), f"{label:<10}"))
     if case.past:
-        lines.append(_wrapped(f"goes on after {'; '.join(map(str, case.past))}", "known     "))
+        lines.append(_wrapped(f"continues after {'; '.join(map(str, case.past))}", "known     "))
     if case.relation is not None:
-        lines.append(_wrapped(f"then once more and compared: {case.relation.words}", "relation  "))
+        lines.append(_wrapped(f"compared with a second run: {case.relation.words}", "relation  "))
     return "\n".join(lines)
 
 
@@ -152,7 +152,7 @@ def describe_calls(case: CallCase, *, notes: bool = True) -> str:
         arguments = ", ".join(f"{name} {_words(value)}" for name, value in call.arguments.items())
         lines.append(_wrapped(f"{call.op}: {arguments}", f"call {index:<5}"))
     if case.answer is None:
-        lines.append("No answer is given: accesses, canaries, inputs and exceptions are judged.")
+        lines.append("No correct output is given: only accesses, canaries, inputs and exceptions are checked.")
     if notes:
         lines += [_wrapped(text, "note      ") for text in case.notes]
     return "\n".join(lines)

@@ -10,8 +10,11 @@ import msgspec
 
 from attnfuzz.reference.mistake import Mistake
 
-REACHED_BY = "a server gets there so: "
+REACHED_BY = "how a server reaches this step: "
 """Prefix of the line that explains how a server comes to the step."""
+
+REACHED_BY_IN_0_1 = "a server gets there so: "
+"""That prefix in the logs of attnfuzz 0.1."""
 
 
 class Kind(StrEnum):

@@ -7,6 +7,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from attnfuzz.harness.verdict.wording import count
+
 _Z = 1.96
 """Standard deviations on either side of a 95% interval."""
 
@@ -47,7 +49,7 @@ class Trial(msgspec.Struct, frozen=True):
     @property
     def words(self) -> str:
         """The trial in half a line."""
-        return f"{self.failed:,} of {self.runs:,} runs failed {self.way}"
+        return f"{self.failed:,} of {self.runs:,} runs failed, {self.way}"
 
 
 class Recurrence(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,15 +90,15 @@ class Recurrence(msgspec.Struct, frozen=True, kw_only=True):
     def words(self) -> str:
         """The rate and the conditions in a line or two."""
         if self.seen_once:
-            return f"Seen once: it did not come back. {self._all_tried}"
+            return f"Seen once: it did not fail again. {self._all_tried}"
         low, high = self.interval
         before = ""
         if self.way is Rerun.HISTORY:
-            before = f" It needs a fresh worker and {self.history} cases before it."
+            before = f" Each run needs a fresh worker, which first runs {count(self.history, 'earlier case')}."
         elif self.way is Rerun.LOAD:
-            before = f" It was run by {self.load} workers at a time."
+            before = f" {self.load} workers ran it at the same time."
         return (
-            f"It comes and goes: {self.failed:,} of {self.runs:,} runs failed ({percent(self.failed / self.runs)}; 95% "
+            f"Flaky: {self.failed:,} of {self.runs:,} runs failed ({percent(self.failed / self.runs)}; 95% "
             f"confidence interval {percent(low)} to {percent(high)}), {self.way}.{before}"
         )
 

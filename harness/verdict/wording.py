@@ -44,12 +44,12 @@ def date(seconds: float) -> str:
         return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
     except (OverflowError, ValueError, OSError):
         # A log is foreign data: its numbers may exceed the calendar.
-        return "an impossible time"
+        return "invalid time"
 
 
 def left_unjudged(rows: int) -> str:
     """Describe (token, head) rows without a right answer."""
-    return f"only accesses were judged of {count(rows, 'row')} without a right answer: their inputs are not finite"
+    return f"only accesses were checked of {count(rows, 'row')}: their inputs are not finite, so no output is correct"
 
 
 def headline(backend: str, observation: "Observation") -> str:

@@ -97,7 +97,7 @@ def explain(death: Death) -> Observation:
     message = f"{text}, {'at some point of the case' if death.untimed else _circumstances(launch)}"
     if launch is not None:
         message += f"\n{REACHED_BY}{launch.way}" if launch.way else ""
-        message += "".join(f"\nbefore that, the call was seen to break its contract: {each}" for each in launch.broken)
+        message += "".join(f"\nbefore that, the call broke its contract: {each}" for each in launch.broken)
     if core is not None:
         message += f"\nthe GPU's core dump, {death.core_dump}: {core.words}"
     if death.output:

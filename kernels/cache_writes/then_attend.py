@@ -192,7 +192,7 @@ class _StepLauncher(LauncherAround):
 
     def capture_all(self) -> AbstractContextManager[Graph]:
         """Refuse: the write would be missing."""
-        raise Unsupported("a graph of more than launches can't have a write in front of them")
+        raise Unsupported("a graph that holds more than launches can't follow a write")
 
 
 @dataclass(frozen=True)
@@ -254,20 +254,20 @@ def common(writer: Backend, reader: Backend) -> Capability:
     if not of_writer.writes:
         raise NoPair(f"{writer.name} writes no new tokens into the KV cache")
     if of_writer.rotary:
-        raise NoPair(f"{writer.name} rotates keys, which can't be tested with attention to them yet")
+        raise NoPair(f"{writer.name} rotates keys, which can't be tested together with attention yet")
     if of_reader.writes:
         raise NoPair(f"{reader.name} computes no attention")
     if of_writer.device is not of_reader.device:
         raise NoPair(f"{writer.name} runs on {of_writer.device}, and {reader.name} on {of_reader.device}")
     if of_writer.buckets or of_reader.buckets:
-        raise NoPair("kernels that are compiled for some geometries can't be one of two yet")
+        raise NoPair("kernels that are compiled for some geometries can't be combined yet")
     for each in (writer, reader):
         if not shares_pool(each):
-            raise NoPair(f"{each.name} stores no new tokens in the pool, or has one of its own that no other can use")
+            raise NoPair(f"{each.name} stores no new tokens in the pool, or has a pool of its own")
     if of_writer.latent is not of_reader.latent:
-        raise NoPair("one of them has latents, and the other has none")
+        raise NoPair("only one of them has latents")
     if of_writer.nvfp4_kv is not of_reader.nvfp4_kv:
-        raise NoPair("one of them has an NVFP4 cache, and the other has none")
+        raise NoPair("only one of them has an NVFP4 cache")
     can = _common(of_writer, of_reader)
     for field in _NEEDED:
         if not getattr(can, field):

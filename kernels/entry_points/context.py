@@ -196,7 +196,7 @@ class FmhaV2(AttentionEntryPoint):
         if layout is None:
             raise WrongForm("input_layout", "input_layout is missing")
         if not isinstance(layout, str) or layout not in _LAYOUTS:
-            raise WrongForm("input_layout", f"input_layout is {layout!r}, where one of {', '.join(_LAYOUTS)} is due")
+            raise WrongForm("input_layout", f"input_layout is {layout!r}, but must be one of {', '.join(_LAYOUTS)}")
         required = ("qkv", *_REQUIRED, *(["block_tables"] if "PAGED" in layout else []))
         forms = {**_keys_and_values(arguments, layout), **_METADATA, **sinks_forms(arguments)}
         return parameters_of(arguments, forms, required, _NUMBERS)
@@ -239,7 +239,7 @@ def _keys_and_values(arguments: Arguments, layout: str) -> dict[str, Form]:
         return {**forms, "block_tables": Form(Role.PAGE_TABLE, (("requests", "columns"),))}
     table = arguments.get("block_tables")
     if isinstance(table, torch.Tensor) and (table.ndim != 3 or table.shape[1] != 2):
-        raise WrongForm("block_tables", f"block_tables is {described(table)}, where [requests, 2, columns] is due")
+        raise WrongForm("block_tables", f"block_tables is {described(table)}, but must be [requests, 2, columns]")
     ((pages, _, *rest),) = forms["qkv[1]"].alternatives
     half = Form(Role.CACHE, ((pages, *rest),))
     return {

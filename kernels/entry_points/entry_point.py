@@ -104,7 +104,7 @@ def and_others(requests: Sequence[int]) -> str:
     """The number of requests beyond the first, worded to follow a statement about it; "" if there are none."""
     if len(requests) == 1:
         return ""
-    return f" (and so for {len(requests) - 1} more request{'' if len(requests) == 2 else 's'})"
+    return f" (and {len(requests) - 1} more request{'' if len(requests) == 2 else 's'})"
 
 
 def listed(names: Sequence[str]) -> str:

@@ -62,11 +62,11 @@ def parameters_of(
         if value is None:
             continue
         if name in numbers and not (isinstance(value, int) and value.bit_length() < 64):
-            raise WrongForm(name, f"{name} is {_kind(value)}, where an integer of 64 bits is due")
+            raise WrongForm(name, f"{name} is {_kind(value)}, but must be an integer of 64 bits")
         if name in members and not _are_tensors(name, value, members[name]):
             raise WrongForm(name, f"{name} is {_kind(value)}, where a tensor or {len(members[name])} of them are due")
         if name in forms and not isinstance(value, torch.Tensor):
-            raise WrongForm(name, f"{name} is {_kind(value)}, where a tensor is due")
+            raise WrongForm(name, f"{name} is {_kind(value)}, but must be a tensor")
     return tuple(_parameter(name, tensor, forms) for name, tensor in tensors_of(arguments))
 
 
@@ -88,14 +88,14 @@ def _parameter(name: str, tensor: torch.Tensor, forms: Mapping[str, Form]) -> Pa
     if form is None:
         return Parameter(name, Role.OTHER, ("",) * tensor.ndim)
     if form.role in METADATA and (tensor.is_floating_point() or tensor.is_complex()):
-        raise WrongForm(name, f"{name} is {described(tensor)}, where int32 is due")
+        raise WrongForm(name, f"{name} is {described(tensor)}, but must be int32")
     if form.role in METADATA and tensor.is_meta:
-        raise WrongForm(name, f"{name} is {described(tensor)} without content, where numbers are due")
+        raise WrongForm(name, f"{name} is {described(tensor)} without contents, but must have some")
     for axes in form.alternatives:
         if len(axes) == tensor.ndim and all(tensor.shape[at] in {1, 2} for at in _at(axes, "K and V")):
             return Parameter(name, form.role, axes)
     legal = " or ".join(f"[{', '.join(axes)}]" for axes in form.alternatives)
-    raise WrongForm(name, f"{name} is {described(tensor)}, where {legal} is due")
+    raise WrongForm(name, f"{name} is {described(tensor)}, but must be {legal}")
 
 
 def _at(axes: Axes, axis: str) -> list[int]:

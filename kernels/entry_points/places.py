@@ -37,7 +37,7 @@ def place_of(entry: EntryPoint, arguments: Arguments, name: str, element_offset:
     index, gap = _index(tensor, element_offset)
     words = [_word(parameter, tensor, axis, at) for axis, at in sorted(index.items())]
     if gap:
-        words.append(f"{gap} element{'' if gap == 1 else 's'} into the gap behind it")
+        words.append(f"{gap} element{'' if gap == 1 else 's'} into the gap after it")
     named = {parameter.axes[axis]: at for axis, at in index.items()}
     owner = _owner(parameter.role, named, entry.spans(arguments), _page_size(parameter, tensor))
     return ", ".join(words) + (f" ({owner})" if owner else "")
@@ -101,6 +101,6 @@ def _key(page: int, slot: int, spans: Sequence[RequestSpan], page_size: int) -> 
         return "no request's" if spans else ""
     request, column = users[0]
     key, length = column * page_size + slot, spans[request].kv_len
-    behind = f", behind its last key {length - 1}" if key >= length else ""
+    behind = f", past its last key {length - 1}" if key >= length else ""
     more = f"; {len(users)} requests have this page" if len(users) > 1 else ""
     return f"key {key} of request {request}{behind}{more}"

@@ -26,7 +26,7 @@ def pool_forms(arguments: Arguments, layout: str) -> Mapping[str, Form]:
     """The forms of a cache of K and V, [pages, 1 or 2, ...] or a pair of [pages, ...]. Raises WrongForm."""
     order = _ORDER.get(str(layout))
     if order is None:
-        raise WrongForm("kv_layout", f"kv_layout is {layout!r}, where HND or NHD is due")
+        raise WrongForm("kv_layout", f"kv_layout is {layout!r}, but must be HND or NHD")
     if isinstance(arguments["kv_cache"], torch.Tensor):
         return {"kv_cache": Form(Role.CACHE, (("pages", "K and V", *order, "qk dim"),))}
     return {

@@ -31,11 +31,11 @@ def merge_breaches(
         yield Breach((first, second), text, _VALUES)
     for _, lse in states:
         if arguments[lse].dtype is not torch.float32:
-            text = f"{lse} is {described(arguments[lse])}, where float32 is due: a converted copy is merged instead"
+            text = f"{lse} is {described(arguments[lse])}, but must be float32: a converted copy is merged instead"
             yield Breach((lse,), text, _LSE)
     mask = arguments.get("mask")
     if isinstance(mask, torch.Tensor) and mask.dtype not in (torch.bool, torch.uint8):
-        yield Breach(("mask",), f"mask is {described(mask)}, where bool is due", _MASK)
+        yield Breach(("mask",), f"mask is {described(mask)}, but must be bool", _MASK)
     yield from in_place(arguments, parameters)
 
 
@@ -44,7 +44,7 @@ def fixup_breaches(arguments: Arguments, parameters: tuple[Parameter, ...]) -> I
     out, kv_lens, cumulative = (arguments[name] for name in ("out", "kv_lens", "cum_seq_lens"))
     for name, tensor in (("kv_lens", kv_lens), ("cum_seq_lens", cumulative)):
         if tensor.dtype is not torch.int32:
-            yield Breach((name,), f"{name} is {described(tensor)}, where int32 is due", _FIXUP)
+            yield Breach((name,), f"{name} is {described(tensor)}, but must be int32", _FIXUP)
     if cumulative.shape[0] != kv_lens.shape[0] + 1:
         text = f"cum_seq_lens has {cumulative.shape[0]} entries, one more than the {kv_lens.shape[0]} of kv_lens is due"
         yield Breach(("cum_seq_lens", "kv_lens"), text, _FIXUP)

@@ -84,7 +84,7 @@ def take(path: Path, archs: str) -> Taken:
                 return Taken(misfit=f"{path} was made for another FlashInfer, architecture or machine")
             return _unpack(archive, contents, archs)
     except (tarfile.TarError, KeyError, EOFError, msgspec.DecodeError) as error:
-        raise NoArchive(f"{path} is no archive of modules, or damaged: name another file, or delete it") from error
+        raise NoArchive(f"{path} is damaged or not an archive of modules: name another file, or delete it") from error
     except OSError as error:
         raise NoArchive(f"cannot unpack {path}: {error.strerror}") from error
 

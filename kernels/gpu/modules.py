@@ -93,7 +93,7 @@ def compile_all(
         if len(results) < len(modules):
             errors.seek(0)
             last = errors.read().decode(errors="replace").strip().splitlines()[-_MESSAGE_LINES:]
-            raise BuildFailed("compiling FlashInfer's modules failed:\n" + "\n".join(last or ["(it said nothing)"]))
+            raise BuildFailed("compiling FlashInfer's modules failed:\n" + "\n".join(last or ["(no output)"]))
 
 
 def jobs() -> int:

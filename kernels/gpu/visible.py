@@ -78,7 +78,7 @@ def _without_gpu(archs: frozenset[Arch]) -> str | None:
     wanted = _words(archs)
     gpus, reason = _look(os.environ.get(_VISIBLE))
     if not gpus:
-        known = "which this machine lacks" if without_packages([_LIBRARY]) is None else "which can't be looked for"
+        known = "which this machine lacks" if without_packages([_LIBRARY]) is None else "which can't be detected"
         return f"needs {wanted}, {known}: {reason}"
     # Workers are spread over all of them.
     others = {gpu.name: gpu.capability for gpu in gpus if gpu.capability not in archs}

@@ -81,7 +81,7 @@ STALE = 3.0
 
 def why_not() -> str | None:
     """The reason that the installed wheel's kernels can't be loaded here, without loading them."""
-    needs_avx512 = f"the kernels of {PACKAGE} have been run with AVX-512 alone, which this CPU lacks"
+    needs_avx512 = f"the kernels of {PACKAGE} have only been run with AVX-512, which this CPU lacks"
     no_avx512 = None if _has_avx512() else needs_avx512
     needed = distribution(PACKAGE).requires or ()
     return _other_machine() or no_avx512 or other_torch(needed) or _no_numa() or _no_file()
@@ -94,7 +94,7 @@ def why_not_here() -> str | None:
 
 def _other_machine() -> str | None:
     if platform.machine() != "x86_64":
-        return f"the kernels of {PACKAGE} have been run on x86_64 alone, and this is {platform.machine()}"
+        return f"the kernels of {PACKAGE} have only been run on x86_64, and this is {platform.machine()}"
     return None
 
 

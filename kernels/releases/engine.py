@@ -85,7 +85,7 @@ class ReleasedEngine(ABC):
         """
         if not self.owns(backend):
             some = f"{self._some_tree}{self.kinds[0]}"
-            raise BadName(f"{backend!r} is no backend of {self.title}, unlike the source tree: give {some}")
+            raise BadName(f"{backend!r} is not a backend of {self.title}, but the source tree is: give {some}")
         where = ON_HOPPER if self.project.on_gpu and backend.startswith(ON_HOPPER) else ""
         kind = backend.rpartition(":")[2]
         return str(self._named(f"{where}{self.project.tree}{tree.resolve()}:{kind}"))

@@ -92,7 +92,7 @@ def imported(release: Release, name: str) -> Any:
 
 def not_known(release: Release) -> str:
     """Say that a place has moved, and where places are kept."""
-    return f"its place in this version is not known to attnfuzz, see kernels/{release.project.name}/loader.py"
+    return f"attnfuzz does not know where it is in this version, see kernels/{release.project.name}/loader.py"
 
 
 def _absent(release: Release, name: str, error: ModuleNotFoundError) -> ReleaseError:
@@ -138,7 +138,7 @@ def check_unedited(release: Release) -> None:
     edited = Wheels(project).edited(release.root, [Path(file) for file in files if file is not None])
     if edited:
         raise ReleaseError(
-            f"{edited[0]} is not as {release.name} has it: remove {release.root} to fetch it anew, "
+            f"{edited[0]} differs from {release.name}: remove {release.root} to fetch it again, "
             f"or copy it elsewhere and test the copy with --{project.name} PATH"
         )
 

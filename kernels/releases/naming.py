@@ -55,7 +55,7 @@ class Named:
         title = project.title
         kinds = (*project.on_hopper, *project.gpu_kinds) if gpu else project.kinds
         if not colon or not release:
-            raise BadName(f"{name!r} names no backend of {title}: add {' or '.join(f':{each}' for each in kinds)}")
+            raise BadName(f"{name!r} is not a backend of {title}: add {' or '.join(f':{each}' for each in kinds)}")
         if kind in project.gpu_kinds and not gpu:
             raise BadName(f"{name!r}: {kind} runs on a GPU alone, as {ON_HOPPER}{name}")
         if gpu and kind in project.kinds and kind not in kinds:
@@ -80,7 +80,7 @@ def _check_version(project: Project, name: str, text: str) -> None:
     try:
         version = Version(text)
     except ValueError:
-        raise BadName(f"{name!r}: {text!r} is no version, as {project.oldest} is one") from None
+        raise BadName(f"{name!r}: {text!r} is not a version like {project.oldest}") from None
     if str(version) != text:
         raise BadName(f"{name!r}: write that version as {version}")
     if version < project.oldest:

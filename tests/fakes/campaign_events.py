@@ -96,7 +96,7 @@ def filed(
 
 def without_sinks(*cases: Case, name: str = "sinks", needs: tuple[str, ...] = ("sinks",)) -> list[FindingFiled]:
     """Findings of one cause: the output and the LSE of each case are as if there were no sink, in two modes."""
-    explained = f"{MISMATCH.message}\nas if the sink were left out"
+    explained = f"{MISMATCH.message}\nas if the sink were ignored"
     seen = [
         replace(MISMATCH, message=explained, kind=kind, place=place, mode=mode)
         for mode in ("decode", "verify")

@@ -67,7 +67,7 @@ def test_the_mistake_of_a_tree_is_found_and_the_arguments_that_show_it_are_named
     text = first.verdict.failures[0].message
     assert "batch_size is" in text
     # As the source says that a server comes to pad a batch that it has planned.
-    assert "a server gets there so: " in text
+    assert "how a server reaches this step: " in text
     assert "eagle" in text
     assert first.fingerprint.backend == f"sglang@{tree}:trtllm_mha"
 
@@ -81,7 +81,7 @@ def test_two_trees_and_other_backends_run_side_by_side(tree: Path, tmp_path: Pat
         assert not runner.verdict(replace(SMALL, backend=f"sglang@{tree}:trtllm_mha")).failures
         (found, *_) = runner.verdict(replace(SMALL, backend=f"sglang@{wrong}:trtllm_mha")).failures
     assert found.kind is Kind.OUTPUT_MISMATCH
-    assert "a server gets there so: " in found.message
+    assert "how a server reaches this step: " in found.message
 
 
 def test_a_question_that_nobody_answered_ends_the_run_in_one_line(tree: Path) -> None:

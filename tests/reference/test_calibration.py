@@ -72,7 +72,7 @@ def test_a_backend_without_a_calibration_that_ships_keeps_its_theory() -> None:
     ("content", "words"),
     [
         ("{", "not JSON"),
-        ("[]", "is no calibration"),
+        ("[]", "is not a calibration"),
         ('{"format": "attnfuzz-calibration", "version": 99}', "version 99"),
         ('{"format": "attnfuzz-calibration", "version": 1}', "damaged"),
     ],

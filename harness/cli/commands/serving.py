@@ -20,7 +20,7 @@ def _difference(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < 100:
-        raise click.BadParameter(f"{text!r} is no difference of log-probabilities: give a number from 0 to 100")
+        raise click.BadParameter(f"{text!r} is not a number from 0 to 100")
     return value
 
 

@@ -39,14 +39,14 @@ def custom_masks(row: WrongRow) -> Iterator[Claim]:
     if row.q_len > 1:
         first = "as if the row had the mask of its request's first query"
         yield _claim(Mistake.MASK_OF_ANOTHER_ROW, first, _at(lambda _, keys: keys))
-        for by, where in ((-1, "before"), (1, "behind")):
+        for by, where in ((-1, "before"), (1, "after")):
             words = f"as if the row had the mask of the query {where} it"
             yield _claim(Mistake.MASK_OF_ANOTHER_ROW, words, _of_query(by))
     yield from _other_requests(row)
 
 
 def _layouts(row: WrongRow) -> Iterator[Claim]:
-    whole = "as if each row of the mask began with a whole byte"
+    whole = "as if each row of the mask began at a whole byte"
     longest = "as if the rows of the mask were as long as the longest request"
     rules: list[tuple[str, Places]] = [
         ("as if the mask were transposed", lambda each, keys: keys * each.q_len + each.token_in_request),
@@ -69,9 +69,9 @@ def _layouts(row: WrongRow) -> Iterator[Claim]:
 def _other_requests(row: WrongRow) -> Iterator[Claim]:
     if len(row.problem.q_lens) < 2:
         return
-    in_bits = "as if the mask began at the byte that has the number of its first bit"
+    in_bits = "as if the mask's offset in bits were used as an offset in bytes"
     yield _claim(Mistake.MASK_OF_ANOTHER_REQUEST, in_bits, _from_start(lambda each: _BYTE * _bits_before(each)))
-    unaligned = "as if the masks of requests followed each other without whole bytes"
+    unaligned = "as if the masks of requests were packed without padding to whole bytes"
     yield _claim(Mistake.MASK_OF_ANOTHER_REQUEST, unaligned, _from_start(_bits_before))
     others = [request for request in range(len(row.problem.q_lens)) if request != row.request][:_REQUESTS]
     for request in others:

@@ -23,7 +23,7 @@ def lse_claims(row: WrongRow) -> Iterator[Claim]:
     base_2 = "as if the LSE's base were 2 where base e is promised"
     yield _claim(Mistake.LSE_BASE, base_2, lambda each: each.truth.lse / log(2))
     yield _claim(Mistake.LSE_SIGN, "as if the LSE were negated", lambda each: -each.truth.lse)
-    largest = "as if the largest logit were left out of the LSE"
+    largest = "as if the largest logit were missing from the LSE"
     yield _claim(Mistake.LSE_OF_A_PART, largest, lambda each: each.truth.lse - _peak(each))
     yield _claim(Mistake.LSE_OF_A_PART, "as if the LSE were the largest logit", _peak)
     yield from _parts(row, row.lse)

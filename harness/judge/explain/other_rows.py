@@ -31,7 +31,7 @@ def other_rows(row: WrongRow) -> Iterator[Claim]:
         words = f"as if it were the row of its request's token {inside}"
         yield _answered(words, lambda each: (each.first_token + inside, each.head), len(own) - 1)
         by = inside - row.token_in_request
-        words = f"as if it were the row {abs(by)} {'behind' if by > 0 else 'before'} it"
+        words = f"as if it were the row {abs(by)} {'after' if by > 0 else 'before'} it"
         yield _answered(words, lambda each: (each.token + by, each.head), len(own) - 1)
     if tokens > len(own):
         token, head = divmod(int(away.argmin()), heads)
@@ -40,7 +40,7 @@ def other_rows(row: WrongRow) -> Iterator[Claim]:
             words = f"as if it were the row of request {there.request}, token {there.token_in_request}, head {head}"
             yield _answered(words, lambda _: (token, head), tokens * heads - 1)
             by = token - row.token
-            words = f"as if it were the row {abs(by)} {'behind' if by > 0 else 'before'} it in the batch"
+            words = f"as if it were the row {abs(by)} {'after' if by > 0 else 'before'} it in the batch"
             yield _answered(words, lambda each: (each.token + by, each.head), tokens * heads - 1)
 
 
@@ -61,7 +61,7 @@ def other_queries(row: WrongRow) -> Iterator[Claim]:
     for token in near:
         if token != row.token:
             by = token - row.token
-            words = f"as if it had the query {abs(by)} {'behind' if by > 0 else 'before'} its own in the batch"
+            words = f"as if it had the query {abs(by)} {'after' if by > 0 else 'before'} its own in the batch"
             yield Claim(Mistake.OTHER_QUERY, words, _with_query(by, None), POSITIONS, len(near) + heads)
     for head in range(min(heads, _QUERIES)):
         if head != row.head:
@@ -85,7 +85,7 @@ def other_keys(row: WrongRow) -> Iterator[Claim]:
     problem, keys = row.problem, row.seen
     kv_heads = problem.key.shape[1]
     if kv_heads > 1:
-        words = "as if query heads were dealt to KV heads in turn, and not in groups"
+        words = "as if query heads were assigned to KV heads in turn, not in groups"
         yield Claim(Mistake.OTHER_KV_HEAD, words, lambda each: _of_kv_head(each, each.head % kv_heads))
     for kv_head in range(kv_heads):
         if kv_head != row.kv_head:

@@ -48,7 +48,7 @@ def as_called(row: WrongRow) -> Iterator[Claim]:
     differences = [] if found is None else list(_differences(row, *found))
     if differences:
         mistake = differences[0][0]
-        words = "the kernel does what its call says: " + ", and ".join(words for _, words in differences)
+        words = "the kernel follows its call: " + ", and ".join(words for _, words in differences)
         yield Claim(mistake, words, _of_call, SCALED)
 
 
@@ -64,7 +64,7 @@ def _differences(row: WrongRow, call: PagedCall, at: int) -> Iterator[tuple[Mist
     first = row.place - row.token_in_request
     if (span.first_row, span.q_len) != (first, row.q_len):
         rows = f"request {at} of the call has rows {span.first_row} to {span.first_row + span.q_len - 1}"
-        yield Mistake.GIVEN_ROWS, f"{rows}, where rows {first} to {first + row.q_len - 1} are a request's"
+        yield Mistake.GIVEN_ROWS, f"{rows}, but rows {first} to {first + row.q_len - 1} are those of a request"
     if span.kv_len != row.kv_len:
         yield Mistake.GIVEN_LENGTH, f"its request {at} has {span.kv_len:,} keys instead of {row.kv_len:,}"
     # Pages of keys that the row does not see may hold anything, as those before a window.
@@ -74,7 +74,7 @@ def _differences(row: WrongRow, call: PagedCall, at: int) -> Iterator[tuple[Mist
     if held is None or not (_same(held[0][seen], own.key) and _same(held[1][seen], own.value)):
         yield Mistake.GIVEN_PAGES, _other_pages(row, call, at)
     if not _same(call.query[row.place, row.head], problem.query[row.token, row.head]):
-        yield Mistake.GIVEN_QUERY, "its queries are others"
+        yield Mistake.GIVEN_QUERY, "its queries differ from those of the case"
     for name, passed, asked in (
         ("bmm1_scale", call.bmm1_scale, problem.bmm1_scale),
         ("bmm2_scale", call.bmm2_scale, problem.bmm2_scale),
@@ -84,9 +84,9 @@ def _differences(row: WrongRow, call: PagedCall, at: int) -> Iterator[tuple[Mist
     if call.window_left != problem.window_left:
         yield Mistake.GIVEN_WINDOW, f"window_left is {call.window_left} instead of {problem.window_left}"
     if (call.sinks is None) != (problem.sinks is None):
-        yield Mistake.GIVEN_SINKS, "it has no sinks" if call.sinks is None else "it has sinks, where none are"
+        yield Mistake.GIVEN_SINKS, "it lacks the sinks" if call.sinks is None else "it has sinks, but the case has none"
     elif call.sinks is not None and problem.sinks is not None and not _same(call.sinks, problem.sinks):
-        yield Mistake.GIVEN_SINKS, "its sinks are others"
+        yield Mistake.GIVEN_SINKS, "its sinks differ from those of the case"
 
 
 def _other_pages(row: WrongRow, call: PagedCall, at: int) -> str:
@@ -101,8 +101,8 @@ def _other_pages(row: WrongRow, call: PagedCall, at: int) -> str:
         others = (held[0][:, 0].to(torch.float64) != keys.to(torch.float64)).any(dim=-1)
         if bool(others.all()):
             right = call.pages_with(keys, row.kv_head)
-            where = f"these lie on page {right[0]}" if right else "these lie on no page"
-            return f"column {index} of row {at} of its page table is page {page}, which has none of its keys: {where}"
+            where = f"they are on page {right[0]}" if right else "they are on no page"
+            return f"column {index} of row {at} of its page table is page {page}, which holds none of its keys: {where}"
         if bool(others.any()):
             slot = int(others.to(torch.int8).argmax())
             return f"slot {slot} of page {page} does not hold key {index * size + slot} of its request {at}"
@@ -163,11 +163,11 @@ def _tables(call: PagedCall) -> Iterator[Claim]:
     for by in (1, -1):
         words = f"as if page ids were {abs(by)} {'larger' if by > 0 else 'smaller'}"
         yield _from_pages(Mistake.PAGE_IDS, words, _shifted(by))
-        words = f"as if the request's pages began {'behind' if by > 0 else 'before'} its first in the page table"
+        words = f"as if the request's pages began {'after' if by > 0 else 'before'} its first in the page table"
         yield _from_pages(Mistake.PAGE_IDS, words, _columns(by))
     for by in range(-_OTHERS, _OTHERS + 1):
         if by and abs(by) < call.table.shape[0]:
-            words = f"as if it had the row of the page table {abs(by)} {'behind' if by > 0 else 'before'} its own"
+            words = f"as if it had the row of the page table {abs(by)} {'after' if by > 0 else 'before'} its own"
             claim = _from_pages(Mistake.TABLE_ROW, words, _row(by))
             yield replace(claim, stakes=POSITIONS, tried=min(call.table.shape[0], 2 * _OTHERS))
     words = "as if all pages of a request followed its first one"

@@ -144,7 +144,7 @@ def sinks(row: WrongRow) -> Iterator[Claim]:
     """The sink left out, counted twice, scaled, or of another head."""
     if row.problem.sinks is None:
         return
-    yield Claim(Mistake.SINK, "as if the sink were left out", _with_sink(lambda _, __: None))
+    yield Claim(Mistake.SINK, "as if the sink were ignored", _with_sink(lambda _, __: None))
     yield Claim(Mistake.SINK, "as if the sink were counted twice", _with_sink(lambda own, _: own + log(2)))
     words = "as if the sink were multiplied by bmm1_scale, as logits are"
     scaled = _with_sink(lambda own, each: own * each.problem.bmm1_scale)

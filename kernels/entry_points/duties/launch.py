@@ -47,7 +47,7 @@ def factors(call: Attention) -> Iterator[Breach]:
         if not math.isfinite(scale):
             yield Breach((name,), f"{name} is {scale}: no row is a number", _SCALES)
     if call.window_left < -1:
-        text = f"window_left is {call.window_left}: neither no window (-1) nor a number of keys"
+        text = f"window_left is {call.window_left}: it must be -1 (no window) or a number of keys"
         yield Breach(("window_left",), text, _WINDOW)
 
 

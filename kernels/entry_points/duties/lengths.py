@@ -43,7 +43,7 @@ def queries(call: Attention) -> Iterator[Breach]:
         if long:
             text = (
                 f"request {long[0]} has {call.spans[long[0]].q_len} queries, but {call.max_q.name} is "
-                f"{call.max_q.value}{and_others(long)}: queries beyond the maximum may be left out"
+                f"{call.max_q.value}{and_others(long)}: queries beyond the maximum may be skipped"
             )
             yield Breach((call.max_q.name, call.cum_q or call.query), text, _LONGEST_Q, long[0])
 
@@ -51,7 +51,7 @@ def queries(call: Attention) -> Iterator[Breach]:
 def _cumulative_q(call: Attention, name: str) -> Iterator[Breach]:
     ends, rows = integers(call.arguments[name])[: call.batch + 1], call.query_rows
     if ends and ends[0] != 0:
-        yield Breach((name,), f"{name} starts at {ends[0]}: it is no sum of q lengths", _CUM_Q, 0)
+        yield Breach((name,), f"{name} starts at {ends[0]}: not a sum of q lengths", _CUM_Q, 0)
     falls = [request for request in range(len(ends) - 1) if ends[request + 1] < ends[request]]
     if falls:
         at = falls[0]
@@ -76,8 +76,8 @@ def keys(call: Attention) -> Iterator[Breach]:
     if negative:
         length = call.spans[negative[0]].kv_len
         text = (
-            f"seq_lens[{negative[0]}] is {length}{and_others(negative)}: no length, and read as the unsigned number "
-            f"that it is documented to be, {length % (1 << 32)} keys"
+            f"seq_lens[{negative[0]}] is {length}{and_others(negative)}: read as the unsigned number that "
+            f"the docstring promises, it is {length % (1 << 32)} keys"
         )
         yield Breach(("seq_lens",), text, _UNSIGNED, negative[0])
     yield from _packed(call)
@@ -87,7 +87,7 @@ def keys(call: Attention) -> Iterator[Breach]:
     if long:
         text = (
             f"seq_lens[{long[0]}] is {call.spans[long[0]].kv_len}, but {call.max_kv.name} is {call.max_kv.value}"
-            f"{and_others(long)}: grids and scratch follow from the stated maximum"
+            f"{and_others(long)}: grid and scratch sizes follow from the stated maximum"
         )
         yield Breach(("seq_lens", call.max_kv.name), text, _LONGEST_KV, long[0])
 
@@ -119,7 +119,7 @@ def _cumulative_kv(call: Attention) -> Iterator[Breach]:
         return
     ends = integers(call.arguments[call.cum_kv])
     if ends and ends[0] != 0:
-        yield Breach((call.cum_kv,), f"{call.cum_kv} starts at {ends[0]}: it is no sum of lengths", _CUM_KV, 0)
+        yield Breach((call.cum_kv,), f"{call.cum_kv} starts at {ends[0]}: not a sum of lengths", _CUM_KV, 0)
     count = min(len(ends) - 1, len(call.spans))
     if call.in_pages and _counts_pages(call, ends[: count + 1]):
         return
@@ -128,7 +128,7 @@ def _cumulative_kv(call: Attention) -> Iterator[Breach]:
         at = differing[0]
         text = (
             f"{call.cum_kv} gives request {at} {ends[at + 1] - ends[at]} keys, seq_lens[{at}] is "
-            f"{call.spans[at].kv_len}{and_others(differing)}: which of them counts is the kernel's choice"
+            f"{call.spans[at].kv_len}{and_others(differing)}: which one is used depends on the kernel"
         )
         yield Breach((call.cum_kv, "seq_lens"), text, _CUM_KV, at)
 

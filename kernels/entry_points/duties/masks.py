@@ -23,7 +23,7 @@ def breaches(call: Attention) -> Iterator[Breach]:
     name, starts = call.masks
     bits = tensor_of(call.arguments, name)
     if bits.dtype is not torch.uint8:
-        yield Breach((name,), f"{name} is {described(bits)}, where uint8 is due: it is rejected, or misread", _PACKED)
+        yield Breach((name,), f"{name} is {described(bits)}, but must be uint8: it is rejected, or misread", _PACKED)
         return
     firsts = integers(tensor_of(call.arguments, starts))
     needed = [-(-max(0, span.q_len) * max(0, span.kv_len) // 8) for span in call.spans]

@@ -25,7 +25,7 @@ def misread(call: Attention) -> Iterator[Breach]:
             continue
         name, tensor = parameter.name, tensor_of(call.arguments, parameter.name)
         if tensor.dtype not in (torch.int32, torch.uint32):
-            text = f"{name} is {described(tensor)}, where int32 is due: {_consequence(tensor)}"
+            text = f"{name} is {described(tensor)}, but must be int32: {_consequence(tensor)}"
             yield Breach((name,), text, _DTYPE)
         elif tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
             text = (
@@ -59,13 +59,13 @@ def batch(call: Attention) -> Iterator[Breach]:
         first = min(short.values())
         requests = f"request {first} is" if call.batch == first + 1 else f"requests {first} to {call.batch - 1} are"
         text = (
-            f"{call.batch_text}, but {_counted(short)}: {requests} read past their ends, where "
-            "anything may be taken for lengths, offsets and page ids"
+            f"{call.batch_text}, but {_counted(short)}: {requests} read past their ends, so "
+            "any lengths, offsets and page ids may be read"
         )
-        yield Breach((*call.batch_from, *short), text, f"{_SHAPES}; the kernels compare nothing", first)
+        yield Breach((*call.batch_from, *short), text, f"{_SHAPES}; the kernels don't check it", first)
     long = {name: has for name, has in rows.items() if has > call.batch}
     if long:
-        text = f"{call.batch_text}, but {_counted(long)}: request {call.batch} and all behind it get no answer"
+        text = f"{call.batch_text}, but {_counted(long)}: request {call.batch} and all after it get no output"
         yield Breach((*call.batch_from, *long), text, _SHAPES, call.batch)
 
 

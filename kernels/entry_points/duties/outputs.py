@@ -53,7 +53,7 @@ def breaches(call: Attention) -> Iterator[Breach]:
     for parameter in call.parameters:
         tensor = tensor_of(call.arguments, parameter.name)
         if parameter.role in (Role.LSE, Role.SINKS) and tensor.dtype is not torch.float32:
-            text = f"{parameter.name} is {described(tensor)}, where float32 is due: it is rejected, or misread"
+            text = f"{parameter.name} is {described(tensor)}, but must be float32: it is rejected, or misread"
             yield Breach((parameter.name,), text, _FLOAT32)
         if parameter.role is Role.LSE and math.prod(tensor.shape[:-1]) != call.query_rows:
             text = f"{parameter.name} has {math.prod(tensor.shape[:-1])} rows, {call.query} has {call.query_rows}"

@@ -31,7 +31,7 @@ def table(call: Attention) -> Iterator[Breach]:
         length = call.spans[cut[0]].kv_len
         text = (
             f"seq_lens[{cut[0]}] is {length}, but a row of {call.table} has {columns} columns, for {columns} pages of "
-            f"{call.pool.page_size} tokens{and_others(cut)}: its further page ids are taken from behind its row"
+            f"{call.pool.page_size} tokens{and_others(cut)}: its other page ids are read past the end of its row"
         )
         yield Breach(("seq_lens", call.table), text, _TABLE, cut[0])
     strays = {request: _strays(span, call.pool, call.window_left) for request, span in spans}
@@ -43,7 +43,7 @@ def table(call: Attention) -> Iterator[Breach]:
         text = (
             f"{call.table}[{at}, {column}] is page {span.pages[column]}, which request {at} needs for its "
             f"{span.kv_len} keys, but {call.pool.name} has pages 0 to {call.pool.pages - 1}{more}{and_others(astray)}: "
-            "the kernel follows it out of the pool"
+            "the kernel accesses memory outside the pool"
         )
         yield Breach((call.table, call.pool.name), text, _RAW, at)
 

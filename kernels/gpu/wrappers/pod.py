@@ -97,7 +97,7 @@ def one_prefill(step: Step) -> TwoHalves:
     parts = Part.of(step)
     chosen = max((part for part in parts if part.row.kv_len >= part.row.q_len), key=_queries, default=None)
     if chosen is None:
-        raise Unsupported("a step without a request that has a key for each query")
+        raise Unsupported("a step in which no request has a key for each query")
     decodes = [single for part in parts if part is not chosen for single in part.singles()]
     if not decodes:
         chosen, decodes = _parted(chosen)

@@ -259,8 +259,8 @@ def test_files_of_one_name_in_two_folders_are_two_modules(write: Write) -> None:
         ("def broken(", "MINE", "fails to import: SyntaxError"),
         (GOOD, "OTHER", "has no OTHER: its backends are MINE$"),
         ("", "MINE", "has no MINE: its backends are none$"),
-        ("MINE = 3", "MINE", r"MINE is no backend, it has no name, .*open: make it a Backend of"),
-        ("def MINE(): ...", "MINE", "MINE is no backend, .* make one of a function with .*FunctionBackend"),
+        ("MINE = 3", "MINE", r"MINE is not a backend, it lacks name, .*open: make it a Backend of"),
+        ("def MINE(): ...", "MINE", "MINE is not a backend, .* make one of a function with .*FunctionBackend"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said_in_one_line(write: Write, text: str, name: str, message: str) -> None:
@@ -291,7 +291,7 @@ def test_installed_packages_offer_backends(offer: Callable[[str, str], None]) ->
     ("value", "message"),
     [
         ("surely_not_installed:MINE", "backend offered_wrong: its entry point .* fails: ModuleNotFoundError"),
-        ("math:pi", "offered_wrong is no backend"),
+        ("math:pi", "offered_wrong is not a backend"),
     ],
 )
 def test_an_entry_point_that_fails_is_named(offer: Callable[[str, str], None], value: str, message: str) -> None:

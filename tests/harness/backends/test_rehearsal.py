@@ -142,12 +142,12 @@ def test_an_import_that_hangs_is_given_up_after_it_was_said(
         ("def noise(self, dtype): return None", r"its noise\(float32\) is None: make it a NoiseModel"),
         (
             "def noise(self, d): return NoiseModel(probabilities=float('nan'), logits=0.0, accumulate=0.0)",
-            r"probabilities of its noise\(float32\) is no finite number of at least 0",
+            r"probabilities of its noise\(float32\) must be a finite number of at least 0",
         ),
         ("def missing(self): raise RuntimeError('no\\ndriver')", r"its missing\(\) raises RuntimeError: no$"),
         ("def missing(self): return 3", r"its missing\(\) gives of the type int|its missing\(\) gives"),
         ("def __getattribute__(self, name): raise OSError(5, name)", "its name raises OSError"),
-        ("open = property()", "is no backend, it has no open"),
+        ("open = property()", "is not a backend, it lacks open"),
     ],
 )
 def test_a_backend_that_can_not_be_used_names_the_part(write: Write, line: str, words: str) -> None:
@@ -204,10 +204,10 @@ def test_a_relative_path_is_that_of_this_folder(write: Write, tmp_path: Path, mo
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (os.mkfifo, "is no regular file"),
+        (os.mkfifo, "is not a regular file"),
         (lambda path: path.symlink_to(path), "can't be read: Too many levels of symbolic links"),
-        (lambda path: path.mkdir(), "is no regular file"),
-        (lambda path: path.symlink_to("/dev/zero"), "is no regular file"),
+        (lambda path: path.mkdir(), "is not a regular file"),
+        (lambda path: path.symlink_to("/dev/zero"), "is not a regular file"),
     ],
 )
 def test_what_is_no_file_is_not_opened(tmp_path: Path, make: Callable[[Path], None], words: str) -> None:

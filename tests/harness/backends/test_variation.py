@@ -82,7 +82,7 @@ def test_promises_about_bits_and_rounding_are_not_those_of_other_kernels() -> No
 @pytest.mark.parametrize(
     ("base", "kernels", "words"),
     [
-        ("my_backend", {}, "'my_backend' is no backend of attnfuzz: give one of trtllm_mha"),
+        ("my_backend", {}, "'my_backend' is not a backend of attnfuzz: give one of trtllm_mha"),
         (
             "torch_sdpa",
             {DECODE: refuse},

@@ -20,7 +20,7 @@ def test_a_death_that_does_not_come_back_is_filed_as_seen_once(tmp_path: Path) -
     (found,) = of(FindingFiled, events)
     assert found.recurrence is not None
     assert found.recurrence.seen_once
-    assert found.report.startswith("Seen once: it did not come back. 0 of ")
+    assert found.report.startswith("Seen once: it did not fail again. 0 of ")
     assert not of(UnconfirmedKept, events)
     assert read_record(Path(found.path)).recurrence == found.recurrence
     (read,) = of(FindingFiled, logged(events))
@@ -30,8 +30,8 @@ def test_a_death_that_does_not_come_back_is_filed_as_seen_once(tmp_path: Path) -
 def test_what_was_tried_is_on_file_with_what_stays_unconfirmed(tmp_path: Path) -> None:
     (kept,) = of(UnconfirmedKept, begin(plan(tmp_path), FakeJobs(Counting(UNWRITTEN, 1))).events())
     report = (Path(kept.path) / "report.txt").read_text()
-    assert "it did not come back in a fresh worker. " in report
-    assert "runs failed repeated in one worker" in report
+    assert "it did not fail again in a fresh worker. " in report
+    assert "runs failed, repeated in one worker" in report
     recurrence = read_record(Path(kept.path)).recurrence
     assert recurrence is not None, "a replay repeats it"
     assert recurrence.seen_once

@@ -100,8 +100,8 @@ def test_a_log_that_is_whole_is_left_alone(tmp_path: Path) -> None:
     [
         (b"", "holds no event"),
         (b'{"event": "CampaignSta', "holds no event"),
-        (b"hello\n", "is no event log"),
-        (b'{"event":"CampaignFinished","log_version":3}\n', "its first line is no CampaignStarted"),
+        (b"hello\n", "is not an event log"),
+        (b'{"event":"CampaignFinished","log_version":3}\n', "its first line is not a CampaignStarted"),
         (b'{"event":"CampaignStarted","log_version":1}\n', f"log version 1, this one reads {LOG_VERSION}"),
         (b'{"event":"CampaignStarted","log_version":%d}\n' % (LOG_VERSION + 1), f"this one reads {LOG_VERSION}"),
     ],
@@ -279,7 +279,7 @@ def test_a_field_that_steers_a_campaign_has_bounds(tmp_path: Path, line: int, fi
     path = tmp_path / "events.ndjson"
     assert len(read_log(log_with(path, 1, "seed", 3))) == 5
     log_with(path, line, field, value)
-    with pytest.raises(LogError, match=r"line \d+: .*The log is damaged|no event log") as error:
+    with pytest.raises(LogError, match=r"line \d+: .*The log is damaged|not an event log") as error:
         read_log(path)
     assert "\n" not in str(error.value)
     assert len(str(error.value)) < 500

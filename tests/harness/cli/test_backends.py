@@ -85,7 +85,7 @@ def test_an_installed_backend_that_does_not_load_is_left_out_and_named(
     ran = attnfuzz("backends", "--runnable")
     assert ran.code == 0
     assert of_this_project(ran.out) == RUNS_HERE
-    assert ran.err.startswith("Left out: backend broken: its entry point surely_not_installed:MINE fails:")
+    assert ran.err.startswith("Skipped: backend broken: its entry point surely_not_installed:MINE fails:")
     refused(attnfuzz("backends", "broken"), "surely_not_installed")
 
 

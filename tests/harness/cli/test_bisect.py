@@ -126,7 +126,7 @@ def test_a_case_is_run_by_its_script_for_flashinfer(attnfuzz: Attnfuzz, tmp_path
         (["--site", "old=site"], "'old' is not a version"),
         (["--site", "0.6.8=site", "--site", "0.6.8=other"], "--site is given twice for 0.6.8"),
         (["--site", "0.6.9=site"], "site has flashinfer-python 0.6.8, not 0.6.9"),
-        (["--site", "0.6.8=absent"], "absent is no folder"),
+        (["--site", "0.6.8=absent"], "absent is not a folder"),
         (["--site", "0.6.8=empty"], "empty has no flashinfer-python: pip install"),
         (["--versions", "0.6.8", "--package", "../flashinfer"], "'../flashinfer' is not the name of a package"),
         (["--versions", "0.6.8", "--timeout", "soon"], "90s, 10m or 1h30m"),

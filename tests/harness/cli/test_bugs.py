@@ -59,7 +59,7 @@ def test_all_bugs_are_listed_within_80_columns(attnfuzz: Attnfuzz) -> None:
 
 def test_the_last_line_counts_the_bugs_that_are_listed(attnfuzz: Attnfuzz) -> None:
     ran = attnfuzz("bugs", SHOWN, ELSEWHERE)
-    assert ran.out.splitlines()[-1] == "2 bugs: 1 can be seen to fail here, 1 can't."
+    assert ran.out.splitlines()[-1] == "2 bugs: 1 can be run here, 1 can't."
 
 
 @pytest.mark.parametrize("project", projects())
@@ -87,7 +87,7 @@ def test_a_bug_of_a_gpu_s_kernel_is_listed_with_what_it_needs(
     monkeypatch.setattr(visible, "missing", lambda *_: "needs a Hopper")
     ran = attnfuzz("bugs", ON_GPU)
     assert "not here: needs a Hopper; shown by xqa" in " ".join(ran.out.split())
-    assert ran.out.splitlines()[-1] == "1 bug: 0 can be seen to fail here, 1 can't."
+    assert ran.out.splitlines()[-1] == "1 bug: 0 can be run here, 1 can't."
     assert "needs a Hopper" in attnfuzz("bugs", "show", ON_GPU).out
     ran = attnfuzz("bugs", "run", ON_GPU)
     assert ran.code == 0
@@ -231,9 +231,9 @@ def test_on_a_gpu_a_bug_is_run_on_its_kernels_and_others_on_native_ones(
     ran = attnfuzz("bugs", "run", "--device", "cuda", "sglang-24566", "sglang-22688")
     assert ran.code == 0
     words = " ".join(ran.out.split())
-    assert "its case, moved into a geometry that the backend has before hopper:trtllm_mha@24566: fails" in words
+    assert "its case, with a geometry that the backend supports before hopper:trtllm_mha@24566: fails" in words
     assert "after hopper:trtllm_mha_as_served: passes" in words
-    assert "on native kernels: there are none of trtllm_mla@22688-before for this GPU" in words
+    assert "on native kernels: trtllm_mla@22688-before has no kernels for this GPU" in words
     assert "sglang-24566 cuda IllegalAccess at seq_lens passes" in words
     assert "sglang-22688 cpu OutputMismatch at out passes" in words
 
@@ -248,7 +248,7 @@ def test_a_bug_that_nothing_shows_on_a_gpu_is_not_shown(
     judged({"hopper:trtllm_mha@24566": PASSED, "hopper:trtllm_mha": PASSED})
     ran = attnfuzz("bugs", "run", "--device", "cuda", "sglang-24566")
     assert ran.code == 1
-    assert "neither its case nor one of 5 drawn ones fails as reported" in ran.out
+    assert "neither its case nor any of 5 drawn cases fails as reported" in ran.out
     assert "1 bug not shown: sglang-24566." in ran.out
 
 
@@ -266,5 +266,5 @@ def test_on_the_cpu_a_bug_of_a_gpu_s_kernel_is_left_out_where_there_is_one(
     ran = attnfuzz("bugs", "run", "--device", "cpu", SHOWN, "flashinfer-xqa-bmm2-scale")
     assert ran.code == 0, ran.out
     words = " ".join(ran.out.split())
-    assert "flashinfer-xqa-bmm2-scale not here: a kernel on a GPU has it, and --device cpu was asked for" in words
+    assert "flashinfer-xqa-bmm2-scale not here: it is in a GPU kernel, and --device cpu was given" in words
     assert ran.out.splitlines()[-1] == "1 bug shown, 1 can't run here."

@@ -69,7 +69,7 @@ def test_another_corpus_is_taken_over(attnfuzz: Attnfuzz, tmp_path: Path) -> Non
 def test_a_folder_that_is_no_corpus_is_not_taken_over(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
     (tmp_path / "other/corpus").mkdir(parents=True)
     (tmp_path / "other/corpus/thesis.tex").touch()
-    refused(attnfuzz("corpus", "merge", "other"), "other/corpus", "is no corpus")
+    refused(attnfuzz("corpus", "merge", "other"), "other/corpus", "is not a corpus")
     refused(attnfuzz("corpus", "merge", "other/corpus"), "other/corpus has no corpus", "name a home")
 
 

@@ -39,7 +39,7 @@ def test_an_issue_has_the_calls_and_the_script_that_fits(attnfuzz: Attnfuzz) -> 
     script = ran.out.split("<summary>repro.py</summary>\n\n```python\n")[1].split("\n```\n")[0]
     assert script + "\n" == attnfuzz("export", MALFORMED, "--for", "flashinfer").out
     only_native = attnfuzz("export", MALFORMED, "--issue", "--for", "native")
-    assert "A script without attnfuzz is too long to be shown here" in only_native.out
+    assert "The stand-alone script is too long for this text" in only_native.out
 
 
 def test_an_issue_of_a_case_made_of_steps_has_its_message_and_its_calls(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_an_issue_of_a_case_made_of_steps_has_its_message_and_its_calls(attnfuzz
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--issue"], "passing.json can't be exported: it passes, there is nothing to report"),
+        (["--issue"], "passing.json can't be exported: it passes, so there is nothing to report"),
         (["--for", "flashinfer"], "FlashInfer has no scaled_dot_product_attention: export it without --for"),
         (["--for", "triton"], "'triton' is not one of 'native', 'flashinfer'"),
     ],

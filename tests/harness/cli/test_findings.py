@@ -60,7 +60,7 @@ def test_a_forgotten_finding_is_gone(attnfuzz: Run, name: str) -> None:
     assert attnfuzz("findings", "forget", name).code == 0
     ran = attnfuzz("findings", "show", name)
     assert ran.code == 2
-    assert f"has no finding with '{name}' in its name: there is none" in ran.err
+    assert f"has no finding with '{name}' in its name: it has none" in ran.err
 
 
 def test_a_finding_is_not_forgotten_under_a_running_campaign(attnfuzz: Run, name: str, tmp_path: Path) -> None:

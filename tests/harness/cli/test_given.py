@@ -21,7 +21,7 @@ def test_backends_without_a_compiled_module_are_left_out_and_named_on_one_line()
     lines: list[str] = []
     assert compiled_backends(["trtllm_mha", *UNCOMPILED, "sdpa_flash"], lines.append) == ("trtllm_mha", "sdpa_flash")
     assert lines == [
-        "Left out, since no module is compiled for fa2_paged, mla_fa3; attnfuzz build --backend NAME compiles them."
+        "Skipped: no module is compiled for fa2_paged, mla_fa3; attnfuzz build --backend NAME compiles them."
     ]
 
 

@@ -123,7 +123,7 @@ def test_the_run_of_a_wrapper_is_imported_as_a_call_with_the_pages_of_its_plan(
     attnfuzz: Attnfuzz, runner: Runner, dumped: Callable[[str], Path]
 ) -> None:
     case, ran = imported(attnfuzz, dumped("wrapper"))
-    assert "That function stands for the run of a BatchDecodeWithPagedKVCacheWrapper" in " ".join(ran.out.split())
+    assert "That function replaces the run of a BatchDecodeWithPagedKVCacheWrapper" in " ".join(ran.out.split())
     given = literal_arguments(case, 0)
     assert given["seq_lens"].tolist() == [5, 33, 64]
     assert [row[:pages] for row, pages in zip(given["block_tables"].tolist(), (1, 3, 4), strict=True)] == [

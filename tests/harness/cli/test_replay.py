@@ -39,11 +39,11 @@ def test_a_finding_of_each_17th_launch_is_repeated_until_it_fails(attnfuzz: Attn
     assert (often.code, "2 of 40 runs failed" in often.out) == (1, True)
     fixed = attnfuzz("replay", path, "--backend", f"{INTERMITTENT}:EVERY_1000000_NAN")
     assert fixed.code == 0
-    said = "EVERY_1000000_NAN: none of 151 runs failed. At the rate that it had, 151 runs are 99% certain to show it."
-    assert said in " ".join(fixed.out.split())
+    said = "none of 151 runs failed. At its recorded rate, it would show in 151 runs with a probability of 99%."
+    assert f"EVERY_1000000_NAN: {said}" in " ".join(fixed.out.split())
     assert "passes" not in fixed.out
     few = attnfuzz("replay", path, "--backend", f"{INTERMITTENT}:EVERY_1000000_NAN", "--repeat", "3")
-    assert "none of 3 runs failed. It takes 151 runs to be 99% certain to show it." in " ".join(few.out.split())
+    assert "none of 3 runs failed. It takes 151 runs to show it with a probability of 99%." in " ".join(few.out.split())
 
 
 def test_a_finding_that_needs_another_case_runs_it_first(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
@@ -66,8 +66,8 @@ def test_a_finding_seen_once_says_so_and_what_was_tried(attnfuzz: Attnfuzz, tmp_
     path = filed(tmp_path, "EVERY_1000000_FAULT", once, failure=FAULT)
     ran = attnfuzz("replay", path)
     assert ran.code == 0
-    assert "Seen once: it did not come back. 0 of 64 runs failed repeated in one worker; " in ran.err
-    said = f"none of {SEEN_ONCE_RUNS} runs failed. It was seen once, which no number of runs refutes."
+    assert "Seen once: it did not fail again. 0 of 64 runs failed, repeated in one worker; " in ran.err
+    said = f"none of {SEEN_ONCE_RUNS} runs failed. It was seen only once, so no number of runs shows that it is fixed."
     assert said in " ".join(ran.out.split())
 
 

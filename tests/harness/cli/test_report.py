@@ -156,7 +156,7 @@ def test_a_foreign_folder_or_file_is_no_campaign(attnfuzz: Attnfuzz, tmp_path: P
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign/data.txt").write_text("hello\n")
     refused(attnfuzz("report", "--home", "foreign"), "foreign holds no campaign")
-    refused(attnfuzz("report", "--campaign", "foreign/data.txt"), "no event log of attnfuzz")
+    refused(attnfuzz("report", "--campaign", "foreign/data.txt"), "not an event log of attnfuzz")
     refused(attnfuzz("report", "--home", "foreign", "--campaign", FIRST), "no campaigns/")
 
 

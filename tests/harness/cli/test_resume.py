@@ -64,7 +64,10 @@ def test_a_campaign_logs_where_things_are_wherever_it_is_gone_on_with(attnfuzz: 
     ("changes", "words"),
     [
         ({"ledger": "/gone/ledger.toml"}, ("the ledger /gone/ledger.toml", "--ledger")),
-        ({"backends": ("team.py:MINE",), "folder": "/home/me/team"}, ("bring team.py back, go on in /home/me/team",)),
+        (
+            {"backends": ("team.py:MINE",), "folder": "/home/me/team"},
+            ("restore team.py, or continue in /home/me/team",),
+        ),
         ({"backends": ("no_such_backend",)}, ("no_such_backend",)),
     ],
     ids="-".join,

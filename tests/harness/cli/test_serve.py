@@ -25,10 +25,10 @@ def wrong() -> Iterator[FakeLlm]:
         ("serve", "give the URL of a server"),
         ("serve http://h --traces 3 --time 9s", "both budgets"),
         ("serve http://h --ready 9s", "--ready is the time for --start"),
-        ("serve http://h --floor -1", "no difference of log-probabilities"),
+        ("serve http://h --floor -1", "not a number from 0 to 100"),
         ("serve http://h --concurrency 0", "0"),
         ("serve http://h --resume", "leave URL out"),
-        ("serve host", "no URL of a server"),
+        ("serve host", "not the URL of a server"),
         ("serve http://h --token-env NOT_SET_HERE", "NOT_SET_HERE"),
         ("serve --resume", "has no campaign to continue"),
     ],
@@ -56,7 +56,7 @@ def test_a_finding_is_shown_with_its_requests_and_its_script(
     line = ("serve", wrong.url, "--mine", "--traces", "8", "--seed", "1", "--until-finding", "--json", "answer.json")
     ran = attnfuzz(*line)
     assert ran.code == 1, ran.out + ran.err
-    assert "noise floor 0: answers have to be equal" in ran.out
+    assert "noise floor 0: answers must be equal" in ran.out
     assert "repro.py" in ran.out
     answer = json.loads((tmp_path / "answer.json").read_text())
     assert [finding["state"] for finding in answer["findings"]] == ["new"]

@@ -36,7 +36,7 @@ def case(tmp_path: Path) -> Path:
     ("name", "words"),
     [
         ("sglang:trtllm_mha", "does not say which SGLang"),
-        ("sglang==0.5.9", "names no backend of SGLang: add :trtllm_mha or :trtllm_mla"),
+        ("sglang==0.5.9", "is not a backend of SGLang: add :trtllm_mha or :trtllm_mla"),
         ("sglang==0.5.9:triton", "'triton' is neither"),
         ("sglang==0.5.7:trtllm_mla", "from 0.5.9 on"),
         ("sglang@/no/such/folder:trtllm_mla", "/no/such/folder holds no source of SGLang"),
@@ -68,7 +68,7 @@ def test_a_tree_that_nothing_is_asked_of_is_reported(
     refused(attnfuzz("fuzz", "--sglang", str(tree), "--backend", "trtllm_mha"), "tree is for sglang:trtllm_mha")
     other = tmp_path / "other.json"
     case_file.save(other, fake_sglang.on_release(case_file.load(case), "trtllm_mha"))
-    refused(attnfuzz("replay", str(other), "--sglang", str(tree)), "'trtllm_mha' is no backend of SGLang")
+    refused(attnfuzz("replay", str(other), "--sglang", str(tree)), "'trtllm_mha' is not a backend of SGLang")
 
 
 def test_calibrating_a_release_is_refused(attnfuzz: Attnfuzz) -> None:

@@ -41,7 +41,7 @@ def test_a_smaller_case_lies_beside_the_first_and_gets_no_smaller(attnfuzz: Attn
     assert case_file.load(failing) == FAILING
     again = attnfuzz("shrink", "failing.small.json", "--time", LONG)
     assert again.code == 1
-    assert "no smaller case fails like it" in again.out
+    assert "no smaller case fails in the same way" in again.out
 
 
 @pytest.mark.slow
@@ -114,7 +114,7 @@ def test_what_passes_is_left_alone(attnfuzz: Attnfuzz, failing: Path) -> None:
         (("nothing.json",), "does not exist"),
         (("failing.json", "-o", "absent/small.json"), "absent is not a folder"),
         (("failing.json", "--max-runs", "0"), "--max-runs"),
-        (("failing.json", "--time", "soon"), "'soon' is no duration"),
+        (("failing.json", "--time", "soon"), "'soon' is not a duration"),
         (("failing.json", "--backend", "trtllm_mah"), "unknown backend"),
         (("failing.json", "--backend", "torch_sdpa"), "torch_sdpa does not support"),
     ],

@@ -89,7 +89,7 @@ def test_the_table_is_written_as_markdown_too(attnfuzz: Attnfuzz, tmp_path: Path
         "| failure | backend | began | ended | 1.1 | 1.2 | 1.3 | 1.9 |\n|---|---|---|---|---|---|---|---|\n" in markdown
     )
     assert "| mine | `decoder` | by 1.1 | still there | **fails** | passes | **fails** | - |\n\n" in markdown
-    assert "It comes and goes: fails in 1.1, passes in 1.2, fails in 1.3." in markdown
+    assert "Flaky: fails in 1.1, passes in 1.2, fails in 1.3." in markdown
     assert "- 1.1 fails: `OutputMismatch at out, decode: " in markdown
     assert "`attnfuzz replay attnfuzz-sweep/cases/mine-1.1.json`" in markdown
     assert "| 1.9 |  |  | buy a faster machine |" in markdown
@@ -162,7 +162,7 @@ def test_a_sweep_that_was_interrupted_goes_on(attnfuzz: Attnfuzz, monkeypatch: p
     archive.file(filed, Fingerprint.of(finding.backend, seen))
     monkeypatch.setattr(command, "run_campaign", interrupted)
     assert (
-        "Found, and not run in all releases yet: OutputMismatch-" in attnfuzz("sweep", "--resume", "--home", "here").out
+        "Found, but not yet run in all releases: OutputMismatch-" in attnfuzz("sweep", "--resume", "--home", "here").out
     )
     plans.clear()
     monkeypatch.setattr(command, "run_campaign", search)
@@ -193,7 +193,7 @@ def test_a_search_that_fails_is_reported_beside_its_release(
             "no releases of 'other' are known: write it like attnfuzz sweep fake VERSION..latest, or give sglang",
         ),
         (["fake"], "no versions: write them like 0.5.9..latest"),
-        (["fake", "new"], "'new' is no version"),
+        (["fake", "new"], "'new' is not a version"),
         (["fake", "3.0..latest"], "no version is in 3.0..latest: there are 1.0 to 1.9"),
         (["fake", "1.0", "--backend", "encoder"], "--backend encoder: of releases of fake, give decoder"),
         (["fake", "1.0", "--examples", "3", "--time", "1m"], "are both budgets"),

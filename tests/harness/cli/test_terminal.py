@@ -93,7 +93,7 @@ def test_a_pipe_gets_a_line_for_each_failure() -> None:
     show(pipe, STARTED, PROGRESS, replace(CHECKED, state=State.FIXED), CHECKED, SUSPECT, FILED, FINISHED)
     assert written(pipe) == [
         f"1 s: Fixed: IllegalAccess at query in {BEFORE}, decode",
-        f"1 s: Finding that is open: IllegalAccess at query in {BEFORE}, decode",
+        f"1 s: Open finding: IllegalAccess at query in {BEFORE}, decode",
         f"2 s: Suspect: IllegalAccess at query in {BEFORE}, decode",
         f"6 s: Finding: IllegalAccess at query in {BEFORE}, decode",
     ]
@@ -266,7 +266,7 @@ def test_a_finding_that_is_minimized_says_so() -> None:
 def test_an_open_finding_says_how_often_it_failed() -> None:
     lines = summary(STARTED, PROGRESS, CHECKED, FILED, FINISHED)
     assert "Finding 2 of 2, open" in "\n".join(lines)
-    assert "found by an earlier campaign, and run again: failed 2 of 3 times" in lines
+    assert "found by an earlier campaign; failed in 2 of 3 runs of this one" in lines
     assert "  attnfuzz replay out/findings/an-old-finding" in lines
     assert lines[-1].startswith("1 new finding, 1 open in 1,234 cases")
 
@@ -278,7 +278,7 @@ def test_what_needs_nothing_done_is_a_line_each() -> None:
     lines = summary(STARTED, known, fixed, remark, FINISHED)
     words = f"IllegalAccess at query in {BEFORE}, decode"
     assert f"Known: {words}: upstream knows. attnfuzz replay out/findings/known" in lines
-    assert f"Fixed: {words}: it passes now. attnfuzz replay out/findings/an-old-finding" in lines
+    assert f"Fixed: {words}: passes now. attnfuzz replay out/findings/an-old-finding" in lines
     assert "Ledger: entry 2 (Hang in x): not met yet" in lines
     assert "the report" not in lines
 

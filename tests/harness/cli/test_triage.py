@@ -17,12 +17,12 @@ CASE = Path(__file__).parents[1] / "short_seq_lens.json"
 def test_a_failing_case_is_explained_within_80_columns(attnfuzz: Attnfuzz) -> None:
     ran = attnfuzz("triage", str(CASE), "--repeat", "2")
     assert ran.code == 1
-    assert ran.out.startswith("The caller's fault: the maker of the call")
+    assert ran.out.startswith("The caller is at fault: the code that made the call")
     assert "- batch_size is 3" in ran.out
     assert "fails, IllegalAccess at seq_lens" in ran.out
     *shown, blank, smaller, script = ran.out.splitlines()
     assert max(map(len, shown)) <= 80
-    assert (blank, smaller, script) == ("", f"smaller: attnfuzz shrink {CASE}", f"script:  attnfuzz export {CASE}")
+    assert (blank, smaller, script) == ("", f"minimize: attnfuzz shrink {CASE}", f"script:   attnfuzz export {CASE}")
 
 
 @pytest.mark.slow

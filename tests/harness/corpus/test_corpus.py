@@ -254,7 +254,7 @@ def test_a_case_that_was_deleted_is_gone_quietly(tmp_path: Path) -> None:
 
 def test_a_foreign_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
-    with pytest.raises(CorpusError, match="is no corpus"):
+    with pytest.raises(CorpusError, match="is not a corpus"):
         Corpus(tmp_path)
 
 
@@ -266,7 +266,7 @@ def test_a_file_is_refused(tmp_path: Path) -> None:
 
 def test_a_foreign_index_is_refused(tmp_path: Path) -> None:
     index_of(tmp_path).write_text('{"rows": 3}\n')
-    with pytest.raises(CorpusError, match="damaged, or no index"):
+    with pytest.raises(CorpusError, match="damaged or not a corpus index"):
         Corpus(tmp_path)
 
 

@@ -138,7 +138,7 @@ def test_pages_are_cut_to_what_lengths_refer_to() -> None:
             assert torch.equal(cut[new, :, :whole], pool[old, :, :whole])
             assert cut[new, :, whole:].isnan().all()
         assert cut[5].isnan().all()
-    kept = "kv_cache had 9 pages of 4 slots, 4,608 bytes; 5 are kept, numbered anew in their order: 2, 4 to 5, 7 to 8."
+    kept = "kv_cache had 9 pages of 4 slots, 4,608 bytes; 5 are kept, renumbered in the same order: 2, 4 to 5, 7 to 8."
     assert kept in case.notes
 
 
@@ -202,7 +202,7 @@ def test_results_are_allocated_and_guarded_if_they_were_not_passed() -> None:
     case = make_case(decode(out_dtype=torch.float32, out=None))
     call = case.calls[0].arguments
     assert (shape(call["out"]), shape(call["lse"]), call["return_lse"]) == ((3, 4, 8), (3, 4), True)
-    assert said(case, "Allocated for the call, to be guarded and judged: out and lse.")
+    assert said(case, "Allocated for the call, so that it is guarded and judged: out and lse.")
     given = make_case(decode(out=torch.ones(3, 4, 8), lse=torch.ones(3, 4), return_lse=True))
     assert not said(given, "Allocated")
     for made in (case, given):
@@ -225,7 +225,7 @@ def test_a_call_with_more_rows_than_lengths_is_judged_by_its_accesses_alone(runn
 
 def test_a_workspace_is_cut_to_what_the_kernel_uses() -> None:
     case = make_case(decode())
-    assert said(case, "workspace_buffer had 65,536 bytes, and began with zeros; it is 8,192 bytes of zeros now")
+    assert said(case, "workspace_buffer had 65,536 bytes, and began with zeros; it is now 8,192 bytes of zeros")
     dirty = torch.full((1 << 14,), 3.0)
     assert said(make_case(decode(workspace_buffer=dirty)), "and began not only with zeros")
     exact = torch.arange(8192).to(torch.uint8)

@@ -40,8 +40,8 @@ ARGUMENTS: dict[str, Any] = {
         ({"query": OtherValue("Lazy", "<lazy>")}, "query must be a tensor, but was recorded as Lazy"),
         ({"out": OtherValue("FP4Tensor", "...")}, "out is FP4Tensor"),
         ({"out_dtype": "nvfp4"}, "out_dtype is nvfp4"),
-        ({"query": torch.zeros(1, 2, 8, dtype=torch.float64)}, "query is float64, which no case can hold"),
-        ({"block_tables": torch.zeros(1, dtype=torch.int32)}, "block_tables is int32 .1., where"),
+        ({"query": torch.zeros(1, 2, 8, dtype=torch.float64)}, "query is float64, which a case can't hold"),
+        ({"block_tables": torch.zeros(1, dtype=torch.int32)}, "block_tables is int32 .1., but must be"),
     ],
 )
 def test_an_argument_that_no_case_can_have_is_named(changes: dict[str, Any], words: str) -> None:
@@ -101,7 +101,7 @@ def test_what_only_a_kernel_of_others_may_take_leaves_results_unjudged(
     monkeypatch.setattr(case_of_call, "check_arguments", lambda *_: None)
     case = make_case(recorded_call(DECODE, ARGUMENTS | changes))
     assert case.answer is None
-    assert f"Only accesses are judged, no results: {words}." in case.notes
+    assert f"Only accesses are judged, not results: {words}." in case.notes
 
 
 def test_an_argument_that_is_missing_is_named() -> None:
@@ -117,7 +117,7 @@ def test_a_function_that_no_backend_has_is_reported_with_what_can_be_imported() 
 
 def test_arguments_that_no_case_holds_but_that_change_nothing_are_reported() -> None:
     case = make_case(recorded_call(DECODE, ARGUMENTS | {"request_order": OtherValue("list", "[None]")}))
-    assert "request_order was [None] (list): no case holds that, its default applies." in case.notes
+    assert "request_order was [None] (list), which a case can't hold: its default applies." in case.notes
 
 
 def test_a_method_that_no_function_stands_for_is_refused() -> None:
@@ -130,7 +130,7 @@ def test_the_last_call_that_crashed_is_chosen_else_the_last() -> None:
     assert chosen_call([done, crashed, crashed, done], None) == 2
     assert chosen_call([done, done], None) == 1
     assert chosen_call([done, crashed, done], 1) == 0
-    with pytest.raises(DumpError, match="there is no call 4: they are numbered from 1 to 3"):
+    with pytest.raises(DumpError, match="there is no call 4: calls are numbered from 1 to 3"):
         chosen_call([done, crashed, done], 4)
 
 
@@ -152,12 +152,12 @@ def test_earlier_calls_are_those_of_the_same_process() -> None:
     calls = [recorded_call(DECODE, {}, process=process) for process in (1, 2, 1, 1)]
     assert with_earlier(calls, 3, 2) == [calls[0], calls[2], calls[3]]
     assert with_earlier(calls, 1, 0) == [calls[1]]
-    with pytest.raises(DumpError, match=r"only 2 calls came before call 4 in its process .*: lower --earlier"):
+    with pytest.raises(DumpError, match=r"only 2 calls with a backend precede call 4 in its process: lower --earlier"):
         with_earlier(calls, 3, 3)
 
 
 def test_calls_within_earlier_calls_are_not_counted() -> None:
     calls = [recorded_call(function, {}) for function in (DECODE, "xqa", DECODE, "xqa")]
     assert with_earlier(calls, 2, 1, lambda call: call.function == DECODE) == [calls[0], calls[2]]
-    with pytest.raises(DumpError, match="only 1 calls came before call 3"):
+    with pytest.raises(DumpError, match="only 1 calls with a backend precede call 3"):
         with_earlier(calls, 2, 2, lambda call: call.function == DECODE)

@@ -62,7 +62,7 @@ def test_a_pickle_is_not_executed(tmp_path: Path, folder: Path, nested: bool, mo
     torch.save(content, folder / "inputs.pt")
     # Whatever the environment says.
     monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
-    assert "holds more than tensors, which is not executed" in complaint(folder, read_query)
+    assert "holds more than tensors, and is not loaded for safety" in complaint(folder, read_query)
     assert not marker.exists()
     # The file does what is feared.
     torch.load(folder / "inputs.pt", weights_only=False)
@@ -90,7 +90,7 @@ def test_a_bare_pickle_is_not_executed(tmp_path: Path, folder: Path) -> None:
 )
 def test_a_file_of_something_else_is_refused(folder: Path, content: object) -> None:
     torch.save(content, folder / "inputs.pt")
-    assert "holds something else than tensors by name" in complaint(folder, read_query)
+    assert "holds something other than named tensors" in complaint(folder, read_query)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_a_file_of_something_else_is_refused(folder: Path, content: object) -> N
 )
 def test_a_tensor_without_plain_content_is_refused(folder: Path, content: torch.Tensor) -> None:
     torch.save({"arg_0": content}, folder / "inputs.pt")
-    assert "it has no plain content" in complaint(folder, read_query)
+    assert "which can't be read" in complaint(folder, read_query)
 
 
 def test_a_tensor_that_claims_more_than_there_is_is_refused(folder: Path) -> None:
@@ -131,9 +131,9 @@ def test_a_tensor_that_is_missing_or_another_is_named(tmp_path: Path, tensor_for
     dumper = Dumper(tmp_path, tensor_format=tensor_format)
     folder = dumper.call(DECODE, QUERY)
     rewrite(folder, tensor_details={"arg_0": {"shape": [4, 2, 9], "dtype": "torch.float32", "stride": [18, 9, 1]}})
-    assert "is float32 [4, 2, 8], its metadata says float32 [4, 2, 9]" in complaint(folder, read_query)
+    assert "is float32 [4, 2, 8], but float32 [4, 2, 9] in its metadata" in complaint(folder, read_query)
     rewrite(folder, tensor_details={"arg_0": {"shape": [4, 2, 8], "dtype": "torch.int32", "stride": [16, 8, 1]}})
-    assert "is float32 [4, 2, 8], its metadata says int32 [4, 2, 8]" in complaint(folder, read_query)
+    assert "is float32 [4, 2, 8], but int32 [4, 2, 8] in its metadata" in complaint(folder, read_query)
     other = dumper.call(DECODE, key=QUERY)
     (file,) = other.glob("inputs.*")
     file.rename(folder / file.name)
@@ -211,7 +211,7 @@ def test_a_link_to_itself_is_said_to_lead_nowhere(folder: Path) -> None:
 def test_a_pipe_is_not_waited_for(folder: Path, name: str) -> None:
     (folder / name).unlink()
     os.mkfifo(folder / name)
-    assert "is no regular file" in complaint(folder.parent)
+    assert "is not a regular file" in complaint(folder.parent)
 
 
 def test_paths_in_the_metadata_are_not_followed(tmp_path: Path, folder: Path) -> None:
@@ -236,11 +236,11 @@ def test_paths_in_the_metadata_are_not_followed(tmp_path: Path, folder: Path) ->
     [
         (b"", "is empty"),
         (b"\n\n", "is empty"),
-        (b'{"function_name": "f', "is no JSON record"),
+        (b'{"function_name": "f', "is not a JSON record"),
         (b"[" * 100_000, "nested too deeply"),
         (b'{"a": ' * 100_000, "nested too deeply"),
-        (b'{"call_sequence": ' + b"9" * 10_000 + b"}", "is no JSON record"),
-        (b"\xff\xfe{}", "is no JSON record"),
+        (b'{"call_sequence": ' + b"9" * 10_000 + b"}", "is not a JSON record"),
+        (b"\xff\xfe{}", "is not a JSON record"),
         (b"[1, 2]", "a list instead of an object"),
         (b"{}", "lacks function_name, call_sequence, process_id"),
         (b'{"function_name": "f", "process_id": 1}', "lacks call_sequence, execution_status"),
@@ -265,7 +265,7 @@ def test_values_that_are_barely_not_nested_too_deeply_to_be_parsed_do_no_harm(fo
 
 def test_a_record_that_is_too_long_is_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attnfuzz.harness.dumps.folders.MAX_RECORD", 100)
-    assert "is no JSON record" in complaint(folder)
+    assert "is not a JSON record" in complaint(folder)
 
 
 DETAILS = {"shape": [4, 2, 8], "dtype": "torch.float32", "stride": [16, 8, 1]}
@@ -292,11 +292,11 @@ DETAILS = {"shape": [4, 2, 8], "dtype": "torch.float32", "stride": [16, 8, 1]}
         ({"function_signature": "()"}, "has 2 positional arguments, but"),
         ({"input_metadata": {"arg_2": 1}}, "has no arg_1"),
         ({"input_metadata": {"arg_1": 1, "arg_999999": 1}}, "has no arg_2"),
-        ({"input_metadata": {"arg_1": 1, "kwarg_query": 1}}, "names no further parameter"),
-        ({"input_metadata": {"arg_1": 1, "kwarg_\x1b[2J": 1}}, "names no further parameter"),
-        ({"input_metadata": {"arg_1": 1, "self": 1}}, "names no further parameter"),
-        ({"input_metadata": {"arg_1": [1]}}, "does not say what it should"),
-        ({"input_metadata": {"arg_1": {"value": 1}}}, "does not say what it should"),
+        ({"input_metadata": {"arg_1": 1, "kwarg_query": 1}}, "which is not a further parameter"),
+        ({"input_metadata": {"arg_1": 1, "kwarg_\x1b[2J": 1}}, "which is not a further parameter"),
+        ({"input_metadata": {"arg_1": 1, "self": 1}}, "which is not a further parameter"),
+        ({"input_metadata": {"arg_1": [1]}}, "has unexpected contents"),
+        ({"input_metadata": {"arg_1": {"value": 1}}}, "has unexpected contents"),
         (
             {"input_metadata": {"arg_1": {"type": "torch.Tensor", "tensor_key": "\x1b[2J"} | DETAILS}},
             "that is not among those of the inputs",
@@ -337,13 +337,13 @@ def test_a_folder_that_is_no_dump_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     (tmp_path / "session.jsonl").write_text("{}\n")
     assert "holds no dumped call" in complaint(tmp_path)
-    assert "is no folder" in complaint(tmp_path / "session.jsonl")
-    assert "is no folder" in complaint(tmp_path / "missing")
+    assert "is not a folder" in complaint(tmp_path / "session.jsonl")
+    assert "is not a folder" in complaint(tmp_path / "missing")
 
 
 def test_a_call_that_was_being_dumped_when_the_process_died_is_said_to_be(folder: Path) -> None:
     (folder / "metadata.jsonl").unlink()
-    assert "FlashInfer died or failed while it dumped this call, or is too old" in complaint(folder.parent)
+    assert "FlashInfer failed or was killed while dumping this call, or is too old" in complaint(folder.parent)
     folder.rename(folder.parent / "20251119_150823_001_mm_fp4_call0001")
     assert "mm_fp4_call0001 has no metadata.jsonl" in complaint(folder.parent)
 

@@ -166,7 +166,7 @@ def test_a_small_gap_between_pages_is_kept_and_a_large_one_closed() -> None:
     many = numbers(6, 40, 2, 3, 4)[:, 1]
     pool, shelf = cut(many)
     assert pool.parts[0].stride == (24, 12, 4, 1)
-    assert pool.notes == ("The pages of kv_cache lay 960 elements apart; they follow each other now.",)
+    assert pool.notes == ("The pages of kv_cache were 960 elements apart; they are adjacent now.",)
     assert holds_what_is_kept(shown(pool, shelf), many)
 
 
@@ -174,7 +174,7 @@ def test_pages_that_lie_within_each_other_are_made_dense() -> None:
     heads_outside = numbers(2, 6, 3, 4).transpose(0, 1)
     pool, shelf = cut(heads_outside)
     assert pool.parts[0].stride == (24, 12, 4, 1)
-    assert "of which the cut pool keeps nothing" in pool.notes[0]
+    assert "which the smaller pool does not keep" in pool.notes[0]
     assert holds_what_is_kept(shown(pool, shelf), heads_outside)
 
 

@@ -119,7 +119,7 @@ def test_values_that_are_no_tensors_are_what_they_were(tmp_path: Path) -> None:
         value = call.arguments[name]
         assert isinstance(value, OtherValue)
         assert value.type_name == type_name
-        assert f"{name} was an object ({type_name}), of which only its text is recorded." in call.lost
+        assert f"{name} was an object ({type_name}), of which only the text is recorded." in call.lost
 
 
 def test_an_enum_is_reported_by_its_name(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_pair_that_an_older_flashinfer_kept_as_text_is_reported_by_it(tmp_path
     rewrite(folder, input_metadata={"arg_1": {"type": "tuple", "value": "(tensor([1, 2]), tensor([3]))"}})
     call = only_call(folder)
     assert call.arguments["kv_cache"] == OtherValue("tuple", "(tensor([1, 2]), tensor([3]))")
-    assert "kv_cache was an object (tuple), of which only its text is recorded." in call.lost
+    assert "kv_cache was an object (tuple), of which only the text is recorded." in call.lost
 
 
 def test_what_was_lost_is_said(tmp_path: Path) -> None:
@@ -141,12 +141,12 @@ def test_what_was_lost_is_said(tmp_path: Path) -> None:
     plain = only_call(dumper.call(DECODE, QUERY, (QUERY[:, 0], QUERY[:, 1])))
     assert plain.lost == (
         "The strides of query are not recorded: a copy on the host is dense.",
-        "Which of its tensors shared memory is not recorded.",
+        "The dump does not record which tensors shared memory.",
     )
     assert only_call(dumper.call(DECODE, QUERY.transpose(0, 1))).lost == ()
     captured = readable_calls(dumper.captured(DECODE, (QUERY,), QUERY, [((QUERY,), QUERY)]))[0]
     assert stored(captured.arguments["query"]).stride == (16, 8, 1)
-    assert captured.lost == ("Inputs are recorded as they were after a replay: overwritten inputs are lost.",)
+    assert captured.lost == ("Inputs were recorded after a replay: overwritten inputs are lost.",)
 
 
 def test_calls_are_ordered_by_process_then_as_the_session_has_them(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_a_call_that_was_cut_off_while_it_returned_counts_as_crashed(tmp_path: P
     (folder / "outputs.pt").unlink()
     call = only_call(folder)
     assert (call.status, call.outputs) == (CallStatus.CRASHED, {})
-    assert call.lost[-1] == "The last line of metadata.jsonl is cut off: the call came further than is recorded."
+    assert call.lost[-1] == "The last line of metadata.jsonl is cut off: the call went further than the record says."
 
 
 def test_one_call_that_cannot_be_read_does_not_keep_the_others_back(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_a_call_whose_graph_was_never_replayed_to_its_end_is_reported_and_left_o
     dump = read_dump(tmp_path)
     assert [call.function for call in dump.calls] == ["b"]
     (error,) = dump.unreadable
-    assert "no replay of it came to its end" in str(error)
+    assert "no replay of it finished" in str(error)
 
 
 @pytest.mark.slow

@@ -129,7 +129,7 @@ def test_an_earlier_run_comes_along_across_the_plan_between(runner: Runner) -> N
 def test_the_note_names_the_wrapper_and_its_plan() -> None:
     calls = life(DECODE, DECODE_PLAN)
     assert as_function(calls, calls[-1]).lost[0] == (
-        f"That function stands for the run of a {DECODE}, with the pages planned in {DECODE}.plan."
+        f"That function replaces the run of a {DECODE}, with the pages planned in {DECODE}.plan."
     )
 
 
@@ -146,19 +146,19 @@ def test_other_calls_stay_what_they_are() -> None:
 @pytest.mark.parametrize(
     ("calls", "words"),
     [
-        (life(DECODE, DECODE_PLAN)[1:], f"its object's {DECODE}.__init__ is not in the dump"),
-        (life(DECODE, DECODE_PLAN)[::2], f"its object's {DECODE}.plan is not in the dump"),
-        (life(DECODE, DECODE_PLAN | {"logits_soft_cap": 30.0}), "plan was given logits_soft_cap"),
-        (life(DECODE, DECODE_PLAN | {"pos_encoding_mode": "ALIBI"}), "plan was given pos_encoding_mode"),
-        (life(DECODE, DECODE_PLAN, {"kv_cache_sf": torch.ones(2)}), "run was given kv_cache_sf"),
-        (life(DECODE, DECODE_PLAN, {"k_scale": torch.ones(1)}), "k_scale is no plain number"),
+        (life(DECODE, DECODE_PLAN)[1:], f"the {DECODE}.__init__ of its object is not in the dump"),
+        (life(DECODE, DECODE_PLAN)[::2], f"the {DECODE}.plan of its object is not in the dump"),
+        (life(DECODE, DECODE_PLAN | {"logits_soft_cap": 30.0}), "plan has the argument logits_soft_cap"),
+        (life(DECODE, DECODE_PLAN | {"pos_encoding_mode": "ALIBI"}), "plan has the argument pos_encoding_mode"),
+        (life(DECODE, DECODE_PLAN, {"kv_cache_sf": torch.ones(2)}), "run has the argument kv_cache_sf"),
+        (life(DECODE, DECODE_PLAN, {"k_scale": torch.ones(1)}), "k_scale is not a plain number"),
         (life(DECODE, DECODE_PLAN | {"head_dim": None}), "planned without head_dim"),
         (life(DECODE, DECODE_PLAN | {"indptr": torch.tensor([0, 2, 2, 4])}), "does not cut 3 page ids into lists"),
         (life(DECODE, DECODE_PLAN | {"indptr": torch.tensor([0, 2, 1, 3])}), "does not cut 3 page ids into lists"),
-        (life(DECODE, DECODE_PLAN | {"indptr": torch.tensor([0, 3])}), "don't fit together"),
-        (life(DECODE, DECODE_PLAN | {"indices": torch.ones(3)}), "indices is no list of integers"),
+        (life(DECODE, DECODE_PLAN | {"indptr": torch.tensor([0, 3])}), "do not match its page size"),
+        (life(DECODE, DECODE_PLAN | {"indices": torch.ones(3)}), "indices is not a list of integers"),
         (life(PREFILL, PREFILL_PLAN | {"causal": False}, rows=6), "is not causal"),
-        (life(PREFILL, PREFILL_PLAN | {"custom_mask": torch.ones(3)}, rows=6), "plan was given custom_mask"),
+        (life(PREFILL, PREFILL_PLAN | {"custom_mask": torch.ones(3)}, rows=6), "plan has the argument custom_mask"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

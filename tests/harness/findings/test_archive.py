@@ -137,8 +137,8 @@ def test_a_clock_that_goes_backwards_changes_no_state(tmp_path: Path) -> None:
     ("file", "content", "words"),
     [
         ("finding.json", None, "cannot read .*finding.json: No such file"),
-        ("finding.json", b'{"format": "attnf', "is no finding's history"),
-        ("finding.json", b'{"format": "something else"}', "is no finding's history"),
+        ("finding.json", b'{"format": "attnf', "is not the history of a finding"),
+        ("finding.json", b'{"format": "something else"}', "is not the history of a finding"),
         ("case.json", None, "cannot read .*case.json"),
         ("case.json", b"", "not JSON"),
     ],

@@ -123,12 +123,12 @@ def test_an_entry_whose_failures_all_pass_now_should_go(tmp_path: Path) -> None:
     (remark,) = remarks_on(Ledger([ENTRY]), standing, past(tmp_path))
     assert remark.entry == 1
     assert remark.title == "OutputMismatch in fake"
-    assert "no longer happens: remove it" in remark.text
+    assert "its findings pass now: remove it" in remark.text
 
 
 def test_an_entry_whose_failures_passed_an_earlier_night_should_still_go(tmp_path: Path) -> None:
     (remark,) = remarks_on(Ledger([ENTRY]), Standing.of([STARTED]), past(tmp_path, fails=False))
-    assert "no longer happens: remove it" in remark.text
+    assert "its findings pass now: remove it" in remark.text
 
 
 def test_nothing_is_said_of_an_open_failure_that_nobody_came_to_tonight(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ GOOD = 'backend = "torch_sdpa"\nkind = "EmptyRow"\nreason = "r"\n'
         ("[[known]]\n" + GOOD + 'features = ["empty"]', "unknown feature 'empty': did you mean 'empty kv'?"),
         ("[[known]]\n" + GOOD + 'features = "empty kv"', "features: expected `array`, got `str`"),
         ("[[known]]\n" + GOOD + 'added = "2025-13-01"', "added: "),
-        ("[[known]]\n" + GOOD + 'issue = "#123"', "issue: '#123' is no URL"),
+        ("[[known]]\n" + GOOD + 'issue = "#123"', "issue: '#123' is not a URL"),
         ("[[known]]\n" + GOOD.replace("EmptyRow", "Emptyrow"), "unknown kind 'Emptyrow': did you mean 'EmptyRow'?"),
         ("[[known]]\n" + GOOD.replace("EmptyRow", "Bug"), "unknown kind 'Bug': give one of IllegalAccess, "),
         ("[[known]]\n" + GOOD.replace("torch_sdpa", "torch_spda"), "did you mean torch_sdpa"),
@@ -204,7 +204,7 @@ GOOD = 'backend = "torch_sdpa"\nkind = "EmptyRow"\nreason = "r"\n'
         ("[[known]]\n" + GOOD.replace('reason = "r"', ""), "entry 1: reason is missing: say why"),
         (
             "[[known]]\n" + GOOD.replace("EmptyRow", "IllegalAccess") + 'place = "key"',
-            "place: where a wild access lands is chance",
+            "place: the place of a stray access is arbitrary",
         ),
         (f"[[known]]\n{GOOD}[[known]]\n{GOOD}", "entry 2: means the same as entry 1"),
         (
@@ -218,7 +218,7 @@ GOOD = 'backend = "torch_sdpa"\nkind = "EmptyRow"\nreason = "r"\n'
         ("[[known]]\n" + GOOD.replace("torch_sdpa", "a\\u0000b.py:X"), "must be the name of a backend"),
         ("known = ", "is not TOML"),
         (f"a = {'9' * 5000}", "is not TOML"),
-        (f"a = {'[' * 3000}{']' * 3000}", "nests too deeply"),
+        (f"a = {'[' * 3000}{']' * 3000}", "nested too deeply"),
     ],
     ids=lambda text: text[:60],
 )

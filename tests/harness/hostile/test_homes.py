@@ -101,7 +101,7 @@ def test_links_are_not_followed_to_where_a_campaign_writes(home: Home, tmp_path:
     (outside / ".draft-mine").touch()
     night = archive(home.path, "night 2")
     assert len(night.past(["torch_sdpa"])) == 1
-    assert "linked is no folder" in night.troubles[0]
+    assert "linked is not a folder" in night.troubles[0]
     assert (outside / "finding.json").read_bytes() == before
     assert (outside / ".draft-mine").exists()
 

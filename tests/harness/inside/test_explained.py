@@ -54,10 +54,10 @@ def explanation_of(case: Case, name: str) -> str:
         ("sum_not_rescaled", ""),
         ("merge_in_base_e", "as if the keys before the step's own tokens and those tokens were merged by exp of LSEs"),
         ("sink_scaled_as_a_logit", "as if the sink were multiplied by bmm1_scale, as logits are"),
-        ("lengths_of_first_replay", "the kernel does what its call says: its request 0 has 1 keys instead of 2"),
+        ("lengths_of_first_replay", "the kernel follows its call: its request 0 has 1 keys instead of 2"),
         (
             "columns_of_first_request_refreshed",
-            "the kernel does what its call says: column 0 of row 1 of its page table is page 0, which has none",
+            "the kernel follows its call: column 0 of row 1 of its page table is page 0, which holds none",
         ),
     ],
 )
@@ -76,7 +76,7 @@ def test_pages_before_the_window_are_no_mistake() -> None:
         steps=(replace(case.steps[0], requests=(Request(slot=0, q_len=1, kv_len=5),)),),
     )
     words = explanation_of(case, "window_size_for_window_left")
-    assert words == "the kernel does what its call says: window_left is 1 instead of 0"
+    assert words == "the kernel follows its call: window_left is 1 instead of 0"
 
 
 @pytest.fixture(scope="module")

@@ -58,7 +58,7 @@ def test_the_lse_of_no_keys_is_a_wrong_number_of_a_row_with_some(layer: Any) -> 
     output.lse[1, 2] = -math.inf
     found = layer.only(output)
     assert (found.kind, found.place, found.tier) == (Kind.LSE_MISMATCH, "lse", "T0")
-    assert "request 1 (q_len 1, kv_len 20), token 0, head 2: lse -inf, that of a row without keys" in found.message
+    assert "request 1 (q_len 1, kv_len 20), token 0, head 2: lse -inf, as for a row without keys" in found.message
     output.lse[0, 1] += 1
     found = layer.only(output)
     assert (found.kind, found.place, found.tier) == (Kind.LSE_MISMATCH, "lse", "T4")

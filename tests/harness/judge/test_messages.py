@@ -89,7 +89,9 @@ def test_a_row_without_keys_is_expected_to_hold_its_sink(layer: Any, base: LseBa
     found = variant.only(replace(output, lse=lse), Contract(lse=base))
     sink = SINKS[3].item() / (math.log(2) if base is LseBase.TWO else 1)
     assert found.kind is Kind.EMPTY_ROW
-    expected = f"must hold out = 0, lse = {sink:.8g} (that of its sink, base {base}): out[0] = 0.0, lse = -inf;"
+    expected = (
+        f"must hold out = 0, lse = {sink:.8g} (that of its sink, base {base}), but holds out[0] = 0.0, lse = -inf;"
+    )
     assert expected in found.message
     assert due(variant, output).lse[ROW, 3].item() == pytest.approx(SINKS[3].item() / math.log(2))
 
@@ -97,9 +99,12 @@ def test_a_row_without_keys_is_expected_to_hold_its_sink(layer: Any, base: LseBa
 @pytest.mark.parametrize(
     ("contract", "expected"),
     [
-        (Contract(lse=LseBase.TWO), "must hold out = 0, lse = -inf: out[0] = nan, lse = -inf;"),
-        (Contract(), "must hold out = 0: out[0] = nan;"),
-        (PERMISSIVE, "must hold finite numbers in out, and a finite number or -inf in lse: out[0] = nan, lse = -inf;"),
+        (Contract(lse=LseBase.TWO), "must hold out = 0, lse = -inf, but holds out[0] = nan, lse = -inf;"),
+        (Contract(), "must hold out = 0, but holds out[0] = nan;"),
+        (
+            PERMISSIVE,
+            "must hold finite numbers in out, and a finite number or -inf in lse, but holds out[0] = nan, lse = -inf;",
+        ),
     ],
     ids=["strict", "no LSE", "finite"],
 )

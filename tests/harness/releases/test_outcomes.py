@@ -42,10 +42,10 @@ ENDINGS = {
             "FF",
             "Fails in 0.6.0 already, the oldest that could be run; not fixed in 0.6.1, the newest that could be run.",
         ),
-        ("FpF", "It comes and goes: fails in 0.6.0, passes in 0.6.1, fails in 0.6.2."),
+        ("FpF", "Flaky: fails in 0.6.0, passes in 0.6.1, fails in 0.6.2."),
         (
             "pFpxpFF",
-            "It comes and goes: passes in 0.6.0, fails in 0.6.1, passes in 0.6.2, 0.6.4, fails in 0.6.5, 0.6.6.",
+            "Flaky: passes in 0.6.0, fails in 0.6.1, passes in 0.6.2, 0.6.4, fails in 0.6.5, 0.6.6.",
         ),
     ],
 )

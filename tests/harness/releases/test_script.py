@@ -67,10 +67,10 @@ def ran(tmp_path: Path, script: str, *, release: str = "", seconds: float = LONG
         ),
         (
             "import flashinfer, os\nos.kill(os.getpid(), 9)",
-            Outcome(Ending.CANNOT_RUN, "it was ended from outside with SIGKILL"),
+            Outcome(Ending.CANNOT_RUN, "it was killed from outside with SIGKILL"),
         ),
         ("print('no GPU')\nraise SystemExit(2)", Outcome(Ending.CANNOT_RUN, "no GPU")),
-        ("raise SystemExit(2)", Outcome(Ending.CANNOT_RUN, "the script gave no reason")),
+        ("raise SystemExit(2)", Outcome(Ending.CANNOT_RUN, "the script printed no reason")),
         ("import flashinfer\nraise SystemExit(3)", Outcome(Ending.CANNOT_RUN, "exit code 3, which has no meaning")),
         ("", Outcome(Ending.CANNOT_RUN, "it did not import flashinfer")),
         (
@@ -131,7 +131,7 @@ def test_a_script_is_given_its_name_and_nothing_else(tmp_path: Path) -> None:
 
 def test_what_takes_too_long_is_stopped(tmp_path: Path) -> None:
     outcome = ran(tmp_path, "import flashinfer, signal\nsignal.pause()", seconds=0.5)
-    assert outcome == Outcome(Ending.CANNOT_RUN, "it did not end within 0.5 s: raise --timeout")
+    assert outcome == Outcome(Ending.CANNOT_RUN, "it did not end within 0.5 s: increase --timeout")
 
 
 def test_what_the_script_leaves_running_is_ended(tmp_path: Path) -> None:

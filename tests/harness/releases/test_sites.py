@@ -39,7 +39,7 @@ def test_another_version_is_refused(tmp_path: Path, asked: str) -> None:
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SiteError, match="is no folder"):
+    with pytest.raises(SiteError, match="is not a folder"):
         site_at(tmp_path / "absent", PACKAGE, VERSION)
 
 

@@ -287,8 +287,8 @@ def test_nothing_that_could_be_run_is_no_answer(world: World) -> None:
     ("content", "words"),
     [
         (None, "No such file or directory. Name the --home of a sweep"),
-        ("{", "is no sweep of this attnfuzz"),
-        ('{"format": "other"}', "is no sweep of this attnfuzz"),
+        ("{", "is not a sweep of this attnfuzz"),
+        ('{"format": "other"}', "is not a sweep of this attnfuzz"),
     ],
 )
 def test_a_folder_without_a_sweep_is_refused(tmp_path: Path, content: str | None, words: str) -> None:

@@ -35,12 +35,12 @@ def test_what_is_named_by_itself_is_asked_of_nobody() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "'' is no version: write 0.5.9, 0.5.9..latest or 0.5.9,0.5.11"),
-        ("0.5.9..", "'' is no version"),
-        ("..0.5.9", "'' is no version"),
-        ("latest..0.5.9", "'latest' is no version"),
-        ("newest", "'newest' is no version"),
-        ("0.5.9,", "'' is no version"),
+        ("", "'' is not a version: write 0.5.9, 0.5.9..latest or 0.5.9,0.5.11"),
+        ("0.5.9..", "'' is not a version"),
+        ("..0.5.9", "'' is not a version"),
+        ("latest..0.5.9", "'latest' is not a version"),
+        ("newest", "'newest' is not a version"),
+        ("0.5.9,", "'' is not a version"),
         ("0.5.14..0.5.9", "no version is in 0.5.14..0.5.9: there are 0.5.9 to 0.6.0rc1; the older end comes first"),
         ("0.7..0.8", "no version is in 0.7..0.8"),
     ],

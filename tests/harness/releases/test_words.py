@@ -50,7 +50,7 @@ def test_a_tree_is_shown_by_its_folder(release: str, words: str) -> None:
     ("letters", "words"),
     [
         ("Fp", "Fails in 1.0 already, the oldest that could be run; fixed in 1.1 (1.0 fails)."),
-        ("?x", "Unknown: every release that could be run fails otherwise."),
+        ("?x", "Unknown: every release that could be run fails in another way."),
         ("x-", "No version could be run."),
         ("", "Found by a search, and not run in any release yet."),
     ],

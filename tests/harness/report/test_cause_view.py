@@ -23,7 +23,7 @@ def test_a_cause_gathers_where_it_shows_and_what_it_needs() -> None:
     (view,) = views(*SINKS)
     assert view.title == "OutputMismatch at out in fake, decode, and 7 more failures"
     assert view.facts == [("needs", "sinks"), ("backends", "fake, other"), ("modes", "decode, verify")]
-    assert view.explanation == "as if the sink were left out"
+    assert view.explanation == "as if the sink were ignored"
     assert view.reproducers == ["attnfuzz replay out/findings/sinks", "python out/findings/sinks/repro.py"]
     assert view.triage == "attnfuzz triage out/findings/sinks"
     assert [each.name for each in view.symptoms] == [each.name for each in SINKS]
@@ -54,7 +54,7 @@ def test_symptoms_that_differ_in_modes_or_backends_alone_are_one_row() -> None:
 
 def test_a_cause_that_was_not_ablated_says_so() -> None:
     (view,) = views(replace(filed(FAKE, "one"), ablated=False))
-    assert view.facts == [("unknown", "what else it needs: there was no time to find out")]
+    assert view.facts == [("needs", "unknown: no time left for ablation")]
 
 
 def test_a_single_finding_needs_no_table() -> None:
@@ -100,6 +100,7 @@ def test_a_cause_is_known_if_all_of_its_findings_are() -> None:
     [
         (f"wrong\n{REACHED_BY}a page\nas if doubled", "T1", "as if doubled"),
         (f"wrong\n{REACHED_BY}a page", "T1", "wrong"),
+        ("wrong\na server gets there so: a page\nas if doubled", "T1", "as if doubled"),
         ("raised\na line of a traceback", "", "raised"),
         ("", "", ""),
     ],

@@ -65,7 +65,7 @@ def test_those_who_point_at_a_block_read_why() -> None:
     varied = coverage.varied().keys()
     pair, reason = next(item for item in coverage.impossible.items() if varied >= set(block_of(item[0])))
     one, other = block_of(pair)
-    assert re.search(rf"<title>{re.escape(one)} and {re.escape(other)}: \d+ pairs? can't be: ", heat_map(coverage))
+    assert re.search(rf"<title>{re.escape(one)} and {re.escape(other)}: \d+ pairs? impossible: ", heat_map(coverage))
     assert reason in dict(coverage.reasons())
 
 

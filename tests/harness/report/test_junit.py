@@ -49,13 +49,13 @@ def test_a_cause_is_one_test_with_its_symptoms_in_the_text() -> None:
     assert "needs: sinks\nbackends: fake, other\nmodes: decode, verify" in failure.text
     assert "- new: LseMismatch at lse in other, verify: attnfuzz replay out/findings/sinks-7" in failure.text
     assert read.failures == 1
-    assert "it also shows sinks, which is a test of fake" in cases(by_name["other"])["search"].system_out
+    assert "also shows sinks, which is a test of fake" in cases(by_name["other"])["search"].system_out
 
 
 def test_a_backend_that_was_never_searched_did_not_pass() -> None:
     (result,) = cases(suites(finished())["fake"])["search"].result
     assert isinstance(result, Skipped)
-    assert result.message == "the campaign never came to it"
+    assert result.message == "the campaign ended before its turn"
 
 
 def test_the_search_is_a_test_that_passes_and_takes_the_time() -> None:

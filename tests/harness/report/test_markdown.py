@@ -152,7 +152,7 @@ def test_an_issue_of_a_cause_says_what_it_needs_and_where_else_it_shows() -> Non
     (view,) = cause_views(Standing.of([started("fake"), *without_sinks(CASE, needs=("sinks", "window"))]))
     text = render_issue(CASE, MISMATCH, {}, cause=view)
     assert "The case passes without sinks, or without window." in text
-    assert "## Where else it shows\n" in text
+    assert "## Other symptoms\n" in text
     assert "| LseMismatch at lse | fake | decode, verify |" in text
     assert "<table>" in html(text)
     (alone,) = cause_views(Standing.of([started("fake"), filed(CASE)]))
@@ -182,7 +182,7 @@ def test_an_issue_is_never_longer_than_github_takes() -> None:
     text = render_issue(decode(*range(3000)), hostile, {HOSTILE: HOSTILE * 99}, [long])
     assert len(text) < 65_536
     assert "please attach its file" in text
-    assert "`attnfuzz export\ncase.json` writes it" in text
+    assert "`attnfuzz export case.json`\nwrites it" in text
     assert "<script>" not in html(text)
 
 

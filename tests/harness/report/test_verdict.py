@@ -51,7 +51,7 @@ def test_failures_of_one_cause_are_counted_as_one() -> None:
 def test_causes_whose_needs_there_was_no_time_to_find_are_counted() -> None:
     raw = [replace(each, ablated=False) for each in (filed(CASE, "one"), filed(CASE, "k", known="upstream knows"))]
     text, _ = verdict_of(*raw, filed(CASE, "two"), finished())
-    assert text.startswith("2 new findings, 1 whose needs are not known (1 known) in ")
+    assert text.startswith("2 new findings, 1 with unknown needs (1 known) in ")
 
 
 def test_one_finding_is_one_finding() -> None:
@@ -91,7 +91,7 @@ def test_a_resumed_campaign_is_judged_by_how_it_ends() -> None:
 @pytest.mark.parametrize(
     ("reason", "words"),
     [
-        (OUT_OF_TIME, "No findings, 1 suspect not confirmed for want of time in "),
+        (OUT_OF_TIME, "No findings, 1 suspect not confirmed for lack of time in "),
         (JOB_KILLED, "No findings, 1 suspect not confirmed because the job was killed each time in "),
     ],
 )

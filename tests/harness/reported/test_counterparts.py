@@ -81,7 +81,7 @@ def test_the_nearest_case_is_tried_first_and_run_without_the_bug_too() -> None:
     case = reported("sglang-21649")
     judge = Judge(lambda _: FAULT)
     shown = shown_on(BACKEND, case, (Kind.ILLEGAL_ACCESS,), judge)
-    assert shown.remark == "its case, moved into a geometry that the backend has"
+    assert shown.remark == "its case, with a geometry that the backend supports"
     assert (shown.before, shown.after) == (FAULT, PASSED)
     nearest = cases_like(case, BACKEND)[0]
     assert [(each.backend, each.geometry) for each in judge.seen] == [
@@ -109,7 +109,7 @@ def test_a_case_is_searched_for_where_the_reported_one_passes() -> None:
     own = set(cases_like(case, BACKEND))
     judge = Judge(lambda drawn: FAULT if drawn not in own and any(step.padded for step in drawn.steps) else PASSED)
     shown = shown_on(BACKEND, case, (Kind.ILLEGAL_ACCESS,), judge, examples=50)
-    assert shown.remark == "a case that was searched for"
+    assert shown.remark == "a case found by a search"
     assert shown.before is not None
     assert shown.before.failures[0].kind is Kind.ILLEGAL_ACCESS
     assert shown.after == PASSED

@@ -182,7 +182,7 @@ def test_a_failure_is_rendered_with_margins_and_the_case(runner: Runner, defecti
     case = decode_case(f"{defective}:WRONG_ROW")
     text = render_failure(case, runner.verdict(case))
     assert "T1: " in text
-    assert "margins: " in text
+    assert "largest margins (error / bound): " in text
     assert case_file.case_id(case) in text
 
 

@@ -145,12 +145,12 @@ def test_a_death_that_never_comes_back_is_filed_as_seen_once(kind: Kind, budget:
     pursued = pursue(FakeWorkers(lambda *_: False), observation=observed(kind), budget=budget)
     assert pursued.is_finding
     assert pursued.recurrence.seen_once
-    assert pursued.recurrence.words.startswith("Seen once: it did not come back. ")
+    assert pursued.recurrence.words.startswith("Seen once: it did not fail again. ")
 
 
 def test_what_was_tried_is_said() -> None:
     words = pursue(FakeWorkers(lambda *_: False), [TRIGGER], late=True).recurrence.words
-    assert all(f"runs failed {way}" in words for way in Rerun)
+    assert all(f"runs failed, {way}" in words for way in Rerun)
 
 
 @pytest.mark.parametrize("observation", [UNWRITTEN, observed(Kind.WORKER_DIED, KILLED)])

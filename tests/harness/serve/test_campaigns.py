@@ -438,5 +438,5 @@ def test_a_campaign_whose_server_died_goes_on_when_the_server_is_back(fake: Fake
 def test_the_home_of_other_campaigns_is_refused(fake: Fake, tmp_path: Path) -> None:
     home = Home(tmp_path)
     home.log(home.new_id()).write_text('{"event":"CampaignStarted"}\n')
-    with pytest.raises(ServerError, match="no home of attnfuzz serve"):
+    with pytest.raises(ServerError, match="not a home of attnfuzz serve"):
         _run(fake(FakeFault.NONE), tmp_path)

@@ -16,11 +16,11 @@ from attnfuzz.harness.serve.discovery import discover
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("localhost:8000", "no URL of a server"),
-        ("ftp://host", "no URL of a server"),
+        ("localhost:8000", "not the URL of a server"),
+        ("ftp://host", "not the URL of a server"),
         ("http://me:word@host", "--token-env"),
         ("http://host/?key=1", "has a query"),
-        ("http://host:99999", "no URL"),
+        ("http://host:99999", "not a URL"),
     ],
 )
 def test_an_address_that_is_none_is_refused(url: str, said: str) -> None:
@@ -48,8 +48,8 @@ def test_a_variable_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) ->
     [
         (FakeFault.REDIRECT, "redirects elsewhere"),
         (FakeFault.RATE, "limits the rate"),
-        (FakeFault.TOKEN, "wants a token"),
-        (FakeFault.NO_LLM, "no server of an LLM"),
+        (FakeFault.TOKEN, "requires a token"),
+        (FakeFault.NO_LLM, "not an LLM server"),
     ],
 )
 def test_a_server_that_can_not_be_used_is_refused_in_a_line(

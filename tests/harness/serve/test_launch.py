@@ -80,7 +80,7 @@ def test_a_server_that_is_there_already_is_not_taken_for_ours(tmp_path: Path) ->
     first = _launched(f"{sys.executable} {FAKE} {port}", port, tmp_path)
     first.start()
     try:
-        with pytest.raises(ServerError, match=r"answers at .* already"):
+        with pytest.raises(ServerError, match=r"already answers at"):
             _launched(f"{sys.executable} {FAKE} {port}", port, tmp_path).start()
     finally:
         first.end()

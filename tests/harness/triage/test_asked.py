@@ -132,15 +132,15 @@ def test_what_is_the_same_has_no_differences() -> None:
 
 def test_scalars_come_first() -> None:
     assert sent(case(expected(0, 1, 0, 2), expected(1, 2, 3, 4), window_left=7, sinks=rows("query", 0, 1))) == [
-        ("The call has window_left 7, the step wants -1.", "window_left"),
-        ("The call has sinks, the step wants none.", "sinks"),
-        ("Row 0, of request 0, sees 2 keys in the call, and 3 in the step.", "seq_lens"),
+        ("The call has window_left 7, but the step requires -1.", "window_left"),
+        ("The call has sinks, but the step requires none.", "sinks"),
+        ("Row 0, of request 0, sees 2 keys in the call, but 3 in the step.", "seq_lens"),
     ]
 
 
 def test_of_each_request_the_first_row_is_reported_that_sees_another_number_of_keys() -> None:
     assert sent(case(expected(0, 1, 0, 3), expected(1, 1, 3, 4), expected(2, 1, 3, 1))) == [
-        ("Row 1, of request 1, sees 4 keys in the call, and 3 in the step.", "seq_lens"),
+        ("Row 1, of request 1, sees 4 keys in the call, but 3 in the step.", "seq_lens"),
     ]
 
 
@@ -155,5 +155,5 @@ def test_as_many_but_other_keys_are_reported_from_the_first_that_differs() -> No
     asked = case(expected(0, 1, 0, 3), expected(1, 2, 3, 4))
     asked = replace(asked, buffers=(others, *asked.buffers[1:]))
     assert sent(asked) == [
-        ("Request 1 has other keys in the call than in the step, from key 2 of 4 on.", "block_tables"),
+        ("Request 1 has other keys in the call than in the step, starting at key 2 of 4.", "block_tables"),
     ]

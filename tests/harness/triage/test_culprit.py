@@ -38,7 +38,7 @@ OBEYED = (JudgedCall(0, None, CALLS),)
 def test_no_legal_call_may_end_with_a_fault(kind: Kind) -> None:
     found = sent(failure(kind), elsewhere={"other": PASSES})
     assert found.fault is Blame.KERNEL
-    assert found.conclusion.endswith(f"keeps every precondition that is known, and yet: {kind}.")
+    assert found.conclusion.endswith(f"meets every known precondition, but fails: {kind}.")
     assert found.sentences == ("The same calls on the kernels of other pass.",)
 
 
@@ -66,9 +66,9 @@ def test_a_broken_precondition_comes_before_all_else_and_of_several_that_of_the_
 @pytest.mark.parametrize(
     ("seen", "fault", "words"),
     [
-        (failure(Kind.RAISED, ""), Blame.CALLER, "raised before it launched anything"),
-        (failure(Kind.RAISED), Blame.KERNEL, "fails in a call that keeps"),
-        (failure(Kind.UNEXPECTED_REJECTION), Blame.KERNEL, "rejects a call that keeps"),
+        (failure(Kind.RAISED, ""), Blame.CALLER, "raised before any launch"),
+        (failure(Kind.RAISED), Blame.KERNEL, "fails in a call that meets"),
+        (failure(Kind.UNEXPECTED_REJECTION), Blame.KERNEL, "rejects a call that meets"),
         (failure(Kind.RAISED, "attend"), Blame.UNCLEAR, "of the arguments of attend is unknown"),
     ],
 )
@@ -81,13 +81,13 @@ def test_an_exception_is_its_callers_or_its_kernels(seen: Observation, fault: Bl
 def test_an_exception_behind_calls_that_pass_by_themselves_is_the_callers() -> None:
     found = sent(failure(Kind.RAISED), alone=PASSES)
     assert found.fault is Blame.CALLER
-    assert found.conclusion.endswith("raised after it had launched.")
+    assert found.conclusion.endswith("raised after its launches.")
 
 
 def test_wrong_numbers_of_kernels_that_obey_are_the_callers_and_what_was_not_judged_is_named() -> None:
     found = sent(failure(Kind.OUTPUT_MISMATCH), asked=OBEYED)
     assert (found.fault, found.call) == (Blame.CALLER, 0)
-    assert f"The calls between them, {MERGE}, were not judged by themselves." in found.sentences[0]
+    assert f"The calls between them, {MERGE}, were not judged separately." in found.sentences[0]
 
 
 def test_wrong_numbers_that_other_kernels_do_not_give_are_the_kernels() -> None:
@@ -115,5 +115,5 @@ def test_wrong_numbers_of_calls_that_could_not_be_judged_are_nobodys_yet_and_say
 
 def test_a_case_made_of_calls_has_a_caller_without_a_name() -> None:
     seen = failure(Kind.RAISED, "")
-    assert "the maker of the call" in culprit(CALLS, seen, []).conclusion
+    assert "the code that made the call" in culprit(CALLS, seen, []).conclusion
     assert "the planner of trtllm_mha" in culprit(CASE, seen, []).conclusion

@@ -112,11 +112,11 @@ def test_each_variation_that_makes_a_difference_has_a_sentence() -> None:
         )
     )
     assert said == [
-        "With outputs that begin stale it ends with Unwritten: the result depends on the old content of out.",
-        "Launched eagerly it passes: it depends on values that a graph freezes or does not refresh.",
-        "Step 3 alone passes: it depends on earlier steps.",
-        "With other contents it ends differently in 1 of 2: it depends on values.",
-        "The whole case on trtllm_mha passes.",
+        "With stale outputs, it ends with Unwritten: the result depends on the old contents of out.",
+        "Launched eagerly, it passes: the failure depends on values that a graph freezes or does not refresh.",
+        "Step 3 alone passes: the failure depends on earlier steps.",
+        "With other contents, it ends differently in 1 of 2: the failure depends on values.",
+        "The case passes on trtllm_mha.",
     ]
 
 
@@ -127,10 +127,10 @@ def test_what_ends_alike_or_was_not_run_makes_none() -> None:
 
 def test_a_race_makes_differences_by_chance_of_which_nothing_is_said() -> None:
     variants = [variant("guard", "left", PASSES), variant("backend", "trtllm_mha", PASSES)]
-    assert list(contrasts(NOW_AND_THEN, variants)) == ["The whole case on trtllm_mha passes."]
+    assert list(contrasts(NOW_AND_THEN, variants)) == ["The case passes on trtllm_mha."]
 
 
 def test_a_fault_on_one_side_only_is_an_overrun_of_that_side() -> None:
     runs = Repeated(fresh=(fails(Kind.ILLEGAL_ACCESS),) * 2, used=())
     (said,) = contrasts(runs, [variant("guard", "left", PASSES)])
-    assert said == "With the guards on the left it passes: the stray access is seen on one side only."
+    assert said == "With guards on the left, it passes: the stray access is detected on one side only."

@@ -121,9 +121,9 @@ def test_lines_fit_a_terminal() -> None:
 def test_failures_that_a_case_goes_on_after_are_named() -> None:
     past = PastFailure("StrayWrite", "key_cache", "write", "decode")
     described = describe(replace(PLAIN, past=(past,))).splitlines()
-    assert described[3:] == ["known     goes on after StrayWrite of key_cache (decode, write)"]
+    assert described[3:] == ["known     continues after StrayWrite of key_cache (decode, write)"]
 
 
 def test_a_relation_is_said_last() -> None:
     described = describe(replace(PLAIN, seed=7, relation=Relation.PADDING_ENLARGED)).splitlines()
-    assert described[3:] == ["numbers   seed 7", "relation  then once more and compared: padding enlarged"]
+    assert described[3:] == ["numbers   seed 7", "relation  compared with a second run: padding enlarged"]

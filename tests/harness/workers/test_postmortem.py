@@ -29,4 +29,4 @@ def test_a_fault_names_what_the_call_was_seen_to_break(broken: tuple[str, ...]) 
     )
     first, *rest = observation.message.splitlines()
     assert first.startswith("read at seq_lens: 0 bytes past the end")
-    assert rest == [f"before that, the call was seen to break its contract: {text}" for text in broken]
+    assert rest == [f"before that, the call broke its contract: {text}" for text in broken]

@@ -181,7 +181,7 @@ def test_a_pair_supports_what_both_do() -> None:
         ("flashinfer:append,hopper:trtllm_mha", "compiled for some geometries"),
         ("native:reshape_and_cache_head,trtllm_mha", "have no granularities in common"),
         ("native:append,trtllm_mha_nvfp4", "one of them has an NVFP4 cache"),
-        ("native:append,torch_sdpa", "torch_sdpa stores no new tokens in the pool, or has one of its own"),
+        ("native:append,torch_sdpa", "torch_sdpa stores no new tokens in the pool, or has a pool of its own"),
         ("native:copy_blocks,trtllm_mha", "native:copy_blocks stores no new tokens"),
         ("native:append,nothing", "unknown backend 'nothing'"),
     ],

@@ -53,7 +53,7 @@ def test_a_token_that_is_not_written_is_unwritten() -> None:
     assert (first.kind, first.place, second.place) == (Kind.UNWRITTEN, "k_cache", "v_cache")
     assert first.row is not None
     assert (first.row.request, first.row.token) == (1, 1)
-    assert "slot 1, head 0, element 0 holds nan, which it held before; token 1 of request 1 has" in first.message
+    assert "slot 1, head 0, element 0 holds nan, its old value; token 1 of request 1 has" in first.message
 
 
 def test_a_wrong_value_names_the_token_that_has_it() -> None:

@@ -49,7 +49,7 @@ def dirty(nbytes: int) -> torch.Tensor:
 
 BROKEN: list[tuple[str, dict[str, Any], tuple[str, ...], int, str]] = [
     # Metadata that is not what it is read as.
-    (DECODE, {"seq_lens": torch.tensor([9, 0, 4])}, ("seq_lens",), -1, "seq_lens is int64 [3], where int32 is due"),
+    (DECODE, {"seq_lens": torch.tensor([9, 0, 4])}, ("seq_lens",), -1, "seq_lens is int64 [3], but must be int32"),
     (CONTEXT, {"cum_seq_lens_q": apart(0, 2, 3, 6)}, ("cum_seq_lens_q",), -1, "cum_seq_lens_q has stride 2"),
     (MLA, {"block_tables": tables().T.contiguous().T}, ("block_tables",), -1, "block_tables has stride 3"),
     # A batch that the metadata has no rows for.
@@ -79,7 +79,7 @@ BROKEN: list[tuple[str, dict[str, Any], tuple[str, ...], int, str]] = [
         {"batch_size": 2},
         ("batch_size", "block_tables", "seq_lens", "cum_seq_lens_q", "cum_seq_lens_kv"),
         2,
-        "request 2 and all behind it get no answer",
+        "request 2 and all after it get no output",
     ),
     (
         RAGGED,
@@ -131,7 +131,7 @@ BROKEN: list[tuple[str, dict[str, Any], tuple[str, ...], int, str]] = [
         {"max_q_len": 1},
         ("max_q_len", "cum_seq_lens_q"),
         0,
-        "request 0 has 2 queries, but max_q_len is 1 (and so for 1 more request)",
+        "request 0 has 2 queries, but max_q_len is 1 (and 1 more request)",
     ),
     (XQA, {"q_len_per_req": 2}, ("q_len_per_req", "q_cu_seq_lens"), 1, "has 3 queries, but q_len_per_req is 2"),
     (
@@ -147,7 +147,7 @@ BROKEN: list[tuple[str, dict[str, Any], tuple[str, ...], int, str]] = [
         {"seq_lens": int32(9, -3, -4)},
         ("seq_lens",),
         1,
-        "seq_lens[1] is -3 (and so for 1 more request): no length, and read as the unsigned number",
+        "seq_lens[1] is -3 (and 1 more request): read as the unsigned number",
     ),
     (
         DECODE,
@@ -161,7 +161,7 @@ BROKEN: list[tuple[str, dict[str, Any], tuple[str, ...], int, str]] = [
         {"cum_seq_lens_kv": int32(0, 8, 9, 13)},
         ("cum_seq_lens_kv", "seq_lens"),
         0,
-        "cum_seq_lens_kv gives request 0 8 keys, seq_lens[0] is 9 (and so for 1 more request)",
+        "cum_seq_lens_kv gives request 0 8 keys, seq_lens[0] is 9 (and 1 more request)",
     ),
     (
         RAGGED,
@@ -176,7 +176,7 @@ BROKEN: list[tuple[str, dict[str, Any], tuple[str, ...], int, str]] = [
         {"mask_indptr": torch.tensor([0, 3, 3, 5])},
         ("mask_indptr",),
         -1,
-        "mask_indptr is int64 [4], where int32",
+        "mask_indptr is int64 [4], but must be int32",
     ),
     (
         MASKED,
@@ -193,7 +193,7 @@ BROKEN: list[tuple[str, dict[str, Any], tuple[str, ...], int, str]] = [
         "mask_indptr puts the mask of request 2, of 3 * 4 bits, in bytes 4 to 5, but packed_custom_mask has 5",
     ),
     (MASKED, {"mask_indptr": int32(-1, 3, 3, 5)}, ("mask_indptr", "packed_custom_mask"), 0, "in bytes -1 to 1"),
-    (MASKED, {"packed_custom_mask": torch.zeros(5)}, ("packed_custom_mask",), -1, "float32 [5], where uint8 is due"),
+    (MASKED, {"packed_custom_mask": torch.zeros(5)}, ("packed_custom_mask",), -1, "float32 [5], but must be uint8"),
     (MASKED, {"mask_indptr": None}, ("mask_indptr",), -1, "mask_indptr is missing"),
     (
         RAGGED,
@@ -223,7 +223,13 @@ BROKEN: list[tuple[str, dict[str, Any], tuple[str, ...], int, str]] = [
         2,
         "put the keys of request 2 in rows 9 to 12, but qkv has 12: they are read out of bounds",
     ),
-    (FMHA_V2, {"input_layout": "PACKED"}, ("input_layout",), -1, "input_layout is 'PACKED', where one of PACKED_QKV"),
+    (
+        FMHA_V2,
+        {"input_layout": "PACKED"},
+        ("input_layout",),
+        -1,
+        "input_layout is 'PACKED', but must be one of PACKED_QKV",
+    ),
     # Pages.
     (
         DECODE,
@@ -242,8 +248,8 @@ BROKEN: list[tuple[str, dict[str, Any], tuple[str, ...], int, str]] = [
     (FMHA_V2, {"block_tables": paged(99), "window_left": 3}, ("block_tables", "qkv[1]"), 0, "page 99"),
     # K and V as halves of one allocation.
     (FMHA_V2, halves(table=paged(99)), ("block_tables", "qkv[1][0]"), 0, "page 99"),
-    (FMHA_V2, {**halves(), "block_tables": tables()}, ("block_tables",), -1, "where [requests, 2, columns] is due"),
-    (FMHA_V2, {"block_tables": halves()["block_tables"]}, ("block_tables",), -1, "where [requests, columns] is due"),
+    (FMHA_V2, {**halves(), "block_tables": tables()}, ("block_tables",), -1, "but must be [requests, 2, columns]"),
+    (FMHA_V2, {"block_tables": halves()["block_tables"]}, ("block_tables",), -1, "but must be [requests, columns]"),
     (MLA, {"block_tables": paged(-1)}, ("block_tables", "kv_cache"), 0, "block_tables[0, 0] is page -1"),
     (XQA, {"block_tables": paged(5, 0, 8)[:2]}, ("block_tables", "kv_cache"), 0, "block_tables[0, 2] is page 8"),
     (
@@ -289,14 +295,20 @@ BROKEN: list[tuple[str, dict[str, Any], tuple[str, ...], int, str]] = [
         "out is float32 [6, 4, 16], out_dtype says float16",
     ),
     (MLA, {"lse": torch.zeros(3, 4)}, ("lse", "query"), -1, "lse has 3 rows, query has 6"),
-    (DECODE, {"lse": torch.zeros(6, 4, dtype=torch.float16)}, ("lse",), -1, "lse is float16 [6, 4], where float32"),
+    (
+        DECODE,
+        {"lse": torch.zeros(6, 4, dtype=torch.float16)},
+        ("lse",),
+        -1,
+        "lse is float16 [6, 4], but must be float32",
+    ),
     (DECODE, {"kv_layout": "HDN"}, ("kv_layout",), -1, "kv_layout is 'HDN'"),
     (
         DECODE,
         {"seq_lens": int32(9, 0, 4).unsqueeze(1)},
         ("seq_lens",),
         -1,
-        "seq_lens is int32 [3, 1], where [requests]",
+        "seq_lens is int32 [3, 1], but must be [requests]",
     ),
     # Scales, windows and the workspace.
     (DECODE, {"bmm1_scale": float("nan")}, ("bmm1_scale",), -1, "bmm1_scale is nan"),
@@ -315,8 +327,8 @@ BROKEN: list[tuple[str, dict[str, Any], tuple[str, ...], int, str]] = [
     (MERGE, {"s_b": torch.zeros(6, 4, dtype=torch.float16)}, ("s_b",), -1, "s_b is float16 [6, 4]"),
     (MERGE, {"v_b": torch.zeros(6, 4, 16).half()}, ("v_a", "v_b"), -1, "v_b is float16 [6, 4, 16], v_a is float32"),
     (MERGE_IN_PLACE, {"s_other": torch.zeros(5, 4)}, ("s_other", "v"), -1, "s_other has 5 tokens, v has 6"),
-    (MERGE_IN_PLACE, {"mask": torch.ones(6)}, ("mask",), -1, "mask is float32 [6], where bool is due"),
-    (FIXUP, {"kv_lens": torch.tensor([5, 0, 3])}, ("kv_lens",), -1, "kv_lens is int64 [3], where int32 is due"),
+    (MERGE_IN_PLACE, {"mask": torch.ones(6)}, ("mask",), -1, "mask is float32 [6], but must be bool"),
+    (FIXUP, {"kv_lens": torch.tensor([5, 0, 3])}, ("kv_lens",), -1, "kv_lens is int64 [3], but must be int32"),
     (FIXUP, {"cum_seq_lens": int32(0, 2, 3)}, ("cum_seq_lens", "kv_lens"), -1, "one more than the 3 of kv_lens is due"),
     (
         FIXUP,
@@ -371,7 +383,7 @@ def test_what_is_odd_but_legal_is_not_held_against_the_caller(op: str, changes: 
 def test_pages_of_v_begin_where_v_does() -> None:
     (breach,) = breaches(FMHA_V2, **halves(PAGES - 1))
     assert (breach.arguments, breach.request) == (("block_tables",), 0)
-    text = "block_tables[0, 1, 0] is page 11 of V, not 7 behind that of K, where V begins (and so for 1 more request)"
+    text = "block_tables[0, 1, 0] is page 11 of V, not 7 behind that of K, where V begins (and 1 more request)"
     assert breach.text == text
 
 
@@ -441,7 +453,7 @@ def test_a_call_is_judged_by_its_numbers_and_shapes_where_contents_are_not_at_ha
 
 def test_lengths_without_content_are_reported_as_such() -> None:
     (breach,) = breaches(DECODE, seq_lens=int32(9, 0, 4).to("meta"))
-    assert breach.text == "seq_lens is int32 [3] without content, where numbers are due"
+    assert breach.text == "seq_lens is int32 [3] without contents, but must have some"
 
 
 def test_every_source_and_text_is_one_line() -> None:

@@ -31,7 +31,7 @@ def place(op: str, name: str, offset: int, **changes: object) -> str:
             DECODE,
             "kv_cache[1]",
             6 * 128 + 64 + 32,
-            "page 6, KV head 1, slot 2, element 0 (key 10 of request 0, behind its last key 8)",
+            "page 6, KV head 1, slot 2, element 0 (key 10 of request 0, past its last key 8)",
         ),
         (DECODE, "kv_cache[0]", 3 * 128, "page 3, KV head 0, slot 0, element 0 (no request's)"),
         (
@@ -66,8 +66,8 @@ def test_a_page_that_is_not_there_is_reported_with_the_request_that_asks_for_it(
 
 def test_what_strides_leave_out_is_a_gap() -> None:
     gaps = torch.zeros(3, 6, dtype=torch.int32)[:, :4]
-    assert place(DECODE, "block_tables", 6 + 4, block_tables=gaps) == "request 1, 1 element into the gap behind it"
-    assert place(DECODE, "block_tables", 6 + 5, block_tables=gaps) == "request 1, 2 elements into the gap behind it"
+    assert place(DECODE, "block_tables", 6 + 4, block_tables=gaps) == "request 1, 1 element into the gap after it"
+    assert place(DECODE, "block_tables", 6 + 5, block_tables=gaps) == "request 1, 2 elements into the gap after it"
 
 
 def test_strides_are_followed_whatever_their_order() -> None:

@@ -107,7 +107,7 @@ def test_without_the_library_no_gpu_is_reported_absent(monkeypatch: pytest.Monke
     found = importlib.util.find_spec
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "pynvml" else found(name))
     fake_nvml.install(monkeypatch)
-    reason = "which can't be looked for: package pynvml is not installed: pip install 'attnfuzz[gpu]'"
+    reason = "which can't be detected: package pynvml is not installed: pip install 'attnfuzz[gpu]'"
     assert visible.missing(HOPPER, ()) == f"needs a GPU of Hopper (SM90), {reason}"
 
 

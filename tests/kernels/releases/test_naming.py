@@ -27,8 +27,8 @@ def test_a_source_tree_is_named_by_its_path(path: str) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("sglang", "names no backend of SGLang: add :trtllm_mha or :trtllm_mla"),
-        ("sglang==0.5.9", "names no backend of SGLang"),
+        ("sglang", "is not a backend of SGLang: add :trtllm_mha or :trtllm_mla"),
+        ("sglang==0.5.9", "is not a backend of SGLang"),
         (
             "sglang:trtllm_mha",
             r"does not say which SGLang: name a release as in sglang==0\.5\.9:trtllm_mha, or .*--sglang",
@@ -36,8 +36,8 @@ def test_a_source_tree_is_named_by_its_path(path: str) -> None:
         ("sglang@python:trtllm_mla", r"does not say which SGLang: .* sglang:trtllm_mla and --sglang PATH"),
         ("sglang@:trtllm_mla", "does not say which SGLang"),
         ("sglang==0.5.9:flashinfer", "trtllm_mha and trtllm_mla can be tested, and 'flashinfer' is neither"),
-        ("sglang==newest:trtllm_mha", "'newest' is no version"),
-        ("sglang==:trtllm_mha", "'' is no version"),
+        ("sglang==newest:trtllm_mha", "'newest' is not a version"),
+        ("sglang==:trtllm_mha", "'' is not a version"),
         ("sglang==0.5.10post1:trtllm_mha", r"write that version as 0\.5\.10\.post1"),
         ("sglang==0.5.8.post1:trtllm_mha", r"can be tested from 0\.5\.9 on"),
         ("sglang==0.5.9rc1:trtllm_mha", r"can be tested from 0\.5\.9 on"),
@@ -66,7 +66,7 @@ def test_a_tree_is_named_absolutely(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_tree_has_no_backends_but_sglangs(tmp_path: Path) -> None:
-    with pytest.raises(BadName, match=r"'trtllm_mha' is no backend of SGLang.*give sglang:trtllm_mha"):
+    with pytest.raises(BadName, match=r"'trtllm_mha' is not a backend of SGLang.*give sglang:trtllm_mha"):
         ENGINE.in_tree("trtllm_mha", tmp_path)
 
 

@@ -68,11 +68,11 @@ START = 96
         (lambda problem: ~mask_of(problem, 1)[1], "as if the mask were inverted"),
         (bits(START + 1, step=3), "as if the mask were transposed"),
         (reversed_bytes, "as if the bits of each byte of the mask were in the reverse order"),
-        (bits(START + 32), "as if each row of the mask began with a whole byte"),
+        (bits(START + 32), "as if each row of the mask began at a whole byte"),
         (bits(START + 31 + 1), "as if the mask began 1 bit later"),
         (bits(START + 31 - 8), "as if the mask began 1 byte earlier"),
         (lambda problem: mask_of(problem, 1)[0], "as if the row had the mask of its request's first query"),
-        (lambda problem: mask_of(problem, 1)[2], "as if the row had the mask of the query behind it"),
+        (lambda problem: mask_of(problem, 1)[2], "as if the row had the mask of the query after it"),
         (bits(31), "as if it had the mask of request 0"),
     ],
 )

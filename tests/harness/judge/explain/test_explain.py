@@ -145,7 +145,7 @@ def test_a_factor_of_the_output_is_named(problem: Problem, factor: float, words:
 @pytest.mark.parametrize(
     ("sinks", "words"),
     [
-        (None, "as if the sink were left out"),
+        (None, "as if the sink were ignored"),
         (3.0 + log(2), "as if the sink were counted twice"),
         (1.0, "as if it had the sink of head 0"),
     ],

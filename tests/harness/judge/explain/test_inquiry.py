@@ -100,7 +100,7 @@ def test_an_lse_that_is_right_beside_a_wrong_output_is_pointed_out() -> None:
 
     found = concluded(with_right_lse(sinks()), {Stake.VALUES: with_right_lse(sinks(seed=6))})
     assert found is not None
-    assert found.words == "as if the sink were left out; but the LSE does not agree"
+    assert found.words == "as if the sink were ignored; but the LSE does not agree"
 
 
 def sinks(seed: int = 5) -> Problem:
