@@ -43,35 +43,41 @@ FLOATS = (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
 
 
 class Capability(msgspec.Struct, frozen=True, kw_only=True):
-    """The cases that a backend supports. A feature that is False or empty, such as `fp8_kv`, is never drawn.
+    """The features of cases that a backend supports. One that is False or empty, such as `fp8_kv`, is never drawn.
 
-    `latent` backends run multi-head latent attention, the others do not. `max_head_dim` bounds both head dims;
-    `head_dims` are the only ones, if given. `unequal_head_dims` allows head_dim_qk != head_dim_vo. `graph_modes` are
-    the modes that can be captured. `kv_scales` are the dtypes of the KV caches that have scales, or True for all.
-    `granularities` are those of the scales of quantised caches; with BLOCK, these are of NVFP4, whose scales have one
-    of the layouts `block_scales`. With `query_scales`, a server's checkpoint has a scale of queries, and with
-    `kept_queries` it may keep their dtype beside a quantised cache. `sinks_dtype` is the dtype in which a
-    `FunctionBackend` gets its sinks; None is that of the queries. `table_gaps` allows gaps between rows of the page
-    table. `pool_holes` allows pools whose offsets pass 2^31 because most of their pages have addresses and no memory:
-    on a CPU, for a backend that touches no page without an owner. `patience` multiplies the time after which a case
-    counts as hanging (30 s), for slow kernels such as interpreted ones. With `writes`, the backend computes no
-    attention, but writes the new tokens of each step into the KV cache; its padded tokens have one of `padded_slots`.
-    New tokens are keys, so `empty_kv` and `kv_shorter_than_q` must be False. One with `rotary` rotates such shares of
-    its heads, in one of the `pairings`, by frequencies of one of the `rope_scalings`; without, none is rotated.
-    `tombstones` are those of pools of layers with `windows`, without which there are none. `other_groups` are the
-    geometries that may share a pool with the case's. Both need a pool with pages from anywhere. A writer with
-    `window_tail` takes steps of which only the last tokens are stored. `masks` are the keys that a query may see; with
-    EMPTY_ROWS among them, it may see none, although its request has keys. `windowed_masks` are those that have a
-    meaning beside a window: a key is seen that both leave. `arguments` are the forms in which arguments are passed
-    besides the plain one, with their standing, and `earlier_uses` those that the objects of a step may have had.
-    `edges` are the factors of 0 and below, and the steps without requests, that it may get, with their standing. One
-    that `schedules` decides itself on the forwards of a step, within the limits of `Case.serving`. `shared_keys` are
-    the numbers of ranks that may share the keys of each request, each with whole query heads, and `interleaves` the
-    runs of keys that each may have. `most_programs` bounds the rows of a step, times the query heads, times these
-    ranks, for kernels with a costly program for each; 0 is no bound.
+    Shapes and types: A `latent` backend runs multi-head latent attention, and no other. `max_head_dim` bounds both head
+    dims; `head_dims`, if given, lists the only ones. `unequal_head_dims` allows head_dim_qk != head_dim_vo.
+    `graph_modes` are the modes that can be captured. `kv_scales` are the dtypes of KV caches that have scales, or True
+    for all. `granularities` are the granularities of these scales; with BLOCK, caches are NVFP4, and their scales have
+    one of the layouts `block_scales`. With `query_scales`, a server's checkpoint has a scale of queries; with
+    `kept_queries`, queries may keep their dtype although the cache is quantised. `sinks_dtype` is the dtype in which a
+    `FunctionBackend` gets its sinks; None is that of the queries.
 
-    A backend with `buckets` supports their geometries and no others. All other fields about geometries are then derived
-    from the buckets; values passed for them are ignored.
+    Memory: `table_gaps` allows gaps between rows of the page table. `pool_holes` allows pools with offsets above 2^31,
+    most of whose pages have addresses but no memory: on a CPU, for a backend that touches no page without an owner.
+    `tombstones` are the supported kinds in pools of layers with `windows`. `other_groups` are the geometries that may
+    share a pool with the case's. Both need a pool with pages from anywhere.
+
+    Writers: With `writes`, the backend computes no attention, but writes the new tokens of each step into the KV cache;
+    its padded tokens have one of `padded_slots`. New tokens are keys, so `empty_kv` and `kv_shorter_than_q` must be
+    False. With `rotary`, it rotates such shares of its heads, in one of the `pairings`, by frequencies with one of the
+    `rope_scalings`. With `window_tail`, it takes steps of which only the last tokens are stored.
+
+    Masks and calls: `masks` are the supported masks; with EMPTY_ROWS, a query may see no key although its request has
+    keys. `windowed_masks` are those that may be combined with a window: a key is seen if both allow it. `arguments` are
+    the argument forms other than the plain one, with their standing, and `earlier_uses` the supported lives of objects.
+    `edges` are factors of 0 and below, and steps without requests, with their standing.
+
+    Servers: A backend that `schedules` chooses the forwards of a step itself, within the limits of `Case.serving`.
+    `shared_keys` are the numbers of ranks that may share the keys of each request, each rank with whole query heads,
+    and `interleaves` the supported runs of keys per rank.
+
+    Cost: `most_programs` bounds rows of a step * query heads * ranks, for kernels with one costly program for each; 0
+    is no bound. `patience` multiplies the time after which a case counts as hanging (30 s), for slow kernels such as
+    interpreted ones.
+
+    A backend with `buckets` supports their geometries only. All other fields about geometries are then derived from the
+    buckets; values passed for them are ignored.
 
     Raises ValueError if only some buckets have latents, for a bucket without any of the modes, for `head_dims` of
     latents (which need buckets), for `granularities` and `kept_queries` without quantised caches, for sinks in integers
@@ -189,7 +195,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def nvfp4_kv(self) -> bool:
-        """Whether KV caches are of NVFP4: those with scales of blocks."""
+        """Whether KV caches are NVFP4, which have scales of blocks."""
         return Granularity.BLOCK in self.granularities
 
     @property
@@ -198,7 +204,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
         return (DType.FLOAT8_E4M3,) * self.fp8_kv + (DType.FLOAT4_E2M1,) * self.nvfp4_kv
 
     def why_not(self, case: Case) -> str | None:
-        """Return the first unsupported feature of `case` as a clause; None if it is supported."""
+        """Return the first unsupported feature of `case` as a clause, or None if it is supported."""
         why_not_geometry = _why_not_buckets if self.buckets else _why_not_geometry
         reason = why_not_geometry(self, case.geometry) or _why_not_steps(self, case)
         if reason is None and case.relation is not None:
@@ -207,15 +213,15 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
         return reason
 
     def most_rows(self, q_heads: int, ranks: int) -> int | None:
-        """The most rows of a step with `q_heads` on `ranks`; None if there is no bound."""
+        """Return the maximum number of rows of a step with `q_heads` on `ranks`, or None if there is no bound."""
         return self.most_programs // (q_heads * ranks) if self.most_programs else None
 
     def scales(self, kv_dtype: DType) -> bool:
-        """Whether KV caches of this dtype have scales."""
+        """Return whether KV caches of this dtype have scales."""
         return self.kv_scales if isinstance(self.kv_scales, bool) else kv_dtype in self.kv_scales
 
     def can_run(self, case: Case) -> bool:
-        """Whether `case` is possible and supported."""
+        """Return whether `case` is possible and supported."""
         try:
             validate(case)
         except ImpossibleCase:
@@ -223,7 +229,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
         return self.why_not(case) is None
 
     def can_relate(self, case: Case) -> bool:
-        """The same of a case that can run without its relation."""
+        """Return whether `case`, which can run without its relation, can run with it."""
         try:
             other = valid_related(case)
         except ImpossibleCase:
@@ -232,7 +238,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _between_them(buckets: tuple[Bucket, ...]) -> dict[str, object]:
-    """The fields of a capability about geometries, derived from its buckets."""
+    """Derive the fields of a capability about geometries from its buckets."""
     if len({bucket.latent is None for bucket in buckets}) > 1:
         raise ValueError("some buckets have latents and others do not: make two backends of them")
     latent = buckets[0].latent is not None
@@ -252,7 +258,7 @@ def _between_them(buckets: tuple[Bucket, ...]) -> dict[str, object]:
 
 
 def _why_not_buckets(can: Capability, geometry: Geometry) -> str | None:
-    """Return the difference between a geometry and its nearest bucket; None if one covers it."""
+    """Return the difference between a geometry and its nearest bucket, or None if a bucket covers it."""
     if any(bucket.covers(geometry) for bucket in can.buckets):
         return None
     nearest = min((bucket.differences(geometry) for bucket in can.buckets), key=len)
@@ -311,7 +317,7 @@ def _why_not_views(can: Capability, case: Case) -> str | None:
 
 
 def _why_not_shared(can: Capability, case: Case) -> str | None:
-    """The reason that the pool can't be one of windows, or of two groups of layers."""
+    """Return the reason that the pool can't be one of windows, or of two groups of layers, or None."""
     pages = case.pages
     if pages.tombstone is not Tombstone.NONE and pages.tombstone not in can.tombstones:
         return f"a pool of windows with {pages.tombstone} tombstones"
@@ -323,7 +329,7 @@ def _why_not_shared(can: Capability, case: Case) -> str | None:
 
 
 def _why_not_called(can: Capability, case: Case) -> str | None:
-    """The reason that the calls, or the earlier uses of their objects, can't be these."""
+    """Return the reason that the argument forms or lives of `case` are not supported, or None."""
     of_arguments = {rule.form for rule in can.arguments}
     others = (
         *(form for form in case.arguments if form not in of_arguments),
@@ -387,9 +393,9 @@ def _why_not_scheduled(can: Capability, case: Case) -> str | None:
 
 
 def may_be_asynchronous(steps: Iterable[Step]) -> bool:
-    """Whether a server of these steps may schedule a forward before it has the tokens of the one before.
+    """Return whether a server of these steps may schedule a forward before it has the tokens of the previous one.
 
-    The drafts that the forward verifies, if any, then come from a draft model on the device.
+    If the forward verifies drafts, they must then come from a draft model on the device.
     """
     modes = {step.mode for step in steps if step.drafts}
     return not modes or Mode.DRAFT_DECODE in modes

@@ -1,4 +1,4 @@
-"""The forms of a call's arguments, and the earlier uses of the objects that make it."""
+"""Drawing argument forms, and the earlier uses of the objects that make a call."""
 
 from functools import cache
 
@@ -14,12 +14,12 @@ from attnfuzz.strategies.coverage.axis import axis_of_form
 from attnfuzz.strategies.lean import Lean
 
 _LIFE = "life"
-# Several forms meet in a call, but one that is refused hides the others.
+# A call may have several forms, but a refused one hides the others.
 _FORMS, _USES = Choice((1, 1, 1, 2, 2, 3), lambda _: ()), Choice((1, 1, 2), lambda _: ())
 
 
 def with_call(draw: DrawFn, case: Case, can: Capability, lean: Lean) -> Case:
-    """Draw the forms of arguments, and the life of objects, that `can` covers."""
+    """Draw argument forms and the life of objects, among those that `can` supports."""
     forms = tuple(rule.form for rule in can.arguments if takes(case, rule.form))
     any_form = draw(_any_form(forms).under(lean)) if forms else False
     if any_form:

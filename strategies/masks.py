@@ -1,4 +1,4 @@
-"""The draw of a case's mask."""
+"""Drawing the mask of a case."""
 
 from functools import cache
 
@@ -16,7 +16,7 @@ _TIMES_TREE = 4
 
 
 def draw_mask(draw: DrawFn, can: Capability, geometry: Geometry, steps: tuple[Step, ...], lean: Lean) -> Mask:
-    """Draw a mask that the backend supports; a tree only for cases with a verify step."""
+    """Draw a mask that the backend supports. Trees are only drawn for cases with a verify step."""
     trees = any(step.mode is Mode.TARGET_VERIFY for step in steps)
     windowed = geometry.window_left >= 0
     options = tuple(

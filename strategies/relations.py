@@ -1,4 +1,4 @@
-"""The draw of a case's metamorphic relation, if any."""
+"""Drawing the metamorphic relation of a case, if any."""
 
 from functools import cache
 
@@ -31,7 +31,7 @@ def _one_of(relations: tuple[Relation, ...]) -> Choice[Relation]:
 
 
 def applicable(case: Case, capability: Capability) -> tuple[Relation, ...]:
-    """The relations whose other case is possible and supported by `capability`, in the order of Relation.
+    """Return the relations whose other case is possible and supported by `capability`, in the order of Relation.
 
     The present relation of `case` is ignored.
     """

@@ -1,4 +1,4 @@
-"""Rotary embedding: drawn for writers of the KV cache that rotate keys, and for no other backend."""
+"""Drawing rotary embeddings, for writers of the KV cache that rotate keys."""
 
 from functools import cache
 
@@ -11,7 +11,7 @@ from attnfuzz.strategies.coverage.classes import ROTARY_SHIFTS, ROTARY_THETAS
 from attnfuzz.strategies.lean import Lean
 from attnfuzz.strategies.supported import rotary_shares
 
-# Of RoFormer, of Llama 3 and of Qwen 2.
+# RoFormer's, Llama 3's and Qwen 2's.
 _THETAS = Choice(
     (10000.0, 10000.0, 500000.0, 1e6), lambda theta: on("rotary theta", ROTARY_THETAS.of)(Rope(theta=theta))
 )
@@ -19,7 +19,7 @@ _SHIFTS = Choice((0, 0, 0, 1, 100, 4000), lambda shift: on("rotary shift", ROTAR
 
 
 def draw_rope(draw: DrawFn, can: Capability, lean: Lean) -> Rope | None:
-    """Draw a rotary embedding that `can` has; None if it has none."""
+    """Draw a rotary embedding that `can` supports, or None if it supports none."""
     if not can.rotary:
         return None
     return Rope(

@@ -1,4 +1,4 @@
-"""A server's limits, where it schedules the requests of a case itself, and its choices where ranks share their keys."""
+"""Drawing the limits of a server that schedules requests itself, and the options of ranks that share keys."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -15,9 +15,9 @@ from attnfuzz.strategies.lean import Lean
 
 _QUARTERS: Final = 4
 
-# Forwards that all tokens of a case take.
+# Number of forwards over which all tokens of a case are spread.
 _FORWARDS = Choice((1, 1, 1, 1, 2, 3, 5), lambda count: (f"token budget={LIMITS.of(count - 1)}",))
-# Quarters of the pages that more than one slot needs.
+# Quarters of the pages that are needed beyond those of the longest slot.
 _LACKING = Choice((0, 0, 0, 1, 2, 3, 4, 4), lambda quarters: (f"lacking pages={LIMITS.of(quarters)}",))
 _SEEDS = integer(0, 255)
 _ASYNCHRONOUS = WeightedFlag(1, 1, ("asynchronous=yes",))
@@ -29,9 +29,9 @@ _FEW, _MANY = 2, 4
 def draw_serving(
     draw: DrawFn, can: Capability, geometry: Geometry, steps: Sequence[Step], pages: Pages, lean: Lean
 ) -> Serving:
-    """Draw limits: those that any batch fits in, or a budget that cuts prompts, or a pool that has too few pages.
+    """Draw limits: none that takes effect, a budget that cuts prompts, or a pool with too few pages.
 
-    Half of the servers that may be are asynchronous.
+    Half of the servers that can be asynchronous are.
     """
     if not can.schedules:
         return Serving()
@@ -62,7 +62,7 @@ def draw_ranks(draw: DrawFn, can: Capability, geometry: Geometry, lean: Lean) ->
 
 
 def draw_shared_keys(draw: DrawFn, can: Capability, ranks: int, steps: Sequence[Step], lean: Lean) -> SharedKeys:
-    """Draw the other choices of ranks that share keys: they have one token in a row beside drafts."""
+    """Draw the other options of ranks that share keys. Drafts require an interleave of one token."""
     if not can.shared_keys:
         return SharedKeys()
     drafts = any(step.drafts for step in steps)

@@ -1,4 +1,4 @@
-"""Pools of layers with a window, and pools that two groups of layers share."""
+"""Drawing pools of layers with a window, and pools that two groups of layers share."""
 
 from functools import cache
 
@@ -13,7 +13,7 @@ from attnfuzz.strategies.choices import Choice, WeightedFlag, on
 from attnfuzz.strategies.lean import Lean
 
 _ALONE_OF = 3
-"""Weight of a pool of one group, relative to each geometry of another."""
+"""Weight of a pool of one group, relative to each geometry of a second group."""
 
 _TAILS = WeightedFlag(2, 1, ("window tail=yes",))
 
@@ -21,7 +21,7 @@ _TAILS = WeightedFlag(2, 1, ("window tail=yes",))
 def draw_shared_pool(
     draw: DrawFn, can: Capability, geometry: Geometry, granularity: Granularity, pages: Pages, lean: Lean
 ) -> Pages:
-    """Draw the tombstones of a layer with a window, and another group of layers in the pool, if `can` has them."""
+    """Draw the tombstones of a layer with a window, and another group of layers in the pool, if `can` supports them."""
     if can.tombstones and geometry.window_left >= 0:
         pages = replace(pages, tombstone=draw(_tombstone(can.tombstones).under(lean)))
     if can.window_tail and pages.tombstone is not Tombstone.NONE and draw(_TAILS.under(lean)):

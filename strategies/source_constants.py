@@ -1,4 +1,4 @@
-"""Draws that depend on the seed alone, and on no module that is loaded."""
+"""Draws that depend on the seed alone, not on the modules that are loaded."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,11 +8,11 @@ from hypothesis.internal.conjecture import providers
 
 @contextmanager
 def without_constants_of_sources() -> Iterator[None]:
-    """Keep Hypothesis from drawing constants in the sources of loaded modules.
+    """Keep Hypothesis from drawing constants from the sources of loaded modules.
 
-    It takes modules outside of site-packages for the code under test (providers.py, _get_local_constants): these depend
-    on whether attnfuzz is installed or a checkout, on backends in files, and on earlier imports. There is no setting
-    for it; releases without such a pool are left as they are.
+    Hypothesis takes modules outside of site-packages for the code under test (providers.py, _get_local_constants).
+    These depend on whether attnfuzz is installed or a checkout, on backends in files, and on earlier imports. There is
+    no setting for it; releases without such a pool are left unchanged.
     """
     of_sources = getattr(providers, "_get_local_constants", None)
     if of_sources is None:
