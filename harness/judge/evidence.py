@@ -222,7 +222,7 @@ class Evidence:
         return comparable if self.contract.empty_rows is Holds.ZERO else comparable & self.sees.unsqueeze(-1)
 
     def lse_error(self, unit: float) -> torch.Tensor:
-        """The LSE minus its answer: fp64 [T, Hq] in natural units, 0 where not comparable. `unit` is the LSE's."""
+        """Return the LSE minus its answer: fp64 [T, Hq] in natural units, 0 where not comparable. `unit` scales it."""
         assert self.lse is not None
         difference = self.lse.to(torch.float64).mul_(unit).sub_(self.budget.answer.lse)
         return torch.where(self.comparable, difference, 0.0)

@@ -1,11 +1,11 @@
-"""Which edited cases can exist."""
+"""Checking whether an edited case can exist."""
 
 from attnfuzz.reference.case_file import AnyCase, validate_any
 from attnfuzz.reference.validity import ImpossibleCase
 
 
 def possible(case: AnyCase) -> bool:
-    """Whether a case can exist."""
+    """Return whether a case can exist."""
     try:
         validate_any(case)
     except ImpossibleCase:

@@ -1,4 +1,4 @@
-"""The related run of a case by itself: if it fails, the failure needs no first run."""
+"""Running the related run of a case by itself: if it fails, the failure does not need the first run."""
 
 from collections.abc import Callable
 
@@ -14,9 +14,9 @@ RELATIVE = frozenset({Kind.METAMORPHIC_MISMATCH, Kind.REPLAY_DIVERGED, Kind.NOND
 def failing_alone(
     case: Case, verdict: Verdict, allowed: Callable[[Case], bool], run: Callable[[Case], Verdict]
 ) -> tuple[Case, Verdict] | None:
-    """Return the related run as a case of its own, with its verdict, if that fails alone.
+    """Return the related run as a case of its own, with its verdict, if it fails alone, else None.
 
-    None if the worst failure is of the first run: neither compares two runs nor showed in the second.
+    None if the worst failure belongs to the first run: it neither compares two runs nor occurred in the second.
     """
     if not verdict.failures or not (verdict.failures[0].kind in RELATIVE or verdict.failures[0].related):
         return None

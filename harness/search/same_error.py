@@ -1,4 +1,4 @@
-"""Whether two failures are the same error, though their cases, modes or kernels differ."""
+"""Comparing errors: whether two failures are the same error, although their cases, modes or kernels differ."""
 
 import math
 
@@ -8,11 +8,11 @@ ROUNDING = 0.01
 """Relative difference of the same error in two kernels, which round differently."""
 
 _EXACT = frozenset({Kind.INPUT_MUTATED, Kind.CANARY_OVERWRITTEN, Kind.EMPTY_ROW})
-"""Kinds of failures without an error that could be compared: the same place counts."""
+"""Kinds of failures without a comparable error, for which the same place counts."""
 
 
 def same_error(error: Observation, other: Observation | None) -> bool:
-    """Whether two failures are the same stray access or write, or have the same largest error over bound."""
+    """Return whether two failures are the same stray access or write, or have the same largest error over bound."""
     if other is None:
         return False
     if error.access is not None and other.access is not None:

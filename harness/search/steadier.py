@@ -1,7 +1,7 @@
-"""A failure that few values show, in the case with values that show it more often.
+"""Changing a case to values that show its failure more often, if few values do.
 
-Where keys are few and alike, a wrong mask may change the output with one seed in thirty. Without a feature, such a case
-then passes by chance, and everything seems to be needed.
+If keys are few and alike, a wrong mask may change the output with only one seed in thirty. Such a case passes by chance
+without any one feature, so every feature seems to be needed.
 """
 
 from collections.abc import Callable
@@ -15,9 +15,9 @@ from attnfuzz.reference.case import Case, ValueFamily
 
 
 def steadier(pinned: Pinned[Case], allowed: Callable[[Case], bool]) -> Case:
-    """Return the pinned case with a family of values of which each of a few seeds fails alike.
+    """Return the pinned case with a value family with which each of a few seeds fails alike.
 
-    Its own family if that does, or none does.
+    Its own family is kept if that does, or if none does.
     """
     case = pinned.first
     if pinned.passes == 0:

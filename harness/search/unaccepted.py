@@ -1,4 +1,4 @@
-"""A failure that seems to be one that the ledger accepts, in a case in which it does not.
+"""Moving a failure that matches a ledger entry to a case that does not match it.
 
 An entry names features that a failure needs. A drawn case may have them by chance.
 """
@@ -15,7 +15,7 @@ from attnfuzz.reference.case import Case
 
 
 def unaccepted(pinned: Pinned[Case], allowed: Callable[[Case], bool], accepts: Callable[[Case], bool]) -> Case | None:
-    """Return a variant of the pinned case that fails alike and is not accepted; None if there is none.
+    """Return a variant of the pinned case that fails alike and is not accepted, or None.
 
     It lacks one feature, or the steps of one mode.
     """

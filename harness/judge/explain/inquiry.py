@@ -116,7 +116,7 @@ class Inquiry:
                 self._test(trial, stake, rows, elsewhere=elsewhere)
 
     def conclusion(self) -> Explanation | None:
-        """The best explanation; None if no claim was confirmed by a further run, or by many rows if there is no run."""
+        """Return the best explanation, or None if none was confirmed: by a further run, or by many rows without one."""
         left = [trial for trial in self._trials if not trial.refuted and self._established(trial)]
         if not left:
             return None

@@ -64,7 +64,7 @@ class PagedCall:
         return found
 
     def gathered(self, pages: torch.Tensor, count: int, head: int) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """The first `count` keys and values [count, 1, dim] on these pages; None if a page is not in the pool."""
+        """Return the first `count` keys and values [count, 1, dim] on these pages, or None if one is out of range."""
         needed = pages[: -(-count // self.page_size)].to(torch.int64)
         if len(needed) * self.page_size < count or bool(((needed < 0) | (needed >= self.key.shape[0])).any()):
             return None
