@@ -1,4 +1,4 @@
-"""The library whose kernels a backend runs: its entry points may share a mistake."""
+"""The library whose kernels a backend runs. Its entry points may share a mistake."""
 
 from functools import cache
 
@@ -13,7 +13,7 @@ _COMPILERS = frozenset({"triton"})
 
 @cache
 def library_of(name: str) -> str:
-    """The package with the kernels of the backend called `name`; "" if it has its own, or can't be found."""
+    """Return the package with the kernels of the named backend, or "" if it has its own, or can't be found."""
     try:
         backend = resolve(name)
     except UserError:

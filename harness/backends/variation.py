@@ -4,7 +4,7 @@
 
     MINE = Variation("trtllm_mha", kernels={"trtllm_batch_decode_with_kv_cache": my_decode})
 
-The backend plans, pads and captures as a serving engine does, so that one kernel is tested in a server's place for it.
+The backend plans, pads and captures as a serving engine does, so the kernel is tested as if a server called it.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,15 +37,15 @@ class Launching:
 
 
 class Variation:
-    """A backend of attnfuzz called `base`, with `kernels` in place of ops, or with changed arguments.
+    """A backend of attnfuzz called `base`, with other functions in place of its kernels, or with changed arguments.
 
     `kernels` maps names of its `ops` to functions that take the same keyword arguments. `change` is called before each
     launch, and returns the arguments that differ, {} for none; tensors that it makes are placed in guarded memory. The
-    attention that is due stays that of `base`.
+    correct output stays that of `base`.
 
-    With kernels of the user's, the default `contract` is that of `base` without its promises about bits, and the
-    default `noise_model` that of an unknown kernel; otherwise both are those of `base`. A `capability` must not be
-    wider than that of `base`.
+    With `kernels`, the default `contract` is that of `base` without its promises about bits, and the default
+    `noise_model` that of an unknown kernel; otherwise both are those of `base`. A `capability` must not be wider than
+    that of `base`.
 
     Raises ValueError for a name that is no backend of attnfuzz, or no op of it.
     """
@@ -83,7 +83,7 @@ class Variation:
         return f"{self._base.name}@varied"
 
     def noise(self, dtype: DType) -> NoiseModel:
-        """The given model, or the default."""
+        """Return the given model, or the default."""
         if self._noise_model is not None:
             return self._noise_model
         return NoiseModel.unknown_kernel() if self._kernels else self._base.noise(dtype)
@@ -94,7 +94,7 @@ class Variation:
         return {name: self._replaced(op) for name, op in self._base.ops.items()}
 
     def missing(self) -> str | None:
-        """Return the reason that the base can't run here; None if it can."""
+        """Return the reason that the base can't run here, or None if it can."""
         return self._base.missing()
 
     def prepare(self, progress: Callable[[str], None]) -> None:
@@ -113,7 +113,7 @@ class Variation:
 
 
 class _Session:
-    """A session of the base, which tells its launcher the step."""
+    """A session of the base, which passes the step to its launcher."""
 
     def __init__(self, session: Session, launcher: "_Varied") -> None:
         self._session = session
@@ -142,7 +142,7 @@ class _Varied:
         return self._launcher.launch(self._ops.get(op.name, op), **arguments | placed(changed, self._memory))
 
     def reached_by(self, words: str) -> None:
-        """Pass on how a server gets to the launches."""
+        """Pass on how a server reaches the launches."""
         self._launcher.reached_by(words)
 
     def called_from(self, words: str) -> None:

@@ -1,4 +1,4 @@
-"""Settings of the process that a backend may change: they are put back after its code has run."""
+"""Process settings that a backend may change, which are restored after its code has run."""
 
 import gc
 import sys

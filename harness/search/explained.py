@@ -434,7 +434,7 @@ class _Test:
         return self._some_fails(self._moved(case, cause.case, cause.fingerprint), cause.fingerprint)
 
     def _moved(self, case: Case, to: Case, fingerprint: Fingerprint) -> Iterator[Case]:
-        """As `moved`; without a mark, where the failure is seen as in `to`: in rows that are empty in the same way."""
+        """Yield `moved`. Without a mark, only where the failure is visible as in `to`: in rows that are as empty."""
         seen = seen_with(fingerprint)
         alike = features_in(to) & seen
         for each in moved(case, to, fingerprint):

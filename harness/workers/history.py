@@ -1,10 +1,10 @@
-"""A worker's requests since it began, as far back as memory allows."""
+"""A worker's requests since it started, as far back as memory allows."""
 
 from collections import deque
 
 MOST_REQUESTS = 1000
 MOST_BYTES = 8 << 20
-"""Limit for all requests remembered of one worker."""
+"""Maximum total size of the requests kept of one worker."""
 
 
 class RequestHistory:
@@ -15,7 +15,7 @@ class RequestHistory:
         self._nbytes = 0
 
     def add(self, request: bytes) -> None:
-        """Remember a request, and forget the oldest ones for which there is no room."""
+        """Add a request, and drop the oldest ones for which there is no room."""
         self._requests.append(request)
         self._nbytes += len(request)
         while len(self._requests) > MOST_REQUESTS or self._nbytes > MOST_BYTES:
