@@ -81,7 +81,7 @@ class Recurrence(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def runs_to_show(self) -> int:
-        """Runs that show it with a probability of `SHOWN` at the low end of the interval, `MOST_RUNS` at most."""
+        """Number of runs that show it with probability `SHOWN` at the low end of the interval, up to `MOST_RUNS`."""
         return SEEN_ONCE_RUNS if self.seen_once else runs_to_show(self.interval[0])
 
     @property
