@@ -1,4 +1,4 @@
-"""Sessions by the word of an API on the arguments of a case: forms of arguments, and edges of their range."""
+"""Opening sessions, with the argument forms and edges of a case and their standing in the API."""
 
 from collections.abc import Callable
 

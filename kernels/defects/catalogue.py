@@ -1,4 +1,4 @@
-"""All planted defects, and the defective backends."""
+"""The catalogue of planted defects, and the defective backends made from them."""
 
 from functools import cache
 
@@ -33,10 +33,10 @@ DEFECTS: tuple[Defect, ...] = (
 
 @cache
 def planted() -> dict[str, Backend]:
-    """Each defect as a backend, named like trtllm_mha+window_one_short."""
+    """Return one backend per defect, named like trtllm_mha+window_one_short."""
     return {backend_name(defect): defect.planted(backend_name(defect)) for defect in DEFECTS}
 
 
 def backend_name(defect: Defect) -> str:
-    """The name of the backend with this defect."""
+    """Return the name of the backend with this defect."""
     return f"{defect.backend}+{defect.name}"

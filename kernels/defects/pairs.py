@@ -1,4 +1,4 @@
-"""Backends with two defects, to measure a search for faults that hide each other."""
+"""Backends with two defects each, to measure the search for faults that hide each other."""
 
 from dataclasses import replace
 from functools import cache
@@ -24,10 +24,10 @@ def pair(name: str) -> Backend | None:
 
 
 def _with_both(correct: TrtllmBackend, defects: list[AttentionDefect], name: str) -> Backend | None:
-    """Combine the kernels and the session methods of both defects; None if they conflict."""
+    """Combine the kernels and the session methods of both defects. Return None if they conflict."""
     planted = [defect.plant(correct) for defect in defects]
     if any(type(each) is not type(correct) for each in planted):
-        # Kernels with another noise model.
+        # The kernels have different noise models.
         return None
     native = [defect.name for defect in defects if defect in kernels.DEFECTS]
     changes = [

@@ -24,7 +24,7 @@ def apply_rope(
     key_out: torch.Tensor | None = None,
     k_scale: float = 1.0,
 ) -> None:
-    """Rotate queries and keys, as FlashInfer's apply_rope functions do: in place, or into tensors of their own.
+    """Rotate queries and keys, as FlashInfer's apply_rope functions do: in place, or into separate tensors.
 
     query and key [tokens, heads, dim], whose `rotary_dim` elements from `first` on are rotated; rope_positions int64
     [tokens]; cos_sin_cache float32 [positions, rotary_dim], cosines first; without it, angles are computed from

@@ -88,7 +88,7 @@ def reject_others(function: str, others: dict[str, Any]) -> None:
 
 
 def host_scale(name: str, scale: object) -> float:
-    """`scale` as a number. NotImplementedError for a tensor, which some of FlashInfer's backends take."""
+    """Return `scale` as a number. Raises NotImplementedError for a tensor, which some FlashInfer backends take."""
     if not isinstance(scale, (float, int)):
         raise NotImplementedError(f"native kernels: {name} as a {type(scale).__name__} is unsupported, pass a float")
     return scale

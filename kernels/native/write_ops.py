@@ -154,12 +154,12 @@ def reshape_and_cache_per_token_head(
     v_scale_cache: torch.Tensor,
     slot_mapping: torch.Tensor,
 ) -> None:
-    """Quantise each head of each token with a scale of its own, and store both: vLLM's fp8_per_token_head.
+    """Quantise each head of each token with a separate scale, and store both: vLLM's fp8_per_token_head.
 
     As `triton_reshape_and_cache_flash_per_token_head_quant` (vLLM PR 38378): key and value [tokens or more, heads,
     dim]; caches float8_e4m3fn [pages, page_size, heads, dim], scale caches float32 [pages, page_size, heads], of any
     strides; slot_mapping int64 [tokens], where negative slots are skipped. A scale is the largest magnitude over 448,
-    and 1e-6 or more.
+    but at least 1e-6.
     """
     build.load().reshape_and_cache_per_token_head(
         key, value, key_cache, value_cache, k_scale_cache, v_scale_cache, slot_mapping
