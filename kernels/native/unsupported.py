@@ -76,7 +76,7 @@ ACCEPTED: Final[dict[str, dict[str, tuple[object, ...]]]] = {
 
 
 def reject_others(function: str, others: dict[str, Any]) -> None:
-    """Raise NotImplementedError for an argument with an effect, TypeError for one that FlashInfer lacks too."""
+    """Raise NotImplementedError for an argument that has an effect, TypeError for one unknown to FlashInfer too."""
     accepted = ACCEPTED[function]
     for name, value in others.items():
         if name not in accepted:
