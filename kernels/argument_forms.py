@@ -444,7 +444,7 @@ class _FormingLauncher:
         return self._launcher.launch(op, **formed)
 
     def _formed(self, arguments: dict[str, Any]) -> tuple[dict[str, Any], list[ArgumentForm], set[ArgumentForm]]:
-        """Return the arguments in their forms, the forms of this call, and those of them that make a difference."""
+        """Return the arguments in their forms, the forms of this call, and the forms that make a difference."""
         formed = dict(arguments)
         placed = [(form, value) for value in _flat(arguments.values()) if (form := self._memory.form_of(value))]
         unseen = {form for form, _ in placed}.difference(form for form, value in placed if _differs(form, value))

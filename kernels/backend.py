@@ -44,7 +44,7 @@ NO_HOLE = range(0)
 class Memory(Protocol):
     """Guarded memory: each tensor has a separate allocation, flush with an unmapped page.
 
-    `direct`: the host writes it immediately. Other memory is best written in few large pieces.
+    If it is `direct`, the host writes it immediately. Other memory is best written in few large pieces.
     """
 
     direct: bool
@@ -79,7 +79,7 @@ class Memory(Protocol):
         """
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Return whether `tensor`, which has elements, is in this memory."""
+        """Return whether the non-empty `tensor` is in this memory."""
 
     def renew(self, tensor: torch.Tensor) -> None:
         """Restore a static output before it is written again: its sentinel, or nothing for stale numbers."""
@@ -92,8 +92,8 @@ class Op:
     `writes` names the arguments that it may write; all others must stay unchanged, bit for bit. `module` is the
     FlashInfer module of the function, None for a function of this project. An `own` op is code of the backend itself:
     its faults are recorded like any other's, but traces have only its writes, not its calls. An op that `plans`
-    prepares launches and writes no results. An op that `helps` is not under test, and is called plainly. The outputs
-    `returned` are not passed to the kernel, but copied from its result.
+    prepares launches and writes no results. An op that `helps` is not under test: its arguments always have their plain
+    form. The outputs `returned` are not passed to the kernel, but copied from its result.
     """
 
     name: str
@@ -129,10 +129,10 @@ class Launcher(Protocol):
         """Set the line of an engine's source that makes the next launch, for the text of failures of its kernel."""
 
     def report(self, place: str, text: str) -> None:
-        """Report that the next launch breaks a precondition of its function: in the arguments `place`, as `text`."""
+        """Report that the next launch breaks a precondition of its function. `place` names the arguments."""
 
     def make_again(self) -> None:
-        """Remove the launches of this step from its trace: they were rejected, and the step is made once more."""
+        """Remove the launches of this step from its trace: they were rejected, and the step runs once more."""
 
     def capture(self) -> AbstractContextManager[Graph]:
         """Record every launch inside the `with` block, for replays after it."""
@@ -156,7 +156,7 @@ class Attended:
 
     query [q_len, q_heads, head_dim_qk] as passed to the kernel; key [kv_len, kv_heads, head_dim_qk] and value [kv_len,
     kv_heads, head_dim_vo] in the KV cache's dtype. `first_row` is the output row of the first query. `mask` is bool
-    [q_len, kv_len] on the host, True where a query sees a key; None if it is causal.
+    [q_len, kv_len] on the host, True where a query sees a key, or None for a causal mask.
     """
 
     first_row: int
@@ -190,10 +190,10 @@ class WrittenTensor:
 
     Both are [pages, slots, heads, dim], without the pages in `hole`, which have no memory. The new tokens belong in the
     slots `at` [2, n] (index of the page, slot of the page), and must be between `low` and `high` [n, heads, dim] in the
-    cache's dtype, or have the same bits if both are one tensor. The slots in `free` [2, m] may have any contents, and
-    all others must not change. If it is not `paged`, it is a single page of rows. With `nibbles`, each byte has two
-    numbers of NVFP4, whose bounds are in e4m3. For swizzled scales, `after` is a copy of `memory`, which is [pages,
-    slots / 4, 4, heads, 4, dim / 4]. Its new tokens are those of `WrittenCache.tokens` from `first` on.
+    cache's dtype, or equal them bit for bit if both are the same tensor. The slots in `free` [2, m] may have any
+    contents, and all others must not change. If it is not `paged`, it is a single page of rows. With `nibbles`, each
+    byte has two numbers of NVFP4, whose bounds are in e4m3. For swizzled scales, `after` is a copy of `memory`, which
+    is [pages, slots / 4, 4, heads, 4, dim / 4]. Its new tokens begin at index `first` of `WrittenCache.tokens`.
     """
 
     name: str
@@ -214,7 +214,7 @@ class WrittenTensor:
         return nvfp4.unpacked(bits).view(torch.uint8) if self.nibbles else bits
 
     def _in_memory(self, numbers: torch.Tensor) -> torch.Tensor:
-        """Undo `numbers`."""
+        """Undo `numbers`: pack them as they are in memory."""
         if not self.nibbles:
             return numbers
         return nvfp4.packed(nvfp4.rounded(numbers.view(torch.float8_e4m3fn).float()))
@@ -222,7 +222,7 @@ class WrittenTensor:
     def within(self, bits: torch.Tensor) -> torch.Tensor:
         """Return whether each number, whose `bits` broadcast to `low`, is within its bounds.
 
-        A single NaN bound is no bound, and allows NaN; two of them require NaN.
+        If one bound is NaN, it does not limit the number, and NaN is allowed. If both are NaN, the number must be NaN.
         """
         same: torch.Tensor = bits == self.low.view(bits.dtype)
         if self.low is self.high:
@@ -234,7 +234,7 @@ class WrittenTensor:
 
     @cached_property
     def right(self) -> torch.Tensor:
-        """The correct bits [pages, slots, heads, dim]: those after the writes, wherever these are right."""
+        """The correct bits [pages, slots, heads, dim]: the bits after the writes, corrected where they are wrong."""
         right = self.before.clone()
         held = self.numbers(self.after[self.at[0], self.at[1]])
         due = torch.where(self.within(held), held, self.low.view(held.dtype))
@@ -261,9 +261,9 @@ class WrittenTensor:
 class WrittenCache:
     """The state of the KV cache after a step's writes.
 
-    `tokens` has (index of the request in its step, index of the token) of the tokens in `at`. The token index is among
-    the new ones, or, for a kernel that copies, among the keys. `kernel` names the op that wrote them, "" for the step's
-    last one.
+    `tokens` has a pair (index of the request in its step, index of the token) for each token in `at`. The token index
+    counts new tokens or, for a kernel that copies, keys. `kernel` names the op that wrote them, or is "" for the step's
+    last op.
     """
 
     tensors: tuple[WrittenTensor, ...]
@@ -279,8 +279,8 @@ class WrittenCache:
 class WrittenThenAttended:
     """A step that has written its new tokens and attended to the cache with them.
 
-    `output.attended` has the correct contents. If others were `written`, the output says nothing about the attention,
-    and `attend_again` runs it on the correct contents.
+    `output.attended` has the correct contents. If the `written` contents are wrong, the output says nothing about the
+    attention, and `attend_again` runs the attention on the correct contents.
     """
 
     written: WrittenCache
@@ -298,12 +298,12 @@ class Session(Protocol):
     def forward(self, index: int) -> Result | None:
         """Run step `index` of the case, and return its result, or None for a capture, which computes nothing.
 
-        A session that schedules requests itself runs one forward of the step, and has `unfinished(index)`.
+        A session that schedules requests itself runs one forward of the step, and has a method `unfinished(index)`.
         """
 
 
 def unfinished(session: Session, index: int) -> bool:
-    """Return whether step `index`, of which one forward has run, needs another one."""
+    """Return whether step `index` needs another forward after the first."""
     needs = getattr(session, "unfinished", None)
     return needs is not None and bool(needs(index))
 
@@ -317,7 +317,7 @@ class Backend(Protocol):
 
     @property
     def capability(self) -> Capability:
-        """The supported cases."""
+        """The cases that it supports."""
 
     @property
     def contract(self) -> Contract:
@@ -328,7 +328,7 @@ class Backend(Protocol):
 
     @property
     def ops(self) -> Mapping[str, Op]:
-        """Its kernels by name, for cases made of literal calls."""
+        """The kernels of the backend by name, for cases made of literal calls."""
 
     def missing(self) -> str | None:
         """Return the reason that this machine can't run it and the remedy, in one line, or None if it can."""

@@ -69,7 +69,7 @@ class Engine(Protocol):
         ...
 
     def untried(self, backend: str) -> bool:
-        """Return whether a backend's release has not been tried with this project, so that its start may fail."""
+        """Return whether a backend's release is untried with this project and may therefore fail to start."""
 
     def released(self) -> Sequence[Version]:
         """Return all available versions, the oldest first. Raises EngineError."""

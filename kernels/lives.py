@@ -31,7 +31,7 @@ class Life(Generic[_Row]):
     """The ways to use an object before a plan of `rows` for `layer`.
 
     `plan` plans other rows for another layer, and calls the object if a plan is just a call. `others` return the layer
-    of a use that has another one, or None if there is none for this case. `actions` are uses that plan nothing.
+    of a use on another layer, or None if there is none for this case. `actions` are uses that plan nothing.
     """
 
     rows: Sequence[_Row]

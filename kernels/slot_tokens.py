@@ -100,7 +100,7 @@ class SlotTokens:
 
     @property
     def parts(self) -> tuple[torch.Tensor, ...]:
-        """Keys and values, and their scales if there are tensors of them."""
+        """Keys and values, with their scales if these are tensors."""
         return tuple(each for each in (self.key, self.value, self.key_scale, self.value_scale) if each is not None)
 
     def keys(self, slot: int, length: int) -> torch.Tensor:

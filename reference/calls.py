@@ -29,7 +29,7 @@ class Drawn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """One allocation of `size` elements of `dtype`; in a call's `writes`, that many elements from `offset` on.
+    """One allocation of `size` elements of `dtype`, or, in a call's `writes`, `size` elements from `offset` on.
 
     Its content is `values` (integers), `zeros`, `bits` (base64 of the zlib-compressed bytes, little-endian) or `drawn`
     (floating point numbers). A buffer without content is initialized like an output. In a file, `payload` names an
@@ -77,7 +77,8 @@ class Expected(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """The attention expected for one request, and the place of its output.
 
     Rows of `out` from `first_row` on are the attention of `query` [q_len, q_heads, dim] to `key` and `value`, both
-    [kv_len, kv_heads, dim]. `mask` is bool [q_len, kv_len], True where a query sees a key; without one, it is causal.
+    [kv_len, kv_heads, dim]. `mask` is bool [q_len, kv_len], True where a query sees a key; without it, the mask is
+    causal.
     """
 
     first_row: int

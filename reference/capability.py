@@ -43,25 +43,25 @@ FLOATS = (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
 
 
 class Capability(msgspec.Struct, frozen=True, kw_only=True):
-    """The features of cases that a backend supports. One that is False or empty, such as `fp8_kv`, is never drawn.
+    """The features of cases that a backend supports. A feature that is False or empty is never drawn.
 
-    Shapes and types: A `latent` backend runs multi-head latent attention, and no other. `max_head_dim` bounds both head
-    dims; `head_dims`, if given, lists the only ones. `unequal_head_dims` allows head_dim_qk != head_dim_vo.
-    `graph_modes` are the modes that can be captured. `kv_scales` are the dtypes of KV caches that have scales, or True
-    for all. `granularities` are the granularities of these scales; with BLOCK, caches are NVFP4, and their scales have
-    one of the layouts `block_scales`. With `query_scales`, a server's checkpoint has a scale of queries; with
-    `kept_queries`, queries may keep their dtype although the cache is quantised. `sinks_dtype` is the dtype in which a
-    `FunctionBackend` gets its sinks; None is that of the queries.
+    Shapes and types: A `latent` backend runs multi-head latent attention only. `max_head_dim` bounds both head dims;
+    `head_dims`, if given, lists the only ones. `unequal_head_dims` allows head_dim_qk != head_dim_vo. `graph_modes` are
+    the modes that can be captured. `kv_scales` are the dtypes of KV caches that have scales, or True for all.
+    `granularities` are the granularities of these scales; with BLOCK, caches are NVFP4, and their scales have one of
+    the layouts `block_scales`. With `query_scales`, a server's checkpoint has a scale of queries; with `kept_queries`,
+    queries may keep their dtype although the cache is quantised. `sinks_dtype` is the dtype in which a
+    `FunctionBackend` gets its sinks; None means the dtype of the queries.
 
     Memory: `table_gaps` allows gaps between rows of the page table. `pool_holes` allows pools with offsets above 2^31,
-    most of whose pages have addresses but no memory: on a CPU, for a backend that touches no page without an owner.
-    `tombstones` are the supported kinds in pools of layers with `windows`. `other_groups` are the geometries that may
-    share a pool with the case's. Both need a pool with pages from anywhere.
+    where most pages have addresses but no memory: on a CPU, only for a backend that never touches a page without an
+    owner. `tombstones` are the supported kinds in pools of layers with `windows`. `other_groups` are the geometries
+    that may share a pool with the case's. Both need a pool with pages from anywhere.
 
     Writers: With `writes`, the backend computes no attention, but writes the new tokens of each step into the KV cache;
     its padded tokens have one of `padded_slots`. New tokens are keys, so `empty_kv` and `kv_shorter_than_q` must be
-    False. With `rotary`, it rotates such shares of its heads, in one of the `pairings`, by frequencies with one of the
-    `rope_scalings`. With `window_tail`, it takes steps of which only the last tokens are stored.
+    False. With `rotary`, it rotates one of these shares of each head, in one of the `pairings`, by frequencies with one
+    of the `rope_scalings`. With `window_tail`, it supports steps that store only their last tokens.
 
     Masks and calls: `masks` are the supported masks; with EMPTY_ROWS, a query may see no key although its request has
     keys. `windowed_masks` are those that may be combined with a window: a key is seen if both allow it. `arguments` are
@@ -73,7 +73,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     and `interleaves` the supported runs of keys per rank.
 
     Cost: `most_programs` bounds rows of a step * query heads * ranks, for kernels with one costly program for each; 0
-    is no bound. `patience` multiplies the time after which a case counts as hanging (30 s), for slow kernels such as
+    means no bound. `patience` multiplies the time after which a case counts as hanging (30 s), for slow kernels such as
     interpreted ones.
 
     A backend with `buckets` supports their geometries only. All other fields about geometries are then derived from the
@@ -258,7 +258,7 @@ def _between_them(buckets: tuple[Bucket, ...]) -> dict[str, object]:
 
 
 def _why_not_buckets(can: Capability, geometry: Geometry) -> str | None:
-    """Return the difference between a geometry and its nearest bucket, or None if a bucket covers it."""
+    """Return the difference between a geometry and its nearest bucket, or None if a bucket covers the geometry."""
     if any(bucket.covers(geometry) for bucket in can.buckets):
         return None
     nearest = min((bucket.differences(geometry) for bucket in can.buckets), key=len)
@@ -317,7 +317,7 @@ def _why_not_views(can: Capability, case: Case) -> str | None:
 
 
 def _why_not_shared(can: Capability, case: Case) -> str | None:
-    """Return the reason that the pool can't be one of windows, or of two groups of layers, or None."""
+    """Return the reason that the pool can't belong to windows or to two groups of layers, or None."""
     pages = case.pages
     if pages.tombstone is not Tombstone.NONE and pages.tombstone not in can.tombstones:
         return f"a pool of windows with {pages.tombstone} tombstones"
@@ -395,7 +395,7 @@ def _why_not_scheduled(can: Capability, case: Case) -> str | None:
 def may_be_asynchronous(steps: Iterable[Step]) -> bool:
     """Return whether a server of these steps may schedule a forward before it has the tokens of the previous one.
 
-    If the forward verifies drafts, they must then come from a draft model on the device.
+    If the forward verifies drafts, the drafts must come from a draft model on the device.
     """
     modes = {step.mode for step in steps if step.drafts}
     return not modes or Mode.DRAFT_DECODE in modes

@@ -20,7 +20,7 @@ class Mode(StrEnum):
     """The purpose of a step, in the terms of SGLang's ForwardMode.
 
     All but DRAFT_DECODE are one forward pass. A draft decode is several consecutive forward passes of a draft model,
-    planned together, each of which decodes one token of each request.
+    planned together; each pass decodes one token of each request.
     """
 
     DECODE = "decode"
@@ -49,8 +49,8 @@ class Mode(StrEnum):
     def stride(self, drafts: int) -> int:
         """Return the query stride of a step on a server that verifies `drafts` draft tokens per request.
 
-        The first of these is the last known token, and the draft model's extend produces the second. The draft model
-        decodes the others, at least one.
+        The first of the draft tokens is the last known token, and the draft model's extend produces the second. The
+        draft model decodes the others, at least one.
         """
         match self:
             case Mode.DECODE:
@@ -90,7 +90,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One attention forward; a draft decode is `tokens_per_request` of them.
+    """One attention forward, or `tokens_per_request` of them in a draft decode.
 
     `tokens_per_request` is the query stride of the speculative modes (1 for decode, the number of decodes for draft
     decode, and the number of draft tokens otherwise), 0 for the others. `padded_tokens` is the number of query rows
@@ -189,7 +189,7 @@ class Unused(StrEnum):
 class Tombstone(StrEnum):
     """The entry of a page table for a page that has left the window. With NONE, pages are kept.
 
-    Otherwise, the layer has a pool of its own, smaller than that of layers without a window, and a page that has left
+    Otherwise, the layer has a separate pool, smaller than the pool of layers without a window, and a page that has left
     the window is free for other requests. Entries are those of the full pool's table, translated. NULL is the dummy
     page, as in SGLang (slot 0 of `full_to_swa_index_mapping`, python/sglang/srt/mem_cache/allocator/swa.py, `free_swa`)
     and vLLM (`null_block`, vllm/v1/core/single_type_kv_cache_manager.py, `remove_skipped_blocks`). MINUS_ONE is not the
@@ -226,11 +226,12 @@ class Pages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Layout of the KV pool. Page 0 is the servers' dummy page: finite, and owned by no slot.
 
     `spare` pages of the pool belong to no slot. `table_slack` columns are added to the page table's width. `hole` pages
-    after the dummy page have addresses but no memory, so that offsets to all others are large. `behind` is the contents
-    of the slots after the last key of each request, to the end of its pages, and `free` the contents of pages of no
-    request of the step. A layer with a window has a pool of its own unless `tombstone` is NONE. With `window_tail`, new
-    tokens on pages that leave the window within the step are not stored and have the slots of padded tokens, as after
-    SGLang's `alloc_extend_swa_tail`; such a step only writes. `other_group` owns pages between those of the case.
+    after the dummy page have addresses but no memory, which makes the offsets to all others large. `behind` is the
+    contents of the slots after the last key of each request, to the end of its pages, and `free` the contents of pages
+    that belong to no request of the step. A layer with a window has a separate pool unless `tombstone` is NONE. With
+    `window_tail`, new tokens on pages that leave the window within the step are not stored and have the slots of padded
+    tokens, as after SGLang's `alloc_extend_swa_tail`; such a step only writes. `other_group` owns pages between those
+    of the case.
     """
 
     order: PageOrder = PageOrder.IDENTITY
@@ -275,9 +276,9 @@ class ValueFamily(StrEnum):
 
 
 class Granularity(StrEnum):
-    """The part of a KV cache that has a scale of its own: the whole tensor, a KV head, or a head of one token.
+    """The part of a KV cache that shares one scale: the whole tensor, a KV head, or a head of one token.
 
-    With BLOCK, each 16 elements of a head of one token have a scale, and the cache is NVFP4
+    With BLOCK, each 16 elements of a head of one token share a scale, and the cache is NVFP4
     (`attnfuzz.reference.nvfp4`).
     """
 
@@ -298,7 +299,7 @@ class Granularity(StrEnum):
 
 
 class BlockScales(StrEnum):
-    """Memory layout of the scales of blocks: linear as the cache, or swizzled for those of values."""
+    """Memory layout of block scales: linear like the cache, or swizzled for the scales of values."""
 
     LINEAR = "linear"
     SWIZZLED = "swizzled"
@@ -370,7 +371,7 @@ class Mask(StrEnum):
     CAUSAL: the keys up to its own. FULL: all keys of its request. TREE: in a verify step, the prefix and its ancestors
     among the draft tokens, which form a tree (topk > 1, as in Medusa and SGLang's EAGLE); other steps are causal.
     CUSTOM: the keys of a boolean mask, with rows that see few, some or all keys, but at least one. EMPTY_ROWS: like
-    CUSTOM, with rows that see none.
+    CUSTOM, but some rows see no keys.
     """
 
     CAUSAL = "causal"
@@ -392,12 +393,12 @@ class Pace(StrEnum):
 
 
 class Serving(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Limits of a server that schedules the requests of a case itself, and so splits, delays and repeats work.
+    """Limits of a server that schedules the requests of a case itself: it splits, delays and repeats work.
 
-    A forward has at most `budget` new tokens; 0 is no limit. The pool has `shortage` pages less than all slots need at
-    their longest, as long as each fits alone: requests wait, or are preempted and computed again. An `asynchronous`
-    server schedules a forward before it has the tokens of the previous one. `seed` determines choices that the steps
-    leave open: aborted requests and accepted drafts. It does not affect tensor values.
+    A forward has at most `budget` new tokens; 0 means no limit. The pool lacks `shortage` of the pages that all slots
+    need at their longest, but each slot fits alone: requests wait, or are preempted and computed again. An
+    `asynchronous` server schedules a forward before it has the tokens of the previous one. `seed` determines choices
+    that the steps leave open: aborted requests and accepted drafts. It does not affect tensor values.
     """
 
     budget: int = 0
@@ -418,7 +419,7 @@ class ServedQueries(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Interleave(StrEnum):
-    """The run of consecutive tokens that a rank holds of a request whose keys are shared."""
+    """The number of consecutive tokens that one rank holds of a request whose keys are shared."""
 
     TOKEN = "token"
     QUARTER_PAGE = "quarter_page"

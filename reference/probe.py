@@ -68,7 +68,7 @@ def probe_queries(chance: Chance, heads: int, dim: int) -> torch.Tensor:
 
 
 def _bits(position: torch.Tensor, dim: int) -> torch.Tensor:
-    """The bits of each position [...] as +-1, repeated: [..., dim - dim // 2]."""
+    """Return the bits of each position [...] as +-1, repeated: [..., dim - dim // 2]."""
     bit = torch.arange(dim - dim // 2, dtype=torch.int32, device=position.device) % _POSITION_BITS
     return _signs(position.unsqueeze(-1) >> bit)
 

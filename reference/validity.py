@@ -106,7 +106,7 @@ def validate_backend_name(name: str) -> None:
 
 
 def _bounded(case: Case) -> Iterator[tuple[str, float, float, float]]:
-    """Yield (field, value, lowest, highest) for every number that has bounds of its own."""
+    """Yield (field, value, lowest, highest) for every number that has its own bounds."""
     geometry, pages = case.geometry, case.pages
     yield "geometry.q_heads", geometry.q_heads, 1, 1024
     yield "geometry.kv_heads", geometry.kv_heads, 1, 1024
@@ -286,7 +286,7 @@ _CONDITIONS: dict[ArgumentForm, Callable[[Case], bool]] = {
         not request.q_len for step in case.steps for request in step.requests
     ),
     ArgumentForm.SINKS_16_BITS: lambda case: case.geometry.sinks,
-    # The layout does not allow a padded batch of which only a part is planned.
+    # The layout does not allow planning only part of a padded batch.
     ArgumentForm.LSE_LAYOUT: lambda case: not any(step.padded for step in case.steps),
 }
 """The conditions of forms: an omitted argument must have its default, and others must exist, or have no effect."""

@@ -1,6 +1,6 @@
 """The events of a campaign, from which all outputs (terminal, log, report) are derived.
 
-Together they make up the log, one JSON object per line; `LOG_VERSION` versions their fields.
+The events make up the log, one JSON object per line; `LOG_VERSION` versions their fields.
 """
 
 from collections.abc import Callable
@@ -45,8 +45,8 @@ class CampaignStarted(Event, frozen=True, kw_only=True, tag=True):
 
     `campaign` names the campaign in its home, `time` is in seconds since the epoch. `environment` has the relevant
     versions (torch, flashinfer, gpu, driver, ...). `alpha` is the number of false positives expected of correct
-    backends, before confirmation. `capabilities` are those of `backends`, so that reading a log loads no backend.
-    `folder` is where the campaign was started, because a backend's file may have a relative name.
+    backends, before confirmation. `capabilities` has the capability of each of the `backends`: reading a log must not
+    load them. `folder` is where the campaign was started, because a backend's file may have a relative name.
     """
 
     log_version: int = LOG_VERSION
@@ -129,13 +129,14 @@ class SuspectSeen(FailureEvent, frozen=True, kw_only=True, tag=True):
 
 
 class FindingFiled(FailureEvent, frozen=True, kw_only=True, tag=True):
-    """A failure was confirmed, shrunk and filed in the folder `path`. `report` is its readable form.
+    """A failure was confirmed, shrunk and filed in the folder `path`. `report` describes it for people.
 
-    `name` identifies the finding; `fingerprint` is that before shrinking. `needs` are the names of needed features
-    (`attnfuzz.harness.reduce.ablation.FEATURES`); if it is not `ablated`, some may be missing, and it may be replaced
-    later, with its folder (FindingMinimized). `cause` is the finding that represents its cause, "" if that is this one.
-    `known` is the ledger's reason, if any. `state` is NEW, or RETURNED if it was fixed in an earlier campaign.
-    `recurrence` is set if it does not always come back. `others` are the other failures of the case.
+    `name` identifies the finding; `fingerprint` was taken before shrinking. `needs` are the names of needed features
+    (`attnfuzz.harness.reduce.ablation.FEATURES`); if the finding is not `ablated`, some needs may be missing, and the
+    finding may be replaced later, with its folder (FindingMinimized). `cause` names the finding that represents its
+    cause, or is "" if this one does. `known` is the ledger's reason, if any. `state` is NEW, or RETURNED if it was
+    fixed in an earlier campaign. `recurrence` is set if the failure does not always come back. `others` are the other
+    failures of the case.
     """
 
     name: str
@@ -184,7 +185,7 @@ class FindingMinimized(Event, frozen=True, kw_only=True, tag=True):
 
 
 class CausesMerged(Event, frozen=True, kw_only=True, tag=True):
-    """Verified predictions of the cause of `cause` explain the finding `name` and all of its cause.
+    """Verified predictions of the cause of `cause` explain the finding `name` and its whole cause.
 
     `known` is the ledger's reason for the finding `cause`, if it has one.
     """
@@ -252,7 +253,7 @@ class JobFailed(Event, frozen=True, kw_only=True, tag=True):
 
 
 class CampaignFinished(Event, frozen=True, kw_only=True, tag=True):
-    """The last event. `interrupted`: the user stopped the campaign."""
+    """The last event. `interrupted` is set if the user stopped the campaign."""
 
     time: Moment
     interrupted: bool

@@ -101,7 +101,7 @@ class Filing:
         yield from self.merge(SameCauses(name=filed.name, cause=caught.cause))
 
     def _write(self, finding: Finding, caught: Caught, *, replaces: str = "") -> FindingFiled:
-        """Write a finding's files, and remove those of the one that it replaces."""
+        """Write a finding's files and remove the files of the finding that it replaces."""
         case, observation = caught.case, caught.observation
         script = self.export(caught) if self._has_time(caught.observation) else None
         finding = replace(finding, report=self._report(caught), script=script)
@@ -150,7 +150,7 @@ class Filing:
         return self.clock() + (SECONDS_TO_HANG if observation.kind is Kind.HANG else SECONDS_PER_SCRIPT) < self.until
 
     def check(self, rechecked: Rechecked) -> Iterator[Event]:
-        """Record how a past finding's case runs now. A fixed one that passes again is not reported."""
+        """Record how the case of a past finding runs now. A fixed finding that passes again is not reported."""
         record = self.past[rechecked.finding]
         self.give_up(record.name)
         if rechecked.unsupported is not None:

@@ -29,7 +29,7 @@ MOST = ShrinkBudget(runs=3 * FULL.runs, seconds=3 * FULL.seconds)
 
 
 class Minimizing:
-    """Provides slices that shrink the case of a cause again, once each, those that are computed fastest first.
+    """Provides slices that shrink the case of a cause again, once each, starting with the fastest to compute.
 
     Causes in the ledger and flaky failures are left out. A handler of events: the seed of a slice follows from the
     cause's name.

@@ -125,7 +125,7 @@ class RayJobs:
         self._hand_out()
 
     def restart(self, job: int) -> None:
-        """Request another actor, after the one that ran for `job` exited."""
+        """Request another actor after the actor of `job` exited."""
         self._begin_actor()
 
     def kill(self, job: int) -> None:
@@ -178,7 +178,7 @@ class RayJobs:
         self._starting[actor.greeting.remote()] = actor
 
     def _greet(self, answer: Any) -> None:
-        """Use an actor that was placed, or request another one if it could not start."""
+        """Use an actor that was placed, or request another if it could not start."""
         actor = self._starting.pop(answer)
         try:
             greeting = self._ray.get(answer)

@@ -127,11 +127,7 @@ class Corpus:
         return [each for each in kept if each.case not in stays]
 
     def _put(self, new: Sequence[tuple[Case, IndexEntry]], *, durably: bool = True) -> None:
-        """Write case files, then their index lines, because the index is the one that may be lost.
-
-        Without `durably`, a killed process loses nothing, and a crash of the machine the last half minute. A campaign
-        keeps hundreds of cases in its first minute, and would wait for the disk two or three times for each.
-        """
+        """Write case files, then their index lines: the index is what a crash may lose."""
         if not new:
             return
         new = [(case, self._with_best_reason(entry)) for case, entry in new]

@@ -77,7 +77,7 @@ def handle(
 
 @cache
 def backend_of(name: str) -> Backend:
-    """Load a backend and prepare it in this process. On a GPU, also load what its cases would load one by one."""
+    """Load a backend and prepare it in this process. On a GPU, also load everything its cases would load later."""
     backend = registry.load(name)
     backend.prepare(lambda _: None)
     if backend.capability.device is Device.CUDA:

@@ -295,7 +295,7 @@ class Forwards:
             self._launcher.see_through()
         except self._passed_on:
             raise
-        except BaseException as error:  # noqa: BLE001  - any other exception of a backend is a finding, even SystemExit
+        except BaseException as error:  # noqa: BLE001 - any other exception of a backend is a finding, even SystemExit
             self._stay_alone()
             # If the device is broken, this process exits here.
             self._launcher.see_through()

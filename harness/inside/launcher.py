@@ -117,7 +117,7 @@ class Stopwatch:
 
 
 class _Caller(NamedTuple):
-    """The line of an engine behind the last launch of a kernel, and whether this writes a part of the step's output."""
+    """Return the engine's line after the last launch of a kernel, and whether it writes part of the step's output."""
 
     words: str
     answers: bool

@@ -142,7 +142,7 @@ class PlacedMemory(ABC):
         return [placed.allocation for placed in self._placed] + self._empty
 
     def allocation_of(self, tensor: torch.Tensor) -> Allocation:
-        """Return the allocation of which `tensor`, which has elements, is a view. ValueError for any other tensor."""
+        """Return the allocation that the non-empty `tensor` is a view of. ValueError for any other tensor."""
         return self._placed_of(tensor).allocation
 
     def holds(self, tensor: torch.Tensor) -> bool:

@@ -85,7 +85,7 @@ def without_window(case: Case) -> Iterator[Case]:
 
 
 def no_window(case: Case) -> Iterator[Case]:
-    """Yield the case without window; then with one that is longer than all keys."""
+    """Yield the case without a window, then with a window longer than all keys."""
     yield from without_window(case)
     yield replace(case, geometry=replace(case.geometry, window_left=max(case.slot_lengths().values(), default=0)))
 

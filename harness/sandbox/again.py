@@ -12,7 +12,7 @@ from attnfuzz.reference.case import Case
 
 
 class ShownAgain(NamedTuple):
-    """The number of failures in `runs`, of which `wanted` should show one, and the first failing verdict, if any."""
+    """The number of failures in `runs` (`wanted` runs should show one), and the first failing verdict, if any."""
 
     runs: int
     wanted: int

@@ -14,7 +14,7 @@ RELATIVE = frozenset({Kind.METAMORPHIC_MISMATCH, Kind.REPLAY_DIVERGED, Kind.NOND
 def failing_alone(
     case: Case, verdict: Verdict, allowed: Callable[[Case], bool], run: Callable[[Case], Verdict]
 ) -> tuple[Case, Verdict] | None:
-    """Return the related run as a case of its own, with its verdict, if it fails alone, else None.
+    """Return the related run as a separate case with its verdict, if it fails alone, else None.
 
     None if the worst failure belongs to the first run: it neither compares two runs nor occurred in the second.
     """

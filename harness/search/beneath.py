@@ -18,7 +18,7 @@ MOST_TOGETHER = 4
 
 
 class Symptoms:
-    """The kinds and places of all failures of known causes' smallest cases, each of which is run once per backend."""
+    """The kinds and places of all failures of known causes' smallest cases, each run once per backend."""
 
     def __init__(self, run: Callable[[Case], Verdict], allowed: Callable[[Case], bool]) -> None:
         self._run, self._allowed = run, allowed

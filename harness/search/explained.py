@@ -1,16 +1,18 @@
 """Deciding whether a known cause explains a failure, by running the predictions of the cause.
 
-A cause explains a failure if
+A cause explains a failure if both tests hold:
 
-- the case has the features that mark the cause, and passes without each of them, except for symptoms of other causes;
-  and
-- *here*: the smallest case of the cause, moved to the mode and launch of the failure, fails in this way; or *there*:
-  the failing case still fails with only the clues of the cause and those without which this kind of failure can't be
-  seen, and without the latter it fails as the cause does, or as the cause's case does at the place of this failure.
+- *marks*: the case has the features that mark the cause, and passes without any one of them, except for symptoms of
+  other causes;
+- *here* or *there*. Here: the smallest case of the cause, moved to the mode and launch of the failure, fails in this
+  way. There: the failing case still fails with only two groups of clues, those of the cause and those that make this
+  kind of failure visible. Without the second group, it fails as the cause does, or as the cause's case does at the
+  place of this failure.
 
-If no clue marks the cause, or only a NaN that almost every case has in memory, both halves of the second test have to
-hold, for the worst failure of a case, in the same kernel or with the same error in both kernels, and for a kind that
-the cause has shown before or shows on the case's memory; or one half, if the same verified mistake explains both.
+If no clue marks the cause, or only a NaN that almost every case has in memory, more is required: both *here* and
+*there* have to hold, for the worst failure of a case, in the same kernel or with the same error in both kernels, and
+for a kind that the cause has shown before or shows on the case's memory. If the same verified mistake explains both,
+one half of the second test is enough.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -58,22 +60,21 @@ SEEDS = 2
 """Number of value seeds tried on a case that is predicted to fail."""
 
 SEEDS_SURELY = 9
-"""Number of value seeds with which a case has to pass without a mark, if it fails by a NaN and the cause by a number.
-"""
+"""Number of value seeds that must pass without a mark, if the case fails by a NaN and the cause by a number."""
 
 FEW_ROWS = 15
-"""Maximum number of rows of a minimized case into which the cause's case is changed part by part."""
+"""Maximum number of rows of a minimized case that the cause's case is turned into part by part."""
 
 _MEMORY = CONTENTS | {FEATURES["table tail"], FEATURES["tombstones"], FEATURES["used workspace"]}
-"""Features of memory that must not matter: reading it fails depending on its contents."""
+"""Features of memory that must not matter: whether reading such memory fails depends on its contents."""
 
 Allowed = Callable[[Case], bool]
 
 
 class Attribution(NamedTuple):
-    """The known `cause` that explains a failure, if any, as one of its findings shows it, and the next case to shrink.
+    """The known `cause` that explains a failure, if any, in the form of one of its findings, and the case to shrink.
 
-    That is a new case if the failure also occurs without the features of a cause: then another bug is hidden behind it.
+    This is a new case if the failure also occurs without the features of a cause: then another bug is hidden behind it.
     `plain` is the case without the clues that the cause does not need, if it was seen to fail in the same way.
     """
 
@@ -92,10 +93,10 @@ def explain(
     beside: Iterable[KnownCause] = (),
     share: float = SHARE,
 ) -> Attribution:
-    """Find the cause that explains a pinned failure, within this share of the failure's budget.
+    """Find the cause that explains a pinned failure, within a `share` of the failure's budget.
 
-    `mistakes` explain the failure, and its case passes without each of the clues `needed`. A case may also fail as the
-    known causes `beside` do.
+    `mistakes` explain the failure, and its case passes without any one of the clues `needed`. A case may also fail as
+    the known causes `beside` do.
     """
     case = pinned.first
     known = likeliest(causes, case, pinned.fingerprint)
@@ -124,7 +125,7 @@ def explained_as_it_is(
     *,
     needed: Collection[Feature] = (),
 ) -> KnownCause | None:
-    """Return the cause that explains a failure, or None, within a separate budget. Hidden failures are not pursued."""
+    """Return the cause that explains a failure, or None, within a separate budget. Hidden failures are ignored."""
     pinned.limit(budget)
     found = explain(pinned, causes, allowed, needed=needed, share=1)
     return found.cause if found.case == pinned.first else None
@@ -159,10 +160,10 @@ class _Test:
         self.plain: Case | None = None
 
     def failing_without(self) -> Case | None:
-        """Return a variant without a feature that marks the cause that still fails in the same way, or None.
+        """Return a variant without one of the marks of the cause that still fails in the same way, or None.
 
-        Sets `passes_without`: whether all variants were run, and each passed. Without a clue of the cause it has to
-        pass altogether, except for the symptoms of other causes. Without a feature that makes the failure visible, the
+        Sets `passes_without`: whether all variants were run and passed. Without a clue of the cause, a variant has to
+        pass altogether, except for symptoms of other causes. Without a feature that makes the failure visible, the
         cause itself may fail in another way.
         """
         removed = list(self._without(self._case, self._marks))
@@ -181,10 +182,10 @@ class _Test:
         return self._failing_without_counts() if self.passes_without else None
 
     def _failing_without_counts(self) -> Case | None:
-        """Return a variant without the several requests or queries that the cause needs, if it still fails alike.
+        """Return a variant without the multiple requests or queries that the cause needs, if it still fails alike.
 
-        Two bugs of one feature fail alike in many cases. But one may be wrong only in later rows of a request, the
-        other in later requests.
+        Two bugs of one feature fail alike in many cases. But one may be wrong only in later rows of a request, and the
+        other only in later requests.
         """
         needs = counts_of(self._cause) - self._shown
         variants = (variant for each in self._without(self._case, needs) for variant in each.variants)
@@ -192,7 +193,7 @@ class _Test:
         return next((again for again in tried if self._pinned.observation(again) is not None), None)
 
     def _fails_unknown(self, case: Case, verdict: Verdict, known: Collection[KnownCause]) -> bool:
-        """Return whether the worst failure of a case without a clue of the cause belongs to no `known` cause."""
+        """Return whether the worst failure of a case that lacks a clue of the cause belongs to no `known` cause."""
         if not (self._marks & CLUES and verdict.failures):
             return False
         worst = Fingerprint.of(case.backend, verdict.failures[0])
@@ -200,7 +201,7 @@ class _Test:
 
     @property
     def needs_other_outputs(self) -> bool:
-        """Whether the failure passes with old numbers in the outputs, and the cause's case does not."""
+        """Whether the case passes with old numbers in the outputs, while the cause's case still fails."""
         its = self._cause.case, self._cause.fingerprint
         own = self._case, self._pinned.fingerprint
         nan = own[0].outputs is Outputs.POISONED and own[1].kind in WRONG and its[1].kind in WRONG
@@ -237,10 +238,10 @@ class _Test:
 
     @property
     def _is_one_stray_access(self) -> bool:
-        """Whether one of the two is a fault, the other is not, and each case on the way between them fails like either.
+        """Whether only one of both failures is a fault, and each case between both fails like one of them.
 
-        A stray access is a fault, a NaN or a wrong number depending on sizes and places. If these change part by part,
-        the same stray access keeps failing.
+        Whether a stray access shows as a fault, a NaN or a wrong number depends on sizes and places. If these change
+        part by part, the same stray access keeps failing.
         """
         ours, its = self._pinned.fingerprint, self._cause.fingerprint
         if (ours.kind in FAULTS) == (its.kind in FAULTS) or not {ours.kind, its.kind} <= WRONG | FAULTS:
@@ -284,20 +285,20 @@ class _Test:
         )
 
     def _fails_plainly(self, case: Case) -> bool:
-        """Return whether a case fails without one of the marks that are forms, edges or earlier uses of arguments."""
+        """Return whether a case fails without one of the marks that are argument forms, edges or earlier uses."""
         variants = (variant for each in self._without(case, self._marks & ARGUMENTS) for variant in each.variants)
         return any(verdict is None or verdict.failures for verdict in map(self._pinned.judged, variants))
 
     @property
     def _passes_surely(self) -> bool:
-        """Whether the case passes without each mark with many seeds: a stray read may pass, depending on memory."""
+        """Whether the case passes without each mark, with many seeds: a stray read may pass by chance."""
         removed = self._without(self._case, self._marks - self._shown)
         tried = (again for each in removed for variant in each.variants for again in reseeded(variant, SEEDS_SURELY))
         return not any(self._wrong_alike(again) for again in tried)
 
     @property
     def _stands_beside(self) -> bool:
-        """Whether the case mainly fails as the cause does: failing like the cause is then no evidence."""
+        """Whether the worst failure of the case is like the cause's: then failing like the cause is no evidence."""
         worst = Fingerprint.of(self._case.backend, self._pinned.verdict(self._case).failures[0])
         return worst != self._pinned.fingerprint and self._cause.shows_as(worst)
 
@@ -305,7 +306,7 @@ class _Test:
     def _reads_memory_unlike_the_cause(self) -> bool:
         """Whether the failure depends on memory that must not matter, while the cause has the same error regardless.
 
-        A stray read may hit the keys of others in the cause's case, and unused memory here.
+        A stray read may hit other requests' keys in the cause's case, and unused memory here.
         """
         if self._marks & OF_OTHERS:
             return False
@@ -316,10 +317,10 @@ class _Test:
 
     @property
     def _of_another_kind(self) -> bool:
-        """Whether the failure is of a kind that the cause has not shown, and does not show on its memory either.
+        """Whether the cause has not shown failures of this kind, and does not show them on this case's memory either.
 
-        No clue marks the cause, so it fails almost everywhere, and so does any case that also fails in another way. A
-        NaN must come from memory with which the cause's case gives a NaN too; a fault, from memory with which the
+        No clue marks the cause: it fails almost everywhere, and so does any case that also fails in another way. A NaN
+        must come from memory on which the cause's case gives a NaN, too. A fault must come from memory on which the
         cause's case has a fault that it has nowhere else.
         """
         if had(self._kind, self._its_kinds):
@@ -351,19 +352,19 @@ class _Test:
         return None if verdict is None else fingerprint.among(verdict.failures)
 
     def _fails_here(self, *, exactly: bool = False) -> bool:
-        """Return whether the cause's case fails like this one in its place; `exactly`: by a NaN if this one does."""
+        """Return whether the cause's case fails like this one in its place. With `exactly`, a NaN must stay a NaN."""
         fingerprint = self._pinned.fingerprint
         return self._some_fails(self._moved(self._cause.case, self._case, fingerprint), fingerprint, exactly=exactly)
 
     def _fails_on_its_memory(self, *, exactly: bool = False) -> bool:
-        """Return whether the cause's case fails like this one with the same tables, views and workspace as this one.
+        """Return whether the cause's case fails like this case with this case's tables, views and workspace.
 
-        A stray read is a fault, a NaN or a wrong number depending on memory. Another bug may need these features, so
-        this is evidence only if the case fails as the cause does without them.
+        A stray read shows as a fault, a NaN or a wrong number, depending on memory. Another bug may need these
+        features, so this counts as evidence only if the case fails as the cause does without them.
         """
         case, fingerprint = self._case, self._pinned.fingerprint
         own = ("pages", "views", "workspace", "guard", "values", "outputs", "seed")
-        # A hole is not such memory: offsets above 2^31 are a feature that another mistake needs.
+        # A hole is a different matter: offsets above 2^31 are a feature that another mistake needs.
         pages = replace(case.pages, hole=self._cause.case.pages.hole)
         alike = {**{name: getattr(case, name) for name in own}, "pages": pages}
         placed = (replace(each, **alike) for each in self._moved(self._cause.case, case, fingerprint))
@@ -380,7 +381,7 @@ class _Test:
         if any(self._without(plain, CLUES - self._marks - own - its)):
             return False
         tried = (case for case in self._bare(plain, (own | its) - CONTENTS) if not features_in(case) & its)
-        # Without a mark, failing alike as it is would be no evidence.
+        # Without a mark, a case that fails alike before it is made plain is no evidence.
         bare = (case for case in tried if self._marks or not own or case != plain)
         fails = any(map(self._fails_like_the_cause, bare))
         if fails and self._pinned.observation(plain) is not None:
@@ -388,13 +389,14 @@ class _Test:
         return fails
 
     def _plain(self, case: Case, kept: frozenset[Feature]) -> Case:
-        """Return the case without the clues that are not `kept`, as far as it still fails in the same way.
+        """Return the case without as many clues that are not `kept` as possible, while it still fails in the same way.
 
-        If that way is visible in some cases only, and for a stray access, any new failure is enough.
+        For a stray access, or if that way of failing is visible in some cases only, any new failure is enough.
         """
-        # Removing one feature may bring back another, as when longer requests outgrow a window.
+        # Removing one feature may bring back another: longer requests may outgrow a window.
         for feature in (*sorted(CLUES - kept), *sorted(CLUES - kept)):
-            # A NaN becomes a wrong number where memory holds numbers: without another feature, that is another fault.
+            # A NaN becomes a wrong number where memory holds numbers. If that happens for another feature, it is
+            # another fault.
             exactly = feature not in _MEMORY and self._pinned.observation(case) is not None
             variants = (variant for each in self._without(case, {feature}) for variant in each.variants)
             tried = (again for variant in variants for again in self._tried(variant))
@@ -415,7 +417,7 @@ class _Test:
         return verdict is not None and self._pinned.fingerprint.wrong_among(verdict.failures) is not None
 
     def _bare(self, case: Case, shown: frozenset[Feature]) -> Iterator[Case]:
-        """Yield the case, then its variants without the features that are necessary to see its failure."""
+        """Yield the case, then variants without the features that make its failure visible."""
         yield case
         for feature, variants in self._without(case, shown):
             for variant in variants:
@@ -434,7 +436,7 @@ class _Test:
         return self._some_fails(self._moved(case, cause.case, cause.fingerprint), cause.fingerprint)
 
     def _moved(self, case: Case, to: Case, fingerprint: Fingerprint) -> Iterator[Case]:
-        """Yield `moved`. Without a mark, only where the failure is visible as in `to`: in rows that are as empty."""
+        """Yield the cases of `moved`. Without a mark, yield only those that show the failure as well as `to` does."""
         seen = seen_with(fingerprint)
         alike = features_in(to) & seen
         for each in moved(case, to, fingerprint):
@@ -465,8 +467,8 @@ class _Test:
     def _alike(self, fingerprint: Fingerprint, failures: Sequence[Observation], *, exactly: bool) -> bool:
         """Return whether one of the failures has the same kernel, mode, place and kind.
 
-        A wrong number and a NaN are the same kind, unless it has to be `exactly` the same. A kernel that reads memory
-        that the host has overwritten may fail in any way.
+        A wrong number and a NaN count as the same kind, except with `exactly`. A kernel that reads memory that the host
+        has overwritten may fail in any way.
         """
         if FEATURES["late device"] in self._marks:
             return bool(failures)

@@ -59,12 +59,11 @@ class _SearchEnds(Exception):
 class Hunt:
     """Runs one slice and sends its results as messages.
 
-    The first new failure is pinned: from then on only its fingerprint counts as failing, so that shrinking ends with
-    the bug with which it began. Other failures that occur meanwhile are set aside, and are reduced after it. A failure
-    that a known cause explains is a symptom, and is shrunk with less effort. `explained` adds explanations to the
-    verdict on a caught case. Reduction stays within `capability`, if given, and on other backends within `elsewhere`.
-    `novelty` selects interesting cases; without it there are none. Failures that match entries of the `ledger` hide no
-    others.
+    The first new failure is pinned: from then on only its fingerprint counts as failing, which keeps shrinking on the
+    bug that it began with. Other failures that occur meanwhile are set aside and reduced later. A failure that a known
+    cause explains is a symptom, and is shrunk with less effort. `explained` adds explanations to the verdict on a
+    caught case. Reduction stays within `capability`, if given, and on other backends within `elsewhere`. `novelty`
+    selects interesting cases; without it there are none. Failures that match entries of the `ledger` hide no others.
     """
 
     def __init__(
@@ -138,7 +137,7 @@ class Hunt:
                 self._settle_all(replay, each)
 
     def _settle_all(self, replay: Replay, verdict: Verdict) -> None:
-        """Settle the failures of a kept case, or those of its related run if that fails by itself."""
+        """Settle the failures of a kept case, or of its related run if that run fails alone."""
         case, history = replay.case, self._runner.history
         alone = failing_alone(case, verdict, self._allowed, self._runner.verdict)
         if alone is not None:
@@ -194,7 +193,7 @@ class Hunt:
             self._tell(news)
 
     def _behind(self, case: Case, verdict: Verdict, history: tuple[Case, ...]) -> Pinned[Case] | None:
-        """Return `_suspect`, but prefer a failure after known ones that the case ignored."""
+        """Return `_suspect`, but prefer a failure that occurs after known ones that the case ignored."""
         if not verdict.passed:
             return self._suspect(case, verdict, history)
         known = Verdict(observations=verdict.passed)
@@ -202,12 +201,12 @@ class Hunt:
         explained = [each for each in fingerprints if each in self._beside or self._explaining(each, case) != []]
         going_on = replace(case, past=past_failures(explained, case.backend))
         if len(explained) < len(fingerprints):
-            # It ends with a failure that has the fingerprint of a known one, but another cause.
+            # This run ends with a failure that has a known fingerprint, but another cause.
             verdict = self._runner.verdict(going_on)
         return self._suspect(going_on, verdict, history) or self._suspect(case, known, history)
 
     def _suspect(self, case: Case, verdict: Verdict, history: tuple[Case, ...]) -> Pinned[Case] | None:
-        """Return `_pin_new`, or that of the related run as a case of its own if that fails alone."""
+        """Return `_pin_new` for the case, or for its related run as a separate case if that run fails alone."""
         case, verdict = failing_alone(case, verdict, self._allowed, self._runner.verdict) or (case, verdict)
         return self._pin_new(case, verdict, history)
 
@@ -216,8 +215,8 @@ class Hunt:
     ) -> Pinned[Case] | None:
         """Return the failure of `case` to shrink: its worst new one, if it comes back in a fresh worker, else None.
 
-        One that does not come back is run again under other conditions, also after the cases of `history`. `awaited`
-        failures are suspects that have to be settled.
+        A failure that does not come back runs again under other conditions, also after the cases of `history`.
+        `awaited` failures are suspects that have to be settled.
         """
         if not verdict.failures:
             return None
@@ -229,7 +228,7 @@ class Hunt:
         return self._confirmed(new, case, verdict)
 
     def _new_failure(self, case: Case, verdict: Verdict, awaited: Sequence[Observation]) -> Observation | None:
-        """Return the worst unknown failure. Besides a known one, it must not be a symptom of that one's causes."""
+        """Return the worst unknown failure. If it occurs together with a known one, it must have another cause."""
         worst = Fingerprint.of(case.backend, verdict.failures[0])
         causes = self._causes.showing_as(worst)
         for failure in verdict.failures:
@@ -242,7 +241,7 @@ class Hunt:
         return None
 
     def _beneath(self, fingerprint: Fingerprint, case: Case, verdict: Verdict) -> Pinned[Case] | None:
-        """Return a failure hidden behind a known one: no known cause can show in the case, or it fails without."""
+        """Return a failure hidden behind a known one: no known cause can show in the case, or it fails without them."""
         present = self._explaining(fingerprint, case)
         if present is None or fingerprint in self._beside:
             return None
@@ -326,14 +325,14 @@ class Hunt:
         return self._causes.add(showing, name=finding_name(pursued.case, pursued.observation), cause=cause)
 
     def _settle(self, pinned: Pinned[Case]) -> None:
-        """Shrink a failure, and send the smallest case that comes back. The first case did."""
+        """Shrink a failure, whose first case came back, and send the smallest case that comes back."""
         pinned, cause = self._explained(self._steadier(self._unaccepted(pinned)))
         smallest, clues = self._smallest(pinned, cause)
         for case in dict.fromkeys((smallest, pinned.first)):
             observation = pinned.observation(case)
             assert observation is not None
             if case == pinned.first:
-                # It came back before.
+                # This case came back before.
                 self._runner.renew()
             elif not comes_back(self._runner, case, observation):
                 continue
@@ -348,8 +347,7 @@ class Hunt:
     def _smallest(self, pinned: Pinned[Case], known: KnownCause | None) -> tuple[Case, frozenset[Feature]]:
         """Return the smallest case that fails for the same cause, and the clues that both it and the first one need.
 
-        A symptom keeps the marks of the `known` cause, which were tested, so that shrinking does not end with another
-        cause.
+        A symptom keeps the marks of the `known` cause, which were tested: shrinking must not end with another cause.
         """
         if pinned.reduced:
             return pinned.first, frozenset()
@@ -376,13 +374,13 @@ class Hunt:
         return pinned if case is None else self._pinned_at(pinned, case) or pinned
 
     def _steadier(self, pinned: Pinned[Case]) -> Pinned[Case]:
-        """Return the failure with values that show it more often, if it is a wrong number and there are such values."""
+        """Return the failure with values that show it more often, if it is a wrong number and such values exist."""
         if pinned.fingerprint.kind not in STATISTICAL or pinned.spent:
             return pinned
         return self._pinned_at(pinned, steadier(pinned, self._allowed)) or pinned
 
     def _pinned_at(self, pinned: Pinned[Case], case: Case) -> Pinned[Case] | None:
-        """Return the failure at another case that fails alike, or None if it does not come back there."""
+        """Return the failure with another case that fails alike, or None if it does not come back there."""
         if case == pinned.first:
             return pinned
         observation = pinned.observation(case)
@@ -397,8 +395,8 @@ class Hunt:
             pinned.limit(self._budget())
         else:
             explained = explain(pinned, self._causes, self._allowed)
-        # A symptom is shrunk from a case with its cause's clues alone, otherwise it could come to need those of
-        # another.
+        # Shrink a symptom from a case that has only its cause's clues. Otherwise it might come to need the clues of
+        # another cause.
         if there := self._pinned_at(pinned, explained.plain or explained.case):
             pinned = there
         elif explained.case != pinned.first:
@@ -409,7 +407,7 @@ class Hunt:
         return pinned, explained.cause
 
     def _when_small(self, pinned: Pinned[Case], case: Case, clues: frozenset[Feature]) -> KnownCause | None:
-        """Return the known cause of a failure's smallest case, if any: a larger case may fail in several ways."""
+        """Return the known cause of a failure's smallest case, if any. A larger case may fail in several ways."""
         small = self._pin(pinned.fingerprint, case, pinned.verdict(case))
         return explained_as_it_is(small, self._causes, self._allowed, self._within(ATTRIBUTION), needed=clues)
 

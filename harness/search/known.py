@@ -1,4 +1,4 @@
-"""The causes that a campaign knows, in the form in which slices get them."""
+"""The causes that a campaign knows, in the form that slices get."""
 
 import hashlib
 from collections.abc import Collection, Iterable, Iterator
@@ -14,10 +14,10 @@ from attnfuzz.reference.case import Case
 from attnfuzz.reference.mistake import Mistake
 
 MOST_SHOWINGS = 8
-"""Maximum number of further findings of a cause in a slice, each with other features, another kind or place."""
+"""Maximum number of further findings of a cause in a slice, all different in features, kind or place."""
 
 TRIED = 3
-"""Maximum number of these from which one failure is predicted."""
+"""Maximum number of such findings from which one failure is predicted."""
 
 
 class Showing(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +37,7 @@ class KnownCause(msgspec.Struct, frozen=True, kw_only=True):
     """The cause of the finding `name`: its smallest `case` fails as `fingerprint` and needs the features `needs`.
 
     `shown_as` are the fingerprints of all findings that have this cause, `shown_with` the features that they need, and
-    `mistakes` those that explain its case. `showings` are some of its other findings.
+    `mistakes` the mistakes that explain its case. `showings` are some of its other findings.
     """
 
     name: str
@@ -51,9 +51,9 @@ class KnownCause(msgspec.Struct, frozen=True, kw_only=True):
     showings: tuple[Showing, ...] = ()
 
     def seen_like(self, fingerprint: Fingerprint) -> "Iterator[KnownCause]":
-        """Yield the cause with its own case, then with those of its findings that fail most like `fingerprint`.
+        """Yield the cause with its own case, then with the cases of the findings that fail most like `fingerprint`.
 
-        One bug may leave the rows without keys unwritten and the others wrong, and be visible with any of several
+        One bug may leave the rows without keys unwritten and the others wrong, and may be visible with any of several
         features.
         """
         yield self
@@ -130,7 +130,7 @@ class KnownCause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownCauses:
-    """The causes that a slice knows: those that it was given, and those that it has found since."""
+    """The causes that a slice knows: the ones it was given, and the ones it has found since."""
 
     def __init__(self, causes: Iterable[KnownCause]) -> None:
         self._causes = {cause.name: cause for cause in causes}
@@ -160,9 +160,9 @@ class KnownCauses:
 
 
 def several(showings: Iterable[Showing], *, but: "Showing | KnownCause") -> tuple[Showing, ...]:
-    """Return a few of the showings, which differ from each other and from `but` in kind, place or clues.
+    """Return a few of the showings that differ from each other and from `but` in kind, place or clues.
 
-    A showing whose clues only make its failure visible has no marks, and predicts nothing.
+    A showing whose clues only make its failure visible has no marks and predicts nothing.
     """
     first: dict[object, Showing] = {}
     for each in showings:
@@ -208,7 +208,7 @@ _SEEN_WITH: dict[Kind | str, Collection[str]] = {
 
 
 def seen_with(fingerprint: Fingerprint) -> frozenset[Feature]:
-    """Return the features of which failures with this fingerprint have at least one, whatever their cause."""
+    """Return the features that failures with this fingerprint need at least one of, whatever their cause."""
     names = (name for seen in (fingerprint.kind, fingerprint.place) for name in _SEEN_WITH.get(seen, ()))
     return frozenset(FEATURES[name] for name in names)
 
@@ -221,7 +221,7 @@ def clues_among(needs: Collection[str]) -> frozenset[Feature]:
 def finding_name(case: Case, observation: Observation, *, apart: Collection[str] | None = None) -> str:
     """Return the name of a finding's folder, shared by all findings with the same fine fingerprint.
 
-    A finding beside others with its fingerprint has a separate name, from the features `apart` that it needs and its
+    If other findings have its fingerprint, it gets a separate name, made of the features `apart` that it needs and its
     place.
     """
     name = f"{as_file_name(case.backend)}-{observation.kind}-{fine(case, observation)}"

@@ -25,9 +25,9 @@ _ROWS_WITHOUT_KEYS = ("empty rows", "padded rows")
 
 
 def likeliest(causes: Iterable[KnownCause], case: Case, fingerprint: Fingerprint) -> list[KnownCause]:
-    """Return the causes that are possible in this case: those in its backend and kernel first, then in one of both.
+    """Return the causes that are possible in this case, those in its backend and kernel first, then in one of these.
 
-    Last are causes with the same form, edge or earlier use of an argument in other kernels.
+    Last come causes with the same form, edge or earlier use of an argument in other kernels.
     """
 
     def unlike(cause: KnownCause) -> int:
@@ -47,8 +47,9 @@ def marks_of(
 ) -> frozenset[Feature] | None:
     """Return the features that mark a cause in a case with this fingerprint, or None if it can't explain the failure.
 
-    It can't if it needs several requests or queries, and the case has one. A cause without marks can't explain a
-    failure that needs a clue, since it fails without; nor a failure in other rows, if its clues only make it visible.
+    A cause that needs several requests or queries can't explain a case with one. A cause without marks can't explain a
+    failure that needs a clue, because it fails without; and if its clues only make it visible, it can't explain a
+    failure in other rows.
     """
     marks = cause.marks_in(case)
     if marks is None or not counts_of(cause) - seen_with(cause.fingerprint) <= features_in(case):
@@ -60,7 +61,7 @@ def marks_of(
 
 
 def counts_of(cause: KnownCause) -> frozenset[Feature]:
-    """Return the features "several requests" and "several queries", as far as a cause needs them."""
+    """Return "several requests" and "several queries", if a cause needs these features."""
     return _COUNTS & {FEATURES[name] for name in cause.needs if name in FEATURES}
 
 
@@ -69,7 +70,7 @@ def contradicted(cause: KnownCause, showing: Showing | KnownCause) -> bool:
 
     A case may fail in two ways because of two bugs. If the LSE is wrong with one head or request, and the output only
     with several, another bug makes the output wrong. A cause that needs nothing, and was seen in other rows, does not
-    explain rows without keys that are wrong only with a sink. NaN depends on memory, and is no evidence.
+    explain rows without keys that are wrong only with a sink. NaN depends on memory and is not evidence.
     """
     kind, kinds = showing.fingerprint.kind, {each.kind for each in cause.symptoms}
     if not showing.ablated or kind in kinds:

@@ -30,9 +30,9 @@ class JobSetup(msgspec.Struct, frozen=True, kw_only=True):
     """First message to a job: the settings of all its slices.
 
     `alpha` is the probability that a correct output is judged wrong. The tiers in `without` are skipped. `job` is the
-    job's number, which determines its GPU. `path` is the main process's module search path, so that a job on the same
-    machine finds the same backends; if it is empty, the job keeps its own. Failures that match entries of the `ledger`
-    hide no others.
+    job's number, which determines its GPU. `path` is the main process's module search path, which lets a job on the
+    same machine find the same backends; if it is empty, the job keeps its own path. Failures that match entries of the
+    `ledger` hide no others.
     """
 
     backends: tuple[str, ...]
@@ -84,7 +84,7 @@ class CausePair(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Slice(msgspec.Struct, frozen=True, kw_only=True):
-    """To a job: search `backend` for failures that are not `known`, for this many examples or seconds.
+    """To a job: search `backend` for failures that are not `known`, within a number of examples or seconds.
 
     `causes` are those of known failures in this backend or in one that shares a kernel with it. `index` numbers the
     drawing slices of a backend. With `replays`, judge these cases in order and draw none. With a `comparison`, do only
@@ -113,15 +113,15 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """From a job to the main process."""
+    """A message from a job to the main process."""
 
 
 class Tally(Message, frozen=True, kw_only=True, tag=True):
     """Counts of runs since the last message, in a slice, or on a backend. Tallies can be added.
 
     `searched` examples were drawn; `cases` were judged in total, including shrinking and confirming, with `rows` rows;
-    `deaths` workers died of them. `shrinking`: the last of them were suspects. `margins` has the largest margin of each
-    tier among cases that passed, `phases` the seconds spent in each phase of a case.
+    `deaths` of them killed their worker. `shrinking` is set if the most recent ones belonged to suspects. `margins` has
+    the largest margin of each tier among cases that passed, `phases` the seconds spent in each phase of a case.
     """
 
     searched: Count = 0
@@ -160,8 +160,8 @@ class Interesting(Message, frozen=True, kw_only=True, tag=True):
 class Rechecked(Message, frozen=True, kw_only=True, tag=True):
     """The result of running a finding's case again: its failures now, worst first; empty if it passes.
 
-    It was run until it failed, with fresh value seeds too: `runs` times in total. `unsupported` is the reason that it
-    could not run. `inconclusive`: it is flaky, and there was no time for enough runs.
+    The case ran until it failed, with fresh value seeds too: `runs` times in total. `unsupported` is the reason if it
+    could not run. A flaky case is `inconclusive` if there was no time for enough runs.
     """
 
     finding: str
@@ -172,7 +172,7 @@ class Rechecked(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Suspect(Message, frozen=True, kw_only=True, tag=True):
-    """A new kind of failure, as drawn. If it is `left_over`, it waits for another slice because the time is up.
+    """A new kind of failure, as drawn. A `left_over` suspect waits for another slice because the time is up.
 
     It is `beside` known failures with its fingerprint if their causes are not possible in its case.
     """
@@ -206,7 +206,7 @@ class Caught(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Lost(Message, frozen=True, kw_only=True, tag=True):
-    """The suspect with this fingerprint is no finding, because of `reason`. `tried` describes its reruns."""
+    """Reports that the suspect with this fingerprint is no finding, and the `reason`. `tried` describes its reruns."""
 
     fingerprint: Fingerprint
     tried: Recurrence | None = None
@@ -214,14 +214,14 @@ class Lost(Message, frozen=True, kw_only=True, tag=True):
 
 
 class SameCauses(Message, frozen=True, kw_only=True, tag=True):
-    """The cause of the finding `cause` explains the finding `name`."""
+    """Reports that the cause of the finding `cause` explains the finding `name`."""
 
     name: str
     cause: str
 
 
 class Gap(Message, frozen=True, kw_only=True, tag=True):
-    """A failure of the strict contract alone."""
+    """A failure only of the strict contract."""
 
     fingerprint: Fingerprint
     case: Case
@@ -229,7 +229,7 @@ class Gap(Message, frozen=True, kw_only=True, tag=True):
 
 
 class SliceDone(Message, frozen=True, kw_only=True, tag=True):
-    """The slice is over. `tally` sums those that it sent; `replayed` is the number of replays that it ran."""
+    """The slice is over. `tally` is the sum of the tallies it sent, `replayed` the number of replays that it ran."""
 
     tally: Tally
     replayed: int = 0

@@ -1,11 +1,12 @@
 """Deciding whether two causes are one argument that a library misreads, at one entry point or several.
 
-A library checks an argument, or does not, by its purpose: metadata that is on the device already is used as it is,
-outputs by their addresses. The same omission occurs at each entry point, in another argument, and in whatever way the
-misreading kernel fails. Another entry point may lack the argument of the first, so neither case can be moved to the
-other's kernel. Instead, each case makes its own prediction: it fails with the form and no other clue, and passes with
-the argument in its plain form. Two such cases are one cause if their forms are in one of `MISREADINGS`, and their
-backends belong to one library. If the argument is a number, an option or an object, they also have to fail alike.
+Whether a library checks an argument depends on the purpose of the argument: it may use metadata on the device
+unchecked, and outputs by their addresses. The same omission then occurs at several entry points, in different
+arguments, and shows in whatever way the kernel fails that misreads them. Another entry point may lack the argument of
+the first, so neither case can be moved to the other's kernel. Instead, each case makes its own prediction: it fails
+with the form and no other clue, and passes with the argument in its plain form. Two such cases are one cause if their
+forms are in one of `MISREADINGS`, and their backends belong to one library. If the argument is a number, an option or
+an object, they also have to fail alike.
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterable
@@ -47,8 +48,7 @@ _GROUPS: Final[tuple[Collection[str], ...]] = (
 )
 
 MISREADINGS: Final = tuple(frozenset(FEATURES[str(name)] for name in group) for group in _GROUPS)
-"""Forms and edges of arguments, grouped by the mistake of a library that misreads them. All others form groups of one.
-"""
+"""Forms and edges of arguments, grouped by the mistake of a library that misreads them; others are single."""
 
 Allowed = Callable[[Case], bool]
 Run = Callable[[Case], Verdict]
@@ -60,7 +60,7 @@ def may_be_one_misreading(one: KnownCause | Showing, other: KnownCause | Showing
 
 
 def one_misreading(one: KnownCause | Showing, other: KnownCause | Showing, run: Run, allowed: Allowed) -> bool:
-    """Run the predictions of both causes. Returns whether the same misreading explains each by itself."""
+    """Run the predictions of both causes. Returns whether the same misreading alone explains each of them."""
     return _Misreadings(run, allowed).same(one, other)
 
 
@@ -76,7 +76,7 @@ def _common(one: KnownCause | Showing, other: KnownCause | Showing) -> frozenset
 
 
 def _misreadings_of(cause: KnownCause | Showing) -> frozenset[frozenset[Feature]]:
-    """Return the misreading that a cause needs, if it is one; of its whole case if it was not minimized."""
+    """Return the misreading that a cause needs, if it needs just one. An unminimized cause needs all in its case."""
     found = ARGUMENTS & features_in(cause.case)
     if cause.needs:
         found = frozenset(each for each in found if each.name in cause.needs)
@@ -93,14 +93,14 @@ def _one_library(one: KnownCause | Showing, other: KnownCause | Showing) -> bool
 
 
 class _Misreadings:
-    """Runs causes' cases with the features of one misreading, and no other clue. Each case is run once."""
+    """Runs causes' cases, each once, with the features of one misreading and no other clue."""
 
     def __init__(self, run: Run, allowed: Allowed) -> None:
         self._run, self._allowed = run, allowed
         self._verdicts: dict[Hashable, Verdict] = {}
 
     def same(self, one: KnownCause | Showing, other: KnownCause | Showing) -> bool:
-        """Return whether the same misreading explains each of two causes by itself."""
+        """Return whether the same misreading alone explains each of two causes."""
         if not _one_library(one, other):
             return False
         for misreading in _common(one, other):
@@ -111,7 +111,7 @@ class _Misreadings:
         return False
 
     def _shown(self, case: Case, misreading: frozenset[Feature]) -> frozenset[tuple[str, str]]:
-        """Return the kinds and places of the failures with only this misreading; none if it does not explain them."""
+        """Return the kinds and places of failures with only this misreading; empty if it does not explain them."""
         alone = self._alone(case, misreading)
         if alone is None or not self._passes_plainly(alone, misreading):
             return frozenset()
@@ -128,7 +128,7 @@ class _Misreadings:
         def allowed(variant: Case) -> bool:
             return self._allowed(variant) and features_in(variant) & misreading == own
 
-        # Twice, because some can be removed only after another.
+        # Repeat, because some clues can be removed only after others.
         for _ in range(2):
             case = plainest(case, lambda each: bool(self._failures(each)), allowed=allowed, among=others)
         return None if any(ablations(case, allowed=allowed, among=others)) else case
@@ -141,7 +141,7 @@ class _Misreadings:
         return not any(each.failures or each.unsupported is not None for each in verdicts)
 
     def _failures(self, case: Case) -> tuple[Observation, ...]:
-        """Return the failures of a case with the first seed that shows some."""
+        """Return the failures of a case with the first seed that shows any."""
         return next((found for each in reseeded(case) if (found := self._verdict(each).failures)), ())
 
     def _verdict(self, case: Case) -> Verdict:

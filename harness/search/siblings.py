@@ -47,8 +47,10 @@ SIBLINGS: tuple[frozenset[Feature], ...] = tuple(
         ("scales per head", "scales per token", "swizzled scales"),
     )
 )
-"""Groups of features in which one mistake may be visible: scales, factors of the logits, where a key lies, the table,
-memory of no key. Forms of arguments are compared by `misread`.
+"""Groups of features in which one mistake may be visible.
+
+The groups are scales, factors of the logits, the place of a key, the table, and memory that belongs to no key. Forms of
+arguments are compared by `misread`.
 """
 
 _PARTS = ("geometry", "pages", "views", "scales")

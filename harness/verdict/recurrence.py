@@ -117,7 +117,7 @@ def interval(failed: int, runs: int) -> tuple[float, float]:
 
 
 def is_known(failed: int, runs: int) -> bool:
-    """Whether the rate is known to a factor of 2."""
+    """Return whether the rate is known to a factor of 2."""
     low, high = interval(failed, runs)
     return failed > 0 and 2 * low >= failed / runs >= high / 2
 

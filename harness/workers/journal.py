@@ -69,7 +69,7 @@ class Journal:
     """
 
     def __init__(self, fd: int) -> None:
-        """Map the journal behind the descriptor `fd`, which then belongs to the journal."""
+        """Map the journal at the descriptor `fd`, which then belongs to the journal."""
         self.fd = fd
         self._map = mmap.mmap(fd, _SIZE)
         self._first_byte = ctypes.c_ubyte.from_buffer(self._map)
@@ -90,7 +90,7 @@ class Journal:
         return ctypes.addressof(self._first_byte)
 
     def write(self, entry: bytes) -> None:
-        """Replace the last entry. Raises ValueError for one that is too large for the journal."""
+        """Replace the last entry. Raises ValueError for an entry too large for the journal."""
         if len(entry) > _ENTRY_BYTES:
             raise ValueError(f"a journal entry of {len(entry)} bytes: at most {_ENTRY_BYTES} fit")
         self._sequence += 1

@@ -1,4 +1,4 @@
-"""Workers from the parent's side: one at work, with spares ready behind it."""
+"""Workers from the parent's side: one works, and spares stand by."""
 
 import contextlib
 import os
@@ -212,7 +212,7 @@ class Worker:
             os.kill(self.pid, signal.SIGKILL)
 
     def _death(self, *, hang: bool, seconds: float, exit_code: int | None = None, misdeed: str = "") -> Death:
-        """Collect the worker's remains, without waiting for one that announced its exit code."""
+        """Collect the worker's remains, without waiting if it announced its exit code."""
         pid, self._pid = self.pid, None
         if exit_code is None:
             status = self._lifeline.reap(pid)

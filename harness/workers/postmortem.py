@@ -48,7 +48,7 @@ class Death(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def untimed(self) -> bool:
-        """Whether the cause was noticed later, so that the launch is unknown."""
+        """Whether the cause was noticed later, and the launch is therefore unknown."""
         return bool(self.misdeed) or self.exit_code == channel.LOST
 
     @property

@@ -1,6 +1,6 @@
 """Multi-head attention by an object that is planned and run, like FlashInfer's wrappers, on the native kernels.
 
-The object copies the lists of its plans into buffers, which grow, and reads the front of them.
+The object copies the lists of its plans into growing buffers and reads their front.
 """
 
 from collections.abc import Mapping, Sequence

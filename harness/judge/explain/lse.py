@@ -11,7 +11,7 @@ from attnfuzz.harness.judge.explain.wrong_row import Alternative, WrongRow
 from attnfuzz.reference.mistake import Mistake
 
 _MOST_KEYS = 1 << 16
-"""Number of keys above which no part of them is tried."""
+"""Number of keys above which parts of them are not tried."""
 
 
 def lse_claims(row: WrongRow) -> Iterator[Claim]:

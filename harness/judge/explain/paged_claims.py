@@ -136,7 +136,7 @@ def _of_call(row: WrongRow) -> Alternative | None:
 
 
 def _with_keys(row: WrongRow, key: torch.Tensor, value: torch.Tensor) -> Problem:
-    """Return the row's problem over other keys, all of which it sees."""
+    """Return the row's problem over other keys, all of them visible."""
     alone = row.alone(range(0))
     device = row.problem.query.device
     return replace(alone, key=key.to(device), value=value.to(device), kv_lens=(len(key),))

@@ -153,7 +153,7 @@ class StagedMemory(PlacedMemory, ABC):
 
 
 def _rows_of(tensor: torch.Tensor) -> Sequence[int] | None:
-    """Return the addresses of the runs of bytes that make up a tensor, in the order of its elements; None if many."""
+    """Return the addresses of the runs of bytes that make up a tensor, in element order, or None if there are many."""
     if not tensor.numel():
         return None
     if tensor.is_contiguous():
