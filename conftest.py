@@ -1,4 +1,4 @@
-"""Common setup of all tests: fixed draws, few collections of garbage, and no process started by `make quick`."""
+"""Common setup of all tests: fixed draws, less garbage collection, and no processes started by `make quick`."""
 
 import gc
 import sys
@@ -10,22 +10,22 @@ import pytest
 
 from attnfuzz.strategies.lighter_draws import without_constants_of_sources
 
-# Collected tests live as long as this process: the garbage collector would look at all of them again and again.
+# Collected tests live as long as this process: the garbage collector would examine all of them again and again.
 gc.disable()
 
 pytest_plugins = ["pytester"]
 
 START_PROCESSES = frozenset({"defective", "dying", "pytester", "runner", "touching", "workers"})
-"""Fixtures that start processes: tests that use one are slow."""
+"""Fixtures that start processes. Tests that use one are slow."""
 
 NAMED_FOR_MARKERS = frozenset({"cluster", "serve", "sglang", "vllm"})
-"""Folders of tests/ all of whose tests have the marker of the same name."""
+"""Folders in tests/ whose tests all have the marker of the same name."""
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
-    """Tests run in as many processes as there are cores: more threads would spin while they wait for each other."""
-    # With -n, the process that starts the others runs no test: importing torch would take it 1.3 s of CPU time.
+    """Use one thread, since tests run in as many processes as there are cores, and more threads would spin."""
+    # With -n, the process that starts the others runs no test: importing torch would take 1.3 s of CPU time.
     import torch  # noqa: PLC0415
 
     torch.set_num_threads(1)
@@ -46,7 +46,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Spare the garbage collector the modules and the tests: 420,000 objects that live as long as this process."""
+    """Exclude the modules and the tests from garbage collection: 420,000 objects that live as long as this process."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
@@ -54,9 +54,9 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Draw the same whatever is loaded. If slow tests are left out, watch that the others start no process.
+    """Make draws independent of the loaded modules. If slow tests are left out, check that the others start no process.
 
-    Which modules are loaded depends on earlier tests. Hypothesis would also parse the sources of all after collection.
+    Earlier tests determine which modules are loaded. Hypothesis would also parse the sources of all after collection.
     """
     constants = ExitStack()
     constants.enter_context(without_constants_of_sources())

@@ -1,10 +1,10 @@
-"""Findings per cause of planted defects: alone, and two in one backend.
+"""Causes found for planted defects, alone or two in one backend: how often they are found apart, merged or split.
 
-Each backend is searched by a campaign of its own. Whose a finding is follows from its smallest case: it fails on the
-backend with the one defect alone, or with the other, or with one of them in the finding's way. Two defects are found
-apart if each has a cause with none of the other's findings, merged if a cause has findings of both, and split if one
-has several causes. A cause is minimized if the case that represents it has fewer than 16 rows: others were not cut in
-time, and are often split for that reason.
+Each backend is searched by its own campaign. A finding's smallest case shows which defect it belongs to: the case fails
+on the backend with that defect alone, or at least fails there in the same way as the finding. Two defects count as
+found apart if each has a cause with none of the other's findings, as merged if a cause has findings of both, and as
+split if one of them has several causes. A cause is minimized if the case that represents it has fewer than 16 rows.
+Causes that were not minimized in time are often split for that reason.
 """
 
 import itertools
@@ -39,14 +39,14 @@ from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import encode
 
 SMALL = 16
-"""Rows from which on a case counts as not minimized."""
+"""Number of rows from which a case counts as not minimized."""
 
 SEEDS = 3
-"""Value seeds with which a finding's case is run on a backend with one defect."""
+"""Number of value seeds with which a finding's case runs on a backend with one defect."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """The budget of each campaign: `examples`, or `seconds` instead; it is ended after `most_seconds`."""
+    """The budget of each campaign: `examples`, or `seconds` instead. A campaign is stopped after `most_seconds`."""
 
     seed: int
     examples: int
@@ -55,9 +55,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """One backend: its findings, its causes by whose they are ("A", "B", "AB" for both), and the cost.
+    """The results for one backend: its findings, the defects behind each cause ("A", "B" or "AB"), and the cost.
 
-    `rows` are those of the case that represents each cause; `cut_short` says whether the campaign ran out of time.
+    `rows` has the number of rows of each cause's representative case; `cut_short` is set if the campaign ran out of
+    time.
     """
 
     backend: str
@@ -70,7 +71,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     cut_short: bool
     smallest: tuple[str, ...]
     symptoms: tuple[tuple[str, ...], ...]
-    """Of each finding of each cause: whose it is, its kind, mode and place."""
+    """For each finding of each cause: its defect, kind, mode and place."""
 
     @property
     def pair(self) -> bool:
@@ -79,13 +80,13 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def misplaced(self) -> int:
-        """Findings of the one defect in causes that have more of the other."""
+        """Number of findings in causes that have more findings of the other defect."""
         whose = (Counter(symptom.partition(" ")[0] for symptom in cause) for cause in self.symptoms)
         return sum(min(each["A"], each["B"]) for each in whose)
 
     @property
     def outcome(self) -> str:
-        """The outcome for the defects, in words."""
+        """The outcome in words."""
         if not self.pair:
             return "not found" if not self.causes else "one cause" if len(self.causes) == 1 else "split"
         words = ["merged"] if "AB" in self.causes else []
@@ -97,7 +98,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measured(backend: str, settings: Settings, until: float = math.inf) -> Measured | None:
-    """Search a backend, and say whose each cause is; None after the time `until` on the monotonic clock."""
+    """Search a backend and attribute each cause. Return None after the time `until` on the monotonic clock."""
     if time.monotonic() >= until:
         return None
     stop = threading.Event()
@@ -144,9 +145,9 @@ def _symptom(whose: str, finding: AnyFinding) -> str:
 
 
 def _whose(runner: Runner, backend: str, finding: AnyFinding) -> str:
-    """Return "A" or "B" for a finding whose case fails with one of the two defects alone, "?" for both or neither.
+    """Return "A" or "B" if a finding's case fails with one of the two defects alone, "?" for both or neither.
 
-    A case may fail with each of them in its own way: then it counts which fails as the finding does.
+    If a case fails with each defect in its own way, the defect that fails in the same way as the finding counts.
     """
     correct, *planted = backend.split("+")
     if len(planted) < 2:
@@ -160,13 +161,13 @@ def _whose(runner: Runner, backend: str, finding: AnyFinding) -> str:
 
 
 def _kinds(runner: Runner, case: Case, backend: str) -> set[Kind]:
-    """The kinds of all failures of a case on a backend, with any of a few value seeds."""
+    """Return the kinds of all failures of a case on a backend, over a few value seeds."""
     seeded = (replace(case, backend=backend, seed=case.seed + offset) for offset in range(SEEDS))
     return {each.kind for again in seeded for each in runner.verdict(again).failures}
 
 
 def pairs_of_defects(seed: int) -> Iterator[str]:
-    """All pairs that can be planted together, in an order that `seed` shuffles."""
+    """Yield all pairs that can be planted together, in an order shuffled by `seed`."""
     pairs = [each for each in itertools.combinations(DEFECTS, 2) if each[0].backend == each[1].backend]
     random.Random(seed).shuffle(pairs)
     for first, second in pairs:
@@ -179,7 +180,7 @@ def pairs_of_defects(seed: int) -> Iterator[str]:
 
 
 def lone_defects(seed: int) -> list[str]:
-    """All backends with one planted defect, in an order that `seed` shuffles."""
+    """Return all backends with one planted defect, in an order shuffled by `seed`."""
     names = [backend_name(each) for each in DEFECTS]
     return random.Random(seed).sample(names, len(names))
 
@@ -210,7 +211,7 @@ def _rate(found: Sequence[Measured]) -> float:
 
 
 class _File(msgspec.Struct, frozen=True):
-    """The numbers of a run, to which a later one with the same settings adds."""
+    """The numbers of a run; a later run with the same settings adds to them."""
 
     settings: Settings
     found: tuple[Measured, ...] = ()
@@ -256,10 +257,10 @@ def main(
     json_file: Path | None,
     seed: int,
 ) -> None:
-    """Search backends with planted defects, and count findings, causes, and wrong merges and splits.
+    """Search backends with planted defects, and count findings, causes, wrong merges and wrong splits.
 
-    With --json FILE, numbers are written after each backend, and backends that FILE has are not searched again: with
-    --within 0, those that it has are summed up.
+    With --json FILE, the numbers are written after each backend, and backends that are already in FILE are not searched
+    again. With --within 0, only the results in FILE are summed up.
     """
     until = math.inf if within is None else time.monotonic() + within
     drawn: Iterator[str] = iter(lone_defects(seed)) if alone else pairs_of_defects(seed)
@@ -267,7 +268,7 @@ def main(
     settings = Settings(seed=seed, examples=examples, seconds=seconds, most_seconds=most_seconds)
     kept = _kept(json_file, settings)
     known = {each.backend for each in kept}
-    # Campaigns end with this process, even if that is killed.
+    # Campaigns end with this process, even if it is killed.
     with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=die_with, initargs=(os.getpid(),)) as pool:
         left = (backend for backend in chosen if backend not in known and time.monotonic() < until)
         futures = {pool.submit(measured, backend, settings, until): backend for backend in left}

@@ -1,4 +1,4 @@
-"""Cost of comparing the whole KV cache after a write, against the time of attention alone on the same cases."""
+"""Cost of comparing the whole KV cache after a write, relative to attention alone on the same cases."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -38,7 +38,7 @@ COLUMNS = ("pair", "attention\nalone", "write and\nattention", *PARTS, "all thre
 @count_option("--rounds", 3, "How often each case runs; the least time counts.")
 @seed_option
 def main(*, cases: int, rounds: int, seed: int) -> None:
-    """Run drawn cases of pairs, and of their attention alone, in turn and in this process. Times are of the CPU."""
+    """Run drawn cases as write-attention pairs and as attention alone, in turn and in-process. Times are CPU times."""
     use_one_thread()
     rows = []
     for name in PAIRS:
@@ -62,7 +62,7 @@ def _least(runs: list[dict[str, float]]) -> dict[str, float]:
 
 
 def _costs(pair: WriteThenAttend, case: Case) -> dict[str, float]:
-    """CPU seconds of a case as a pair and as attention alone, and of the parts of the former."""
+    """Return the CPU seconds of a case as a pair, as attention alone, and in each part of the pair."""
     attention = _seconds(pair.reader, case)
     with _timed() as parts:
         whole = _seconds(pair, case)
@@ -70,7 +70,7 @@ def _costs(pair: WriteThenAttend, case: Case) -> dict[str, float]:
 
 
 def _seconds(backend: Backend, case: Case) -> float:
-    """CPU seconds of a case, which must pass."""
+    """Return the CPU seconds of a case, which must pass."""
     start = time.process_time()
     task = Task(case=replace(case, backend=backend.name), backend=backend.name)
     verdict = Execution(task, lambda _: None, backend=backend).run()
@@ -82,7 +82,7 @@ def _seconds(backend: Backend, case: Case) -> float:
 
 @contextmanager
 def _timed() -> Iterator[dict[str, float]]:
-    """The CPU seconds in each of PARTS while this is open."""
+    """Measure the CPU seconds spent in each of PARTS while this context is open."""
     seconds = dict.fromkeys(PARTS, 0.0)
     with ExitStack() as patches:
         for part, (owner, function) in PARTS.items():

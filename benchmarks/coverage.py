@@ -1,4 +1,4 @@
-"""Speed of coverage of the case space: pairs of features reached by a number of examples, drawn and not run."""
+"""Speed of coverage: how many pairs of features a number of drawn cases reaches. The cases are not run."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ Generator = Callable[[Capability, str, int, set[Pair]], Slices]
 @json_option
 @seed_option
 def main(*, backends: tuple[str, ...], examples: int, json_file: Path | None, seed: int) -> None:
-    """Show how many pairs of features that are possible have not been reached, for four ways to draw cases."""
+    """Show how many possible pairs of features are still missing, for four ways to draw cases."""
     marks = [mark for mark in CHECKPOINTS if mark < examples] + [examples]
     numbers: dict[str, dict[str, list[int]]] = {}
     for backend in backends:
@@ -47,7 +47,7 @@ def main(*, backends: tuple[str, ...], examples: int, json_file: Path | None, se
 
 
 def _missing(generator: Generator, backend: str, marks: list[int], seed: int) -> list[int]:
-    """How many possible pairs are not reached at each of `marks`."""
+    """Return how many possible pairs are still missing at each of `marks`."""
     can = resolve(backend).capability
     possible = possible_pairs(can)
     reached: set[Pair] = set()

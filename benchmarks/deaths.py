@@ -1,4 +1,4 @@
-"""Cost of a death: from a case that kills its worker to the next verdict, and when every case kills."""
+"""Cost of a worker's death: time from a deadly case to the next verdict, and the rate when every case is deadly."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -13,11 +13,11 @@ from attnfuzz.harness.verdict.failures import DEATHS, Kind
 from attnfuzz.reference.case import Case
 
 HEALTHY_CASES = 20
-"""Cases among which the quickest healthy one is chosen."""
+"""Number of cases among which the fastest healthy case is chosen."""
 
 
 def _backend_option(name: str, default: str, text: str) -> Decorator:
-    """An option for one backend, which has to exist and to run here."""
+    """Return an option for one backend, which has to exist and to run here."""
     return click.option(name, default=default, show_default=True, metavar="NAME", callback=known_backend, help=text)
 
 
@@ -30,10 +30,10 @@ def _backend_option(name: str, default: str, text: str) -> Decorator:
 @_backend_option("--healthy", "trtllm_mha", "One on the same device whose cases pass.")
 @seed_option
 def main(*, deaths: int, calm: int, starts: int, cases: int, deadly: str, healthy: str, seed: int) -> None:
-    """Measure how soon after a death the next verdict comes, against a cold start.
+    """Measure how long the next verdict takes after a worker's death, compared with a cold start.
 
     By default the deaths are segmentation faults in real kernels. The clock starts when the deadly case is submitted,
-    so that the time before its death is included.
+    so the time before its death is included.
     """
     with Runner((deadly, healthy)) as runner:
         killing = _deadly(runner, sample(deadly, cases, seed))
@@ -65,7 +65,7 @@ def main(*, deaths: int, calm: int, starts: int, cases: int, deadly: str, health
 
 
 def _deadly(runner: Runner, cases: Iterable[Case]) -> list[Case]:
-    """Those that kill their worker at once; a hang would measure its timeout."""
+    """Return the cases that kill their worker at once. A hang would measure its timeout instead."""
     at_once = DEATHS - {Kind.HANG}
     deadly = [case for case in cases if any(each.kind in at_once for each in runner.verdict(case).observations)]
     if not deadly:
@@ -74,7 +74,7 @@ def _deadly(runner: Runner, cases: Iterable[Case]) -> list[Case]:
 
 
 def _quickest(runner: Runner, healthy: str, seed: int) -> Case:
-    """The fastest case of a sample: the measurement is of the death, not of the case."""
+    """Return the fastest case of a sample: the benchmark measures the death, not the case."""
     return min(sample(healthy, HEALTHY_CASES, seed), key=lambda case: seconds_of(partial(runner.verdict, case)))
 
 

@@ -32,15 +32,15 @@ CONTRACT: Final = Contract(lse=LseBase.TWO)
 _TILE: Final = 128
 
 Found = Callable[[torch.Tensor, torch.Tensor], bool]
-"""Whether a judge calls an output wrong: out [requests, heads, dim], lse [requests, heads] in base 2."""
+"""A function that decides whether an output is wrong: out [requests, heads, dim], lse [requests, heads] in base 2."""
 
 
 @dataclass(frozen=True)
 class DecodeBatch:
-    """REQUESTS requests of one query token and `length` keys each, all query heads on one KV head, no mask.
+    """REQUESTS requests of one query token and `length` keys each, with all query heads on one KV head, without a mask.
 
-    `output` is the output of a correct kernel, LSE in base 2. `unrounded` [requests, heads, dim] is the same before it
-    was rounded to the output's dtype, in fp64. `budget` holds the exact answer and the noise model.
+    `output` is the output of a correct kernel, with LSE in base 2. `unrounded` [requests, heads, dim] is that output in
+    fp64, before rounding to the output's dtype. `budget` holds the exact answer and the noise model.
     """
 
     length: int
@@ -60,7 +60,7 @@ class DecodeBatch:
         return self.output.lse
 
     def judges(self) -> dict[str, Found]:
-        """Each of the judge's tiers that applies, with its share of alpha, and all of them together."""
+        """Return a judge for each tier that applies, with the tier's share of alpha, and one for all tiers together."""
         return {**{tier: partial(self._found, (tier,)) for tier in self.tiers}, "all": partial(self._found, self.tiers)}
 
     def _found(self, tiers: Collection[Tier], out: torch.Tensor, lse: torch.Tensor) -> bool:
@@ -72,9 +72,9 @@ class DecodeBatch:
 
 
 def run_correct_kernel(length: int, dtype: DType, family: ValueFamily, rows: int, seed: int) -> DecodeBatch:
-    """Draw a batch with `rows` rows, run a correct kernel on it, and judge that. Raises ClickException if it fails.
+    """Draw a batch of `rows` rows, run a correct kernel on it, and judge the output. Raises ClickException if it fails.
 
-    The fp32 kernel is the native one. The others are those of a tensor core, by `rounded_weights`.
+    The fp32 kernel is the native one. For other dtypes, `rounded_weights` computes like a tensor-core kernel.
     """
     element = dtype.torch_dtype
     heads = rows // REQUESTS
@@ -119,9 +119,9 @@ def run_correct_kernel(length: int, dtype: DType, family: ValueFamily, rows: int
 def rounded_weights(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, length: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """A tensor-core kernel: fp32 products and sums, weights rounded to the inputs' dtype for the second product.
+    """Compute like a tensor-core kernel: fp32 products and sums, weights rounded to the inputs' dtype in between.
 
-    fp32 out [requests, heads, dim] and base-2 lse [requests, heads], by an online softmax over tiles of keys.
+    Returns fp32 out [requests, heads, dim] and base-2 lse [requests, heads], from an online softmax over tiles of keys.
     """
     scale = query.shape[-1] ** -0.5
     rows = query.float()
@@ -144,7 +144,7 @@ def rounded_weights(
 def _native(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, length: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The native decode kernel: fp32 out [requests, heads, dim] and base-2 lse [requests, heads]."""
+    """Run the native decode kernel. Return fp32 out [requests, heads, dim] and base-2 lse [requests, heads]."""
     pages = length // PAGE_SIZE
     cache = (key.view(-1, PAGE_SIZE, 1, HEAD_DIM), value.view(-1, PAGE_SIZE, 1, HEAD_DIM))
     requests, heads, _ = query.shape

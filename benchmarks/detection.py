@@ -1,4 +1,4 @@
-"""How soon the general search finds each reported bug, and how small the case becomes."""
+"""Speed of detection: how soon the general search finds each reported bug, and how small the case becomes."""
 
 import time
 from collections.abc import Callable
@@ -22,7 +22,7 @@ REVISIONS = ("trtllm_mha@21649-before", "trtllm_mha@24566", "trtllm_mla@21987-be
 
 @dataclass(frozen=True)
 class Found:
-    """The first finding of one campaign: cases run and seconds until it was seen, seconds to shrink it, its case."""
+    """The first finding of one campaign: cases and seconds until it was seen, seconds to shrink it, and its case."""
 
     seed: int
     examples: int
@@ -32,18 +32,18 @@ class Found:
 
     @property
     def requests(self) -> int:
-        """Real requests in the step that has most."""
+        """Real requests in the largest step."""
         return max((len(step.requests) for step in self.caught.case.steps), default=0)
 
     @property
     def pages(self) -> int:
-        """Pages of the request that has most."""
+        """Pages of the longest request."""
         page_size = self.caught.case.geometry.page_size
         return max((-(-kv_len // page_size) for kv_len in self.caught.case.slot_lengths().values()), default=0)
 
     @property
     def steps(self) -> int:
-        """Steps of the case."""
+        """Number of steps of the case."""
         return len(self.caught.case.steps)
 
     def __str__(self) -> str:
@@ -62,18 +62,18 @@ MEASURES: tuple[tuple[str, str, Callable[[Found], float], str], ...] = (
     ("pages", "<= 1", lambda found: found.pages, "{:.0f}"),
     ("steps", "", lambda found: found.steps, "{:.0f}"),
 )
-"""Measures of the findings, each with its aim and form. Requests, pages and steps are those of the shrunk case."""
+"""Measures of the findings, each with its aim and format. Requests, pages and steps are those of the shrunk case."""
 
 
 class _FirstFinding(Exception):
-    """Carries the first finding out of the search, and ends that."""
+    """Carries the first finding out of the search and ends the search."""
 
 
 class _Campaign(OneByOne):
-    """A campaign's own slices, one after the other, until the first finding.
+    """A campaign's own slices, run one after the other until the first finding.
 
-    Hypothesis begins every search with the same case, whatever the seed. That is passed over: the seeds would not be
-    independent of each other, and a bug that it shows would seem to be found by all of them.
+    Hypothesis begins every search with the same case, whatever the seed. That case is skipped: otherwise the seeds
+    would not be independent, and a bug that the case shows would seem to be found by every seed.
     """
 
     def __init__(self, runner: Runner) -> None:
@@ -83,7 +83,7 @@ class _Campaign(OneByOne):
         self._seen = (0, 0.0)
 
     def verdict(self, case: Case) -> Verdict:
-        """Run a case, and count it."""
+        """Run and count a case."""
         self._examples += 1
         if self._slice_begins:
             self._slice_begins = False
@@ -91,11 +91,11 @@ class _Campaign(OneByOne):
         return self._runner.verdict(case)
 
     def renew(self) -> None:
-        """Have the next case run by a worker that has run nothing."""
+        """Run the next case in a worker that has run nothing yet."""
         self._runner.renew()
 
     def hunt(self, revision: str, seed: int, limit: int) -> Found | None:
-        """Search up to `limit` examples; None if all of them pass."""
+        """Search up to `limit` examples. Return None if all of them pass."""
         start = time.perf_counter()
         try:
             for task in slices_of(revision, examples=limit, seed=seed):
@@ -119,9 +119,9 @@ class _Campaign(OneByOne):
 @count_option("--examples", 2000, "Examples after which a campaign gives up.")
 @click.option("--cases", is_flag=True, help="Print each finding and its shrunk case as well.")
 def main(*, backends: tuple[str, ...], seeds: int, examples: int, cases: bool) -> None:
-    """Search each revision, as `attnfuzz fuzz` does, with several seeds up to the first finding, and shrink that.
+    """Search each revision as `attnfuzz fuzz` does, with several seeds, and shrink each seed's first finding.
 
-    The workers are warm when the clock starts. Shrinking includes the confirmation in a fresh worker.
+    The workers are warm when the clock starts. Shrinking includes confirmation in a fresh worker.
     """
     found: dict[str, list[Found]] = {name: [] for name in backends}
     with Runner(backends) as runner:

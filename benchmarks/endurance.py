@@ -1,4 +1,4 @@
-"""Whether a campaign stays as fast and as small as it began: cases per second and memory over time."""
+"""Endurance of a campaign: whether it keeps its speed and its memory, as cases per second and MiB over time."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ from attnfuzz.harness.campaign.log import LogError, read_log
 from attnfuzz.harness.cli.options import duration
 
 FIRST_SECONDS = 60.0
-"""The baseline of the last quarter; a quarter of the time, if that is shorter."""
+"""Length of the baseline interval for the last quarter, at most a quarter of the time."""
 
 SECONDS_PER_LOOK = 1.0
 
@@ -27,7 +27,7 @@ KINDS = ("main", "jobs", "nurseries", "workers")
 
 @dataclass(frozen=True)
 class Memory:
-    """MiB that the processes of a campaign hold at a time, each kind added up; pages that they share count in parts."""
+    """MiB held by the processes of a campaign at one time, by kind of process. Shared pages count in proportion."""
 
     at: float
     main: float
@@ -54,7 +54,8 @@ class Memory:
 def main(*, backends: tuple[str, ...], seconds: float, jobs: int, points: int, log: Path | None) -> None:
     """Run `attnfuzz fuzz` on correct backends and watch its processes from outside.
 
-    Intervals begin with the first progress, when a job is warm. Memory is the most that was seen in an interval.
+    Intervals begin with the first progress, when a job is warm. The memory of an interval is the largest value seen in
+    it.
     """
     if log is not None:
         rates = _Rates(log)
@@ -76,7 +77,7 @@ def main(*, backends: tuple[str, ...], seconds: float, jobs: int, points: int, l
 
 
 class _Rates:
-    """Cases per second over the time of a campaign, from its first progress to its last. It began at `epoch`.
+    """Cases per second over the time of a campaign, from its first progress to its last. The campaign began at `epoch`.
 
     `first` and `last` are the intervals to compare.
     """
@@ -101,7 +102,7 @@ class _Rates:
         return list(pairwise([*edges, self._ended]))
 
     def between(self, since: float, until: float) -> float:
-        """The rate from `since` to `until`: a progress event covers the time before it."""
+        """Return the rate from `since` to `until`. A progress event covers the time before it."""
         return sum(event.tally.cases for event in self._progress if since < event.at <= until) / (until - since)
 
 
@@ -112,7 +113,7 @@ def _command(home: Home, backends: Sequence[str], seconds: float, jobs: int) -> 
 
 
 def _watch(command: list[str]) -> list[Memory]:
-    """Run a command to its end, and look at the memory of its processes meanwhile."""
+    """Run a command to its end and watch the memory of its processes."""
     seen = []
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     while process.poll() is None:
@@ -139,7 +140,7 @@ def _children(pids: list[int]) -> list[int]:
 
 
 def _mebibytes(pid: int) -> float:
-    """The proportional set size of a process; 0 once it is gone."""
+    """Return the proportional set size of a process in MiB, or 0 if it has ended."""
     sizes = (
         line.split()[1] for line in _read(Path(f"/proc/{pid}/smaps_rollup")).splitlines() if line.startswith("Pss:")
     )
@@ -154,7 +155,7 @@ def _read(path: Path) -> str:
 
 
 def _row(rates: _Rates, seen: list[Memory], since: float, until: float) -> list[str]:
-    """The rate of an interval, and the most memory in it."""
+    """Return the rate of an interval and the most memory in it."""
     during = _during(seen, since, until)
     most = (max(getattr(memory, kind) for memory in during) for kind in KINDS)
     mebibytes = [f"{mib:.0f} MiB" for mib in (*most, _most(seen, since, until))]

@@ -1,6 +1,6 @@
-"""Share of right, wrong and missing explanations of planted defects; each defect declares the right ones.
+"""Quality of explanations: the share that is right, wrong or missing, on planted defects with known explanations.
 
-With `--within`, the defects are a sample: as many as there is time for, in an order that the seed shuffles.
+With `--within`, the defects are a sample: as many as time allows, in an order shuffled by the seed.
 """
 
 import math
@@ -25,12 +25,12 @@ from attnfuzz.reference.case_file import AnyCase
 
 PINS = Path(__file__).parents[1] / "tests" / "defects"
 RACES = 20
-"""Runs of a pinned case within which a race shows."""
+"""Number of runs of a pinned case within which a race shows."""
 
 
 @dataclass(frozen=True)
 class Explained:
-    """A wrong output of a defect, and whether its explanation is right; `seconds` is the time that it took."""
+    """A wrong output of a defect and its explanation. `seconds` is the time that the explanation took."""
 
     defect: Defect
     source: str
@@ -39,7 +39,7 @@ class Explained:
 
     @property
     def score(self) -> str:
-        """Of several that are named as alternatives to each other, one has to be right."""
+        """The verdict on the explanation. If it names several alternatives, one of them has to be right."""
         if not self.failure.mistakes:
             return "silent"
         return "right" if set(self.failure.mistakes) & set(self.defect.explained_by) else "wrong"
@@ -50,7 +50,7 @@ class _FirstFailure(Exception):
 
 
 def pinned(runner: Runner, defect: Defect) -> tuple[AnyCase, Verdict] | None:
-    """The smallest case of a defect, if it fails by wrong numbers."""
+    """Return the smallest case of a defect, or None unless it fails with wrong numbers."""
     pin = load_pin(PINS, defect.name)
     for _ in range(RACES if pin is not None and pin.kind in STATISTICAL else 0):
         assert pin is not None
@@ -61,7 +61,7 @@ def pinned(runner: Runner, defect: Defect) -> tuple[AnyCase, Verdict] | None:
 
 
 def drawn(runner: Runner, defect: Defect, seed: int, examples: int) -> tuple[AnyCase, Verdict] | None:
-    """The first case that a search draws and that fails by wrong numbers, as it was drawn."""
+    """Return the first drawn case that fails with wrong numbers, as it was drawn, or None."""
     found: list[tuple[AnyCase, Verdict]] = []
 
     def visit(case: AnyCase) -> None:
@@ -74,7 +74,7 @@ def drawn(runner: Runner, defect: Defect, seed: int, examples: int) -> tuple[Any
     try:
         run_examples(drawn_cases(name), visit, examples=examples, seed_of=derive_seed(seed, name, 0))
     except Exception:
-        # Hypothesis runs it once more, and has its own exceptions for a race that does not show again.
+        # Hypothesis runs the case again, and has its own exceptions for a race that does not show a second time.
         if not found:
             raise
     return found[0] if found else None

@@ -1,4 +1,4 @@
-"""How often correct kernels are called wrong: many rows of every dtype and value family, and the worst margins."""
+"""Rate of false alarms: how often correct kernels fail, over many rows of every dtype and value family."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ from attnfuzz.strategies.supported import families
 DTYPES = (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
 
 AS_DRAWN = 20
-"""One case in this many is as the strategies draw it; the others are widened, half of them on the same KV heads."""
+"""One case in this many is used as drawn. The others are widened, half of them on the same KV heads."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Cell:
 
 @dataclass
 class Tally:
-    """The results of judging. `suspects` are the cases that failed, each with its first failure."""
+    """The results of judging. `suspects` has the cases that failed, each with its first failure."""
 
     rows: int = 0
     fp8_rows: int = 0
@@ -55,7 +55,7 @@ class Tally:
     suspects: list[tuple[Case, Observation]] = field(default_factory=list)
 
     def add(self, other: "Tally") -> None:
-        """Count another one in."""
+        """Add the counts of `other` to these."""
         self.rows += other.rows
         self.fp8_rows += other.fp8_rows
         self.cases += other.cases
@@ -75,8 +75,8 @@ def main(*, backends: tuple[str, ...], rows: int, cases: int, jobs: int, seed: i
     """Judge outputs of correct kernels, in-process and on plain memory, and count failures.
 
     The cases are drawn by the general strategies, with their windows, sinks, scales, views, padding, graphs and merged
-    chunks, and then given many more heads, the dtype and family in question, and fresh seeds. A failing case is tried
-    again in a fresh worker, and is a false alarm if it fails there too.
+    chunks. They are then given many more heads, the dtype and family of the cell, and fresh seeds. A failing case runs
+    again in a fresh worker, and counts as a false alarm if it fails there too.
     """
     cells = [
         Cell(name, dtype, family, -(-rows // len(backends)), cases, seed)
@@ -100,7 +100,7 @@ def main(*, backends: tuple[str, ...], rows: int, cases: int, jobs: int, seed: i
 
 
 def _soak(cells: Sequence[Cell], jobs: int) -> list[Tally]:
-    """Judge all cells, on `jobs` processes, and tell of each that is done."""
+    """Judge all cells in `jobs` processes, and report each cell when it is done."""
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=use_one_thread) as pool:
         tallies = []
         for cell, tally in zip(cells, pool.map(_judged, cells), strict=True):
@@ -129,7 +129,7 @@ def _judged(cell: Cell) -> Tally:
 
 
 def _cases(cell: Cell) -> Iterator[Case]:
-    """Cases without end: those that were drawn, in turn, with new seeds."""
+    """Yield cases without end: the drawn ones in turn, with new seeds."""
     pool = _drawn(cell.backend, cell.dtype, cell.cases, cell.seed)
     for number in count():
         case = msgspec.structs.replace(
@@ -142,7 +142,7 @@ def _cases(cell: Cell) -> Iterator[Case]:
 
 @cache
 def _drawn(backend: str, dtype: DType, cases_wanted: int, seed: int) -> list[Case]:
-    # Plain memory has no pages without memory behind them.
+    # Plain memory can't leave holes without memory after its pages.
     can = msgspec.structs.replace(resolve(backend).capability, dtypes=(dtype,), pool_holes=False)
     drawn: list[Case] = []
     run_examples(cases(can, backend), drawn.append, examples=cases_wanted, seed_of=derive_seed(seed, backend, dtype))
@@ -150,7 +150,7 @@ def _drawn(backend: str, dtype: DType, cases_wanted: int, seed: int) -> list[Cas
 
 
 def _confirmed(tallies: Sequence[Tally]) -> list[Case]:
-    """The suspects that fail in a fresh worker as well. Prints each suspect with its case."""
+    """Return the suspects that fail in a fresh worker as well. Prints each suspect with its case."""
     suspects = list(chain.from_iterable(tally.suspects for tally in tallies))
     if not suspects:
         return []
@@ -177,7 +177,7 @@ def _show(title: str, tallies: dict[str, Tally], alarms: Sequence[Case]) -> None
 
 def _cells(tally: Tally, alarms: Sequence[Case], tiers: Sequence[str]) -> list[str]:
     found = _alarms(tally, alarms)
-    # None in N rows bounds the rate by 3 / N, with a confidence of 95%.
+    # If none of N rows fails, the rate is below 3 / N with a confidence of 95%.
     rate = f"{found / tally.rows:.1e}" if found else f"< {3 / max(tally.rows, 1):.1e}"
     margins = (f"{tally.margins[tier]:.2f}" if tier in tally.margins else "-" for tier in tiers)
     return [f"{tally.rows:,}", f"{tally.fp8_rows:,}", f"{found} of {len(tally.suspects)}", rate, *margins]

@@ -1,6 +1,7 @@
-"""Naive draws of cases: every field independently, over the same vocabulary, and illegal cases dropped.
+"""Naive draws of cases: every field is drawn independently from the same vocabulary, and illegal cases are dropped.
 
-Once with Hypothesis, once uniformly: the baselines of `benchmarks/coverage.py` for the strategies of attnfuzz.
+There are two variants, one drawn by Hypothesis and one uniform: the baselines that `benchmarks/coverage.py` compares
+the strategies of attnfuzz with.
 """
 
 import random
@@ -46,58 +47,58 @@ T = TypeVar("T")
 
 
 class Source(Protocol):
-    """Where independent draws come from."""
+    """A source of independent draws."""
 
     def integer(self, low: int, high: int) -> int:
-        """An integer in [low, high]."""
+        """Return an integer in [low, high]."""
 
     def pick(self, options: Sequence[T]) -> T:
-        """One of the options."""
+        """Return one of the options."""
 
     def several(self, most: int, one: Callable[["Source"], T]) -> list[T]:
-        """1 to `most` draws of `one`."""
+        """Return 1 to `most` draws of `one`."""
 
 
 class Uniform:
-    """Every value as likely as any other."""
+    """A source in which every value is equally likely."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
 
     def integer(self, low: int, high: int) -> int:
-        """An integer in [low, high]."""
+        """Return an integer in [low, high]."""
         return self._random.randint(low, high)
 
     def pick(self, options: Sequence[T]) -> T:
-        """One of the options."""
+        """Return one of the options."""
         return self._random.choice(options)
 
     def several(self, most: int, one: Callable[[Source], T]) -> list[T]:
-        """1 to `most` draws of `one`."""
+        """Return 1 to `most` draws of `one`."""
         return [one(self) for _ in range(self.integer(1, most))]
 
 
 class Drawn:
-    """As Hypothesis' own strategies draw integers, choices and lists."""
+    """A source that draws integers, choices and lists with Hypothesis' own strategies."""
 
     def __init__(self, draw: DrawFn) -> None:
         self._draw = draw
 
     def integer(self, low: int, high: int) -> int:
-        """An integer in [low, high]."""
+        """Return an integer in [low, high]."""
         return self._draw(st.integers(low, high))
 
     def pick(self, options: Sequence[T]) -> T:
-        """One of the options."""
+        """Return one of the options."""
         return self._draw(st.sampled_from(options))
 
     def several(self, most: int, one: Callable[[Source], T]) -> list[T]:
-        """1 to `most` draws of `one`."""
+        """Return 1 to `most` draws of `one`."""
         return self._draw(st.lists(st.composite(lambda draw: one(Drawn(draw)))(), min_size=1, max_size=most))
 
 
 def hypothesis_cases(can: Capability, backend: str) -> SearchStrategy[Case]:
-    """Legal flat cases, as Hypothesis draws them."""
+    """Return legal flat cases, drawn by Hypothesis."""
 
     @st.composite
     def flat(draw: DrawFn) -> Case:
@@ -107,7 +108,7 @@ def hypothesis_cases(can: Capability, backend: str) -> SearchStrategy[Case]:
 
 
 def flat_case(source: Source, can: Capability, backend: str) -> Case:
-    """A case whose fields are independent except for the constraints of their types. It may be illegal."""
+    """Return a case whose fields are independent except for the constraints of their types. It may be illegal."""
     return Case(
         backend=backend,
         geometry=_geometry(source, can),
@@ -184,7 +185,7 @@ def _q_len(source: Source, mode: Mode, stride: int) -> int:
 
 
 def _captured_first(steps: Sequence[Step]) -> tuple[Step, ...]:
-    """The steps, after the captures that the replays among them need."""
+    """Return the steps, preceded by the captures that the replays among them need."""
     captures = {
         msgspec.structs.replace(step, requests=(), launch=Launch.CAPTURE): None
         for step in steps

@@ -1,4 +1,4 @@
-"""For benchmarks/deaths.py: a backend on a GPU whose kernel reads far outside of its tensors, in every case."""
+"""For benchmarks/deaths.py: a GPU backend whose kernel reads far outside its tensors in every case."""
 
 from dataclasses import replace
 
@@ -10,10 +10,10 @@ _FAR = 1 << 40
 
 
 class DeadlySession(FixupSession):
-    """The fixup's session, up to a stray read."""
+    """The fixup's session, with a stray read after each step."""
 
     def forward(self, index: int) -> Output:
-        """Run one step, which ends the worker."""
+        """Run one step, which kills the worker."""
         output = super().forward(index)
         self._bench.launcher.launch(stray.STRAY, tensor=output.out, distance=_FAR, write=False)
         return output

@@ -1,4 +1,4 @@
-"""The CUDA fixup against torch.zero_ of the same bytes."""
+"""Speed of the CUDA fixup, compared with torch.zero_ on the same bytes."""
 
 from itertools import accumulate
 from pathlib import Path
@@ -36,9 +36,9 @@ FLOOR = Path(__file__).with_name("read_then_write.cu")
 def main(*, rounds: int, json_file: Path | None) -> None:
     """Time the fixup and one zero_ over as many bytes, launched from Python and in a graph.
 
-    The bytes are those of out [tokens, 128, 128] in bf16 and of lse [tokens, 128] in fp32 that the fixup has to write;
-    zero_ writes them as one tensor, and knows on the host where they are. The floor is a kernel that reads one number
-    on the GPU before it writes as many bytes. Each number is a median over pairs, and so are the ratios.
+    The bytes are the part of out [tokens, 128, 128] in bf16 and of lse [tokens, 128] in fp32 that the fixup has to
+    write. zero_ writes them as one tensor, whose place is known on the host. The floor is a kernel that reads one
+    number on the GPU before it writes as many bytes. Each number, ratios included, is a median over pairs.
     """
     require_gpu()
     kernel = nvcc.load(FIXUP_SOURCE).fixup_zero_kv_rows

@@ -1,4 +1,4 @@
-"""Cost of guards on a GPU: the same cases guarded, in torch's memory, and there under memcheck."""
+"""Cost of guards on a GPU: the same cases in guarded memory, in torch's memory, and in torch's under memcheck."""
 
 import os
 import shutil
@@ -35,7 +35,7 @@ PROCESSES: tuple[tuple[str, tuple[str, ...], str, dict[str, str]], ...] = (
 
 WAYS = ("guarded", "plain")
 BLOCK = 10
-"""Cases that run one way before they run the other way."""
+"""Number of cases that run one way before they run the other way."""
 
 
 @click.command()
@@ -50,8 +50,8 @@ def main(
 ) -> None:
     """Compare the time of judged cases, kernels included, in guarded memory and in torch's.
 
-    The two take turns in one process, ten cases at a time, and each case counts with the median of its rounds. Then
-    whole processes run all cases once: plain, guarded, and plain under memcheck.
+    The two ways take turns in one process, ten cases at a time, and each case counts with the median of its rounds.
+    Then whole processes run all cases once: plain, guarded, and plain under memcheck.
     """
     require_gpu()
     use_one_thread()
@@ -72,7 +72,7 @@ def main(
 
 
 def _passing(name: str, count: int, seed: int) -> list[Case]:
-    """The drawn cases that pass: a fault would end the process that measures."""
+    """Return the drawn cases that pass: a fault would end the process that measures."""
     with Runner((name,)) as runner:
         verdicts = ((case, runner.verdict(case)) for case in sample(name, count, seed))
         passing = [case for case, verdict in verdicts if not verdict.failures and verdict.unsupported is None]
@@ -82,7 +82,7 @@ def _passing(name: str, count: int, seed: int) -> list[Case]:
 
 
 def _in_turn(cases: Sequence[Case], rounds: int) -> tuple[tuple[float, float], tuple[float, float]]:
-    """The seconds of all cases (guarded, plain), as a whole and in their kernels: sums of medians."""
+    """Return the seconds of all cases (guarded, plain), as a whole and in their kernels: sums of medians."""
     times: dict[str, list[list[tuple[float, float]]]] = {way: [[] for _ in cases] for way in WAYS}
     for index in range(-1, rounds):
         for begin in range(0, len(cases), BLOCK):
@@ -100,7 +100,7 @@ def _in_turn(cases: Sequence[Case], rounds: int) -> tuple[tuple[float, float], t
 
 
 def _run(case: Case, way: str) -> float:
-    """Run and judge a case in this process; the seconds in its kernels."""
+    """Run and judge a case in this process. Return the seconds spent in its kernels."""
     memory = PlainCudaMemory(case.outputs, torch.device("cuda", 0)) if way == "plain" else None
     task = Task(case=case, backend=case.backend)
     return Execution(task, lambda _: None, memory=memory).run().seconds["kernel"]

@@ -1,4 +1,4 @@
-"""Common code of the benchmarks on a GPU: times in pairs, and tables that keep their rows if stopped."""
+"""Shared code of the GPU benchmarks: times measured in pairs, and tables that keep their rows if stopped."""
 
 import json
 import threading
@@ -14,11 +14,11 @@ from attnfuzz.kernels.gpu.visible import visible
 
 _MIN_WIDTH = 9
 _LOOK_EVERY = 0.2
-"""Seconds between two questions to NVML."""
+"""Seconds between two queries to NVML."""
 
 
 class Table:
-    """A table whose rows are printed when they are known, and kept in a file of JSON lines if one is named."""
+    """A table that prints each row once it is known and, if a file is named, also appends it there as a JSON line."""
 
     def __init__(self, title: str, columns: Sequence[str], json_file: Path | None = None) -> None:
         self._title, self._columns, self._file = title, tuple(columns), json_file
@@ -31,7 +31,7 @@ class Table:
         """Add a row."""
         self._print(cells)
         if self._file is not None:
-            # Columns may have the same name, so that no cell is named by its own.
+            # Cells are a list, not a mapping: columns may share a name.
             entry = {"table": self._title, "machine": machine(), "columns": self._columns, "cells": cells}
             with self._file.open("a") as file:
                 file.write(json.dumps(entry) + "\n")
@@ -45,7 +45,7 @@ class Table:
 
 
 def machine() -> str:
-    """The GPU and the software that a table was measured with."""
+    """Return the GPU and the software that a table was measured with."""
     names = ", ".join(sorted({gpu.name for gpu in visible()}))
     return f"{names}, torch {torch.__version__}, CUDA {torch.version.cuda}"
 
@@ -59,9 +59,9 @@ def require_gpu() -> None:
 
 
 class Load:
-    """While it is entered, how busy the visible GPUs are: the share of the time in which a kernel runs on them.
+    """A context that measures how busy the visible GPUs are: the share of time in which a kernel runs on them.
 
-    It is NVML's number (nvmlDeviceGetUtilizationRates), which covers the last fraction of a second each time.
+    The number comes from NVML (nvmlDeviceGetUtilizationRates), which averages over the last fraction of a second.
     """
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class Load:
         return mean(self._samples) if self._samples else 0.0
 
     def _look(self) -> None:
-        # Only machines with a GPU have it.
+        # Only machines with a GPU have pynvml.
         import pynvml  # noqa: PLC0415
 
         pynvml.nvmlInit()
@@ -96,9 +96,9 @@ class Load:
 def in_pairs(
     first: Callable[[], object], second: Callable[[], object], *, rounds: int, calls: int
 ) -> tuple[float, float, float]:
-    """The medians of the seconds that one call of each takes on the GPU, and that of second over first in each round.
+    """Return the median GPU seconds of one call of each, and the median ratio of second to first.
 
-    A round times `calls` calls of one and then of the other between two events, launches included; who begins changes
+    A round times `calls` calls of one and then of the other between two events, launches included. The order alternates
     from round to round.
     """
     for warmup in (first, second, first, second):
@@ -112,7 +112,7 @@ def in_pairs(
 
 
 def captured(work: Callable[[], object], calls: int) -> Callable[[], object]:
-    """A graph of `calls` calls of `work`, to measure their time on the GPU alone."""
+    """Return a graph of `calls` calls of `work`, to measure their time on the GPU alone."""
     work()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()

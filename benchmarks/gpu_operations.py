@@ -1,4 +1,4 @@
-"""Operations that a judged case asks of a GPU: launches, copies and waits, and the time of the host."""
+"""GPU operations per judged case: launches, copies and waits, and the time on the host."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ KINDS = {
     "locked": ("cudaHostAlloc", "cudaHostRegister"),
     "mapped": ("cuMemMap", "cuMemUnmap", "cudaMalloc", "cudaFree"),
 }
-"""Columns, and the calls of the CUDA runtime and driver that each counts."""
+"""Columns, and the functions of the CUDA runtime and driver that each of them counts."""
 
 
 @click.command()
@@ -34,8 +34,8 @@ KINDS = {
 def main(*, backends: tuple[str, ...], cases: int, seed: int, json_file: Path | None) -> None:
     """Judge drawn cases in this process, in guarded memory, twice: once timed, and once under torch's profiler.
 
-    Columns are means per case. The first run of each case, which compiles and locks memory, is not measured. Cases
-    that fail are left out: a fault would end the process that measures.
+    Columns are means per case. The first run of each case, which compiles kernels and locks memory, is not measured.
+    Cases that fail are left out: a fault would end the process that measures.
     """
     require_gpu()
     use_one_thread()
@@ -48,7 +48,7 @@ def main(*, backends: tuple[str, ...], cases: int, seed: int, json_file: Path | 
 
 
 def _run(case: Case, seconds: Counter[str] | None = None) -> bool:
-    """Judge a case, and add the seconds of its phases; whether it fails."""
+    """Judge a case and add the seconds of its phases to `seconds`. Return whether it fails."""
     verdict = Execution(Task(case=case, backend=case.backend), lambda _: None).run()
     if seconds is not None:
         seconds.update(verdict.seconds)
@@ -69,7 +69,7 @@ def _cells(cases: Sequence[Case]) -> list[str]:
 
 
 def _calls(cases: Sequence[Case]) -> Counter[str]:
-    """How often each function of the CUDA runtime and driver is called."""
+    """Return how often each function of the CUDA runtime and driver is called."""
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiled:
         for case in cases:
             _run(case)

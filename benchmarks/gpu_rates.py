@@ -31,7 +31,7 @@ LARGE_BATCH, LARGE_KV = 64, 4096
 
 
 class Measured(msgspec.Struct):
-    """Measurements of one job: judged cases, those that failed, and the seconds of each phase."""
+    """Measurements of one job: judged cases, failed cases, and the seconds of each phase."""
 
     cases: int
     failed: int
@@ -39,7 +39,7 @@ class Measured(msgspec.Struct):
 
 
 class _Over(BaseException):
-    """The time is over."""
+    """Raised when the time is over."""
 
 
 @click.command()
@@ -62,7 +62,7 @@ def main(
     seed: int,
     json_file: Path | None,
 ) -> None:
-    """Run jobs that draw and judge cases, each with a worker of its own, and count from when all of them are warm."""
+    """Run jobs that draw and judge cases, each with its own worker, and count once all of them are warm."""
     require_gpu()
     if job is not None:
         _be_job(job, seconds, seed + job, large=large)
@@ -94,7 +94,7 @@ def _cells(done: Sequence[Measured]) -> tuple[str, ...]:
 
 
 class Jobs:
-    """Processes that judge cases of one backend after another, all at the same time."""
+    """Processes that judge cases at the same time, of one backend after another."""
 
     def __init__(self, count: int, options: Sequence[str]) -> None:
         command = [sys.executable, __file__, *options]
@@ -111,7 +111,7 @@ class Jobs:
             process.communicate()
 
     def measure(self, backend: str) -> tuple[list[Measured], float]:
-        """Measurements of each job with a backend, and the GPUs' load: they begin when the last job is warm."""
+        """Measure a backend in every job. Return the measurements and the GPUs' load, once all jobs are warm."""
         self._say(backend)
         self._hear()
         with Load() as load:
@@ -136,7 +136,7 @@ class Jobs:
 
 
 def _be_job(number: int, seconds: int, seed: int, *, large: bool) -> None:
-    """Be a job: for each backend named on the input get warm, say so, wait for a line, and measure."""
+    """Be a job: for each backend named on stdin, get warm, say so, wait for a line, and measure."""
     with Runner(device_index=number % len(visible())) as runner:
         for line in sys.stdin:
             backend = line.strip()
@@ -176,7 +176,7 @@ def _measure(
 
 
 def _enlarged(case: Case) -> Case:
-    """A large decode of the case's geometry, KV view and seed."""
+    """Return a large decode with the case's geometry, KV view and seed."""
     requests = tuple(Request(slot, 1, LARGE_KV) for slot in range(LARGE_BATCH))
     step = Step(mode=Mode.DECODE, requests=requests, padded_tokens=LARGE_BATCH, tokens_per_request=1)
     views = Views(kv=case.views.kv)

@@ -15,7 +15,7 @@ from attnfuzz.kernels.gpu.direct.xqa import draft_mask, workspace_bytes
 
 TOKENS = 4
 PAGE, Q_HEADS, KV_HEADS, DIM = 16, 16, 8, 64
-"""A geometry for which both kernels are compiled anyway, as backends' buckets."""
+"""A geometry that both kernels are already compiled for, by the buckets of backends."""
 
 BATCHES = (1, 4, 16, 64)
 KV_LENS = (1024, 4096, 8192, 32768)
@@ -30,8 +30,8 @@ class DraftExtend:
     kv_len: int
 
     def routes(self) -> tuple[Callable[[], Any], Callable[[], Any]]:
-        """The decode kernel's call, and the context kernel's."""
-        # It creates a CUDA context.
+        """Return the call of the decode kernel and that of the context kernel."""
+        # The import creates a CUDA context.
         from flashinfer.decode import xqa_batch_decode_with_kv_cache  # noqa: PLC0415
         from flashinfer.prefill import trtllm_fmha_v2_prefill  # noqa: PLC0415
 
@@ -95,7 +95,7 @@ class DraftExtend:
 @count_option("--rounds", 20, "Pairs of measurements of each batch.")
 @json_option
 def main(*, rounds: int, json_file: Path | None) -> None:
-    """Time both routes, launched from Python and in a graph, after a look whether they agree."""
+    """Check that both routes agree, then time them, launched from Python and in a graph."""
     require_gpu()
     columns = ("", "decode, us", "context", "context over it", "in a graph", "context", "context over it")
     title = f"Draft extends of {TOKENS} tokens, bf16, {Q_HEADS} heads on {KV_HEADS}, head dim {DIM}, pages of {PAGE}"

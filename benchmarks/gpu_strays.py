@@ -1,4 +1,4 @@
-"""Detection of a GPU kernel's overrun: by guarded memory, and by compute-sanitizer's memcheck."""
+"""Detection of a GPU kernel's overrun by guarded memory and by compute-sanitizer's memcheck."""
 
 import json
 import os
@@ -39,12 +39,12 @@ TENSORS = {
     "lse": ((BATCH, 2 * HEADS), torch.float32),
     "workspace": (((8 << 20) + 4096,), torch.uint8),
 }
-"""Those of a small decode."""
+"""The shapes and dtypes of a small decode."""
 
 ROW, PAGE_BYTES = 2 * HEADS * DIM * 2, 2 * HEADS * PAGE * DIM * 2
 
 DISTANCES = {"one element": 2, "one row": ROW, "one page": PAGE_BYTES, "far away": 4 << 30}
-"""Bytes behind a tensor's last one, to the end of the access."""
+"""Bytes from the end of a tensor to the end of the access."""
 
 _MEMCHECK = ("compute-sanitizer", "--tool", "memcheck", "--destroy-on-device-error", "kernel", "--print-limit", "1000")
 
@@ -57,7 +57,7 @@ _NOTHING = "nothing"
 
 @dataclass(frozen=True)
 class Access:
-    """One planted access behind the end of a tensor."""
+    """One planted access after the end of a tensor."""
 
     tensor: str
     distance: str
@@ -65,7 +65,7 @@ class Access:
 
     @property
     def title(self) -> str:
-        """The label of a row of the table."""
+        """The label of a table row."""
         return f"{self.tensor}, {self.distance}, {'write' if self.write else 'read'}"
 
 
@@ -77,9 +77,10 @@ ACCESSES = [Access(*each) for each in product(TENSORS, DISTANCES, (False, True))
 @click.option("--memory", type=click.Choice(["plain", "guarded"]), help="For its own use: make accesses there.")
 @json_option
 def main(*, only: str | None, memory: str | None, json_file: Path | None) -> None:
-    """Plant an access behind the end of each tensor of a small decode, and report its detection.
+    """Plant an access after the end of each tensor of a small decode, and report whether it is detected.
 
-    Each has a process of its own, since a fault ends it; memcheck survives them, and has one process for all.
+    Each access has its own process, since a fault ends the process. Memcheck survives faults and runs all accesses in
+    one process.
     """
     require_gpu()
     accesses = ACCESSES if only is None else [Access(*json.loads(only))]
@@ -105,7 +106,7 @@ def _compare(json_file: Path | None) -> None:
 
 
 def _one_by_one(memory: str) -> dict[Access, str]:
-    """The result of each access, from the process that makes it or from its death."""
+    """Return the result of each access, as reported by its process or by the death of that process."""
 
     def run(access: Access) -> str:
         command = [sys.executable, __file__, "--memory", memory, "--only", json.dumps(astuple(access))]
@@ -122,7 +123,7 @@ def _one_by_one(memory: str) -> dict[Access, str]:
 
 
 def _under_memcheck(environment: dict[str, str]) -> dict[Access, str]:
-    """Memcheck's report on a process that makes all accesses; empty if it is not installed."""
+    """Return memcheck's report on a process that makes all accesses. It is empty if memcheck is not installed."""
     if shutil.which(_MEMCHECK[0]) is None:
         click.echo(f"{_MEMCHECK[0]} is not on PATH: it comes with NVIDIA's CUDA toolkit")
         return {}
@@ -147,7 +148,7 @@ def _under_memcheck(environment: dict[str, str]) -> dict[Access, str]:
 
 
 def _unguarded(accesses: Sequence[Access]) -> None:
-    """Make accesses in torch's memory, and print for each its address and CUDA's error."""
+    """Make accesses in torch's memory, and print the address and the CUDA error of each."""
     memory = PlainCudaMemory(Outputs.POISONED, torch.device("cuda", 0))
     tensors = _placed(memory)
     for access in accesses:
@@ -162,7 +163,7 @@ def _unguarded(accesses: Sequence[Access]) -> None:
 
 
 def _guarded(access: Access) -> None:
-    """Make one access as a backend's kernel would, and print the harness's observation; a fault ends the process."""
+    """Make one access as a backend's kernel would, and print the harness's observation. A fault ends the process."""
     place = place_of(Device.CUDA)
     memory = place.memory(Guard.RIGHT, Outputs.POISONED)
     tensors = _placed(memory)
@@ -181,7 +182,7 @@ def _placed(memory: PlacedMemory) -> dict[str, torch.Tensor]:
 
 
 def _offset(access: Access, tensor: torch.Tensor) -> int:
-    """The bytes from the tensor's first one to the access, which is 2 bytes long."""
+    """Return the bytes from the start of the tensor to the access, which is 2 bytes long."""
     return tensor.numel() * tensor.itemsize + DISTANCES[access.distance] - 2
 
 

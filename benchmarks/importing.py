@@ -1,4 +1,4 @@
-"""Cost of importing a dump against its size: a call with a large KV pool, of which its requests need a small part."""
+"""Cost of importing a dump, by its size: a call with a large KV pool that uses only a small part of it."""
 
 import json
 import os
@@ -44,9 +44,9 @@ PAGE_BYTES = 2 * HEADS * SLOTS * DIM * 2
 def main(*, gigabytes: tuple[float, ...], child: Path | None, contents: str) -> None:
     """Measure time and peak memory of importing calls that need 512 pages of a pool of several gigabytes.
 
-    The pool is a hole in a file, so that it takes no disk: reads return zeros. Memory is the peak of the private memory
-    of a process that imports one call; pages of the mapped file belong to the kernel, which reclaims them when needed.
-    A process that imports nothing has the first row.
+    The pool is a hole in a file and takes no disk space: reads return zeros. Memory is the peak of the private memory
+    of a process that imports one call. Pages of the mapped file don't count: they belong to the operating system, which
+    reclaims them when needed. The first row is a process that imports nothing.
     """
     if child is not None:
         _import(child, Contents(contents))
@@ -63,7 +63,7 @@ def main(*, gigabytes: tuple[float, ...], child: Path | None, contents: str) -> 
 
 
 def _make(folder: Path, nbytes: int) -> None:
-    """A dump of a decode over a pool of `nbytes` bytes, with pages from all over it."""
+    """Write a dump of a decode over a pool of `nbytes` bytes that uses pages from all over it."""
     pages = nbytes // PAGE_BYTES
     needed = REQUESTS * PAGES_PER_REQUEST
     table = (torch.arange(needed) * (pages // needed)).view(REQUESTS, PAGES_PER_REQUEST).to(torch.int32)
@@ -86,7 +86,7 @@ def _make(folder: Path, nbytes: int) -> None:
 
 
 def _measured(dump: Path, contents: Contents) -> tuple[str, str, str]:
-    """Seconds, peak memory and the size of the case, as a process of its own tells them."""
+    """Return seconds, peak memory and the size of the case, as reported by a process of its own."""
     done = subprocess.run(
         [sys.executable, __file__, "--child", dump, "--contents", contents.value],
         check=True,
@@ -111,7 +111,7 @@ def _import(dump: Path, contents: Contents) -> None:
 
 @contextmanager
 def own_memory() -> Iterator[list[int]]:
-    """KiB of this process that are no file's, noted down every few milliseconds: the kernel keeps no peak of that."""
+    """Sample the KiB of this process's memory not backed by files: the kernel records no peak of it."""
     noted, over = [_own_kib()], threading.Event()
 
     def note() -> None:

@@ -1,4 +1,4 @@
-"""The baseline of isolation and guards: a case run and judged in this process. As a script: the case on its stdin."""
+"""The baseline without isolation and guards: a case run and judged in this process. As a script, it reads stdin."""
 
 import sys
 
@@ -18,12 +18,12 @@ def verdict_in_process(case: Case) -> Verdict:
 
 
 def use_one_thread() -> None:
-    """Let torch compute as it does in a worker."""
+    """Make torch compute in one thread, as it does in a worker."""
     torch.set_num_threads(1)
 
 
 def main() -> None:
-    """Answer the JSON of one case with the JSON of its verdict, in a process that does nothing else."""
+    """Read the JSON of one case and write the JSON of its verdict, in a process that does nothing else."""
     use_one_thread()
     case = msgspec.json.decode(sys.stdin.buffer.read(), type=Case)
     sys.stdout.buffer.write(msgspec.json.encode(verdict_in_process(case)))

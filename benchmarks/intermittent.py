@@ -1,7 +1,8 @@
-"""Faults that come and go: found, filed, the rate that is said against the true one, and the exit codes of replays.
+"""Campaigns on intermittent faults: whether they are filed, the stated rate against the true one, and replays.
 
-Each is planted in a CPU backend of ours and searched by a campaign of one job. The true rate of a finding is measured
-by running its case under its conditions much more often. A replay is `attnfuzz replay FINDING`.
+Each fault is planted in one of our CPU backends and searched by a campaign of one job. To measure the true rate of a
+finding, its case runs many more times under its conditions. A replay is `attnfuzz replay FINDING`, and its exit code
+counts.
 """
 
 import shutil
@@ -42,7 +43,7 @@ PLANTED = (
 
 @dataclass(frozen=True)
 class _Filed:
-    """A campaign's home, and the findings and unconfirmed failures in it."""
+    """A campaign's home, with its findings and the number of unconfirmed failures."""
 
     home: Home
     findings: list[Record]
@@ -67,7 +68,7 @@ def main(
         for number in range(campaigns):
             found = _measured(name, examples, seed + number, (replays, findings, runs))
             for row in found:
-                # A benchmark that takes hours prints its results so far.
+                # The benchmark takes hours, so print the results so far.
                 click.echo("  ".join(row), err=True)
             rows += found
     columns = ("planted", "s", "filed", "lost", "seen", "said", "true", "cases before", "replays that exit 1")
@@ -104,7 +105,7 @@ def _finding(record: Record, replays: int, runs: int) -> list[str]:
         known = record.recurrence
         show = partial(show_again, runner, record.case, record.observation, known, record.before, seconds=MOST_SECONDS)
         shown = sum(show().failed > 0 for _ in range(replays))
-        # A run after a history takes as long as all of its cases.
+        # A run after a history takes as long as all cases of the history.
         truth = show(times=max(1, runs // (1 + known.history)))
     low, high = known.interval
     said = (

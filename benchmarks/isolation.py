@@ -1,4 +1,4 @@
-"""Cost of isolation and guards: workers against the same cases in-process, and against a fresh process per case."""
+"""Cost of isolation and guards: workers against the same cases in-process and in a fresh process per case."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.reference.case import Case
 
 BLOCK = 10
-"""Cases that run one way before they run the other way."""
+"""Number of cases that run one way before they run the other way."""
 
 ROWS = (
     ("judged cases per second, isolated and guarded", ""),
@@ -40,7 +40,7 @@ class Costs:
     plain: list[float]
 
     def small(self) -> list[int]:
-        """The cases of the lower half by time."""
+        """Return the indices of the faster half of the cases."""
         order = sorted(range(len(self.plain)), key=self.plain.__getitem__)
         return order[: (len(order) + 1) // 2]
 
@@ -55,7 +55,7 @@ def main(*, backends: tuple[str, ...], cases: int, rounds: int, fresh: int, seed
     """Compare judged cases per second: in guarded workers, in-process without either, and in fresh processes.
 
     The ways take turns, ten cases at a time, and each case counts with the median of its rounds. The small cases are
-    the lower half by time. Drawing is left out.
+    the faster half. Drawing is left out.
     """
     use_one_thread()
     with Runner(backends) as runner:
@@ -68,7 +68,7 @@ def _column(runner: Runner, cases: list[Case], rounds: int, fresh: int) -> list[
     warm(runner, cases)
     costs = _compare(cases, rounds, runner.verdict, verdict_in_process)
     small = costs.small()
-    # Case by case, in turn with the workers.
+    # Fresh processes alternate with the workers case by case.
     in_turn = [
         (seconds_of(partial(_in_fresh_process, c)), seconds_of(partial(runner.verdict, c))) for c in cases[:fresh]
     ]
@@ -87,7 +87,7 @@ def _column(runner: Runner, cases: list[Case], rounds: int, fresh: int) -> list[
 def _compare(
     cases: Sequence[Case], rounds: int, isolated: Callable[[Case], object], plain: Callable[[Case], object]
 ) -> Costs:
-    """Time each case in both ways, which take turns block by block; who begins changes from round to round."""
+    """Time each case in both ways, which take turns block by block. The order alternates from round to round."""
     times: dict[Callable[[Case], object], list[list[float]]] = {way: [[] for _ in cases] for way in (isolated, plain)}
     for index in range(rounds):
         numbers = iter(range(len(cases)))

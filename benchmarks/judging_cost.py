@@ -1,4 +1,4 @@
-"""Cost of judging: its share of a case's time, and against a plain fp64 reference with allclose."""
+"""Cost of judging: its share of a case's time, and how it compares with a plain fp64 reference and allclose."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -31,7 +31,7 @@ COLUMNS = ("", "values", "a case", "placing,\nkernels", "reference", "tiers", "j
 
 @dataclass
 class Costs:
-    """Seconds of one case: of the run until its outputs are there, the judge's two parts, and the plain comparison."""
+    """Seconds of one case: the run until its outputs are there, the judge's two parts, and the plain comparison."""
 
     run: float = 0.0
     reference: float = 0.0
@@ -40,7 +40,7 @@ class Costs:
 
     @property
     def judged(self) -> float:
-        """A judged case as a whole."""
+        """Seconds of the whole judged case."""
         return self.run + self.reference + self.tiers
 
 
@@ -52,7 +52,7 @@ class Costs:
 def main(*, cases: int, keys: int, rounds: int, seed: int) -> None:
     """Time the judge on small cases, on large batches and on a long one, in-process, on plain memory and one thread.
 
-    The plain comparison is made with the same outputs, in turn with the judge: fp64 attention without moments, and
+    The plain comparison uses the same outputs, in turn with the judge: fp64 attention without moments, and
     torch.allclose on out and LSE. The probe is a value family: it takes no call and no step of its own.
     """
     use_one_thread()
@@ -84,7 +84,7 @@ def _median(case: Case, rounds: int) -> Costs:
 
 
 def _costs(case: Case, backend: Backend) -> Costs:
-    """Run, judge and compare one case. Raises click.ClickException if it fails: its time says nothing."""
+    """Run, judge and compare one case. Raises click.ClickException if it fails: its time would mean nothing."""
     costs = Costs()
     start = time.perf_counter()
     for index, output in _outputs(case, backend):
@@ -108,7 +108,7 @@ def _costs(case: Case, backend: Backend) -> Costs:
 
 
 def _outputs(case: Case, backend: Backend) -> Iterator[tuple[int, Output]]:
-    """The outputs of a case's steps, each with the index of its step."""
+    """Yield the outputs of a case's steps, each with the index of its step."""
     memory = PlainMemory(case.outputs)
     launcher = JournalingLauncher(memory, lambda _: None)
     session = backend.open(case, Bench(memory, launcher, torch.device("cpu")))
@@ -120,7 +120,7 @@ def _outputs(case: Case, backend: Backend) -> Iterator[tuple[int, Output]]:
 
 
 def _plain_comparison(output: Output, geometry: Geometry) -> None:
-    """The comparison of a test without a judge."""
+    """Compare as a test without a judge would."""
     rows = RealRows(output.attended, output.out.shape[0], output.out.device)
     answer = attend(packed_problem(output, rows, geometry))
     torch.allclose(rows.real(output.out).double(), answer.out, rtol=1e-2, atol=1e-2)
@@ -129,7 +129,7 @@ def _plain_comparison(output: Output, geometry: Geometry) -> None:
 
 
 def _long(keys: int) -> Case:
-    """A target verify over many keys."""
+    """Return a target verify over many keys."""
     drafted = 4
     return Case(
         backend=BACKEND,

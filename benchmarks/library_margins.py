@@ -1,4 +1,4 @@
-"""The largest margins of libraries' kernels under the noise models of theory: how tight, and how slack, these are."""
+"""Margins of libraries' kernels under theoretical noise models: how tight or slack the models are."""
 
 import time
 from collections import defaultdict
@@ -22,11 +22,11 @@ from attnfuzz.kernels.libraries.installed import LibraryBackend
 from attnfuzz.reference.dtypes import DType
 
 FEATURES = ("unequal_head_dims", "windows", "sinks", "soft_cap", "kv_shorter_than_q", "empty_kv")
-"""The features that may be left out: those in which libraries have known findings."""
+"""The features that may be left out, because libraries have known findings there."""
 
 
 class Margins(NamedTuple):
-    """The largest margin of each tier over `rows` of up to `longest` keys, and the outputs that fail; or the reason."""
+    """The largest margin of each tier over `rows` of up to `longest` keys, and the failing outputs; or a `reason`."""
 
     rows: int = 0
     longest: int = 0
@@ -42,9 +42,9 @@ class Margins(NamedTuple):
 @count_option("--seconds", 60, "CPU seconds for a dtype of a backend.")
 @seed_option
 def main(*, names: tuple[str, ...], without: tuple[str, ...], rows: int, seconds: int, seed: int) -> None:
-    """Print the largest margin of each tier for each backend and dtype, by drawn cases and then by long ones.
+    """Print the largest margin of each tier for each backend and dtype, from drawn cases and then from long ones.
 
-    A library that ends its process has a line that says so.
+    If a library ends its process, its line says so.
     """
     chosen = with_libraries(names)
     backends = [each for each in LIBRARY_BACKENDS if isinstance(each, LibraryBackend) and each.name in chosen]

@@ -1,4 +1,4 @@
-"""The main process of a campaign with many jobs: its CPU time and memory, with simulated jobs that judge nothing."""
+"""Cost of many jobs for a campaign's main process: CPU time and memory, with simulated jobs that judge nothing."""
 
 import heapq
 import resource
@@ -30,10 +30,10 @@ from attnfuzz.harness.verdict.failures import Verdict
 from attnfuzz.strategies.coverage import pair_bits, pairs_in
 
 RECORDED = 4
-"""Jobs whose messages are prepared. The others repeat them: the main process does the same work for each."""
+"""Number of jobs whose messages are prepared. The others repeat them: the main process does the same work for each."""
 
 SLICES = 2
-"""Slices of a job in which cases have new features; in later ones, jobs send counts alone."""
+"""Number of slices of a job in which cases have new features; in later slices, jobs only send counts."""
 
 PLANNED_SECONDS = 3600.0
 
@@ -43,14 +43,14 @@ PHASES = {"place": 0.005, "kernel": 0.001, "reference": 0.003, "judge": 0.003}
 
 @dataclass(frozen=True)
 class Sent:
-    """A message, encoded as a job sends it, and the seconds since the begin of its slice."""
+    """A message, encoded as a job sends it, and the seconds since the start of its slice."""
 
     after: float
     message: bytes
 
 
 def recorded(backend: str, *, rate: float, seed: int) -> list[list[Sent]]:
-    """The messages of a job's first slices and of a later one, if it judges `rate` cases per second and none fails."""
+    """Return the messages of a job's first slices and of a later one, at `rate` passing cases per second."""
     novelty = Novelty(pair_bits, pairs_in)
     verdict = Verdict(observations=(), margins=MARGINS, seconds=PHASES, rows=40)
     cases = iter(sample(backend, SLICES * EXAMPLES_PER_SLICE, seed))
@@ -66,7 +66,7 @@ def _sent(after: float, message: Message) -> Sent:
 
 
 def _counted(rate: float, news: list[Sent]) -> list[Sent]:
-    """The messages of a slice: its news, and its counts."""
+    """Return the messages of a slice: its news and its counts."""
     seconds = EXAMPLES_PER_SLICE / rate
     sent, counted = list(news), 0
     for number in range(1, int(seconds / SECONDS_PER_TALLY) + 1):
@@ -84,7 +84,7 @@ def _counted(rate: float, news: list[Sent]) -> list[Sent]:
 
 
 class SimulatedJobs:
-    """`count` jobs that send recorded messages when they are due, by a clock of their own: nothing is waited for."""
+    """`count` jobs that send recorded messages at their times on a simulated clock, without any waiting."""
 
     def __init__(self, count: int, recordings: Sequence[list[list[Sent]]]) -> None:
         self.count = count
@@ -96,12 +96,12 @@ class SimulatedJobs:
         self._decoder = msgspec.json.Decoder(AnyMessage)
 
     def clock(self) -> float:
-        """Seconds of the simulation."""
+        """Return the seconds of the simulation."""
         return self.now
 
     def start(self, job: int, task: Slice) -> None:
         """Begin to send the messages of a slice. Jobs begin within a second of each other."""
-        # A slice is encoded, as for a process.
+        # Encode the slice, as is done for a process.
         msgspec.json.encode(task)
         slices = self._recordings[job % len(self._recordings)]
         number = self._slices[job]
@@ -110,7 +110,7 @@ class SimulatedJobs:
         self._queue(job, self.now + apart, slices[min(number, len(slices) - 1)], 0)
 
     def next_message(self, timeout: float) -> tuple[int, AnyMessage] | None:
-        """The next message that is due within `timeout` seconds."""
+        """Return the next message that falls within `timeout` seconds, or None."""
         if not self._due or self._due[0][0] > self.now + timeout:
             self.now += timeout
             return None
@@ -133,7 +133,7 @@ class SimulatedJobs:
 
 @dataclass(frozen=True)
 class Reading:
-    """The main process's work in `seconds` of the simulation: seconds of the CPU, and MiB and bytes that it holds."""
+    """The main process's work in `seconds` of the simulation: its CPU seconds, and the MiB and bytes that it holds."""
 
     seconds: float
     cpu: float
@@ -144,7 +144,7 @@ class Reading:
     log_bytes: int
 
     def __sub__(self, before: "Reading") -> "Reading":
-        """The difference since `before`."""
+        """Return the difference from `before`."""
         return Reading(*(now - then for now, then in zip(astuple(self), astuple(before), strict=True)))
 
 
@@ -158,9 +158,9 @@ class Reading:
 def main(*, backends: tuple[str, ...], nodes: tuple[int, ...], jobs: int, rate: int, seconds: int, seed: int) -> None:
     """Run campaigns of one backend on simulated nodes, from an empty corpus, and measure the main process.
 
-    Messages are decoded and folded as those of real jobs, events are logged, and new cases are kept. Reading pipes and
-    Ray's own work are left out. A main process with a core for itself falls behind where it needs more than 100% of
-    one. Jobs have much news in the first half of the time, and hardly any later.
+    Messages are decoded and folded like those of real jobs, events are logged, and new cases are kept. Reading pipes
+    and Ray's own work are left out. A main process on its own core falls behind once it needs more than 100% of it.
+    Jobs have much news in the first half of the time, and hardly any later.
     """
     for backend in backends:
         recordings = [recorded(backend, rate=rate, seed=seed + number) for number in range(RECORDED)]
@@ -188,7 +188,7 @@ def _row(nodes: str, jobs: int, run: Reading) -> list[str]:
 
 
 def _campaign(backend: str, jobs: SimulatedJobs, seconds: float) -> list[Reading]:
-    """Readings at the begin, at half time and at the end."""
+    """Return readings at the start, halfway and at the end."""
     stop = threading.Event()
     with tempfile.TemporaryDirectory() as folder, patch.object(time, "monotonic", jobs.clock):
         home = Home(Path(folder))
@@ -235,7 +235,7 @@ def _campaign(backend: str, jobs: SimulatedJobs, seconds: float) -> list[Reading
 
 
 def _resident() -> float:
-    """MiB that this process holds."""
+    """Return the MiB that this process holds."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize() / (1 << 20)
 

@@ -1,4 +1,4 @@
-"""The parts of every benchmark: a fixed sample of cases, a clock, and one plain table with the machine under it."""
+"""Shared code of the benchmarks: a fixed sample of cases, a clock, and a plain table that names the machine."""
 
 import os
 import platform
@@ -34,7 +34,7 @@ json_option = click.option(
 
 
 def backends_option(default: Sequence[str] = DEFAULT_BACKENDS) -> Decorator:
-    """An option for the backends to measure, which have to exist and to run here."""
+    """Return an option for the backends to measure, which have to exist and to run here."""
     return click.option(
         "--backend",
         "backends",
@@ -48,7 +48,7 @@ def backends_option(default: Sequence[str] = DEFAULT_BACKENDS) -> Decorator:
 
 
 def slices_of(backend: str, *, examples: int, seed: int) -> Iterator[Slice]:
-    """The slices of a campaign for one backend if none ends early, each with its own seed."""
+    """Yield the slices of a campaign on one backend, each with its own seed, as if none ended early."""
     for index, first in enumerate(range(0, examples, EXAMPLES_PER_SLICE)):
         yield drawn_slice(backend, index, min(EXAMPLES_PER_SLICE, examples - first), seed=seed)
 
@@ -69,34 +69,34 @@ def _known(ctx: click.Context, parameter: click.Parameter, names: tuple[str, ...
 
 
 def count_option(name: str, default: int, text: str) -> Decorator:
-    """An option for a number of things to measure, at least 1."""
+    """Return an option for a number of things to measure, at least 1."""
     return click.option(name, type=click.IntRange(min=1), default=default, show_default=True, help=text)
 
 
 def sample(backend: str, count: int, seed: int) -> list[Case]:
-    """The first `count` cases that a search with this seed draws for a backend."""
+    """Return the first `count` cases that a search with this seed draws for a backend."""
     drawn: list[Case] = []
     run_examples(drawn_cases(backend), drawn.append, examples=count, seed_of=seed)
     return drawn
 
 
 def seconds_of(action: Callable[[], object]) -> float:
-    """How long one call takes."""
+    """Return how long one call takes."""
     start = time.perf_counter()
     action()
     return time.perf_counter() - start
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least `share` of the values do not exceed."""
+    """Return the smallest value that at least `share` of the values do not exceed."""
     ordered = sorted(values)
     return ordered[max(0, -int(-share * len(ordered) // 1) - 1)]
 
 
 def warm(runner: Runner, cases: Sequence[Case]) -> None:
-    """Run cases once unmeasured, so that no measurement includes one-time costs.
+    """Run cases once unmeasured, to keep one-time costs out of the measurements.
 
-    Raises click.ClickException if one fails: its time says nothing.
+    Raises click.ClickException if a case fails: its time would mean nothing.
     """
     for case in cases:
         verdict = runner.verdict(case)

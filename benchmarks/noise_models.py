@@ -1,4 +1,4 @@
-"""How often kernels are called wrong that compute as their noise models say: simulated ones, and the worst margins."""
+"""False alarms on simulated kernels that compute exactly as their noise models say, and the worst margins."""
 
 import json
 import math
@@ -34,22 +34,22 @@ _LOWEST = -1e30
 
 
 def unrounded(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor itself."""
+    """Return the tensor itself."""
     return tensor
 
 
 def flushed(tensor: torch.Tensor) -> torch.Tensor:
-    """Zeros for subnormal numbers."""
+    """Replace subnormal numbers by zeros."""
     return torch.where(tensor.abs() < _SMALLEST_NORMAL, 0.0, tensor)
 
 
 def rounded(dtype: torch.dtype) -> Rounding:
-    """Rounding to a 16-bit dtype."""
+    """Return a rounding to a 16-bit dtype."""
     return lambda tensor: tensor.to(dtype).float()
 
 
 def tf32(*, cut: bool) -> Rounding:
-    """TF32: the lower 13 bits are rounded to nearest, or cut off."""
+    """Return a rounding to TF32, with the lower 13 bits rounded to nearest or, with `cut`, truncated."""
 
     def of(tensor: torch.Tensor) -> torch.Tensor:
         bits = tensor.contiguous().view(torch.int32)
@@ -62,7 +62,7 @@ def tf32(*, cut: bool) -> Rounding:
 class Simulated:
     """A kernel in fp32 that rounds its operands, logits, weights and partial sums, and its noise model.
 
-    Each of its `splits` of the keys has weights relative to its own largest logit; the first one counts the sink.
+    Each of the `splits` of the keys has weights relative to its own largest logit; the first split counts the sink.
     """
 
     noise: NoiseModel
@@ -80,7 +80,7 @@ class Simulated:
     def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, problem: "DrawnLayer"
     ) -> torch.Tensor:
-        """fp32 out and natural LSE of one request, [heads, q, dim + 1]."""
+        """Return fp32 out and natural LSE of one request, [heads, q, dim + 1]."""
         q_len, kv_len = query.shape[1], key.shape[1]
         logits = self.logits(self.operands(query) @ self.operands(key).mT)
         logits = self.logits(logits * problem.dim**-0.5)
@@ -195,7 +195,7 @@ class DrawnLayer:
 
     @classmethod
     def drawn(cls, family: ValueFamily, chance: random.Random) -> "DrawnLayer":
-        """A random layer of 1,000 rows or so."""
+        """Return a random layer of about 1,000 rows."""
         q_len, kv_heads, group = chance.choice((1, 1, 4, 64)), chance.choice((1, 2, 4)), chance.choice((1, 4, 8))
         count = max(1000 // (q_len * kv_heads * group), 1)
         longest = chance.choice((16, 64, 300))
@@ -206,7 +206,7 @@ class DrawnLayer:
         return cls(family, lengths, chance.choice((8, 16, 64, 128)), kv_heads, group, cap, sinks, seed)
 
     def run(self, kernel: Simulated) -> Output:
-        """The kernel's output, its LSE in base e."""
+        """Return the kernel's output, with LSE in base e."""
         attended, outs, row = [], [], 0
         for stream, (q_len, kv_len) in enumerate(self.lengths):
             query = self._drawn(Operand.QUERY, q_len, self.kv_heads * self.group, stream).to(kernel.dtype)
@@ -226,7 +226,7 @@ class DrawnLayer:
         return draw(self.family, role, (tokens, heads, self.dim), seed=self.seed, stream=stream)
 
     def geometry(self, dtype: torch.dtype) -> Geometry:
-        """The layer's geometry."""
+        """Return the layer's geometry."""
         return Geometry(
             q_heads=self.kv_heads * self.group,
             kv_heads=self.kv_heads,

@@ -1,4 +1,4 @@
-"""Where a campaign's time goes."""
+"""Where a campaign's time goes: the share of drawing, placing, kernels, reference, judging and transport."""
 
 import time
 from collections import defaultdict
@@ -31,7 +31,7 @@ PHASES = {
 def main(*, backends: tuple[str, ...], examples: int, seed: int) -> None:
     """Show the share of each phase in a plain campaign; the backends take turns.
 
-    Drawing has its CPU time, too, which other work on the machine lengthens less.
+    Drawing is also shown in CPU time, which depends less on other work on the machine.
     """
     seconds: dict[str, dict[str, float]] = {name: defaultdict(float) for name in backends}
     drawing = dict.fromkeys(backends, 0.0)
@@ -57,7 +57,7 @@ def main(*, backends: tuple[str, ...], examples: int, seed: int) -> None:
 
 
 def _search(runner: Runner, name: str, examples: int, seed: int, spent: dict[str, float]) -> tuple[int, float]:
-    """Run one slice, and add the seconds of its phases to `spent`; the number of cases, and the CPU time of drawing."""
+    """Run one slice and add the seconds of its phases to `spent`. Return its cases, and the CPU time of drawing."""
     cases = 0
     judging = waiting = 0.0
 

@@ -1,4 +1,4 @@
-"""Errors of known size, planted in closed form in a correct kernel's output, and rounded as it rounds."""
+"""Errors of known size, planted in closed form in a correct kernel's output and rounded like that output."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from decode_batch import PAGE_SIZE, DecodeBatch
 from attnfuzz.harness.search.examples import derive_seed
 
 _ROWS = 20
-"""Rows among which the trials take turns: the judge's dearest step is done once for each."""
+"""Number of rows that the trials alternate between: the judge's most expensive step is done once for each."""
 
 _MOST_PAGES = 32
-"""Pages that a whole request may miss: every judge finds fewer."""
+"""Most pages that a whole request may miss: every judge finds fewer than that."""
 
 _EQUAL = 1 + 1e-9
-"""Largest ratio of a row's largest weight to its average one if they are called equal."""
+"""Largest ratio of a row's largest weight to its average weight for which they count as equal."""
 
 Wrong = tuple[torch.Tensor, torch.Tensor]
 """An output with an error: out [requests, heads, dim] in the output's dtype, lse [requests, heads] in base 2."""
@@ -25,9 +25,9 @@ Wrong = tuple[torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True)
 class ErrorKind:
-    """A way to be wrong. `sizes` are those that make sense for a number of keys; `plant` takes a size and a trial.
+    """A way to be wrong. `sizes` gives sensible sizes for a number of keys; `plant` takes a size and a trial.
 
-    Trials are the same again after `different` ones.
+    Trials repeat after `different` ones.
     """
 
     name: str
@@ -37,7 +37,7 @@ class ErrorKind:
 
 
 def _counts(length: int, unit: int = 1) -> list[float]:
-    """1, 2, 3, 4, 6, 8, 12, ... units of keys, up to half of all keys."""
+    """Return 1, 2, 3, 4, 6, 8, 12, ... units of keys, up to half of all keys."""
     ladder = sorted({base << power for base in (1, 3) for power in range(20)})
     return [count for count in ladder if 2 * count * unit <= length]
 
@@ -55,7 +55,7 @@ def _wrong_values(batch: DecodeBatch, size: float, trial: int) -> Wrong:
 
 
 def _dropped(batch: DecodeBatch, size: float, trial: int, *, unit: int, whole_request: bool) -> Wrong:
-    """`size` units of neighbouring keys are not attended to, in one row or in all rows of a request."""
+    """Ignore `size` units of neighbouring keys, in one row or in all rows of a request."""
     request, heads, generator = _one_row(batch, trial)
     if whole_request:
         heads = slice(None)
@@ -69,7 +69,7 @@ def _dropped(batch: DecodeBatch, size: float, trial: int, *, unit: int, whole_re
 
 
 def _scaled(batch: DecodeBatch, size: float, trial: int) -> Wrong:
-    """Scale all rows by 1 + x or 1 - x. The kernel's own error has random signs, so that trials differ."""
+    """Scale all rows by 1 + x or 1 - x. Random signs of the kernel's own error make the trials differ."""
     answer = batch.budget.answer.out
     generator = torch.Generator().manual_seed(trial)
     signs = torch.randint(0, 2, answer.shape[:2], generator=generator).mul_(2).sub_(1).unsqueeze(-1)
@@ -85,7 +85,7 @@ _ONE_PAGE = partial(_counts, unit=PAGE_SIZE)
 
 
 def _few_pages(length: int) -> list[float]:
-    """As few as are worth a product of all heads with all of their keys."""
+    """Return counts small enough to be worth a product of all heads with all of their keys."""
     return [count for count in _ONE_PAGE(length) if count <= _MOST_PAGES]
 
 
@@ -107,9 +107,9 @@ IN_MANY_ROWS = (
 
 
 def _one_row(batch: DecodeBatch, trial: int) -> tuple[int, slice, torch.Generator]:
-    """The row of a trial, as a request and its head, and a generator for the rest.
+    """Return the row of a trial, as a request and its head, and a generator for the rest.
 
-    Where some rows have equal weights, as half of a probe's do, it is one of these.
+    If some rows have equal weights, as half of a probe's do, one of these is chosen.
     """
     rows = torch.arange(batch.budget.answer.lse.numel())
     equal = rows[(batch.budget.moments.p_peak * batch.length < _EQUAL).flatten()]
@@ -121,7 +121,7 @@ def _one_row(batch: DecodeBatch, trial: int) -> tuple[int, slice, torch.Generato
 
 
 def _weighed(batch: DecodeBatch, request: int, heads: slice, keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Softmax weights [heads, keys] and values [keys, dim] of some keys of a request, in fp64."""
+    """Return softmax weights [heads, keys] and values [keys, dim] of some keys of a request, in fp64."""
     attended = batch.output.attended[request]
     key, value = (tokens[keys, 0].double() for tokens in (attended.key, attended.value))
     logits = attended.query[0, heads].double() @ key.T * batch.output.bmm1_scale
@@ -131,7 +131,7 @@ def _weighed(batch: DecodeBatch, request: int, heads: slice, keys: torch.Tensor)
 def _planted(
     batch: DecodeBatch, request: int, heads: slice, change: torch.Tensor, lse_change: torch.Tensor | None = None
 ) -> Wrong:
-    """The kernel's output with `change` [heads, dim] and the natural `lse_change` [heads] in some rows."""
+    """Return the kernel's output with `change` [heads, dim] and the natural `lse_change` [heads] in some rows."""
     out, lse = batch.output.out.clone(), batch.lse
     out[request, heads] = (batch.unrounded[request, heads] + change).to(out.dtype)
     if lse_change is not None:

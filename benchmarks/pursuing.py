@@ -1,8 +1,8 @@
-"""Pursuit of failures that come and go, on simulated workers: the share that is filed, and of replays that exit 1.
+"""Pursuit of intermittent failures on simulated workers: how many are filed, and how many replays exit 1.
 
-`benchmarks/intermittent.py` measures the same of real campaigns, in hours. Here a run of a case takes a given time of a
-simulated clock, so that hundreds of failures are pursued in a minute. A failure is random, or shows at each N-th run of
-a process; then the worker that met it had run N - 1 cases before.
+`benchmarks/intermittent.py` measures the same on real campaigns, which takes hours. Here each run of a case takes a
+given time on a simulated clock, and hundreds of failures are pursued in a minute. A failure is either random, or it
+shows at every N-th run of a process. In the latter case, the worker that met it had already run N - 1 cases.
 """
 
 import random
@@ -23,7 +23,7 @@ from attnfuzz.reference.case import Case, Mode, Request, Step
 from attnfuzz.reference.geometry import Geometry
 
 RANDOM_HISTORY = 50
-"""Cases that a worker had run before a failure that is random."""
+"""Number of cases that a worker had run before a random failure."""
 
 _NAN = Observation(kind=Kind.NOT_FINITE, place="out", message="NaN", step=0, mode="decode", kernel="kernel")
 
@@ -40,7 +40,7 @@ SUSPECT, OTHER = _case(1), _case(2)
 
 
 class Simulated:
-    """Workers whose suspect fails as `fails` says of the runs of its worker. `now` is the time that runs took."""
+    """Workers on which the suspect fails if `fails` is true of the number of runs. `now` is the time so far."""
 
     def __init__(self, fails: Callable[[int], bool], seconds: float) -> None:
         self.now = 0.0
@@ -54,28 +54,28 @@ class Simulated:
         return Verdict(observations=(_NAN,) if wrong else ())
 
     def renew(self) -> None:
-        """Begin a worker."""
+        """Start a new worker."""
         self._ran = 0
 
     @property
     def history(self) -> tuple[Case, ...]:
-        """Of no use here: a pursuit is given its history."""
+        """An empty history: a pursuit is given its history."""
         return ()
 
     def together(self, cases: Sequence[Case]) -> list[Verdict]:
-        """Run cases in turn: load makes no difference."""
+        """Run cases in turn: load makes no difference here."""
         return [self.verdict(case) for case in cases]
 
 
 class Outcome(NamedTuple):
-    """Whether a failure was filed, and whether a replay of it exits 1."""
+    """The outcome of a pursuit: `filed` if the failure became a finding, `shown` if a replay of that exits 1."""
 
     filed: bool
     shown: bool = False
 
 
 def pursued(fails: Callable[[int], bool], seconds: float, history: int) -> Outcome:
-    """Pursue a failure that did not come back within a full budget, and replay the finding, if there is one."""
+    """Pursue a failure that did not come back within a full budget, and replay the finding, if any."""
     workers, budget = Simulated(fails, seconds), ShrinkBudget()
 
     def clock() -> float:

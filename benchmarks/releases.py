@@ -1,6 +1,7 @@
-"""Releases of engines: how soon they start, how fast cases go, how many fail, and how soon reports are found.
+"""Releases of engines: how fast they start and run, how many cases fail, and how soon reported bugs are found.
 
-Backends are named as `attnfuzz fuzz` names them, such as vllm==0.33.0:flashinfer. Fetching is no part of it.
+Backends have the names that `attnfuzz fuzz` takes, such as vllm==0.33.0:flashinfer. The time to fetch a release is not
+included.
 """
 
 import json
@@ -33,7 +34,7 @@ from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import AnyCase
 
 NEEDS = ("query scale", "kept queries", "K scale", "V scale", "fp8 KV", "soft cap", "sinks", "window", "several chunks")
-"""The features that are looked at: those that reports name."""
+"""The features to look at: those that reports name."""
 
 backends_argument = click.argument("backends", nargs=-1, required=True, metavar="BACKEND...")
 
@@ -50,7 +51,8 @@ def main() -> None:
 def failing(*, backends: tuple[str, ...], cases: int, seed: int) -> None:
     """Judge drawn cases on each backend; print the features that failures need.
 
-    `attnfuzz sweep` confirms and minimizes failures, and runs those of one release in all. This only judges cases.
+    This only judges cases. To confirm and minimize failures, use `attnfuzz sweep`, which runs all backends of a
+    release.
     """
     rows = []
     with Runner() as runner:
@@ -65,7 +67,7 @@ def failing(*, backends: tuple[str, ...], cases: int, seed: int) -> None:
 @count_option("--cases", 100, "Cases per backend.")
 @seed_option
 def speed(*, backends: tuple[str, ...], cases: int, seed: int) -> None:
-    """Time the start of each backend's release, and cases on it, judged."""
+    """Time the start of each backend's release, and judged cases on it."""
     rows = []
     for backend in backends:
         rows.append(_timed(backend, cases, seed))
@@ -85,7 +87,7 @@ def speed(*, backends: tuple[str, ...], cases: int, seed: int) -> None:
     help="File of the searches so far: those are in the table and not repeated, so that a run may end early.",
 )
 def reports(*, names: tuple[str, ...], seeds: int, seed: int, examples: int, shrink: float, kept: Path | None) -> None:
-    """Search for reports, such as vllm-48003, each in a release that has it.
+    """Search for reported bugs, such as vllm-48003, each in a release that has it.
 
     A search ends with the first failure that the fixed release does not have.
     """
@@ -101,7 +103,7 @@ def reports(*, names: tuple[str, ...], seeds: int, seed: int, examples: int, shr
 
 
 def _judged(runner: Runner, backend: str, cases: int, seed: int) -> str:
-    """The number of cases that fail, of those that ran, and the features that their failures need."""
+    """Return how many of the cases that ran fail, and the features that their failures need."""
     ran, failing = 0, Counter[str]()
     for case in sample(backend, cases, seed):
         verdict = runner.verdict(case)
@@ -113,7 +115,7 @@ def _judged(runner: Runner, backend: str, cases: int, seed: int) -> str:
 
 
 def _needs(runner: Runner, case: Case, failure: Observation) -> list[str]:
-    """The clues that a failure needs, by one run of each variant without one."""
+    """Return the clues that a failure needs, by one run of each variant that lacks one."""
 
     def fails(variant: Case) -> bool:
         return failure.kind in {each.kind for each in runner.verdict(variant).failures}
@@ -125,7 +127,7 @@ def _needs(runner: Runner, case: Case, failure: Observation) -> list[str]:
 
 
 def _timed(backend: str, count: int, seed: int) -> list[str]:
-    """A row about a backend; cases that fail are counted and not timed, since many of them kill their worker."""
+    """Return a row for a backend. Failing cases are counted but not timed: many of them kill their worker."""
     seconds, failed, steps = list[float](), 0, 0
     try:
         resolve(backend).prepare(lambda _: None)
@@ -156,11 +158,12 @@ def _timed(backend: str, count: int, seed: int) -> list[str]:
 
 
 class _Difference(OneByOne):
-    """Reports failures of a report's kinds that the fixed release does not have, so that other bugs count as passing.
+    """A judge that only reports failures of a report's kinds that the fixed release does not have.
 
-    A release may have several bugs that the next one fixes, and one of them may fail in nearly all cases. Hypothesis
-    begins every search with the same case, whatever the seed: it counts as passing, since the seeds would not be
-    independent of each other. `examples` counts cases on the release.
+    All other failures count as passing: a release may have several bugs that the next one fixes, and one of them may
+    fail in nearly all cases. Hypothesis begins every search with the same case, whatever the seed. That case counts as
+    passing, since the seeds would not be independent of each other otherwise. `examples` counts the cases on the
+    release.
     """
 
     def __init__(self, runner: Runner, bug: Bug) -> None:
@@ -169,7 +172,7 @@ class _Difference(OneByOne):
         self.begins = False
 
     def verdict(self, case: AnyCase) -> Verdict:
-        """The failures of the release alone."""
+        """Return the failures that only this release has."""
         self.examples += 1
         if self.begins:
             self.begins = False
@@ -185,15 +188,15 @@ class _Difference(OneByOne):
         return replace(found, observations=tuple(each for each in own if fingerprint_anywhere(each) not in others))
 
     def renew(self) -> None:
-        """Have the next case run by a worker that has run nothing."""
+        """Run the next case in a worker that has run nothing yet."""
         self._runner.renew()
 
 
 @dataclass(frozen=True)
 class _Found:
-    """One search: examples and seconds until it found the report, seconds to shrink, and the size of the smallest case.
+    """One search: examples and seconds until it found the report, seconds to shrink, and the smallest case's size.
 
-    A search that found nothing has no examples, and one that did not shrink no size.
+    `examples` is 0 if nothing was found, and the sizes are 0 if the case was not shrunk.
     """
 
     examples: int = 0
@@ -205,7 +208,7 @@ class _Found:
 
 
 def _searched(bug: Bug, seeds: Sequence[int], examples: int, budget: ShrinkBudget, kept: Path | None) -> list[str]:
-    """A row about a report. Searches that are in the file `kept` are not repeated; new ones are appended to it."""
+    """Return a row for a report. Searches already in the file `kept` are skipped; new ones are appended."""
     known = _kept(kept, bug.name)
     with Runner() as runner:
         for seed in set(seeds) - known.keys():
@@ -231,7 +234,7 @@ def _searched(bug: Bug, seeds: Sequence[int], examples: int, budget: ShrinkBudge
 
 
 def _kept(file: Path | None, name: str) -> dict[int, _Found]:
-    """The searches for a report in a file, by their seeds."""
+    """Return the searches for a report in a file, by seed."""
     if file is None or not file.exists():
         return {}
     lines = map(json.loads, file.read_text().splitlines())
@@ -240,7 +243,7 @@ def _kept(file: Path | None, name: str) -> dict[int, _Found]:
 
 
 def _search(judge: _Difference, bug: Bug, seed: int, examples: int, budget: ShrinkBudget) -> _Found:
-    """Search as a campaign does, up to the first failure of a kind that the report has, and shrink that."""
+    """Search as a campaign does until the first failure of a kind that the report has, and shrink it."""
     suspects: list[Suspect] = []
 
     def hear(message: AnyMessage) -> None:

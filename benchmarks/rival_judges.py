@@ -1,4 +1,4 @@
-"""Rivals of the judge: the fixed tolerances in use, given the same exact answer."""
+"""Rivals of the judge: fixed tolerances that other projects use, given the same exact answer."""
 
 from math import log
 
@@ -9,11 +9,12 @@ _HEADS_AT_ONCE = 128
 
 
 def rivals(batch: DecodeBatch) -> dict[str, Found]:
-    """The judges that are in use, by name.
+    """Return the rival judges by name.
 
-    torch.allclose at 1e-2. Flash-attention's tests: the largest error of the output may be twice that of a plain
-    attention in the same precision (tests/test_flash_attn.py); they leave the LSE alone. FlashInfer's tests of its
-    TRT-LLM kernels: 1e-2 on the output, rtol 1e-3 and atol 3e-3 on the LSE.
+    `allclose 1e-2` is torch.allclose at 1e-2. `flash-attn 2x` follows flash-attention's tests
+    (tests/test_flash_attn.py): the largest error of the output may be twice that of a plain attention in the same
+    precision; the LSE is not tested. `FlashInfer tests` follows FlashInfer's tests of its TRT-LLM kernels: 1e-2 on the
+    output, rtol 1e-3 and atol 3e-3 on the LSE.
     """
     answer = batch.budget.answer
     exact_lse = answer.lse / log(2.0)
@@ -31,7 +32,7 @@ def rivals(batch: DecodeBatch) -> dict[str, Found]:
 
 
 def _same_precision(batch: DecodeBatch) -> torch.Tensor:
-    """Attention by torch's two products and softmax, each rounded to the inputs' dtype: [requests, heads, dim]."""
+    """Compute attention with torch in the inputs' dtype, rounded after each operation: [requests, heads, dim]."""
     requests = []
     for attended in batch.output.attended:
         key, value = attended.key[:, 0].float(), attended.value[:, 0].float()

@@ -1,4 +1,4 @@
-"""Judged cases per second with one GPU of a machine and with several, through job processes and through Ray."""
+"""Scaling over GPUs: judged cases per second with one GPU and with several, through job processes and through Ray."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def main(
     seed: int,
     json_file: Path | None,
 ) -> None:
-    """Compare numbers of GPUs, in turns, each in a process that sees as many. On a CPU they are numbers of jobs alone.
+    """Compare numbers of GPUs, in turn, each in a process that sees that many. On a CPU, only the jobs differ.
 
     Slices run one after another on each job, without a campaign around them.
     """
@@ -60,7 +60,7 @@ def main(
     for _ in range(rounds):
         for (way, count), found in rates.items():
             found.append(_in_a_process(backend, way, count, jobs, seconds, seed))
-            # A process takes a minute to start where many jobs do.
+            # With many jobs, a process takes a minute to start.
             click.echo(f"{way}, {count} GPUs: {found[-1]:.0f} cases per second", err=True)
     rows = []
     for way in ways:
@@ -86,7 +86,7 @@ def _in_a_process(backend: str, way: str, gpus: int, jobs: int, seconds: int, se
 
 
 def _rate(backend: str, way: str, count: int, seconds: float, seed: int) -> float:
-    """Cases per second of `count` jobs."""
+    """Return the cases per second of `count` jobs."""
     setup = JobSetup(backends=(backend,), contract="declared", guard=None)
     on_gpu = resolve(backend).capability.device is Device.CUDA
     jobs: AbstractContextManager[Jobs] = (
@@ -97,7 +97,7 @@ def _rate(backend: str, way: str, count: int, seconds: float, seed: int) -> floa
 
 
 def _measured(jobs: Jobs, backend: str, seconds: float, seed: int) -> float:
-    """Cases per second from when every job has judged some."""
+    """Return the cases per second, counted from when every job has judged some."""
     slices = 0
     active: set[int] = set()
     for job in range(jobs.count):

@@ -1,4 +1,4 @@
-"""The smallest errors that the judge finds, tier by tier, beside the fixed tolerances in use."""
+"""Sensitivity of the judge: the smallest errors that each tier finds, compared with fixed tolerances in use."""
 
 import json
 from bisect import bisect_left
@@ -24,10 +24,10 @@ LENGTHS = (16, 256, 4096, 65536, 131072)
 DTYPES = (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
 
 KINDS = {ValueFamily.NORMAL: (*IN_ONE_ROW, *IN_MANY_ROWS), ValueFamily.PROBE: IN_ONE_ROW}
-"""The errors that are planted in each family. In the probe, one row is one whose weights are equal."""
+"""The errors planted in each family. In the probe, an error in one row is in a row whose weights are equal."""
 
 SHARE = 0.95
-"""Of the trials, in which an error has to be found."""
+"""Share of the trials in which an error has to be found."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,12 @@ class Setting:
 
     @property
     def kinds(self) -> tuple[ErrorKind, ...]:
-        """The errors that are planted."""
+        """The kinds of errors to plant."""
         return tuple(kind for kind in KINDS[self.family] if not self.one_row or kind in IN_ONE_ROW)
 
 
 Smallest = dict[str, float | None]
-"""The smallest size that each judge finds, by the judge's name; None if it finds none."""
+"""The smallest size that each judge finds, by the judge's name, or None if it finds none."""
 
 
 @click.command()
@@ -85,7 +85,7 @@ def main(
     """Plant errors in outputs of correct kernels, and look for the smallest that is found in 95% of the trials.
 
     An error is planted in closed form: the exact answer with the error, plus the kernel's own error before rounding,
-    rounded to its dtype. All judges see the same outputs.
+    rounded to the output's dtype. All judges see the same outputs.
     """
     settings = [
         Setting(length, dtype, family, rows, trials, seed, one_row)
@@ -106,7 +106,7 @@ def main(
 
 
 def _measured(setting: Setting) -> dict[str, Smallest]:
-    """The smallest sizes of each kind of error."""
+    """Return the smallest size found of each kind of error."""
     batch = run_correct_kernel(setting.length, setting.dtype, setting.family, setting.rows, setting.seed)
     judges = {**batch.judges(), **rivals(batch)}
     return {
@@ -117,7 +117,7 @@ def _measured(setting: Setting) -> dict[str, Smallest]:
 
 
 def _smallest(kind: ErrorKind, batch: DecodeBatch, found: Found, trials: int) -> float | None:
-    """The smallest size that is found often enough; None if not even the largest is. Larger ones are easier to find."""
+    """Return the smallest size that is found often enough, or None. Larger errors are easier to find."""
     sizes = kind.sizes(batch.length)
     different = min(trials, kind.different)
 
@@ -139,7 +139,7 @@ def _smallest(kind: ErrorKind, batch: DecodeBatch, found: Found, trials: int) ->
 
 
 def _show(kind: str, found: dict[Setting, dict[str, Smallest]]) -> None:
-    """One table: a row for each length and dtype, a column for each judge."""
+    """Print one table, with a row for each length and dtype and a column for each judge."""
     rows = {f"{setting.length} {setting.dtype}": sizes[kind] for setting, sizes in found.items() if kind in sizes}
     if not rows:
         return

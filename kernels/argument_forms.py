@@ -1,11 +1,11 @@
-"""Calls whose arguments are passed in the forms that a case asks for, instead of plainly.
+"""Argument forms: passing a call's arguments in the forms that a case asks for, instead of plainly.
 
 Tensors get their form when they are placed, so that a graph reads them too; numbers and options at the launch. They are
-known by the names that sessions give them, which are those of FlashInfer's arguments and of a function backend's.
+identified by the names that sessions give them, which are those of FlashInfer's arguments and of a function backend's.
 
-A step whose forms the API does not promise may be refused by an exception. Then it is made once more without them by
-the same session, and so on the same objects: it must work. Forms that are promised are kept, or one that raises would
-hide behind those that may.
+A step whose forms the API does not promise may be rejected by an exception. Then the same session makes the step once
+more without these forms, on the same objects, and it must work. Promised forms are kept: otherwise, one that raises
+would be hidden by those that may raise.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ from attnfuzz.reference.case import Case, Launch
 from attnfuzz.reference.edges import edges_of
 
 _GAP = 16
-"""Elements between two heads: 16 bytes or more, the alignment that kernels load vectors with."""
+"""Number of elements between two heads: at least 16 bytes, the alignment of vector loads in kernels."""
 
 _FAR = (1 << 31) - 1
 """The longest window in 32 bits."""
@@ -51,7 +51,7 @@ class PlacedForm:
 
 
 def _dense(shape: Sequence[int], order: Sequence[int], gaps: Mapping[int, int]) -> list[int]:
-    """Strides for axes that lie in memory in this order, the last one adjacent, with gaps behind the rows of some."""
+    """Return strides for axes in this order in memory, the last one adjacent, with gaps after the rows of some."""
     strides, size = [0] * len(shape), 1
     for axis in reversed(order):
         strides[axis] = size
@@ -97,7 +97,7 @@ PLACED: Mapping[ArgumentForm, PlacedForm] = {
     _F.OUT_GAPS: PlacedForm(_names("out"), strides=_head_gaps),
     _F.OUT_HEADS_FIRST: PlacedForm(_names("out"), strides=_heads_first),
     _F.LSE_HEADS_FIRST: PlacedForm(_names("lse"), strides=_heads_first),
-    # With the option, the run gets a transposed view.
+    # With this option, the run gets a transposed view.
     _F.LSE_LAYOUT: PlacedForm(_names("lse"), strides=_heads_first),
     _F.SINKS_16_BITS: PlacedForm(_names("sinks"), dtype=torch.bfloat16),
     _F.SHARED_KEYS_GAPS: PlacedForm(_names("k_shared v_shared"), strides=_head_gaps),
@@ -117,7 +117,7 @@ PLACED: Mapping[ArgumentForm, PlacedForm] = {
 class LaunchForm:
     """The form of the arguments of these `names` at a launch.
 
-    `change` returns all arguments of the call, the same object if there is nothing to change.
+    `change` returns all arguments of the call, or the same object if there is nothing to change.
     """
 
     names: frozenset[str]
@@ -175,13 +175,13 @@ _OPTIONS: Mapping[ArgumentForm, tuple[str, Any]] = {
     _F.DEPENDENT_LAUNCH: ("enable_pdl", True),
     _F.NO_DEPENDENT_LAUNCH: ("enable_pdl", False),
 }
-"""Options of a launch that computes something."""
+"""Options of a launch that computes results."""
 
 _COMPUTED = frozenset({"out", "out_p"})
 
 
 def reaches(form: ArgumentForm, names: Collection[str]) -> bool:
-    """Whether the form changes an argument among `names`. Some are options that a session of FlashInfer's passes."""
+    """Return whether the form changes an argument among `names`, some of which are options of FlashInfer's sessions."""
     how = PLACED.get(form) or AT_LAUNCH.get(form)
     one = _RETURNED.get(form) or _OPTIONS.get(form, ("",))[0]
     return not (how.names if how else {one}).isdisjoint(names)
@@ -202,9 +202,9 @@ def opened_in_forms(
 
 
 class _Forms:
-    """The chosen forms, those still in use, and those that the launches of a step had.
+    """The chosen forms, those still in use, and those of a step's launches.
 
-    A launch shows those `shown` that make a difference: no axis of one entry has a stride.
+    `shown` are those of the launches that make a difference: strides of an axis with one entry do not.
     """
 
     def __init__(self, chosen: Mapping[ArgumentForm, ArgumentRule]) -> None:
@@ -217,33 +217,36 @@ class _Forms:
         self.shown_in_graphs: set[ArgumentForm] = set()
 
     def begin_step(self, *, replays: bool) -> None:
-        """Forget the forms of the step before. A replay has those of the graphs: some run their launches only then."""
+        """Forget the forms of the previous step.
+
+        A replay starts with the forms of the graphs, because some graphs run their launches only on replay.
+        """
         self.planned.clear()
         self.launched = set(self.in_graphs) if replays else set()
         self.shown = set(self.shown_in_graphs) if replays else set()
 
     def end_capture(self) -> None:
-        """Remember the forms of the graph's launches."""
+        """Record the forms of the graph's launches."""
         self.in_graphs |= self.launched
         self.shown_in_graphs |= self.shown
 
     @property
     def dropped(self) -> bool:
-        """Whether a step was refused."""
+        """Whether a step was rejected."""
         return len(self.in_use) < len(self.chosen)
 
     def drop_uncertain(self) -> None:
-        """Keep those in use that the API promises."""
+        """Keep only those in use that the API promises."""
         promised = ArgumentStanding.PROMISED
         self.in_use = {form: rule for form, rule in self.chosen.items() if rule.standing is promised}
 
     def uncertain(self) -> list[ArgumentRule]:
-        """The rules of the forms of the step's plans and launches that the API does not promise."""
+        """Return the rules of the forms of the step's plans and launches that the API does not promise."""
         rules = (rule for form, rule in self.chosen.items() if form in self.planned | self.launched)
         return [rule for rule in rules if rule.standing is not ArgumentStanding.PROMISED]
 
     def refused(self) -> list[ArgumentRule]:
-        """The rules of refused forms of the step's launches. A plan may accept a form that its run refuses."""
+        """Return the rules of refused forms of the step's launches. A plan may accept a form that its run refuses."""
         rules = (rule for form, rule in self.chosen.items() if form in self.shown)
         return [rule for rule in rules if rule.standing is ArgumentStanding.REFUSED]
 
@@ -253,7 +256,7 @@ def _words(rules: Iterable[ArgumentRule]) -> str:
 
 
 class _FormedSession:
-    """A session that repeats a refused step without the forms that may be refused."""
+    """A session that repeats a rejected step without the forms that may be rejected."""
 
     def __init__(self, session: Session, case: Case, launcher: Launcher, forms: _Forms) -> None:
         self._session, self._case, self._launcher, self._forms = session, case, launcher, forms
@@ -267,9 +270,8 @@ class _FormedSession:
 
         Raises:
             NotRefused: a launch of the step accepted a form that its API refuses.
-            Unsupported: a graph with a form that is not promised is refused, or comes after a step that was. It would
+            Unsupported: a graph with a form that is not promised was rejected, or comes after a step that was. It would
                 hold copies of tensors that have a form.
-
         """
         forms, launch = self._forms, self._case.steps[index].launch
         captures, replays = launch is Launch.CAPTURE, launch is Launch.REPLAY
@@ -298,7 +300,7 @@ class _FormedSession:
         return result
 
     def _again(self, index: int) -> Result | None:
-        """Make a step once more with the forms that are promised."""
+        """Make a step once more, only with the forms that are promised."""
         self._forms.begin_step(replays=False)
         self._launcher.make_again()
         try:
@@ -310,7 +312,7 @@ class _FormedSession:
             raise
 
     def _note_promise(self, error: Exception, index: int) -> None:
-        """Note on an error of a step with edges, all forms in use being promised, whether it is due to these forms."""
+        """Note on an error of a step with edges, with only promised forms in use, whether these forms caused it."""
         forms = self._forms
         if not edges_of(self._case) or not forms.planned | forms.launched:
             return
@@ -325,7 +327,7 @@ _BROKEN_PROMISE = "the step works without the forms that the API promises"
 
 
 def breaks_a_promise(error: BaseException) -> bool:
-    """Whether a step with an edge has raised this error for a promised form, and not for the edge."""
+    """Return whether a step with an edge has raised this error because of a promised form, not of the edge."""
     return _BROKEN_PROMISE in getattr(error, "__notes__", ())
 
 
@@ -349,7 +351,7 @@ class _FormedMemory:
         fill: Fill = Fill.POISON,
         hole: range = NO_HOLE,
     ) -> torch.Tensor:
-        """See `Memory`; strides that the case has chosen otherwise, and holes, keep the plain form."""
+        """See `Memory`. Strides that the case has chosen otherwise, and holes, keep the plain form."""
         form = None if hole else self._form_of(name, shape, stride)
         if form is None:
             return self._memory.tensor(name, shape, dtype, stride=stride, fill=fill, hole=hole)
@@ -369,12 +371,12 @@ class _FormedMemory:
         )
 
     def form_of(self, value: Any) -> ArgumentForm | None:
-        """The form of a placed tensor, or of a part of it; None if it is plain."""
+        """Return the form of a placed tensor, or of a part of it, or None if it is plain."""
         found = self._found(value)
         return found and found[0]
 
     def plain(self, name: str, value: Any, kept: Collection[ArgumentForm] = ()) -> Any:
-        """A value as a plain call has it: a copy of a tensor whose form is not among those to be `kept`."""
+        """Return the plain form of a value: a copy of a tensor whose form is not among those to be `kept`."""
         if isinstance(value, tuple):
             return tuple(self.plain(name, each, kept) for each in value)
         found = self._found(value)
@@ -386,18 +388,18 @@ class _FormedMemory:
 
     def _form_of(self, name: str, shape: Sequence[int], stride: Sequence[int] | None) -> ArgumentForm | None:
         if 0 in shape:
-            # A tensor without elements has no address to be found by.
+            # A tensor without elements has no address by which it could be found.
             return None
         for form, how in self._of_tensors.items():
             if form not in self._forms.in_use or (how.strides is not None and stride):
-                # A step was refused, or the case has chosen other strides.
+                # A step was rejected, or the case has chosen other strides.
                 continue
             if name in how.names and len(shape) >= (2 if how.strides in (_heads_first, _head_gaps) else 1):
                 return form
         return None
 
     def _found(self, value: Any) -> tuple[ArgumentForm, torch.dtype] | None:
-        """The form of a tensor, and the dtype that it has plainly."""
+        """Return the form of a tensor, and the dtype of its plain form."""
         if isinstance(value, torch.Tensor) and value.numel():
             at = value.data_ptr()
             for start, end, form, dtype in self._placed:
@@ -423,7 +425,7 @@ class _FormingLauncher:
         return getattr(self._launcher, name)
 
     def launch(self, op: Op, /, **arguments: Any) -> Any:
-        """See `Launcher`. Outputs that are returned are copied to the tensors that were placed for them."""
+        """See `Launcher`. Returned outputs are copied to the tensors that were placed for them."""
         kept = () if op.helps else self._forms.in_use
         if op.helps or self._forms.dropped:
             arguments = {
@@ -442,7 +444,7 @@ class _FormingLauncher:
         return self._launcher.launch(op, **formed)
 
     def _formed(self, arguments: dict[str, Any]) -> tuple[dict[str, Any], list[ArgumentForm], set[ArgumentForm]]:
-        """The arguments in their forms, the forms that this call has, and those of them that make a difference."""
+        """Return the arguments in their forms, the forms of this call, and the forms that make a difference."""
         formed = dict(arguments)
         placed = [(form, value) for value in _flat(arguments.values()) if (form := self._memory.form_of(value))]
         unseen = {form for form, _ in placed}.difference(form for form, value in placed if _differs(form, value))
@@ -463,12 +465,12 @@ class _FormingLauncher:
 
 
 def _differs(form: ArgumentForm, placed: torch.Tensor) -> bool:
-    """Whether a function can tell a tensor in this form from a plain one."""
+    """Return whether a function can distinguish a tensor in this form from a plain one."""
     return PLACED[form].dtype is not None or not placed.is_contiguous()
 
 
 def returning(op: Op, names: frozenset[str]) -> Op:
-    """The op, called without the outputs `names`, to which the returned tensors are copied."""
+    """Return an op without the outputs `names`, to which the returned tensors are copied."""
     return replace(op, function=partial(_returning, op.function, names), returned=names)
 
 

@@ -1,4 +1,4 @@
-"""Arguments that a user's function prepares, in guarded memory."""
+"""Placing the arguments that a user's function prepares in guarded memory."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from attnfuzz.kernels.backend import Memory
 
 
 def placed(arguments: Mapping[str, Any], memory: Memory) -> dict[str, Any]:
-    """The arguments with every tensor in guarded memory, in its own strides; those that lie there stay.
+    """Return the arguments with every tensor in guarded memory, with its strides. Those already there stay.
 
     A contiguous one may get the strides of a form that the case asks for.
     """

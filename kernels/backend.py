@@ -1,8 +1,8 @@
-"""The types between the harness, which places tensors and judges outputs, and the backends under test.
+"""The interface between the harness, which places tensors and judges outputs, and the backends under test.
 
 A backend states its capability and its contract, and opens a session on a case. The session gets a Bench: the harness's
-memory and launcher. It allocates everything that a kernel reads or writes there, and launches every kernel there, so
-that every access is guarded and every launch is recorded.
+memory and launcher. It must allocate everything that a kernel reads or writes from this memory, and launch every kernel
+with this launcher, so that every access is guarded and every launch is recorded.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -43,9 +43,9 @@ NO_HOLE = range(0)
 
 
 class Memory(Protocol):
-    """Guarded memory: each tensor has its own allocation, flush with an unmapped page.
+    """Guarded memory: each tensor has a separate allocation, flush with an unmapped page.
 
-    `direct`: the host writes it by itself, at once. Other memory is best written in few large pieces.
+    If it is `direct`, the host writes it immediately. Other memory is best written in few large pieces.
     """
 
     direct: bool
@@ -60,13 +60,14 @@ class Memory(Protocol):
         fill: Fill = Fill.POISON,
         hole: range = NO_HOLE,
     ) -> torch.Tensor:
-        """A tensor called `name`. `stride` (in elements) may leave gaps, which stay poison and belong to no tensor.
+        """Return a tensor named `name`. `stride` (in elements) may leave gaps: poison that belongs to no tensor.
 
-        The rows of `hole`, on the first axis, have addresses alone: any access faults, but for parts of a page.
+        The rows of `hole`, on the first axis, are bare addresses without memory: any access to them faults, except on
+        pages that they share with other rows.
         """
 
     def copy(self, name: str, value: torch.Tensor, *, stride: Sequence[int] | None = None) -> torch.Tensor:
-        """A guarded tensor with the values, shape and dtype of `value`."""
+        """Return a guarded tensor with the values, shape and dtype of `value`."""
 
     def overwrite(self, tensor: torch.Tensor, values: torch.Tensor) -> None:
         """Write values, from any device and of any dtype, into a tensor of this memory or a view of one."""
@@ -79,7 +80,7 @@ class Memory(Protocol):
         """
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Whether `tensor`, which has elements, lies in this memory."""
+        """Return whether the non-empty `tensor` is in this memory."""
 
     def renew(self, tensor: torch.Tensor) -> None:
         """Restore a static output before it is written again: its sentinel, or nothing for stale numbers."""
@@ -90,10 +91,10 @@ class Op:
     """One kernel entry point: `function` takes the arguments of FlashInfer's function of that `name`.
 
     `writes` names the arguments that it may write; all others must stay unchanged, bit for bit. `module` is the
-    FlashInfer module of the function, None for a function of this project. An op that is `own` is code of the backend
-    itself: its faults are recorded like any other's, but traces have only its writes, not its calls. One that `plans`
-    prepares launches and writes no results. One that `helps` is not under test: it is called plainly. The outputs
-    `returned` are not passed to the kernel, but copied from its result.
+    FlashInfer module of the function, None for a function of this project. An `own` op is code of the backend itself:
+    its faults are recorded like any other's, but traces have only its writes, not its calls. An op that `plans`
+    prepares launches and writes no results. An op that `helps` is not under test: its arguments always have their plain
+    form. The outputs `returned` are not passed to the kernel, but copied from its result.
     """
 
     name: str
@@ -114,7 +115,7 @@ class Graph(Protocol):
 
 
 class Launcher(Protocol):
-    """The only way to a kernel. Writes the journal, launches, and checks that inputs are unchanged.
+    """The only way to launch a kernel. Writes the journal, launches, and checks that inputs are unchanged.
 
     Launches on a GPU are asynchronous: the harness waits once per step.
     """
@@ -123,16 +124,16 @@ class Launcher(Protocol):
         """Call `op`. In a capture, the call is recorded instead, and None is returned."""
 
     def reached_by(self, words: str) -> None:
-        """Describe a server's path to the following launches of this step, for the text of failures in it."""
+        """Describe how a server reaches the following launches of this step, for the text of failures in it."""
 
     def called_from(self, words: str) -> None:
-        """Say which line of an engine's source makes the next launch, for the text of failures of its kernel."""
+        """Set the line of an engine's source that makes the next launch, for the text of failures of its kernel."""
 
     def report(self, place: str, text: str) -> None:
-        """Report that the next launch breaks a precondition of its function: in the arguments `place`, as `text`."""
+        """Report that the next launch breaks a precondition of its function. `place` names the arguments."""
 
     def make_again(self) -> None:
-        """Leave the launches of this step out of its trace: they were refused, and the step is made once more."""
+        """Remove the launches of this step from its trace: they were rejected, and the step runs once more."""
 
     def capture(self) -> AbstractContextManager[Graph]:
         """Record every launch inside the `with` block, for replays after it."""
@@ -148,7 +149,7 @@ class LauncherAround(Launcher):
         self._inner = inner
 
     def reached_by(self, words: str) -> None:
-        """Pass on how a server gets to the launches."""
+        """Pass on how a server reaches the launches."""
         self._inner.reached_by(words)
 
     def called_from(self, words: str) -> None:
@@ -183,11 +184,11 @@ class Bench:
 
 @dataclass(frozen=True)
 class Attended:
-    """The attention due to one request's queries: ground truth, from which the reference answers.
+    """The ground truth for one request's queries: the inputs of the attention that the reference computes.
 
-    query [q_len, q_heads, head_dim_qk] as passed to the kernel; key [kv_len, kv_heads, head_dim_qk] and value
-    [kv_len, kv_heads, head_dim_vo] in the KV cache's dtype. `first_row` is the output row of the first query. `mask` is
-    bool [q_len, kv_len] on the host, set where a query sees a key; None if it is causal.
+    query [q_len, q_heads, head_dim_qk] as passed to the kernel; key [kv_len, kv_heads, head_dim_qk] and value [kv_len,
+    kv_heads, head_dim_vo] in the KV cache's dtype. `first_row` is the output row of the first query. `mask` is bool
+    [q_len, kv_len] on the host, True where a query sees a key, or None for a causal mask.
     """
 
     first_row: int
@@ -218,14 +219,14 @@ class Output:
 
 @dataclass(frozen=True)
 class WrittenTensor:
-    """A tensor of the KV cache before and after a step's writes, or a tensor made of it, as integers of its bits.
+    """A tensor of the KV cache before and after a step's writes, or a tensor derived from it, as integers of its bits.
 
     Both are [pages, slots, heads, dim], without the pages in `hole`, which have no memory. The new tokens belong in the
-    slots `at` [2, n] (index of the page, slot of the page), and must be from `low` to `high` [n, heads, dim] in the
-    cache's dtype; where both are one tensor, the same bits. The slots in `free` [2, m] may hold anything, and all
-    others must not change. One that is not `paged` is a single page of rows. With `nibbles`, each byte has two numbers
-    of NVFP4, of which bounds are in e4m3. Of swizzled scales, `after` is a copy of `memory`, which is [pages,
-    slots / 4, 4, heads, 4, dim / 4]. Its new tokens are those of `WrittenCache.tokens` from `first` on.
+    slots `at` [2, n] (index of the page, slot of the page), and must be between `low` and `high` [n, heads, dim] in the
+    cache's dtype, or equal them bit for bit if both are the same tensor. The slots in `free` [2, m] may have any
+    contents, and all others must not change. If it is not `paged`, it is a single page of rows. With `nibbles`, each
+    byte has two numbers of NVFP4, whose bounds are in e4m3. For swizzled scales, `after` is a copy of `memory`, which
+    is [pages, slots / 4, 4, heads, 4, dim / 4]. Its new tokens begin at index `first` of `WrittenCache.tokens`.
     """
 
     name: str
@@ -242,19 +243,19 @@ class WrittenTensor:
     first: int = 0
 
     def numbers(self, bits: torch.Tensor) -> torch.Tensor:
-        """The bits of single numbers."""
+        """Return the bits of single numbers."""
         return nvfp4.unpacked(bits).view(torch.uint8) if self.nibbles else bits
 
     def _in_memory(self, numbers: torch.Tensor) -> torch.Tensor:
-        """Undo `numbers`."""
+        """Undo `numbers`: pack them as they are in memory."""
         if not self.nibbles:
             return numbers
         return nvfp4.packed(nvfp4.rounded(numbers.view(torch.float8_e4m3fn).float()))
 
     def within(self, bits: torch.Tensor) -> torch.Tensor:
-        """Whether each number, whose `bits` broadcast to `low`, is within its bounds.
+        """Return whether each number, whose `bits` broadcast to `low`, is within its bounds.
 
-        A bound of NaN is none, and allows NaN; two of them require it.
+        If one bound is NaN, it does not limit the number, and NaN is allowed. If both are NaN, the number must be NaN.
         """
         same: torch.Tensor = bits == self.low.view(bits.dtype)
         if self.low is self.high:
@@ -266,7 +267,7 @@ class WrittenTensor:
 
     @cached_property
     def right(self) -> torch.Tensor:
-        """The bits that are due [pages, slots, heads, dim]: those after the writes, wherever these are right."""
+        """The correct bits [pages, slots, heads, dim]: the bits after the writes, corrected where they are wrong."""
         right = self.before.clone()
         held = self.numbers(self.after[self.at[0], self.at[1]])
         due = torch.where(self.within(held), held, self.low.view(held.dtype))
@@ -276,7 +277,7 @@ class WrittenTensor:
 
     @cached_property
     def as_due(self) -> bool:
-        """Whether all bits are those that are due."""
+        """Whether all bits are correct."""
         words = 8 // self.after.itemsize
         wide = all(
             each.shape[-1] % words == 0
@@ -293,9 +294,9 @@ class WrittenTensor:
 class WrittenCache:
     """The state of the KV cache after a step's writes.
 
-    `tokens` has (index of the request in its step, index of the token) of the tokens in `at`: the index among the new
-    ones, or, for a kernel that copies, among the keys.
-    `kernel` names the op that wrote them, "" for the step's last one.
+    `tokens` has a pair (index of the request in its step, index of the token) for each token in `at`. The token index
+    counts new tokens or, for a kernel that copies, keys. `kernel` names the op that wrote them, or is "" for the step's
+    last op.
     """
 
     tensors: tuple[WrittenTensor, ...]
@@ -303,7 +304,7 @@ class WrittenCache:
     kernel: str = ""
 
     def due(self) -> list[torch.Tensor]:
-        """The bits that are due in each tensor."""
+        """Return the correct bits of each tensor."""
         return [tensor.right for tensor in self.tensors]
 
 
@@ -311,8 +312,8 @@ class WrittenCache:
 class WrittenThenAttended:
     """A step that has written its new tokens and attended to the cache with them.
 
-    The attention of `output` is that to the contents that are due. If others were `written`, it says nothing about the
-    attention, and `attend_again` runs it on the contents that are due.
+    `output.attended` has the correct contents. If the `written` contents are wrong, the output says nothing about the
+    attention, and `attend_again` runs the attention on the correct contents.
     """
 
     written: WrittenCache
@@ -328,14 +329,14 @@ class Session(Protocol):
     """A backend running one case."""
 
     def forward(self, index: int) -> Result | None:
-        """Run step `index` of the case; None for a capture, which computes nothing.
+        """Run step `index` of the case, and return its result, or None for a capture, which computes nothing.
 
-        A session that schedules requests itself runs one forward of the step, and has `unfinished(index)`.
+        A session that schedules requests itself runs one forward of the step, and has a method `unfinished(index)`.
         """
 
 
 def unfinished(session: Session, index: int) -> bool:
-    """Whether step `index`, of which a forward has run, needs another one."""
+    """Return whether step `index` needs another forward after the first."""
     needs = getattr(session, "unfinished", None)
     return needs is not None and bool(needs(index))
 
@@ -349,31 +350,31 @@ class Backend(Protocol):
 
     @property
     def capability(self) -> Capability:
-        """The supported cases."""
+        """The cases that it supports."""
 
     @property
     def contract(self) -> Contract:
-        """The promises beyond the right numbers."""
+        """The promises besides a correct output."""
 
     def noise(self, dtype: DType) -> NoiseModel:
-        """The error of a correct run on queries of `dtype`; NoiseModel.unknown_kernel() is a safe answer."""
+        """Return the error of a correct run on queries of `dtype`. NoiseModel.unknown_kernel() is a safe choice."""
 
     @property
     def ops(self) -> Mapping[str, Op]:
-        """Its kernels by name, for cases made of literal calls."""
+        """The kernels of the backend by name, for cases made of literal calls."""
 
     def missing(self) -> str | None:
-        """Return the reason that this machine can't run it and the remedy, in one line; None if it can."""
+        """Return the reason that this machine can't run it and the remedy, in one line, or None if it can."""
 
     def prepare(self, progress: Callable[[str], None]) -> None:
-        """Compile or load the needs of every session, reporting slow steps to `progress`. Called before any session."""
+        """Compile or load everything sessions need and report slow steps to `progress`. Runs before any session."""
 
     def open(self, case: Case, bench: Bench) -> Session:
         """Open a session on a case that `capability` covers."""
 
 
 def in_inference_mode(backend: Backend) -> bool:
-    """Whether sessions run in torch's inference mode, in which small operations take a tenth less time.
+    """Return whether sessions run in torch's inference mode, in which small operations take a tenth less time.
 
     Backends may lack the attribute: a user's code may have gradients, and an engine's sets the mode itself.
     """
@@ -381,7 +382,7 @@ def in_inference_mode(backend: Backend) -> bool:
 
 
 def shares_pool(backend: Backend) -> bool:
-    """Whether sessions work on a pool that a writer and attention may have in common: a `PagedKv`.
+    """Return whether sessions work on a pool that a writer and attention may share: a `PagedKv`.
 
     Backends may lack the attribute: their pools are their own.
     """

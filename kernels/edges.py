@@ -1,4 +1,4 @@
-"""Sessions on cases at the edges of their arguments, by the word of an API on them."""
+"""Edges in sessions: treating exceptions as refusals, depending on whether an API promises the edges of a case."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from attnfuzz.reference.case import Case
 from attnfuzz.reference.edges import Edge, EdgeRule, edges_of
 
 UNSAID_EDGES: Final = tuple(map(EdgeRule, Edge))
-"""An API that takes any number as a factor and tensors of any size, and does not say which."""
+"""An API that takes any number as a factor and tensors of any size, without stating limits."""
 
 UNSAID_FACTORS: Final = tuple(rule for rule in UNSAID_EDGES if rule.edge is not Edge.IDLE)
-"""The same of an API whose calls this project makes of requests, and so has none without."""
+"""Such an API, but this project makes its calls from requests, so that there are no calls without requests."""
 
 
 UNSAID_BUT_ZERO: Final = tuple(rule for rule in UNSAID_FACTORS if rule.edge is not Edge.SOFTMAX_ZERO)
-"""The same of an API that takes a softmax scale of 0 for none (docs/findings/scale-of-zero.md)."""
+"""Such an API, but it treats a softmax scale of 0 as none (docs/findings/scale-of-zero.md)."""
 
 
 OF_THE_SOFTMAX_SCALE: Final = (Edge.SOFTMAX_ZERO, Edge.SOFTMAX_NEGATIVE, Edge.K_ZERO, Edge.K_NEGATIVE)
@@ -27,7 +27,7 @@ OF_THE_SOFTMAX_SCALE: Final = (Edge.SOFTMAX_ZERO, Edge.SOFTMAX_NEGATIVE, Edge.K_
 
 
 def at_edges(session: Session, case: Case, rules: Sequence[EdgeRule]) -> Session:
-    """A session whose exceptions are refusals where the API does not promise the edges of `case`."""
+    """Return a session whose exceptions are refusals, unless the API promises the edges of `case`."""
     edges = edges_of(case)
     uncertain = [rule for rule in rules if rule.edge in edges and rule.standing is not ArgumentStanding.PROMISED]
     return _EdgeSession(session, case, uncertain) if uncertain else session
@@ -47,9 +47,8 @@ class _EdgeSession:
         """See `Session`.
 
         Raises:
-            Unsupported: the API raises. No plain call has the same answer.
+            Unsupported: the API raises. No plain call has the same output.
             NotRefused: it does not, although it refuses the edge.
-
         """
         rules = [rule for rule in self.rules if rule.edge is not Edge.IDLE or self.case.steps[index].idle]
         try:

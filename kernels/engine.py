@@ -15,18 +15,18 @@ from attnfuzz.reference.user_error import UserError
 
 
 class EngineError(UserError):
-    """A release or source tree that can't be used; the message states the reason and the remedy."""
+    """A release or source tree that can't be used. The message states the reason and the remedy."""
 
 
 class Engine(Protocol):
     """An engine. The name of each of its backends includes a release or source tree.
 
     `name` is the engine's name in package names and options, `title` its display name. `kinds` are the parts of a
-    release that can be run, named like the equivalent backends of this project.
+    release that can be run, named like the equivalent backends of this project. `default_kinds` are those that run if
+    none is named.
 
-    `default_kinds` are those that run where none is named.
-
-    Where the engine is known, a release is written as a version, or as "@" and the path of a source tree.
+    In contexts in which the engine is known, a release is written as a version, or as "@" and the path of a source
+    tree.
     """
 
     name: str
@@ -35,13 +35,13 @@ class Engine(Protocol):
     default_kinds: tuple[str, ...]
 
     def owns(self, backend: str) -> bool:
-        """Whether a backend's name, valid or not, belongs to this engine."""
+        """Return whether a backend's name, valid or not, belongs to this engine."""
 
     def resolve(self, backend: str) -> Backend:
         """Return the backend of that name. Imports no release. Raises EngineError."""
 
     def team(self, backend: str) -> str:
-        """Return the release in a backend's name: its workers can run no other."""
+        """Return the release in a backend's name. Its workers can run no other release."""
 
     def preload(self, team: str, device: Device) -> tuple[str, ...]:
         """Return the code that imports a release before workers are forked: "module:function", then its arguments."""
@@ -62,14 +62,14 @@ class Engine(Protocol):
         """Return the name, in a source tree, of a backend of any release. Raises EngineError."""
 
     def origin(self, backend: str) -> str | None:
-        """Return the same backend of the known release that a source tree comes from; None for a release.
+        """Return the same backend of the known release from which a source tree comes, or None for a release.
 
-        Raises EngineError for a tree that is none.
+        Raises EngineError for a path that is not a source tree.
         """
         ...
 
     def untried(self, backend: str) -> bool:
-        """Whether a backend's release has not been tried with this project, so that its start may fail."""
+        """Return whether a backend's release is untried with this project and may therefore fail to start."""
 
     def released(self) -> Sequence[Version]:
         """Return all available versions, the oldest first. Raises EngineError."""
@@ -78,7 +78,7 @@ class Engine(Protocol):
         """Return the name of the backend that is this kind of a release."""
 
     def kind_of(self, backend: str) -> str | None:
-        """Return the kind of a backend of this engine or of this project; None if releases have no equivalent."""
+        """Return the kind of a backend of this engine or of this project, or None if releases have no equivalent."""
 
     def overview(self) -> str:
         """Describe in a few lines the names of its backends and the releases on this machine."""

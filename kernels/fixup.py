@@ -19,7 +19,7 @@ def fixup_zero_kv_rows(
     the first `max_seq_len` tokens of a request are written. Raises ValueError for other shapes or dtypes.
     """
     _check(out, lse, kv_lens, cum_seq_lens, max_seq_len)
-    # In 64 bits: the stated maximum may be arbitrarily large.
+    # In 64 bits, because the stated maximum may be arbitrarily large.
     first = cum_seq_lens[:-1].long()
     last = torch.minimum(cum_seq_lens[1:], first + max_seq_len)
     token = torch.arange(out.shape[0], device=out.device).unsqueeze(1)

@@ -4,31 +4,31 @@
 
     MINE = FunctionBackend(attend)
 
-The function computes causal attention of one ragged batch, or attention under masks if the capability has `masks`; the
-last query of a request is aligned to its last key.
-It is called with keyword arguments, with metadata in int32:
+The function computes causal attention of one ragged batch, or attention under masks if the capability has `masks`. The
+last query of a request is aligned to its last key. The arguments are passed by keyword, with metadata in int32:
 
-- query [tokens, q_heads, head_dim_qk]: the requests one after another, possibly with padding behind the last one
+- query [tokens, q_heads, head_dim_qk]: the requests one after another, possibly with padding after the last one
 - k_cache, v_cache [pages, page_size, kv_heads, head_dim]; [pages, kv_heads, page_size, head_dim] in the layout HND
-- block_tables [batch, columns]: the pages of each request in order; columns beyond them must not matter. With
-  `tombstones` in the capability, nor may those of pages whose keys have all left the window of a request's first query
+- block_tables [batch, columns]: the pages of each request in order; the columns after them must not matter. With
+  `tombstones` in the capability, neither may the columns of pages that lie wholly before the first query's window
 - seq_lens [batch]: the keys of each request, 0 included; the rest of its last page may hold NaN
 - cum_seq_lens_q [batch + 1]: request b has the query rows from cum_seq_lens_q[b] up to cum_seq_lens_q[b + 1]
-- max_q_len, max_kv_len: no request is longer than these. Both are drawn with slack, up to 131072, since servers state
-  the model's context length: a kernel that needs the longest request computes it from cum_seq_lens_q or seq_lens
+- max_q_len, max_kv_len: upper bounds on request length. Both are drawn with slack, up to 131072, since servers
+  state the model's context length: a kernel that needs the longest request computes it from cum_seq_lens_q or seq_lens
 - scale: the factor of the logits, 1 / sqrt(head_dim_qk) included; 0 or below with such `edges` in the capability
-- out [tokens, q_heads, head_dim_vo]: to be written, with 0 in a row that sees no key
+- out [tokens, q_heads, head_dim_vo]: the result to write, with 0 in each row that sees no key
 
-and, each if the function has a parameter of that name, or takes any (`**_`) and the capability or the contract has it:
-`lse` [tokens, q_heads] float32 to be written, `window_left` (that many keys before a query's own are seen, -1 is all),
+Further arguments are passed if the function has a parameter of that name, or if it takes any keyword (`**_`) and the
+capability or the contract has the feature:
+`lse` [tokens, q_heads] (float32, to write), `window_left` (how many keys before its own a query sees; -1 means all),
 `sinks` [q_heads] or None (float32, or the capability's `sinks_dtype`), `soft_cap` (0 is none), `v_scale` (the factor of
 the output; that of K is in `scale`), `kv_layout` ("HND" or "NHD"), `k_scales` and `v_scales` (None, or float32 factors
 of K and V if the capability has `granularities`: [kv_heads], or [pages, page_size, kv_heads] or [pages, kv_heads,
 page_size] in the layout of the cache; for NVFP4, e4m3 with a further axis of head_dim / 16), `mask` (None in a causal
 step, otherwise bool [tokens, columns] with a column for each key of the longest request, set where a query sees a key:
-it takes the place of the causal limit, not of the window, and columns beyond the keys of a request must not matter).
-`mode` (such as "decode") only if there is a parameter of that name, and so `life`, the earlier uses of a case, some of
-which the function makes itself.
+it replaces the causal limit, not the window, and the columns after a request's keys must not matter).
+`mode` (such as "decode") and `life` (the earlier uses of a case, some of which the function makes itself) are passed
+only if there is a parameter of that name.
 
 A kernel with a cache layout of its own takes two functions. `arrange` is called with these arguments and returns a
 dict of others, in the kernel's layout; the harness places its tensors in guarded memory, and then calls the kernel:
@@ -72,7 +72,7 @@ from attnfuzz.reference.masks import applies
 from attnfuzz.reference.noise import NoiseModel
 
 PAGED = Capability(modes=Mode.of_kernels(), layouts=(KvLayout.NHD,))
-"""Default capability of a function: all modes; no window, sinks, soft cap, fp8 KV or padding."""
+"""Default capability of a function: all modes, but no window, sinks, soft cap, fp8 KV or padding."""
 
 UNKNOWN = NoiseModel.unknown_kernel()
 
@@ -162,26 +162,26 @@ class FunctionBackend:
         return self.function.__name__
 
     def noise(self, dtype: DType) -> NoiseModel:
-        """The calibration's model for this machine, or `noise_model`."""
+        """Return the calibration's model for this machine, or `noise_model`."""
         on = visible.architecture() if self.capability.device is Device.CUDA else None
         measured = self.calibration.noise(dtype, on) if self.calibration is not None else None
         return measured or self.theory(dtype)
 
     def theory(self, dtype: DType) -> NoiseModel:
-        """`noise_model`, for every dtype."""
+        """Return `noise_model`, for every dtype."""
         return self.noise_model
 
     @property
     def ops(self) -> Mapping[str, Op]:
-        """The function."""
+        """The function, as the only op."""
         return {self.name: Op(name=self.name, function=self.function, writes=self.writes | {"out", "lse"})}
 
     def missing(self) -> str | None:
-        """None on the CPU, where an imported function can run; on a GPU, the reason that there is none."""
+        """Return None on the CPU, where an imported function can run; on a GPU, the reason if there is none."""
         return visible.missing(frozenset(Arch), ()) if self.capability.device is Device.CUDA else None
 
     def prepare(self, progress: Callable[[str], None]) -> None:
-        """Compile the guards of a GPU's memory, if it runs there; the function's own file has been imported."""
+        """Compile the guards of a GPU's memory, if it runs there. The function's own file has been imported."""
         if self.capability.device is Device.CUDA:
             nvcc.build((guards.SOURCE,), progress=progress)
 
@@ -195,7 +195,7 @@ def _kind(value: object) -> str:
 
 
 def promised(capability: Capability, contract: Contract) -> set[str]:
-    """The arguments that a function needs for the features of its capability and contract."""
+    """Return the arguments that a function needs for the features of its capability and contract."""
     needed = {
         "lse": contract.lse is not None,
         "window_left": capability.windows,
@@ -216,14 +216,14 @@ def _has_tensors_of_scales(capability: Capability) -> bool:
 
 @dataclass(frozen=True)
 class Keywords:
-    """The parameters that a function can be given by name; `anything`: it takes others as well."""
+    """The parameters of a function that can be passed by name; `anything`: it takes others as well."""
 
     named: frozenset[str]
     anything: bool
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> "Keywords":
-        """The keywords of a function. One without a signature, such as one in C, is taken to accept anything."""
+        """Return the keywords of a function. One without a signature, such as a C function, accepts anything."""
         try:
             parameters = inspect.signature(function).parameters.values()
         except (TypeError, ValueError):
@@ -235,11 +235,11 @@ class Keywords:
         )
 
     def take(self, keyword: str) -> bool:
-        """Whether the function can be given `keyword`."""
+        """Return whether `keyword` can be passed to the function."""
         return self.anything or keyword in self.named
 
     def select(self, arguments: Mapping[str, Any], expected: Collection[str]) -> dict[str, Any]:
-        """The arguments that are parameters by name, and, if the function takes anything, the `expected` ones."""
+        """Return the arguments the function names, and the `expected` ones too if it takes anything."""
         return {
             name: value
             for name, value in arguments.items()
@@ -270,11 +270,11 @@ class FunctionSession(PagedSession):
         self.call(plan, query, results, extras)
 
     def plan(self, rows: Sequence[Row]) -> BatchMetadata:
-        """The metadata of a batch."""
+        """Return the metadata of a batch."""
         return self._plan(rows)
 
     def call(self, batch: BatchMetadata, query: torch.Tensor, results: Results, extras: Mapping[str, Any]) -> None:
-        """Call the function on a batch, with `extras` besides."""
+        """Call the function on a batch, with the additional arguments `extras`."""
         op = on_another_stream(next(iter(self._backend.ops.values())), self._case.life)
         described = {"query": query, "out": results.out, **self._cache(), **self._described(batch)}
         described["scale"] = extras["scale"]
@@ -287,7 +287,7 @@ class FunctionSession(PagedSession):
         self._bench.launcher.launch(op, **(self._taken.select(arguments, expected) | arranged))
 
     def _in_memory(self, arranged: Mapping[str, Any]) -> dict[str, Any]:
-        """The arranged arguments as the kernel gets them."""
+        """Return the arranged arguments as the kernel gets them."""
         memory = self._bench.memory
         made = placed(arranged, memory)
         return made if self._reused is None else self._reused.written(arranged, made, memory)
@@ -311,7 +311,7 @@ class FunctionSession(PagedSession):
         }
 
     def _extras(self, step: Step) -> dict[str, Any]:
-        """The arguments that depend on the capability and the contract, the mode, and the earlier uses."""
+        """Return the arguments that depend on the capability and the contract, the mode, and the earlier uses."""
         geometry = self._case.geometry
         k_scales, v_scales = self._kv.scales or (None, None)
         return {
@@ -328,7 +328,7 @@ class FunctionSession(PagedSession):
         }
 
     def _mask(self, step: Step) -> torch.Tensor | None:
-        """The masks of all requests as one tensor, set beyond the keys of each; padded rows see nothing."""
+        """Return the masks of all requests as one tensor, True past the keys of each. Padded rows see nothing."""
         if not applies(self._case, step):
             return None
         rows = Row.real(step)

@@ -26,7 +26,7 @@ CALLED: Final = (
     EarlierUse.REUSED_TENSORS,
     EarlierUse.RAN_BEFORE,
 )
-"""Uses that any function may have."""
+"""Earlier uses that any function may have."""
 
 _OF_ARGUMENTS: Final = {
     EarlierUse.PLANNED_WITHOUT_MASK: "mask",
@@ -34,16 +34,16 @@ _OF_ARGUMENTS: Final = {
     EarlierUse.PLANNED_OTHER_WINDOW: "window_left",
     EarlierUse.PLANNED_OTHER_SOFT_CAP: "soft_cap",
 }
-"""Uses that need an argument."""
+"""Earlier uses that need an argument."""
 
 OWN: Final = "life"
-"""The parameter of a function that makes uses itself."""
+"""The parameter of a function that makes earlier uses itself."""
 
 _WINDOWS, _SOFT_CAPS = (-1, 5), (0.0, 5.0)
 
 
 def lives_of(capability: Capability, promised: Collection[str]) -> tuple[EarlierUse, ...]:
-    """The uses that can be made of a function with these `promised` arguments."""
+    """Return the earlier uses that can be made of a function with these `promised` arguments."""
     known = {*CALLED, *(use for use, argument in _OF_ARGUMENTS.items() if argument in promised)}
     if capability.device is Device.CUDA:
         known.add(EarlierUse.OTHER_STREAM)
@@ -54,10 +54,10 @@ class CallsFunction(Protocol):
     """The part of a session that its life needs."""
 
     def call(self, batch: BatchMetadata, query: torch.Tensor, results: Results, extras: Mapping[str, Any]) -> None:
-        """Call the function on a batch, with `extras` besides."""
+        """Call the function on a batch, with the additional arguments `extras`."""
 
     def plan(self, rows: Sequence[Row]) -> BatchMetadata:
-        """The metadata of a batch."""
+        """Return the metadata of a batch."""
 
 
 class FunctionLife:
@@ -67,7 +67,7 @@ class FunctionLife:
         self._case, self._bench, self._capability, self._session = case, bench, capability, session
 
     def make(self, rows: Sequence[Row], batch: BatchMetadata, query: torch.Tensor, usual: Mapping[str, Any]) -> None:
-        """Make the calls before that of `batch` on `query`, which has the `usual` arguments besides."""
+        """Make the calls before that of `batch` on `query`, whose other arguments are `usual`."""
         tokens = query[: sum(row.q_len for row in rows)]
         layer = {**usual, "mask": None}
 
@@ -116,7 +116,7 @@ class FunctionLife:
     def _changed(
         self, layer: Layer, name: str, values: Collection[float], field: Callable[[float], dict[str, Any]]
     ) -> Layer | None:
-        """The layer with the first other value that the capability covers; None if there is none."""
+        """Return the layer with the first other value that the capability covers, or None if there is none."""
         for value in sorted(values):
             if value != layer[name] and self._covers(replace(self._case.geometry, **field(value))):
                 return {**layer, name: value}
@@ -127,7 +127,7 @@ class FunctionLife:
         return not buckets or any(bucket.covers(geometry) for bucket in buckets)
 
     def _reuse(self, rows: Sequence[Row], batch: BatchMetadata, query: torch.Tensor, layer: Layer) -> None:
-        """Call with the batch's own tensors, which hold it with its requests reversed, and write them back."""
+        """Call with the batch's own tensors, temporarily filled with the requests in reverse order."""
         other = self._session.plan(rows[::-1])
         named = {name: value for name, value in vars(batch).items() if isinstance(value, torch.Tensor)}
         others = {**{name: getattr(other, name) for name in named}, "query": query.flip(-1)}
@@ -147,7 +147,7 @@ class ReusedTensors:
         self._first: dict[str, torch.Tensor] = {}
 
     def written(self, arranged: Mapping[str, Any], placed: Mapping[str, Any], memory: Memory) -> dict[str, Any]:
-        """The `placed` tensors, or the first ones with their contents. Those of the session itself stay."""
+        """Return the `placed` tensors, or the first ones with their contents. Those of the session itself stay."""
         made = dict(placed)
         for name, value in placed.items():
             if not isinstance(value, torch.Tensor) or not value.numel() or memory.holds(arranged[name]):

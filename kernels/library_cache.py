@@ -1,7 +1,7 @@
 """A content-addressed disk cache of compiled kernels, shared by the C++ and the CUDA builds.
 
 The cache is $ATTNFUZZ_CACHE, or attnfuzz/ in $XDG_CACHE_HOME, or ~/.cache/attnfuzz. An entry's name is a hash of all
-its inputs, so that entries never go stale and may be deleted at any time.
+its inputs, so entries never go stale and may be deleted at any time.
 """
 
 import fcntl
@@ -31,7 +31,7 @@ class BuildFailed(UserError):
 
 
 def cache_folder() -> Path:
-    """The folder of compiled kernels."""
+    """Return the folder of compiled kernels."""
     own = os.environ.get("ATTNFUZZ_CACHE")
     if own:
         return Path(own)
@@ -39,7 +39,7 @@ def cache_folder() -> Path:
 
 
 def key(files: Iterable[Path], *parts: str) -> str:
-    """Hash files and other inputs of a library; tvm_ffi's version is always included."""
+    """Hash files and other inputs of a library. tvm_ffi's version is always included."""
     digest = hashlib.sha256()
     for part in (*parts, tvm_ffi.__version__):
         digest.update(part.encode() + b"\0")
@@ -104,17 +104,17 @@ def environment(**changes: str) -> Iterator[None]:
 
 
 def _essence(output: str) -> str:
-    """The first errors in a compiler's output, without the commands."""
+    """Return the first errors in a compiler's output, without the commands."""
     lines = output.splitlines()
     start = next((index for index, line in enumerate(lines) if "error" in line), 0)
     return "\n".join(lines[start : start + _OUTPUT_LINES])
 
 
 def folder_made_once(folder: Path, make: Callable[[Path], None]) -> Path:
-    """Return `folder`; if it is missing, `make` creates it under another name.
+    """Return `folder`. If it is missing, `make` creates it under another name.
 
-    It is renamed when complete, so that an interrupted creation starts again. Concurrent processes create it once.
-    Raises OSError if it can't be written, and the errors of `make`.
+    It is renamed when complete, so an interrupted creation starts again. Concurrent processes create it once. Raises
+    OSError if it can't be written, and the errors of `make`.
     """
     if folder.is_dir():
         return folder
@@ -134,7 +134,7 @@ def folder_made_once(folder: Path, make: Callable[[Path], None]) -> Path:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on `path`. The operating system releases it when the process ends."""
+    """Hold an exclusive lock on `path`. The operating system releases it when the process exits."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

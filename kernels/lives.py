@@ -1,7 +1,7 @@
 """The life of an object before the plan that is judged: other plans, and changes of its workspaces.
 
-An object keeps something between calls: a wrapper, a compiled function, a function with a cache. Its earlier uses,
-which a case lists and a backend's capability offers, must not matter to the calls that follow.
+The object has state between calls: a wrapper, a compiled function, a function with a cache. Its earlier uses, which a
+case lists and a backend's capability offers, must not affect the calls that follow.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -30,8 +30,8 @@ OTHER_ROWS: Mapping[EarlierUse, Callable[[Sequence[Any]], Sequence[Any]]] = {
 class Life(Generic[_Row]):
     """The ways to use an object before a plan of `rows` for `layer`.
 
-    `plan` plans other rows for another layer, and calls the object if that is all there is to a plan. `others` return
-    the layer of a use that has another one, None if there is none for this case. `actions` are uses that plan nothing.
+    `plan` plans other rows for another layer, and calls the object if a plan is just a call. `others` return the layer
+    of a use on another layer, or None if there is none for this case. `actions` are uses that plan nothing.
     """
 
     rows: Sequence[_Row]
@@ -54,7 +54,7 @@ class Life(Generic[_Row]):
 
 
 def on_another_stream(op: Op, uses: Collection[EarlierUse]) -> Op:
-    """The op on a stream of its own if `uses` say so: it waits for the present one, which then waits for it.
+    """Return the op on a separate stream if `uses` say so. It waits for the current stream, and vice versa.
 
     CUDA promises that work after such a wait sees all writes before it, so a library that launches on the current
     stream is right. FlashInfer says nothing about streams.

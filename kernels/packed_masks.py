@@ -1,4 +1,4 @@
-"""Masks of a batch as FlashInfer's prefill kernels take them: bits, those of each request from a whole byte on.
+"""Packed masks of a batch, as FlashInfer's prefill kernels take them: bits, each request starting at a whole byte.
 
 Bit q * kv_len + k of a request is set if its query q sees key k; the lowest bit of a byte comes first
 (flashinfer.quantization.segment_packbits with bitorder="little", docs/tutorials/kv_layout, "Mask Layout").
@@ -17,7 +17,7 @@ _BITS = 8
 
 
 def masks_of_rows(case: Case, step: Step, rows: Sequence[Row]) -> list[torch.Tensor]:
-    """The masks of planned rows, those of the step's requests first: bool [q_len, kv_len]. Padded rows see all keys."""
+    """Return the masks of planned rows, bool [q_len, kv_len], the requests' first. Padded rows see all keys."""
     found = []
     for request in step.requests:
         mask = mask_of(case, step, request)
@@ -27,12 +27,12 @@ def masks_of_rows(case: Case, step: Step, rows: Sequence[Row]) -> list[torch.Ten
 
 
 def flat_masks(masks: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The masks of requests one after another: bool [sum of q_len * kv_len]."""
+    """Return the masks of requests one after another: bool [sum of q_len * kv_len]."""
     return torch.cat([torch.zeros(0, dtype=torch.bool), *(mask.flatten() for mask in masks)])
 
 
 def packed_masks(masks: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """The bits of masks in uint8 [bytes], and where those of each request begin in int32 [batch + 1]."""
+    """Return the bits of masks in uint8 [bytes], and where those of each request begin in int32 [batch + 1]."""
     places = 2 ** torch.arange(_BITS, dtype=torch.int32)
     packed = [torch.zeros(0, dtype=torch.uint8)]
     for mask in masks:

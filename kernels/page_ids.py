@@ -20,9 +20,9 @@ Pages = dict[int, list[int]]
 class PageIds:
     """The ids of a case's pages.
 
-    `full` are those in the pool of layers without a window, and `own` those in the case's pool: the same, unless the
-    layer has a window and a pool of its own, where a page may belong to several slots one after another. `other` are
-    the pages of the other group of layers that shares the pool. `end` is the first id that no slot has.
+    `full` are those in the pool of layers without a window, and `own` those in the case's pool. They are the same,
+    unless the layer has a window and a separate pool, where a page may belong to several slots one after another.
+    `other` are the pages of the other group of layers that shares the pool. `end` is the first id that no slot has.
     """
 
     full: Pages
@@ -32,7 +32,7 @@ class PageIds:
 
     @classmethod
     def of(cls, case: Case) -> Self:
-        """The ids of every page of a case."""
+        """Return the ids of every page of a case."""
         full = assign_pages(case, page_counts(case))
         own = full if case.pages.tombstone is Tombstone.NONE else _assign_window_pages(case, full)
         other: Pages = {}
@@ -44,12 +44,12 @@ class PageIds:
 
 
 def page_counts(case: Case) -> dict[int, int]:
-    """The number of pages that hold all keys of each slot."""
+    """Return the number of pages that hold all keys of each slot."""
     return {slot: -(-length // case.geometry.page_size) for slot, length in case.slot_lengths().items()}
 
 
 def _interleaved(own: Pages, other: Pages, first: int) -> tuple[Pages, Pages]:
-    """Ids from `first` on that alternate between two groups, as long as both have pages, in the order of theirs."""
+    """Return ids from `first` on that alternate between two groups while both have pages, in the order of each."""
     most = [len({page for pages in each.values() for page in pages if page != DUMMY_PAGE}) for each in (own, other)]
 
     def moved(pages: Pages, others: int, lead: int) -> Pages:
@@ -62,7 +62,7 @@ def _interleaved(own: Pages, other: Pages, first: int) -> tuple[Pages, Pages]:
 
 
 def assign_pages(case: Case, counts: dict[int, int]) -> Pages:
-    """Page ids of each slot in a pool without a window, after the dummy page and the hole, in the case's order."""
+    """Return page ids of each slot in a pool without a window, after the dummy page and hole, in the case's order."""
     order = case.pages.order
     if order is PageOrder.SHARED_PREFIX:
         return _share_pages(case, counts)
@@ -85,7 +85,7 @@ def assign_pages(case: Case, counts: dict[int, int]) -> Pages:
 
 
 def _share_pages(case: Case, counts: dict[int, int]) -> Pages:
-    """Let slots share the full pages of the first one, for up to half of their own pages."""
+    """Let slots share the full pages of the first slot, for up to half of their own pages."""
     settled = _settled(case)
     pages: Pages = {}
     shared: list[int] = []
@@ -102,9 +102,9 @@ def _share_pages(case: Case, counts: dict[int, int]) -> Pages:
 
 
 def _settled(case: Case) -> dict[int, int]:
-    """The first tokens of each slot that no draft is written over.
+    """Return how many of the first tokens of each slot are not overwritten by drafts.
 
-    A draft model writes other tokens to the places of rejected drafts, and then its own drafts. Servers share full
+    A draft model writes other tokens to the places of rejected drafts, and then its own drafts. Servers only share full
     pages without drafts (vLLM 0.33.0: v1/core/kv_cache_manager.py:617).
     """
     settled = case.slot_lengths()
@@ -116,7 +116,7 @@ def _settled(case: Case) -> dict[int, int]:
 
 
 def _reuse_pages(case: Case, counts: dict[int, int]) -> Pages:
-    """Give pages to each slot at its first step, those that were freed last first; free them after its last step."""
+    """Give each slot pages at its first step, last freed first, and free them after its last step."""
     steps = [sorted(request.slot for request in step.requests) for step in case.steps]
     last = {slot: index for index, slots in enumerate(steps) for slot in slots}
     pages: Pages = {}
@@ -144,9 +144,9 @@ class _Life:
 
 
 def _assign_window_pages(case: Case, full: Pages) -> Pages:
-    """Give a page to each one that is in the window of some step: from its first such step to its last.
+    """Give an id to each page that is in the window of some step, from its first such step to its last.
 
-    Those that were freed last are given out first. Pages that are in no window have the dummy page's id.
+    Those that were freed last are reused first. Pages that are in no window have the dummy page's id.
     """
     shared = case.pages.order is PageOrder.SHARED_PREFIX
     lives: dict[tuple[int, int], _Life] = {}
@@ -167,7 +167,7 @@ def _assign_window_pages(case: Case, full: Pages) -> Pages:
 
 
 def _kept(case: Case, request: Request) -> Iterator[int]:
-    """The pages of a request that are in a window before or after the step's new tokens are written."""
+    """Yield the pages of a request that are in a window before or after the step's new tokens are written."""
     before = request.kv_len - request.q_len
     end = -(-request.kv_len // case.geometry.page_size)
     left = pages_left(case, request.q_len, request.kv_len)
@@ -177,7 +177,7 @@ def _kept(case: Case, request: Request) -> Iterator[int]:
 
 
 def _by_lives(lives: Mapping[tuple[int, int], _Life]) -> dict[tuple[int, int], int]:
-    """Numbers from 0 on; pages that live at the same time have different ones."""
+    """Return numbers from 0 on. Pages that live at the same time have different ones."""
     given: dict[tuple[int, int], int] = {}
     ended = deque(sorted(lives, key=lambda place: (lives[place].last, place)))
     free: list[int] = []
@@ -193,7 +193,7 @@ def _by_lives(lives: Mapping[tuple[int, int], _Life]) -> dict[tuple[int, int], i
 
 
 def _in_order(case: Case, numbers: Mapping[tuple[int, int], int]) -> dict[tuple[int, int], int]:
-    """Ids after the dummy page and the hole for numbers from 0 on, in the case's order."""
+    """Return ids after the dummy page and the hole for numbers from 0 on, in the case's order."""
     first = 1 + case.pages.hole
     ids = list(range(first, first + len(set(numbers.values()))))
     if case.pages.order is PageOrder.REVERSED:

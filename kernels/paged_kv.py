@@ -27,7 +27,7 @@ Numbers = NDArray[np.int64]
 class TokenSpans:
     """Runs of tokens: each run is `counts` tokens from `tokens` on, placed in a page from a slot on.
 
-    Stored in columns, since large pools have hundreds of thousands of runs.
+    They are stored in columns, since large pools have hundreds of thousands of runs.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class TokenSpans:
         self.counts.extend([page_size] * len(pages))
 
     def positions(self) -> tuple[Numbers, Numbers]:
-        """The page and slot [2, tokens] and the index [tokens] of each token: int64."""
+        """Return the page and slot [2, tokens] and the index [tokens] of each token: int64."""
         columns = (self.pages, self.slots, self.tokens, self.counts)
         pages, slots, tokens, counts = (np.frombuffer(column, dtype=np.int64) for column in columns)
         ends = counts.cumsum()
@@ -74,17 +74,17 @@ class PoolBits:
 
     @classmethod
     def of(cls, pool: torch.Tensor, tokens: torch.Tensor) -> Self:
-        """A pool in token order."""
+        """Return a pool in token order."""
         dtype = DType.of(pool.dtype)
         return cls(pool.view(dtype.bits), tokens.view(dtype.bits), dtype.nan)
 
     def on(self, storage: torch.Tensor) -> Self:
-        """The same pool in another tensor with the shape of the one that holds it, and its own memory."""
+        """Return the same pool in another tensor that is shaped like its storage."""
         bits = storage.view(self.bits.dtype)
         return replace(self, bits=bits.as_strided(self.bits.shape, self.bits.stride(), self.bits.storage_offset()))
 
     def swizzled(self) -> Self:
-        """The same memory with the scales of blocks swizzled (`attnfuzz.reference.nvfp4`)."""
+        """Return the same memory with the scales of blocks swizzled (`attnfuzz.reference.nvfp4`)."""
         rows = self.bits.unflatten(1, (-1, INTERLEAVED)).unflatten(-1, (-1, INTERLEAVED))
         return replace(self, bits=rows.permute(0, 1, 5, 3, 2, 4), interleaved=True)
 
@@ -108,12 +108,12 @@ class PoolBits:
             self.bits[to_device(pages, self.bits.device)] = self.nan
 
     def taken(self, source: torch.Tensor) -> torch.Tensor:
-        """Bits of the tokens with these indices, on the device of the pool."""
-        # Indexed on the device of each: a small number of tokens is drawn on the CPU.
+        """Return bits of the tokens with these indices, on the device of the pool."""
+        # Indexed on the device of the tokens: a small number of tokens is drawn on the CPU.
         return to_device(self.tokens.index_select(0, source.to(self.tokens.device)), self.bits.device)
 
     def resident(self, hole: range) -> torch.Tensor:
-        """The bits [pages, slots, heads, n]: a view, or a copy of interleaved ones, and without the hole."""
+        """Return the bits [pages, slots, heads, n] without the hole: a view, or a copy of interleaved ones."""
         bits = torch.cat((self.bits[: hole.start], self.bits[hole.stop :])) if hole else self.bits
         return in_rows(bits) if self.interleaved else bits
 
@@ -133,20 +133,23 @@ class _Composed(NamedTuple):
 
 
 _MOST_COMPOSED = 1 << 20
-"""Bytes of a pool above which its tokens are written where they lie."""
+"""Size of a pool above which its tokens are written in place."""
 
 
 class PagedKv:
-    """A pool of KV pages, and the tokens that its slots attend to.
+    """A pool of KV pages, and the tokens to which its slots attend.
 
     `write` sets the pool's state before a step: positions below a request's kv_len hold tokens, the dummy page holds
-    finite numbers, and the rest is NaN, or such numbers where the case asks for them.
-    `cache` is a kernel's argument: K and V, each [pages, kv_heads, page_size, head_dim] in the layout HND or
-    [pages, page_size, kv_heads, head_dim] in NHD; or one tensor [pages, 2, ...] of both; with latents, keys alone
-    [pages, 1, page_size, rank + rope], whose first `rank` elements are the values.
+    finite numbers, and the rest is NaN, or finite numbers where the case asks for them.
+
+    `cache` is a kernel's argument: K and V, each [pages, kv_heads, page_size, head_dim] in the layout HND or [pages,
+    page_size, kv_heads, head_dim] in NHD; or one tensor [pages, 2, ...] of both; with latents, keys alone [pages, 1,
+    page_size, rank + rope], whose first `rank` elements are the values.
+
     `scales` are its tensors of scales, of K and of V, if the case has them: float32 [kv_heads], or, for each token and
-    head, the shape of the cache without its last axis; or with one of head_dim / 16 for blocks of NVFP4, in e4m3. The
-    cache is then one of bytes, with two numbers in each.
+    head, the shape of the cache without its last axis; or with a last axis of head_dim / 16 for blocks of NVFP4, in
+    e4m3. The cache then consists of bytes, with two numbers in each.
+
     `pages` are the ids of each slot's pages, in order, and `full_pages` those in the pool of layers without a window;
     the first `left` of a request belong to others. `poison_page` is the first spare one. Pages in the `hole` have no
     memory. `other` is the part of another group of layers, if the case has one. `after_write` is called at the end of
@@ -179,7 +182,7 @@ class PagedKv:
         self._memory = bench.memory
 
     def left(self, request: Request) -> int:
-        """The number of a request's first pages that have left the window, and belong to others."""
+        """Return the number of a request's first pages that have left the window, and belong to others."""
         return pages_left(self._case, request.q_len, request.kv_len)
 
     def share_prefixes(self, tokens: SlotTokens) -> None:
@@ -199,7 +202,7 @@ class PagedKv:
                         bits[target : target + self.page_size] = bits[source : source + self.page_size]
 
     def _allocate(self, bench: Bench) -> None:
-        """Place the pool, and keep its tensors in token order beside the tokens that fill them."""
+        """Place the pool, and keep its tensors in token order with the tokens that fill them."""
         tokens, geometry = self.tokens, self._case.geometry
         self.cache: torch.Tensor | tuple[torch.Tensor, torch.Tensor]
         dtype = geometry.kv_dtype.memory
@@ -220,7 +223,7 @@ class PagedKv:
             self._pools[-1] = self._pools[-1].swizzled()
 
     def _place_scales(self, bench: Bench) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Allocate the tensors of scales; returns those that steps fill, like pools, with their contents."""
+        """Allocate the tensors of scales. Returns those that steps fill, like pools, with their contents."""
         self.scales: tuple[torch.Tensor, torch.Tensor] | None = None
         key, value = self.tokens.key_scale, self.tokens.value_scale
         if key is None or value is None:
@@ -245,18 +248,18 @@ class PagedKv:
         return [(pools[0], key), (pools[1], value)]
 
     def _paired(self, bench: Bench, name: str, dim: int, dtype: torch.dtype) -> torch.Tensor:
-        """One pool of keys and values [pages, 2, ...], or of their scales, in the case's layout."""
+        """Return one pool of keys and values [pages, 2, ...], or of their scales, in the case's layout."""
         heads, page = self._case.geometry.kv_heads, self.page_size
         inner = (heads, page) if self._case.geometry.kv_layout is KvLayout.HND else (page, heads)
         return self._stored(bench, name, (self.total_pages, 2, *inner, dim), dtype)
 
     def _stored(self, bench: Bench, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """A tensor of all pages, without gaps."""
+        """Return a tensor of all pages, without gaps."""
         self.storage[name] = bench.memory.tensor(name, shape, dtype, hole=self.hole)
         return self.storage[name]
 
     def _pool(self, bench: Bench, name: str, head_dim: int, dtype: torch.dtype) -> torch.Tensor:
-        """A pool of keys or of values, or of their scales, in the case's layout."""
+        """Return a pool of keys or of values, or of their scales, in the case's layout."""
         geometry = self._case.geometry
         pages, page, heads = self.total_pages, self.page_size, geometry.kv_heads
         head_major = geometry.kv_layout is KvLayout.HND
@@ -266,27 +269,27 @@ class PagedKv:
         return tokens.permute(0, 2, 1, 3) if head_major else tokens
 
     def _separate(self, bench: Bench) -> tuple[torch.Tensor, torch.Tensor]:
-        """The pools of keys and of values for a kernel that takes both."""
+        """Return the pools of keys and of values for a kernel that takes both."""
         tokens, dtype = self.tokens, self._case.geometry.kv_dtype.memory
         key = self._pool(bench, "k_cache", tokens.key.shape[-1], dtype)
         return key, self._pool(bench, "v_cache", tokens.value.shape[-1], dtype)
 
     def resident(self) -> list[torch.Tensor]:
-        """The bits of the pools [pages, slots, heads, dim]: views, or copies without the hole.
+        """Return the bits of the pools [pages, slots, heads, dim]: views, or copies without the hole.
 
         Keys, values, and the scales of both, if each token has its own.
         """
         return [pool.resident(self.hole) for pool in self._pools]
 
     def memory(self) -> list[torch.Tensor | None]:
-        """The memory of each tensor of `resident()` that is a copy of swizzled scales, as views; None for others."""
+        """Views of the memory of each tensor of `resident()` that copies swizzled scales; None for the others."""
         return [pool.bits if pool.interleaved and not self.hole else None for pool in self._pools]
 
     def write(self, step: Step, *, rejected_drafts: bool = False) -> None:
         """Set the state of the pool before `step`.
 
         With `rejected_drafts`, it still has a verify's writes for draft tokens that were not accepted: finite numbers
-        past a request's end, up to the end of its last page. With `finite_tails`, or in a case with numbers behind the
+        past a request's end, up to the end of its last page. With `finite_tails`, or in a case with numbers after the
         last key, these fill all pages of a slot.
         """
         spans, page = TokenSpans(), self.page_size
@@ -323,7 +326,7 @@ class PagedKv:
         spans.add([DUMMY_PAGE], self.tokens.extra.start, self.page_size, self.page_size)
 
     def _composed(self) -> _Composed | None:
-        """A copy of the pool on the host, to be written in one piece.
+        """Return a copy of the pool on the host, to be written in one piece.
 
         None if it is large, or has gaps or pages of another group.
         """
@@ -342,7 +345,7 @@ class PagedKv:
             pool.bits[self.hole.stop :].fill_(pool.nan)
 
     def unset(self, at: torch.Tensor) -> None:
-        """Let the slots `at` [2, n] (page, slot of the page) hold the contents behind the last key of a request."""
+        """Reset the slots `at` [2, n] (page, slot of the page) to the contents after the last key of a request."""
         numbers = torch.tensor(self.tokens.extra)[at[1]] if self._numbers_behind else None
         at = to_device(at, self._pools[0].bits.device)
         for pool in self._pools:
@@ -358,9 +361,9 @@ class PagedKv:
             pool.restore(bits, self.hole)
 
     def held(self, resident: Sequence[torch.Tensor], request: Request) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of a request, as attention gets them, in pools that begin as `resident()` returns them.
+        """Return keys and values of a request as attention sees them, in pools that start as in `resident()`.
 
-        Both are [kv_len, heads, dim]. Those on pages that have left the window, which no query sees, are zeros.
+        Both are [kv_len, heads, dim]. Keys on pages that have left the window, which no query sees, are zeros.
         """
         left = self.left(request) * self.page_size
         position = torch.arange(left, request.kv_len)
@@ -388,22 +391,22 @@ class PagedKv:
         return self.finite_tails or self._case.pages.behind is Unused.NUMBERS
 
     def _free(self, step: Step) -> list[int]:
-        """The pages with memory that belong to no request of `step`."""
+        """Return the pages with memory that belong to no request of `step`."""
         owned = {page for request in step.requests for page in self.pages[request.slot][self.left(request) :]}
         return [page for page in self.territory() if page not in owned]
 
     def territory(self) -> list[int]:
-        """The pages with memory that are not those of another group, but for the dummy page."""
+        """Return the pages with memory, except those of another group and the dummy page."""
         others = set(self.foreign())
         pages = (*range(1, self.hole.start), *range(self.hole.stop, self.total_pages))
         return [page for page in pages if page not in others]
 
     def foreign(self) -> list[int]:
-        """The pages of other groups of layers."""
+        """Return the pages of other groups of layers."""
         return [] if self.other is None else self.other.territory()
 
     def _drafts(self, step: Step, taken: Numbers) -> Numbers:
-        """The page and slot [2, n] of rejected drafts, except those in `taken`, where another's token may be."""
+        """Return the page and slot [2, n] of rejected drafts, except those in `taken`, which may hold other tokens."""
         size = self.page_size
         drafts = [np.zeros(0, dtype=np.int64)]
         for request in step.requests:
@@ -419,7 +422,7 @@ class PagedKv:
         found = np.concatenate(drafts)
         if not len(found):
             return np.stack((found, found))
-        # Counted from the first: those behind a hole are far from 0.
+        # Counted from the first, because those after a hole are far from 0.
         first, others = found.min(), taken[0] * size + taken[1]
         free = np.zeros(found.max() - first + 1, dtype=np.bool_)
         free[found - first] = True
@@ -429,7 +432,7 @@ class PagedKv:
 
 
 class OtherGroupKv(PagedKv):
-    """The pages of the other group of layers in a pool, seen with its geometry: views of the pool of `owner`."""
+    """The pages of the other group of layers in a pool, with its geometry: views of the pool of `owner`."""
 
     def __init__(self, owner: PagedKv, pages: dict[int, list[int]], bench: Bench) -> None:
         self.owner, self._storage = owner, owner.storage
@@ -439,11 +442,11 @@ class OtherGroupKv(PagedKv):
         self._allocate(bench)
 
     def territory(self) -> list[int]:
-        """The pages of this group."""
+        """Return the pages of this group."""
         return sorted({page for pages in self.pages.values() for page in pages})
 
     def foreign(self) -> list[int]:
-        """All other pages with memory."""
+        """Return all other pages with memory."""
         return [DUMMY_PAGE, *self.owner.territory()]
 
     def _stored(self, bench: Bench, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -454,7 +457,7 @@ class OtherGroupKv(PagedKv):
         """Leave the dummy page to the owner of the pool."""
 
     def _composed(self) -> None:
-        """None: the owner's pages are in the same memory."""
+        """Return None: the owner's pages are in the same memory."""
 
     def _clear(self, pools: Sequence[PoolBits]) -> None:
         pages = torch.tensor(self.territory(), dtype=torch.int64)

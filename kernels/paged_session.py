@@ -54,16 +54,16 @@ def capture(
 
 
 def largest_bucket(case: Case) -> int:
-    """Rows of the largest batch that the case captures, which determine the size of static metadata."""
+    """Return the rows of the largest batch that the case captures, which determine the size of static metadata."""
     return max(step.padded_batch for step in case.steps if step.launch is Launch.CAPTURE)
 
 
 PLANNED_AFTER_PADDING = frozenset({Mode.DECODE, Mode.TARGET_VERIFY})
-"""The modes whose metadata covers padded rows as well (SGLang PR #24856); all others are planned before padding."""
+"""The modes whose metadata covers padded rows as well (SGLang PR #24856). All others are planned before padding."""
 
 
 class GraphedSession(ABC):
-    """A session with a pool of pages: captures a step, or fills the pool and runs the step."""
+    """A session with a pool of pages, which captures a step, or fills the pool and runs the step."""
 
     _case: Case
     _kv: PagedKv
@@ -74,7 +74,7 @@ class GraphedSession(ABC):
         return self._kv
 
     def forward(self, index: int) -> Output | None:
-        """Run one step; None for a capture."""
+        """Run one step. Returns None for a capture."""
         step = self._case.steps[index]
         if step.launch is Launch.CAPTURE:
             self._capture(step)
@@ -127,20 +127,20 @@ class PagedSession(GraphedSession):
         return self._output(step, rows, query, results)
 
     def _planned_rows(self, step: Step) -> list[Row]:
-        """The planned rows of an eager step, with padding only in modes that are planned after padding."""
+        """Return the planned rows of an eager step, with padding only in modes that are planned after padding."""
         return Row.padded(step) if step.mode in PLANNED_AFTER_PADDING else Row.real(step)
 
     def _plan(self, rows: Sequence[Row]) -> BatchMetadata:
         return plan_rows(self._case, self._bench, self._table, rows)
 
     def _output(self, step: Step, planned: Sequence[Row], query: torch.Tensor, results: Results) -> Output:
-        """The step's output; rows outside the plan are cleared, since servers assert on the whole output."""
+        """Return the step's output. Rows outside the plan are cleared, since servers assert on the whole output."""
         results[sum(row.q_len for row in planned) :].clear()
         attended = self._kv.tokens.attended(step, query, packed_rows(step))
         return Output(out=results.out, lse=results.lse, attended=attended, sinks=self._sinks, **self._scales)
 
     def _static_plan(self) -> BatchMetadata:
-        """Static metadata for the largest bucket, initially zeros; every graph of the session slices it."""
+        """Return static metadata for the largest bucket, initially zeros, which every graph of the session slices."""
         if self._static is None:
             batch, context, bench = largest_bucket(self._case), self._context_length(), self._bench
 
@@ -160,7 +160,7 @@ class PagedSession(GraphedSession):
         return self._static
 
     def _context_length(self) -> int:
-        """The model's context length: at least the length of every request and padded row of the case."""
+        """Return the model's context length: at least the length of every request and padded row of the case."""
         rows = [row.kv_len for step in self._case.steps for row in Row.padded(step)]
         return longest(rows) + self._case.max_len_slack
 
@@ -185,7 +185,7 @@ class PagedSession(GraphedSession):
         return self._output(step, rows, captured.query, captured.results)
 
     def _refresh(self, plan: BatchMetadata, rows: Sequence[Row]) -> None:
-        """Write a batch into static metadata. Columns beyond its longest request keep the pages of the step before."""
+        """Write a batch into static metadata. Columns past its longest request keep the pages of the previous step."""
         kv_lens, overwrite = [row.kv_len for row in rows], self._bench.memory.overwrite
         width = self._table.pages_for(longest(kv_lens))
         with self._bench.memory.at_once():

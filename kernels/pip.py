@@ -1,4 +1,4 @@
-"""The pip of this Python. It has no API, only a command."""
+"""The pip of this Python, which has no API, only a command."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ from importlib.machinery import PathFinder
 
 
 class PipFailed(RuntimeError):
-    """pip failed; the message is its reason in one line."""
+    """pip failed. The message is its reason in one line."""
 
 
 class NoPip(PipFailed):
@@ -14,10 +14,10 @@ class NoPip(PipFailed):
 
 
 def has_pip() -> bool:
-    """Whether this Python has pip.
+    """Return whether this Python has pip.
 
-    Hooks are not asked: before Python 3.12, that of setuptools gives up its distutils for a process that looks for pip,
-    and an import of setuptools then raises, as in torch's compiler.
+    Import hooks are not used: before Python 3.12, that of setuptools gives up its distutils for a process that looks
+    for pip, and an import of setuptools then raises, as in torch's compiler.
     """
     return PathFinder.find_spec("pip") is not None
 
@@ -39,7 +39,7 @@ def pip(*arguments: str) -> str:
 
 
 def _reason(errors: str) -> str:
-    """The last error that pip printed, or its last line."""
+    """Return the last error that pip printed, or its last line."""
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
     reported = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
     return next(reversed(reported or lines), "")

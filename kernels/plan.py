@@ -20,8 +20,8 @@ from attnfuzz.reference.shared_pools import pages_left
 class PageTable:
     """Builds page-table rows like a server's req_to_token: owned pages first, then the case's tail.
 
-    A kernel may read pages that the request does not own, for queries padded past its end: up to `reach` pages, a row
-    has the dummy page, whatever the tail.
+    A kernel may read pages that the request does not own, for queries padded past its end. So up to `reach` pages, a
+    row has the dummy page, whatever the tail.
     """
 
     def __init__(self, case: Case, kv: PagedKv) -> None:
@@ -36,11 +36,11 @@ class PageTable:
         self._random = random.Random(case.seed)
 
     def pages_for(self, length: int) -> int:
-        """Pages that hold `length` tokens."""
+        """Return the number of pages that hold `length` tokens."""
         return -(-length // self._kv.page_size)
 
     def width(self, length: int, multiple: int = 1) -> int:
-        """Columns for requests of up to `length` tokens, with the case's slack, rounded up to a multiple."""
+        """Return the columns for requests of up to `length` tokens, with the case's slack, rounded up to a multiple."""
         columns = max(1, self.pages_for(length)) + self._slack
         return -(-columns // multiple) * multiple
 
@@ -60,15 +60,15 @@ class PageTable:
         return int32(table).reshape(len(table), width)
 
     def _pages(self, slot: int) -> list[int]:
-        """The pages of a slot."""
+        """Return the pages of a slot."""
         return self._kv.pages[slot]
 
     def left(self, row: "Row") -> int:
-        """The number of a row's first pages that have left its window."""
+        """Return the number of a row's first pages that have left its window."""
         return pages_left(self._case, row.q_len, row.kv_len)
 
     def bury(self, table: torch.Tensor, rows: "Sequence[Row]") -> torch.Tensor:
-        """Put tombstones for the pages of each row that have left its window; stale ids are there already."""
+        """Write tombstones for the pages of each row that have left its window. Stale ids are there already."""
         entry = {Tombstone.NULL: DUMMY_PAGE, Tombstone.MINUS_ONE: -1}.get(self._case.pages.tombstone)
         if entry is not None:
             for b, row in enumerate(rows):
@@ -77,7 +77,7 @@ class PageTable:
         return table
 
     def place(self, bench: Bench, table: torch.Tensor) -> torch.Tensor:
-        """The table in guarded memory, with the case's gap between its rows."""
+        """Return the table in guarded memory, with the case's gap between its rows."""
         width = table.shape[1]
         return bench.memory.copy("block_tables", table, stride=(width + self._gap, 1))
 
@@ -108,24 +108,24 @@ class Row:
 
     @classmethod
     def real(cls, step: Step) -> "list[Row]":
-        """The rows of a step's requests."""
+        """Return the rows of a step's requests."""
         return [cls(request.slot, request.q_len, request.kv_len, request.kv_len) for request in step.requests]
 
     @classmethod
     def padding(cls, step: Step, rows: int) -> "list[Row]":
-        """Padded rows as in SGLang: sequence length 1, to which a verify adds its draft tokens."""
+        """Return padded rows as in SGLang: sequence length 1, to which a verify adds its draft tokens."""
         kv_len = 1 + step.tokens_per_request if step.mode is Mode.TARGET_VERIFY else 1
         return [cls(None, step.tokens_per_request, kv_len, 0)] * rows
 
     @classmethod
     def padded(cls, step: Step) -> "list[Row]":
-        """The rows of a step that is planned after padding."""
+        """Return the rows of a step that is planned after padding."""
         real = cls.real(step)
         return real + cls.padding(step, step.padded_batch - len(real))
 
 
 def pad_queries(rows: Sequence[Row], stride: int) -> list[Row]:
-    """Pad the queries of rows to `stride`, past the request's end: the last query stays with the last key."""
+    """Pad the queries of rows to `stride`, past the request's end. The last query stays with the last key."""
     return [replace(row, q_len=stride, kv_len=row.kv_len - row.q_len + stride) for row in rows]
 
 
@@ -145,7 +145,7 @@ class BatchMetadata:
 
     @property
     def batch(self) -> int:
-        """Number of rows."""
+        """The number of rows."""
         return self.cum_seq_lens_q.shape[0] - 1
 
 
@@ -166,7 +166,7 @@ def plan_rows(case: Case, bench: Bench, table: PageTable, rows: Sequence[Row]) -
 
 
 def table_rows(table: PageTable, rows: Sequence[Row], width: int) -> torch.Tensor:
-    """Page-table rows int32 [len(rows), width] of a batch."""
+    """Return page-table rows int32 [len(rows), width] of a batch."""
     ids = table.rows(
         [row.slot for row in rows],
         [table.pages_for(row.owned) for row in rows],

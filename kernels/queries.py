@@ -1,4 +1,4 @@
-"""A model's inputs beside the KV cache: queries, attention sinks, and the factors of both products."""
+"""A model's inputs besides the KV cache: queries, attention sinks, and the factors of both products."""
 
 import math
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ from attnfuzz.reference.chance import TokenRun
 from attnfuzz.reference.values import Operand, draw_runs, draw_sinks
 
 HEAD_GAP = 8
-"""Elements between two heads in QueryView.HEAD_GAP."""
+"""Number of elements between two heads in QueryView.HEAD_GAP."""
 
 
 def draw_queries(
     case: Case, index: int, rows: int, head_dim: int, first_rows: Sequence[int] | None = None
 ) -> torch.Tensor:
-    """Queries of step `index` [rows, q_heads, head_dim] in the geometry's dtype; padded rows are finite too.
+    """Return queries of step `index` [rows, q_heads, head_dim] in the geometry's dtype. Padded rows are finite too.
 
     The queries of each request begin at one of `first_rows`, in order; by default, requests follow each other. Earlier
     captures do not change the numbers.
@@ -42,7 +42,7 @@ def draw_queries(
 
 
 def query_strides(case: Case, heads: int, head_dim: int) -> tuple[int, int, int] | None:
-    """The strides of [rows, heads, head_dim] in the case's view; None if dense."""
+    """Return the strides of [rows, heads, head_dim] in the case's view, or None if dense."""
     match case.views.query:
         case QueryView.CONTIGUOUS:
             return None
@@ -54,22 +54,22 @@ def query_strides(case: Case, heads: int, head_dim: int) -> tuple[int, int, int]
 
 
 def place_queries(case: Case, bench: Bench, queries: torch.Tensor) -> torch.Tensor:
-    """Queries [rows, q_heads, head_dim] in guarded memory, with the strides of the case's view."""
+    """Return queries [rows, q_heads, head_dim] in guarded memory, with the strides of the case's view."""
     _, heads, head_dim = queries.shape
     return bench.memory.copy("query", queries, stride=query_strides(case, heads, head_dim))
 
 
 def packed_rows(step: Step) -> list[int]:
-    """First query row of each request if requests follow each other without gaps."""
+    """Return the first query row of each request if requests follow each other without gaps."""
     return running_sum(request.q_len for request in step.requests)[:-1]
 
 
 _SINK_STREAM = 1_000_003
-"""Distinct from the streams of queries: there are fewer slots."""
+"""Differs from the streams of queries, because there are fewer slots."""
 
 
 def place_sinks(case: Case, bench: Bench, dtype: torch.dtype = torch.float32) -> torch.Tensor | None:
-    """Sinks [q_heads], an extra logit per head in the denominator; None if the geometry has none."""
+    """Return sinks [q_heads], an extra logit per head in the denominator, or None if the geometry has none."""
     if not case.geometry.sinks:
         return None
     drawn = draw_sinks(case.values, case.geometry.q_heads, seed=case.seed, stream=_SINK_STREAM)
@@ -87,20 +87,20 @@ class BmmScales(TypedDict):
 
 
 def key_dim(case: Case) -> int:
-    """The head dim of the keys of each head, which determines the softmax scale; latents represent these keys."""
+    """Return the head dim of the per-head keys, which determines the softmax scale. Latents represent such keys."""
     latent = case.geometry.latent
     return latent.nope + latent.rope if latent else case.geometry.head_dim_qk
 
 
 def softmax_scale(case: Case, head_dim: int) -> float:
-    """The factor of the logits: 1 / sqrt(head dim), times the case's factor."""
+    """Return the factor of the logits: 1 / sqrt(head dim), times the case's factor."""
     return case.scales.softmax / math.sqrt(head_dim)
 
 
 def cached_scales(case: Case, head_dim: int) -> BmmScales:
-    """The factors of attention to a KV cache that is dequantised by the case's scales of K and V.
+    """Return the factors of attention to a KV cache that is dequantised by the case's scales of K and V.
 
-    Tensors of scales include those of K and V, but for scales of blocks.
+    Tensors of scales include those of K and V, except for scales of blocks.
     """
     softmax = softmax_scale(case, head_dim)
     if case.scales.granularity in (Granularity.HEAD, Granularity.TOKEN_HEAD):

@@ -10,7 +10,7 @@ from attnfuzz.reference.case import Case
 
 
 def place_out(case: Case, bench: Bench, rows: int, dim: int, *, prefix: str = "") -> torch.Tensor:
-    """An output [rows, q_heads, dim] in the geometry's dtype, initialised as the case requires."""
+    """Return an output [rows, q_heads, dim] in the geometry's dtype, initialised as the case requires."""
     shape = (rows, case.geometry.q_heads, dim)
     return bench.memory.tensor(f"{prefix}out", shape, case.geometry.dtype.torch_dtype, fill=Fill.OUTPUT)
 
@@ -24,13 +24,13 @@ class Results:
 
     @classmethod
     def place(cls, case: Case, bench: Bench, rows: int, dim: int, *, prefix: str = "") -> "Results":
-        """Results in guarded memory, named `prefix` + "out" and "lse", initialised as the case requires."""
+        """Return results in guarded memory, named `prefix` + "out" and "lse", initialised as the case requires."""
         with bench.memory.at_once():
             out = place_out(case, bench, rows, dim, prefix=prefix)
             return cls(out, bench.memory.tensor(f"{prefix}lse", out.shape[:2], torch.float32, fill=Fill.OUTPUT))
 
     def __getitem__(self, rows: slice) -> "Results":
-        """A view of some rows."""
+        """Return a view of some rows."""
         return Results(self.out[rows], self.lse[rows])
 
     def clear(self) -> None:

@@ -22,7 +22,7 @@ _NO_SLOT = (1 << 32) - 1
 
 
 def stream_of(part: int, slot: int = _NO_SLOT) -> int:
-    """The random stream of a slot's values in one part of a case: a step's queries, or a set of tokens.
+    """Return the random stream of a slot's values in one part of a case: a step's queries, or a set of tokens.
 
     Each slot has its own streams, so that a request's values depend neither on the other requests of its batch nor on
     their order or lengths: batches can be permuted, extended and cut down around it.
@@ -34,7 +34,7 @@ class SlotTokens:
     """Keys [n, heads, dim_k] and values [n, heads, dim_v] of all slots, one after another in the order of slots.
 
     `spans` are the ranges of the slots' tokens; `extra` more tokens follow, which belong to no slot. `latent` values
-    are the first elements of the keys. `part` distinguishes several sets of tokens of one case. The tensors lie on the
+    are the first elements of the keys. `part` distinguishes several sets of tokens of one case. The tensors are on the
     host, or on `device` if they are large.
 
     `scaled` tokens are stored in a cache whose scales are finer than a tensor: `key_scale` and `value_scale` are then
@@ -84,7 +84,7 @@ class SlotTokens:
 
     @classmethod
     def cached(cls, case: Case, *, extra: int = 0, device: torch.device = HOST) -> Self:
-        """The tokens in the KV cache of the case's geometry: latents if it has them."""
+        """Return the tokens in the KV cache of the case's geometry: latents if it has them."""
         geometry = case.geometry
         return cls(
             case,
@@ -100,19 +100,19 @@ class SlotTokens:
 
     @property
     def parts(self) -> tuple[torch.Tensor, ...]:
-        """Keys and values, and their scales if they have tensors of them."""
+        """Keys and values, with their scales if these are tensors."""
         return tuple(each for each in (self.key, self.value, self.key_scale, self.value_scale) if each is not None)
 
     def keys(self, slot: int, length: int) -> torch.Tensor:
-        """Keys of a slot's first `length` tokens [length, heads, dim_k]."""
+        """Return keys of a slot's first `length` tokens [length, heads, dim_k]."""
         return self.key[self.spans[slot].start :][:length]
 
     def values(self, slot: int, length: int) -> torch.Tensor:
-        """Values of a slot's first `length` tokens [length, heads, dim_v]."""
+        """Return values of a slot's first `length` tokens [length, heads, dim_v]."""
         return self.value[self.spans[slot].start :][:length]
 
     def packed(self, step: Step) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of all requests of `step`, packed: [kv tokens, heads, dim] each."""
+        """Return keys and values of all requests of `step`, packed: [kv tokens, heads, dim] each."""
         lengths = [(request.slot, request.kv_len) for request in step.requests]
         # The empty slice is for a step without requests.
         return (
@@ -121,7 +121,10 @@ class SlotTokens:
         )
 
     def attended(self, step: Step, query: torch.Tensor, first_rows: Sequence[int]) -> tuple[Attended, ...]:
-        """The attention due to each request of `step`; its queries lie in `query` [rows, ...] from `first_rows` on."""
+        """Return the attention expected for each request of `step`.
+
+        The queries of a request lie in `query` [rows, ...], starting at its entry in `first_rows`.
+        """
         return tuple(
             Attended(
                 first_row=first,
@@ -134,7 +137,7 @@ class SlotTokens:
         )
 
     def _meant(self, tokens: torch.Tensor, scales: torch.Tensor | None, request: Request) -> torch.Tensor:
-        """The tokens of a request as attention gets them."""
+        """Return the tokens of a request as attention gets them."""
         begin = self.spans[request.slot].start
         own = slice(begin, begin + request.kv_len)
         return tokens[own] if scales is None else dequantised(tokens[own], scales[own])

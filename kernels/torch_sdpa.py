@@ -1,12 +1,12 @@
 """torch.nn.functional.scaled_dot_product_attention as a backend, to test kernels of an independent library.
 
-It has neither pages nor ragged batches, so each request is a call of its own. Its contract is the docstring of
+It has neither pages nor ragged batches, so each request is a separate call. Its contract is the docstring of
 scaled_dot_product_attention, whose reference code makes a fully masked row zero. A request without keys is not
-launched: torch answers it with (q.sum() + k.sum() + v.sum()) * 0 (PyTorch PR #175063), which is NaN where the sum
+launched: torch returns (q.sum() + k.sum() + v.sum()) * 0 for it (PyTorch PR #175063), which is NaN if the sum
 overflows. The revision `torch_sdpa@175063` launches it.
 
-With `is_causal`, softmax scales of 0 and below give NaN (docs/findings/scale-after-the-mask.md): `torch_sdpa_any_scale`
-has them apart.
+With `is_causal`, softmax scales of 0 and below give NaN (docs/findings/scale-after-the-mask.md): they are only drawn
+for the separate backend `torch_sdpa_any_scale`.
 """
 
 from collections.abc import Callable, Mapping
@@ -53,11 +53,11 @@ ARGUMENTS = (
     *unsaid(_F.QUERY_ELEMENTS_APART, _F.KEYS_GAPS, _F.VALUES_GAPS, _F.MASK_GAPS),
     *refused("annotation of scale: float (checked)", _F.SCALE_TENSOR),
 )
-"""Forms of scaled_dot_product_attention's arguments; its output is always returned."""
+"""Forms of scaled_dot_product_attention's arguments. Its output is always returned."""
 
 
 class SdpaSession:
-    """A session with one call per request; K and V are dense, each in its own memory.
+    """A session with one call per request. K and V are dense, each in separate memory.
 
     With `call_without_keys`, requests without keys are launched too.
     """
@@ -93,7 +93,7 @@ class SdpaSession:
                 self._attend(query[rows], out=out[rows], **arguments)
 
     def _placed(self, step: Step, request: Request) -> dict[str, Any] | None:
-        """K, V and the mask of a request; None if it is not launched."""
+        """Return K, V and the mask of a request, or None if it is not launched."""
         if not request.kv_len and not self._call_without_keys:
             return None
         copy = self._bench.memory.copy
@@ -118,7 +118,7 @@ class SdpaSession:
         )
 
     def _masked(self, step: Step, request: Request) -> dict[str, Any]:
-        """The arguments that determine the keys that a query sees."""
+        """Return the arguments that determine the keys that a query sees."""
         window, given = self._case.geometry.window_left, mask_of(self._case, step, request)
         plain = window < 0 and request.q_len == request.kv_len and given is None
         mask = None
@@ -129,7 +129,7 @@ class SdpaSession:
 
 
 def visible(q_len: int, kv_len: int, window_left: int, given: torch.Tensor | None = None) -> torch.Tensor:
-    """The mask bool [q_len, kv_len] of visible keys: those of the `given` mask, or the causal ones, in the window.
+    """Return the bool mask [q_len, kv_len] of visible keys: `given` or else causal, limited to the window.
 
     The last query is aligned to the last key.
     """
@@ -141,7 +141,7 @@ def visible(q_len: int, kv_len: int, window_left: int, given: torch.Tensor | Non
 
 @cache
 def sums_without_keys() -> bool:
-    """Whether torch's attention to no keys is NaN where the sum of the query overflows (PyTorch PR #175063)."""
+    """Return whether torch's attention to no keys is NaN if the sum of the query overflows (PyTorch PR #175063)."""
     query, nothing = torch.full((1, 1, 1, 8), 6e4, dtype=torch.float16), torch.empty(1, 1, 0, 8, dtype=torch.float16)
     return bool(torch.nn.functional.scaled_dot_product_attention(query, nothing, nothing).isnan().any())
 
@@ -166,26 +166,26 @@ class SdpaBackend:
     in_inference_mode: ClassVar[bool] = True
 
     def noise(self, dtype: DType) -> NoiseModel:
-        """The model calibrated on this architecture, or the theory."""
+        """Return the model calibrated on this architecture, or the theory."""
         return shipped_noise(self.name, dtype, self.theory(dtype))
 
     def theory(self, dtype: DType) -> NoiseModel:
-        """The model of torch's fused CPU kernel."""
+        """Return the model of torch's fused CPU kernel."""
         return NoiseModel.torch_sdpa_cpu(dtype.torch_dtype)
 
     @property
     def ops(self) -> Mapping[str, Op]:
-        """The one entry point."""
+        """The single entry point."""
         return {SDPA.name: SDPA}
 
     def missing(self) -> str | None:
-        """For the revision, report a release of torch without its bug. Torch itself is always installed."""
+        """Return a reason if the revision's bug is not in this release of torch. Torch itself is always installed."""
         if self.call_without_keys and not sums_without_keys():
             return f"torch {torch.__version__} does not sum its inputs for attention to no keys, as 2.13.0 does"
         return None
 
     def prepare(self, progress: Callable[[str], None]) -> None:
-        """Nothing to compile."""
+        """Do nothing: there is nothing to compile."""
 
     def open(self, case: Case, bench: Bench) -> Session:
         """Open a session on one case."""

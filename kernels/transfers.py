@@ -1,6 +1,6 @@
 """Asynchronous copies between the host and a device: waits are deferred until a result is needed.
 
-Processes share a GPU in time slices, so each wait may last until all others had their slice.
+Processes share a GPU in time slices, so each wait may last until all others have had their slice.
 """
 
 from collections.abc import Callable
@@ -13,8 +13,8 @@ STAYS = 16 << 20
 """Size in bytes above which a step's keys and values are drawn on the device that needs them, and stay there."""
 
 _MOST_LOCKED = 64 << 20
-"""Largest copy through page-locked memory, in bytes. Torch never returns that memory to the system, and a larger copy
-takes longer than a wait.
+"""Maximum size of a copy through page-locked memory, in bytes. Torch never returns that memory to the system, and a
+larger copy takes longer than a wait.
 """
 
 T = TypeVar("T")
@@ -34,17 +34,17 @@ class Pending(Generic[T]):
         return self.read()
 
     def then(self, change: Callable[[T], U]) -> "Pending[U]":
-        """Apply `change` to the result once it is ready."""
+        """Return the result with `change` applied to it, once it is ready."""
         return Pending(self.wait, lambda: change(self.read()))
 
 
 def done(value: T) -> Pending[T]:
-    """A result that is ready."""
+    """Return a result that is ready."""
     return Pending(lambda: None, lambda: value)
 
 
 def write(target: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Write values from any device into `target`, after the work queued there; returns the target."""
+    """Write values from any device into `target`, after the work queued there. Returns the target."""
     if target.is_cpu and values.is_cpu:
         return target.copy_(values)
     # Torch would cast on the host, into memory that a GPU can't copy asynchronously.
@@ -52,7 +52,7 @@ def write(target: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 
 
 def to_device(value: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The values on `device`, for work that is queued there later."""
+    """Return the values on `device`, for work that is queued there later."""
     return value if value.device == device else _staged(value, device).to(device, non_blocking=True)
 
 
@@ -68,9 +68,9 @@ def to_host(value: torch.Tensor) -> Pending[torch.Tensor]:
 
 
 def _staged(value: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The values in memory from which `device` can copy them asynchronously (non_blocking=True).
+    """Return the values in memory from which `device` can copy them asynchronously (non_blocking=True).
 
-    A GPU needs page-locked memory. Torch keeps it while a copy from it is under way, and reuses it afterwards
+    A GPU needs page-locked memory. Torch keeps it while a copy from it is in progress, and reuses it afterwards
     (CachingHostAllocator).
     """
     if value.is_cpu and device.type == "cuda" and value.nbytes <= _MOST_LOCKED:

@@ -1,4 +1,4 @@
-"""Triton's interpreter, corrected to the numbers of a GPU, and sped up."""
+"""Triton's interpreter, with corrections that make its numbers equal to a GPU's, and optimizations."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,11 +13,11 @@ _LANGUAGE = "triton.language"
 
 
 def as_on_a_gpu(convert: Callable[..., Any]) -> Callable[..., Any]:
-    """The interpreter's conversion of floating-point numbers, changed to round to the nearest as a GPU does.
+    """Return the interpreter's conversion of floating-point numbers, changed to round to the nearest as a GPU does.
 
     Triton's own (3.7 and 3.9, runtime/interpreter.py, `_convert_float`) truncates float32 to bfloat16 unless a rounding
-    is given: after ten merges of attention states, results are 2% too small. To fp8 e4m3 it rounds without a carry, so
-    that 1.998 becomes 1, and wraps large numbers around; a GPU saturates (PTX, cvt.rn.satfinite.e4m3x2.f32).
+    is given: after ten merges of attention states, results are 2% too small. For fp8 e4m3 it rounds without a carry, so
+    1.998 becomes 1, and it wraps large numbers around; a GPU saturates (PTX, cvt.rn.satfinite.e4m3x2.f32).
     """
 
     def converted(numbers: Any, source: Any, target: Any, rounding: Any) -> Any:
@@ -33,9 +33,9 @@ def as_on_a_gpu(convert: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def splat(made: Callable[..., Any]) -> Callable[..., Any]:
-    """The interpreter's broadcast of a scalar, changed to keep the result of a comparison boolean.
+    """Return the interpreter's broadcast of a scalar, changed to keep the result of a comparison boolean.
 
-    Triton's own (3.7 and 3.9, runtime/interpreter.py, `create_splat`) makes it an integer, which is no mask.
+    Triton's own (3.7 and 3.9, runtime/interpreter.py, `create_splat`) makes it an integer, which is not a mask.
     """
 
     def splatted(builder: Any, shape: Any, scalar: Any) -> Any:
@@ -48,11 +48,11 @@ def splat(made: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def patched_once(patch: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The interpreter's change to Triton's language, made once in a launch.
+    """Return the interpreter's patch of Triton's language, applied only once per launch.
 
-    Triton (3.7.1, runtime/interpreter.py, `InterpretedFunction.__call__`) makes it again in each call of a function
-    that a kernel calls, a sixth of the CPU time of vLLM's attention. It has no effect: the launch has changed the same
-    modules already, and restores them at its end.
+    Triton (3.7.1, runtime/interpreter.py, `InterpretedFunction.__call__`) applies it again in each call of a function
+    that a kernel calls, which takes a sixth of the CPU time of vLLM's attention. That has no effect, because the launch
+    has patched the same modules already, and restores them at its end.
     """
     changed: set[int] = set()
 
@@ -73,7 +73,7 @@ def patched_once(patch: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _languages(function: Any) -> set[int]:
-    """The modules of Triton's language among the globals of a function, by identity."""
+    """Return the modules of Triton's language among the globals of a function, by identity."""
     return {
         id(each)
         for each in function.__globals__.values()
@@ -82,16 +82,17 @@ def _languages(function: Any) -> set[int]:
 
 
 def without_idle_checks(options: Any) -> Any:
-    """The interpreter's options, changed to look for overflows of integers only where an overflow is reported.
+    """Return the interpreter's options, changed to check integers for overflow only if an overflow is reported.
 
-    That is in debug mode alone, but Triton (3.7.1, language/semantic.py, `binary_op_sanitize_overflow_impl`) compares
-    each sum and product with one in int64 in any mode, a third of the CPU time of vLLM's attention.
+    It is only reported in debug mode, but Triton (3.7.1, language/semantic.py, `binary_op_sanitize_overflow_impl`)
+    compares each sum and product with one in int64 in any mode, which takes a third of the CPU time of vLLM's
+    attention.
     """
     return replace(options, sanitize_overflow=options.sanitize_overflow and options.debug)
 
 
 def corrections(interpreter: Any) -> list[tuple[Any, str, Any]]:
-    """The owner, the name and the replacement of each part of `triton.runtime.interpreter` that is corrected."""
+    """Return the owner, the name and the replacement of each part of `triton.runtime.interpreter` that is corrected."""
     return [
         (owner, name, change(getattr(owner, name)))
         for owner, name, change in (

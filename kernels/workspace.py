@@ -7,7 +7,7 @@ from attnfuzz.kernels.ops_table import WorkspaceBytes
 from attnfuzz.reference.case import Case, Workspace
 
 NAN_BYTE = 0xFF
-"""Repeated: a NaN in every float dtype, and -1 as a page id or request id."""
+"""Repeated, this is a NaN in every float dtype, and -1 as a page id or request id."""
 
 
 class SharedWorkspace:
@@ -25,7 +25,7 @@ class SharedWorkspace:
         self._kept: torch.Tensor | None = None
 
     def take(self, need: WorkspaceBytes) -> torch.Tensor:
-        """A uint8 workspace of at least `need`."""
+        """Return a uint8 workspace of at least `need`."""
         if self._state is Workspace.FRESH:
             return self._new(need)
         if self._kept is None or self._kept.numel() < need.total:

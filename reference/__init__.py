@@ -1,1 +1,1 @@
-"""Ground truth: the vocabulary of cases, and fp64 attention. Imports torch, msgspec and safetensors only."""
+"""Ground truth: the vocabulary of cases and fp64 attention. Imports only torch, msgspec and safetensors."""

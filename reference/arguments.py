@@ -1,8 +1,7 @@
-"""Forms of arguments: the ways to pass the same attention to a kernel that differ from the plain call.
+"""Argument forms: other ways to pass the same attention to a kernel, and the earlier uses of its objects.
 
-A plain call passes int32 metadata without gaps, numbers as Python numbers, every output as a tensor, and no option.
-Each form changes one argument of it, and none changes the right answer. An API promises a form, refuses it, or says
-nothing.
+A plain call passes dense int32 metadata, Python numbers, a tensor for every output, and no options. Each form changes
+one argument and leaves the correct output as it is. An API promises a form, refuses it, or does not mention it.
 """
 
 from collections.abc import Collection
@@ -12,11 +11,11 @@ import msgspec
 
 
 class ArgumentForm(StrEnum):
-    """One argument that is passed in another way.
+    """One argument that is passed in another way than the plain one.
 
-    With gaps, elements of a vector, or heads of a larger tensor, are not adjacent in memory. Heads first, the first
-    axis in memory is that of heads. A scale, window or soft cap that is left out has its default. Page ids are also
-    those of blocks of keys, and key starts those of rows of such blocks. States are those that a merge reads.
+    GAPS: elements of a vector, or heads, are not adjacent in memory because they belong to a larger tensor.
+    HEADS_FIRST: the first axis in memory is that of heads. DEFAULT: the argument is omitted. PAGE_IDS and KEY_STARTS
+    also stand for the ids and starts of blocks of keys. STATES are the inputs of a merge.
     """
 
     PAGE_IDS_INT64 = "page ids in int64"
@@ -70,20 +69,20 @@ class ArgumentForm(StrEnum):
 
     @property
     def of_tensor(self) -> bool:
-        """Whether the argument is a tensor, and not a number or an option."""
+        """Whether the argument is a tensor, not a number or an option."""
         return self in _OF_TENSORS
 
 
 class EarlierUse(StrEnum):
-    """An earlier use of the object that runs a step, such as a wrapper: it must not matter to the step.
+    """An earlier use of the object that runs a step, such as a wrapper, which must not affect the step.
 
-    PLANNED_...: it was planned for another layer or batch before. The object of a function is all that it keeps between
-    calls, and its plans are calls. RESET: its workspaces were replaced before the plan. OVERWRITTEN: they were filled
-    with NaN, over the rests of all earlier plans. COPIED: a copy of it, made after the plan, runs. RAN_BEFORE: the plan
-    has run on other queries. NEIGHBOUR: another object has planned and run on the same workspace of floats since the
-    plan. REUSED_TENSORS: the tensors of the call held another batch in an earlier one. CROPPED: it was made for longer
-    sequences, and then cropped. OTHER_STREAM: it was planned on one stream and runs on another, which waits for the
-    first.
+    PLANNED_...: it was planned for another layer or batch before. For a function, the object is the state that it keeps
+    between calls, and its plans are calls. RESET: its workspaces were replaced before the plan. OVERWRITTEN: its
+    workspaces were filled with NaN, which erases earlier plans. COPIED: a copy of it, made after the plan, runs.
+    RAN_BEFORE: the plan has run on other queries. NEIGHBOUR: another object has planned and run on the same float
+    workspace since the plan. REUSED_TENSORS: the tensors of the call held another batch in an earlier call. CROPPED: it
+    was made for longer sequences, and then cropped. OTHER_STREAM: it was planned on one stream and runs on another,
+    which waits for the first.
     """
 
     PLANNED_ALIKE = "planned alike"
@@ -111,10 +110,10 @@ class EarlierUse(StrEnum):
 
 
 class ArgumentStanding(StrEnum):
-    """The word of an API on a form of an argument: it works, it raises, or nothing is said.
+    """Whether an API promises a form of an argument, refuses it, or does not mention it (UNSAID).
 
-    One that is refused must raise. One of which nothing is said may raise; if it does not, the answer must be right.
-    After either exception, the plain call must work.
+    A refused form must raise. An unmentioned one may raise, or must give the correct output. After either exception,
+    the plain call must work.
     """
 
     PROMISED = "promised"
@@ -123,13 +122,13 @@ class ArgumentStanding(StrEnum):
 
 
 def check_source(subject: str, standing: ArgumentStanding, source: str) -> None:
-    """Raise ValueError unless a word of an API has a source, and silence none."""
+    """Raise ValueError if a promise or refusal has no source, or an unmentioned form has one."""
     if (standing is ArgumentStanding.UNSAID) is not (not source):
         raise ValueError(f"{subject}: give a source if it is promised or refused, and none otherwise")
 
 
 class ArgumentRule(msgspec.Struct, frozen=True):
-    """The standing of a form, and the docstring, check or test that says so: "" if it is unsaid."""
+    """The standing of a form, and the docstring, check or test that states it ("" if none does)."""
 
     form: ArgumentForm
     standing: ArgumentStanding = ArgumentStanding.UNSAID
@@ -167,7 +166,7 @@ INPUTS_NOT_DENSE = frozenset(
     }
 )
 FLOATS_OF_ANOTHER_WIDTH = frozenset({_F.SINKS_16_BITS, _F.STATE_LSES_FLOAT64})
-"""Forms of tensors by the argument's role, and by how they differ from the plain form."""
+"""The forms of tensors, by the role of the argument and the way in which they differ from the plain form."""
 
 _OF_TENSORS = (
     METADATA_NOT_DENSE_INT32
@@ -196,7 +195,7 @@ _EXCLUSIVE = (
 
 
 def exclude_each_other(forms: Collection[ArgumentForm]) -> bool:
-    """Whether two of the `forms` are of one argument."""
+    """Return whether two of the `forms` concern the same argument."""
     return any(len(group.intersection(forms)) > 1 for group in _EXCLUSIVE)
 
 
@@ -204,20 +203,20 @@ Rules = tuple[ArgumentRule, ...]
 
 
 def promised(source: str, *forms: ArgumentForm) -> Rules:
-    """Forms that work, as `source` says."""
+    """Return rules for forms that work, according to `source`."""
     return tuple(ArgumentRule(form, ArgumentStanding.PROMISED, source) for form in forms)
 
 
 def refused(source: str, *forms: ArgumentForm) -> Rules:
-    """Forms that raise, as `source` says."""
+    """Return rules for forms that raise, according to `source`."""
     return tuple(ArgumentRule(form, ArgumentStanding.REFUSED, source) for form in forms)
 
 
 def unsaid(*forms: ArgumentForm) -> Rules:
-    """Forms of which nothing is said."""
+    """Return rules for forms that the API does not mention."""
     return tuple(map(ArgumentRule, forms))
 
 
 def without(rules: Rules, *forms: ArgumentForm) -> Rules:
-    """The rules of all other forms."""
+    """Return the rules of all other forms."""
     return tuple(rule for rule in rules if rule.form not in forms)

@@ -1,6 +1,6 @@
-"""Attention and its log-sum-exp in fp64: the answer that every kernel is judged by. Pure torch, on any device.
+"""Attention and its log-sum-exp in fp64: the reference for every kernel. Pure torch, on any device.
 
-Computed on the device of the keys and values, and returned on the device of the queries.
+The computation runs on the device of the keys and values; the result is on the device of the queries.
 """
 
 from dataclasses import replace
@@ -11,14 +11,16 @@ from attnfuzz.reference.problem import Answer, Moments, Problem
 from attnfuzz.reference.ragged import Batch, groups, integers
 
 _BLOCK = {"cpu": 1 << 21, "cuda": 1 << 25}
-"""Logits, and elements of keys and values, held at once: 16 MiB in fp64, and more on a GPU, where launches cost."""
+"""Maximum number of logits, and of elements of keys and values, in memory at once: 16 MiB in fp64. A GPU gets more,
+because launches are costly there.
+"""
 
 
 def attend(problem: Problem, *, moments: bool = False, block: int | None = None) -> Answer:
-    """Return the answer to a problem up to fp64 rounding, with `moments` for a judge.
+    """Return the output and LSE of a problem up to fp64 rounding, and with `moments` the data for error bounds.
 
-    `block` bounds the logits, and the elements of keys and values, held at once. A few tensors of this size are alive
-    at a time, plus one row of the answer per query, head and column.
+    `block` is the maximum number of logits, and of elements of keys and values, in memory at once. A few tensors of
+    this size are alive at a time, plus one row of the answer per query, head and column.
     """
     here, there = problem.query.device, problem.key.device
     visible = _visible(problem)
@@ -34,7 +36,7 @@ def attend(problem: Problem, *, moments: bool = False, block: int | None = None)
 
 
 def _rows(problem: Problem, *, moments: bool, block: int) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """Wide and narrow columns of all rows, as `Rows` has them."""
+    """Return the wide and narrow columns of all rows, as defined by `Rows`."""
     tokens, q_heads, _ = problem.query.shape
     wides, narrows = (3, 6) if moments else (1, 1)
 
@@ -55,7 +57,7 @@ def _rows(problem: Problem, *, moments: bool, block: int) -> tuple[list[torch.Te
 
 
 def _visible(problem: Problem) -> torch.Tensor:
-    """Number of keys that each query sees, int64 [T]."""
+    """Return the number of keys that each query sees, int64 [T]."""
     if problem.masks is not None:
         seen = [problem.seen_under_mask(request).sum(dim=1) for request in range(len(problem.masks))]
         return torch.cat(seen or [torch.zeros(0, dtype=torch.int64)]).to(problem.query.device)

@@ -1,4 +1,4 @@
-"""Buckets: the geometries that a set of compiled modules covers."""
+"""Buckets: the geometries that one set of compiled modules covers."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,13 +13,13 @@ _Part = tuple[Callable[[Any], str], Any, tuple[Any, ...]]
 
 
 class Bucket(msgspec.Struct, frozen=True, kw_only=True):
-    """Geometries, query strides and modes that a backend has modules for.
+    """The geometries, query strides and modes that a backend has modules for.
 
-    `heads` are pairs of query heads and KV heads. `windows` are values of `window_left` (-1: none) and `soft_caps` of
-    `soft_cap`: having one at all is often a compile-time choice, which the backend's author knows. `strides` are the
-    numbers of draft tokens of the speculative modes (`Step.tokens_per_request`, without decode's 1); empty for a
-    backend that takes any. `modes` are the modes of the backend that have modules; empty for all. Put the simplest
-    option of each field first: shrinking goes there.
+    `heads` are pairs of query heads and KV heads. `windows` are values of `window_left` (-1: none) and `soft_caps`
+    values of `soft_cap`: whether there is one at all is often a compile-time choice. `strides` are the numbers of draft
+    tokens of the speculative modes (`Step.tokens_per_request`, without decode's 1), empty for a backend that takes any.
+    `modes` are the modes with modules, empty for all modes of the backend. Put the simplest option of each field first:
+    minimizing prefers it.
 
     Raises ValueError for a bucket without any geometry, or with one that cannot exist.
     """
@@ -71,11 +71,11 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def covers(self, geometry: Geometry) -> bool:
-        """Whether a geometry is one of this bucket's."""
+        """Return whether a geometry is one of this bucket's."""
         return all(value in options for _, value, options in self._parts(geometry))
 
     def differences(self, geometry: Geometry) -> tuple[tuple[str, str], ...]:
-        """Pairs (a part of the geometry that this bucket lacks, the options it has instead), in words."""
+        """Return, in words, pairs (a property of the geometry that this bucket lacks, the options it has instead)."""
         return tuple(
             (words(value), " or ".join(map(words, options)))
             for words, value, options in self._parts(geometry)
@@ -83,7 +83,7 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def why_not_step(self, step: Step) -> str | None:
-        """Return the part of a step over a covered geometry that has no module, as a clause; None if all have one."""
+        """Return the property of a step over a covered geometry for which there is no module, as a clause, or None."""
         if self.modes and step.mode not in self.modes:
             return f"mode {step.mode} over this geometry (it has modules for {', '.join(self.modes)})"
         if self.strides and step.mode.speculative and step.tokens_per_request not in {1, *self.strides}:
@@ -91,7 +91,7 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
     def _parts(self, geometry: Geometry) -> Iterator[_Part]:
-        """Yield (function that words a value, the geometry's value, this bucket's options) for each part."""
+        """Yield (function that words a value, the geometry's value, this bucket's options) for each property."""
         head_dims, heads = (self.head_dim_qk, self.head_dim_vo), (geometry.q_heads, geometry.kv_heads)
         yield "head dims {0[0]} and {0[1]}".format, (geometry.head_dim_qk, geometry.head_dim_vo), (head_dims,)
         yield "{0[0]} query heads on {0[1]} KV heads".format, heads, self.heads

@@ -1,8 +1,7 @@
-"""Scales of quantised KV caches, finer than one for a tensor: how they are drawn, and the values that they give.
+"""Drawing and applying the scales of quantised KV caches that are finer than one per tensor.
 
-A stored number times its scale is the value that attention gets. Scales are drawn independently of the values, which
-are then divided by them: the distribution of values is that of their family, and no two heads or tokens have the same
-scale.
+Attention uses the stored number times its scale. Scales are drawn independently of the values, which are then divided
+by them. So values keep the distribution of their family, and no two heads or tokens have the same scale.
 """
 
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ _OCTAVES = 7
 _ROUNDED = frozenset(
     {ValueFamily.NORMAL, ValueFamily.PEAKED, ValueFamily.LARGE_LOGITS, ValueFamily.EXTREME, ValueFamily.UNEVEN}
 )
-"""Families whose values may be rounded: scales of the others are powers of two, so that products keep their values."""
+"""Families whose values may be rounded. Scales of all others are powers of two, so that products are exact."""
 
 _LARGEST = torch.finfo(torch.float8_e4m3fn).max
 
@@ -40,7 +39,7 @@ def draw_scales(
 ) -> torch.Tensor:
     """Draw the scales of keys or values: float32 [tokens, heads, 1], with equal rows for one scale per head.
 
-    ValueError for a tensor, whose scale is a number of the case, and blocks, whose scales follow from their values.
+    Raises ValueError for TENSOR, whose scale is a number of the case, and BLOCK, whose scales follow from their values.
     """
     if granularity not in (Granularity.HEAD, Granularity.TOKEN_HEAD):
         raise ValueError(f"scales of a {granularity.words} are not drawn")
@@ -63,9 +62,9 @@ def quantised(values: torch.Tensor, scales: float | torch.Tensor) -> torch.Tenso
 
 
 def dequantised(stored: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """Return the values of stored numbers, rounded to float32: a kernel may do the same (`NoiseModel.operands`).
+    """Return the values of stored numbers, rounded to float32, as a kernel may do (`NoiseModel.operands`).
 
-    Bytes are of NVFP4, with scales of blocks.
+    Bytes are taken as NVFP4, with scales of blocks.
     """
     if stored.dtype == torch.uint8:
         return nvfp4.dequantised(stored, scales)

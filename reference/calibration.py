@@ -1,7 +1,7 @@
-"""Calibrations: noise models measured on correct kernels, as JSON files that record how.
+"""Calibrations: noise models measured on correct kernels, in JSON files that record how they were measured.
 
-Those in `calibrations/` ship with the project; `attnfuzz calibrate` makes them. A calibration holds only for the
-architecture on which it was measured, and that of a library's kernel only for the library's version.
+Those in `calibrations/` ship with the project; `attnfuzz calibrate` makes them. A calibration is only valid for the
+architecture, and for a library's kernel the version of the library, on which it was measured.
 """
 
 import platform
@@ -23,13 +23,13 @@ FORMAT = "attnfuzz-calibration"
 VERSION = 1
 
 _LONGEST_IN_A_FILE_NAME = 100
-"""Characters of a backend's name that are kept: a file name has at most 255 bytes."""
+"""Maximum number of characters of a backend's name in a file name, which has at most 255 bytes."""
 
 _SHIPPED = Path(__file__).parent / "calibrations"
 
 
 class CalibrationError(UserError):
-    """A file without a calibration. The message is one line with the problem and its remedy."""
+    """A file that is not a valid calibration. The message is one line with the problem and its remedy."""
 
 
 class Quantiles(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +41,7 @@ class Quantiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """A tier's distribution over held-out rows, under the theoretical and the fitted model."""
+    """The distribution of a tier over held-out rows, under the theoretical and the fitted model."""
 
     theory: Quantiles
     fitted: Quantiles
@@ -50,10 +50,10 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 class Fit(msgspec.Struct, frozen=True, kw_only=True):
     """The noise model for queries of one dtype, and the data behind it.
 
-    `rows` counts (token, head) rows, half of them fitted and half held out; `longest` is their largest kv_len. `fitted`
+    `rows` counts (token, head) rows: half are fitted, half are held out. `longest` is their largest kv_len. `fitted`
     names the parameters that the rows determine; the others are as in `theory`. `seen` maps tiers to distributions over
-    the rows held out: T1's margin, T2's z^2 and T4's margin. `margins` are the tiers' largest margins there, with the
-    fitted model.
+    the held-out rows: T1's margin, T2's z^2 and T4's margin. `margins` are the tiers' largest margins on these rows,
+    with the fitted model.
     """
 
     rows: int
@@ -81,7 +81,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     ) -> NoiseModel | None:
         """Return the model for `dtype` on an architecture (default: this machine's), or None if not measured there.
 
-        `libraries` are the versions of packages with which it must have been measured.
+        `libraries` are the package versions that the measurement must have used.
         """
         fit = self.dtypes.get(dtype)
         measured = self.architecture == (on or architecture()) and libraries.items() <= self.versions.items()
@@ -96,7 +96,7 @@ class _File(msgspec.Struct, frozen=True, kw_only=True):
 
 @cache
 def architecture() -> str:
-    """The machine and torch's widest vector instructions on it, such as x86_64-AVX512."""
+    """Return the machine and the widest vector instructions that torch uses on it, such as x86_64-AVX512."""
     return f"{platform.machine()}-{torch.backends.cpu.get_cpu_capability()}"
 
 
@@ -115,20 +115,20 @@ def shipped_noise(
 ) -> NoiseModel:
     """Return the shipped model of `backend` for `dtype` on the architecture `on` (default: this machine), or `theory`.
 
-    Revisions and defects of a backend share its model. A model measured with other versions of `libraries` is none.
+    Revisions and defects of a backend share its model. A model measured with other versions of `libraries` is ignored.
     """
     calibration = _shipped(re.split("[@+]", backend, maxsplit=1)[0], on or architecture())
     return (calibration.noise(dtype, on, libraries) if calibration is not None else None) or theory
 
 
 def file_name(backend: str, on: str) -> str:
-    """File name of the calibration of `backend` on an architecture."""
+    """Return the file name of the calibration of `backend` on an architecture."""
     safe = re.sub(r"[^-.@+A-Za-z0-9_]+", "_", Path(backend).name)
     return f"{safe[-_LONGEST_IN_A_FILE_NAME:]}-{on}.json"
 
 
 def save(path: Path, calibration: Calibration) -> None:
-    """Write a calibration as indented JSON. OSError if the file can't be written."""
+    """Write a calibration as indented JSON. Raises OSError if the file can't be written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     content = msgspec.json.encode(_File(calibration=calibration))
     path.write_bytes(msgspec.json.format(content, indent=1) + b"\n")
@@ -138,8 +138,7 @@ def load(path: Path) -> Calibration:
     """Read a calibration.
 
     Raises:
-        CalibrationError: the file is missing, damaged, foreign, or of another version.
-
+        CalibrationError: the file is missing, damaged, not a calibration, or of another version.
     """
     try:
         content = foreign.decode_json(foreign.read_bytes(path))

@@ -1,6 +1,6 @@
-"""Rules for cases made of literal calls. The calls may be malformed, but the case must be possible.
+"""Validity of cases made of literal calls: the calls may be malformed, but it must be possible to make them.
 
-Names and bounds are checked first, before any content is made or read.
+Names and bounds are checked before any content is created or read.
 """
 
 import keyword
@@ -31,25 +31,25 @@ from attnfuzz.reference.nvfp4 import INTERLEAVED
 from attnfuzz.reference.validity import ImpossibleCase, validate_backend_name
 
 MAX_BYTES = 1 << 33
-"""Limit for all buffers and all writes between calls together."""
+"""Maximum total size of all buffers and all writes between calls."""
 
 MAX_BUFFERS = 1 << 15
 MAX_CALLS = 1 << 12
 MAX_NAME = 256
 
 MAX_INTEGER = (1 << 63) - 1
-"""Limit of kernels' arguments and of torch's sizes and strides, which have 64 bits."""
+"""Maximum of kernel arguments and of torch's sizes and strides, which have 64 bits."""
 
 _DRAWN_ITEMSIZE = 4
 """Bytes per element while normal numbers are drawn."""
 
 _COPIES = 4
-"""Copies of a case's buffers that a worker holds at most: as drawn, in their dtype, placed, and sealed."""
+"""Maximum number of copies of a case's buffers in a worker: as drawn, in their dtype, placed, and sealed."""
 
 _ALWAYS_FITS = 1 << 28
 
 _OP = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(\[\w+\])?", re.ASCII)
-"""Names of a backend's `ops`: a function, a method, or a function with its variant."""
+"""Names in a backend's `ops`: a function, a method, or a function with its variant."""
 
 MAX_AXES = 64
 """torch's limit."""
@@ -72,7 +72,7 @@ def validate_calls(case: CallCase) -> None:
 
 
 def _buffers(case: CallCase) -> dict[str, Buffer]:
-    """Buffers by name; raises ImpossibleCase for content that does not fit its buffer."""
+    """Return buffers by name. Raises ImpossibleCase for content that does not fit its buffer."""
     buffers: dict[str, Buffer] = {}
     for buffer in case.buffers:
         if buffer.name in buffers:
@@ -133,7 +133,7 @@ def _validate_view(view: View, buffers: dict[str, Buffer]) -> None:
         raise ImpossibleCase(name, view.dtype, f"must divide the {nbytes} bytes of the buffer")
     if len(view.shape) != len(view.stride) or min((*view.shape, *view.stride, view.offset), default=0) < 0:
         raise ImpossibleCase(name, (view.shape, view.stride), "must have a stride for each size, none negative")
-    # A stride of 0 makes many elements of few.
+    # With strides of 0, a small buffer can have a huge view.
     if max((math.prod(view.shape) * itemsize, *view.shape, *view.stride, view.offset)) > MAX_INTEGER:
         raise ImpossibleCase(name, (view.shape, view.stride, view.offset), "must fit 64 bits")
     if math.prod(view.shape) * itemsize > MAX_BYTES:
@@ -193,7 +193,7 @@ def _validate_written(written: ExpectedWrite, buffers: dict[str, Buffer]) -> Non
 
 
 def _validate_slots(name: str, view: View, rows: int, pool: tuple[int, ...], buffers: dict[str, Buffer]) -> int:
-    """Check that the first two rows are pages and slots of a pool; return the number of slots."""
+    """Check that the first two rows are pages and slots within a pool. Return the number of slots."""
     buffer = buffers[view.buffer]
     if len(view.shape) != 2 or view.shape[0] != rows or (view.dtype, buffer.dtype) != (None, DType.INT64):
         raise ImpossibleCase(f"written: {name}", view.shape, f"must be int64 [{rows}, number of slots]")
@@ -226,8 +226,8 @@ def _dtype(view: View, buffers: dict[str, Buffer]) -> DType:
 
 
 def is_parameter(name: str) -> bool:
-    """Whether `name` can be a keyword argument in Python source."""
-    # Python normalises non-ASCII identifiers, possibly to a keyword.
+    """Return whether `name` can be a keyword argument in Python source."""
+    # Python normalizes non-ASCII identifiers, and the result may be a keyword.
     return name.isascii() and name.isidentifier() and not keyword.iskeyword(name) and len(name) <= MAX_NAME
 
 
@@ -271,7 +271,7 @@ def _validate_scalar(name: str, value: Argument) -> None:
 def _validate_numbers(answer: CallAnswer) -> None:
     for name in ("window_left", "roundings"):
         value = getattr(answer, name)
-        # Imported values come from a dump, which may hold anything.
+        # Imported values come from a dump, which may contain anything.
         if not isinstance(value, int) or abs(value) > MAX_INTEGER:
             raise ImpossibleCase(f"answer: {name}", value, "must fit 64 bits")
 
@@ -304,7 +304,7 @@ def _is_text(text: str) -> bool:
 
 
 def _available_bytes() -> int:
-    """Bytes of memory that are available on this machine."""
+    """Return the number of bytes of memory that are available on this machine."""
     for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
         name, _, rest = line.partition(":")
         if name == "MemAvailable":

@@ -1,6 +1,6 @@
-"""Cases made of literal kernel calls: a planner's results bit for bit, without the planner.
+"""Cases made of literal kernel calls, with the arguments that a planner produced but without the planner.
 
-A step states a server's request; a call states a kernel's arguments, which may be malformed in ways that no step can
+A step describes a server's requests; a call gives a kernel's arguments, which may be malformed in ways that no step can
 express. Exported scripts, traces and hand-written reproducers are made of calls.
 """
 
@@ -17,11 +17,11 @@ from attnfuzz.reference.dtypes import DType
 _BYTES_AT_A_TIME = 1 << 20
 _SAMPLES, _SAMPLE_BYTES = 8, 1 << 10
 _LONG_BYTES = 1 << 17
-"""Length from which it pays to take samples."""
+"""Minimum length for which sampling is worthwhile."""
 
 
 class Drawn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """Content drawn from a seed: normal numbers of this mean and standard deviation, rounded."""
+    """Content drawn from a seed: normal numbers of this mean and standard deviation, rounded to the buffer's dtype."""
 
     seed: int
     mean: float = 0.0
@@ -29,11 +29,11 @@ class Drawn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """One allocation of `size` elements of `dtype`; in a call's `writes`, that many elements from `offset` on.
+    """One allocation of `size` elements of `dtype`, or, in a call's `writes`, `size` elements from `offset` on.
 
     Its content is `values` (integers), `zeros`, `bits` (base64 of the zlib-compressed bytes, little-endian) or `drawn`
-    (floating point numbers). A buffer without content is filled like an output. In a file, `payload` names an entry of
-    the safetensors file beside the case.
+    (floating point numbers). A buffer without content is initialized like an output. In a file, `payload` names an
+    entry of the safetensors file next to the case.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class View(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """A tensor in a buffer: shape, strides and offset in elements, and `dtype` if it reinterprets the buffer's."""
+    """A tensor in a buffer: shape, strides and offset in elements, and `dtype` if it differs from the buffer's."""
 
     buffer: str
     shape: tuple[int, ...]
@@ -63,8 +63,8 @@ Argument = View | list[View] | int | float | str | bool | None
 class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """One launch: a kernel's entry point by FlashInfer's name, and its arguments.
 
-    `writes` are the writes to buffers since the previous call that no kernel made. The outputs `returned`, of "out" and
-    "lse", are not passed, but copied from the result.
+    `writes` are changes to buffers since the previous call that were not made by a kernel. The outputs in `returned`,
+    "out" or "lse", are not passed, but copied from the result.
     """
 
     op: str
@@ -74,10 +74,11 @@ class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class Expected(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """The attention due to one request, and the place of its output.
+    """The attention expected for one request, and the place of its output.
 
-    Rows of `out` from `first_row` on answer `query` [q_len, q_heads, dim] over `key` and `value`, both [kv_len,
-    kv_heads, dim]. `mask` is bool [q_len, kv_len], set where a query sees a key; without one it is causal.
+    Rows of `out` from `first_row` on are the attention of `query` [q_len, q_heads, dim] to `key` and `value`, both
+    [kv_len, kv_heads, dim]. `mask` is bool [q_len, kv_len], True where a query sees a key; without it, the mask is
+    causal.
     """
 
     first_row: int
@@ -88,10 +89,10 @@ class Expected(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class CallAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """The right answer: the contents of `out` [rows, q_heads, dim] and `lse` [rows, q_heads] due after the calls.
+    """The correct contents of `out` [rows, q_heads, dim] and `lse` [rows, q_heads] after the calls.
 
-    `writes` are writes to rows of no request after the last call. The other fields are those of
-    `attnfuzz.kernels.backend.Output` and of the geometry.
+    `writes` are writes to rows of no request after the last call. The other fields have the meaning that they have in
+    `attnfuzz.kernels.backend.Output` and the geometry.
     """
 
     out: View
@@ -107,12 +108,12 @@ class CallAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class ExpectedWrite(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """The contents of one tensor of a KV cache that are due after the calls; it is called `name`.
+    """The correct contents of one tensor of a KV cache after the calls.
 
-    `view` [pages, slots, heads, dim] has all of it. The new tokens at `places` (int64 [4, n]: page, slot, request,
-    token) must be from `low` to `high` [n, heads, dim]; without `high`, the bits of `low`. Slots in `free` (int64
-    [2, m]: page, slot) may hold anything, and all others must not change. Bytes are of NVFP4, with two numbers in each,
-    whose bounds are in e4m3. Swizzled scales of blocks are [pages, slots / 4, 4, heads, 4, dim / 4].
+    `view` [pages, slots, heads, dim] is the whole tensor. The new tokens at `places` (int64 [4, n]: page, slot,
+    request, token) must be between `low` and `high` [n, heads, dim], or bitwise equal to `low` if there is no `high`.
+    Slots in `free` (int64 [2, m]: page, slot) may have any contents; all others must not change. Bytes are NVFP4, two
+    numbers in each, with bounds in e4m3. Swizzled scales of blocks are [pages, slots / 4, 4, heads, 4, dim / 4].
     """
 
     name: str
@@ -135,8 +136,8 @@ class CallCase(
     """Literal calls on guarded buffers.
 
     `backend` provides the kernels, the contract and the noise model. Without an `answer`, and without `written` tensors
-    of a KV cache, only accesses, canaries, inputs and exceptions are judged. `mode` is that of the step that the calls
-    came from, "" if none. Each of `notes` is a sentence on something in recorded calls that could not be restored or
+    of a KV cache, only accesses, canaries, inputs and exceptions are judged. `mode` is the mode of the step that the
+    calls came from, or "". Each of `notes` is a sentence about a part of recorded calls that could not be restored or
     was changed on purpose.
     """
 
@@ -152,13 +153,13 @@ class CallCase(
 
     @property
     def writes(self) -> tuple[Buffer, ...]:
-        """All writes between the calls, and after the last."""
+        """All writes between the calls and after the last one."""
         between = tuple(write for call in self.calls for write in call.writes)
         return between + (self.answer.writes if self.answer else ())
 
 
 def named_views(arguments: Mapping[str, Argument]) -> Iterator[tuple[str, View]]:
-    """Yield every tensor argument with its name; members of a list are called "name[0]", "name[1]"."""
+    """Yield every tensor argument with its name. Members of a list are called "name[0]", "name[1]"."""
     for name, value in arguments.items():
         if isinstance(value, View):
             yield name, value
@@ -167,20 +168,20 @@ def named_views(arguments: Mapping[str, Argument]) -> Iterator[tuple[str, View]]
 
 
 def viewed(buffer: torch.Tensor, view: View) -> torch.Tensor:
-    """The tensor that `view` describes, sharing the memory of its buffer's elements [size]."""
+    """Return the tensor that `view` describes, which shares the memory of its buffer's elements [size]."""
     elements = buffer if view.dtype is None else buffer.view(view.dtype.torch_dtype)
     return elements.as_strided(view.shape, view.stride, view.offset)
 
 
 def pack(content: bytes) -> str:
     """Compress bytes to text for `Buffer.bits`."""
-    # Level 1: most content is random numbers, which no level makes smaller.
+    # Level 1, because most content is random numbers, which no level compresses.
     packer = zlib.compressobj(1, strategy=zlib.Z_HUFFMAN_ONLY if _is_random(content) else zlib.Z_DEFAULT_STRATEGY)
     return base64.b64encode(packer.compress(content) + packer.flush()).decode()
 
 
 def _is_random(content: bytes) -> bool:
-    """Whether content is long, and its samples hardly repeat: a search for repetitions would take most of the time."""
+    """Return whether content is long and hardly repeats in samples: searching it for repetitions would be slow."""
     if len(content) < _LONG_BYTES:
         return False
     starts = range(0, len(content), len(content) // _SAMPLES)
@@ -189,12 +190,12 @@ def _is_random(content: bytes) -> bool:
 
 
 def unpack(text: str, limit: int) -> bytes:
-    """Undo `pack`. ValueError if the text is damaged or holds more than `limit` bytes."""
+    """Undo `pack`. Raises ValueError if the text is damaged or expands to more than `limit` bytes."""
     return b"".join(_unpacked(text, limit))
 
 
 def _unpacked(text: str, limit: int) -> Iterator[bytes]:
-    """Yield the bytes in pieces, so that a few kB of text cannot expand to gigabytes."""
+    """Yield the bytes in pieces, to stop before a few kB of text expand to gigabytes."""
     stream, left = zlib.decompressobj(), limit
     try:
         rest, piece = base64.b64decode(text, validate=True), b"any"
@@ -214,7 +215,7 @@ def _unpacked(text: str, limit: int) -> Iterator[bytes]:
 
 
 def check_content(buffer: Buffer) -> None:
-    """Raise ValueError as `content_of` does, without creating drawn, zero or compressed content."""
+    """Raise ValueError as `content_of` does, but without creating drawn, zero or compressed content."""
     if buffer.payload is None and buffer.values is None:
         if buffer.drawn is not None:
             _check_drawn(buffer.drawn, buffer.dtype)
@@ -225,11 +226,10 @@ def check_content(buffer: Buffer) -> None:
 
 
 def content_of(buffer: Buffer) -> torch.Tensor | None:
-    """The content of a buffer, [size] in its dtype; None if it is filled like an output.
+    """Return the content of a buffer, [size] in its dtype, or None if it is initialized like an output.
 
     Raises:
         ValueError: the content does not fit the buffer, or is still in another file.
-
     """
     if buffer.payload is not None:
         raise ValueError(f"its content is in a file beside the case, as {buffer.payload}: load the case from its file")

@@ -191,7 +191,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def nvfp4_kv(self) -> bool:
-        """Whether KV caches are of NVFP4: those with scales of blocks."""
+        """Whether KV caches are NVFP4, which have scales of blocks."""
         return Granularity.BLOCK in self.granularities
 
     @property
@@ -200,7 +200,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
         return (DType.FLOAT8_E4M3,) * self.fp8_kv + (DType.FLOAT4_E2M1,) * self.nvfp4_kv
 
     def why_not(self, case: Case) -> str | None:
-        """Return the first unsupported feature of `case` as a clause; None if it is supported."""
+        """Return the first unsupported feature of `case` as a clause, or None if it is supported."""
         why_not_geometry = _why_not_buckets if self.buckets else _why_not_geometry
         reason = why_not_geometry(self, case.geometry) or _why_not_steps(self, case)
         if reason is None and case.relation is not None:
@@ -209,15 +209,15 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
         return reason
 
     def most_rows(self, q_heads: int, ranks: int) -> int | None:
-        """The most rows of a step with `q_heads` on `ranks`; None if there is no bound."""
+        """Return the maximum number of rows of a step with `q_heads` on `ranks`, or None if there is no bound."""
         return self.most_programs // (q_heads * ranks) if self.most_programs else None
 
     def scales(self, kv_dtype: DType) -> bool:
-        """Whether KV caches of this dtype have scales."""
+        """Return whether KV caches of this dtype have scales."""
         return self.kv_scales if isinstance(self.kv_scales, bool) else kv_dtype in self.kv_scales
 
     def can_run(self, case: Case) -> bool:
-        """Whether `case` is possible and supported."""
+        """Return whether `case` is possible and supported."""
         try:
             validate(case)
         except ImpossibleCase:
@@ -225,7 +225,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
         return self.why_not(case) is None
 
     def can_relate(self, case: Case) -> bool:
-        """The same of a case that can run without its relation."""
+        """Return whether `case`, which can run without its relation, can run with it."""
         try:
             other = valid_related(case)
         except ImpossibleCase:
@@ -234,7 +234,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _between_them(buckets: tuple[Bucket, ...]) -> dict[str, object]:
-    """The fields of a capability about geometries, derived from its buckets."""
+    """Derive the fields of a capability about geometries from its buckets."""
     if len({bucket.latent is None for bucket in buckets}) > 1:
         raise ValueError("some buckets have latents and others do not: make two backends of them")
     latent = buckets[0].latent is not None
@@ -254,7 +254,7 @@ def _between_them(buckets: tuple[Bucket, ...]) -> dict[str, object]:
 
 
 def _why_not_buckets(can: Capability, geometry: Geometry) -> str | None:
-    """Return the difference between a geometry and its nearest bucket; None if one covers it."""
+    """Return the difference between a geometry and its nearest bucket, or None if a bucket covers the geometry."""
     if any(bucket.covers(geometry) for bucket in can.buckets):
         return None
     nearest = min((bucket.differences(geometry) for bucket in can.buckets), key=len)
@@ -313,7 +313,7 @@ def _why_not_views(can: Capability, case: Case) -> str | None:
 
 
 def _why_not_shared(can: Capability, case: Case) -> str | None:
-    """The reason that the pool can't be one of windows, or of two groups of layers."""
+    """Return the reason that the pool can't belong to windows or to two groups of layers, or None."""
     pages = case.pages
     if pages.tombstone is not Tombstone.NONE and pages.tombstone not in can.tombstones:
         return f"a pool of windows with {pages.tombstone} tombstones"
@@ -325,7 +325,7 @@ def _why_not_shared(can: Capability, case: Case) -> str | None:
 
 
 def _why_not_called(can: Capability, case: Case) -> str | None:
-    """The reason that the calls, or the earlier uses of their objects, can't be these."""
+    """Return the reason that the argument forms or lives of `case` are not supported, or None."""
     of_arguments = {rule.form for rule in can.arguments}
     others = (
         *(form for form in case.arguments if form not in of_arguments),
@@ -391,9 +391,9 @@ def _why_not_scheduled(can: Capability, case: Case) -> str | None:
 
 
 def may_be_asynchronous(steps: Iterable[Step]) -> bool:
-    """Whether a server of these steps may schedule a forward before it has the tokens of the one before.
+    """Return whether a server of these steps may schedule a forward before it has the tokens of the previous one.
 
-    The drafts that the forward verifies, if any, then come from a draft model on the device.
+    If the forward verifies drafts, the drafts must come from a draft model on the device.
     """
     modes = {step.mode for step in steps if step.drafts}
     return not modes or Mode.DRAFT_DECODE in modes

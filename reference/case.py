@@ -1,8 +1,7 @@
 """The vocabulary of cases. A Case consists of ints, enums and a seed, from which tensor elements follow.
 
-A case is one test input: it is immutable, determines the work of a backend completely, and its id is a hash of its
-content. `attnfuzz.reference.validity` defines the possible combinations; `attnfuzz.reference.case_file` reads and
-writes cases.
+A case is one test input: it is immutable, fully determines the work of a backend, and its id is a hash of its content.
+`attnfuzz.reference.validity` defines the possible combinations; `attnfuzz.reference.case_file` reads and writes cases.
 """
 
 from collections.abc import Iterable
@@ -18,10 +17,10 @@ from attnfuzz.reference.rope import Rope
 
 
 class Mode(StrEnum):
-    """The kind of a step, in the terms of SGLang's ForwardMode.
+    """The purpose of a step, in the terms of SGLang's ForwardMode.
 
-    All but DRAFT_DECODE are one forward pass. A draft decode is several in a row, planned together: of a draft model,
-    which decodes one token of each request in each of them.
+    All but DRAFT_DECODE are one forward pass. A draft decode is several consecutive forward passes of a draft model,
+    planned together; each pass decodes one token of each request.
     """
 
     DECODE = "decode"
@@ -39,19 +38,19 @@ class Mode(StrEnum):
 
     @property
     def speculative(self) -> bool:
-        """Whether requests have up to `tokens_per_request` query tokens; only these modes can be captured."""
+        """Whether requests have up to `tokens_per_request` query tokens. Only these modes can be captured."""
         return self.uniform or self is Mode.DRAFT_EXTEND
 
     @classmethod
     def of_kernels(cls) -> tuple["Mode", ...]:
-        """The modes of one forward pass: those that a kernel without a server can tell apart."""
+        """Return the modes of one forward pass, which are the modes that a kernel without a server can distinguish."""
         return tuple(mode for mode in cls if mode is not Mode.DRAFT_DECODE)
 
     def stride(self, drafts: int) -> int:
-        """The query stride of a step on a server whose requests have `drafts` draft tokens in a verify.
+        """Return the query stride of a step on a server that verifies `drafts` draft tokens per request.
 
-        The first of these is the last known token, and the draft's extend generates the second: the draft model decodes
-        the others, one of them at least.
+        The first of the draft tokens is the last known token, and the draft model's extend produces the second. The
+        draft model decodes the others, at least one.
         """
         match self:
             case Mode.DECODE:
@@ -63,14 +62,14 @@ class Mode(StrEnum):
 
 
 NOT_DECODED = 2
-"""The draft tokens of a verify that are not decoded by the draft model."""
+"""Number of draft tokens of a verify step that are not decoded by the draft model."""
 
 SPECULATIVE = tuple(mode for mode in Mode.of_kernels() if mode.speculative)
 """The speculative modes of one forward pass, in declaration order."""
 
 
 class Launch(StrEnum):
-    """The way a step reaches the device. A capture records launches without running them."""
+    """How a step reaches the device. A capture records launches without running them."""
 
     EAGER = "eager"
     CAPTURE = "capture"
@@ -81,8 +80,8 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One request of a step.
 
     `slot` identifies its KV across the steps of a case. `q_len` is its number of query tokens (in a draft extend, its
-    accept length), `kv_len` its number of keys after this step's write; either may be 0. The last query is aligned to
-    the last key.
+    accept length) and `kv_len` its number of keys after the step has stored its new tokens; either may be 0. The last
+    query is aligned to the last key.
     """
 
     slot: int
@@ -91,13 +90,14 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One attention forward; a draft decode is `tokens_per_request` of them.
+    """One attention forward, or `tokens_per_request` of them in a draft decode.
 
     `tokens_per_request` is the query stride of the speculative modes (1 for decode, the number of decodes for draft
-    decode, and that of draft tokens otherwise), 0 for the others. `padded_tokens` is the number of query rows passed to
-    the backend: after planning, servers raise it to a multiple of the attention group's size, to a data-parallel
-    group's maximum, or to a graph's bucket. A capture has no requests: it is recorded on padding alone. Nor has an idle
-    step, as a rank runs beside others that have some: it has padding alone, also in a replay, or no rows at all.
+    decode, and the number of draft tokens otherwise), 0 for the others. `padded_tokens` is the number of query rows
+    passed to the backend: after planning, servers raise it to a multiple of the attention group's size, to a
+    data-parallel group's maximum, or to the size of a graph. A capture has no requests: it is recorded on padding
+    alone. An idle step has no requests either: a rank runs it, even as a replay, because other ranks have requests. It
+    has only padding, or no rows at all.
     """
 
     mode: Mode
@@ -108,31 +108,31 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     @property
     def drafts(self) -> int:
-        """The draft tokens of a request on a server that runs such a step; 0 if it says nothing about them."""
+        """The draft tokens per request of a server that runs such a step, or 0 if the step does not determine it."""
         if self.mode is Mode.DECODE or not self.mode.speculative:
             return 0
         return self.tokens_per_request + (NOT_DECODED if self.mode is Mode.DRAFT_DECODE else 0)
 
     @property
     def tokens(self) -> int:
-        """Query tokens of real requests."""
+        """The query tokens of real requests."""
         return sum(request.q_len for request in self.requests)
 
     @property
     def padded_batch(self) -> int:
-        """Rows of the padded batch. Padding an extend adds tokens, not requests."""
+        """The number of rows of the padded batch. Padding an extend adds tokens, not requests."""
         if self.mode.uniform or self.launch is not Launch.EAGER:
             return self.padded_tokens // self.tokens_per_request
         return len(self.requests)
 
     @property
     def idle(self) -> bool:
-        """Whether it runs without requests."""
+        """Whether the step runs without requests."""
         return not self.requests and self.launch is not Launch.CAPTURE
 
     @property
     def padded(self) -> bool:
-        """Whether the backend gets query rows of no request."""
+        """Whether the backend gets query rows that belong to no request."""
         return self.padded_tokens > self.tokens or self.padded_batch > len(self.requests)
 
     @property
@@ -141,13 +141,13 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         return max((request.kv_len - request.q_len for request in self.requests), default=0)
 
     def chunks(self, capacity: int) -> int:
-        """Number of prefix chunks of a prefill; each request has an equal share of `capacity` tokens, one at least."""
+        """Return the number of prefix chunks of a prefill. Requests share `capacity` tokens equally, at least 1."""
         share = max(1, capacity // max(len(self.requests), 1))
         return max(0, -(-self.longest_prefix // share))
 
 
 def steps_in_chunks(steps: Iterable[Step], geometry: Geometry) -> list[Step]:
-    """The steps whose prefixes are cut into chunks: chunked prefills, and every prefill of latents."""
+    """Return the steps whose prefixes are cut into chunks: chunked prefills, and every prefill of latents."""
     return [
         step
         for step in steps
@@ -157,9 +157,9 @@ def steps_in_chunks(steps: Iterable[Step], geometry: Geometry) -> list[Step]:
 
 
 class PageOrder(StrEnum):
-    """Order in which slots get pages of the pool. REVERSED begins with the last page, as lists of free pages do.
+    """The order in which slots get pages of the pool. REVERSED begins with the last page, as free lists of pages do.
 
-    With REUSED, the pages of a slot are free after its last step, and new slots get those that were freed last.
+    With REUSED, the pages of a slot are free after its last step, and new slots get the most recently freed pages.
     """
 
     IDENTITY = "identity"
@@ -171,7 +171,7 @@ class PageOrder(StrEnum):
 
 
 class TableTail(StrEnum):
-    """Contents of a page table beyond a request's pages. POISON is the id of a page that belongs to no slot."""
+    """Contents of a page table after a request's pages. POISON is the id of a page that belongs to no slot."""
 
     ZEROS = "zeros"
     STALE = "stale"
@@ -180,20 +180,20 @@ class TableTail(StrEnum):
 
 
 class Unused(StrEnum):
-    """Contents of pool memory that no request of a step uses: NaN, or numbers, like those of earlier requests."""
+    """Contents of pool memory that no request of a step uses: NaN, or numbers like those of earlier requests."""
 
     NAN = "nan"
     NUMBERS = "numbers"
 
 
 class Tombstone(StrEnum):
-    """The entry of a page table for a page that has left the window: with NONE, pages are kept.
+    """The entry of a page table for a page that has left the window. With NONE, pages are kept.
 
-    Otherwise, the layer has a pool of its own, smaller than that of layers without a window, and a page that has left
+    Otherwise, the layer has a separate pool, smaller than the pool of layers without a window, and a page that has left
     the window is free for other requests. Entries are those of the full pool's table, translated. NULL is the dummy
     page, as in SGLang (slot 0 of `full_to_swa_index_mapping`, python/sglang/srt/mem_cache/allocator/swa.py, `free_swa`)
-    and vLLM (`null_block`, vllm/v1/core/single_type_kv_cache_manager.py, `remove_skipped_blocks`). MINUS_ONE is an id
-    that no page has, as in SGLang's unified pool (PR #35933). STALE is the id that the page had, as in the rows that
+    and vLLM (`null_block`, vllm/v1/core/single_type_kv_cache_manager.py, `remove_skipped_blocks`). MINUS_ONE is not the
+    id of any page, as in SGLang's unified pool (PR #35933). STALE is the previous id of the page, as in the rows that
     vLLM's workers keep (issue #42273).
     """
 
@@ -204,13 +204,14 @@ class Tombstone(StrEnum):
 
 
 class OtherGroup(StrEnum):
-    """The geometry of the other group of layers that share the pool, with pages of as many bytes.
+    """The geometry of the other group of layers that share the pool. Its pages have the same number of bytes.
 
-    SAME is the case's own geometry. LONGER_PAGES has twice as many tokens in a page and half the head dims, MORE_HEADS
-    half as many tokens and twice the KV heads; SHORTER_PAGES and FEWER_HEADS are their inverses, so that the case's
-    own group is either of two. vLLM makes the bytes of all groups' pages equal
-    (vllm/v1/core/kv_cache_utils.py, `unify_kv_cache_spec_page_size`) and gives pages to them from one list, so that the
-    ids of groups interleave; of Gemma 4, 16 tokens of window layers and 64 of full ones are 64 KiB (kvcached PR #396).
+    SAME is the case's own geometry. LONGER_PAGES has twice as many tokens per page and half the head dims, MORE_HEADS
+    half as many tokens and twice the KV heads; SHORTER_PAGES and FEWER_HEADS are their inverses, so the case's own
+    group can be either of the two. vLLM gives the pages of all groups the same number of bytes
+    (vllm/v1/core/kv_cache_utils.py, `unify_kv_cache_spec_page_size`) and allocates them from one list, so the page ids
+    of the groups interleave. In Gemma 4, 16 tokens of window layers and 64 tokens of full layers take 64 KiB (kvcached
+    PR #396).
     """
 
     NONE = "none"
@@ -225,11 +226,12 @@ class Pages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Layout of the KV pool. Page 0 is the servers' dummy page: finite, and owned by no slot.
 
     `spare` pages of the pool belong to no slot. `table_slack` columns are added to the page table's width. `hole` pages
-    after the dummy page have addresses, but no memory, so that offsets to all others are large. `behind` is in the
-    slots behind the last key of each request, to the end of its pages, and `free` in pages of no request of the step.
-    A layer with a window has a pool of its own unless `tombstone` is NONE. With `window_tail`, new tokens on pages that
-    leave the window within the step are not stored, and have the slots of padded tokens, as after SGLang's
-    `alloc_extend_swa_tail`: a step that only writes. `other_group` owns pages between those of the case.
+    after the dummy page have addresses but no memory, which makes the offsets to all others large. `behind` is the
+    contents of the slots after the last key of each request, to the end of its pages, and `free` the contents of pages
+    that belong to no request of the step. A layer with a window has a separate pool unless `tombstone` is NONE. With
+    `window_tail`, new tokens on pages that leave the window within the step are not stored and have the slots of padded
+    tokens, as after SGLang's `alloc_extend_swa_tail`; such a step only writes. `other_group` owns pages between those
+    of the case.
     """
 
     order: PageOrder = PageOrder.IDENTITY
@@ -245,10 +247,10 @@ class Pages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PaddedSlot(StrEnum):
-    """The slot to which a writer of the KV cache is to write padded tokens.
+    """The slot that a writer of the KV cache gets for padded tokens.
 
-    DUMMY is the first one of the dummy page, as in SGLang. NOWHERE is -1, which is skipped, as in vLLM. RESERVED is the
-    slot of DUMMY, but is skipped as well, as in SGLang since 0.5.17: padding reads it, so no NaN may get there.
+    DUMMY is the first slot of the dummy page, as in SGLang. NOWHERE is -1, which is skipped, as in vLLM. RESERVED is
+    the same slot as DUMMY, but is skipped, as in SGLang since 0.5.17: padding reads it, so no NaN may be written there.
     """
 
     DUMMY = "dummy"
@@ -274,9 +276,10 @@ class ValueFamily(StrEnum):
 
 
 class Granularity(StrEnum):
-    """The part of a KV cache that has a scale of its own: all of it, a KV head, or a head of one token.
+    """The part of a KV cache that shares one scale: the whole tensor, a KV head, or a head of one token.
 
-    With BLOCK it is 16 elements of such a head, and the cache is one of NVFP4 (`attnfuzz.reference.nvfp4`).
+    With BLOCK, each 16 elements of a head of one token share a scale, and the cache is NVFP4
+    (`attnfuzz.reference.nvfp4`).
     """
 
     TENSOR = "tensor"
@@ -291,22 +294,22 @@ class Granularity(StrEnum):
 
     @property
     def computed(self) -> bool:
-        """Whether a writer of the cache computes the scales, from the numbers that it stores."""
+        """Whether a writer of the cache computes the scales from the numbers that it stores."""
         return self in (Granularity.TOKEN_HEAD, Granularity.BLOCK)
 
 
 class BlockScales(StrEnum):
-    """Memory layout of the scales of blocks: as the cache's, or with those of values swizzled."""
+    """Memory layout of block scales: linear like the cache, or swizzled for the scales of values."""
 
     LINEAR = "linear"
     SWIZZLED = "swizzled"
 
 
 class Scales(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Factors beside 1 / sqrt(head_dim_qk): `softmax` on the logits, `k` and `v` to dequantise the KV cache.
+    """Factors besides 1 / sqrt(head_dim_qk): `softmax` on the logits, `k` and `v` to dequantise the KV cache.
 
-    With a finer `granularity` than a tensor, K and V have tensors of scales (`attnfuzz.reference.cache_scales`). They
-    include `k` and `v`, but for those of blocks, whose layout is `blocks`.
+    With a finer `granularity` than TENSOR, K and V have tensors of scales (`attnfuzz.reference.cache_scales`). They
+    include `k` and `v`, except for scales of blocks, whose layout is `blocks`.
     """
 
     softmax: float = 1.0
@@ -349,7 +352,7 @@ class Workspace(StrEnum):
 
 
 class Outputs(StrEnum):
-    """Contents of output buffers before the kernel runs: a NaN sentinel, or plausible numbers of an earlier call."""
+    """Contents of output buffers before the kernel runs: a NaN sentinel, or plausible numbers from an earlier call."""
 
     POISONED = "poisoned"
     STALE = "stale"
@@ -363,12 +366,12 @@ class Guard(StrEnum):
 
 
 class Mask(StrEnum):
-    """The keys that a query sees, within the window if there is one (`attnfuzz.reference.masks` draws the others).
+    """The keys that a query sees, within the window if there is one (drawn by `attnfuzz.reference.masks`).
 
-    CAUSAL: those up to its own. FULL: all keys of its request. TREE: in a verify step, the prefix and its ancestors
+    CAUSAL: the keys up to its own. FULL: all keys of its request. TREE: in a verify step, the prefix and its ancestors
     among the draft tokens, which form a tree (topk > 1, as in Medusa and SGLang's EAGLE); other steps are causal.
-    CUSTOM: those of a boolean mask, with rows that see few keys, some, or all, and none that sees no key. EMPTY_ROWS:
-    such a mask, with rows that see none.
+    CUSTOM: the keys of a boolean mask, with rows that see few, some or all keys, but at least one. EMPTY_ROWS: like
+    CUSTOM, but some rows see no keys.
     """
 
     CAUSAL = "causal"
@@ -381,8 +384,8 @@ class Mask(StrEnum):
 class Pace(StrEnum):
     """When the device begins a step: as soon as work is queued, or LATE, after the host has queued all of it.
 
-    It is late where the host runs ahead (overlap scheduling) and where other processes use the GPU. Host memory that is
-    reused before the device has copied it then shows each time, otherwise only by chance (mini-sglang PR 103).
+    The device is late if the host runs ahead (overlap scheduling) or other processes use the GPU. Reusing host memory
+    before the device has copied it then fails every time, otherwise only by chance (mini-sglang PR 103).
     """
 
     PROMPT = "prompt"
@@ -390,12 +393,12 @@ class Pace(StrEnum):
 
 
 class Serving(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Limits of a server that schedules the requests of a case itself, so that it splits, delays and repeats work.
+    """Limits of a server that schedules the requests of a case itself: it splits, delays and repeats work.
 
-    A forward has at most `budget` new tokens, 0 for all of a step's. The pool has `shortage` pages less than all slots
-    need at their longest, as long as each fits alone: requests wait, or are preempted and computed again. An
-    `asynchronous` server schedules a forward before it has the tokens of the one before. `seed` is for choices that the
-    steps leave open: aborted requests, and accepted drafts. No number follows from it.
+    A forward has at most `budget` new tokens; 0 means no limit. The pool lacks `shortage` of the pages that all slots
+    need at their longest, but each slot fits alone: requests wait, or are preempted and computed again. An
+    `asynchronous` server schedules a forward before it has the tokens of the previous one. `seed` determines choices
+    that the steps leave open: aborted requests and accepted drafts. It does not affect tensor values.
     """
 
     budget: int = 0
@@ -407,8 +410,8 @@ class Serving(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ServedQueries(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The queries of a server with quantised attention.
 
-    `scale` is the checkpoint's scale of queries, a power of two. Where the KV cache is quantised, the server quantises
-    queries too, to numbers times this scale, unless they are `kept`. It must not change queries in 16 bits.
+    `scale` is the checkpoint's scale of queries, a power of two. If the KV cache is quantised, the server quantises
+    queries too, to multiples of this scale, unless they are `kept`. It must not affect 16-bit queries.
     """
 
     scale: float = 1.0
@@ -416,14 +419,14 @@ class ServedQueries(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Interleave(StrEnum):
-    """The tokens in a row that a rank has of a request whose keys are shared."""
+    """The number of consecutive tokens that one rank holds of a request whose keys are shared."""
 
     TOKEN = "token"
     QUARTER_PAGE = "quarter_page"
     PAGE = "page"
 
     def tokens(self, page_size: int) -> int:
-        """Their number."""
+        """Return the number of tokens in a run."""
         match self:
             case Interleave.TOKEN:
                 return 1
@@ -434,10 +437,10 @@ class Interleave(StrEnum):
 
 
 class SharedKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The ranks of a server that share the keys of each request (decode context parallelism), and its other choices.
+    """How the ranks of a server share the keys of each request (decode context parallelism).
 
-    With `all_to_all`, they exchange parts of their outputs at once; otherwise queries are gathered, and outputs reduced
-    (vLLM: --dcp-comm-backend).
+    With `all_to_all`, the ranks exchange parts of their outputs at once. Otherwise queries are gathered and outputs
+    reduced (vLLM: --dcp-comm-backend).
     """
 
     ranks: int = 2
@@ -449,14 +452,14 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """One test input: a backend, a geometry, and the steps to run, in order.
 
     `max_len_slack` is added to every stated maximum length. `chunk_capacity` is the number of prefix tokens that a
-    chunked prefill attends to at once, over all requests (SGLang: 128 Ki; small here, so that small cases have many
-    chunks). With `rope`, a writer of the KV cache rotates new keys, and their queries, before it stores them.
-    `arguments` are the forms of arguments that are not passed plainly, and `life` the earlier uses of the objects that
-    run a step. A `relation` adds a second, related run (`attnfuzz.reference.related`).
+    chunked prefill attends to at once, over all requests (SGLang: 128 Ki; smaller here, so that small cases have many
+    chunks). With `rope`, a writer of the KV cache rotates new keys and their queries before it stores them. `arguments`
+    are the argument forms other than the plain one, and `life` the earlier uses of the objects that run a step. A
+    `relation` adds a second, related run (`attnfuzz.reference.related`).
 
     A backend that schedules requests itself, within the limits of `serving`, takes a step as a demand: the slots of its
-    requests must reach these lengths. It may need several forwards for that. `shared_keys` are the choices of one whose
-    ranks share the keys of each request.
+    requests must reach these lengths, which may take several forwards. `shared_keys` configures a backend whose ranks
+    share the keys of each request.
 
     A case ends with the first step that fails, unless all failures of a forward are among `past`.
     """
@@ -487,7 +490,7 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     relation: Relation | None = None
 
     def slot_lengths(self) -> dict[int, int]:
-        """Keys of each slot, in the order of slots: its maximum `kv_len` over the steps."""
+        """Return the number of keys of each slot, in the order of slots: its maximum `kv_len` over the steps."""
         lengths: dict[int, int] = {}
         for step in self.steps:
             for request in step.requests:

@@ -1,7 +1,7 @@
-"""Cases as JSON: short enough for a report, versioned, and rejected with one clear line if damaged.
+"""The JSON format of cases: short enough for a report, versioned, with a one-line error for a damaged file.
 
-Defaults are left out: a file shows the particulars of its case, and a new field does not change the ids of cases that
-do not use it. Large contents of a case made of calls lie in a second file.
+Defaults are omitted, so a file shows the particulars of its case, and a new field does not change the ids of cases that
+do not use it. Large contents of a case made of calls are in a second file.
 """
 
 import ctypes
@@ -34,17 +34,17 @@ AnyCase = Case | CallCase
 FORMAT = "attnfuzz-case"
 VERSION = 1
 PAYLOADS = ".payloads.safetensors"
-"""Suffix of the file with large contents; its stem is that of the case's file."""
+"""Suffix of the file with large contents. Its stem is that of the case's file."""
 
 INLINE_BYTES = 256 << 10
-"""Total size of contents above which a case keeps them in a second file."""
+"""Total size of contents above which they are stored in a second file."""
 
 _WIDTH = 100
 _MOST_SHOWN = 40
 
 
 class CaseFileError(UserError):
-    """A file without a case that can be run. The message is one line with the problem and its remedy."""
+    """A file that does not contain a valid case. The message is one line with the problem and its remedy."""
 
 
 def encode(case: AnyCase) -> bytes:
@@ -56,8 +56,7 @@ def decode(data: bytes, payloads: Path | None = None) -> AnyCase:
     """Decode a case, with large contents from the file at `payloads`.
 
     Raises:
-        CaseFileError: `data` or the file is damaged, foreign, of another version or impossible.
-
+        CaseFileError: `data` or the file is damaged, of another format or version, or describes an impossible case.
     """
     try:
         content = foreign.decode_json(data)
@@ -94,7 +93,7 @@ def validate_any(case: AnyCase) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> AnyCase:
-    """Read a case from a file. CaseFileError, with the path, if it cannot be read or decoded."""
+    """Read a case from a file. Raises CaseFileError, with the path, if it cannot be read or decoded."""
     source = Path(path)
     try:
         return decode(foreign.read_bytes(source), source.with_suffix(PAYLOADS))
@@ -105,7 +104,7 @@ def load(path: str | os.PathLike[str]) -> AnyCase:
 
 
 def save(path: str | os.PathLike[str], case: AnyCase) -> None:
-    """Write a case to `path`, and large contents beside it. Raises OSError.
+    """Write a case to `path`, and large contents to a file next to it. Raises OSError.
 
     Each file is written atomically.
     """
@@ -131,7 +130,7 @@ def _write(target: Path, write: Callable[[Path], object]) -> None:
 
 
 def case_id(case: AnyCase) -> str:
-    """Identify a case by the first 12 hexadecimal digits of the SHA-256 of its canonical JSON."""
+    """Return the first 12 hexadecimal digits of the SHA-256 of a case's canonical JSON."""
     return hashlib.sha256(msgspec.json.encode(_plain(case), order="sorted")).hexdigest()[:12]
 
 
@@ -149,7 +148,7 @@ def _plain(value: Any) -> Any:
 
 @cache
 def _layout(kind: type[msgspec.Struct]) -> tuple[dict[str, str], tuple[tuple[str, object], ...]]:
-    """The tag of a struct type as a dict, and its fields with their defaults."""
+    """Return the tag of a struct type as a dict, and its fields with their defaults."""
     config = kind.__struct_config__
     tag = {} if config.tag is None else {str(config.tag_field): str(config.tag)}
     return tag, tuple((field.name, field.default) for field in msgspec.structs.fields(kind))
@@ -159,7 +158,7 @@ _on_one_line = json.JSONEncoder().encode
 
 
 def _pretty(value: object, indent: str = "") -> str:
-    """Format JSON with every object and list that fits into a line on one line."""
+    """Format JSON, with every object and list that fits into a line on one line."""
     if not isinstance(value, dict | list):
         return _on_one_line(value)
     if indent and len(indent) + len(flat := _on_one_line(value)) <= _WIDTH:
@@ -172,7 +171,7 @@ def _pretty(value: object, indent: str = "") -> str:
 
 
 def _split_off(case: CallCase) -> tuple[CallCase, dict[str, torch.Tensor]]:
-    """Split a case from its large contents, keyed by entry; there are none if all are small together."""
+    """Split a case from its large contents, keyed by entry. Contents stay in the case if their total is small."""
     payloads: dict[str, torch.Tensor] = {}
 
     def outside(buffer: Buffer, entry: str) -> Buffer:
@@ -226,7 +225,7 @@ def _inlined(buffer: Buffer, file: safe_open, path: Path) -> Buffer:
         return buffer
     if buffer.payload not in file.keys():  # noqa: SIM118 - it is no mapping
         raise CaseFileError(f"{path} has no entry {buffer.payload}, which buffer {buffer.name} names")
-    # Mapped, and not read yet, whatever its size.
+    # The tensor is mapped, not read, whatever its size.
     content = file.get_tensor(buffer.payload)
     if content.dtype != buffer.dtype.torch_dtype or tuple(content.shape) != (buffer.size,):
         held = f"{content.dtype} {list(content.shape)}".removeprefix("torch.")

@@ -1,4 +1,4 @@
-"""Random numbers for the tokens of several runs, each run with a stream of its own.
+"""Random numbers for the tokens of several runs, with one stream per run.
 
 A token's numbers depend on the seed, its run's stream and its index in the run, never on the number of tokens or runs.
 All runs are drawn into one tensor, which keeps the number of operations small. A GPU gets the same numbers: their bits
@@ -16,7 +16,7 @@ _MASK = (1 << 64) - 1
 _BITS = 16
 _PER_WORD = 64 // _BITS
 _AT_ONCE = 1 << 18
-"""Numbers looked up at once: their indices take twice their memory."""
+"""Number of table look-ups at once: their indices take twice as much memory."""
 
 HOST = torch.device("cpu")
 
@@ -24,7 +24,7 @@ _generator = torch.Generator()
 
 
 class TokenRun(NamedTuple):
-    """A number of tokens from one stream."""
+    """A number of consecutive tokens from one stream."""
 
     stream: int
     tokens: int
@@ -61,7 +61,7 @@ class Chance:
         return _unsigned(self._bits(prod(shape))).to(torch.float32).mul_(2.0**-_BITS).view(self.tokens, *shape)
 
     def of_runs(self) -> "Chance":
-        """Random numbers for one token per run; see `spread`."""
+        """Return random numbers for one token per run; see `spread`."""
         return Chance([run._replace(tokens=1) for run in self._runs], self._seed, self.device)
 
     def spread(self, of_runs: torch.Tensor) -> torch.Tensor:
@@ -70,7 +70,7 @@ class Chance:
         return of_runs.repeat_interleave(lengths, dim=0, output_size=self.tokens)
 
     def _bits(self, count: int) -> torch.Tensor:
-        """Random int16 [tokens, count]; tokens take whole words, so that neighbours share none."""
+        """Random int16 [tokens, count]. Each token takes whole words, so that neighbours share none."""
         words = torch.empty(self.tokens, -(-count // _PER_WORD), dtype=torch.int64, device=self.device)
         for run, own in zip(self._runs, words.split_with_sizes(self._lengths), strict=True):
             if run.tokens:

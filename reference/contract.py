@@ -1,4 +1,4 @@
-"""Contracts: a backend's promises beyond the right numbers, to which the judge may hold it."""
+"""Contracts: the promises of a backend besides a correct output, which the judge checks."""
 
 from enum import StrEnum
 
@@ -15,7 +15,7 @@ class LseBase(StrEnum):
 
 
 class Holds(StrEnum):
-    """Promised contents of rows without an answer."""
+    """Promised contents of rows without attention: empty or padded ones."""
 
     ZERO = "zero"
     FINITE = "finite"
@@ -26,17 +26,17 @@ PAGE_IDS = frozenset({Relation.PAGES_RELABELLED})
 
 
 class Contract(msgspec.Struct, frozen=True, kw_only=True):
-    """A backend's promises; the defaults are the strictest that apply to a library without a statement of its own.
+    """A backend's promises. The defaults are the strictest that apply to a library that makes no statement.
 
-    `lse` is the base of the LSE that a backend returns, None if it returns none. `empty_rows` are the contents of rows
-    that see no key, `padded_rows` those of rows of no request. `deterministic`: the same call gives the same bits.
-    `bitwise` are the other relations that preserve bits; all others only preserve the answer within the error of a
-    correct run. The default is page ids alone: the order of summation must not depend on them. No library promises the
-    same of the batch, since kernels choose their splits by its size (He and Thinking Machines, "Defeating
+    `lse` is the base of the LSE that a backend returns, or None if it returns none. `empty_rows` are the contents of
+    rows that see no key, `padded_rows` those of rows that belong to no request. `deterministic`: the same call gives
+    the same bits. `bitwise` are the other relations that preserve bits; all others only preserve the output within the
+    error of a correct run. Its default is page ids alone: the order of summation must not depend on them. No library
+    promises the same for the batch, since kernels choose their splits by its size (He and Thinking Machines, "Defeating
     Nondeterminism in LLM Inference", 2025).
 
     `sources` maps each clause that is more permissive than the default to a docstring, header, check or upstream test
-    that states it: observed behaviour is no source.
+    that states it; observed behaviour is not a source.
     """
 
     lse: LseBase | None = None
@@ -57,10 +57,10 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("contract clause bitwise has same_call: use deterministic for it")
 
     def strict(self) -> "Contract":
-        """The strictest contract: also invariant to the batch, to padding and to graphs."""
+        """Return the strictest contract, which is also invariant to the batch, to padding and to graphs."""
         others = {each for each in Relation if each is not Relation.SAME_CALL and not each.reorders_sums}
         return Contract(lse=self.lse, bitwise=self.bitwise | others)
 
     def keeps_bits(self, relation: Relation) -> bool:
-        """Whether a related run must give the same bits; if not, the same answer."""
+        """Return whether a related run must give the same bits, and not just the same output within error bounds."""
         return self.deterministic and (relation is Relation.SAME_CALL or relation in self.bitwise)

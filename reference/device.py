@@ -1,4 +1,4 @@
-"""The device of a backend."""
+"""The kinds of devices that backends run on."""
 
 from enum import StrEnum
 

@@ -29,7 +29,7 @@ class DType(StrEnum):
 
     @property
     def memory(self) -> torch.dtype:
-        """The dtype of memory that holds such elements, as kernels get it: two numbers of 4 bits lie in a byte."""
+        """The torch dtype of the memory that kernels get for such elements: two 4-bit numbers share a byte."""
         return torch.uint8 if self is DType.FLOAT4_E2M1 else self.torch_dtype
 
     @property
@@ -44,11 +44,11 @@ class DType(StrEnum):
 
     @property
     def nan(self) -> int:
-        """The bits of a quiet NaN; of the largest numbers for bytes, which have none. KeyError for other integers."""
+        """The bits of a quiet NaN; for bytes, which have none, of the largest numbers. KeyError for other integers."""
         nan = {"float32": 0x7FC00000, "bfloat16": 0x7FC0, "float16": 0x7E00, "float8_e4m3fn": 0x7F, "uint8": 0x77}
         return nan[self.value]
 
     @classmethod
     def of(cls, dtype: torch.dtype) -> "DType":
-        """The member for a torch dtype. ValueError if attention tensors never have that dtype."""
+        """Return the member for a torch dtype. Raises ValueError if attention tensors never have that dtype."""
         return cls(str(dtype).removeprefix("torch."))

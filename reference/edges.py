@@ -1,8 +1,8 @@
-"""Arguments at the edges of their range: factors of 0 and below, and batches of none.
+"""Edges: factors of 0 and below, and batches without requests.
 
-The right answer follows from the formula, as for any other factor. A softmax scale of 0 makes all visible keys count
-alike, and one below 0 turns their order around. An infinite one has no right answer: the difference of two infinite
-logits is no number. A batch of none has no answer, but perhaps rows of padding.
+The correct output follows from the formula, as for any other factor. A softmax scale of 0 gives all visible keys equal
+weight, and a negative one reverses their order. An infinite one has no correct output: the difference of two infinite
+logits is undefined. A batch without requests has no output, but may have rows of padding.
 """
 
 from enum import StrEnum
@@ -14,7 +14,7 @@ from attnfuzz.reference.case import Case, Scales
 
 
 class Edge(StrEnum):
-    """A factor that is 0 or below, or a step that has no requests, as a rank of a group may have to run."""
+    """A factor of 0 or below, or a step without requests, which a rank may run because others have some."""
 
     SOFTMAX_ZERO = "a softmax scale of 0"
     SOFTMAX_NEGATIVE = "a softmax scale below 0"
@@ -26,7 +26,7 @@ class Edge(StrEnum):
 
 
 class EdgeRule(msgspec.Struct, frozen=True):
-    """The standing of an edge, as `ArgumentRule` has that of a form."""
+    """The standing of an edge, like that of a form in `ArgumentRule`."""
 
     edge: Edge
     standing: ArgumentStanding = ArgumentStanding.UNSAID
@@ -41,7 +41,7 @@ _NEGATIVES = (("softmax", Edge.SOFTMAX_NEGATIVE), ("k", Edge.K_NEGATIVE), ("v", 
 
 
 def edges_of(case: Case) -> tuple[Edge, ...]:
-    """The edges that a case is at."""
+    """Return the edges that a case has."""
     idle = (Edge.IDLE,) if any(step.idle for step in case.steps) else ()
     return (*_edges_of_factors(case.scales), *idle)
 
@@ -52,5 +52,5 @@ def _edges_of_factors(scales: Scales) -> tuple[Edge, ...]:
 
 
 def edge_of(name: str, factor: float) -> Edge | None:
-    """The edge that the factor `name` of `Scales` is at."""
+    """Return the edge at which the factor `name` of `Scales` is, or None."""
     return next(iter(_edges_of_factors(msgspec.structs.replace(Scales(), **{name: factor}))), None)

@@ -1,4 +1,4 @@
-"""Reading foreign files: bounded in size, and never blocking.
+"""Reading untrusted files: bounded in size, and never blocking.
 
 Every file that attnfuzz reads back (cases, logs, findings, ledgers, corpora, dumps) may be damaged or hostile.
 """
@@ -11,10 +11,10 @@ from typing import Any, TypeVar, overload
 import msgspec
 
 MOST_BYTES = 1 << 28
-"""Largest file that is read whole, in bytes. The log of a week's campaign has some 10 MB."""
+"""Maximum size of a file that is read whole, in bytes. The log of a week's campaign has about 10 MB."""
 
 MOST_BYTES_OF_RECORD = 1 << 24
-"""Largest file with a single record (a case, a finding, a ledger), in bytes: they have a few kB."""
+"""Maximum size of a file with a single record (a case, a finding, a ledger), in bytes: typically a few kB."""
 
 MOST_DEPTH = 64
 """Maximum nesting of untyped JSON. attnfuzz itself writes at most 8 levels."""
@@ -27,7 +27,7 @@ Decoded = TypeVar("Decoded")
 def read_bytes(path: str | os.PathLike[str], most: int = MOST_BYTES_OF_RECORD) -> bytes:
     """Return the content of a regular file of at most `most` bytes.
 
-    Raises OSError, as `read_beginning` does, and EFBIG for a larger file.
+    Raises OSError as `read_beginning` does, and with EFBIG for a larger file.
     """
     content = read_beginning(path, most + 1)
     if len(content) > most:
@@ -38,7 +38,7 @@ def read_bytes(path: str | os.PathLike[str], most: int = MOST_BYTES_OF_RECORD) -
 def read_beginning(path: str | os.PathLike[str], most: int) -> bytes:
     """Return the first `most` bytes of a regular file, or all of a smaller one.
 
-    Raises OSError, with `path`: also ENOTSUP for a FIFO, socket or device, which might block or never end.
+    Raises OSError with `path`, also with ENOTSUP for a FIFO, socket or device, which might block or never end.
     """
     try:
         # Without O_NONBLOCK, opening a FIFO that has no writer blocks.
@@ -81,7 +81,7 @@ def decode_json(data: bytes, type: Any = Any) -> Any:  # noqa: A002 - msgspec's 
 
 
 def reason(error: Exception) -> str:
-    """Shorten an error about foreign data to one line: the message may quote the data at any length."""
+    """Shorten an error about untrusted data to one line: the message may quote data of any length."""
     text = " ".join(str(error).split())
     return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
 

@@ -1,4 +1,4 @@
-"""The shape of an attention layer: heads, head dims, pages, element types, and modifiers of the softmax."""
+"""The shape of an attention layer: heads, head dims, pages, dtypes, and modifiers of the softmax."""
 
 from enum import StrEnum
 
@@ -17,7 +17,7 @@ class KvLayout(StrEnum):
 class Latent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Head dims of multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1).
 
-    The cache holds one latent of `rank + rope` elements per token, which decode attends to directly (K is the whole
+    The cache holds one latent of `rank + rope` elements per token, to which decode attends directly (K is the whole
     latent, V its first `rank` elements). Prefill attends to per-head keys of `nope + rope` and values of `vo` elements.
     """
 
@@ -31,8 +31,8 @@ class Geometry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """One attention layer, as seen by one rank of a server.
 
     `window_left` counts the keys that a query sees before its own (FlashInfer's convention: window_left + 1 keys in
-    all; -1 is no window). `soft_cap` c replaces a logit s by c * tanh(s / c); 0 is off. With `latent`, `kv_heads` is 1
-    and `head_dim_qk`, `head_dim_vo` are those of decode: rank + rope and rank.
+    total; -1 is no window). `soft_cap` c replaces a logit s by c * tanh(s / c); 0 is off. With `latent`, `kv_heads` is
+    1, and `head_dim_qk` and `head_dim_vo` are those of decode: rank + rope and rank.
     """
 
     q_heads: int

@@ -1,6 +1,6 @@
-"""The kinds of mistake by which a wrong row can be explained: a vocabulary shared by the judge and its measurement.
+"""The kinds of mistakes that explain wrong rows: a vocabulary shared by the judge and the planted defects.
 
-Each planted defect declares the mistakes that describe it, so that wrong explanations are counted without reading text.
+Each planted defect declares the mistakes that describe it, so wrong explanations are counted without reading text.
 """
 
 from enum import StrEnum
@@ -10,7 +10,7 @@ from typing import Self
 class Mistake(StrEnum):
     """A deviation of a kernel, or of its caller, from correct attention.
 
-    The members GIVEN_* are mistakes in the call's arguments: the kernel answers the call correctly.
+    The members GIVEN_* are mistakes in the arguments of the call: the kernel computes the call correctly.
     """
 
     NO_KEYS = "no keys"
@@ -57,11 +57,11 @@ class Mistake(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> Self | None:
-        """Read the values of the logs before 0.1.0, where another word stood for "given"."""
+        """Read the values in logs from before 0.1.0, which had another word for "given"."""
         thing = str(value).partition(" ")[2]
         return next((each for each in cls if each.value == f"given {thing}"), None)
 
     @property
     def of_caller(self) -> bool:
-        """Whether the call's arguments are wrong, not the kernel."""
+        """Whether the caller made the mistake, not the kernel."""
         return self.value.startswith("given ")

@@ -11,24 +11,24 @@ ROUNDOFF: dict[torch.dtype, float] = {
     torch.bfloat16: 2.0**-8,
     torch.float8_e4m3fn: 2.0**-4,
 }
-"""Unit roundoffs: the largest relative error of a value rounded to nearest, away from underflow."""
+"""Unit roundoffs: the maximum relative error of a value rounded to nearest, if it does not underflow."""
 
 SMALLEST_STEP: dict[torch.dtype, float] = {
-    # GPU kernels may flush subnormal numbers, so a step of these two is their smallest normal number.
+    # GPU kernels may flush subnormal numbers, so the step of these two is their smallest normal number.
     torch.float32: 2.0**-126,
     torch.bfloat16: 2.0**-126,
     torch.float16: 2.0**-24,
     torch.float8_e4m3fn: 2.0**-9,
 }
-"""The spacing of values near zero: the largest absolute error there is half of it, or all of it with flushing."""
+"""Spacing of values near zero. The maximum absolute error there is half of it, or all of it with flushing."""
 
 
 _PARTS = 8
-"""Parts of a sum over keys in cuBLAS, which chooses their number by the shape."""
+"""Number of parts of a sum over keys in cuBLAS, which chooses it by the shape."""
 
 
 class Origin(StrEnum):
-    """Origin of a noise model: UNKNOWN assumes the worst, THEORY follows from the code, CALIBRATED is measured."""
+    """Origin of a noise model: UNKNOWN assumes the worst, THEORY follows from the code, CALIBRATED was measured."""
 
     UNKNOWN = "unknown"
     THEORY = "theory"
@@ -38,18 +38,21 @@ class Origin(StrEnum):
 class NoiseModel(msgspec.Struct, frozen=True, kw_only=True):
     """Relative errors of a kernel's operations. The rounding of the output follows from its dtype and is not included.
 
-    `probabilities` is the roundoff of the softmax weights as they enter the second product (2^-24 for fp32, 2^-8 for
-    bf16), and `underflow` their absolute error near zero, relative to the row's largest weight. `row_sum` is the
-    roundoff of the weights as they enter the softmax's denominator: 0 where the weights are summed before they are
-    rounded. `operands` is the roundoff of keys and values as they enter the products, 0 where they are exact. `logits`
-    is the root mean square error of a logit relative to |q| |k| |bmm1_scale|, and `logit_scale` the relative error that
-    all logits may have in common. `shifted` is the roundoff of a logit's distance from the row's largest one, sinks
-    included, where that is rounded before it is exponentiated: the error of a weight grows with its distance from the
-    sink. `accumulate` is the roundoff of the running sums; `parts` the number of parts of the
-    second product that are rounded to the output's dtype before they are added. `exponential` is the relative error of
-    exp beyond that of its argument; `tanh` that of the soft cap. `quotient` is the absolute error of the reciprocal of
-    the softmax's denominator. `bias` is the relative error of the scale that all rows of an output may have in common,
-    and `peak` the roundoff of a row's largest weight: 0 where that is exp(0), and not exp(-c) for some constant c.
+    - `probabilities` is the roundoff of the softmax weights as they enter the second product (2^-24 for fp32, 2^-8 for
+      bf16), and `underflow` their absolute error near zero, relative to the row's largest weight.
+    - `row_sum` is the roundoff of the weights as they enter the softmax's denominator: 0 if the weights are summed
+      before they are rounded.
+    - `operands` is the roundoff of keys and values as they enter the products, 0 if they are exact.
+    - `logits` is the root mean square error of a logit relative to |q| |k| |bmm1_scale|, and `logit_scale` the relative
+      error that all logits may have in common.
+    - `shifted` is the roundoff of a logit's distance from the row's largest one, sinks included, if that is rounded
+      before it is exponentiated: the error of a weight grows with its distance from the sink.
+    - `accumulate` is the roundoff of the running sums, and `parts` the number of parts of the second product that are
+      rounded to the output's dtype before they are added.
+    - `exponential` is the relative error of exp beyond that of its argument, and `tanh` that of the soft cap.
+    - `quotient` is the absolute error of the reciprocal of the softmax's denominator.
+    - `bias` is the relative error of the scale that all rows of an output may have in common.
+    - `peak` is the roundoff of a row's largest weight: 0 if that is exp(0), and not exp(-c) for some constant c.
     """
 
     probabilities: float
@@ -70,16 +73,16 @@ class NoiseModel(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def fp32_arithmetic(cls) -> "NoiseModel":
-        """A kernel that reads its inputs exactly and computes everything in fp32, and may flush subnormal numbers."""
+        """Return the model of a kernel that reads exact inputs, computes in fp32, and may flush subnormal numbers."""
         return cls(probabilities=2.0**-24, logits=2.0**-24, accumulate=2.0**-24, underflow=SMALLEST_STEP[torch.float32])
 
     @classmethod
     def tf32(cls, *, cut: bool = False) -> "NoiseModel":
-        """Both products on tensor cores in TF32, which has 10 bits of mantissa; fp32 elsewhere.
+        """Return the model of a kernel with both products in TF32 (10 bits of mantissa) and everything else in fp32.
 
-        cuBLAS rounds its operands, as torch.backends.cuda.matmul.allow_tf32 has them; with `cut`, their lower bits are
-        cut off, as Triton's tl.dot does (both seen on an H200, with torch 2.11). That makes all logits, weights and
-        values smaller by 2^-11 in the mean, and by 2^-10 at most.
+        cuBLAS rounds the operands, which torch.backends.cuda.matmul.allow_tf32 enables; with `cut`, their lower bits
+        are cut off, as Triton's tl.dot does (both observed on an H200, with torch 2.11). That makes all logits, weights
+        and values smaller by 2^-11 on average, and by 2^-10 at most.
         """
         roundoff = 2.0**-10 if cut else 2.0**-11
         model = msgspec.structs.replace(
@@ -89,11 +92,11 @@ class NoiseModel(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def rounded_logits(cls, dtype: torch.dtype) -> "NoiseModel":
-        """Attention of single operations in a 16-bit `dtype`: logits are rounded to it, and again when they are scaled.
+        """Return the model of attention as separate operations in a 16-bit `dtype`, which rounds unscaled logits.
 
-        So does `eager_attention_forward` of Hugging Face transformers: matmul, scale, softmax in fp32, cast, matmul.
-        Its weights are divided before they are rounded, so that small ones are lost by an absolute error. On a GPU,
-        cuBLAS adds up parts of the second product in the output's dtype
+        Scaling rounds them again. `eager_attention_forward` of Hugging Face transformers does so: matmul, scale,
+        softmax in fp32, cast, matmul. Its weights are divided before they are rounded, so small ones have an absolute
+        error. On a GPU, cuBLAS adds up parts of the second product in the output's dtype
         (torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction).
         """
         return msgspec.structs.replace(
@@ -106,11 +109,11 @@ class NoiseModel(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def rounded_probabilities(cls, dtype: torch.dtype) -> "NoiseModel":
-        """A tensor-core kernel: weights rounded to `dtype` for the second product, fp32 elsewhere, fast exp and tanh.
+        """Return the model of a tensor-core kernel: weights rounded to `dtype`, fp32 elsewhere, fast exp and tanh.
 
-        `tanh` is that of the instruction tanh.approx.f32 (PTX ISA: maximum relative error 2^-11). `quotient` is that of
-        the division that nvcc's -use_fast_math makes of x / y, which gives 0 for y above 2^126 (CUDA C++ Programming
-        Guide, __fdividef): a sink far above all logits makes such denominators.
+        `tanh` is the error of the instruction tanh.approx.f32 (PTX ISA: maximum relative error 2^-11). `quotient` is
+        the error of the division to which nvcc's -use_fast_math compiles x / y, which gives 0 for y above 2^126 (CUDA
+        C++ Programming Guide, __fdividef): a sink far above all logits makes such denominators.
         """
         return cls(
             probabilities=ROUNDOFF[dtype],
@@ -124,7 +127,7 @@ class NoiseModel(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def unknown_kernel(cls) -> "NoiseModel":
-        """A kernel without any information: bf16 weights in both the product and the denominator."""
+        """Return the model of an unknown kernel: bf16 weights in both the product and the denominator."""
         return msgspec.structs.replace(
             cls.rounded_probabilities(torch.bfloat16),
             row_sum=ROUNDOFF[torch.bfloat16],
@@ -136,7 +139,7 @@ class NoiseModel(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def torch_sdpa_cpu(cls, dtype: torch.dtype) -> "NoiseModel":
-        """`scaled_dot_product_attention` on the CPU for inputs of `dtype`.
+        """Return the model of `scaled_dot_product_attention` on the CPU for inputs of `dtype`.
 
         Its fused kernel rounds the weights to the inputs' dtype and uses an exp of 20 bits (ATen, exp_u20 in
         FlashAttentionKernel.cpp); its plain path computes in fp32.

@@ -1,4 +1,4 @@
-"""Failures that a case goes on after, so that later ones can be seen."""
+"""Known failures that a case ignores, so that later steps are tested too."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ import msgspec
 class PastFailure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, order=True):
     """A failure that does not end a case: its kind, its place, and the entry point and mode of its step.
 
-    The following steps run as if it had not been: the KV cache has the contents that are due.
+    The following steps run as if it had not happened: the KV cache has the correct contents.
     """
 
     kind: str

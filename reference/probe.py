@@ -1,9 +1,9 @@
-"""The recipe of ValueFamily.PROBE: operands with which one missing, doubled or wrong key changes a small exact count.
+"""Values of ValueFamily.PROBE, with which one missing, repeated or wrong key changes a small exact count.
 
-All elements are +-1 except those of queries, which are of two kinds. With q = 0 all weights are equal, and an output
-times the number of keys is a count. Otherwise q selects the key at one position by the position's bits: that key takes
-all the weight, and the output is its value. A query does not know the number of keys: if its position is past the end,
-the keys with the most similar bits share the weight.
+All elements are +-1 except those of queries, of which there are two kinds. With q = 0, all weights are equal, and an
+output times the number of keys is a count. Otherwise q selects the key at one position by the position's bits: that key
+has all the weight, and the output is its value. A query does not depend on the number of keys: if its position is past
+the end, the keys with the most similar bits share the weight.
 """
 
 from math import ceil, log2, sqrt
@@ -18,19 +18,19 @@ _LEAST_GAP = 64.0
 
 _SCALES = (0, 4, 7)
 _CODES = [(scale, scale + bit) for bit in range(1, 17) for scale in _SCALES if scale + bit <= 17]
-"""log2 of (half period, block) of each code, the most useful first: 2^0 counts keys, 2^4 pages, 2^7 blocks."""
+"""log2 of (half period, block) of each code, the most useful first: 2^0 distinguishes keys, 2^4 pages, 2^7 blocks."""
 
 _TARGETS = 13
-"""Exponent: targets lie below 2^13, near ones more often."""
+"""Exponent: targets are below 2^13, and near ones are more likely."""
 
 
 def probe_values(chance: Chance, heads: int, dim: int) -> torch.Tensor:
-    """Values of +1 and -1, [tokens, heads, dim]: codes of the position in even elements, random signs in odd ones.
+    """Return values of +-1, [tokens, heads, dim]: codes of the position in even elements, random signs in odd ones.
 
-    A code changes its sign every `half period` positions, and once more at every block: it is
-    (-1)^(floor(j / half period) + floor(j / block)). Its sum over any run of positions stays within two half periods,
-    so that even rounded it shows one key more or less. The block's bit shows which key. Elements past the last code,
-    and the odd ones, distinguish slots and heads.
+    A code changes its sign every `half period` positions, and once more at every block: it is (-1)^(floor(j / half
+    period) + floor(j / block)). Its sum over any run of positions stays within two half periods, so even the rounded
+    sum shows a single missing or repeated key. The block's bit identifies the key. Elements past the last code, and the
+    odd ones, distinguish slots and heads.
     """
     signs = chance.sign(heads, dim)
     count = min((dim + 1) // 2, len(_CODES))
@@ -41,7 +41,7 @@ def probe_values(chance: Chance, heads: int, dim: int) -> torch.Tensor:
 
 
 def probe_keys(chance: Chance, heads: int, dim: int) -> torch.Tensor:
-    """Keys: the first half like values, since V is the first part of a latent, then the bits of the position."""
+    """Return keys: the first half like values, since V is the first part of a latent, then the bits of the position."""
     keys = torch.empty(chance.tokens, heads, dim, device=chance.device)
     keys[..., : dim // 2] = probe_values(chance, heads, dim // 2)
     keys[..., dim // 2 :] = _bits(chance.position, dim).unsqueeze(1)
@@ -49,7 +49,7 @@ def probe_keys(chance: Chance, heads: int, dim: int) -> torch.Tensor:
 
 
 def probe_queries(chance: Chance, heads: int, dim: int) -> torch.Tensor:
-    """Queries: every other head is 0, with a random phase per token; the others select the key of a position.
+    """Return queries: every other head is 0, with a random phase per token; the others select the key of a position.
 
     Those positions are 2^k - 1, 2^k, the first or last of a page of 16, or any below 2^k, for k of up to 12.
     """
@@ -68,13 +68,13 @@ def probe_queries(chance: Chance, heads: int, dim: int) -> torch.Tensor:
 
 
 def _bits(position: torch.Tensor, dim: int) -> torch.Tensor:
-    """The bits of each position [...] as +-1, repeated: [..., dim - dim // 2]."""
+    """Return the bits of each position [...] as +-1, repeated: [..., dim - dim // 2]."""
     bit = torch.arange(dim - dim // 2, dtype=torch.int32, device=position.device) % _POSITION_BITS
     return _signs(position.unsqueeze(-1) >> bit)
 
 
 def _strength(dim: int) -> float:
-    """Size of a selecting query's elements: the power of two, exact in every dtype, that gives `_LEAST_GAP`."""
+    """Return the size of a selecting query's elements: a power of two, exact in every dtype, for `_LEAST_GAP`."""
     repeats = max((dim - dim // 2) // _POSITION_BITS, 1)
     return 2.0 ** min(ceil(log2(_LEAST_GAP * sqrt(dim) / (2 * repeats))), 8)
 

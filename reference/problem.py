@@ -1,4 +1,4 @@
-"""A packed attention problem, its answer, and the moments that determine the error of a correct kernel."""
+"""A packed attention problem, its answer, and the moments from which error bounds are derived."""
 
 from dataclasses import dataclass
 
@@ -7,15 +7,16 @@ import torch
 
 @dataclass(frozen=True)
 class Problem:
-    """query [T, Hq, Dqk], key [S, Hkv, Dqk] and value [S, Hkv, Dv] of any float dtype, packed in the order of requests.
+    """A packed attention problem: query [T, Hq, Dqk], key [S, Hkv, Dqk] and value [S, Hkv, Dv] of any float dtype.
 
-    Keys and values lie on one device, queries and sinks on the same or another.
+    Tokens are in the order of requests. Keys and values are on one device, queries and sinks on the same or another.
 
     Request r has `q_lens[r]` queries and `kv_lens[r]` keys. `causal` aligns its last query to its last key: query i
-    sees key j if j <= kv - q + i. With `masks`, bool [q_len, kv_len] of each request on the host, it sees those that
-    are set, and `causal` is False. With `window_left` >= 0 it sees a key only if j >= kv - q + i - window_left. A logit
-    is bmm1_scale * q.k, capped to soft_cap * tanh(logit / soft_cap) unless `soft_cap` is 0. `sinks` [Hq] are extra
-    logits in the denominator. The output is multiplied by `bmm2_scale`. ValueError if the shapes do not fit together.
+    sees key j if j <= kv - q + i. With `masks`, one bool [q_len, kv_len] per request on the host, it sees the keys that
+    are True, and `causal` must be False. With `window_left` >= 0, it sees a key only if j >= kv - q + i - window_left.
+    A logit is bmm1_scale * q.k, capped to soft_cap * tanh(logit / soft_cap) unless `soft_cap` is 0. `sinks` [Hq] are
+    additional logits in the denominator. The output is multiplied by `bmm2_scale`. Raises ValueError if the shapes do
+    not fit together.
     """
 
     query: torch.Tensor
@@ -52,7 +53,7 @@ class Problem:
             raise ValueError(f"masks have shapes {[tuple(mask.shape) for mask in masks]}: give {due}, and causal=False")
 
     def seen_under_mask(self, request: int, queries: slice = slice(None)) -> torch.Tensor:
-        """The keys that some queries of a request see under its mask and the window: bool [queries, kv_len]."""
+        """Return the keys that queries of a request see under its mask and the window: bool [queries, kv_len]."""
         assert self.masks is not None
         mask = self.masks[request]
         q_len, kv_len = mask.shape
@@ -69,12 +70,12 @@ class Problem:
 
 @dataclass(frozen=True)
 class Moments:
-    """Determinants of a correct kernel's error, in fp64; p are the softmax weights, v and o include bmm2_scale.
+    """The quantities from which the error of a correct kernel is bounded, in fp64.
 
-    [T, Hq, Dv]: `power` is sum_j p_j^2 v_j^2 and `spread` sum_j p_j^2 (v_j - o)^2.
-    [T, Hq]: `concentration` is sum_j p_j^2; `gap` the weighted mean distance of the visible logits from the largest;
-    `p_peak` the largest weight; `peak` the largest logit, sinks included, 0 if there is none; `magnitude` the request's
-    largest |bmm1_scale| |q| |k|, which bounds every logit.
+    p are the softmax weights; v and o include bmm2_scale. [T, Hq, Dv]: `power` is sum_j p_j^2 v_j^2 and `spread` sum_j
+    p_j^2 (v_j - o)^2. [T, Hq]: `concentration` is sum_j p_j^2; `gap` is the weighted mean distance of the visible
+    logits from the largest; `p_peak` is the largest weight; `peak` is the largest logit, sinks included, or 0 if there
+    is none; `magnitude` is the request's largest |bmm1_scale| |q| |k|, which bounds every logit.
     """
 
     power: torch.Tensor
@@ -88,9 +89,9 @@ class Moments:
 
 @dataclass(frozen=True)
 class Answer:
-    """out [T, Hq, Dv] and natural-log lse [T, Hq] in fp64; `visible` [T] int64 counts the keys that a query sees.
+    """Output [T, Hq, Dv] and natural-log LSE [T, Hq] in fp64; `visible` [T] int64 counts the keys that a query sees.
 
-    A row that sees no key has out = 0 and lse = -inf, or its sink.
+    A row that sees no key has out = 0 and lse = -inf, or the sink as its lse.
     """
 
     out: torch.Tensor
@@ -100,9 +101,10 @@ class Answer:
 
 
 def exact(tensor: torch.Tensor) -> torch.Tensor:
-    """The values of a float tensor in fp64, contiguous and not rounded; a contiguous fp64 tensor is returned as it is.
+    """Return the values of a float tensor in fp64, contiguous and without rounding.
 
-    On the CPU, fp8 goes through a table of its 256 values, which is four times as fast as torch's conversion.
+    A contiguous fp64 tensor is returned itself. On the CPU, fp8 uses a table of its 256 values, which is four times as
+    fast as torch's conversion.
     """
     if tensor.dtype is torch.float8_e4m3fn and tensor.device.type == "cpu":
         index = tensor.view(torch.uint8).to(torch.int32, memory_format=torch.contiguous_format)

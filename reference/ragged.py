@@ -1,4 +1,4 @@
-"""Answering ragged requests as padded batches, in blocks of bounded size."""
+"""Attention of ragged requests, computed as padded batches in blocks of bounded size."""
 
 from array import array
 from collections.abc import Iterator
@@ -13,16 +13,17 @@ from torch.linalg import vector_norm
 from attnfuzz.reference.problem import Problem, exact
 
 _ONE_BATCH = {"cpu": 3_000_000, "cuda": 40_000_000}
-"""Products of elements, of padding, that take as long as answering one more batch: about 0.3 ms on a core."""
+"""Number of wasted products on padding that take as long as one more batch: about 0.3 ms on a core."""
 
 _QUERIES = 64
-"""Query tokens per block if a request's keys do not fit at once."""
+"""Query tokens per block if the keys of a request do not fit into memory at once."""
 
 
 def groups(problem: Problem, block: int) -> Iterator[list[int]]:
-    """Group the requests with queries for padding: those of similar lengths, and others where that is quicker.
+    """Group requests for padding: those of similar lengths, and others if that is faster.
 
-    A group of several requests has at most `block` logits and elements of keys and values, padding included.
+    A group of several requests has at most `block` logits and elements of keys and values, padding included. Requests
+    without queries are left out.
     """
 
     def size(request: int) -> tuple[int, int]:
@@ -38,14 +39,14 @@ def groups(problem: Problem, block: int) -> Iterator[list[int]]:
             found.append(group)
     for group in found:
         each = block // max(_held(problem, group) // len(group), 1) or 1
-        # In the order of the problem, no answer of a single group has to move.
+        # In the order of the problem, the output of a single group needs no reordering.
         group.sort()
         for start in range(0, len(group), each):
             yield group[start : start + each]
 
 
 def _together(problem: Problem, some: list[int], others: list[int], block: int) -> bool:
-    """Whether two groups are answered faster as one."""
+    """Return whether two groups are computed faster as one."""
     both = [*some, *others]
     if _held(problem, both) > block:
         return False
@@ -54,7 +55,7 @@ def _together(problem: Problem, some: list[int], others: list[int], block: int) 
 
 
 def _products(problem: Problem, requests: list[int]) -> int:
-    """Products of elements in a batch: logits, and three sums of values; exponentials count as some."""
+    """Return the number of products in a batch: logits, and three sums of values; exponentials count as several."""
     most_q, most_kv = _longest(problem, requests)
     each = problem.key.shape[2] + 3 * problem.value.shape[2] + _EXPONENTIAL
     return len(requests) * problem.query.shape[1] * most_q * most_kv * each
@@ -68,7 +69,7 @@ def _longest(problem: Problem, requests: list[int]) -> tuple[int, int]:
 
 
 def _held(problem: Problem, requests: list[int]) -> int:
-    """Logits, and elements of keys and values, held at once when `requests` are answered as one batch."""
+    """Return the number of logits and elements of keys and values in memory if `requests` are one batch."""
     most_q, most_kv = _longest(problem, requests)
     return len(requests) * most_kv * _held_per_key(problem, most_q)
 
@@ -83,20 +84,20 @@ def _starts(lengths: tuple[int, ...]) -> list[int]:
 
 
 def _rows(packed: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """packed[index], by the cheaper of torch's two ways."""
+    """Return packed[index], by the cheaper of torch's two ways."""
     return packed.index_select(0, index.flatten()).view(*index.shape, *packed.shape[1:])
 
 
 def integers(values: list[int]) -> torch.Tensor:
-    """An int64 tensor on the host; torch.tensor takes several times as long for a list."""
+    """Return an int64 tensor on the host. torch.tensor takes several times as long for a list."""
     return torch.frombuffer(array("q", values), dtype=torch.int64) if values else torch.zeros(0, dtype=torch.int64)
 
 
 class Rows(NamedTuple):
-    """Answers in fp64 of the tokens at `places` in the packed problem.
+    """The fp64 results of the tokens at `places` in the packed problem.
 
-    `wide` has [tokens, Hq, Dv] and `narrow` [columns, tokens, Hq] in the order of `OnlineSoftmax.finish`; with moments,
-    the last of `narrow` is magnitude.
+    `wide` are [tokens, Hq, Dv] and `narrow` is [columns, tokens, Hq] in the order of `OnlineSoftmax.finish`; with
+    moments, the last column of `narrow` is `Moments.magnitude`.
     """
 
     places: torch.Tensor | slice
@@ -127,7 +128,7 @@ class Batch:
             self._kv_step = max(block // (len(requests) * _held_per_key(problem, self._q_step)), 1)
 
     def answers(self) -> Iterator[Rows]:
-        """Yield the answers per block of queries."""
+        """Yield the results of one block of queries at a time."""
         for first in range(0, self._most_q, self._q_step):
             yield self._answer(first, min(first + self._q_step, self._most_q))
 
@@ -160,7 +161,7 @@ class Batch:
         )
 
     def _query(self, first: int, last: int) -> torch.Tensor:
-        """Queries [first, last) of each request, scaled: fp64 [B, Hkv, (last - first) * group, Dqk]."""
+        """Return queries [first, last) of each request, scaled: fp64 [B, Hkv, (last - first) * group, Dqk]."""
         packed = self._problem.query
         if len(self._q_lens) == 1:
             query = packed[self._q_starts[0] + first : self._q_starts[0] + last].unsqueeze(0)
@@ -173,7 +174,10 @@ class Batch:
         return scaled.view(len(self._q_lens), kv_heads, (last - first) * group, -1)
 
     def _keys(self, start: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values [start, end) of each request, fp64 [B, Hkv, end - start, dim]; its last key past its end."""
+        """Return keys and values [start, end) of each request, fp64 [B, Hkv, end - start, dim].
+
+        Past the end of a request, its last key is repeated.
+        """
         packed = self._problem.key, self._problem.value
         if packed[0].shape[0] == 0:
             shapes = ((len(self._kv_lens), tensor.shape[1], end - start, tensor.shape[2]) for tensor in packed)
@@ -189,7 +193,7 @@ class Batch:
         return exact(key.transpose(1, 2)), exact(value.transpose(1, 2))
 
     def _hidden(self, first: int, last: int, start: int, end: int) -> torch.Tensor | None:
-        """Mask [B, 1, queries, 1, keys] of the keys that a query does not see; None if it sees all of them."""
+        """Return a mask [B, 1, queries, 1, keys] of the keys that a query does not see, or None if it sees all."""
         problem = self._problem
         if problem.masks is not None:
             return self._masked_out[:, first:last, start:end].unsqueeze(2).unsqueeze(1)
@@ -206,7 +210,7 @@ class Batch:
 
     @cached_property
     def _masked_out(self) -> torch.Tensor:
-        """The keys that each query does not see under its request's mask: bool [B, most_q, most_kv], all of padding."""
+        """The keys that each query does not see under its mask: bool [B, most_q, most_kv], True for padding."""
         hidden = torch.ones(len(self._requests), self._most_q, self._most_kv, dtype=torch.bool)
         for own, request in zip(hidden, self._requests, strict=True):
             seen = self._problem.seen_under_mask(request)
@@ -220,9 +224,9 @@ class Batch:
         return sinks.repeat(1, 1, queries)
 
     def _order(self, first: int, last: int) -> tuple[torch.Tensor | slice, torch.Tensor | None]:
-        """The places of the block's tokens in the packed problem, and their rows among [B, Hkv, queries, group].
+        """Return the places of the block's tokens in the packed problem, and their rows among [B, Hkv, queries, group].
 
-        None is for all rows, as they are.
+        The rows are None if all are used, in order.
         """
         alone, padded = len(self._q_lens) == 1, min(self._q_lens) < self._most_q
         places: torch.Tensor | slice
@@ -249,7 +253,7 @@ def _taken(rows: torch.Tensor, axis: int, order: torch.Tensor | None) -> torch.T
 
 
 _FAR = 700.0
-"""Distance from the largest logit at which a weight is below 1e-300; larger distances, also of -inf, are clamped."""
+"""Distance from the largest logit at which a weight is below 1e-300. Larger distances, such as inf, are clamped."""
 
 _LOWEST = torch.finfo(torch.float64).min
 
@@ -257,9 +261,9 @@ _LOWEST = torch.finfo(torch.float64).min
 class OnlineSoftmax:
     """Running softmax of rows [..., M] over blocks of keys.
 
-    Weights x_j = exp(logit_j - peak) are relative to the row's largest logit.
-    Holds peak, total = sum x, weighted = sum x v and, with `moments`, squares = sum x^2, drop = sum x (peak - logit),
-    power = sum x^2 v^2 and cross = sum x^2 v.
+    Weights x_j = exp(logit_j - peak) are relative to the row's largest logit. The attributes are peak, total = sum x,
+    weighted = sum x v and, with `moments`, squares = sum x^2, drop = sum x (peak - logit), power = sum x^2 v^2 and
+    cross = sum x^2 v.
     """
 
     def __init__(self, *, moments: bool) -> None:
@@ -281,7 +285,7 @@ class OnlineSoftmax:
             x = below.exp()
             sums = [x.sum(dim=-1), x @ value]
         else:
-            # Both powers of x in one product with the values.
+            # Both powers of x are multiplied with the values in one product.
             powers = below.new_empty((*below.shape[:-2], 2, *below.shape[-2:]))
             x, x2 = powers.unbind(dim=-3)
             torch.exp(below, out=x)
@@ -309,11 +313,11 @@ class OnlineSoftmax:
         return result
 
     def finish(self, sinks: torch.Tensor | None, scale: float) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """The answer: out, times `scale`, alone in a list [..., M, Dv], and lse in a list [..., M].
+        """Return two lists: out, times `scale` [..., M, Dv], and lse [..., M].
 
-        With moments, then power and spread in the first, and concentration, gap, p_peak and peak in the second, all as
-        `Moments` defines them. sinks [..., M] are natural logits. Rows that see no key have out = 0, and lse = -inf or
-        the sink. This ends the sum: `power` and `cross` are overwritten.
+        With moments, the first list also has power and spread, and the second has concentration, gap, p_peak and peak,
+        all as `Moments` defines them. sinks [..., M] are natural logits. Rows that see no key have out = 0, and lse =
+        -inf or the sink. Call this once: `power` and `cross` are overwritten.
         """
         lse = self.peak + self.total.log()
         peak = self.peak

@@ -1,4 +1,4 @@
-"""The second run of a metamorphic relation, and the mapping between the requests of both runs."""
+"""The second run of a metamorphic relation, and the correspondence of requests between both runs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,20 +9,21 @@ from attnfuzz.reference.case import Case, Launch, PageOrder, Request, Step, step
 from attnfuzz.reference.relation import Relation
 
 _ROWS_ADDED = 2
-"""Requests, or tokens, by which PADDING_ENLARGED pads a step."""
+"""Number of requests, or tokens, by which PADDING_ENLARGED pads a step."""
 
 _QUERIES_APPENDED = 3
-"""New tokens of the request that REQUEST_APPENDED adds to a prefill."""
+"""Number of new tokens of the request that REQUEST_APPENDED adds to a prefill."""
 
 _SLACK = 1024
-"""Slack that SPLITS_CHANGED adds to an exact maximum: several splits for kernels that split by the stated maximum."""
+"""Slack that SPLITS_CHANGED adds to an exact maximum: a kernel that splits by the stated maximum makes several splits.
+"""
 
 
 @dataclass(frozen=True)
 class Related:
     """The other case, without a relation of its own, and the places of the first case's rows in it.
 
-    `steps[i]` is the other case's step for step i of the first, None if there is none (a capture). The request at
+    `steps[i]` is the other case's step for step i of the first, or None if there is none (a capture). The request at
     position p of step i is at position `positions[i][p]` of that step.
     """
 
@@ -32,17 +33,16 @@ class Related:
 
 
 class NotRelated(ValueError):
-    """A relation that does not apply to a case; the message is a clause with the reason."""
+    """A relation that does not apply to a case. The message is a clause with the reason."""
 
 
 def related(case: Case) -> Related:
-    """Apply `case.relation`, which is not None, to an otherwise valid case.
+    """Apply `case.relation`, which must not be None, to an otherwise valid case.
 
     The other case may exceed a bound: `attnfuzz.reference.validity` checks it.
 
     Raises:
         NotRelated: the relation changes nothing about this case.
-
     """
     assert case.relation is not None
     other = _CHANGES[case.relation](replace(case, relation=None))
@@ -97,7 +97,7 @@ def _append_request(case: Case) -> Case:
 
 
 def _padded(step: Step, rows: int) -> Step:
-    """Pad a step by `rows` more requests; by tokens where padding adds no requests."""
+    """Pad a step by `rows` more requests, or by tokens if padding adds no requests."""
     whole = step.mode.uniform or step.launch is not Launch.EAGER
     return replace(step, padded_tokens=step.padded_tokens + rows * (step.tokens_per_request if whole else 1))
 

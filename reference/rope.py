@@ -1,4 +1,4 @@
-"""Rotary embedding (RoFormer, arXiv:2104.09864, section 3.4): the turn of keys and queries by their position."""
+"""Rotary embedding (RoFormer, arXiv:2104.09864, section 3.4): rotating keys and queries by their position."""
 
 import math
 from enum import StrEnum
@@ -11,8 +11,8 @@ from attnfuzz.reference.geometry import Geometry
 class RotaryShare(StrEnum):
     """The share of a head's elements, from the first on, that is rotated: an even number, at least two.
 
-    Models rotate all of them, half (GLM-4), a quarter (GPT-NeoX), or two fifths (Phi-2). Of a latent, the rotary part
-    is rotated, and no other: WHOLE.
+    Models rotate all of them, half (GLM-4), a quarter (GPT-NeoX), or two fifths (Phi-2). Of a latent, the whole rotary
+    part is rotated: WHOLE.
     """
 
     WHOLE = "whole"
@@ -21,7 +21,7 @@ class RotaryShare(StrEnum):
     TWO_FIFTHS = "two fifths"
 
     def of(self, head_dim: int) -> int:
-        """The number of rotated elements."""
+        """Return the number of rotated elements."""
         parts, whole = _SHARES[self]
         return max(2, head_dim * parts // whole // 2 * 2)
 
@@ -42,10 +42,11 @@ class Pairing(StrEnum):
 
 
 class RopeScaling(StrEnum):
-    """The change of frequencies by which a model's context is longer than that of its training.
+    """The change of frequencies that extends a model's context beyond that of its training.
 
-    LLAMA31 lowers those of long waves, as Llama 3.1 (factor 8 beyond 8,192 positions). YARN does so by the number of
-    turns, and multiplies cosines and sines by 0.1 ln(factor) + 1 (arXiv:2309.00071; Qwen2.5's factor 4 beyond 32,768).
+    LLAMA31 lowers those of long waves, as Llama 3.1 does (factor 8 beyond 8,192 positions). YARN lowers them by the
+    number of turns, and multiplies cosines and sines by 0.1 ln(factor) + 1 (arXiv:2309.00071; Qwen2.5's factor 4 beyond
+    32,768).
     """
 
     NONE = "none"
@@ -58,7 +59,7 @@ class RopeScaling(StrEnum):
         return 0.1 * math.log(_YARN_FACTOR) + 1 if self is RopeScaling.YARN else 1.0
 
     def of(self, frequency: float, pair: int, dim: int, theta: float) -> float:
-        """The frequency of a pair of `dim` elements, which is `frequency` without scaling."""
+        """Return the scaled frequency of a pair of `dim` elements. `frequency` is the unscaled one."""
         if self is RopeScaling.LLAMA31:
             turns = frequency * _LLAMA31_CONTEXT / (2 * math.pi)
             kept = (turns - _LLAMA31_LOW) / (_LLAMA31_HIGH - _LLAMA31_LOW)
@@ -74,7 +75,7 @@ _YARN_FACTOR, _YARN_CONTEXT, _YARN_FAST, _YARN_SLOW = 4.0, 32768, 32.0, 1.0
 
 
 def _yarn_range(dim: int, theta: float) -> tuple[float, float]:
-    """The pairs between which frequencies go from unchanged to divided (vLLM, yarn_find_correction_range)."""
+    """Return the pairs between which frequencies go from unchanged to divided (vLLM, yarn_find_correction_range)."""
 
     def pair(turns: float) -> float:
         return dim * math.log(_YARN_CONTEXT / (turns * 2 * math.pi)) / (2 * math.log(theta))
@@ -91,8 +92,8 @@ def _between(first: float, second: float, share: float) -> float:
 class Rope(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The rotary embedding of new tokens.
 
-    A token at place p among its request's keys has the position p + `shift`: servers shift positions behind images
-    (Qwen2-VL). Pair i of `dim` elements is turned by position * theta^(-2 i / dim), or as `scaling` changes that.
+    The position of a token is its index p among its request's keys, plus `shift`: servers shift positions after images
+    (Qwen2-VL). Pair i of `dim` elements is rotated by position * theta^(-2 i / dim), changed by `scaling`.
     """
 
     share: RotaryShare = RotaryShare.WHOLE
@@ -102,10 +103,10 @@ class Rope(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     scaling: RopeScaling = RopeScaling.NONE
 
     def frequencies(self, dim: int) -> list[float]:
-        """The turn of each pair of `dim` elements from one position to the next, in radians."""
+        """Return the angle by which each pair of `dim` elements turns from one position to the next, in radians."""
         plain = [self.theta ** (-2 * pair / dim) for pair in range(dim // 2)]
         return [self.scaling.of(each, pair, dim, self.theta) for pair, each in enumerate(plain)]
 
     def dim(self, geometry: Geometry) -> int:
-        """The number of rotated elements of a head."""
+        """Return the number of rotated elements of a head."""
         return geometry.latent.rope if geometry.latent else self.share.of(geometry.head_dim_qk)

@@ -9,7 +9,7 @@ import torch
 from attnfuzz.reference.problem import Problem, exact
 
 EQUAL = 1e-11
-"""Relative difference below which two weights are equal: fp64 products of hundreds of elements differ by less."""
+"""Relative difference below which two weights are equal. The fp64 error of products of hundreds of elements is less."""
 
 _ONE_SIGN = 0.9
 """Share of a sum without cancellation, above which nearly all of its terms have one sign."""
@@ -18,7 +18,7 @@ _DIRECTION_SEED = 0x4B
 
 
 def row_weights(problem: Problem, token: int, head: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weights [k] and values [k, Dv] (times bmm2_scale) of the k keys that the row sees, in fp64.
+    """Return weights [k] and values [k, Dv] (times bmm2_scale) of the k keys that the row sees, in fp64.
 
     The weights add up to 1, or to less with a sink.
     """
@@ -35,7 +35,7 @@ def seen_positions(problem: Problem, token: int) -> torch.Tensor:
 
 
 def tied_row(problem: Problem, token: int, head: int, near: float = EQUAL) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Like `row_weights` if two weights are equal up to a share of `near`; None if not, found without the values."""
+    """Return `row_weights` if two weights are equal up to a share of `near`, else None, without reading the values."""
     keys = _seen(problem, token)
     weights = _weights(problem, token, head, keys)
     ordered = weights.sort().values
@@ -46,10 +46,10 @@ def tied_row(problem: Problem, token: int, head: int, near: float = EQUAL) -> tu
 
 @dataclass(frozen=True)
 class HeadRows:
-    """Some rows of one request that share a KV head: the tokens and heads are slices of the packed problem.
+    """Some rows of one request that share a KV head. The tokens and heads are slices of the packed problem.
 
-    `weights` [tokens, heads, k] are 0 where a key is hidden, and those of the rows add up to 1, or to less with a sink;
-    `queries` [tokens, heads, Dqk] include bmm1_scale, `values` [k, Dv] bmm2_scale; `key` is [k, Dqk]. All fp64.
+    All are fp64. `weights` [tokens, heads, k] are 0 where a key is hidden; those of a row add up to 1, or to less with
+    a sink. `queries` [tokens, heads, Dqk] include bmm1_scale, `values` [k, Dv] include bmm2_scale; `key` is [k, Dqk].
     """
 
     tokens: slice
@@ -62,12 +62,12 @@ class HeadRows:
     values: torch.Tensor
 
     def coherent_logits(self) -> torch.Tensor:
-        """`coherent_logits` of these rows, [tokens, heads, k]."""
+        """Return `coherent_logits` of these rows, [tokens, heads, k]."""
         return _coherent(self.queries, self.key)
 
 
 def head_rows(problem: Problem, most: int) -> Iterator[HeadRows]:
-    """All rows that see keys, in blocks of at most `most` weights, or of one row."""
+    """Yield all rows that see keys, in blocks of at most `most` weights, or of one row."""
     q_end = kv_end = 0
     for request, (q_len, kv_len) in enumerate(zip(problem.q_lens, problem.kv_lens, strict=True)):
         q_end, kv_end = q_end + q_len, kv_end + kv_len
@@ -79,7 +79,7 @@ def head_rows(problem: Problem, most: int) -> Iterator[HeadRows]:
 def _rows_of_head(
     problem: Problem, request: int, keys: slice, kv_head: int, q_end: int, most: int
 ) -> Iterator[HeadRows]:
-    """The rows of one KV head, of a request whose queries end at `q_end`."""
+    """Yield the rows of one KV head, for a request whose queries end at `q_end`."""
     group = slice(kv_head * problem.group, (kv_head + 1) * problem.group)
     key, values = _own(problem, problem.key, group.start, keys), _values(problem, group.start, keys)
     for tokens in _pieces(slice(q_end - problem.q_lens[request], q_end), most // (len(key) * problem.group)):
@@ -92,14 +92,17 @@ def _rows_of_head(
 
 
 def _pieces(whole: slice, most: int) -> Iterator[slice]:
-    """Consecutive pieces of at most `most`, or of 1."""
+    """Yield consecutive pieces of at most `most`, or of 1."""
     size = max(most, 1)
     for first in range(whole.start, whole.stop, size):
         yield slice(first, min(first + size, whole.stop))
 
 
 def _hidden(problem: Problem, request: int, own: torch.Tensor) -> torch.Tensor:
-    """The keys that consecutive queries of a request don't see, by their own keys [n, 1, 1]: bool [n, 1, kv_len]."""
+    """Return the keys that consecutive queries of a request don't see, bool [n, 1, kv_len].
+
+    `own` [n, 1, 1] are the indices of the queries' own keys.
+    """
     kv_len = problem.kv_lens[request]
     if problem.masks is not None:
         first = int(own[0]) - kv_len + problem.q_lens[request]
@@ -111,7 +114,7 @@ def _hidden(problem: Problem, request: int, own: torch.Tensor) -> torch.Tensor:
 
 
 def coherent_logits(problem: Problem, token: int, head: int) -> torch.Tensor:
-    """Sizes of the logits of the row's k keys before the soft cap, fp64 [k]; 0 unless their terms have one sign."""
+    """Return the sizes of the row's logits before the soft cap, fp64 [k]; 0 unless their terms have one sign."""
     key = _own(problem, problem.key, head, _seen(problem, token))
     query = exact(problem.query[token, head]) * problem.bmm1_scale
     return _coherent(query, key)
@@ -123,9 +126,10 @@ def _coherent(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
 
 
 def key_marks(problem: Problem, token: int, head: int) -> torch.Tensor:
-    """A number per key that the row sees, fp64 [k]: its component along a fixed direction, relative to the largest.
+    """Return a number per key that the row sees, fp64 [k], by which copies of a key are recognized.
 
-    Copies of one key have the same number to within `EQUAL`; other keys almost surely differ.
+    It is the key's component along a fixed direction, relative to the largest. Copies of one key have the same number
+    to within `EQUAL`; other keys almost surely differ.
     """
     key = _own(problem, problem.key, head, _seen(problem, token))
     generator = torch.Generator().manual_seed(_DIRECTION_SEED)
@@ -140,7 +144,7 @@ def _request_of(problem: Problem, token: int) -> tuple[int, int]:
 
 
 def _seen(problem: Problem, token: int) -> slice | torch.Tensor:
-    """The packed keys that a token sees: their indices under a mask."""
+    """Return the packed keys that a token sees: a slice, or their indices under a mask."""
     request, end = _request_of(problem, token)
     kv_len, start = problem.kv_lens[request], sum(problem.kv_lens[:request])
     if problem.masks is not None:
@@ -160,7 +164,7 @@ def _weights(problem: Problem, token: int, head: int, keys: slice | torch.Tensor
 
 
 def _softmax(problem: Problem, logits: torch.Tensor, heads: slice, hidden: torch.Tensor | None = None) -> torch.Tensor:
-    """The weights of scaled products [..., heads, k]; `hidden` broadcasts to them."""
+    """Return the weights of scaled products [..., heads, k]; `hidden` broadcasts to them."""
     if problem.soft_cap:
         logits = torch.tanh(logits / problem.soft_cap) * problem.soft_cap
     if hidden is not None:
@@ -176,5 +180,5 @@ def _values(problem: Problem, head: int, keys: slice | torch.Tensor) -> torch.Te
 
 
 def _own(problem: Problem, tokens: torch.Tensor, head: int, keys: slice | torch.Tensor) -> torch.Tensor:
-    """The keys or values that a head attends to, in fp64 on the device of the queries."""
+    """Return the keys or values that a head attends to, in fp64 on the device of the queries."""
     return exact(tokens[keys, head // problem.group].to(problem.query.device))

@@ -1,4 +1,4 @@
-"""Pools that are not those of one layer alone: pages that have left a window, and the other group of layers."""
+"""KV pools shared by several layers: pages that have left a window, and a second group of layers."""
 
 from msgspec.structs import replace
 
@@ -7,9 +7,9 @@ from attnfuzz.reference.geometry import Geometry
 
 
 def pages_left(case: Case, q_len: int, kv_len: int) -> int:
-    """The number of a request's first pages that have left the window of its first query, and are free.
+    """Return how many of a request's first pages have left the window of its first query, and are free.
 
-    With `window_tail`, it is the window of the query after its last one. The last query is that of the last key.
+    With `window_tail`, it is the window of the query after its last one. The last query is aligned to the last key.
     """
     if case.pages.tombstone is Tombstone.NONE:
         return 0
@@ -18,7 +18,7 @@ def pages_left(case: Case, q_len: int, kv_len: int) -> int:
 
 
 def case_of_other_group(case: Case) -> Case:
-    """The same steps in the other group of layers, which has other tokens and no window."""
+    """Return the same steps for the other group of layers, which has other tokens and no window."""
     pages = Pages(order=case.pages.order, hole=case.pages.hole, behind=case.pages.behind, free=case.pages.free)
     geometry = _geometry(case.geometry, case.pages.other_group)
     return replace(case, geometry=geometry, pages=pages, seed=case.seed ^ 1)

@@ -1,4 +1,4 @@
-"""Validity: the rules that relate the fields of a case, and the bounds that keep it runnable.
+"""Validity of cases: the rules that relate their fields, and the bounds that keep them runnable.
 
 These rules hold for every backend. A backend's own limits are its Capability.
 """
@@ -33,15 +33,15 @@ from attnfuzz.reference.rope import RopeScaling, RotaryShare
 MAX_BATCH = 1024
 MAX_KV_LEN = 1 << 20
 MAX_STEPS = 64
-# Each takes up to six guarded tensors, each of these two mappings, of which Linux grants a process 65,530 by default.
+# Each chunk takes up to six guarded tensors of two mappings each, and Linux grants a process 65,530 by default.
 MAX_CHUNKS = 512
 MAX_PAGE_SIZE = 4096
 MAX_TABLE_ENTRIES = 1 << 28
-# 8 GiB: enough for a pool whose element offsets pass 2^32 in bf16, so that 32-bit offsets overflow.
+# 8 GiB: enough for element offsets above 2^32 in bf16, with which 32-bit offsets overflow.
 MAX_POOL_BYTES = 1 << 33
-# 512 GiB: address spaces of 39 bits are the smallest.
+# 512 GiB: the smallest address spaces have 39 bits.
 MAX_POOL_ADDRESSES = 1 << 39
-# Rows of a table of cosines in front of those of the keys.
+# Number of rows of a table of cosines before those of the keys.
 MAX_SHIFT = 1 << 16
 MAX_QUERY_BYTES = 1 << 33
 MAX_QUERY_SCALE = 256.0
@@ -53,7 +53,7 @@ MAX_BACKEND_NAME = 4096
 """A name may be FILE.py:NAME, and a path has at most this many bytes."""
 
 MOST_PAST = 64
-"""Failures that one case may go on after."""
+"""Maximum number of failures that one case may ignore."""
 
 _MOST_SHOWN = 200
 
@@ -64,7 +64,7 @@ _GraphKey = tuple[Mode, int, int]
 
 
 class ImpossibleCase(ValueError):
-    """A case that cannot exist; the message names the field, its value and the legal values."""
+    """A case that cannot exist. The message names the field, its value and the legal values."""
 
     def __init__(self, field: str, value: object, legal: str) -> None:
         shown = repr(value)
@@ -106,7 +106,7 @@ def validate_backend_name(name: str) -> None:
 
 
 def _bounded(case: Case) -> Iterator[tuple[str, float, float, float]]:
-    """Yield (field, value, lowest, highest) for every number that has bounds of its own."""
+    """Yield (field, value, lowest, highest) for every number that has its own bounds."""
     geometry, pages = case.geometry, case.pages
     yield "geometry.q_heads", geometry.q_heads, 1, 1024
     yield "geometry.kv_heads", geometry.kv_heads, 1, 1024
@@ -199,7 +199,7 @@ def _validate_queries(case: Case) -> None:
 
 
 def may_keep_queries(geometry: Geometry, scales: Scales) -> bool:
-    """Whether a server may keep the dtype of its queries although its KV cache is quantised.
+    """Return whether a server may keep the dtype of its queries although its KV cache is quantised.
 
     It may dequantise the cache to that dtype, which is exact for scales that are powers of two, by a kernel whose head
     dims are powers of two as well (vLLM 0.33.0: v1/attention/backends/flashinfer.py:2507).
@@ -209,7 +209,7 @@ def may_keep_queries(geometry: Geometry, scales: Scales) -> bool:
 
 
 def is_power_of_two(number: float) -> bool:
-    """Whether a number is one, or one of its inverses."""
+    """Return whether a number is a power of two, or the inverse of one."""
     return math.frexp(number)[0] == _MANTISSA_OF_POWERS
 
 
@@ -232,7 +232,7 @@ def _validate_rope(case: Case) -> None:
 
 
 def may_be_swizzled(geometry: Geometry, granularity: Granularity) -> bool:
-    """Whether the scales of values may be swizzled: those of whole groups of slots and of blocks."""
+    """Return whether the scales of values may be swizzled, which takes whole groups of slots and of blocks."""
     whole_pages = geometry.page_size % INTERLEAVED == 0
     return granularity is Granularity.BLOCK and whole_pages and geometry.head_dim_vo % (BLOCK * INTERLEAVED) == 0
 
@@ -265,12 +265,12 @@ def _validate_call(case: Case) -> None:
 
 
 def takes(case: Case, form: ArgumentForm) -> bool:
-    """Whether the argument of `form` can be passed so beside the other forms of `case`."""
+    """Return whether `form` is possible in `case`, besides its other forms."""
     return (form not in _CONDITIONS or _CONDITIONS[form](case)) and not exclude_each_other((*case.arguments, form))
 
 
 def _sees_all_keys(case: Case) -> bool:
-    """Whether there is a window, and it is longer than all keys."""
+    """Return whether there is a window, and it is at least as long as all keys."""
     return 0 <= max(case.slot_lengths().values(), default=0) <= case.geometry.window_left + 1 > 0
 
 
@@ -286,10 +286,10 @@ _CONDITIONS: dict[ArgumentForm, Callable[[Case], bool]] = {
         not request.q_len for step in case.steps for request in step.requests
     ),
     ArgumentForm.SINKS_16_BITS: lambda case: case.geometry.sinks,
-    # The rows of a padded batch, of which a part is planned, are apart in this layout.
+    # The layout does not allow planning only part of a padded batch.
     ArgumentForm.LSE_LAYOUT: lambda case: not any(step.padded for step in case.steps),
 }
-"""The conditions of forms: an argument that is left out has its default, others are there, or cut nothing off."""
+"""The conditions of forms: an omitted argument must have its default, and others must exist, or have no effect."""
 
 
 def _validate_window_pool(case: Case) -> None:
@@ -310,7 +310,7 @@ def _validate_other_group(case: Case) -> None:
 
 
 def may_share_pool(geometry: Geometry, granularity: Granularity, group: OtherGroup) -> bool:
-    """Whether pages of such a group, in a pool of numbers alone, can have as many bytes as those of `geometry`."""
+    """Return whether pages of this group can have as many bytes as those of `geometry`, in a pool without scales."""
     if geometry.latent is not None or granularity is not Granularity.TENSOR:
         return False
     if group in (OtherGroup.MORE_HEADS, OtherGroup.SHORTER_PAGES):
@@ -443,13 +443,13 @@ def _validate_latent_prefill(step: Step, field: str) -> None:
 
 
 def _validate_size(case: Case) -> None:
-    """Bound memory and time, so that a case file cannot exhaust the machine."""
+    """Bound memory and time, because a case file must not exhaust the machine."""
     geometry = case.geometry
     lengths = case.slot_lengths().values()
     owned = sum(-(-length // geometry.page_size) for length in lengths)
     values = 0 if geometry.latent else geometry.head_dim_vo
     if case.pages.other_group is not OtherGroup.NONE:
-        # Its pages have as many bytes, and half as many tokens at least.
+        # Its pages have as many bytes, and at least half as many tokens.
         owned += sum(2 * -(-length // geometry.page_size) for length in lengths)
     elements = (owned + case.pages.spare + 1) * geometry.page_size * geometry.kv_heads * (geometry.head_dim_qk + values)
     if elements * geometry.kv_dtype.itemsize > MAX_POOL_BYTES:
@@ -481,7 +481,7 @@ def _validate_mask_size(case: Case) -> None:
 
 
 def valid_related(case: Case) -> Case:
-    """The other case of a relation. ImpossibleCase unless the relation changes something and that case is possible."""
+    """Return the other case of a relation. Raises ImpossibleCase unless it differs and is possible."""
     assert case.relation is not None
     try:
         other = related(case).case
@@ -494,7 +494,7 @@ def valid_related(case: Case) -> Case:
 
 
 def products(case: Case) -> int:
-    """Number of multiplications in a case's attention over real requests, causal or not: the measure of its size."""
+    """Return the number of multiplications in the attention of real requests, as a measure of a case's size."""
     geometry = case.geometry
     pairs = sum(request.q_len * request.kv_len for step in case.steps for request in step.requests)
     return pairs * geometry.q_heads * (geometry.head_dim_qk + geometry.head_dim_vo)

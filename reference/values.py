@@ -1,7 +1,7 @@
 """Recipes of the value families: the contents of q, K and V.
 
-Every element fits fp8 e4m3 (up to 448) and fp16 after a cast, but for EXTREME. A token's values depend on its stream
-and its index in it, never on the number of tokens, so that shortening a request leaves the others alone.
+Except for EXTREME, every element fits fp8 e4m3 (up to 448) and fp16 after a cast. A token's values depend on its stream
+and its index in it, but not on the number of tokens, so shortening a request does not change the others.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ class Operand(StrEnum):
 _ROLE_SALT = {Operand.QUERY: 0x51, Operand.KEY: 0x4B, Operand.VALUE: 0x56}
 
 _LARGE = 12.0
-"""Standard deviation of q and K with large logits: that of the logits is 144, after division by sqrt(head_dim_qk)."""
+"""Standard deviation of q and K with large logits. That of the logits is 144, after division by sqrt(head_dim_qk)."""
 
 _SMALL = 0.05
 """Standard deviation of q with one-hot values: the softmax stays nearly uniform, so that every token contributes."""
@@ -35,7 +35,7 @@ _PEAK = 4.0
 """Standard deviation of a peaked token's extra logit, above the logits' noise of about 1."""
 
 _PEAK_EVERY = 16
-"""Tokens at the edges of pages of this size can be peaked: the commonest page size, or a fraction of a larger one."""
+"""Tokens at the edges of pages of this size can be peaked: the most common page size, or a fraction of a larger one."""
 
 _AMPLITUDES = 8
 """Tags take the values 1 + i / 8, which fp8 e4m3 holds exactly."""
@@ -44,7 +44,7 @@ _AMPLITUDES = 8
 def draw(family: ValueFamily, role: Operand, shape: tuple[int, ...], *, seed: int, stream: int) -> torch.Tensor:
     """Draw one operand from one stream, float32 of `shape` [tokens, heads, dim]; see `draw_runs`.
 
-    ValueError unless `shape` has three axes.
+    Raises ValueError unless `shape` has three axes.
     """
     if len(shape) != 3:
         raise ValueError(f"shape {shape} has {len(shape)} axes: give [tokens, heads, dim]")
@@ -62,22 +62,26 @@ def draw_runs(
     seed: int,
     device: torch.device = HOST,
 ) -> torch.Tensor:
-    """Draw an operand of consecutive runs, float32 [tokens, heads, dim]: a function of family, role, seed and streams.
+    """Draw an operand of consecutive runs, float32 [tokens, heads, dim], from family, role, seed and streams.
 
     The values are the same on every device, bit for bit.
 
-    NORMAL is standard normal. PEAKED gives nearly all the weight to a few keys, many of them at page edges. CONSTANT
-    repeats one key and value at every token of a stream, so that the output is that value. ONE_HOT gives each token's
-    value one element, whose position and size identify token and head, under a nearly uniform softmax. LARGE_LOGITS has
-    logits of several hundred. ZEROS has q = 0 and values of +1 and -1, so that the output is a count. PROBE has exact
-    weights in every row, and values that identify a missing key (`attnfuzz.reference.probe`). DISCRETE has q and K of
-    +1 and -1, so that the weights of all rows take the same few values. FAINT has weights down to below the smallest
-    number of fp32, and no others in every second element of the output. STAGNANT has values that are
-    constant along stretches of keys and nearly cancel, and weights that are equal or nearly so, in every second stream
-    behind a heavy first key, so that additions are all rounded to one side. EXTREME has the numbers that conversions
-    and copies get wrong, from 0 and subnormal numbers to infinity and NaN, for writers of the KV cache. UNEVEN
-    has a magnitude for each head of each token, from 2^-20 to 2^11, or 0, and a largest element of either sign at any
-    place, for writers that compute scales.
+    - NORMAL is standard normal.
+    - PEAKED gives nearly all the weight to a few keys, many of them at page edges.
+    - CONSTANT repeats one key and value at every token of a stream, so the output is that value.
+    - ONE_HOT gives each token's value one element, whose position and size identify token and head, under a nearly
+      uniform softmax.
+    - LARGE_LOGITS has logits of several hundred.
+    - ZEROS has q = 0 and values of +1 and -1, so the output is a count.
+    - PROBE has exact weights in every row, and values that identify a missing key (`attnfuzz.reference.probe`).
+    - DISCRETE has q and K of +1 and -1, so the weights of all rows take the same few values.
+    - FAINT has weights down to below the smallest number of fp32; every second element of the output has no others.
+    - STAGNANT has values that are constant along stretches of keys and nearly cancel, and weights that are equal or
+      nearly so, in every second stream after a heavy first key, so all additions are rounded to one side.
+    - EXTREME has the numbers that conversions and copies get wrong, from 0 and subnormal numbers to infinity and NaN,
+      for writers of the KV cache.
+    - UNEVEN has a magnitude for each head of each token, from 2^-20 to 2^11, or 0, and a largest element of either sign
+      at any place, for writers that compute scales.
     """
     query, key, value = _RECIPES[family]
     recipe = {Operand.QUERY: query, Operand.KEY: key, Operand.VALUE: value}[role]
@@ -87,8 +91,8 @@ def draw_runs(
 def draw_sinks(family: ValueFamily, heads: int, *, seed: int, stream: int) -> torch.Tensor:
     """Draw the sinks of all heads, float32 [heads].
 
-    Standard normal; with DISCRETE and FAINT 0.5, or -inf, which is no sink, or 86 or -86, which make the other weights,
-    or their own, nearly the smallest number of fp32.
+    They are standard normal, or with DISCRETE and FAINT 0.5, -inf (no sink), 86 (which makes the other weights almost
+    as small as fp32 can represent) or -86 (which does this to the sink's own).
     """
     chance = Chance([TokenRun(stream, heads)], mixed(_ROLE_SALT[Operand.QUERY], seed))
     if family in (ValueFamily.DISCRETE, ValueFamily.FAINT):
@@ -110,7 +114,7 @@ def _faint_values(chance: Chance, heads: int, dim: int) -> torch.Tensor:
 
 
 def _is_near(chance: Chance) -> torch.Tensor:
-    """Which keys' logits are near the largest, bool [tokens, 1]: every fourth."""
+    """Return whether a key's logit is near the largest, bool [tokens, 1]: every fourth is."""
     return (chance.position % 4 == 0).unsqueeze(-1)
 
 
@@ -126,7 +130,7 @@ def _stagnant_keys(chance: Chance, heads: int, dim: int) -> torch.Tensor:
 
 
 def _as_keys(logit: torch.Tensor, dim: int) -> torch.Tensor:
-    """Keys [tokens, heads, dim] with these logits [tokens, heads] under queries of `_FAINT_QUERY`."""
+    """Return keys [tokens, heads, dim] with these logits [tokens, heads] under queries of `_FAINT_QUERY`."""
     # Torch divides by a number on a CPU, and multiplies by its reciprocal on a GPU, which may differ in the last bit.
     return (logit * (1 / (_FAINT_QUERY * sqrt(dim)))).unsqueeze(-1).repeat(1, 1, dim)
 
@@ -164,7 +168,7 @@ def _tags(chance: Chance, heads: int, dim: int) -> torch.Tensor:
 
 
 _FAINT = 77.0, 107.0
-"""Distance of the other logits from those near the largest; fp32's exp is subnormal from 87.3 on, and 0 from 104 on."""
+"""Distance of the other logits from those near the largest. fp32's exp is subnormal from 87.3 on, 0 from 104 on."""
 
 _FAINT_QUERY = 2.0
 
@@ -172,13 +176,13 @@ _HEAVY = 4.0, 12.0
 """Logit of a heavy first key above the others."""
 
 _APART = 0.08
-"""Largest difference of the other logits is three quarters of this."""
+"""The largest difference of the other logits is three quarters of this."""
 
 _STRETCHES = torch.tensor((16, 40, 150, 300, 1000))
-"""Keys with one value."""
+"""Numbers of consecutive keys with one value."""
 
 _UNLIKE = 2.0**-6
-"""Standard deviation of the relative differences of values of different stretches."""
+"""Standard deviation of the relative differences between values of different stretches."""
 
 _EXTREME_SINKS = -torch.inf, 86.0, -86.0
 
@@ -196,7 +200,7 @@ _EXTREMES = tuple(
 
 
 def _extreme(chance: Chance, heads: int, dim: int) -> torch.Tensor:
-    """Every second element is one of the extremes, the others are normal."""
+    """Draw numbers: every second element is one of the extremes, the others are normal."""
     numbers = torch.tensor(_EXTREMES, device=chance.device)
     share = chance.share(heads, dim)
     return numbers[(share * len(numbers)).long()].where(share * (1 << 16) % 2 == 0, chance.normal(heads, dim))
@@ -208,7 +212,7 @@ _SPIKE = 2.0
 
 
 def _uneven(chance: Chance, heads: int, dim: int) -> torch.Tensor:
-    """Normal numbers times a power of two, every eighth row 0; one element of every second row is the largest."""
+    """Draw normal numbers times a power of two, every eighth row 0; one element of every second row is the largest."""
     values, drawn = chance.normal(heads, dim), chance.share(heads, 4)
     low, high = _MAGNITUDES
     power = (low + drawn[..., :1] * (high - low)).floor_().exp2_()

@@ -1,4 +1,4 @@
-"""Ragged batches: the query and KV lengths of the requests of one step."""
+"""Drawing ragged batches: the query and KV lengths of the requests of one step."""
 
 import random
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ from attnfuzz.strategies.coverage.classes import ACCEPTED, BATCHES, KEYS, KV_LEN
 from attnfuzz.strategies.lean import NO_LEAN, Lean
 from attnfuzz.strategies.scope import Scope
 
-# Queries of the smallest usual tile, and the weight of lengths at its edges.
+# Queries in the smallest common tile, and the weight of lengths at its edges.
 _TILE, _AT_AN_EDGE = 64, 6
 # With Emptiness.SOME, one draw in this many is a length of 0.
 _ONE_EMPTY_IN = 10
 
 
 class Emptiness(Enum):
-    """The share of KV lengths of 0 in a batch: now and then one, most, or all."""
+    """The share of KV lengths of 0 in a batch: occasionally one, most, or all."""
 
     SOME = auto()
     MOST = auto()
@@ -31,9 +31,9 @@ class Emptiness(Enum):
 
 
 def _kv_options(page_size: int, ceiling: int, emptiness: Emptiness, *, flat: bool) -> tuple[int, ...]:
-    """KV lengths from 0 to `ceiling` in ascending order, repeated by weight.
+    """Return KV lengths from 0 to `ceiling` in ascending order, repeated by weight.
 
-    Without `flat`, a length n has a weight of about 1 / n. Lengths at a page's edge weigh more in any case.
+    Without `flat`, a length n has a weight of about 1 / n. Lengths at a page's edge always have a higher weight.
     """
     if emptiness is Emptiness.ALL:
         return (0,)
@@ -49,7 +49,7 @@ def _kv_options(page_size: int, ceiling: int, emptiness: Emptiness, *, flat: boo
 
 @cache
 def kv_lengths(page_size: int, ceiling: int, emptiness: Emptiness, *, flat: bool) -> Choice[int]:
-    """A choice of `_kv_options`. It shows the features of a KV length, and those of a prefix's length."""
+    """Return a choice of `_kv_options`, which shows the features of a KV length and of a prefix's length."""
 
     def shows(length: int) -> tuple[str, ...]:
         as_prefix = ("without keys=some", "prefix=none", "chunks=no prefix") if length == 0 else ("prefix=yes",)
@@ -60,7 +60,7 @@ def kv_lengths(page_size: int, ceiling: int, emptiness: Emptiness, *, flat: bool
 
 @cache
 def new_tokens(ceiling: int) -> Choice[int]:
-    """A choice of the number of new tokens of a prefill's request."""
+    """Return a choice of the number of new tokens of a prefill's request."""
 
     def shows(length: int) -> tuple[str, ...]:
         return (f"longest q={QUERIES.of(length)}",) if length else ("q lens=an idle request",)
@@ -70,9 +70,9 @@ def new_tokens(ceiling: int) -> Choice[int]:
 
 @cache
 def q_options(ceiling: int) -> tuple[int, ...]:
-    """New tokens of a prefill: 1 to `ceiling` in ascending order, sometimes none.
+    """Return numbers of new tokens of a prefill: 1 to `ceiling` in ascending order, sometimes 0.
 
-    Short ones weigh more, as do lengths at the edges of a kernel's tiles.
+    Short ones have a higher weight, and so do lengths at the edges of a kernel's tiles.
     """
     weights = {length: max(1, 16 // length) for length in range(1, ceiling + 1)}
     for edge in range(_TILE, ceiling + 1, _TILE):
@@ -97,8 +97,8 @@ def _shown_by_style(style: tuple[Emptiness, bool]) -> tuple[str, ...]:
     return ("prefix=fewer keys than queries", *(f"kv len={value}" for value in KV_LENGTHS.names if value != "0"))
 
 
-# (which KV lengths are 0, whether a drawn length is the total). Otherwise it counts the keys before the new tokens, and
-# these are added to it, as in servers; a total may be shorter than the query.
+# (which KV lengths are 0, whether a drawn length is the total). A total may be shorter than the query. Otherwise, the
+# drawn length counts the keys before the new tokens, as in servers, and the new tokens are added to it.
 _STYLES = Choice(
     (
         *((Emptiness.SOME, False),) * 7,
@@ -124,16 +124,16 @@ class Setting:
     lean: Lean = NO_LEAN
 
     def tokens_per_request(self, mode: Mode) -> int:
-        """The query stride of a step of this mode."""
+        """Return the query stride of a step of this mode."""
         return mode.stride(self.stride)
 
     def prefix_lengths(self) -> SearchStrategy[int]:
-        """Lengths of a request's prefix, before its new tokens."""
+        """Return a strategy of the lengths of a request's prefix, before its new tokens."""
         return kv_lengths(self.page_size, self.scope.kv_len, Emptiness.SOME, flat=self.scope.flat).under(self.lean)
 
 
 def draw_batch(draw: DrawFn, setting: Setting, mode: Mode) -> tuple[Lengths, ...]:
-    """(q_len, kv_len) of each request of a step: a few drawn one by one, and possibly a crowd drawn from a seed."""
+    """Draw (q_len, kv_len) of each request of a step: a few one by one, and possibly a crowd from a seed."""
     stride = setting.tokens_per_request(mode)
     scope, lean = setting.scope.of_batch(stride if mode.speculative else 1), setting.lean
     emptiness, total = draw(_STYLES.under(lean))
@@ -159,13 +159,13 @@ def draw_batch(draw: DrawFn, setting: Setting, mode: Mode) -> tuple[Lengths, ...
 
 
 def _fitting(pairs: list[Lengths], rows: int) -> list[Lengths]:
-    """As many of the first requests as have up to `rows` queries together."""
+    """Return the first requests, as many as have at most `rows` queries together."""
     ends = accumulate(q_len for q_len, _ in pairs)
     return [each for each, end in zip(pairs, ends, strict=True) if end <= rows]
 
 
 def _draw_size(draw: DrawFn, lean: Lean, scope: Scope) -> tuple[int, int]:
-    """Bounds on the number of requests; in half of the draws under a lean for batch sizes, those it favours."""
+    """Draw bounds on the number of requests. If the lean has batch sizes, half of the draws use those."""
     largest = scope.requests + scope.crowd
     whole = (1, largest)
     favoured = []
@@ -183,7 +183,7 @@ def _one_of(bounds: tuple[tuple[int, int], ...]) -> SearchStrategy[tuple[int, in
 
 @lru_cache(1024)
 def _pairs(q: SearchStrategy[int], kv: SearchStrategy[int], least: int, most: int) -> SearchStrategy[list[Lengths]]:
-    """(query length, drawn KV length) of `least` to `most` requests."""
+    """Return a strategy of `least` to `most` pairs (query length, drawn KV length)."""
     return st.lists(st.tuples(q, kv), min_size=least, max_size=most)
 
 
@@ -201,7 +201,7 @@ def _q_lengths(mode: Mode, stride: int, ceiling: int) -> Choice[int]:
 
 
 def _keys(setting: Setting, mode: Mode, q_len: int, drawn: int, *, total: bool) -> int:
-    """The KV length for a drawn length: itself as a total, where that is supported, otherwise plus the new tokens.
+    """Return the KV length: the drawn length if that is the total and supported, else it plus the new tokens.
 
     A prefill with latents always attends to its new tokens, and a draft model decodes after a prefix.
     """

@@ -1,4 +1,4 @@
-"""Whole cases that a backend supports. Cases are legal by construction: nothing is filtered."""
+"""Whole cases that a backend supports. They are valid by construction: nothing is filtered."""
 
 from collections.abc import Sequence
 from enum import Enum, auto
@@ -34,7 +34,7 @@ from attnfuzz.strategies.tensors import draw_family, draw_placement, draw_scales
 
 
 class _Plot(Enum):
-    """The relation between the steps of a case. In REPLAYS, several are likely to share a graph."""
+    """How the steps of a case are related. In REPLAYS, several are likely to share a graph."""
 
     SINGLE = auto()
     UNRELATED = auto()
@@ -60,25 +60,25 @@ _PLOTS = Choice(
     (*(_Plot.SINGLE,) * 6, *(_Plot.UNRELATED,) * 4, *(_Plot.LIFE,) * 3, *(_Plot.REPLAYS,) * 5),
     _SHOWN_BY_PLOTS.__getitem__,
 )
-# Nothing is shown by extents that are rare, since they are costly: no search may favour them.
+# Rare extents show no features, because they are costly: no lean may favour them.
 _COMMON = (*(Extent.FEW,) * 15, *(Extent.LONG,) * 2, *(Extent.WIDE,) * 4)
 _RARE = (*(Extent.FAR,) * 2, *(Extent.TALL,) * 8, Extent.HUGE)
 _EXTENTS = {
     Device.CPU: Choice(_COMMON * 4 + _RARE, lambda extent: _SHOWN_BY_EXTENTS.get(extent, ())),
-    # Kernels on a GPU divide a long KV among many blocks, and take other code paths for it.
+    # GPU kernels divide a long KV among many blocks, which takes other code paths.
     Device.CUDA: Choice(
         (*_COMMON, *(Extent.FAR,) * 2) * 4 + _RARE,
         lambda extent: (_SHOWN_BY_EXTENTS | _SHOWN_ON_GPUS).get(extent, ()),
     ),
 }
-# A backend that schedules requests itself computes all of their keys.
+# A backend that schedules requests itself has to compute all of their keys.
 _SCHEDULED_EXTENTS = Choice(_COMMON, lambda extent: _SHOWN_BY_EXTENTS.get(extent, ()))
-# Many new tokens cost a writer little, and go through other code.
+# Many new tokens cost a writer little, and take other code paths.
 _WRITTEN_EXTENTS = Choice(
     _COMMON * 4 + (*_RARE, *(Extent.TALL,) * 12, *(Extent.HUGE,) * 3), lambda extent: _SHOWN_BY_EXTENTS.get(extent, ())
 )
 _IN_GRAPHS = WeightedFlag(2, 3, _REPLAYED)
-# Whether the rank belongs to a group that agrees on a size.
+# Whether the rank belongs to a group that agrees on a padded size.
 _IN_GROUPS = WeightedFlag(1, 2, _PADDED)
 _IDLE = WeightedFlag(15, 1, ("idle step=no rows", "idle step=padding alone", "idle step=replayed"))
 _IDLE_REPLAYS = WeightedFlag(1, 1, ("idle step=replayed",))
@@ -90,12 +90,12 @@ _PACES = Choice((Pace.PROMPT,) * 7 + (Pace.LATE,), on("pace"))
 
 @lru_cache(64)
 def cases(capability: Capability, backend: str, lean: Lean = NO_LEAN) -> SearchStrategy[Case]:
-    """Cases for the backend of that name, all of them valid and covered by `capability`.
+    """Return a strategy of cases for the named backend, all of them valid and supported by `capability`.
 
-    Features of `lean` are drawn more often where a draw decides about them; all others are still drawn.
+    Features of `lean` are drawn more often wherever a draw decides about them; all others are still drawn.
     """
-    # Hypothesis follows up each example with several in which one part is copied over another, which makes three of
-    # four cases near copies of the fourth. It does not do so inside a unique collection.
+    # Hypothesis follows each example with several in which one part is copied over another, so three of four cases
+    # would be near copies of the fourth. It does not do so inside a unique collection.
     alone = st.lists(_cases(capability, backend, _geometries(capability), lean), min_size=1, max_size=1, unique_by=id)
     return alone.map(itemgetter(0))
 
@@ -107,7 +107,7 @@ def _geometries(capability: Capability) -> Geometries:
 
 @cache
 def _strides(drafts: tuple[int, ...]) -> Choice[int]:
-    """A choice of the number of draft tokens."""
+    """Return a choice of the number of draft tokens."""
     return Choice(drafts, lambda stride: (f"drafts={DRAFTS.of(stride)}", f"longest q={QUERIES.of(stride)}"))
 
 
@@ -149,7 +149,7 @@ def _cases(draw: DrawFn, can: Capability, backend: str, geometries: Geometries, 
 
 
 def _draw_steps(draw: DrawFn, setting: Setting) -> tuple[Step, ...]:
-    """Plan the steps, launch some of them as graphs, then pad the eager ones: the order of events in servers."""
+    """Draw steps, launch some of them as graphs, then pad the eager ones: the order in which servers do it."""
     graph_modes = capturable(setting.can)
     lean = setting.lean
     plot = _Plot.SINGLE if setting.scope.one_step else draw(_PLOTS.under(lean))
@@ -173,7 +173,7 @@ def _draw_steps(draw: DrawFn, setting: Setting) -> tuple[Step, ...]:
 
 
 def _with_idle(draw: DrawFn, setting: Setting, steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """Add, now and then, a step without requests in the mode of another: without rows, or with padding alone.
+    """Occasionally add a step without requests in the mode of another step: without rows, or with padding alone.
 
     A rank with graphs replays one on padding alone.
     """
@@ -194,12 +194,12 @@ def _with_idle(draw: DrawFn, setting: Setting, steps: tuple[Step, ...]) -> tuple
 
 
 def _beside(draw: DrawFn, steps: tuple[Step, ...], at: int, idle: Step) -> tuple[Step, ...]:
-    """Add a step before or after that of index `at`."""
+    """Add a step before or after the one at index `at`."""
     return (*steps[: at + 1], idle, *steps[at + 1 :]) if draw(_IDLE_LAST) else (*steps[:at], idle, *steps[at:])
 
 
 _DEFAULT = 256
-# Number of chunks of the longest prefix.
+# The number of chunks of the longest prefix.
 _CHUNKS = Choice(
     (1, 1, 2, 2, 3, 4, 5, 7, 12),
     lambda count: ("chunks=several", "chunks=one request ends early") if count > 1 else ("chunks=one",),
@@ -207,7 +207,7 @@ _CHUNKS = Choice(
 
 
 def draw_chunk_capacity(draw: DrawFn, chunked: Sequence[Step], lean: Lean) -> int:
-    """Draw a capacity that cuts the longest prefix of these steps into a few chunks, and fits every one of them."""
+    """Draw a capacity that cuts the longest prefix of these steps into a few chunks, and suffices for each step."""
     if not chunked:
         return _DEFAULT
     batch = max(len(step.requests) for step in chunked)

@@ -1,6 +1,7 @@
-"""The elementary draws.
+"""Elementary draws: options, integers, and choices that a lean can bias.
 
-Building a Hypothesis strategy costs more than drawing from it: keep the result of `choice`; the others are cached.
+Building a Hypothesis strategy costs more than drawing from it, so keep the result of `choice`. The other functions are
+cached.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,34 +15,34 @@ from attnfuzz.strategies.lean import Lean
 
 T = TypeVar("T")
 
-# Leans change with every slice of a search: caching those of the last slices is enough.
+# Each slice of a search has another lean: caching the last few is enough.
 _LEANS = 4
 # Minimum ratio of favoured to other options in the draws of a choice.
 _FAVOUR = 2
 
 
 def choice(options: tuple[T, ...]) -> SearchStrategy[T]:
-    """One of `options`: the simplest first, since shrinking goes there; repeated options are drawn more often."""
+    """Return a strategy of `options`. Put the simplest first, for shrinking; repeated ones are more likely."""
     return st.sampled_from(options) if len(options) > 1 else st.just(options[0])
 
 
 @cache
 def integer(low: int, high: int) -> SearchStrategy[int]:
-    """An integer in [low, high] that shrinks to `low`."""
+    """Return a strategy of integers in [low, high], which shrinks to `low`."""
     return st.integers(low, high)
 
 
 @cache
 def odds(no: int, yes: int) -> SearchStrategy[bool]:
-    """True in `yes` of `no + yes` draws; shrinks to False."""
+    """Return a strategy that is True in `yes` of `no + yes` draws, and shrinks to False."""
     return choice((False,) * no + (True,) * yes)
 
 
 class Choice(Generic[T]):
-    """A choice whose options stand for features, so that a search can favour some of them.
+    """A choice whose options stand for features, so that a lean can favour some of them.
 
-    `shows` gives the features that an option causes or makes more likely. `weighed` gives the options in their order
-    under a lean. The favoured ones, those that show most of its features, are repeated until they make up at least two
+    `shows` returns the features that an option causes or makes more likely. `weighed` returns the options in their
+    order under a lean: the favoured ones, which show most of its features, are repeated until they make up at least two
     thirds.
     """
 
@@ -54,7 +55,7 @@ class Choice(Generic[T]):
 
     @cached_property
     def _features(self) -> dict[T, frozenset[str]]:
-        """The features of each option; an option may be repeated a thousand times."""
+        """The features of each option. Computed once per option, which may be repeated a thousand times."""
         return {option: frozenset(self._shows(option)) for option in dict.fromkeys(self.options)}
 
     @cached_property
@@ -63,7 +64,7 @@ class Choice(Generic[T]):
         return frozenset().union(*self._features.values())
 
     def under(self, lean: Lean) -> SearchStrategy[T]:
-        """One of the options; under a lean, a favoured option in at least two of three draws."""
+        """Return a strategy of the options. Under a lean, at least two of three draws are favoured options."""
         return self._leaning(lean) if lean.features else self._plain
 
     def _weighed(self, lean: Lean) -> tuple[T, ...]:
@@ -83,12 +84,12 @@ class Choice(Generic[T]):
 
 
 class WeightedFlag(Choice[bool]):
-    """True in `yes` of `no + yes` draws; True makes the features `shows` more likely. Shrinks to False."""
+    """A flag that is True in `yes` of `no + yes` draws, and then shows the features `shows`. Shrinks to False."""
 
     def __init__(self, no: int, yes: int, shows: tuple[str, ...]) -> None:
         super().__init__((False,) * no + (True,) * yes, lambda drawn: shows if drawn else ())
 
 
 def on(axis: str, value_of: Callable[[T], str] = str) -> Callable[[T], tuple[str]]:
-    """Features of an option: its value on one axis, by `value_of`."""
+    """Return a function from an option to its feature: its value on one axis, by `value_of`."""
     return lambda option: (f"{axis}={value_of(option)}",)

@@ -1,4 +1,4 @@
-"""Geometries: layers of served models, and free ones with small and odd head dims; or those of compiled modules."""
+"""Drawing geometries: layers of served models, free ones with small and odd head dims, or those of compiled modules."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -25,9 +25,9 @@ from attnfuzz.strategies.coverage.classes import (
 from attnfuzz.strategies.lean import Lean
 from attnfuzz.strategies.supported import dtype_pairs, head_dims, heads, latents
 
-# None, then keys before a query's own: none, one, around the page sizes, and the windows of GPT-OSS and Gemma 3.
+# No window, then keys before a query's own: 0, 1, around the page sizes, and the windows of GPT-OSS and Gemma 3.
 _WINDOWS = (*(-1,) * 24, 0, 1, 2, 3, 7, 8, 15, 16, 17, 31, 63, 64, 127, 1023)
-# None, those of Gemma 2, and some that saturate: all logits are one of two then.
+# No soft cap, those of Gemma 2, and some that saturate, so that every logit is one of two numbers.
 _SOFT_CAPS = (*(0.0,) * 5, 50.0, 30.0, 5.0, 1.0, 0.1)
 # A longer window usually covers all keys.
 _LONG_WINDOW = 31
@@ -38,7 +38,7 @@ _NEVER = WeightedFlag(1, 0, ())
 class LayerSpec:
     """One kind of layer of a model.
 
-    `heads` has the (query heads, KV heads) of a rank under the usual tensor and data parallel sizes, `pages` the usual
+    `heads` are the (query heads, KV heads) of a rank under common tensor and data parallel sizes, `pages` the common
     page sizes. `window_left` and `sinks` are as in Geometry. Latent layers take their head dims from `latent`.
     """
 
@@ -87,7 +87,7 @@ def _shown_by_latent(latent: Latent | None) -> tuple[str, ...]:
 
 
 def _shown_by_window(left: int) -> tuple[str, ...]:
-    """The feature of a window of `left` keys before a query's own, for the usual numbers of keys."""
+    """Return the feature of a window of `left` keys before a query's own, for typical numbers of keys."""
     if left <= 0:
         return ("window=none" if left else "window=a query's own key",)
     return ("window=longer than all keys",) if left >= _LONG_WINDOW else ("window=cuts keys off",)
@@ -99,9 +99,9 @@ def _shown_by_soft_cap(cap: float) -> tuple[str, ...]:
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """The geometries of every combination of these options.
+    """The geometries of all combinations of these options.
 
-    Without latents, the head dim of V is drawn separately if it is to `differ` from that of K. `drafts` are the
+    Without latents, the head dim of V is drawn separately if it should `differ` from that of K. `drafts` are the
     features of compiled numbers of draft tokens, if they are limited.
     """
 
@@ -157,12 +157,12 @@ class _Group:
     def __init__(self, bucket: Bucket | None, free: _Part, served: tuple[_Part, ...]) -> None:
         self.bucket = bucket
         self.shown = free.shown
-        # No layer of a served model in two of three draws.
+        # Two of three draws are no layer of a served model.
         self.parts = Choice((free,) * 2 * max(1, len(served)) + served, lambda part: part.shown)
 
 
 class Geometries:
-    """Geometries that a capability covers, with options computed once for all cases."""
+    """Geometries that a capability supports, with options computed once for all cases."""
 
     def __init__(self, can: Capability) -> None:
         """Compute the options of `can`."""
@@ -172,7 +172,7 @@ class Geometries:
     def draw(self, draw: DrawFn, lean: Lean) -> tuple[Geometry, Bucket | None]:
         """Draw a bucket if there are any, then a layer of a served model (a third of the cases) or a free geometry.
 
-        Returns the bucket too: others that cover the geometry may have other modes and numbers of drafts.
+        Returns the bucket too: other buckets with the geometry may have other modes and numbers of drafts.
         """
         group = draw(self._groups.under(lean))
         return draw(group.parts.under(lean)).draw(draw, lean), group.bucket
@@ -196,7 +196,7 @@ def _group_of_all(can: Capability) -> _Group:
 
 
 def _layer(layer: LayerSpec, free: _Part, can: Capability) -> _Part:
-    """A layer of a served model, with the dtypes and layouts of the free geometries and its supported page sizes."""
+    """Return a layer of a served model, with the free geometries' dtypes and layouts and its supported page sizes."""
     usual = tuple(size for size in layer.pages if size in can.page_sizes)
     return replace(
         free,
@@ -243,7 +243,7 @@ def _compiled(bucket: Bucket) -> _Part:
 
 
 def _served(bucket: Bucket) -> Iterator[Bucket]:
-    """The parts of a bucket that are layers of served models."""
+    """Yield the parts of a bucket that are layers of served models."""
     for layer in LAYERS:
         heads = tuple(pair for pair in bucket.heads if pair in layer.heads)
         pages = tuple(size for size in bucket.page_sizes if size in layer.pages)

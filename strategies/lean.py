@@ -10,13 +10,13 @@ import msgspec
 class Lean(msgspec.Struct, frozen=True):
     """Features (`attnfuzz.strategies.coverage`) to favour. An empty lean leaves the strategies unchanged.
 
-    It is fixed for a whole slice of a search: Hypothesis shrinks its draws, which needs the same strategy.
+    It is fixed for a whole slice of a search, because Hypothesis can only shrink draws of an unchanged strategy.
     """
 
     features: tuple[str, ...] = ()
 
     def values(self, axis: str) -> tuple[str, ...]:
-        """The favoured values of an axis."""
+        """Return the favoured values of an axis."""
         name = f"{axis}="
         return tuple(feature.removeprefix(name) for feature in self.features if feature.startswith(name))
 
@@ -29,10 +29,10 @@ _PARTNERS = 4
 
 
 def choose_lean(unreached: Collection[tuple[str, str]], reached: Collection[tuple[str, str]], seed: int) -> Lean:
-    """Choose features to favour so that some of the `unreached` pairs are drawn; deterministic.
+    """Choose features to favour so that some of the `unreached` pairs are drawn. Deterministic.
 
-    Pairs whose two features were both `reached` come first: features drawn apart can be drawn together. Returns an
-    empty lean without any reached or unreached pair.
+    Pairs whose two features were both `reached` come first, since features that were drawn apart can be drawn together.
+    Returns an empty lean if there are no reached or no unreached pairs.
     """
     if not reached or not unreached:
         return NO_LEAN

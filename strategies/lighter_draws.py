@@ -16,25 +16,26 @@ _TUPLE: Any = getattr(collections, "TupleStrategy", None)
 _OPTIONS: Any = getattr(strategies, "SampledFromStrategy", None)
 
 _DRAWS = 4096
-"""Strategies whose way to draw is kept; `strategies` caches as many."""
+"""Number of strategies whose draw function is kept; `strategies` caches as many."""
 
 
 @contextmanager
 def lighter_draws() -> Iterator[None]:
-    """Draw the same cases without work that a search has no use for. None of it has a setting.
+    """Draw the same cases without work that a search does not need. Hypothesis has no settings for it.
 
-    - `cases` prevents that parts of an example are copied over others, but Hypothesis (engine.py,
-      generate_mutations_from) looks for such parts after each example.
+    - `cases` prevents Hypothesis from copying parts of an example over others, but it still looks for such parts after
+      each example (engine.py, generate_mutations_from).
     - It saves, seeds and restores the generators of Python and numpy (core.py, deterministic_PRNG; control.py,
       deprecate_random_in_strategy), which no strategy and no search uses.
     - It records the span of choices and the value of each draw within a draw (data.py, ConjectureData.draw), for
-      mutations and for shrinking. Draws of a case are choices among options, whose record takes longer than the choice.
+      mutations and for shrinking. Draws of a case are choices among options, for which recording takes longer than
+      choosing.
     - It keeps one copy of equal bounds of choices (data.py, _pooled_constraints): looking for it takes longer than
-      drawing the choice, and a slice has few enough.
+      drawing the choice, and a slice has few of them.
     - It tries options again if a filter refuses them (strategies.py, SampledFromStrategy), and labels the elements of a
       tuple for its report (collections.py, TupleStrategy).
 
-    Releases without these names are left as they are.
+    Releases without these names are left unchanged.
     """
     mutations = _replaced(ConjectureRunner, "generate_mutations_from", lambda *_: None)
     generators = _replaced(core, "deterministic_PRNG", lambda *_: nullcontext())
@@ -46,7 +47,7 @@ def lighter_draws() -> Iterator[None]:
 
 
 def _without_record(recorded: Callable[..., Any]) -> Callable[..., Any]:
-    """`ConjectureData.draw`, without a record of draws within a draw."""
+    """Return `ConjectureData.draw` without recording draws within a draw."""
 
     def draw(data: ConjectureData, strategy: SearchStrategy[Any], *label: Any, **observed: Any) -> Any:
         return _way_to_draw(strategy)(data) if data.depth else recorded(data, strategy, *label, **observed)
@@ -56,7 +57,7 @@ def _without_record(recorded: Callable[..., Any]) -> Callable[..., Any]:
 
 @lru_cache(_DRAWS)
 def _way_to_draw(strategy: SearchStrategy[Any]) -> Callable[[ConjectureData], Any]:
-    """The method that draws, of a strategy that has been checked."""
+    """Return the method with which a strategy draws, after checking the strategy."""
     strategy.validate()
     whole: Any = getattr(strategy, "wrapped_strategy", strategy)
     if type(whole) is _OPTIONS and getattr(whole, "_transformations", None) == ():
@@ -84,11 +85,11 @@ def _replaced(owner: Any, name: str, other: Any) -> Iterator[None]:
 
 @contextmanager
 def without_constants_of_sources() -> Iterator[None]:
-    """Keep Hypothesis from drawing constants in the sources of loaded modules.
+    """Keep Hypothesis from drawing constants from the sources of loaded modules.
 
-    It takes modules outside of site-packages for the code under test (providers.py, _get_local_constants): these depend
-    on whether attnfuzz is installed or a checkout, on backends in files, and on earlier imports. There is no setting
-    for it; releases without such a pool are left as they are.
+    Hypothesis takes modules outside of site-packages for the code under test (providers.py, _get_local_constants).
+    These depend on whether attnfuzz is installed or a checkout, on backends in files, and on earlier imports. There is
+    no setting for it; releases without such a pool are left unchanged.
     """
     of_sources = getattr(providers, "_get_local_constants", None)
     if of_sources is None:

@@ -28,7 +28,7 @@ from attnfuzz.strategies.lean import Lean
 from attnfuzz.strategies.supported import rotary_shares
 
 _ALONE_OF = 3
-"""Weight of a pool of one group, relative to each geometry of another."""
+"""Weight of a pool of one group, relative to each geometry of a second group."""
 
 _TAILS = WeightedFlag(2, 1, ("window tail=yes",))
 
@@ -36,7 +36,7 @@ _TAILS = WeightedFlag(2, 1, ("window tail=yes",))
 def draw_shared_pool(
     draw: DrawFn, can: Capability, geometry: Geometry, granularity: Granularity, pages: Pages, lean: Lean
 ) -> Pages:
-    """Draw the tombstones of a layer with a window, and another group of layers in the pool, if `can` has them."""
+    """Draw the tombstones of a layer with a window, and another group of layers in the pool, if `can` supports them."""
     if can.tombstones and geometry.window_left >= 0:
         pages = replace(pages, tombstone=draw(_tombstone(can.tombstones).under(lean)))
     if can.window_tail and pages.tombstone is not Tombstone.NONE and draw(_TAILS.under(lean)):
@@ -61,7 +61,7 @@ _TIMES_TREE = 4
 
 
 def draw_mask(draw: DrawFn, can: Capability, geometry: Geometry, steps: tuple[Step, ...], lean: Lean) -> Mask:
-    """Draw a mask that the backend supports; a tree only for cases with a verify step."""
+    """Draw a mask that the backend supports. Trees are only drawn for cases with a verify step."""
     trees = any(step.mode is Mode.TARGET_VERIFY for step in steps)
     windowed = geometry.window_left >= 0
     options = tuple(
@@ -86,7 +86,7 @@ _SHIFTS = Choice((0, 0, 0, 1, 100, 4000), lambda shift: on("rotary shift", ROTAR
 
 
 def draw_rope(draw: DrawFn, can: Capability, lean: Lean) -> Rope | None:
-    """Draw a rotary embedding that `can` has; None if it has none."""
+    """Draw a rotary embedding that `can` supports, or None if it supports none."""
     if not can.rotary:
         return None
     return Rope(
@@ -133,7 +133,7 @@ def _one_of(relations: tuple[Relation, ...]) -> Choice[Relation]:
 
 
 def applicable(case: Case, capability: Capability) -> tuple[Relation, ...]:
-    """The relations whose other case is possible and supported by `capability`, in the order of Relation.
+    """Return the relations whose other case is possible and supported by `capability`, in the order of Relation.
 
     The present relation of `case` is ignored.
     """
@@ -149,7 +149,7 @@ _FORMS, _USES = Choice((1, 1, 1, 2, 2, 3), lambda _: ()), Choice((1, 1, 2), lamb
 
 
 def with_call(draw: DrawFn, case: Case, can: Capability, lean: Lean) -> Case:
-    """Draw the forms of arguments, and the life of objects, that `can` covers."""
+    """Draw argument forms and the life of objects, among those that `can` supports."""
     forms = tuple(rule.form for rule in can.arguments if takes(case, rule.form))
     any_form = draw(_any_form(forms).under(lean)) if forms else False
     if any_form:

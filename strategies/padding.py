@@ -1,8 +1,8 @@
-"""Servers' changes to a planned step: launching it as a graph, and padding it to a bucket or to its group's size.
+"""Changes that servers make to a planned step: launching it as a graph, and padding it.
 
-Padding is modelled on SGLang's `prepare_mlp_sync_batch`, which aligns every rank's number of tokens to the size of its
-attention group, and then raises it to the maximum over the data-parallel group (MAX_LEN) or leaves each rank its own
-(SUM_LEN).
+A step is padded to the size of a graph or of its group. This is modelled on SGLang's `prepare_mlp_sync_batch`, which
+aligns every rank's number of tokens to the size of its attention group, and then raises it to the maximum over the
+data-parallel group (MAX_LEN) or leaves each rank its own (SUM_LEN).
 """
 
 import math
@@ -17,11 +17,11 @@ from attnfuzz.strategies.choices import Choice, WeightedFlag, odds
 from attnfuzz.strategies.lean import Lean
 from attnfuzz.strategies.scope import Scope
 
-# Ranks that share one attention layer.
+# Number of ranks that share one attention layer.
 _ATTENTION_GROUPS = (*(1,) * 5, 2, 4, 8, 16)
-# Padding beyond this is often more than the batch.
+# More padding than this is often more than the batch.
 _FEW = 2
-# Requests (uniform modes) or tokens (ragged ones) that the busiest other rank has beyond this one's.
+# Requests (uniform modes) or tokens (ragged ones) that the busiest other rank has in addition to this one's.
 _MORE = (*(0,) * 9, 1, 1, 2, 2, 3, 4, 6, 9, 16)
 
 
@@ -40,17 +40,17 @@ def pad_step(step: Step, *, others: int, attention_group: int) -> Step:
 
 
 def bucket_of(batch: int, buckets: Iterable[int]) -> int | None:
-    """The smallest bucket that holds a batch; None if none does."""
+    """Return the smallest bucket that holds a batch, or None."""
     return min((bucket for bucket in buckets if bucket >= batch), default=None)
 
 
 def draw_attention_group(draw: DrawFn, scope: Scope, lean: Lean) -> int:
-    """Draw the number of ranks that share an attention layer: a batch is aligned to it."""
+    """Draw the number of ranks that share an attention layer, to which a batch is aligned."""
     return draw(_up_to(scope.bucket, _ATTENTION_GROUPS).under(lean))
 
 
 def draw_padding(draw: DrawFn, step: Step, attention_group: int, scope: Scope, lean: Lean) -> Step:
-    """Draw the padding of an eager step within its group; none that is beyond the rows of a step."""
+    """Draw the padding of an eager step within its group, or none if it would exceed the maximum rows of a step."""
     own = len(step.requests) if step.mode.uniform else step.tokens
     more = draw(_up_to(scope.bucket, _MORE).under(lean))
     padded = pad_step(step, others=own + more, attention_group=attention_group)
@@ -59,7 +59,7 @@ def draw_padding(draw: DrawFn, step: Step, attention_group: int, scope: Scope, l
 
 @cache
 def _up_to(most: int, options: tuple[int, ...]) -> Choice[int]:
-    """A choice of the options up to `most`; all but the least of them pad."""
+    """Return a choice of the options up to `most`; all but the smallest of them pad."""
     least = options[0]
 
     def shows(option: int) -> tuple[str, ...]:
@@ -69,7 +69,7 @@ def _up_to(most: int, options: tuple[int, ...]) -> Choice[int]:
     return Choice(tuple(option for option in options if option <= most), shows)
 
 
-# The batch sizes that servers capture, the usual list first.
+# The batch sizes that servers capture, the most common list first.
 _BUCKETS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
 _CONFIGURED = Choice(
     (*(_BUCKETS,) * 4, _BUCKETS[1::2], _BUCKETS[2::2], (4, 16, 64), (8, 24, 48), (64,)),
@@ -85,8 +85,8 @@ def draw_launches(
 ) -> tuple[Step, ...]:
     """Draw launches: most of the steps in `modes` become replays of graphs that are captured before.
 
-    A graph is captured before everything else, as when servers start, or just before its first replay. Each batch uses
-    the smallest bucket that holds it, or all batches of a mode use the one that holds the largest.
+    A graph is captured before all steps, as when servers start, or just before its first replay. Each batch uses the
+    smallest bucket that holds it, or all batches of a mode use the bucket that holds the largest one.
     """
     buckets = tuple(bucket for bucket in draw(_CONFIGURED.under(lean)) if bucket <= scope.bucket)
     shared, late = (draw(_SHARED.under(lean)), draw(_LATE.under(lean))) if len(steps) > 1 else (False, False)
@@ -108,9 +108,9 @@ def draw_launches(
 
 
 def _graphed(step: Step, batch: int, buckets: tuple[int, ...], most: int) -> tuple[Step, Step]:
-    """The capture and the replay of a step, in the bucket for this batch size, of up to `most` requests.
+    """Return the capture and the replay of a step, in the bucket for this batch size, of up to `most` requests.
 
-    If the configured buckets are too small, a usual one is taken.
+    If the configured buckets are too small, a common one is used.
     """
     fitting = (min(bucket, most) for bucket in (bucket_of(batch, buckets), bucket_of(batch, _BUCKETS)) if bucket)
     bucket = next(fitting, batch)

@@ -1,4 +1,4 @@
-"""Bounds on the parts of a case that keep the whole cheap: if one is large, the others are small."""
+"""Bounds that keep a case cheap as a whole: if one of its parts is large, the others are small."""
 
 from dataclasses import dataclass, replace
 from enum import Enum, auto
@@ -10,18 +10,18 @@ from attnfuzz.reference.geometry import Geometry
 _PRODUCTS = 1_000_000
 # Geometries that allow fewer pairs of a query and a key are too costly for long or wide cases.
 _ROOM_TO_GROW = 150
-# Ceilings of lengths come from this ladder, which limits the number of strategies to build.
+# Maximum lengths are steps of this ladder, which limits the number of strategies to build.
 _LADDER = (8, 12, 18, 26, 40, 66, 130, 200, 330, 400, 1000, 2000, 4000, 6000, 12000, 24000)
-# Keys of a very long KV, relative to the intended mean number of pairs.
+# Number of keys of a very long KV, relative to the intended mean number of pairs.
 _FAR = 32
 _FARTHEST = 24000
-# Queries that reach into the third tile of a kernel whose tiles have 128.
+# Number of queries that reach into the third tile of a kernel with tiles of 128.
 _TALLEST = 330
-# New tokens of a writer, which attends to none: beyond the 1,024 threads of a block.
+# New tokens of a writer, which computes no attention: more than the 1,024 threads of a block.
 _TALLEST_WRITTEN = 2500
 _CROWD = 600
-# Pairs from which on long KVs have more than 1000 keys, and wide batches more than 32 requests: larger ones show no
-# other features then, and cost 0.1 s at most.
+# Number of pairs from which long KVs have more than 1000 keys, and wide batches more than 32 requests. Larger ones show
+# no other features, and cost at most 0.1 s.
 _ROOM_TO_REACH, _ROOM_FOR_CROWD = 500, 300
 
 ANY_ROWS = 1 << 30
@@ -32,7 +32,7 @@ MOST_ROUNDS = 3
 
 
 class Extent(Enum):
-    """The large dimension of a case: none (a few short requests), a long KV, a wide batch.
+    """The large dimension of a case: none (a few short requests), a long KV, or a wide batch.
 
     The others are rare, since they are costly: a very long KV, long prompts, or a huge batch.
     """
@@ -47,13 +47,13 @@ class Extent(Enum):
 
 @dataclass(frozen=True)
 class Scope:
-    """Ceilings for one case.
+    """Maximum sizes of one case.
 
     `requests` are drawn one by one, and up to `crowd` more from a seed. `kv_len` bounds drawn KV lengths, and `q_len`
     the new tokens of a prefill. `bucket` bounds the requests to which a graph or a data-parallel group pads a batch,
     unless the batch itself needs more. With `flat`, long KVs are as likely as short ones. A `tallest` above 0 bounds
     the KV of one request that may be far longer than all others, like a long document in a batch of chats. With
-    `one_step`, a case has no other steps. `rows` bounds the tokens of a step, padded ones included.
+    `one_step`, a case has a single step. `rows` bounds the tokens of a step, including padded ones.
     """
 
     requests: int
@@ -67,18 +67,18 @@ class Scope:
     rows: int = ANY_ROWS
 
     def of_steps(self, rows: int | None) -> "Scope":
-        """The same for steps of at most `rows`; None for no bound."""
+        """Return the scope for steps of at most `rows`; None is no bound."""
         return self if rows is None else replace(self, rows=rows, q_len=min(self.q_len, rows))
 
     def of_batch(self, tokens_per_request: int) -> "Scope":
-        """The same for a batch whose requests have at most `tokens_per_request`."""
+        """Return the scope of a batch whose requests have at most `tokens_per_request`."""
         most = self.rows // tokens_per_request
         requests = min(self.requests, most)
         return replace(self, requests=requests, crowd=min(self.crowd, most - requests))
 
 
 def scope_of(extent: Extent, geometry: Geometry, device: Device, *, writes: bool = False) -> Scope:
-    """The ceilings that keep cases of this extent and geometry near the intended work, for attention or a writer."""
+    """Return the scope that keeps cases of this extent and geometry near the intended cost, also for writers."""
     pairs = _PRODUCTS // (geometry.q_heads * (geometry.head_dim_qk + geometry.head_dim_vo))
     second_page = geometry.page_size + 2
     rare = _rare_scope(extent, pairs, second_page, device, tallest=_TALLEST_WRITTEN if writes else _TALLEST)
@@ -97,7 +97,7 @@ def scope_of(extent: Extent, geometry: Geometry, device: Device, *, writes: bool
 
 
 def _rare_scope(extent: Extent, pairs: int, second_page: int, device: Device, *, tallest: int) -> Scope | None:
-    """The ceilings of a rare extent; None for the others, and if the geometry is too large for it."""
+    """Return the scope of a rare extent, or None for other extents and if the geometry is too large for it."""
     if extent is Extent.FAR and (pairs >= _ROOM_TO_REACH or device is Device.CUDA):
         farthest = _rung(min(_FARTHEST, max(second_page, _FAR * pairs)))
         return Scope(1 if pairs < _ROOM_TO_GROW else 2, 0, farthest, q_len=2, bucket=4, flat=True)
@@ -109,5 +109,5 @@ def _rare_scope(extent: Extent, pairs: int, second_page: int, device: Device, *,
 
 
 def _rung(length: int) -> int:
-    """The smallest step of the ladder that is not below `length`; the last one if there is none."""
+    """Return the smallest step of the ladder that is at least `length`, or the last one."""
     return next((rung for rung in _LADDER if rung >= length), _LADDER[-1])

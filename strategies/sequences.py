@@ -1,4 +1,4 @@
-"""Sequences of steps, before padding and graphs: unrelated ones, and the life of a batch over several rounds."""
+"""Drawing sequences of steps, before padding and graphs: unrelated ones, or the life of a batch over several rounds."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -23,19 +23,19 @@ _VERIFIES = (Mode.TARGET_VERIFY, Mode.DRAFT_EXTEND)
 _OF_DRAFT_MODELS = (Mode.DRAFT_DECODE, *_DRAFT_EXTENDS)
 # Seeds of slot orders; 0 keeps the order.
 _ORDERS = integer(0, 255)
-# Whether a step repeats the mode and the lengths of the step before it.
+# Whether a step repeats the mode and the lengths of the previous step.
 _SAME_LENGTHS = odds(5, 1)
 # A batch's changes between two rounds: (the number of places by which it is rotated, whether a request leaves, and
 # whether another one takes its place).
 _CHANGES = choice(
     ((0, False, False), (0, False, False), (1, False, False), (0, True, False), (1, True, False), (0, False, True))
 )
-# Whether the requests of a step and of those after it are others than before.
+# Whether the requests of this step and all later ones are new.
 _OTHER_REQUESTS = odds(7, 1)
-# Whether a round with drafts ends with those of the next one.
+# Whether a round with drafts ends with the draft decodes for the next round.
 _DRAFTED = odds(1, 1)
 _GOES_ON = odds(1, 1)
-# Whether a draft model goes on from a verify of unrelated steps.
+# Whether a draft model decodes after a verify of unrelated steps.
 _PROPOSES = odds(3, 1)
 
 _Draft = tuple[Mode, tuple[Lengths, ...], int]
@@ -50,11 +50,11 @@ def draw_single_step(draw: DrawFn, setting: Setting) -> tuple[Step, ...]:
 
 
 def draw_unrelated_steps(draw: DrawFn, setting: Setting, modes: tuple[Mode, ...]) -> tuple[Step, ...]:
-    """Draw a few steps with unrelated lengths; one of `modes` prevails, since a graph needs several replays.
+    """Draw a few steps with unrelated lengths, most of them of one of `modes`, since a graph needs several replays.
 
-    Steps of different batch sizes attend to different subsets of the slots, in different orders. Now and then a step
-    has the lengths of the previous one on other slots, as when a request's slot is handed on to one of equal length,
-    or all requests are others from a step on.
+    Steps of different batch sizes attend to different subsets of the slots, in different orders. Occasionally a step
+    has the lengths of the previous one on other slots, as if a slot were handed on to a request of equal length, or all
+    requests are new from a step on.
     """
     mode = draw(_modes(setting.can, modes).under(setting.lean))
     weighted = (mode,) * 2 * len(setting.can.modes) + setting.can.modes
@@ -75,7 +75,7 @@ def draw_unrelated_steps(draw: DrawFn, setting: Setting, modes: tuple[Mode, ...]
 
 
 def _with_proposal(draw: DrawFn, setting: Setting, step: _Draft) -> Iterator[_Draft]:
-    """The step, and after some verifies the draft decodes of its requests, which may have rejected drafts."""
+    """Yield the step, and after some verifies the draft decodes of its requests, which may have rejected drafts."""
     yield step
     mode, batch, order = step
     if mode in _VERIFIES and draw(_PROPOSES):
@@ -87,7 +87,7 @@ def _with_proposal(draw: DrawFn, setting: Setting, step: _Draft) -> Iterator[_Dr
 
 @lru_cache(1024)
 def _several(setting: Setting, modes: tuple[Mode, ...]) -> SearchStrategy[list[_Draft]]:
-    """1 to `_MOST_STEPS` steps."""
+    """Return a strategy of 1 to `_MOST_STEPS` steps."""
     return st.lists(_drafts(setting, modes), min_size=1, max_size=_MOST_STEPS)
 
 
@@ -101,12 +101,12 @@ def _drafts(draw: DrawFn, setting: Setting, modes: tuple[Mode, ...]) -> _Draft:
 def draw_life(draw: DrawFn, setting: Setting) -> tuple[Step, ...]:
     """Draw a batch's life: a prefill, then rounds of decode, of verify and draft extend, or of further prompts.
 
-    KV grows by the accepted tokens of each round; requests leave the batch, and its order changes. Supported by every
-    backend: no request has fewer keys than queries.
+    KV grows by the accepted tokens of each round; requests leave the batch, and its order changes. Every backend
+    supports such a life, because no request has fewer keys than queries.
     """
     prefixes = setting.prefix_lengths()
     most = min(_MOST_PROMPTS, setting.scope.of_batch(setting.stride).requests)
-    # All prompts of a step fit into it.
+    # All prompts fit into one step.
     longest = min(setting.scope.q_len, setting.scope.rows // most)
     prompts = draw(_prompts(prefixes, longest, most))
     batch = _Life(setting, [prefix for _, prefix in prompts])
@@ -124,13 +124,13 @@ def draw_life(draw: DrawFn, setting: Setting) -> tuple[Step, ...]:
 
 @cache
 def _prompts(prefix: SearchStrategy[int], most_new: int, most: int) -> SearchStrategy[list[Lengths]]:
-    """(new tokens, cached tokens) of 1 to `most` requests."""
+    """Return a strategy of (new tokens, cached tokens) of 1 to `most` requests."""
     return st.lists(st.tuples(_new_tokens(most_new), prefix), min_size=1, max_size=most)
 
 
 @cache
 def _new_tokens(most: int) -> SearchStrategy[int]:
-    """The number of new tokens of a request, at least 1."""
+    """Return a strategy of a request's number of new tokens, at least 1."""
     return choice(tuple(length for length in q_options(most) if length))
 
 
@@ -141,7 +141,7 @@ def _one_of(modes: tuple[Mode, ...]) -> SearchStrategy[Mode]:
 
 @cache
 def _modes(can: Capability, modes: tuple[Mode, ...]) -> Choice[Mode]:
-    """A choice of `modes`; each shows itself and all features that are possible with it."""
+    """Return a choice of `modes`. Each shows itself and all features that are possible with it."""
 
     def shows(mode: Mode) -> frozenset[str]:
         itself = f"mode={mode}"
@@ -153,12 +153,12 @@ def _modes(can: Capability, modes: tuple[Mode, ...]) -> Choice[Mode]:
 
 @cache
 def _rounds(modes: tuple[Mode, ...]) -> SearchStrategy[list[Mode]]:
-    """The first modes of the rounds."""
+    """Return a strategy of the first modes of the rounds."""
     return st.lists(choice(modes), min_size=1, max_size=MOST_ROUNDS)
 
 
 def _openings(can: Capability) -> tuple[Mode, ...]:
-    """The possible first modes of a round; a draft model's only for a backend that has no other mode."""
+    """Return the possible first modes of a round: a draft model's only if the backend has no other mode."""
     return tuple(mode for mode in can.modes if mode not in _OF_DRAFT_MODELS) or can.modes
 
 
@@ -171,7 +171,7 @@ def _draw_round(draw: DrawFn, batch: "_Life", mode: Mode, longest: int) -> None:
     else:
         drafting = Mode.DRAFT_DECODE in setting.can.modes
         followers = tuple(follower for follower in setting.can.modes if follower in _DRAFT_EXTENDS)
-        # Of some servers, the draft model goes on from the verify, and so has to leave out the rejected drafts.
+        # In some servers, the draft model decodes right after the verify, and has to skip the rejected drafts.
         extends = bool(followers) and not (drafting and draw(_GOES_ON))
         follower = draw(_one_of(followers)) if extends else None
         batch.speculate(mode, [draw(integer(1, setting.stride)) for _ in range(size)], follower)
@@ -195,13 +195,13 @@ class _Life:
             self.alive.pop()
 
     def replace(self, length: int) -> None:
-        """Let a request of this KV length, as after a prefill elsewhere, follow the last one if that had a step."""
+        """Replace the last request, if it had a step, by one of this KV length, as after a prefill elsewhere."""
         if self.steps:
             self.alive[-1] = len(self.lengths)
             self.lengths.append(length)
 
     def prefill(self, mode: Mode, new: Sequence[int]) -> None:
-        """Add a step in which every request gets `new` tokens."""
+        """Add a step in which the requests get `new` tokens."""
         self._grow(new)
         self._add(mode, new)
 
@@ -236,7 +236,7 @@ class _Life:
 
 
 def _ordered(slots: int, order: int) -> list[int]:
-    """The slots 0 to `slots - 1`, shuffled by the seed `order`; 0 keeps them ascending."""
+    """Return the slots 0 to `slots - 1`, shuffled by the seed `order`; 0 keeps them ascending."""
     result = list(range(slots))
     if order:
         random.Random(order).shuffle(result)
@@ -244,7 +244,7 @@ def _ordered(slots: int, order: int) -> list[int]:
 
 
 def _step(setting: Setting, mode: Mode, slots: Sequence[int], batch: Sequence[Lengths]) -> Step:
-    """An eager step without padding; surplus `slots` are ignored."""
+    """Return an eager step without padding; surplus `slots` are ignored."""
     requests = tuple(Request(slot, *lengths) for slot, lengths in zip(slots, batch, strict=False))
     return Step(
         mode=mode,

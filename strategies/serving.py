@@ -32,9 +32,9 @@ _FEW, _MANY = 2, 4
 def draw_serving(
     draw: DrawFn, can: Capability, geometry: Geometry, steps: Sequence[Step], pages: Pages, lean: Lean
 ) -> Serving:
-    """Draw limits: those that any batch fits in, or a budget that cuts prompts, or a pool that has too few pages.
+    """Draw limits: none that takes effect, a budget that cuts prompts, or a pool with too few pages.
 
-    Half of the servers that may be are asynchronous.
+    Half of the servers that can be asynchronous are.
     """
     if not can.schedules:
         return Serving()
@@ -83,7 +83,7 @@ def draw_ranks(draw: DrawFn, can: Capability, geometry: Geometry, lean: Lean) ->
 
 
 def draw_shared_keys(draw: DrawFn, can: Capability, ranks: int, steps: Sequence[Step], lean: Lean) -> SharedKeys:
-    """Draw the other choices of ranks that share keys: they have one token in a row beside drafts."""
+    """Draw the other options of ranks that share keys. Drafts require an interleave of one token."""
     if not can.shared_keys:
         return SharedKeys()
     drafts = any(step.drafts for step in steps)

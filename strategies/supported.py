@@ -1,4 +1,4 @@
-"""Options that a capability leaves for draws, simple ones first; repeated options are drawn more often."""
+"""The options that a capability allows, simple ones first. Repeated options are drawn more often."""
 
 from functools import cache
 from itertools import product
@@ -13,7 +13,7 @@ from attnfuzz.reference.edges import Edge
 from attnfuzz.reference.geometry import Latent
 from attnfuzz.reference.rope import RotaryShare
 
-# Small dims are repeated: they are the cheapest, and reach the same code.
+# Small dims are repeated: they are the cheapest, and run the same code.
 _HEAD_DIMS = (8, 8, 16, 16, 16, 24, 32, 32, 40, 64, 64, 72, 80, 96, 128, 128, 192, 256, 512)
 _GROUPS = (1, 2, 3, 4, 5, 8, 16)
 _KV_HEADS = (1, 2, 3, 4, 8)
@@ -30,17 +30,17 @@ _ROPES, _NOPES, _VOS = (8, 16, 64), (8, 16, 64, 128), (8, 16, 64, 128)
 
 
 def may_idle(can: Capability) -> bool:
-    """Whether a step without requests may be drawn."""
+    """Return whether a step without requests may be drawn."""
     return any(rule.edge is Edge.IDLE for rule in can.edges)
 
 
 def capturable(can: Capability) -> tuple[Mode, ...]:
-    """The modes that a graph can hold: none for a backend without padding, since a capture needs padding."""
+    """Return the modes that a graph can hold: none for a backend without padding, since a capture needs padding."""
     return can.graph_modes if can.padding else ()
 
 
 def dtype_pairs(can: Capability) -> tuple[tuple[DType, DType], ...]:
-    """Dtypes of queries and of the KV cache; the default, bfloat16, comes first."""
+    """Return dtypes of queries and of the KV cache. The default, bfloat16, comes first."""
     dtypes = sorted(can.dtypes, key=lambda dtype: dtype is not DType.BFLOAT16)
     same = tuple((dtype, dtype) for dtype in dtypes)
     if can.nvfp4_kv:
@@ -50,12 +50,12 @@ def dtype_pairs(can: Capability) -> tuple[tuple[DType, DType], ...]:
     fp8 = tuple((dtype, DType.FLOAT8_E4M3) for dtype in dtypes)
     if Granularity.TENSOR not in can.granularities:
         return fp8
-    # A backend of several granularities is one for quantised caches.
+    # A backend with several granularities is meant for quantised caches.
     return same * 2 + fp8 if len(can.granularities) == 1 else same + fp8 * len(can.granularities)
 
 
 def heads(can: Capability) -> tuple[tuple[int, int], ...]:
-    """(query heads, KV heads), few heads first."""
+    """Return pairs (query heads, KV heads), few heads first."""
     if can.latent:
         return tuple((heads, 1) for heads in _LATENT_HEADS)
     pairs = ((group * heads, heads) for group, heads in product(_GROUPS, _KV_HEADS))
@@ -63,14 +63,14 @@ def heads(can: Capability) -> tuple[tuple[int, int], ...]:
 
 
 def head_dims(can: Capability) -> tuple[int, ...]:
-    """Head dims of K for a backend without latents."""
+    """Return head dims of K for a backend without latents."""
     if can.buckets:
         return tuple(sorted({bucket.head_dim_qk for bucket in can.buckets}))
     return tuple(sorted(can.head_dims)) or tuple(dim for dim in _HEAD_DIMS if dim <= can.max_head_dim)
 
 
 def latents(can: Capability) -> tuple[Latent | None, ...]:
-    """Latents whose head dims are supported, small ones first; none for a backend without latents."""
+    """Return latents whose head dims are supported, small ones first, or only None for a backend without latents."""
     if not can.latent:
         return (None,)
     if can.buckets:
@@ -84,15 +84,15 @@ def latents(can: Capability) -> tuple[Latent | None, ...]:
 
 
 def drafts(bucket: Bucket | None, rows: int) -> tuple[int, ...]:
-    """Numbers of draft tokens of the speculative modes: those that a bucket has modules for, in steps of `rows`."""
+    """Return the numbers of draft tokens for which a bucket has modules, in steps of at most `rows`."""
     some = bucket.strides if bucket and bucket.strides else _DRAFTS
     return tuple(number for number in some if number <= rows)
 
 
 def families(can: Capability) -> tuple[ValueFamily, ...]:
-    """Value families: to a writer of the KV cache only single numbers matter, and attention needs finite ones.
+    """Return value families: attention needs finite numbers, and a writer of the KV cache only moves single ones.
 
-    A writer that computes scales is shown rows of many magnitudes.
+    A writer that computes scales gets rows of many magnitudes.
     """
     if not can.writes:
         return tuple(family for family in ValueFamily if family not in _OF_WRITERS)
@@ -102,19 +102,19 @@ def families(can: Capability) -> tuple[ValueFamily, ...]:
 
 
 def granularities(can: Capability, family: ValueFamily) -> tuple[Granularity, ...]:
-    """Granularities of scales for these values: a writer computes none from numbers that are not finite."""
+    """Return granularities of scales for these values: a writer computes none from numbers that are not finite."""
     static = tuple(each for each in can.granularities if not each.computed)
     return static if family is ValueFamily.EXTREME else can.granularities
 
 
 def rotary_shares(can: Capability) -> tuple[RotaryShare, ...]:
-    """Shares of a head that a writer rotates: of a latent, its rotary part."""
+    """Return the shares of a head that a writer rotates. Of a latent, the whole rotary part is rotated."""
     return tuple(share for share in can.rotary if share is RotaryShare.WHOLE or not can.latent)
 
 
 @cache
 def on_a_server(can: Capability, stride: int) -> Capability:
-    """Restrict `can` to the modes of a server with `stride` draft tokens: of few, a draft model decodes none."""
+    """Restrict `can` to the modes of a server with `stride` draft tokens. Of few, the draft model decodes none."""
     if stride > NOT_DECODED or Mode.DRAFT_DECODE not in can.modes:
         return can
     modes, graph_modes = (

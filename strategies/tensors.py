@@ -1,4 +1,4 @@
-"""The memory layout of a case's tensors (page tables, strides, slack, stale buffers), and their values."""
+"""Drawing the memory layout of tensors (page tables, strides, slack, stale buffers), and their values."""
 
 from functools import cache
 from typing import TypedDict
@@ -41,7 +41,7 @@ from attnfuzz.strategies.lean import Lean
 from attnfuzz.strategies.supported import families, granularities
 
 _PAGE_ORDERS = Choice(tuple(PageOrder), on("page order"))
-# Of a backend that gives out pages itself, only prefixes in common and the number of pages matter.
+# If a backend allocates pages itself, only shared prefixes and the number of pages matter.
 _PAGES_GIVEN_OUT = Choice(
     (PageOrder.IDENTITY, PageOrder.SHARED_PREFIX, PageOrder.SHARED_PREFIX, PageOrder.REUSED), on("page order")
 )
@@ -50,9 +50,9 @@ _TAILS_AND_SPARES = Choice(
     tuple((tail, spare or int(tail is TableTail.POISON)) for tail in TableTail for spare in (1, 1, 0, 2, 5, 17)),
     lambda both: (f"table tail={both[0]}", f"spare pages={SPARE_PAGES.of(both[1])}"),
 )
-# Elements of a pool whose offsets pass 2^31 or 2^32: they overflow in 32 bits, with or without a sign.
+# Sizes of a pool whose offsets exceed 2^31 or 2^32, which overflow signed or unsigned 32-bit integers.
 _WIDE_POOLS = Choice((*(0,) * 40, 1 << 31, 1 << 32), on("pool", POOLS.of))
-# (behind the last key, in free pages): NaN shows more strays, but hides wrong numbers beneath a NaN.
+# (behind the last key, in free pages): NaN exposes more stray reads, but hides wrong numbers in the same row.
 _UNUSED = Choice(
     (
         *((Unused.NAN, Unused.NAN),) * 6,
@@ -76,7 +76,7 @@ _GUARDS = Choice(tuple(Guard), on("guard"))
 
 
 class TensorPlacement(TypedDict):
-    """The fields of a Case on the memory layout of its tensors."""
+    """The fields of a Case that describe the memory layout of its tensors."""
 
     pages: Pages
     padded_slot: PaddedSlot
@@ -88,7 +88,7 @@ class TensorPlacement(TypedDict):
 
 
 def draw_placement(draw: DrawFn, can: Capability, geometry: Geometry, lean: Lean) -> TensorPlacement:
-    """Draw pages, views, buffers and guard of a case that `can` covers."""
+    """Draw pages, views, buffers and guard of a case that `can` supports."""
     equal = geometry.head_dim_qk == geometry.head_dim_vo
     tail, spare = draw(_TAILS_AND_SPARES.under(lean))
     view = draw(_kv_view(can.kv_views, equal=equal).under(lean))
@@ -118,7 +118,7 @@ def draw_placement(draw: DrawFn, can: Capability, geometry: Geometry, lean: Lean
 
 
 def _draw_hole(draw: DrawFn, geometry: Geometry, view: KvView, lean: Lean) -> int:
-    """Draw the number of pages that lie before a slot's first one in the pool, without memory."""
+    """Draw the number of pages without memory before a slot's first page in the pool."""
     elements = draw(_WIDE_POOLS.under(lean))
     pools = 2 if view is KvView.PAIRED else 1
     page = geometry.page_size * geometry.kv_heads * max(geometry.head_dim_qk, geometry.head_dim_vo) * pools
@@ -137,12 +137,12 @@ def _query_view(views: tuple[QueryView, ...]) -> Choice[QueryView]:
 
 @cache
 def _kv_view(views: tuple[KvView, ...], *, equal: bool) -> Choice[KvView]:
-    """One of `views`; K and V lie in one pool only if their head dims are `equal`."""
+    """Return a choice of `views`. K and V may share a pool only if their head dims are `equal`."""
     usable = tuple(view for view in views if equal or view is not KvView.PAIRED)
     return Choice(usable or (KvView.SEPARATE,), on("KV view"))
 
 
-# Most checkpoints have none, and most servers quantise their queries.
+# Most checkpoints have no scale of queries, and most servers quantise their queries.
 _QUERY_SCALES = Choice((1.0, 1.0, 1.0, 1.0, 0.5, 2.0), on("query scale", QUERY_SCALES.of))
 _KEPT = WeightedFlag(2, 1, ("kept queries=yes",))
 
@@ -158,7 +158,7 @@ def draw_served_queries(draw: DrawFn, can: Capability, geometry: Geometry, lean:
 # Above and below 1, exact in every dtype and not, and never each other's inverse: this exposes a scale that is applied
 # twice or divided by.
 _FACTORS = (1.0, 1.0, 1.0, 0.5, 1.7, 0.37)
-# Beside twice as many others.
+# Drawn along with twice as many other factors.
 _EDGES = (0.0, -0.6)
 _AXES = {"softmax": "softmax scale", "k": "K scale", "v": "V scale"}
 
@@ -173,7 +173,7 @@ def _power_of_two(name: str) -> Choice[float]:
 
 @cache
 def _factor(name: str, rules: tuple[EdgeRule, ...]) -> Choice[float]:
-    """A factor of `Scales`, with those of 0 and below that have a rule."""
+    """Return a choice of a factor of `Scales`, including those of 0 and below that have a rule."""
     known = {rule.edge for rule in rules}
     edges = tuple(factor for factor in _EDGES if edge_of(name, factor) in known)
     return Choice((*_FACTORS, *_FACTORS, *edges) if edges else _FACTORS, on(_AXES[name], FACTORS.of))
@@ -185,7 +185,7 @@ def _family(options: tuple[ValueFamily, ...]) -> Choice[ValueFamily]:
 
 
 def draw_family(draw: DrawFn, can: Capability, lean: Lean) -> ValueFamily:
-    """Draw a value family, with normal numbers more often than the others."""
+    """Draw a value family. Normal numbers are more likely than the others."""
     return draw(_family(families(can)).under(lean))
 
 
@@ -215,7 +215,7 @@ def draw_scales(
             blocks = can.block_scales[0]
     if not can.scales(geometry.kv_dtype):
         return Scales(softmax=softmax, granularity=granularity, blocks=blocks)
-    # Tensors of scales have no such factors.
+    # Tensors of scales have no factors of 0 and below.
     edges = can.edges if granularity is Granularity.TENSOR else ()
     factors = (_power_of_two(name) if queries.kept else _factor(name, edges) for name in ("k", "v"))
     k, v = (draw(factor.under(lean)) for factor in factors)

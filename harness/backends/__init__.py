@@ -1,1 +1,1 @@
-"""Backends by name."""
+"""Finding and loading backends by name."""

@@ -1,4 +1,4 @@
-"""A user backend's description of itself, as data: checked on load in a worker, and read elsewhere."""
+"""The description of a user's backend, as data: checked on load in a worker, and read elsewhere."""
 
 import importlib
 import math
@@ -19,7 +19,7 @@ from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.noise import NoiseModel
 
 MOST_BYTES = 1 << 20
-"""Largest encoded description; one with a few modes and kernels has under 4 kB."""
+"""Maximum size of an encoded description. One with a few modes and kernels has less than 4 kB."""
 
 _LONGEST_NAME = 200
 _LONGEST_REASON = 2000
@@ -37,9 +37,9 @@ class DescribedOp(msgspec.Struct, frozen=True):
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The answers of a backend. `missing` is why it can't run here; `prepares`: `prepare` may do something.
+    """The properties of a backend. `missing` is why it can't run here; `prepares`: `prepare` may do something.
 
-    `shares_pool` is as `attnfuzz.kernels.backend.shares_pool` has it.
+    `shares_pool` is the result of `attnfuzz.kernels.backend.shares_pool`.
     """
 
     name: str
@@ -77,7 +77,7 @@ def _asked(name: str, part: str, ask: Callable[[], T]) -> T:
 
 
 def _exactly(wanted: type[T], part: str, name: str, value: object) -> T:
-    """Return `value` if it has exactly this type; a subclass's overrides would be ignored."""
+    """Return `value` if it has exactly this type, because a subclass's overrides would be ignored."""
     if type(value) is not wanted:
         raise BackendFileError(
             f"{name}: its {part} is {_kind(value)}: make it a {wanted.__name__} of {wanted.__module__}"
@@ -90,7 +90,7 @@ def _kind(value: object) -> str:
 
 
 def _check_capability(name: str, capability: Capability) -> None:
-    """Refuse a capability without any case. `_as_decoded` checks the fields' types."""
+    """Reject a capability without any case. `_as_decoded` checks the fields' types."""
     for field in ("modes", "dtypes", "page_sizes", "layouts", "query_views", "kv_views"):
         if not getattr(capability, field):
             raise BackendFileError(f"{name}: its capability has no {field}: name at least one")
@@ -130,7 +130,7 @@ def _op(name: str, key: str, op: object) -> DescribedOp:
 
 
 def function_place(function: Callable[..., Any]) -> str:
-    """Return "module:name" of a function, also of a user's that only workers have."""
+    """Return "module:name" of a function, even of a user's function that only workers have."""
     if isinstance(function, _Elsewhere):
         return function.function
     return f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', '')}"
@@ -143,7 +143,7 @@ def _missing(name: str, reason: object) -> str | None:
 
 
 def _as_decoded(name: str, described: Description) -> Description:
-    """The description as another process reads it. Raises BackendFileError for fields of wrong types."""
+    """Return the description as another process reads it. Raises BackendFileError for fields of wrong types."""
     try:
         encoded = msgspec.msgpack.encode(described)
         if len(encoded) > MOST_BYTES:
@@ -191,7 +191,7 @@ class Rehearsed:
         return self.description.contract
 
     def noise(self, dtype: DType) -> NoiseModel:
-        """The error of a correct run, for a dtype that it supports."""
+        """Return the error of a correct run, for a dtype that it supports."""
         return self.description.noise[dtype]
 
     @property
@@ -203,7 +203,7 @@ class Rehearsed:
         }
 
     def missing(self) -> str | None:
-        """Why this machine can't run it."""
+        """Return the reason why this machine can't run it."""
         return self.description.missing
 
     def prepare(self, progress: Callable[[str], None]) -> None:
@@ -218,7 +218,7 @@ class Rehearsed:
         return self.description.shares_pool
 
     def open(self, case: Case, bench: Bench) -> NoReturn:
-        """Refuse: sessions run the user's code."""
+        """Refuse, because sessions run the user's code."""
         del case, bench
         raise RuntimeError(f"{self.source.name} is a user's backend: only workers open sessions on it")
 

@@ -22,7 +22,7 @@ ENGINES = "attnfuzz.engines"
 
 @cache
 def engine_names() -> tuple[str, ...]:
-    """Return the names of all engines without importing them: entry points have the engines' names."""
+    """Return the names of all engines without importing them, since entry points have the engines' names."""
     return tuple(sorted(entry_points(group=ENGINES).names))
 
 
@@ -34,10 +34,10 @@ def engines() -> "tuple[Engine, ...]":
 
 
 def engine_of(backend: str) -> "Engine | None":
-    """Return the engine that owns a backend's name; None if there is none."""
+    """Return the engine that owns a backend's name, or None."""
     return next((engine for engine in engines() if engine.owns(backend)), None)
 
 
 def engine_named(name: str) -> "Engine | None":
-    """Return the engine of that name; None if there is none."""
+    """Return the engine of that name, or None."""
     return next((engine for engine in engines() if engine.name == name), None)

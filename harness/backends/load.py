@@ -1,4 +1,4 @@
-"""Loads a user's backend. This runs the user's code: only for processes that may die or hang."""
+"""Loading a user's backend. This runs the user's code: only for processes that may die or hang."""
 
 import importlib.util
 import re
@@ -20,7 +20,7 @@ ENTRY_POINTS = "attnfuzz.backends"
 _REQUIRED = ("name", "capability", "contract", "noise", "ops", "missing", "prepare", "open")
 
 _MOST_CHARACTERS = 400
-"""Characters of a user's exception that a message shows."""
+"""Number of characters of a user's exception that a message shows."""
 
 
 class BackendFileError(UserError):
@@ -36,7 +36,7 @@ class BackendSource(msgspec.Struct, frozen=True):
 
 @cache
 def load(source: BackendSource) -> Backend:
-    """Import a backend; instantiate a class. Raises BackendFileError for any exception, even SystemExit."""
+    """Import a backend, and instantiate a class. Raises BackendFileError for any exception, even SystemExit."""
     name = source.name
     if source.entry_point:
         return _checked(name, _of_entry_point(source))
@@ -62,7 +62,7 @@ def _of_entry_point(source: BackendSource) -> object:
 
 
 def module_of_file(file: Path) -> str:
-    """The name under which a file is imported: for the whole path, as files of several folders may have one name."""
+    """Return the name under which a file is imported. It includes the whole path, since file names may repeat."""
     return re.sub(r"\W", "_", f"attnfuzz_backend_{file}")
 
 
@@ -74,7 +74,7 @@ def _import(path: str) -> ModuleType:
         raise BackendFileError(f"backend file {path} can't be imported as a module")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    # Modules beside the file can be imported, as if it were run.
+    # Modules next to the file can be imported, as if it were run.
     sys.path.append(str(file.parent))
     try:
         spec.loader.exec_module(module)
@@ -95,7 +95,7 @@ def _attribute(module: ModuleType, path: str, attribute: str) -> object:
 
 
 def _is_own_backend(module: ModuleType, value: object) -> bool:
-    """Whether a file's value is a backend: a class counts only if defined there, not imported."""
+    """Return whether a file's value is a backend. A class counts only if defined there, not imported."""
     try:
         return not _lacking("", value) and (not isinstance(value, type) or value.__module__ == module.__name__)
     except BackendFileError:
@@ -103,7 +103,7 @@ def _is_own_backend(module: ModuleType, value: object) -> bool:
 
 
 def _lacking(name: str, value: object) -> list[str]:
-    """The parts of a backend that `value` does not have. Raises BackendFileError."""
+    """Return the parts of a backend that `value` does not have. Raises BackendFileError."""
     lacking = []
     for part in _REQUIRED:
         try:

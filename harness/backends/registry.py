@@ -1,6 +1,6 @@
 """Backends by name: this project's, engines' releases, installed packages', and users' files.
 
-A user's code, a package's included, is imported by workers alone. In any other process, `resolve` returns a stand-in
+A user's code, including a package's, is imported only by workers. In any other process, `resolve` returns a stand-in
 that answers from a description made in a process that may die (`user_backends`).
 """
 
@@ -41,11 +41,11 @@ class UnknownBackend(UserError):
 
 
 class WrongDevice(UserError):
-    """A backend has no counterpart on the requested device; the message has the remedy."""
+    """A backend has no counterpart on the requested device. The message has the remedy."""
 
 
 def builtin() -> dict[str, Backend]:
-    """The backends of this project and their revisions."""
+    """Return the backends of this project and their revisions."""
     backends: tuple[Backend, ...] = (
         *TRTLLM_BACKENDS,
         *SDPA_BACKENDS,
@@ -62,7 +62,7 @@ class NoLibrary(UserError):
 
 
 def with_libraries(named: Sequence[str]) -> tuple[str, ...]:
-    """The names of backends, each once, those of all libraries in the place of `LIBRARIES`. Raises NoLibrary."""
+    """Return the names of backends, each once, with `LIBRARIES` replaced by those of libraries. Raises NoLibrary."""
     here = [backend.name for backend in LIBRARY_BACKENDS if LIBRARIES in named and backend.missing() is None]
     if LIBRARIES in named and not here:
         raise NoLibrary("no library is installed whose kernels could be tested: attnfuzz backends says how to get them")
@@ -70,19 +70,19 @@ def with_libraries(named: Sequence[str]) -> tuple[str, ...]:
 
 
 def names() -> list[str]:
-    """All backends without a file or a release."""
+    """Return all backends without a file or a release."""
     return sorted({*builtin(), *entry_points(group=ENTRY_POINTS).names})
 
 
 def fixed(name: str) -> str:
-    """The backend without the revision or planted defect in `name`; `name` itself if it has neither."""
+    """Return the backend without the revision or planted defect in `name`, or `name` itself if it has neither."""
     if (pair := _pair(name)) is not None:
         return _THEN.join(map(fixed, pair))
     return name if is_file(name) or engine_of(name) is not None else re.split("[@+]", name, maxsplit=1)[0]
 
 
 def family(name: str) -> str:
-    """The common name of a backend's versions: its revisions, or an engine's releases."""
+    """Return the common name of a backend's versions: its revisions, or an engine's releases."""
     if (pair := _pair(name)) is not None:
         return _THEN.join(map(family, pair))
     engine = engine_of(name)
@@ -91,20 +91,19 @@ def family(name: str) -> str:
 
 @cache
 def origin(name: str) -> str | None:
-    """The backend of the release that a source tree comes from; None for any other backend. Raises EngineError."""
+    """Return the backend of the release from which a source tree comes, or None. Raises EngineError."""
     engine = engine_of(name)
     return None if engine is None else engine.origin(name)
 
 
 def on_device(name: str, device: Device | None) -> str:
-    """The counterpart of `name` on a device: trtllm_mha is hopper:trtllm_mha on a Hopper GPU.
+    """Return the counterpart of `name` on a device: trtllm_mha is hopper:trtllm_mha on a Hopper GPU.
 
     Backends of one device only, like users', keep their names there. None changes nothing.
 
     Raises:
         WrongDevice: there is none on that device; the message lists counterparts.
         UnknownBackend, BackendFileError: as `resolve`.
-
     """
     if device is None or resolve(name).capability.device is device:
         return name
@@ -119,7 +118,7 @@ def on_device(name: str, device: Device | None) -> str:
 
 
 def _on_gpu(name: str) -> str:
-    """The counterpart of `name` for the visible GPU, "" if there is none for any GPU."""
+    """Return the counterpart of `name` for the visible GPU, or "" if there is none for any GPU."""
     counterparts = [backend for backend in GPU_BACKENDS if backend.name.partition(":")[2] == name]
     gpus = visible()
     if not counterparts:
@@ -137,7 +136,7 @@ def _on_gpu(name: str) -> str:
 
 
 def _release_on(name: str, device: Device, engine: Engine) -> str:
-    """The backend of an engine's release on another device."""
+    """Return the backend of an engine's release on another device."""
     found = engine.on_device(name, device)
     reason = resolve(found).missing() if device is Device.CUDA else None
     if reason is not None:
@@ -146,23 +145,23 @@ def _release_on(name: str, device: Device, engine: Engine) -> str:
 
 
 def is_file(name: str) -> bool:
-    """Whether `name` points into a Python file, as file.py:NAME."""
+    """Return whether `name` points into a Python file, as file.py:NAME."""
     return name.rpartition(":")[0].endswith(".py") and _pair(name) is None
 
 
 _THEN = ","
-"""Between a writer of the KV cache and attention that reads its tokens."""
+"""Separates a writer of the KV cache from the attention that reads its tokens."""
 
 
 def _pair(name: str) -> tuple[str, str] | None:
-    """The writer and the attention in the name of a backend of both, as native:append,trtllm_mha."""
+    """Return the writer and the attention in the name of a backend of both, such as native:append,trtllm_mha."""
     writer, then, reader = name.partition(_THEN)
-    # A path may have a comma.
+    # A path may contain a comma.
     return (writer, reader) if then and not Path(name.rpartition(":")[0]).is_file() else None
 
 
 def as_file_name(name: str) -> str:
-    """A backend's name as part of a file name: characters with a meaning in paths, and leading dots, become "_".
+    """Return a backend's name as part of a file name, with path characters and leading dots replaced by "_".
 
     A long name keeps its end and a hash: file names have at most 255 bytes, shared with other parts.
     """
@@ -175,7 +174,7 @@ def as_file_name(name: str) -> str:
 
 @cache
 def resolve(name: str) -> Backend:
-    """The backend called `name`. A user's one answers as in its rehearsal, and can't open sessions.
+    """Return the backend called `name`. A user's one answers as in its rehearsal, and can't open sessions.
 
     Raises:
         UnknownBackend: there is none; the message lists known ones. EngineError: no such release.
@@ -185,12 +184,15 @@ def resolve(name: str) -> Backend:
 
 
 def load(name: str) -> Backend:
-    """The backend called `name`, to open sessions on. Imports users' code: for workers alone. Raises like `resolve`."""
+    """Return the backend called `name`, for opening sessions. It imports users' code: only for workers.
+
+    Raises like `resolve`.
+    """
     return _found(name, load, load_backend)
 
 
 def _found(name: str, part: Callable[[str], Backend], of_source: Callable[[BackendSource], Backend]) -> Backend:
-    """The backend of a name: of a source, this project's own, or made of two parts."""
+    """Return the backend of a name: a user's, this project's own, or a combination of two."""
     if name not in planted() and (pair := _pair(name)) is not None:
         try:
             writer, reader = map(part, pair)
@@ -202,7 +204,7 @@ def _found(name: str, part: Callable[[str], Backend], of_source: Callable[[Backe
 
 
 def _source(name: str) -> BackendSource | None:
-    """The source of a user's backend; None for attnfuzz's own, and for unknown names."""
+    """Return the source of a user's backend, or None for attnfuzz's own, and for unknown names."""
     if is_file(name):
         _check_file(name.rpartition(":")[0])
         return BackendSource(name)
@@ -212,7 +214,7 @@ def _source(name: str) -> BackendSource | None:
 
 
 def _check_file(path: str) -> None:
-    """Raise BackendFileError for a path that can't be imported; a FIFO would block."""
+    """Raise BackendFileError for a path that can't be imported. A FIFO would block."""
     try:
         mode = Path(path).stat().st_mode
     except FileNotFoundError:
@@ -225,7 +227,7 @@ def _check_file(path: str) -> None:
 
 
 def _own(name: str) -> Backend:
-    """A backend of this project, or of an engine's release."""
+    """Return a backend of this project, or of an engine's release."""
     if (engine := engine_of(name)) is not None:
         return engine.resolve(name)
     found = builtin().get(name) or planted().get(name) or with_two_defects(name)

@@ -1,4 +1,4 @@
-"""Rehearse users' backends: load and query them in a worker, and return their descriptions.
+"""Rehearsals: loading and querying users' backends in a worker, which returns their descriptions.
 
 Importing a user's file may raise anything, end the process, hang, print without end, start threads, or install handlers
 that change this process's exit code. A worker takes the damage; a process that decides an exit code never imports such
@@ -24,7 +24,8 @@ from attnfuzz.harness.workers.postmortem import Death
 
 IMPORT_SECONDS = 30.0
 """Half of the time limit for a backend's import and description: a worker writes to its journal when it begins, and
-hangs if it is silent for as long again."""
+hangs if it is silent for as long again.
+"""
 
 PREPARE_SECONDS = 900.0
 """Half of the time limit for a backend's `prepare`, which may compile."""
@@ -73,7 +74,7 @@ def prepare(source: BackendSource) -> None:
 
 
 def stage() -> Workers:
-    """Workers for one rehearsal: the next backend needs a clean process."""
+    """Return workers for one rehearsal: the next backend needs a clean process."""
     return Workers(_HANDLER, spares=0)
 
 
@@ -139,7 +140,7 @@ def _epitaph(name: str, stage_name: str, death: Death, seconds: float) -> str:
 
 @contextlib.contextmanager
 def _said(words: str) -> Iterator[None]:
-    """Print a line about a long wait, to standard error, whose reader may be a job's main process."""
+    """Print a line about a long wait to standard error, whose reader may be a job's main process."""
     line = f"{printable(shortened(words, _MOST_CHARACTERS))}\n"
     timer = threading.Timer(_SILENT_SECONDS, lambda: sys.stderr.write(line))
     timer.start()

@@ -82,7 +82,7 @@ class Variation:
         return f"{self._base.name}@varied"
 
     def noise(self, dtype: DType) -> NoiseModel:
-        """The given model, or the default."""
+        """Return the given model, or the default."""
         if self._noise_model is not None:
             return self._noise_model
         return NoiseModel.unknown_kernel() if self._kernels else self._base.noise(dtype)
@@ -93,7 +93,7 @@ class Variation:
         return {name: self._replaced(op) for name, op in self._base.ops.items()}
 
     def missing(self) -> str | None:
-        """Return the reason that the base can't run here; None if it can."""
+        """Return the reason that the base can't run here, or None if it can."""
         return self._base.missing()
 
     def prepare(self, progress: Callable[[str], None]) -> None:
@@ -112,7 +112,7 @@ class Variation:
 
 
 class _Session:
-    """A session of the base, which tells its launcher the step."""
+    """A session of the base, which passes the step to its launcher."""
 
     def __init__(self, session: Session, launcher: "_Varied") -> None:
         self._session = session

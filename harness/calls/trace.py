@@ -292,7 +292,7 @@ def _dtype(tensor: torch.Tensor) -> DType:
 
 
 def with_content(buffer: Buffer, content: torch.Tensor, offset: int = 0) -> Buffer:
-    """A buffer, or a write to `offset`, like `buffer` but with `content` [size] of its dtype."""
+    """Return a buffer, or a write to `offset`, like `buffer` but with `content` [size] of its dtype."""
     if content.is_floating_point() and 0 < content.numel() <= READABLE:
         wide = content.float()
         if bool((wide == wide.round()).all()) and bool(wide.isfinite().all()):

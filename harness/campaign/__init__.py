@@ -1,1 +1,1 @@
-"""Campaigns: slices of drawn cases over several processes; failures are shrunk, confirmed and filed."""
+"""Campaigns: slices of drawn cases over several processes. Failures are shrunk, confirmed and filed."""

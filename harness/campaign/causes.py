@@ -1,4 +1,4 @@
-"""The causes of a campaign's findings: one cause has several kinds of failure, modes, places and backends."""
+"""The causes of a campaign's findings. One cause may have several kinds of failure, modes, places and backends."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _EARLIEST_FIRST = (State.OPEN, State.RETURNED, State.NEW, State.FIXED)
 class Cause:
     """A cause and the findings that show it. The first represents it.
 
-    That is an unknown one, and minimized, if possible, and of these the one that the others are filed under.
+    Preferably that is an unknown and minimized one, and among these the one under which the others are filed.
     """
 
     findings: tuple[AnyFinding, ...]
@@ -31,22 +31,22 @@ class Cause:
 
     @property
     def known(self) -> str | None:
-        """The ledger's reason, if it knows all of the findings."""
+        """The ledger's reason, if the ledger has one for each of the findings."""
         reasons = [finding.known for finding in self.findings]
         return None if None in reasons else reasons[0]
 
     @property
     def state(self) -> State:
-        """The first of open, returned, new and fixed among its findings, unknown ones if there are any.
+        """The first of open, returned, new and fixed among its findings, or among the unknown ones if there are any.
 
-        A cause seen before is not new because it shows in another mode.
+        A cause seen before is not new just because it occurs in another mode.
         """
         unknown = [finding for finding in self.findings if finding.known is None]
         return min((finding.state for finding in unknown or self.findings), key=_EARLIEST_FIRST.index)
 
 
 def causes_of(findings: Sequence[AnyFinding], merged: Mapping[str, str]) -> list[Cause]:
-    """Group findings by their cause, ordered by the first of each. `merged` maps a cause to its explaining one."""
+    """Group findings by their cause, ordered by the first of each. `merged` maps a cause to one that explains it."""
     groups: dict[str, list[AnyFinding]] = {}
     for finding in findings:
         groups.setdefault(root_of(finding.cause or finding.name, merged), []).append(finding)
@@ -54,12 +54,12 @@ def causes_of(findings: Sequence[AnyFinding], merged: Mapping[str, str]) -> list
 
 
 def _rank(cause: str, finding: AnyFinding) -> tuple[bool, bool, bool]:
-    """The order in which findings represent their cause, of that name."""
+    """Return the sort key by which findings represent their cause, which has this name."""
     return finding.known is not None, not finding.ablated, finding.name != cause
 
 
 def root_of(name: str, merged: Mapping[str, str]) -> str:
-    """Return the cause that explains the cause `name`, which is itself if it was not merged."""
+    """Return the cause that explains the cause `name`, or `name` itself if it was not merged."""
     seen = {name}
     while (above := merged.get(name)) is not None and above not in seen:
         seen.add(above)
@@ -68,7 +68,7 @@ def root_of(name: str, merged: Mapping[str, str]) -> str:
 
 
 def renamed(merged: Mapping[str, str], name: str, new: str) -> dict[str, str]:
-    """Return `merged` after the cause `name` got another name, which takes over its explaining one."""
+    """Return `merged` after the cause `name` got another name, under which it keeps the cause that explains it."""
     if name == new:
         return dict(merged)
     above = {new: merged[name]} if name in merged else {}

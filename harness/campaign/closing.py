@@ -1,4 +1,4 @@
-"""A campaign's closing remarks: tasks without time, and ledger entries without a matching failure."""
+"""Remarks at the end of a campaign: tasks for which no time was left, and ledger entries without a matching failure."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -34,7 +34,7 @@ class Undone:
             self._kept += sum(replay.finding is None for replay in run.task.replays[done.replayed :])
 
     def lines(self, schedule: Schedule, unkept: int) -> Iterator[str]:
-        """Lines on undone tasks; `unkept` new cases were not kept."""
+        """Yield lines on undone tasks; `unkept` new cases were not kept."""
         kept = self._kept + self._replays.kept_left
         if self._findings:
             yield f"no time was left to run {count(len(self._findings), 'past finding')}"
@@ -53,8 +53,8 @@ NO_MATCH = "no finding matched this entry: it may be rare, fixed, or mistyped"
 def remarks_on(ledger: Ledger, standing: Standing, past: Sequence[Record]) -> list[LedgerRemark]:
     """Return the remarks at the end of a campaign that began with the findings `past`.
 
-    An entry all of whose failures pass now should be removed. One that matched no failure, now or ever, may be of a
-    rare failure. Entries of backends that were not searched are skipped.
+    An entry should be removed if all of its failures pass now. One that has never matched a failure may be for a rare
+    one. Entries of backends that were not searched are skipped.
     """
     searched = set(standing.started.backends) if standing.started else set()
     chosen = ((number, each) for number, each in enumerate(ledger.entries, 1) if searched.intersection(each.backends))
@@ -74,6 +74,6 @@ def _remark(entry: Entry, standing: Standing, past: Sequence[Record]) -> str | N
     fixed = matched(standing.fixed)
     before = matched(past)
     if before - fixed - matched(record for record in past if record.state is State.FIXED):
-        # It failed when last run, which this campaign did not do.
+        # It failed when it was last run, which was not in this campaign.
         return None
     return NO_LONGER if fixed or before else NO_MATCH

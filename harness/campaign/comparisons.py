@@ -1,4 +1,4 @@
-"""Pairs of causes that may be one: jobs that find one at the same time don't know each other's.
+"""Comparing causes that may be one, since jobs that find one at the same time don't know each other's causes.
 
 A hunt compares a failure with the causes known by then. A cause found later may explain it too, and findings of older
 releases don't record their needs.
@@ -19,13 +19,13 @@ from attnfuzz.harness.search.siblings import siblings_of
 from attnfuzz.reference.case import Case
 
 SHARE = 0.05
-"""Share of each job's time for comparing, while there is something else to do."""
+"""Share of each job's time for comparing, as long as there is something else to do."""
 
 GRANTED_SECONDS = 20.0
-"""Seconds of a job for comparing on top of its share."""
+"""Seconds of a job for comparing, in addition to its share."""
 
 MOST_PAIRS = 500
-"""A campaign with many causes compares the likeliest pairs alone."""
+"""A campaign with many causes only compares the likeliest pairs."""
 
 COMPARISON = ShrinkBudget(runs=150, seconds=5.0)
 """The budget for comparing a finding of one cause with another cause."""
@@ -34,15 +34,17 @@ MOST_SECONDS = 10.0
 """Seconds for comparing two causes, by several findings of each."""
 
 SIBLINGS = 4
-"""The score of two causes of sibling features, or of one misread argument: as of a shared kernel and backend."""
+"""The score of two causes with sibling features, or with one misread argument: the same as for a shared kernel and
+backend.
+"""
 
 
 class Comparisons:
-    """Provides slices that compare two causes, one of which was filed in this campaign.
+    """Provides slices that compare two causes, at least one of which was filed in this campaign.
 
     The causes share a kernel, a place or a needed feature. Two are compared again when one has about twice as many
-    findings that differ, since these predict more, or was minimized. Compared pairs are folded from the events: the
-    seed of a slice follows from the names of its pair, and from this.
+    differing findings, since these predict more, or was minimized. Compared pairs are folded from the events: the seed
+    of a slice follows from the names of its pair and from that number.
     """
 
     def __init__(self, knowledge: Knowledge, *, seed: int, jobs: int = 1) -> None:
@@ -51,7 +53,7 @@ class Comparisons:
         self._jobs = jobs
 
     def next_slice(self, at: float | None, under_way: Collection[UnderWay]) -> Slice | None:
-        """The next slice; None if there is none or comparing has had its share. None for `at`: no limit."""
+        """Return the next slice, or None if there is none or comparing has used its share. No limit if `at` is None."""
         knowledge = self._knowledge
         if at is not None and knowledge.seconds_compared > self._jobs * (GRANTED_SECONDS + SHARE * at):
             return None
@@ -80,7 +82,7 @@ def _version(cause: KnownCause) -> str:
 
 
 def _pairs(knowledge: Knowledge) -> Iterator[tuple[KnownCause, KnownCause]]:
-    """The pairs of causes that may be one."""
+    """Yield the pairs of causes that may be one."""
     for pair in combinations(knowledge.causes, 2):
         new = any(isinstance(knowledge.findings[cause.name], FindingFiled) for cause in pair)
         if new and _likeness(*pair):
@@ -88,7 +90,7 @@ def _pairs(knowledge: Knowledge) -> Iterator[tuple[KnownCause, KnownCause]]:
 
 
 def _likeness(cause: KnownCause, other: KnownCause) -> int:
-    """Score how likely two causes are one; 0 if neither can explain the other.
+    """Return a score of how likely two causes are one; 0 if neither can explain the other.
 
     A cause can explain a case in its backend or kernel that has its marks, and elsewhere if they are forms, edges or
     uses of arguments. One without clues other than NaN in memory can explain a case in the same kernel, one that fails
@@ -121,7 +123,7 @@ def _may_explain(cause: KnownCause, case: Case, *, near: bool) -> bool:
 
 
 def _ways(cause: KnownCause) -> Iterator[KnownCause]:
-    """The cause by each of its findings."""
+    """Yield the cause as each of its findings shows it."""
     yield cause
     yield from map(cause.by, cause.showings)
 

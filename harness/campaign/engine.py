@@ -1,4 +1,4 @@
-"""The main process of a campaign: hand out slices, file results, and emit everything as events."""
+"""The main process of a campaign: it hands out slices, files results, and emits everything as events."""
 
 import threading
 import time
@@ -55,22 +55,26 @@ from attnfuzz.harness.verdict.recurrence import Recurrence
 
 SECONDS_PER_LOOK = 0.1
 SECONDS_PER_LOOK_AT_ALL = 1.0
-"""Time between two looks for silent jobs: with a thousand jobs, one after each message would take most of the time."""
+"""Time between two checks for silent jobs. With a thousand jobs, a check after each message would take most of the
+time.
+"""
 
 SECONDS_OF_SILENCE = 600.0
 """Time that a job with a slice may be silent before it is killed. A hanging case is ended after half a minute, but
-waiting for a process that the system can't end takes forever."""
+waiting for a process that the system can't end takes forever.
+"""
 
 DEATHS_IN_A_ROW = 3
-"""Times that a job may be killed before it has judged anything: more is no coincidence."""
+"""Number of times that a job may be killed before it has judged anything. More is no coincidence."""
 
 
 class Campaign:
     """Runs `plan` on `jobs`, as the campaign of that name. `stop` ends it early.
 
     Its decisions follow from its own events: with those of a log as `past_events`, it resumes that campaign, and runs
-    leftover suspects first. `torn_bytes` were cut off that log. `render` makes a verdict readable, `export` a script of
-    a failure. Raises OSError when the findings can't be read.
+    leftover suspects first. `torn_bytes` were cut off that log. `render` makes a verdict readable, `export` creates a
+    script of a failure. Raises OSError if the findings can't be read.
+
     Fingerprints on file are skipped, and so are those that failed to come back several times. Remaining suspects are
     kept as unconfirmed at the end.
     """
@@ -146,7 +150,7 @@ class Campaign:
         self._deaths: Counter[int] = Counter()
 
     def events(self) -> Iterator[Event]:
-        """Run the campaign. Raises OSError when a file can't be written."""
+        """Run the campaign. Raises OSError if a file can't be written."""
         for event in self._happenings():
             self._learn(event)
             yield event
@@ -172,7 +176,7 @@ class Campaign:
         )
 
     def _happenings(self) -> Iterator[Event]:
-        """Yield events; each is learned before the next is produced."""
+        """Yield events. Each is learned before the next is produced."""
         yield self._opening()
         for text in (*self._archive.troubles, *self._corpus.troubles):
             yield from self._trouble(text)
@@ -227,16 +231,16 @@ class Campaign:
             yield from self._cut_off()
 
     def _over(self) -> bool:
-        """Whether to wait for nothing more."""
+        """Return whether to stop waiting."""
         return self._cut_short or self._clock() >= self._limits.ended
 
     @property
     def _cut_short(self) -> bool:
-        """Whether the campaign ends before its budget: it was stopped, or has its finding."""
+        """Whether the campaign ends before its budget, because it was stopped or has its finding."""
         return self._stop.is_set() or (self._plan.until_finding and bool(self._standing.unexpected))
 
     def _cut_off(self) -> Iterator[Event]:
-        """Count the results so far of running slices, whose jobs are about to be ended."""
+        """Count the results so far of running slices, whose jobs are about to be stopped."""
         for run in self._running.values():
             yield from self._end_slice(run, run.so_far(self._clock()))
         self._running.clear()
@@ -248,7 +252,7 @@ class Campaign:
                 yield from self._trouble(text)
 
     def _start_slices(self) -> Iterator[Event]:
-        """Hand a slice to each job that has none, while there are any."""
+        """Hand a slice to each job that has none, as long as there are any."""
         if len(self._running) == self._jobs.count or self._cut_short:
             return
         for job in range(self._jobs.count):
@@ -302,12 +306,12 @@ class Campaign:
         return self._standing.score(backend).tally.searched + self._tallies.unsent.get(backend, 0)
 
     def _trouble(self, text: str) -> Iterator[Event]:
-        """Report a trouble once, though every job has it."""
+        """Report a trouble once, even if every job has it."""
         if text not in {trouble.text for trouble in self._standing.troubles}:
             yield Trouble(at=self._clock(), text=text)
 
     def _take_suspect(self, run: UnderWay, message: Suspect | Lost | Caught) -> Iterator[Event]:
-        """Report a suspect, or settle it, unless another job's finding has its bug filed meanwhile."""
+        """Report a suspect, or settle it, unless another job's finding of the same bug was filed meanwhile."""
         fingerprint = message.fingerprint
         suspect = message if isinstance(message, Suspect) else run.suspects.pop(fingerprint)
         filed = self._knowledge.is_filed(fingerprint) and not suspect.beside
@@ -339,7 +343,7 @@ class Campaign:
             yield from self._growth.keep_failure(event.case)
 
     def _minimize(self, task: Slice, caught: Caught) -> Iterator[Event]:
-        """Put a cause's smaller case in the place of its finding."""
+        """Replace a cause's finding by its smaller case."""
         assert task.minimized is not None
         for event in self._filing.minimize(task.minimized.name, caught):
             yield event
@@ -357,7 +361,7 @@ class Campaign:
         yield from self._end_slice(run, done)
 
     def _give_up(self, task: Slice) -> None:
-        """Let past findings that a slice did not run be found again, like any failure."""
+        """Allow past findings that a slice did not run to be found again, like any failure."""
         for replay in task.replays:
             if replay.finding is not None:
                 self._filing.give_up(replay.finding)
@@ -368,7 +372,7 @@ class Campaign:
         yield run.finished(self._clock(), done)
 
     def _revive(self, ended: JobEnded) -> Iterator[Event]:
-        """Restart a killed job; its results so far count, and the rest of its slice is handed out again."""
+        """Restart a killed job. Its results so far count, and the rest of its slice is handed out again."""
         job = ended.number
         self._deaths[job] += 1
         if not ended.killed or self._deaths[job] >= DEATHS_IN_A_ROW:

@@ -1,6 +1,6 @@
-"""The events of a campaign, on which every output (terminal, log, report) depends alone.
+"""The events of a campaign, from which all outputs (terminal, log, report) are derived.
 
-Together they make up the log, one JSON object per line; `LOG_VERSION` versions their fields.
+The events make up the log, one JSON object per line; `LOG_VERSION` versions their fields.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from attnfuzz.strategies.coverage import Pair
 
 LOG_VERSION = 3
 
-# Bounds on values in a log: it steers a resumed campaign, and may be damaged or foreign.
+# Bounds on values in a log, which steers a resumed campaign, and may be damaged or hostile.
 Moment = Annotated[float, Meta(ge=0, le=1e11)]  # seconds since the epoch, in years of four digits
 Index = Annotated[int, Meta(ge=0, le=1 << 53)]
 Name = Annotated[str, Meta(min_length=1, max_length=4096)]
@@ -44,9 +44,9 @@ class CampaignStarted(Event, frozen=True, kw_only=True, tag=True):
     """The first event. `examples` is per backend; either it or `seconds` is the budget.
 
     `campaign` names the campaign in its home, `time` is in seconds since the epoch. `environment` has the relevant
-    versions (torch, flashinfer, gpu, driver, ...). `alpha` is the number of false alarms expected of correct backends,
-    before confirmation. `capabilities` are those of `backends`, so that reading a log loads no backend. `folder` is
-    where the campaign was begun: a backend's file may be named relative to it.
+    versions (torch, flashinfer, gpu, driver, ...). `alpha` is the number of false positives expected of correct
+    backends, before confirmation. `capabilities` has the capability of each of the `backends`: reading a log must not
+    load them. `folder` is where the campaign was started, because a backend's file may have a relative name.
     """
 
     log_version: int = LOG_VERSION
@@ -107,7 +107,7 @@ class CoverageGrew(Event, frozen=True, kw_only=True, tag=True):
 
 
 class CaseKept(Event, frozen=True, kw_only=True, tag=True):
-    """A case went into the corpus, because of `why`."""
+    """A case was added to the corpus, because of `why`."""
 
     backend: Name
     case_id: str
@@ -123,20 +123,20 @@ class FailureEvent(Event, frozen=True, kw_only=True):
 
 
 class SuspectSeen(FailureEvent, frozen=True, kw_only=True, tag=True):
-    """A case failed in a way that is not on file yet; it is confirmed and shrunk now, or waits if `left_over`."""
+    """A case failed in a way that is not on file yet. It is confirmed and shrunk now, or waits if `left_over`."""
 
     left_over: bool = False
 
 
 class FindingFiled(FailureEvent, frozen=True, kw_only=True, tag=True):
-    """A failure was confirmed, shrunk and filed in the folder `path`. `report` is its readable form.
+    """A failure was confirmed, shrunk and filed in the folder `path`. `report` describes it for people.
 
-    `name` identifies the finding; `fingerprint` is that before shrinking. `needs` are the names of needed features
-    (`attnfuzz.harness.reduce.ablation.FEATURES`), not all of which are known if it is not `ablated`. `cause` is the
-    finding that represents its cause, "" if that is this one. `known` is the ledger's reason, if any. `state` is NEW,
-    or RETURNED if an earlier campaign saw it fixed. `recurrence` is set if it does not always come back. `others` are
-    the other failures of the case. One that is not `ablated` may be replaced later, with its folder
-    (FindingMinimized).
+    `name` identifies the finding; `fingerprint` was taken before shrinking. `needs` are the names of needed features
+    (`attnfuzz.harness.reduce.ablation.FEATURES`); if the finding is not `ablated`, some needs may be missing, and the
+    finding may be replaced later, with its folder (FindingMinimized). `cause` names the finding that represents its
+    cause, or is "" if this one does. `known` is the ledger's reason, if any. `state` is NEW, or RETURNED if it was
+    fixed in an earlier campaign. `recurrence` is set if the failure does not always come back. `others` are the other
+    failures of the case.
     """
 
     name: str
@@ -161,7 +161,7 @@ class AlreadyFiled(Event, frozen=True, kw_only=True, tag=True):
 class FindingChecked(FailureEvent, frozen=True, kw_only=True, tag=True):
     """A finding of an earlier campaign was run again. `state` is OPEN, RETURNED (it had been fixed) or FIXED.
 
-    `times` it failed out of `runs`. `case` is the smallest on file. `needs`, `ablated`, `cause` and `recurrence` are as
+    It failed `times` out of `runs`. `case` is the smallest on file. `needs`, `ablated`, `cause` and `recurrence` are as
     in FindingFiled.
     """
 
@@ -178,14 +178,14 @@ class FindingChecked(FailureEvent, frozen=True, kw_only=True, tag=True):
 
 
 class FindingMinimized(Event, frozen=True, kw_only=True, tag=True):
-    """The finding `name`, whose needs were not known, was shrunk again: `finding` stands in its place."""
+    """The finding `name`, whose needs were unknown, was shrunk again and is replaced by `finding`."""
 
     name: str
     finding: FindingFiled
 
 
 class CausesMerged(Event, frozen=True, kw_only=True, tag=True):
-    """Verified predictions of the cause of `cause` explain the finding `name` and all of its cause.
+    """Verified predictions of the cause of `cause` explain the finding `name` and its whole cause.
 
     `known` is the ledger's reason for the finding `cause`, if it has one.
     """
@@ -207,11 +207,11 @@ class UnconfirmedKept(FailureEvent, frozen=True, kw_only=True, tag=True):
 
 
 class GapSeen(FailureEvent, frozen=True, kw_only=True, tag=True):
-    """A case broke only the strict contract; emitted once per fingerprint."""
+    """A case broke only the strict contract. Emitted once per fingerprint."""
 
 
 class SliceFinished(Event, frozen=True, kw_only=True, tag=True):
-    """A slice of the search ended. `unsupported` counts the cases that the backend clearly rejected, by its message."""
+    """A slice of the search ended. `unsupported` counts the cases that the backend rejected, by message."""
 
     backend: Name
     kind: SliceKind = SliceKind.DRAWN
@@ -233,27 +233,27 @@ class LedgerRemark(Event, frozen=True, kw_only=True, tag=True):
 
 
 class Trouble(Event, frozen=True, kw_only=True, tag=True):
-    """Something around the harness broke, a past finding say, and the campaign goes on without it."""
+    """Something other than the tested code failed, such as reading a past finding. The campaign goes on without it."""
 
     text: str
 
 
 class JobRestarted(Event, frozen=True, kw_only=True, tag=True):
-    """A job process was killed from outside and restarted. `text` describes its end."""
+    """A job process was killed from outside and restarted. `text` describes how."""
 
     job: Job
     text: str
 
 
 class JobFailed(Event, frozen=True, kw_only=True, tag=True):
-    """A job process ended by itself: the harness is broken, and the campaign ends. `text` is its standard error."""
+    """A job process exited by itself: the harness is broken, and the campaign ends. `text` is its standard error."""
 
     job: Job
     text: str
 
 
 class CampaignFinished(Event, frozen=True, kw_only=True, tag=True):
-    """The last event. `interrupted` says whether the user stopped it."""
+    """The last event. `interrupted` is set if the user stopped the campaign."""
 
     time: Moment
     interrupted: bool

@@ -1,4 +1,4 @@
-"""Turn jobs' caught, lost and checked failures into files and events."""
+"""Filing: turning jobs' caught, lost and checked failures into files and events."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,19 +34,19 @@ Render = Callable[[Case, Verdict], str]
 Export = Callable[[Caught], str | None]
 
 SECONDS_PER_SCRIPT = 3.0
-"""Time to make a script, including the start of workers for a campaign's first one."""
+"""Time to create a script, including the start of workers for a campaign's first one."""
 
 SECONDS_TO_HANG = 65.0
-"""The same for a case that hangs."""
+"""Time to create a script of a case that hangs."""
 
 
 @dataclass(kw_only=True)
 class Filing:
     """Files failures that a campaign's `knowledge` does not have yet.
 
-    `render` makes a verdict readable, `export` a script of a failure. `past` are the findings waiting to be run again,
-    by name: they count as failing until they pass. After `until`, on `clock`, no script is made. Everything here raises
-    OSError when a file can't be written.
+    `render` makes a verdict readable, `export` creates a script of a failure. `past` are the findings waiting to be run
+    again, by name: they count as failing until they pass. After `until`, on `clock`, no script is created. All methods
+    raise OSError if a file can't be written.
     """
 
     archive: Archive
@@ -63,7 +63,7 @@ class Filing:
         self._waiting = self.past.keys() - self.knowledge.checked
 
     def passed_over(self, backend: str) -> tuple[Fingerprint, ...]:
-        """The known failures of `backend`, which the search skips."""
+        """Return the known failures of `backend`, which the search skips."""
         waiting = (self.past[name] for name in sorted(self._waiting))
         failing = (each.fingerprint for each in waiting if each.state is not State.FIXED)
         own = (fingerprint for fingerprint in failing if fingerprint.backend == backend)
@@ -71,8 +71,8 @@ class Filing:
 
     def file(self, caught: Caught) -> FindingFiled | AlreadyFiled:
         """File a caught failure, unless the same bug was filed before."""
-        # A cause that another job's finding preceded is not on file. One beside others has the name by which its job
-        # knows it, as the cause of later symptoms.
+        # A cause that another job filed earlier under its own finding is not on file. A finding beside others gets the
+        # name under which its job knows it, as the cause of later symptoms.
         finding = replace(_finding(caught, self.knowledge.cause_of(caught.cause)), apart=caught.beside)
         name = self._on_file(finding, caught)
         if name is not None:
@@ -80,7 +80,7 @@ class Filing:
         return self._write(finding, caught)
 
     def minimize(self, name: str, caught: Caught) -> Iterator[FindingMinimized | CausesMerged]:
-        """File a caught failure in the place of the finding `name`, which was not minimized before.
+        """File a caught failure in place of the finding `name`, which was not minimized before.
 
         Its cause is merged with the one that explains it, if any. Nothing happens if no needs were found.
         """
@@ -101,7 +101,7 @@ class Filing:
         yield from self.merge(SameCauses(name=filed.name, cause=caught.cause))
 
     def _write(self, finding: Finding, caught: Caught, *, replaces: str = "") -> FindingFiled:
-        """Write a finding's files, and remove those of the one that it replaces."""
+        """Write a finding's files and remove the files of the finding that it replaces."""
         case, observation = caught.case, caught.observation
         script = self.export(caught) if self._has_time(caught.observation) else None
         finding = replace(finding, report=self._report(caught), script=script)
@@ -124,9 +124,9 @@ class Filing:
         )
 
     def _on_file(self, finding: Finding, caught: Caught) -> str | None:
-        """The name of the existing finding that a failure equals, if any.
+        """Return the name of the existing finding that a failure equals, or None.
 
-        One that is beside others equals none of these, unless another job found it at the same time.
+        A failure beside others equals none of these, unless another job found it at the same time.
         """
         if not caught.beside:
             return finding.name if finding.name in self.knowledge.findings else None
@@ -134,7 +134,7 @@ class Filing:
         return next((each.name for each in alike if clues_among(each.needs) == clues_among(caught.needs)), None)
 
     def _known(self, fingerprint: Fingerprint, case: Case, name: str, cause: str) -> str | None:
-        """The ledger's reason for a failure, or for the finding that represents its cause."""
+        """Return the ledger's reason for a failure, or for the finding that represents its cause."""
         own = self.ledger.reason(fingerprint, case, name)
         above = self.knowledge.findings.get(cause) or self.past.get(cause)
         if own is not None or above is None:
@@ -146,11 +146,11 @@ class Filing:
         return text if caught.recurrence is None else f"{caught.recurrence.words}\n\n{text}"
 
     def _has_time(self, observation: Observation) -> bool:
-        """Whether there is time to make a script, which runs the case."""
+        """Return whether there is time to create a script, which runs the case."""
         return self.clock() + (SECONDS_TO_HANG if observation.kind is Kind.HANG else SECONDS_PER_SCRIPT) < self.until
 
     def check(self, rechecked: Rechecked) -> Iterator[Event]:
-        """Record how a past finding's case runs now; a fixed one that passes again is no news."""
+        """Record how the case of a past finding runs now. A fixed finding that passes again is not reported."""
         record = self.past[rechecked.finding]
         self.give_up(record.name)
         if rechecked.unsupported is not None:
@@ -198,15 +198,15 @@ class Filing:
         yield CausesMerged(at=self.clock(), name=name, cause=cause, known=self.knowledge.findings[cause].known)
 
     def give_up(self, name: str) -> None:
-        """No longer wait for a past finding to be run again."""
+        """Stop waiting for a past finding to be run again."""
         self._waiting.discard(name)
 
     def keep(self, suspect: Suspect | SuspectSeen, reason: str, tried: Recurrence | None = None) -> UnconfirmedKept:
-        """Keep a failure that is not a finding, because of `reason`, after reruns `tried`."""
+        """Keep a failure that is not a finding, because of `reason`, after the reruns `tried`."""
         case, observation = suspect.case, suspect.observation
         again = "" if tried is None else f" {tried.words}"
         report = f"Unconfirmed: {reason}.{again}\n\n{self.render(case, Verdict(observations=(observation,)))}"
-        # With it, a replay repeats the case.
+        # With the recurrence, a replay repeats the case.
         finding = Finding(case=case, first=case, observation=observation, report=report, recurrence=tried)
         path = self.archive.keep_unconfirmed(finding, suspect.fingerprint)
         return UnconfirmedKept(
@@ -235,7 +235,7 @@ def _finding(caught: Caught, cause: str) -> Finding:
 
 
 def _likest(record: Record, observations: Sequence[Observation]) -> Observation | None:
-    """A finding's failure now: like the finding if possible, else the worst; None if it passes."""
+    """Return a finding's failure now: like the finding if possible, else the worst, or None if it passes."""
     failures = [observation for observation in observations if not observation.gap]
     same = (each for each in failures if fine(record.case, each) == fine(record.case, record.observation))
     return next(same, failures[0] if failures else None)

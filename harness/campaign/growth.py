@@ -1,4 +1,4 @@
-"""New coverage and record margins, and the cases kept for them."""
+"""Growth of a campaign: new coverage and record margins, and the cases kept for them."""
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -13,10 +13,10 @@ from attnfuzz.harness.search.messages import Interesting
 from attnfuzz.reference.case import Case
 
 SECONDS_PER_CHOICE = 20.0
-"""Time between two choices. At first, every other case reaches new pairs, and others soon reach them as well."""
+"""Time between two choices. At first, every second case reaches new pairs, which other cases soon reach as well."""
 
 AT_ONCE = 10
-"""Cases that are written together, in some 2 ms, for which jobs' messages wait."""
+"""Number of cases that are written together, in about 2 ms, during which jobs' messages wait."""
 
 
 _Chosen = TypeVar("_Chosen", Case, Interesting)
@@ -25,9 +25,9 @@ _Chosen = TypeVar("_Chosen", Case, Interesting)
 class Growth:
     """Reports results that are new to the whole campaign, not only to a job; `standing` has earlier ones.
 
-    From time to time, the cases are chosen that are worth keeping: those with the largest margins, and a few that reach
-    all new pairs. Writing them takes a while: `chosen` is the number of cases to `keep` when no job has messages. A
-    kill loses the cases since the last choice, and the next campaign finds others.
+    Regularly, cases that are worth keeping are chosen: those with the largest margins, and a few that reach all new
+    pairs. Writing them takes a while: `chosen` is the number of cases to `keep` when no job has messages. If the
+    campaign is killed, the cases since the last choice are lost, and the next campaign finds others.
     """
 
     def __init__(self, corpus: Corpus, standing: Standing, clock: Callable[[], float]) -> None:
@@ -42,11 +42,11 @@ class Growth:
 
     @property
     def chosen(self) -> int:
-        """Number of cases still to be kept."""
+        """The number of cases still to be kept."""
         return sum(map(len, self._queue))
 
     def take(self, message: Interesting, *, searched: int) -> Iterator[Event]:
-        """Report new pairs, after `searched` examples; a case with anything new may be kept."""
+        """Report new pairs, after `searched` examples. A case with anything new may be kept."""
         backend = message.case.backend
         reached = self._standing.score(backend).pairs
         pairs = tuple(pair for pair in message.pairs if pair not in reached)
@@ -66,7 +66,7 @@ class Growth:
 
     def choose(self) -> None:
         """Choose the results to keep among those since the last choice."""
-        # The last is the largest of its tier, so that few others are records.
+        # The last is the largest of its tier, so few others are records.
         for close in self._close.values():
             self._queue.extend(_batches(close[::-1]))
         self._close.clear()
@@ -86,7 +86,7 @@ class Growth:
             yield self._kept(case_id, covering[0].backend, Why.COVERAGE)
 
     def keep_failure(self, case: Case) -> Iterator[Event]:
-        """Keep the smallest case of a finding, at once. Raises OSError."""
+        """Keep the smallest case of a finding, immediately. Raises OSError."""
         kept = self._corpus.keep(case, why=Why.FAILURE)
         if kept is not None:
             yield self._kept(kept, case.backend, Why.FAILURE)
@@ -96,5 +96,5 @@ class Growth:
 
 
 def _batches(cases: Sequence[_Chosen]) -> Iterator[Sequence[_Chosen]]:
-    """Divide cases of one backend into those written together."""
+    """Split cases of one backend into batches that are written together."""
     return (cases[at : at + AT_ONCE] for at in range(0, len(cases), AT_ONCE))

@@ -26,11 +26,11 @@ _ID = re.compile(r"\d{8}-\d{6}(\.\d{1,9})?", re.ASCII)
 
 
 class HomeError(UserError):
-    """A folder can't be a campaign's home, or is in use; the message has the remedy."""
+    """A folder can't be a campaign's home, or is in use. The message has the remedy."""
 
 
 class Home:
-    """The folder `path`, and those within it."""
+    """The folder `path`, and its subfolders."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -40,15 +40,15 @@ class Home:
         self.corpus = path / "corpus"
 
     def folder(self, campaign: str) -> Path:
-        """The folder of one campaign."""
+        """Return the folder of one campaign."""
         return self.campaigns / campaign
 
     def log(self, campaign: str) -> Path:
-        """The event log of one campaign."""
+        """Return the event log of one campaign."""
         return self.folder(campaign) / LOG_NAME
 
     def ids(self) -> list[str]:
-        """The campaigns that have a log, in order of their begin.
+        """Return the campaigns that have a log, in the order in which they began.
 
         One that was killed before its first event has an empty log, and never began.
         """
@@ -56,7 +56,7 @@ class Home:
         return sorted(path.parent.name for path in logs if path.stat().st_size or not path.is_file())
 
     def new_id(self, now: float | None = None) -> str:
-        """Make the folder of a new campaign, and return its name: the time in UTC, but sorted after all others.
+        """Create the folder of a new campaign, and return its name: the time in UTC, but sorted after all others.
 
         A clock that went backwards must not put a new campaign before an old one.
         """
@@ -70,9 +70,9 @@ class Home:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the home for one campaign. Raises HomeError if another has it, OSError if it can't be made."""
+        """Lock the home for one campaign. Raises HomeError if another has it, OSError if it can't be created."""
         self.path.mkdir(parents=True, exist_ok=True)
-        # A foreign home may hold links to anywhere: the lock is written to.
+        # An untrusted home may contain links to anywhere, and the lock is written to.
         descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -101,6 +101,6 @@ class Home:
 
 
 def _after(name: str) -> str:
-    """A name that sorts after `name`: the same with a number, or with the next one."""
+    """Return a name that sorts after `name`: the same with a number, or with the next one."""
     stem, dot, number = name.partition(".")
     return f"{stem}.{int(number) + 1 if dot else 2:03}"

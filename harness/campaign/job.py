@@ -1,4 +1,4 @@
-"""A job process: runs slices from its standard input. Started as `python -m`."""
+"""A job process, which runs slices from its standard input. Started as `python -m`."""
 
 import gc
 import os
@@ -15,17 +15,17 @@ from attnfuzz.harness.workers.lifeline import CannotStart
 from attnfuzz.harness.workers.pool import Refused
 
 _OBJECTS_BEFORE_COLLECTION = 10_000
-"""New objects after which young garbage is collected, 700 to 2,000 by default."""
+"""Number of new objects after which young garbage is collected (default: 700 to 2,000)."""
 
 
 class _Terminated(BaseException):
-    """SIGTERM came. Not SystemExit: Hypothesis would take that for a failure of the current case, and shrink it."""
+    """SIGTERM arrived. Not SystemExit, which Hypothesis would treat as a failure of the current case, and shrink."""
 
     came = False
 
 
 def main() -> None:
-    """Read a Setup and then slices from standard input until it ends; write messages to standard output."""
+    """Read a Setup and then slices from standard input until it ends. Writes messages to standard output."""
     orders, replies = sys.stdin.buffer, _private_stdout()
     _obey_signals()
 
@@ -42,16 +42,16 @@ def main() -> None:
 
 
 def collect_garbage_less() -> None:
-    """Leave out the objects that are there, and wait for more new ones.
+    """Exclude the existing objects from garbage collection, and wait for more new ones.
 
-    Hypothesis makes many objects: the collector took a fifth of drawing, most of it for objects that stay.
+    Hypothesis creates many objects: the collector took a fifth of drawing time, most of it for objects that stay.
     """
     gc.freeze()
     gc.set_threshold(_OBJECTS_BEFORE_COLLECTION)
 
 
 def _private_stdout() -> BinaryIO:
-    """Reserve standard output for messages: other output goes to standard error from now on."""
+    """Reserve standard output for messages. Other output goes to standard error from now on."""
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     return replies
@@ -64,13 +64,13 @@ def _obey_signals() -> None:
 
 
 def _leave(signum: int, _frame: FrameType | None) -> None:
-    """Leave through the `with` blocks, so that the workers end too."""
+    """Leave through the `with` blocks, so that the workers stop too."""
     _Terminated.came = True
     raise _Terminated(signum)
 
 
 def _come_again(swallowed: "sys.UnraisableHookArgs") -> None:
-    """Leave a little later if a callback swallowed it, as that of Hypothesis in each collection of garbage does."""
+    """Leave a little later if a callback swallowed it, as Hypothesis's does in each garbage collection."""
     if isinstance(swallowed.exc_value, _Terminated):
         signal.setitimer(signal.ITIMER_REAL, 0.01)
     else:
@@ -78,14 +78,14 @@ def _come_again(swallowed: "sys.UnraisableHookArgs") -> None:
 
 
 def be_a_job() -> None:
-    """Run this process's slices; end with one line for an error of the user's, and silently after SIGTERM."""
+    """Run this process's slices. Exit with one line for a user's error, and silently after SIGTERM."""
     try:
         main()
     except (CannotStart, Refused) as for_the_user:
-        # The main process shows standard error: one line suffices here.
+        # The main process shows standard error, so one line is enough here.
         sys.exit(str(for_the_user))
     except BaseException:
-        # In the middle of a draw, Hypothesis raises FlakyStrategyDefinition in the place of _Terminated.
+        # In the middle of a draw, Hypothesis raises FlakyStrategyDefinition instead of _Terminated.
         if not _Terminated.came:
             raise
 

@@ -22,7 +22,7 @@ SECONDS_TO_LEAVE = 3.0
 
 
 class JobEnded(Exception):
-    """A job ended; `text` is its standard error, and how it ended.
+    """A job exited; `text` is its standard error, and how it ended.
 
     `killed`: from outside, by a signal or with its machine, so it can be restarted.
     """
@@ -35,35 +35,35 @@ class JobEnded(Exception):
 
 
 class Jobs(Protocol):
-    """Something that runs slices, several at a time."""
+    """Runs slices, several at a time."""
 
     @property
     def count(self) -> int:
-        """Number of slices that run at a time."""
+        """The number of slices that run at a time."""
         ...
 
     def start(self, job: int, task: Slice) -> None:
-        """Have job number `job` run a slice."""
+        """Run a slice as job number `job`."""
         ...
 
     def next_message(self, timeout: float) -> tuple[int, AnyMessage] | None:
-        """The next message of any job, with the job's number; None if none came in `timeout` seconds.
+        """Return the next message of any job, with the job's number, or None if none came in `timeout` seconds.
 
         Raises JobEnded, after all of the job's messages.
         """
         ...
 
     def restart(self, job: int) -> None:
-        """Restart job number `job` after it ended; no message of the old one follows."""
+        """Restart job number `job` after it exited. No message of the old one follows."""
         ...
 
     def kill(self, job: int) -> None:
-        """End job number `job`, which is stuck, as if killed from outside."""
+        """Kill job number `job`, which is stuck, as if killed from outside."""
         ...
 
 
 class JobProcesses:
-    """Jobs as processes, each in a session of its own: a Ctrl-C at the terminal reaches only the main process."""
+    """Jobs as processes, each in a separate session, so that a Ctrl-C at the terminal reaches only the main process."""
 
     def __init__(self, count: int, setup: JobSetup) -> None:
         self.count = count
@@ -77,7 +77,7 @@ class JobProcesses:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the processes and their workers; those that do not leave are killed."""
+        """Stop the processes and their workers. Those that do not exit are killed."""
         for process in self._processes:
             process.ask_to_leave()
         deadline = time.monotonic() + SECONDS_TO_LEAVE
@@ -85,11 +85,11 @@ class JobProcesses:
             process.end(deadline)
 
     def start(self, job: int, task: Slice) -> None:
-        """Have job number `job` run a slice."""
+        """Run a slice as job number `job`."""
         self._processes[job].send(task)
 
     def next_message(self, timeout: float) -> tuple[int, AnyMessage] | None:
-        """The next message of any job, with the job's number; None if none came in `timeout` seconds."""
+        """Return the next message of any job, with the job's number, or None if none came in `timeout` seconds."""
         try:
             job, message = self._messages.get(timeout=timeout)
         except queue.Empty:
@@ -100,7 +100,7 @@ class JobProcesses:
         return job, message
 
     def restart(self, job: int) -> None:
-        """Restart job number `job` after it ended, and end its remaining workers."""
+        """Restart job number `job` after it exited, and stop its remaining workers."""
         self._processes[job].end(deadline=time.monotonic())
         self._processes[job] = self._begin(job)
 
@@ -135,18 +135,18 @@ class JobProcess:
         self.send(setup)
 
     def send(self, order: JobSetup | Slice) -> None:
-        """Send an order. A slice's time counts from now, though the process may still be starting."""
+        """Send an order. A slice's time counts from now, even if the process is still starting."""
         if isinstance(order, Slice):
             order = replace(order, handed_at=time.monotonic())
         stdin = self._process.stdin
         assert stdin is not None
-        # The reader of messages notices an ended job.
+        # The reader of messages notices a job that exited.
         with contextlib.suppress(BrokenPipeError):
             stdin.write(msgspec.json.encode(order) + b"\n")
             stdin.flush()
 
     def messages(self) -> Iterator[AnyMessage]:
-        """The process's messages, until it has ended."""
+        """Yield the process's messages, until it has exited."""
         assert self._process.stdout is not None
         decoder = msgspec.json.Decoder(AnyMessage)
         # A job that dies may leave half a message.
@@ -157,18 +157,18 @@ class JobProcess:
 
     @property
     def was_killed(self) -> bool:
-        """Whether a signal ended it. After SIGTERM it leaves in order, with status 0, and only then."""
+        """Whether a signal killed it. After SIGTERM it exits in order with status 0, and in no other case."""
         return self._process.returncode <= 0
 
     def last_words(self, number: int) -> str:
-        """Its standard error, and how it ended."""
+        """Return its standard error, and how it ended."""
         self._errors.seek(0)
         status = self._process.returncode
         how = f"was killed by signal {-status}" if self.was_killed and status else f"ended with status {status}"
         return self._errors.read().decode(errors="replace") + f"(job process {number} {how})"
 
     def ask_to_leave(self) -> None:
-        """Ask it to end itself and its workers in order."""
+        """Ask it to stop itself and its workers in order."""
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
 

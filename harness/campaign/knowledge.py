@@ -31,20 +31,20 @@ JOB_KILLED = "the job that ran it was killed each time"
 OUT_OF_TIME = "the campaign ended before it was confirmed"
 
 MOST_CAUSES = 50
-"""Most known causes passed to a slice, those in its backend first: a campaign may find hundreds."""
+"""Maximum number of known causes in a slice, those in its backend first: a campaign may find hundreds."""
 
 UNSETTLED = frozenset({JOB_KILLED, OUT_OF_TIME})
-"""Reasons that say nothing about the failure: it may be real."""
+"""Reasons that say nothing about the failure, which may be real."""
 
 
 class Knowledge:
-    """A handler of events that remembers the work that the search must not repeat.
+    """A handler of events that tracks the work that the search must not repeat.
 
     `findings` are those that fail in this campaign, by name, `checked` past ones that were run again, `gaps` the
     reported gaps, and `replayed` the seeds of finished slices of kept cases. `drawing`: drawing has begun, after all
-    kept cases were handed out. `pending` are suspects neither filed nor lost, among them those kept only because the
-    campaign ended. `times_seen` counts each one's sightings, reruns included. `compared` are the seeds of slices that
-    compared causes, and `seconds_compared` their time.
+    kept cases were handed out. `pending` are suspects neither filed nor lost, including those kept only because the
+    campaign ended. `times_seen` counts how often each was seen, including reruns. `compared` are the seeds of slices
+    that compared causes, and `seconds_compared` their time.
     """
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class Knowledge:
                 self._finish(event)
 
     def passed_over(self, backend: str) -> tuple[Fingerprint, ...]:
-        """Failures that the search of `backend` skips: filed ones, and those lost `ATTEMPTS` times."""
+        """Return the failures that the search of `backend` skips: filed ones, and those lost `ATTEMPTS` times."""
         given_up = (fingerprint for fingerprint, times in self._lost.items() if times >= ATTEMPTS)
         return tuple(f for f in dict.fromkeys((*self._filed, *given_up)) if f.backend == backend)
 
@@ -104,9 +104,9 @@ class Knowledge:
         return [self._known(findings, self._first(findings)) for findings in self._groups()]
 
     def causes_near(self, backend: str) -> tuple[KnownCause, ...]:
-        """The causes that may show in `backend`, those that did first.
+        """Return the causes that may be visible in `backend`, those seen in it first.
 
-        One that was merged because of sibling features stands by its own case too, which has the other marks.
+        One that was merged because of sibling features is also included with its own case, which has the other marks.
         """
 
         def elsewhere(cause: KnownCause) -> bool:
@@ -124,7 +124,7 @@ class Knowledge:
         yield from (each for each in findings if each.name in self._merged and siblings_of(first.needs, each.needs))
 
     def cause_of(self, name: str) -> str:
-        """The finding that represents the cause of the finding `name`; "" if that is not known to fail."""
+        """Return the finding that represents the cause of the finding `name`, or "" if that is not known to fail."""
         # A job may know it by the name that it had before it was minimized.
         name = name if name in self.findings else root_of(name, self._merged)
         group = next((each for each in self._groups() if any(name == finding.name for finding in each)), ())
@@ -149,11 +149,11 @@ class Knowledge:
         )
 
     def _first(self, findings: Sequence[AnyFinding]) -> AnyFinding:
-        """The finding that explains the others."""
+        """Return the finding that explains the others."""
         return next((each for each in findings if not each.cause and each.name not in self._merged), findings[0])
 
     def is_filed(self, fingerprint: Fingerprint) -> bool:
-        """Whether a failure with this fingerprint is on file, and fails now."""
+        """Return whether a failure with this fingerprint is on file, and fails now."""
         return fingerprint in self._filed
 
     def _finish(self, event: SliceFinished) -> None:
@@ -165,7 +165,7 @@ class Knowledge:
                 self.replayed.add(event.seed)
 
     def _replace(self, name: str, finding: FindingFiled) -> None:
-        """Put a minimized finding in the place of the finding `name`."""
+        """Replace the finding `name` by a minimized one."""
         ordered = (finding if each.name == name else each for each in self.findings.values())
         self.findings = {each.name: each for each in ordered}
         # It has the history of the other one, and needs no second run if this campaign is resumed.

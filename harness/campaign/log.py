@@ -1,4 +1,4 @@
-"""The event log: one JSON object per line, append-only, and readable even when its end is torn."""
+"""The event log: one JSON object per line, append-only, and readable even if its end is torn."""
 
 from pathlib import Path
 from typing import Literal
@@ -27,13 +27,13 @@ _AT_ONCE = (CampaignStarted, FindingFiled, FindingChecked, UnconfirmedKept, Camp
 
 
 class LogError(UserError):
-    """A log can't be read; the message has the reason and the remedy."""
+    """A log can't be read. The message has the reason and the remedy."""
 
 
 class EventLog(AppendedLines):
     """A handler that appends every event to `path`, in one write each.
 
-    Findings are on disk when the call returns, other events with the first one that comes a second later.
+    Findings are on disk when the call returns, other events with the first event that follows a second or more later.
     """
 
     def __call__(self, event: Event) -> None:
@@ -42,13 +42,13 @@ class EventLog(AppendedLines):
 
 
 def read_log(path: Path) -> list[AnyEvent]:
-    """The events of a log. A truncated last line is left out. Raises LogError or OSError."""
+    """Return the events of a log, without a truncated last line. Raises LogError or OSError."""
     events, _ = read_torn_log(path)
     return events
 
 
 def read_torn_log(path: Path) -> tuple[list[AnyEvent], int]:
-    """The events of a log, and the number of bytes of a truncated last line. Raises like `read_log`."""
+    """Return the events of a log, and the number of bytes of a truncated last line. Raises like `read_log`."""
     if path.is_symlink():
         raise LogError(f"{path} is a link, but a campaign writes only in its home: put the log there")
     content = read_bytes(path, MOST_BYTES)
@@ -93,7 +93,7 @@ def _check_version(path: Path, line: bytes) -> None:
 
 
 class Inconsistent(ValueError):
-    """An event that is impossible at its place in the log; the message says why."""
+    """An event that is impossible at its place in the log. The message is the reason."""
 
 
 class Consistency:

@@ -1,7 +1,7 @@
-"""Causes whose needs are not known: the cases that represent them are shrunk again in the last part of a campaign.
+"""Minimizing causes with unknown needs: their cases are shrunk again in the last part of a campaign.
 
-A failure that is found when shrinking has had its share of the time is filed as it was drawn. Such a cause explains
-little, so that symptoms of one bug stay apart.
+A failure that is found when shrinking has used up its share of the time is filed as it was drawn. Such a cause explains
+little, so symptoms of one bug are not merged.
 """
 
 from attnfuzz.harness.campaign.events import Event, FindingMinimized, SliceFinished, SliceStarted
@@ -13,14 +13,15 @@ from attnfuzz.harness.search.messages import ShrinkBudget, Slice, SliceKind
 from attnfuzz.reference.case import Case
 
 SHARE = 0.2
-"""The last part of a search's time, in which causes without needs come before new cases. Without a time limit, the part
-of the time so far that they may take after the last case."""
+"""The last part of a search's time, in which causes without needs come before new cases. Without a time limit, the
+share of the time so far that they may take after the last case.
+"""
 
 GRANTED_SECONDS = 20.0
-"""Seconds of a job on top of that without a time limit: a short campaign minimizes its first causes."""
+"""Seconds of a job in addition to that, without a time limit: a short campaign minimizes its first causes."""
 
 LEAST_SECONDS = 5.0
-"""Least time for one cause: in less, hardly any failure is minimized."""
+"""Minimum time for one cause: in less, hardly any failure is minimized."""
 
 
 MOST = ShrinkBudget(runs=3 * FULL.runs, seconds=3 * FULL.seconds)
@@ -28,10 +29,10 @@ MOST = ShrinkBudget(runs=3 * FULL.runs, seconds=3 * FULL.seconds)
 
 
 class Minimizing:
-    """Provides slices that shrink the case of a cause again, once each, those that are computed fastest first.
+    """Provides slices that shrink the case of a cause again, once each, starting with the fastest to compute.
 
-    Causes that the ledger knows are left out, and failures that come and go. A handler of events: the seed of a slice
-    follows from the cause's name.
+    Causes in the ledger and flaky failures are left out. A handler of events: the seed of a slice follows from the
+    cause's name.
     """
 
     def __init__(self, knowledge: Knowledge, *, seed: int, jobs: int = 1) -> None:
@@ -46,7 +47,7 @@ class Minimizing:
         """Learn from `event`."""
         match event:
             case SliceStarted(kind=SliceKind.MINIMIZED, seed=seed):
-                # One that a kill cut short is not begun again: it may be the reason.
+                # A slice that was cut short by a kill is not started again, since it may be the reason.
                 self._begun.add(seed)
             case SliceFinished(kind=SliceKind.MINIMIZED, seconds=seconds):
                 self._spent += seconds
@@ -54,7 +55,7 @@ class Minimizing:
                 self._minimized.add(finding.name)
 
     def next_slice(self, at: float, seconds: float | None) -> Slice | None:
-        """The next slice at this time of a search of `seconds`; None if there is none, or it is not time for it."""
+        """Return the next slice at this time of a search of `seconds`, or None if there is none or it is too early."""
         left = self._left(at, seconds)
         waiting = self._waiting() if left > 0 else []
         if not waiting:
@@ -71,7 +72,7 @@ class Minimizing:
         )
 
     def _left(self, at: float, seconds: float | None) -> float:
-        """The seconds that are left for minimizing, over all jobs; none if its time has not begun."""
+        """Return the seconds that are left for minimizing, over all jobs; 0 if its time has not begun."""
         if seconds is None:
             return self._jobs * (GRANTED_SECONDS + SHARE * at) - self._spent
         return self._jobs * (seconds - at) if at >= (1 - SHARE) * seconds else 0.0

@@ -16,25 +16,25 @@ if TYPE_CHECKING:
     from attnfuzz.reference.case import Guard
 
 ALPHA = 1e-3
-"""Default number of expected false alarms per campaign: one in a thousand campaigns."""
+"""Default number of expected false positives per campaign: one in a thousand campaigns."""
 
 MOST_OUTPUTS_PER_CASE = 16
-"""Outputs of a drawn case: at most 8 steps, and as many in a related run."""
+"""Number of outputs of a drawn case: at most 8 steps, and as many in a related run."""
 
 MOST_CASES_PER_SECOND = 500
 """An upper bound per job: ten times the rate measured on drawn cases (docs/explanation/performance.md)."""
 
 SLICES_PER_SHARE = 4
-"""Least number of turns of a backend per even share of the time."""
+"""Minimum number of turns of a backend per even share of the time."""
 
 LEAST_SECONDS_PER_SLICE = 1.0
 """In less time, a slice hardly draws anything."""
 
 LEAST_ALPHA = 1e-12
-"""Less vanishes when shared among all outputs."""
+"""Anything less vanishes when shared among all outputs."""
 
 MOST_JOBS = 256
-"""More than any machine has cores for; memory is checked separately (`prepare.py`)."""
+"""More than any machine has cores for. Memory is checked separately (`prepare.py`)."""
 
 MOST_EXAMPLES = 10**12
 
@@ -46,20 +46,20 @@ _SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def spent_per_output(alpha: float, cases: float) -> float:
-    """The share of `alpha` of each output of this many cases, by the union bound."""
+    """Return the share of `alpha` of each output of this many cases, by the union bound."""
     return alpha / (max(cases, 1.0) * MOST_OUTPUTS_PER_CASE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A campaign: `examples` for each backend or `seconds` in all, in `jobs` processes, with its home in `out`.
+    """A campaign: `examples` for each backend or `seconds` in total, in `jobs` processes, with its home in `out`.
 
-    `alpha` is the expected number of false alarms if all backends are correct, before confirmation. `ledger` is the
+    `alpha` is the expected number of false positives if all backends are correct, before confirmation. `ledger` is the
     file of known findings, `ray` the cluster for jobs, None for local processes. `until_finding`: it also ends once a
-    failure that the ledger does not know is filed, or one on file fails again. The tiers in `without` are skipped.
-    `trial` makes it one search of `examples` per backend, up to its first finding, which is shrunk for this many
-    seconds; drawing is not biased, no case is kept or run again, and no script is made. `begun` is the time of the
-    request, on the monotonic clock.
+    failure that is not in the ledger is filed, or one on file fails again. The tiers in `without` are skipped. `trial`
+    makes it one search of `examples` per backend, up to its first finding, which is shrunk for this many seconds;
+    drawing is not biased, no case is kept or run again, and no script is created. `begun` is the time of the request,
+    on the monotonic clock.
     """
 
     backends: tuple[str, ...]
@@ -116,7 +116,7 @@ PRESETS = {
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of a duration like 90s, 10m, 1h30m or plain seconds. Raises ValueError with advice."""
+    """Return the seconds of a duration like 90s, 10m, 1h30m or plain seconds. Raises ValueError with advice."""
     if re.fullmatch(r"\d+", text):
         text += "s"
     if not re.fullmatch(r"(\d+[smhd])+", text):
@@ -132,14 +132,15 @@ def parse_duration(text: str) -> float:
 
 OVERRUN = 0.1
 GRACE_SECONDS = 10.0
-"""Overrun of the command beyond --time: this share of it, and these seconds."""
+"""Overrun of the command beyond --time: this share of it, plus these seconds."""
 
 RESERVED_SECONDS = 6.0
-"""Part of the grace left for the end of the search: ending jobs (at most 3 s), and writing reports (1 s, and several on
-a busy machine)."""
+"""Part of the grace reserved for the end of the search: stopping jobs (at most 3 s), and writing reports (1 s, and
+several on a busy machine).
+"""
 
 SHRINKING_SHARE = 0.25
-"""Share of the remaining grace for shrinking; after it, failures are only confirmed and filed."""
+"""Share of the remaining grace for shrinking. After it, failures are only confirmed and filed."""
 
 
 @dataclass(frozen=True)
@@ -152,10 +153,10 @@ class Limits:
 
     @classmethod
     def of(cls, seconds: float | None, *, spent: float = 0.0, late: float = 0.0) -> "Limits":
-        """The limits of a campaign of `seconds`, or unlimited, that begins `late` seconds after its command.
+        """Return the limits of a campaign of `seconds`, or unlimited, that begins `late` seconds after its command.
 
-        A search has all of its time, minus time `spent` before it was resumed: if preparation took longer than the
-        grace, as compiling does, that comes on top.
+        A search has all of its time, minus time `spent` before it was resumed. If preparation took longer than the
+        grace, as compiling may, that is added.
         """
         if seconds is None:
             return cls()

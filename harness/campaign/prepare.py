@@ -1,4 +1,4 @@
-"""Preparation before jobs: check backends, compile, and check the memory."""
+"""Preparation before jobs start: checking backends, compiling, and checking the memory."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -23,7 +23,7 @@ def lacking(backends: Sequence[str]) -> dict[str, str]:
 
 
 def prepare(backends: Sequence[str], progress: Callable[[str], None]) -> None:
-    """Check that `backends` can run here, and compile their kernels, instead of each job out of sight.
+    """Check that `backends` can run here, and compile their kernels visibly, instead of in each job.
 
     Raises CannotRun, and errors of resolving and compiling.
     """
@@ -31,7 +31,7 @@ def prepare(backends: Sequence[str], progress: Callable[[str], None]) -> None:
     for name, why_not in lacking(backends).items():
         raise CannotRun(f"{name} can't run here: {why_not}")
     if any(one.capability.device is Device.CUDA for one in resolved.values()):
-        # Make the folder of core dumps, if one is named: in a job, an error would be out of sight.
+        # Create the folder of core dumps, if one is named, because an error in a job would not be visible.
         gpu_core.settings()
     # Compile for all backends at once; the rest is quick.
     modules.build(
@@ -49,11 +49,15 @@ def prepare(backends: Sequence[str], progress: Callable[[str], None]) -> None:
 
 MOST_JOBS_PER_GPU = 8
 """The driver creates the contexts of a GPU's processes almost one after the other: with more jobs, fewer failures are
-explained in the same time (docs/explanation/performance.md, Deaths)."""
+explained in the same time (docs/explanation/performance.md, Deaths).
+"""
 
 
 def default_jobs(most: int, backends: Sequence[str]) -> int:
-    """Return how many of `most` jobs run `backends` here, so that GPUs can serve them. Raises errors of resolving."""
+    """Return how many of `most` jobs should run `backends` here, so that GPUs can serve them.
+
+    Raises errors of resolving.
+    """
     if not any(team_of(name).device is Device.CUDA for name in backends):
         return most
     return min(most, MOST_JOBS_PER_GPU * max(1, len(visible())))
@@ -64,7 +68,7 @@ GIB = 1 << 30
 BYTES_OF_JOB = GIB // 4
 """Memory of a job process itself.
 
-Measured as all that follows with campaigns of 15 s on Linux with torch 2.13: the largest sum of Pss in
+Like all following numbers, measured with campaigns of 15 s on Linux with torch 2.13: the largest sum of Pss in
 /proc/PID/smaps_rollup over a process and its children. A job had 185 MiB; with its nursery and workers on the CPU it
 had 500 MiB for trtllm_mha, 503 MiB for torch_sdpa and 733 MiB for trtllm_mla; of four jobs, each had 537 MiB.
 """
@@ -72,15 +76,15 @@ had 500 MiB for trtllm_mha, 503 MiB for torch_sdpa and 733 MiB for trtllm_mla; o
 BYTES_OF_TEAM = {Device.CPU: GIB // 2, Device.CUDA: 3 * GIB // 2}
 """Memory of a nursery, its worker at work and its spares.
 
-On the CPU: 65 + 56 MiB and 150 to 430 MiB for the worker at work. On a GPU (H100, torch 2.11) a process with torch,
-a context and cuBLAS has 441 MiB of its own, and there are three workers.
+On the CPU: 65 + 56 MiB and 150 to 430 MiB for the worker at work. On a GPU (H100, torch 2.11) a process with torch, a
+context and cuBLAS has 441 MiB of its own, and there are three workers.
 """
 
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
 class NoRoom(UserError):
-    """More jobs than fit into memory; the message has the numbers and the remedy."""
+    """More jobs than fit into memory. The message has the numbers and the remedy."""
 
 
 def check_room(jobs: int, backends: Sequence[str], *, instead: str = "--jobs {most}") -> None:
@@ -101,7 +105,7 @@ def check_room(jobs: int, backends: Sequence[str], *, instead: str = "--jobs {mo
 
 
 def available(proc: Path = Path("/proc"), cgroups: Path = _CGROUPS) -> int:
-    """Memory in bytes for new processes: on this machine, within this process's control groups."""
+    """Return the memory in bytes for new processes on this machine, within this process's control groups."""
     return max(0, min((_on_the_machine(proc), *_in_groups(proc, cgroups))))
 
 
@@ -111,7 +115,7 @@ def _on_the_machine(proc: Path) -> int:
 
 
 def _in_groups(proc: Path, cgroups: Path) -> Iterator[int]:
-    """The remaining limit of each control group of this process, of either version (cgroups(7))."""
+    """Yield the remaining limit of each control group of this process, of either version (cgroups(7))."""
     try:
         groups = (proc / "self/cgroup").read_text().splitlines()
     except OSError:
@@ -127,7 +131,7 @@ def _in_groups(proc: Path, cgroups: Path) -> Iterator[int]:
 
 def _left(root: Path, path: str, limit: str, usage: str, reclaimable: str) -> Iterator[int]:
     group = root / path.lstrip("/")
-    # A container may be given a path that it can't see: limits of its parents remain.
+    # A container may have a path that it can't see: limits of its parents remain.
     for folder in (group, *group.parents):
         if folder == root.parent:
             return

@@ -28,11 +28,11 @@ OBJECT_STORE_BYTES = 100_000_000
 
 
 class RayError(UserError):
-    """There is no cluster to run on; the message is one line with the remedy."""
+    """There is no cluster to run on. The message is one line with the remedy."""
 
 
 class ActorEnded(msgspec.Struct, frozen=True):
-    """From an actor, last: its job process ended. The fields are those of `JobEnded`."""
+    """From an actor, last: its job process exited. The fields are those of `JobEnded`."""
 
     text: str
     killed: bool
@@ -61,7 +61,7 @@ class JobActor:
         return Greeting(attnfuzz.__version__, missing)
 
     def run(self, task: Slice) -> Iterator[AnyMessage | ActorEnded]:
-        """Run a slice; the last message is SliceDone or ActorEnded."""
+        """Run a slice. The last message is SliceDone or ActorEnded."""
         self._process.send(task)
         for message in self._messages:
             yield message
@@ -80,9 +80,9 @@ class _Placed(NamedTuple):
 class RayJobs:
     """`count` jobs on the cluster at `address`, each with a core and, `on_gpu`, a share of a GPU.
 
-    The shares are as large as lets all jobs run on the GPUs that the cluster has at the beginning, and at most 1. A
-    slice runs on any free actor whose node can run its backend. An actor without room, because the cluster has fewer
-    cores than jobs or lost a node, costs time and loses nothing. Entering raises RayError.
+    The shares, at most one GPU each, are as large as possible so that all jobs fit on the GPUs that the cluster has at
+    the beginning. A slice runs on any free actor whose node can run its backend. An actor without room, because the
+    cluster has fewer cores than jobs or lost a node, costs time and loses nothing. Entering raises RayError.
     """
 
     def __init__(self, count: int, setup: JobSetup, *, address: str, on_gpu: bool = False) -> None:
@@ -101,7 +101,7 @@ class RayJobs:
         self._running: dict[Any, tuple[int, _Placed]] = {}
 
     def __enter__(self) -> Self:
-        """Connect to the cluster, or start one, and ask it for the actors."""
+        """Connect to the cluster, or start one, and request the actors."""
         with _signals_kept():
             self._ray = _import_ray()
             self._connect()
@@ -112,7 +112,7 @@ class RayJobs:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the actors, and the cluster if it is ours."""
+        """Stop the actors, and the cluster if it is ours."""
         placed = (*self._free, *(running for _, running in self._running.values()))
         for actor in (*self._starting.values(), *(each.actor for each in placed)):
             self._ray.kill(actor)
@@ -120,24 +120,24 @@ class RayJobs:
             self._ray.shutdown()
 
     def start(self, job: int, task: Slice) -> None:
-        """Have the next free actor run a slice as job number `job`."""
+        """Run a slice as job number `job` on the next free actor."""
         self._waiting.append((job, task))
         self._hand_out()
 
     def restart(self, job: int) -> None:
-        """Ask the cluster for another actor, after the one that ran for `job` ended."""
+        """Request another actor after the actor of `job` exited."""
         self._begin_actor()
 
     def kill(self, job: int) -> None:
-        """Kill the actor that runs a slice for `job`; one that waits for room is left alone."""
+        """Kill the actor that runs a slice for `job`. One that waits for room is left alone."""
         for number, placed in self._running.values():
             if number == job:
                 self._ray.kill(placed.actor)
 
     def next_message(self, timeout: float) -> tuple[int, AnyMessage] | None:
-        """The next message of any job, with the job's number; None if none came in `timeout` seconds.
+        """Return the next message of any job, with the job's number, or None if none came in `timeout` seconds.
 
-        Raises JobEnded, with `killed` if a node went away, and if no actor can run a slice that waits.
+        Raises JobEnded, with `killed` if a node disappeared, and if no actor can run a slice that waits.
         """
         self._check_for_nodes()
         expected = [*self._running, *self._starting]
@@ -178,7 +178,7 @@ class RayJobs:
         self._starting[actor.greeting.remote()] = actor
 
     def _greet(self, answer: Any) -> None:
-        """An actor was placed, or could not begin: let it work, or ask for another one."""
+        """Use an actor that was placed, or request another if it could not start."""
         actor = self._starting.pop(answer)
         try:
             greeting = self._ray.get(answer)
@@ -246,7 +246,7 @@ class RayJobs:
 
 
 def share(jobs: int, gpus: float) -> float:
-    """The share of a GPU for each of `jobs`, so that all fit: several jobs are on one GPU, none is on parts of two."""
+    """Return the share of a GPU for each of `jobs`, so that all fit, and none needs parts of two GPUs."""
     return 1 / math.ceil(jobs / max(gpus, 1))
 
 
@@ -259,7 +259,7 @@ def _import_ray() -> Any:
 
 
 def _knock(address: str) -> None:
-    """Raise OSError or ValueError if HOST:PORT does not answer: Ray itself tries for many minutes."""
+    """Raise OSError or ValueError if HOST:PORT does not answer, because Ray itself tries for many minutes."""
     if address == "auto":
         return
     host, colon, port = address.rpartition(":")

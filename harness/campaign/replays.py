@@ -21,8 +21,8 @@ class Replays:
     """Slices of cases to run again, each handed out once, the findings' cases first.
 
     `kept` returns the other cases of a backend, the most important first; at most `most` of them are run. A slice's
-    seed follows from its cases, so that a resumed campaign knows from the seeds in `done` which ones it ran.
-    `checked` names findings that were run again.
+    seed follows from its cases, so that a resumed campaign knows from the seeds in `done` which ones it ran. `checked`
+    names findings that were run again.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class Replays:
 
     @property
     def kept_left(self) -> int:
-        """Number of other cases not handed out yet."""
+        """The number of other cases not handed out yet."""
         return self._left_out + sum(len(task.replays) for task in self._kept)
 
     def next_slice(self, seconds_for_kept: float | None) -> Slice | None:
-        """The next slice, None if there is none. Kept cases without findings may take `seconds_for_kept`, if given."""
+        """Return the next slice, or None. Kept cases without findings may take `seconds_for_kept`, if given."""
         if self._findings:
             return self._findings.popleft()
         if seconds_for_kept is not None and seconds_for_kept <= 0:
@@ -82,7 +82,7 @@ class Replays:
     def put_back(self, task: Slice) -> bool:
         """Hand out an unfinished slice again, without its checked findings.
 
-        Returns False if it was handed out again before, and made no progress since.
+        Returns False if it was handed out again before, and has made no progress since.
         """
         replays = tuple(replay for replay in task.replays if replay.finding not in self._checked)
         if self._left.get(task.seed, len(replays) + 1) <= len(replays):
@@ -102,11 +102,11 @@ class Replays:
 
 
 def kept_cases(bugs: Sequence[Bug], corpus: Corpus) -> Callable[[str], Iterator[Case]]:
-    """The kept cases of a backend: those of its reported bugs, and its corpus."""
+    """Return a function to the kept cases of a backend: those of its reported bugs, and its corpus."""
 
     def kept(backend: str) -> Iterator[Case]:
         for bug in bugs:
-            # Campaigns draw and shrink steps: a bug of literal calls is run by `attnfuzz bugs` alone.
+            # Campaigns draw and shrink steps: a bug of literal calls is only run by `attnfuzz bugs`.
             if isinstance(bug.case, Case) and backend in {bug.backend_before, bug.backend_after}:
                 yield replace(bug.case, backend=backend)
         yield from corpus.replays(backend)
@@ -115,7 +115,7 @@ def kept_cases(bugs: Sequence[Bug], corpus: Corpus) -> Callable[[str], Iterator[
 
 
 def replay_slice(backend: str, kind: SliceKind, replays: Sequence[Replay], *, seed: int) -> Slice:
-    """A slice of `backend` that runs `replays` and draws nothing."""
+    """Return a slice of `backend` that runs `replays` and draws nothing."""
     own = derive_seed(seed, backend, "replays", *(case_id(replay.case) for replay in replays))
     return Slice(backend=backend, kind=kind, seed=own, examples=0, replays=tuple(replays))
 

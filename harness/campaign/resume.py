@@ -1,4 +1,4 @@
-"""A plan as the first event of its log, and the plan of `--resume` from it."""
+"""Storing a plan in the first event of its log, and restoring it for `--resume`."""
 
 import contextlib
 import time
@@ -18,7 +18,7 @@ from attnfuzz.reference.capability import Capability
 
 
 def opening(plan: Plan, *, campaign: str, jobs: int, environment: Mapping[str, str]) -> CampaignStarted:
-    """The start event of the campaign of that name, now, on this many jobs."""
+    """Return the start event of the campaign of that name, now, on this many jobs."""
     return CampaignStarted(
         at=0.0,
         campaign=campaign,
@@ -36,7 +36,7 @@ def opening(plan: Plan, *, campaign: str, jobs: int, environment: Mapping[str, s
 
 
 def _capabilities(backends: Sequence[str]) -> Iterator[tuple[str, Capability]]:
-    """Each backend's capability, without those that only the jobs know."""
+    """Yield each backend's capability, except those that only the jobs know."""
     for name in backends:
         with contextlib.suppress(UnknownBackend):
             yield name, resolve(name).capability
@@ -52,13 +52,13 @@ class Past:
 
     @property
     def finished(self) -> bool:
-        """Whether it finished: not killed, interrupted or failed."""
+        """Whether it finished, and was not killed, interrupted or failed."""
         standing = Standing.of(self.events)
         return standing.finished is not None and not standing.finished.interrupted and standing.failure is None
 
 
 def last_campaign(home: Home) -> Past:
-    """The last campaign of `home`, which must have one. Changes nothing. Raises LogError or OSError."""
+    """Return the last campaign of `home`, which must have one. Changes nothing. Raises LogError or OSError."""
     campaign = home.ids()[-1]
     events, torn_bytes = read_torn_log(home.log(campaign))
     return Past(campaign, events, torn_bytes)
@@ -74,7 +74,7 @@ def plan_again(
     until_finding: bool = False,
     begun: float,
 ) -> Plan:
-    """Return the plan of a campaign as it was begun, with these `jobs` and `ledger` if given.
+    """Return the plan of a campaign as it was started, with these `jobs` and `ledger` if given.
 
     It keeps `until_finding`. `begun` is the time of the new request. Raises HomeError if something that the campaign
     needs is missing.
@@ -94,7 +94,7 @@ def plan_again(
 
 
 def _settings(of: Plan | CampaignStarted) -> dict[str, Any]:
-    """The settings that a log has as a plan does."""
+    """Return the settings that a log and a plan have in common."""
     names = "backends preset examples seconds seed contract alpha guard without trial"
     return {name: getattr(of, name) for name in names.split()}
 
@@ -108,7 +108,7 @@ def _check_backends(started: CampaignStarted) -> None:
 
 
 def _ledger(logged: str | None) -> Path | None:
-    """The ledger of the campaign's begin."""
+    """Return the ledger with which the campaign was started."""
     if logged is None:
         return None
     path = Path(logged)

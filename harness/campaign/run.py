@@ -1,4 +1,4 @@
-"""Run a campaign: check the plan, lock the home, start the jobs, and pass every event to the log and to handlers."""
+"""Running a campaign: check the plan, lock the home, start the jobs, and pass every event to log and handlers."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ from attnfuzz.reference.device import Device
 
 
 class Ended(NamedTuple):
-    """A campaign that ended: its name in its home, and where it stands."""
+    """A campaign that ended: its name in its home, and its state."""
 
     campaign: str
     standing: Standing
@@ -43,14 +43,13 @@ def run(
 ) -> Ended:
     """Run `plan` as a new campaign of its home. `stop` ends it early, `progress` gets lines about compilation.
 
-    Each event is logged first, then passed to each of `handlers`, in order and in this thread. A handler that
-    raises ends the campaign; it can be resumed. Campaigns of the same backends, one after the other, may share the
-    `jobs` of `start_jobs`, if each ends when its examples are spent.
+    Each event is logged first, then passed to each of `handlers`, in order and in this thread. A handler that raises
+    ends the campaign, which can be resumed. Campaigns of the same backends, one after the other, may share the `jobs`
+    of `start_jobs`, if each ends when its examples are spent.
 
     Raises:
         UserError: something in the plan is wrong, missing or in use; nothing was written.
         OSError: a file can't be written.
-
     """
     ledger = check_plan(plan, progress, started=jobs is not None)
     home = Home(plan.out)
@@ -71,7 +70,7 @@ def check_plan(plan: Plan, progress: Callable[[str], None], *, started: bool = F
 
 
 def start_jobs(plan: Plan, progress: Callable[[str], None]) -> AbstractContextManager[Jobs]:
-    """The jobs of campaigns that differ from `plan` in their seed and home alone."""
+    """Return the jobs of campaigns that differ from `plan` only in their seed and home."""
     return _jobs(plan, check_plan(plan, progress))
 
 
@@ -85,7 +84,7 @@ def carry_out(
     stop: threading.Event | None = None,
     jobs: Jobs | None = None,
 ) -> Ended:
-    """Run a checked plan in a locked home; resume `past` if given. Raises OSError."""
+    """Run a checked plan in a locked home. Resumes `past` if given. Raises OSError."""
     corpus = Corpus(home.corpus)
     versions = environment()
     standing = Standing.of(past.events if past else ())
@@ -131,7 +130,7 @@ def _jobs(plan: Plan, ledger: Ledger) -> AbstractContextManager[Jobs]:
 
 
 def _export(caught: Caught) -> str | None:
-    """A stand-alone script, with the kernels' source or FlashInfer's functions; None if neither works."""
+    """Return a stand-alone script, with the kernels' source or FlashInfer's functions, or None if neither works."""
     try:
         exporter = Exporter(caught.case, failed=caught.observation, recurrence=caught.recurrence)
     except CannotExport:

@@ -10,7 +10,7 @@ from attnfuzz.harness.search.messages import Slice, SliceKind
 EXAMPLES_PER_SLICE = 250
 
 PAIRS_PER_FINDING = 25
-"""Value of a new finding in new pairs of features: where one bug is, there are more."""
+"""Value of a new finding in new pairs of features: where there is one bug, there are more."""
 
 
 OWN_TIME = frozenset({SliceKind.KEPT, SliceKind.MINIMIZED})
@@ -18,10 +18,10 @@ OWN_TIME = frozenset({SliceKind.KEPT, SliceKind.MINIMIZED})
 
 
 class Schedule:
-    """Hands out the slices of a campaign; with `examples`, that many for each backend, otherwise without end.
+    """Hands out the slices of a campaign: with `examples`, that many for each backend, otherwise without end.
 
-    A handler of events, from which alone it learns. Slices are numbered per backend, and a slice's seed follows from
-    the campaign's seed, backend and number.
+    It is a handler of events, and learns from nothing else. Slices are numbered per backend, and a slice's seed follows
+    from the campaign's seed, backend and number.
     """
 
     def __init__(self, backends: Sequence[str], *, examples: int | None, seed: int) -> None:
@@ -45,20 +45,20 @@ class Schedule:
             case FindingFiled(fingerprint=fingerprint):
                 self._gains[fingerprint.backend] += PAIRS_PER_FINDING
             case SliceFinished(backend=backend, kind=kind, seconds=seconds):
-                # These have their own time, and the pairs of kept cases are no yield: they were known.
+                # These have their own time, and the pairs of kept cases are no yield, because they were known.
                 if kind not in OWN_TIME:
                     self._turns.spent(backend, seconds, gain=self._gains[backend])
                 self._gains[backend] = 0.0
 
     def short(self, under_way: Sequence[Running] = ()) -> dict[str, tuple[float, float]]:
-        """The backends that had less than their promised time: the seconds they had, and those due.
+        """Return the backends that got less than their promised time: the seconds they got, and the promised ones.
 
-        `under_way` are as for `next_slice`.
+        `under_way` is the same as for `next_slice`.
         """
         return self._turns.short(under_way)
 
     def next_slice(self, under_way: Sequence[Running], promised: Mapping[str, int]) -> Slice | None:
-        """The next slice; None when no examples are left to hand out.
+        """Return the next slice, or None when no examples are left to hand out.
 
         `under_way` are the backends of running slices, with their seconds so far, `promised` the examples of each
         backend that are already assigned.
@@ -76,5 +76,5 @@ class Schedule:
 
 
 def drawn_slice(backend: str, index: int, examples: int, *, seed: int) -> Slice:
-    """Slice number `index` of a backend in a campaign with this seed."""
+    """Return slice number `index` of a backend in a campaign with this seed."""
     return Slice(backend=backend, index=index, seed=derive_seed(seed, backend, index), examples=examples)

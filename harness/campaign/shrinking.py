@@ -17,7 +17,8 @@ from attnfuzz.reference.case import Case
 SHARE = 0.25
 
 GRANTED_SECONDS = 60.0
-"""Seconds per job on top of its share, so that a short campaign shrinks its first findings as far as a long one."""
+"""Seconds per job in addition to its share, so that a short campaign shrinks its first findings as far as a long one.
+"""
 
 LEAST_SECONDS = 1.0
 """Shorter budgets are not worth starting."""
@@ -29,8 +30,8 @@ NOTHING = ShrinkBudget(runs=0, seconds=0.0)
 class ShrinkingTime:
     """A handler of events that adds up the time of settling suspects, and computes the next one's budget.
 
-    A slice with many failures may overdraw; until that is made up, later ones file failures unshrunk. No budget exceeds
-    `most` seconds, if given.
+    A slice with many failures may overdraw. Until that is made up, later slices file failures unshrunk. No budget
+    exceeds `most` seconds, if given.
     """
 
     def __init__(self, jobs: int, *, most: float | None = None) -> None:
@@ -63,7 +64,7 @@ class ShrinkingTime:
                 self._settle(list(self._began), at)
 
     def budget(self, at: float) -> ShrinkBudget:
-        """The budget of a slice that starts now, for shrinking a failure, or measuring its recurrence."""
+        """Return the budget of a slice that starts now, for shrinking a failure or measuring its recurrence."""
         under_way = sum(at - began for began in self._began.values())
         left = self._jobs * (GRANTED_SECONDS + SHARE * at) - self._spent - under_way
         seconds = min(self._most, left / self._jobs)

@@ -1,4 +1,4 @@
-"""The state of a campaign, folded from its events alone; terminal, summary and every report are drawn from it."""
+"""The state of a campaign, folded from its events alone, from which terminal, summary and every report are drawn."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -37,7 +37,7 @@ from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.strategies.coverage import Pair
 
 SECONDS_PER_SAMPLE = 10.0
-"""Least distance of a timeline's points."""
+"""Minimum distance of a timeline's points."""
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Score:
     unsupported: Counter[str] = field(default_factory=Counter)
     pairs: set[Pair] = field(default_factory=set)
     growth: list[tuple[int, int]] = field(default_factory=list)
-    """(examples searched, pairs reached), at each growth."""
+    """(examples searched, pairs reached), each time it grew."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Standing:
 
     @classmethod
     def of(cls, events: Iterable[Event]) -> "Standing":
-        """The standing after these events."""
+        """Return the standing after these events."""
         standing = cls()
         for event in events:
             standing(event)
@@ -111,7 +111,7 @@ class Standing:
                 self.resumed.append(event)
                 self.running.clear()
                 self.finished = self.failure = None
-                # They are made again at the end.
+                # They are generated again at the end.
                 self.remarks.clear()
             case CampaignFinished():
                 self.finished = event
@@ -143,7 +143,7 @@ class Standing:
             self.timeline.append(TimelinePoint(self.at, self.cases, self.deaths, self.pairs, len(self.filed)))
 
     def score(self, backend: str) -> Score:
-        """The score of a backend; a new one for a backend that is no longer searched."""
+        """Return the score of a backend, a new one for a backend that is no longer searched."""
         return self.scores.setdefault(backend, Score())
 
     @property
@@ -175,17 +175,17 @@ class Standing:
 
     @property
     def unsettled(self) -> list[UnconfirmedKept]:
-        """Suspects that were neither confirmed nor refuted, and that the ledger does not know."""
+        """Suspects that were neither confirmed nor refuted, and that are not in the ledger."""
         return [each for each in self.unconfirmed if each.reason in UNSETTLED and each.known is None]
 
     @property
     def clean(self) -> bool:
-        """Whether there is nothing to do: cases were judged, and no failure is outside of the ledger, or may be."""
+        """Whether there is nothing to do: cases were judged, without failures outside of the ledger or suspects."""
         return not (self.idle or self.unexpected or self.unsettled)
 
     @property
     def idle(self) -> bool:
-        """Whether it ended by itself, and neither judged nor found anything: it says nothing about the backends."""
+        """Whether it ended normally without judging or finding anything: it tells nothing about the backends."""
         ended = self.finished is not None and not self.finished.interrupted
         return ended and not (self.cases or self.findings or self.unsettled or self.checked)
 
@@ -197,21 +197,21 @@ class Standing:
 
     @property
     def cases(self) -> int:
-        """Cases judged on all backends."""
+        """The number of cases judged on all backends."""
         return sum(score.tally.cases for score in self.scores.values())
 
     @property
     def deaths(self) -> int:
-        """Workers that died, on all backends."""
+        """The number of workers that died, on all backends."""
         return sum(score.tally.deaths for score in self.scores.values())
 
     @property
     def pairs(self) -> int:
-        """Pairs of features reached, summed over all backends."""
+        """The number of pairs of features reached, summed over all backends."""
         return sum(len(score.pairs) for score in self.scores.values())
 
     def rate(self, cases: int) -> float:
-        """Cases per second of the campaign, up to its last event."""
+        """Return cases per second of the campaign, up to its last event."""
         return cases / max(self.at, 1e-3)
 
     def _remember(self, event: Event) -> None:
@@ -246,7 +246,7 @@ class Standing:
                 self.running.pop(event.job, None)
 
     def _replace(self, name: str, finding: FindingFiled) -> None:
-        """Put a minimized finding in the place of the finding `name`, which an earlier campaign may have filed."""
+        """Replace the finding `name`, which an earlier campaign may have filed, by a minimized one."""
         if any(each.name == name for each in self.filed):
             self.filed = [finding if each.name == name else each for each in self.filed]
         else:
@@ -255,7 +255,7 @@ class Standing:
         self.merged = renamed(self.merged, name, finding.name)
 
     def _confirmed(self, fingerprint: Fingerprint) -> None:
-        """Drop leftover suspects with this fingerprint: they are a finding now."""
+        """Drop leftover suspects with this fingerprint, which are a finding now."""
         self.unconfirmed = [
             each for each in self.unconfirmed if each.fingerprint != fingerprint or each.reason not in UNSETTLED
         ]

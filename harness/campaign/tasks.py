@@ -26,27 +26,27 @@ from attnfuzz.strategies.coverage import Pair, choose_lean, possible_pairs
 from attnfuzz.strategies.lean import Lean
 
 REPLAYS_SHARE = 0.2
-"""Share of the budget for kept cases. Past findings are not limited: their state is wanted most."""
+"""Share of the budget for kept cases. Past findings are not limited, because their state matters most."""
 
 SLICES_PER_LEAN = 2
-"""Every other slice is biased; those between cover the rest."""
+"""Every other slice is biased; those in between cover the rest."""
 
 MOST_CUT_OFFS = 5
-"""Times that a suspect's job may be killed before the suspect is taken for the reason."""
+"""Number of times that a suspect's job may be killed before the suspect is assumed to be the reason."""
 
 _OWN_BUDGET = frozenset({SliceKind.COMPARED, SliceKind.MINIMIZED})
 """Slices that come with a budget for shrinking."""
 
 ChooseLean = Callable[[str, Collection[Pair], int], Lean]
-"""The bias of a backend's slice, from the reached pairs and a seed."""
+"""Returns the bias of a backend's slice, from the reached pairs and a seed."""
 
 
 @dataclass(kw_only=True)
 class Tasks:
     """Chooses the slices of a campaign. `passed_over` returns the failures of a backend not to be found again.
 
-    Unsettled suspects come first, except before backends that had less than their promised time: one with many bugs
-    would take most of a short campaign.
+    Unsettled suspects come first, unless some backends got less than their promised time: one with many bugs would take
+    most of a short campaign.
     """
 
     plan: Plan
@@ -63,7 +63,7 @@ class Tasks:
     _cut_off: Counter[SuspectKey] = field(default_factory=Counter)
 
     def next(self, at: float, under_way: Collection[UnderWay], unsent: Mapping[str, int]) -> UnderWay | None:
-        """The next slice, at `at` seconds into the campaign; None if there is nothing to do, or no time left.
+        """Return the next slice, `at` seconds into the campaign, or None if there is nothing to do or no time left.
 
         `unsent` are each backend's searched examples that no event has reported yet.
         """
@@ -98,7 +98,7 @@ class Tasks:
     def _other(
         self, at: float, under_way: Collection[UnderWay], unsent: Mapping[str, int], *, unsearched: bool
     ) -> Slice | None:
-        """The next slice that settles no suspects. If a backend is `unsearched`, drawing comes before minimizing."""
+        """Return the next slice that settles no suspects. If a backend is `unsearched`, draw before minimizing."""
         seconds = self.plan.seconds
         found = self.replays.next_slice(None if seconds is None else seconds * REPLAYS_SHARE - at)
         minimizing_first = seconds is not None and not unsearched
@@ -114,7 +114,7 @@ class Tasks:
     def _of_trial(
         self, at: float, under_way: Collection[UnderWay], unsent: Mapping[str, int], shrink: ShrinkBudget
     ) -> UnderWay | None:
-        """A slice of a backend that has none now, and no finding."""
+        """Return a slice of a backend that has none now, and no finding."""
         busy = {run.task.backend for run in under_way}
         found = {each.fingerprint.backend for each in self.standing.filed}
         unsent = {**unsent, **dict.fromkeys(busy | found, MOST_EXAMPLES)}
@@ -122,7 +122,7 @@ class Tasks:
         return None if task is None else UnderWay(replace(task, shrink=shrink, first_only=True), since=at)
 
     def _last(self, at: float, under_way: Collection[UnderWay]) -> UnderWay | None:
-        """After the search: suspects to confirm and file as they are, then causes to compare."""
+        """Return a slice after the search: suspects to confirm and file as they are, then causes to compare."""
         again = self._left_over(under_way) if at < self.limits.ended else ()
         if not again:
             return self._compared(at, under_way)
@@ -132,7 +132,7 @@ class Tasks:
         return UnderWay(task, since=at, again=again)
 
     def _compared(self, at: float, under_way: Collection[UnderWay]) -> UnderWay | None:
-        # All suspects are settled or being settled: comparing has the time that is left.
+        # All suspects are settled or being settled: comparing gets the remaining time.
         task = self.comparisons.next_slice(None, under_way) if at < self.limits.ended else None
         if task is None:
             return None
@@ -145,18 +145,18 @@ class Tasks:
     def cut_off(self, run: UnderWay) -> list[SuspectKey]:
         """Record that a job was killed while it ran a slice, whose suspects are handed out again.
 
-        Returns those to give up: cut off `MOST_CUT_OFFS` times.
+        Returns those to give up, which were cut off `MOST_CUT_OFFS` times.
         """
         held = run.held & self.knowledge.pending.keys()
         self._cut_off.update(held)
         return [key for key in held if self._cut_off[key] >= MOST_CUT_OFFS]
 
     def put_back(self, run: UnderWay) -> bool:
-        """Hand out the kept cases of a killed job again. False for those without progress."""
+        """Hand out the kept cases of a killed job again. Returns False for those without progress."""
         return bool(run.again) or self.replays.put_back(run.task)
 
     def _left_over(self, under_way: Iterable[UnderWay]) -> tuple[SuspectKey, ...]:
-        """Suspects of one backend that no running slice settles."""
+        """Return suspects of one backend that no running slice settles."""
         if not self.knowledge.pending:
             return ()
         held = {key for run in under_way for key in run.held}
@@ -187,12 +187,12 @@ class Tasks:
 
 
 def _running(at: float, under_way: Iterable[UnderWay]) -> list[Running]:
-    """The backends searched or shrunk at `at`, with their seconds so far."""
+    """Return the backends searched or shrunk at `at`, with their seconds so far."""
     return [(run.task.backend, at - run.since) for run in under_way if run.task.kind not in OWN_TIME]
 
 
 def lean_to_unreached(backend: str, reached: Collection[Pair], seed: int) -> Lean:
-    """Bias towards some pairs that `backend` can reach and has not `reached`, chosen by `seed`."""
+    """Return a lean towards some pairs that `backend` can reach and has not `reached`, chosen by `seed`."""
     return choose_lean(_possible(backend).difference(reached), reached, seed)
 
 

@@ -1,4 +1,4 @@
-"""Turns: time is shared by yield, with a floor for each."""
+"""Turns of backends: time is shared by yield, with a minimum for each."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ Running = tuple[str, float]
 
 @dataclass
 class _Account:
-    """The time of one name: `clock` runs faster for a smaller share; the name whose clock is behind comes next.
+    """The time of one name: `clock` runs faster for a smaller share; the name with the slowest clock comes next.
 
     `used` is all of its time; `seconds`, `gain` and `slices` decay.
     """
@@ -38,12 +38,12 @@ class _Account:
 
     @property
     def usual(self) -> float:
-        """The usual cost of a slice: the average."""
+        """The average cost of a slice."""
         return self.seconds / self.slices if self.slices else GUESSED_SECONDS
 
 
 class Turns:
-    """Shares time among `names`: each gets `FLOOR` of an even share, and the rest goes by gain per second.
+    """Shares time among `names`: each gets `FLOOR` of an even share, and the rest depends on gain per second.
 
     It is deterministic, so that a resumed campaign makes the same choices.
     """
@@ -62,30 +62,30 @@ class Turns:
         account.slices = MEMORY * account.slices + 1
 
     def next(self, ready: Iterable[str], under_way: Sequence[Running] = ()) -> str | None:
-        """The next of `ready`, the first on a tie; None if there is none. `under_way` are running."""
+        """Return the next of `ready`, the first on a tie, or None if it is empty. `under_way` are running."""
         shares, costs = self.shares(), self._costs(under_way)
         return min(
             ready, key=lambda name: self._accounts[name].clock + costs.get(name, 0.0) / shares[name], default=None
         )
 
     def short(self, under_way: Sequence[Running] = ()) -> dict[str, tuple[float, float]]:
-        """The names that had less time than the floor, with running slices: their seconds, and the floor."""
+        """Return the names that got less time than the floor, with running slices: their seconds, and the floor."""
         costs = self._costs(under_way)
         used = {name: account.used + costs.get(name, 0.0) for name, account in self._accounts.items()}
         floor = FLOOR * sum(used.values()) / len(used)
         return {name: (seconds, floor) for name, seconds in used.items() if seconds < floor}
 
     def shares(self) -> dict[str, float]:
-        """Each name's share of the time from now on; together 1."""
+        """Return each name's share of the time from now on. They add up to 1."""
         known = [account.rate for account in self._accounts.values() if account.rate is not None]
-        # Names without a slice are assumed to yield like the others, or the first would go on.
+        # Names without a slice are assumed to yield like the others, or the first would be repeated.
         usual = sum(known) / len(known) if known else NEGLIGIBLE
         rates = {name: usual if account.rate is None else account.rate for name, account in self._accounts.items()}
         even, total = 1 / len(rates), sum(rates.values())
         return {name: FLOOR * even + (1 - FLOOR) * rate / total for name, rate in rates.items()}
 
     def _costs(self, under_way: Iterable[Running]) -> dict[str, float]:
-        """The expected costs of each name's running slices: the usual one, or the time of a slow slice so far."""
+        """Return the expected costs of each name's running slices: the average, or the time so far of a slow slice."""
         usual = {name: account.usual for name, account in self._accounts.items()}
         costs = dict.fromkeys(usual, 0.0)
         for name, so_far in under_way:

@@ -13,7 +13,7 @@ SuspectKey = tuple[Fingerprint, Case]
 
 @dataclass
 class UnderWay:
-    """A job's results so far on `task`, begun at `since`.
+    """A job's results so far on `task`, which started at `since`.
 
     `again` are the suspects that the slice reruns, `suspects` its own unsettled ones.
     """
@@ -25,7 +25,7 @@ class UnderWay:
     suspects: dict[Fingerprint, Suspect] = field(default_factory=dict)
 
     def started(self, job: int) -> SliceStarted:
-        """The event of its start."""
+        """Return the event of its start."""
         task = self.task
         examples = len(task.replays) if task.replays else task.examples
         return SliceStarted(
@@ -39,7 +39,7 @@ class UnderWay:
         )
 
     def finished(self, at: float, done: SliceDone) -> SliceFinished:
-        """The event of its end."""
+        """Return the event of its end."""
         return SliceFinished(
             at=at,
             backend=self.task.backend,
@@ -54,14 +54,14 @@ class UnderWay:
         )
 
     def minimizes(self, message: Suspect | Lost | Caught) -> bool:
-        """Whether a message is about the failure that the slice minimizes, which is on file."""
+        """Return whether a message is about the failure that the slice minimizes, which is on file."""
         own = self.task.minimized
         beside = isinstance(message, Caught) and message.beside
         return own is not None and own.fingerprint == message.fingerprint and not beside
 
     @property
     def promised(self) -> int:
-        """The examples that it still has to search."""
+        """The number of examples that it still has to search."""
         return self.task.examples - self.tally.searched
 
     @property
@@ -70,7 +70,7 @@ class UnderWay:
         return {*self.again, *((fingerprint, suspect.case) for fingerprint, suspect in self.suspects.items())}
 
     def so_far(self, at: float) -> SliceDone:
-        """Its end if its job is killed at `at`: the results so far."""
+        """Return its end if its job is killed at `at`: the results so far."""
         return SliceDone(tally=self.tally, stopped_early=True, seconds=at - self.since, unsupported={})
 
 
@@ -95,13 +95,13 @@ class Tallies:
         return {backend: total.searched for backend, total in self._unsent.items()}
 
     def due(self) -> Iterator[Progress]:
-        """The progress of backends that reported none for a second."""
+        """Yield the progress of backends that reported none for a second."""
         for backend in list(self._unsent):
             if self._clock() - self._reported_at.get(backend, -SECONDS_PER_PROGRESS) >= SECONDS_PER_PROGRESS:
                 yield from self.flush(backend)
 
     def flush(self, backend: str) -> Iterator[Progress]:
-        """The progress of `backend`, if it has some."""
+        """Yield the progress of `backend`, if it has some."""
         total = self._unsent.pop(backend, None)
         if total is not None:
             at = self._reported_at[backend] = self._clock()

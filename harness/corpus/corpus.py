@@ -23,10 +23,11 @@ from attnfuzz.strategies.coverage import pair_bits
 
 
 class Corpus:
-    """The cases in `folder`, which is made for the first one.
+    """The cases in `folder`, which is created for the first one.
 
     Unreadable files are skipped; `troubles` has a line for each. Several processes may add to one corpus concurrently.
-    Raises CorpusError for a folder that is not a corpus, or a newer one.
+
+    Raises CorpusError for a folder that is not a corpus, or is a newer one.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -38,11 +39,11 @@ class Corpus:
         self._records = Records(self._kept.values())
 
     def kept(self, backend: str | None = None) -> list[Kept]:
-        """The kept cases, of one backend or of all, in no particular order."""
+        """Return the kept cases, of one backend or of all, in no particular order."""
         return [kept for kept in self._kept.values() if backend in {None, kept.case.backend}]
 
     def replays(self, backend: str) -> list[Case]:
-        """The cases of `backend` to replay: failures and added ones, then by margin, then those that add pairs."""
+        """Return the cases of `backend` to replay: failures and added ones, then by margin, then others by pairs."""
 
         def order(each: Kept) -> tuple[int, float, str]:
             return each.entry.why.rank, -max(each.entry.margins.values(), default=0.0), each.entry.case
@@ -53,9 +54,9 @@ class Corpus:
         return first + cover_order(rest, _pairs(first))
 
     def keep(self, case: Case, *, why: Why, margins: Mapping[str, float] | None = None) -> str | None:
-        """Keep `case` on disk because of `why`, and return its id; None if nothing is new about it. Raises OSError.
+        """Keep `case` on disk because of `why`, and return its id, or None if nothing is new about it. Raises OSError.
 
-        A failure is new once, a case with `margins` if it has one of the largest of a tier.
+        A failure is new once, and a case with `margins` if it has one of the largest of a tier.
         """
         if not why.for_good:
             return next(iter(self.keep_records([(case, margins or {})])), None)
@@ -89,7 +90,7 @@ class Corpus:
         return [entry.case for _, entry in new]
 
     def needed(self, cases: Sequence[Case]) -> list[Case]:
-        """The fewest of `cases` of one backend, about, that reach all of their pairs that no case here reaches."""
+        """Return few of `cases`, of one backend, that reach all of their pairs that no case here reaches."""
         return cover_order(cases, self._reached_by(cases[0].backend)) if cases else []
 
     def merge(self, other: "Corpus") -> int:
@@ -107,7 +108,7 @@ class Corpus:
         return taken
 
     def superfluous(self) -> list[Kept]:
-        """Cases to prune: no failures, no records of a margin, and not needed to reach all pairs."""
+        """Return the cases to prune: no failures, no records of a margin, and not needed to reach all pairs."""
         backends = {kept.case.backend for kept in self._kept.values()}
         return [kept for backend in sorted(backends) for kept in self._superfluous_of(backend)]
 
@@ -126,11 +127,7 @@ class Corpus:
         return [each for each in kept if each.case not in stays]
 
     def _put(self, new: Sequence[tuple[Case, IndexEntry]], *, durably: bool = True) -> None:
-        """Write case files, then their index lines: the index is the one that may be lost.
-
-        Without `durably`, a killed process loses nothing, and a crash of the machine the last half minute. A campaign
-        keeps hundreds of cases in its first minute, and would wait for the disk two or three times for each.
-        """
+        """Write case files, then their index lines: the index is what a crash may lose."""
         if not new:
             return
         new = [(case, self._with_best_reason(entry)) for case, entry in new]
@@ -144,7 +141,7 @@ class Corpus:
             self._add(Kept(case=case, path=path, entry=entry))
 
     def _with_best_reason(self, entry: IndexEntry) -> IndexEntry:
-        """`entry`, with the reason of a case already here, unless the new one is for good.
+        """Return `entry`, with the reason of a case already here, unless the new one is for good.
 
         A failure whose margin is a record when it passes must not be dropped with the record.
         """
@@ -179,7 +176,7 @@ class Corpus:
         self._reached.pop(kept.case.backend, None)
 
     def _reached_by(self, backend: str) -> int:
-        """The pairs that the cases of `backend` reach, as bits."""
+        """Return the pairs that the cases of `backend` reach, as bits."""
         if backend not in self._reached:
             self._reached[backend] = _pairs(kept.case for kept in self.kept(backend))
         return self._reached[backend]
@@ -207,7 +204,7 @@ def _entry(case: Case, why: Why, margins: Mapping[str, float]) -> IndexEntry:
 
 
 def _changed_at(path: Path) -> float:
-    """When a file was written, in seconds since the epoch; 0 if it is gone."""
+    """Return when a file was written, in seconds since the epoch; 0 if it is gone."""
     try:
         return path.stat().st_mtime
     except OSError:
@@ -215,16 +212,16 @@ def _changed_at(path: Path) -> float:
 
 
 def _finite(margins: Mapping[str, float]) -> dict[str, float]:
-    """Drop infinite margins: JSON has no infinity, and such a case is kept as a failure."""
+    """Drop infinite margins, because JSON has no infinity, and such a case is kept as a failure."""
     return {tier: margin for tier, margin in margins.items() if math.isfinite(margin)}
 
 
 _bits_of = lru_cache(2048)(pair_bits)
-"""The pairs of a case, 10 kB: asked for when it is chosen, when it is kept, and when another is dropped."""
+"""The pairs of a case, 10 kB: needed when it is chosen, when it is kept, and when another is dropped."""
 
 
 def _pairs(cases: Iterable[Case]) -> int:
-    """The pairs that the cases reach together, as bits."""
+    """Return the pairs that the cases reach together, as bits."""
     reached = 0
     for case in cases:
         reached |= _bits_of(case)
@@ -232,11 +229,11 @@ def _pairs(cases: Iterable[Case]) -> int:
 
 
 HOLDERS = 3
-"""Cases kept per tier of a backend; more would be variations of one."""
+"""Number of cases kept per tier of a backend; more would be variations of one."""
 
 
 class Records:
-    """For each tier of each backend, the `HOLDERS` cases with the largest margins."""
+    """The `HOLDERS` cases with the largest margins, for each tier of each backend."""
 
     def __init__(self, kept: Iterable[Kept]) -> None:
         self._best: dict[tuple[str, str], list[tuple[float, str]]] = {}
@@ -244,20 +241,20 @@ class Records:
             self.add(each.case.backend, each.entry)
 
     def copy(self) -> "Records":
-        """The same holders, to which others may be added."""
+        """Return the same holders, to which others may be added."""
         other = Records(())
         other._best = {of: [*best] for of, best in self._best.items()}
         return other
 
     def broken_by(self, backend: str, entry: IndexEntry) -> bool:
-        """Whether a case would be among the holders."""
+        """Return whether a case would be among the holders."""
         return not self.holds(backend, entry.case) and any(
             len(best := self._best.get((backend, tier), [])) < HOLDERS or margin > best[-1][0]
             for tier, margin in entry.margins.items()
         )
 
     def holds(self, backend: str, case: str) -> bool:
-        """Whether the case is a holder for one tier at least."""
+        """Return whether the case is a holder for at least one tier."""
         return any(case == holder for (of, _), best in self._best.items() if of == backend for _, holder in best)
 
     def add(self, backend: str, entry: IndexEntry) -> list[str]:
@@ -272,7 +269,7 @@ class Records:
 
 
 def cover_order(cases: Sequence[Case], reached: int = 0) -> list[Case]:
-    """The cases needed to reach all pairs of `cases` beyond `reached`, by added pairs, the smaller ones first."""
+    """Return the cases needed to reach all pairs of `cases` beyond `reached`, by added pairs, smaller ones first."""
     covered = reached
     pairs = [_bits_of(case) & ~covered for case in cases]
     # A case's added pairs only shrink as others are chosen, so the first up-to-date case of the heap is the best.
@@ -296,5 +293,5 @@ def cover_order(cases: Sequence[Case], reached: int = 0) -> list[Case]:
 
 
 def size_of(case: Case) -> int:
-    """Size of a case: bytes of its JSON."""
+    """Return the size of a case: bytes of its JSON."""
     return len(msgspec.json.encode(case))

@@ -1,6 +1,6 @@
 """The index of a corpus: one JSON object per line, append-only, with the reason why each case is kept.
 
-The case files suffice: a case whose line was lost counts as put there by a person.
+The case files are sufficient: a case whose line was lost counts as put there by a person.
 """
 
 import os
@@ -61,7 +61,7 @@ VERSION = 1
 
 
 class CorpusError(UserError):
-    """A folder is not a corpus, or can't be read; the message has the remedy."""
+    """A folder is not a corpus, or can't be read. The message has the remedy."""
 
 
 class _Head(msgspec.Struct, frozen=True):
@@ -72,8 +72,8 @@ class _Head(msgspec.Struct, frozen=True):
 class Index:
     """The index in `folder`. `entries` are by case id, `troubles` has a line for each damaged line.
 
-    One that can't be read, or whose first line is damaged, is set aside on the next write. Raises CorpusError for a
-    folder that is not a corpus, or a newer one. An empty or absent one is an empty corpus.
+    If it can't be read, or its first line is damaged, it is set aside on the next write. Raises CorpusError for a
+    folder that is not a corpus, or is a newer one. An empty or absent one is an empty corpus.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -87,7 +87,7 @@ class Index:
             self._read(content)
 
     def begin(self) -> None:
-        """Make the file if there is no usable one; it marks a corpus, and precedes the first case. Raises OSError."""
+        """Create the file if there is no usable one; it marks a corpus, and precedes the first case. Raises OSError."""
         if self._damaged or not os.path.lexists(self._path):
             self.rewrite(tuple(self.entries.values()))
 
@@ -96,10 +96,10 @@ class Index:
         new = {entry.case: entry for entry in entries}
         self.entries.update(new)
         lines = msgspec.json.Encoder().encode_lines(list(new.values()))
-        # Reopened each time: another process may have rewritten the file.
+        # Reopened each time, because another process may have rewritten the file.
         with self._path.open("ab", buffering=0) as file:
             data = b"\n" + lines if self._torn else lines
-            # Until it is complete: a full disk may take a part.
+            # Until it is complete, because a full disk may take only a part.
             self._torn = True
             write_all(file.fileno(), data)
             if durably:

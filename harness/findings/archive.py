@@ -1,4 +1,4 @@
-"""The findings of all campaigns in one home, filed once and tracked from night to night."""
+"""The archive: findings of all campaigns in one home, filed once and tracked from night to night."""
 
 import contextlib
 import os
@@ -34,8 +34,8 @@ class Archive:
     `environment` is the campaign's, `now` returns seconds since the epoch. Findings with the same name are the same, in
     any campaign. A coarse fingerprint may be shared with one on file: a failure was searched for only because the case
     on file passes, or failed elsewhere, and it needs other features. States follow from other campaigns' sightings, so
-    that a campaign killed between writing and reporting may do both again. Making an archive tidies up after such a
-    campaign, so only one may be in use at a time, which a home's lock ensures.
+    a campaign that was killed between writing and reporting may do both again. Creating an archive tidies up after such
+    a campaign, so only one may be in use at a time, which a home's lock ensures.
     """
 
     def __init__(
@@ -53,16 +53,16 @@ class Archive:
         self._environment = dict(environment)
         self._now = now
         self.troubles: list[str] = []
-        """A line for each folder that `past` left out, since it holds no finding."""
+        """A line for each folder that `past` left out because it holds no finding."""
         for folder in (findings, unconfirmed):
             _tidy(folder)
 
     def past(self, backends: Collection[str]) -> list[Record]:
-        """Earlier campaigns' findings in `backends`, failing ones before fixed ones."""
+        """Return earlier campaigns' findings in `backends`, failing ones before fixed ones."""
         records, self.troubles = read_records(self._findings)
         past = []
         for record in records:
-            # Sightings of this campaign, before it was killed, are not past.
+            # Sightings of this campaign, from before it was killed, are not past.
             seen = tuple(each for each in record.sightings if each.campaign != self._campaign)
             # Running a failure that was seen once can't refute it.
             seen_once = record.recurrence is not None and record.recurrence.seen_once
@@ -74,7 +74,7 @@ class Archive:
         """Write `finding` into its folder, replacing its content; its history continues. Raises OSError.
 
         If it `replaces` the finding of that name, it takes over its first case and its history. Its state is NEW,
-        RETURNED, or OPEN; OPEN too if its case on file passed in this campaign, since another case shows that it was
+        RETURNED, or OPEN; also OPEN if its case on file passed in this campaign, since another case shows that it was
         never fixed.
         """
         path, history = self._write(self._findings, finding, fingerprint, replaces)
@@ -87,9 +87,9 @@ class Archive:
         return self._write(self._unconfirmed, finding, fingerprint)[0]
 
     def checked(self, name: str, *, fails: bool) -> State:
-        """Record that an earlier campaign's finding `name` was run again: it is OPEN, RETURNED or FIXED now.
+        """Record that an earlier finding `name` was run again, and return its state: OPEN, RETURNED or FIXED.
 
-        Once it failed in this campaign, it is not FIXED. Raises OSError.
+        If it has failed in this campaign, it is not FIXED. Raises OSError.
         """
         path = self._findings / name
         try:
@@ -111,7 +111,7 @@ class Archive:
     def _write(
         self, parent: Path, finding: Finding, fingerprint: Fingerprint, replaces: str = ""
     ) -> tuple[Path, History]:
-        """Rewrite the finding's folder in `parent`; return its path and history."""
+        """Rewrite the finding's folder in `parent`. Returns its path and history."""
         path, old = parent / finding.name, parent / (replaces or finding.name)
         before: Sequence[Sighting] = ()
         for each in (path, old):
@@ -138,7 +138,7 @@ class Archive:
 
 
 def read_records(findings: Path) -> tuple[list[Record], list[str]]:
-    """The findings in a folder, by name, and a line for each folder without one."""
+    """Return the findings in a folder, by name, and a line for each folder without one."""
     records: list[Record] = []
     troubles: list[str] = []
     try:
@@ -159,7 +159,7 @@ def read_records(findings: Path) -> tuple[list[Record], list[str]]:
 
 
 def forget(path: Path) -> None:
-    """Remove the folder of a finding; the next sighting is a first one. Raises OSError."""
+    """Remove the folder of a finding, so that the next sighting is a first one. Raises OSError."""
     # Renamed first, so that being killed midway leaves no partial finding.
     away = path.with_name(f"{_DRAFT}{path.name}")
     path.rename(away)
@@ -168,9 +168,9 @@ def forget(path: Path) -> None:
 
 
 def _write_folder(path: Path, files: Mapping[str, bytes]) -> None:
-    """Make the folder `path` with `files`, replacing an existing one. On OSError, nothing has changed.
+    """Create the folder `path` with `files`, replacing an existing one. On OSError, nothing has changed.
 
-    Killed at any moment, it leaves the old or the new folder; the old one perhaps under a name from which `_tidy`
+    Killed at any moment, it leaves the old or the new folder, the old one possibly under a name from which `_tidy`
     restores it.
     """
     draft = path.with_name(f"{_DRAFT}{path.name}")

@@ -1,4 +1,4 @@
-"""A campaign's environment: the versions, CPU and GPUs that a finding may depend on."""
+"""A campaign's environment: the versions, CPU and GPUs on which a finding may depend."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ _SECONDS_PER_COMMAND = 5.0
 
 
 def environment() -> dict[str, str]:
-    """Components with their versions or models, without absent ones. Imports no flashinfer: no CUDA context."""
+    """Return components with their versions or models, without absent ones. Imports no flashinfer: no CUDA context."""
     try:
         command = shlex.split(compiler())
     except NoCompiler:
@@ -32,7 +32,7 @@ def environment() -> dict[str, str]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpu": _cpu(),
-        # Its own version has the build, like 2.13.0+cu130; the package's may not.
+        # torch's own version includes the build, like 2.13.0+cu130; the package's may not.
         "torch": str(torch.__version__),
         **{name: version_of(name) for name in _PACKAGES},
         "cuda": torch.version.cuda,
@@ -43,7 +43,7 @@ def environment() -> dict[str, str]:
 
 
 def _own_version() -> str:
-    """The version, and in a checkout git's description."""
+    """Return the version, and in a checkout git's description."""
     root = Path(attnfuzz.__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return attnfuzz.__version__
@@ -62,7 +62,7 @@ def _cpu() -> str:
 
 
 def version_of(package: str) -> str | None:
-    """The version of an installed package; None if it is not installed."""
+    """Return the version of an installed package, or None if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -70,7 +70,7 @@ def version_of(package: str) -> str | None:
 
 
 def _gpus() -> dict[str, str]:
-    """The driver, and the names of the GPUs with their number."""
+    """Return the driver, and the names of the GPUs with their number."""
     lines = _output(["nvidia-smi", "--query-gpu=driver_version,name", "--format=csv,noheader"]).splitlines()
     rows = [tuple(cell.strip() for cell in line.split(",", 1)) for line in lines if "," in line]
     if not rows:
@@ -80,7 +80,7 @@ def _gpus() -> dict[str, str]:
 
 
 def _output(command: Sequence[str]) -> str:
-    """A command's output; empty if it is absent, fails or takes too long."""
+    """Return a command's output, or "" if it is absent, fails or takes too long."""
     try:
         answer = subprocess.run(
             command, capture_output=True, text=True, errors="replace", check=True, timeout=_SECONDS_PER_COMMAND

@@ -18,16 +18,16 @@ REPORT = "report.txt"
 SCRIPT = "repro.py"
 
 TRACE = "trace.json"
-"""In place of a case, in the folder of a finding of `attnfuzz serve`."""
+"""The file that replaces the case in the folder of a finding of `attnfuzz serve`."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """A confirmed failure: `case` is the smallest that shows it, `first` the drawn one.
 
     `report` is for people; `script` shows the failure without this project, None if there is none. `needs` are the
-    names of features that it needs, not all of which are known if it is not `ablated`; `cause` is the finding that
-    represents its cause, "" if that is this one. It stands `apart` from others with the same kind, kernel and features,
-    which need others of them. A flaky one has a `recurrence`; `history` are the cases to run before it.
+    names of features that it needs; if it is not `ablated`, some may be missing. `cause` is the finding that represents
+    its cause, "" if that is this one. It stands `apart` from others with the same kind, kernel and features, if these
+    need others of the features. A flaky finding has a `recurrence`; `history` are the cases to run before it.
     """
 
     case: Case
@@ -60,12 +60,12 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def earlier_case(number: int) -> str:
-    """The name of the file with a case to run before the finding's own."""
+    """Return the name of the file with a case to run before the finding's own."""
     return f"before-{number:03}.json"
 
 
 def text_beside(folder: Path, name: str) -> str | None:
-    """The text of a file in a finding's folder; None if it is missing, not a regular file, too large, or a link.
+    """Return the text of a file in a finding's folder, or None if it is missing, irregular, too large, or a link.
 
     Texts are put into issues, where a link could leak any file of this machine.
     """
@@ -79,7 +79,7 @@ def text_beside(folder: Path, name: str) -> str | None:
 
 
 def case_path(path: Path) -> Path:
-    """The case file at `path`: itself, or the one in a finding's folder. Raises CaseFileError for that of a server."""
+    """Return the case file at `path`, or in a finding's folder. Raises CaseFileError for a finding of a server."""
     inside = path / CASE if path.is_dir() else path
     if not inside.exists() and (path / TRACE).exists():
         raise CaseFileError(f"{path} is a finding of attnfuzz serve, which has no case: run python {path / SCRIPT}")

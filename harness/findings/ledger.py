@@ -29,11 +29,11 @@ WORDS = (*FEATURES, *(each.value for each in (*ArgumentForm, *EarlierUse, *Edge)
 
 
 class LedgerError(UserError):
-    """A ledger can't be used; the message has a line per mistake, with the correction."""
+    """A ledger can't be used. The message has a line per mistake, with the correction."""
 
 
 class Ledger:
-    """The entries of a ledger. One without entries knows no failure."""
+    """The entries of a ledger. An empty ledger accepts no failure."""
 
     def __init__(self, entries: Sequence[Entry] = ()) -> None:
         self.entries = tuple(entries)
@@ -56,12 +56,12 @@ class Ledger:
         return cls(entries)
 
     def reason(self, fingerprint: Fingerprint, case: Case, name: str | None = None) -> str | None:
-        """The text of the first entry that matches a failure; None if none does."""
+        """Return the text of the first entry that matches a failure, or None."""
         return reason_of(self.entries, fingerprint, case, name)
 
 
 def _entries(content: dict[str, Any]) -> tuple[list[Entry], list[str]]:
-    """The entries of a ledger's content, and its mistakes."""
+    """Return the entries of a ledger's content, and its mistakes."""
     # Tables of servers are read by `attnfuzz serve`.
     unknown = [key for key in content if key not in {"known", "server"}]
     mistakes = [f"{key}: unknown; a ledger is made of [[known]] tables" for key in unknown]
@@ -92,7 +92,7 @@ def _entries(content: dict[str, Any]) -> tuple[list[Entry], list[str]]:
 
 
 def _wrong_values(table: dict[str, Any]) -> Iterable[str]:
-    """The mistakes in one entry's table, as clauses with the correction."""
+    """Yield the mistakes in one entry's table, as clauses with the correction."""
     fields = {field.name: field for field in msgspec.structs.fields(Entry)}
     yield from (_unknown("key", key, fields) for key in table if key not in fields)
     for name, field in fields.items():
@@ -122,7 +122,7 @@ def _wrong_value(name: str, value: object, kind: Any) -> Iterable[str]:
     try:
         converted = msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        # Optionality is no hint for a given key.
+        # For a given key, it does not help that it is optional.
         yield f"{name}: {str(error)[:1].lower()}{str(error)[1:]}".replace(" | null`", "`")
         return
     if isinstance(converted, str) and not converted.strip():

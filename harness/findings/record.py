@@ -1,4 +1,4 @@
-"""A finding's record: how it fails, and in which campaigns it did."""
+"""The record of a finding: how it fails, and in which campaigns it did."""
 
 from pathlib import Path
 from typing import Literal
@@ -18,7 +18,7 @@ HISTORY = "finding.json"
 
 
 class RecordError(UserError):
-    """A folder holds no finding; the message is one line with the reason and the remedy."""
+    """A folder holds no finding. The message is one line with the reason and the remedy."""
 
 
 class History(Sighted, msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +70,7 @@ def _case_at(path: Path) -> Case:
 
 
 def read_history(path: Path) -> History:
-    """Read the history in the folder `path`; it has at least one failure. Raises RecordError."""
+    """Read the history in the folder `path`, which has at least one failure. Raises RecordError."""
     file = path / HISTORY
     try:
         history = foreign.decode_json(foreign.read_bytes(file), History)

@@ -39,7 +39,7 @@ class Sighted:
 
 
 def state_after(sightings: Sequence[Sighting]) -> State:
-    """The state of a finding in the last campaign of `sightings`, by those before it."""
+    """Return the state of a finding in the last campaign of `sightings`, given those before it."""
     *before, last = sightings
     if not last.failed:
         return State.FIXED
@@ -49,9 +49,10 @@ def state_after(sightings: Sequence[Sighting]) -> State:
 
 
 def with_sighting(sightings: Sequence[Sighting], sighting: Sighting) -> tuple[Sighting, ...]:
-    """Add the present campaign's sighting; several of one campaign are merged, and one failure is enough to fail.
+    """Add the present campaign's sighting. Those of one campaign are merged, and one failure is enough to fail.
 
-    Of many equal sightings in a row on the same environment, the first and the last are kept: years of nights fit.
+    Of many equal sightings in a row on the same environment, only the first and the last are kept, so that a record can
+    span years of nights.
     """
     others = [each for each in sightings if each.campaign != sighting.campaign]
     own = [each for each in sightings if each.campaign == sighting.campaign]

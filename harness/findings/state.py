@@ -1,12 +1,13 @@
-"""The state of a finding."""
+"""The states of findings."""
 
 from enum import StrEnum
 
 
 class State(StrEnum):
-    """NEW: seen for the first time in this campaign. OPEN: seen before, and still fails. FIXED: passes now.
+    """The state of a finding.
 
-    RETURNED: it fails again after a campaign in which it passed.
+    NEW: seen for the first time in this campaign. OPEN: seen before, and still fails. FIXED: passes now. RETURNED:
+    fails again after a campaign in which it passed.
     """
 
     NEW = "new"

@@ -1,1 +1,1 @@
-"""Code that runs in workers only."""
+"""Code that runs only in workers."""

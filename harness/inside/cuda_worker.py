@@ -1,4 +1,4 @@
-"""Warm up a GPU worker, so that its first case costs little more than the others."""
+"""Warming up a GPU worker, so that its first case costs little more than the others."""
 
 import contextlib
 import importlib
@@ -21,18 +21,18 @@ from attnfuzz.reference.geometry import Geometry, KvLayout
 
 
 def preload() -> None:
-    """Import FlashInfer before workers are forked: it takes seconds.
+    """Import FlashInfer before workers are forked, because it takes seconds.
 
     Its import asks torch for the GPU's features (0.7.2, kda_kernels/__init__.py). The architectures to compile for come
     from the environment.
     """
-    # Without FlashInfer, no backend needs it.
+    # If FlashInfer is not installed, no backend needs it.
     with no_gpu_visible(), contextlib.suppress(ImportError):
         importlib.import_module("flashinfer")
 
 
 def begin(*names: str) -> None:
-    """Create the CUDA context, judge a case, and load the needs of the backends of these names.
+    """Create the CUDA context, judge a case, and load the needs of the named backends.
 
     Called in the worker and never in the nursery: neither a context nor its threads survive a fork.
     """
@@ -70,7 +70,7 @@ def attends(
     scale: float,
     **_: object,
 ) -> None:
-    """Attention of one query to the first page, without matrix products, whose library loads slowly."""
+    """Attend with one query to the first page, without matrix products, whose library loads slowly."""
     page, kv_len = int(block_tables[0, 0]), int(seq_lens[0])
     key, value = (cache[page, :kv_len].float() for cache in (k_cache, v_cache))
     weights = ((query.float() * key).sum(-1) * scale).softmax(0)

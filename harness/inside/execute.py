@@ -1,6 +1,6 @@
-"""Run a case: each step on guarded memory, judged right after it.
+"""Running a case: each step on guarded memory, judged right after it.
 
-If a case with a relation passes, its related case is run in memory of its own, and the two are compared.
+If a case with a relation passes, its related case is run in separate memory, and the two are compared.
 """
 
 import contextlib
@@ -40,14 +40,14 @@ from attnfuzz.reference.noise import NoiseModel
 from attnfuzz.reference.related import related
 from attnfuzz.reference.user_error import UserError
 
-# No tensor of the judge has a gradient: without their bookkeeping, its small operations take a tenth less time.
+# No tensor of the judge has a gradient. Without gradient bookkeeping, its small operations take a tenth less time.
 _judge, _compare = torch.inference_mode()(judge), torch.inference_mode()(compare)
 
 
 def warm() -> None:
     """Load, before workers are forked, everything that all need and that starts no thread."""
     torch.set_num_threads(1)
-    # Looking through installed packages takes 50 ms: not in each worker's first case.
+    # Scanning installed packages takes 50 ms, which should not be part of each worker's first case.
     engines()
     torch.nn.functional.softmax(torch.zeros(2, 2, dtype=torch.float64) @ torch.ones(2, 2, dtype=torch.float64), dim=-1)
     for backend in registry.builtin().values():
@@ -77,7 +77,7 @@ def handle(
 
 @cache
 def backend_of(name: str) -> Backend:
-    """Load a backend and prepare it in this process; on a GPU, with all that its cases would load one by one."""
+    """Load a backend and prepare it in this process. On a GPU, also load everything its cases would load later."""
     backend = registry.load(name)
     backend.prepare(lambda _: None)
     if backend.capability.device is Device.CUDA:
@@ -94,7 +94,7 @@ class Execution:
     """One run of one case, on guarded memory unless `memory` is given. `write` puts an entry into the journal.
 
     The task's backend runs it, or a `backend` without a registered name. `place` is the device it runs on. `look` gets
-    each step's index, judgement and launches while their memory is still there.
+    each step's index, judgement and launches while their memory still exists.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Execution:
             # Another run would differ from wrong numbers, too.
             if self._has_related() and not account.failed and not account.passed:
                 self._run_related()
-        # The rest is drawing values, planning and placing tensors.
+        # The remaining time is drawing values, planning and placing tensors.
         account.seconds["place"] = time.perf_counter() - start - sum(account.seconds.values())
         return account.verdict()
 

@@ -1,4 +1,4 @@
-"""A failure with its explanation: the case is run again with other values, scales and lengths, to test each claim.
+"""Explaining a failure: the case is run again with other values, scales and lengths, to test each claim.
 
 A worker does this once per reported failure. No tensor leaves it: claims are functions of a row.
 """
@@ -23,16 +23,16 @@ _MOST_SECONDS = 10.0
 """Seconds after which no further run begins."""
 
 _LONGER = ((37, 5, 1), (10, 2))
-"""Keys added to requests in two runs: the first of these numbers that gives a valid case."""
+"""Numbers of keys added to requests in two runs: the first number that gives a valid case is used."""
 
 _SEEDS = 3
 """Number of runs with other values."""
 
 _QUERIES = 2
-"""Queries added to requests."""
+"""Number of queries added to requests."""
 
 _WIDER = 3
-"""Keys added to a window."""
+"""Number of keys added to a window."""
 
 _SCALE = 1.375
 """Factor of scales, exact in 16 bits."""
@@ -55,7 +55,7 @@ class _Failure:
 
 
 def _opened(step: int, judgement: Judgement, launches: Sequence[Launched]) -> Iterator[_Failure]:
-    """An inquiry into each failing place of a step."""
+    """Yield an inquiry into each failing place of a step."""
     for place, worst in judgement.worst.items():
         evidence = judgement.evidence
         if worst is None or evidence is None:
@@ -84,12 +84,12 @@ def _inquire(
 
 
 def _call(launches: Sequence[Launched]) -> PagedCall | None:
-    """The one call that produced an output; None if there were several."""
+    """Return the one call that produced an output, or None if there were several."""
     return paged_call(launches[0].op.name, launches[0].arguments) if len(launches) == 1 else None
 
 
 def explained(task: Task, write: Write) -> Verdict:
-    """The verdict on a task, with explanations of failures that further runs confirm."""
+    """Return the verdict on a task, with explanations of failures that further runs confirm."""
     began = time.monotonic()
     found: list[_Failure] = []
     verdict = Execution(task, write, look=lambda *seen: found.extend(_opened(*seen))).run()
@@ -105,7 +105,7 @@ def explained(task: Task, write: Write) -> Verdict:
 
 
 def _further(case: Case, backend: Backend) -> Iterator[tuple[Stake, Case]]:
-    """Valid cases that differ in one thing."""
+    """Yield valid cases that differ in one respect."""
     case = replace(case, relation=None)
     changed = [(Stake.VALUES, replace(case, seed=case.seed + more)) for more in range(1, _SEEDS + 1)]
     if case.values is not ValueFamily.NORMAL:
@@ -165,7 +165,7 @@ def _rescaled(case: Case, *, all_of_them: bool) -> Case:
 
 
 def _with_words(observation: Observation, failures: Sequence[_Failure]) -> Observation:
-    """Add the explanation to a failed place's observation, before the line on how a server gets there."""
+    """Add the explanation to a failed place's observation, before the line on how a server reaches it."""
     for failure in failures:
         if observation.tier not in ("", Tier.T0) and (observation.step, observation.place) == (
             failure.step,

@@ -1,6 +1,6 @@
-"""The loop over the forwards of a case: each runs a backend's code, and hands its output to a judge.
+"""The loop over the forwards of a case: each runs a backend's code, and passes its output to a judge.
 
-Whatever that code raises, returns or writes over is an observation.
+All exceptions, wrong return values and stray writes of that code become observations.
 """
 
 import contextlib
@@ -61,7 +61,7 @@ JudgeStep = Callable[[Output, Geometry, int, str], None]
 
 @dataclass
 class Account:
-    """Everything that a case's verdict is made of, as far as it has run."""
+    """The parts of a case's verdict, as far as it has run."""
 
     observations: list[Observation] = field(default_factory=list)
     passed: list[Observation] = field(default_factory=list)
@@ -89,9 +89,9 @@ class Account:
         self.seconds["judge"] += judgement.judge_seconds
 
     def pass_over(self, past: Collection[PastFailure], before: int, margins: Mapping[str, float]) -> None:
-        """Go on after the observations from index `before` on, if all failures among them are `past`.
+        """Ignore the observations from index `before` on, if all failures among them are `past`.
 
-        The margins become those before that forward: they are of its failures.
+        The margins are reset to those before that forward, because they belong to its failures.
         """
         found = self.observations[before:]
         if not are_past(found, past):
@@ -107,7 +107,7 @@ class Account:
         self.margins[tier] = max(margin, self.margins.get(tier, 0.0))
 
     def verdict(self) -> Verdict:
-        """The verdict on the case."""
+        """Return the verdict on the case."""
         return Verdict(
             observations=tuple(self.observations),
             passed=tuple(self.passed),
@@ -166,9 +166,9 @@ class Forwards:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
-        """See all launches through, and release the memory. A case that is not supported ends here."""
+        """Wait for all launches, and release the memory. A case that is not supported ends here."""
         try:
-            # A fault may show late, in the harness's own work on the device: this process then ends here.
+            # A fault may be noticed late, in the harness's own work on the device: this process then exits here.
             self._launcher.see_through()
         finally:
             self._memory.release()
@@ -179,9 +179,9 @@ class Forwards:
         return True
 
     def run(self, case: Case | CallCase, opened: Callable[[], Session], judge_step: JudgeStep) -> None:
-        """Run a case in the session that `opened` makes, and judge each output, up to the first step that fails.
+        """Run a case in the session that `opened` creates, and judge each output, up to the first step that fails.
 
-        Failures of the case's past end no case.
+        Failures in the case's past do not end the case.
         """
         session = self._attempt(opened, -1, "")
         modes = [step.mode.value for step in case.steps] if isinstance(case, Case) else [case.mode]
@@ -201,7 +201,7 @@ class Forwards:
         before, margins = len(self._account.observations), dict(self._account.margins)
         late = isinstance(case, Case) and case.pace is Pace.LATE
         stepped = self._step(session, index, mode, late=late)
-        # Attending again, on the contents that are due, is reached in the same way.
+        # Attending again, on the correct contents, is reached in the same way.
         way_to = self._launcher.ways()
         if stepped is not None:
             # A death from now on must not be blamed on the last kernel.
@@ -210,7 +210,7 @@ class Forwards:
         found = with_broken(self._account.observations[before:], self._launcher.broken)
         self._account.observations[before:] = (_with_way(each, way_to(each.kernel)) for each in found)
         if stepped is not None and not isinstance(stepped.output, WrittenCache):
-            # A cache that was written alone keeps its wrong contents.
+            # A cache that was written without attention keeps its wrong contents.
             self._account.pass_over(_past(case), before, margins)
 
     def _judge_stepped(
@@ -243,7 +243,7 @@ class Forwards:
         judge_step(output, geometry, index, mode)
 
     def _judge_written(self, written: WrittenCache, index: int, mode: str) -> bool:
-        """Judge the contents of a KV cache; whether they are right."""
+        """Judge the contents of a KV cache. Returns whether they are right."""
         report = partial(Observation, step=index, mode=mode, kernel=written.kernel or self._launcher.answering)
         judgement = judge_written(written, report)
         if Tier.T0 in self._tiers:
@@ -253,7 +253,7 @@ class Forwards:
     def _attended(
         self, case: Case | CallCase, result: WrittenThenAttended, index: int, mode: str, *, late: bool
     ) -> _Stepped | None:
-        """The attention of a step, on the contents that are due; None if it failed. A trace has the first failure."""
+        """Return the attention of a step on the correct contents, or None if it failed. A trace gets the failure."""
         before = len(self._account.observations)
         if self._judge_written(result.written, index, mode):
             return _Stepped(result.output, on_host(result.output))
@@ -276,7 +276,7 @@ class Forwards:
                 finally:
                     damage.append(self._memory.damage())
 
-        # Its one wait covers the output and the damage as well.
+        # Its single wait also covers the output and the damage.
         stepped = self._attempt(forward, index, mode)
         self._account.seconds["kernel"] += self._launcher.kernel_seconds
         self._launcher.kernel_seconds = 0.0
@@ -290,15 +290,15 @@ class Forwards:
         return stepped
 
     def _attempt(self, work: Callable[[], _Made], index: int, mode: str) -> _Made | None:
-        """Return the result of `work`; None if it raises, which is observed."""
+        """Return the result of `work`, or None if it raises, which is observed."""
         try:
             made = work()
             self._launcher.see_through()
         except self._passed_on:
             raise
-        except BaseException as error:  # noqa: BLE001 - whatever else a backend raises is a finding, also SystemExit
+        except BaseException as error:  # noqa: BLE001 - any other exception of a backend is a finding, even SystemExit
             self._stay_alone()
-            # If the device is broken, this process ends here.
+            # If the device is broken, this process exits here.
             self._launcher.see_through()
             rejected = error is self._launcher.raised and isinstance(error, REJECTIONS)
             self._account.observations.append(raised(error, index, mode, self._launcher.kernel, rejected=rejected))
@@ -325,7 +325,7 @@ def _with_way(found: Observation, way: str) -> Observation:
 def raised(
     error: BaseException, index: int = -1, mode: str = "", kernel: str = "", *, rejected: bool = False
 ) -> Observation:
-    """Observe an exception: a kernel's rejection of supported arguments, or any other error."""
+    """Return the observation of an exception: a kernel's rejection of supported arguments, or any other error."""
     return Observation(
         kind=Kind.UNEXPECTED_REJECTION if rejected else Kind.RAISED,
         place=type_name(error),
@@ -363,7 +363,7 @@ def _complete(output: object) -> Result:
 
 
 def with_broken(found: Sequence[Observation], broken: Sequence[Observation]) -> list[Observation]:
-    """The failures of a step, each with its first broken contract in the text; then the broken contracts.
+    """Return the failures of a step, each with its first broken contract in the text, then the broken contracts.
 
     The consequences are worse than the breaches, and come first. A breach shared by several calls of the step is
     reported once.

@@ -18,9 +18,9 @@ _MOST_RESERVED = 1 << 30
 
 
 class CudaGraph(RecordedGraph):
-    """A torch.cuda.CUDAGraph, with a memory pool of its own.
+    """A torch.cuda.CUDAGraph with a separate memory pool.
 
-    The launches are captured at the end of the `with` block, in sequence: other work of a session between them, like
+    The launches are captured at the end of the `with` block, in sequence. Other work of a session between them, like
     filling a workspace, happens once and is not part of the graph, as on the CPU.
     """
 
@@ -33,7 +33,7 @@ class CudaGraph(RecordedGraph):
     def all_of_it(self) -> Iterator[None]:
         """Capture a block. Its copies and computations change inputs of its launches, so none is sealed."""
         self._launcher.before_capture()
-        # Relaxed: libraries may call the driver meanwhile.
+        # Relaxed, because libraries may call the driver meanwhile.
         with _without_garbage(), capturing(self._graph, "relaxed"):
             yield
         self._launches = [
@@ -52,7 +52,7 @@ class CudaGraph(RecordedGraph):
         self._launcher.run_sealed(self._launches, self._graph.replay)
 
     def _capture(self) -> Exception | None:
-        """Return the first error: ending a failed capture may raise too, with less information."""
+        """Capture, and return the first error: ending a failed capture may raise too, with less information."""
         first: Exception | None = None
         self._launcher.before_capture()
         try:
@@ -74,7 +74,7 @@ def capturing(graph: torch.cuda.CUDAGraph, errors: str = "thread_local") -> Iter
     """Capture launches; `errors` is torch's capture_error_mode.
 
     Torch's own torch.cuda.graph frees all idle memory each time, including the host's page-locked memory, which copies
-    would have to lock again, for milliseconds of each case.
+    would have to lock again. That takes milliseconds per case.
     """
     torch.cuda.synchronize()
     if torch.cuda.memory_reserved() > _MOST_RESERVED:
@@ -89,7 +89,7 @@ def capturing(graph: torch.cuda.CUDAGraph, errors: str = "thread_local") -> Iter
 
 @cache
 def _stream() -> torch.cuda.Stream:
-    """The stream of captures: the default stream can't be captured."""
+    """Return the stream of captures, because the default stream can't be captured."""
     return torch.cuda.Stream()
 
 
@@ -113,15 +113,15 @@ _GLANCE = 20e-6
 """Seconds between two polls of the GPU: the driver's own wait would keep a core busy."""
 
 _LONG = 1.0
-"""Seconds after which `tell` is called with the current launch, in case that it never ends."""
+"""Seconds after which `tell` is called with the current launch, in case it never ends."""
 
 
 class CudaStopwatch(Stopwatch):
     """A `Stopwatch` on the current device and stream.
 
-    A launch is not held back until the queued ones are done, since each wait costs a time slice of other processes on
-    the GPU. To blame a fault on the right launch, the GPU records when it reaches and leaves a launch, in host memory,
-    which survives the device's faults.
+    A launch does not wait for the queued ones, since each wait costs a time slice of other processes on the GPU. To
+    blame a fault on the right launch, the GPU records when it reaches and leaves a launch, in host memory, which
+    survives the device's faults.
     """
 
     at_once = False
@@ -152,7 +152,7 @@ class CudaStopwatch(Stopwatch):
         self._pass(2 * self._launches)
 
     def wait(self, tell: Callable[[int | None], None]) -> float:
-        """See `Stopwatch`; on a broken device this process ends. Raises RuntimeError for any other error."""
+        """See `Stopwatch`. On a broken device this process exits. Raises RuntimeError for any other error."""
         events = self._events[: self._launches - self._waited]
         try:
             self._watch(tell)
@@ -167,12 +167,12 @@ class CudaStopwatch(Stopwatch):
         self._driver.cuStreamWriteValue32(guards.stream(), self._passed.data_ptr(), count, 0)
 
     def _at(self) -> int | None:
-        """Index of the current launch since the last wait; None if the GPU is between launches."""
+        """Return the index of the current launch since the last wait, or None if the GPU is between launches."""
         passed = int(self._passed.item())
         return (passed - 1) // 2 - self._waited if passed % 2 else None
 
     def _watch(self, tell: Callable[[int | None], None]) -> None:
-        """Return when the GPU is done or broken; until then report the current launch now and then."""
+        """Return when the GPU is done or broken. Until then, report the current launch occasionally."""
         reported: tuple[int | None, ...] = ()
         soon = time.monotonic() + _LONG
         while self._driver.cuStreamQuery(guards.stream())[0] == self._driver.CUresult.CUDA_ERROR_NOT_READY:

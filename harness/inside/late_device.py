@@ -1,4 +1,4 @@
-"""A GPU that begins a step only when the host has queued all of it, as Pace.LATE asks."""
+"""A late GPU, which begins a step only when the host has queued all of it, for Pace.LATE."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,21 +10,21 @@ from torch.overrides import TorchFunctionMode
 from attnfuzz.kernels.gpu import guards
 
 _PATIENCE = 0.1
-"""Seconds after which the GPU goes on by itself: a library may wait for it unseen by torch."""
+"""Seconds after which the GPU goes on by itself, because a library may wait for it without torch noticing."""
 
 _WAITING = frozenset({"cpu", "item", "tolist", "numpy", "nonzero", "equal", "__bool__", "__int__", "__float__"})
 """Methods of tensors that wait for the GPU, besides `to` and `copy_`."""
 
 
 class StreamGate:
-    """A `Gate` of torch's current stream: `close` queues a waiting kernel, `open` ends all of them."""
+    """A `Gate` of torch's current stream: `close` queues a waiting kernel, `open` releases all of them."""
 
     def __init__(self) -> None:
         self._opened = torch.zeros(1, dtype=torch.int32, pin_memory=True).numpy()
         self._ticket = 0
 
     def close(self) -> None:
-        """Hold work queued from now on; does nothing during a graph's capture."""
+        """Hold work queued from now on. Does nothing during a graph's capture."""
         if not torch.cuda.is_current_stream_capturing():
             self._ticket += 1
             guards.hold(self._opened.ctypes.data, self._ticket, _PATIENCE)
@@ -55,7 +55,7 @@ class _OpenToWaits(TorchFunctionMode):
 
 
 def _waits(method: str, args: tuple[Any, ...]) -> bool:
-    """Whether a call may wait; opening the gate needlessly does no harm."""
+    """Return whether a call may wait. Opening the gate needlessly does no harm."""
     tensor = args[0] if args else None
     if not isinstance(tensor, torch.Tensor):
         return False

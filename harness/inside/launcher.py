@@ -19,17 +19,17 @@ from attnfuzz.kernels.transfers import Pending, done
 Scalar = int | float | str | bool | None
 
 _MOST_SEALED = 64 << 20
-"""Bytes of sealed inputs above which launches are awaited: each seal keeps a copy until then."""
+"""Bytes of sealed inputs above which launches are awaited, because each seal keeps a copy until then."""
 
 
 class Launched(NamedTuple):
-    """A kernel and the arguments that it is called with."""
+    """A kernel and the arguments with which it is called."""
 
     op: Op
     arguments: dict[str, Any]
 
     def call(self) -> Any:
-        """Call it."""
+        """Call the kernel."""
         return self.op.function(**self.arguments)
 
 
@@ -37,20 +37,20 @@ class Tracer(Protocol):
     """Traces every launch, before and after."""
 
     def begin_step(self, index: int, mode: str) -> None:
-        """A step begins."""
+        """Note that a step begins."""
         ...
 
     def launch(self, op: Op, arguments: dict[str, Any]) -> None:
-        """A call is about to be launched."""
+        """Note that a call is about to be launched."""
         ...
 
     def returned(self) -> None:
-        """The call has returned."""
+        """Note that the call has returned."""
         ...
 
 
 class LaunchError(RuntimeError):
-    """The harness could not journal a launch: not a kernel's fault."""
+    """The harness could not journal a launch, which is not a kernel's fault."""
 
 
 class RecordedGraph:
@@ -65,7 +65,7 @@ class RecordedGraph:
         self._launches.append(launched)
 
     def all_of_it(self) -> AbstractContextManager[None]:
-        """Capture all device work of a block. NotImplementedError here: only launches are recorded."""
+        """Capture all device work of a block. Raises NotImplementedError here, because only launches are recorded."""
         raise NotImplementedError("on the CPU launches alone are recorded")
 
     def finish(self) -> None:
@@ -98,17 +98,17 @@ class Stopwatch:
         self._started = self._seconds = 0.0
 
     def start(self) -> None:
-        """A launch begins."""
+        """Note that a launch begins."""
         self._started = time.perf_counter()
 
     def stop(self) -> None:
-        """The launch is queued."""
+        """Note that the launch is queued."""
         self._seconds += time.perf_counter() - self._started
 
     def wait(self, tell: Callable[[int | None], None]) -> float:
         """Wait until all queued work is done. Returns the seconds of the launches since the last wait.
 
-        Does not return if the device broke. Before this process ends, and during long waits, `tell` is called with the
+        Does not return if the device broke. Before this process exits, and during long waits, `tell` is called with the
         index of the device's current launch, or None between launches.
         """
         del tell
@@ -117,7 +117,7 @@ class Stopwatch:
 
 
 class _Caller(NamedTuple):
-    """The line of an engine behind the last launch of a kernel, and whether this writes a part of the step's output."""
+    """Return the engine's line after the last launch of a kernel, and whether it writes part of the step's output."""
 
     words: str
     answers: bool
@@ -136,13 +136,14 @@ class _Unseen:
 class JournalingLauncher:
     """Launches kernels for one case. Their effects are known after `see_through`.
 
-    Of the current step, `kernel` is the entry point launched last, `answering` the last that is no plan, `raised` its
-    exception, `observations` the findings of launch checks, `broken` the reported breaches of preconditions, `way` how
-    a server comes to make the launches, if the backend says, and `launched` its launches, None if they are not kept.
-    `kernel_seconds` is the time spent in kernels. Arguments stay alive until their launch is awaited, unless a `gate`
-    keeps the device behind: a server that runs ahead drops tensors it no longer needs. `run` is journaled as
-    `LaunchRecord.run`. A `tracer` gets every launch, `stopwatch` awaits launches, and `new_graph` makes the graph of a
-    capture. `failed_launch` returns and clears the runtime's error of a failed launch, "" if none.
+    Attributes of the current step: `kernel` is the entry point launched last, `answering` the last one that is no plan,
+    `raised` its exception, `observations` the findings of launch checks, `broken` the reported breaches of
+    preconditions, `way` how a server reaches the launches, if the backend says so, and `launched` its launches, None if
+    they are not kept. `kernel_seconds` is the time spent in kernels. Arguments stay alive until their launch is
+    awaited, unless a `gate` keeps the device behind: a server that runs ahead drops tensors it no longer needs. `run`
+    is journaled as `LaunchRecord.run`. A `tracer` gets every launch, `stopwatch` awaits launches, and `new_graph`
+    creates the graph of a capture. `failed_launch` returns and clears the runtime's error of a failed launch, "" if
+    none.
     """
 
     def __init__(
@@ -200,7 +201,6 @@ class JournalingLauncher:
         Raises:
             LaunchError: the launch could not be journaled.
             ValueError: an argument lies outside of guarded memory.
-
         """
         launched = Launched(op, arguments)
         if self._capturing is not None:
@@ -213,13 +213,13 @@ class JournalingLauncher:
         return self.run_sealed([launched], launched.call)
 
     def reached_by(self, words: str) -> None:
-        """Set how a server comes to make the following launches of this step."""
+        """Set how a server reaches the following launches of this step."""
         self.way = bounded(words)
 
     def ways(self) -> Callable[[str], str]:
-        """Return a function that says how a server comes to launch a kernel of this step, and from which line.
+        """Return a function that says how a server reaches a kernel of this step, and from which line.
 
-        An output may be any answering kernel's: those of one step write different rows.
+        An output may come from any answering kernel, because those of one step write different rows.
         """
         way, callers = self.way, self._callers
 
@@ -241,7 +241,7 @@ class JournalingLauncher:
 
     @contextmanager
     def capture(self) -> Iterator[RecordedGraph]:
-        """Record launches instead of running them, for a graph made at the end."""
+        """Record launches instead of running them, for a graph created at the end."""
         graph = self._new_graph(self)
         self._recording = graph
         try:
@@ -252,7 +252,7 @@ class JournalingLauncher:
 
     @contextmanager
     def capture_all(self) -> Iterator[RecordedGraph]:
-        """Capture the block's device work; launches are journaled, and called at once."""
+        """Capture the block's device work. Launches are journaled, and called at once."""
         graph = self._new_graph(self)
         self._capturing = graph
         try:
@@ -301,7 +301,10 @@ class JournalingLauncher:
                 self._tracer.returned()
 
     def observation(self, launches: Sequence[Launched] = ()) -> Callable[..., Observation]:
-        """Make observations of the step's last launch, or of these; kind, place and message are left to fill in."""
+        """Return a function that makes observations of the step's last launch, or of these launches.
+
+        Its remaining parameters are kind, place and message.
+        """
         return partial(
             Observation, step=self._step, mode=self._mode, kernel=self.kernel, call=self._known_call(launches)
         )
@@ -330,12 +333,12 @@ class JournalingLauncher:
             self.gate.open()
 
     def before_capture(self) -> None:
-        """Queue everything that is no part of the graph, and release held work."""
+        """Queue everything that is not part of the graph, and release held work."""
         self._memory.flush()
         self.let_go()
 
     def announce(self, launches: Sequence[Launched]) -> bytes:
-        """Journal launches before they run, with their tensors; a fault is blamed on these tensors alone.
+        """Journal launches before they run, with their tensors. A fault is only blamed on these tensors.
 
         Among launches that run as one, the culprit is unknown. Returns the journal entry.
         """
@@ -402,7 +405,7 @@ class JournalingLauncher:
 
 
 def _on_one_line(value: Scalar) -> Scalar:
-    """A scalar for the journal: of bounded length, as JSON has integers of 64 bits."""
+    """Return a scalar for the journal: of bounded length, because JSON has integers of 64 bits."""
     if isinstance(value, str):
         return label(value)
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
@@ -411,7 +414,7 @@ def _on_one_line(value: Scalar) -> Scalar:
 
 
 def tensors_of(arguments: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Each tensor among a launch's arguments, also in nested sequences, with its argument's name."""
+    """Yield each tensor among a launch's arguments, also in nested sequences, with its argument's name."""
     for name, value in arguments.items():
         if isinstance(value, torch.Tensor):
             yield name, value

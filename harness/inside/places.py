@@ -1,4 +1,4 @@
-"""Devices where cases run: memory, launcher and graphs of the host, or of the worker's one GPU.
+"""Places where cases run: memory, launcher and graphs of the host, or of the worker's single GPU.
 
 A step's output is copied from a GPU bit by bit, NaN payloads included.
 """
@@ -27,9 +27,9 @@ from attnfuzz.reference.device import Device
 class Place:
     """A device, and this process's access to it.
 
-    `memory` makes the guarded memory of a case, `plain` memory without guards, and `launcher` its launcher. `too_large`
-    are the errors of a case that finds no memory, which is not a failure. `late` keeps the device behind the host for a
-    block.
+    `memory` creates the guarded memory of a case, `plain` memory without guards, and `launcher` its launcher.
+    `too_large` are the errors of a case that does not fit into memory, which is not a failure. `late` keeps the device
+    behind the host for a block.
     """
 
     device: torch.device
@@ -42,7 +42,7 @@ class Place:
 
 @cache
 def place_of(device: Device) -> Place:
-    """The place for this kind of device. The process has one arena, which cases use in turn."""
+    """Return the place for this kind of device. The process has one arena, which cases use in turn."""
     return _gpu() if device is Device.CUDA else _host()
 
 
@@ -53,13 +53,13 @@ def _host() -> Place:
         memory=lambda guard, outputs: GuardedMemory(arena, guard, outputs),
         plain=PlainMemory,
         launcher=JournalingLauncher,
-        # Address space is plentiful, unless it is limited: otherwise, running out is the harness's own fault.
+        # Address space is plentiful unless it is limited. Otherwise, running out is the harness's own fault.
         too_large=(NoAddresses,),
     )
 
 
 def _gpu() -> Place:
-    # Imported only where a worker has a GPU.
+    # Imported only if a worker has a GPU.
     from attnfuzz.harness.inside.gpu_launches import CudaGraph, CudaStopwatch  # noqa: PLC0415
     from attnfuzz.harness.inside.late_device import StreamGate, late  # noqa: PLC0415
     from attnfuzz.harness.memory.cuda.arena import CudaArena  # noqa: PLC0415
@@ -85,13 +85,13 @@ def _gpu() -> Place:
 
 
 _ALIGNMENT = 8
-"""Bytes of the largest element."""
+"""Size of the largest element."""
 
 
 def on_host(output: Result) -> Pending[Result]:
-    """Copy an output's tensors to host memory after all queued work, strides and storage kept, large keys excepted.
+    """Copy an output's tensors to host memory after all queued work, except large keys. Strides and storage are kept.
 
-    A written cache is compared where it lies, and attention to one is judged there.
+    A written cache is compared where it is, and attention to one is judged there.
     """
     if not isinstance(output, Output):
         return done(output)
@@ -119,7 +119,7 @@ def on_host(output: Result) -> Pending[Result]:
 
 
 class Moving:
-    """Pending copies of tensors, one per storage, which the queries of all requests share."""
+    """Pending copies of tensors, one per storage, since the queries of all requests share one."""
 
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
         spans: _Spans = {}
@@ -139,7 +139,7 @@ class Moving:
             copy.wait()
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor in its copied storage, when there; `tensor` itself if that is not copied."""
+        """Return the tensor in its copied storage, or `tensor` itself if that is not copied."""
         shift, copy = self._copies.get(tensor.untyped_storage().data_ptr(), (0, None))
         if copy is None:
             return tensor
@@ -148,9 +148,9 @@ class Moving:
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    """The bytes of a storage that a tensor spans, the begin aligned for elements of any size.
+    """Return the bytes of a storage that a tensor spans, with a start that is aligned for elements of any size.
 
-    A slice without elements, of a tensor with gaps, may lie behind the end of its storage.
+    A slice without elements, of a tensor with gaps, may be past the end of its storage.
     """
     first = int(tensor.storage_offset())
     end = (first + extent(tensor.shape, tensor.stride())) * tensor.itemsize
@@ -159,10 +159,10 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 _Spans = dict[int, tuple[torch.UntypedStorage, int, int]]
-"""By the address of a storage: the storage, and the begin and end of the bytes to copy."""
+"""By the address of a storage: the storage, and the start and end of the bytes to copy."""
 
 _Copies = dict[int, tuple[int, Pending[torch.UntypedStorage]]]
-"""By the same address: the distance that its bytes are moved, and the copy."""
+"""By the same address: the distance by which its bytes are moved, and the copy."""
 
 _MOST_GATHERED = 1 << 20
 
@@ -173,8 +173,8 @@ def _few_bytes_of_a_gpu(spans: _Spans) -> bool:
 
 
 def _gathered(spans: _Spans) -> _Copies:
-    """One copy of all."""
-    # Imported only where a worker has a GPU.
+    """Return one copy of all."""
+    # Imported only if a worker has a GPU.
     from attnfuzz.kernels.gpu import guards  # noqa: PLC0415
 
     device = next(storage.device for storage, _, _ in spans.values())
@@ -187,7 +187,7 @@ def _gathered(spans: _Spans) -> _Copies:
 
 
 def _copied(spans: _Spans) -> _Copies:
-    """A copy for each."""
+    """Return a copy for each."""
     copies = {}
     for address, (storage, first, end) in spans.items():
         whole = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)

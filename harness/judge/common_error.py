@@ -1,24 +1,26 @@
-"""T3: the error common to all rows, which shows a uniform error too small for any single row.
+"""T3: the error common to all rows, which detects a uniform error that is too small for any single row.
 
-For a row r with error e and expected output o, x_r = sum_d e o / V, with V from `ErrorBudget.variance`, measures how
-much too large the output is, and sum_d e / V how far it is shifted; the LSE has its own error. Errors of a correct
-kernel are as often positive as negative and independent between rows, so signs are coin flips: |sum x_r| exceeds
-z sqrt(sum x_r^2) with probability at most 2 exp(-z^2 / 2), for any sizes (Hoeffding's inequality given the sizes;
-Efron, 1969). No calibrated noise level enters. Four sources are not coin flips:
+For a row r with error e and expected output o, x_r = sum_d e o / V, with V from `ErrorBudget.variance`, measures by
+which share the output is too large, and sum_d e / V by how much it is shifted; the LSE has its own error. Errors of a
+correct kernel are equally likely to be positive or negative and independent between rows, so signs are coin flips:
+|sum x_r| exceeds z sqrt(sum x_r^2) with probability at most 2 exp(-z^2 / 2), for any sizes (Hoeffding's inequality
+given the sizes; Efron, 1969). This needs no calibrated noise level. Four sources are not coin flips:
+
 - Rounding to the output's dtype, which is known for structured answers. An output stands for all values that round to
   it, and counts as the one nearest to the answer: the error shrinks by half a spacing, at most to zero.
 - Rows with the same answer have the same error: heads of a group with q = 0, shared prefixes, constant values. They
   count as one.
 - Errors that a row may share with others: NoiseModel.bias, a fast exponential, fp32 roundings of exponents, weights
-  that round alike, largest weights that are not exp(0) (NoiseModel.peak: if they are exp(-c), they round alike in
-  every row), small weights that are lost, and roundings before a merge, where a small part is lost to a large one in
-  row after row. Let c_r be the most that these contribute to x_r. The noise is then at most |x_r| + c_r and its sum at
+  that round alike, largest weights that are not exp(0) (NoiseModel.peak: if they are exp(-c), they round alike in every
+  row), small weights that are lost, and roundings before a merge, where a small part is lost to a large one in row
+  after row. Let c_r be the maximum that these contribute to x_r. The noise is then at most |x_r| + c_r and its sum at
   least |sum x_r| - sum c_r, so t = (|sum x_r| - sum c_r) / sqrt(sum (|x_r| + c_r)^2) obeys the inequality. Rows that
-  may share more than their own noise are left out: T1 and T2 see their errors.
-- Roundings that recur, as those of equal weights do (`recurring`), and those of additions (`recurring_sums`). They are
-  looked for if the score is too large.
-Each x_r is divided by its standard deviation, so that no row outweighs the others. t is at most sqrt(rows): below about
-50 rows the tier is silent.
+  may share more than their own noise are left out: T1 and T2 detect their errors.
+- Recurring roundings, as of equal weights (`recurring`), and those of additions (`recurring_sums`). They are computed
+  only if the score is too large.
+
+Each x_r is divided by its standard deviation, so that no row outweighs the others. t is at most sqrt(rows): with fewer
+than about 50 rows the tier cannot fail.
 """
 
 from collections.abc import Callable
@@ -42,10 +44,10 @@ _STATISTICS = 3
 """Scale, shift and LSE."""
 
 _SAME = 1e-9
-"""Relative difference below which two rows have the same answer. Merging rows by mistake costs power alone."""
+"""Relative difference below which two rows have the same answer. Merging rows by mistake only costs power."""
 
 _TINY = 1e-150
-"""Stands for a standard deviation or a precision of 0, whose numerator is 0 too."""
+"""Replaces a standard deviation or a precision of 0, whose numerator is 0 too."""
 
 _EXPONENT = 0x7FF << 52
 """The exponent bits of an fp64 number: its power of two."""
@@ -53,9 +55,9 @@ _EXPONENT = 0x7FF << 52
 
 @dataclass(frozen=True)
 class Signs:
-    """A common error: x_r and c_r >= 0 in fp64, both [rows]. `answers` gives the number of r's answer, int64 [rows].
+    """A common error: x_r and c_r >= 0 in fp64, both [rows]. `answers` returns the number of r's answer, int64 [rows].
 
-    `statistic` gives the sum of x_r as it depends on the errors of weights.
+    `statistic` returns the sum of x_r as a function of the errors of weights.
     """
 
     off: torch.Tensor
@@ -65,11 +67,11 @@ class Signs:
 
     @cached_property
     def score(self) -> float:
-        """The statistic t, 0 if shared errors explain their sum; P(t >= z) <= 2 exp(-z^2 / 2)."""
+        """The statistic t, or 0 if shared errors explain its sum. P(t >= z) <= 2 exp(-z^2 / 2)."""
         return self.score_beyond(0.0)
 
     def score_beyond(self, recurring: float) -> float:
-        """The same if errors that recur add up to `recurring`."""
+        """Return the score if recurring errors add up to `recurring`."""
         excess = abs(self.off.sum().item()) - self.shared.sum().item() - recurring
         if excess <= 0:
             return 0.0
@@ -78,7 +80,7 @@ class Signs:
         return excess / float(off.abs_().add_(shared).norm())
 
     def margin(self, budget: ErrorBudget) -> float:
-        """The score over the allowed one. Errors that recur are looked for if it is above 1 without them."""
+        """Return the score over the allowed one. Recurring errors are only computed if it is above 1 without them."""
         allowed = allowed_score(budget)
         score, recurring = self.score, 0.0
         for error in (recurring_error, recurring_sums_error):
@@ -89,7 +91,7 @@ class Signs:
 
 
 class CommonErrors(NamedTuple):
-    """Scale and shift common to the rows in `telling`, bool [T, Hq]."""
+    """Scale and shift common to the usable rows `telling`, bool [T, Hq]."""
 
     scale: Signs
     shift: Signs
@@ -97,7 +99,7 @@ class CommonErrors(NamedTuple):
 
 
 def judge_common_error(evidence: Evidence) -> TierResult | None:
-    """T3's verdict on the output; None if too few rows can tell."""
+    """Return T3's verdict on the output, or None if too few rows are usable."""
     budget = evidence.budget
     if evidence.seeing_rows <= allowed_score(budget) ** 2:
         return None
@@ -114,7 +116,7 @@ def judge_common_error(evidence: Evidence) -> TierResult | None:
 
 
 def judge_common_lse_error(evidence: Evidence) -> TierResult | None:
-    """T3's verdict on the LSE; None if there is none, or too few rows can tell."""
+    """Return T3's verdict on the LSE, or None if there is none or too few rows are usable."""
     if evidence.lse is None or evidence.seeing_rows <= allowed_score(evidence.budget) ** 2:
         return None
     error = evidence.own_lse_error
@@ -142,16 +144,16 @@ def _result(evidence: Evidence, rows: int, margin: float, place: str, words: Cal
 
 
 def allowed_score(budget: ErrorBudget) -> float:
-    """The largest score that chance produces with probability `budget.alpha`."""
+    """Return the largest score that chance produces with probability `budget.alpha`."""
     return sqrt(2 * log(2 * _STATISTICS / budget.alpha))
 
 
 def common_errors(budget: ErrorBudget, error: torch.Tensor, sees: torch.Tensor) -> CommonErrors:
-    """Scale and shift of the tokens in `sees` [T], from `error` [T, Hq, Dv]."""
+    """Return scale and shift of the tokens in `sees` [T], from `error` [T, Hq, Dv]."""
     out, noise = budget.answer.out, budget.noise
     precision = budget.variance.reciprocal()
     scaled = out * precision
-    # Row by row, sums of |o|^n / V for n = 0, 1, 2 make up the shared errors.
+    # The shared errors consist of sums of |o|^n / V for n = 0, 1, 2, row by row.
     precisions, sizes, squares = precision.sum(dim=-1), scaled.abs().sum(dim=-1), (scaled * out).sum(dim=-1)
     own = budget.row_shared_error + (budget.parts - 1) * budget.roundoff
     own = own + noise.peak * budget.moments.p_peak
@@ -186,7 +188,7 @@ def common_errors(budget: ErrorBudget, error: torch.Tensor, sees: torch.Tensor) 
 
 
 def common_lse_errors(budget: ErrorBudget, error: torch.Tensor, comparable: torch.Tensor) -> tuple[Signs, torch.Tensor]:
-    """LSE errors of the `comparable` rows, from `error` in natural units, and the rows used: both [T, Hq]."""
+    """Return LSE errors of the `comparable` rows, from `error` in natural units, and the rows used, both [T, Hq]."""
     deviation, shared = independent_lse_error(budget), shared_lse_error(budget)
     telling = comparable & (shared <= deviation)
     off, size = error[telling], deviation[telling]
@@ -201,7 +203,7 @@ def common_lse_errors(budget: ErrorBudget, error: torch.Tensor, comparable: torc
 
 
 def estimate(error: torch.Tensor, variance: torch.Tensor, size: torch.Tensor, telling: torch.Tensor) -> float:
-    """The common error in multiples of `size`, weighted by precision, rounding included.
+    """Return the common error in multiples of `size`, weighted by precision, rounding included.
 
     `error` and `variance` are [T, Hq, ...], `size` broadcasts to them, `telling` is [T, Hq].
     """
@@ -211,12 +213,12 @@ def estimate(error: torch.Tensor, variance: torch.Tensor, size: torch.Tensor, te
 
 
 def same_answers(answers: torch.Tensor) -> torch.Tensor:
-    """Number equal answers [rows] alike, to within rounding: int64 [rows]."""
+    """Return a number for each of `answers` [rows], the same for equal answers up to rounding: int64 [rows]."""
     return grouped(answers, _SAME * answers.abs())
 
 
 def _beyond_rounding(budget: ErrorBudget, error: torch.Tensor) -> torch.Tensor:
-    """The error [T, Hq, Dv] of the value nearest to the answer that rounds to the output."""
+    """Return the error [T, Hq, Dv] of the value nearest to the answer that rounds to the output."""
     # Above a power of two, values are spaced by twice that power times the roundoff.
     half = budget.answer.out.view(torch.int64).bitwise_and(_EXPONENT).view(torch.float64).mul_(budget.roundoff)
     half.clamp_(min=SMALLEST_STEP[budget.out_dtype])

@@ -11,7 +11,7 @@ from attnfuzz.harness.verdict.tiers import Tier
 
 
 def judge_elements(evidence: Evidence) -> TierResult:
-    """T1's verdict."""
+    """Return T1's verdict on the output."""
     budget, error = evidence.budget, evidence.error_size
     bound = element_bound(budget)
     ratio = error / bound
@@ -37,7 +37,7 @@ def judge_elements(evidence: Evidence) -> TierResult:
 
 @remembered
 def element_bound(budget: ErrorBudget) -> torch.Tensor:
-    """The largest error that a correct kernel shows, [T, Hq, Dv] of fp64.
+    """Return the largest error that a correct kernel may have, [T, Hq, Dv] in fp64.
 
     t (u_P + u_V) rms(p v) + tail rms(delta) rms(p (v - o)) + the error that a row's elements share + fp32 sums + output
     roundings + floor, with t = `ErrorBudget.deviations`; `error_budget` explains the terms.

@@ -56,7 +56,7 @@ class ErrorBudget:
 
     @cached_property
     def moments(self) -> Moments:
-        """The moments of the answer; they must have been computed."""
+        """The moments of the answer, which must have been computed."""
         assert self.answer.moments is not None
         return self.answer.moments
 
@@ -74,8 +74,8 @@ class ErrorBudget:
     def deviations(self) -> torch.Tensor:
         """Bound on a sum of n independent bounded errors, in root mean squares: [T, 1].
 
-        Like `tail` (Hoeffding's inequality), but at most sqrt(n), by Cauchy and Schwarz. Not for quantities that the
-        noise model states as a root mean square: the error of one logit has no bound.
+        Like `tail` (Hoeffding's inequality), but at most sqrt(n), by Cauchy and Schwarz. It does not apply to
+        quantities that the noise model states as a root mean square: the error of one logit has no bound.
         """
         return self.key_root.clamp(max=self.tail)
 
@@ -106,15 +106,15 @@ class ErrorBudget:
 
     @cached_property
     def exact_weights(self) -> torch.Tensor:
-        """Which rows have equal visible logits, but for ones too low to matter: bool [T, Hq]."""
+        """Whether rows have equal visible logits, except for those too low to matter: bool [T, Hq]."""
         return self.moments.gap <= _LARGEST_GAP
 
     @property
     def step(self) -> float:
         """The largest error of one addition to a running sum, relative to the sum.
 
-        NoiseModel.accumulate where that is coarser than fp32. Below, it is a measured root mean square and doesn't
-        bound sums whose every addition is rounded to the same side.
+        NoiseModel.accumulate if that is coarser than fp32. Below, it is a measured root mean square and doesn't bound
+        sums whose every addition is rounded to the same side.
         """
         return max(self.noise.accumulate, FP32)
 
@@ -137,7 +137,7 @@ class ErrorBudget:
 
     @staticmethod
     def _beyond_linear(variance: torch.Tensor) -> torch.Tensor:
-        """The error of exp over that of its argument: (exp(x) - 1) / x, for x of 3 standard deviations."""
+        """Return the error of exp over that of its argument: (exp(x) - 1) / x, for x of 3 standard deviations."""
         x = (3 * variance.sqrt()).clamp_(min=1e-6, max=50)
         return torch.expm1(x) / x
 
@@ -160,7 +160,7 @@ class ErrorBudget:
         """Relative error of exp of a difference, from the fp32 roundings of both sides; [T, Hq].
 
         Below a sink, the logits are larger than the numbers of `row_exponent`. Their roundings do not cancel in the
-        normalization, and the one of the factor that all logits are multiplied by is the same in every row.
+        normalization, and the rounding of the common factor of all logits is the same in every row.
         """
         return 2 * FP32 * (self.row_exponent + self.row_below_sink)
 
@@ -176,7 +176,7 @@ class ErrorBudget:
         """Relative error common to all weights of a row, from the distance of logits and sink; [T, Hq].
 
         Far below a sink, logits that differ by less than a step of their distance are rounded to the same number. A
-        sink below them has a share of the weight below exp(-d) at a distance d, and d exp(-d) < 0.4.
+        sink at a distance d below them has a share of the weight below exp(-d), and d exp(-d) < 0.4.
         """
         if not self.noise.shifted or self.problem.sinks is None:
             return torch.zeros_like(self.moments.peak)
@@ -186,7 +186,8 @@ class ErrorBudget:
     def coherent_roundoff(self) -> float:
         """Relative error of a logit that is an fp32 sum of terms of one sign.
 
-        If they are equal, each addition may round to the same side: d times u of the sum so far, whose mean is half.
+        If they are equal, each addition may round to the same side: d times u of the sum so far, on average half the
+        sum.
         """
         return self.problem.key.shape[2] / 2 * FP32
 
@@ -222,7 +223,7 @@ class ErrorBudget:
 
     @property
     def _row_largest(self) -> torch.Tensor:
-        """The largest weight, the sink's included: kernels that begin with the sink have no larger one; [T, Hq]."""
+        """The largest weight, including the sink's, with which some kernels begin; [T, Hq]."""
         if self.problem.sinks is None:
             return self.moments.p_peak
         return torch.exp(self.moments.peak - self.answer.lse).clamp_(max=1.0)
@@ -256,10 +257,10 @@ class ErrorBudget:
 
     @cached_property
     def independent_variance(self) -> torch.Tensor:
-        """Mean square of the errors independent per element, [T, Hq, Dv]: fp32 sums and output roundings.
+        """Mean square of the errors that are independent per element, [T, Hq, Dv]: fp32 sums and output roundings.
 
-        The known rounding of the exact answer is used where it is larger than the average: equal elements round
-        alike, as those of a count do.
+        The known rounding of the exact answer is used if it is larger than the average: equal elements, such as counts,
+        round alike.
         """
         out, squared, power = self.answer.out, self._squared, self.moments.power
         usual = UNIFORM * self.roundoff**2
@@ -272,17 +273,16 @@ class ErrorBudget:
 
     @property
     def parts(self) -> int:
-        """Parts of an output, of a backend or within a kernel, that are rounded like it before they are merged."""
+        """Number of parts of an output, of a backend or within a kernel, that are rounded like it before a merge."""
         return self.roundings + self.noise.parts - 1
 
     @cached_property
     def output_bound(self) -> torch.Tensor:
-        """The largest error of the output's rounding and of those before merges, [T, Hq, Dv].
+        """The largest error of rounding the output and the parts that are merged, [T, Hq, Dv].
 
-        u |o|, and r - 1 roundings of parts of it, with r = `parts`: those of all parts together, and that of each merge
-        of some, are about as large as S, the larger of |o| and sqrt(sum p^2 v^2). Errors that are uniform in [-a, a]
-        exceed `tail` times a sqrt(n / 3) as rarely as normal ones do. n keys make at most n parts, whose sizes add up
-        to sqrt(n) S.
+        u |o|, and r - 1 roundings of parts of it, with r = `parts`. The parts together, and each merge of some, are
+        about as large as S, the larger of |o| and sqrt(sum p^2 v^2). Errors that are uniform in [-a, a] exceed `tail`
+        times a sqrt(n / 3) as rarely as normal ones do. n keys make at most n parts, whose sizes add up to sqrt(n) S.
         """
         out = self.size
         if self.parts < 2:
@@ -292,7 +292,7 @@ class ErrorBudget:
 
     @cached_property
     def memo(self) -> dict[Any, Any]:
-        """Results by name, those of single rows also by token and head: one budget may judge many outputs."""
+        """Results by name, and for single rows also by token and head. One budget may judge many outputs."""
         return {}
 
     @cached_property
@@ -302,7 +302,7 @@ class ErrorBudget:
 
 
 def remembered(compute: Callable[[ErrorBudget], torch.Tensor]) -> Callable[[ErrorBudget], torch.Tensor]:
-    """`compute`, run once for each budget. Its result must not be changed."""
+    """Return `compute` with its result cached per budget. Callers must not change the result."""
 
     @wraps(compute)
     def found(budget: ErrorBudget) -> torch.Tensor:

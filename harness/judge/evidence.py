@@ -1,7 +1,7 @@
-"""Evidence for the tiers: the rows of an output beside their answers; and a tier's result.
+"""Evidence for the tiers: the rows of an output with their expected values, and the result of a tier.
 
-A request that attends with or to NaN or infinity has no right answer, and no kernel is held to numbers for it: whether
-a NaN reaches a row depends on the order of its sums, and one kernel masks what another multiplies by 0.
+A request that attends with or to NaN or infinity has no correct output, and no kernel is judged by it: whether a NaN
+reaches a row depends on the order of its sums, and one kernel masks a value that another multiplies by 0.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -24,7 +24,7 @@ from attnfuzz.reference.problem import Answer, Problem
 class RealRows:
     """The tokens of all attended requests, packed in order, as places in an output of `rows` rows.
 
-    Rows in `aside`, (first, count) each, are neither requests nor padding, and are not judged.
+    Rows in `aside`, (first, count) each, belong neither to requests nor to padding, and are not judged.
     """
 
     def __init__(
@@ -66,11 +66,11 @@ class RealRows:
         return tensor[is_padding]
 
     def place(self, token: int) -> int:
-        """The output row of a packed token."""
+        """Return the output row of a packed token."""
         return token if self._places is None else int(self._places[token])
 
     def name(self, row: RowAddress) -> str:
-        """Return the address of a row in words."""
+        """Describe the address of a row in words."""
         lengths = f"q_len {self.q_lens[row.request]}, kv_len {self.kv_lens[row.request]}"
         return f"request {row.request} ({lengths}), token {row.token}, head {row.head}"
 
@@ -84,7 +84,7 @@ class RealRows:
 
 
 def packed_problem(output: Output, rows: RealRows, geometry: Geometry) -> Problem:
-    """The attention problem of an output's real rows, with the requested scales and sinks."""
+    """Return the attention problem of an output's real rows, with the requested scales and sinks."""
     attended = output.attended
     _, heads, dim = output.out.shape
     if not attended:
@@ -114,11 +114,11 @@ def packed_problem(output: Output, rows: RealRows, geometry: Geometry) -> Proble
 
 
 def unanswered(answer: Answer, rows: RealRows) -> frozenset[int]:
-    """The requests with a row whose answer, or error bound, is not a number. The moments must be there."""
+    """Return the requests with a row whose answer, or error bound, is not a number. Needs the answer's moments."""
     assert answer.moments is not None
     if not answer.lse.numel():
         return frozenset()
-    # Sums and the maximum propagate NaN, so this almost always decides.
+    # Sums and the maximum propagate NaN, so these are almost always enough.
     sizes = answer.out.sum() + answer.moments.magnitude.sum()
     if isfinite(sizes.item()) and answer.lse.max().item() < torch.inf:
         return frozenset()
@@ -129,7 +129,7 @@ def unanswered(answer: Answer, rows: RealRows) -> frozenset[int]:
 
 
 def set_aside(output: Output, requests: Collection[int]) -> tuple[Output, RealRows]:
-    """Drop the queries and keys of some requests from the output; return it with the rows left to judge."""
+    """Drop the queries and keys of some requests from the output. Return it with the rows left to judge."""
     aside = [(entry.first_row, entry.query.shape[0]) for at, entry in enumerate(output.attended) if at in requests]
     attended = tuple(_without_tokens(entry) if at in requests else entry for at, entry in enumerate(output.attended))
     rows = RealRows(attended, output.out.shape[0], output.out.device, aside)
@@ -148,7 +148,7 @@ Report = Callable[..., Observation]
 class TierResult(NamedTuple):
     """A statistical tier's result for one place: the margin (error over bound), and the failure if that exceeds 1.
 
-    `worst` is the token and head of the failing row; None if the failure is about all rows.
+    `worst` is the token and head of the failing row, or None if the failure is about all rows.
     """
 
     margin: float
@@ -158,7 +158,7 @@ class TierResult(NamedTuple):
 
 @dataclass(frozen=True)
 class Evidence:
-    """The real rows of an output: out [T, Hq, Dv], lse [T, Hq] in the contract's base or None; and the padded rows.
+    """The real rows of an output (out [T, Hq, Dv]; lse [T, Hq] in the contract's base, or None) and the padded rows.
 
     `rows` maps them to requests, `budget` bounds the error of a correct kernel, and `report` makes an observation.
     """
@@ -173,13 +173,13 @@ class Evidence:
 
     @classmethod
     def of(cls, output: Output, rows: RealRows, budget: ErrorBudget, contract: Contract, report: Report) -> "Evidence":
-        """The evidence of `output`, whose LSE counts only if the contract states its base."""
+        """Return the evidence of `output`. Its LSE is used only if the contract states its base."""
         lse = rows.real(output.lse) if output.lse is not None and contract.lse else None
         return cls(rows, budget, contract, report, rows.real(output.out), lse, rows.padded(output.out))
 
     @cached_property
     def sees(self) -> torch.Tensor:
-        """Which tokens see a key: bool [T]."""
+        """Whether tokens see a key: bool [T]."""
         return self.budget.answer.visible > 0
 
     @cached_property
@@ -189,7 +189,7 @@ class Evidence:
 
     @cached_property
     def error(self) -> torch.Tensor:
-        """`out` minus its answer in fp64; 0 where it is not finite or sees no key, which T0 judges."""
+        """`out` minus its answer in fp64, 0 where it is not finite or sees no key (which T0 judges)."""
         difference = self._difference
         if not self.finite:
             difference = torch.where(torch.isfinite(difference), difference, 0.0)
@@ -201,7 +201,7 @@ class Evidence:
 
     @cached_property
     def finite(self) -> bool:
-        """Whether all of `out` is known to be finite: a sum propagates NaN and infinity."""
+        """Whether `out` is finite throughout. A sum propagates NaN and infinity."""
         return isfinite(self._difference.sum().item())
 
     @cached_property
@@ -216,13 +216,13 @@ class Evidence:
 
     @cached_property
     def comparable(self) -> torch.Tensor:
-        """Mask of the LSEs to compare: finite, of rows that see a key, or a sink if it must count; bool [T, Hq]."""
+        """Mask of the LSEs to compare, bool [T, Hq]: finite, of rows that see a key or must have their sink's LSE."""
         assert self.lse is not None
         comparable = torch.isfinite(self.lse) & torch.isfinite(self.budget.answer.lse)
         return comparable if self.contract.empty_rows is Holds.ZERO else comparable & self.sees.unsqueeze(-1)
 
     def lse_error(self, unit: float) -> torch.Tensor:
-        """The LSE minus its answer: fp64 [T, Hq] in natural units, 0 where not comparable. `unit` is the LSE's."""
+        """Return the LSE minus its answer: fp64 [T, Hq] in natural units, 0 where not comparable. `unit` scales it."""
         assert self.lse is not None
         difference = self.lse.to(torch.float64).mul_(unit).sub_(self.budget.answer.lse)
         return torch.where(self.comparable, difference, 0.0)
@@ -233,7 +233,7 @@ class Evidence:
         return self.lse_error(self.lse_unit)
 
     def row_of(self, index: int) -> tuple[int, int]:
-        """Token and head of an element of a flattened [T, Hq]."""
+        """Return token and head of an element of a flattened [T, Hq]."""
         return divmod(index, self.out.shape[1])
 
     def failed(

@@ -1,4 +1,4 @@
-"""T0: exact checks of shapes and dtypes, finite numbers, rows that see nothing, and padded rows."""
+"""T0: exact checks of shapes and dtypes, finite numbers, rows that see no key, and padded rows."""
 
 from collections.abc import Iterator
 from math import isfinite
@@ -15,12 +15,12 @@ from attnfuzz.reference.geometry import Geometry
 
 
 def judge_exactly(evidence: Evidence) -> Iterator[Observation]:
-    """T0's verdict on an output of the right shape."""
+    """Yield T0's observations of an output of the right shape."""
     contract, report = evidence.contract, evidence.report
     if not evidence.finite:
         yield from _not_numbers(evidence, evidence.out, "out")
     if evidence.lse is not None and not all_finite(evidence.lse):
-        # -inf is that of a row without keys: a wrong number, if this one has some.
+        # -inf is the LSE of a row without keys. If the row has keys, it is a wrong number, not a missing one.
         others = torch.where(evidence.lse == -torch.inf, 0.0, evidence.lse)
         yield from _not_numbers(evidence, others, "lse")
     elif evidence.lse is None and contract.lse is not None and evidence.rows.tokens:
@@ -31,13 +31,13 @@ def judge_exactly(evidence: Evidence) -> Iterator[Observation]:
 
 
 def misshapen(output: Output, rows: RealRows, geometry: Geometry, report: Report) -> Observation | None:
-    """The failure that makes the output impossible to judge: its shape or dtype, or too few rows."""
+    """Return the failure that makes the output impossible to judge (its shape, dtype, or too few rows), or None."""
     out, lse = output.out, output.lse
     heads, dim = geometry.q_heads, geometry.head_dim_vo
     if output.attended:
         heads, dim = output.attended[0].query.shape[1], output.attended[0].value.shape[2]
     elif geometry.latent is not None and out.shape[-1] == geometry.latent.vo:
-        # A prefill of no requests.
+        # A prefill without requests.
         dim = geometry.latent.vo
     wanted = geometry.dtype.torch_dtype
     if out.dim() != 3 or tuple(out.shape[1:]) != (heads, dim) or out.dtype != wanted:
@@ -53,7 +53,7 @@ def misshapen(output: Output, rows: RealRows, geometry: Geometry, report: Report
 
 
 def lse_without_keys(evidence: Evidence) -> Iterator[Observation]:
-    """Report rows that see a key, and have the LSE of a row without keys."""
+    """Report rows that see a key but have the LSE of a row without keys."""
     if evidence.lse is None:
         return
     wrong = (evidence.lse == -torch.inf) & evidence.sees.unsqueeze(-1)
@@ -69,7 +69,7 @@ def lse_without_keys(evidence: Evidence) -> Iterator[Observation]:
 
 
 def _not_numbers(evidence: Evidence, tensor: torch.Tensor, place: str) -> Iterator[Observation]:
-    """Report NaN or infinity in rows [T, Hq, ...] that see a key: never written, or computed."""
+    """Report NaN or infinity in rows [T, Hq, ...] that see a key, as never written or as computed."""
     sees = evidence.sees
     bad = ~torch.isfinite(tensor) & sees.view(-1, *[1] * (tensor.dim() - 1))
     if not bad.any():
@@ -87,10 +87,10 @@ def _not_numbers(evidence: Evidence, tensor: torch.Tensor, place: str) -> Iterat
 
 
 def _empty_rows(evidence: Evidence) -> Iterator[Observation]:
-    """Report rows that see no key and break the contract. The strictest demands out = 0 and lse = -inf.
+    """Report rows that see no key and break the contract. The strictest contract demands out = 0 and lse = -inf.
 
-    In either base only -inf and finite LSEs matter, except with sinks, when the expected one is finite and the LSE's
-    own tier compares it.
+    In either base, only whether the LSE is -inf or finite matters, except with sinks: then the expected one is finite,
+    and the LSE's own tier compares it.
     """
     out, lse, sees, contract = evidence.out, evidence.lse, evidence.sees, evidence.contract
     if contract.empty_rows is Holds.ANYTHING or evidence.all_see:
@@ -116,7 +116,7 @@ def _empty_rows(evidence: Evidence) -> Iterator[Observation]:
 
 
 def _due_without_keys(evidence: Evidence, token: int, head: int) -> str:
-    """The contents that the contract demands of a row that sees no key."""
+    """Return the contents that the contract demands of a row that sees no key, in words."""
     zero = evidence.contract.empty_rows is Holds.ZERO
     out = "out = 0" if zero else "finite numbers in out"
     if evidence.lse is None:
@@ -152,7 +152,7 @@ def padded_rows(padded: torch.Tensor, contract: Contract, report: Report) -> Ite
 
 
 def all_finite(tensor: torch.Tensor) -> bool:
-    """Whether a tensor of up to fp32 is finite: its sum in fp64 can't overflow, and propagates NaN and infinity."""
+    """Return whether a tensor of up to fp32 is finite: its fp64 sum can't overflow, and propagates NaN and infinity."""
     return isfinite(tensor.sum(dtype=torch.float64).item())
 
 

@@ -1,11 +1,12 @@
-"""T5: rows whose softmax weights are exact, where one key of 65,536 exceeds any rounding.
+"""T5: rows whose softmax weights are exact, in which one key of 65,536 exceeds any rounding.
 
 If the visible logits that matter are equal, each weight is exp(0) = 1 before normalization, in every format, and a sum
 of n ones is exact in fp32 up to 2^24. A kernel that normalizes first, or overestimates the largest logit, rounds all
 weights alike. Either way the weights have no independent errors, which are most of the error that T1 and T4 allow.
+
 The answer's moments identify these rows: the gap between the largest logit and the others, averaged by weight, is
-almost 0. That holds for q = 0, for equal keys, and where one key takes all the weight; `attnfuzz.reference.probe`
-makes such rows on purpose.
+almost 0. That holds for q = 0, for equal keys, and if one key has all the weight; `attnfuzz.reference.probe` makes such
+rows on purpose.
 """
 
 from functools import partial
@@ -28,7 +29,7 @@ from attnfuzz.harness.verdict.tiers import Tier
 
 
 def judge_exact_rows(evidence: Evidence) -> TierResult | None:
-    """T5's verdict on the output; None if no row has exact weights."""
+    """Return T5's verdict on the output, or None if no row has exact weights."""
     budget = evidence.budget
     exact = budget.exact_weights & evidence.sees.unsqueeze(-1)
     if not exact.any():
@@ -68,7 +69,7 @@ def judge_exact_rows(evidence: Evidence) -> TierResult | None:
 
 
 def judge_exact_lse(evidence: Evidence) -> TierResult | None:
-    """T5's verdict on the LSE; None if there is none, or no row whose logits are all 0."""
+    """Return T5's verdict on the LSE, or None if there is none or no row whose logits are all 0."""
     budget = evidence.budget
     if evidence.lse is None:
         return None
@@ -86,13 +87,13 @@ def judge_exact_lse(evidence: Evidence) -> TierResult | None:
 
 
 def exact_bound(budget: ErrorBudget, rows: torch.Tensor) -> torch.Tensor:
-    """The largest error of a correct kernel in `rows` with exact weights, indices into flat [T, Hq]: fp64 [rows, Dv].
+    """Return the largest error of a correct kernel in `rows` with exact weights: fp64 [rows, Dv].
 
-    (u_P + u_sum + u n + 2 u e) |o|, the rounding that all n equal weights share, their sum if they are not ones, and
-    the fp32 roundings of exponents of size e; t u sqrt(n) rms(p v), the fp32 sums; tail rms(delta) rms(p (v - o)),
-    where delta is the error of the logits alone: exp(0) is exact; 2 gap max|v| for weights far below the others; and,
-    as in T1, output roundings, those before a merge, huge denominators, and a floor. Beside a sink, all weights share
-    delta too.
+    `rows` are indices into flat [T, Hq]. The bound is (u_P + u_sum + u n + 2 u e) |o|, the rounding that all n equal
+    weights share, their sum if they are not ones, and the fp32 roundings of exponents of size e; t u sqrt(n) rms(p v),
+    the fp32 sums; tail rms(delta) rms(p (v - o)), where delta is the error of the logits alone: exp(0) is exact; 2 gap
+    max|v| for weights far below the others; and, as in T1, output roundings, those before a merge, huge denominators,
+    and a floor. With a sink, all weights share delta too.
     """
     noise, moments = budget.noise, budget.moments
     t = budget.deviations
@@ -106,7 +107,7 @@ def exact_bound(budget: ErrorBudget, rows: torch.Tensor) -> torch.Tensor:
         shared = shared + budget.tail * budget.row_logit_deviation
     sums = noise.accumulate * t * budget.key_root
     weights = sums + t * noise.operands
-    # Beside a sink, they are no ones, and may be lost.
+    # With a sink, they are not ones, and may be lost.
     lost = budget.row_quotient if budget.problem.sinks is None else budget.row_lost
     floor = 2 * budget.value_peak * moments.gap + lost + budget.smallest
 
@@ -120,17 +121,17 @@ def exact_bound(budget: ErrorBudget, rows: torch.Tensor) -> torch.Tensor:
 
 
 def _rows(tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Select rows of [T, Hq, ...] by flat index: [rows, ...]."""
+    """Return rows of [T, Hq, ...] by flat index: [rows, ...]."""
     flat = tensor.flatten(0, 1)
     return flat if len(rows) == len(flat) else flat.index_select(0, rows)
 
 
 def exact_lse_bound(budget: ErrorBudget) -> torch.Tensor:
-    """The largest error of a correct kernel's LSE in rows whose logits are all 0, [T, Hq] of fp64, in natural units.
+    """Return the largest LSE error of a correct kernel in rows whose logits are all 0: fp64 [T, Hq], natural units.
 
-    T4's bound for such logits, less the weights' effect on their sum, which is exact: the number of keys, plus the
-    sink's share, whose weight may be rounded. The sum is inexact only in a kernel whose largest weight is not exp(0)
-    and that adds a thousand keys or more one by one in one fp32 sum; real kernels keep one sum per thread.
+    This is T4's bound for such logits, minus the weights' effect on their sum, which is exact: the number of keys, plus
+    the sink's share, whose weight may be rounded. The sum is inexact only in a kernel whose largest weight is not
+    exp(0) and that adds a thousand keys or more one by one in one fp32 sum; real kernels keep one sum per thread.
     """
     bound = rounded_lse_error(budget)
     if budget.problem.sinks is None:

@@ -1,4 +1,4 @@
-"""The verdict on one step's output: compute the reference answer, run every tier."""
+"""Judging the output of one step: compute the reference answer, and run every tier."""
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -30,16 +30,17 @@ STATISTICAL: tuple[tuple[Tier, str, Callable[[Evidence], TierResult | None]], ..
     (Tier.T5, "lse", judge_exact_lse),
     (Tier.T3, "lse", judge_common_lse_error),
 )
-"""Tiers with the place that they judge, in the order they run; a tier returns None where it does not apply."""
+"""Tiers with the place that they judge, in the order in which they run. A tier returns None if it does not apply."""
 
 
 @dataclass(frozen=True)
 class Judgement:
     """The result of judging one output: `margins` has each tier's largest margin; `rows` counts (token, head) rows.
 
-    `unanswered` counts rows not judged, since they have no right answer. `kept` is the evidence in own memory, the
-    baseline of a related run: there if it was requested, the output had the right shape, and every row has an answer.
-    `worst` has the token and head of the worst row of each place that failed; None if the failure is about all rows.
+    `unanswered` counts rows that were not judged because they have no right answer. `kept` is a copy of the evidence,
+    the baseline of a related run: it exists if it was requested, the output had the right shape, and every row has an
+    answer. `worst` has the token and head of the worst row of each place that failed, or None if the failure is about
+    all rows.
     """
 
     observations: tuple[Observation, ...]
@@ -69,8 +70,8 @@ def judge(
 ) -> Judgement:
     """Judge `output` against fp64 attention over its attended keys, causal and with the geometry's window.
 
-    With `strict`, failures of the strict contract alone are observed too, marked as gaps. Only `tiers` run. With
-    `keep`, the judgement has the baseline of a related run. Requests without a right answer are set aside.
+    With `strict`, failures of only the strict contract are observed too, marked as gaps. Only `tiers` run. With `keep`,
+    the judgement has the baseline of a related run. Requests without a right answer are set aside.
     """
     began = time.perf_counter()
     report = partial(Observation, step=step, mode=mode, kernel=kernel)
@@ -97,7 +98,7 @@ def judge(
     worst: dict[str, tuple[int, int] | None] = {}
     observations += _statistical(evidence, tiers, margins, worst)
     if Tier.T0 in tiers and "lse" not in worst:
-        # Of two wrong LSEs, the finite one says more.
+        # A wrong finite LSE is more informative than a wrong -inf.
         observations += lse_without_keys(evidence)
     if strict and Tier.T0 in tiers:
         known = {(observation.kind, observation.place) for observation in observations}
@@ -120,16 +121,16 @@ def judge(
 
 
 def _each_tiers_alpha(alpha: float, tiers: Collection[Tier]) -> float:
-    """An equal share of `alpha` for each of the statistical `tiers`, by the union bound."""
+    """Return an equal share of `alpha` for each of the statistical `tiers`, by the union bound."""
     return alpha / max(len({tier for tier, _, _ in STATISTICAL if tier in tiers}), 1)
 
 
 def _statistical(
     evidence: Evidence, tiers: Collection[Tier], margins: dict[str, float], worst: dict[str, tuple[int, int] | None]
 ) -> Iterator[Observation]:
-    """Run the statistical `tiers`; put each margin into `margins`, and a place's worst row into `worst`.
+    """Run the statistical `tiers`. Put each margin into `margins`, and a place's worst row into `worst`.
 
-    A place that failed is not judged again: the first tier to see a failure describes it best.
+    A place that failed is not judged again: the first tier that detects a failure describes it best.
     """
     if not evidence.out.numel():
         return

@@ -31,12 +31,13 @@ from attnfuzz.reference.row import EQUAL, coherent_logits, key_marks, row_weight
 T = TypeVar("T")
 
 MOST_ROWS_AGAIN = 64
-"""Rows of one output that a tier judges again. A slightly wrong factor makes every row suspect, and looking at each
-would take hours over long requests; if the worst all pass, the rest are like them."""
+"""Number of rows of one output that a tier judges again. A slightly wrong factor makes every row suspect, and examining
+each would take hours over long requests. If the worst rows all pass, so will the rest.
+"""
 
 
 def element_allowance(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
-    """Allowance for a row's own keys on top of T1's bound, [Dv]."""
+    """Return the allowance for a row's own keys on top of T1's bound, [Dv]."""
 
     def summed() -> torch.Tensor:
         ties, parts = ties_allowance(budget, token, head), parts_allowance(budget, token, head)
@@ -46,7 +47,7 @@ def element_allowance(budget: ErrorBudget, token: int, head: int) -> torch.Tenso
 
 
 def operands_allowance(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
-    """Allowance for equal values on top of T1's bound and T5's, [Dv].
+    """Return the allowance for equal values on top of T1's bound and T5's, [Dv].
 
     u_V min(t rms p v of groups, sum of their sizes) - t u_V rms p v of keys.
     """
@@ -59,7 +60,7 @@ def operands_allowance(budget: ErrorBudget, token: int, head: int) -> torch.Tens
 
 
 def equal_values(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
-    """Sums of p v over keys whose values are equal in an element, whatever the others are: [groups, Dv]."""
+    """Return sums of p v over keys whose values are equal in an element, whatever the others are: [groups, Dv]."""
     weights, values = row_of(budget, token, head)
     ordered, order = values.sort(dim=0)
     group = (ordered.diff(dim=0, prepend=ordered[:1]) != 0).cumsum(dim=0)
@@ -67,7 +68,7 @@ def equal_values(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
 
 
 def sums_allowance(budget: ErrorBudget, token: int, head: int, element: int) -> float:
-    """Allowance for both sums of one element, of p v and of p, on top of T1's bound and T5's."""
+    """Return the allowance for both sums of one element, of p v and of p, on top of T1's bound and T5's."""
 
     def found() -> float:
         out, power = (each[token, head, element].item() for each in (budget.answer.out, budget.moments.power))
@@ -83,7 +84,7 @@ def sums_allowance(budget: ErrorBudget, token: int, head: int, element: int) -> 
 
 
 def sums_deviations(budget: ErrorBudget, token: int, head: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Root mean squares of the same, [Dv]: of errors that all elements may share, and of independent ones."""
+    """Return root mean squares of both sums' errors, [Dv]: those that all elements may share, and independent ones."""
     out, power = budget.answer.out[token, head], budget.moments.power[token, head]
     weights, values = row_of(budget, token, head)
     columns = [weights * value for value in values.T]
@@ -95,7 +96,7 @@ def sums_deviations(budget: ErrorBudget, token: int, head: int) -> tuple[torch.T
 
 
 def total_error(budget: ErrorBudget, token: int, head: int) -> float:
-    """Bound on the relative error that additions of the softmax's denominator have in common."""
+    """Return a bound on the relative error that additions of the softmax's denominator have in common."""
     deviations = budget.deviations[token].item()
     return once(budget, "total", token, head, lambda: _total_error(budget, token, head, deviations))
 
@@ -108,14 +109,15 @@ def _total_error(budget: ErrorBudget, token: int, head: int, deviations: float) 
 
 
 def _counted_total(budget: ErrorBudget, token: int, head: int) -> float:
-    """The share of both sums that bounds count where all weights are alike, relative to the output or the total."""
+    """Return the share of both sums that bounds count where all weights are alike, relative to the output or total."""
     return budget.alike[token, head].item() * budget.step * budget.keys[token].item()
 
 
 def with_sums(ratio: torch.Tensor, bound: torch.Tensor, sums: Callable[[int], float]) -> float:
-    """The largest `ratio` [Dv] of error to `bound` [Dv], which `sums` widens for an element; ratios are replaced.
+    """Return the largest `ratio` [Dv] of error to `bound` [Dv], with `bound` widened by `sums` for an element.
 
-    The worst element comes first, and one that still fails is the last: the others count as no worse.
+    Ratios are replaced in place. The worst element comes first. One that still fails is the last: the others count as
+    no worse.
     """
     if not ratio.numel():
         return 0.0
@@ -132,7 +134,7 @@ def with_sums(ratio: torch.Tensor, bound: torch.Tensor, sums: Callable[[int], fl
 
 
 def judged_again(ratio: torch.Tensor, again: Callable[[int, int], float]) -> tuple[int, int] | None:
-    """The worst row that still fails when judged again; None if there is none.
+    """Return the worst row that still fails when judged again, or None.
 
     `ratio` [T, Hq] is each row's error over bound, and `again` recomputes that of a token and head. The new ratio
     replaces the old one; rows not judged again are capped at 1 and pass.
@@ -151,7 +153,7 @@ def judged_again(ratio: torch.Tensor, again: Callable[[int, int], float]) -> tup
 
 
 def once(budget: ErrorBudget, name: str, token: int, head: int, make: Callable[[], T]) -> T:
-    """The result of `make` for a row, which is remembered: of at most a few elements, since budgets keep many."""
+    """Return the result of `make` for a row, cached. It has at most a few elements, since budgets keep many."""
     if (name, token, head) not in budget.memo:
         budget.memo[name, token, head] = make()
     found: T = budget.memo[name, token, head]
@@ -159,7 +161,7 @@ def once(budget: ErrorBudget, name: str, token: int, head: int, make: Callable[[
 
 
 def _lately(budget: ErrorBudget, name: str, token: int, head: int, make: Callable[[], T]) -> T:
-    """The same for a result as large as the row's keys: forgotten when another row is asked for."""
+    """Return the result of `make`, which is as large as the row's keys: cached until another row is requested."""
     row, found = budget.memo.get(name, (None, None))
     if row != (token, head):
         found = make()
@@ -171,7 +173,7 @@ _ALIKE_IN_A_SUM = 2.0**-20
 """Relative difference of terms below which a sum in fp32 that is 16 times as large drops the same part of each."""
 
 _MOST_APART = 32
-"""Width of a group of neighbours, in those of two of them: half the roundoff of the weights."""
+"""Width of a group of neighbours, in units of the nearness of two of them: half the roundoff of the weights."""
 
 _TINY = 1e-300
 
@@ -185,7 +187,7 @@ class Groups:
 
     @classmethod
     def by(cls, group: torch.Tensor, weights: torch.Tensor, values: torch.Tensor) -> "Groups":
-        """From the number of each key's group, int64 [k], its weight [k] and value [k, Dv]."""
+        """Return groups from the number of each key's group, int64 [k], its weight [k] and value [k, Dv]."""
         count = int(group.max()) + 1 if len(group) else 0
         whole, weighted = (each.new_zeros((count, *each.shape[1:])) for each in (weights, values))
         return cls(whole.index_add_(0, group, weights), weighted.index_add_(0, group, weights.unsqueeze(-1) * values))
@@ -201,11 +203,11 @@ class Groups:
         return self.weighted.square().sum(dim=0)
 
     def spread(self, out: torch.Tensor) -> torch.Tensor:
-        """Sum over groups of (sum p (v - out))^2 for `out` [Dv], likewise."""
+        """Return the sum over groups of (sum p (v - out))^2 for `out` [Dv], likewise."""
         return self.apart(out).square().sum(dim=0)
 
     def apart(self, out: torch.Tensor) -> torch.Tensor:
-        """Sum p (v - out) of each group, [groups, Dv]."""
+        """Return sum p (v - out) of each group, [groups, Dv]."""
         return self.weighted - torch.outer(self.weights, out)
 
 
@@ -229,9 +231,9 @@ class Ties:
         *,
         by_runs: bool = False,
     ) -> "Ties":
-        """The groups of one row, from the k keys that it sees: weights, values [k, Dv] and `key_marks`.
+        """Return the groups of one row, from the k keys that it sees: weights, values [k, Dv] and `key_marks`.
 
-        Weights are equal if they differ by a share of `near`. `by_runs` is for `rounded_by_runs`.
+        Weights are equal if they differ by a share of at most `near`. `by_runs` is for `rounded_by_runs`.
         """
         equal = _short(weights, grouped(weights, near * weights), _MOST_APART * near)
         copies = grouped(marks, torch.full_like(marks, EQUAL))
@@ -242,7 +244,7 @@ class Ties:
 
 
 def ties_allowance(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
-    """Allowance for a row's ties on top of T1's bound, [Dv].
+    """Return the allowance for a row's ties on top of T1's bound, [Dv].
 
     t u_P (rms p v of groups - of keys) + tail rms(delta) (rms p (v - o) of copies - of keys).
     """
@@ -259,7 +261,7 @@ def ties_allowance(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
 
 
 def lse_ties_allowance(budget: ErrorBudget, token: int, head: int) -> float:
-    """Allowance for a row's ties on top of T4's bound, in natural units."""
+    """Return the allowance for a row's ties on top of T4's bound, in natural units."""
     return once(budget, "T4", token, head, lambda: _lse_ties_allowance(budget, token, head))
 
 
@@ -280,13 +282,13 @@ def _lse_ties_allowance(budget: ErrorBudget, token: int, head: int) -> float:
 
 
 def _terms_of(budget: ErrorBudget, token: int, head: int, element: int) -> torch.Tensor:
-    """The terms p v of one element, fp64 [k]."""
+    """Return the terms p v of one element, fp64 [k]."""
     weights, values = row_of(budget, token, head)
     return weights * values[:, element]
 
 
 def _ties_of(budget: ErrorBudget, token: int, head: int) -> Ties | None:
-    """The groups of one row; None if all of its weights differ."""
+    """Return the groups of one row, or None if all of its weights differ."""
 
     def found() -> Ties | None:
         near = nearness(budget)
@@ -300,7 +302,7 @@ def _ties_of(budget: ErrorBudget, token: int, head: int) -> Ties | None:
 
 
 def common_logits_error(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
-    """The error of one row whose logits are off alike, [Dv]: in scale (`NoiseModel.logit_scale`), and as sums in fp32.
+    """Return the error of one row from its logits' common errors, [Dv]: `NoiseModel.logit_scale`, and fp32 sums.
 
     The first is the model's times |sum p l (v - o)|, the second the sum of p |v - o| times each logit's error.
     """
@@ -317,29 +319,29 @@ def common_logits_error(budget: ErrorBudget, token: int, head: int) -> torch.Ten
 
 
 def _coherent_error(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
-    """The error of each logit that is a sum of terms of one sign, fp64 [k]."""
+    """Return the error of each logit that is a sum of terms of one sign, fp64 [k]."""
     return coherent_logits(budget.problem, token, head) * budget.coherent_roundoff
 
 
 def row_of(budget: ErrorBudget, token: int, head: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weights and values of one row, as `row_weights` has them."""
+    """Return weights and values of one row, as `row_weights` does."""
     return _lately(budget, "row", token, head, lambda: row_weights(budget.problem, token, head))
 
 
 def nearness(budget: ErrorBudget) -> float:
-    """Relative difference of weights that are rounded alike."""
+    """Return the relative difference up to which weights are rounded alike."""
     return max(budget.noise.probabilities / 64, _ALIKE_IN_A_SUM)
 
 
 def largest_run(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """The largest |sum p v| over runs of keys, [Dv], from the weights [k] and values [k, Dv] of a row."""
+    """Return the largest |sum p v| over runs of keys, [Dv], from the weights [k] and values [k, Dv] of a row."""
     sums = torch.zeros(len(weights) + 1, values.shape[1], dtype=torch.float64, device=values.device)
     torch.cumsum(weights.unsqueeze(-1) * values, dim=0, out=sums[1:])
     return sums.amax(dim=0) - sums.amin(dim=0)
 
 
 def _largest_runs(group: torch.Tensor, weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Sum p v over the largest run of each group's keys, [groups, Dv], by each key's group, int64 [k].
+    """Return sum p v over the largest run of each group's keys, [groups, Dv], by each key's group, int64 [k].
 
     With the sign of its first keys: elements whose terms have the same signs err alike.
     """
@@ -354,7 +356,7 @@ def _largest_runs(group: torch.Tensor, weights: torch.Tensor, values: torch.Tens
 
 
 def parts_allowance(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
-    """Allowance for a row's parts on top of T1's bound and T5's, [Dv], less the share counted there.
+    """Return the allowance for a row's parts on top of T1's bound and T5's, [Dv], minus the share counted there.
 
     `ErrorBudget.output_bound` for parts of the size R, the largest run, and merges of 2 R. A value is rounded in a part
     and, with r = `ErrorBudget.parts`, in r - 2 merges of some of them, which span at most two runs: the request's new
@@ -370,7 +372,7 @@ def parts_allowance(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
 
 
 def rounded_by_runs(budget: ErrorBudget, token: int, head: int) -> bool:
-    """Whether equal weights may be rounded differently in different runs of keys, by the running maximum of the logits.
+    """Return whether runs of equal weights may be rounded differently, by the running maximum of the logits.
 
     A kernel that counts the sink as a logit may do so in the first part of the keys alone (vLLM 0.33.0,
     v1/attention/ops/triton_attention_helpers.py, `init_softmax_M`).
@@ -380,14 +382,14 @@ def rounded_by_runs(budget: ErrorBudget, token: int, head: int) -> bool:
 
 
 def runs_allowance(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
-    """Allowance for `rounded_by_runs` on top of T5's bound, [Dv]: the rounding of the largest run."""
+    """Return the allowance for `rounded_by_runs` on top of T5's bound, [Dv]: the rounding of the largest run."""
     if not rounded_by_runs(budget, token, head):
         return torch.zeros_like(budget.moments.power[token, head])
     return budget.noise.probabilities * largest_run_of(budget, token, head)
 
 
 def parts_error(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
-    """Root mean square of two roundings per merge, [Dv], which all elements may share."""
+    """Return the root mean square of two roundings per merge, [Dv], which all elements may share."""
     if budget.parts < 2:
         return torch.zeros_like(budget.moments.power[token, head])
     return sqrt(2 * UNIFORM * (budget.parts - 1)) * budget.roundoff * largest_run_of(budget, token, head)
@@ -409,7 +411,7 @@ def _largest_run_of(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
 
 
 def _short(weights: torch.Tensor, group: torch.Tensor, most: float) -> torch.Tensor:
-    """Divide groups of sorted neighbours [k] into ones whose weights differ by a share of at most `most`."""
+    """Split groups of sorted neighbours [k] into groups whose weights differ by a share of at most `most`."""
     if not len(group):
         return group
     lowest = torch.full((int(group.max()) + 1,), torch.inf, dtype=weights.dtype, device=weights.device)
@@ -422,7 +424,7 @@ def _short(weights: torch.Tensor, group: torch.Tensor, most: float) -> torch.Ten
 
 
 def grouped(numbers: torch.Tensor, tolerance: torch.Tensor) -> torch.Tensor:
-    """The group of each of `numbers` [n], int64 [n], counted from 0 in ascending order.
+    """Return the group of each of `numbers` [n], int64 [n], counted from 0 in ascending order.
 
     A number joins the group of the next lower one if it exceeds it by at most its own `tolerance` [n].
     """

@@ -1,4 +1,4 @@
-"""T4: a bound on the error of the log-sum-exp, judged on its own."""
+"""T4: a bound on the error of the log-sum-exp, which is judged on its own."""
 
 from math import log
 
@@ -12,7 +12,7 @@ from attnfuzz.reference.contract import LseBase
 
 
 def judge_lse(evidence: Evidence) -> TierResult | None:
-    """T4's verdict; None if there is no LSE."""
+    """Return T4's verdict, or None if there is no LSE."""
     if evidence.lse is None:
         return None
     budget = evidence.budget
@@ -46,10 +46,10 @@ def wrong_lse(evidence: Evidence, ratio: torch.Tensor, worst: tuple[int, int]) -
 
 @remembered
 def lse_bound(budget: ErrorBudget) -> torch.Tensor:
-    """The largest error that a correct kernel shows, [T, Hq] of fp64, in natural units.
+    """Return the largest error that a correct kernel may have, fp64 [T, Hq], in natural units.
 
-    Shared errors, tail times the effect of weight errors on their sum, and t times the rounding of that sum, with
-    t = `ErrorBudget.deviations`.
+    Shared errors, tail times the effect of weight errors on their sum, and t times the rounding of that sum, with t =
+    `ErrorBudget.deviations`.
     """
     summing = budget.deviations * summing_lse_error(budget)
     return shared_lse_error(budget) + budget.tail * weighing_lse_error(budget) + summing
@@ -57,7 +57,7 @@ def lse_bound(budget: ErrorBudget) -> torch.Tensor:
 
 @remembered
 def shared_lse_error(budget: ErrorBudget) -> torch.Tensor:
-    """The error that all LSEs may share, [T, Hq].
+    """Return the error that all LSEs may share, [T, Hq].
 
     2^-22 (4 + |largest logit| + |lse|) for a few fp32 roundings of each, once more per merge; the exponential; the
     scale of the logits, and their distance from a sink; and the effect of equal weights on their sum.
@@ -68,23 +68,23 @@ def shared_lse_error(budget: ErrorBudget) -> torch.Tensor:
 
 @remembered
 def rounded_lse_error(budget: ErrorBudget) -> torch.Tensor:
-    """The part of `shared_lse_error` that does not depend on the weights, [T, Hq]."""
+    """Return the part of `shared_lse_error` that does not depend on the weights, [T, Hq]."""
     noise = budget.noise
     rounded = 4 * FP32 * budget.roundings * budget.row_exponent + noise.exponential + budget.row_shift_error
     return rounded + noise.logit_scale * budget.row_mean_logit if noise.logit_scale else rounded
 
 
 def independent_lse_error(budget: ErrorBudget) -> torch.Tensor:
-    """Root mean square of the independent error, [T, Hq]: of the fp32 sum, and of the weights in it."""
+    """Return the root mean square of the independent error, [T, Hq]: of the fp32 sum, and of the weights in it."""
     return weighing_lse_error(budget) + summing_lse_error(budget)
 
 
 @remembered
 def weighing_lse_error(budget: ErrorBudget) -> torch.Tensor:
-    """Root mean square of the effect of weight errors on their sum, [T, Hq]."""
+    """Return the root mean square of the effect of weight errors on their sum, [T, Hq]."""
     return budget.moments.concentration.sqrt() * (budget.row_logit_deviation + budget.noise.row_sum)
 
 
 def summing_lse_error(budget: ErrorBudget) -> torch.Tensor:
-    """Root mean square of the roundings of a sum in fp32, [T, 1]."""
+    """Return the root mean square of the roundings of a sum in fp32, [T, 1]."""
     return budget.noise.accumulate * budget.key_root

@@ -1,6 +1,6 @@
-"""T6: a related run gives the same answer as the first, bit for bit if the contract says so.
+"""T6: a related run must give the same output as the first, bit for bit if the contract says so.
 
-Otherwise both lie within a correct kernel's bound around the same truth (T1's for elements, T4's for the LSE), so they
+Otherwise both are within a correct kernel's bound around the same truth (T1's for elements, T4's for the LSE), so they
 differ by at most the sum of the two bounds, which are equal except for the number of output roundings.
 """
 
@@ -36,7 +36,7 @@ _KINDS = {Relation.SAME_CALL: Kind.NONDETERMINISTIC, Relation.REPLAY_AS_EAGER: K
 
 @dataclass(frozen=True)
 class StepComparison:
-    """The result of comparing one step. `margin` is the largest difference over bound; None if bits were compared."""
+    """The result of comparing one step. `margin` is the largest difference over bound, None if bits were compared."""
 
     observations: tuple[Observation, ...]
     margin: float | None = None
@@ -56,8 +56,8 @@ def compare(
 ) -> StepComparison:
     """Compare the `output` of a related step with the first run, which has passed.
 
-    The first run's request p is at `positions[p]` of the related step. Padded rows of the related step are held to T0's
-    clause. With `strict`, bits promised only by the strict contract are compared too: a difference is a gap.
+    The first run's request p is at `positions[p]` of the related step. Padded rows of the related step are checked by
+    T0. With `strict`, bits promised only by the strict contract are compared too: a difference is a gap.
     """
     rows = RealRows(output.attended, output.out.shape[0], output.out.device)
     wrong = exact.misshapen(output, rows, geometry, report)
@@ -89,9 +89,9 @@ def compare(
 class _Pair:
     """The real rows of one tensor in both runs, in the first run's order: [T, Hq, ...] with T * Hq > 0.
 
-    Rows outside `compared` [T] may hold anything. `unit` converts them to the unit of `bound`, which a row's
-    `allowance`, by token and head, raises for its own keys, and `sums`, by element too, for its sums. All cover the two
-    runs together.
+    Rows outside `compared` [T] may have any contents. `unit` converts them to the unit of `bound`. `allowance` raises a
+    row's bound for its own keys, by token and head, and `sums` raises it for its sums, also by element. All cover the
+    two runs together.
     """
 
     place: str
@@ -106,7 +106,7 @@ class _Pair:
 
     @cached_property
     def bound(self) -> torch.Tensor:
-        """Largest difference of two correct runs, like `first`."""
+        """Largest difference of two correct runs, shaped like `first`."""
         return self.bounds()
 
     def differing_bits(self, mismatch: Report) -> Iterator[Observation]:
@@ -123,7 +123,7 @@ class _Pair:
             )
 
     def ratio(self) -> torch.Tensor:
-        """Difference over bound; infinite where only one of the two is a number."""
+        """Return difference over bound, infinite where only one of the two is a number."""
         difference = self.other.to(torch.float64).sub_(self.first).abs_()
         ratio = (difference.mul_(self.unit) if self.unit != 1 else difference).div_(self.bound)
         if bool(self.compared.all()) and isfinite(ratio.sum().item()):
@@ -171,7 +171,7 @@ class _Pair:
         return self.rows.address(token, head)
 
     def _place(self, at: int) -> tuple[int, ...]:
-        """Token, head and, for an output, element of a flattened index."""
+        """Return token, head and, for an output, element of a flattened index."""
         return tuple(int(index) for index in torch.unravel_index(torch.tensor(at), self.first.shape))
 
     def _count(self, differ: torch.Tensor) -> str:
@@ -186,7 +186,7 @@ def _pairs(
     at: torch.Tensor,
     contract: Contract,
 ) -> Iterator[_Pair]:
-    """The outputs of both runs, and the LSEs if any; `at` maps to the related run's packed rows."""
+    """Yield the outputs of both runs, and the LSEs if any. `at` maps to the related run's packed rows."""
     if not first.out.numel():
         return
     compared = first.budget.answer.visible > 0
@@ -219,7 +219,7 @@ def _pairs(
 
 
 def _tokens_of(q_lens: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
-    """Packed tokens of the requests at `positions`, in that order."""
+    """Return packed tokens of the requests at `positions`, in that order."""
     starts = [sum(q_lens[:position]) for position in positions]
     tokens = [
         start + token for start, position in zip(starts, positions, strict=True) for token in range(q_lens[position])

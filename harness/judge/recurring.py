@@ -1,6 +1,6 @@
-"""Rounding errors that recur: equal numbers are rounded alike, in whichever row they stand.
+"""Rounding errors that recur: equal numbers are rounded alike, in every row.
 
-T3 takes the errors of different rows for coin flips. They are none where the weights of all rows take the same few
+T3 assumes that the errors of different rows are coin flips. They are not if the weights of all rows take the same few
 values, because logits do or because a small soft cap saturates: a weight rounded up in one row is rounded up in all.
 
 A rounding error is a sawtooth in the number that is rounded, from -u to u within each step of the format. Its phase
@@ -8,10 +8,10 @@ depends on the logit that the kernel takes for a row's largest. So weights are s
 largest one into cells as wide as a step, and within these into bins; each bin sums up the additions of its weights to
 T3's sum if they were off by 1. A cell adds at most u times the sum over its bins of sawtooth times bin, at the worst
 phase. That is near 0 for weights that are spread evenly in the cell, however many: errors within a step cancel. Chance
-leaves something there; T3's coin flips count it already, and it is subtracted. Roundings of different cells are
-independent, so that their sum obeys Hoeffding's inequality.
+leaves a remainder, which is subtracted because T3's coin flips count it already. Roundings of different cells are
+independent, so their sum obeys Hoeffding's inequality.
 
-Likewise for logits rounded to 16 bits (`NoiseModel.logits`), and their distances from the largest
+The same applies to logits rounded to 16 bits (`NoiseModel.logits`), and their distances from the largest
 (`NoiseModel.shifted`). The error of a soft cap (`NoiseModel.tanh`) is a function of the logit without a known sign;
 that of rounded keys and values (`NoiseModel.operands`) is the same for all queries; and the logits of keys along the
 query, sums of one sign, are off to one side (`coherent_logits`).
@@ -48,13 +48,13 @@ _SMALLEST_LOGIT, _LARGEST_LOGIT = 2.0**-16, 2.0**12
 """Sizes of logits beyond which all are in one cell."""
 
 _FINE = 2.0**-16
-"""Errors of this size and less come from sums in fp32: they depend on the order of the sum, and don't recur."""
+"""Errors of at most this size come from sums in fp32: they depend on the order of the sum, and don't recur."""
 
 _CAP_CELLS = 64
 """Cells of capped logits, from -cap to cap."""
 
 _AT_ONCE = 1 << 21
-"""Weights that are held at once."""
+"""Number of weights in memory at once."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Statistic:
     against: torch.Tensor
 
     def equals(self, other: "Statistic") -> bool:
-        """Whether all numbers are equal."""
+        """Return whether all numbers are equal."""
         if self.direction is None or other.direction is None:
             alike = self.direction is other.direction
         else:
@@ -78,9 +78,9 @@ class Statistic:
 
 
 def recurring_error(budget: ErrorBudget, statistic: Statistic, deviations: float) -> float:
-    """The most that errors of a correct kernel that recur add to a statistic, except at `deviations` (by chance).
+    """Return the maximum that recurring errors of a correct kernel add to a statistic, up to `deviations` of chance.
 
-    It takes the weights of all rows, and is remembered: a statistic does not depend on the output that is judged.
+    It needs the weights of all rows, and is cached: a statistic does not depend on the output that is judged.
     """
     return remembered_error("recurring", _recurring_error, budget, statistic, deviations)
 
@@ -92,7 +92,7 @@ def remembered_error(
     statistic: Statistic,
     deviations: float,
 ) -> float:
-    """`compute(budget, statistic, deviations)`, once for each budget."""
+    """Return `compute(budget, statistic, deviations)`, cached per budget."""
     known: list[tuple[Statistic, float, float]] = budget.memo.setdefault(name, [])
     for other, at, error in known:
         if at == deviations and statistic.equals(other):
@@ -129,12 +129,12 @@ def _recurring_error(budget: ErrorBudget, statistic: Statistic, deviations: floa
 
 
 def hoeffding(bounds: torch.Tensor, deviations: float) -> float:
-    """Bound on a sum of independent errors with these `bounds`: at most that of all together."""
+    """Return a bound on a sum of independent errors with these `bounds`: at most the sum of all."""
     return min(deviations * float(bounds.norm()), float(bounds.abs().sum()))
 
 
 class _Terms(NamedTuple):
-    """The terms of a statistic in some rows, flat and without those of 0.
+    """The terms of a statistic in some rows, flat and without zeros.
 
     A relative error in the numerator of the softmax is multiplied by `weighted`, one in its denominator by `summed`.
     `below` is the logit's distance from the row's largest one, `shift` that from the largest one or the sink, `logit`
@@ -150,7 +150,7 @@ class _Terms(NamedTuple):
 
     @classmethod
     def of(cls, budget: ErrorBudget, statistic: Statistic, rows: HeadRows) -> "_Terms":
-        """The terms of these rows."""
+        """Return the terms of these rows."""
         place = rows.tokens, rows.heads
         against = statistic.against[place].unsqueeze(-1)
         counts = (rows.weights > 0) & (against != 0)
@@ -180,7 +180,7 @@ class _Terms(NamedTuple):
 
 @dataclass(frozen=True)
 class _Source:
-    """A rounding of at most `error`: the terms that it enters, and the places of the rounded numbers in some cells."""
+    """A rounding of at most `error`: the terms that it affects, and the places of the rounded numbers in the cells."""
 
     error: float
     cells: int
@@ -190,7 +190,7 @@ class _Source:
 
 
 def _sources(noise: NoiseModel, soft_cap: float) -> Iterator[_Source]:
-    """The coarse roundings of a kernel."""
+    """Yield the coarse roundings of a kernel."""
     # The largest weight is exp(0), unless the model says that it is rounded too.
     exact = 0.0 if noise.peak else _EXACT
 
@@ -221,7 +221,7 @@ def _sources(noise: NoiseModel, soft_cap: float) -> Iterator[_Source]:
 
 
 def _of_logits(roundoff: float, of: Callable[[_Terms], torch.Tensor]) -> _Source:
-    """The rounding of logits, or distances of logits, in cells of their size, negative ones apart."""
+    """Return the rounding of logits, or distances of logits, in cells of their size, with separate negative ones."""
     half = ceil(log(_LARGEST_LOGIT / _SMALLEST_LOGIT) / (2 * roundoff))
 
     def place(terms: _Terms) -> torch.Tensor:
@@ -238,13 +238,13 @@ class _Cells:
         self._sums, self._squares = torch.zeros(2, cells * _BINS, dtype=torch.float64, device=device)
 
     def add(self, place: torch.Tensor, terms: torch.Tensor) -> None:
-        """Add `terms` at their places, in cells."""
+        """Add `terms` at their places, in units of cells."""
         at = (place * _BINS).to(torch.int64).clamp_(0, len(self._sums) - 1)
         self._sums.index_add_(0, at, terms)
         self._squares.index_add_(0, at, terms * terms)
 
     def bound(self, deviations: float, *, sawtooth: bool) -> float:
-        """Bound on the sum of all terms, each times an error of at most 1: a sawtooth, or one error for a cell."""
+        """Return a bound on the sum of all terms times errors of at most 1: a sawtooth, or one error per cell."""
         bins = self._sums.view(-1, _BINS)
         phases = bins @ SAWTOOTH.T.to(bins.device) if sawtooth else bins.sum(dim=-1, keepdim=True)
         sums = phases.abs().amax(dim=-1)

@@ -1,13 +1,13 @@
-"""Additions that are rounded to the same side, in row after row.
+"""Additions that are rounded to the same side in every row.
 
-T3 takes the errors of different rows for coin flips. They are none where sums have terms of the same size in all rows:
-each row loses the same part of them (`one_sided`), so that a thousand keys of nearly equal weight behind a heavy one
+T3 assumes that the errors of different rows are coin flips. They are not if sums have terms of the same size in all
+rows: each row loses the same part of them (`one_sided`), so a thousand keys of nearly equal weight after a heavy one
 make all LSEs too small, or all too large.
 
 The additions of a sample of rows and elements are sorted into the cells of `one_sided` together, each times its effect
-on T3's sum. A kernel's weights are taken to be those relative to the row's largest one, and to the sink; their
-steps are then the same in rows that are alike. Errors of different cells are independent, and terms that are spread
-over a cell add next to nothing, as in a single row.
+on T3's sum. A kernel's weights are assumed to be relative to the row's largest one, and to the sink; their steps are
+then the same in rows that are alike. Errors of different cells are independent, and terms that are spread over a cell
+add almost nothing, as in a single row.
 """
 
 from collections.abc import Iterator
@@ -21,10 +21,10 @@ from attnfuzz.harness.judge.recurring import Statistic, remembered_error
 from attnfuzz.reference.row import row_weights
 
 _MOST_ROWS, _MOST_ELEMENTS = 64, 16
-"""Rows of a sample, and elements of each."""
+"""Number of rows of a sample, and of elements of each."""
 
 _MOST_TERMS = 1 << 22
-"""Terms of a sample: a few seconds where rows have 65,536 keys, less elsewhere."""
+"""Number of terms of a sample: a few seconds where rows have 65,536 keys, less elsewhere."""
 
 _FEWEST_ROWS = 16
 
@@ -41,9 +41,9 @@ class _Additions(NamedTuple):
 
 
 def recurring_sums_error(budget: ErrorBudget, statistic: Statistic, deviations: float) -> float:
-    """The most that additions rounded to one side add to a statistic, except at `deviations` (by chance).
+    """Return the maximum that additions rounded to one side add to a statistic, up to `deviations` of chance.
 
-    It is remembered, as `recurring_error` is.
+    It is cached, as `recurring_error` is.
     """
     return remembered_error("recurring sums", _recurring_sums_error, budget, statistic, deviations)
 
@@ -61,14 +61,14 @@ def _recurring_sums_error(budget: ErrorBudget, statistic: Statistic, deviations:
 
 
 def _evenly(count: int, most: int) -> torch.Tensor:
-    """Up to `most` indices below `count`, evenly spaced, int64."""
+    """Return up to `most` indices below `count`, evenly spaced, int64."""
     return torch.linspace(0, count - 1, min(count, most)).round().to(torch.int64)
 
 
 def _additions(
     budget: ErrorBudget, statistic: Statistic, token: int, head: int, elements: torch.Tensor
 ) -> Iterator[_Additions]:
-    """The additions of one row to the denominator, and to the products of some `elements`."""
+    """Yield the additions of one row to the denominator, and to the products of some `elements`."""
     weights, values = row_weights(budget.problem, token, head)
     # The kernel's weights have the largest one as their unit, and so have the errors of their sums.
     unit = budget.moments.p_peak[token, head].item()

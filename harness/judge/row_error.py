@@ -1,4 +1,4 @@
-"""T2: a bound on the mean square error of every row, which sees errors too small and widespread for T1."""
+"""T2: a bound on the mean square error of every row, which detects errors too small and widespread for T1."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -33,7 +33,7 @@ class RowError:
 
 
 def judge_rows(evidence: Evidence) -> TierResult:
-    """T2's verdict; the margin is that of z^2."""
+    """Return T2's verdict; the margin is that of z^2."""
     found = row_error(evidence.budget, evidence.error)
     if not found.wrong:
         return TierResult(found.margin)
@@ -48,11 +48,11 @@ def judge_rows(evidence: Evidence) -> TierResult:
 
 
 def row_error(budget: ErrorBudget, error: torch.Tensor) -> RowError:
-    """Judge rows by z^2 = mean_d(error^2 / variance), for `error` [T, Hq, Dv] of fp64, 0 where not judged.
+    """Judge rows by z^2 = mean_d(error^2 / variance), for `error` [T, Hq, Dv] in fp64, 0 where not judged.
 
     The errors of a row's elements are correlated, so z^2 is a mixture of chi-squares whose weights are the eigenvalues
-    of the errors' correlation matrix C. It stays below 1 + (2 |C|_F sqrt(x) + 2 |C|_2 x) / Dv with probability
-    1 - exp(-x) (Laurent and Massart, 2000, lemma 1). Independent elements have the lowest threshold: rows above it get
+    of the errors' correlation matrix C. It stays below 1 + (2 |C|_F sqrt(x) + 2 |C|_2 x) / Dv with probability 1 -
+    exp(-x) (Laurent and Massart, 2000, lemma 1). Independent elements have the lowest threshold: rows above it get
     their own threshold, at most `MOST_ROWS_AGAIN` of them.
     """
     if not error.numel():
@@ -80,9 +80,9 @@ def row_error(budget: ErrorBudget, error: torch.Tensor) -> RowError:
 
 
 def _own_margin(budget: ErrorBudget, error: torch.Tensor, token: int, head: int, x: float) -> float:
-    """z^2 of one row over its own threshold, ties and parts included, and errors of sums if it exceeds 1 without them.
+    """Return z^2 of one row over its own threshold, with ties and parts, and with errors of sums if it fails without.
 
-    Most rows above the screen pass without these, which take a sort of all keys for each element, and many with their
+    Most rows above the screen pass without these, which require sorting all keys for each element, and many with their
     own variance alone.
     """
     squares = error[token, head].square()
@@ -91,7 +91,7 @@ def _own_margin(budget: ErrorBudget, error: torch.Tensor, token: int, head: int,
 
 
 def _margin(budget: ErrorBudget, squares: torch.Tensor, token: int, head: int, x: float, *, sums: bool) -> float:
-    """The same from the `squares` [Dv] of the row's errors, with or without errors of sums."""
+    """Return the margin from the `squares` [Dv] of the row's errors, with or without errors of sums."""
     name, dim = "T2 with sums" if sums else "T2", len(squares)
     own = partial(_OwnErrors.of, budget, token, head, sums=sums)
     variance = once(budget, f"{name}: variance", token, head, lambda: own().variance())
@@ -115,7 +115,7 @@ class _OwnErrors:
 
     @classmethod
     def of(cls, budget: ErrorBudget, token: int, head: int, *, sums: bool) -> "_OwnErrors":
-        """From the row's ties, parts and logits, and with `sums` from `sums_deviations`."""
+        """Return the errors from the row's ties, parts and logits, and with `sums` from `sums_deviations`."""
         weights, values = row_of(budget, token, head)
         marks, by_runs = key_marks(budget.problem, token, head), rounded_by_runs(budget, token, head)
         ties = Ties.of(weights, values, marks, nearness(budget), by_runs=by_runs)
@@ -138,11 +138,11 @@ class _OwnErrors:
         return cls(torch.cat(shared), independent)
 
     def variance(self) -> torch.Tensor:
-        """Mean square of each element's error, [Dv]."""
+        """Return the mean square of each element's error, [Dv]."""
         return self.shared.square().sum(dim=0) + self.independent
 
     def correlation(self) -> tuple[float, float]:
-        """Norm and maximum of the eigenvalues of the errors' correlation matrix."""
+        """Return norm and maximum of the eigenvalues of the errors' correlation matrix."""
         variance = self.variance()
         shared = self.shared / variance.sqrt()
         eigenvalues = torch.linalg.eigvalsh(shared.T @ shared + torch.diag(self.independent / variance))
@@ -150,5 +150,5 @@ class _OwnErrors:
 
 
 def _threshold(norm: float, largest: float, x: float, dim: int) -> float:
-    """The bound on z^2 for eigenvalues of this norm and maximum; the least is that of independent elements."""
+    """Return the bound on z^2 for eigenvalues of this norm and maximum. Independent elements have the lowest."""
     return 1 + 2 * (norm * sqrt(x) + largest * x) / dim

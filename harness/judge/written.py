@@ -1,7 +1,7 @@
-"""The verdict on a step's writes: new tokens in their slots, and every other bit of the cache as it was.
+"""Judging a step's writes: new tokens must be in their slots, and every other bit of the cache unchanged.
 
 A row is one head of one slot. A new token's row is wrong if an element is outside of its bounds (`WriteMismatch`), and
-unwritten if it still has its bits from before (`Unwritten`). Any other row that changed is a `StrayWrite`.
+unwritten if it still has its earlier bits (`Unwritten`). Any other row that changed is a `StrayWrite`.
 """
 
 import time
@@ -36,7 +36,7 @@ class _Tokens:
         self._changed = tensor.numbers(tensor.after) != tensor.numbers(tensor.before)
 
     def observed(self, report: _Report) -> Iterator[Observation]:
-        """The failures of this tensor, at most two."""
+        """Yield the failures of this tensor, at most two."""
         tensor = self._tensor
         wrong = ~tensor.within(self._held)
         rows = wrong.any(-1)
@@ -52,7 +52,7 @@ class _Tokens:
     def _wrong(self, wrong: torch.Tensor, rows: torch.Tensor, lost: torch.Tensor, report: _Report) -> Observation:
         tensor = self._tensor
         unwritten = bool(lost.equal(rows))
-        # Another row may have lost its token to the one that is wrong.
+        # Another row may have lost its token to the wrong one.
         n, head = (rows if unwritten else rows & ~lost).nonzero()[0].tolist()
         element = int(wrong[n, head].nonzero()[0])
         request, token = self._tokens[n]
@@ -83,7 +83,7 @@ class _Tokens:
         return report(kind=Kind.STRAY_WRITE, place=tensor.name, tier=Tier.T0, message=message)
 
     def _whose(self, row: torch.Tensor) -> str:
-        """A clause on the new token whose value a row holds, "" if there is none, or several."""
+        """Return a clause on the new token whose value a row holds, or "" if there is none, or several."""
         same = self._tensor.within(row).all(-1).nonzero().tolist()
         if len(same) != 1:
             return ""

@@ -1,4 +1,4 @@
-"""The layout of tensors in memory, and addresses described relative to them, to make faults readable."""
+"""The layout of tensors in memory, and faulting addresses described relative to them."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,7 +9,7 @@ from attnfuzz.reference.case import Guard
 
 
 def dense_stride(shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides, in elements, of a row-major tensor without gaps."""
+    """Return the strides, in elements, of a row-major tensor without gaps."""
     strides = []
     step = 1
     for size in reversed(shape):
@@ -19,7 +19,7 @@ def dense_stride(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
-    """Number of elements that a tensor spans, gaps included; 0 for an empty tensor."""
+    """Return the number of elements that a tensor spans, gaps included; 0 for an empty tensor."""
     if 0 in shape:
         return 0
     return 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
@@ -30,7 +30,6 @@ def check_strides(name: str, shape: Sequence[int], stride: Sequence[int]) -> Non
 
     Raises:
         ValueError: with the tensor and the reason.
-
     """
     if len(stride) != len(shape):
         raise ValueError(f"{name}: {len(stride)} strides for {len(shape)} dimensions")
@@ -46,11 +45,11 @@ def check_strides(name: str, shape: Sequence[int], stride: Sequence[int]) -> Non
 NEAR = 64 << 10
 """Bytes around a tensor, or as many as it has, within which a stray access is attributed to it.
 
-Farther accesses used a wild index: the tensor nearest to them is chance, and changes from run to run.
+An access that is farther away used a wild index: the tensor nearest to it is chance, and changes from run to run.
 """
 
 NULL_BYTES = 1 << 16
-"""Addresses below this are offsets from a null pointer (Linux never maps them for a program by default)."""
+"""Addresses below this are offsets from a null pointer (by default, Linux never maps them for a program)."""
 
 
 class Allocation(msgspec.Struct, frozen=True):
@@ -58,7 +57,7 @@ class Allocation(msgspec.Struct, frozen=True):
 
     `nbytes` spans the first to the last element, gaps included; `stride` is in elements; `dtype` is torch's name
     ("bfloat16"). The address is 0 for a tensor without elements: torch passes kernels a null pointer for those. `hole`
-    are the first and the end of the bytes without memory, whole pages, relative to the address.
+    are the start and the end of the bytes without memory, whole pages, relative to the address.
     """
 
     name: str
@@ -72,7 +71,7 @@ class Allocation(msgspec.Struct, frozen=True):
     hole: tuple[int, int] = (0, 0)
 
     def distance(self, address: int) -> int:
-        """Bytes from this tensor to `address`: 0 inside of it."""
+        """Return the number of bytes from this tensor to `address`: 0 inside of it."""
         if address < self.address:
             return self.address - address
         return max(0, address - (self.address + self.nbytes) + 1)
@@ -86,7 +85,7 @@ class Allocation(msgspec.Struct, frozen=True):
         return (self.address, first), (self.address + end, self.nbytes - end)
 
     def index(self, address: int, axis: int) -> int:
-        """The index along `axis` that reaches `address` when all others are 0; out of range for a stray address."""
+        """Return the index along `axis` that reaches `address` if all others are 0. A stray address is out of range."""
         return (address - self.address) // (self.stride[axis] * self.itemsize)
 
 

@@ -1,4 +1,4 @@
-"""Slabs of memory that lie far apart in a reservation of inaccessible pages, pooled between cases."""
+"""An arena of host memory: slabs far apart in a reservation of inaccessible pages, pooled between cases."""
 
 import ctypes
 import mmap
@@ -9,7 +9,7 @@ from attnfuzz.harness.memory.slabs import OutOfMemory, Shelf, Spacing, size_clas
 from attnfuzz.reference.case import Guard
 
 PAGE = mmap.PAGESIZE
-"""Bytes of a page, the unit of protection."""
+"""Size of a page, the unit of protection."""
 
 _PROT_NONE = 0
 _MAP_NORESERVE = 0x4000
@@ -29,7 +29,7 @@ _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 class Reservation:
-    """`nbytes` of address space from `address` on, inaccessible at first; it costs no memory.
+    """`nbytes` of address space from `address` on, inaccessible at first. It uses no memory.
 
     The requested size is halved until the system grants it, down to `least`: address spaces differ (47 bits on x86-64,
     39 on some ARM kernels), and so do limits on virtual memory.
@@ -54,7 +54,7 @@ class Reservation:
         self._protect(address, nbytes, mmap.PROT_READ | mmap.PROT_WRITE)
 
     def shut(self, address: int, nbytes: int) -> None:
-        """Make whole pages inaccessible again, content kept."""
+        """Make whole pages inaccessible again, with their content kept."""
         self._protect(address, nbytes, _PROT_NONE)
 
     def discard(self, address: int, nbytes: int) -> None:
@@ -77,7 +77,7 @@ class Reservation:
 
 
 _RESERVED = 32 << 40
-"""Bytes of address space: half of it holds POISON_ID times a page of 1 MiB, so that such an id faults inside."""
+"""Size of the address space: half of it holds POISON_ID times a page of 1 MiB, so that such an id faults inside."""
 
 _LEAST = 1 << 30
 
@@ -85,7 +85,7 @@ _LEAST = 1 << 30
 class Slab:
     """`buffer` spans `capacity` bytes of pages, of which the first or last ones are open for a tensor.
 
-    A `hollow` one has inaccessible pages among these.
+    A `hollow` slab has inaccessible pages among these.
     """
 
     __slots__ = ("address", "buffer", "capacity", "hollow", "opened", "start")
@@ -127,7 +127,7 @@ class Arena:
     def take(self, nbytes: int, guard: Guard, hole: tuple[int, int] = (0, 0)) -> Slab:
         """Take a slab with the pages for `nbytes` open at the guard's end, not cleared. Raises OutOfMemory.
 
-        Whole pages between the two offsets of `hole` stay inaccessible, and cost no memory.
+        Whole pages between the two offsets of `hole` stay inaccessible, and use no memory.
         """
         pages = -(-nbytes // PAGE)
         needed = pages * PAGE
@@ -146,7 +146,7 @@ class Arena:
         return slab
 
     def _open(self, start: int, nbytes: int, tensor: int, hole: tuple[int, int]) -> None:
-        """Make the pages from `start` on accessible, except those in the hole of a tensor at this address."""
+        """Make the pages from `start` on accessible, except those in the hole of a tensor at the address `tensor`."""
         if not any(hole):
             self._reservation.open(start, nbytes)
             return
@@ -155,9 +155,9 @@ class Arena:
         self._reservation.open(end, start + nbytes - end)
 
     def give(self, slab: Slab) -> None:
-        """Return a slab; its tensor must not be used any more."""
+        """Return a slab. Its tensor must not be used any more."""
         if slab.hollow:
-            # Its size is that of its addresses: it would chill all others.
+            # Its size is that of its addresses, so keeping it would evict all others.
             self._shut(slab)
             self._reservation.discard(slab.address, slab.capacity)
             self._shelf.put_cold(slab)

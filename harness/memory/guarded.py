@@ -23,8 +23,8 @@ class GuardedMemory(PlacedMemory):
         self._arena = arena
 
     def damage(self) -> Pending[list[Damage]]:
-        """The overwritten bytes around and between elements."""
-        # As a rule there are none, and a hundred tensors are looked at in a case.
+        """Return the overwritten bytes around and between elements."""
+        # Usually there are none, and a case has about a hundred tensors to check.
         return super().damage() if any(map(self._is_damaged, self._placed)) else done([])
 
     def _is_damaged(self, placed: Placed) -> bool:
@@ -41,7 +41,7 @@ class GuardedMemory(PlacedMemory):
         closed = (first - end_of_page, end - end_of_page) if first < end else (0, 0)
         slab = self._take(nbytes, closed)
         offset = slab.capacity - nbytes if self._guard is Guard.RIGHT else 0
-        # Exactly the tensor's bytes: copying its storage must not touch a closed page.
+        # Exactly the tensor's bytes, because copying its storage must not touch a closed page.
         flat = torch.frombuffer(slab.buffer, dtype=dtype, count=elements, offset=offset)
         return Room(flat, slab.start, slab.opened, slab, closed)
 
@@ -69,29 +69,29 @@ class GuardedMemory(PlacedMemory):
 
 
 class PlainMemory(PlacedMemory):
-    """Ordinary torch tensors with the fills of guarded memory, so that cases compute the same. Finds no damage."""
+    """Ordinary torch tensors with the fills of guarded memory, so that cases compute the same. Detects no damage."""
 
     def __init__(self, outputs: Outputs, device: torch.device | None = None) -> None:
         super().__init__(torch.device("cpu") if device is None else device, Guard.RIGHT, outputs)
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """True: any memory is accepted."""
+        """Return True: any memory is accepted."""
         del tensor
         return True
 
     def on_record(self, arguments: Iterable[tuple[str, torch.Tensor]]) -> list[Allocation]:
-        """Empty: nothing is recorded."""
+        """Return an empty list: nothing is recorded."""
         del arguments
         return []
 
     def renew(self, tensor: torch.Tensor) -> None:
-        """As in guarded memory, for any tensor without gaps."""
+        """Restore the sentinel as in guarded memory, for any tensor without gaps."""
         if self._output_pattern is sentinel:
             self._write(sentinel(tensor.dtype), tensor.data_ptr(), tensor.nbytes)
 
     def _room(self, elements: int, dtype: torch.dtype, hole: range) -> Room:
         flat = torch.empty(elements, dtype=dtype, device=self._device)
-        # Memory that is not written costs nothing.
+        # Memory that is not written is free.
         return Room(flat, flat.data_ptr(), flat.nbytes, None, (hole.start, hole.stop))
 
     def _give(self, slabs: list[None]) -> None:
@@ -108,7 +108,7 @@ class PlainMemory(PlacedMemory):
 
 
 def _restored(allocation: Allocation, contents: Sequence[bytes]) -> Difference:
-    """The difference from the contents of an allocation's parts, which are put back."""
+    """Return the difference from the contents of an allocation's parts, which are restored."""
     first, count = None, 0
     for (address, nbytes), content in zip(allocation.parts, contents, strict=True):
         found = difference(address, content, nbytes)

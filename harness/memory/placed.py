@@ -22,7 +22,7 @@ from attnfuzz.reference.case import Guard, Outputs
 class Room(NamedTuple):
     """A tensor's place: `flat` are exactly its elements, among `opened` accessible bytes from `start` on.
 
-    The bytes between the two offsets of `hole`, from the first element on, have no memory.
+    The bytes between the two offsets of `hole`, relative to the first element, have no memory.
     """
 
     flat: torch.Tensor
@@ -50,12 +50,12 @@ Content = Pattern | torch.Tensor | None
 
 
 def elements_of(pattern: Pattern, tensor: torch.Tensor) -> torch.Tensor:
-    """A host tensor of `tensor`'s shape and dtype, filled with a pattern."""
+    """Return a host tensor of `tensor`'s shape and dtype, filled with a pattern."""
     return torch.frombuffer(bytearray(pattern.content(tensor.nbytes)), dtype=tensor.dtype).view(tensor.shape)
 
 
 class Placed:
-    """A tensor in its room. `slack` is the address and size of the open bytes beside it, filled with `pattern`."""
+    """A tensor in its room. `slack` is the address and size of the open bytes next to it, filled with `pattern`."""
 
     __slots__ = ("allocation", "gaps", "intact", "pattern", "slab", "slack_address", "slack_bytes", "tensor")
 
@@ -76,9 +76,9 @@ class Placed:
 class PlacedMemory(ABC):
     """The `Memory` of one case: every tensor touches an inaccessible page on the side of `guard`.
 
-    The rest of its accessible bytes, and the gaps of strides, hold poison: a read of it shows as NaN or faults, a write
-    is reported by `damage`. Tensors are valid until `release`, after which their memory serves the next case. A tensor
-    without elements has no memory: torch passes kernels a null pointer for it.
+    The rest of its accessible bytes, and the gaps of strides, hold poison: reading it gives a NaN or a fault, and a
+    write is reported by `damage`. Tensors are valid until `release`, after which their memory serves the next case. A
+    tensor without elements has no memory: torch passes kernels a null pointer for it.
     """
 
     direct = True
@@ -111,13 +111,12 @@ class PlacedMemory(ABC):
     ) -> torch.Tensor:
         """Allocate a tensor called `name`, filled by `fill`. `stride` (in elements) may leave gaps, which hold poison.
 
-        The rows of `hole`, on the first axis, have no memory but for parts of a page.
+        The rows of `hole`, on the first axis, have no memory except for parts of a page.
 
         Raises:
             ValueError: for strides that overlap, for a dtype without poison, and for a hole in a tensor with strides or
                 another fill.
-            OutOfMemory: when the arena can't grow.
-
+            OutOfMemory: the arena can't grow.
         """
         if hole and (stride is not None or fill is not Fill.POISON):
             raise ValueError(f"{name}: only a dense tensor of poison may have a hole")
@@ -135,26 +134,26 @@ class PlacedMemory(ABC):
         write(tensor, values)
 
     def at_once(self) -> AbstractContextManager[None]:
-        """See `Memory`: the host's memory is written as tensors are made."""
+        """See `Memory`: host memory is written as tensors are made."""
         return nullcontext()
 
     def flush(self) -> None:  # noqa: B027 - nothing is pending in the host's memory
-        """Make the writes that are pending."""
+        """Make pending writes."""
 
     def allocations(self) -> list[Allocation]:
-        """Every tensor of this memory, in order of creation, those without elements last."""
+        """Return every tensor of this memory, in order of creation, those without elements last."""
         return [placed.allocation for placed in self._placed] + self._empty
 
     def allocation_of(self, tensor: torch.Tensor) -> Allocation:
-        """The allocation that `tensor`, which has elements, is a view of. Raises ValueError for any other tensor."""
+        """Return the allocation that the non-empty `tensor` is a view of. ValueError for any other tensor."""
         return self._placed_of(tensor).allocation
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Whether `tensor`, which has elements, is a view of an allocation of this memory."""
+        """Return whether `tensor`, which has elements, is a view of an allocation of this memory."""
         return self._find(tensor) is not None
 
     def on_record(self, arguments: Iterable[tuple[str, torch.Tensor]]) -> list[Allocation]:
-        """The allocations behind named arguments: each once, empty ones by the argument's name.
+        """Return the allocations behind named arguments: each once, empty ones by the argument's name.
 
         Raises:
             ValueError: for a tensor that lies outside of this memory.
@@ -171,12 +170,12 @@ class PlacedMemory(ABC):
         return list(found.values())
 
     def renew(self, tensor: torch.Tensor) -> None:
-        """Restore an output's sentinel before it is written again; stale numbers are left."""
+        """Restore an output's sentinel before it is written again. Stale numbers are left."""
         if self._output_pattern is poison.sentinel and tensor.numel():
             self._fill(self._placed_of(tensor), poison.sentinel(tensor.dtype))
 
     def content(self, allocation: Allocation) -> bytes:
-        """A tensor's bytes, gaps included, after all launches so far; on a GPU this waits for them.
+        """Return a tensor's bytes, gaps included, after all launches so far; on a GPU this waits for them.
 
         Raises ValueError for a tensor with a hole.
         """
@@ -189,7 +188,7 @@ class PlacedMemory(ABC):
         return flat.cpu().numpy().tobytes()
 
     def damage(self) -> Pending[list[Damage]]:
-        """The overwritten bytes around and between elements, after the launches so far."""
+        """Return the overwritten bytes around and between elements, after the launches so far."""
         spans = []
         for placed in self._placed:
             allocation = placed.allocation
@@ -207,18 +206,17 @@ class PlacedMemory(ABC):
         return self._differences([span for _, span in spans]).then(damaged)
 
     def seal(self, tensors: Iterable[torch.Tensor], *, writable: Iterable[torch.Tensor] = ()) -> Seal:
-        """Remember the contents of the allocations behind `tensors`, except those behind `writable` ones.
+        """Record the contents of the allocations behind `tensors`, except those behind `writable` ones.
 
         Raises:
             ValueError: for a tensor outside of this memory.
-
         """
         written = {each.address for each in self.on_record(("", tensor) for tensor in writable)}
         sealed = self.on_record(("", tensor) for tensor in tensors)
         return self._sealed([each for each in sealed if each.nbytes and each.address not in written])
 
     def release(self) -> None:
-        """Return all memory to the arena; its tensors must not be used any more."""
+        """Return all memory to the arena. Its tensors must not be used any more."""
         slabs = [placed.slab for placed in self._placed]
         self._placed.clear()
         self._empty.clear()
@@ -228,7 +226,7 @@ class PlacedMemory(ABC):
 
     @abstractmethod
     def _room(self, elements: int, dtype: torch.dtype, hole: range) -> Room:
-        """Make room for a tensor, flush with the guard. The bytes of `hole` need no memory."""
+        """Allocate room for a tensor, flush with the guard. The bytes of `hole` need no memory."""
 
     @abstractmethod
     def _give(self, slabs: list[Any]) -> None:
@@ -255,7 +253,7 @@ class PlacedMemory(ABC):
             write(placed.tensor, content)
 
     def _poison(self, placed: Placed, room: Room, *, own: bool) -> None:
-        """Fill the bytes around a tensor, and its own if `own`; if not, they are all written next."""
+        """Fill the bytes around a tensor, and its own if `own`; if not, these are all written next."""
         if not own:
             self._write(placed.pattern, placed.slack_address, placed.slack_bytes)
             return
@@ -268,7 +266,7 @@ class PlacedMemory(ABC):
             self._write(placed.pattern, first, end - first)
 
     def _pattern(self, fill: Fill, dtype: torch.dtype) -> Pattern:
-        """The pattern of a tensor's own bytes."""
+        """Return the pattern of a tensor's own bytes."""
         return poison.zeros() if fill is Fill.ZEROS else self._output_pattern(dtype)
 
     def _place(
@@ -315,7 +313,7 @@ class PlacedMemory(ABC):
             self._write(pattern, placed.allocation.address, placed.allocation.nbytes)
 
     def _intact(self, placed: Placed) -> torch.Tensor:
-        """The expected bytes of a tensor with gaps: its current elements, and poison between them."""
+        """Return the expected bytes of a tensor with gaps: its current elements, and poison between them."""
         tensor, expected = placed.tensor, placed.intact
         if expected is None:
             elements = placed.allocation.nbytes // placed.allocation.itemsize
@@ -325,7 +323,7 @@ class PlacedMemory(ABC):
         return expected
 
     def _nowhere(self, name: str, tensor: torch.Tensor) -> Allocation:
-        """The allocation of a tensor without elements."""
+        """Return the allocation of a tensor without elements."""
         shape, stride, dtype = tuple(tensor.shape), tuple(tensor.stride()), str(tensor.dtype)[6:]
         return Allocation(name, 0, 0, shape, dtype, tensor.itemsize, stride, self._guard)
 

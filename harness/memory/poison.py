@@ -1,8 +1,8 @@
 """The content of memory before it is written: poison, the output sentinel, and stale numbers.
 
-Poison is a NaN for floats, so that any result computed from it shows, and POISON_ID for integers: a length that runs
-into a guard page at once, and a page id far outside of any pool. The sentinel is another NaN, which distinguishes
-unwritten outputs from computed NaN, whose payload hardware leaves at the canonical one, and from copied poison.
+Poison is a NaN for floats, so that any result computed from it is visible, and POISON_ID for integers: a length that
+runs into a guard page at once, and a page id far outside of any pool. The sentinel is another NaN, which distinguishes
+unwritten outputs from computed NaN, for which hardware produces the canonical payload, and from copied poison.
 float8_e4m3fn has only two NaNs, which differ in the sign: 0x7F is poison, 0xFF the sentinel.
 """
 
@@ -12,7 +12,7 @@ from functools import cache
 import torch
 
 POISON_ID = 0x00BADBAD
-"""Poison of an integer tensor; as a page id it leads into the reservation, far from every tensor."""
+"""Poison of an integer tensor. As a page id it leads into the reservation, far from every tensor."""
 
 _POISON = {
     torch.float64: 0x7FFBADBADBADBADB,
@@ -42,7 +42,7 @@ _SENTINEL = {
 }
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 PERIOD = 1 << 18
-"""Bytes of a precomputed pattern: it stays in the second-level cache, and most tensors need one copy of it."""
+"""Size of a precomputed pattern: it stays in the second-level cache, and most tensors need one copy of it."""
 
 
 class Pattern:
@@ -62,32 +62,32 @@ class Pattern:
         ctypes.memmove(address, self.address, nbytes)
 
     def content(self, nbytes: int) -> bytes:
-        """The `nbytes` that `write` writes."""
+        """Return the `nbytes` that `write` writes."""
         whole, rest = divmod(nbytes, PERIOD)
         return self._buffer.raw * whole + self._buffer.raw[:rest]
 
 
 @cache
 def poison(dtype: torch.dtype) -> Pattern:
-    """The pattern of memory that must not be read. Raises ValueError for a dtype that attention tensors never have."""
+    """Return the pattern of memory that must not be read. Raises ValueError for a dtype that attention never uses."""
     return Pattern(_repeated(_POISON, dtype))
 
 
 @cache
 def sentinel(dtype: torch.dtype) -> Pattern:
-    """The pattern of an output not yet written by its kernel. Raises like `poison`."""
+    """Return the pattern of an output not yet written by its kernel. Raises like `poison`."""
     return Pattern(_repeated(_SENTINEL, dtype))
 
 
 @cache
 def zeros() -> Pattern:
-    """The pattern of cleared memory."""
+    """Return the pattern of cleared memory."""
     return Pattern(bytes(PERIOD))
 
 
 @cache
 def stale(dtype: torch.dtype) -> Pattern:
-    """Numbers as an earlier call could have left them: normal floats, small integers. The same in every process."""
+    """Return numbers like those left by an earlier call: normal floats, small integers. The same in every process."""
     if dtype not in _POISON:
         raise _unknown(dtype)
     count = PERIOD // dtype.itemsize
@@ -100,7 +100,7 @@ def stale(dtype: torch.dtype) -> Pattern:
 
 
 def unwritten(tensor: torch.Tensor) -> torch.Tensor:
-    """Mask, bool of the tensor's shape, of the elements that hold the sentinel's bits. Raises like `poison`."""
+    """Return a bool mask of the elements that hold the sentinel's bits. Raises like `poison`."""
     if tensor.dtype not in _SENTINEL:
         raise _unknown(tensor.dtype)
     return tensor.view(_BITS[tensor.itemsize]) == _SENTINEL[tensor.dtype]

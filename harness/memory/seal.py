@@ -10,7 +10,7 @@ from attnfuzz.harness.memory.allocation import Allocation
 from attnfuzz.kernels.transfers import Pending
 
 Difference = tuple[int, int] | None
-"""Offset of the first differing byte, and their number; None if there is none."""
+"""Offset of the first differing byte, and the number of them, or None."""
 
 # PyDLL keeps the GIL: releasing it costs more than comparing a page.
 _memcmp = ctypes.PyDLL(None).memcmp
@@ -21,8 +21,8 @@ _memcmp.restype = ctypes.c_int
 class Damage(msgspec.Struct, frozen=True):
     """`count` overwritten bytes around the tensor `name`, the first of them `offset` bytes from its start.
 
-    `nbytes` is the tensor's extent: an offset below 0 lies before it, one in [0, nbytes) in a gap between its
-    elements, and one from `nbytes` on past its end.
+    `nbytes` is the tensor's extent: an offset below 0 is before it, one in [0, nbytes) in a gap between its elements,
+    and one from `nbytes` on past its end.
     """
 
     name: str
@@ -41,20 +41,19 @@ class Damage(msgspec.Struct, frozen=True):
 
 
 class Seal:
-    """Remembers the contents of tensors. `compare` finds the difference of each from its content, and puts that back.
+    """Holds the contents of tensors. `compare` finds the difference of each from its content, and restores the content.
 
-    A changed input is a failure by itself: later launches and the reference read the original.
-
-    It keeps copies, not checksums: copying and comparing is several times faster, and gives the place.
+    A changed input is a failure by itself; later launches and the reference should read the original. It holds copies,
+    not checksums: copying and comparing is several times faster, and gives the place.
     """
 
     def __init__(self, allocations: Sequence[Allocation], compare: Callable[[], Pending[list[Difference]]]) -> None:
         self._allocations, self._compare = allocations, compare
 
     def broken(self) -> Pending[list[tuple[str, int]]]:
-        """The tensors changed so far, on a GPU by queued work too, each with its first differing element.
+        """Return the tensors changed so far, on a GPU also by queued work, each with its first differing element.
 
-        They have their contents again.
+        Their contents are restored.
         """
         return self._compare().then(self._names)
 
@@ -67,7 +66,7 @@ class Seal:
 
 
 def differ(address: int, expected: int, nbytes: int) -> bool:
-    """Whether `nbytes` of host memory differ from those at another address."""
+    """Return whether `nbytes` of host memory differ from those at another address."""
     return bool(_memcmp(address, expected, nbytes))
 
 

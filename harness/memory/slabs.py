@@ -4,14 +4,16 @@ from collections.abc import Hashable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 GAP = 16 << 20
-"""Least inaccessible bytes on each side of a slab: more than a page of a KV pool, so that page id -1 faults."""
+"""Minimum number of inaccessible bytes on each side of a slab: more than a page of a KV pool, so that page id -1
+faults.
+"""
 
 _FINE_CLASSES = 8
 """Slabs of up to this many pages come in every size; larger ones in four sizes per power of two."""
 
 
 class OutOfMemory(MemoryError):
-    """Guarded memory can't grow; the message has the limit and the remedy."""
+    """Guarded memory can't grow. The message has the limit and the remedy."""
 
 
 class NoAddresses(OutOfMemory):
@@ -19,7 +21,7 @@ class NoAddresses(OutOfMemory):
 
 
 class Spacing:
-    """Hands out addresses in `nbytes` of address space from `address` on, for slabs of whole pages of `page` bytes.
+    """Allocates addresses for slabs of whole pages of `page` bytes, in `nbytes` of address space from `address` on.
 
     It begins in the middle, so that far offsets to either side stay inside. `remedy` is advice for when it is full.
     """
@@ -31,7 +33,7 @@ class Spacing:
         self._remedy = remedy
 
     def place(self, capacity: int) -> int:
-        """The address of a new slab, at least GAP bytes and its own size from its neighbours. Raises OutOfMemory."""
+        """Return the address of a new slab, at least GAP and its own size from its neighbours. Raises OutOfMemory."""
         gap = max(GAP, capacity)
         address = self._cursor + gap
         end = address + capacity + gap
@@ -70,7 +72,7 @@ class Shelf(Generic[SlabT]):
         self._warm_bytes = 0
 
     def take(self, capacity: int) -> SlabT | None:
-        """Take a slab of exactly this capacity, warm or cold; None if there is none."""
+        """Take a slab of exactly this capacity, warm or cold, or return None."""
         resting = self._resting.get(capacity)
         if not resting:
             return None
@@ -90,17 +92,17 @@ class Shelf(Generic[SlabT]):
         self._resting.setdefault(slab.capacity, []).append(slab)
 
     def excess(self) -> Iterator[SlabT]:
-        """The slabs that must give up their memory; they are cold from then on."""
+        """Yield the slabs that must give up their memory, which are cold from then on."""
         while self._warm_bytes > self._budget:
             yield self._coldest()
 
     def all_warm(self) -> Iterator[SlabT]:
-        """Every warm slab; they are cold from then on."""
+        """Yield every warm slab, which are cold from then on."""
         while self._warm:
             yield self._coldest()
 
     def clear(self) -> None:
-        """Forget every slab."""
+        """Drop every slab."""
         self._resting.clear()
         self._warm.clear()
         self._warm_bytes = 0

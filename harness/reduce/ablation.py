@@ -1,13 +1,13 @@
-"""Ablation: which features a failure needs, found by running its case without each of them.
+"""Ablation: finding the features that a failure needs, by running its case without each of them.
 
-A `Feature` is a removable special property of a case: sinks, a window, padding, a replayed graph.
-`ablations` gives the variants of a case without each feature that it has; `needed` runs them, and returns the features
-without which the case passes. `attnfuzz.harness.reduce.transfers` goes the other way: the same case where it may fail
+A `Feature` is a removable special property of a case: sinks, a window, padding, a replayed graph. `ablations` yields
+the variants of a case without each feature that it has; `needed` runs them, and returns the features without which the
+case passes. `attnfuzz.harness.reduce.transfers` does the opposite: it yields the same case in places where it may fail
 as well.
 
-A feature is needed if no variant without it fails. A variant may lack the feature or have it at a harmless value, as a
-window that is longer than all keys. Features that a backend can't do without are not needed as far as is known: there
-is no variant to run.
+A feature is needed if no variant without it fails. A variant may lack the feature or have it at a harmless value, such
+as a window that is longer than all keys. A feature that a backend requires does not count as needed, because there is
+no variant to run.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -47,21 +47,21 @@ from attnfuzz.reference.rope import Pairing, RopeScaling, RotaryShare
 from attnfuzz.strategies.coverage import axes, axis_of_form, features_of
 
 FRESH_SEEDS = 2
-"""Value seeds for rerunning a passing variant: an error near its bound may pass by chance."""
+"""Number of value seeds for rerunning a passing variant, since an error near its bound may pass by chance."""
 
 VECTOR = 16
-"""Elements of a head that kernels handle at a time; the rest often goes through other code."""
+"""Number of elements of a head that kernels handle at a time. The rest often takes another code path."""
 
 TILE = 64
-"""Keys that many kernels load at a time."""
+"""Number of keys that many kernels load at a time."""
 
 
 @dataclass(frozen=True, order=True)
 class Feature:
-    """A special property of a case, called `name`, that `removal` takes out.
+    """A special property of a case, called `name`, that `removal` removes.
 
-    A case has it if it has one of the coverage features in `shown_by`, or if `present` says so. A `clue` points to the
-    cause of a failure, and is kept during shrinking; the others (sizes, values, guards) bring a failure out. Where
+    A case has it if it has one of the coverage features in `shown_by`, or if `present` returns True. A `clue` points to
+    the cause of a failure, and is kept during shrinking; the others (sizes, values, guards) make a failure visible. If
     `memory` is set, the feature is NaN in memory that must not matter, and its removal puts numbers there.
     """
 
@@ -96,7 +96,7 @@ def ablations(
 ) -> Iterator[Ablation]:
     """Yield each feature of `case` with its possible, `allowed` variants without it, the plainest first.
 
-    Features without such a variant are left out, and those not `among` the given ones (default: all).
+    Features without such a variant are left out, and so are those not `among` the given ones (default: all).
     """
     for feature in sorted(features_in(case) if among is None else features_in(case).intersection(among)):
         variants = tuple(_variants(case, feature, allowed))
@@ -114,8 +114,8 @@ def needed(
 ) -> frozenset[Feature]:
     """Return the features that the failure of `case` needs, `among` the given ones (default: all).
 
-    `fails` runs a case and returns whether it fails alike; `case` does. `runs` returns with how many value seeds a
-    variant has to pass, 0 if no number that can be run would show that it does.
+    `fails` runs a case and returns whether it fails alike, as `case` does. `runs` returns the number of value seeds
+    with which a variant has to pass, or 0 if no feasible number is enough.
     """
 
     def passes(variant: Case) -> bool:
@@ -129,7 +129,7 @@ def needed(
 
 
 def reseeded(case: Case, seeds: int = FRESH_SEEDS + 1) -> Iterator[Case]:
-    """Yield the case, then with the seeds after its own: as many in all."""
+    """Return the case with its own seed and those after it, `seeds` in total."""
     return (replace(case, seed=case.seed + offset) for offset in range(seeds))
 
 
@@ -140,13 +140,13 @@ def passes_if(needs: Collection[str]) -> list[str]:
 
 def _variants(case: Case, feature: Feature, allowed: Callable[[Case], bool]) -> Iterator[Case]:
     for variant in dict.fromkeys(feature.removal(case)):
-        # Without one feature a case may have no relation to run, or no step.
+        # Without a feature, a case may have no relation to run, or no step.
         if possible(variant) and feature not in features_in(variant) and allowed(variant):
             yield variant
 
 
 def _but(axis: str, *plain: str) -> frozenset[str]:
-    """The features of an axis of coverage without the plain ones."""
+    """Return the features of an axis of coverage without the plain ones."""
     return frozenset(axes()[axis]) - {f"{axis}={value}" for value in plain}
 
 
@@ -172,7 +172,7 @@ def _scaled(scale: str, name: str) -> Feature:
 
 
 def _at_an_edge(scale: str, name: str) -> Feature:
-    """The feature of a factor of 0 or below, without which there is still one."""
+    """Return the feature of a factor of 0 or below. Its removal leaves a positive factor."""
     shown_by = frozenset({f"{name} scale=0", f"{name} scale=below 0"})
     return Feature(f"{name} scale of 0 or below", shown_by, part_with("scales", **{scale: 0.5}))
 
@@ -316,10 +316,10 @@ FEATURES: Mapping[str, Feature] = MappingProxyType(
 """All features by name."""
 
 SHAPE: frozenset[Feature] = frozenset(_SHAPE)
-"""Features about counts."""
+"""Features that are counts."""
 
 CONTENTS: frozenset[Feature] = frozenset(_CONTENTS)
-"""Clues that nearly every case has: NaN in memory that must not matter."""
+"""Clues that almost every case has: NaN in memory that must not matter."""
 
 CLUES: frozenset[Feature] = frozenset(_CLUES) | CONTENTS
 """Features that point to a failure's cause."""
@@ -328,7 +328,7 @@ UNUSUAL: frozenset[Feature] = CLUES - CONTENTS - {FEATURES["16 bits"]}
 """Clues that a plain case does not have."""
 
 TENSOR_FORMS: frozenset[Feature] = frozenset(FEATURES[form.value] for form in ArgumentForm if form.of_tensor)
-"""Forms of tensors: a kernel that misreads one may do anything."""
+"""Forms of tensors. A kernel that misreads one may fail in any way."""
 
 ARGUMENTS: frozenset[Feature] = frozenset(_CALLS) | frozenset(
     FEATURES[f"{factor} scale of 0 or below"] for factor in ("softmax", "K", "V")

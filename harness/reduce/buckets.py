@@ -1,4 +1,4 @@
-"""Edits among compiled geometries, which edits that halve numbers leave or skip."""
+"""Edits among compiled geometries, which edits that halve numbers would leave or skip."""
 
 from collections.abc import Callable, Iterator
 from itertools import takewhile
@@ -15,10 +15,10 @@ T = TypeVar("T")
 
 
 def edits_among(buckets: tuple[Bucket, ...]) -> tuple[Callable[[Case], Iterator[Case]], ...]:
-    """The edits for a backend with these buckets; none without buckets."""
+    """Return the edits for a backend with these buckets; none without buckets."""
 
     def simpler_bucket(case: Case) -> Iterator[Case]:
-        """The simplest geometry of each bucket up to its own, with compiled numbers of draft tokens."""
+        """Yield the simplest geometry of each bucket up to its own, with compiled numbers of draft tokens."""
         for bucket in buckets:
             moved = replace(on_pages(case, bucket.simplest.page_size), geometry=bucket.simplest)
             yield moved
@@ -27,7 +27,7 @@ def edits_among(buckets: tuple[Bucket, ...]) -> tuple[Callable[[Case], Iterator[
                 return
 
     def simpler_parts(case: Case) -> Iterator[Case]:
-        """Simpler values of each part of its geometry in its own bucket."""
+        """Yield simpler values of each part of its geometry in its own bucket."""
         for bucket in buckets:
             if bucket.covers(case.geometry):
                 yield from _simpler_parts(case, bucket)
@@ -54,7 +54,7 @@ def _simpler_parts(case: Case, bucket: Bucket) -> Iterator[Case]:
 
 
 def _fewer_drafts(case: Case, bucket: Bucket) -> Iterator[Case]:
-    """`case` with each smaller compiled number of draft tokens."""
+    """Yield `case` with each smaller compiled number of draft tokens."""
     most = max((step.drafts for step in case.steps), default=0)
     for stride in sorted(bucket.strides):
         if stride < most:
@@ -62,5 +62,5 @@ def _fewer_drafts(case: Case, bucket: Bucket) -> Iterator[Case]:
 
 
 def _before(value: T, options: tuple[T, ...]) -> Iterator[T]:
-    """The options before `value`, simplest first."""
+    """Return the options before `value`, simplest first."""
     return takewhile(lambda option: option != value, options)

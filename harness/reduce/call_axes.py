@@ -11,7 +11,7 @@ from attnfuzz.reference.calls import CallCase
 
 
 def drop_requests(case: CallCase) -> Iterator[CallCase]:
-    """Fewer requests, each taken out of every call with its rows."""
+    """Yield fewer requests. A dropped request is removed from every call, with its rows."""
     meaning = Meaning(case)
     every = frozenset(range(meaning.batch))
     for kept in without_blocks(tuple(every)):
@@ -20,7 +20,7 @@ def drop_requests(case: CallCase) -> Iterator[CallCase]:
 
 
 def drop_padding(case: CallCase) -> Iterator[CallCase]:
-    """Fewer rows that belong to no request."""
+    """Yield fewer rows that belong to no request."""
     meaning = Meaning(case)
     owned = frozenset[int]().union(*(meaning.rows(request) for request in range(meaning.batch)))
     spare = frozenset(range(meaning.tokens)) - owned
@@ -43,7 +43,7 @@ def draft_fewer_tokens(case: CallCase) -> Iterator[CallCase]:
 
 
 def shorten_q(case: CallCase) -> Iterator[CallCase]:
-    """Fewer query tokens of ragged requests, over the same keys or with as many dropped: in all, or in one."""
+    """Yield fewer query tokens of ragged requests, over the same keys or fewer: of all requests, or of one."""
     meaning = Meaning(case)
     if not any(meaning.of_role(Role.CUM_Q)):
         return
@@ -56,13 +56,13 @@ def shorten_q(case: CallCase) -> Iterator[CallCase]:
 
 
 def _shorter(meaning: Meaning, gone: dict[int, int]) -> Iterator[CallCase]:
-    """Drop first query tokens of requests; each remaining one sees the same keys."""
+    """Drop the first query tokens of requests. Each remaining one sees the same keys."""
     rows = frozenset(row for request, count in gone.items() for row in sorted(meaning.rows(request))[:count])
     keys = {}
     for request, count in gone.items():
         for call in range(len(meaning.case.calls)):
             kv_len = meaning.kv_len(call, request)
-            # The last keys: keys in pages count from the first.
+            # The last keys, because keys in pages count from the first.
             keys[call, request] = range(max(0, kv_len - count), kv_len)
     yield from without(meaning, [Drop({"tokens": rows}, keys), Drop({"tokens": rows})])
 
@@ -79,7 +79,7 @@ def _requests(meaning: Meaning, gone: frozenset[int]) -> Drop:
 
 
 def drop_columns(case: CallCase) -> Iterator[CallCase]:
-    """Narrower page tables; keys of pages in dropped columns are gone."""
+    """Yield narrower page tables. Keys of pages in dropped columns are dropped too."""
     meaning = Meaning(case)
     page = meaning.size("slots")
     every = range(meaning.size("columns"))
@@ -94,7 +94,7 @@ def drop_columns(case: CallCase) -> Iterator[CallCase]:
 
 
 def shorten_kv(case: CallCase) -> Iterator[CallCase]:
-    """Fewer keys: a lower ceiling for all requests, then fewer of one request in one call."""
+    """Yield fewer keys: a lower maximum for all requests, then fewer of one request in one call."""
     meaning = Meaning(case)
     lengths = _lengths(meaning)
     for ceiling in lower(max(lengths.values(), default=0), 0):
@@ -106,7 +106,7 @@ def shorten_kv(case: CallCase) -> Iterator[CallCase]:
 
 
 def drop_pages(case: CallCase) -> Iterator[CallCase]:
-    """Fewer pages in the pool, of those that no request refers to."""
+    """Yield fewer pages in the pool, among those to which no request refers."""
     meaning = Meaning(case)
     used = {page for spans in meaning.spans for span in spans for page in span.pages}
     unused = tuple(page for page in range(meaning.size("pages")) if page not in used)
@@ -115,7 +115,7 @@ def drop_pages(case: CallCase) -> Iterator[CallCase]:
 
 
 def shrink_pages(case: CallCase) -> Iterator[CallCase]:
-    """Smaller pages, with the keys in the remaining slots."""
+    """Yield smaller pages, with the keys in the remaining slots."""
     meaning = Meaning(case)
     page, smaller = meaning.size("slots"), 1
     while smaller < page:
@@ -128,19 +128,19 @@ def shrink_pages(case: CallCase) -> Iterator[CallCase]:
 
 
 def _lengths(meaning: Meaning) -> dict[tuple[int, int], int]:
-    """Keys of each (call, request) that has some."""
+    """Return the keys of each (call, request) that has some."""
     places = ((call, request) for call in range(len(meaning.spans)) for request in range(len(meaning.spans[call])))
     return {place: length for place in places if (length := meaning.kv_len(*place))}
 
 
 def _paged(meaning: Meaning) -> dict[tuple[int, int], int]:
-    """Lengths of keys in pages."""
+    """Return the lengths of keys in pages."""
     calls = {site.call for site in meaning.of_role(Role.PAGE_TABLE)}
     return {place: length for place, length in _lengths(meaning).items() if place[0] in calls}
 
 
 def drop_heads(case: CallCase) -> Iterator[CallCase]:
-    """Fewer KV heads with their groups, the first or the last ones; then smaller groups."""
+    """Yield fewer KV heads with their groups, the first or the last ones; then smaller groups."""
     meaning = Meaning(case)
     q_heads, kv_heads = meaning.size("q heads"), max(1, meaning.size("kv heads"))
     if not q_heads or q_heads % kv_heads:
@@ -159,7 +159,7 @@ def drop_heads(case: CallCase) -> Iterator[CallCase]:
 
 
 def shrink_head_dims(case: CallCase) -> Iterator[CallCase]:
-    """Smaller head dims; of a latent, each part by itself."""
+    """Yield smaller head dims; of a latent, each part by itself."""
     meaning = Meaning(case)
     ranks = {call.arguments.get("kv_lora_rank") for call in case.calls} - {None}
     if ranks:

@@ -1,4 +1,4 @@
-"""Edits to fewer calls, and to no answer."""
+"""Edits that drop calls, or the answer."""
 
 from collections.abc import Iterator
 
@@ -15,13 +15,13 @@ from attnfuzz.reference.calls import Buffer, Call, CallCase
 
 
 def drop_answer(case: CallCase) -> Iterator[CallCase]:
-    """Drop the answer: a fault needs none."""
+    """Drop the answer, which a fault does not need."""
     if case.answer is not None:
         yield tidy(replace(case, answer=None))
 
 
 def drop_calls(case: CallCase) -> Iterator[CallCase]:
-    """Fewer calls: any without an answer; else those that the answer doesn't need."""
+    """Yield fewer calls: any without an answer, else those that the answer doesn't need."""
     if case.answer is None:
         for kept in without_blocks(tuple(range(len(case.calls)))):
             if kept:
@@ -32,7 +32,7 @@ def drop_calls(case: CallCase) -> Iterator[CallCase]:
         gone = _with_users(meaning, index)
         if gone is None or len(gone) == len(case.calls):
             continue
-        # The answer is now to the remaining calls: drop keys that only the others saw.
+        # The answer now belongs to the remaining calls: drop keys that only the others saw.
         places = ((call, request) for call in gone for request in range(meaning.batch))
         keys = {place: range(length) for place in places if (length := meaning.kv_len(*place))}
         try:
@@ -44,7 +44,7 @@ def drop_calls(case: CallCase) -> Iterator[CallCase]:
 
 
 def _with_users(meaning: Meaning, index: int) -> set[int] | None:
-    """A call and all users of its results, to be dropped together; None if the answer needs them."""
+    """Return a call and all users of its results, to be dropped together, or None if the answer needs them."""
     answer = meaning.case.answer
     assert answer is not None
     results = {site.view.buffer for site in meaning.of_role(Role.OUT, Role.LSE) if site.call == index}
@@ -60,7 +60,7 @@ def _with_users(meaning: Meaning, index: int) -> set[int] | None:
 
 
 def _with_calls(case: CallCase, kept: set[int]) -> CallCase:
-    """Keep only these calls; writes before a dropped call move to the next."""
+    """Keep only these calls. Writes before a dropped call move to the next."""
     calls: list[Call] = []
     pending: tuple[Buffer, ...] = ()
     for index, call in enumerate(case.calls):

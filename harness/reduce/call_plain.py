@@ -1,4 +1,4 @@
-"""Edits to plain scalars, memory and contents of calls."""
+"""Edits that make scalars, memory and contents of calls plain."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -18,17 +18,17 @@ from attnfuzz.reference.calls import Buffer, Call, CallCase, View, content_of
 from attnfuzz.reference.case import Guard, Outputs
 
 _WORTH_IT = 8
-"""A workspace is not shrunk by less than one part in this many: its exact need doesn't matter."""
+"""A workspace is not shrunk by less than one part in this many, because its exact need doesn't matter."""
 
 _ALIGNED = 256
-"""Alignment of workspaces in bytes: one that ends at a guard page begins where its length puts it."""
+"""Alignment of workspaces in bytes. One that ends at a guard page begins where its length puts it."""
 
 _SINKS = ("sinks", "attention_sinks")
 _FLOATS = (Role.QUERY, Role.KEY, Role.VALUE, Role.CACHE, Role.SINKS)
 
 
 def use_defaults(case: CallCase) -> Iterator[CallCase]:
-    """The default guard and filling of outputs; notes stay: they have the calls' origin."""
+    """Yield the default guard and filling of outputs. Notes are kept, because they state the calls' origin."""
     plain: dict[str, Any] = {"guard": Guard.RIGHT, "outputs": Outputs.POISONED}
     yield replace(case, **plain)
     for name, value in plain.items():
@@ -36,19 +36,19 @@ def use_defaults(case: CallCase) -> Iterator[CallCase]:
 
 
 def drop_features(case: CallCase) -> Iterator[CallCase]:
-    """No window, no sinks, no scales: in the calls and their answer. No LSE, if it is unused."""
+    """Yield calls and answers without window, sinks or scales, and without LSE if it is unused."""
     yield _with(case, dict.fromkeys(_SINKS), sinks=None)
     if not _used_lse(Meaning(case)):
         yield _with(case, {"lse": None, "return_lse": False})
     for name, plain in (("window_left", -1), ("bmm1_scale", 1.0), ("bmm2_scale", 1.0)):
         given = {call.arguments[name] for call in case.calls if isinstance(call.arguments.get(name), int | float)}
-        # Disagreement may be the call's fault, or the window that of a mask among its arguments.
+        # Disagreement may be the call's fault, or the window may be part of a mask among its arguments.
         if case.answer is None or given == {getattr(case.answer, name)}:
             yield _with(case, {name: plain}, **{name: plain})
 
 
 def state_no_more(case: CallCase) -> Iterator[CallCase]:
-    """Exact stated maxima."""
+    """Yield exact stated maxima."""
     spans = [span for spans in Meaning(case).spans for span in spans]
     q_len = max((span.q_len for span in spans), default=0)
     kv_len = max((span.kv_len for span in spans), default=0)
@@ -59,7 +59,7 @@ def state_no_more(case: CallCase) -> Iterator[CallCase]:
 
 
 def shrink_workspace(case: CallCase) -> Iterator[CallCase]:
-    """A smaller workspace."""
+    """Yield a smaller workspace."""
     for site in Meaning(case).of_role(Role.WORKSPACE):
         name, length = site.view.buffer, site.view.shape[0]
         if all(view == site.view for _, view in views_of(case) if view.buffer == name):
@@ -70,7 +70,7 @@ def shrink_workspace(case: CallCase) -> Iterator[CallCase]:
 
 
 def _with_bytes(case: CallCase, name: str, length: int) -> CallCase:
-    """The case with a buffer, seen whole by all, cut to a length; directly, since it may be very long."""
+    """Cut a buffer that all views see whole to a length. Done directly, since it may be very long."""
 
     def shortened(buffer: Buffer) -> Buffer:
         if buffer.name != name:
@@ -85,7 +85,7 @@ def _with_bytes(case: CallCase, name: str, length: int) -> CallCase:
 
 
 def lay_out_plainly(case: CallCase) -> Iterator[CallCase]:
-    """No unreached memory between rows: in all buffers, then in one."""
+    """Yield buffers without unreached memory between rows: all buffers, then one."""
     names = tuple(buffer.name for buffer in case.buffers)
     for some in (names, *((name,) for name in names)):
         try:
@@ -95,7 +95,7 @@ def lay_out_plainly(case: CallCase) -> Iterator[CallCase]:
 
 
 def simplify_contents(case: CallCase) -> Iterator[CallCase]:
-    """Ones for all queries, keys and values; else only their signs. With and without the NaN of poison."""
+    """Yield ones for all queries, keys and values, else only their signs, with and without the NaN of poison."""
     names = _floating(case)
     if case.answer is not None and _strange_inputs(case) - names:
         # It is unknown which of these contents belong together.
@@ -117,7 +117,7 @@ def _where_finite(change: Change, content: torch.Tensor) -> torch.Tensor:
 
 
 def _used_lse(meaning: Meaning) -> bool:
-    """Whether the answer or another call uses a call's LSE."""
+    """Return whether the answer or another call uses a call's LSE."""
     answer = meaning.case.answer
     if answer is not None and answer.lse is not None:
         return True
@@ -126,7 +126,7 @@ def _used_lse(meaning: Meaning) -> bool:
 
 
 def _mapped(case: CallCase, names: set[str], change: Change) -> CallCase:
-    """The case with the elements of these buffers changed alike, so that the answer stays right."""
+    """Change the elements of these buffers alike, so that the answer stays right."""
 
     def changed(buffer: Buffer) -> Buffer:
         content = content_of(buffer) if buffer.name in names else None
@@ -138,7 +138,7 @@ def _mapped(case: CallCase, names: set[str], change: Change) -> CallCase:
 
 
 def _floating(case: CallCase) -> set[str]:
-    """Buffers of queries, keys and values, in calls and in the answer."""
+    """Return the buffers of queries, keys and values, in calls and in the answer."""
     names = {site.view.buffer for site in Meaning(case).of_role(*_FLOATS)}
     if case.answer is not None:
         for expected in case.answer.requests:
@@ -148,7 +148,7 @@ def _floating(case: CallCase) -> set[str]:
 
 
 def _strange_inputs(case: CallCase) -> set[str]:
-    """Buffers of numbers that a call of unknown meaning gets."""
+    """Return the buffers of numbers that a call of unknown meaning gets."""
     strangers = Meaning(case).strangers
     seen = {view.buffer for place, view in views_of(case) if place[0] == "call" and place[1] in strangers}
     filled = (buffer for buffer in case.buffers if buffer.dtype.torch_dtype.is_floating_point)

@@ -1,4 +1,4 @@
-"""Cut positions out of the axes of views, and so out of the buffers below them.
+"""Cutting positions out of the axes of views, and so out of the buffers below them.
 
 Views may share a buffer: a cut in one affects all.
 """
@@ -34,7 +34,7 @@ def cut(case: CallCase, cuts: Cuts) -> CallCase:
 
 
 def trim(case: CallCase, names: Iterable[str]) -> CallCase:
-    """Drop the elements of these buffers that no view reaches: strides become plain. Raises Uncuttable."""
+    """Drop the elements of these buffers that no view reaches, which makes strides plain. Raises Uncuttable."""
     kept = {}
     for buffer, views in _buffers_and_views(case):
         if buffer.name in names:
@@ -61,7 +61,7 @@ def _units(case: CallCase, buffer: Buffer, views: list[tuple[Place, View]], fine
 
 
 def _without_the_rest(case: CallCase, kept: Mapping[str, tuple[Units, torch.Tensor]], cuts: Cuts) -> CallCase:
-    """The case with only the kept units of buffers."""
+    """Return the case with only the kept units of buffers."""
 
     def rebuilt(place: Place, view: View) -> View:
         if view.buffer not in kept:
@@ -79,9 +79,9 @@ def _without_the_rest(case: CallCase, kept: Mapping[str, tuple[Units, torch.Tens
 
 
 def _resized(buffer: Buffer, units: Units, kept: torch.Tensor, *, exact: bool) -> Buffer | None:
-    """The remainder of a buffer or of a write to one; None for a write that is gone.
+    """Return the remainder of a buffer or of a write to one, or None for a write that is gone.
 
-    Without `exact`, drawn content is drawn again: it stays short, and without an answer that is as good.
+    Without `exact`, drawn content is drawn again, which keeps it short. Without an answer, that is just as good.
     """
     itemsize = buffer.dtype.itemsize
     first = buffer.offset * itemsize // units.size

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def lower(value: int, floor: int) -> Iterator[int]:
-    """`floor`, then values nearer and nearer to `value`, up to `value - 1`."""
+    """Yield `floor`, then values closer and closer to `value`, up to `value - 1`."""
     distance = value - floor
     while distance > 0:
         yield value - distance
@@ -21,7 +21,7 @@ def lower(value: int, floor: int) -> Iterator[int]:
 
 
 def without_blocks(items: tuple[T, ...]) -> Iterator[tuple[T, ...]]:
-    """`items` without one of its halves, without one of its quarters, and so on to single items; the last go first."""
+    """Yield `items` without one of its halves, one of its quarters, and so on to single items, the last ones first."""
     size = (len(items) + 1) // 2
     while size and items:
         for end in range(len(items), 0, -size):
@@ -30,12 +30,12 @@ def without_blocks(items: tuple[T, ...]) -> Iterator[tuple[T, ...]]:
 
 
 def with_step(case: Case, index: int, *steps: Step) -> Case:
-    """`case` with `steps` instead of one step."""
+    """Return `case` with `steps` instead of one step."""
     return replace(case, steps=(*case.steps[:index], *steps, *case.steps[index + 1 :]))
 
 
 def with_requests(step: Step, requests: tuple[Request, ...]) -> Step:
-    """`step` with other requests, and as much padding as before; a graph keeps its bucket."""
+    """Return `step` with other requests, and as much padding as before. A graph keeps its bucket."""
     if step.launch is not Launch.EAGER:
         return replace(step, requests=requests)
     changed = replace(step, requests=requests)
@@ -43,21 +43,21 @@ def with_requests(step: Step, requests: tuple[Request, ...]) -> Step:
 
 
 def with_q_len(request: Request, q_len: int) -> Request:
-    """`request` with another number of query tokens after the same prefix; one without a prefix keeps its keys few."""
+    """Return `request` with another number of query tokens after the same prefix. Without a prefix, it has few keys."""
     if request.kv_len >= request.q_len:
         return replace(request, q_len=q_len, kv_len=request.kv_len - request.q_len + q_len if request.kv_len else 0)
-    # Fewer keys than queries, or none: so they stay, if a key is left.
+    # Fewer keys than queries, or none: this is preserved, if a key is left.
     return replace(request, q_len=q_len, kv_len=min(request.kv_len, max(1, q_len - 1)))
 
 
 def map_requests(case: Case, change: Callable[[Request], Request]) -> Case:
-    """`case` with every request changed in the same way."""
+    """Return `case` with every request changed in the same way."""
     steps = tuple(with_requests(step, tuple(change(request) for request in step.requests)) for step in case.steps)
     return replace(case, steps=steps)
 
 
 def tidy(case: Case) -> Case:
-    """`case` without idle steps, captures that are not replayed, and gaps between slots."""
+    """Return `case` without idle steps, captures that are not replayed, and gaps between slots."""
     wanted = {graph_of(step) for step in case.steps if step.launch is Launch.REPLAY and step.requests}
     steps = [
         step for step in case.steps if (graph_of(step) in wanted if step.launch is Launch.CAPTURE else step.tokens > 0)
@@ -72,12 +72,12 @@ def tidy(case: Case) -> Case:
 
 
 def graph_of(step: Step) -> tuple[Mode, int, int]:
-    """The key of a step's graph."""
+    """Return the key of a step's graph."""
     return step.mode, step.padded_tokens, step.tokens_per_request
 
 
 def possible(case: AnyCase) -> bool:
-    """Whether a case can exist."""
+    """Return whether a case can exist."""
     try:
         validate_any(case)
     except ImpossibleCase:

@@ -1,4 +1,4 @@
-"""Drop positions of axes everywhere at once: from tensors, lengths, page ids, batch sizes, and from the answer.
+"""Dropping positions of axes everywhere at once: in tensors, lengths, page ids, batch sizes, and the answer.
 
 Positions are dropped wherever they occur, even if sizes disagree: malformed calls stay malformed.
 """
@@ -34,7 +34,7 @@ class Drop:
     scalars: Mapping[str, Any] = field(default_factory=dict)
 
     def of(self, axis: str, length: int) -> frozenset[int]:
-        """The positions to drop from an axis of that length."""
+        """Return the positions to drop from an axis of that length."""
         return frozenset(marked(self.axes.get(axis, range(0)), length).nonzero()[:, 0].tolist())
 
 
@@ -53,7 +53,7 @@ def dropped(meaning: Meaning, drop: Drop) -> CallCase:
 
 
 def without(meaning: Meaning, drops: Iterable[Drop]) -> Iterator[CallCase]:
-    """The case after each drop by itself, without those that can't be cut."""
+    """Yield the case after each drop by itself, skipping those that can't be cut."""
     for drop in drops:
         try:
             yield dropped(meaning, drop)
@@ -62,12 +62,12 @@ def without(meaning: Meaning, drops: Iterable[Drop]) -> Iterator[CallCase]:
 
 
 def _shapes(case: CallCase, calls: frozenset[int]) -> list[tuple[int, ...]]:
-    """Shapes of all tensors of these calls."""
+    """Return the shapes of all tensors of these calls."""
     return [view.shape for place, view in views_of(case) if place[0] == "call" and place[1] in calls]
 
 
 def _axes_to_cut(meaning: Meaning, site: TensorSite, drop: Drop) -> dict[int, Positions]:
-    """The positions to drop from each axis of a tensor. Raises Uncuttable if none would be left."""
+    """Return the positions to drop from each axis of a tensor. Raises Uncuttable if none would be left."""
     cuts: dict[int, Positions] = {}
     for number, (axis, length) in enumerate(zip(site.parameter.axes, site.view.shape, strict=True)):
         if axis == "requests + 1":
@@ -98,7 +98,7 @@ def _scalars(arguments: Mapping[str, Any], drop: Drop) -> dict[str, Any]:
 
 
 def _without_requests(meaning: Meaning, drop: Drop) -> tuple[CallCase, dict[Place, dict[int, Positions]]]:
-    """Drop the answer's requests without remaining rows; return the cuts in the others."""
+    """Drop the answer's requests without remaining rows. Returns the cuts in the others."""
     cuts: dict[Place, dict[int, Positions]] = {}
     answer = meaning.case.answer
     if answer is None:
@@ -121,7 +121,7 @@ def _without_requests(meaning: Meaning, drop: Drop) -> tuple[CallCase, dict[Plac
 
 
 def _changes_the_answer(meaning: Meaning, drop: Drop) -> bool:
-    """Whether too few packed keys of a request remain in a call for the answer to stay the same attention.
+    """Return whether too few packed keys of a request remain in a call for the answer to stay the same attention.
 
     Rows of a request without keys stay unwritten. If other calls have keys of it too, a causal call needs as many as
     there are queries, since its first queries would otherwise see only some keys of the others.
@@ -140,7 +140,7 @@ def _changes_the_answer(meaning: Meaning, drop: Drop) -> bool:
 
 
 def _shows_lost_keys(meaning: Meaning, drop: Drop) -> bool:
-    """Whether a window would move back to keys that had left it, and that their pages no longer hold."""
+    """Return whether a window would move back to keys that had left it, and that their pages no longer hold."""
     truth = _Truth(meaning)
     rows = drop.of("tokens", meaning.tokens)
     for (call, request), positions in drop.keys.items():
@@ -158,7 +158,7 @@ def _shows_lost_keys(meaning: Meaning, drop: Drop) -> bool:
 
 
 def keys_of_answer(meaning: Meaning, drop: Drop) -> dict[int, frozenset[int]]:
-    """For each request of the answer, the key and value rows dropped with keys of calls. Raises Uncuttable."""
+    """Return the key and value rows dropped with keys of calls, for each request of the answer. Raises Uncuttable."""
     truth = _Truth(meaning)
     requests = drop.of("requests", meaning.batch)
     gone: dict[int, frozenset[int]] = {}
@@ -171,7 +171,7 @@ def keys_of_answer(meaning: Meaning, drop: Drop) -> dict[int, frozenset[int]]:
 
 
 class _Truth:
-    """The requests of an answer, matched to those of the calls: keys cut from a call have to leave the answer too."""
+    """The requests of an answer, matched to those of the calls: keys cut from a call are cut from the answer too."""
 
     def __init__(self, meaning: Meaning) -> None:
         self._meaning = meaning
@@ -181,15 +181,15 @@ class _Truth:
         self._keys = {site.call: site for site in meaning.of_role(Role.KEY)}
 
     def of(self, request: int) -> int | None:
-        """Index of the answer's request with a request's rows; None if there is none."""
+        """Return the index of the answer's request with a request's rows, or None."""
         rows = self._meaning.rows(request)
         return next((index for index, expected in enumerate(self._requests) if expected.first_row in rows), None)
 
     def first_key(self, call: int, request: int, index: int) -> int:
-        """The row of an answer's keys at which a request's keys in a call begin.
+        """Return the row of an answer's keys at which a request's keys in a call begin.
 
-        A call that alone has keys of a request has them from the first. Of several, each has the equal ones. Raises
-        Uncuttable if that is ambiguous.
+        If only one call has keys of a request, it has them from the first. Otherwise, each call has the equal ones.
+        Raises Uncuttable if that is ambiguous.
         """
         calls = [each for each in range(len(self._meaning.spans)) if self._meaning.kv_len(each, request)]
         if len(calls) <= 1:
@@ -200,7 +200,7 @@ class _Truth:
         return found[call]
 
     def in_pool(self, call: int, request: int, index: int, keys: Sequence[int]) -> bool:
-        """Whether the pages of a call hold these keys of a request of the answer; of no paged call, it is True."""
+        """Return whether the pages of a call hold these keys of a request of the answer; True if it is not paged."""
         caches = [site for site in self._meaning.of_role(Role.CACHE) if site.call == call]
         if not caches:
             return True

@@ -16,7 +16,7 @@ _DIM_UNITS = (VECTOR, 8)
 
 
 def drop_features(case: Case) -> Iterator[Case]:
-    """No window, sinks, soft cap or fp8; the default layout and dtype."""
+    """Yield geometries without window, sinks, soft cap or fp8, and with the default layout and dtype."""
     geometry = case.geometry
     plain = {"window_left": -1, "sinks": False, "soft_cap": 0.0, "kv_dtype": geometry.dtype, "kv_layout": KvLayout.HND}
     yield _with(case, replace(geometry, **plain))
@@ -29,7 +29,7 @@ def drop_features(case: Case) -> Iterator[Case]:
 
 
 def drop_heads(case: Case) -> Iterator[Case]:
-    """Fewer KV heads with the same group, then smaller groups."""
+    """Yield fewer KV heads with the same group, then smaller groups."""
     geometry = case.geometry
     for kv_heads in lower(geometry.kv_heads, 1):
         yield _with(case, replace(geometry, kv_heads=kv_heads, q_heads=kv_heads * geometry.group))
@@ -38,7 +38,7 @@ def drop_heads(case: Case) -> Iterator[Case]:
 
 
 def shrink_head_dims(case: Case) -> Iterator[Case]:
-    """Smaller head dims; of a latent, each part by itself."""
+    """Yield smaller head dims; of a latent, each part by itself."""
     geometry = case.geometry
     if geometry.latent is not None:
         for part in ("rank", "rope", "nope", "vo"):
@@ -54,10 +54,10 @@ def shrink_head_dims(case: Case) -> Iterator[Case]:
 
 
 def to_head_dims(head_dims: tuple[int, ...]) -> tuple[Callable[[Case], Iterator[Case]], ...]:
-    """Edits to smaller ones of a backend's only head dims; none if it has others."""
+    """Return edits to smaller ones of `head_dims`, the only ones of a backend; none if that is empty."""
 
     def smaller(case: Case) -> Iterator[Case]:
-        """Each smaller head dim for both K and V, then for one of them."""
+        """Yield each smaller head dim for both K and V, then for one of them."""
         now = case.geometry
         for dim in sorted(head_dims):
             for changed in ({"head_dim_qk": dim, "head_dim_vo": dim}, {"head_dim_qk": dim}, {"head_dim_vo": dim}):
@@ -68,7 +68,7 @@ def to_head_dims(head_dims: tuple[int, ...]) -> tuple[Callable[[Case], Iterator[
 
 
 def shrink_pages(case: Case) -> Iterator[Case]:
-    """Smaller pages, with lengths that fill as many pages as before, or with the same lengths."""
+    """Yield smaller pages, with lengths that fill as many pages as before, or with the same lengths."""
     old = case.geometry.page_size
     size = 1
     while size < old:
@@ -78,20 +78,20 @@ def shrink_pages(case: Case) -> Iterator[Case]:
 
 
 def on_pages(case: Case, size: int) -> Case:
-    """`case` with pages of `size`; on smaller ones, lengths keep their number of pages and their last slot."""
+    """Return `case` with pages of `size`. On smaller ones, lengths keep their number of pages and their last slot."""
     old = case.geometry.page_size
     changed = _with(case, replace(case.geometry, page_size=size))
     return map_requests(changed, partial(_same_pages, old, size)) if size < old else changed
 
 
 def _same_pages(old: int, new: int, request: Request) -> Request:
-    """`request` with a KV length in pages of `new` tokens that fills as many pages as it does in pages of `old`."""
+    """Return `request` with a KV length that fills as many pages of `new` tokens as before pages of `old`."""
     pages, rest = divmod(request.kv_len, old)
     return replace(request, kv_len=pages * new + min(rest, new))
 
 
 def lower_dims(dim: int) -> Iterator[int]:
-    """Head dims below `dim` that keep rows aligned, multiples of a vector first."""
+    """Yield head dims below `dim` that keep rows aligned, multiples of a vector first."""
     for unit in _DIM_UNITS:
         for units in lower(-(-dim // unit), 1):
             yield units * unit

@@ -10,19 +10,19 @@ from attnfuzz.reference.case import Case, Launch, Request, Step
 
 
 def draft_fewer_tokens(case: Case) -> Iterator[Case]:
-    """Fewer draft tokens in every speculative step, over the same KV or with their keys dropped."""
+    """Yield fewer draft tokens in every speculative step, over the same KV or with their keys dropped."""
     for stride in lower(max((step.drafts for step in case.steps), default=0), 1):
         yield from with_drafts(case, stride)
 
 
 def with_drafts(case: Case, stride: int) -> Iterator[Case]:
-    """At most `stride` draft tokens in every speculative step: with their keys dropped too, or over the same KV."""
+    """Yield at most `stride` draft tokens in every speculative step, with their keys dropped, or over the same KV."""
     for shift in (True, False):
         yield replace(case, steps=tuple(_with_stride(step, stride, shift=shift) for step in case.steps))
 
 
 def shorten_all_kv(case: Case) -> Iterator[Case]:
-    """A lower ceiling for every KV length; then the same number of keys taken from every request."""
+    """Yield a lower maximum for every KV length, then the same number of keys taken from every request."""
     longest = max(case.slot_lengths().values(), default=0)
     for ceiling in lower(longest, 0):
         yield map_requests(case, partial(_at_most, ceiling))
@@ -31,14 +31,14 @@ def shorten_all_kv(case: Case) -> Iterator[Case]:
 
 
 def shorten_slots(case: Case) -> Iterator[Case]:
-    """The same number of keys taken from one slot in every step."""
+    """Yield the same number of keys taken from one slot in every step."""
     for slot, longest in case.slot_lengths().items():
         for kept in lower(longest, 0):
             yield map_requests(case, partial(_without, longest - kept, slot))
 
 
 def shorten_q(case: Case) -> Iterator[Case]:
-    """Fewer query tokens of one request in a ragged step, over the same KV or with their keys gone as well."""
+    """Yield fewer query tokens of one request in a ragged step, over the same KV or with their keys dropped."""
     ragged = ((index, step) for index, step in enumerate(case.steps) if not step.mode.uniform)
     for index, step in ragged:
         for position, request in enumerate(step.requests):
@@ -59,12 +59,12 @@ def _at_most(ceiling: int, request: Request) -> Request:
 
 
 def _without(cut: int, slot: int | None, request: Request) -> Request:
-    """`request` with `cut` fewer keys, if it is of `slot`, or for any slot if that is None."""
+    """Return `request` with `cut` fewer keys, if it is of `slot`, or for any slot if that is None."""
     return replace(request, kv_len=max(0, request.kv_len - cut)) if slot in (None, request.slot) else request
 
 
 def _with_stride(step: Step, stride: int, *, shift: bool) -> Step:
-    """A speculative step on a server with `stride` draft tokens at most; with `shift`, their keys go as well."""
+    """Return a speculative step with at most `stride` draft tokens; with `shift`, their keys are dropped too."""
     stride = step.mode.stride(stride)
     if step.tokens_per_request <= stride:
         return step

@@ -1,4 +1,4 @@
-"""The meaning of a case's calls to their kernels: axes of tensors, requests, broken preconditions."""
+"""The meaning of a case's calls to their kernels: axes of tensors, requests, and broken preconditions."""
 
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from attnfuzz.kernels.entry_points.forms import window_of
 from attnfuzz.reference.calls import CallCase, View
 
 _MAX_KEYS = 1 << 20
-"""A KV length beyond this is garbage."""
+"""A longer KV is garbage."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,13 @@ class TensorSite:
     tensor: torch.Tensor
 
     def size(self, axis: str) -> int:
-        """The longest dimension that counts `axis`; 0 if there is none."""
+        """Return the longest dimension that counts `axis`, or 0."""
         pairs = zip(self.parameter.axes, self.view.shape, strict=True)
         return max((size for name, size in pairs if name == axis), default=0)
 
 
 class Meaning:
-    """A case interpreted by its entry points. Calls that none understands have no sites and no spans."""
+    """A case interpreted by its entry points. Calls that none of them understands have no sites and no spans."""
 
     def __init__(self, case: CallCase) -> None:
         self.case = case
@@ -52,16 +52,16 @@ class Meaning:
             self.sites += (self._site(index, parameter, arguments) for parameter in parameters)
 
     def size(self, axis: str) -> int:
-        """The longest dimension that counts `axis` in any call."""
+        """Return the longest dimension that counts `axis` in any call."""
         return max((site.size(axis) for site in self.sites), default=0)
 
     def of_role(self, *roles: Role) -> Iterator[TensorSite]:
-        """The sites with one of these roles."""
+        """Return the sites with one of these roles."""
         return (site for site in self.sites if site.parameter.role in roles)
 
     @property
     def batch(self) -> int:
-        """Requests of the largest call, by its tensors or its kernel's reading of them."""
+        """The number of requests of the largest call, by its tensors or its kernel's interpretation of them."""
         return max([self.size("requests"), *(len(spans) for spans in self.spans)])
 
     @property
@@ -71,17 +71,17 @@ class Meaning:
 
     @property
     def tokens(self) -> int:
-        """Query rows of the largest call."""
+        """The number of query rows of the largest call."""
         return max(self.size("tokens"), self.size("requests") * self.size("tokens per request"))
 
     def kv_len(self, call: int, request: int) -> int:
-        """Keys of a request in a call."""
+        """Return the number of keys of a request in a call."""
         spans = self.spans[call]
         kv_len = spans[request].kv_len if request < len(spans) else 0
         return kv_len if 0 < kv_len <= _MAX_KEYS else 0
 
     def rows(self, request: int) -> frozenset[int]:
-        """Query rows of a request, in whichever call it has most."""
+        """Return the query rows of a request, in the call in which it has the most."""
         spans = (spans[request] for spans in self.spans if request < len(spans))
         reach = [range(max(0, span.first_row), min(self.tokens, span.first_row + span.q_len)) for span in spans]
         return frozenset(max(reach, key=len) if reach else ())
@@ -98,7 +98,7 @@ class Meaning:
 
 
 def breached(case: CallCase) -> frozenset[tuple[str, tuple[str, ...]]]:
-    """The preconditions that the calls of a case break, each as an entry point and its arguments."""
+    """Return the preconditions that the calls of a case break, each as an entry point and its arguments."""
     known = ((call.op, index) for index, call in enumerate(case.calls) if call.op in ENTRY_POINTS)
     return frozenset(
         (op, breach.arguments)
@@ -108,7 +108,7 @@ def breached(case: CallCase) -> frozenset[tuple[str, tuple[str, ...]]]:
 
 
 def compiled_for(case: CallCase) -> Hashable:
-    """The parameters that GPU kernels are compiled for: calls that agree in them run the same ones.
+    """Return the parameters for which GPU kernels are compiled: calls that agree in them run the same kernels.
 
     Head dims, slots of a page, query heads per KV head, and whether there is a window. XQA's modules are compiled for
     these (gen_xqa_module, flashinfer/jit/xqa.py), others for some of them; element types are left out, since no edit

@@ -12,7 +12,7 @@ from attnfuzz.kernels.entry_points import Role
 from attnfuzz.reference.calls import Buffer, CallCase, content_of, viewed
 
 _MOST_KEYS = 1 << 24
-"""Cumulative lengths beyond this are garbage."""
+"""Larger cumulative lengths are garbage."""
 
 _MIRRORS = {"kv_seq_lens_cpu": Role.KV_LENGTHS}
 """Arguments that mirror one of this role."""
@@ -23,7 +23,7 @@ Keys = Mapping[tuple[int, int], Positions]
 
 
 def renumbered(case: CallCase, meaning: Meaning, axes: Mapping[str, Positions], keys: Keys) -> CallCase:
-    """The case with the metadata of `meaning` adjusted to the dropped positions; tensors keep their sizes.
+    """Return the case with the metadata of `meaning` adjusted to the dropped positions; tensors keep their sizes.
 
     Raises Uncuttable for metadata written between the calls: it is unknown which of its contents to change.
     """
@@ -50,7 +50,7 @@ def renumbered(case: CallCase, meaning: Meaning, axes: Mapping[str, Positions], 
 
 
 def flat_keys(meaning: Meaning, call: int, keys: Keys) -> frozenset[int]:
-    """The dropped keys of a call, numbered through all its requests like its cumulative lengths."""
+    """Return the dropped keys of a call, numbered through all its requests like its cumulative lengths."""
     site = next((site for site in meaning.of_role(Role.CUM_KV) if site.call == call), None)
     if site is None:
         return frozenset()
@@ -62,7 +62,7 @@ def flat_keys(meaning: Meaning, call: int, keys: Keys) -> frozenset[int]:
 
 
 def _numbers(meaning: Meaning, site: TensorSite, axes: Mapping[str, Positions], keys: Keys) -> torch.Tensor | None:
-    """The new content of a metadata tensor; None for other tensors."""
+    """Return the new content of a metadata tensor, or None for other tensors."""
     if site.parameter.name == _Q_LENGTHS and "tokens" in axes:
         rows = marked(axes["tokens"], meaning.tokens)
         spans = meaning.spans[site.call][: len(site.tensor)]
@@ -85,12 +85,12 @@ def _numbers(meaning: Meaning, site: TensorSite, axes: Mapping[str, Positions], 
             gone_pages = marked(axes["pages"], pages)
             ids = _counted(site.tensor, gone_pages)
             left = pages - int(gone_pages.sum())
-            # The id of a dropped page stays inside.
+            # The id of a dropped page must stay in range.
             return torch.where((site.tensor >= 0) & (site.tensor < pages), ids.clamp(max=left - 1), ids)
     return None
 
 
 def _counted(numbers: torch.Tensor, gone: torch.Tensor) -> torch.Tensor:
-    """Numbers less the count of dropped ones below them."""
+    """Return numbers minus the count of dropped ones below them."""
     below = torch.cat([torch.zeros(1, dtype=torch.int64), gone.cumsum(0)])
     return numbers - below[numbers.long().clamp(0, len(gone))].to(numbers.dtype)

@@ -1,4 +1,4 @@
-"""All views of a case made of calls, each by its place."""
+"""All views of a case made of calls, each with its place."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,7 +14,7 @@ Place = tuple[str | int, ...]
 
 
 def views_of(case: CallCase) -> Iterator[tuple[Place, View]]:
-    """Every view, calls first."""
+    """Yield every view, calls first."""
     for index, call in enumerate(case.calls):
         for name, value in call.arguments.items():
             for tail, view in _members(value):
@@ -32,7 +32,7 @@ def views_of(case: CallCase) -> Iterator[tuple[Place, View]]:
 
 
 def with_views(case: CallCase, change: Callable[[Place, View], View]) -> CallCase:
-    """The case with every view replaced."""
+    """Return the case with every view replaced."""
     calls = tuple(
         replace(
             call,
@@ -44,7 +44,7 @@ def with_views(case: CallCase, change: Callable[[Place, View], View]) -> CallCas
 
 
 def with_contents(case: CallCase, change: Callable[[Buffer], Buffer | None]) -> CallCase:
-    """The case with every buffer and write replaced, or dropped if `change` returns None."""
+    """Return the case with every buffer and write replaced, or dropped if `change` returns None."""
 
     def changed(buffers: tuple[Buffer, ...]) -> tuple[Buffer, ...]:
         return tuple(new for buffer in buffers if (new := change(buffer)) is not None)
@@ -59,7 +59,7 @@ def with_contents(case: CallCase, change: Callable[[Buffer], Buffer | None]) -> 
 
 
 def tidy(case: CallCase) -> CallCase:
-    """The case without unused buffers."""
+    """Return the case without unused buffers."""
     seen = {view.buffer for _, view in views_of(case)}
     return with_contents(case, lambda buffer: buffer if buffer.name in seen else None)
 

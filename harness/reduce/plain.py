@@ -1,4 +1,4 @@
-"""Edits that reset a field to its default, or move it nearer."""
+"""Edits that reset a field to its default, or move it closer to that."""
 
 from collections.abc import Iterator
 
@@ -13,8 +13,8 @@ _PARTS = ("pages", "scales", "queries", "views", "rope", "serving", "shared_keys
 
 
 def use_defaults(case: Case) -> Iterator[Case]:
-    """Every field with a default at it; then one field; then one field of one of their parts."""
-    # Whether keys are rotated is the backend's choice.
+    """Yield every field with a default at it; then one field; then one field of one of their parts."""
+    # The backend decides whether keys are rotated.
     defaults = {name: default for name, default in _defaults(case).items() if name != "rope"}
     yield replace(case, **defaults)
     for name, default in defaults.items():
@@ -26,7 +26,7 @@ def use_defaults(case: Case) -> Iterator[Case]:
 
 
 def call_plainly(case: Case) -> Iterator[Case]:
-    """One form of an argument, or one event of a life, less."""
+    """Yield one argument form, or one event of a life, less."""
     for name in ("arguments", "life"):
         chosen = getattr(case, name)
         for at in range(len(chosen) if len(chosen) > 1 else 0):
@@ -34,13 +34,13 @@ def call_plainly(case: Case) -> Iterator[Case]:
 
 
 def plainer_mask(case: Case) -> Iterator[Case]:
-    """All masks that are plainer, the plainest first."""
+    """Yield all plainer masks, the plainest first."""
     for mask in tuple(Mask)[: tuple(Mask).index(case.mask)]:
         yield replace(case, mask=mask)
 
 
 def lower_numbers(case: Case) -> Iterator[Case]:
-    """Less slack, fewer spare pages, a smaller seed."""
+    """Yield less slack, fewer spare pages, a smaller seed."""
     for slack in lower(case.max_len_slack, 0):
         yield replace(case, max_len_slack=slack)
     for spare in lower(case.pages.spare, 1):
@@ -55,7 +55,7 @@ def lower_numbers(case: Case) -> Iterator[Case]:
 
 
 def _defaults(struct: msgspec.Struct) -> dict[str, object]:
-    """The defaults of fields that differ from them."""
+    """Return the defaults of fields that differ from them."""
     return {
         field.name: field.default
         for field in msgspec.structs.fields(struct)

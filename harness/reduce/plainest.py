@@ -1,4 +1,4 @@
-"""Leave out of a failing case the features that its failure does not need, several at once."""
+"""Removing the features that a failure does not need from its case, several at once."""
 
 from collections.abc import Callable, Collection
 
@@ -13,10 +13,10 @@ def plainest(
     allowed: Callable[[Case], bool],
     among: Collection[Feature],
 ) -> Case:
-    """Return `case` without as many features `among` the given ones as it fails without; it is taken to fail.
+    """Return `case`, which must fail, without as many features `among` the given ones as it fails without.
 
-    All are left out at once, then halves of the rest, since each run that fails may cost a worker: of n features, a
-    failure that needs one takes about log2(n) failing runs, not n - 1.
+    All are removed at once, then halves of the rest, since each run that fails may cost a worker. A failure that needs
+    one of n features takes about log2(n) failing runs, not n - 1.
     """
     groups = [sorted(features_in(case).intersection(among))]
     while groups:
@@ -33,7 +33,7 @@ def plainest(
 
 
 def leave_out(case: Case, features: Collection[Feature], allowed: Callable[[Case], bool]) -> Case:
-    """Return the case without those of the features that can be left out, one after another."""
+    """Return the case without those of the features that can be removed, one after another."""
     for feature in sorted(features):
         ablation = next(ablations(case, allowed=allowed, among={feature}), None)
         if ablation is not None:

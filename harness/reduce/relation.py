@@ -1,4 +1,4 @@
-"""Edits that do without a metamorphic relation; `plain` puts it back to none."""
+"""Edits that remove a metamorphic relation; `plain` resets it to none."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ from attnfuzz.reference.related import NotRelated, related
 
 
 def run_only_the_other(case: Case) -> Iterator[Case]:
-    """The related case by itself: its failure may need no first run."""
+    """Yield the related case by itself, since its failure may not need the first run."""
     if case.relation is not None:
         try:
             yield related(case).case

@@ -1,4 +1,4 @@
-"""Edits that take one feature out of a case and leave the rest as it is; `ablation` names the feature of each."""
+"""Edits that remove one feature of a case and leave the rest as it is; `ablation` names the feature of each."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -28,7 +28,7 @@ from attnfuzz.reference.dtypes import DType
 Removal = Callable[[Case], Iterator[Case]]
 
 _TRIED_ALONE = 4
-"""Requests or steps tried alone: a failure that needs one of many shows in one of these, or is rare."""
+"""Number of requests or steps tried alone: a failure that needs one of many occurs with one of these, or is rare."""
 
 
 def geometry_with(**plain: Any) -> Removal:
@@ -47,7 +47,7 @@ def part_with(part: str, **plain: Any) -> Removal:
 
 
 def without(**chosen: Any) -> Removal:
-    """Return the removal of one form of an argument, or of one event of a life."""
+    """Return the removal of one argument form, or of one event of a life."""
     ((name, one),) = chosen.items()
 
     def removal(case: Case) -> Iterator[Case]:
@@ -57,7 +57,7 @@ def without(**chosen: Any) -> Removal:
 
 
 def no_idle_steps(case: Case) -> Iterator[Case]:
-    """Steps with requests, and captures, alone."""
+    """Yield the case without idle steps."""
     yield replace(case, steps=tuple(step for step in case.steps if not step.idle))
 
 
@@ -73,24 +73,24 @@ def numbers_in(part: str) -> Removal:
 
 
 def pages_kept(case: Case) -> Iterator[Case]:
-    """A pool that keeps the pages that have left the window."""
+    """Yield a pool that keeps the pages that have left the window."""
     yield replace(case, pages=replace(case.pages, tombstone=Tombstone.NONE, window_tail=False))
 
 
 def without_window(case: Case) -> Iterator[Case]:
-    """No window."""
+    """Yield the case without window."""
     for kept in pages_kept(case):
         yield replace(kept, geometry=replace(case.geometry, window_left=-1))
 
 
 def no_window(case: Case) -> Iterator[Case]:
-    """No window; then one that is longer than all keys."""
+    """Yield the case without a window, then with a window longer than all keys."""
     yield from without_window(case)
     yield replace(case, geometry=replace(case.geometry, window_left=max(case.slot_lengths().values(), default=0)))
 
 
 def wider_window(case: Case) -> Iterator[Case]:
-    """A window of two keys that still cuts some off; then one of half of the keys; then none."""
+    """Yield a window of two keys that still cuts some off, then one of half of the keys, then none."""
     longest = max(case.slot_lengths().values(), default=0)
     yield replace(one_key_more(case), geometry=replace(case.geometry, window_left=1))
     for window in (1, longest // 2):
@@ -99,7 +99,7 @@ def wider_window(case: Case) -> Iterator[Case]:
 
 
 def no_sinks(case: Case) -> Iterator[Case]:
-    """No sinks; then a key more for each request instead, since one key alone has all weight, whatever its logit."""
+    """Yield the case without sinks; then with one more key for each request, since a single key has all the weight."""
     plain = replace(case, geometry=replace(case.geometry, sinks=False))
     yield plain
     yield one_key_more(plain)
@@ -111,7 +111,7 @@ def one_key_more(case: Case) -> Case:
 
 
 def no_fp8(case: Case) -> Iterator[Case]:
-    """A KV cache of the queries' dtype, with the scales of the cache; then without them."""
+    """Yield a KV cache of the queries' dtype, with the scales of the cache; then without them."""
     of_tensor = replace(case.scales, granularity=Granularity.TENSOR, blocks=BlockScales.LINEAR)
     queries = replace(case.queries, kept=False)
     geometry = replace(case.geometry, kv_dtype=case.geometry.dtype)
@@ -121,7 +121,7 @@ def no_fp8(case: Case) -> Iterator[Case]:
 
 
 def in_fp32(case: Case) -> Iterator[Case]:
-    """Queries in fp32, and a KV cache in fp32 too, unless it is in fp8."""
+    """Yield queries in fp32, and a KV cache in fp32 too, unless it is in fp8."""
     geometry = case.geometry
     kv_dtype = DType.FLOAT32 if geometry.kv_dtype is geometry.dtype else geometry.kv_dtype
     yield replace(case, geometry=replace(geometry, dtype=DType.FLOAT32, kv_dtype=kv_dtype))
@@ -130,7 +130,7 @@ def in_fp32(case: Case) -> Iterator[Case]:
 def multiples_of(vector: int) -> Removal:
     """Return the removal that raises head dims to the next multiples of `vector`, and to those after them.
 
-    The default softmax scale goes with the head dim. It is exact in few bits for 16 and 64, and for neither 8 nor 32.
+    The default softmax scale changes with the head dim. It is exact in few bits for 16 and 64, but not for 8 and 32.
     """
 
     def removal(case: Case) -> Iterator[Case]:
@@ -143,30 +143,30 @@ def multiples_of(vector: int) -> Removal:
 
 
 def no_groups(case: Case) -> Iterator[Case]:
-    """As many query heads as KV heads."""
+    """Yield as many query heads as KV heads."""
     yield replace(case, geometry=replace(case.geometry, q_heads=case.geometry.kv_heads))
 
 
 def one_kv_head(case: Case) -> Iterator[Case]:
-    """One KV head with the same group of query heads."""
+    """Yield one KV head with the same group of query heads."""
     yield replace(case, geometry=replace(case.geometry, q_heads=case.geometry.group, kv_heads=1))
 
 
 def equal_head_dims(case: Case) -> Iterator[Case]:
-    """A V head dim as large as that of K; a latent has its own."""
+    """Yield a V head dim as large as that of K; a latent has its own."""
     if case.geometry.latent is None:
         yield replace(case, geometry=replace(case.geometry, head_dim_vo=case.geometry.head_dim_qk))
 
 
 def no_graphs(case: Case) -> Iterator[Case]:
-    """Every replay as an eager step over the same padded batch."""
+    """Yield every replay as an eager step over the same padded batch."""
     yield tidy(replace(case, steps=tuple(map(as_eager, case.steps))))
 
 
 def no_padding(case: Case) -> Iterator[Case]:
-    """Eager steps without padding, and replays of graphs that were captured for as many requests as they have.
+    """Yield eager steps without padding, and replays of graphs captured for as many requests as they have.
 
-    Then with as many query tokens for each request of a graph as it has room for, since the rest are padding too.
+    Then yield them with as many query tokens per request as the graph has room for, since the rest is padding too.
     """
     sizes: dict[object, set[int]] = {}
     for step in case.steps:
@@ -187,14 +187,14 @@ def no_padding(case: Case) -> Iterator[Case]:
 
 
 def _with_full_requests(step: Step) -> Step:
-    """A replay with as many query tokens for each request as its graph has room for."""
+    """Return a replay with as many query tokens for each request as its graph has room for."""
     if step.launch is not Launch.REPLAY:
         return step
     return replace(step, requests=tuple(with_q_len(each, step.tokens_per_request) for each in step.requests))
 
 
 def one_step(case: Case) -> Iterator[Case]:
-    """Each of the last steps alone, and the first, with the graphs that it needs."""
+    """Yield each of the last steps alone, and the first, with the graphs that it needs."""
     running = [index for index, step in enumerate(case.steps) if step.launch is not Launch.CAPTURE]
     for index in dict.fromkeys((*running[::-1][:_TRIED_ALONE], *running[:1])):
         captures = [step for step in case.steps[:index] if step.launch is Launch.CAPTURE]
@@ -202,7 +202,7 @@ def one_step(case: Case) -> Iterator[Case]:
 
 
 def one_request(case: Case) -> Iterator[Case]:
-    """The KV of one request alone, in every step: the longest, the shortest, the first, the last."""
+    """Yield the KV of one request alone, in every step: the longest, the shortest, the first, the last."""
     lengths = case.slot_lengths()
     by_length = sorted(lengths, key=lengths.__getitem__)
     for slot in dict.fromkeys((*by_length[-1:], *by_length[:1], *list(lengths)[:1], *list(lengths)[-1:])):
@@ -211,48 +211,48 @@ def one_request(case: Case) -> Iterator[Case]:
 
 
 def equal_q_lens(case: Case) -> Iterator[Case]:
-    """As many query tokens for each request of a step as for the longest, or the shortest, after the same prefix."""
+    """Yield each request of a step with the longest or the shortest q_len of the step, after the same prefix."""
     for choose in (max, min):
         yield replace(case, steps=tuple(_at_equal_q(step, choose) for step in case.steps))
 
 
 def no_idle_requests(case: Case) -> Iterator[Case]:
-    """No requests without query tokens."""
+    """Yield the case without requests that have no query tokens."""
     yield tidy(_kept(case, lambda request: request.q_len > 0))
 
 
 def no_empty_kv(case: Case) -> Iterator[Case]:
-    """Keys for each query token of the requests without keys; then without these requests."""
+    """Yield keys for each query token of the requests without keys; then drop these requests."""
     yield map_requests(case, lambda each: replace(each, kv_len=each.kv_len or each.q_len))
     yield tidy(_kept(case, lambda request: request.kv_len > 0))
 
 
 def no_short_kv(case: Case) -> Iterator[Case]:
-    """At least as many keys as query tokens for each request that has keys."""
+    """Yield at least as many keys as query tokens for each request that has keys."""
     yield map_requests(case, lambda each: replace(each, kv_len=max(each.kv_len, each.q_len) if each.kv_len else 0))
 
 
 def no_relation(case: Case) -> Iterator[Case]:
-    """The first run alone; then the other."""
+    """Yield the first run alone, then the other."""
     yield replace(case, relation=None)
     yield from run_only_the_other(case)
 
 
 def slots_in_order(case: Case) -> Iterator[Case]:
-    """The requests of each step in the order of their slots."""
+    """Yield the requests of each step in the order of their slots."""
     steps = (replace(step, requests=tuple(sorted(step.requests, key=lambda each: each.slot))) for step in case.steps)
     yield replace(case, steps=tuple(steps))
 
 
 def one_chunk(case: Case) -> Iterator[Case]:
-    """A chunk that holds the prefixes of all requests."""
+    """Yield a chunk that holds the prefixes of all requests."""
     chunked = steps_in_chunks(case.steps, case.geometry)
     needed = max((len(step.requests) * step.longest_prefix for step in chunked), default=0)
     yield replace(case, chunk_capacity=max(needed, case.chunk_capacity))
 
 
 def one_page(case: Case) -> Iterator[Case]:
-    """Pages that hold all keys of a request; then as many keys of each request as one page holds."""
+    """Yield pages that hold all keys of a request; then as many keys of each request as one page holds."""
     size = case.geometry.page_size
     while size < max(case.slot_lengths().values(), default=0):
         size *= 2
@@ -261,9 +261,10 @@ def one_page(case: Case) -> Iterator[Case]:
 
 
 def full_pages(case: Case) -> Iterator[Case]:
-    """Keys that fill the last page of each request; pages of one token where that gives more keys than queries.
+    """Yield keys that fill the last page of each request; in some cases also pages of one token.
 
-    So it does, too, where steps do not allow other lengths. Otherwise, more pages would be another feature.
+    These are yielded if a request has fewer keys than queries, which filling its page might change, or if the steps do
+    not allow other lengths. Otherwise, more pages would be another feature.
     """
     size = case.geometry.page_size
     filled = map_requests(case, lambda each: replace(each, kv_len=each.kv_len + -each.kv_len % size))
@@ -273,7 +274,7 @@ def full_pages(case: Case) -> Iterator[Case]:
 
 
 def one_key(case: Case) -> Iterator[Case]:
-    """One key of each request that has keys, and one query; then as many queries as before."""
+    """Yield one key of each request that has keys, and one query; then as many queries as before."""
     for single in (*one_query(case), case):
         yield map_requests(single, partial(_at_most, 1))
 
@@ -284,7 +285,7 @@ def at_most_keys(most: int) -> Removal:
 
 
 def one_query(case: Case) -> Iterator[Case]:
-    """One query token of each request that has some, after the same prefix or over the same keys."""
+    """Yield one query token of each request that has some, after the same prefix or over the same keys."""
     for fewer in with_drafts(case, 1):
         yield map_requests(fewer, lambda each: with_q_len(each, min(each.q_len, 1)))
         yield map_requests(fewer, lambda each: replace(each, q_len=min(each.q_len, 1)))

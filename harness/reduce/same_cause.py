@@ -13,7 +13,7 @@ from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
 
 FRESH_SEEDS = 3
-"""Value seeds of which one has to make a smaller case fail, if chance can produce the failure."""
+"""Number of value seeds, one of which must make a smaller case fail, if chance can produce the failure."""
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,9 @@ class SameCause:
     """The clues that the failure of `case` needs.
 
     `fails` runs a case and returns whether it fails like the first one. A smaller case has the same cause if it fails,
-    has these features, and passes without each of them; otherwise something else makes it fail. Nor may it have a new
-    clue, such as fewer keys than queries in a request that was cut: another bug may need that. If it fails `by_chance`,
-    one of a few fresh value seeds has to make it fail too.
+    has these features, and passes without each of them; otherwise something else makes it fail. It must not have a new
+    clue either, such as fewer keys than queries in a request that was cut, because another bug may need that. If it
+    fails `by_chance`, one of a few fresh value seeds has to make it fail too.
     """
 
     case: Case
@@ -33,7 +33,7 @@ class SameCause:
     by_chance: bool = False
 
     def shows_in(self, case: Case) -> bool:
-        """Whether a smaller case fails for the same cause."""
+        """Return whether a smaller case fails for the same cause."""
         features = features_in(case)
         return (
             self.features <= features
@@ -58,10 +58,9 @@ class SameCause:
     ) -> Case:
         """Return the smallest case reached by edits that fails for this cause, like `reduce`.
 
-        A clue that the failure does not need is left out at the end, even if that makes the case larger.
-
-        That NaN in memory is needed is first tested of the smallest case alone, and of every one only if that fails
-        for another cause: these features would cost a run for each smaller case of many failures.
+        Clues that the failure does not need are removed at the end, even if that makes the case larger. Whether NaN in
+        memory is needed is first tested on the smallest case alone, and on every case only if that fails for another
+        cause: these features would cost a run for each smaller case of many failures.
         """
         smallest = self.case
         for kept in dict.fromkeys((self.features - CONTENTS, self.features)):
@@ -78,7 +77,7 @@ class SameCause:
         return features_in(self.case)
 
     def _fails_without(self, case: Case) -> bool:
-        """Whether a case fails without one of the features."""
+        """Return whether a case fails without one of the features."""
         return any(
             self.fails(variant)
             for feature, variants in ablations(case, allowed=self.allowed, among=self.features)

@@ -1,4 +1,4 @@
-"""The search: try edits, biggest cuts first, and keep failing cases."""
+"""The search for a smaller case: try edits, biggest cuts first, and keep failing cases."""
 
 import hashlib
 import math
@@ -29,8 +29,8 @@ from attnfuzz.reference.case_file import AnyCase
 C = TypeVar("C", Case, CallCase)
 
 _FIRST_PATIENCE = 4
-"""Candidates of one edit that may pass in a row before the next edit is tried, while any edit helps: a case with many
-requests has hundreds of small edits, and the big ones of all kinds come first.
+"""Number of candidates of one edit that may pass in a row before the next edit is tried, while any edit helps. A case
+with many requests has hundreds of small edits, and the big ones of all kinds should come first.
 """
 
 STEP_EDITS = (*RELATION, *STEPS, *PLAIN, *LENGTHS, *GEOMETRY)
@@ -45,9 +45,9 @@ def reduce(
     stop: Callable[[], bool] = lambda: False,
     budget: int = 500,
 ) -> Case:
-    """Return the smallest case reached by edits from `case`, which is taken to fail, while `still_fails` holds.
+    """Return the smallest case reached by edits from `case`, which must fail, while `still_fails` holds.
 
-    Candidates that are impossible or not covered by `capability` are skipped; its buckets and head dims suggest edits
+    Candidates that are impossible or not supported by `capability` are skipped; its buckets and head dims suggest edits
     too. Ends when no edit helps, when `stop` returns True, or after `budget` calls of `still_fails`. Deterministic for
     the same arguments and answers.
     """
@@ -71,13 +71,13 @@ def reduce_calls(
 ) -> CallCase:
     """Reduce a case made of calls.
 
-    Candidates that break preconditions which `case` keeps are skipped, and if `case` breaks one, those that break none:
-    an edit must not replace the fault by one of its own. With `same_kernels`, so are those that need kernels compiled
-    for another shape. A case with `written` tensors is reduced only if it fails without them.
+    Candidates that break preconditions which `case` keeps are skipped, and if `case` breaks one, so are those that
+    break none: an edit must not replace the fault by another. With `same_kernels`, candidates that need kernels
+    compiled for another shape are skipped too. A case with `written` tensors is reduced only if it fails without them.
     """
     if case.written:
-        # Where tokens belong follows from all arguments together, so that none of them can change alone. A fault needs
-        # no such answer.
+        # The places of tokens follow from all arguments together, so none of these can change alone. A fault needs no
+        # such answer.
         bare = tidy(replace(case, written=()))
         if not still_fails(bare):
             return case
@@ -94,7 +94,7 @@ def reduce_calls(
 
 
 def identity(case: AnyCase) -> Hashable:
-    """A hashable key of a case: calls have arguments in a dict, and no hash."""
+    """Return a hashable key of a case. Calls have arguments in a dict, and no hash."""
     return case if isinstance(case, Case) else hashlib.blake2b(msgspec.json.encode(case)).digest()
 
 
@@ -109,7 +109,7 @@ def _search(
     seen: set[Hashable] = set()
 
     def untried(edited: Iterable[C]) -> Iterator[C]:
-        """The possible and allowed ones among `edited` that were not tried before."""
+        """Yield the possible and allowed ones among `edited` that were not tried before."""
         for candidate in edited:
             key = identity(candidate)
             if key not in seen:

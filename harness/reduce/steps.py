@@ -9,13 +9,13 @@ from attnfuzz.reference.case import Case, Launch, Step
 
 
 def drop_steps(case: Case) -> Iterator[Case]:
-    """Fewer steps."""
+    """Yield fewer steps."""
     for steps in without_blocks(case.steps):
         yield tidy(replace(case, steps=steps))
 
 
 def run_eagerly(case: Case) -> Iterator[Case]:
-    """No graphs, or one replay less."""
+    """Yield the case without graphs, or with one replay less."""
     yield tidy(replace(case, steps=tuple(as_eager(step) for step in case.steps)))
     for index, step in enumerate(case.steps):
         if step.launch is Launch.REPLAY:
@@ -23,7 +23,7 @@ def run_eagerly(case: Case) -> Iterator[Case]:
 
 
 def drop_slots(case: Case) -> Iterator[Case]:
-    """Fewer requests, removed from every step."""
+    """Yield fewer requests, removed from every step."""
     slots = tuple(sorted(case.slot_lengths()))
     for kept in without_blocks(slots):
         steps = tuple(
@@ -34,14 +34,14 @@ def drop_slots(case: Case) -> Iterator[Case]:
 
 
 def drop_requests(case: Case) -> Iterator[Case]:
-    """Fewer requests in one step."""
+    """Yield fewer requests in one step."""
     for index, step in enumerate(case.steps):
         for requests in without_blocks(step.requests):
             yield tidy(with_step(case, index, with_requests(step, requests)))
 
 
 def drop_padding(case: Case) -> Iterator[Case]:
-    """Less padding of eager steps: none anywhere, none in one step, less in one step."""
+    """Yield less padding of eager steps: none anywhere, none in one step, less in one step."""
     yield replace(case, steps=tuple(with_surplus(step, 0) for step in case.steps))
     for index, step in enumerate(case.steps):
         for surplus in lower(step.padded_tokens - step.tokens, 0):
@@ -49,7 +49,7 @@ def drop_padding(case: Case) -> Iterator[Case]:
 
 
 def shrink_buckets(case: Case) -> Iterator[Case]:
-    """Smaller graphs: all at once, then the capture and the replays of one."""
+    """Yield smaller graphs: all at once, then the capture and the replays of one."""
     captures = [step for step in case.steps if step.launch is Launch.CAPTURE]
     for batch in lower(max((step.padded_batch for step in captures), default=0), 1):
         yield _with_buckets(case, captures, batch)
@@ -59,7 +59,7 @@ def shrink_buckets(case: Case) -> Iterator[Case]:
 
 
 def order_slots(case: Case) -> Iterator[Case]:
-    """The requests of each step in the order of their slots; then each step on the first slots."""
+    """Yield the requests of each step in the order of their slots; then each step on the first slots."""
     yield replace(
         case,
         steps=tuple(
@@ -77,7 +77,7 @@ def order_slots(case: Case) -> Iterator[Case]:
 
 
 def as_eager(step: Step) -> Step:
-    """A replay as an eager step: over the same padded batch in a uniform mode, else without padding."""
+    """Return a replay as an eager step: over the same padded batch in a uniform mode, else without padding."""
     if step.launch is Launch.REPLAY:
         padded = step.padded_tokens if step.mode.uniform else step.tokens
         return replace(step, launch=Launch.EAGER, padded_tokens=padded)
@@ -85,12 +85,12 @@ def as_eager(step: Step) -> Step:
 
 
 def with_surplus(step: Step, surplus: int) -> Step:
-    """An eager step with `surplus` rows of padding; graphs are unchanged."""
+    """Return an eager step with `surplus` rows of padding; graphs are unchanged."""
     return replace(step, padded_tokens=step.tokens + surplus) if step.launch is Launch.EAGER else step
 
 
 def _with_buckets(case: Case, captures: Collection[Step], batch: int) -> Case:
-    """The case with these graphs and their replays for at most `batch` requests."""
+    """Return the case with these graphs and their replays for at most `batch` requests."""
     graphs = set(map(graph_of, captures))
 
     def resized(step: Step) -> Step:

@@ -1,7 +1,7 @@
-"""Transfers: a failing case in another mode or launch, where its cause may show as well.
+"""Transfers: a failing case in another mode or launch, where its cause may be visible as well.
 
-The opposite of `ablation`: a feature without which the case passes is needed; a place where it still fails shares the
-cause. Only changes that the place forces are made.
+This is the opposite of `ablation`: a feature is needed if the case passes without it; a place shares the cause if the
+case still fails there. Only changes that the place requires are made.
 """
 
 from msgspec.structs import replace
@@ -12,7 +12,7 @@ from attnfuzz.reference.case import Case, Launch, Mode, Request, Step
 
 
 def captured(case: Case) -> Case | None:
-    """Return `case` with each step captured on padding and replayed; None if a graph can't hold one of its steps."""
+    """Return `case` with each step captured on padding and replayed, or None if a graph can't hold one of its steps."""
     steps: list[Step] = []
     seen = set()
     for step in case.steps:
@@ -31,21 +31,21 @@ def captured(case: Case) -> Case | None:
 def in_mode(case: Case, mode: Mode) -> Case:
     """Return `case` with every step in another mode, over the same prefixes and with padding where there was some.
 
-    A step of several query tokens becomes a decode of the last one; a step without a stride gets that of its longest
+    A step of several query tokens becomes a decode of the last one. A step without a stride gets that of its longest
     request, and other requests are raised to it if the mode is uniform.
     """
     return tidy(replace(case, steps=tuple(_in_mode(step, mode) for step in case.steps), relation=None))
 
 
 def exchanged(case: Case, one: Mode, other: Mode) -> Case:
-    """Return `case` with the steps of one mode in the other, and the other way round."""
+    """Return `case` with the steps of one mode in the other, and vice versa."""
     modes = {one: other, other: one}
     steps = tuple(_in_mode(step, modes.get(step.mode, step.mode)) for step in case.steps)
     return tidy(replace(case, steps=steps, relation=None))
 
 
 def with_few_keys(case: Case) -> Case:
-    """Return `case` with one key fewer than queries in each request, and two queries or more; a decode as it is."""
+    """Return `case` with at least two queries and one key fewer than queries in each request; a decode is unchanged."""
     return replace(case, steps=tuple(_with_few_keys(step) for step in case.steps))
 
 
@@ -79,14 +79,14 @@ def _in_mode(step: Step, mode: Mode) -> Step:
 
 
 def _surplus(step: Step) -> int:
-    """A step's rows of padding, without unused slots of a ragged graph."""
+    """Return a step's rows of padding, without unused slots of a ragged graph."""
     if step.mode.uniform or step.launch is not Launch.EAGER:
         return (step.padded_batch - len(step.requests)) * step.tokens_per_request
     return step.padded_tokens - step.tokens
 
 
 def _with_queries(request: Request, stride: int, *, uniform: bool) -> Request:
-    """A request with as many query tokens as a mode takes."""
+    """Return a request with as many query tokens as a mode takes."""
     if uniform:
         return with_q_len(request, stride)
     return with_q_len(request, min(max(request.q_len, 1), stride) if stride else request.q_len)

@@ -1,4 +1,4 @@
-"""A buffer in units of bytes within which no view begins or ends, to cut it and its views."""
+"""A buffer in units of bytes within which no view begins or ends, for cutting it and its views."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ Positions = range | frozenset[int]
 
 
 class Uncuttable(ValueError):
-    """A cut after which some view has no strides."""
+    """A cut after which a view can't be described by strides."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Units:
         self.count = buffer.size * self._itemsize // self.size
 
     def seen_by(self, view: View, per_unit: torch.Tensor) -> torch.Tensor:
-        """A flag or number per unit of the buffer, arranged like a view: [outer axes ..., units of a block]."""
+        """Return a flag or number per unit of the buffer, arranged like a view: [outer axes ..., units of a block]."""
         form = self._form(view)
         shape = [*(view.shape[axis] for axis in form.outer), form.block // self.size]
         stride = [*(view.stride[axis] * form.width // self.size for axis in form.outer), 1]
@@ -70,7 +70,7 @@ class Units:
         kept &= ~dropped[place.where((place >= 0) & (place < length), length)]
 
     def rebuilt(self, view: View, kept: torch.Tensor, asked: Mapping[int, Positions]) -> View:
-        """The view of the kept units. Raises Uncuttable.
+        """Return the view of the kept units. Raises Uncuttable.
 
         `asked` are the positions to drop, for axes without elements of their own: of empty and expanded views.
         """
@@ -125,7 +125,7 @@ class Units:
 
 
 def marked(positions: Positions, length: int) -> torch.Tensor:
-    """Flags [length], set at the positions that are in range."""
+    """Return flags [length], True at the positions that are in range."""
     flags = torch.zeros(length, dtype=torch.bool)
     if isinstance(positions, range):
         flags[slice(max(0, positions.start), max(0, positions.stop), positions.step)] = True

@@ -1,1 +1,1 @@
-"""The parent's side of workers: judge a case in a process that may die."""
+"""The parent's side of workers: judging a case in a process that may die."""

@@ -1,4 +1,4 @@
-"""Show a flaky failure again, under the conditions in its record."""
+"""Showing a flaky failure again, under the conditions in its record."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from attnfuzz.reference.case import Case
 
 
 class ShownAgain(NamedTuple):
-    """The number of failures in `runs`, of which `wanted` should show one, and the first failing verdict, if any."""
+    """The number of failures in `runs` (`wanted` runs should show one), and the first failing verdict, if any."""
 
     runs: int
     wanted: int
@@ -37,9 +37,9 @@ def show_again(
     times: int | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> ShownAgain:
-    """Run a case until it fails like `observation`, as often as its rate requires, for at most `seconds`.
+    """Run a case until it fails like `observation`, as many times as its rate requires, for at most `seconds`.
 
-    With `times`, it is run that often in any case.
+    With `times`, it is always run that number of times.
     """
     wanted = recurrence.runs_to_show
     most = wanted if times is None else times

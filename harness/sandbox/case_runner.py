@@ -19,7 +19,7 @@ class CaseRunner(Protocol[CaseT_contra]):
         ...
 
     def renew(self) -> None:
-        """Have a fresh worker run the next case."""
+        """Use a fresh worker for the next case."""
         ...
 
 
@@ -32,7 +32,7 @@ class RepeatingRunner(CaseRunner[Case], Protocol):
         ...
 
     def together(self, cases: Sequence[Case]) -> list[Verdict]:
-        """Run cases at the same time, each in a worker of its own."""
+        """Run cases at the same time, each in a separate worker."""
         ...
 
 

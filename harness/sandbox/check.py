@@ -28,7 +28,7 @@ from attnfuzz.reference.device import Device
 from attnfuzz.reference.user_error import UserError
 
 TIMEOUT_SECONDS = 30.0
-"""Time after which a case hangs; a small one takes milliseconds."""
+"""Time after which a case hangs. A small one takes milliseconds."""
 
 TRACE_SECONDS = 30.0
 """Extra time of a traced run, which writes all tensors of a step."""
@@ -37,8 +37,9 @@ EXPLAIN_SECONDS = 30.0
 """Extra time of a run with explanations, which runs the case several times."""
 
 RUNS_IF_KILLED = 3
-"""Runs of a case before it takes the blame for a SIGKILL: lack of memory elsewhere, or an operator, kills too, and may
-do so again."""
+"""Number of runs of a case before it is blamed for a SIGKILL: lack of memory elsewhere, or an operator, kills too, and
+may do so again.
+"""
 
 CONTRACTS = ("declared", "strict")
 
@@ -47,7 +48,7 @@ CASES = Path(".attnfuzz")
 
 
 class CannotRun(UserError):
-    """A backend that this machine can't run; the message has the reason and the remedy."""
+    """A backend that this machine can't run. The message has the reason and the remedy."""
 
 
 class Runner:
@@ -95,12 +96,12 @@ class Runner:
         self.close()
 
     def close(self) -> None:
-        """End the workers."""
+        """Stop the workers."""
         self._teams.close()
 
     @property
     def restarts(self) -> int:
-        """Workers that died so far."""
+        """The number of workers that died so far."""
         return self._teams.restarts
 
     def start(self, backend: str) -> None:
@@ -109,12 +110,11 @@ class Runner:
         self._workers(backend).renew()
 
     def verdict(self, case: AnyCase, backend: str | None = None) -> Verdict:
-        """Run a case on its backend, or on another one; a death becomes an observation.
+        """Run a case on its backend, or on another one. A death becomes an observation.
 
         Raises:
             ImpossibleCase, UnknownBackend, BackendFileError, CannotRun, NoCompiler, BuildFailed: before anything runs.
             HandlerError, NurseryError: the harness failed, not the tested code.
-
         """
         return self._run(case, backend or case.backend)
 
@@ -127,7 +127,7 @@ class Runner:
         return tuple(replace(task.case, backend=task.backend) for task in tasks if isinstance(task.case, Case))
 
     def together(self, cases: Sequence[Case]) -> list[Verdict]:
-        """Run cases of one backend at the same time, each in a worker of its own. Raises like `verdict`."""
+        """Run cases of one backend at the same time, each in a separate worker. Raises like `verdict`."""
         name = cases[0].backend
         backend = self._prepare(name)
         for case in cases:
@@ -140,16 +140,15 @@ class Runner:
         answers = workers.run_together(tasks, timeout=patience)
         for index, answer in enumerate(answers):
             if isinstance(answer, Death) and answer.killed_from_outside:
-                # Many workers take much memory: blame the case only for a death that comes back alone.
+                # Many workers take much memory: blame the case only for a death that recurs alone.
                 answers[index] = self._answer(workers, tasks[index], patience)
         return [_judged(answer) for answer in answers]
 
     def trace(self, case: Case) -> tuple[Verdict, CallCase | None]:
-        """Run a case, and return the literal calls of its last step; None if it launched nothing.
+        """Run a case, and return its verdict and the literal calls of its last step, or None if it launched nothing.
 
         Raises:
             Untraceable: one of the calls can't be serialized. Otherwise like `verdict`.
-
         """
         # An anonymous file, opened by the worker through this process: nothing remains if both are killed.
         with tempfile.TemporaryFile() as file:
@@ -173,7 +172,7 @@ class Runner:
         return again if _alike(again, verdict) else verdict
 
     def renew(self) -> None:
-        """Have a fresh worker run the next case."""
+        """Use a fresh worker for the next case."""
         self._teams.renew()
 
     def _run(self, case: AnyCase, name: str, trace: str | None = None, *, explained: bool = False) -> Verdict:
@@ -201,7 +200,7 @@ class Runner:
         )
 
     def _patience(self, name: str) -> float:
-        """The seconds after which a case on a backend hangs."""
+        """Return the seconds after which a case on a backend hangs."""
         return self._timeout * registry.resolve(name).capability.patience
 
     def _answer(self, workers: Workers, task: bytes, timeout: float) -> bytes | Death:
@@ -224,7 +223,7 @@ class Runner:
         return self._teams.of(team_of(backend), backend)
 
     def _prepare(self, name: str) -> Backend:
-        """Compile a backend's needs with progress shown: workers then find them in the cache."""
+        """Compile a backend's needs while showing progress, so that workers find them in the cache."""
         backend = registry.resolve(name)
         if name in self._ready:
             return backend
@@ -237,14 +236,14 @@ class Runner:
 
 
 def _alike(one: Verdict, other: Verdict) -> bool:
-    """Whether two runs of a case failed in the same ways."""
+    """Return whether two runs of a case failed in the same ways."""
     return [(each.kind, each.place, each.step) for each in one.failures] == [
         (each.kind, each.place, each.step) for each in other.failures
     ]
 
 
 def _judged(answer: bytes | Death) -> Verdict:
-    """The verdict in a worker's answer."""
+    """Return the verdict in a worker's answer."""
     if isinstance(answer, Death):
         return Verdict(observations=(explain(answer),))
     try:
@@ -255,7 +254,7 @@ def _judged(answer: bytes | Death) -> Verdict:
 
 
 def why_not(backend: Backend, case: AnyCase) -> str | None:
-    """The features of a case that a backend does not support; None if it supports all."""
+    """Return the features of a case that a backend does not support, or None if it supports all."""
     if isinstance(case, Case):
         return backend.capability.why_not(case)
     lacking = sorted({call.op for call in case.calls} - backend.ops.keys())
@@ -263,7 +262,7 @@ def why_not(backend: Backend, case: AnyCase) -> str | None:
 
 
 def render_failure(case: AnyCase, verdict: Verdict) -> str:
-    """A readable failure: kind, place and message of each observation, margins, and the case."""
+    """Return a readable failure: kind, place and message of each observation, margins, and the case."""
     lines = []
     for observation in verdict.failures:
         where = f"step {observation.step}" if observation.step >= 0 else "no step on record"
@@ -281,7 +280,7 @@ def render_failure(case: AnyCase, verdict: Verdict) -> str:
 
 @cache
 def shared_runner() -> Runner:
-    """The process's own Runner, for attnfuzz.check()."""
+    """Return the process's own Runner, for attnfuzz.check()."""
     runner = Runner()
     atexit.register(runner.close)
     return runner

@@ -1,4 +1,4 @@
-"""Whether a failure comes back: before it is filed, and on later nights."""
+"""Deciding whether a failure comes back: before it is filed, and on later nights."""
 
 from collections.abc import Iterator
 
@@ -9,21 +9,23 @@ from attnfuzz.harness.verdict.failures import FAULTS, Kind, Observation, Verdict
 from attnfuzz.reference.case import Case
 
 STATISTICAL = frozenset({Kind.OUTPUT_MISMATCH, Kind.LSE_MISMATCH})
-"""Kinds that chance can produce, with the probability that the judge's alpha states."""
+"""Kinds that chance can produce, with the probability `alpha` of the judge."""
 
 BEYOND_CHANCE = 4.0
-"""The margin from which on no chance produces an error: its probability is below alpha^4 in each tier. A bug may still
-show with few seeds, as where values are discrete."""
+"""The margin above which chance produces no error: its probability is below alpha^4 in each tier. A bug may still be
+visible with few seeds, for instance if values are discrete.
+"""
 
 FRESH_SEEDS = 3
-"""Value seeds for rerunning a statistical failure."""
+"""Number of value seeds for rerunning a statistical failure."""
 
 
 def comes_back(runner: CaseRunner[Case], case: Case, observation: Observation) -> bool:
-    """Whether a failure comes back in a fresh worker: one of its kind, and in its place unless that is chance.
+    """Return whether a failure comes back in a fresh worker: one of its kind, and in its place unless that is chance.
 
-    Exact ones are run with the same seed; those that chance can produce with fresh ones, since the same would only
-    repeat a false alarm: one failure is enough. A hang needs no run alone: a runner runs one case at a time.
+    Exact failures are run with the same seed. Those that chance can produce are run with fresh seeds, since the same
+    one would only repeat a false positive; one failure is enough. A hang needs no run alone: a runner runs one case at
+    a time.
     """
     runner.renew()
     cases = _with_fresh_seeds(case) if by_chance(observation) else iter((case,))
@@ -31,7 +33,7 @@ def comes_back(runner: CaseRunner[Case], case: Case, observation: Observation) -
 
 
 def by_chance(observation: Observation) -> bool:
-    """Whether chance can produce a failure: a wrong number near its bound."""
+    """Return whether chance can produce a failure: a wrong number near its bound."""
     margin = observation.margin
     return observation.kind in STATISTICAL and (margin is None or margin < BEYOND_CHANCE)
 
@@ -55,6 +57,6 @@ def _with_fresh_seeds(case: Case) -> Iterator[Case]:
 
 
 def alike(again: Observation, first: Observation) -> bool:
-    """Whether two failures are alike: of the same kind, and in the same place unless that is chance."""
+    """Return whether two failures are alike: of the same kind, and in the same place unless that is chance."""
     same = again.kind is first.kind and again.gap is first.gap
     return same and (again.place == first.place or first.kind in FAULTS)

@@ -1,4 +1,4 @@
-"""Rerun a flaky failure in several ways, until its rate is known or a budget ends."""
+"""Rerunning a flaky failure under several conditions, until its rate is known or a budget is spent."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -15,13 +15,13 @@ from attnfuzz.harness.workers.postmortem import KILLED
 from attnfuzz.reference.case import Case, Guard, Pace
 
 STEADY_RUNS = 4
-"""Runs of a failure that came back, all of which must fail for it to count as steady."""
+"""Number of runs of a failure that came back, all of which must fail for it to count as steady."""
 
 _FIRST_RUNS = 32
-"""Runs of each way in the first round; each further round has twice as many."""
+"""Number of runs of each way in the first round. Each further round has twice as many."""
 
 _FIRST_HISTORIES = 2
-"""The same after a history, whose cases take time too."""
+"""Number of runs after a history in the first round. They are fewer because the cases of a history take time too."""
 
 _CUT_SHARE = 0.6
 """Share of the remaining time for cutting a history; the rest is for its rate."""
@@ -51,14 +51,14 @@ class Pursued:
     def is_finding(self) -> bool:
         """Whether to file it: it came back, or it is a death, which no correct kernel causes.
 
-        A worker killed from outside may have been too large for its machine.
+        A worker that was killed from outside may have been too large for its machine.
         """
         death = self.observation.kind in DEATHS and self.observation.place != KILLED
         return death or not self.recurrence.seen_once
 
 
 class Pursuit:
-    """Reruns of `case` meant to show `observation` again, also after the cases in `history`.
+    """Reruns of `case` to show `observation` again, also after the cases in `history`.
 
     `late`: its device can be made to begin late; `came_back`: it failed in a fresh worker before. `clock` returns
     seconds.
@@ -92,10 +92,10 @@ class Pursuit:
             self._ways.append(Tries(runner, Rerun.LATE, replace(case, pace=Pace.LATE), observation))
 
     def is_steady(self) -> bool:
-        """Whether the case, which came back, fails in each of a few more runs. A hang is assumed to: it costs too much.
+        """Return whether the case, which came back, fails in each of a few more runs. A hang counts as steady.
 
-        It is run with its own values, which are failing ones if only some values fail, and in the worker where it came
-        back: another one costs a start, which takes seconds on a GPU.
+        More runs of a hang would take too long. The case is run with its own values, which are failing ones if only
+        some values fail, and in the worker where it came back: another worker takes seconds to start on a GPU.
         """
         if self._observation.kind is Kind.HANG or self._spent:
             return True
@@ -149,7 +149,7 @@ class Pursuit:
         return None
 
     def _shows(self, tries: Tries, runs: int, until: float) -> bool:
-        """Whether one of `runs` runs fails, or of as many as there is time for."""
+        """Return whether one of `runs` runs fails, or of as many as there is time for."""
         tries.begin()
         before, failed = tries.runs, tries.failed
         while tries.runs < before + runs and tries.unsupported is None and not self._spent:

@@ -1,4 +1,4 @@
-"""Workers for each device and each release of an engine, and the GPU that this process uses."""
+"""Teams: workers for each device and each release of an engine, and the GPU that this process uses."""
 
 import os
 import re
@@ -17,7 +17,7 @@ from attnfuzz.reference.device import Device
 _PRELOAD = (named(entry.warm),)
 
 _SPARES_ON_A_GPU = 2
-"""A GPU worker takes seconds to begin, which deaths in quick succession would wait for."""
+"""A GPU worker takes seconds to start, for which deaths in quick succession would have to wait."""
 
 
 class Team(NamedTuple):
@@ -28,12 +28,11 @@ class Team(NamedTuple):
 
 
 class Teams:
-    """Workers that run cases, on the CPU and on one GPU; each team starts on first use.
+    """Workers that run cases, on the CPU and on one GPU. Each team starts on first use.
 
-    Two releases of an engine may have modules of the same names, so each has its own team on a device.
-
-    Among several visible GPUs, number `index` modulo their count is used; without an index, a worker of pytest-xdist
-    uses its own number, and others the first.
+    Two releases of an engine may have modules of the same names, so each has its own team on a device. Among several
+    visible GPUs, number `index` modulo their count is used. Without an index, a worker of pytest-xdist uses its own
+    number, and other processes the first GPU.
     """
 
     def __init__(self, index: int | None = None) -> None:
@@ -41,9 +40,10 @@ class Teams:
         self._teams: dict[Team, Workers] = {}
 
     def of(self, team: Team, backend: str | None = None) -> Workers:
-        """The workers of a team. Those that begin on a GPU from now on are made ready for `backend`.
+        """Return the workers of a team. Those that start on a GPU from now on are made ready for `backend`.
 
-        Not for all backends of a campaign: jobs wait for workers that begin (docs/explanation/performance.md, Deaths).
+        They are not made ready for all backends of a campaign, because jobs wait for workers to start
+        (docs/explanation/performance.md, Deaths).
         """
         if team not in self._teams:
             spares = 1 if team.device is Device.CPU else _SPARES_ON_A_GPU
@@ -54,29 +54,29 @@ class Teams:
 
     @property
     def restarts(self) -> int:
-        """Workers that died so far."""
+        """The number of workers that died so far."""
         return sum(workers.restarts for workers in self._teams.values())
 
     def renew(self) -> None:
-        """Have a fresh worker of each team take the next request."""
+        """Use a fresh worker of each team for the next request."""
         for workers in self._teams.values():
             workers.renew()
 
     def close(self) -> None:
-        """End all workers."""
+        """Stop all workers."""
         for workers in self._teams.values():
             workers.close()
 
 
 def team_of(backend: str) -> Team:
-    """The team whose workers run the backend of that name. Raises like `resolve`."""
+    """Return the team whose workers run the named backend. Raises like `resolve`."""
     engine = engine_of(backend)
     device = resolve(backend).capability.device
     return Team(device) if engine is None else Team(device, engine.preload(engine.team(backend), device))
 
 
 def workers_of(team: Team, handler: str, backend: str | None = None, *, index: int = 0, spares: int = 0) -> Workers:
-    """Workers of a team with a handler of their own, on the GPU of this index, made ready for `backend`."""
+    """Return workers of a team with a separate handler, on the GPU of this index, made ready for `backend`."""
     release = [team.release] if team.release else []
     if team.device is Device.CPU:
         return Workers(handler, (*_PRELOAD, *release), spares)
@@ -91,7 +91,7 @@ def workers_of(team: Team, handler: str, backend: str | None = None, *, index: i
 
 
 def _one_gpu(index: int) -> dict[str, str]:
-    """The environment of a process that sees only one of this one's GPUs."""
+    """Return the environment of a process that sees only one of this process's GPUs."""
     gpus = visible()
     if not gpus:
         return {}
@@ -101,6 +101,6 @@ def _one_gpu(index: int) -> dict[str, str]:
 
 
 def _xdist_number() -> int:
-    """The N of pytest-xdist's worker gwN; 0 in any other process."""
+    """Return the N of pytest-xdist's worker gwN, or 0 in any other process."""
     found = re.fullmatch(r"gw(\d+)", os.environ.get("PYTEST_XDIST_WORKER", ""))
     return int(found[1]) if found else 0

@@ -1,4 +1,4 @@
-"""Count how often a case's failure comes back in one way."""
+"""Counting how often a case's failure comes back under one condition."""
 
 import os
 from collections.abc import Sequence
@@ -15,19 +15,19 @@ from attnfuzz.reference.case import Case
 MOST_LOAD = 8
 
 LOAD = max(2, min(len(os.sched_getaffinity(0)), MOST_LOAD))
-"""Workers that run a case at the same time: one per core, within bounds."""
+"""Number of workers that run a case at the same time: one per core, within bounds."""
 
 FRESH_SEEDS = 64
-"""Value seeds in turn for failures that chance can produce."""
+"""Number of value seeds used in turn for failures that chance can produce."""
 
 OWN_SEED = (0,)
 """The offset of a case's own seed."""
 
 
 def seeds_of(observation: Observation, first: int) -> Sequence[int]:
-    """Offsets of seeds for runs in turn, from `first` on; an exact failure is run with its own seed.
+    """Return offsets of seeds for runs in turn, from `first` on. An exact failure is run with its own seed.
 
-    A failure that chance can produce would come back with its old seed, as a false alarm does.
+    A failure that chance can produce would always come back with its old seed, like a false positive.
     """
     return range(first, first + FRESH_SEEDS) if by_chance(observation) else OWN_SEED
 
@@ -35,7 +35,7 @@ def seeds_of(observation: Observation, first: int) -> Sequence[int]:
 class Tries:
     """Runs of `case` in one `way`, and how many of them failed like `observation`.
 
-    Each runs in the worker of the one before, except for Rerun.HISTORY: there each begins a worker, which runs
+    Each runs in the worker of the previous one, except for Rerun.HISTORY: there each starts a worker, which runs
     `history` first. Value seeds take turns, by default fresh ones (`seeds_of`). `shown` is the first failing case, with
     its observation and verdict.
     """
@@ -62,7 +62,7 @@ class Tries:
         self._cases = cycle([replace(case, seed=(case.seed + offset) % (1 << 63)) for offset in offsets])
 
     def begin(self) -> None:
-        """Have a fresh worker take the next run."""
+        """Use a fresh worker for the next run."""
         self._runner.renew()
 
     def run(self) -> None:
@@ -89,11 +89,11 @@ class Tries:
 
     @property
     def trial(self) -> Trial:
-        """The runs in numbers."""
+        """The numbers of runs and failures."""
         return Trial(self.way, self.runs, self.failed)
 
     def recurrence(self, tried: tuple[Trial, ...] = ()) -> Recurrence:
-        """The observed rate and its conditions."""
+        """Return the observed rate and its conditions."""
         return Recurrence(
             way=self.way,
             runs=self.runs,

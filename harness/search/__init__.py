@@ -1,1 +1,1 @@
-"""One slice of a search: draw, minimize, confirm. Writes no files."""
+"""One slice of a search: drawing, minimizing and confirming failures. Writes no files."""

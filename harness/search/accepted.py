@@ -1,4 +1,4 @@
-"""Known failures that a user accepts: the entries of a ledger, which say what fails and why."""
+"""Ledger entries: known failures that a user accepts, with the reason."""
 
 from collections.abc import Collection, Iterable
 from datetime import date
@@ -14,10 +14,10 @@ from attnfuzz.reference.edges import edges_of
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A known failure: one that agrees with every given field, and has all of `features`.
+    """A known failure. It matches failures that agree with every given field and have all of `features`.
 
-    `finding` is a finding's folder name; the other fields are those of its fingerprint. Of several backends or kinds
-    it is one. `issue` is a URL.
+    `finding` is the name of a finding's folder; the other fields are those of its fingerprint. If several backends or
+    kinds are given, one of them has to agree. `issue` is a URL.
     """
 
     backend: str | tuple[str, ...]
@@ -45,18 +45,18 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """The kinds of failure; none if it is any."""
+        """The kinds of failure, or none for any kind."""
         return self.kind if isinstance(self.kind, tuple) else () if self.kind is None else (self.kind,)
 
     @property
     def text(self) -> str:
-        """Why it is known, with its issue."""
+        """The reason, with the issue."""
         return f"{self.reason} ({self.issue})" if self.issue else self.reason
 
     def matches(self, fingerprint: Fingerprint, case: Case, name: str | None) -> bool:
-        """Whether it matches this failure, filed as `name`, if it is filed.
+        """Return whether it matches this failure, filed as `name` if it is filed.
 
-        What is known of a release is known of a source tree that comes from it.
+        An entry about a release also matches source trees that come from it.
         """
         if not self.is_about(fingerprint.backend):
             return False
@@ -72,12 +72,12 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return {*features(case), *case.arguments, *case.life, *edges_of(case)}.issuperset(self.features)
 
     def is_about(self, backend: str) -> bool:
-        """Whether it is about this backend, or about the one that a source tree comes from."""
+        """Return whether it is about this backend, or about the one that a source tree comes from."""
         return backend in self.backends or origin(backend) in self.backends
 
 
 def in_all_modes(known: Collection[Fingerprint], case: Case, entries: Collection[Entry]) -> set[Fingerprint]:
-    """Return the known failures, and those that the entries match in `case` too, where they differ by mode alone."""
+    """Return the known failures, plus those in other modes of `case` that the entries match."""
     if not entries:
         return set(known)
     modes = {step.mode.value for step in case.steps}
@@ -86,5 +86,5 @@ def in_all_modes(known: Collection[Fingerprint], case: Case, entries: Collection
 
 
 def reason_of(entries: Iterable[Entry], fingerprint: Fingerprint, case: Case, name: str | None = None) -> str | None:
-    """Return the text of the first of the entries that matches a failure; None if none does."""
+    """Return the text of the first entry that matches a failure, or None."""
     return next((entry.text for entry in entries if entry.matches(fingerprint, case, name)), None)

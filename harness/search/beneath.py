@@ -1,4 +1,4 @@
-"""Look beneath known failures: at others of the same case, and at the case without the features that causes need."""
+"""Finding failures hidden behind known ones: other failures of the same case, and variants without the known causes."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
@@ -11,21 +11,21 @@ from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case
 
 SHARE = 0.1
-"""Share of the searched cases that may be run once more."""
+"""Maximum share of the searched cases that are run once more."""
 
 MOST_TOGETHER = 4
-"""Most causes with the same fingerprint; more are usually fragments of one."""
+"""Maximum number of causes with the same fingerprint. More are usually fragments of one."""
 
 
 class Symptoms:
-    """The kinds and places of all failures of known causes' smallest cases, each of which is run once per backend."""
+    """The kinds and places of all failures of known causes' smallest cases, each run once per backend."""
 
     def __init__(self, run: Callable[[Case], Verdict], allowed: Callable[[Case], bool]) -> None:
         self._run, self._allowed = run, allowed
         self._found: dict[tuple[str, str], Collection[tuple[Kind, str]]] = {}
 
     def include(self, failure: Observation, causes: Iterable[KnownCause], backend: str) -> bool:
-        """Whether the smallest case of one of the causes fails so in this backend, in whatever mode."""
+        """Return whether the smallest case of one of the causes fails like this in this backend, in any mode."""
         return any((failure.kind, failure.place) in self._of(cause, backend) for cause in causes)
 
     def _of(self, cause: KnownCause, backend: str) -> Collection[tuple[Kind, str]]:
@@ -39,10 +39,10 @@ class Symptoms:
 def explaining(
     causes: Collection[KnownCause], case: Case, fingerprint: Fingerprint, accepts: Callable[[Fingerprint, Case], bool]
 ) -> Sequence[KnownCause] | None:
-    """Return the causes that may make `case` fail, of those with its failure's `fingerprint`.
+    """Return the causes that may make `case` fail, among those with its failure's `fingerprint`.
 
-    An empty list: something else does, as where the ledger `accepts` all of them, and does not accept the failure of
-    `case`. None: unknown, since a cause shows in all cases, or its needs are unknown.
+    An empty list means that the reason is something else, for instance if the ledger `accepts` all of them but not the
+    failure of `case`. None means unknown, because a cause is visible in all cases, or its needs are unknown.
     """
     accepted = (accepts(cause.fingerprint, cause.case) for cause in causes)
     if causes and not accepts(fingerprint, case) and all(accepted):
@@ -53,9 +53,9 @@ def explaining(
 
 
 def without(case: Case, causes: Sequence[KnownCause], allowed: Callable[[Case], bool], *, turn: int) -> Case | None:
-    """Return `case` without one feature that each of `causes` needs; None if there is no such variant.
+    """Return `case` without one feature that each of `causes` needs, or None if there is no such variant.
 
-    `turn` rotates the choice of features: a failure beneath may need some of them too.
+    `turn` rotates the choice of features: a hidden failure may need some of them too.
     """
     variant = case
     for cause in causes:

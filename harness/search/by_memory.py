@@ -1,8 +1,8 @@
-"""Failures that come and go with memory that must not matter, and errors that stay the same.
+"""Separating failures that depend on memory that must not matter from errors that do not.
 
-One bug gives wrong numbers nearly everywhere, another reads or leaves a NaN. Each case of the first also fails as the
-second where that shows, and each case of the second as the first, so that both look like one cause. But whatever lies
-in unused memory, the first has the same error, and the second has not.
+One bug computes wrong numbers almost everywhere; another reads stray memory or leaves a NaN. Each case of the first
+also fails like the second where that is visible, and each case of the second like the first, so both look like one
+cause. But the error of the first is the same whatever unused memory contains, and that of the second is not.
 """
 
 from typing import Final
@@ -19,11 +19,11 @@ from attnfuzz.reference.case import Case, Outputs, Unused
 OF_OTHERS: Final = frozenset(
     FEATURES[name] for name in ("several requests", "several KV heads", "several pages", "partly filled page")
 )
-"""Shapes in which a stray read may meet the keys of others, which are the same whatever lies in unused memory."""
+"""Shapes in which a stray read may hit the keys of others, which do not depend on unused memory."""
 
 
 def depends_on_memory(pinned: Pinned[Case], case: Case, fingerprint: Fingerprint) -> bool:
-    """Whether this failure of a case is a fault, or there is none of its kind and place on other contents."""
+    """Return whether this failure is a fault, or no failure of its kind and place occurs with other memory contents."""
     if fingerprint.kind in FAULTS:
         return True
     verdict = pinned.judged(_on_other_memory(case))
@@ -31,16 +31,16 @@ def depends_on_memory(pinned: Pinned[Case], case: Case, fingerprint: Fingerprint
 
 
 def same_on_other_memory(pinned: Pinned[Case], case: Case, fingerprint: Fingerprint) -> bool:
-    """Whether a case has a wrong number, and the same one on other contents."""
+    """Return whether a case has a wrong number, and the same one with other memory contents."""
     verdicts = (pinned.judged(case), pinned.judged(_on_other_memory(case)))
     one, other = (None if each is None else fingerprint.among(each.failures) for each in verdicts)
     return one is not None and one.margin is not None and same_error(one, other)
 
 
 def needs_nan_in_outputs(pinned: Pinned[Case], case: Case, fingerprint: Fingerprint) -> bool:
-    """Whether a case passes with each of a few seeds if its outputs hold numbers before, and not NaN.
+    """Return whether a case passes with each of a few seeds if its outputs hold numbers before, instead of NaN.
 
-    A kernel that multiplies their old contents by zero does so; one that leaves rows unwritten is wrong then, too.
+    A kernel that multiplies old contents of the outputs by zero passes; one that leaves rows unwritten is still wrong.
     """
     stale = (replace(case, outputs=Outputs.STALE, seed=case.seed + offset) for offset in range(FRESH_SEEDS + 1))
     verdicts = map(pinned.judged, stale)
@@ -48,7 +48,7 @@ def needs_nan_in_outputs(pinned: Pinned[Case], case: Case, fingerprint: Fingerpr
 
 
 def _on_other_memory(case: Case) -> Case:
-    """The case with NaN instead of numbers in unused memory and outputs, and with numbers instead of NaN."""
+    """Return the case with NaN instead of numbers in unused memory and outputs, and with numbers instead of NaN."""
     pages = replace(case.pages, behind=_OTHER[case.pages.behind], free=_OTHER[case.pages.free])
     outputs = Outputs.POISONED if case.outputs is Outputs.STALE else Outputs.STALE
     return replace(case, pages=pages, outputs=outputs)

@@ -1,4 +1,4 @@
-"""Whether two causes are one: each one's predictions about the other are run."""
+"""Comparing two causes: they are one if each one's predictions about the other hold when they are run."""
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, product
@@ -22,9 +22,9 @@ def compared(
     allowed: Allowed,
     known: Iterable[KnownCause],
 ) -> SameCauses | None:
-    """Return the message that two causes are one; None if they differ, or one of them no longer fails.
+    """Return the message that two causes are one, or None if they differ or one of them no longer fails.
 
-    Cases may fail as other `known` causes do, too.
+    Cases may also fail as other `known` causes do.
     """
     ways = ((pair.cause, pair.other), (pair.other, pair.cause))
     apart = any(contradicted(cause, other) for cause, other in ways)
@@ -47,7 +47,7 @@ def compared(
 
 
 def _likest(cause: KnownCause, other: KnownCause) -> Iterator[KnownCause]:
-    """Yield a cause by its own case, and by those of the findings that are most like one of the other's."""
+    """Yield a cause with its own case, and with those of its findings that are most similar to one of the other's."""
     yield cause
     alike = (cause.by(each) for each in cause.showings_like(other.symptoms))
     yield from islice((each for each in alike if each.case.backend == cause.case.backend), 2)

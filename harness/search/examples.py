@@ -1,4 +1,4 @@
-"""Drawing with Hypothesis: explicit settings, and our own seed."""
+"""Drawing examples with Hypothesis, with explicit settings and a seed of our own."""
 
 import hashlib
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from attnfuzz.strategies.lighter_draws import lighter_draws, without_constants_o
 
 
 def drawn_cases(name: str, guard: Guard | None = None, lean: Lean = NO_LEAN) -> SearchStrategy[Case]:
-    """The cases that the backend called `name` supports, biased by `lean`, flush with `guard` if one is given.
+    """Return a strategy of cases that the named backend supports, biased by `lean`, with `guard` if one is given.
 
     Raises UnknownBackend or BackendFileError.
     """
@@ -26,11 +26,11 @@ def drawn_cases(name: str, guard: Guard | None = None, lean: Lean = NO_LEAN) -> 
 
 
 AT_ONCE = 10
-"""Cases drawn before they are visited: a visit leaves no code of Hypothesis in the processor's caches."""
+"""Number of cases drawn before they are visited, since a visit evicts Hypothesis from the processor's caches."""
 
 
 class _Raised(BaseException):
-    """Carries an exception past Hypothesis, which would take it for a failure, and run the example again."""
+    """Carries an exception past Hypothesis, which would treat it as a failure and run the example again."""
 
 
 def run_examples(
@@ -43,9 +43,10 @@ def run_examples(
     """Call `visit` on up to `examples` drawn cases in their order, and raise the first exception that it raises.
 
     Hypothesis does not shrink: the reducer edits the case itself, and knows which features a smaller one has to keep.
-    Nor does it keep examples: failing cases are kept as findings, and in the corpus.
-    No setting is left to a profile: the one that Hypothesis loads in CI would draw the same cases in every run.
-    Constants of loaded modules are not drawn. Up to `AT_ONCE` cases are drawn before they are visited.
+    It stores no examples either: failing cases are kept as findings, and in the corpus.
+
+    No setting is left to a profile, because the profile that Hypothesis loads in CI would draw the same cases in every
+    run. Constants of loaded modules are not drawn. Up to `AT_ONCE` cases are drawn before they are visited.
     """
     drawn: list[Case] = []
     stopped: Exception | None = None
@@ -88,6 +89,6 @@ def run_examples(
 
 
 def derive_seed(base: int, *path: str | int) -> int:
-    """A 64-bit seed for one part of a run with seed `base`, independent of other parts'."""
+    """Return a 64-bit seed for one part of a run with seed `base`, independent of those of other parts."""
     text = "/".join(map(str, (base, *path)))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")

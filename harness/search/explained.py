@@ -1,14 +1,18 @@
-"""Whether a known cause explains a failure: its predictions are run before it is believed.
+"""Deciding whether a known cause explains a failure, by running the predictions of the cause.
 
-A cause explains a failure if
-- the case has the features that mark the cause, and passes without each of them, but for symptoms of other causes; and
-- *here*: the smallest case of the cause, moved to where the failure shows, fails in this way; or *there*: the failing
-  case still fails with no clues but those of the cause and those without which this kind of failure can't be seen, and
-  without the latter it fails as the cause does, or as the cause's case does where this failure shows.
+A cause explains a failure if both tests hold:
 
-Where no clue marks the cause, or only a NaN that nearly every case has in memory, both halves of the second test have
-to hold, for a case whose worst failure it is, in the same kernel or with the same error in both kernels, and for a kind
-that the cause was seen to have or has on the case's memory; or one half, if the same verified mistake explains both.
+- *marks*: the case has the features that mark the cause, and passes without any one of them, except for symptoms of
+  other causes;
+- *here* or *there*. Here: the smallest case of the cause, moved to the mode and launch of the failure, fails in this
+  way. There: the failing case still fails with only two groups of clues, those of the cause and those that make this
+  kind of failure visible. Without the second group, it fails as the cause does, or as the cause's case does at the
+  place of this failure.
+
+If no clue marks the cause, or only a NaN that almost every case has in memory, more is required: both *here* and
+*there* have to hold, for the worst failure of a case, in the same kernel or with the same error in both kernels, and
+for a kind that the cause has shown before or shows on the case's memory. If the same verified mistake explains both,
+one half of the second test is enough.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -43,34 +47,34 @@ from attnfuzz.reference.case import Case, Outputs
 from attnfuzz.reference.mistake import Mistake
 
 SHARE = 0.4
-"""Share of a failure's shrinking budget for trying causes."""
+"""Share of a failure's shrinking budget for testing causes."""
 
 ATTRIBUTION = ShrinkBudget(runs=150, seconds=3.0)
-"""Budget for trying causes on a failure that there is no time to shrink, or that was shrunk."""
+"""Budget for testing causes on a failure that there is no time to shrink, or that was shrunk."""
 
 SYMPTOM = ShrinkBudget(runs=150, seconds=3.0)
 """Budget for shrinking a failure that a known cause explains."""
 
 SEEDS = 2
-"""Value seeds tried on a case that is predicted to fail."""
+"""Number of value seeds tried on a case that is predicted to fail."""
 
 SEEDS_SURELY = 9
-"""Value seeds with which a case has to pass without a mark, where it fails by a NaN and the cause by a number."""
+"""Number of value seeds that must pass without a mark, if the case fails by a NaN and the cause by a number."""
 
 FEW_ROWS = 15
-"""Rows of a case that was made small, which the cause's case is changed to part by part."""
+"""Maximum number of rows of a minimized case that the cause's case is turned into part by part."""
 
 _MEMORY = CONTENTS | {FEATURES["table tail"], FEATURES["tombstones"], FEATURES["used workspace"]}
-"""Features of memory that must not matter: a read of it fails by its contents."""
+"""Features of memory that must not matter: whether reading such memory fails depends on its contents."""
 
 Allowed = Callable[[Case], bool]
 
 
 class Attribution(NamedTuple):
-    """The known `cause` that explains a failure, if any, by one of its findings, and the case to go on with.
+    """The known `cause` that explains a failure, if any, in the form of one of its findings, and the case to shrink.
 
-    That is a new case if the failure shows without the features of a cause too: something else is beneath. `plain` is
-    the case without the clues that the cause does not need, if it was seen to fail so in the same way.
+    This is a new case if the failure also occurs without the features of a cause: then another bug is hidden behind it.
+    `plain` is the case without the clues that the cause does not need, if it was seen to fail in the same way.
     """
 
     cause: KnownCause | None
@@ -88,10 +92,10 @@ def explain(
     beside: Iterable[KnownCause] = (),
     share: float = SHARE,
 ) -> Attribution:
-    """Find the cause that explains a pinned failure, within this share of the failure's budget.
+    """Find the cause that explains a pinned failure, within a `share` of the failure's budget.
 
-    `mistakes` explain the failure, and its case passes without each of the clues `needed`. A case may also fail as
-    causes `beside` do, which are known.
+    `mistakes` explain the failure, and its case passes without any one of the clues `needed`. A case may also fail as
+    the known causes `beside` do.
     """
     case = pinned.first
     known = likeliest(causes, case, pinned.fingerprint)
@@ -120,7 +124,7 @@ def explained_as_it_is(
     *,
     needed: Collection[Feature] = (),
 ) -> KnownCause | None:
-    """Return the cause that explains a failure, if any, within a budget of its own: nothing beneath it is followed."""
+    """Return the cause that explains a failure, or None, within a separate budget. Hidden failures are ignored."""
     pinned.limit(budget)
     found = explain(pinned, causes, allowed, needed=needed, share=1)
     return found.cause if found.case == pinned.first else None
@@ -155,11 +159,11 @@ class _Test:
         self.plain: Case | None = None
 
     def failing_without(self) -> Case | None:
-        """A variant without a feature that marks the cause, that still fails in the same way; None if there is none.
+        """Return a variant without one of the marks of the cause that still fails in the same way, or None.
 
-        Sets `passes_without`: whether all variants were run, and each passed. Without a clue of the cause it has to
-        pass altogether, but for the symptoms of other causes; without a feature that lets the failure be seen, the
-        cause itself may show in another way.
+        Sets `passes_without`: whether all variants were run and passed. Without a clue of the cause, a variant has to
+        pass altogether, except for symptoms of other causes. Without a feature that makes the failure visible, the
+        cause itself may fail in another way.
         """
         removed = list(self._without(self._case, self._marks))
         self.passes_without = len(removed) == len(self._marks)
@@ -172,15 +176,15 @@ class _Test:
                 if self._pinned.observation(again) is not None:
                     return again
                 if self._pinned.fails(again):
-                    # With a wrong number instead of a NaN, even if that is known of another cause.
+                    # It fails with a wrong number instead of a NaN, even if another cause is known to do so.
                     self.passes_without = False
         return self._failing_without_counts() if self.passes_without else None
 
     def _failing_without_counts(self) -> Case | None:
-        """A variant without several requests, or queries, where the cause needs these, that still fails alike.
+        """Return a variant without the multiple requests or queries that the cause needs, if it still fails alike.
 
-        Two bugs of one feature fail alike in many cases. But one may be wrong in later rows of a request alone, another
-        in later requests.
+        Two bugs of one feature fail alike in many cases. But one may be wrong only in later rows of a request, and the
+        other only in later requests.
         """
         needs = counts_of(self._cause) - self._shown
         variants = (variant for each in self._without(self._case, needs) for variant in each.variants)
@@ -188,7 +192,7 @@ class _Test:
         return next((again for again in tried if self._pinned.observation(again) is not None), None)
 
     def _fails_unknown(self, case: Case, verdict: Verdict, known: Collection[KnownCause]) -> bool:
-        """Whether the worst failure of a case without a clue of the cause is none of the `known` causes'."""
+        """Return whether the worst failure of a case that lacks a clue of the cause belongs to no `known` cause."""
         if not (self._marks & CLUES and verdict.failures):
             return False
         worst = Fingerprint.of(case.backend, verdict.failures[0])
@@ -196,7 +200,7 @@ class _Test:
 
     @property
     def needs_other_outputs(self) -> bool:
-        """Whether the failure passes over old numbers in the outputs, and the cause's case does not."""
+        """Whether the case passes with old numbers in the outputs, while the cause's case still fails."""
         its = self._cause.case, self._cause.fingerprint
         own = self._case, self._pinned.fingerprint
         nan = own[0].outputs is Outputs.POISONED and own[1].kind in WRONG and its[1].kind in WRONG
@@ -204,7 +208,7 @@ class _Test:
 
     @property
     def predicted(self) -> bool:
-        """Whether the cause predicts the failure where it shows."""
+        """Whether the cause predicts the failure in its mode and kernel."""
         here = self._cause.case, self._case, self._pinned.fingerprint
         if self._elsewhere:
             there = self._case, self._cause.case, self._cause.fingerprint
@@ -222,21 +226,21 @@ class _Test:
             return False
         if self._reads_memory_unlike_the_cause or self._of_another_kind:
             return False
-        # The cause's case need not have a relation.
+        # The cause's case does not need a relation.
         related = FEATURES["relation"] in self._shown
         return (related or self._fails_here() or self._fails_on_its_memory()) and self._fails_there()
 
     @property
     def _needs_other_clues(self) -> bool:
-        """Whether the failure needs a clue that the cause's case does not have, and that is no content of memory."""
+        """Whether the failure needs a clue that the cause's case does not have, other than contents of memory."""
         return not self._own_needs <= features_in(self._cause.case)
 
     @property
     def _is_one_stray_access(self) -> bool:
-        """Whether one of the two is a fault, the other is not, and each case on the way between them fails as either.
+        """Whether only one of both failures is a fault, and each case between both fails like one of them.
 
-        A stray access is a fault, a NaN or a wrong number by sizes and places. Where these change part by part, it
-        goes on to fail as long as it is the same.
+        Whether a stray access shows as a fault, a NaN or a wrong number depends on sizes and places. If these change
+        part by part, the same stray access keeps failing.
         """
         ours, its = self._pinned.fingerprint, self._cause.fingerprint
         if (ours.kind in FAULTS) == (its.kind in FAULTS) or not {ours.kind, its.kind} <= WRONG | FAULTS:
@@ -251,7 +255,7 @@ class _Test:
         return possible(case) and self._allowed(case) and self._marks <= features_in(case)
 
     def _strays(self, case: Case) -> bool:
-        """Whether a case has a fault, or a wrong number or NaN where one of the two has it."""
+        """Return whether a case has a fault, or a wrong number or NaN at the place of one of the two failures."""
         places = {self._pinned.fingerprint.place, self._cause.fingerprint.place}
         verdicts = filter(None, map(self._pinned.judged, self._tried(case)))
         failures = (each for verdict in verdicts for each in verdict.failures)
@@ -259,18 +263,18 @@ class _Test:
 
     @property
     def _elsewhere(self) -> bool:
-        """Whether the cause was seen in other kernels of other backends alone."""
+        """Whether the cause has only been seen in other kernels of other backends."""
         ours = self._pinned.fingerprint
         return all(each.backend != ours.backend and each.kernel != ours.kernel for each in self._cause.symptoms)
 
     @property
     def _alike_elsewhere(self) -> bool:
-        """Whether the failure is of the same kind as the cause's; a kernel that misreads a tensor may do anything."""
+        """Whether the failure is of the cause's kind. A kernel that misreads a tensor may fail in any way."""
         ours, its = self._pinned.fingerprint, self._cause.fingerprint
         return bool(self._marks & TENSOR_FORMS) or (ours.kind, ours.place) == (its.kind, its.place)
 
     def _misread(self, case: Case, to: Case, fingerprint: Fingerprint) -> bool:
-        """Whether a case fails where `to` does, and passes there with the arguments in their plain form."""
+        """Return whether a case fails where `to` does, and passes there with the arguments in their plain form."""
         if not self._marks & ARGUMENTS:
             return False
         anyhow = bool(self._marks & TENSOR_FORMS)
@@ -280,28 +284,28 @@ class _Test:
         )
 
     def _fails_plainly(self, case: Case) -> bool:
-        """Whether a case fails without one of the marks that are forms, edges or earlier uses of arguments."""
+        """Return whether a case fails without one of the marks that are argument forms, edges or earlier uses."""
         variants = (variant for each in self._without(case, self._marks & ARGUMENTS) for variant in each.variants)
         return any(verdict is None or verdict.failures for verdict in map(self._pinned.judged, variants))
 
     @property
     def _passes_surely(self) -> bool:
-        """Whether the case passes without each mark with many value seeds: a stray read fails by what it meets."""
+        """Whether the case passes without each mark, with many seeds: a stray read may pass by chance."""
         removed = self._without(self._case, self._marks - self._shown)
         tried = (again for each in removed for variant in each.variants for again in reseeded(variant, SEEDS_SURELY))
         return not any(self._wrong_alike(again) for again in tried)
 
     @property
     def _stands_beside(self) -> bool:
-        """Whether the case fails as the cause does in the first place: then to fail so too says nothing."""
+        """Whether the worst failure of the case is like the cause's: then failing like the cause is no evidence."""
         worst = Fingerprint.of(self._case.backend, self._pinned.verdict(self._case).failures[0])
         return worst != self._pinned.fingerprint and self._cause.shows_as(worst)
 
     @property
     def _reads_memory_unlike_the_cause(self) -> bool:
-        """Whether the failure comes and goes with memory that must not matter, and the cause has the same error there.
+        """Whether the failure depends on memory that must not matter, while the cause has the same error regardless.
 
-        A stray read may meet the keys of others in the cause's case, and unused memory here.
+        A stray read may hit other requests' keys in the cause's case, and unused memory here.
         """
         if self._marks & OF_OTHERS:
             return False
@@ -312,11 +316,11 @@ class _Test:
 
     @property
     def _of_another_kind(self) -> bool:
-        """Whether the failure is of a kind that the cause was not seen to have, and does not have on its memory either.
+        """Whether the cause has not shown failures of this kind, and does not show them on this case's memory either.
 
-        No clue marks the cause, so that it fails nearly everywhere, and any case that fails in another way as well.
-        A NaN comes from memory on which the cause's case gives a NaN too; a fault, from memory on which the cause's
-        case has one that it has nowhere else.
+        No clue marks the cause: it fails almost everywhere, and so does any case that also fails in another way. A NaN
+        must come from memory on which the cause's case gives a NaN, too. A fault must come from memory on which the
+        cause's case has a fault that it has nowhere else.
         """
         if had(self._kind, self._its_kinds):
             return False
@@ -329,46 +333,46 @@ class _Test:
 
     @property
     def _same_error(self) -> bool:
-        """Whether the cause's case has its error in this failure's mode too, or this case in the cause's mode."""
+        """Whether the cause's case has the same error in this failure's mode, or this case in the cause's mode."""
         ours, its = (self._case, self._pinned.fingerprint), (self._cause.case, self._cause.fingerprint)
         return self._errs_alike(its, ours) or self._errs_alike(ours, its)
 
     def _errs_alike(self, own: tuple[Case, Fingerprint], other: tuple[Case, Fingerprint]) -> bool:
-        """Whether a case has the same error where the other fails: from the same inputs, another bug has another."""
+        """Return whether a case has the same error where the other fails. Another bug would have another error."""
         (case, here), (to, there) = own, other
         error = self._failure(case, here)
-        # The first two have the inputs of `case`.
+        # The first two candidates have the inputs of `case`.
         candidates = (each for each in islice(moved(case, to, there), 2) if possible(each) and self._allowed(each))
         return error is not None and any(same_error(error, self._failure(each, there)) for each in candidates)
 
     def _failure(self, case: Case, fingerprint: Fingerprint) -> Observation | None:
-        """The failure of a case that has this fingerprint, if any."""
+        """Return the failure of a case that has this fingerprint, or None."""
         verdict = self._pinned.judged(case)
         return None if verdict is None else fingerprint.among(verdict.failures)
 
     def _fails_here(self, *, exactly: bool = False) -> bool:
-        """Whether the cause's case fails like this one where this one does; `exactly`: by a NaN if this one does."""
+        """Return whether the cause's case fails like this one in its place. With `exactly`, a NaN must stay a NaN."""
         fingerprint = self._pinned.fingerprint
         return self._some_fails(self._moved(self._cause.case, self._case, fingerprint), fingerprint, exactly=exactly)
 
     def _fails_on_its_memory(self, *, exactly: bool = False) -> bool:
-        """Whether the cause's case fails like this one on memory like its: the same tables, views and workspace.
+        """Return whether the cause's case fails like this case with this case's tables, views and workspace.
 
-        A stray read is a fault, a NaN or a wrong number by what it meets. Another bug may need these features, so that
-        this says something only where the case fails as the cause does without them.
+        A stray read shows as a fault, a NaN or a wrong number, depending on memory. Another bug may need these
+        features, so this counts as evidence only if the case fails as the cause does without them.
         """
         case, fingerprint = self._case, self._pinned.fingerprint
         own = ("pages", "views", "workspace", "guard", "values", "outputs", "seed")
-        # A hole is not such memory: offsets beyond 2^31 are a feature that another mistake needs.
+        # A hole is a different matter: offsets above 2^31 are a feature that another mistake needs.
         pages = replace(case.pages, hole=self._cause.case.pages.hole)
         alike = {**{name: getattr(case, name) for name in own}, "pages": pages}
         placed = (replace(each, **alike) for each in self._moved(self._cause.case, case, fingerprint))
         return self._some_fails(placed, fingerprint, exactly=exactly)
 
     def _fails_there(self) -> bool:
-        """Whether this case, made plain, fails as the cause does, or as the cause's case does in its place."""
+        """Return whether this case, made plain, fails as the cause does, or as the cause's case does in its place."""
         own = self._shown - self._marks
-        # Without them, the cause may show in its own way, as a row with too few keys does without sinks.
+        # Without them, the cause may fail in its own way, like a row with too few keys without sinks.
         its = seen_with(self._cause.fingerprint) - self._marks - own - CONTENTS if self._marks else frozenset()
         if self._own_needs - self._marks - its:
             return False
@@ -376,7 +380,7 @@ class _Test:
         if any(self._without(plain, CLUES - self._marks - own - its)):
             return False
         tried = (case for case in self._bare(plain, (own | its) - CONTENTS) if not features_in(case) & its)
-        # Without a mark, failing alike as it is says nothing.
+        # Without a mark, a case that fails alike before it is made plain is no evidence.
         bare = (case for case in tried if self._marks or not own or case != plain)
         fails = any(map(self._fails_like_the_cause, bare))
         if fails and self._pinned.observation(plain) is not None:
@@ -384,13 +388,14 @@ class _Test:
         return fails
 
     def _plain(self, case: Case, kept: frozenset[Feature]) -> Case:
-        """The case without the clues that are not `kept`, as far as it still fails in the same way.
+        """Return the case without as many clues that are not `kept` as possible, while it still fails in the same way.
 
-        Where that way can be seen in some cases only, and for a stray access, any new failure will do.
+        For a stray access, or if that way of failing is visible in some cases only, any new failure is enough.
         """
-        # Without one feature a case may have another again, as where longer requests outgrow a window.
+        # Removing one feature may bring back another: longer requests may outgrow a window.
         for feature in (*sorted(CLUES - kept), *sorted(CLUES - kept)):
-            # A NaN becomes a wrong number where memory holds numbers: without another feature, that is another fault.
+            # A NaN becomes a wrong number where memory holds numbers. If that happens for another feature, it is
+            # another fault.
             exactly = feature not in _MEMORY and self._pinned.observation(case) is not None
             variants = (variant for each in self._without(case, {feature}) for variant in each.variants)
             tried = (again for variant in variants for again in self._tried(variant))
@@ -400,7 +405,7 @@ class _Test:
     def _still_fails(self, case: Case, *, exactly: bool) -> bool:
         if not self._shown and self._pinned.fingerprint.kind not in FAULTS:
             return self._pinned.observation(case) is not None if exactly else self._wrong_alike(case)
-        # A failure that stood beside this one may be the cause's without being the reason for this one.
+        # A failure that already occurred with this one may belong to the cause without being the reason for this one.
         beside = {Fingerprint.of(self._case.backend, each) for each in self._pinned.verdict(self._case).failures}
         verdict = self._pinned.judged(case)
         failures = () if verdict is None else verdict.failures
@@ -411,14 +416,14 @@ class _Test:
         return verdict is not None and self._pinned.fingerprint.wrong_among(verdict.failures) is not None
 
     def _bare(self, case: Case, shown: frozenset[Feature]) -> Iterator[Case]:
-        """The case, then its variants without the features with which alone its failure can be seen."""
+        """Yield the case, then variants without the features that make its failure visible."""
         yield case
         for feature, variants in self._without(case, shown):
             for variant in variants:
                 yield from self._bare(variant, shown - {feature})
 
     def _fails_like_the_cause(self, case: Case) -> bool:
-        """Whether a case fails with a symptom of the cause, or the cause's case fails in its place as it does."""
+        """Return whether a case fails with a symptom of the cause, or as the cause's case does in its place."""
         cause = self._cause
         verdict = self._pinned.judged(case)
         for failure in () if verdict is None else verdict.failures:
@@ -430,7 +435,7 @@ class _Test:
         return self._some_fails(self._moved(case, cause.case, cause.fingerprint), cause.fingerprint)
 
     def _moved(self, case: Case, to: Case, fingerprint: Fingerprint) -> Iterator[Case]:
-        """As `moved`; without a mark, where the failure is seen as in `to`: in rows that are empty in the same way."""
+        """Yield the cases of `moved`. Without a mark, yield only those that show the failure as well as `to` does."""
         seen = seen_with(fingerprint)
         alike = features_in(to) & seen
         for each in moved(case, to, fingerprint):
@@ -441,13 +446,13 @@ class _Test:
         return ablations(case, allowed=self._allowed, among=features)
 
     def _tried(self, case: Case) -> Iterator[Case]:
-        """The case with a few value seeds, with more if the failure comes and goes."""
+        """Return the case with a few value seeds, or with more if the failure is flaky."""
         return reseeded(case, max(SEEDS, self._pinned.fresh_seeds))
 
     def _some_fails(
         self, cases: Iterator[Case], fingerprint: Fingerprint, *, exactly: bool = False, anyhow: bool = False
     ) -> bool:
-        """Whether one of the cases that can be run fails so, or `anyhow`, with the one seed or another."""
+        """Return whether one of the possible cases fails like this, or `anyhow`, with some value seed."""
         for case in cases:
             if possible(case) and self._allowed(case):
                 for again in self._tried(case):
@@ -459,10 +464,10 @@ class _Test:
         return False
 
     def _alike(self, fingerprint: Fingerprint, failures: Sequence[Observation], *, exactly: bool) -> bool:
-        """Whether one of the failures is at the same place of the same kernel and mode, and of the same kind.
+        """Return whether one of the failures has the same kernel, mode, place and kind.
 
-        A wrong number and a NaN are the same kind, unless it has to be `exactly` the same. A kernel that reads memory
-        which the host has overwritten may do anything.
+        A wrong number and a NaN count as the same kind, except with `exactly`. A kernel that reads memory that the host
+        has overwritten may fail in any way.
         """
         if FEATURES["late device"] in self._marks:
             return bool(failures)

@@ -47,21 +47,21 @@ from attnfuzz.reference.case import Case
 from attnfuzz.reference.device import Device
 
 RUNS_PER_SHRINKING_RUN = 4
-"""Runs of a flaky failure's case per run of the shrinking budget."""
+"""Number of runs of a flaky failure's case per run of the shrinking budget."""
 
 
 class _SearchEnds(Exception):
-    """Ends the search: there is a new failure, or the time is up."""
+    """Ends the search, because there is a new failure or the time is up."""
 
 
 class Hunt:
     """Runs one slice and sends its results as messages.
 
-    The first new failure is pinned: from then on only its fingerprint counts as failing, so that shrinking ends in the
-    bug that it began with. Other failures meanwhile are set aside, and are reduced after it. A failure explained by a
-    known cause is a symptom, shrunk with less effort. `explained` adds explanations to the verdict on a caught case.
-    Reduction stays within `capability`, if given, and on other backends within `elsewhere`. `novelty` selects
-    interesting cases; without it there are none. Failures that entries of the `ledger` match hide no others.
+    The first new failure is pinned: from then on only its fingerprint counts as failing, which keeps shrinking on the
+    bug that it began with. Other failures that occur meanwhile are set aside and reduced later. A failure that a known
+    cause explains is a symptom, and is shrunk with less effort. `explained` adds explanations to the verdict on a
+    caught case. Reduction stays within `capability`, if given, and on other backends within `elsewhere`. `novelty`
+    selects interesting cases; without it there are none. Failures that match entries of the `ledger` hide no others.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Hunt:
         )
 
     def _replay(self) -> None:
-        """Judge the kept cases; each failure is settled by itself, and the next case follows."""
+        """Judge the kept cases. Each failure is settled before the next case is run."""
         for replay in self._task.replays:
             if self._time_is_up():
                 return
@@ -129,13 +129,13 @@ class Hunt:
                 continue
             verdict = self._runner.verdict(replay.case)
             self._note(replay.case, verdict)
-            # One that passes now may be flaky.
+            # A failure that does not occur now may be flaky.
             passing = [each for each in replay.failed if not any(alike(seen, each) for seen in verdict.observations)]
             for each in [verdict] if verdict.failures else [Verdict(observations=(seen,)) for seen in passing]:
                 self._settle_all(replay, each)
 
     def _settle_all(self, replay: Replay, verdict: Verdict) -> None:
-        """Settle the failures of a kept case, or those of its related run if that fails by itself."""
+        """Settle the failures of a kept case, or of its related run if that run fails alone."""
         case, history = replay.case, self._runner.history
         alone = failing_alone(case, verdict, self._allowed, self._runner.verdict)
         if alone is not None:
@@ -191,7 +191,7 @@ class Hunt:
             self._tell(news)
 
     def _behind(self, case: Case, verdict: Verdict, history: tuple[Case, ...]) -> Pinned[Case] | None:
-        """As `_suspect`, but first of a failure behind known ones that the case went on after."""
+        """Return `_suspect`, but prefer a failure that occurs after known ones that the case ignored."""
         if not verdict.passed:
             return self._suspect(case, verdict, history)
         known = Verdict(observations=verdict.passed)
@@ -199,22 +199,22 @@ class Hunt:
         explained = [each for each in fingerprints if each in self._beside or self._explaining(each, case) != []]
         going_on = replace(case, past=past_failures(explained, case.backend))
         if len(explained) < len(fingerprints):
-            # It ends with a failure that is none of the known ones, although it has the fingerprint of one.
+            # This run ends with a failure that has a known fingerprint, but another cause.
             verdict = self._runner.verdict(going_on)
         return self._suspect(going_on, verdict, history) or self._suspect(case, known, history)
 
     def _suspect(self, case: Case, verdict: Verdict, history: tuple[Case, ...]) -> Pinned[Case] | None:
-        """As `_pin_new`, of the related run as a case of its own if that fails alone."""
+        """Return `_pin_new` for the case, or for its related run as a separate case if that run fails alone."""
         case, verdict = failing_alone(case, verdict, self._allowed, self._runner.verdict) or (case, verdict)
         return self._pin_new(case, verdict, history)
 
     def _pin_new(
         self, case: Case, verdict: Verdict, history: tuple[Case, ...], *, awaited: Sequence[Observation] = ()
     ) -> Pinned[Case] | None:
-        """The failure of `case` to shrink: its worst new one, if it comes back in a fresh worker.
+        """Return the failure of `case` to shrink: its worst new one, if it comes back in a fresh worker, else None.
 
-        One that does not come back is run again in other ways, also after the cases of `history`. Those `awaited` are
-        suspects that have to be settled.
+        A failure that does not come back runs again under other conditions, also after the cases of `history`.
+        `awaited` failures are suspects that have to be settled.
         """
         if not verdict.failures:
             return None
@@ -226,7 +226,7 @@ class Hunt:
         return self._confirmed(new, case, verdict)
 
     def _new_failure(self, case: Case, verdict: Verdict, awaited: Sequence[Observation]) -> Observation | None:
-        """The worst failure that is not known. Beside a known one, it must not be a symptom of that one's causes."""
+        """Return the worst unknown failure. If it occurs together with a known one, it must have another cause."""
         worst = Fingerprint.of(case.backend, verdict.failures[0])
         causes = self._causes.showing_as(worst)
         for failure in verdict.failures:
@@ -239,7 +239,7 @@ class Hunt:
         return None
 
     def _beneath(self, fingerprint: Fingerprint, case: Case, verdict: Verdict) -> Pinned[Case] | None:
-        """A failure beneath a known one: none of its causes shows in the case, or it fails without them."""
+        """Return a failure hidden behind a known one: no known cause can show in the case, or it fails without them."""
         present = self._explaining(fingerprint, case)
         if present is None or fingerprint in self._beside:
             return None
@@ -261,7 +261,7 @@ class Hunt:
     def _confirmed(
         self, failure: Observation, case: Case, verdict: Verdict, *, beside: bool = False
     ) -> Pinned[Case] | None:
-        """A failure of `case`, if it comes back in a fresh worker."""
+        """Return a failure of `case` if it comes back in a fresh worker, else None."""
         fingerprint = Fingerprint.of(case.backend, failure)
         self._tell(Suspect(fingerprint=fingerprint, case=case, observation=failure, beside=beside))
         self._runner.shrinking = True
@@ -308,7 +308,7 @@ class Hunt:
                 recurrence=pursued.recurrence,
                 history=pursued.history,
                 needs=needs,
-                # Wrong numbers come and go with values, and each variant passes with most of them.
+                # Wrong numbers depend on values, and each variant passes with most values.
                 ablated=bool(needs) or not by_chance(pursued.observation),
                 cause=cause,
                 beside=fingerprint in self._beside,
@@ -316,21 +316,21 @@ class Hunt:
         )
 
     def _race_of(self, fingerprint: Fingerprint, pursued: Pursued, needs: tuple[str, ...]) -> str:
-        """The name of the known cause that explains a race with a late device; "" if it is a new one."""
+        """Return the name of the known cause that explains a race with a late device, or "" if the cause is new."""
         pinned = self._pin(fingerprint, pursued.case, pursued.verdict)
         cause = explain(pinned, self._causes, self._allowed).cause
         showing = Showing(case=pursued.case, fingerprint=fingerprint, needs=needs)
         return self._causes.add(showing, name=finding_name(pursued.case, pursued.observation), cause=cause)
 
     def _settle(self, pinned: Pinned[Case]) -> None:
-        """Shrink a failure, and send the smallest case that comes back; the first one did."""
+        """Shrink a failure, whose first case came back, and send the smallest case that comes back."""
         pinned, cause = self._explained(self._steadier(self._unaccepted(pinned)))
         smallest, clues = self._smallest(pinned, cause)
         for case in dict.fromkeys((smallest, pinned.first)):
             observation = pinned.observation(case)
             assert observation is not None
             if case == pinned.first:
-                # It came back before.
+                # This case came back before.
                 self._runner.renew()
             elif not comes_back(self._runner, case, observation):
                 continue
@@ -343,9 +343,9 @@ class Hunt:
             return
 
     def _smallest(self, pinned: Pinned[Case], known: KnownCause | None) -> tuple[Case, frozenset[Feature]]:
-        """The smallest case that fails for the same cause, and the clues that both it and the first one need.
+        """Return the smallest case that fails for the same cause, and the clues that both it and the first one need.
 
-        A symptom keeps the marks of the `known` cause, which were tested: it must not slide into another one.
+        A symptom keeps the marks of the `known` cause, which were tested: shrinking must not end with another cause.
         """
         if pinned.reduced:
             return pinned.first, frozenset()
@@ -364,7 +364,7 @@ class Hunt:
         return smallest, clues
 
     def _unaccepted(self, pinned: Pinned[Case]) -> Pinned[Case]:
-        """The failure in a case in which the ledger does not accept it, if it shows in one."""
+        """Return the failure in a case in which the ledger does not accept it, if it occurs in one."""
         fingerprint = pinned.fingerprint
         if pinned.spent or not self._accepts(fingerprint, pinned.first):
             return pinned
@@ -372,13 +372,13 @@ class Hunt:
         return pinned if case is None else self._pinned_at(pinned, case) or pinned
 
     def _steadier(self, pinned: Pinned[Case]) -> Pinned[Case]:
-        """The failure with values that show it more often, if it is a wrong number, and there are such values."""
+        """Return the failure with values that show it more often, if it is a wrong number and such values exist."""
         if pinned.fingerprint.kind not in STATISTICAL or pinned.spent:
             return pinned
         return self._pinned_at(pinned, steadier(pinned, self._allowed)) or pinned
 
     def _pinned_at(self, pinned: Pinned[Case], case: Case) -> Pinned[Case] | None:
-        """The failure at another case that fails alike; None if it does not come back there."""
+        """Return the failure with another case that fails alike, or None if it does not come back there."""
         if case == pinned.first:
             return pinned
         observation = pinned.observation(case)
@@ -386,14 +386,15 @@ class Hunt:
         return self._pin(pinned.fingerprint, case, pinned.verdict(case)) if back else None
 
     def _explained(self, pinned: Pinned[Case]) -> tuple[Pinned[Case], KnownCause | None]:
-        """The failure to shrink, and the known cause that explains it, which lowers its budget."""
+        """Return the failure to shrink, and the known cause that explains it, which lowers its budget."""
         if pinned.spent:
             cause = explained_as_it_is(pinned, self._causes, self._allowed, self._within(ATTRIBUTION))
             explained = Attribution(cause, pinned.first)
             pinned.limit(self._budget())
         else:
             explained = explain(pinned, self._causes, self._allowed)
-        # A symptom is shrunk from where it has its cause's clues alone: it could come to need those of another.
+        # Shrink a symptom from a case that has only its cause's clues. Otherwise it might come to need the clues of
+        # another cause.
         if there := self._pinned_at(pinned, explained.plain or explained.case):
             pinned = there
         elif explained.case != pinned.first:
@@ -404,7 +405,7 @@ class Hunt:
         return pinned, explained.cause
 
     def _when_small(self, pinned: Pinned[Case], case: Case, clues: frozenset[Feature]) -> KnownCause | None:
-        """The known cause of a failure by its smallest case, if any: a larger one may fail in several ways."""
+        """Return the known cause of a failure's smallest case, if any. A larger case may fail in several ways."""
         small = self._pin(pinned.fingerprint, case, pinned.verdict(case))
         return explained_as_it_is(small, self._causes, self._allowed, self._within(ATTRIBUTION), needed=clues)
 
@@ -478,11 +479,11 @@ class Hunt:
         return seconds is not None and self._seconds >= seconds
 
     def _budget(self) -> ShrinkBudget:
-        """The budget for shrinking the next failure."""
+        """Return the budget for shrinking the next failure."""
         return self._within(self._task.shrink)
 
     def _within(self, budget: ShrinkBudget) -> ShrinkBudget:
-        """A budget, as far as the time for shrinking lasts."""
+        """Return a budget, limited to the remaining time for shrinking."""
         limit = self._task.shrink_seconds
         return budget if limit is None else replace(budget, seconds=min(budget.seconds, limit - self._seconds))
 

@@ -1,4 +1,4 @@
-"""A job's work on slices, however they arrive: the workers, and the state kept between slices."""
+"""A job's work on slices, however they arrive: it holds the workers, and the state kept between slices."""
 
 from collections.abc import Callable
 from typing import Self
@@ -35,14 +35,14 @@ class Hunter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the workers."""
+        """Stop the workers."""
         self._runner.close()
 
     def run(self, task: Slice) -> SliceDone:
         """Run a slice to its end, in a worker that has run no other backend.
 
-        A kernel that damages its process, such as its heap, may make another fail later. On a GPU, workers take seconds
-        to begin, and are shared.
+        A kernel that corrupts its process, such as the heap, may make another kernel fail later. On a GPU, workers take
+        seconds to start, and are shared.
         """
         if task.backend != self._ran_last and resolve(task.backend).capability.device is Device.CPU:
             self._runner.start(task.backend)

@@ -14,25 +14,25 @@ _NUMBERS = frozenset({Kind.OUTPUT_MISMATCH, Kind.LSE_MISMATCH})
 """Wrong numbers that are finite."""
 
 _OF_TWO_RUNS = frozenset({Kind.PADDING_LEAK, Kind.REPLAY_DIVERGED, Kind.NONDETERMINISTIC, Kind.METAMORPHIC_MISMATCH})
-"""Wrong numbers of one of two runs."""
+"""Wrong numbers in one of two runs."""
 
 _STRAY = FAULTS | {Kind.CANARY_OVERWRITTEN, Kind.STRAY_WRITE, Kind.INPUT_MUTATED}
-"""Accesses where there should be none."""
+"""Stray accesses."""
 
 
 def had(kind: Kind, kinds: Collection[Kind]) -> bool:
-    """Whether a cause that was seen to have `kinds` has this one too: wrong outputs and wrong LSEs count as one."""
+    """Return whether a cause with these `kinds` has this kind too: wrong outputs and wrong LSEs count as one kind."""
     same = _NUMBERS if kind in _NUMBERS else WRONG if kind in _OF_TWO_RUNS else {kind}
     return not same.isdisjoint(kinds)
 
 
 def cannot_have(kind: Kind, kinds: Collection[Kind]) -> bool:
-    """Whether a cause that was seen to have `kinds` can't have this one: rows without keys have no numbers."""
+    """Return whether a cause with these `kinds` can't have this kind: rows without keys have no numbers."""
     return kind is Kind.EMPTY_ROW and _NUMBERS.issuperset(kinds)
 
 
 def unlike(kind: Kind, kinds: Collection[Kind]) -> bool:
-    """Whether one is finite wrong numbers, the other a stray access or a row without keys. A NaN may be either."""
+    """Return whether finite wrong numbers face a stray access or a row without keys. NaN may be either."""
     if kind is Kind.EMPTY_ROW:
         return (_NUMBERS | _STRAY).issuperset(kinds)
     return (kind in _STRAY and _NUMBERS.issuperset(kinds)) or (kind in _NUMBERS and _STRAY.issuperset(kinds))
@@ -42,11 +42,11 @@ ROUNDING = 0.01
 """Relative difference of the same error in two kernels, which round differently."""
 
 _EXACT = frozenset({Kind.INPUT_MUTATED, Kind.CANARY_OVERWRITTEN, Kind.EMPTY_ROW})
-"""Kinds of failures without an error that could be compared: the same place counts."""
+"""Kinds of failures without a comparable error, for which the same place counts."""
 
 
 def same_error(error: Observation, other: Observation | None) -> bool:
-    """Whether two failures are the same stray access or write, or have the same largest error over bound."""
+    """Return whether two failures are the same stray access or write, or have the same largest error over bound."""
     if other is None:
         return False
     if error.access is not None and other.access is not None:

@@ -14,16 +14,16 @@ from attnfuzz.reference.case import Case
 from attnfuzz.reference.mistake import Mistake
 
 MOST_SHOWINGS = 8
-"""Most further findings of a cause passed to a slice, each with other features, another kind or another place."""
+"""Maximum number of further findings of a cause in a slice, all different in features, kind or place."""
 
 TRIED = 3
-"""Most of these from which one failure is predicted."""
+"""Maximum number of such findings from which one failure is predicted."""
 
 
 class Showing(msgspec.Struct, frozen=True, kw_only=True):
-    """A finding that shows a cause: its smallest case, which fails as `fingerprint` and needs the features.
+    """A finding that shows a cause: its smallest case, which fails as `fingerprint` and needs the features `needs`.
 
-    Not all of these are known if it is not `ablated`.
+    If it is not `ablated`, some of its needs are unknown.
     """
 
     case: Case
@@ -34,10 +34,10 @@ class Showing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownCause(msgspec.Struct, frozen=True, kw_only=True):
-    """The cause of the finding `name`: `case` is its smallest, which fails as `fingerprint` and needs the features.
+    """The cause of the finding `name`: its smallest `case` fails as `fingerprint` and needs the features `needs`.
 
     `shown_as` are the fingerprints of all findings that have this cause, `shown_with` the features that they need, and
-    `mistakes` those that explain its case. `showings` are some of its other findings.
+    `mistakes` the mistakes that explain its case. `showings` are some of its other findings.
     """
 
     name: str
@@ -51,20 +51,21 @@ class KnownCause(msgspec.Struct, frozen=True, kw_only=True):
     showings: tuple[Showing, ...] = ()
 
     def seen_like(self, fingerprint: Fingerprint) -> "Iterator[KnownCause]":
-        """Yield the cause by its own case, then by those of its findings that fail most like `fingerprint`.
+        """Yield the cause with its own case, then with the cases of the findings that fail most like `fingerprint`.
 
-        One bug leaves the rows without keys unwritten and the others wrong, and shows with either of several features.
+        One bug may leave the rows without keys unwritten and the others wrong, and may be visible with any of several
+        features.
         """
         yield self
         for each in self.showings_like((fingerprint,))[:TRIED]:
             yield self.by(each)
 
     def showings_like(self, fingerprints: Collection[Fingerprint]) -> list[Showing]:
-        """Return the further findings, those that are most like one of the fingerprints first."""
+        """Return the further findings, most similar to one of the fingerprints first."""
         return sorted(self.showings, key=lambda one: min(_unlike(one.fingerprint, each) for each in fingerprints))
 
     def by(self, showing: Showing) -> "KnownCause":
-        """Return the cause by one of its findings."""
+        """Return the cause represented by one of its findings."""
         return replace(
             self,
             case=showing.case,
@@ -84,7 +85,7 @@ class KnownCause(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def may_show_in(self, case: Case) -> bool:
-        """Whether a case has the clues that one of its findings needs."""
+        """Return whether a case has the clues that one of its findings needs."""
         own = features_in(case)
         return any(clues_among(needs) <= own for needs in (self.needs, *self.shown_with))
 
@@ -95,27 +96,27 @@ class KnownCause(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def hints(self) -> frozenset[Feature]:
-        """Its clues; all those of its case, if it was not ablated."""
+        """Its clues, or all clues of its case if it was not ablated."""
         return self.clues if self.ablated else features_in(self.case) & CLUES
 
     def marks_in(self, case: Case) -> frozenset[Feature] | None:
-        """Return the features that mark its failures, as far as `case` has them; None if it may not show there.
+        """Return the features that mark its failures, as far as `case` has them, or None if it can't fail there.
 
-        They are its hints, or if it has none, the shape that it needs. A case may lack those clues without which the
-        kind of failure can't be seen: it may be seen there in another way.
+        They are its hints, or if it has none, the shape that it needs. A case may lack clues without which the kind of
+        failure can't be seen: there it may fail in another way.
         """
         own = features_in(case)
         marks = self.hints or frozenset(FEATURES[name] for name in self.needs if name in FEATURES) & SHAPE
         seen = seen_with(self.fingerprint)
         lacking = frozenset(FEATURES[name] for name in _WITHOUT_KEYS) & seen
         if self.fingerprint.place == "out":
-            # With one key it has all weight, whatever its logit.
+            # With one key, that key has all the weight, whatever its logit.
             seen |= {FEATURES["several keys"]}
         return next((each for each in (marks, marks - lacking, marks - seen) if each <= own), None)
 
     @property
     def kernels(self) -> frozenset[str]:
-        """The entry points in which it shows."""
+        """The entry points in which it was seen."""
         return frozenset(each.kernel for each in self.symptoms)
 
     @property
@@ -124,12 +125,12 @@ class KnownCause(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(dict.fromkeys((self.fingerprint, *self.shown_as)))
 
     def shows_as(self, fingerprint: Fingerprint) -> bool:
-        """Whether one of its findings has this fingerprint; a fault matches at any place."""
+        """Return whether one of its findings has this fingerprint. A fault matches at any place."""
         return fingerprint.anywhere in {each.anywhere for each in self.symptoms}
 
 
 class KnownCauses:
-    """The causes that a slice knows: those that it was given, and those that it found since."""
+    """The causes that a slice knows: the ones it was given, and the ones it has found since."""
 
     def __init__(self, causes: Iterable[KnownCause]) -> None:
         self._causes = {cause.name: cause for cause in causes}
@@ -139,11 +140,11 @@ class KnownCauses:
         yield from self._causes.values()
 
     def showing_as(self, fingerprint: Fingerprint) -> list[KnownCause]:
-        """Return those that have a finding with this fingerprint."""
+        """Return the causes that have a finding with this fingerprint."""
         return [cause for cause in self if cause.shows_as(fingerprint)]
 
     def add(self, showing: Showing, *, name: str, cause: KnownCause | None) -> str:
-        """Add the finding `name` to a cause, whose name it returns; to one of its own if that is None: returns ""."""
+        """Add the finding `name` to `cause`, or make it a new cause. Returns the name of `cause`, or ""."""
         if cause is not None:
             self._causes[cause.name] = self._causes[cause.name].also_by(showing)
             return cause.name
@@ -159,9 +160,9 @@ class KnownCauses:
 
 
 def several(showings: Iterable[Showing], *, but: "Showing | KnownCause") -> tuple[Showing, ...]:
-    """Return the first of the showings that differ in their kind, place or clues, also from another: a few at most.
+    """Return a few of the showings that differ from each other and from `but` in kind, place or clues.
 
-    One whose clues only let its failure be seen has no marks, and predicts nothing.
+    A showing whose clues only make its failure visible has no marks and predicts nothing.
     """
     first: dict[object, Showing] = {}
     for each in showings:
@@ -177,7 +178,7 @@ def _way(showing: "Showing | KnownCause") -> tuple[Kind, str, frozenset[Feature]
 
 
 def _unlike(shown: Fingerprint, wanted: Fingerprint) -> int:
-    """Score by how much two fingerprints differ, the kind and place first."""
+    """Return how much two fingerprints differ, with the highest weight on kind and place."""
     kind = shown.kind is not wanted.kind and not {shown.kind, wanted.kind} <= WRONG
     return (
         4 * kind + 4 * (shown.place != wanted.place) + 2 * (shown.kernel != wanted.kernel) + (shown.mode != wanted.mode)
@@ -200,14 +201,14 @@ _SEEN_WITH: dict[Kind | str, Collection[str]] = {
     Kind.NONDETERMINISTIC: ("relation",),
     Kind.METAMORPHIC_MISMATCH: ("relation",),
     "empty rows": (*_WITHOUT_KEYS, "sinks"),
-    # They need only be finite.
+    # They only have to be finite.
     "padded rows": ("padding", "replay", *(each.name for each in CONTENTS)),
 }
-"""Features without which a kind of failure can't be seen, or one at a place, whatever its cause."""
+"""Features without which a kind of failure, or a failure at a place, can't be seen, whatever its cause."""
 
 
 def seen_with(fingerprint: Fingerprint) -> frozenset[Feature]:
-    """Return the features of which failures with this fingerprint have one, whatever their cause."""
+    """Return the features that failures with this fingerprint need at least one of, whatever their cause."""
     names = (name for seen in (fingerprint.kind, fingerprint.place) for name in _SEEN_WITH.get(seen, ()))
     return frozenset(FEATURES[name] for name in names)
 
@@ -220,7 +221,8 @@ def clues_among(needs: Collection[str]) -> frozenset[Feature]:
 def finding_name(case: Case, observation: Observation, *, apart: Collection[str] | None = None) -> str:
     """Return the name of a finding's folder, shared by all findings with the same fine fingerprint.
 
-    One beside others has a name of its own, by the features `apart` that it needs and by its place.
+    If other findings have its fingerprint, it gets a separate name, made of the features `apart` that it needs and its
+    place.
     """
     name = f"{as_file_name(case.backend)}-{observation.kind}-{fine(case, observation)}"
     if apart is None:

@@ -1,4 +1,4 @@
-"""The known causes that may explain a failure, and the features that would mark it: nothing is run for this."""
+"""Selecting the known causes that may explain a failure, and the features that would mark them. Runs nothing."""
 
 from collections.abc import Collection, Iterable
 
@@ -9,25 +9,25 @@ from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case
 
 MOST_CAUSES = 12
-"""Most known causes tried on one failure, the likeliest first."""
+"""Maximum number of known causes tried on one failure, the likeliest first."""
 
 _COUNTS = frozenset({FEATURES["several requests"], FEATURES["several queries"]})
-"""Shapes that say which rows a bug makes wrong: needed by it, they are needed in most of its cases."""
+"""Shapes that determine which rows a bug makes wrong. If it needs them, it needs them in most of its cases."""
 
 _PARTS = frozenset({FEATURES["several requests"], FEATURES["grouped heads"], FEATURES["several KV heads"]})
-"""Parts of a batch, one of which a bug takes for another."""
+"""Parts of a batch that a bug may confuse."""
 
 _BESIDE = frozenset({Kind.LSE_MISMATCH, Kind.EMPTY_ROW, Kind.NOT_FINITE})
-"""Wrong values that may stand beside a wrong output."""
+"""Wrong values that may occur together with a wrong output."""
 
 _ROWS_WITHOUT_KEYS = ("empty rows", "padded rows")
 """Places of failures in rows that see no keys."""
 
 
 def likeliest(causes: Iterable[KnownCause], case: Case, fingerprint: Fingerprint) -> list[KnownCause]:
-    """Return the causes that may show in this case, those in its backend and kernel first, then in one of both.
+    """Return the causes that are possible in this case, those in its backend and kernel first, then in one of these.
 
-    Last are those of the same form, edge or earlier use of an argument in other kernels.
+    Last come causes with the same form, edge or earlier use of an argument in other kernels.
     """
 
     def unlike(cause: KnownCause) -> int:
@@ -45,10 +45,11 @@ def likeliest(causes: Iterable[KnownCause], case: Case, fingerprint: Fingerprint
 def marks_of(
     cause: KnownCause, case: Case, fingerprint: Fingerprint, needed: Collection[Feature]
 ) -> frozenset[Feature] | None:
-    """Return the features that mark a cause in a case that fails with this fingerprint; None if it can't explain it.
+    """Return the features that mark a cause in a case with this fingerprint, or None if it can't explain the failure.
 
-    It can't where it needs several requests, or queries, and the case has one. A cause without marks can't explain a
-    failure that needs a clue, since it shows without; nor, if its clues only let it be seen, a failure in other rows.
+    A cause that needs several requests or queries can't explain a case with one. A cause without marks can't explain a
+    failure that needs a clue, because it fails without; and if its clues only make it visible, it can't explain a
+    failure in other rows.
     """
     marks = cause.marks_in(case)
     if marks is None or not counts_of(cause) - seen_with(cause.fingerprint) <= features_in(case):
@@ -60,16 +61,16 @@ def marks_of(
 
 
 def counts_of(cause: KnownCause) -> frozenset[Feature]:
-    """Return several requests, or queries, if a cause needs these."""
+    """Return "several requests" and "several queries", if a cause needs these features."""
     return _COUNTS & {FEATURES[name] for name in cause.needs if name in FEATURES}
 
 
 def contradicted(cause: KnownCause, showing: Showing | KnownCause) -> bool:
-    """Whether the needs of a finding say that it is not of this cause, even if the predictions come true.
+    """Return whether the needs of a finding rule out this cause, even if its predictions come true.
 
-    A case may fail by two bugs in two ways. If the LSE is wrong with one head or request, and the output with several
-    alone, another bug makes the output wrong. A cause that needs nothing, and was seen in other rows, is no
-    reason for rows without keys that are wrong with a sink alone. NaN depends on memory, and says nothing.
+    A case may fail in two ways because of two bugs. If the LSE is wrong with one head or request, and the output only
+    with several, another bug makes the output wrong. A cause that needs nothing, and was seen in other rows, does not
+    explain rows without keys that are wrong only with a sink. NaN depends on memory and is not evidence.
     """
     kind, kinds = showing.fingerprint.kind, {each.kind for each in cause.symptoms}
     if not showing.ablated or kind in kinds:

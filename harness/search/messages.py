@@ -17,7 +17,7 @@ from attnfuzz.reference.case import Case, Guard
 from attnfuzz.strategies.coverage import Pair
 from attnfuzz.strategies.lean import Lean
 
-# Bounds on values in a log, which may be damaged or foreign.
+# Bounds on values in a log, which may be damaged or hostile.
 Count = Annotated[int, Meta(ge=0, le=1 << 53)]
 Seconds = Annotated[float, Meta(ge=0, le=MOST_SECONDS)]
 
@@ -29,10 +29,10 @@ FAILS_ALONE = "its related run also fails on its own, which is a different failu
 class JobSetup(msgspec.Struct, frozen=True, kw_only=True):
     """First message to a job: the settings of all its slices.
 
-    `alpha` is the probability that a correct output is called wrong. The tiers in `without` are skipped. `job` is the
-    job's number, by which it takes its GPU. `path` is the main process's module search path, where a job of the same
-    machine finds the same backends; empty, the job keeps its own. Failures that the entries of a `ledger` match hide no
-    others.
+    `alpha` is the probability that a correct output is judged wrong. The tiers in `without` are skipped. `job` is the
+    job's number, which determines its GPU. `path` is the main process's module search path, which lets a job on the
+    same machine find the same backends; if it is empty, the job keeps its own path. Failures that match entries of the
+    `ledger` hide no others.
     """
 
     backends: tuple[str, ...]
@@ -46,7 +46,7 @@ class JobSetup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShrinkBudget(msgspec.Struct, frozen=True):
-    """The budget for shrinking one failure, in runs of a case and seconds."""
+    """The budget for shrinking one failure, in runs of a case and in seconds."""
 
     runs: int = 1000
     seconds: float = 40.0
@@ -65,7 +65,7 @@ class SliceKind(StrEnum):
 class Replay(msgspec.Struct, frozen=True, kw_only=True):
     """A kept case to run again. `finding` is the name of its finding, if any.
 
-    `failed` is how the case of a finding, or of suspects, failed before. A flaky finding has its `recurrence` and
+    `failed` are the earlier failures of the case of a finding or of suspects. A flaky finding has its `recurrence` and
     `history`.
     """
 
@@ -77,21 +77,21 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CausePair(msgspec.Struct, frozen=True, kw_only=True):
-    """Two causes that may be one: `cause` explains `other`, or the other way round."""
+    """Two causes that may be one: `cause` explains `other`, or vice versa."""
 
     cause: KnownCause
     other: KnownCause
 
 
 class Slice(msgspec.Struct, frozen=True, kw_only=True):
-    """To a job: search `backend` for failures that are not `known`, for this many examples or seconds.
+    """To a job: search `backend` for failures that are not `known`, within a number of examples or seconds.
 
     `causes` are those of known failures in this backend or in one that shares a kernel with it. `index` numbers the
     drawing slices of a backend. With `replays`, judge these cases in order and draw none. With a `comparison`, do only
-    that; with a cause to be `minimized`, shrink its case again, and settle other failures that show. `lean` biases
+    that; with a cause to be `minimized`, shrink its case again, and settle other failures that occur. `lean` biases
     drawing. With `first_only`, other failures during shrinking are ignored. Nothing is shrunk after `shrink_seconds`.
-    These and `seconds` count from `handed_at`, a time of this machine's monotonic clock, or from the slice's begin if
-    that is not given.
+    These and `seconds` count from `handed_at`, a time of this machine's monotonic clock, or from the beginning of the
+    slice if that is not given.
     """
 
     backend: str
@@ -113,15 +113,15 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """From a job to the main process."""
+    """A message from a job to the main process."""
 
 
 class Tally(Message, frozen=True, kw_only=True, tag=True):
-    """Counts of runs since the last message, in a slice, or on a backend. Tallies are added.
+    """Counts of runs since the last message, in a slice, or on a backend. Tallies can be added.
 
-    `searched` examples were drawn; `cases` were judged in all, shrinking and confirming included, with `rows` rows;
-    `deaths` workers died of them. `shrinking`: the last of them were suspects. `margins` has the largest margin of each
-    tier among cases that passed, `phases` the seconds spent in each phase of a case.
+    `searched` examples were drawn; `cases` were judged in total, including shrinking and confirming, with `rows` rows;
+    `deaths` of them killed their worker. `shrinking` is set if the most recent ones belonged to suspects. `margins` has
+    the largest margin of each tier among cases that passed, `phases` the seconds spent in each phase of a case.
     """
 
     searched: Count = 0
@@ -147,9 +147,9 @@ class Tally(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Interesting(Message, frozen=True, kw_only=True, tag=True):
-    """A case with new features or margins for this job, passed or failed.
+    """A case with new features or record margins for this job, passed or failed.
 
-    `pairs` of features are new to the job; `margins` of tiers are larger than any before by a tenth at least.
+    `pairs` of features are new to the job; `margins` of tiers exceed all earlier ones by at least a tenth.
     """
 
     case: Case
@@ -158,10 +158,10 @@ class Interesting(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Rechecked(Message, frozen=True, kw_only=True, tag=True):
-    """A finding's case was run again: its failures now, worst first; empty if it passes.
+    """The result of running a finding's case again: its failures now, worst first; empty if it passes.
 
-    It was run until it failed, with fresh value seeds too: `runs` times in all. `unsupported` is why it could not run.
-    `inconclusive`: it is flaky, and there was no time for enough runs.
+    The case ran until it failed, with fresh value seeds too: `runs` times in total. `unsupported` is the reason if it
+    could not run. A flaky case is `inconclusive` if there was no time for enough runs.
     """
 
     finding: str
@@ -172,9 +172,9 @@ class Rechecked(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Suspect(Message, frozen=True, kw_only=True, tag=True):
-    """A new kind of failure, as drawn. One that is `left_over` waits for another slice, since this one has no time.
+    """A new kind of failure, as drawn. A `left_over` suspect waits for another slice because the time is up.
 
-    One is `beside` known ones with its fingerprint if their causes don't show in its case.
+    It is `beside` known failures with its fingerprint if their causes are not possible in its case.
     """
 
     fingerprint: Fingerprint
@@ -189,7 +189,7 @@ class Caught(Message, frozen=True, kw_only=True, tag=True):
 
     `needs` are the names of the features that the failure of `case` needs; if it is not `ablated`, there was no time to
     find all of them. `cause` names the finding whose cause explains it, "" if unknown. `beside` is as in `Suspect`. A
-    flaky one has a `recurrence`; `history` are the cases to run before it. A death may have been seen just once.
+    flaky failure has a `recurrence`; `history` are the cases to run before it. A death may have occurred only once.
     """
 
     fingerprint: Fingerprint
@@ -206,7 +206,7 @@ class Caught(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Lost(Message, frozen=True, kw_only=True, tag=True):
-    """The suspect with this fingerprint is no finding, because of `reason`. `tried` describes its reruns."""
+    """Reports that the suspect with this fingerprint is no finding, and the `reason`. `tried` describes its reruns."""
 
     fingerprint: Fingerprint
     tried: Recurrence | None = None
@@ -214,14 +214,14 @@ class Lost(Message, frozen=True, kw_only=True, tag=True):
 
 
 class SameCauses(Message, frozen=True, kw_only=True, tag=True):
-    """The cause of the finding `cause` explains the finding `name`."""
+    """Reports that the cause of the finding `cause` explains the finding `name`."""
 
     name: str
     cause: str
 
 
 class Gap(Message, frozen=True, kw_only=True, tag=True):
-    """A failure of the strict contract alone."""
+    """A failure only of the strict contract."""
 
     fingerprint: Fingerprint
     case: Case
@@ -229,7 +229,7 @@ class Gap(Message, frozen=True, kw_only=True, tag=True):
 
 
 class SliceDone(Message, frozen=True, kw_only=True, tag=True):
-    """The slice is over. `tally` sums those that it sent; `replayed` is the number of replays that it ran."""
+    """The slice is over. `tally` is the sum of the tallies it sent, `replayed` the number of replays that it ran."""
 
     tally: Tally
     replayed: int = 0

@@ -1,11 +1,12 @@
-"""Whether two causes are one argument that a library misreads, at one entry point or several.
+"""Deciding whether two causes are one argument that a library misreads, at one entry point or several.
 
-A library checks an argument, or does not, by its purpose: metadata that is on the device already is taken
-as it is, outputs by their addresses. The same omission shows at each entry point, in another argument, and in whatever
-way the kernel fails that misreads it. Another entry point may lack the argument of the first, so that neither case can
-be moved to the other's kernel. Each case predicts by itself instead: it fails in the form, without all other clues, and
-passes with the argument in its plain form. Two such cases are one cause if their forms are in one of `MISREADINGS`, and
-their backends are of one library. Where the argument is a number, an option or an object, they also have to fail alike.
+Whether a library checks an argument depends on the purpose of the argument: it may use metadata on the device
+unchecked, and outputs by their addresses. The same omission then occurs at several entry points, in different
+arguments, and shows in whatever way the kernel fails that misreads them. Another entry point may lack the argument of
+the first, so neither case can be moved to the other's kernel. Instead, each case makes its own prediction: it fails
+with the form and no other clue, and passes with the argument in its plain form. Two such cases are one cause if their
+forms are in one of `MISREADINGS`, and their backends belong to one library. If the argument is a number, an option or
+an object, they also have to fail alike.
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterable
@@ -51,24 +52,24 @@ _GROUPS: Final[tuple[Collection[str], ...]] = (
 )
 
 MISREADINGS: Final = tuple(frozenset(FEATURES[str(name)] for name in group) for group in _GROUPS)
-"""Forms and edges of arguments by the mistake of a library that reads the arguments. Others are groups of their own."""
+"""Forms and edges of arguments, grouped by the mistake of a library that misreads them; others are single."""
 
 Allowed = Callable[[Case], bool]
 Run = Callable[[Case], Verdict]
 
 
 def may_be_one_misreading(one: KnownCause | Showing, other: KnownCause | Showing) -> bool:
-    """Whether the needs of two causes, or the cases of those that were not minimized, show the same misreading."""
+    """Return whether the needs of two causes, or the cases of unminimized ones, show the same misreading."""
     return bool(_common(one, other)) and _one_library(one, other)
 
 
 def one_misreading(one: KnownCause | Showing, other: KnownCause | Showing, run: Run, allowed: Allowed) -> bool:
-    """Run the predictions of both causes: whether the same misreading explains each by itself."""
+    """Run the predictions of both causes. Returns whether the same misreading alone explains each of them."""
     return _Misreadings(run, allowed).same(one, other)
 
 
 def known_misreading(showing: Showing, causes: Iterable[KnownCause], run: Run, allowed: Allowed) -> KnownCause | None:
-    """Return the cause of the same misreading as a new finding; None if there is none."""
+    """Return the cause with the same misreading as a new finding, or None."""
     misreadings = _Misreadings(run, allowed)
     alike = (cause for cause in causes if may_be_one_misreading(cause, showing))
     return next((cause for cause in alike if misreadings.same(cause, showing)), None)
@@ -79,7 +80,7 @@ def _common(one: KnownCause | Showing, other: KnownCause | Showing) -> frozenset
 
 
 def _misreadings_of(cause: KnownCause | Showing) -> frozenset[frozenset[Feature]]:
-    """The one that a cause needs; none if it needs several, and those of its whole case if it was not minimized."""
+    """Return the misreading that a cause needs, if it needs just one. An unminimized cause needs all in its case."""
     found = ARGUMENTS & features_in(cause.case)
     if cause.needs:
         found = frozenset(each for each in found if each.name in cause.needs)
@@ -96,42 +97,42 @@ def _one_library(one: KnownCause | Showing, other: KnownCause | Showing) -> bool
 
 
 class _Misreadings:
-    """Runs of causes' cases with the features of one misreading, and no other clue; each case is run once."""
+    """Runs causes' cases, each once, with the features of one misreading and no other clue."""
 
     def __init__(self, run: Run, allowed: Allowed) -> None:
         self._run, self._allowed = run, allowed
         self._verdicts: dict[Hashable, Verdict] = {}
 
     def same(self, one: KnownCause | Showing, other: KnownCause | Showing) -> bool:
-        """Whether the same misreading explains each of two causes by itself."""
+        """Return whether the same misreading alone explains each of two causes."""
         if not _one_library(one, other):
             return False
         for misreading in _common(one, other):
-            # A kernel that misreads a tensor may do anything.
+            # A kernel that misreads a tensor may fail in any way.
             first, second = self._shown(one.case, misreading), self._shown(other.case, misreading)
             if (first and second) if misreading <= TENSOR_FORMS else (first & second):
                 return True
         return False
 
     def _shown(self, case: Case, misreading: frozenset[Feature]) -> frozenset[tuple[str, str]]:
-        """The kinds and places of the failures of the case so; none if it needs another clue, or fails plainly too."""
+        """Return the kinds and places of failures with only this misreading; empty if it does not explain them."""
         alone = self._alone(case, misreading)
         if alone is None or not self._passes_plainly(alone, misreading):
             return frozenset()
         return frozenset(_kind_and_place(each) for each in self._failures(alone))
 
     def _alone(self, case: Case, misreading: frozenset[Feature]) -> Case | None:
-        """The case without the other clues; None if it needs one of them.
+        """Return the case without the other clues, or None if it needs one of them.
 
-        One that the misread argument itself can't do without, as a mask with gaps needs a mask, is no other clue. Nor
-        is NaN in memory: a stray read finds the contents there.
+        Clues that the misread argument requires do not count as other clues: a mask with gaps requires a mask. Neither
+        does NaN in memory, since a stray read finds these contents.
         """
         others, own = CLUES - CONTENTS - misreading, features_in(case) & misreading
 
         def allowed(variant: Case) -> bool:
             return self._allowed(variant) and features_in(variant) & misreading == own
 
-        # Twice: some can be left out only after another.
+        # Repeat, because some clues can be removed only after others.
         for _ in range(2):
             case = plainest(case, lambda each: bool(self._failures(each)), allowed=allowed, among=others)
         return None if any(ablations(case, allowed=allowed, among=others)) else case
@@ -144,7 +145,7 @@ class _Misreadings:
         return not any(each.failures or each.unsupported is not None for each in verdicts)
 
     def _failures(self, case: Case) -> tuple[Observation, ...]:
-        """The failures of a case with the first seed that shows some."""
+        """Return the failures of a case with the first seed that shows any."""
         return next((found for each in reseeded(case) if (found := self._verdict(each).failures)), ())
 
     def _verdict(self, case: Case) -> Verdict:
@@ -164,7 +165,7 @@ _COMPILERS = frozenset({"triton"})
 
 @cache
 def library_of(name: str) -> str:
-    """The package with the kernels of the backend called `name`; "" if it has its own, or can't be found."""
+    """Return the package with the kernels of the named backend, or "" if it has its own, or can't be found."""
     try:
         backend = resolve(name)
     except UserError:

@@ -1,4 +1,4 @@
-"""A failing case moved to where another fails: the cause may show there as well."""
+"""Moving a failing case to where another case fails, since its cause may be visible there as well."""
 
 from collections.abc import Iterator
 
@@ -15,9 +15,9 @@ from attnfuzz.reference.relation import Relation
 def moved(case: Case, to: Case, fingerprint: Fingerprint) -> Iterator[Case]:
     """Yield `case` where `to` fails with this fingerprint: in its backend and mode, and replayed if `to` is.
 
-    Steps of several modes are also moved one mode at a time: they may have to differ. Then with what lets the failure
-    be seen at its place; with the circumstances of `to`, which decide whether a stray access meets a guard or a NaN;
-    and last with its sizes and dtypes, for backends that share no others.
+    Steps of several modes are also moved one mode at a time, because they may have to differ. Then variants follow with
+    rows in which the failure is visible at its place; with the circumstances of `to`, which decide whether a stray
+    access hits a guard or a NaN; and last with its sizes and dtypes, for backends that have none in common.
     """
     there = replace(case, backend=to.backend)
     modes = dict.fromkeys(step.mode for step in there.steps)
@@ -41,7 +41,7 @@ def moved(case: Case, to: Case, fingerprint: Fingerprint) -> Iterator[Case]:
 
 
 def on_the_way(case: Case, to: Case) -> Iterator[Case]:
-    """Yield `case` with one part after the other as in `to`, but for the last."""
+    """Yield `case` with one part after the other as in `to`, except for the last."""
     changed = [name for name in case.__struct_fields__ if getattr(case, name) != getattr(to, name)]
     for name in changed[:-1]:
         case = replace(case, **{name: getattr(to, name)})
@@ -49,10 +49,10 @@ def on_the_way(case: Case, to: Case) -> Iterator[Case]:
 
 
 def _visible(case: Case, to: Case, place: str) -> Iterator[Case]:
-    """Yield variants of a case that have rows without keys, or rows of padding, where a failure shows in those.
+    """Yield variants of a case with rows without keys, or rows of padding, if the failure is visible in those.
 
-    Where there were none, they have sinks if those of `to` do: without, the LSE of no keys is the same for every part
-    of a row.
+    If it had none, they have sinks if those of `to` do: without sinks, the LSE of no keys is the same for every part of
+    a row.
     """
     if place == "padded rows":
         yield related(replace(case, relation=Relation.PADDING_ENLARGED)).case

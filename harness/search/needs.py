@@ -1,4 +1,4 @@
-"""The features that a failure needs, found within the budget for shrinking it."""
+"""Finding the features that a failure needs, within the budget for shrinking it."""
 
 from collections.abc import Callable, Collection
 
@@ -15,18 +15,18 @@ from attnfuzz.reference.case import Case, Pace
 from attnfuzz.reference.case_file import AnyCase
 
 PROMPT_RUNS = 60
-"""Most runs on a prompt device before a flaky failure is said to need a late one."""
+"""Maximum number of runs on a prompt device before a flaky failure counts as needing a late one."""
 
 
 def hangs_late(pinned: Pinned[Case]) -> bool:
-    """Whether a case hangs on a late device alone: a kernel may loop over a plan that the host has overwritten."""
+    """Return whether a case hangs only on a late device: a kernel may loop over a plan that the host overwrote."""
     late = {FEATURES["late device"]}
     hangs = pinned.fingerprint.kind is Kind.HANG
     return hangs and bool(needed(pinned.first, pinned.fails, among=late)) and not pinned.spent
 
 
 def needs_late(pursued: Pursued, run: Callable[[Case], Verdict]) -> tuple[str, ...]:
-    """Return the feature "late device", if a flaky failure does not show on a prompt device."""
+    """Return the feature "late device" if a flaky failure does not occur on a prompt device."""
     if pursued.case.pace is Pace.PROMPT or pursued.recurrence.seen_once:
         return ()
     prompt = replace(pursued.case, pace=Pace.PROMPT)
@@ -45,8 +45,8 @@ def cause_of(
 ) -> SameCause:
     """Return the features that the failure of `case` needs, for cutting the case down without losing them.
 
-    They are found by ablation, unless the `marks` of a known cause are given. Where each failing run costs a worker,
-    the case is made plain before: most variants that lack one feature fail.
+    They are found by ablation, unless the `marks` of a known cause are given. If each failing run costs a worker, the
+    case is made plain before, because most variants that lack one feature fail.
     """
     by_chance = pinned.fingerprint.kind in STATISTICAL
     if marks:
@@ -60,9 +60,9 @@ def cause_of(
 def needs_of(
     pinned: Pinned[Case], case: Case, allowed: Callable[[Case], bool], *, clues: Collection[Feature] = ()
 ) -> tuple[str, ...]:
-    """Return the names of the features that the failure of `case` needs, as far as the budget lasts to find out.
+    """Return the names of the features that the failure of `case` needs, as far as the budget allows.
 
-    `clues` are known to be needed: shrinking kept them.
+    `clues` are known to be needed, because shrinking kept them.
     """
     runs = pinned.runs_to_pass(case)
 

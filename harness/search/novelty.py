@@ -10,16 +10,16 @@ from attnfuzz.reference.case import Case
 from attnfuzz.strategies.coverage import Pair
 
 RECORD = 1.1
-"""Factor over the last record for a margin to be reported: a few dozen per tier at most."""
+"""Factor over the last record for a margin to be reported, which gives a few dozen records per tier at most."""
 
 _RAISES = frozenset({Kind.RAISED, Kind.UNEXPECTED_REJECTION})
 
 WORTH_TELLING = 0.3
-"""Margin below which records are not reported: nothing is close to failing."""
+"""Margin below which records are not reported, because nothing is close to failing."""
 
 
 class Novelty:
-    """Remembers the pairs and the largest margins of each backend, but no cases, so that it doesn't grow.
+    """Remembers the pairs and the largest margins of each backend, but no cases, so its size is bounded.
 
     `pair_bits` returns the pairs of features of a case as bits, `pairs_in` the pairs in such a set, sorted.
     """
@@ -31,9 +31,9 @@ class Novelty:
         self._records: dict[str, dict[str, float]] = {}
 
     def of(self, case: Case, verdict: Verdict) -> Interesting | None:
-        """The novelty of a judged case; None if there is none, or if its backend rejected it.
+        """Return the novelty of a judged case, or None if there is none or its backend rejected it.
 
-        Steps from the first on in which no kernel ran reach nothing.
+        Steps from the first one in which no kernel ran reach nothing.
         """
         if verdict.unsupported is not None:
             return None
@@ -41,7 +41,7 @@ class Novelty:
         reached = self._reached.get(case.backend, 0)
         new = self._pair_bits(replace(case, steps=steps)) & ~reached if steps else 0
         self._reached[case.backend] = reached | new
-        # A failing case's margins belong to its finding, and would hide how close others come.
+        # A failing case's margins belong to its finding, and would hide how close other cases come.
         margins = {} if verdict.failures else self._new_records(case.backend, verdict)
         if not new and not margins:
             return None
@@ -59,9 +59,9 @@ class Novelty:
 
 
 def _ran(verdict: Verdict) -> int | None:
-    """The number of steps in which a kernel ran; None for all.
+    """Return the number of steps in which a kernel ran, or None for all.
 
-    A case ends with the first step that fails. In that one none ran if nothing was launched, or the backend raised.
+    A case ends with the first step that fails. No kernel ran in it if nothing was launched, or the backend raised.
     """
     if not verdict.failures:
         return None

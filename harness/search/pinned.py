@@ -1,4 +1,4 @@
-"""A failure being shrunk: which smaller cases fail in the same way, within a budget."""
+"""The failure that is being shrunk: decides which smaller cases fail in the same way, within a budget."""
 
 import math
 import time
@@ -22,26 +22,26 @@ NEEDS_SHARE = 0.2
 """Share of the budget for finding the features that the smallest case needs."""
 
 _NEAR = 2.0
-"""The margin of an error that other values may bring below its bound."""
+"""Margin below which other values may bring an error below its bound."""
 
 _SEEDS_NEAR = 8
-"""Value seeds for rerunning a passing variant then: one that fails with every third seed passes all 9 in 3%."""
+"""Number of value seeds for passing variants of such a case. If 1 of 3 seeds fails, all 9 runs pass in 3% of trials."""
 
 _SEEDS_BY_VALUES = 6
-"""Value seeds with which a wrong number is run again, for how often it shows."""
+"""Number of value seeds with which a wrong number is run again, to measure how often it occurs."""
 
 _BY_CHANCE = 0.05
-"""Probability that a variant in which a wrong number shows as often passes all of its runs."""
+"""Probability that a variant in which a wrong number occurs equally often passes all of its runs."""
 
 _MOST_RUNS = 48
-"""Most runs of a variant for this: rarer failures are not said to need its feature."""
+"""Maximum number of runs of a variant for this. A rarer failure does not count as needing its feature."""
 
 
 class Pinned(Generic[C]):
-    """The failure with `fingerprint` of the case `first`; a fault is the same wherever it lands.
+    """The failure with `fingerprint` of the case `first`. A fault is the same at any address.
 
-    Every verdict of `run` is remembered. Once the budget is spent, unknown cases count as passing, so that shrinking
-    sees consistent answers, and ends. `aside` gets each verdict.
+    Every verdict of `run` is cached. Once the budget is spent, unknown cases count as passing, so that shrinking gets
+    consistent answers and ends. `aside` gets each verdict.
     """
 
     def __init__(
@@ -63,27 +63,27 @@ class Pinned(Generic[C]):
 
     @property
     def fresh_seeds(self) -> int:
-        """Value seeds for rerunning a passing case that may pass by chance.
+        """Number of value seeds for rerunning a passing case that may pass by chance.
 
-        More where the error is near its bound, or where the first case itself passes with another seed or two: a race,
-        or a failure that depends on the contents of memory, comes and goes.
+        More are used if the error is near its bound, or if the first case itself passes with some other seeds: a race,
+        or a failure that depends on the contents of memory, is flaky.
         """
         return _SEEDS_NEAR if self._near(self.first) else min(FRESH_SEEDS << self.passes, _SEEDS_NEAR)
 
     @property
     def passes(self) -> int:
-        """How many of a few other value seeds make the first case pass; of one, where a failing run costs a worker."""
+        """How many of a few other value seeds make the first case pass; of one, if a failing run costs a worker."""
         return self._passes(self.first, 1 if self.fingerprint.kind in DEATHS else FRESH_SEEDS)
 
     def runs_to_pass(self, case: C) -> Callable[[C], int]:
-        """Return with how many value seeds a variant of `case` has to pass, before `case` is said to need its feature.
+        """Return a function: the number of value seeds with which a variant has to pass for `case` to need its feature.
 
-        `case` fails like the first one. Values decide which rows have a wrong number; the same part of a variant's rows
-        is taken to have one, so that a variant with fewer rows needs more runs. 0 stands for too many.
+        `case` fails like the first one. Values decide which rows have a wrong number. The same share of a variant's
+        rows is assumed to have one, so a variant with fewer rows needs more runs. 0 means too many.
         """
         if self.fingerprint.kind not in STATISTICAL:
             return lambda _: self.fresh_seeds + 1
-        # Of so few seeds, neither none that passes nor none that fails is sure.
+        # With so few seeds, neither 0% nor 100% is certain.
         passing = (self._passes(case, _SEEDS_BY_VALUES) + 0.5) / (_SEEDS_BY_VALUES + 1)
         runs = math.log(_BY_CHANCE) / math.log(passing)
         least = (_SEEDS_NEAR if self._near(case) else FRESH_SEEDS) + 1
@@ -95,10 +95,10 @@ class Pinned(Generic[C]):
         return of
 
     def fails(self, case: C) -> bool:
-        """Whether `case` is known to fail like the first one.
+        """Return whether `case` is known to fail like the first one.
 
-        Where the first case has NaN in unused memory and this one has numbers, a kernel that uses them fails with a
-        wrong number instead.
+        If the first case has NaN in unused memory and this one has numbers, a kernel that uses them fails with a wrong
+        number instead.
         """
         if self.observation(case) is not None:
             return True
@@ -110,7 +110,7 @@ class Pinned(Generic[C]):
         )
 
     def may_fail(self, case: C) -> bool:
-        """Whether `case` fails like the first one, or in a step before its last: the steps after that are not run."""
+        """Return whether `case` fails like the first one, or before its last step, which is then not run."""
         if self.fails(case):
             return True
         verdict = self.judged(case)
@@ -120,12 +120,12 @@ class Pinned(Generic[C]):
         return any(not each.related and 0 <= each.step < last for each in verdict.failures)
 
     def observation(self, case: C) -> Observation | None:
-        """The failure of `case` that has the fingerprint, if it is known to fail like the first one."""
+        """Return the failure of `case` that has the fingerprint, if it is known to fail like the first one."""
         verdict = self.judged(case)
         return None if verdict is None else self.fingerprint.among(verdict.failures)
 
     def judged(self, case: C) -> Verdict | None:
-        """The verdict on `case`; None if it was not run before, and the budget is spent."""
+        """Return the verdict on `case`, or None if it was not run before and the budget is spent."""
         key = identity(case)
         if key not in self._verdicts and not self.spent:
             self._runs_left -= 1
@@ -140,12 +140,12 @@ class Pinned(Generic[C]):
         self._deadline = time.monotonic() + budget.seconds
 
     def verdict(self, case: C) -> Verdict:
-        """The remembered verdict on a case."""
+        """Return the cached verdict on a case."""
         return self._verdicts[identity(case)]
 
     @property
     def left(self) -> float:
-        """The part of the budget that is left, of runs or seconds, whichever is less; 0 if it is spent."""
+        """The remaining share of the budget, of runs or seconds, whichever is less; 0 if it is spent."""
         seconds = self._deadline - time.monotonic()
         if self._runs_left <= 0 or seconds <= 0:
             return 0.0
@@ -162,7 +162,7 @@ class Pinned(Generic[C]):
         return self.left <= NEEDS_SHARE
 
     def _near(self, case: C) -> bool:
-        """Whether other values may bring the error of a case that fails like the first one below its bound."""
+        """Return whether other values may bring the error of a case that fails like the first one below its bound."""
         observation = self.fingerprint.among(self._verdicts[identity(case)].failures)
         return observation is not None and observation.margin is not None and observation.margin < _NEAR
 
@@ -172,18 +172,18 @@ class Pinned(Generic[C]):
 
 
 def _nan_in(case: AnyCase) -> frozenset[Feature]:
-    """The kinds of memory of a case that must not matter, and hold NaN."""
+    """Return the kinds of memory of a case that must not matter, and hold NaN."""
     return features_in(case) & CONTENTS if isinstance(case, Case) else frozenset()
 
 
 def _rows(case: AnyCase) -> int:
-    """Rows of the outputs of all steps, one for each query and head; 1 at least, and for calls."""
+    """Return the number of rows of all outputs, one for each query and head; at least 1, and 1 for calls."""
     if not isinstance(case, Case):
         return 1
     return max(1, case.geometry.q_heads * sum(request.q_len for step in case.steps for request in step.requests))
 
 
 def _reseeded(case: C, seeds: int) -> Iterator[C]:
-    """A case with other value seeds; calls have none."""
+    """Yield a case with other value seeds; calls have none."""
     if isinstance(case, Case):
         yield from (replace(case, seed=case.seed + 1 + number) for number in range(seeds))

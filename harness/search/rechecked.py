@@ -1,4 +1,4 @@
-"""Run the case of an earlier campaign's finding again."""
+"""Running the case of an earlier campaign's finding again."""
 
 from attnfuzz.harness.sandbox.again import show_again
 from attnfuzz.harness.sandbox.case_runner import RepeatingRunner
@@ -10,7 +10,7 @@ SECONDS = 60.0
 
 
 def rechecked(runner: RepeatingRunner, replay: Replay, finding: str) -> Rechecked:
-    """Run a finding's case until it fails; a flaky one as often as its rate requires."""
+    """Run a finding's case until it fails. A flaky one is run as many times as its rate requires."""
     if replay.recurrence is None:
         runs, verdict = recheck(runner, replay.case)
         return Rechecked(finding=finding, observations=verdict.failures, runs=runs, unsupported=verdict.unsupported)

@@ -1,4 +1,4 @@
-"""Shrink a failing case of either kind: its first failure is pinned, and cases failing alike are kept."""
+"""Shrinking a failing case of either kind: its first failure is pinned, and cases that fail alike are kept."""
 
 from collections.abc import Callable
 
@@ -36,16 +36,17 @@ class Shrunk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CaseRejected(ValueError):
-    """The backend rejects the case; the message says why."""
+    """The backend rejects the case. The message is the reason."""
 
 
 def shrink(
     case: AnyCase, runner: CaseRunner[AnyCase], *, budget: ShrinkBudget, repeat: int = 1, same_kernels: bool = False
 ) -> Shrunk | None:
-    """The smallest case that fails like `case`, None if it passes.
+    """Return the smallest case that fails like `case`, or None if it passes.
 
-    With `same_kernels`, calls keep the shape that kernels are compiled for, as on a GPU's backends. With `repeat`, each
-    case is run up to `repeat` times, and fails if one run does: for races.
+    With `same_kernels`, calls keep the shape for which kernels are compiled, as on a GPU's backends. With `repeat`,
+    each case is run up to `repeat` times, and fails if one run does: for races.
+
     The same case and verdicts give the same result, as long as the budget lasts. Raises Unsupported.
     """
     runs = _Runs(runner, repeat)
@@ -72,7 +73,7 @@ def shrink(
 
 
 class _Runs:
-    """A runner that counts runs, and repeats a case whose failure races."""
+    """A runner that counts runs, and repeats a case whose failure is a race."""
 
     def __init__(self, runner: CaseRunner[AnyCase], repeat: int) -> None:
         self._runner, self._repeat = runner, repeat
@@ -86,7 +87,7 @@ class _Runs:
         self._runner.renew()
 
     def until(self, case: AnyCase, enough: Callable[[Verdict], bool]) -> Verdict:
-        """Run until a verdict is enough; return it, or the last."""
+        """Run until `enough` accepts a verdict, and return that verdict, or the last one."""
         verdict = self.verdict(case)
         for _ in range(self._repeat - 1):
             if enough(verdict) or verdict.unsupported is not None:
@@ -111,14 +112,14 @@ def _reduced(case: AnyCase, pinned: Pinned[AnyCase], budget: int, *, same_kernel
 
 
 def _noted(smaller: AnyCase, case: AnyCase) -> AnyCase:
-    """The smaller case, with a note that its notes are about the larger one."""
+    """Return the smaller case, with a note that its notes are about the larger one."""
     if isinstance(smaller, Case) or smaller == case or not smaller.notes or SMALLER in smaller.notes:
         return smaller
     return replace(smaller, notes=(*smaller.notes, SMALLER))
 
 
 def _again(runs: _Runs, case: AnyCase, observation: Observation) -> bool:
-    """Whether a failure comes back in a fresh worker; calls have no other contents."""
+    """Return whether a failure comes back in a fresh worker. Calls have no value seeds to vary."""
     if isinstance(case, Case):
         return comes_back(runs, case, observation)
     runs.renew()

@@ -1,13 +1,13 @@
-"""Whether two causes are one mistake that shows with either of two sibling features.
+"""Deciding whether two causes are one mistake that is visible with either of two sibling features.
 
-A kernel that takes pages to be consecutive is wrong where pages are shuffled, and where the KV cache has a gap between
-them: each smallest case needs one of the two. Features of one group of `SIBLINGS` may be marks of one mistake, if all
-other features that the two cases need are the same. This is tested by an exchange: each case passes without its own
-siblings, and fails as before with the other's in their place.
+A kernel that assumes consecutive pages is wrong if pages are shuffled, and if the KV cache has a gap between them: each
+smallest case needs one of the two. Features of one group of `SIBLINGS` may be marks of one mistake, if all other
+features that the two cases need are the same. This is tested by an exchange: each case passes without its own siblings,
+and fails as before with the other's in their place.
 
-Two mistakes that need a sibling each, and nothing else, pass this test too. Where the cases share no other needed
-feature, the siblings also have to cancel each other: with the same number for both scales, the case passes. Two factors
-of the logits have to give the same error in each other's place.
+Two mistakes that need a sibling each, and nothing else, pass this test too. If the cases share no other needed feature,
+the siblings also have to cancel each other: with the same number for both scales, the case passes. Two factors of the
+logits have to give the same error in each other's place.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -47,8 +47,11 @@ SIBLINGS: tuple[frozenset[Feature], ...] = tuple(
         ("scales per head", "scales per token", "swizzled scales"),
     )
 )
-"""Groups of features in which one mistake may show: scales, factors of the logits, where a key lies, the table, memory
-of no key. Forms of arguments are compared by `misread`."""
+"""Groups of features in which one mistake may be visible.
+
+The groups are scales, factors of the logits, the place of a key, the table, and memory that belongs to no key. Forms of
+arguments are compared by `misread`.
+"""
 
 _PARTS = ("geometry", "pages", "views", "scales")
 
@@ -56,9 +59,9 @@ Allowed = Callable[[Case], bool]
 
 
 def siblings_of(needs: Collection[str], other: Collection[str]) -> frozenset[Feature]:
-    """Return the group whose features are all clues that the needs of two causes differ by; empty if there is none.
+    """Return the group that contains all clues by which the needs of two causes differ, or an empty set.
 
-    They may differ in the shape that they need: a key lies in another place by several pages, or by several heads.
+    They may differ in the shape that they need: a key has another place if there are several pages, or several heads.
     """
     ours, theirs = _known(needs), _known(other)
     for group in SIBLINGS:
@@ -98,7 +101,7 @@ class _Exchange:
         self._group, self._run, self._allowed = group, run, allowed
 
     def shows(self, cause: KnownCause, other: KnownCause) -> bool:
-        """Whether a cause's case passes without its siblings, and fails as before with those of the other."""
+        """Return whether a cause's case passes without its siblings, and fails as before with those of the other."""
         plain = self._without(cause.case)
         # It may fail in another way: known causes of all cases do.
         if plain is None or self._fails(plain, cause.fingerprint):
@@ -107,7 +110,7 @@ class _Exchange:
         return given is not None and self._fails(given, cause.fingerprint)
 
     def cancels(self, cause: KnownCause) -> bool:
-        """Whether the case passes with the same number for both scales."""
+        """Return whether the case passes with the same number for both scales."""
         if not self._group <= _named(_SCALES):
             return False
         scales = cause.case.scales
@@ -116,7 +119,7 @@ class _Exchange:
         return self._can_run(both) and not self._fails(both, cause.fingerprint)
 
     def moves(self, cause: KnownCause) -> bool:
-        """Whether the case has the same error with each factor of the logits in the other's place."""
+        """Return whether the case has the same error with each factor of the logits in the other's place."""
         scales = cause.case.scales
         exchanged = replace(cause.case, scales=replace(scales, softmax=scales.k, k=scales.softmax))
         before, after = (
@@ -134,13 +137,13 @@ class _Exchange:
         return possible(case) and self._allowed(case)
 
     def _without(self, case: Case) -> Case | None:
-        """The case without all features of the group; None if that can't be run."""
+        """Return the case without all features of the group, or None if that can't be run."""
         left = leave_out(case, self._group, self._allowed)
         return None if any(ablations(left, allowed=self._allowed, among=self._group)) else left
 
 
 def _given(plain: Case, donor: Case, without: Case | None) -> Case | None:
-    """`plain` with the fields that make `donor` differ from itself without the siblings; None if steps differ."""
+    """Return `plain` with the fields that the siblings change in `donor`, or None if steps differ."""
     if without is None or (donor.steps, donor.relation) != (without.steps, without.relation):
         return None
     changes: dict[str, Any] = {name: getattr(donor, name) for name in _differing(donor, without, set(_PARTS))}

@@ -1,4 +1,4 @@
-"""Count a runner's runs, and report them now and then, so that long shrinking shows progress."""
+"""Counting a runner's runs, and reporting them regularly, so that long shrinking shows progress."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ class CountingRunner:
         return self._run(case, drawn=True)
 
     def renew(self) -> None:
-        """Have a fresh worker run the next case."""
+        """Use a fresh worker for the next case."""
         self._runner.renew()
 
     @property

@@ -20,9 +20,9 @@ from attnfuzz.reference.case import Case, ValueFamily
 
 
 def steadier(pinned: Pinned[Case], allowed: Callable[[Case], bool]) -> Case:
-    """Return the pinned case with a family of values of which each of a few seeds fails alike.
+    """Return the pinned case with a value family with which each of a few seeds fails alike.
 
-    Its own family if that does, or none does.
+    Its own family is kept if that does, or if none does.
     """
     case = pinned.first
     if pinned.passes == 0:
@@ -35,7 +35,7 @@ def steadier(pinned: Pinned[Case], allowed: Callable[[Case], bool]) -> Case:
 
 
 def unaccepted(pinned: Pinned[Case], allowed: Callable[[Case], bool], accepts: Callable[[Case], bool]) -> Case | None:
-    """Return a variant of the pinned case that fails alike and is not accepted; None if there is none.
+    """Return a variant of the pinned case that fails alike and is not accepted, or None.
 
     It lacks one feature, or the steps of one mode.
     """
@@ -59,9 +59,9 @@ RELATIVE = frozenset({Kind.METAMORPHIC_MISMATCH, Kind.REPLAY_DIVERGED, Kind.NOND
 def failing_alone(
     case: Case, verdict: Verdict, allowed: Callable[[Case], bool], run: Callable[[Case], Verdict]
 ) -> tuple[Case, Verdict] | None:
-    """Return the related run as a case of its own, with its verdict, if that fails alone.
+    """Return the related run as a separate case with its verdict, if it fails alone, else None.
 
-    None if the worst failure is of the first run: neither compares two runs nor showed in the second.
+    None if the worst failure belongs to the first run: it neither compares two runs nor occurred in the second.
     """
     if not verdict.failures or not (verdict.failures[0].kind in RELATIVE or verdict.failures[0].related):
         return None

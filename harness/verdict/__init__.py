@@ -1,1 +1,1 @@
-"""Failures, verdicts, and the words for them."""
+"""Failures, verdicts, and their descriptions in words."""

@@ -1,4 +1,4 @@
-"""A case in words and numbers, readable at a glance, within 80 columns."""
+"""Describing a case in words and numbers, readable at a glance, within 80 columns."""
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
@@ -18,7 +18,7 @@ _NUMBERS = ("mask", "values", "scales", "rope", "chunk_capacity", "seed")
 
 
 def describe(case: Case) -> str:
-    """Lines for the geometry, each step with its requests and padding, and non-default fields."""
+    """Return lines for the geometry, each step with its requests and padding, and non-default fields."""
     lines = [_wrapped(f"case {case_id(case)} for {case.backend}", "")]
     lines.append(_wrapped(_geometry(case), "geometry  "))
     slots_matter = any(_moves(step) for step in case.steps) or len(case.steps) > 1
@@ -38,7 +38,7 @@ def describe(case: Case) -> str:
 
 
 def _wrapped(text: str, label: str) -> str:
-    """The text behind its label. Words such as folder names stay whole, for searching."""
+    """Return the text after its label. Words such as folder names stay whole, for searching."""
     return fill(
         text,
         _WIDTH,
@@ -91,7 +91,7 @@ def _step(step: Step, *, slots: bool) -> str:
 
 
 def _requests(requests: tuple[Request, ...], *, slots: bool) -> str:
-    """The requests in order, runs of equal ones joined, with slots if informative."""
+    """Describe the requests in order, with runs of equal ones joined, and with slots if informative."""
     runs = []
     for (q_len, kv_len), run in groupby(requests, key=lambda request: (request.q_len, request.kv_len)):
         members = list(run)
@@ -102,7 +102,7 @@ def _requests(requests: tuple[Request, ...], *, slots: bool) -> str:
 
 
 def _span(run: list[Request]) -> str:
-    """The slots of a run: the first and the last if they ascend one by one, else each."""
+    """Describe the slots of a run: the first and the last if they ascend one by one, else each."""
     slots = [request.slot for request in run]
     if len(slots) > 1 and slots == list(range(slots[0], slots[-1] + 1)):
         return f"slots {slots[0]} to {slots[-1]}"
@@ -124,7 +124,7 @@ def _padding(step: Step) -> str:
 
 
 def _particular(case: Case, names: Iterable[str]) -> Iterator[str]:
-    """Name and value of each non-default field, also in groups of fields."""
+    """Yield name and value of each non-default field, also in groups of fields."""
     defaults = {field.name: field.default for field in msgspec.structs.fields(case)}
     for name in names:
         value, default = getattr(case, name), defaults[name]
@@ -141,12 +141,12 @@ def _text(value: object) -> str:
 
 
 def describe_any(case: AnyCase, *, notes: bool = True) -> str:
-    """A case of either kind in words."""
+    """Describe a case of either kind in words."""
     return describe_calls(case, notes=notes) if isinstance(case, CallCase) else describe(case)
 
 
 def describe_calls(case: CallCase, *, notes: bool = True) -> str:
-    """Lines for the case and each of its calls, with the shapes of tensors and scalars, and for its notes."""
+    """Return lines for the case and each of its calls, with the shapes of tensors and scalars, and for its notes."""
     lines = [f"case {case_id(case)} for {case.backend}, made of calls"]
     for index, call in enumerate(case.calls):
         arguments = ", ".join(f"{name} {_words(value)}" for name, value in call.arguments.items())

@@ -11,7 +11,7 @@ import msgspec
 from attnfuzz.reference.mistake import Mistake
 
 REACHED_BY = "how a server reaches this step: "
-"""Prefix of the line that explains how a server comes to the step."""
+"""Prefix of the line that explains how a server reaches the step."""
 
 REACHED_BY_IN_0_1 = "a server gets there so: "
 """That prefix in the logs of attnfuzz 0.1."""
@@ -58,10 +58,10 @@ class RowAddress(msgspec.Struct, frozen=True):
 
 
 class Access(msgspec.Struct, frozen=True):
-    """The access that ended a worker: "read", "write", or "access" if the processor does not tell.
+    """The access that ended a worker: "read", "write", or "access" if the processor does not say which.
 
-    `offsets` has, for each tensor of the launch, the bytes from its first element to the address. `index` is
-    the index along the largest axis of the likely tensor, of `size` entries; None if unknown.
+    `offsets` has, for each tensor of the launch, the bytes from its first element to the address. `index` is the index
+    along the largest axis of the likely tensor, of `size` entries; None if unknown.
     """
 
     kind: str
@@ -73,11 +73,11 @@ class Access(msgspec.Struct, frozen=True):
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """One failure of one step, as the worker (or, for a death, the parent) saw it.
 
-    `place` is a tensor's name for a fault, or which rows are wrong ("out", "lse", "padded rows", "empty rows").
-    `kernel` is the entry point launched last. `margin` is error over bound: above 1 fails; None if the check is exact.
-    `step` is the index of the step, -1 if unknown; `call` that of the launch in the step, -1 if unknown. `gap` marks a
-    failure of the strict contract alone. `access` is the stray one of a fault, `row` the wrong row of the message.
-    `mistakes` are those that explain it, if known. `related` is set if it showed in the related run.
+    `place` is a tensor's name for a fault, or the wrong rows ("out", "lse", "padded rows", "empty rows"). `kernel` is
+    the entry point launched last. `margin` is error over bound: above 1 fails; None if the check is exact. `step` is
+    the index of the step, -1 if unknown; `call` that of the launch in the step, -1 if unknown. `gap` marks a failure of
+    the strict contract alone. `access` is the stray access of a fault, `row` the wrong row of the message. `mistakes`
+    are those that explain it, if known. `related` is set if it occurred in the related run.
     """
 
     kind: Kind
@@ -99,9 +99,9 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """The result of judging a case. `margins` has the largest margin of each tier; `seconds` the time of each phase.
 
-    `rows` counts the judged (token, head) rows, `unanswered` those without a right answer, since their inputs are not
-    finite: only their accesses were judged. `passed` are the failures of the case's `past` that it went on after, the
-    first one first.
+    `rows` counts the judged (token, head) rows, `unanswered` those without a right answer because their inputs are not
+    finite: only their accesses were judged. `passed` are the failures in the case's `past` that occurred and were
+    ignored, the first one first.
     """
 
     observations: tuple[Observation, ...] = ()
@@ -119,7 +119,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Failure(AssertionError):
-    """A case failed; `observation` says how. Raised as one of the subclasses in FAILURES."""
+    """A case failed, as described by `observation`. Raised as one of the subclasses in FAILURES."""
 
     def __init__(self, observation: Observation, text: str) -> None:
         super().__init__(text)

@@ -1,4 +1,4 @@
-"""Identity of bugs: a coarse fingerprint before shrinking, a fine one after it."""
+"""Fingerprints, the identity of bugs: a coarse one before shrinking, a fine one after it."""
 
 import hashlib
 from collections.abc import Callable, Iterable
@@ -40,36 +40,36 @@ class Fingerprint(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, backend: str, observation: Observation) -> "Fingerprint":
-        """The fingerprint of one failure of `backend`."""
+        """Return the fingerprint of one failure of `backend`."""
         return cls(backend, observation.kind, observation.kernel, observation.mode, observation.place)
 
     @property
     def anywhere(self) -> "Fingerprint":
-        """The same for a fault at any place, since a wild access lands by chance. Others are unchanged."""
+        """The fingerprint without the place for a fault, since a wild access hits by chance. Others are unchanged."""
         return replace(self, place="") if self.kind in FAULTS else self
 
     def among(self, failures: Iterable[Observation]) -> Observation | None:
-        """The first failure of the same backend with this fingerprint, a fault at any place; None if there is none."""
+        """Return the first failure of the same backend with this fingerprint, a fault at any place, or None."""
         wanted = self.anywhere
         return next((each for each in failures if Fingerprint.of(self.backend, each).anywhere == wanted), None)
 
     def wrong_among(self, failures: Iterable[Observation]) -> Observation | None:
-        """As `among`, where `WRONG` kinds count as one."""
+        """Return the first failure as `among` does, but all kinds in `WRONG` count as one."""
         alike = WRONG if self.kind in WRONG else {self.kind}
         return self.among(replace(each, kind=self.kind) for each in failures if each.kind in alike)
 
 
 def fine(case: Case, observation: Observation) -> str:
-    """Ten hex digits that are equal for shrunk cases that fail alike: same backend, kind, kernel and features.
+    """Return ten hex digits that are equal for shrunk cases that fail alike: backend, kind, kernel and features.
 
-    The place is left out: running past the keys or the queries first is chance.
+    The place is left out, because it is chance whether a kernel runs past the keys or the queries first.
     """
     parts = (case.backend, observation.kind, observation.kernel, *features(case))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:10]
 
 
 def features(case: Case) -> tuple[str, ...]:
-    """The special features of `case` in words, in a fixed order. A shrunk case needs each to fail."""
+    """Return the special features of `case` in words, in a fixed order. A shrunk case needs each of them to fail."""
     modes = dict.fromkeys(step.mode.value for step in case.steps)
     traits = (trait for trait, present in _TRAITS.items() if present(case))
     relation = () if case.relation is None else (case.relation.words,)
@@ -118,4 +118,4 @@ _TRAITS: dict[str, Callable[[Case], bool]] = {
 }
 
 FEATURES = (*(mode.value for mode in Mode), *_TRAITS, *(relation.words for relation in Relation))
-"""All words that `features` knows."""
+"""All words that `features` can return."""

@@ -1,4 +1,4 @@
-"""Foreign text (a backend's message or exception, a path) made safe for any document."""
+"""Making untrusted text (a backend's message or exception, a path) safe for any document."""
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _KEPT = {"\n", "\t"}
@@ -20,12 +20,12 @@ def printable(text: str) -> str:
 
 
 def in_a_line(text: str) -> str:
-    """Like `printable`, with newlines and tabs replaced too, so that `text` stays one line."""
+    """Replace like `printable`, and also newlines and tabs, so that `text` stays one line."""
     return printable(text).replace("\n", _REPLACEMENT).replace("\t", _REPLACEMENT)
 
 
 def shortened(text: str, most: int) -> str:
-    """`text`, or its first `most` characters and the number of others."""
+    """Return `text`, or its first `most` characters and the number of others."""
     return text if len(text) <= most else f"{text[:most]}\n[... {len(text) - most:,} more characters]"
 
 
@@ -34,17 +34,17 @@ _MOST_OF_A_MESSAGE = 10_000
 
 
 def type_name(error: BaseException) -> str:
-    """The name of an exception's type, on one line."""
+    """Return the name of an exception's type, on one line."""
     return label(type(error).__name__)
 
 
 def words_of(error: BaseException) -> str:
-    """An exception's type and text."""
+    """Return an exception's type and text."""
     return f"{type_name(error)}: {said_by(error)}"
 
 
 def said_by(error: BaseException) -> str:
-    """An exception's text."""
+    """Return an exception's text."""
     try:
         return bounded(str(error))
     except BaseException as another:  # noqa: BLE001 - code of the backend
@@ -52,13 +52,13 @@ def said_by(error: BaseException) -> str:
 
 
 def bounded(foreign: str) -> str:
-    """Foreign text, printable and of bounded length."""
-    # A subclass of str may have methods of its own.
+    """Return untrusted text, printable and of bounded length."""
+    # A subclass of str may override methods.
     return shortened(printable(str.__str__(foreign)[: 2 * _MOST_OF_A_MESSAGE]), _MOST_OF_A_MESSAGE)
 
 
 def label(foreign: str) -> str:
-    """A foreign name, printable, on one line and of bounded length."""
+    """Return an untrusted name, printable, on one line and of bounded length."""
     name = str.__str__(foreign)[: _MOST_OF_A_NAME + 1]
     name = name if name.isprintable() else ascii(name)[1:-1]
     return name if len(name) <= _MOST_OF_A_NAME else f"{name[: _MOST_OF_A_NAME - 3]}..."

@@ -10,20 +10,20 @@ from msgspec import Meta
 from attnfuzz.harness.verdict.wording import count
 
 _Z = 1.96
-"""Standard deviations on either side of a 95% interval."""
+"""Number of standard deviations on either side of a 95% interval."""
 
 SHOWN = 0.99
-"""Probability that runs meant to show a failure do so."""
+"""Probability that runs that should show a failure do so."""
 
 MOST_RUNS = 20_000
-"""Most runs made to show a failure, however rare."""
+"""Maximum number of runs to show a failure, however rare."""
 MOST_SECONDS = 300
 """Time limit for such runs."""
 
 SEEN_ONCE_RUNS = 200
-"""Runs of a failure that was filed as seen once; no number would refute it."""
+"""Number of runs of a failure that was filed as seen once; no number would refute it."""
 
-# Bounds on values in a finding's file, which may be damaged or foreign.
+# Bounds on values in a finding's file, which may be damaged or hostile.
 Runs = Annotated[int, Meta(ge=0, le=1 << 40)]
 Load = Annotated[int, Meta(ge=1, le=64)]
 Cases = Annotated[int, Meta(ge=0, le=10_000)]
@@ -40,7 +40,7 @@ class Rerun(StrEnum):
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """Runs in one way, and the number of failing ones."""
+    """The number of runs under one condition, and of failing ones."""
 
     way: Rerun
     runs: Runs
@@ -67,7 +67,7 @@ class Recurrence(msgspec.Struct, frozen=True, kw_only=True):
     tried: tuple[Trial, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse impossible counts."""
+        """Reject impossible counts."""
         if self.failed > self.runs:
             raise ValueError(f"{self.failed} of {self.runs} runs can't have failed")
 
@@ -83,7 +83,7 @@ class Recurrence(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def runs_to_show(self) -> int:
-        """Runs that show it with a probability of `SHOWN` at the low end of the interval, `MOST_RUNS` at most."""
+        """Number of runs that show it with probability `SHOWN` at the low end of the interval, up to `MOST_RUNS`."""
         return SEEN_ONCE_RUNS if self.seen_once else runs_to_show(self.interval[0])
 
     @property
@@ -109,7 +109,7 @@ class Recurrence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def interval(failed: int, runs: int) -> tuple[float, float]:
-    """Wilson's 95% score interval for a rate."""
+    """Return Wilson's 95% score interval for a rate."""
     if not runs:
         return 0.0, 1.0
     rate, weight = failed / runs, _Z * _Z / runs
@@ -119,13 +119,13 @@ def interval(failed: int, runs: int) -> tuple[float, float]:
 
 
 def is_known(failed: int, runs: int) -> bool:
-    """Whether the rate is known to a factor of 2."""
+    """Return whether the rate is known to a factor of 2."""
     low, high = interval(failed, runs)
     return failed > 0 and 2 * low >= failed / runs >= high / 2
 
 
 def runs_to_show(rate: float, shown: float = SHOWN) -> int:
-    """Runs of which at least one fails with probability `shown`, `MOST_RUNS` at most."""
+    """Return the number of runs of which at least one fails with probability `shown`, at most `MOST_RUNS`."""
     if rate >= 1:
         return 1
     if rate <= 0:
@@ -134,5 +134,5 @@ def runs_to_show(rate: float, shown: float = SHOWN) -> int:
 
 
 def percent(rate: float) -> str:
-    """A rate in percent, with two significant digits."""
+    """Return a rate in percent, with two significant digits."""
     return f"{100 * rate:.2g}%" if rate < 0.995 else "100%"

@@ -12,8 +12,8 @@ from attnfuzz.reference.case import Case
 class Tier(StrEnum):
     """The judge's tiers.
 
-    T0 holds exactly. T1 bounds each element, T2 the mean square error of a row, T3 the error common to all rows, T4
-    the log-sum-exp. T5 bounds rows with exact weights by roundings alone. T6 compares with a related run.
+    T0 holds exactly. T1 bounds each element, T2 the mean square error of a row, T3 the error common to all rows, T4 the
+    log-sum-exp. T5 bounds rows with exact weights by roundings alone. T6 compares with a related run.
     """
 
     T0 = "T0"
@@ -32,7 +32,7 @@ ALL_TIERS: Final = frozenset(Tier)
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """A case to run, and how to judge it. `backend` runs it, whatever the case's own.
+    """A case to run, and how to judge it. `backend` runs it, whatever the case's own backend.
 
     `trace` is a file for its calls. `alpha` is the probability that a correct step fails. The tiers in `without` are
     skipped. With `explain`, failures are explained, which takes further runs.

@@ -25,12 +25,12 @@ class CaseThatFailed(Protocol):
 
 
 def count(number: int, noun: str, plural: str | None = None) -> str:
-    """`number` with its noun: 1 case, 1,200 cases."""
+    """Format `number` with its noun: 1 case, 1,200 cases."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def clock(seconds: float) -> str:
-    """A time in readable form: 42 s, 3:05, 1:10:00."""
+    """Format a time in readable form: 42 s, 3:05, 1:10:00."""
     whole = int(seconds)
     if whole < 100:
         return f"{whole} s"
@@ -39,7 +39,7 @@ def clock(seconds: float) -> str:
 
 
 def date(seconds: float) -> str:
-    """A time since the epoch in readable form: 2026-05-01 04:30 UTC."""
+    """Format a time since the epoch in readable form: 2026-05-01 04:30 UTC."""
     try:
         return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
     except (OverflowError, ValueError, OSError):
@@ -53,17 +53,17 @@ def left_unjudged(rows: int) -> str:
 
 
 def headline(backend: str, observation: "Observation") -> str:
-    """A failure in half a line, safe for any names."""
+    """Describe a failure in half a line, safe for any names."""
     place = f" at {observation.place}" if observation.place else ""
     mode = f", {observation.mode}" if observation.mode else ""
     return in_a_line(f"{observation.kind}{place} in {backend}{mode}")
 
 
 def headline_of(failed: CaseThatFailed) -> str:
-    """A failure on record in half a line."""
+    """Describe a failure on record in half a line."""
     return headline(failed.case.backend, failed.observation)
 
 
 def replay_line(path: str) -> str:
-    """The command line that runs the finding in the folder `path` again."""
+    """Return the command line that runs the finding in the folder `path` again."""
     return in_a_line(f"attnfuzz replay {shlex.quote(path)}")

@@ -1,1 +1,1 @@
-"""Processes that may die: they run cases, and the remains of one that died say why."""
+"""Worker processes, which run cases and may die, and the analysis of their deaths."""

@@ -1,7 +1,7 @@
 """Messages between a worker and its parent over a stream socket, and a pipe for the worker's output.
 
 A message is a token, a kind, a size, and bytes. A kernel in the worker's process may write to the worker's end or close
-it by accident. So each request has a random token, and only a message that begins with it is an answer.
+it by accident. So each request has a random token, and only a message that begins with it is accepted as an answer.
 """
 
 import os
@@ -17,7 +17,7 @@ UNASKED = bytes(TOKEN_BYTES)
 """The token of messages that a worker sends before its first request."""
 
 MOST_BYTES = 1 << 26
-"""Largest message from a worker. Calibrations have some MB, verdicts some kB."""
+"""Maximum size of a message from a worker. Calibrations have some MB, verdicts some kB."""
 
 LOST = 100
 """Exit code of a worker that can't send its answer: its end of the channel was closed or replaced."""
@@ -28,12 +28,12 @@ _CHUNK = 1 << 16
 
 
 class MessageKind(IntEnum):
-    """The kind of a message: REQUEST goes to the worker, the others come from it.
+    """The kind of a message: REQUEST goes to the worker, all others come from it.
 
-    READY is the first, with the worker's process id and whether faults are recorded; ERROR holds the traceback of a
-    handler that raised, or, as the first, the reason why the worker can't begin. REFUSAL is an ERROR that a user can
-    fix, in one line. LEAVING is the last message of a worker that ends itself, with its exit code. LAST_REPLY is a
-    REPLY of a worker that must be replaced, because its process could not be restored.
+    READY is the first, with the worker's process id and whether faults are recorded. ERROR holds the traceback of a
+    handler that raised, or, as the first message, the reason why the worker can't start. REFUSAL is an ERROR that a
+    user can fix, in one line. LEAVING is the last message of a worker that exits by itself, with its exit code.
+    LAST_REPLY is a REPLY of a worker that must be replaced, because its process could not be restored.
     """
 
     READY = 1
@@ -50,7 +50,7 @@ class ChannelClosed(ConnectionError):
 
 
 class NoMessage(Exception):
-    """The received bytes are not a message of the other side."""
+    """The received bytes are not a message from the other side."""
 
 
 class Received(NamedTuple):
@@ -67,10 +67,9 @@ def send(
     """Send one message.
 
     Raises:
-        ChannelClosed: when the other side is gone.
-        TimeoutError: when the deadline passes.
-        OSError: when this side was closed or is no longer a socket.
-
+        ChannelClosed: the other side is gone.
+        TimeoutError: the deadline passed.
+        OSError: this side was closed or is no longer a socket.
     """
     _limit(channel, deadline)
     try:
@@ -80,15 +79,14 @@ def send(
 
 
 def receive(channel: socket.socket, deadline: float | None = None, *, token: bytes | None = None) -> Received:
-    """Wait for one message. `deadline` is a time.monotonic(); None waits for ever.
+    """Wait for one message. `deadline` is a time.monotonic(); None waits forever.
 
     With a `token`, only a message with that token is accepted.
 
     Raises:
-        ChannelClosed: when the other side is gone before the message is complete.
-        NoMessage: when the message has another token, no kind, or more than MOST_BYTES.
-        TimeoutError: when the deadline passes.
-
+        ChannelClosed: the other side was gone before the message was complete.
+        NoMessage: the message has another token, no kind, or more than MOST_BYTES.
+        TimeoutError: the deadline passed.
     """
     received = _some(channel, _CHUNK, deadline)
     while len(received) < _HEAD.size:
@@ -123,7 +121,7 @@ def _some(channel: socket.socket, size: int, deadline: float | None) -> bytes:
 
 
 def _limit(channel: socket.socket, deadline: float | None) -> None:
-    # A deadline that has passed must not turn into the 0 that means "don't block".
+    # A deadline that has passed must not become 0, which means "don't block".
     channel.settimeout(None if deadline is None else max(deadline - time.monotonic(), 1e-6))
 
 
@@ -131,11 +129,11 @@ _KEPT = 4096
 """Bytes of output to keep, from the end."""
 
 _CHUNKS = 64
-"""Most chunks to read at a time: a worker may print forever, and the parent has to check its deadline."""
+"""Maximum number of chunks to read at a time: a worker may print forever, and the parent has to check its deadline."""
 
 
 class PrintedOutput:
-    """A pipe that a worker prints into. The parent drains it while waiting: a full pipe blocks the worker.
+    """A pipe into which a worker prints. The parent drains it while waiting: a full pipe would block the worker.
 
     `fd` is the end to wait on, `remote` the worker's.
     """
@@ -146,7 +144,7 @@ class PrintedOutput:
         self._end = b""
 
     def drain(self) -> bool:
-        """Read the output so far. False once no process can print any more."""
+        """Read the output so far. Returns False once no process can print any more."""
         for _ in range(_CHUNKS):
             try:
                 printed = os.read(self.fd, _CHUNK)
@@ -163,12 +161,12 @@ class PrintedOutput:
         self._end = b""
 
     def words(self) -> str:
-        """The end of the output."""
+        """Return the end of the output."""
         self.drain()
         return self._end.decode(errors="replace").strip()
 
     def hand_over(self) -> None:
-        """Close the worker's endafter it was passed on."""
+        """Close the worker's end after it was passed on."""
         os.close(self.remote)
 
     def close(self) -> None:

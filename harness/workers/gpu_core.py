@@ -1,4 +1,4 @@
-"""GPU core dumps, which record a fault's address and instruction; CUDA itself reports neither.
+"""GPU core dumps, which record the address and instruction of a fault; CUDA itself reports neither.
 
 They are enabled by a folder in the environment variable ATTNFUZZ_CUDA_COREDUMP. CUDA-GDB prints the failing instruction
 and the registers of one thread of its warp, which stops a few instructions later. The address is taken from a register
@@ -18,14 +18,14 @@ VARIABLE = "ATTNFUZZ_CUDA_COREDUMP"
 _FILE = "CUDA_COREDUMP_FILE"
 
 _RUN = secrets.token_hex(4)
-"""Distinguishes runs: process ids repeat in a folder that is kept."""
+"""Distinguishes runs, because process ids repeat in a folder that is kept."""
 
 
 def settings() -> dict[str, str]:
-    """The environment that makes a process write dumps (cuda-gdb manual, "GPU core dump support"); makes the folder.
+    """Return the environment that makes a process write dumps (cuda-gdb manual, "GPU core dump support").
 
-    Dumps leave out memory. A process goes on after its dump and reports its state itself: CUDA's own abort reports
-    nothing.
+    Creates the folder. Dumps leave out memory. A process continues after its dump and reports its state itself, because
+    CUDA's own abort reports nothing.
     """
     folder = os.environ.get(VARIABLE)
     if not folder:
@@ -40,7 +40,7 @@ def settings() -> dict[str, str]:
 
 
 def written_by(pid: int) -> str | None:
-    """The dump left by a process, if any and dumps are enabled."""
+    """Return the dump of a process, or None if there is none or dumps are disabled."""
     folder = os.environ.get(VARIABLE)
     if not folder:
         return None
@@ -49,7 +49,7 @@ def written_by(pid: int) -> str | None:
 
 
 def left_here() -> bool:
-    """Whether this process, a worker started with `settings`, has left a dump."""
+    """Return whether this process, a worker started with `settings`, has left a dump."""
     pattern = os.environ.get(_FILE)
     return pattern is not None and Path(pattern.replace("%p", str(os.getpid()))).exists()
 
@@ -61,10 +61,10 @@ def _name(pid: str) -> str:
 _DEBUGGER = "cuda-gdb"
 
 _SECONDS = 60.0
-"""Time limit of CUDA-GDB; it takes a second, more if many modules are loaded."""
+"""Time limit of CUDA-GDB, which takes a second, or more if many modules are loaded."""
 
 _BETWEEN = 16
-"""Instructions to look at, starting with the failing one."""
+"""Number of instructions to examine, starting with the failing one."""
 
 _EXCEPTION = re.compile(r"^CUDA Exception: (?P<text>.+)$", re.MULTILINE)
 _FRAME = re.compile(r"^#0\s+(?:0x[0-9a-fA-F]+ in )?(?P<kernel>.+?)\s*(?:\(\))?$", re.MULTILINE)
@@ -75,7 +75,7 @@ _POINTER = re.compile(r"\[R(?P<pair>\d+)\.64(?P<offset>[+-]0x[0-9a-f]+)?\]")
 _RESULT = re.compile(r"^\S+ R(?P<first>\d+)\b")
 
 _WIDEST = 4
-"""Most registers that one instruction writes."""
+"""Maximum number of registers that one instruction writes."""
 
 
 @dataclass(frozen=True)
@@ -101,13 +101,13 @@ class Core:
 
 
 def command(core: Path) -> list[str]:
-    """The CUDA-GDB command that prints a core dump's kernel, instruction and registers."""
+    """Return the CUDA-GDB command that prints a core dump's kernel, instruction and registers."""
     asked = ("set style enabled off", f"target cudacore {core}", f"x/{_BETWEEN}i $errorpc", "info registers")
     return [_DEBUGGER, "-nx", "-batch", *(part for each in asked for part in ("-ex", each))]
 
 
 def read(core: str) -> Core:
-    """Read a core dump; without CUDA-GDB, the words say how."""
+    """Read a core dump. Without CUDA-GDB, the words say how to do it."""
     if shutil.which(_DEBUGGER) is None:
         return Core(f"{_DEBUGGER}, of the CUDA toolkit, is not on the PATH to read it: target cudacore {core}")
     try:
@@ -139,7 +139,7 @@ def understood(output: str) -> Core:
 
 
 def _code(output: str) -> Iterator[tuple[int, str]]:
-    """The instructions from the failing one on, each with its address."""
+    """Yield the instructions from the failing one on, each with its address."""
     for line in output.splitlines():
         if found := _LINE.match(line.rstrip()):
             yield int(found["at"], 16), found["text"].strip()
@@ -159,6 +159,6 @@ def _address(code: list[tuple[int, str]], output: str) -> int | None:
 
 
 def _writes(instruction: str, low: int) -> bool:
-    """Whether an instruction may write one of the pair of registers from `low` on: its result comes first."""
+    """Return whether an instruction may write one of the two registers from `low` on. Its result comes first."""
     result = _RESULT.match(instruction)
     return result is not None and int(result["first"]) <= low + 1 and low < int(result["first"]) + _WIDEST

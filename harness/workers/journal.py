@@ -1,4 +1,4 @@
-"""Memory that a worker shares with its parent: the last launch, and the fault that ended it."""
+"""The journal: memory that a worker shares with its parent, with the last launch and the fault that ended it."""
 
 import ctypes
 import fcntl
@@ -31,11 +31,11 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A kernel that is about to be launched: the entry point, its scalar arguments, and where every tensor lies.
+    """A kernel that is about to be launched: the entry point, its scalar arguments, and the place of each tensor.
 
-    `call` counts the launches of the step, from 0. `run` names the run of the case that it belongs to, in words that
-    end a sentence; empty for the first. `way` says how a server comes to make the call, if the backend says. `broken`
-    lists contract violations of the call seen before its launch.
+    `call` counts the launches of the step, from 0. `run` names the run of the case, in words that end a sentence; it is
+    empty for the first run. `way` says how a server reaches the call, if the backend says so. `broken` lists contract
+    violations of the call that were detected before its launch.
     """
 
     step: int
@@ -54,7 +54,7 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def decode(cls, entry: bytes) -> Self:
-        """The record in a journal entry. msgspec.DecodeError if the entry is something else."""
+        """Return the record in a journal entry. Raises msgspec.DecodeError if the entry is something else."""
         return foreign.decode_json(entry, type=cls)
 
 
@@ -64,12 +64,12 @@ _encoder = msgspec.json.Encoder()
 class Journal:
     """A fault record and the last entry, in an anonymous file that both processes map.
 
-    A new entry replaces the last but one, and counts only once its number is set after it: the reader finds a whole
-    entry whenever the writer dies.
+    A new entry replaces the last but one, and counts only once its number is set after it. So the reader finds a
+    complete entry whenever the writer dies.
     """
 
     def __init__(self, fd: int) -> None:
-        """Map the journal behind the descriptor `fd`, which then belongs to the journal."""
+        """Map the journal at the descriptor `fd`, which then belongs to the journal."""
         self.fd = fd
         self._map = mmap.mmap(fd, _SIZE)
         self._first_byte = ctypes.c_ubyte.from_buffer(self._map)
@@ -77,10 +77,10 @@ class Journal:
 
     @classmethod
     def create(cls) -> Self:
-        """An empty journal."""
+        """Return an empty journal."""
         fd = os.memfd_create("attnfuzz-journal", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(fd, _SIZE)
-        # A kernel that truncated it would end the parent, which reads it, by SIGBUS.
+        # A kernel that truncated it would kill the parent, which reads it, with SIGBUS.
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         return cls(fd)
 
@@ -90,7 +90,7 @@ class Journal:
         return ctypes.addressof(self._first_byte)
 
     def write(self, entry: bytes) -> None:
-        """Replace the last entry. ValueError for one that is too large for the journal."""
+        """Replace the last entry. Raises ValueError for an entry too large for the journal."""
         if len(entry) > _ENTRY_BYTES:
             raise ValueError(f"a journal entry of {len(entry)} bytes: at most {_ENTRY_BYTES} fit")
         self._sequence += 1
@@ -107,18 +107,18 @@ class Journal:
 
     @property
     def entries(self) -> int:
-        """Number of entries written so far, by either process."""
+        """The number of entries written so far, by either process."""
         return int(_NUMBER.unpack_from(self._map, _FAULT_BYTES)[0])
 
     def read(self) -> bytes:
-        """The last complete entry; empty if there is none, or if it was overwritten."""
+        """Return the last complete entry, or b"" if there is none or it was overwritten."""
         slot = self._slot(self.entries)
         (size,) = _NUMBER.unpack_from(self._map, slot)
         start = slot + _NUMBER.size
         return self._map[start : start + size] if size <= _ENTRY_BYTES else b""
 
     def fault(self) -> Fault | None:
-        """The signal handler's record, if any."""
+        """Return the signal handler's record, or None."""
         signal, code, address, access, done = FAULT_RECORD.unpack_from(self._map, 0)
         return Fault(signal, code, address, access) if done else None
 

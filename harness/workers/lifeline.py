@@ -1,4 +1,4 @@
-"""The parent's end of the nursery."""
+"""The parent's connection to the nursery."""
 
 import contextlib
 import os
@@ -16,13 +16,14 @@ from attnfuzz.reference.user_error import UserError
 
 _answers: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)
 _SECONDS_TO_END = 5.0
-"""Time for a process to end after its sockets are closed."""
+"""Time that a process has to exit after its sockets are closed."""
 
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 _DRIVER_ASLEEP = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 """Libraries ask torch for a GPU while they are imported (tvm_ffi does). torch would ask the CUDA driver, which starts a
-thread for that and then fails in forks; with this it asks NVIDIA's management library instead (docs of torch.cuda).
+thread for that and then fails in forks. With this setting it asks NVIDIA's management library instead (docs of
+torch.cuda).
 """
 
 
@@ -31,19 +32,19 @@ class NurseryError(RuntimeError):
 
 
 class CannotStart(NurseryError, UserError):
-    """No worker can start, for a reason that a user can fix; the message is one line with the fix."""
+    """No worker can start, for a reason that a user can fix. The message is one line with the fix."""
 
 
 class Lifeline:
     """A nursery and the socket to it. The nursery starts at once, and imports in the background.
 
-    `environment` is added to this process's. `proven` is set by the first ready worker: a nursery that ends before
-    that would only end again.
+    `environment` is added to this process's. `proven` is set by the first ready worker: a nursery that exits before
+    that would only do so again.
     """
 
     def __init__(self, setup: Setup, environment: Mapping[str, str]) -> None:
         self.proven = False
-        # Concurrent workers are awaited in threads.
+        # Threads wait for concurrent workers.
         self._lock = threading.Lock()
         self._log = os.memfd_create("attnfuzz-nursery-output")
         # A packet socket keeps messages apart, and passes descriptors with them.
@@ -67,18 +68,18 @@ class Lifeline:
         return self._process.poll() is None
 
     def killed(self) -> bool:
-        """Whether it was killed from outside, so that another may live. Call this when it doesn't answer."""
+        """Return whether it was killed from outside, so that another may survive. Call this when it doesn't answer."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_SECONDS_TO_END)
         return not self.alive and (self.proven or self._process.returncode == -signal.SIGKILL)
 
     def fork(self, channel: int, journal: int, output: int, arguments: Sequence[str] = ()) -> None:
-        """Ask for a worker on these descriptors that begins with `arguments`. It reports on its channel; no wait."""
+        """Request a worker on these descriptors with `arguments`, without waiting. It reports on its channel."""
         with self._lock:
             self._send(Fork(arguments), channel, journal, output)
 
     def reap(self, pid: int) -> int | None:
-        """The waitpid status of a worker that ended; None if the nursery is gone."""
+        """Return the waitpid status of a worker that exited, or None if the nursery is gone."""
         try:
             with self._lock:
                 self._send(Reap(pid))
@@ -88,12 +89,12 @@ class Lifeline:
         return answer.status if isinstance(answer, Reaped) else None
 
     def bury(self, pid: int) -> None:
-        """Tell the nursery to reap a worker that is about to end, without waiting."""
+        """Ask the nursery to reap a worker that is about to exit, without waiting."""
         with self._lock, contextlib.suppress(NurseryError):
             self._send(Bury(pid))
 
     def failure(self, words: str = "") -> NurseryError:
-        """The reason why no worker started: the nursery's answer, or its output and the last worker's (`words`)."""
+        """Return the reason why no worker started: the nursery's answer, or its output and the worker's (`words`)."""
         answer: Answer | None = None
         with contextlib.suppress(NurseryError, OSError):
             answer = self._receive(socket.MSG_DONTWAIT)
@@ -105,13 +106,13 @@ class Lifeline:
         return NurseryError(f"no worker came from the process that forks them; last words:\n{words}")
 
     def close(self) -> None:
-        """End the nursery, even if it is still importing; its workers end with it."""
+        """Stop the nursery, even if it is still importing. Its workers stop with it."""
         # Other processes may have inherited this end of the socket.
         with contextlib.suppress(OSError):
             self._control.shutdown(socket.SHUT_RDWR)
         self._control.close()
         if self.proven:
-            # It ends processes forked by kernels.
+            # It kills processes that were forked by kernels.
             self._go_on()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_SECONDS_TO_END)
@@ -120,10 +121,10 @@ class Lifeline:
         os.close(self._log)
 
     def abandon(self) -> None:
-        """Close the descriptors alone, in a forked process that inherited this by accident."""
+        """Only close the descriptors, in a forked process that inherited this by accident."""
         self._control.close()
         os.close(self._log)
-        # Popen warns about a child that it can't wait for, and this one is not this process's.
+        # Popen warns about a child that it can't wait for, and this one belongs to another process.
         self._process.returncode = 0
 
     def _go_on(self) -> None:
@@ -141,7 +142,7 @@ class Lifeline:
         try:
             message = self._control.recv(MESSAGE_BYTES, flags)
         except ConnectionResetError:
-            # It ended with orders unread. The system reports that first, then its earlier message.
+            # It exited with orders unread. The system reports that first, then its earlier message.
             message = self._control.recv(MESSAGE_BYTES, flags)
         if not message:
             raise NurseryError("the nursery hung up")
@@ -149,6 +150,6 @@ class Lifeline:
 
 
 def tail(descriptor: int, nbytes: int = 4096) -> str:
-    """The end of a file, by its descriptor, as text."""
+    """Return the end of a file, by its descriptor, as text."""
     size = os.fstat(descriptor).st_size
     return os.pread(descriptor, nbytes, max(0, size - nbytes)).decode(errors="replace").strip()

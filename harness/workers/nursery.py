@@ -1,6 +1,6 @@
-"""The process that forks workers: it imports everything once and never starts a thread.
+"""The nursery: the process that forks workers. It imports everything once and never starts a thread.
 
-Run as `python -m attnfuzz.harness.workers.nursery FD`, where FD is a socket to the parent. It ends when the parent
+Run as `python -m attnfuzz.harness.workers.nursery FD`, where FD is a socket to the parent. It exits when the parent
 does, and its workers with it.
 """
 
@@ -31,13 +31,13 @@ from attnfuzz.kernels.native.fault_recorder import install_fault_recorder
 from attnfuzz.reference.user_error import UserError
 
 MESSAGE_BYTES = 1 << 17
-"""Largest message to or from the nursery."""
+"""Maximum size of a message to or from the nursery."""
 
 Life = Callable[[socket.socket, Journal, int], None]
-"""A worker's life, from its channel, its journal and the file for its output."""
+"""Runs a worker, given its channel, its journal and the file for its output."""
 
 LifeOf = Callable[[Sequence[str]], Life]
-"""The life of a worker that begins with the arguments of a Fork."""
+"""Returns the function that runs a worker with the arguments of a Fork."""
 
 Hook = str | tuple[str, ...]
 """A function to call before forking: "module:function", or that and its arguments."""
@@ -51,7 +51,7 @@ _FREED_MEMORY_KEPT = 128 << 20
 """Bytes of freed memory that a worker may keep."""
 
 _OBJECTS_BEFORE_COLLECTION = 10_000
-"""New objects after which young garbage is collected, 700 to 2,000 by default."""
+"""Number of new objects after which young garbage is collected (default: 700 to 2,000)."""
 
 
 class Setup(msgspec.Struct, tag=True, frozen=True):
@@ -67,7 +67,7 @@ class Setup(msgspec.Struct, tag=True, frozen=True):
 
 
 class Fork(msgspec.Struct, tag=True, frozen=True):
-    """Asks for a worker that begins with `arguments`.
+    """Requests a worker with these `arguments`.
 
     It comes with three descriptors: the worker's channel, its journal, and the file for its output.
     """
@@ -76,13 +76,13 @@ class Fork(msgspec.Struct, tag=True, frozen=True):
 
 
 class Reap(msgspec.Struct, tag=True, frozen=True):
-    """Asks for the exit status of a worker that has ended or is about to."""
+    """Requests the exit status of a worker that has exited or is about to."""
 
     pid: int
 
 
 class Bury(msgspec.Struct, tag=True, frozen=True):
-    """Announces a worker that is about to end and whose status is not needed."""
+    """Announces a worker that is about to exit and whose status is not needed."""
 
     pid: int
 
@@ -94,7 +94,7 @@ class Reaped(msgspec.Struct, tag=True, frozen=True):
 
 
 class Failed(msgspec.Struct, tag=True, frozen=True):
-    """An import or a preload hook raised; `advice` is a line for an error that the user can fix, else ""."""
+    """An import or a preload hook raised. `advice` is a line for an error that the user can fix, else ""."""
 
     trace: str
     advice: str = ""
@@ -106,8 +106,8 @@ _orders: msgspec.json.Decoder[Order] = msgspec.json.Decoder(Order)
 
 
 def main() -> None:
-    """Import, then fork and reap until the parent hangs up."""
-    # Ctrl-C is the parent's to handle; workers inherit this.
+    """Import, then fork and reap until the parent closes the connection."""
+    # Ctrl-C is handled by the parent; workers inherit this.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _shun_core_dumps()
     control = socket.socket(fileno=int(sys.argv[1]))
@@ -138,10 +138,10 @@ def main() -> None:
 def _spend_memory_on_speed() -> None:
     """Let workers keep freed memory for the next tensor, and collect garbage less often.
 
-    glibc maps each block above 128 KiB anew at first, and returns free memory at the end of the heap. The tensors of a
-    case have hundreds of KiB, and are faulted in again, page by page. Verdicts stay the same in 8% less CPU time.
+    By default, glibc maps each block above 128 KiB anew, and returns free memory at the end of the heap. The tensors of
+    a case have hundreds of KiB, and would be faulted in again, page by page. This saves 8% of CPU time per verdict.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc's alone
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # in glibc only
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _FREED_MEMORY_KEPT // 2)
         mallopt(_M_TRIM_THRESHOLD, _FREED_MEMORY_KEPT)
@@ -172,12 +172,12 @@ def _prepare(setup: Setup) -> tuple[worker.Handler, Callable[..., None]]:
 
 
 def _threads() -> list[str]:
-    """The names of the threads of this process, the main one included."""
+    """Return the names of the threads of this process, including the main one."""
     return sorted((task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir())
 
 
 def _fault_recorder() -> worker.FaultRecorder | None:
-    """The recorder of faulting addresses; None if it can't be compiled: deaths then have no address."""
+    """Return the recorder of faulting addresses, or None if it can't be compiled: deaths then have no address."""
     try:
         build.load()
     except (NoCompiler, BuildFailed):
@@ -233,8 +233,8 @@ def _obey(control: socket.socket, life_of: LifeOf, workers: set[int]) -> None:
 
 
 def _wait_for(pid: int) -> int:
-    """Reap a worker and return its status. Processes that a kernel forked in it end with it."""
-    # Until it is reaped, neither its id nor its group's is reused.
+    """Reap a worker and return its status. Processes that a kernel forked in it are killed with it."""
+    # Until it is reaped, neither its id nor that of its group is reused.
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     _end_group(pid)
     return os.waitpid(pid, 0)[1]
@@ -250,7 +250,7 @@ def _bury(leaving: set[int], workers: set[int]) -> None:
 
 
 def _end_group(pid: int) -> None:
-    # A worker that ended early has no group.
+    # A worker that exited early has no group.
     with contextlib.suppress(OSError):
         os.killpg(pid, signal.SIGKILL)
 
@@ -269,7 +269,7 @@ def _fork(control: socket.socket, serve: Life, descriptors: list[int]) -> int:
         try:
             control.close()
             die_with(nursery)
-            # A kernel that signals its group hits only itself, and its forks can be ended with it.
+            # A kernel that signals its group only hits itself, and its forks can be killed with it.
             os.setpgid(0, 0)
             for descriptor in descriptors:
                 os.set_inheritable(descriptor, False)
@@ -284,7 +284,7 @@ def _fork(control: socket.socket, serve: Life, descriptors: list[int]) -> int:
 
 
 def _shun_core_dumps() -> None:
-    """Set the limit that disables both core files and core handlers (core(5)): deaths must be quick."""
+    """Set the limit that disables both core files and core handlers (core(5)), because deaths must be quick."""
     _, hard = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (1 if hard else 0, hard))
 

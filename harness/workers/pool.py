@@ -1,4 +1,4 @@
-"""Workers from the parent's side: one at work, spares ready behind it."""
+"""Workers from the parent's side: one works, and spares stand by."""
 
 import contextlib
 import os
@@ -26,13 +26,15 @@ _START_SECONDS = 600.0
 """Time limit for a nursery's imports and compilations."""
 
 _ATTEMPTS = 10
-"""Workers in a row that may die before their first request: a machine short of memory kills several, and a fork is
-cheap."""
+"""Number of workers in a row that may die before their first request: a machine short of memory kills several, and a
+fork is cheap.
+"""
 
 
 _PATIENCE = 20
-"""Total time of a request, in timeouts, as long as it keeps launching kernels: hundreds of launches on a shared GPU are
-slow without a hang."""
+"""Total time limit of a request, in timeouts, as long as it keeps launching kernels: hundreds of launches on a shared
+GPU are slow without a hang.
+"""
 
 
 _WROTE = "it wrote to the descriptors that its worker answers with"
@@ -44,15 +46,15 @@ class HandlerError(RuntimeError):
 
 
 class Refused(HandlerError, UserError):
-    """The handler raised an error that a user can fix; the message is one line with the fix."""
+    """The handler raised an error that a user can fix. The message is one line with the fix."""
 
 
 class _Stillborn(Exception):
-    """A worker ended before it was ready."""
+    """A worker exited before it was ready."""
 
 
 class Worker:
-    """One worker process, forked from the nursery behind `lifeline`; it begins with `arguments`.
+    """One worker process, forked with `arguments` from the nursery behind `lifeline`.
 
     `fresh` is True until its first request, `spent` if it must get no more requests. `history` has its requests.
     """
@@ -84,7 +86,7 @@ class Worker:
         """Its process id. Waits until it is ready. Raises _Stillborn or NurseryError."""
         if self._pid is None:
             until = time.monotonic() + _START_SECONDS
-            # Drains its output: beginning may take long.
+            # Drain its output, because starting may take long.
             self._wait(until)
             try:
                 message, _, payload = channel.receive(self._channel, until, token=channel.UNASKED)
@@ -103,14 +105,14 @@ class Worker:
         return self._pid
 
     def gone(self) -> bool:
-        """Whether it ended while idle or before it was ready. Waits until it is ready."""
+        """Return whether it exited while idle or before it was ready. Waits until it is ready."""
         try:
             return bool(self.pid and self._wait(time.monotonic()))
         except _Stillborn:
             return True
 
     def last_words(self) -> str:
-        """The end of its output."""
+        """Return the end of its output."""
         return self._output.words()
 
     def ask(self, request: bytes, *, timeout: float) -> bytes | Death:
@@ -129,7 +131,7 @@ class Worker:
             hang = not self._ends(timeout)
             return self._death(hang=hang, seconds=timeout if hang else time.monotonic() - started)
         except TimeoutError:
-            # It may have died while a process it forked keeps its end of the channel open.
+            # It may have died while a process that it forked keeps its end of the channel open.
             hang = not (self._pidfd is not None and self._ends(0.0))
             return self._death(hang=hang, seconds=timeout)
         except NoMessage:
@@ -148,7 +150,7 @@ class Worker:
         return reply
 
     def _await_words(self, timeout: float) -> None:
-        """Wait for a message. Raises ChannelClosed if it ends, TimeoutError if it hangs or exceeds `_PATIENCE`."""
+        """Wait for a message. Raises ChannelClosed if it exits, TimeoutError if it hangs or exceeds `_PATIENCE`."""
         given_up = time.monotonic() + _PATIENCE * timeout
         entries = self._journal.entries
         while not self._wait(time.monotonic() + timeout):
@@ -160,7 +162,7 @@ class Worker:
             raise ChannelClosed
 
     def _wait(self, until: float) -> bool:
-        """Wait for a message or its end, draining its output; False if neither comes by then."""
+        """Wait for a message or its end, draining its output. Returns False if neither comes by then."""
         while True:
             left = until - time.monotonic()
             ready = {descriptor for descriptor, _ in self._poll.poll(max(0.0, 1e3 * left))}
@@ -172,13 +174,13 @@ class Worker:
                 return bool(ready)
 
     def _watch_end(self) -> None:
-        # Without pidfd (Linux before 5.3), only the end of its channel is seen.
+        # Without pidfd (Linux before 5.3), only the end of its channel is noticed.
         with contextlib.suppress(OSError):
             self._pidfd = os.pidfd_open(self.pid)
             self._poll.register(self._pidfd, select.POLLIN)
 
     def _ends(self, seconds: float) -> bool:
-        """Whether it ends by itself in this time; otherwise kill it."""
+        """Return whether it exits by itself in this time; otherwise kill it."""
         if self._pidfd is None:
             return True
         with contextlib.suppress(KeyError):
@@ -189,14 +191,14 @@ class Worker:
         return False
 
     def dispose(self) -> None:
-        """End the process if it runs, and free its resources."""
+        """Kill the process if it runs, and free its resources."""
         if self._pid is not None:
             self._kill()
             self._lifeline.reap(self._pid)
         self.forget()
 
     def forget(self) -> None:
-        """Close the descriptors alone. A starting worker ends when it finds its channel closed."""
+        """Only close the descriptors. A starting worker exits when it finds its channel closed."""
         self._channel.close()
         self._journal.close()
         self._output.close()
@@ -204,16 +206,16 @@ class Worker:
             os.close(self._pidfd)
 
     def _kill(self) -> None:
-        # Until the nursery reaps it, the id is the worker's, dead or alive; without a nursery it may be reused.
+        # Until the nursery reaps it, the id belongs to the worker, dead or alive. Without a nursery it may be reused.
         if self._lifeline.alive:
             os.kill(self.pid, signal.SIGKILL)
 
     def _death(self, *, hang: bool, seconds: float, exit_code: int | None = None, misdeed: str = "") -> Death:
-        """Collect the worker's remains. One that announced its exit code is not awaited."""
+        """Collect the worker's remains, without waiting if it announced its exit code."""
         pid, self._pid = self.pid, None
         if exit_code is None:
             status = self._lifeline.reap(pid)
-            # Without a nursery the status is lost: it was killed with its workers.
+            # Without a nursery the status is lost: the worker was killed with it.
             code = os.waitstatus_to_exitcode(status) if status is not None else -signal.SIGKILL
         else:
             self._lifeline.bury(pid)
@@ -239,10 +241,10 @@ class Workers:
 
     `handler` ("module:function") is called in the worker as handler(request, journal) and returns the reply. `preload`
     names functions to call once before forking, to import, compile and warm up; one with arguments is a tuple of its
-    name and them. `spares` workers stand ready behind the one at work, so that a death costs no start. Each worker
-    calls `begin` with `arguments` before it is ready; a change of them is for the workers that are forked later.
+    name and them. `spares` workers stand ready behind the one at work, so that replacing a dead one takes no time. Each
+    worker calls `begin` with `arguments` before it is ready; changed arguments apply to workers that are forked later.
     `environment` is added to the workers' environment. One request runs at a time, except in `run_together`. A process
-    forked off this one gets workers of its own. `restarts` counts the workers that died of their requests; `history`
+    forked from this one gets workers of its own. `restarts` counts the workers that died of their requests; `history`
     are the earlier requests of the last `run`'s worker, in order.
     """
 
@@ -283,13 +285,12 @@ class Workers:
     def run(self, request: bytes, *, timeout: float) -> bytes | Death:
         """Return the handler's reply, or the remains of the worker if it dies or hangs.
 
-        It hangs if it neither replies nor launches anything for `timeout` seconds, or doesn't reply within 20 times
-        as long.
+        It hangs if it neither replies nor launches anything for `timeout` seconds, or doesn't reply within 20 times as
+        long.
 
         Raises:
-            HandlerError: the handler raised (Refused if a user can fix it). The worker lives on.
+            HandlerError: the handler raised (Refused if a user can fix it). The worker survives.
             NurseryError: no worker can start.
-
         """
         worker = self._ready()
         self.history = worker.history.requests
@@ -299,7 +300,7 @@ class Workers:
         except HandlerError:
             raise
         except BaseException:
-            # Interrupted: this reply must not be taken for the next one's.
+            # After an interruption, this reply must not be taken for the next one's.
             self._team.remove(worker)
             worker.dispose()
             raise
@@ -313,9 +314,9 @@ class Workers:
         return result
 
     def run_together(self, requests: Sequence[bytes], *, timeout: float) -> list[bytes | Death]:
-        """Run requests at the same time, each in a worker of its own, and return the results in the same order.
+        """Run requests at the same time, each in a separate worker, and return the results in the same order.
 
-        These workers are kept for further calls until `renew` or `close`. Raises as `run`.
+        These workers are kept for further calls until `renew` or `close`. Raises like `run`.
         """
         self._gather(len(requests))
         crowd = self._crowd[: len(requests)]
@@ -340,14 +341,14 @@ class Workers:
         return results
 
     def renew(self) -> None:
-        """Have a fresh worker take the next request."""
+        """Use a fresh worker for the next request."""
         self._disperse()
         worker = self._ready()
         if not worker.fresh:
             self._replace(worker)
 
     def close(self) -> None:
-        """End all workers and the nursery."""
+        """Stop all workers and the nursery."""
         self._hang_up()
 
     def _replace(self, worker: Worker) -> None:
@@ -411,7 +412,7 @@ class Workers:
 
     def _nursery(self) -> Lifeline:
         if self._lifeline is not None and not self._lifeline.alive and self._lifeline.killed():
-            # Its workers went with it.
+            # Its workers died with it.
             self._hang_up()
         if self._lifeline is None:
             self._lifeline = Lifeline(self._setup, self._environment)
@@ -433,7 +434,7 @@ class Workers:
 
 MOST_REQUESTS = 1000
 MOST_BYTES = 8 << 20
-"""Limit for all requests remembered of one worker."""
+"""Maximum total size of the requests kept of one worker."""
 
 
 class RequestHistory:
@@ -444,7 +445,7 @@ class RequestHistory:
         self._nbytes = 0
 
     def add(self, request: bytes) -> None:
-        """Remember a request, and forget the oldest ones for which there is no room."""
+        """Add a request, and drop the oldest ones for which there is no room."""
         self._requests.append(request)
         self._nbytes += len(request)
         while len(self._requests) > MOST_REQUESTS or self._nbytes > MOST_BYTES:

@@ -1,4 +1,4 @@
-"""The remains of a dead worker, and their explanation: kind of failure, place, and the launch under way."""
+"""Explaining the death of a worker: kind of failure, place, and the launch that was running."""
 
 import signal
 
@@ -18,11 +18,11 @@ KILLED = "killed by SIGKILL from outside, most likely out of memory"
 class Death(msgspec.Struct, frozen=True, kw_only=True):
     """A worker's end during a request.
 
-    Either `signal` killed it or it left by itself with `exit_code`. `hang`: it was killed because it did not reply
-    within `seconds`; otherwise `seconds` is the time from the request to its end. `entry` is the last journal entry
-    (empty: nothing was launched), `fault` the signal handler's record, `output` the end of its output. `core_dump` is
-    the GPU core dump's file, if enabled. `misdeed` is the reason why the parent killed it, "" if none. `recorder`
-    says whether a fault handler was installed.
+    Either `signal` killed it or it exited with `exit_code`. `hang`: it was killed because it did not reply within
+    `seconds`; otherwise `seconds` is the time from the request to its end. `entry` is the last journal entry (empty:
+    nothing was launched), `fault` the signal handler's record, `output` the end of its output. `core_dump` is the file
+    of the GPU core dump, if enabled. `misdeed` is the reason why the parent killed it, "" if none. `recorder` says
+    whether a fault handler was installed.
     """
 
     signal: int | None
@@ -38,7 +38,7 @@ class Death(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sticky(self) -> Sticky | None:
-        """The error that broke its CUDA context, if it left for that."""
+        """The error that broke its CUDA context, if it exited for that reason."""
         return sticky_of(self.exit_code)
 
     @property
@@ -48,7 +48,7 @@ class Death(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def untimed(self) -> bool:
-        """Whether the cause was noticed later, so that the launch is unknown."""
+        """Whether the cause was noticed later, and the launch is therefore unknown."""
         return bool(self.misdeed) or self.exit_code == channel.LOST
 
     @property
@@ -140,7 +140,7 @@ def _last_launch(entry: bytes) -> LaunchRecord | None:
 
 
 def _on_gpu(core: Core | None, launch: LaunchRecord | None) -> Fault | None:
-    """A GPU fault from its core dump; None without one, or if its address is valid: another thread's."""
+    """Return a GPU fault from its core dump, or None without one, or if its address is valid: another thread's."""
     if core is None or core.address is None:
         return None
     inside = any(not tensor.distance(core.address) for tensor in (launch.tensors if launch else ()) if tensor.nbytes)
@@ -150,7 +150,7 @@ def _on_gpu(core: Core | None, launch: LaunchRecord | None) -> Fault | None:
 
 
 def _unknown(core: Core | None, launch: LaunchRecord | None) -> Location:
-    """The location of a GPU fault without an address."""
+    """Return the location of a GPU fault without an address."""
     names = dict.fromkeys(tensor.name for tensor in launch.tensors) if launch else ()
     words = f"one of {', '.join(names)} is likely" if names else "no tensor was on record"
     if core is None:
@@ -172,7 +172,7 @@ def _location(death: Death, fault: Fault | None, launch: LaunchRecord | None) ->
 
 
 def _stray(fault: Fault | None, launch: LaunchRecord | None, location: Location) -> Access | None:
-    """The access relative to every tensor with elements; None if no address is known."""
+    """Return the access relative to every tensor with elements, or None if no address is known."""
     if fault is None or launch is None or fault.code == _SI_KERNEL or fault.code <= 0:
         return None
     offsets = {tensor.name: fault.address - tensor.address for tensor in launch.tensors if tensor.nbytes}

@@ -1,4 +1,4 @@
-"""Errors that break a CUDA context for good; a worker leaves on one, with an exit code for it."""
+"""Sticky errors, which break a CUDA context for good. A worker exits on one, with an exit code for it."""
 
 import sys
 from collections.abc import Callable
@@ -49,18 +49,18 @@ _EXIT_CODES = {sticky.number: _FIRST_EXIT_CODE + place for place, sticky in enum
 
 
 def exit_code_of(number: int) -> int:
-    """The exit code of a worker whose context is broken by this CUresult."""
+    """Return the exit code of a worker whose context was broken by this CUresult."""
     return _EXIT_CODES.get(number, _FIRST_EXIT_CODE)
 
 
 def sticky_of(exit_code: int | None) -> Sticky | None:
-    """The error behind a worker's exit code; None for any other code."""
+    """Return the error behind a worker's exit code, or None for any other code."""
     place = -1 if exit_code is None else exit_code - _FIRST_EXIT_CODE
     return STICKY[place] if 0 <= place < len(STICKY) else None
 
 
 def synchronise(before_leaving: Callable[[], None] = lambda: None) -> None:
-    """Wait for the GPU. Ends this process if its context is broken; raises RuntimeError for any other error.
+    """Wait for the GPU. Exits this process if its context is broken; raises RuntimeError for any other error.
 
     The driver is asked before the exception of a library is read, which is only text. In a broken context each further
     library call takes time.
@@ -68,13 +68,13 @@ def synchronise(before_leaving: Callable[[], None] = lambda: None) -> None:
     leave_if_broken(before_leaving)
     torch.cuda.synchronize()
     if gpu_core.left_here():
-        # With dumps enabled, CUDA hides the error of some faults (seen with 13.0 on an H200).
+        # With dumps enabled, CUDA hides the error of some faults (observed with 13.0 on an H200).
         before_leaving()
         leave(exit_code_of(0))
 
 
 def leave_if_broken(before_leaving: Callable[[], None] = lambda: None) -> None:
-    """Wait for the GPU; end this process if its CUDA context is broken. Returns if CUDA recovers from an error."""
+    """Wait for the GPU. Exits this process if its CUDA context is broken; returns if CUDA recovers from an error."""
     from cuda.bindings import driver  # noqa: PLC0415 - only on a GPU, where a context has been created
 
     (result,) = driver.cuCtxSynchronize()
@@ -84,5 +84,5 @@ def leave_if_broken(before_leaving: Callable[[], None] = lambda: None) -> None:
     _, text = driver.cuGetErrorString(result)
     print(f"{name.decode()}: {text.decode()}", file=sys.stderr)  # noqa: T201 - the parent reads it
     before_leaving()
-    # No cleanup: freeing GPU memory would fail.
+    # No cleanup, because freeing GPU memory would fail.
     leave(exit_code_of(int(result)))

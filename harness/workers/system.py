@@ -1,4 +1,4 @@
-"""The system that attnfuzz runs on."""
+"""Requirements on the operating system."""
 
 import sys
 
@@ -6,11 +6,11 @@ from attnfuzz.reference.user_error import UserError
 
 
 class WrongSystem(UserError):
-    """attnfuzz can't run cases on this system; the message says where it can."""
+    """attnfuzz can't run cases on this system. The message says where it can."""
 
 
 def require_linux() -> None:
-    """Raise WrongSystem on anything but Linux: before modules of POSIX are imported, which Windows lacks."""
+    """Raise WrongSystem on anything but Linux. Called before importing modules of POSIX, which Windows lacks."""
     if sys.platform != "linux":
         name = {"darwin": "macOS", "win32": "Windows"}.get(sys.platform, sys.platform)
         instead = "WSL 2, a container" if sys.platform == "win32" else "a container"

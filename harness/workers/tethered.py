@@ -15,9 +15,9 @@ _PR_SET_PDEATHSIG = 1
 
 
 def command(module: str, *arguments: str) -> list[str]:
-    """The command line of `python -m module arguments`, as a process that dies with this one.
+    """Return the command line of `python -m module arguments`, as a process that dies with this one.
 
-    The system takes the end of the starting thread for the end of the parent (prctl(2)), so it is tethered only if the
+    The system reacts to the end of the starting thread, not of the parent (prctl(2)), so it is tethered only if the
     main thread starts it.
     """
     python = [sys.executable, "-m"]
@@ -27,7 +27,7 @@ def command(module: str, *arguments: str) -> list[str]:
 
 
 def die_with(parent: int) -> None:
-    """Arrange to be killed when `parent`, which started this process, ends; end now if it has ended."""
+    """Arrange to be killed when `parent`, which started this process, exits. Exit now if it has exited."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(0)

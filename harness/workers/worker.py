@@ -1,4 +1,4 @@
-"""The life of a worker: take a request, run the handler, reply, until the parent hangs up or the worker dies.
+"""The main loop of a worker: take a request, run the handler, reply, until the parent closes or the worker dies.
 
 After each request it restores the process state that a kernel may have changed.
 """
@@ -39,7 +39,7 @@ _GLANCE_SECONDS = 2e-3
 """Time to watch threads that a kernel started: those of a pool wait, others may never end."""
 
 _MOST_OF_A_TRACEBACK = 1 << 16
-"""Characters to keep, from the end."""
+"""Number of characters to keep, from the end."""
 
 
 class Line:
@@ -56,7 +56,7 @@ class Line:
         return request
 
     def send(self, message: MessageKind, payload: bytes) -> None:
-        """Send a message. Ends this process on failure, or if a kernel forked it off."""
+        """Send a message. Exits this process on failure, or if a kernel forked it."""
         if os.getpid() != self._pid:
             os._exit(0)
         try:
@@ -78,8 +78,8 @@ def serve(
     begin: Begin,
     recorder: FaultRecorder | None,
 ) -> None:
-    """Begin, then answer requests until the parent hangs up. `output` is the file that takes stdout and stderr."""
-    global _line  # noqa: PLW0603 - a process has one life as a worker, and may leave it from anywhere
+    """Call `begin`, then answer requests until the parent closes. `output` is the file for stdout and stderr."""
+    global _line  # noqa: PLW0603 - a process is a worker once, and may exit from anywhere
     os.dup2(output, sys.stdout.fileno())
     os.dup2(output, sys.stderr.fileno())
     line = Line(requests)
@@ -88,7 +88,7 @@ def serve(
     except BaseException as error:  # noqa: BLE001 - whatever it is, the parent has to report why there is no worker
         line.send(*_reported(error))
         return
-    # Garbage collection of imports would only cost time.
+    # Garbage collection of imports would only take time.
     gc.freeze()
     _line = line
     state = ProcessState(output)
@@ -112,9 +112,9 @@ def serve(
 
 
 def leave(exit_code: int) -> NoReturn:
-    """End this worker at once, in the middle of a request.
+    """Exit this worker at once, in the middle of a request.
 
-    The parent is informed first: the driver takes a while to clean up after a process that used a GPU.
+    The parent is informed first, because the driver takes a while to clean up after a process that used a GPU.
     """
     for stream in (sys.stdout, sys.stderr):
         # A kernel may have closed or replaced it.
@@ -135,7 +135,7 @@ def _watch_faults(recorder: FaultRecorder | None, journal: Journal) -> None:
 
 
 def _next(line: Line) -> tuple[bytes, bool]:
-    """The next request, and whether a kernel's thread computed in this process meanwhile."""
+    """Return the next request, and whether a kernel's thread computed in this process meanwhile."""
     began, used = time.monotonic(), time.process_time()
     request = line.receive()
     idle = time.monotonic() - began
@@ -143,7 +143,7 @@ def _next(line: Line) -> tuple[bytes, bool]:
 
 
 def _computing() -> bool:
-    """Whether another thread computes in this process."""
+    """Return whether another thread computes in this process."""
     used = time.process_time()
     time.sleep(_GLANCE_SECONDS)
     return time.process_time() - used > _GLANCE_SECONDS / 2
@@ -152,7 +152,7 @@ def _computing() -> bool:
 def _answer(handler: Handler, request: bytes, journal: Journal) -> tuple[MessageKind, bytes]:
     try:
         return MessageKind.REPLY, handler(request, journal)
-    except BaseException as error:  # noqa: BLE001 - whatever it is, also SystemExit, the parent has to report it
+    except BaseException as error:  # noqa: BLE001 - whatever it is, even SystemExit, the parent has to report it
         return _reported(error)
 
 
@@ -203,7 +203,7 @@ class ProcessState:
         self._limits = {number: resource.getrlimit(number) for number in _LIMITS}
 
     def put_back(self) -> bool:
-        """Restore the state. False if that fails, and the process must be replaced."""
+        """Restore the state. Returns False if that fails, and the process must be replaced."""
         try:
             self._put_back()
         except (OSError, ValueError):

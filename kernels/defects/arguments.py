@@ -27,7 +27,7 @@ _PRECISION = DefectGroup(DEFECTS, Layer.SCALE, BugClass.PRECISION)
 
 
 class OtherArguments(MhaSession):
-    """A session whose launches get other arguments than the right ones."""
+    """A session that launches kernels with wrong arguments."""
 
     def _others(self, step: Step, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return the wrong arguments, given the right ones."""
@@ -146,7 +146,7 @@ class ReadsTokensAsHeads(OtherArguments):
 
 
 def _dense(pool: torch.Tensor) -> torch.Tensor:
-    """The pool's memory, viewed with the dense strides of its shape."""
+    """Return the pool's memory, viewed with the dense strides of its shape."""
     return pool.as_strided(pool.shape, torch.empty(pool.shape, device="meta").stride())
 
 

@@ -36,12 +36,12 @@ DEFECTS: tuple[Defect, ...] = (
 
 @cache
 def planted() -> dict[str, Backend]:
-    """Each defect as a backend, named like trtllm_mha+window_one_short."""
+    """Return one backend per defect, named like trtllm_mha+window_one_short."""
     return {backend_name(defect): defect.planted(backend_name(defect)) for defect in DEFECTS}
 
 
 def backend_name(defect: Defect) -> str:
-    """The name of the backend with this defect."""
+    """Return the name of the backend with this defect."""
     return f"{defect.backend}+{defect.name}"
 
 
@@ -58,7 +58,7 @@ def pair(name: str) -> Backend | None:
 
 
 def _with_both(correct: TrtllmBackend, defects: list[AttentionDefect], name: str) -> Backend | None:
-    """Combine the kernels and the session methods of both defects; None if they conflict."""
+    """Combine the kernels and the session methods of both defects. Return None if they conflict."""
     planted = [defect.plant(correct) for defect in defects]
     if any(type(each) is not type(correct) for each in planted):
         # Kernels with another noise model.

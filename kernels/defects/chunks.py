@@ -1,4 +1,4 @@
-"""Defects of the chunked prefill of latents: in the list of chunks, in their fixup, and in their merge."""
+"""Defects in the chunked prefill of latents: in the list of chunks, the fixup, and the merge."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -27,17 +27,17 @@ _WORKSPACES = DefectGroup(DEFECTS, Layer.CONCURRENCY, BugClass.WORKSPACE)
 
 @dataclass(frozen=True)
 class FlaggedByFirst(Chunk):
-    """A chunk with the flag of its first request."""
+    """A chunk that takes its flag from its first request alone."""
 
     @property
     def has_zero_kv(self) -> bool:
-        """Whether the first request has no key."""
+        """Whether the first request has no keys."""
         return self.lengths[0] == 0
 
 
 @dataclass(frozen=True)
 class FlaggedBy(Chunk):
-    """A chunk with the flag of another one."""
+    """A chunk that takes its flag from another chunk."""
 
     other: Chunk | None
 

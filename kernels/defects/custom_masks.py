@@ -1,4 +1,4 @@
-"""Defects of the masks that a server passes to a kernel: of another step, of other rows, or none."""
+"""Defects in the masks that a server passes to a kernel: from the wrong step, for the wrong rows, or missing."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ class PadsMasks(MaskedMhaSession):
     """Rows of masks are padded to the longest request, where the kernel takes each request's own length."""
 
     def mask_arguments(self, step: Step) -> dict[str, Any]:
-        """Masks of equal rows."""
+        """Return masks whose rows all have the same length."""
         masks = masks_of_rows(self._case, step, self._planned_rows(step))
         most = max(mask.shape[1] for mask in masks)
         bits, starts = packed_masks([torch.nn.functional.pad(mask, (0, most - mask.shape[1])) for mask in masks])

@@ -1,4 +1,4 @@
-"""Planted defects: bugs with a source, a few lines away from correct code, that measure the judge."""
+"""Planted defects, the yardstick for the judge: bugs seen in real projects, each a few lines away from correct code."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from attnfuzz.reference.mistake import Mistake
 
 
 class Layer(StrEnum):
-    """The layer of the code with the defect."""
+    """The layer of the code that has the defect."""
 
     KERNEL = "kernel"
     MASK = "mask"
@@ -28,7 +28,7 @@ class Layer(StrEnum):
 
 
 class BugClass(StrEnum):
-    """The classes of bug seen in serving engines, in words for the command line."""
+    """The classes of bugs seen in serving engines, in words for the command line."""
 
     ROWS_DIFFER_FROM_METADATA = "rows-differ-from-metadata"
     PLANNED_THEN_PADDED = "planned-then-padded"
@@ -58,10 +58,10 @@ class BugClass(StrEnum):
 
 @dataclass(frozen=True)
 class Defect(ABC):
-    """One planted bug, in the backend called `backend`.
+    """A planted bug in the backend named `backend`.
 
-    `title` states the mistake in one line, `source` a pull request or an issue with such a bug. `explained_by` are the
-    mistakes that a correct explanation of its wrong rows may name; if there are none, the correct explanation is
+    `title` states the mistake in one line; `source` names a pull request or an issue with such a bug. A correct
+    explanation of the wrong rows may name any mistake in `explained_by`. If that is empty, the correct explanation is
     silence.
     """
 
@@ -75,28 +75,28 @@ class Defect(ABC):
 
     @abstractmethod
     def planted(self, name: str) -> Backend:
-        """The defective backend, called `name`."""
+        """Return the defective backend, named `name`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionDefect(Defect):
-    """A bug in an attention backend, which `plant` makes of the correct one."""
+    """A bug in an attention backend; `plant` turns the correct backend into the defective one."""
 
     plant: Callable[[TrtllmBackend], TrtllmBackend]
 
     def planted(self, name: str) -> TrtllmBackend:
-        """The defective backend, called `name`."""
+        """Return the defective backend, named `name`."""
         correct = next(backend for backend in TRTLLM_BACKENDS if backend.name == self.backend)
         return replace(self.plant(correct), name=name)
 
 
 @dataclass(frozen=True, kw_only=True)
 class WriteDefect(Defect):
-    """A bug in a writer of the KV cache, which `plant` makes of the correct one."""
+    """A bug in a writer of the KV cache; `plant` turns the correct writer into the defective one."""
 
     plant: Callable[[NativeWriter], NativeWriter]
 
     def planted(self, name: str) -> NativeWriter:
-        """The defective writer, called `name`."""
+        """Return the defective writer, named `name`."""
         correct = next(writer for writer in NATIVE_WRITERS if writer.name == self.backend)
         return replace(self.plant(correct), label=name)

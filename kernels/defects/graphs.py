@@ -1,4 +1,4 @@
-"""Defects of captured graphs: values frozen by a capture, and tensors that a replay does not refresh."""
+"""Defects of captured graphs: values frozen at capture, and tensors that a replay does not refresh."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -160,7 +160,7 @@ class ReplaysAtStrideOne(MlaSession):
     """Accept lengths that are not on the CPU count as 1."""
 
     def replay_stride(self, step: Step) -> int:
-        """1 for draft extends."""
+        """Return 1 for draft extends."""
         return 1 if step.mode is Mode.DRAFT_EXTEND else super().replay_stride(step)
 
 
@@ -174,5 +174,5 @@ class ReplaysWithBonus(MlaSession):
     """A replay plans lengths for the captured stride plus the bonus token."""
 
     def replay_stride(self, step: Step) -> int:
-        """One more for draft extends."""
+        """Return one more for draft extends."""
         return super().replay_stride(step) + (step.mode is Mode.DRAFT_EXTEND)

@@ -1,8 +1,8 @@
-"""Defects of the C++ kernels.
+"""Defects of the C++ kernels, listed in JSON files.
 
-kernels.json describes those of attention: in addressing, masking, arithmetic, merging, repairs, and the shared
-workspace. writes.json and transforms.json have those that write into a KV cache, rotate, gather and copy.
-kernels/native/defects.h has each of them by the same name.
+kernels.json describes the defects of attention: in addressing, masking, arithmetic, merging, repairs, and the shared
+workspace. writes.json and transforms.json describe the defects of kernels that write into a KV cache, rotate, gather
+and copy. kernels/native/defects.h has each of them by the same name.
 """
 
 import functools
@@ -20,7 +20,7 @@ from attnfuzz.reference.mistake import Mistake
 
 
 class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A defect of the kernels below `backend`. With `coarse`, they compute like tensor cores."""
+    """A defect in the native kernels that `backend` runs. With `coarse`, they compute like tensor cores."""
 
     name: str
     backend: str
@@ -37,11 +37,11 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.name, self.layer, self.bug_class, self.title, self.source, self.backend, self.explained_by
 
     def in_attention(self, correct: TrtllmBackend) -> TrtllmBackend:
-        """Plant it in a backend."""
+        """Plant the defect in an attention backend."""
         return coarse_kernels(correct, self.name) if self.coarse else replace(correct, table=defective(self.name))
 
     def in_writer(self, correct: NativeWriter) -> NativeWriter:
-        """Plant it in a writer."""
+        """Plant the defect in a writer."""
 
         @functools.wraps(correct.function)
         def function(**arguments: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Defects of an object that is planned and run: a plan that keeps a part of the one before it."""
+"""Defects of an object that is planned and then run: a new plan keeps part of the previous one."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -49,7 +49,7 @@ class KeepsPlannedScale(PlannedAttention):
     """The softmax scale is that of the first plan."""
 
     def plan_layer(self, layer: Mapping[str, Any]) -> None:
-        """Plan a layer, but for the scale of a later one."""
+        """Plan a layer, but keep the scale of the first one."""
         before = self.numbers.get("bmm1_scale", layer["bmm1_scale"])
         super().plan_layer({**layer, "bmm1_scale": before})
 
@@ -59,7 +59,7 @@ class KeepsPlannedBatch(PlannedAttention):
     """A batch that is smaller than that of the plan before keeps its lists."""
 
     def plan_batch(self, batch: BatchMetadata) -> None:
-        """Plan a batch that is not smaller."""
+        """Plan a batch unless it is smaller than the previous one."""
         if batch.batch >= self.numbers.get("batch_size", 0):
             super().plan_batch(batch)
 
@@ -69,7 +69,7 @@ class WritesChangedListsAlone(PlannedAttention):
     """A list equal to that of the plan before is not written again, though its buffer may have been."""
 
     def keep(self, name: str, values: torch.Tensor) -> torch.Tensor:
-        """Write values that have changed."""
+        """Write only values that have changed."""
         written = self.__dict__.setdefault("_written", {})
         before = written.get(name)
         if before is None or not torch.equal(before, values):

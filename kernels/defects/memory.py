@@ -1,4 +1,4 @@
-"""Defects of memory: workspaces too small or dirty, inputs that are written to, rows wrongly cleared or kept."""
+"""Defects of memory: workspaces too small or dirty, overwritten inputs, rows wrongly cleared or left uncleared."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ class ForgetsAWord(SharedWorkspace):
     """The workspace is one word too small."""
 
     def take(self, need: WorkspaceBytes) -> torch.Tensor:
-        """A workspace of four bytes less."""
+        """Return a workspace that is four bytes smaller."""
         return super().take(replace(need, scratch=max(0, need.scratch - 4)))
 
 
@@ -49,7 +49,7 @@ class AlignsWithoutRoom(SharedWorkspace):
     """The workspace begins at the next multiple of 256 bytes, although no room was left for the alignment."""
 
     def take(self, need: WorkspaceBytes) -> torch.Tensor:
-        """A workspace without the bytes before that address."""
+        """Return a workspace without the bytes before that address."""
         workspace = super().take(need)
         return workspace[-workspace.data_ptr() % _ALIGNMENT :] if need.total > _ALIGNMENT else workspace
 
@@ -68,7 +68,7 @@ class MovesSemaphores(SharedWorkspace):
     """A call uses the end of the workspace, so that its semaphores lie elsewhere than those of a larger call."""
 
     def take(self, need: WorkspaceBytes) -> torch.Tensor:
-        """The last bytes of a workspace."""
+        """Return the last bytes of a workspace."""
         workspace = super().take(need)
         return workspace[workspace.numel() - need.total :]
 
@@ -78,7 +78,7 @@ class SharesScratchWithPrefill(SharedWorkspace):
     """The context kernel's scratch overlaps the decode kernel's semaphores."""
 
     def take(self, need: WorkspaceBytes) -> torch.Tensor:
-        """A workspace in which a call without semaphores has left its scratch."""
+        """Return a workspace in which a call without semaphores has left its scratch."""
         workspace = super().take(need)
         if not need.semaphores:
             workspace[:_ALIGNMENT].fill_(NAN_BYTE)
@@ -150,7 +150,7 @@ def size_for_one_query(backend: TrtllmBackend) -> TrtllmBackend:
 
 
 def _in_kernels(change: Callable[[Op], Op]) -> Plant:
-    """Plant a change in the decode and context kernels."""
+    """Return a plant that changes the decode and context kernels."""
 
     def plant(backend: TrtllmBackend) -> TrtllmBackend:
         table = backend.table

@@ -1,4 +1,4 @@
-"""The native kernels with planted mistakes, in a second library that supports them (kernels/native/defects.h)."""
+"""The native kernels with planted mistakes, from a second library that supports them (kernels/native/defects.h)."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,9 +19,10 @@ from attnfuzz.reference.noise import NoiseModel
 
 @contextmanager
 def planted(*defects: str) -> Iterator[None]:
-    """Plant the defects of these names in every native kernel; without names, the kernels are correct.
+    """Plant the named defects in every native kernel; without names, the kernels are correct.
 
-    Applies to the whole process: no other thread may call a kernel meanwhile. ValueError for an unknown defect.
+    Applies to the whole process: no other thread may call a kernel at the same time. Raises ValueError for an unknown
+    defect.
     """
     module = build.load_with_defects()
     try:
@@ -34,7 +35,7 @@ def planted(*defects: str) -> Iterator[None]:
 
 
 def defective(*defects: str) -> OpsTable:
-    """The native kernels, with the defects of these names planted while one of them runs."""
+    """Return the native kernels, with the named defects planted while one of them runs."""
 
     def with_defects(op: Op) -> Op:
         def function(**arguments: Any) -> Any:
@@ -48,13 +49,13 @@ def defective(*defects: str) -> OpsTable:
 
 
 def prepare(progress: Callable[[str], None]) -> None:
-    """Build both libraries: the correct one has the fault recorder and the sizes of workspaces."""
+    """Build both libraries; the correct one has the fault recorder and the workspace sizes."""
     build.load(progress)
     build.load_with_defects(progress)
 
 
 def coarse_kernels(correct: TrtllmBackend, *defects: str) -> "CoarseBackend":
-    """A backend on kernels that compute like tensor cores, with the defects of these names."""
+    """Return a backend on kernels that compute like tensor cores, with the named defects."""
     half = tuple(dtype for dtype in correct.capability.dtypes if dtype is not DType.FLOAT32)
     changed = {
         "capability": structs.replace(correct.capability, dtypes=half),
@@ -65,11 +66,11 @@ def coarse_kernels(correct: TrtllmBackend, *defects: str) -> "CoarseBackend":
 
 @dataclass(frozen=True)
 class CoarseBackend(TrtllmBackend):
-    """Kernels that round the softmax weights to bf16 like tensor cores, and declare it; they take no fp32.
+    """Kernels that round the softmax weights to bf16 like tensor cores, declare it, and don't support fp32.
 
-    Errors that are small beside that rounding are found by the statistics of many elements, if at all.
+    Errors that are small compared with that rounding are found by the statistics of many elements, if at all.
     """
 
     def noise(self, dtype: DType) -> NoiseModel:
-        """The model of rounded weights."""
+        """Return the model of rounded weights."""
         return NoiseModel.rounded_probabilities(torch.bfloat16)

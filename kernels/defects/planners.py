@@ -1,4 +1,4 @@
-"""Defects of planners: in the rows of a batch, their lengths and pages, and the time of planning."""
+"""Defects of planners: in the rows of a batch, in their lengths and pages, and in when planning happens."""
 
 import math
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ _WINDOWS = DefectGroup(DEFECTS, Layer.PLANNER, BugClass.WINDOW)
 
 
 _WRAP = 512
-"""Modulus of defects that stand for wrapping at 16 and 32 bits, since cases are small."""
+"""Modulus of defects that stand in for wrapping at 16 and 32 bits, since cases are small."""
 
 
 @_PADDED.add("decode_planned_before_padding", "SGLang PR #24566, reverted by PR #24856")
@@ -54,7 +54,7 @@ class DerivesContextBatch(MhaSession):
     """The context kernel's batch is derived from the query rows and the longest query, like the decode kernel's."""
 
     def context_batch(self, step: Step, plan: BatchMetadata) -> int:
-        """The rows, divided by the longest query."""
+        """Return the number of rows divided by the longest query."""
         stride = step.tokens_per_request or longest(request.q_len for request in step.requests)
         return math.ceil(step.padded_tokens / stride)
 
@@ -168,7 +168,7 @@ class WrapsLengths(MhaSession):
 
 
 class KeepsPlans(MhaSession):
-    """A session that reuses the plan of an earlier batch which looks the same."""
+    """A session that reuses the plan of an earlier batch that looks the same."""
 
     def __init__(self, ops: OpsTable, case: Case, bench: Bench) -> None:
         super().__init__(ops, case, bench)
@@ -259,7 +259,7 @@ class FloorsPages(PageTable):
     """The number of pages is rounded down: a partial last page is left out."""
 
     def pages_for(self, length: int) -> int:
-        """The number of full pages."""
+        """Return the number of full pages."""
         return length // self._kv.page_size
 
 
@@ -270,7 +270,7 @@ class CountsPagesBeforeWrite(PageTable):
     """Pages are computed from the length before the newest token."""
 
     def pages_for(self, length: int) -> int:
-        """The number of pages without the last token."""
+        """Return the number of pages without the last token."""
         return super().pages_for(max(0, length - 1))
 
 
@@ -283,7 +283,7 @@ class TakesNeighboursLastPage(PageTable):
     """A request's last page is the last one of the request before it."""
 
     def rows(self, slots: Sequence[int | None], owned: Sequence[int], reach: Sequence[int], width: int) -> torch.Tensor:
-        """The table, with the last pages moved down a row."""
+        """Return the table, with the last pages moved down by a row."""
         table = super().rows(slots, owned, reach, width)
         right = table.clone()
         for b in range(1, len(owned)):
@@ -297,7 +297,7 @@ class TakesRowForSlot(PageTable):
     """The pages of a request are looked up by its row of the batch, not by its slot."""
 
     def rows(self, slots: Sequence[int | None], owned: Sequence[int], reach: Sequence[int], width: int) -> torch.Tensor:
-        """The table of slots 0, 1, 2, ..."""
+        """Return the table of slots 0, 1, 2, ..."""
         return super().rows([None if slot is None else b for b, slot in enumerate(slots)], owned, reach, width)
 
 
@@ -306,7 +306,7 @@ class DividesIdsTwice(PageTable):
     """Page ids are divided by the page size, as if they were token ids."""
 
     def rows(self, slots: Sequence[int | None], owned: Sequence[int], reach: Sequence[int], width: int) -> torch.Tensor:
-        """The table, divided once more."""
+        """Return the table, divided once more."""
         return super().rows(slots, owned, reach, width) // self._kv.page_size
 
 
@@ -315,7 +315,7 @@ class WrapsPageIds(PageTable):
     """Page ids wrap at 128: a stand-in, at the size of small cases, for 16 bits."""
 
     def rows(self, slots: Sequence[int | None], owned: Sequence[int], reach: Sequence[int], width: int) -> torch.Tensor:
-        """The table, wrapped where it is not -1."""
+        """Return the table, wrapped where it is not -1."""
         table = super().rows(slots, owned, reach, width)
         return torch.where(table < 0, table, table % 128)
 
@@ -333,7 +333,7 @@ class CountsWindowPoolFromOne(PageTable):
         self._offset = int(case.geometry.window_left >= 0)
 
     def rows(self, slots: Sequence[int | None], owned: Sequence[int], reach: Sequence[int], width: int) -> torch.Tensor:
-        """The table, moved up by a page if there is a window."""
+        """Return the table, moved up by a page if there is a window."""
         return super().rows(slots, owned, reach, width) + self._offset
 
 
@@ -342,7 +342,7 @@ class PadsWithMinusOne(PageTable):
     """Padded rows, which have one key, get page id -1."""
 
     def rows(self, slots: Sequence[int | None], owned: Sequence[int], reach: Sequence[int], width: int) -> torch.Tensor:
-        """The table, with -1 in padded rows."""
+        """Return the table, with -1 in padded rows."""
         table = super().rows(slots, owned, reach, width)
         table[[slot is None for slot in slots]] = -1
         return table
@@ -366,7 +366,7 @@ class LeavesPagesOfFullPool(PageTable):
         return self._kv.full_pages[slot]
 
     def bury(self, table: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
-        """The table as it is: pages of the full pool are kept."""
+        """Return the table unchanged: it keeps pages of the full pool."""
         return table
 
 
@@ -377,7 +377,7 @@ class TranslatesAsBefore(PageTable):
     _known: dict[int, int] | None = None
 
     def bury(self, table: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
-        """The table, with pages translated by the mapping of before."""
+        """Return the table, with pages translated by the mapping of the previous step."""
         buried = super().bury(table, rows)
         if self._case.pages.tombstone is Tombstone.NONE:
             return buried
@@ -399,7 +399,7 @@ class FreesPageAtEdge(PageTable):
     """A page is freed as soon as its first token has left the window."""
 
     def left(self, row: Row) -> int:
-        """The pages of which no token, or not every token, is in the window."""
+        """Return the number of pages with at least one token before the window."""
         kept = self._case.pages.tombstone is Tombstone.NONE
         first = row.kv_len - row.q_len - self._case.geometry.window_left
         return super().left(row) if kept else min(self.pages_for(max(0, first)), self.pages_for(row.owned))
@@ -414,7 +414,7 @@ class BeginsAtWindow(PageTable):
     """Pages of the window are in the first columns, but are looked up by positions in the request."""
 
     def bury(self, table: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
-        """The table, with rows moved to the left, and the dummy page behind them."""
+        """Return the table, with rows moved to the left and filled up with the dummy page."""
         for b, row in enumerate(rows):
             left = 0 if row.slot is None else self.left(row)
             if left:
@@ -430,5 +430,5 @@ class TakesTableOfOtherGroup(PageTable):
 
     def _pages(self, slot: int) -> list[int]:
         own, other = self._kv.pages[slot], self._kv.other
-        # As wide as the own one: a group may have fewer pages.
+        # As wide as the group's own row: the other group may have fewer pages.
         return own if other is None else (other.pages[slot] * len(own))[: len(own)]

@@ -1,7 +1,7 @@
-"""Planting: replaces a part of a backend's session by one with a wrong method.
+"""Planting: replace a part of a backend's session with a part that has a wrong method.
 
-The attention that a session reports as due stays correct: defects are in the arguments of kernels, in their buffers, or
-in the handling of their results.
+The attention that a session reports as expected stays correct: defects are in the arguments of kernels, in their
+buffers, or in the handling of their results.
 """
 
 import inspect
@@ -35,15 +35,15 @@ _PLACES = (
     (SharedWorkspace, MhaSession, "workspace_type"),
     (PlannedAttention, PlannedMhaSession, "object_type"),
 )
-"""Each part of a session, the session that is planted with it, and the attribute that names its class."""
+"""Each part of a session, the session that it is planted in, and the attribute that names its class."""
 
 _BACKENDS = ((MlaSession, MLA), (PlannedMhaSession, MHA_PLANNED), (MaskedMhaSession, MHA_MASKED), (MhaSession, MHA))
-"""Sessions, and the backend in which one is planted."""
+"""Session classes, and the backend that each is planted in."""
 
 
 @dataclass(frozen=True)
 class DefectGroup:
-    """The defects of one layer and one class of bug, added to `defects`; a defect's title is its docstring."""
+    """The defects of one layer and one class of bug, collected in `defects`. A defect's title is its docstring."""
 
     defects: list[Defect]
     layer: Layer
@@ -52,7 +52,7 @@ class DefectGroup:
     def add(
         self, name: str, source: str, *explained_by: Mistake, coarse: bool = False
     ) -> Callable[[_Mistaken], _Mistaken]:
-        """Add the decorated class, a session or a part of one, or function, which changes trtllm_mha, as a defect.
+        """Add the decorated object as a defect: a session, a part of a session, or a function that changes trtllm_mha.
 
         Sessions and prefills belong to one backend each; other parts are planted in trtllm_mha. With `coarse`, the
         kernels compute like tensor cores, whose rounding hides small errors.
@@ -79,7 +79,7 @@ class DefectGroup:
 
 
 def _session(part: type[Part]) -> Session:
-    """The session that is, or has, this part."""
+    """Return the session class that is this part, or that contains it."""
     for correct, session, attribute in _PLACES:
         if issubclass(part, correct):
             return type("Session", (session,), {attribute: part})

@@ -1,4 +1,4 @@
-"""Defects of rotary embedding before a write: in positions, and in tables of cosines and sines."""
+"""Defects of the rotary embedding before a write: in positions, and in tables of cosines and sines."""
 
 import functools
 from dataclasses import replace

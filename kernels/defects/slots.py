@@ -30,13 +30,13 @@ _Mistaken = TypeVar("_Mistaken", bound=Part | Plant)
 
 @dataclass(frozen=True)
 class WriteGroup:
-    """The defects of one class of bug, added to `defects`; a defect's title is its docstring."""
+    """The defects of one class of bug, collected in `defects`. A defect's title is its docstring."""
 
     defects: list[WriteDefect]
     bug_class: BugClass
 
     def add(self, name: str, source: str, backend: str) -> Callable[[_Mistaken], _Mistaken]:
-        """Add the decorated session, planner, or function, which changes the writer, as a defect of `backend`."""
+        """Add the decorated session, planner, or function that changes the writer, as a defect of `backend`."""
 
         def decorate(mistaken: _Mistaken) -> _Mistaken:
             title = inspect.cleandoc(mistaken.__doc__ or "")
@@ -74,10 +74,10 @@ _SCALES = WriteGroup(DEFECTS, BugClass.SCALES)
 
 
 class OtherSlots(WriteMetadata):
-    """A planner of other slots than the right ones."""
+    """A planner that returns wrong slots."""
 
     def of(self, step: Step) -> Metadata:
-        """The metadata of a step, with other slots."""
+        """Return the metadata of a step, with wrong slots."""
         metadata = super().of(step)
         return metadata | {"slot_mapping": self._slots(step, metadata["slot_mapping"])}
 
@@ -109,7 +109,7 @@ class PadsWithRowsOfOthers(OtherSlots):
 
 
 def _with_slots(change: Callable[[torch.Tensor, int], torch.Tensor]) -> Plant:
-    """Plant a change of the slots that the kernel takes, given them and the number of slots of the pool."""
+    """Return a plant that changes the kernel's slots. `change` gets them and the pool's number of slots."""
 
     def plant(writer: NativeWriter) -> NativeWriter:
         @functools.wraps(writer.function)
@@ -180,7 +180,7 @@ class KeepsFirstPositions(KeepsFirst):
 
 
 class OtherPlaces(OtherSlots):
-    """A planner that takes another slot for each new token of a request."""
+    """A planner that picks a wrong slot for each new token of a request."""
 
     def _slots(self, step: Step, slots: torch.Tensor) -> torch.Tensor:
         for place in self._tokens.places(step):
@@ -192,7 +192,7 @@ class OtherPlaces(OtherSlots):
         raise NotImplementedError
 
     def _at(self, pages: Sequence[int], position: int) -> int:
-        """The slot of a position; positions past the pages stay on the last one."""
+        """Return the slot of a position; positions past the pages stay on the last page."""
         size = self._kv.page_size
         return pages[min(position // size, len(pages) - 1)] * size + position % size
 
@@ -273,7 +273,7 @@ class AppendsLate(WriteMetadata):
     """A token's position is counted from 1."""
 
     def of(self, step: Step) -> Metadata:
-        """The metadata of a step, with later positions."""
+        """Return the metadata of a step, with later positions."""
         metadata = super().of(step)
         metadata["positions"][: step.tokens] += 1
         return metadata
@@ -347,7 +347,7 @@ class TranslatesSlotsAsBefore(OtherPlaces):
 
 
 class WritesTombstones(OtherSlots):
-    """A planner of slots for new tokens that have left the window."""
+    """A planner that gives slots to new tokens that have already left the window."""
 
     def _slots(self, step: Step, slots: torch.Tensor) -> torch.Tensor:
         stored, row = {place.row for place in self._tokens.places(step)}, 0
@@ -359,7 +359,7 @@ class WritesTombstones(OtherSlots):
         return slots
 
     def _slot(self, request: Request, position: int) -> int:
-        """Return the slot of a token that is not to be stored."""
+        """Return the slot of a token that should not be stored."""
         raise NotImplementedError
 
 
@@ -396,7 +396,7 @@ class StoresHead(OtherSlots):
 
 
 class OfOtherGroup(OtherPlaces):
-    """A planner that takes another slot for the tokens of the second group of layers in a pool."""
+    """A planner that picks wrong slots for the tokens of the second group of layers in a pool."""
 
     def _slots(self, step: Step, slots: torch.Tensor) -> torch.Tensor:
         return super()._slots(step, slots) if isinstance(self._kv, OtherGroupKv) else slots
@@ -437,6 +437,6 @@ class TakesStridesOfFirstGroup(WriterSession):
 
 
 def _strided(pool: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """The pool at the strides of another, but for its last page, behind which there may be no memory."""
+    """Return the pool at the strides of another, without its last page, after which there may be no memory."""
     pages, *inner = pool.shape
     return pool.as_strided((pages - 1, *inner), other.stride())

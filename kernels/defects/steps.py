@@ -1,4 +1,4 @@
-"""Defects between a write into the KV cache and the attention that follows: each is right by itself."""
+"""Defects between a write into the KV cache and the attention after it: each is correct on its own."""
 
 import inspect
 from collections.abc import Callable
@@ -21,12 +21,12 @@ _HEADS, _LATENTS = "native:reshape_and_cache,trtllm_mha", "native:concat_and_cac
 
 @dataclass(frozen=True, kw_only=True)
 class StepDefect(Defect):
-    """A bug in a step that writes and then attends, in the place of its `session`."""
+    """A bug in a step that writes and then attends, planted in its `session`."""
 
     session: type[StepSession]
 
     def planted(self, name: str) -> WriteThenAttend:
-        """The defective backend, called `name`."""
+        """Return the defective backend, named `name`."""
         writer, _, reader = self.backend.partition(",")
         writes = next(each for each in NATIVE_WRITERS if each.name == writer)
         return WriteThenAttend(writes, next(each for each in (MHA, MLA) if each.name == reader), self.session, name)
@@ -40,7 +40,7 @@ Session = type[StepSession]
 def _add(
     bug_class: BugClass, name: str, source: str, *explained_by: Mistake, backend: str = _HEADS
 ) -> Callable[[Session], Session]:
-    """Add the decorated session as a defect of `backend`, whose title is its docstring."""
+    """Add the decorated session as a defect of `backend`. Its docstring is the title."""
 
     def decorate(session: Session) -> Session:
         title = inspect.cleandoc(session.__doc__ or "")
@@ -51,10 +51,10 @@ def _add(
 
 
 class _WritesLate(StepSession):
-    """Attention that has read the pool before the write."""
+    """Attention that reads the pool before the write."""
 
     def _write(self, step: Step) -> None:
-        """Nothing is written yet."""
+        """Write nothing yet."""
 
     def _attended(self, index: int) -> Output:
         """Attend, and then write."""
@@ -87,7 +87,7 @@ class ReadsLatentsBeforeTheWrite(_WritesLate):
 
 
 class _Refreshing(StepSession):
-    """A step whose attention gets other metadata for the step at hand."""
+    """A step whose attention gets different metadata for the current step."""
 
     _running: Step | None = None
 
@@ -148,7 +148,7 @@ class AttendsWithoutScaleOfKeys(StepSession):
     """The writer divides keys by their scale, but attention does not multiply with it."""
 
     def handed(self, arguments: Arguments) -> Arguments:
-        """The arguments with the logits' scale as if keys had none."""
+        """Return the arguments with the logits' scale as if keys had none."""
         return {**arguments, "bmm1_scale": arguments["bmm1_scale"] / self._case.scales.k}
 
 
@@ -157,7 +157,7 @@ class ReadsTheOtherLayout(StepSession):
     """Attention takes the heads of a page for its slots, which the writer does not."""
 
     def handed(self, arguments: Arguments) -> Arguments:
-        """The arguments with pools at the strides of the other layout."""
+        """Return the arguments with pools at the strides of the other layout."""
         cache = arguments["kv_cache"]
         pools = [cache] if isinstance(cache, torch.Tensor) else list(cache)
         swapped = [pool.as_strided(pool.shape, self._strides(pool)) for pool in pools]

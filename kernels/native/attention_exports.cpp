@@ -1,5 +1,5 @@
-// The attention functions for Python. Their implementations (split_kv.h, prefill.h) are those of the library that this
-// is linked into: one for the CPU, and one for GPUs (../gpu/any_gpu).
+// The attention functions for Python. Two libraries link this file, each with its own implementation of split_kv.h and
+// prefill.h: one for the CPU, and one for GPUs (../gpu/any_gpu).
 
 #include "defects.h"
 #include "exported.h"

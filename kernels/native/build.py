@@ -1,4 +1,4 @@
-"""Compiles the native kernels at first use, into the cache.
+"""Compiling the native kernels at first use, into the cache.
 
 There are two libraries: the kernels, and a second one in which mistakes can be planted (defects.h), which is compiled
 on demand.
@@ -26,12 +26,12 @@ _NAME = "attnfuzz_native"
 
 
 def sources() -> tuple[Path, ...]:
-    """The C++ files, headers included, in a fixed order."""
+    """Return the C++ files, headers included, in a fixed order."""
     return tuple(sorted(path for path in Path(__file__).parent.iterdir() if path.suffix in (".cpp", ".h")))
 
 
 def compiler() -> str:
-    """The C++ compiler command: $CXX, else the first of c++, g++, clang++ on PATH. NoCompiler if there is none."""
+    """Return the C++ compiler command: $CXX, else the first of c++, g++, clang++ on PATH. Raises NoCompiler."""
     named = os.environ.get("CXX")
     candidates = (named,) if named else ("c++", "g++", "clang++")
     for command in candidates:
@@ -43,7 +43,7 @@ def compiler() -> str:
 
 
 def missing() -> str | None:
-    """Return the reason that this machine can't compile the kernels, and the remedy; None if it can."""
+    """Return the reason that this machine can't compile the kernels, and the remedy, or None if it can."""
     try:
         compiler()
     except NoCompiler as reason:
@@ -52,7 +52,7 @@ def missing() -> str | None:
 
 
 def load(progress: Callable[[str], None] | None = None) -> tvm_ffi.Module:
-    """The compiled kernels, built if this machine has not built them before; `progress` gets a message about a build.
+    """Return the compiled kernels, built if they are not in the cache; `progress` gets a message about a build.
 
     Concurrent processes compile once. Raises NoCompiler or BuildFailed. Inside `replaced`, returns the replacement.
     """
@@ -60,7 +60,7 @@ def load(progress: Callable[[str], None] | None = None) -> tvm_ffi.Module:
 
 
 def load_with_defects(progress: Callable[[str], None] | None = None) -> tvm_ffi.Module:
-    """The second library, as `load`: the same kernels, with plant(name) and uproot_all() for later calls."""
+    """Return the second library, like `load`: the same kernels, plus plant(name) and uproot_all()."""
     return _load(_WITH_DEFECTS, progress)
 
 

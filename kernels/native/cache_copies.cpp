@@ -76,7 +76,7 @@ void move_tokens(const Pool& pool, const Indices& source, const Indices& target,
       std::memcpy(back ? place : kept, back ? kept : place, row);
     }
   };
-  // In turn, a token is read after others were written.
+  // In this order, a token is read after others were written.
   const bool in_turn = planted(Defect::moved_one_after_another);
   for (int64_t index = 0; index < count; ++index) {
     copy(index, source.at(index), false);

@@ -13,7 +13,7 @@
 namespace attnfuzz {
 namespace {
 
-// Writes `index` of several, as a kernel with the planted mistakes takes it.
+// Returns writes[index] as a kernel with the planted mistakes sees it.
 Write as_taken(const Write* writes, int index) {
   Write write = writes[index];
   Pool& pool = write.pool;
@@ -78,7 +78,7 @@ class Writer {
   }
 
  private:
-  // Sets the scale of one head of a token, from the pool's scales, or from the numbers that it is for.
+  // Sets the scale of one head of a token, from the pool's scales or from the head's numbers.
   void choose_scale(int64_t token, int64_t page, int64_t head, int64_t slot) {
     if (!pool_.scales.data) return;
     if (!computes_) {
@@ -220,8 +220,8 @@ std::vector<Writer> writers_of(const Write* writes, int count) {
   return writers;
 }
 
-// The place of a position in the pages of all requests. In 32 bits without sign, as FlashInfer has it: position -1 is
-// far behind.
+// The place of a position in the pages of all requests. Unsigned with 32 bits, as in FlashInfer: position -1 is far
+// past the end.
 uint32_t place_of(const Append& where, int64_t token, int64_t size) {
   const int64_t request = where.requests.at(token);
   int64_t position = where.positions.at(token);

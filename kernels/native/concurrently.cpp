@@ -31,7 +31,7 @@ struct Job {
 class Pool {
  public:
   Pool() : owner(getpid()) {
-    // Signals for the process are left to the threads that were there before.
+    // The threads that existed before handle the signals of the process.
     sigset_t asynchronous, before;
     sigfillset(&asynchronous);
     for (int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) sigdelset(&asynchronous, signal);

@@ -11,7 +11,7 @@
 
 namespace attnfuzz {
 
-// Named as in kernels/defects, which has the title and the source of each.
+// Named as in kernels/defects, which has their titles and sources.
 #define ATTNFUZZ_FOR_EACH_DEFECT(DO)       \
   DO(append_at_page_edges_one_early)       \
   DO(append_by_token_for_request)          \
@@ -203,7 +203,7 @@ inline bool is_planted[static_cast<int>(Defect::count)];
 
 inline bool planted(Defect defect) { return is_planted[static_cast<int>(defect)]; }
 
-// Plants the defect of that name in addition to others. False for an unknown name.
+// Plants the named defect in addition to others. Returns false for an unknown name.
 inline bool plant(std::string_view name) {
 #define ATTNFUZZ_PLANT(known) \
   if (name == #known) return is_planted[static_cast<int>(Defect::known)] = true;

@@ -37,7 +37,7 @@ void load_e4m3(const void* row, int64_t n, float* to) {
     for (int64_t i = 0; i < n; ++i) to[i] = from[i] & 0x78 ? to[i] : std::copysign(0x1p-7f, to[i]) + to[i] / 2;
   }
   if (planted(Defect::fp8_loads_assume_alignment)) {
-    // The processor faults if the address is no multiple of 16, as a GPU does.
+    // The processor faults if the address is not a multiple of 16, as a GPU does.
     using Vector __attribute__((vector_size(16))) = uint8_t;
     for (int64_t i = 0; i + 16 <= n; i += 16) (void)*reinterpret_cast<const volatile Vector*>(from + i);
   }

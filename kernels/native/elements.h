@@ -18,7 +18,8 @@ ON_BOTH constexpr int64_t bytes(Element element) {
 // Reads n elements at `row` into `to`. Reads nothing else: rows may end where pages end.
 using LoadRow = void (*)(const void* row, int64_t n, float* to);
 
-// Writes n elements to `row`, rounded to nearest, ties to even. NaN stays NaN, overflow becomes infinity, 448 in e4m3 or 6 in e2m1, which has no NaN.
+// Writes n elements to `row`, rounded to nearest, ties to even. NaN stays NaN, overflow becomes infinity, 448 in e4m3
+// or 6 in e2m1, which has no NaN.
 using StoreRow = void (*)(const float* from, int64_t n, void* row);
 
 LoadRow load_row(Element element);

@@ -1,5 +1,5 @@
-// Exports a function to Python, like tvm_ffi's own macro. That one inlines into each function the conversion of every
-// argument with the text of its error, which took half of the time to compile the kernels.
+// Exports a function to Python, like tvm_ffi's own macro. That macro inlines the conversion of every argument, with its
+// error text, into each function, which took half of the time to compile the kernels.
 #pragma once
 
 #include <tvm/ffi/function.h>

@@ -1,4 +1,4 @@
-// The functions for Python beside attention (attention_exports.cpp).
+// The functions for Python other than attention (attention_exports.cpp).
 
 #include <tvm/ffi/string.h>
 

@@ -12,7 +12,7 @@ def install_fault_recorder(address: int) -> None:
     """Record SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT of this process at `address` (FAULT_RECORD, 8-byte aligned).
 
     The memory must be zero and stay mapped. The process still dies of its signal. An address that no pointer can hold
-    is recorded as 0 with si_code 128 (SI_KERNEL). Replaces every handler of these signals, tvm_ffi's included; forked
+    is recorded as 0 with si_code 128 (SI_KERNEL). Replaces every handler of these signals, including tvm_ffi's; forked
     children inherit it. Raises ValueError for a null or misaligned address.
     """
     build.load().install_fault_recorder(address)

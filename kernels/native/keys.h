@@ -14,7 +14,7 @@ class Keys {
   ON_BOTH virtual const char* key(int64_t index) const = 0;
   ON_BOTH virtual const char* value(int64_t index) const = 0;
 
-  // Multiply the elements of a key or a value by their scales, if there is a tensor of them.
+  // Multiply the elements of a key or a value by their scales, if there is a tensor of scales.
   ON_BOTH virtual void scale_key(int64_t, float*) const {}
   ON_BOTH virtual void scale_value(int64_t, float*) const {}
 
@@ -76,7 +76,7 @@ class PagedKeys final : public Keys {
     }
   }
 
-  // The scales as a kernel with the planted mistakes addresses them.
+  // Returns the scales at the addresses that a kernel with the planted mistakes uses.
   ON_BOTH static Scales spoiled(Scales scales, const Pool& pool) {
     if (planted(Defect::scale_pages_taken_for_packed) && scales.page_stride) {
       scales.page_stride = pool.heads * pool.page_size * larger(scales.blocks, 1);

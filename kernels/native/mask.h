@@ -1,4 +1,4 @@
-// The keys that a query sees: an interval, since causal limits and windows are intervals, less those that a mask hides.
+// The keys that a query sees: an interval, from causal limits and windows, minus the keys that a mask hides.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ struct Interval {
 };
 
 // One request. Its last query is aligned to its last key: with fewer keys than queries, the first queries have limits
-// below zero and see nothing. With `bits`, key k of query q is seen if bit q * kv_len + k is set, the lowest of a byte
-// first.
+// below zero and see nothing. With `bits`, query q sees key k if bit q * kv_len + k is set, counted from the lowest bit
+// of each byte.
 struct Mask {
   int64_t q_len, kv_len;
   int64_t window_left;
@@ -28,7 +28,7 @@ struct Mask {
     return spoiled({begin, smaller(kv_len, causal ? own + 1 : kv_len)}, query);
   }
 
-  // Whether `query` sees a key of the interval that it may see.
+  // Returns whether `query` sees a key of the interval that it may see.
   ON_BOTH bool shows(int64_t query, int64_t key) const {
     if (!bits) return true;
     int64_t place = query * kv_len + key;

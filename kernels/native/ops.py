@@ -22,9 +22,9 @@ from attnfuzz.kernels.ops_table import OpsTable, WorkspaceBytes
 def workspace_bytes(
     *, batch: int, q_len: int, q_heads: int, kv_heads: int, head_dim_vo: int, max_seq_len: int
 ) -> WorkspaceBytes:
-    """The workspace of one decode call, given the batch derived from its query rows and the stated maximum length.
+    """Return the workspace of one decode call, from the batch of its query rows and the stated maximum length.
 
-    For MLA, `kv_heads` is 1 and `head_dim_vo` the rank. The semaphores have the same size for every call, so that a
+    For MLA, `kv_heads` is 1 and `head_dim_vo` the rank. The semaphores have the same size for every call, so a
     workspace for several calls needs the largest of their scratch.
     """
     module = build.load()
@@ -62,12 +62,13 @@ def trtllm_batch_decode_with_kv_cache(
 ) -> Answer:
     """Causal attention of `q_len_per_req` queries per request, with split KV.
 
-    query [batch * q_len_per_req, q heads, head dim]; kv_cache [pages, 2, ...] or a pair, pages being [heads, slots,
+    query [batch * q_len_per_req, q heads, head dim]; kv_cache [pages, 2, ...] or a pair, where pages are [heads, slots,
     dim] (HND) or [slots, heads, dim] (NHD); block_tables [batch, pages per request]; seq_lens [batch]. The batch is
     derived from the rows of `query`, and never compared with those of the metadata. `kv_cache_sf`: the scales of K and
     V, float32, [heads] or [pages, heads, slots] (HND) or [pages, slots, heads] (NHD), as in FlashInfer's PR 5272. With
-    a cache of uint8, which is one of NVFP4, they are those of blocks, float8_e4m3fn, with a last axis of head dim / 16;
-    `v_scales_swizzled` says that those of V are, as FlashInfer's trtllm-gen kernels want them and XQA does not.
+    an NVFP4 cache of uint8, they are scales of blocks, float8_e4m3fn, with a last axis of head dim / 16;
+    `v_scales_swizzled` says that those of V are swizzled, which FlashInfer's trtllm-gen kernels require and XQA does
+    not.
     """
     reject_others("trtllm_batch_decode_with_kv_cache", others)
     if q_len_per_req is None:
@@ -130,9 +131,9 @@ def trtllm_batch_context_with_kv_cache(
     """Attention of requests with individual q lengths to a paged cache; tensors as for decode.
 
     Request b has the rows from cum_seq_lens_q[b] up to cum_seq_lens_q[b + 1]; rows of no request stay unwritten.
-    `batch_size` is trusted. `workspace_buffer`, the maxima and `cum_seq_lens_kv` are not used. With masks, packed as
+    `batch_size` is trusted. `workspace_buffer`, the maxima and `cum_seq_lens_kv` are not used. With masks, packed like
     those of FlashInfer's prefill wrappers, a query sees the keys that are set and in the window (DefaultAttention's
-    LogitsMask, attention/variants.cuh), whether `causal` or not: `packed_custom_mask` uint8, in which the bits of
+    LogitsMask, attention/variants.cuh), whether `causal` or not: `packed_custom_mask` is uint8, in which the bits of
     request b begin with byte mask_indptr[b] of int32 [batch + 1].
     """
     del workspace_buffer, max_q_len, max_kv_len, cum_seq_lens_kv
@@ -287,7 +288,7 @@ def merge_state_in_place(
 ) -> None:
     """Merge the attention state (v_other, s_other) into (v, s): v [tokens, heads, dim], s [tokens, heads] in base 2.
 
-    Rows whose `mask` (bool or uint8 [tokens]) is 0 are left alone. -inf on both sides gives 0 and -inf.
+    Rows whose `mask` (bool or uint8 [tokens]) is 0 are unchanged. -inf on both sides gives 0 and -inf.
     """
     build.load().merge_state_in_place(v, s, v_other, s_other, mask)
 
@@ -300,7 +301,7 @@ def fixup_zero_kv_rows(
 
 
 def split(kv_cache: torch.Tensor | Pair) -> tuple[torch.Tensor, torch.Tensor, bool]:
-    """K, V, and whether both are the whole cache [pages, 1 or 2, ...], which the kernel splits."""
+    """Return K, V, and whether both are the whole cache [pages, 1 or 2, ...], which the kernel splits."""
     if isinstance(kv_cache, torch.Tensor):
         return kv_cache, kv_cache, True
     key, value = kv_cache
@@ -308,14 +309,14 @@ def split(kv_cache: torch.Tensor | Pair) -> tuple[torch.Tensor, torch.Tensor, bo
 
 
 def is_nhd(kv_layout: str) -> bool:
-    """Whether `kv_layout` is "NHD". ValueError for a layout that does not exist."""
+    """Return whether `kv_layout` is "NHD". Raises ValueError for a layout that does not exist."""
     if kv_layout not in _LAYOUTS:
         raise ValueError(f"kv_layout must be HND or NHD, not {kv_layout!r}")
     return kv_layout == "NHD"
 
 
 def _one_sink(sinks: torch.Tensor | Sequence[torch.Tensor] | None) -> torch.Tensor | None:
-    """The sinks as a tensor: FlashInfer annotates a list, but is called with a tensor."""
+    """Return the sinks as a tensor: FlashInfer annotates a list, but is called with a tensor."""
     if sinks is None or isinstance(sinks, torch.Tensor):
         return sinks
     (sink,) = sinks
@@ -325,7 +326,7 @@ def _one_sink(sinks: torch.Tensor | Sequence[torch.Tensor] | None) -> torch.Tens
 def _output(
     query: torch.Tensor, dim: int, out: torch.Tensor | None, out_dtype: torch.dtype | None = None
 ) -> torch.Tensor:
-    """`out`, or a new tensor like `query` with head dim `dim`."""
+    """Return `out`, or a new tensor like `query` with head dim `dim`."""
     if out is not None and not isinstance(out, torch.Tensor):
         raise NotImplementedError(f"native kernels: out={type(out).__name__} is unsupported, pass a tensor")
     if out_dtype is not None and not isinstance(out_dtype, torch.dtype):

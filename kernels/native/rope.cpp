@@ -45,7 +45,7 @@ void Rotator::turn_to(int64_t token) {
 void Rotator::pair(float* row, int64_t one, int64_t other, int64_t index) const {
   const float x = row[one], y = row[other];
   row[one] = x * cosines_[index] - y * sines_[index];
-  // The second of a pair from the changed first.
+  // Computes the second of a pair from the first, which has already changed.
   const float first = planted(Defect::rope_second_from_the_rotated_first) ? row[one] : x;
   row[other] = y * cosines_[index] + first * sines_[index];
 }

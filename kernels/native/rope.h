@@ -8,14 +8,14 @@
 
 namespace attnfuzz {
 
-// The turn of each token by its position. Cosines and sines are read from a table, or computed from theta if that is
-// null. Positions are trusted: one beyond the table is read there.
+// The rotation of each token, by its position. Cosines and sines are read from a table, or computed from theta if the
+// table is null. Positions are trusted: a position beyond the table is read from there.
 struct Rope {
   Indices positions;  // of each token
   const float* table;  // [positions, dim]: cosines, then sines
   int64_t table_stride;
   float theta;
-  int64_t dim, first;  // elements of a row that are rotated, and the index of the first
+  int64_t dim, first;  // number of rotated elements of a row, and the index of the first
   bool neighbours;     // pairs are (2 i, 2 i + 1), or else (i, i + dim / 2)
   int64_t page_size;   // for a planted mistake
 };
@@ -25,7 +25,7 @@ class Rotator {
  public:
   explicit Rotator(const Rope& rope);
 
-  // The token of the following rows.
+  // Sets the token of the following rows.
   void turn_to(int64_t token);
 
   // Rotates a row of `width` elements.
@@ -38,7 +38,7 @@ class Rotator {
   std::vector<float> frequencies_, cosines_, sines_;
 };
 
-// Rotates every row into `out`, which may be the rows themselves, divided by `scale` if that has another dtype.
+// Rotates every row into `out`, which may be the rows themselves. Divides by `scale` if the dtypes differ.
 void rotate(const Rows& rows, const Rows& out, int64_t tokens, const Rope& rope, float scale);
 
 }  // namespace attnfuzz

@@ -85,7 +85,7 @@ void load_keys(const Block& block, Interval keys) {
   }
 }
 
-// One row, of query `index_of_query`, against keys [seen.begin, seen.end) of the tile, whose slot 0 is key `origin`.
+// Attends one row, of query `index_of_query`, to keys [seen.begin, seen.end) of the tile, whose slot 0 is key `origin`.
 void attend_row(const float* query, int64_t index_of_query, Interval seen, int64_t origin, const Block& block, Partial row) {
   const float log2_e = planted(Defect::log2_e_of_four_digits) ? 1.4427f : kLog2E;
   const bool coarse = planted(Defect::logit_scale_in_bf16);

@@ -1,5 +1,5 @@
-// The rows of one request and one KV head: queries [first, last) times the query heads of the group, with the state of
-// an online softmax each (Milakov and Gimelshein, arXiv:1805.02867), in fp32 and base 2.
+// The rows of one request and one KV head: queries [first, last) times the query heads of the group. Each row has the
+// state of an online softmax (Milakov and Gimelshein, arXiv:1805.02867), in fp32 and base 2.
 #pragma once
 
 #include <cstdint>

@@ -21,7 +21,7 @@ constexpr int64_t kKeysPerSplit = 32;
 constexpr int64_t kMaxSplits = 8;
 constexpr int64_t kMaxSemaphores = kSemaphoreBytes / static_cast<int64_t>(sizeof(Semaphore));
 
-// The share of split number `split` out of `splits` in `all`.
+// The part of `all` that belongs to split number `split` of `splits`.
 Interval share(Interval all, int64_t split, int64_t splits) {
   const int64_t rounding = planted(Defect::split_remainder_dropped) ? 0 : splits - 1;
   const int64_t keys = (std::max<int64_t>(0, all.end - all.begin) + rounding) / splits;

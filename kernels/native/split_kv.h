@@ -1,5 +1,5 @@
 // Split-KV attention: several threads share the keys of a request, and leave partial results in the workspace. The last
-// thread to arrive merges them, in the order of the splits, so that the bits are always the same.
+// thread to arrive merges them in the order of the splits, which keeps the bits the same in every run.
 //
 // The workspace begins with kSemaphoreBytes of counters, one for each request and KV head, which must be zero at first
 // use and are reset by each call. The partial results follow, [request and KV head][split][row][value dim + 2] of fp32,

@@ -1,4 +1,4 @@
-// Partial attention results, (value, base-2 LSE) per row: merging two, and repairing those of requests without keys.
+// Partial attention results, (value, base-2 LSE) per row: merging two, and repairing the rows of requests without keys.
 #pragma once
 
 #include "views.h"

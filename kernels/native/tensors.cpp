@@ -113,7 +113,7 @@ Pool pool_of(const TensorView& tensor, const char* name, bool paired, int member
 
 namespace {
 
-// [pages, heads, slots] or [pages, slots, heads] of fp32, or with a further axis of blocks in e4m3.
+// [pages, heads, slots] or [pages, slots, heads] in fp32, or with an additional axis of blocks in e4m3.
 Scales scales_of_slots(const TensorView& tensor, const char* name, const Pool& pool, bool nhd, bool swizzled) {
   const bool blocks = pool.element == Element::e2m1;
   require_axes(tensor, name, blocks ? 4 : 3);

@@ -1,6 +1,6 @@
-// Checks and unpacks Python's tensors. Checked are a tensor's dtype, axes, contiguity and device, and that q, K, V and
-// outputs fit each other. The rows of metadata are not compared with the batch: FlashInfer's kernels trust their caller
-// there, and so do these.
+// Checks and unpacks Python's tensors. The checks cover a tensor's dtype, axes, contiguity and device, and whether q,
+// K, V and outputs fit each other. The rows of metadata are not compared with the batch: like FlashInfer's kernels,
+// these trust their caller there.
 #pragma once
 
 #include <tvm/ffi/container/tensor.h>
@@ -17,7 +17,7 @@ using tvm::ffi::TensorView;
 #define REQUIRE(condition, message) \
   if (!(condition)) TVM_FFI_THROW(ValueError) << message
 
-// Throws unless a tensor is on this library's device: each library has its own version.
+// Throws unless a tensor is on the device of this library. Each library has its own version.
 void require_here(const TensorView& tensor, const char* name);
 
 void require_axes(const TensorView& tensor, const char* name, int axes);
@@ -37,7 +37,7 @@ Rows batched_rows_of(const TensorView& tensor, const char* name);
 Statistics statistics_of(const TensorView& tensor, const char* name, const Rows& rows);
 Statistics statistics_of(const Optional<TensorView>& tensor, const char* name, const Rows& rows);
 Lengths lengths_of(const TensorView& tensor, const char* name);
-// Bytes of bits, and where those of each request begin.
+// Bytes of bits, and the first byte of each request.
 PackedMasks masks_of(const Optional<TensorView>& bits, const Optional<TensorView>& starts);
 PageTable table_of(const TensorView& tensor);
 
@@ -45,8 +45,8 @@ PageTable table_of(const TensorView& tensor);
 // [pages, 1 or 2, ...].
 Pool pool_of(const TensorView& tensor, const char* name, bool paired, int member, bool nhd);
 
-// The scales of a pool, by its heads: [heads], or [pages, heads, slots] (HND) or [pages, slots, heads] (NHD), with an
-// axis of blocks if it is one of e2m1, which needs them.
+// The scales of a pool: [heads], or [pages, heads, slots] (HND) or [pages, slots, heads] (NHD). A pool of e2m1 needs
+// scales with an additional axis of blocks.
 Scales scales_of(const TensorView& tensor, const char* name, const Pool& pool, bool nhd, bool swizzled = false);
 Scales scales_of(const Optional<TensorView>& tensor, const char* name, const Pool& pool, bool nhd,
                  bool swizzled = false);

@@ -76,7 +76,7 @@ ACCEPTED: Final[dict[str, dict[str, tuple[object, ...]]]] = {
 
 
 def reject_others(function: str, others: dict[str, Any]) -> None:
-    """Raise NotImplementedError for an argument with an effect, TypeError for one that FlashInfer lacks too."""
+    """Raise NotImplementedError for an argument that has an effect, TypeError for one unknown to FlashInfer too."""
     accepted = ACCEPTED[function]
     for name, value in others.items():
         if name not in accepted:
@@ -88,7 +88,7 @@ def reject_others(function: str, others: dict[str, Any]) -> None:
 
 
 def host_scale(name: str, scale: object) -> float:
-    """`scale` as a number. NotImplementedError for a tensor, which some of FlashInfer's backends take."""
+    """Return `scale` as a number. Raises NotImplementedError for a tensor, which some FlashInfer backends take."""
     if not isinstance(scale, (float, int)):
         raise NotImplementedError(f"native kernels: {name} as a {type(scale).__name__} is unsupported, pass a float")
     return scale

@@ -41,9 +41,10 @@ struct PageTable {
   int64_t row_stride, column_stride;
 };
 
-// Factors of a pool's elements; absent if data is null. In fp32, there is one for each head (then pages and slots have a
-// stride of 0), or for each head of each slot; in e4m3, one for each kBlock elements of those, `blocks` in all.
-// `swizzled` blocks of four slots lie in the order of TRT-LLM's attention kernels: all first blocks, then all second.
+// Factors of a pool's elements; absent if data is null. In fp32, there is one factor for each head (pages and slots
+// then have a stride of 0), or for each head of each slot. In e4m3, each head of each slot has `blocks` factors, one
+// for each kBlock elements. `swizzled` blocks of four slots have the order of TRT-LLM's attention kernels: all first
+// blocks, then all second ones.
 struct Scales {
   char* data = nullptr;
   int64_t page_stride = 0, head_stride = 0, slot_stride = 0;
@@ -75,13 +76,14 @@ struct Pool {
   Scales scales{};
 };
 
-// A mask for each request, packed as FlashInfer's: bits of request b from byte starts[b] on. Absent if bits is null.
+// A mask for each request, packed as in FlashInfer: the bits of request b begin at byte starts[b]. Absent if bits is
+// null.
 struct PackedMasks {
   const uint8_t* bits = nullptr;
   Lengths starts{};
 };
 
-// The arguments of every attention kernel beside tensors.
+// The arguments of every attention kernel other than tensors.
 struct Scalars {
   float logit_scale;   // bmm1_scale: multiplies q.k
   float output_scale;  // bmm2_scale: multiplies the output

@@ -1,5 +1,5 @@
-// WIDE marks a loop worth running on 8 lanes if the processor has them. Every build contains both versions, which give
-// the same bits: no fused multiply-add, and sums have a fixed number of lanes in the source.
+// WIDE marks a loop worth running on 8 lanes if the processor has them. Every build contains both versions. They give
+// the same bits: there is no fused multiply-add, and the source fixes the number of lanes of each sum.
 #pragma once
 
 #if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__clang__)

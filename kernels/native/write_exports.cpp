@@ -54,7 +54,7 @@ std::pair<Pool, Pool> parts_of(const Pool& latents, int64_t rank) {
   return {first, second};
 }
 
-// A pool whose elements are moved as they are: NVFP4 would need its scales moved, too.
+// A pool whose elements move unchanged: NVFP4 would need its scales moved, too.
 Pool whole_pool_of(const TensorView& tensor, const char* name, bool nhd) {
   const Pool pool = pool_of(tensor, name, false, 0, nhd);
   REQUIRE(pool.element != Element::e2m1, name << " must not be uint8");

@@ -1,1 +1,1 @@
-"""The TRT-LLM attention backends, driven like a serving engine does: plan, pad, route, capture and replay."""
+"""The TRT-LLM attention backends, driven as a serving engine does: plan, pad, route, capture and replay."""

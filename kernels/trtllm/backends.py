@@ -42,7 +42,7 @@ from attnfuzz.reference.noise import ROUNDOFF, NoiseModel
 from attnfuzz.reference.relation import Relation
 
 # The number of splits follows from the stated maximum and the batch size, and splits are merged in order
-# (native/split_kv.h): bits do not depend on a request's place in the batch.
+# (native/split_kv.h), so bits do not depend on a request's place in the batch.
 NATIVE_CONTRACT = Contract(lse=LseBase.TWO, bitwise=frozenset({Relation.PAGES_RELABELLED, Relation.BATCH_PERMUTED}))
 
 
@@ -59,11 +59,11 @@ class TrtllmBackend:
     in_inference_mode: ClassVar[bool] = True
 
     def noise(self, dtype: DType) -> NoiseModel:
-        """The model calibrated on this architecture, or the theory."""
+        """Return the model calibrated on this architecture, or the theory."""
         return shipped_noise(self.name, dtype, self.theory(dtype))
 
     def theory(self, dtype: DType) -> NoiseModel:
-        """The native kernels compute in fp32, whatever dtype they read."""
+        """Return the model of fp32 arithmetic, which the native kernels use whatever dtype they read."""
         return NoiseModel.fp32_arithmetic()
 
     @property
@@ -72,7 +72,7 @@ class TrtllmBackend:
         return {op.name: op for op in (*self.table.ops(), GATHER_ROWS)}
 
     def missing(self) -> str | None:
-        """Return the reason that the native kernels can't be compiled here."""
+        """Return the reason that the native kernels can't be compiled here, or None."""
         return build.missing()
 
     def prepare(self, progress: Callable[[str], None]) -> None:
@@ -84,7 +84,7 @@ class TrtllmBackend:
         return opened(partial(self.session, self.table), case, bench, self.capability)
 
     def revision(self, name: str, session: type[MhaSession] | type[MlaSession]) -> "TrtllmBackend":
-        """The same backend at another revision."""
+        """Return the same backend at another revision."""
         return replace(self, name=f"{self.name}@{name}", session=session)
 
 
@@ -118,7 +118,7 @@ class ScaledBackend(TrtllmBackend):
     """A backend that multiplies keys and values by tensors of scales."""
 
     def theory(self, dtype: DType) -> NoiseModel:
-        """The native kernels round the products to fp32."""
+        """Return the model of native kernels that round the scaled operands to fp32."""
         return structs.replace(super().theory(dtype), operands=ROUNDOFF[torch.float32])
 
 

@@ -1,7 +1,7 @@
-"""Multi-head attention under masks: the context kernel with a packed mask for each request, as FlashInfer's wrappers.
+"""Multi-head attention under masks: the context kernel with one packed mask per request, as in FlashInfer.
 
-Servers run verify steps of draft trees so (SGLang, FlashInferAttnBackend with topk > 1). A causal step is launched as
-without masks.
+Servers run the verify steps of draft trees this way (SGLang's FlashInferAttnBackend with topk > 1). A causal step is
+launched as it is without masks.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ from attnfuzz.reference.masks import applies
 
 
 class MaskedMhaSession(MhaSession):
-    """A server's attention layer whose steps may have masks. They are eager: graphs are causal."""
+    """A server's attention layer whose steps may have masks. They are eager; graphs are causal."""
 
     def _attend(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> None:
         if not applies(self._case, step):
@@ -28,7 +28,7 @@ class MaskedMhaSession(MhaSession):
         self._bench.launcher.launch(self._ops.masked_context, **arguments, **self.mask_arguments(step))
 
     def mask_arguments(self, step: Step) -> dict[str, Any]:
-        """The packed masks of the planned rows."""
+        """Return the packed masks of the planned rows."""
         memory = self._bench.memory
         bits, starts = packed_masks(masks_of_rows(self._case, step, self._planned_rows(step)))
         return {

@@ -26,15 +26,15 @@ class MhaSession(PagedSession):
         self._ops = ops
 
     def uses_decode_kernel(self, mode: Mode) -> bool:
-        """Whether a mode is routed to the decode kernel: the modes planned after padding, as in SGLang."""
+        """Return whether a mode is routed to the decode kernel: the modes planned after padding, as in SGLang."""
         return mode in PLANNED_AFTER_PADDING
 
     def context_batch(self, step: Step, plan: BatchMetadata) -> int:
-        """The batch size argument of the context kernel: that of its metadata."""
+        """Return the batch size argument of the context kernel: that of its metadata."""
         return plan.batch
 
     def _arguments(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> dict[str, Any]:
-        """The arguments common to both kernels."""
+        """Return the arguments common to both kernels."""
         geometry = self._case.geometry
         return {
             "query": query,
@@ -52,14 +52,14 @@ class MhaSession(PagedSession):
         }
 
     def _tensors_of_scales(self) -> dict[str, Any]:
-        """The scales of K and V, if they are finer than a tensor."""
+        """Return the scales of K and V as arguments, if they are finer than a tensor."""
         if self._kv.scales is None:
             return {}
         swizzled = self._case.scales.blocks is BlockScales.SWIZZLED
         return {"kv_cache_sf": self._kv.scales} | ({"v_scales_swizzled": True} if swizzled else {})
 
     def _launched_scales(self, step: Step) -> BmmScales:
-        """The factors that a launch gets."""
+        """Return the factors that a launch gets."""
         return self._scales
 
     def _attend(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> None:
@@ -70,7 +70,7 @@ class MhaSession(PagedSession):
             self._bench.launcher.launch(self._ops.context, **self._context_arguments(step, plan, common))
 
     def _decode_arguments(self, step: Step, plan: BatchMetadata, common: dict[str, Any]) -> dict[str, Any]:
-        """The arguments of the decode kernel."""
+        """Return the arguments of the decode kernel."""
         geometry = self._case.geometry
         need = self._ops.decode_workspace(
             batch=step.padded_batch,
@@ -88,7 +88,7 @@ class MhaSession(PagedSession):
         }
 
     def _context_arguments(self, step: Step, plan: BatchMetadata, common: dict[str, Any]) -> dict[str, Any]:
-        """The arguments of the context kernel."""
+        """Return the arguments of the context kernel."""
         return {
             "workspace_buffer": self._workspace.take(self._ops.prefill_workspace),
             "max_q_len": plan.max_q_len,

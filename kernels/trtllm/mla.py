@@ -2,8 +2,8 @@
 
 Decode, verify and draft extend attend to the latents in the paged cache. Prefill attends to keys and values projected
 from them: causally to its own tokens, then to the prefix in chunks, merged one after another. The ragged kernel leaves
-rows without keys unwritten, so a chunk in which some request has none is fixed up before it is merged (SGLang PR
-#22688). Draft extends are padded to a uniform stride; capture and replay agree on it (SGLang PR #21987).
+rows without keys unwritten, so a chunk in which a request has none is fixed up before it is merged (SGLang PR #22688).
+Draft extends are padded to a uniform stride; capture and replay use the same stride (SGLang PR #21987).
 """
 
 from collections.abc import Callable, Sequence
@@ -69,15 +69,15 @@ class MlaSession:
         return self._kv
 
     def replay_stride(self, step: Step) -> int:
-        """The query stride for which a replay plans lengths: the captured one."""
+        """Return the query stride for which a replay plans lengths: the captured one."""
         return step.tokens_per_request
 
     def needs_fixup(self, has_zero_kv: bool) -> bool:
-        """Whether a chunk is fixed up before it is merged."""
+        """Return whether a chunk is fixed up before it is merged."""
         return has_zero_kv
 
     def forward(self, index: int) -> Output | None:
-        """Run one step; None for a capture."""
+        """Run one step. Returns None for a capture."""
         step = self._case.steps[index]
         if step.launch is Launch.CAPTURE:
             self._capture(step)
@@ -94,7 +94,7 @@ class MlaSession:
         return self._uniform(step, queries)
 
     def _uniform(self, step: Step, queries: torch.Tensor) -> Output:
-        """Decode and verify: planned after padding, with equal numbers of queries."""
+        """Run a decode or verify: planned after padding, with equal numbers of queries."""
         with self._bench.memory.at_once():
             query = place_queries(self._case, self._bench, queries)
             results = self._place_results(step.padded_tokens)
@@ -102,7 +102,7 @@ class MlaSession:
         return self._output(step, query, results, packed_rows(step))
 
     def _draft_extend(self, step: Step, queries: torch.Tensor) -> Output:
-        """Draft extend: planned before padding, ragged queries spread to the longest's stride, results gathered."""
+        """Run draft extend: plan before padding, spread ragged queries to the longest's stride, gather results."""
         stride = longest(request.q_len for request in step.requests)
         rows = self._spread(step, stride)
         spread_rows = [b * stride + i for b, request in enumerate(step.requests) for i in range(request.q_len)]
@@ -117,12 +117,12 @@ class MlaSession:
         results = self._place_results(step.padded_tokens)
         for packed, source in ((results.out, spread.out), (results.lse, spread.lse)):
             self._bench.launcher.launch(GATHER_ROWS, out=packed[: step.tokens], source=source, rows=at)
-        # Rows outside the plan; servers assert on the whole output.
+        # Clear rows outside the plan, because servers assert on the whole output.
         results[step.tokens :].clear()
         return self._output(step, query, results, packed_rows(step))
 
     def _spread(self, step: Step, stride: int) -> list[Row]:
-        """The rows of a draft extend, with queries padded to the stride at which they are spread."""
+        """Return the rows of a draft extend, with queries padded to the stride at which they are spread."""
         return pad_queries(Row.real(step), stride)
 
     def _attend(self, rows: Sequence[Row], query: torch.Tensor, results: Results) -> None:
@@ -135,7 +135,7 @@ class MlaSession:
 
     def _decode_arguments(self, plan: DecodePlan, query: torch.Tensor, results: Results) -> dict[str, Any]:
         batch = plan.seq_lens.shape[0]
-        # A batch of none has the shape of single queries.
+        # An empty batch has the shape of single queries.
         stride = query.shape[0] // batch if batch else 1
         need = self._ops.decode_workspace(
             batch=batch,
@@ -162,7 +162,7 @@ class MlaSession:
         }
 
     def _launched_scales(self) -> BmmScales:
-        """The factors that a launch gets."""
+        """Return the factors that a launch gets."""
         return self._scales
 
     def _place_results(self, rows: int, prefix: str = "") -> Results:
@@ -186,7 +186,7 @@ class MlaSession:
             )
 
     def _static_plan(self) -> DecodePlan:
-        """Static metadata for the largest bucket, which every graph of the session slices."""
+        """Return static metadata for the largest bucket, which every graph of the session slices."""
         if self._static is None:
             batch = largest_bucket(self._case)
             context = longest(row.kv_len for step in self._case.steps for row in widest_rows(step))
@@ -203,7 +203,7 @@ class MlaSession:
         self._captured[step.mode, step.padded_tokens] = capture(self._case, self._bench, step, replan, launch)
 
     def _capturable(self, step: Step) -> tuple[Replan, Callable[[torch.Tensor, Results], None]]:
-        """The replanning of a step's graph before each replay, and the launches of the graph."""
+        """Return the replanning of a step's graph before each replay, and the launches of the graph."""
         static, batch = self._static_plan(), step.padded_batch
         plan = replace(static, seq_lens=static.seq_lens[:batch], block_tables=static.block_tables[:batch])
         return partial(self._refresh, plan), partial(self._decode, plan)
@@ -216,7 +216,7 @@ class MlaSession:
             memory.overwrite(plan.block_tables, table_rows(self._table, rows, plan.block_tables.shape[1]))
 
     def _replay(self, step: Step, queries: torch.Tensor) -> Output:
-        """Replay a graph. Queries lie at the captured stride, even if requests accepted fewer tokens."""
+        """Replay a graph. Queries are at the captured stride, even if requests accepted fewer tokens."""
         captured = self._captured[step.mode, step.padded_tokens]
         captured.plan(pad_queries(Row.padded(step), self.replay_stride(step)))
         captured.replay(self._bench, queries)
@@ -224,13 +224,13 @@ class MlaSession:
 
 
 def _first_rows(step: Step) -> Sequence[int]:
-    """First query row of each request: at the captured stride in a replay, otherwise packed."""
+    """Return the first query row of each request: at the captured stride in a replay, otherwise packed."""
     if step.launch is not Launch.REPLAY:
         return packed_rows(step)
     return range(0, len(step.requests) * step.tokens_per_request, step.tokens_per_request)
 
 
 def widest_rows(step: Step) -> list[Row]:
-    """A step's rows at the maximum length that a plan gives them: queries padded to a draft's full stride."""
+    """Return a step's rows at the maximum length that a plan gives them: queries padded to a draft's full stride."""
     rows = Row.padded(step)
     return pad_queries(rows, step.tokens_per_request) if step.mode.speculative else rows

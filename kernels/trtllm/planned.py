@@ -1,6 +1,6 @@
-"""Multi-head attention by an object that is planned and run, as FlashInfer's wrappers are, on the native kernels.
+"""Multi-head attention by an object that is planned and run, like FlashInfer's wrappers, on the native kernels.
 
-The object keeps the lists of its plans in buffers, which grow, and reads the front of them.
+The object copies the lists of its plans into growing buffers and reads their front.
 """
 
 from collections.abc import Mapping, Sequence
@@ -51,7 +51,7 @@ class PlannedAttention:
         self.masks: dict[str, torch.Tensor] = {}
 
     def plan(self, batch: BatchMetadata, layer: Layer, masks: Mapping[str, torch.Tensor]) -> None:
-        """Plan a batch; without `masks` it is causal."""
+        """Plan a batch. Without `masks` it is causal."""
         self.plan_batch(batch)
         self.plan_layer(layer)
         self.plan_masks(masks)
@@ -80,12 +80,12 @@ class PlannedAttention:
         return front
 
     def overwrite(self) -> None:
-        """Fill the buffers with -1, over the rests of all plans."""
+        """Fill the buffers with -1, over the remains of all plans."""
         for buffer in self._buffers.values():
             buffer.view(torch.uint8).fill_(NAN_BYTE)
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments of a launch that the plan determines."""
+        """Return the arguments of a launch that the plan determines."""
         return {**self.lists, **self.numbers, **self.masks}
 
 

@@ -25,7 +25,7 @@ class Chunk:
 
     @property
     def has_zero_kv(self) -> bool:
-        """Whether some request has no key in this chunk: known on the CPU, so that no layer has to synchronise."""
+        """Whether a request has no key in this chunk. Known on the CPU, so that no layer has to synchronise."""
         return 0 in self.lengths
 
 
@@ -78,7 +78,7 @@ class MlaPrefill:
         self._drawn: SlotTokens | None = None
 
     def forward(self, index: int, needs_fixup: Callable[[bool], bool]) -> Output:
-        """Run prefill step `index`; `needs_fixup` maps each chunk's zero-KV flag to whether it is fixed up."""
+        """Run prefill step `index`; `needs_fixup` returns whether a chunk is fixed up, from its zero-KV flag."""
         queries = self._queries(index)
         step = queries.step
         prefixes = [request.kv_len - request.q_len for request in step.requests]
@@ -156,14 +156,14 @@ class MlaPrefill:
         )
 
     def _key_offsets(self, chunk: Chunk) -> list[int]:
-        """The beginning of each request's packed keys, and the end of the last one's."""
+        """Return the beginning of each request's packed keys, and the end of the last one's."""
         return running_sum(chunk.lengths)
 
     def _place_results(self, rows: int, prefix: str) -> Results:
         return Results.place(self._case, self._bench, rows, self._latent.vo, prefix=prefix)
 
     def _launched_scales(self) -> BmmScales:
-        """The factors that a launch gets."""
+        """Return the factors that a launch gets."""
         return self._scales
 
     def _fix_up(self, queries: Queries, part: Partial) -> None:
@@ -183,7 +183,7 @@ class MlaPrefill:
 
     @property
     def _tokens(self) -> SlotTokens:
-        """Keys and values of all slots, as if projected from the latents; drawn at the first prefill."""
+        """Keys and values of all slots, as if projected from the latents, drawn at the first prefill."""
         if self._drawn is None:
             geometry, latent = self._case.geometry, self._latent
             self._drawn = SlotTokens(
@@ -197,7 +197,7 @@ class MlaPrefill:
         return self._drawn
 
     def _gather(self, step: Step, chunk: Chunk) -> tuple[torch.Tensor, torch.Tensor]:
-        """A chunk's keys and values, packed, in guarded memory."""
+        """Return a chunk's keys and values, packed, in guarded memory."""
         tokens = self._tokens
         spans = (
             tokens.spans[request.slot][start : start + length]

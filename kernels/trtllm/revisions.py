@@ -14,7 +14,7 @@ class MhaTrustsPaddedBatch(MhaSession):
     """SGLang PR #21649: the context kernel gets the batch size that padding has raised since planning."""
 
     def context_batch(self, step: Step, plan: BatchMetadata) -> int:
-        """The padded batch, which exceeds the metadata's rows."""
+        """Return the padded batch, which exceeds the metadata's rows."""
         return step.padded_batch
 
 
@@ -22,7 +22,7 @@ class MhaDraftExtendOnDecode(MhaSession):
     """SGLang PR #24566: draft extend v2 on the decode kernel, which takes its batch from the padded queries."""
 
     def uses_decode_kernel(self, mode: Mode) -> bool:
-        """Also route draft extend v2."""
+        """Return whether a mode is routed to the decode kernel, which draft extend v2 is too."""
         return super().uses_decode_kernel(mode) or mode is Mode.DRAFT_EXTEND_V2
 
 
@@ -30,7 +30,7 @@ class MlaReplaysAcceptLengths(MlaSession):
     """SGLang PR #21987: a replay plans lengths for the longest accepted sequence, not for the captured stride."""
 
     def replay_stride(self, step: Step) -> int:
-        """The longest accept length of the replayed batch."""
+        """Return the longest accept length of the replayed batch."""
         if step.mode is not Mode.DRAFT_EXTEND:
             return super().replay_stride(step)
         return longest(request.q_len for request in step.requests)
@@ -40,7 +40,7 @@ class MlaMergesUnwrittenRows(MlaSession):
     """SGLang PR #22688: chunks are merged without fixing up the rows that the kernel left unwritten."""
 
     def needs_fixup(self, has_zero_kv: bool) -> bool:
-        """Never fix up."""
+        """Return False: never fix up."""
         return False
 
 

@@ -1,4 +1,4 @@
-"""The axes of the case space, and the place of a case, or of each step that runs, on them."""
+"""The axes of the case space, and the values of a case, or of each step that runs, on them."""
 
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
@@ -68,10 +68,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Axis(Generic[T]):
-    """A dimension of cases or steps: `values` in a natural order, the plain one first where there is one.
+    """A dimension of cases or steps. `values` are in a natural order, with the plain one first if there is one.
 
-    `place` gives the values that hold for a case or a step: possibly several, as for the KV lengths of a batch, and
-    none where the axis does not apply, unless it is `total`.
+    `place` returns the values that hold for a case or a step. There may be several, such as the KV lengths of a batch,
+    or none if the axis does not apply, unless it is `total`.
     """
 
     name: str
@@ -80,33 +80,33 @@ class Axis(Generic[T]):
     total: bool = True
 
     def feature(self, value: str) -> str:
-        """The feature of a value on this axis, such as "mode=decode"."""
+        """Return the feature of a value on this axis, such as "mode=decode"."""
         return f"{self.name}={value}"
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The features of this axis, in its order."""
+        """The features of this axis, in the order of its values."""
         return tuple(map(self.feature, self.values))
 
 
 FEW_RANKS = 2
-"""The fewest ranks that share keys."""
+"""The smallest number of ranks that share keys."""
 
 _TENSOR_ARGUMENTS, _OTHER_ARGUMENTS = "tensor argument", "other argument"
 
 
 def axis_of_form(form: ArgumentForm) -> str:
-    """The name of the axis on which a form of an argument lies."""
+    """Return the name of the axis of an argument form."""
     return _TENSOR_ARGUMENTS if form.of_tensor else _OTHER_ARGUMENTS
 
 
 def single(name: str, values: tuple[str, ...], place: Callable[[T], str]) -> Axis[T]:
-    """An axis with exactly one value for every case or step."""
+    """Return an axis with exactly one value for every case or step."""
     return Axis(name, values, lambda subject: (place(subject),))
 
 
 def classed(name: str, classes: Classes | Kinds, measure: Callable[[T], Any]) -> Axis[T]:
-    """An axis of the classes of a number that `measure` takes from a case or a step."""
+    """Return an axis of the classes of a number that `measure` takes from a case or a step."""
     return single(name, classes.names, lambda subject: classes.of(measure(subject)))
 
 
@@ -114,9 +114,9 @@ def classed(name: str, classes: Classes | Kinds, measure: Callable[[T], Any]) ->
 class Moment:
     """A step that runs, in the context of its case.
 
-    `asking` has the (q_len, kv_len) of the requests with queries, `prefixes` the number of keys that each slot had
-    before its new tokens when it was last used. `replayed`: its graph has run before. `captured_late`: another step ran
-    before its graph was captured.
+    `asking` has the (q_len, kv_len) of the requests with queries. `prefixes` has the number of keys that each slot had
+    before its new tokens in the last step that used it. `replayed`: its graph has run before. `captured_late`: another
+    step ran before its graph was captured.
     """
 
     case: Case
@@ -128,7 +128,7 @@ class Moment:
 
 
 def moments_of(case: Case) -> Iterator[Moment]:
-    """The steps that run with requests, in order."""
+    """Yield the steps that run with requests, in order."""
     prefixes: dict[int, int] = {}
     replayed: set[tuple[Mode, int]] = set()
     late: set[tuple[Mode, int]] = set()
@@ -171,7 +171,7 @@ def _relation(case: Case) -> str:
 
 
 def _arguments(name: str) -> Axis[Case]:
-    """An axis of argument forms: those of tensors, or all others."""
+    """Return an axis of argument forms: those of tensors, or all others."""
 
     def forms_in(forms: Iterable[ArgumentForm]) -> tuple[str, ...]:
         return tuple(form for form in forms if axis_of_form(form) == name)
@@ -307,7 +307,7 @@ def _slots(moment: Moment) -> str:
 
 
 def _past(moment: Moment) -> AbstractSet[str]:
-    """Requests grow; a slot with fewer keys than before was handed on to another request."""
+    """Return whether slots are new, grown, or handed on: a slot with fewer keys than before has another request."""
     before = moment.prefixes
     return {
         "new"
@@ -347,7 +347,7 @@ def _tombstones(moment: Moment) -> str:
 
 
 def _window_tail(moment: Moment) -> str:
-    """Whether new tokens leave the window within the step."""
+    """Return whether new tokens leave the window within the step."""
     case, size = moment.case, moment.case.geometry.page_size
     asking = moment.asking if case.pages.window_tail else ()
     return _has(any(pages_left(case, q_len, kv_len) * size > kv_len - q_len for q_len, kv_len in asking))

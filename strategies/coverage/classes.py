@@ -1,4 +1,4 @@
-"""Classes of similar numbers: batch sizes, lengths, head dims and so on, named as on their axis."""
+"""Classes of similar numbers, such as batch sizes, lengths and head dims, with their names on the axes."""
 
 from bisect import bisect_left
 from collections.abc import Callable
@@ -9,23 +9,23 @@ from attnfuzz.reference.dtypes import DType
 
 @dataclass(frozen=True)
 class Classes:
-    """Classes of numbers: up to the first of `ends`, then up to each next one, then beyond the last."""
+    """Classes of numbers: up to the first of `ends`, then up to each next one, then above the last."""
 
     ends: tuple[int, ...]
     names: tuple[str, ...]
 
     def of(self, number: int) -> str:
-        """The name of the class of `number`."""
+        """Return the name of the class of `number`."""
         return self.names[bisect_left(self.ends, number)]
 
     def bounds(self, name: str) -> tuple[int, int | None]:
-        """The least and the largest number of a class; None if it has no largest. ValueError for an unknown name."""
+        """Return the smallest and largest number of a class (None: no largest). ValueError for an unknown name."""
         at = self.names.index(name)
         return (self.ends[at - 1] + 1 if at else 0), (self.ends[at] if at < len(self.ends) else None)
 
 
 def _ranges(start: int, *ends: int) -> Classes:
-    """Classes of the whole numbers from `start` on, named like "5 to 8"."""
+    """Return classes of the integers from `start` on, named like "5 to 8"."""
     starts = (start, *(end + 1 for end in ends))
     ranges = zip(starts, ends, strict=False)
     names = (str(low) if low == high else f"{low} to {high}" for low, high in ranges)
@@ -40,9 +40,9 @@ KV_HEADS = _ranges(1, 1, 2, 4)
 SLACK_COLUMNS = Classes((0, 3), ("none", "a few columns", "many columns"))
 GAP_COLUMNS = Classes((0,), ("none", "yes"))
 SPARE_PAGES = Classes((0, 1), ("none", "one", "several"))
-# Whether the offsets of a pool pass 2^31 elements, for which it has a hole.
+# Whether the offsets of a pool exceed 2^31 elements, which takes a hole.
 POOLS = Classes((0,), ("small", "offsets beyond 2^31"))
-# A limit of a server that schedules requests: none that matters, or one.
+# Whether a server that schedules requests has a limit that takes effect.
 LIMITS = Classes((0,), ("none", "yes"))
 # Slack of a stated maximum: none, rounding, or the rest of the model's context length.
 MAXIMA = Classes((0, 999), ("exact", "larger", "a context length"))
@@ -50,14 +50,14 @@ MAXIMA = Classes((0, 999), ("exact", "larger", "a context length"))
 
 @dataclass(frozen=True)
 class Kinds:
-    """Kinds that are not ranges, with a function that names the kind of a value."""
+    """Classes that are not ranges, with a function that returns the name of the class of a value."""
 
     names: tuple[str, ...]
     of: Callable[..., str]
 
 
 def _exact(numbers: tuple[int, ...], other: Callable[[int], str], *others: str) -> Kinds:
-    """A kind for each of some numbers, and `others` for the rest."""
+    """Return a class for each of some numbers, and `others` for the rest."""
     return Kinds((*map(str, numbers), *others), lambda number: str(number) if number in numbers else other(number))
 
 
@@ -71,7 +71,7 @@ def _kv_length(kv_len: int, page_size: int) -> str:
     return "several pages" if kv_len % page_size else "whole pages"
 
 
-# Kernels are compiled for some head dims, page sizes and groups of heads, and fall back to others for the rest.
+# Kernels are compiled for some head dims, page sizes and groups of heads, and use fallbacks for the rest.
 HEAD_DIMS = _exact(
     (8, 16, 32, 64, 128, 256, 512),
     lambda dim: "another" if dim % 16 else "another multiple of 16",
@@ -89,7 +89,7 @@ FACTORS = Kinds(
 QUERY_SCALES = Kinds(
     ("1", "below 1", "above 1"), lambda scale: "1" if scale == 1 else "above 1" if scale > 1 else "below 1"
 )
-# The head dim of V relative to that of K, which is the first argument.
+# The head dim of V (second argument) relative to that of K (first argument).
 VALUE_DIMS = Kinds(
     ("as K's", "smaller", "larger"), lambda qk, vo: "as K's" if qk == vo else "smaller" if vo < qk else "larger"
 )
@@ -110,11 +110,11 @@ ROTARY_SHIFTS = Kinds(
     ("none", "up to 100", "over 100"),
     lambda rope: "none" if rope is None or not rope.shift else "up to 100" if rope.shift <= 100 else "over 100",
 )
-# Position of a KV length relative to pages.
+# A KV length relative to pages.
 KV_LENGTHS = Kinds(
     ("0", "1", "within a page", "one page", "a page and one", "whole pages", "several pages"), _kv_length
 )
-# Share of its drafts that a request accepts.
+# The share of its drafts that a request accepts.
 ACCEPTED = Kinds(
     ("one", "part", "all"),
     lambda accepted, drafts: "all" if accepted == drafts else "one" if accepted == 1 else "part",

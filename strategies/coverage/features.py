@@ -1,4 +1,4 @@
-"""The features of a case, and the pairs of them that it covers."""
+"""The features of a case, and the pairs of features that it covers."""
 
 from bisect import bisect
 from collections.abc import Collection, Iterable, Mapping
@@ -15,27 +15,27 @@ Axes = tuple[Axis[T], ...]
 
 
 def axes() -> Mapping[str, tuple[str, ...]]:
-    """The features of each axis by the axis' name, in the order for display; those of steps come first."""
+    """Return the features of each axis by the name of the axis, in the order for display. Axes of steps come first."""
     return _FEATURES
 
 
 def axis_of(feature: str) -> str:
-    """The name of a feature's axis. KeyError for an unknown feature."""
+    """Return the name of a feature's axis. Raises KeyError for an unknown feature."""
     return _AXIS_OF[feature]
 
 
 def all_features() -> Iterable[str]:
-    """The features of all axes."""
+    """Return the features of all axes."""
     return _AXIS_OF.keys()
 
 
 def features_of(case: Case) -> frozenset[str]:
-    """Features such as "mode=decode" of `case`, and of the steps that it runs."""
+    """Return features such as "mode=decode" of `case`, and of the steps that it runs."""
     return frozenset(chain(_of_case(case), *_of_steps(case)))
 
 
 def pairs_of(case: Case) -> frozenset[Pair]:
-    """The pairs of features that hold together: both for one step, or one of them for the whole case."""
+    """Return the pairs of features that hold together: both for one step, or at least one for the whole case."""
     whole = _of_case(case)
     steps = _of_steps(case)
     pairs = set(combinations(whole, 2))
@@ -50,12 +50,12 @@ def pairs_of(case: Case) -> frozenset[Pair]:
 
 
 def features_of_parts(case: Case) -> tuple[list[str], Collection[frozenset[str]]]:
-    """The features of the whole case, sorted, and those of each of its different steps."""
+    """Return the features of the whole case, sorted, and those of each of its distinct steps."""
     return _of_case(case), _of_steps(case)
 
 
 def pair(one: str, other: str) -> Pair:
-    """A pair of two features, in alphabetical order."""
+    """Return a pair of two features, in alphabetical order."""
     return (one, other) if one < other else (other, one)
 
 
@@ -68,7 +68,7 @@ def _of_steps(case: Case) -> set[frozenset[str]]:
 
 
 def _named(table: Axes[T]) -> tuple[tuple[Axis[T], dict[str, str]], ...]:
-    """Each axis with its features by value, created once: equal features are one string and compare fast."""
+    """Return each axis with its features by value. Computed once, so equal features are one string and compare fast."""
     return tuple((axis, dict(zip(axis.values, axis.features, strict=True))) for axis in table)
 
 

@@ -1,4 +1,4 @@
-"""Pairs of features that no case of a backend can have, with reasons: by the rules, and by inference from them."""
+"""Pairs of features that no case of a backend can have, with reasons: from the rules, and inferred from them."""
 
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -21,13 +21,13 @@ _CLASHES: tuple[Clash, ...] = (*MEANING, *NOT_DRAWN)
 
 @cache
 def impossible(capability: Capability) -> Mapping[Pair, str]:
-    """The pairs of features that no case for this backend has, each with its reason as a clause."""
+    """Return the pairs of features that no case for this backend can have, each with its reason as a clause."""
     return MappingProxyType(_Exclusions(capability).pairs())
 
 
 @cache
 def possible_pairs(capability: Capability) -> frozenset[Pair]:
-    """All other pairs of features of different axes."""
+    """Return all other pairs of features of different axes."""
     return _all_pairs() - impossible(capability).keys()
 
 
@@ -43,10 +43,10 @@ def _all_pairs() -> frozenset[Pair]:
 
 
 class _Exclusions:
-    """Features that exclude each other, with reasons; a feature that never occurs excludes itself.
+    """Features that exclude each other, with reasons. A feature that never occurs excludes itself.
 
-    More exclusions follow from the rules: every step has a mode, so two features exclude each other if no mode goes
-    with both. The same holds for the other axes that are total. Sets of features are bit masks.
+    More exclusions follow from the rules: every step has a mode, so two features exclude each other if no mode is
+    possible with both. The same holds for all other total axes. Sets of features are bit masks.
     """
 
     def __init__(self, can: Capability) -> None:
@@ -67,7 +67,7 @@ class _Exclusions:
             pass
 
     def pairs(self) -> dict[Pair, str]:
-        """The pairs of features of different axes that exclude each other."""
+        """Return the pairs of features of different axes that exclude each other."""
         return {both: why for both, why in self._reasons.items() if axis_of(both[0]) != axis_of(both[1])}
 
     def _never(self, feature: str, reason: str) -> None:
@@ -80,7 +80,7 @@ class _Exclusions:
         self._excluded[self._at[other]] |= 1 << self._at[one]
 
     def _follow_buckets(self, can: Capability) -> None:
-        """Exclude features that no bucket has, and pairs that no bucket has together."""
+        """Exclude features that no bucket has, and pairs that no single bucket has."""
         shown = together(can)
         for feature, others in shown.items():
             if not others:
@@ -89,7 +89,7 @@ class _Exclusions:
                 self._exclude(feature, other, NONE_WITH_BOTH)
 
     def _follow(self) -> bool:
-        """Exclude the direct consequences of the present exclusions; returns whether there were any."""
+        """Exclude the direct consequences of the present exclusions. Returns whether there were any."""
         found = list(self._consequences())
         for one, other, axis in found:
             if one == other:
@@ -99,13 +99,13 @@ class _Exclusions:
         return bool(found)
 
     def _consequences(self) -> Iterator[tuple[str, str, str]]:
-        """Pairs of features with which no feature of some axis goes; in order, each with the first such axis."""
+        """Yield pairs of features that exclude all features of some axis, in order, each with the first such axis."""
         members = {axis: [self._at[feature] for feature in axes()[axis]] for axis in _TOTAL}
         for one, excluded in enumerate(self._excluded):
             others = ((1 << len(self._features)) - 1 >> one << one) & ~excluded
             found: list[tuple[int, str]] = []
             for axis, numbers in members.items():
-                # Those that go with none of the features that go with this one.
+                # Features that exclude all features of the axis that are possible with this one.
                 alone = others
                 for number in numbers:
                     if not excluded >> number & 1:

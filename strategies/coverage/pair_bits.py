@@ -1,6 +1,6 @@
-"""Sets of pairs of features as integers: one bit per pair, so that whole sets are compared in a few microseconds.
+"""Sets of feature pairs as integers: one bit per pair, so that whole sets are compared in a few microseconds.
 
-A campaign compares the 1,000 to 3,000 pairs of each case with those reached before; sets of tuples take milliseconds.
+A campaign compares the 1,000 to 3,000 pairs of each case with those reached before. Sets of tuples take milliseconds.
 """
 
 from collections.abc import Iterable, Iterator
@@ -11,11 +11,11 @@ from attnfuzz.strategies.coverage.features import Pair, all_features, axes, feat
 _NAMES = sorted(all_features())
 _NUMBER = {name: number for number, name in enumerate(_NAMES)}
 _ROW_BYTES = -(-len(_NAMES) // 8)
-"""Bytes of the pairs of one feature with all others."""
+"""Size of the pairs of one feature with all others, in bytes."""
 
 
 def pair_bits(case: Case) -> int:
-    """`pairs_of(case)` as bits. Their order is that of sorted pairs."""
+    """Return `pairs_of(case)` as bits, in the order of sorted pairs."""
     whole, steps = features_of_parts(case)
     mask = of_all = _mask(whole)
     partners: dict[str, int] = {}
@@ -34,7 +34,7 @@ def pair_bits(case: Case) -> int:
 
 
 def pairs_in(bits: int) -> tuple[Pair, ...]:
-    """The pairs of a set, sorted."""
+    """Return the pairs of a set, sorted."""
     rows = bits.to_bytes(_ROW_BYTES * len(_NAMES), "little")
     return tuple(
         (name, _NAMES[other])
@@ -51,7 +51,7 @@ def _mask(names: Iterable[str]) -> int:
 
 
 def ones(bits: int) -> Iterator[int]:
-    """The places of the bits that are set, in ascending order."""
+    """Yield the places of the bits that are set, in ascending order."""
     while bits:
         lowest = bits & -bits
         yield lowest.bit_length() - 1
@@ -59,7 +59,7 @@ def ones(bits: int) -> Iterator[int]:
 
 
 def _partners() -> list[int]:
-    """For each feature, the later ones on other axes: pairs are in alphabetical order, and never of one axis."""
+    """Return, for each feature, the later ones on other axes: pairs are in alphabetical order, and of two axes."""
     every = (1 << len(_NAMES)) - 1
     same_axis = {name: _mask(names) for names in axes().values() for name in names}
     return [every >> number + 1 << number + 1 & ~same_axis[name] for number, name in enumerate(_NAMES)]

@@ -1,8 +1,8 @@
-"""Rules on features, or pairs of them, that never occur, with reasons.
+"""Rules for features, or pairs of them, that never occur, with reasons.
 
-A backend lacks their requirements, they exclude each other by their meaning, or they are not drawn. Rules name features
-as reports do: "batch=1|2" are two values of an axis, "batch!=1" all others, "drafts" all of an axis, and "; " stands
-between axes.
+The backend does not support them, they exclude each other by their meaning, or they are not drawn. Rules name features
+as reports do: "batch=1|2" are two values of an axis, "batch!=1" all others, "drafts" all of an axis, and "; " separates
+axes.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,7 +23,7 @@ Holds = Callable[[Capability], object]
 
 
 def named(patterns: str) -> Features:
-    """The features that patterns name. ValueError for an unknown axis or value."""
+    """Return the features that patterns name. Raises ValueError for an unknown axis or value."""
     return tuple(feature for pattern in patterns.split("; ") for feature in _named(pattern))
 
 
@@ -40,7 +40,7 @@ def _named(pattern: str) -> Features:
 
 @dataclass(frozen=True)
 class Lack:
-    """Features that never occur with a backend: `of` its capability."""
+    """Features that never occur with a backend, computed from its capability by `of`."""
 
     reason: str
     of: Callable[[Capability], Features]
@@ -48,7 +48,7 @@ class Lack:
 
 @dataclass(frozen=True)
 class Clash:
-    """None of `these` occurs together with any of `those`, with backends for which `where` holds."""
+    """Features that exclude each other: none of `these` with any of `those`, for backends for which `where` holds."""
 
     reason: str
     these: Features
@@ -70,7 +70,7 @@ def _besides(axis: str, values: Iterable[object]) -> Features:
 
 
 def _forms_left_out(axis: str, can: Capability) -> Features:
-    """The forms of arguments on this axis that the capability does not have."""
+    """Return the argument forms on this axis that the capability does not have."""
     return _besides(axis, ("plain", *(rule.form for rule in can.arguments)))
 
 
@@ -82,7 +82,7 @@ _EDGES = (
 
 
 def _factors_left_out(axis: str, zero: Edge, negative: Edge, can: Capability) -> Features:
-    """The factors of 0 and below that the capability does not have."""
+    """Return the factors of 0 and below that the capability does not have."""
     edges = {rule.edge for rule in can.edges}
     return (*((f"{axis}=0",) if zero not in edges else ()), *((f"{axis}=below 0",) if negative not in edges else ()))
 
@@ -97,12 +97,12 @@ def _latent(can: Capability) -> bool:
 
 
 def _own_tokens(can: Capability) -> bool:
-    """Whether every request has at least as many keys as queries, and at least one."""
+    """Return whether every request has at least one key, and at least as many keys as queries."""
     return can.latent or not (can.kv_shorter_than_q or can.empty_kv)
 
 
 def _free(can: Capability) -> bool:
-    """Whether geometries are drawn freely; for buckets, the costs are known from each."""
+    """Return whether geometries are drawn freely. For buckets, the cost of each geometry is known."""
     return not can.buckets
 
 
@@ -111,7 +111,7 @@ def _has_served_pages(can: Capability) -> bool:
 
 
 def _short_pages(can: Capability) -> bool:
-    """Whether geometries are drawn freely, and no page is as long as a KV that counts as long."""
+    """Return whether geometries are drawn freely, and no page is as long as a KV that counts as long."""
     return _free(can) and max(can.page_sizes, default=0) <= 128
 
 
@@ -120,7 +120,7 @@ def _short_pages_of_attention(can: Capability) -> bool:
 
 
 def _alone(name: str, extreme: Callable[[Iterable[int]], int]) -> Holds:
-    """Whether geometries are drawn freely, and their largest or smallest head dim is the only one of this class."""
+    """Return whether geometries are free, and their largest or smallest head dim is the only one of this class."""
 
     def holds(can: Capability) -> bool:
         dims = head_dims(can)
@@ -134,7 +134,7 @@ def _windowless(mask: Mask) -> Holds:
 
 
 def _in_halves(group: str) -> Holds:
-    """Whether no bucket with one KV head has such a group of query heads that four ranks could divide."""
+    """Return whether no bucket with such a group of query heads has a number of heads that four ranks can divide."""
 
     def holds(can: Capability) -> bool:
         heads = [pair for bucket in can.buckets for pair in bucket.heads if GROUPS.of(pair[0] // pair[1]) == group]
@@ -144,7 +144,7 @@ def _in_halves(group: str) -> Holds:
 
 
 def _unscaled(can: Capability) -> bool:
-    """Whether some KV caches have scales, but not those of the queries' dtype."""
+    """Return whether some KV caches have scales, but not those of the queries' dtype."""
     return bool(can.kv_scales) and not any(map(can.scales, can.dtypes))
 
 

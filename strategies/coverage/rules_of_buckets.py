@@ -20,7 +20,7 @@ _AXES = (
     *(axis.name for axis in GEOMETRY_AXES),
     *("ranks", "window", "drafts", "mode", "padding", "batch", "longest q", "longest kv"),
 )
-"""The axes decided by the buckets and by the sizes of cases over them."""
+"""The axes that are determined by the buckets and by the sizes of cases over them."""
 
 NO_MODULE = "the backend has no modules for this"
 NONE_WITH_BOTH = "the backend has no modules for both, at a size that is drawn"
@@ -30,7 +30,7 @@ Together = Mapping[str, frozenset[str]]
 
 
 def together(can: Capability) -> Together:
-    """Features on these axes that some case over a bucket of `can` may show at the same time."""
+    """Return the features on these axes that a case over a bucket of `can` may show together."""
     found: dict[str, set[str]] = {feature: set() for axis in _AXES for feature in axes()[axis]}
     for parts, sizes in _alternatives(can):
         for feature in parts:
@@ -41,9 +41,9 @@ def together(can: Capability) -> Together:
 
 
 def _alternatives(can: Capability) -> Iterator[tuple[frozenset[str], Together]]:
-    """Features that go together if cases over one bucket, heads, ranks, pages and extent can show them.
+    """Yield features that cases over one bucket, heads, ranks, pages and extent can show together.
 
-    Those of sizes go with all of the others, and with those sizes that are named.
+    Features of sizes are possible with all of the others, and with the sizes listed for them.
     """
     for bucket in can.buckets:
         modes = tuple(mode for mode in can.modes if not bucket.modes or mode in bucket.modes)
@@ -61,7 +61,7 @@ def _alternatives(can: Capability) -> Iterator[tuple[frozenset[str], Together]]:
 
 
 def _variants(geometry: Geometry, bucket: Bucket) -> Iterator[Geometry]:
-    """The geometry with each of the other options of its bucket in turn."""
+    """Yield the geometry with each of the other options of its bucket in turn."""
     for layout in bucket.layouts:
         yield replace(geometry, kv_layout=layout)
     for sinks in bucket.sinks:
@@ -78,7 +78,7 @@ def _placed(geometry: Geometry) -> Iterator[str]:
 
 @cache
 def _sizes(scope: Scope, modes: tuple[Mode, ...], strides: tuple[int, ...], windows: tuple[int, ...]) -> Together:
-    """The modes and sizes of steps of a scope, each with those that a step can show beside it."""
+    """Return the modes and sizes of steps of a scope, each with those that a step can show with it."""
     keys = frozenset(_of_keys(scope, max(scope.q_len, *strides), windows))
     found: dict[str, set[str]] = {}
     for shown in _of_any_steps(scope, modes, strides) if scope.rows == ANY_ROWS else _of_steps(scope, modes, strides):
@@ -88,7 +88,7 @@ def _sizes(scope: Scope, modes: tuple[Mode, ...], strides: tuple[int, ...], wind
 
 
 def _of_any_steps(scope: Scope, modes: tuple[Mode, ...], strides: tuple[int, ...]) -> Iterator[frozenset[str]]:
-    """The modes and sizes of steps of any number of rows."""
+    """Yield the modes and sizes of steps with any number of rows."""
     yield frozenset(
         (
             *(f"mode={mode}" for mode in modes),
@@ -101,7 +101,7 @@ def _of_any_steps(scope: Scope, modes: tuple[Mode, ...], strides: tuple[int, ...
 
 
 def _of_steps(scope: Scope, modes: tuple[Mode, ...], strides: tuple[int, ...]) -> Iterator[frozenset[str]]:
-    """The modes and sizes of steps whose rows are bounded: for each mode, number of drafts, and class of batches."""
+    """Yield the modes and sizes of steps with bounded rows, for each mode, number of drafts, and class of batches."""
     for mode, stride in product(modes, strides):
         tokens = mode.stride(stride) if mode.speculative else 1
         batch = scope.of_batch(tokens)
@@ -125,7 +125,7 @@ def _of_steps(scope: Scope, modes: tuple[Mode, ...], strides: tuple[int, ...]) -
 
 
 def _of_keys(scope: Scope, queries: int, windows: tuple[int, ...]) -> Iterator[str]:
-    """Features of KV lengths that cases of a scope can reach, and those of its windows."""
+    """Yield the features of KV lengths that cases of a scope can reach, and those of its windows."""
     # A batch grows by its prompts and in each round.
     keys = max(scope.kv_len, scope.tallest) + (1 if scope.one_step else 1 + MOST_ROUNDS) * queries
     yield from _up_to("longest kv", KEYS, keys)

@@ -1,8 +1,8 @@
-"""Explain wrong rows in words, as in "as if key 37 were missing", if the explanation also predicts further runs.
+"""Explanations of wrong rows, as in "as if key 37 were missing", printed only if they also predict further runs.
 
-Each module but the last three has claims of one theme. `support` compares a row with a claim's prediction,
-`candidates` are the claims that fit a failure's worst row, and an `Inquiry` tests them on the other rows and on further
-runs of the case. An inquiry is made once per reported failure, not for each failing case.
+The claims of each theme have a module. `support` compares a row with a claim's prediction, `candidates` are the claims
+that fit a failure's worst row, and an `Inquiry` tests them on the other rows and on further runs of the case. An
+inquiry is made once per reported failure, not for each failing case.
 """
 
 from attnfuzz.harness.judge.explain.claim import Aspect, Stake

@@ -1,4 +1,4 @@
-"""All claims about a row that the row itself doesn't contradict."""
+"""All claims about a row that the row itself does not contradict."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -40,14 +40,14 @@ _OF_LSE_TOO: tuple[_Source, ...] = (
     other_keys,
     paged_claims,
 )
-"""Sources whose claims may hold for the LSE where the output is right."""
+"""Sources whose claims may hold for the LSE while the output is right."""
 
 LONG = 8192
-"""Number of keys above which those are not tried."""
+"""Number of keys above which the claims of `_ANSWERED_AGAIN` are not tried."""
 
 
 def candidates(row: WrongRow, aspect: Aspect, *, out_failed: bool) -> list[Claim]:
-    """The claims that explain `row` better than chance, in the order of their sources.
+    """Return the claims that explain `row` better than chance, in the order of their sources.
 
     If the output failed too, no claim is about the LSE alone.
     """
@@ -74,7 +74,7 @@ def _about_lse(row: WrongRow, *, out_failed: bool) -> Iterator[Claim]:
         for source in _OF_LSE_TOO:
             for claim in source(row):
                 alternative = claim.answer(row)
-                # It may be that the output of this case can't tell, as with one key.
+                # The output of this case may be unable to distinguish the two, for instance with one key.
                 in_both = alternative is None or vote(row, alternative, Aspect.OUT) is not Vote.AGAINST
                 if out_failed and not in_both:
                     continue

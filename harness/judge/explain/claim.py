@@ -1,4 +1,4 @@
-"""A falsifiable explanation: it is fitted once, and predicts any row of any run."""
+"""A claim: a falsifiable explanation, which is fitted once, and predicts any row of any run."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,11 +30,11 @@ RULE = POSITIONS | {Stake.LENGTHS, Stake.QUERIES}
 """The stakes of a claim that holds for requests of every length."""
 
 SCALED = RULE | {Stake.SCALES}
-"""The stakes of a rule about a factor that the case states."""
+"""The stakes of a rule about a factor that is given by the case."""
 
 
 class Aspect(StrEnum):
-    """Which part of a row's result a claim is tested on."""
+    """The part of a row's result on which a claim is tested."""
 
     OUT = "out"
     LSE = "lse"
@@ -44,9 +44,9 @@ class Aspect(StrEnum):
 class Claim:
     """A typed hypothesis about wrong rows: `mistake` with its parameters, in `words` ("as if ...").
 
-    `answer` gives a row's result if the claim were true, None where the claim doesn't apply. It keeps the parameters
-    fitted on one row, and none of its tensors. `tried` is the number of candidates among which the fit chose, `stakes`
-    are the changes under which the claim has to hold, and `aspect` is the result that it is about.
+    `answer` returns a row's result if the claim were true, or None where the claim doesn't apply. It keeps the
+    parameters fitted on one row, and none of its tensors. `tried` is the number of candidates among which the fit
+    chose, `stakes` are the changes under which the claim has to hold, and `aspect` is the result that it is about.
     """
 
     mistake: Mistake

@@ -1,7 +1,7 @@
-"""Claims about the mask of a request that is not causal: ignored, read in another layout, or another one.
+"""Claims about a mask that is not causal: that it is ignored, read in another layout, or another row's or request's.
 
 Layouts are those of FlashInfer's packed masks: the bits of a request are its queries' rows of keys one after another,
-from a whole byte on, the lowest bit of a byte first.
+beginning at a whole byte, the lowest bit of a byte first.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,17 +16,17 @@ from attnfuzz.reference.problem import Problem
 _BYTE = 8
 
 _REQUESTS = 16
-"""Other requests whose masks are tried."""
+"""Maximum number of other requests whose masks are tried."""
 
 Rule = Callable[[WrongRow], torch.Tensor | None]
-"""The mask [kv_len] that a row has if a claim is true; None where the claim doesn't apply."""
+"""Returns the mask [kv_len] that a row has if a claim is true, or None where the claim doesn't apply."""
 
 Places = Callable[[WrongRow, torch.Tensor], torch.Tensor]
-"""The places of the bits of `keys` for a row, relative to the first bit of its request."""
+"""Returns the places of the bits of `keys` for a row, relative to the first bit of its request."""
 
 
 def custom_masks(row: WrongRow) -> Iterator[Claim]:
-    """Claims for a row under a mask; none if it is causal."""
+    """Yield claims for a row under a mask, none if it is causal."""
     if row.problem.masks is None:
         return
     for words, rule in (
@@ -102,7 +102,7 @@ def _of_query(by: int) -> Rule:
 
 
 def _at(places: Places) -> Rule:
-    """The bits at some places, counted from the first one of the row's request."""
+    """Return a rule that reads the bits at some places, counted from the first bit of the row's request."""
 
     def rule(row: WrongRow) -> torch.Tensor | None:
         return _bits(row.problem, _start(row.problem, row.request) + places(row, torch.arange(row.kv_len)))
@@ -111,7 +111,7 @@ def _at(places: Places) -> Rule:
 
 
 def _from_start(start: Callable[[WrongRow], int]) -> Rule:
-    """The row's bits in a mask that begins with bit `start` of the batch's."""
+    """Return a rule that reads the row's bits in a mask that begins with bit `start` of the batch's masks."""
 
     def rule(row: WrongRow) -> torch.Tensor | None:
         return _bits(row.problem, start(row) + row.token_in_request * row.kv_len + torch.arange(row.kv_len))
@@ -148,20 +148,20 @@ def _whole(bits: int) -> int:
 
 
 def _bits_before(row: WrongRow) -> int:
-    """The entries of the masks before the row's request."""
+    """Return the number of mask entries before the row's request."""
     problem = row.problem
     before = zip(problem.q_lens[: row.request], problem.kv_lens[: row.request], strict=True)
     return sum(q_len * kv_len for q_len, kv_len in before)
 
 
 def _start(problem: Problem, request: int) -> int:
-    """The first bit of a request's mask among those of the batch."""
+    """Return the first bit of a request's mask among those of the batch."""
     before = zip(problem.q_lens[:request], problem.kv_lens[:request], strict=True)
     return sum(_whole(q_len * kv_len) for q_len, kv_len in before)
 
 
 def _bits(problem: Problem, places: torch.Tensor) -> torch.Tensor | None:
-    """Bits of the packed masks of a batch; None if one lies outside of them."""
+    """Return bits of the packed masks of a batch, or None if one lies outside of them."""
     assert problem.masks is not None
     pad = torch.nn.functional.pad
     stream = torch.cat([pad(mask.flatten(), (0, -mask.numel() % _BYTE)) for mask in problem.masks])

@@ -1,7 +1,7 @@
 """The inquiry into a failure: claims fitted on its worst row have to predict the other rows and further runs.
 
-A claim that a further run refutes is dropped; one that no run could test is not printed. The others are ranked by the
-share of wrong rows that they explain, and by the changes they survived.
+A claim that a further run refutes is dropped, and one that no run could test is not printed. The others are ranked by
+the share of wrong rows that they explain, and by the changes that they survived.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,10 +18,10 @@ from attnfuzz.reference.mistake import Mistake
 _COLUMNS = 76
 
 _CONTRARY = 0.1
-"""Share of contradicting rows up to which a claim holds: some may have another error."""
+"""Share of contradicting rows up to which a claim holds, since some may have another error."""
 
 _LEAST_SHARE = 0.25
-"""Least share of the wrong rows that a claim has to explain."""
+"""Minimum share of the wrong rows that a claim has to explain."""
 
 _UNTESTED = 0.5
 """Rank lost per stake that could not be tested; a confirmed one gains 1."""
@@ -30,12 +30,12 @@ _ALL = 3
 """The width of the scope of all rows."""
 
 Place = tuple[int, int, int]
-"""Request, token in it, and head of a row: the same in each run of a case."""
+"""Request, token in it, and head of a row, which are the same in each run of a case."""
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """The words that explain a failure, in lines of up to 76 columns, and the mistakes they name."""
+    """The words that explain a failure, in lines of up to 76 columns, and the mistakes that they name."""
 
     words: str
     mistakes: tuple[Mistake, ...]
@@ -54,12 +54,12 @@ class _Scope:
 
     @property
     def width(self) -> int:
-        """Number of free coordinates."""
+        """The number of free coordinates."""
         return [self.request, self.token, self.head].count(None)
 
     @property
     def words(self) -> str:
-        """The scope in words, as " (in request 1, token 0)"; empty for all rows."""
+        """The scope in words, such as " (in request 1, token 0)", or "" for all rows."""
         parts = ("request", self.request), ("token", self.token), ("head", self.head)
         named = ", ".join(f"{name} {number}" for name, number in parts if number is not None)
         return f" (in {named})" if named else ""
@@ -88,7 +88,7 @@ class _Trial:
 
 
 class Inquiry:
-    """Looks for explanations of the row `worst`, given it and other `rows` of its output, all judged on `aspect`.
+    """Looks for explanations of the row `worst`, given other `rows` of its output, all judged on `aspect`.
 
     If both the output and the LSE failed, an explanation of the LSE has to agree with the output.
     """
@@ -116,7 +116,7 @@ class Inquiry:
                 self._test(trial, stake, rows, elsewhere=elsewhere)
 
     def conclusion(self) -> Explanation | None:
-        """The best explanation; None if no claim was confirmed by a further run, or by many rows if there is no run."""
+        """Return the best explanation, or None if none was confirmed: by a further run, or by many rows without one."""
         left = [trial for trial in self._trials if not trial.refuted and self._established(trial)]
         if not left:
             return None
@@ -148,7 +148,7 @@ class Inquiry:
 
 
 def _on_trial(claim: Claim, worst: WrongRow, rows: Sequence[SampledRow]) -> _Trial | None:
-    """The claim with the widest scope in which the rows don't contradict it; None if it explains too little."""
+    """Return the claim with the widest scope in which no rows contradict it, or None if it explains too little."""
     wrong = sum(each.wrong for each in rows)
     for scope in _scopes(worst):
         inside = [each for each in rows if scope.has(_place(each.row))]
@@ -180,12 +180,12 @@ def _place(row: WrongRow) -> Place:
 
 
 def _votes(claim: Claim, rows: Sequence[SampledRow]) -> tuple[int, int]:
-    """Count the rows for and against a claim."""
+    """Return the number of rows for and against a claim."""
     supports = contrary = 0
     for each in rows:
         alternative = claim.answer(each.row)
         if alternative is None:
-            # The claim leaves the row as it should be.
+            # The claim predicts the correct output for this row.
             contrary += each.wrong
             continue
         given = vote(each.row, alternative, claim.aspect)
@@ -195,9 +195,9 @@ def _votes(claim: Claim, rows: Sequence[SampledRow]) -> tuple[int, int]:
 
 
 def _tells(claim: Claim, rows: Sequence[SampledRow]) -> bool:
-    """Whether a nonzero row supports a claim: many claims leave a row of few keys without any key.
+    """Return whether a nonzero row supports a claim: many claims leave a row of few keys without any key.
 
-    A zero row is a claim of its own, and a call that asks for no keys is evidence beside the row.
+    A zero row is a claim of its own, and a call that asks for no keys is evidence apart from the row.
     """
     if claim.mistake is Mistake.NO_KEYS or claim.mistake.of_caller or claim.aspect is Aspect.LSE:
         return True
@@ -209,7 +209,7 @@ def _tells(claim: Claim, rows: Sequence[SampledRow]) -> bool:
 
 
 def _lse_right(claim: Claim, rows: Sequence[SampledRow]) -> bool:
-    """Whether the LSE is right in all wrong rows whose claim predicts a wrong one."""
+    """Return whether the LSE is right in all wrong rows for which the claim predicts a wrong one."""
     agree = []
     for each in rows:
         alternative = claim.answer(each.row) if each.wrong and claim.aspect is Aspect.OUT else None

@@ -1,10 +1,13 @@
-"""The contribution of each key, or block of keys, to a row: whose absence would explain its error.
+"""The contribution of each key, or block of keys, to a row, to find those whose absence would explain its error.
 
 With weights p, values v, the answer o and the row's output y, let key j be counted 1 + c_j times: c_j = -1 if it is
 missing. That explains the row if
+
     (o + sum_j c_j p_j v_j) / (1 + sum_j c_j p_j) = y,  which is  sum_j c_j p_j (v_j - y) = y - o,
-linear in the keys. So a few products score all keys at once, and sums of keys score blocks and runs. Squares are
-expanded, |a - b|^2 = |a|^2 - 2 a b + |b|^2: accurate enough to choose candidates, which are then answered exactly.
+
+which is linear in the keys. So a few products score all keys at once, and sums of keys score blocks and runs. Squares
+are expanded, |a - b|^2 = |a|^2 - 2 a b + |b|^2, which is accurate enough to choose candidates. These are then computed
+exactly.
 """
 
 from dataclasses import dataclass
@@ -15,7 +18,7 @@ import torch
 from attnfuzz.harness.judge.explain.wrong_row import WrongRow
 
 _CHUNK = 4096
-"""Keys whose terms are computed at once, to fit a CPU's cache."""
+"""Number of keys whose terms are computed at once, to fit a CPU's cache."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class KeyTerms:
         return self.target @ self.target
 
     def keys(self, block: int) -> range:
-        """The keys of a block that the row sees."""
+        """Return the keys of a block that the row sees."""
         begin = (self.first + block) * self.size
         return range(max(begin, self.seen.start), min(begin + self.size, self.seen.stop))
 
@@ -75,23 +78,26 @@ class KeyTerms:
         )
 
     def left(self, times: int) -> torch.Tensor:
-        """Root mean square error that remains if a block is counted `times` more: [m]."""
+        """Return the root mean square error that remains if a block is counted `times` more: [m]."""
         return self._left(self.target_square - 2 * times * self.dot + self.square, times * self.mass)
 
     def left_swapped(self, leads: torch.Tensor, times: int) -> torch.Tensor:
-        """The same if a lead is counted `times` more, and another block that many times less: [leads, m]."""
+        """Return the error that remains if a lead is counted `times` more, and another block that much less.
+
+        The shape is [leads, m].
+        """
         targets = self.target - times * self.terms[leads]
         squared = torch.linalg.vecdot(targets, targets).unsqueeze(-1) + 2 * times * (targets @ self.terms.T)
         return self._left(squared + self.square, times * (self.mass[leads].unsqueeze(-1) - self.mass))
 
     def left_without_values(self) -> torch.Tensor:
-        """The same if the values of a block are missingbut its weight is counted: [m]."""
+        """Return the error that remains if the values of a block are missing but its weight is counted: [m]."""
         gone = self.square + 2 * self.mass * (self.terms @ self.output) + self.mass**2 * (self.output @ self.output)
         squared = self.target_square + 2 * (self.dot + self.mass * (self.output @ self.target)) + gone
         return self._left(squared, torch.zeros_like(self.mass))
 
     def left_without_ends(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """The same if the first n + 1 blocks, or all blocks from n + 1 on, are missing: twice [m]."""
+        """Return the errors that remain without the first n + 1 blocks, or all blocks from n + 1 on: both [m]."""
         first, running = torch.empty_like(self.mass), torch.zeros_like(self.target)
         for begin in range(0, len(first), _CHUNK):
             sums = self.terms[begin : begin + _CHUNK].cumsum(0).add_(running)
@@ -104,12 +110,12 @@ class KeyTerms:
         return self._left(first, -mass), self._left(last, mass - mass[-1])
 
     def _left(self, squared: torch.Tensor, added: torch.Tensor) -> torch.Tensor:
-        """Root mean square from the squared remainder, and the weight added to a sum of 1."""
+        """Return the root mean square from the squared remainder, and the weight added to a sum of 1."""
         return squared.clamp(min=0).div_(len(self.target)).sqrt_() / (1 + added).clamp(min=1e-15)
 
 
 def key_terms(row: WrongRow) -> KeyTerms:
-    """The terms of the single keys that the row sees."""
+    """Return the terms of the single keys that the row sees."""
     weights, values = row.weights_and_values
     seen, scale = row.out.to(torch.float64), row.truth.out_bound
     terms = torch.empty_like(values)

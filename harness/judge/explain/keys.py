@@ -1,4 +1,4 @@
-"""Claims about keys missing, counted twice, or read instead of others."""
+"""Claims about keys that are missing, counted twice, or read instead of others."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,19 +13,19 @@ from attnfuzz.harness.judge.explain.wrong_row import Alternative, WrongRow, with
 from attnfuzz.reference.mistake import Mistake
 
 AS_GOOD = 3.0
-"""Candidates whose gain is within this of the best fit as well: odds of 20 to 1."""
+"""Difference of gain within which candidates fit as well as the best: odds of 20 to 1."""
 
 _BLOCKS = (8, 16, 32, 64, 128, 256, 512, 1024)
 """Block sizes of pages and of kernels' tiles."""
 
 _LEADS = 8
-"""Keys or blocks tried as replacements of, or replaced by, all others."""
+"""Number of keys or blocks that are tried as replacements of all others, or as replaced by them."""
 
 _RUNS = 512
-"""Places at which a run may begin or end, evenly spaced."""
+"""Number of places at which a run may begin or end, evenly spaced."""
 
 _ANSWERED = 4
-"""Number of most promising changes, which are answered exactly."""
+"""Number of most promising changes that are computed exactly."""
 
 _DOMINANT = 0.999
 """Weight of a key above which the rest is a difference of two nearly equal numbers."""
@@ -36,9 +36,9 @@ MOST_ELEMENTS = 1 << 23
 
 @dataclass(frozen=True)
 class _Change:
-    """Keys `gone` and keys `read` beside those that the row sees: the best of `tried` changes, with error `left`.
+    """Keys `gone` and keys `read` in addition to those that the row sees: the best of `tried` changes.
 
-    `others` of them fit as well.
+    `left` is the remaining error, and `others` the number of changes that fit as well.
     """
 
     mistake: Mistake
@@ -51,7 +51,7 @@ class _Change:
 
     @property
     def claim_words(self) -> str:
-        """The words and the number of others."""
+        """The words and the number of others that fit as well."""
         return self.words + (f" ({self.others} others fit as well)" if self.others else "")
 
 
@@ -59,7 +59,7 @@ _NONE = range(0)
 
 
 def changed_keys(row: WrongRow) -> Iterator[Claim]:
-    """One key, an aligned block or a run of keys: missing, counted twice, or replaced by another."""
+    """Yield claims that a key, an aligned block or a run of keys is missing, counted twice, or replaced by another."""
     if not len(row.seen) or len(row.seen) * row.out.shape[0] > MOST_ELEMENTS:
         return
     each = key_terms(row)
@@ -82,7 +82,7 @@ def changed_keys(row: WrongRow) -> Iterator[Claim]:
         chosen += _dominant(level)
     for change in chosen:
         if change.gone == row.seen and not change.read:
-            # No key left: the claim `no_keys`.
+            # If no key is left, this is the claim `no_keys`.
             continue
         answer = _changed(row.request, change.gone, change.read)
         yield Claim(change.mistake, change.claim_words, answer, POSITIONS, change.tried)
@@ -92,7 +92,7 @@ def changed_keys(row: WrongRow) -> Iterator[Claim]:
 
 
 def _changed(request: int, gone: range, read: range) -> Callable[[WrongRow], Alternative | None]:
-    """Drop the keys `gone`; each key of `read` replaces the one of `gone` at its place, or is counted again."""
+    """Drop the keys `gone`. Each key of `read` replaces the key of `gone` at its place, or is counted again."""
 
     def answer(row: WrongRow) -> Alternative | None:
         if row.request != request or max(gone.stop, read.stop) > row.kv_len:
@@ -111,14 +111,14 @@ def _common(one: range, other: range) -> range:
 
 
 def _one(row: WrongRow, blocks: KeyTerms) -> Iterator[_Change]:
-    """One block missing, counted twice, or replaced by another."""
+    """Yield the best changes of one block: missing, counted twice, or replaced by another."""
     yield from _missing(row, blocks)
     yield from _twice(row, blocks)
     yield from _replaced(blocks)
 
 
 def _gain(row: WrongRow, change: _Change) -> float:
-    """Estimate `fit`, without the LSE."""
+    """Estimate the gain of `support.vote`, without the LSE."""
     least = smallest_error(row, row.truth.out, row.truth.out_bound)
     before = (row.error / row.truth.out_bound).square().mean().sqrt().item()
     return row.out.shape[0] * log(max(before, least) / max(change.left, least)) - log(change.tried)
@@ -133,7 +133,7 @@ def _missing(row: WrongRow, blocks: KeyTerms) -> Iterator[_Change]:
 
 
 def _dominant(blocks: KeyTerms) -> Iterator[_Change]:
-    """The block with nearly all the weight missing: the remainder can't be computed from the weights."""
+    """Yield the block with nearly all the weight as missing: the remainder can't be computed from the weights."""
     heaviest = int(blocks.mass.argmax())
     if blocks.mass[heaviest] > _DOMINANT:
         cut = blocks.keys(heaviest)
@@ -150,7 +150,7 @@ def _twice(row: WrongRow, blocks: KeyTerms) -> Iterator[_Change]:
 
 
 def _replaced(blocks: KeyTerms) -> Iterator[_Change]:
-    """One block read in the place of another: the best pair with at least one block among the leads."""
+    """Yield one block read in place of another: the best pair with at least one block among the leads."""
     count = len(blocks.mass)
     pairs = []
     for times in (-1, 1):
@@ -166,7 +166,7 @@ def _replaced(blocks: KeyTerms) -> Iterator[_Change]:
 
 
 def _ends(row: WrongRow, each: KeyTerms) -> Iterator[_Change]:
-    """The first n or the last n keys missing."""
+    """Yield the first n or the last n keys as missing."""
     count = len(each.mass)
     if count < 3:
         return
@@ -180,13 +180,13 @@ def _ends(row: WrongRow, each: KeyTerms) -> Iterator[_Change]:
 
 
 def _runs(grains: KeyTerms) -> Iterator[_Change]:
-    """Any run of keys, with edges at multiples of the grain, missing or counted twice."""
+    """Yield runs of keys, with edges at multiples of the grain, as missing or counted twice."""
     count = len(grains.mass)
     before = torch.cat((torch.zeros_like(grains.terms[:1]), grains.terms.cumsum(0)))
     mass = torch.cat((grains.mass.new_zeros(1), grains.mass.cumsum(0)))
     later = torch.ones(count + 1, count + 1, dtype=torch.bool, device=mass.device).triu(1)
     for times, fault in ((-1, "missing"), (1, "counted twice")):
-        # left[a, b]: the remaining error for the run from edge a to edge b.
+        # left[a, b] is the remaining error for the run from edge a to edge b.
         left = torch.cdist(before, before - times * grains.target) / len(grains.target) ** 0.5
         left /= (1 + times * (mass - mass.unsqueeze(-1))).clamp(min=1e-15)
         left[~later] = torch.inf
@@ -200,7 +200,7 @@ def _runs(grains: KeyTerms) -> Iterator[_Change]:
 
 
 def _value_missing(row: WrongRow, blocks: KeyTerms) -> Claim:
-    """One block counted in the denominator, but not in the sum of values."""
+    """Return the claim that one block is counted in the denominator, but not in the sum of values."""
     best, others = _best(row, blocks.left_without_values())
     cut, request = blocks.keys(best), row.request
 
@@ -218,7 +218,7 @@ def _value_missing(row: WrongRow, blocks: KeyTerms) -> Claim:
 
 
 def _best(row: WrongRow, left: torch.Tensor) -> tuple[int, int]:
-    """The candidate with the least error, and the number of others that fit as well."""
+    """Return the candidate with the smallest error, and the number of others that fit as well."""
     best = int(left.argmin())
     least = max(left[best].item(), smallest_error(row, row.truth.out, row.truth.out_bound))
     return best, int((left <= least * exp(AS_GOOD / row.out.shape[0])).sum()) - 1

@@ -1,4 +1,4 @@
-"""Claims about a wrong LSE beside a right output: its base, its sign, and the keys that it counts."""
+"""Claims about a wrong LSE of a right output: its base, its sign, and the keys that it counts."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,11 +11,11 @@ from attnfuzz.harness.judge.explain.wrong_row import Alternative, WrongRow
 from attnfuzz.reference.mistake import Mistake
 
 _MOST_KEYS = 1 << 16
-"""Number of keys above which no part of them is tried."""
+"""Number of keys above which parts of them are not tried."""
 
 
 def lse_claims(row: WrongRow) -> Iterator[Claim]:
-    """Claims about the LSE alone."""
+    """Yield claims about the LSE alone."""
     if row.lse is None:
         return
     base_e = "as if the LSE's base were e where base 2 is promised"
@@ -42,7 +42,7 @@ def _peak(row: WrongRow) -> float:
 
 
 def _parts(row: WrongRow, lse: float) -> Iterator[Claim]:
-    """The LSE of the first or the last n keys, for the n that fits best."""
+    """Yield the LSE of the first or the last n keys, for the n that fits best."""
     if not 1 < len(row.seen) <= _MOST_KEYS or row.problem.sinks is not None:
         return
     weights, _ = row.weights_and_values

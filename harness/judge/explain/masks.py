@@ -1,4 +1,4 @@
-"""Claims about the mask, or the request's length: each is a rule that gives any row its visible keys."""
+"""Claims about the mask or the length of a request, as rules that give any row its visible keys."""
 
 from collections.abc import Callable, Iterator
 
@@ -16,11 +16,11 @@ _MULTIPLES = (2, 4, 8, 16, 32, 64, 128, 256)
 """Numbers of keys in a page or in one load of a kernel."""
 
 Keys = Callable[[WrongRow], range | None]
-"""The keys of its request that a row sees under a wrong mask; None where that has no answer."""
+"""Returns the keys of its request that a row sees under a wrong mask, or None where that has no answer."""
 
 
 def masks(row: WrongRow) -> Iterator[Claim]:
-    """The causal limit or the window one off, ignored, aligned to another key, or taken from another row."""
+    """Yield claims that the causal limit or the window is off by one, ignored, misaligned, or another row's."""
     if row.problem.causal:
         yield from _causal_limits(row)
     yield from custom_masks(row)
@@ -59,11 +59,11 @@ def _windows(row: WrongRow) -> Iterator[Claim]:
 
 
 def lengths(row: WrongRow) -> Iterator[Claim]:
-    """The request shorter by 1, by its queries, by the best-fitting number of keys, or down to a multiple."""
+    """Yield claims that the request is shorter: by 1, its queries, the best-fitting number, or down to a multiple."""
     tried = max(len(row.seen), 1)
     for count in sorted({1, row.q_len, *_best_count(row)}):
         keys = f"{count:,} keys" if count > 1 else "key"
-        # For one key, that equals a causal limit one lower, unless a window moves along.
+        # For one key, that equals a causal limit one lower, unless a window moves with it.
         if row.problem.causal and (count > 1 or row.problem.window_left >= 0):
             words = f"as if the request were {keys if count > 1 else '1 key'} shorter, for the causal limit too"
             yield _claim(Mistake.LENGTH, words, _moved(-count), tried)
@@ -102,7 +102,7 @@ def _from_tile(tile: int) -> Keys:
 
 
 def _moved(by: int) -> Keys:
-    """The keys in a request of another length, whose last query is aligned to the last key."""
+    """Return the keys in a request of another length, whose last query is aligned to the last key."""
 
     def keys(row: WrongRow) -> range:
         start = max(row.seen.start + by, 0) if row.seen.start else 0
@@ -112,7 +112,7 @@ def _moved(by: int) -> Keys:
 
 
 def _first(length: Callable[[int], int]) -> Keys:
-    """The keys among the first ones alone, mask unchanged; None if there are none."""
+    """Return the keys below a length, with the mask unchanged, or None if there are none."""
 
     def keys(row: WrongRow) -> range | None:
         start, most = row.seen.start, length(row.kv_len)

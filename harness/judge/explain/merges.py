@@ -1,7 +1,7 @@
-"""Claims about two parts of the keys, each attended correctly, but merged with wrong weights.
+"""Claims about two parts of the keys that are each attended correctly, but merged with wrong weights.
 
 With parts a and b of natural LSEs l_a and l_b, a merge gives w_a o_a + w_b o_b, where w_a / w_b = exp(l_a - l_b). An
-LSE read in the wrong base, or swapped with the other part's, changes the exponent.
+LSE that is read in the wrong base, or swapped with the other part's, changes the exponent.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from attnfuzz.harness.judge.explain.wrong_row import Alternative, WrongRow
 from attnfuzz.reference.mistake import Mistake
 
 Exponent = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""The logarithm of w_a / w_b, from l_a and l_b."""
+"""Returns the logarithm of w_a / w_b, from l_a and l_b."""
 
 _LN2 = log(2)
 
@@ -36,7 +36,7 @@ _MOST_ELEMENTS = 1 << 20
 
 
 def merges(row: WrongRow) -> Iterator[Claim]:
-    """Each rule, with the boundary before the step's own tokens, and where it fits best."""
+    """Yield each rule, with the boundary before the step's own tokens, and where it fits best."""
     if len(row.seen) < 2 or len(row.seen) * row.out.shape[0] > _MOST_ELEMENTS or row.problem.sinks is not None:
         return
     seen, scale = row.out.to(torch.float64), row.truth.out_bound
@@ -50,7 +50,7 @@ def merges(row: WrongRow) -> Iterator[Claim]:
 
 
 def _merged(row: WrongRow, exponent: Exponent) -> torch.Tensor:
-    """The merged row for each boundary between two keys: [k - 1, Dv]."""
+    """Return the merged row for each boundary between two keys: [k - 1, Dv]."""
     weights, values = row.weights_and_values
     mass = weights.cumsum(0)[:-1].clamp(min=1e-300)
     rest = weights.flip(0).cumsum(0).flip(0)[1:].clamp(min=1e-300)

@@ -1,4 +1,4 @@
-"""Claims of mixed-up rows: another row's answer, or this row's with another's keys or query."""
+"""Claims about mixed-up rows: another row's output, or this row with another row's keys or query."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -10,14 +10,14 @@ from attnfuzz.harness.judge.explain.wrong_row import Alternative, WrongRow
 from attnfuzz.reference.mistake import Mistake
 
 _REQUESTS = 16
-"""Other requests whose keys are tried; each costs one attention."""
+"""Maximum number of other requests whose keys are tried; each costs one attention."""
 
 _QUERIES = 32
-"""Other tokens whose queries are tried."""
+"""Maximum number of other tokens whose queries are tried."""
 
 
 def other_rows(row: WrongRow) -> Iterator[Claim]:
-    """The closest answer among its token's heads, its request's tokens, and all rows."""
+    """Yield the closest answers among the token's heads, the request's tokens, and all rows."""
     tokens, heads, _ = row.answer.out.shape
     away = ((row.answer.out - row.out.to(torch.float64)) / row.truth.out_bound).square().mean(dim=-1)
     away[row.token, row.head] = torch.inf
@@ -55,7 +55,7 @@ def _answered(words: str, place: Callable[[WrongRow], tuple[int, int]], tried: i
 
 
 def other_queries(row: WrongRow) -> Iterator[Claim]:
-    """The row's own keys under the query of another head or token."""
+    """Yield the row's own keys under the query of another head or token."""
     tokens, heads = row.answer.out.shape[:2]
     near = range(max(row.token - _QUERIES // 2, 0), min(row.token + _QUERIES // 2, tokens))
     for token in near:
@@ -81,7 +81,7 @@ def _with_query(by: int, head: int | None) -> Callable[[WrongRow], Alternative |
 
 
 def other_keys(row: WrongRow) -> Iterator[Claim]:
-    """The keys and values of another KV head, or of the same places in another request."""
+    """Yield the keys and values of another KV head, or of the same places in another request."""
     problem, keys = row.problem, row.seen
     kv_heads = problem.key.shape[1]
     if kv_heads > 1:

@@ -34,18 +34,18 @@ class PagedCall:
 
     @property
     def page_size(self) -> int:
-        """Slots of a page."""
+        """The number of slots in a page."""
         return self.key.shape[1]
 
     def span_of(self, row: int) -> int | None:
-        """The request that owns this row of the output."""
+        """Return the request that owns this row of the output, or None."""
         for index, span in enumerate(self.spans):
             if span.first_row <= row < span.first_row + span.q_len:
                 return index
         return None
 
     def dense(self) -> "PagedCall | None":
-        """The call with its caches read as if contiguous; None if that would exceed their memory."""
+        """Return the call with its caches read as if contiguous, or None if that would exceed their memory."""
         if any(cache.numel() > extent(cache) for _, cache in self.caches):
             return None
         caches = tuple(
@@ -56,7 +56,7 @@ class PagedCall:
         return replace(self, key=key, value=value)
 
     def pages_with(self, keys: torch.Tensor, head: int) -> list[int]:
-        """The pages that begin with these keys [n, dim], n at most a page's slots."""
+        """Return the pages that begin with these keys [n, dim], n at most a page's slots."""
         pool = self.key.view(torch.uint8) if self.key.element_size() == 1 else self.key
         own = keys.to(pool.device)
         own = own.view(torch.uint8) if own.element_size() == 1 else own
@@ -64,7 +64,7 @@ class PagedCall:
         return found
 
     def gathered(self, pages: torch.Tensor, count: int, head: int) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """The first `count` keys and values [count, 1, dim] on these pages; None if a page is not in the pool."""
+        """Return the first `count` keys and values [count, 1, dim] on these pages, or None if one is out of range."""
         needed = pages[: -(-count // self.page_size)].to(torch.int64)
         if len(needed) * self.page_size < count or bool(((needed < 0) | (needed >= self.key.shape[0])).any()):
             return None
@@ -74,24 +74,24 @@ class PagedCall:
 def _key_and_value(
     caches: tuple[tuple[Parameter, torch.Tensor], ...], rank: int | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The pools of keys and of values; values are the first `rank` elements of latents."""
+    """Return the pools of keys and of values. Values of latents are their first `rank` elements."""
     pools = [pool for parameter, cache in caches for pool in token_major(parameter, cache)]
     return pools[0], pools[1] if len(pools) > 1 else pools[0][..., :rank]
 
 
 def extent(tensor: torch.Tensor) -> int:
-    """Number of elements that a tensor spans, gaps included."""
+    """Return the number of elements that a tensor spans, gaps included."""
     return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def _taken(pool: torch.Tensor, pages: torch.Tensor, count: int, head: int) -> torch.Tensor:
-    # 8-bit floats can't be indexed everywhere.
+    # 8-bit floats can't be indexed on every device.
     bits = pool.view(torch.uint8) if pool.element_size() == 1 else pool
     return bits[pages.to(pool.device), :, head : head + 1].flatten(0, 1)[:count].view(pool.dtype)
 
 
 def paged_call(op: str, arguments: Mapping[str, Any]) -> PagedCall | None:
-    """The launch of `op`, if it is attention over pages and its metadata stays inside its tensors."""
+    """Return the launch of `op` if it is attention over pages and its metadata stays inside its tensors, else None."""
     entry = ENTRY_POINTS.get(op)
     if entry is None:
         return None

@@ -1,7 +1,7 @@
-"""Claims from a launch's metadata: a kernel took other page ids, lengths or strides than the given ones.
+"""Claims from a launch's metadata: the kernel used other page ids, lengths or strides than it was given.
 
-`as_called` is the first: the kernel is right for its arguments, but the backend passed other ones than the case asks
-for. The others read the same tensors in another way.
+`as_called` is the first of them: the kernel is right for its arguments, but the backend passed other arguments than the
+case asks for. The others read the same tensors in another way.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,14 +22,14 @@ _MOST_ELEMENTS = 1 << 24
 """Elements of a pool above which pages are not searched."""
 
 _OTHERS = 16
-"""Rows of a page tablebefore and after a request's own that are tried instead."""
+"""Number of rows of a page table before and after a request's own that are tried instead."""
 
 Pages = Callable[[PagedCall, int, int], torch.Tensor | None]
-"""From the call, a request and a page count: the page ids that a kernel reads; None where there are none."""
+"""Returns the page ids that a kernel reads for (call, request, page count), or None where there are none."""
 
 
 def paged_claims(row: WrongRow) -> Iterator[Claim]:
-    """The metadata of the row's call, read in another way; none if the call is not known."""
+    """Yield the metadata of the row's call, read in other ways; nothing if the call is unknown."""
     found = _in_call(row)
     if found is None:
         return
@@ -43,7 +43,7 @@ def paged_claims(row: WrongRow) -> Iterator[Claim]:
 
 
 def as_called(row: WrongRow) -> Iterator[Claim]:
-    """The right answer to the call's arguments, where these differ from the case."""
+    """Yield the right answer to the call's arguments, where these differ from the case."""
     found = _in_call(row)
     differences = [] if found is None else list(_differences(row, *found))
     if differences:
@@ -53,13 +53,13 @@ def as_called(row: WrongRow) -> Iterator[Claim]:
 
 
 def _in_call(row: WrongRow) -> tuple[PagedCall, int] | None:
-    """The call that produced a row, and the row's request in it; None if one is unknown, or under a mask."""
+    """Return the call that produced a row, and the row's request in it, or None if unknown or under a mask."""
     at = None if row.call is None or row.problem.masks is not None else row.call.span_of(row.place)
     return None if row.call is None or at is None else (row.call, at)
 
 
 def _differences(row: WrongRow, call: PagedCall, at: int) -> Iterator[tuple[Mistake, str]]:
-    """The differences between the call and the case, for this row in request `at` of the call."""
+    """Yield the differences between the call and the case, for this row in request `at` of the call."""
     problem, span = row.problem, call.spans[at]
     first = row.place - row.token_in_request
     if (span.first_row, span.q_len) != (first, row.q_len):
@@ -67,7 +67,7 @@ def _differences(row: WrongRow, call: PagedCall, at: int) -> Iterator[tuple[Mist
         yield Mistake.GIVEN_ROWS, f"{rows}, but rows {first} to {first + row.q_len - 1} are those of a request"
     if span.kv_len != row.kv_len:
         yield Mistake.GIVEN_LENGTH, f"its request {at} has {span.kv_len:,} keys instead of {row.kv_len:,}"
-    # Pages of keys that the row does not see may hold anything, as those before a window.
+    # Pages of keys that the row does not see may have any contents, such as pages before a window.
     seen = slice(row.seen.start, min(span.kv_len, row.seen.stop))
     own = row.alone(range(seen.start, seen.stop))
     held = call.gathered(torch.tensor(span.pages), max(0, seen.stop), row.kv_head)
@@ -114,7 +114,7 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _of_call(row: WrongRow) -> Alternative | None:
-    """The right answer to the call's own arguments."""
+    """Return the right answer to the call's own arguments."""
     found = _in_call(row)
     if found is None:
         return None
@@ -136,14 +136,14 @@ def _of_call(row: WrongRow) -> Alternative | None:
 
 
 def _with_keys(row: WrongRow, key: torch.Tensor, value: torch.Tensor) -> Problem:
-    """The row's problem over other keys, all of which it sees."""
+    """Return the row's problem over other keys, all of them visible."""
     alone = row.alone(range(0))
     device = row.problem.query.device
     return replace(alone, key=key.to(device), value=value.to(device), kv_lens=(len(key),))
 
 
 def _over(row: WrongRow, call: PagedCall, pages: torch.Tensor | None, seen: range) -> Alternative | None:
-    """The row's answer over the keys `seen` on some pages; None where there are none."""
+    """Return the row's answer over the keys `seen` on some pages, or None where there are none."""
     keys = None if pages is None else call.gathered(pages, seen.stop, row.kv_head)
     if keys is None:
         return None
@@ -151,7 +151,7 @@ def _over(row: WrongRow, call: PagedCall, pages: torch.Tensor | None, seen: rang
 
 
 def _tables(call: PagedCall) -> Iterator[Claim]:
-    """The page table read in another way."""
+    """Yield claims that the page table is read in another way."""
     width, stride = call.table.shape[1], call.table.stride(0)
     if stride != width:
         words = "as if the rows of the page table followed each other without gaps"
@@ -195,7 +195,7 @@ def _from_pages(mistake: Mistake, words: str, pages: Pages) -> Claim:
 
 
 def _flat(call: PagedCall, start: int, count: int) -> torch.Tensor | None:
-    """Consecutive ids in the page table's memory; None past its end."""
+    """Return consecutive ids in the page table's memory, or None past its end."""
     table = call.table
     size = (table.shape[0] - 1) * table.stride(0) + table.shape[1]
     return table.as_strided((size,), (1,))[start : start + count] if start + count <= size else None
@@ -235,7 +235,7 @@ def _consecutive(tile: int | None) -> Pages:
 
 
 def _strides(call: PagedCall) -> Iterator[Claim]:
-    """Queries or the cache read as if they were contiguous, values at the keys' strides."""
+    """Yield claims that queries or caches are read as if contiguous, or values at the keys' strides."""
     if not call.query.is_contiguous():
         words = "as if the queries were contiguous"
         yield Claim(Mistake.QUERY_STRIDE, words, _packed_query(heads=True))
@@ -267,7 +267,7 @@ def _dense_cache(row: WrongRow) -> Alternative | None:
 
 
 More = Callable[[int, int], int]
-"""Number of keys by which a request is longer, from its length and the page size."""
+"""Returns the number of keys by which a request is longer, from its length and the page size."""
 
 
 def _by(more: int) -> More:

@@ -1,4 +1,4 @@
-"""The rows of an output on which claims are tested: wrong ones, and right ones beside them."""
+"""The rows of an output on which claims are tested: a sample of the wrong and the right ones."""
 
 from typing import NamedTuple
 
@@ -12,14 +12,14 @@ from attnfuzz.harness.judge.explain.wrong_row import WrongRow
 from attnfuzz.harness.judge.lse_bound import lse_bound
 
 _FITTED = 16, 8
-"""Wrong and right rows of the run in which claims are fitted: each row costs one attention per claim."""
+"""Numbers of wrong and right rows in the run in which claims are fitted: each row costs one attention per claim."""
 
 _FURTHER = 8, 4
-"""The same in a further run."""
+"""Numbers of wrong and right rows in a further run."""
 
 _LONG = 8192
 _OF_LONG = 3, 3
-"""The same if a row is longer than `_LONG`."""
+"""Numbers of wrong and right rows if a row is longer than `_LONG`."""
 
 
 class SampledRow(NamedTuple):
@@ -30,7 +30,7 @@ class SampledRow(NamedTuple):
 
 
 def worst_row(evidence: Evidence, worst: tuple[int, int], call: PagedCall | None) -> WrongRow:
-    """The row at `worst`, a token and a head; `call` produced it, if known."""
+    """Return the row at `worst`, a token and a head. `call` produced it, if known."""
     token, head = worst
     lse = None if evidence.lse is None else evidence.lse[token, head].item() * evidence.lse_unit
     budget, out = evidence.budget, evidence.out[token, head]
@@ -42,7 +42,7 @@ def worst_row(evidence: Evidence, worst: tuple[int, int], call: PagedCall | None
 def sampled_rows(
     evidence: Evidence, at: tuple[int, int], aspect: Aspect, call: PagedCall | None, *, failed: bool
 ) -> list[SampledRow]:
-    """Rows spread evenly over the wrong ones and the right ones; all have finite numbers, and keys or an LSE.
+    """Return rows spread evenly over the wrong and the right ones, all with finite numbers, and keys or an LSE.
 
     The row `at` is among them, and counts as wrong if it `failed` in any tier.
     """

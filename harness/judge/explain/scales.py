@@ -1,4 +1,4 @@
-"""Claims about factors: of the output, of the logits, and of the weights that sinks and the soft cap change."""
+"""Claims about factors: of the output, of the logits, of sinks, and of the soft cap."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,17 +12,17 @@ from attnfuzz.reference.mistake import Mistake
 from attnfuzz.reference.problem import Problem
 
 _STEPS = 4
-"""Gauss-Newton steps to the factor of the logits."""
+"""Number of Gauss-Newton steps towards the factor of the logits."""
 
 _FACTORS = 64
 """Number of candidates that a fitted factor counts as, by its resolution."""
 
 Factor = Callable[[Problem], float]
-"""A factor that follows from the row's problem."""
+"""Returns a factor that follows from the row's problem."""
 
 
 def no_keys(row: WrongRow) -> Iterator[Claim]:
-    """No key was added up."""
+    """Yield the claim that no key was added up."""
     del row
 
     def zero(each: WrongRow) -> Alternative:
@@ -32,7 +32,7 @@ def no_keys(row: WrongRow) -> Iterator[Claim]:
 
 
 def output_factors(row: WrongRow) -> Iterator[Claim]:
-    """The output is multiplied by a factor; the LSE is right."""
+    """Yield claims that the output is multiplied by a factor; the LSE is right."""
     scale = row.problem.bmm2_scale
     named: list[tuple[str, Factor]] = [
         ("as if the sign of the output were wrong", lambda _: -1.0),
@@ -71,7 +71,7 @@ def _output_times(factor: Factor) -> Callable[[WrongRow], Alternative]:
 
 
 def logit_factors(row: WrongRow) -> Iterator[Claim]:
-    """The logits are multiplied by a factor: a named one, or the one that fits best."""
+    """Yield claims that the logits are multiplied by a factor: a named one, or the one that fits best."""
     if row.problem.soft_cap or not len(row.seen):
         return
     scale = row.problem.bmm1_scale
@@ -103,7 +103,7 @@ def _logits_times(factor: Factor) -> Callable[[WrongRow], Alternative]:
 
 
 def _fitted_factor(row: WrongRow) -> float | None:
-    """The factor f of the logits l for which out and LSE are closest to the row's, each in units of its bound.
+    """Return the factor f of the logits l for which out and LSE are closest to the row's, in units of their bounds.
 
     d out / d f = sum_j p_j (l_j - lbar) (v_j - o) and d lse / d f = lbar, with lbar = sum_j p_j l_j.
     """
@@ -131,7 +131,7 @@ def _fitted_factor(row: WrongRow) -> float | None:
 
 
 def soft_cap(row: WrongRow) -> Iterator[Claim]:
-    """The soft cap left out."""
+    """Yield the claim that the soft cap was not applied."""
     if row.problem.soft_cap:
         yield Claim(
             Mistake.SOFT_CAP,
@@ -141,7 +141,7 @@ def soft_cap(row: WrongRow) -> Iterator[Claim]:
 
 
 def sinks(row: WrongRow) -> Iterator[Claim]:
-    """The sink left out, counted twice, scaled, or of another head."""
+    """Yield claims that the sink was left out, counted twice, scaled, or another head's."""
     if row.problem.sinks is None:
         return
     yield Claim(Mistake.SINK, "as if the sink were ignored", _with_sink(lambda _, __: None))

@@ -1,4 +1,4 @@
-"""Compare a row's result with a claim's prediction: one vote for or against the claim."""
+"""Comparing a row's result with a claim's prediction: one vote for or against the claim."""
 
 from enum import IntEnum
 from math import isfinite, log
@@ -10,10 +10,10 @@ from attnfuzz.harness.judge.explain.wrong_row import Alternative, WrongRow
 from attnfuzz.reference.noise import ROUNDOFF
 
 CERTAIN = 10.0
-"""The gain that a claim needs on the row it is fitted on: odds of 20,000 to 1, as there are dozens of claims."""
+"""The gain that a claim needs on the row on which it is fitted: odds of 20,000 to 1, as there are dozens of claims."""
 
 _CERTAIN_LSE = 1.0
-"""The same for an LSE alone, a single number; further runs refute chance matches."""
+"""The gain needed for an LSE alone, which is a single number. Further runs refute chance matches."""
 
 
 class Vote(IntEnum):
@@ -25,14 +25,14 @@ class Vote(IntEnum):
 
 
 def vote(row: WrongRow, alternative: Alternative, aspect: Aspect, *, tried: int = 1) -> Vote:
-    """The vote of `row` on a claim that predicts `alternative`, chosen among `tried`."""
+    """Return the vote of `row` on a claim that predicts `alternative`, chosen among `tried`."""
     return _on_lse(row, alternative, tried) if aspect is Aspect.LSE else _on_out(row, alternative, tried)
 
 
 def _on_out(row: WrongRow, alternative: Alternative, tried: int) -> Vote:
     seen = row.out.to(torch.float64)
     residual = (seen - alternative.out).abs()
-    # NaN is no prediction of a finite number.
+    # A prediction of NaN does not predict a finite number.
     if not bool((residual <= alternative.out_bound).all()):
         return Vote.AGAINST
     gain = _gain(row, alternative, residual) - log(tried)
@@ -56,7 +56,7 @@ def _on_lse(row: WrongRow, alternative: Alternative, tried: int) -> Vote:
 
 
 def lse_agrees(row: WrongRow, alternative: Alternative) -> bool | None:
-    """Whether the LSE is as predicted; None where there is none, or where right and predicted are the same."""
+    """Return whether the LSE is as predicted, or None if there is none, or right and predicted LSE are equal."""
     if row.lse is None or not isfinite(row.lse) or not isfinite(row.truth.lse):
         return None
     if abs(alternative.lse - row.truth.lse) <= alternative.lse_bound + row.truth.lse_bound:
@@ -65,16 +65,16 @@ def lse_agrees(row: WrongRow, alternative: Alternative) -> bool | None:
 
 
 def lse_fits(row: WrongRow, alternative: Alternative) -> bool:
-    """Whether the LSE, if there is one, is as predicted."""
+    """Return whether the LSE, if there is one, is as predicted."""
     return row.lse is None or row.lse == alternative.lse or abs(row.lse - alternative.lse) <= alternative.lse_bound
 
 
 def _gain(row: WrongRow, alternative: Alternative, residual: torch.Tensor) -> float:
-    """The log likelihood ratio of the claim to the right answer.
+    """Return the log likelihood ratio of the claim to the right answer.
 
-    Errors are taken as normal with unknown size, so that the ratio is that of the root mean squares to the power of Dv.
-    Sizes may be equal over a row's elements, as those of a wrong kernel are, or proportional to the T1 bound, as
-    roundings are: the lesser gain counts. An LSE that agrees counts as one more element.
+    Errors are assumed to be normal with unknown size, so the ratio is that of the root mean squares to the power of Dv.
+    Sizes may be equal over a row's elements, as for a wrong kernel, or proportional to the T1 bound, as for roundings:
+    the lower gain counts. An LSE that agrees counts as one more element.
     """
     bound = row.truth.out_bound
     closer = min(
@@ -89,7 +89,10 @@ def _gain(row: WrongRow, alternative: Alternative, residual: torch.Tensor) -> fl
 
 
 def smallest_error(row: WrongRow, out: torch.Tensor, scale: torch.Tensor) -> float:
-    """The least error of `out` [Dv] that counts, over `scale`: a quarter of its rounding. Smaller errors are equal."""
+    """Return the smallest error of `out` [Dv] that counts, over `scale`: a quarter of its rounding.
+
+    Smaller errors count as equal.
+    """
     least = _size(ROUNDOFF[row.out.dtype] * out.abs() / scale) / 4
     return max(least, 1e-9)
 
@@ -99,5 +102,5 @@ def _closer(before: torch.Tensor, after: torch.Tensor, least: float, scale: torc
 
 
 def _size(error: torch.Tensor) -> float:
-    """Root mean square."""
+    """Return the root mean square."""
     return error.square().mean().sqrt().item()

@@ -1,4 +1,4 @@
-"""One failing row by itself: its keys, its error, and the judge's bound around another answer."""
+"""One failing row by itself: its keys, its error, and the judge's bounds around alternative answers."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from attnfuzz.reference.row import row_weights
 
 @dataclass(frozen=True)
 class Alternative:
-    """Another answer for the row: `out` [Dv] and `lse` of fp64, and the bounds of a correct kernel's error."""
+    """Another answer for the row: `out` [Dv] and `lse` in fp64, and the bounds of a correct kernel's error."""
 
     out: torch.Tensor
     lse: float
@@ -64,21 +64,21 @@ class WrongRow:
 
     @property
     def q_len(self) -> int:
-        """The queries of the row's request."""
+        """The number of queries of the row's request."""
         return self.problem.q_lens[self.request]
 
     @property
     def kv_len(self) -> int:
-        """The keys of the row's request."""
+        """The number of keys of the row's request."""
         return self.problem.kv_lens[self.request]
 
     @property
     def window_start(self) -> int:
-        """The first key of the row's window, which may lie before the request's first."""
+        """The first key of the row's window, which may be before the request's first key."""
         return self.own - self.problem.window_left
 
     def seen_by(self, token: int) -> range:
-        """The keys that another token of the row's request sees."""
+        """Return the keys that another token of the row's request sees."""
         return replace(self, token=self.first_token + token).seen
 
     @cached_property
@@ -89,14 +89,14 @@ class WrongRow:
 
     @cached_property
     def seen(self) -> range:
-        """The keys that the row sees, as indices into its request's keys; under a mask, those that it may see."""
+        """The keys that the row sees, as indices into its request's keys. Under a mask, those that it may see."""
         last = self.own + 1 if self.problem.causal else self.problem.kv_lens[self.request]
         first = self.own - self.problem.window_left if self.problem.window_left >= 0 else 0
         return range(max(first, 0), max(last, first, 0))
 
     @property
     def mask(self) -> torch.Tensor:
-        """The row of its request's mask, bool [kv_len]; there is one."""
+        """The row of its request's mask, bool [kv_len]. There must be one."""
         assert self.problem.masks is not None
         return self.problem.masks[self.request][self.token_in_request]
 
@@ -107,7 +107,7 @@ class WrongRow:
 
     @cached_property
     def error(self) -> torch.Tensor:
-        """Output minus right answer, [Dv] of fp64."""
+        """Output minus right answer, fp64 [Dv]."""
         return self.out.to(torch.float64) - self.truth.out
 
     @cached_property
@@ -121,7 +121,7 @@ class WrongRow:
 
     @cached_property
     def weights_and_values(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Softmax weights [k] and values [k, Dv] of the keys in `seen`, in fp64; 0 where a mask hides a key."""
+        """Softmax weights [k] and values [k, Dv] of the keys in `seen`, in fp64. Hidden keys have a weight of 0."""
         weights, values = row_weights(self.problem, self.token, self.head)
         if self.problem.masks is None:
             return weights, values
@@ -130,9 +130,9 @@ class WrongRow:
         return spread[0].index_copy_(0, at, weights), spread[1].index_copy_(0, at, values)
 
     def alone(self, keys: range, *, request: int | None = None, kv_head: int | None = None) -> Problem:
-        """The problem of this row alone, over `keys` of its own request and KV head or the given ones.
+        """Return the problem of this row alone, over `keys` of its own request and KV head, or of the given ones.
 
-        All are visible but those that the row's mask hides.
+        All are visible except those that the row's mask hides.
         """
         problem = self.problem
         start = sum(problem.kv_lens[: self.request if request is None else request])
@@ -151,11 +151,11 @@ class WrongRow:
         )
 
     def under(self, mask: torch.Tensor) -> Problem:
-        """The problem of this row alone, under another mask [kv_len]."""
+        """Return the problem of this row alone, under another mask [kv_len]."""
         return replace(self.alone(self.seen), masks=(mask[self.seen.start : self.seen.stop].unsqueeze(0),))
 
     def with_keys(self, parts: Sequence[range]) -> Problem:
-        """The problem of this row alone, with the keys of its request in `parts`, repeated where these overlap."""
+        """Return the problem of this row alone, over the keys of its request in `parts`, repeated if these overlap."""
         every = self.alone(range(self.problem.kv_lens[self.request]))
         key, value = (
             torch.cat([tensor[:0], *(tensor[part.start : part.stop] for part in parts)])
@@ -168,16 +168,16 @@ class WrongRow:
         return replace(every, key=key, value=value, kv_lens=(len(key),), masks=masks)
 
     def alternative(self, problem: Problem) -> Alternative:
-        """The answer to a problem of one row."""
+        """Return the answer to a problem of one row."""
         return self._allowed(problem, attend(problem, moments=True))
 
     def with_out(self, out: torch.Tensor) -> Alternative:
-        """The right answer with another output [Dv], whose rounding may be larger."""
+        """Return the right answer with another output [Dv], whose rounding may be larger."""
         rounding = ROUNDOFF[self.out.dtype] * out.abs()
         return replace(self.truth, out=out, out_bound=self.truth.out_bound + rounding)
 
     def _allowed(self, problem: Problem, answer: Answer) -> Alternative:
-        """The judge's bounds around the only row of `answer`, at one row's share of the output's alpha."""
+        """Return the judge's bounds around the only row of `answer`, at one row's share of the output's alpha."""
         share = answer.out.numel() / max(self.answer.out.numel(), 1)
         budget = replace(self.budget, problem=problem, answer=answer, alpha=self.budget.alpha * share)
         out_bound, bound = element_bound(budget)[0, 0], lse_bound(budget)[0, 0].item()
@@ -185,6 +185,6 @@ class WrongRow:
 
 
 def without(keys: range, cut: range) -> tuple[range, ...]:
-    """Remove `cut`, a part of `keys`; return the nonempty parts left."""
+    """Remove `cut`, a part of `keys`, and return the nonempty parts that are left."""
     parts = range(keys.start, cut.start), range(cut.stop, keys.stop)
     return tuple(part for part in parts if len(part))

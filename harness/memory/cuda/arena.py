@@ -1,4 +1,4 @@
-"""Slabs of a GPU's memory that lie far apart in unmapped addresses, pooled between cases."""
+"""An arena of GPU memory: slabs far apart in unmapped addresses, pooled between cases."""
 
 import gc
 import weakref
@@ -10,18 +10,18 @@ from attnfuzz.harness.memory.slabs import OutOfMemory, Shelf, Spacing, size_clas
 
 
 class CudaError(RuntimeError):
-    """A call of the CUDA driver failed; the message has the driver's name for the error."""
+    """A call of the CUDA driver failed. The message has the driver's name for the error."""
 
 
 class CudaAddressSpace:
-    """`nbytes` from `address` on, reserved on a GPU and unmapped at first: an access faults. It costs no memory.
+    """`nbytes` from `address` on, reserved on a GPU and unmapped at first, so that an access faults. It uses no memory.
 
     The requested size is halved until the driver grants it, down to `least`. `page` is the mapping granularity: 2 MiB
     on every GPU so far.
     """
 
     def __init__(self, device: torch.device, nbytes: int, least: int) -> None:
-        # A first allocation makes the device's context current, which the driver's calls need.
+        # A first allocation makes the device's context current, as the driver's calls require.
         torch.empty(1, device=device)
         # The import is slow and needs NVIDIA's package: only on a GPU.
         from cuda.bindings import driver  # noqa: PLC0415
@@ -55,7 +55,6 @@ class CudaAddressSpace:
         Raises:
             OutOfMemory: the GPU has none left.
             CudaError: the driver refuses, for example after a fault.
-
         """
         handle = self._call("cuMemCreate", nbytes, self._memory, 0)
         try:
@@ -78,7 +77,7 @@ class CudaAddressSpace:
         self._call("cuCtxSynchronize")
 
     def close(self) -> None:
-        """Free the address space; nothing may be mapped in it."""
+        """Free the address space. Nothing may be mapped in it."""
         self._call("cuMemAddressFree", self.address, self.nbytes)
 
     def _call(self, name: str, *arguments: Any) -> Any:
@@ -91,7 +90,7 @@ class CudaAddressSpace:
 
 
 _RESERVED = 1 << 40
-"""Bytes of address space: half of it holds POISON_ID times a page of 40 KiB, so that such an id faults inside."""
+"""Size of the address space: half of it holds POISON_ID times a page of 40 KiB, so that such an id faults inside."""
 
 _LEAST = 1 << 34
 
@@ -140,7 +139,7 @@ class CudaArena:
         self._spacing = Spacing(self._space.address, self._space.nbytes, self._space.page, "draw smaller cases")
         self._shelf: Shelf[CudaSlab] = Shelf(budget)
         self._mapped: set[CudaSlab] = set()
-        # A storage may die at any time, even in garbage collection: its slab is only queued here.
+        # A storage may be freed at any time, even during garbage collection: its slab is only queued here.
         self._returned: list[CudaSlab] = []
 
     def __enter__(self) -> Self:
@@ -168,7 +167,7 @@ class CudaArena:
         return slab
 
     def bytes_in(self, slab: CudaSlab, offset: int, nbytes: int) -> torch.Tensor:
-        """A tensor over exactly these bytes of a slab, which is returned when the tensor's storage is freed."""
+        """Return a tensor over exactly these bytes of a slab, which is returned when the tensor's storage is freed."""
         holder = _Holder(slab.address + offset, nbytes)
         returns = weakref.finalize(holder, self._returned.append, slab)
         # At the end of the process, the driver frees all memory.
@@ -176,7 +175,7 @@ class CudaArena:
         return torch.as_tensor(holder, device=self.device)
 
     def settle(self) -> None:
-        """Shelve the slabs of freed storages."""
+        """Return the slabs of freed storages to the shelf."""
         while self._returned:
             self._shelf.put(self._returned.pop())
         self._unmap(list(self._shelf.excess()))

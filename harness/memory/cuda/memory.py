@@ -46,8 +46,8 @@ class CudaMemory(StagedMemory):
         return guards.compare([self._run(span) for span in spans], self._device)
 
     def _sealed(self, allocations: Sequence[Allocation]) -> Seal:
-        """A seal by copies on the same GPU, made on the current stream in one launch with pending fills."""
-        # Copies have their tensors' alignment in 16 bytes, so that both are read in the same vectors.
+        """Return a seal by copies on the same GPU, made on the current stream in one launch with pending fills."""
+        # Copies have the same alignment within 16 bytes as their tensors, so both are read in the same vectors.
         offsets, end = [], 0
         for each in allocations:
             begin = end + each.address % _ALIGNMENT
@@ -73,7 +73,7 @@ class CudaMemory(StagedMemory):
 
 
 class PlainCudaMemory(StagedMemory, PlainMemory):
-    """Tensors on `device` with the fills of guarded memory. Finds no damage."""
+    """Tensors on `device` with the fills of guarded memory. Detects no damage."""
 
     def _give(self, slabs: list[None]) -> None:
         del slabs

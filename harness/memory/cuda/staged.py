@@ -1,4 +1,4 @@
-"""The writes of memory on a GPU: staged, and made together where a session says so."""
+"""Staged writes to GPU memory, which are made together when a session requests it."""
 
 from abc import ABC
 from collections.abc import Iterator, Sequence
@@ -18,20 +18,20 @@ from attnfuzz.kernels.gpu.guards import ByteRun
 from attnfuzz.kernels.transfers import Pending, write
 
 _MOST_STAGED = 1 << 20
-"""Bytes above which values are copied by themselves, by the GPU's copy engine."""
+"""Size above which values are copied separately, by the GPU's copy engine."""
 
 _MOST_ROWS = 64
-"""Rows above which values are written into a view by torch."""
+"""Number of rows above which values are written into a view by torch."""
 
 
 @cache
 def _uploaded(pattern: Pattern, device: torch.device) -> torch.Tensor:
-    """A pattern's bytes on a device, uploaded once per process."""
+    """Return a pattern's bytes on a device, uploaded once per process."""
     return torch.frombuffer(bytearray(pattern.content(PERIOD)), dtype=torch.uint8).to(device)
 
 
 def filling(pattern: Pattern, address: int, nbytes: int, device: torch.device) -> ByteRun:
-    """The byte run that writes a pattern."""
+    """Return the byte run that writes a pattern."""
     return ByteRun(address, _uploaded(pattern, device).data_ptr(), nbytes, PERIOD)
 
 
@@ -40,7 +40,7 @@ class StagedMemory(PlacedMemory, ABC):
 
     direct = False
     _blocks = 0
-    """Blocks of `at_once` around the current call."""
+    """Number of nested `at_once` blocks around the current call."""
 
     @cached_property
     def _writes(self) -> StagedWrites:
@@ -64,7 +64,7 @@ class StagedMemory(PlacedMemory, ABC):
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """See `Memory`. A block within another one ends for itself."""
+        """See `Memory`. An inner block ends by itself."""
         self._blocks += 1
         try:
             yield
@@ -143,7 +143,7 @@ class StagedMemory(PlacedMemory, ABC):
         return values.is_cpu and values.nbytes <= _MOST_STAGED and not self._capturing()
 
     def _written(self) -> None:
-        """Launch the pending writes, unless more are to follow."""
+        """Launch the pending writes, unless more will follow."""
         if not self._blocks:
             self._writes.flush()
 
@@ -153,7 +153,7 @@ class StagedMemory(PlacedMemory, ABC):
 
 
 def _rows_of(tensor: torch.Tensor) -> Sequence[int] | None:
-    """Addresses of the runs of bytes that make up a tensor, in the order of its elements; None if they are many."""
+    """Return the addresses of the runs of bytes that make up a tensor, in element order, or None if there are many."""
     if not tensor.numel():
         return None
     if tensor.is_contiguous():

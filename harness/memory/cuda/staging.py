@@ -1,6 +1,6 @@
-"""Writes to a GPU's memory that wait for each other: their values lie in page-locked memory, and one launch makes all.
+"""Batched writes to a GPU's memory: their values are in page-locked memory, and one launch makes all of them.
 
-Processes share a GPU in time slices, and each small kernel or copy may wait for one.
+Processes share a GPU in time slices, and each small kernel or copy may have to wait for one.
 """
 
 import ctypes
@@ -12,21 +12,21 @@ from attnfuzz.kernels.gpu import guards
 from attnfuzz.kernels.gpu.guards import ByteRun
 
 CHUNK = 4 << 20
-"""Bytes of a piece of page-locked memory. One write stages less by at least the alignment."""
+"""Size of a chunk of page-locked memory. One write stages less than this, by at least the alignment."""
 
 _ALIGNMENT = 16
 
 
 class Chunks:
-    """Page-locked memory from which `device` reads, in pieces that are reused once it has read them."""
+    """Page-locked memory from which `device` reads, in chunks that are reused once it has read them."""
 
     def __init__(self, device: torch.device) -> None:
         self._on_gpu = device.type == "cuda"
         self._free: list[tuple[torch.Tensor, torch.cuda.Event | None]] = []
 
     def take(self) -> torch.Tensor:
-        """A piece of CHUNK bytes that no queued work reads."""
-        # The latest first, which are in the host's caches.
+        """Return a chunk of CHUNK bytes that no queued work reads."""
+        # The latest first, because it is in the host's caches.
         for index in reversed(range(len(self._free))):
             chunk, read = self._free[index]
             if read is None or read.query():
@@ -35,7 +35,7 @@ class Chunks:
         return torch.empty(CHUNK, dtype=torch.uint8, pin_memory=self._on_gpu)
 
     def give(self, chunks: list[torch.Tensor]) -> None:
-        """Return pieces that work queued so far may read."""
+        """Return chunks that work queued so far may read."""
         if not chunks:
             return
         read = None
@@ -45,13 +45,13 @@ class Chunks:
         self._free += [(chunk, read) for chunk in chunks]
 
     def capturing(self) -> bool:
-        """Whether work is queued for a graph, which repeats it in each replay."""
+        """Return whether work is queued for a graph, which repeats it in each replay."""
         return self._on_gpu and torch.cuda.is_current_stream_capturing()
 
 
 @cache
 def chunks_of(device: torch.device) -> Chunks:
-    """The pieces of this process."""
+    """Return the chunks of this process."""
     return Chunks(device)
 
 
@@ -76,7 +76,7 @@ class StagedWrites:
         return bool(self._into)
 
     def around(self, run: ByteRun) -> None:
-        """Add a write of bytes that belong to no tensor. It waits for other writes, or a seal."""
+        """Add a write to bytes that belong to no tensor. It waits for other writes, or a seal."""
         self._around.append(run)
 
     def into(self, target: int, *runs: ByteRun) -> None:
@@ -91,8 +91,8 @@ class StagedWrites:
         self._into += runs
 
     def staged(self, address: int, source: int, nbytes: int) -> ByteRun:
-        """The run that writes `nbytes` of host memory from `source` on to a device's address."""
-        # Both have the same alignment, so that they are read in the same vectors.
+        """Return the run that writes `nbytes` of host memory at `source` to a device's address."""
+        # Both have the same alignment, so they are read in the same vectors.
         begin = -(-self._end // _ALIGNMENT) * _ALIGNMENT + address % _ALIGNMENT
         if begin + nbytes > CHUNK:
             self._used.append(self._chunks.take())
@@ -103,7 +103,7 @@ class StagedWrites:
         return ByteRun(address, place, nbytes)
 
     def keep(self, values: torch.Tensor) -> int:
-        """The address of values on the device, which live until they are read."""
+        """Return the address of values on the device, which are kept alive until they are read."""
         self._kept.append(values)
         return values.data_ptr()
 
@@ -119,11 +119,11 @@ class StagedWrites:
             self._around = []
         if runs:
             guards.write(runs)
-        # Torch's allocator hands memory to work that is queued later on the same stream.
+        # Torch's allocator reuses memory for work that is queued later on the same stream.
         self._kept.clear()
 
     def drop(self) -> None:
-        """Forget the pending writes, and return the staging memory."""
+        """Discard the pending writes, and return the staging memory."""
         for pending in (self._into, self._around, self._spans, self._kept):
             pending.clear()
         self._chunks.give(self._used)
