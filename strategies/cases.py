@@ -18,14 +18,14 @@ from attnfuzz.strategies.choices import Choice, WeightedFlag, integer, odds, on
 from attnfuzz.strategies.coverage.classes import DRAFTS, QUERIES
 from attnfuzz.strategies.geometry import Geometries
 from attnfuzz.strategies.lean import NO_LEAN, Lean
-from attnfuzz.strategies.options import (
+from attnfuzz.strategies.padding import draw_attention_group, draw_launches, draw_padding
+from attnfuzz.strategies.rare_features import (
     draw_mask,
     draw_relation,
     draw_rope,
     draw_shared_pool,
     with_call,
 )
-from attnfuzz.strategies.padding import draw_attention_group, draw_launches, draw_padding
 from attnfuzz.strategies.scope import Extent, scope_of
 from attnfuzz.strategies.sequences import draw_life, draw_single_step, draw_unrelated_steps
 from attnfuzz.strategies.serving import draw_ranks, draw_serving, draw_shared_keys

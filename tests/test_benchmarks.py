@@ -168,5 +168,5 @@ def test_a_file_that_is_no_log_is_one_clear_line(tmp_path: Path) -> None:
     path.write_text("nothing\n")
     done = run("endurance", "--log", str(path))
     assert done.returncode == 1
-    assert "no event log" in done.stderr
+    assert "not an event log" in done.stderr
     assert "Traceback" not in done.stderr

@@ -11,7 +11,7 @@ from attnfuzz.reference.geometry import Geometry, Latent
 from attnfuzz.reference.related import related
 from attnfuzz.reference.relation import Relation
 from attnfuzz.reference.validity import MAX_BATCH, ImpossibleCase, validate
-from attnfuzz.strategies.options import applicable
+from attnfuzz.strategies.rare_features import applicable
 
 GEOMETRY = Geometry(q_heads=4, kv_heads=2, head_dim_qk=64, head_dim_vo=64, page_size=16)
 LATENT = Geometry(q_heads=4, kv_heads=1, head_dim_qk=40, head_dim_vo=32, page_size=16, latent=Latent(32, 8, 16, 16))

@@ -10,7 +10,7 @@ from attnfuzz.reference.case import Case, Launch, steps_in_chunks
 from attnfuzz.reference.related import Related, related
 from attnfuzz.reference.relation import Relation
 from attnfuzz.reference.validity import validate
-from attnfuzz.strategies.options import applicable
+from attnfuzz.strategies.rare_features import applicable
 
 
 def all_related(drawn: list[Case], capability: Capability) -> list[tuple[Case, Related]]:
