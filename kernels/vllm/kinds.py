@@ -272,7 +272,7 @@ _BELOW_STEPS: Final = {
     "cpu": BackendKind(f"{_BACKENDS}.cpu_attn", "CPUAttention", None, WITHOUT_GPU, impl="BackendImpl"),
     "cpu_bf16": BackendKind(f"{_BACKENDS}.cpu_attn", "CPUAttention", None, WITHOUT_GPU_BF16, impl="BackendImpl"),
 }
-"""Those whose forwards are the steps of a case, in the order of the guide."""
+"""Backends whose forwards are the steps of a case, without the engine."""
 
 
 def _below_scheduler(kind: BackendKind) -> BackendKind:
