@@ -45,7 +45,7 @@ def test_a_finding_that_can_not_be_read_is_set_aside(attnfuzz: Attnfuzz, home: H
     for command in (("findings", "list", "--home", "out"), ("report", "--home", "out")):
         ran = attnfuzz(*command)
         clean(ran)
-        assert ran.err.startswith("Warning: left out a finding: ")
+        assert ran.err.startswith("Warning: skipped a finding: ")
         assert str(Path("out/findings") / broken.name / name) in ran.err
         assert len(ran.err.splitlines()) == 1
     assert "OutputMismatch" in attnfuzz("findings", "list", "--home", "out").out

@@ -189,5 +189,5 @@ def test_a_fetched_release_that_somebody_edited_is_not_taken_for_it(
     release = release_of(SGLANG, "sglang==0.5.99")
     edited = release.root / _ATTENTION.relative_to("python") / "trtllm_mha_backend.py"
     edited.write_text(edited.read_text() + "print('looking')\n")
-    with pytest.raises(ReleaseError, match=r"trtllm_mha_backend\.py is not as sglang==0\.5\.99 has it: remove "):
+    with pytest.raises(ReleaseError, match=r"trtllm_mha_backend\.py differs from sglang==0\.5\.99: remove "):
         load(release)
