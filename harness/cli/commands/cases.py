@@ -54,7 +54,7 @@ def replay(**given: Any) -> Exit:
 @options.contract_option
 @options.answer_options("only the conclusion")
 def triage(**given: Any) -> Exit:
-    """Determine whether the caller or the kernel is at fault, and why.
+    """Determine whether a kernel or its caller is at fault.
 
     Runs the case with guard pages on either side, with other outputs, contents and workspaces, eagerly and in a graph,
     and repeatedly. Also runs each of its calls alone, and compares it with attention to the keys that its arguments

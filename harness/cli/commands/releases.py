@@ -87,7 +87,7 @@ def bisect(**given: Any) -> Exit:
 @options.answer_options("only the result")
 @click.pass_context
 def sweep(ctx: click.Context, /, *, resume: bool, **given: Any) -> Exit:
-    """Run known failures in an engine's releases, and fuzz the releases.
+    """Run known failures in an engine's releases, and fuzz them.
 
     Shows in which release each failure began and ended. ENGINE is like sglang, VERSIONS are like 0.5.9..latest, or
     0.5.9,0.5.11. A failure found in one release is run in all. The table is also written to sweep.md and sweep.json,
