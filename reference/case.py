@@ -490,9 +490,14 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     relation: Relation | None = None
 
     def slot_lengths(self) -> dict[int, int]:
-        """Return the number of keys of each slot, in the order of slots: its maximum `kv_len` over the steps."""
-        lengths: dict[int, int] = {}
-        for step in self.steps:
-            for request in step.requests:
-                lengths[request.slot] = max(lengths.get(request.slot, 0), request.kv_len)
-        return dict(sorted(lengths.items()))
+        """Return `slot_lengths` of its steps."""
+        return slot_lengths(self.steps)
+
+
+def slot_lengths(steps: Iterable[Step]) -> dict[int, int]:
+    """Return the number of keys of each slot, in the order of slots: its maximum `kv_len` over the steps."""
+    lengths: dict[int, int] = {}
+    for step in steps:
+        for request in step.requests:
+            lengths[request.slot] = max(lengths.get(request.slot, 0), request.kv_len)
+    return dict(sorted(lengths.items()))

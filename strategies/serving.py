@@ -7,7 +7,7 @@ from typing import Final
 from hypothesis.strategies import DrawFn
 
 from attnfuzz.reference.capability import Capability, may_be_asynchronous
-from attnfuzz.reference.case import Interleave, PageOrder, Pages, Serving, SharedKeys, Step
+from attnfuzz.reference.case import Interleave, PageOrder, Pages, Serving, SharedKeys, Step, slot_lengths
 from attnfuzz.reference.geometry import Geometry
 from attnfuzz.strategies.choices import Choice, WeightedFlag, integer, on
 from attnfuzz.strategies.coverage.classes import LIMITS
@@ -38,7 +38,7 @@ def draw_serving(
     """
     if not can.schedules:
         return Serving()
-    lengths = _slot_lengths(steps)
+    lengths = slot_lengths(steps)
     forwards, quarters = draw(_FORWARDS.under(lean)), draw(_LACKING.under(lean))
     counts = {slot: -(-length // geometry.page_size) for slot, length in lengths.items()}
     if max(len(step.requests) for step in steps) > _SERVED_IN_TURNS:
@@ -51,15 +51,6 @@ def draw_serving(
         seed=draw(_SEEDS),
         asynchronous=can.asynchronous and may_be_asynchronous(steps) and draw(_ASYNCHRONOUS.under(lean)),
     )
-
-
-def _slot_lengths(steps: Sequence[Step]) -> dict[int, int]:
-    """The most keys of each slot."""
-    lengths: dict[int, int] = {}
-    for step in steps:
-        for request in step.requests:
-            lengths[request.slot] = max(lengths.get(request.slot, 0), request.kv_len)
-    return lengths
 
 
 def _most_in_use(steps: Sequence[Step], counts: Mapping[int, int]) -> int:

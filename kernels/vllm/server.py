@@ -48,7 +48,7 @@ class VllmServer:
         os.environ["VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE"] = str(scratch + semaphores)
         _resolve_layout(loaded, case)
         if case.geometry.latent:
-            renew_buffers(loaded, case, bench.device)
+            renew_buffers(loaded, scratch, bench.device)
         else:
             _renew_buffers(loaded.backend)
         self.pool = pool(case, bench, PagedKv if case.geometry.latent else _form(loaded))

@@ -1,4 +1,4 @@
-"""Coverage of the case space: features of cases, their pairs, impossible pairs, and leans towards missing pairs."""
+"""Coverage of the case space: features of cases, their pairs, impossible pairs, and a bias towards missing pairs."""
 
 from attnfuzz.strategies.coverage.axis import axis_of_form
 from attnfuzz.strategies.coverage.features import Pair, all_features, axes, axis_of, features_of, pair, pairs_of

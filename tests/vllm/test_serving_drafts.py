@@ -183,3 +183,13 @@ def test_a_mistake_planted_in_an_asynchronous_server_is_found(
     shown_by = CASES["drafts that are accepted, in part or as a whole"]
     assert runner.verdict(on(tree, shown_by)).failures == ()
     assert runner.verdict(on(tree, shown_by, asynchronous=True)).failures
+
+
+@pytest.mark.parametrize("kind", ["engine", "engine_mla"])
+def test_the_workspace_has_room_for_drafts_that_a_decode_verifies(kind: str, runner: Runner) -> None:
+    served = on_engine(f"vllm=={PLANTED_IN}", kind, case(draft((0, 1, 2)), decode((0, 1, 400))))
+    # Splits take the most space with one query head; this seed has drafts in the last forward.
+    one_head = replace(served, geometry=replace(served.geometry, q_heads=1, kv_heads=1))
+    verdict = runner.verdict(replace(one_head, serving=replace(served.serving, seed=186)))
+    assert verdict.unsupported is None
+    assert verdict.failures == ()

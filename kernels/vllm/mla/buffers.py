@@ -7,16 +7,14 @@ from typing import Any, Final
 
 import torch
 
-from attnfuzz.kernels.releases.workspace import native_workspace
 from attnfuzz.kernels.vllm.adaptations import ONE_LATENT_WORKSPACE
-from attnfuzz.reference.case import Case
 
 _SIZES: Final = ("FLASHINFER_MLA_WORKSPACE_BUFFER_SIZE", "FLASHINFER_MLA_LSE_WORKSPACE_BUFFER_SIZE")
 
 
-def renew_buffers(loaded: Any, case: Case, device: torch.device) -> None:
-    """Have none of the last server. The workspaces exist before a capture, whose warm-up runs allocate them."""
-    backend, size = loaded.backend, native_workspace(case)
+def renew_buffers(loaded: Any, size: int, device: torch.device) -> None:
+    """Have none of the last server. Workspaces of `size` bytes exist before a capture, whose warm-ups allocate them."""
+    backend = loaded.backend
     for name in _SIZES:
         if hasattr(backend, name):
             setattr(backend, name, size)
