@@ -24,6 +24,7 @@ from attnfuzz.harness.findings.ledger import Ledger
 from attnfuzz.harness.sandbox.check import render_failure
 from attnfuzz.harness.search.messages import Caught, JobSetup
 from attnfuzz.reference.device import Device
+from attnfuzz.strategies.coverage import possible_pairs
 
 
 class Ended(NamedTuple):
@@ -90,6 +91,9 @@ def carry_out(
     standing = Standing.of(past.events if past else ())
     torn_bytes = past.torn_bytes if past else 0
     with _jobs(plan, ledger) if jobs is None else nullcontext(jobs) as running:
+        # While the jobs start: with many backends, their first messages would wait for it.
+        for name in plan.backends:
+            possible_pairs(resolve(name).capability)
         # Errors so far leave no campaign behind.
         campaign = past.campaign if past else home.new_id()
         engine = Campaign(

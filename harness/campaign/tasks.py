@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 from msgspec.structs import replace
 
@@ -193,9 +192,4 @@ def _running(at: float, under_way: Iterable[UnderWay]) -> list[Running]:
 
 def lean_to_unreached(backend: str, reached: Collection[Pair], seed: int) -> Lean:
     """Return a lean towards some pairs that `backend` can reach and has not `reached`, chosen by `seed`."""
-    return choose_lean(_possible(backend).difference(reached), reached, seed)
-
-
-@lru_cache(maxsize=16)
-def _possible(backend: str) -> frozenset[Pair]:
-    return possible_pairs(resolve(backend).capability)
+    return choose_lean(possible_pairs(resolve(backend).capability).difference(reached), reached, seed)

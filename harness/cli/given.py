@@ -66,7 +66,7 @@ def compiled_backends(names: Sequence[str], tell: Callable[[str], None]) -> tupl
     Tells their names. Raises BadInput if no backend is left, and errors of resolving.
     """
     found = {name: resolve(name) for name in names}
-    lacking = [name for name, each in found.items() if isinstance(each, GpuBackend) and without_modules(each)]
+    lacking = without_modules({name: each for name, each in found.items() if isinstance(each, GpuBackend)})
     if not lacking:
         return tuple(names)
     left_out = f"no module is compiled for {', '.join(lacking)}; attnfuzz build --backend NAME compiles them"

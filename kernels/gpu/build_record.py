@@ -86,6 +86,11 @@ def read(archs: str) -> Mapping[str, Built]:
     return _read(path, changed)
 
 
+def ready() -> frozenset[str]:
+    """Return the names of the modules that are ready for the architectures here. Takes a stat call for each."""
+    return frozenset(name for name, built in read(architectures()).items() if built.ready)
+
+
 def add(archs: str, found: Mapping[str, Built]) -> None:
     """Record more results. If two processes do so at once, one record may be lost, and is restored by a quick build.
 

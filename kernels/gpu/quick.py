@@ -5,7 +5,7 @@ features, and of a backend and a feature, within a time.
 """
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import combinations
@@ -149,13 +149,13 @@ def _smallest(bucket: Bucket) -> Iterator[Bucket]:
             yield from _smallest(part)
 
 
-def only_built(backend: GpuBackend) -> GpuBackend:
-    """A backend with the geometries whose modules are compiled; itself if it needs none, or has none compiled.
+def only_built(backend: GpuBackend, ready: Collection[str]) -> GpuBackend:
+    """A backend with the geometries whose modules are `ready`; itself if it needs none, or has none of them.
 
     Its objects are planned for other layers only among those that are left: FlashInfer would compile in a worker, which
     counts as a hang.
     """
-    buckets = _built_buckets(backend)
+    buckets = _built_buckets(backend, ready)
     if not buckets:
         return backend
     capability = msgspec.structs.replace(backend.capability, buckets=tuple(buckets))
@@ -169,15 +169,16 @@ def only_built(backend: GpuBackend) -> GpuBackend:
     return replace(backend, capability=capability, session=partial(opening, buckets=capability.buckets))
 
 
-def without_modules(backend: GpuBackend) -> bool:
-    """Whether a backend needs modules, and the environment asks for compiled ones, of which it has none."""
-    return os.environ.get(BUILT) == "1" and not _built_buckets(backend)
+def without_modules(backends: Mapping[str, GpuBackend]) -> list[str]:
+    """The names of backends that need modules and have none, if the environment asks for compiled ones."""
+    if os.environ.get(BUILT) != "1":
+        return []
+    ready = build_record.ready()
+    return [name for name, backend in backends.items() if not _built_buckets(backend, ready)]
 
 
-def _built_buckets(backend: GpuBackend) -> list[Bucket]:
-    """The parts of its buckets that need no module, or compiled ones alone."""
-    known = build_record.read(build_record.architectures())
-    ready = {name for name, built in known.items() if built.ready}
+def _built_buckets(backend: GpuBackend, ready: Collection[str]) -> list[Bucket]:
+    """The parts of its buckets that need no module, or `ready` ones alone."""
     return [part for bucket in backend.capability.buckets for part in _built_parts(backend, bucket, ready)]
 
 
@@ -197,4 +198,7 @@ def _built_parts(backend: GpuBackend, bucket: Bucket, ready: Collection[str]) ->
 
 def limited(backends: Iterable[GpuBackend]) -> tuple[GpuBackend, ...]:
     """The backends, limited to compiled modules if the environment asks for it."""
-    return tuple(map(only_built, backends)) if os.environ.get(BUILT) == "1" else tuple(backends)
+    if os.environ.get(BUILT) != "1":
+        return tuple(backends)
+    ready = build_record.ready()
+    return tuple(only_built(backend, ready) for backend in backends)

@@ -34,9 +34,9 @@ def together(can: Capability) -> Together:
     found: dict[str, set[str]] = {feature: set() for axis in _AXES for feature in axes()[axis]}
     for parts, sizes in _alternatives(can):
         for feature in parts:
-            found[feature] |= parts | sizes.keys()
+            found[feature].update(parts, sizes)
         for feature, others in sizes.items():
-            found[feature] |= parts | others
+            found[feature].update(parts, others)
     return {feature: frozenset(others) for feature, others in found.items()}
 
 

@@ -82,10 +82,10 @@ def test_modules_of_one_backend_cover_the_pairs_of_others_with_the_same() -> Non
 def test_a_limited_backend_has_the_part_of_a_bucket_that_is_compiled(compile_all: Callable[..., None]) -> None:
     backend = with_buckets(WINDOWS, EIGHT_BITS)
     compile_all("batch decode bfloat16, head dim 64, window")
-    (bucket,) = only_built(backend).capability.buckets
+    (bucket,) = only_built(backend, build_record.ready()).capability.buckets
     assert bucket == replace(WINDOWS, windows=(3, 7))
     compile_all(*(module.name for module in backend.modules()))
-    assert only_built(backend).capability.buckets == backend.capability.buckets
+    assert only_built(backend, build_record.ready()).capability.buckets == backend.capability.buckets
 
 
 def test_a_limited_backend_plans_for_no_layer_that_is_not_compiled(compile_all: Callable[..., None]) -> None:
@@ -94,7 +94,7 @@ def test_a_limited_backend_plans_for_no_layer_that_is_not_compiled(compile_all: 
     opening: Any = partial(lambda *, buckets: opened.append(buckets), buckets=())
     made = dataclasses.replace(backend, session=opening)
     compile_all("batch decode bfloat16, head dim 64, window")
-    few = only_built(made)
+    few = only_built(made, build_record.ready())
     others = FOR_OTHER_LAYERS.intersection(made.capability.earlier_uses)
     assert others == FOR_OTHER_LAYERS
     assert FOR_OTHER_LAYERS.intersection(few.capability.earlier_uses) == {
@@ -116,7 +116,7 @@ def test_sessions_that_plan_for_other_layers_take_buckets() -> None:
 def test_a_backend_without_compiled_modules_or_without_modules_stays(compile_all: Callable[..., None]) -> None:
     compile_all("another")
     backend = with_buckets(WINDOWS)
-    assert only_built(backend) is backend
+    assert only_built(backend, build_record.ready()) is backend
 
 
 def test_a_backend_has_no_modules_if_compiled_ones_are_asked_for_and_none_is(
@@ -124,12 +124,13 @@ def test_a_backend_has_no_modules_if_compiled_ones_are_asked_for_and_none_is(
 ) -> None:
     compile_all("another")
     monkeypatch.delenv(BUILT, raising=False)
-    assert not without_modules(with_buckets(WINDOWS))
+    two_modules = with_buckets(WINDOWS)
+    backends = {"two": two_modules, "none": dataclasses.replace(two_modules, modules_of=lambda _: ())}
+    assert without_modules(backends) == []
     monkeypatch.setenv(BUILT, "1")
-    assert without_modules(with_buckets(WINDOWS))
-    assert not without_modules(dataclasses.replace(with_buckets(WINDOWS), modules_of=lambda _: ()))
+    assert without_modules(backends) == ["two"]
     compile_all("batch decode bfloat16, head dim 64")
-    assert not without_modules(with_buckets(WINDOWS))
+    assert without_modules(backends) == []
 
 
 def test_backends_are_limited_only_if_the_environment_asks_for_it(
