@@ -9,8 +9,8 @@ from typing import BinaryIO
 
 import msgspec
 
-from attnfuzz.harness.search.hunter import Hunter
 from attnfuzz.harness.search.messages import AnyMessage, JobSetup, Slice
+from attnfuzz.harness.workers.forked import fork_ahead
 from attnfuzz.harness.workers.lifeline import CannotStart
 from attnfuzz.harness.workers.pool import Refused
 
@@ -26,6 +26,9 @@ class _Terminated(BaseException):
 
 def main() -> None:
     """Read a Setup and then slices from standard input until it ends. Writes messages to standard output."""
+    fork_ahead()
+    from attnfuzz.harness.search.hunter import Hunter  # noqa: PLC0415 - the nursery has no use for it
+
     orders, replies = sys.stdin.buffer, _private_stdout()
     _obey_signals()
 

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.search.messages import AnyMessage, JobSetup, Slice
 from attnfuzz.harness.workers import tethered
+from attnfuzz.harness.workers.lifeline import ENVIRONMENT
 
 SECONDS_TO_LEAVE = 3.0
 
@@ -130,6 +131,8 @@ class JobProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
+            # It forks the process that forks workers.
+            env={**os.environ, **ENVIRONMENT},
             start_new_session=True,
         )
         self.send(setup)

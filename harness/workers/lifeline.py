@@ -6,11 +6,12 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
-from attnfuzz.harness.workers import tethered
+from attnfuzz.harness.workers import forked, tethered
+from attnfuzz.harness.workers.forked import Nursery
 from attnfuzz.harness.workers.nursery import MESSAGE_BYTES, Answer, Bury, Failed, Fork, Order, Reap, Reaped, Setup
 from attnfuzz.reference.user_error import UserError
 
@@ -18,10 +19,13 @@ _answers: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)
 _SECONDS_TO_END = 5.0
 """Time that a process has to exit after its sockets are closed."""
 
-_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+ENVIRONMENT = {
+    **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+}
+"""Settings for a process that forks workers, read while torch is imported: one thread, and the driver asleep.
 
-_DRIVER_ASLEEP = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
-"""Libraries ask torch for a GPU while they are imported (tvm_ffi does). torch would ask the CUDA driver, which starts a
+Libraries ask torch for a GPU while they are imported (tvm_ffi does). torch would ask the CUDA driver, which starts a
 thread for that and then fails in forks. With this setting it asks NVIDIA's management library instead (docs of
 torch.cuda).
 """
@@ -38,28 +42,14 @@ class CannotStart(NurseryError, UserError):
 class Lifeline:
     """A nursery and the socket to it. The nursery starts at once, and imports in the background.
 
-    `environment` is added to this process's. `proven` is set by the first ready worker: a nursery that exits before
-    that would only do so again.
+    `proven` is set by the first ready worker: a nursery that exits before that would only do so again.
     """
 
-    def __init__(self, setup: Setup, environment: Mapping[str, str]) -> None:
+    def __init__(self, setup: Setup) -> None:
         self.proven = False
         # Threads wait for concurrent workers.
         self._lock = threading.Lock()
-        self._log = os.memfd_create("attnfuzz-nursery-output")
-        # A packet socket keeps messages apart, and passes descriptors with them.
-        self._control, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with remote:
-            self._process = subprocess.Popen(
-                tethered.command("attnfuzz.harness.workers.nursery", str(remote.fileno())),
-                stdin=subprocess.DEVNULL,
-                stdout=self._log,
-                stderr=self._log,
-                pass_fds=(remote.fileno(),),
-                env={**os.environ, **_ONE_THREAD, **_DRIVER_ASLEEP, **environment},
-                # In its own session, Ctrl-C on the terminal doesn't reach it while Python starts.
-                start_new_session=True,
-            )
+        self._process, self._control, self._log = forked.take() or _spawned()
         self._send(setup)
 
     @property
@@ -124,8 +114,9 @@ class Lifeline:
         """Only close the descriptors, in a forked process that inherited this by accident."""
         self._control.close()
         os.close(self._log)
-        # Popen warns about a child that it can't wait for, and this one belongs to another process.
-        self._process.returncode = 0
+        if isinstance(self._process, subprocess.Popen):
+            # Popen warns about a child that it can't wait for, and this one belongs to another process.
+            self._process.returncode = 0
 
     def _go_on(self) -> None:
         # A kernel may have stopped it.
@@ -147,6 +138,23 @@ class Lifeline:
         if not message:
             raise NurseryError("the nursery hung up")
         return _answers.decode(message)
+
+
+def _spawned() -> Nursery:
+    log = os.memfd_create("attnfuzz-nursery-output")
+    control, remote = forked.sockets()
+    with remote:
+        process = subprocess.Popen(
+            tethered.command("attnfuzz.harness.workers.nursery", str(remote.fileno())),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=(remote.fileno(),),
+            env={**os.environ, **ENVIRONMENT},
+            # In its own session, Ctrl-C on the terminal doesn't reach it while Python starts.
+            start_new_session=True,
+        )
+    return Nursery(process, control, log)
 
 
 def tail(descriptor: int, nbytes: int = 4096) -> str:

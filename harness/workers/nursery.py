@@ -57,13 +57,15 @@ _OBJECTS_BEFORE_COLLECTION = 10_000
 class Setup(msgspec.Struct, tag=True, frozen=True):
     """The first message: the modules to import, and the path. `handler` and `begin` are "module:function".
 
-    `preload` is called once. `begin` is called in each worker before it is ready.
+    `preload` is called once. `begin` is called in each worker before it is ready. `environment` is added to that of the
+    nursery.
     """
 
     handler: str
     preload: Sequence[Hook]
     path: list[str]
     begin: str | None = None
+    environment: dict[str, str] = {}
 
 
 class Fork(msgspec.Struct, tag=True, frozen=True):
@@ -105,12 +107,11 @@ Answer = Reaped | Failed
 _orders: msgspec.json.Decoder[Order] = msgspec.json.Decoder(Order)
 
 
-def main() -> None:
-    """Import, then fork and reap until the parent closes the connection."""
+def run(control: socket.socket) -> None:
+    """Import, then fork and reap until the parent closes the connection. Ends this process, unless imports fail."""
     # Ctrl-C is handled by the parent; workers inherit this.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _shun_core_dumps()
-    control = socket.socket(fileno=int(sys.argv[1]))
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     setup = _orders.decode(control.recv(MESSAGE_BYTES))
     if not isinstance(setup, Setup):
@@ -150,6 +151,7 @@ def _spend_memory_on_speed() -> None:
 
 def _prepare(setup: Setup) -> tuple[worker.Handler, Callable[..., None]]:
     sys.path[:] = setup.path
+    os.environ.update(setup.environment)
     import torch  # noqa: PLC0415 - the parent waits for this import: errors in it must be reported
 
     torch.set_num_threads(1)
@@ -290,4 +292,4 @@ def _shun_core_dumps() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(socket.socket(fileno=int(sys.argv[1])))

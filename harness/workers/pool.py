@@ -264,9 +264,10 @@ class Workers:
                 raise ValueError(f"{name!r} names no function: write module:function")
         if spares < 0:
             raise ValueError(f"{spares} spares: at least 0")
-        self._setup = Setup(handler=handler, preload=tuple(preload), path=sys.path, begin=begin)
+        self._setup = Setup(
+            handler=handler, preload=tuple(preload), path=sys.path, begin=begin, environment=dict(environment)
+        )
         self.arguments = tuple(arguments)
-        self._environment = environment
         self._spares = spares
         self._team: deque[Worker] = deque()
         self._crowd: list[Worker] = []
@@ -274,7 +275,7 @@ class Workers:
         self._owner = os.getpid()
         self.restarts = 0
         self.history: tuple[bytes, ...] = ()
-        self._recruit()
+        self._recruit(1)
 
     def __enter__(self) -> Self:
         return self
@@ -308,7 +309,7 @@ class Workers:
             self._team.remove(worker)
             worker.forget()
             self.restarts += 1
-            self._recruit()
+            self._recruit(1 + self._spares)
         elif worker.spent:
             self._replace(worker)
         return result
@@ -354,7 +355,7 @@ class Workers:
     def _replace(self, worker: Worker) -> None:
         self._team.remove(worker)
         worker.dispose()
-        self._recruit()
+        self._recruit(1 + self._spares)
 
     def _gather(self, count: int) -> None:
         """Fill the crowd up to `count` ready workers."""
@@ -382,10 +383,14 @@ class Workers:
         words = ""
         try:
             for _ in range(_ATTEMPTS):
-                self._recruit()
+                self._recruit(1)
                 worker = self._team[0]
                 if not worker.gone():
-                    return worker
+                    # Contexts on a GPU that are created at the same time take longer: spares start when one is ready.
+                    self._recruit(1 + self._spares)
+                    if worker is self._team[0]:
+                        return worker
+                    continue
                 self._team.popleft()
                 words = worker.last_words()
                 worker.dispose()
@@ -394,11 +399,12 @@ class Workers:
             self._hang_up()
             raise
 
-    def _recruit(self) -> None:
+    def _recruit(self, count: int) -> None:
+        """Fill the team up to `count` workers, ready or not."""
         for _ in range(_ATTEMPTS):
             lifeline = self._nursery()
             try:
-                while len(self._team) <= self._spares:
+                while len(self._team) < count:
                     self._team.append(Worker(lifeline, self.arguments))
             except NurseryError as error:
                 killed = lifeline.killed()
@@ -415,7 +421,7 @@ class Workers:
             # Its workers died with it.
             self._hang_up()
         if self._lifeline is None:
-            self._lifeline = Lifeline(self._setup, self._environment)
+            self._lifeline = Lifeline(self._setup)
         return self._lifeline
 
     def _hang_up(self) -> None:

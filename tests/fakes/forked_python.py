@@ -34,6 +34,7 @@ FORKED = (TETHERED, "attnfuzz.harness.cli.main", "attnfuzz.kernels.gpu.compilati
 IMPORTED = (
     "attnfuzz.harness.campaign.run",
     "attnfuzz.harness.campaign.job",
+    "attnfuzz.harness.search.hunter",
     "attnfuzz.harness.inside.execute",
     "attnfuzz.harness.inside.explained",
 )

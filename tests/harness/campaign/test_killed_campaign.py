@@ -32,7 +32,7 @@ def jobs_of(campaign: int) -> list[int]:
 def workers_of_job(job: int) -> list[int]:
     """What the job's only child forked; beside workers, it starts a compiler to ask for its version."""
     forked = [pid for nursery in children(job) for pid in children(nursery)]
-    return [pid for pid in forked if "attnfuzz.harness.workers.nursery" in command_line(pid)]
+    return [pid for pid in forked if "attnfuzz.harness" in command_line(pid)]
 
 
 def jobs_at_work(campaign: int) -> list[int]:

@@ -1,0 +1,136 @@
+"""A nursery that is forked before it is needed, so that it shares its parent's import of torch.
+
+That import is most of a nursery's start. Only a process without threads and without state can fork one: a job of a
+campaign does so as its first action.
+"""
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import threading
+import traceback
+from typing import NamedTuple, Protocol
+
+import torch  # noqa: F401 - the import to share
+
+from attnfuzz.harness.workers import nursery
+from attnfuzz.harness.workers.tethered import die_with
+
+
+class Process(Protocol):
+    """The part of subprocess.Popen that a Lifeline needs."""
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit status, negative for a signal; None before `poll` or `wait` found out."""
+        ...
+
+    def poll(self) -> int | None:
+        """Return the exit status, or None while it runs."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end. Raises subprocess.TimeoutExpired."""
+        ...
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        ...
+
+    def kill(self) -> None:
+        """Kill it, unless it has ended."""
+        ...
+
+
+class Child:
+    """A forked child as a `Process`."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """See `Process`."""
+        if self.returncode is None:
+            ended, status = os.waitpid(self._pid, os.WNOHANG)
+            if ended:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """See `Process`."""
+        if self.poll() is None:
+            descriptor = os.pidfd_open(self._pid)
+            try:
+                select.select([descriptor], [], [], timeout)
+            finally:
+                os.close(descriptor)
+        status = self.poll()
+        if status is None:
+            raise subprocess.TimeoutExpired("nursery", timeout or 0.0)
+        return status
+
+    def send_signal(self, number: int) -> None:
+        """See `Process`."""
+        if self.poll() is None:
+            os.kill(self._pid, number)
+
+    def kill(self) -> None:
+        """See `Process`."""
+        self.send_signal(signal.SIGKILL)
+
+
+class Nursery(NamedTuple):
+    """A nursery that waits for its Setup: its process, the socket to it, and the file of its output."""
+
+    process: Process
+    control: socket.socket
+    log: int
+
+
+_ahead: list[Nursery] = []
+"""The nursery of this process that nothing uses yet, if there is one."""
+
+
+def fork_ahead() -> None:
+    """Fork the nursery that the first `take` returns, before this process opens files that it must not keep open.
+
+    Raises RuntimeError in a process with threads.
+    """
+    if threading.active_count() > 1:
+        raise RuntimeError("a fork would lose this process's threads, and hang on their locks: fork before they start")
+    parent, log = os.getpid(), os.memfd_create("attnfuzz-nursery-output")
+    control, remote = sockets()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            die_with(parent)
+            control.close()
+            _detach(log)
+            nursery.run(remote)
+        except BaseException:  # noqa: BLE001 - a forked child must never return into its parent's code
+            traceback.print_exc()
+        os._exit(1)
+    remote.close()
+    _ahead.append(Nursery(Child(pid), control, log))
+
+
+def take() -> Nursery | None:
+    """Return the nursery that was forked ahead, once, or None."""
+    return _ahead.pop() if _ahead else None
+
+
+def sockets() -> tuple[socket.socket, socket.socket]:
+    """Return both ends of a nursery's socket. It keeps messages apart, and passes descriptors with them."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def _detach(log: int) -> None:
+    """Leave the session, input and output of the parent."""
+    os.setsid()
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((nothing, 0), (log, 1), (log, 2)):
+        os.dup2(source, target)
+    # Other files stay open: NVIDIA's management library, which asks about GPUs while torch is imported, keeps some.

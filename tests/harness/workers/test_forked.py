@@ -1,0 +1,113 @@
+"""A nursery that a job forks before it needs one.
+
+Tests start a process that forks it, and that may be killed.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from random_kills import command_line, running
+
+from attnfuzz.harness.workers.forked import fork_ahead
+
+SCRIPT = """
+import json, os, select, signal, sys
+from attnfuzz.harness.workers.forked import fork_ahead
+
+fork_ahead()
+from attnfuzz.harness.workers.pool import Workers
+from attnfuzz.harness.workers.postmortem import Death
+
+def tell(**said):
+    print(json.dumps(said), flush=True)
+
+def lineage(workers):
+    worker = int(workers.run(b"who", timeout=60).split()[0])
+    return worker, int(open(f"/proc/{worker}/stat").read().rpartition(")")[2].split()[1])
+
+with Workers("deadly_handlers:obey", environment={"PLANTED": "yes"}) as workers:
+    worker, nursery = lineage(workers)
+    files = [os.readlink(f"/proc/{nursery}/fd/{number}") for number in range(3)]
+    tell(worker=worker, nursery=nursery, session=os.getsid(nursery), files=files)
+    sys.stdin.readline()
+    worker_ended = os.pidfd_open(worker)
+    os.kill(nursery, signal.SIGKILL)
+    # The worker is killed with it.
+    select.select([worker_ended], [], [])
+    while isinstance(workers.run(b"who", timeout=60), Death):
+        pass
+    worker, nursery = lineage(workers)
+    tell(worker=worker, nursery=nursery)
+    sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    with subprocess.Popen(
+        [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield process
+        process.kill()
+
+
+def said(job: subprocess.Popen[str]) -> dict[str, Any]:
+    assert job.stdout is not None
+    answer: dict[str, Any] = json.loads(job.stdout.readline())
+    return answer
+
+
+def go_on(job: subprocess.Popen[str]) -> None:
+    assert job.stdin is not None
+    job.stdin.write("\n")
+    job.stdin.flush()
+
+
+def ends(*pids: int) -> bool:
+    """Whether processes end. A busy machine may take long."""
+    deadline = time.monotonic() + 60
+    while running(pids) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return not running(pids)
+
+
+def test_a_nursery_is_forked_once_and_then_started(job: subprocess.Popen[str]) -> None:
+    first = said(job)
+    assert command_line(first["nursery"]) == command_line(job.pid)
+    assert first["session"] == first["nursery"]
+    assert first["files"][0] == "/dev/null"
+    assert all("attnfuzz-nursery-output" in each for each in first["files"][1:])
+    go_on(job)
+    second = said(job)
+    assert ends(first["worker"])
+    assert second["nursery"] != first["nursery"]
+
+
+def test_a_forked_nursery_ends_with_its_parent(job: subprocess.Popen[str]) -> None:
+    first = said(job)
+    assert running([first["nursery"], first["worker"]]) == [first["nursery"], first["worker"]]
+    os.kill(job.pid, signal.SIGKILL)
+    assert ends(first["worker"], first["nursery"])
+
+
+def test_a_process_with_threads_forks_none() -> None:
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    try:
+        with pytest.raises(RuntimeError, match="fork before they start"):
+            fork_ahead()
+    finally:
+        done.set()
+        thread.join()
