@@ -22,6 +22,7 @@ from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.module_archive import Taken
 from attnfuzz.kernels.gpu.quick import quick_set
 from attnfuzz.kernels.gpu.visible import Arch
+from attnfuzz.kernels.native import build as native
 from attnfuzz.reference.device import Device
 
 
@@ -57,6 +58,8 @@ def build(*, names: tuple[str, ...], jobs: int | None, arch: str | None, quick: 
         nvcc.build(files, archs=capabilities(archs), progress=tell)
         for files in dict.fromkeys(files for backend in backends for files in backend.libraries)
     ]
+    # All workers load the native kernels, which record where a worker faults.
+    own.append(native.compiled(tell))
     known = build_record.read(archs) if archive is not None else {}
     there = {each.name: known[each.name] for each in wanted if each.name in known and known[each.name].ready}
     built = dict(there)

@@ -59,6 +59,11 @@ def load(progress: Callable[[str], None] | None = None) -> tvm_ffi.Module:
     return _Loaded.replacement or _load(FLAGS, progress)
 
 
+def compiled(progress: Callable[[str], None]) -> Path:
+    """Return the file of the compiled kernels, which is built like by `load`, without loading it."""
+    return _library(FLAGS, progress)
+
+
 def load_with_defects(progress: Callable[[str], None] | None = None) -> tvm_ffi.Module:
     """Return the second library, like `load`: the same kernels, plus plant(name) and uproot_all()."""
     return _load(_WITH_DEFECTS, progress)

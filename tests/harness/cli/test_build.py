@@ -14,6 +14,8 @@ from attnfuzz.kernels.gpu import build_record, module_archive, modules, nvcc, to
 from attnfuzz.kernels.gpu.build_record import Built, Module
 from attnfuzz.kernels.gpu.compilation import BuildLine
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.kernels.library_cache import cache_folder
+from attnfuzz.kernels.native import build
 
 MIB = 1 << 20
 
@@ -52,7 +54,15 @@ def compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Compiled:
         for each in others:
             yield BuildLine(name=each.name, built=Built(library=str(library), base=base))
 
+    def native_kernels(_: Callable[[str], None]) -> Path:
+        kernels = cache_folder() / "attnfuzz_native-0123.so"
+        kernels.parent.mkdir(parents=True, exist_ok=True)
+        kernels.write_bytes(bytes(MIB))
+        return kernels
+
     monkeypatch.setattr(nvcc, "build", own)
+    monkeypatch.setattr(build, "compiled", native_kernels)
+    monkeypatch.setenv("ATTNFUZZ_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(modules, "compile_all", all_modules)
     monkeypatch.setattr(toolkit, "missing", lambda: None)
     monkeypatch.delenv(build_record.ARCH_LIST, raising=False)
@@ -136,7 +146,6 @@ def test_without_a_terminal_each_module_is_a_line(attnfuzz: Attnfuzz, compiled: 
 def test_modules_in_an_archive_are_not_compiled(
     attnfuzz: Attnfuzz, compiled: Compiled, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("ATTNFUZZ_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv(build_record.WORKSPACE_BASE, str(tmp_path))
     names = names_of("fa2_paged")
     library = tmp_path / "there.so"
@@ -146,17 +155,19 @@ def test_modules_in_an_archive_are_not_compiled(
     assert attnfuzz("build", "--backend", "fa2_paged", "--archive", str(archive)).code == 0
     assert compiled.modules == [name for name in names if name != names[2]]
     library.unlink()
+    (tmp_path / "cache").rename(tmp_path / "another")
     compiled.modules.clear()
+    module_archive.take(archive, "9.0")
+    assert library.exists()
+    assert (tmp_path / "cache" / "attnfuzz_native-0123.so").exists()
     assert attnfuzz("build", "--backend", "fa2_paged", "--archive", str(archive)).code == 0
     assert names[2] not in compiled.modules
-    assert library.exists()
 
 
 @pytest.mark.usefixtures("compiled")
 def test_an_archive_keeps_the_modules_of_a_build_that_is_cut_off_and_those_of_others(
     attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("ATTNFUZZ_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv(build_record.WORKSPACE_BASE, str(tmp_path))
     archive, library = tmp_path / "modules.tar", tmp_path / "made.so"
     library.write_bytes(bytes(MIB))
