@@ -48,7 +48,7 @@ class PlansDecodeBeforePadding(MhaSession):
 
 
 @_ROWS.add(
-    "context_batch_from_rows", "SGLang PR #21649 (its remedy: a batch taken from the metadata)", Mistake.GIVEN_ROWS
+    "context_batch_from_rows", "SGLang PR #21649 (its fix: a batch size taken from the metadata)", Mistake.GIVEN_ROWS
 )
 class DerivesContextBatch(MhaSession):
     """The context kernel's batch size is the query rows divided by the longest query, as for the decode kernel."""
