@@ -1,6 +1,6 @@
 """cuDNN's decode through FlashInfer, with windows longer than all keys. Needs FlashInfer, cuDNN's frontend and a GPU.
 
-One query sees one key of value 1, whatever the window: out is 1, and with a logit of 0 its LSE is 0.
+In every window, one query sees one key of value 1: out is 1, and with a logit of 0 its LSE is 0.
 """
 
 import os

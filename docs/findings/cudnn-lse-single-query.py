@@ -1,7 +1,7 @@
-"""cuDNN's prefill through FlashInfer, with one query a request and groups of heads. Needs cuDNN's frontend and a GPU.
+"""cuDNN's prefill through FlashInfer, with one query per request and groups of heads. Needs cuDNN's frontend and a GPU.
 
-Each query sees four keys with logits of 0: its LSE is log2(4) = 2. The buffer holds 7 before, which FlashInfer
-multiplies by log2(e) where cuDNN wrote nothing: 10.099.
+Each query sees four keys with logits of 0: its LSE is log2(4) = 2. Before the call, the buffer holds 7. FlashInfer
+multiplies it by log2(e) where cuDNN wrote nothing: 10.099.
 """
 
 import os

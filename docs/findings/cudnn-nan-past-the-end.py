@@ -1,6 +1,6 @@
-"""cuDNN's kernels through FlashInfer, with NaN behind a request's last key. Needs FlashInfer, cuDNN and a GPU.
+"""cuDNN's kernels through FlashInfer, with NaN past a request's last key. Needs FlashInfer, cuDNN and a GPU.
 
-Each query sees keys of logit 0 and values of 1 alone, so that attention is 1.
+Each query sees only keys with logits of 0 and values of 1, so attention is 1.
 """
 
 import math
@@ -26,7 +26,7 @@ workspace = torch.zeros(128 << 20, dtype=torch.uint8, device="cuda")
 
 
 def decode(queries: int, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """As many queries as keys, or one."""
+    """Run with as many queries as keys, or with one."""
     query = torch.zeros(queries, 1, HEAD_DIM, dtype=torch.bfloat16, device="cuda")
     return cudnn_batch_decode_with_kv_cache(
         query,
@@ -43,7 +43,7 @@ def decode(queries: int, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor
 
 
 def prefill(queries: int, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """The same, causally."""
+    """Run the same as a causal prefill."""
     query = torch.zeros(queries, 1, HEAD_DIM, dtype=torch.bfloat16, device="cuda")
     rows = torch.tensor([0, queries], dtype=torch.int32, device="cuda") * HEAD_DIM
     out, _ = cudnn_batch_prefill_with_kv_cache(

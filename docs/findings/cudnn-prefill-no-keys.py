@@ -1,7 +1,7 @@
 """cuDNN's prefill through FlashInfer, with a request that has no keys. Needs FlashInfer, cuDNN's frontend and a GPU.
 
-Two requests of two queries. The first sees values of 1 only, so that its rows are 1; the second has no keys. The
-buffers hold 7 before, which tells rows that were left as they were from rows that were written.
+Two requests of two queries. The first sees values of 1 only, so its rows are 1; the second has no keys. The
+buffers hold 7 before the call, so a row that is still 7 was not written.
 """
 
 import math

@@ -1,7 +1,7 @@
-"""Each level of FlashInfer's cascade has a window of its own. Needs FlashInfer and a GPU.
+"""Each level of FlashInfer's cascade has its own window. Needs FlashInfer and a GPU.
 
-One query has logits of 0 for keys in pages of one token, whose values are 1, 2, 3 and 4. The last page is of its own,
-those before are shared. A window of 2 keys ends at the last key.
+One query has logits of 0 for keys in pages of one token, whose values are 1, 2, 3 and 4. The last page belongs to the
+request, those before it are shared. A window of 2 keys ends at the last key.
 """
 
 import sys
@@ -21,7 +21,7 @@ DIM, PAGES = 128, 4
 
 
 def integers(*numbers: int) -> torch.Tensor:
-    """Metadata of a plan."""
+    """Return metadata of a plan."""
     return torch.tensor(numbers, dtype=torch.int32, device="cuda")
 
 
@@ -32,7 +32,7 @@ LAYER = {"causal": True, "window_left": 1, "q_data_type": torch.bfloat16}
 
 
 def workspace() -> torch.Tensor:
-    """As large as the docstring recommends."""
+    """Return a workspace as large as the docstring recommends."""
     return torch.zeros(128 << 20, dtype=torch.uint8, device="cuda")
 
 

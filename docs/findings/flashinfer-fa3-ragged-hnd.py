@@ -1,7 +1,7 @@
-"""FlashInfer's ragged and single prefill on FA3 take tokens for heads in the layout HND.
+"""FlashInfer's ragged and single prefill on FA3 confuse tokens with heads in the layout HND.
 
-Needs FlashInfer and a Hopper GPU. Queries are 0, so that each gives the mean of V over the keys that it sees. V holds
-10 times its head plus its token. Each call is made in a process of its own, since it can end that.
+Needs FlashInfer and a Hopper GPU. Queries are 0, so each outputs the mean of V over the keys that it sees. V holds 10
+times its head plus its token. Each call runs in its own process, because it may crash it.
 """
 
 import signal
@@ -20,7 +20,7 @@ HEADS, DIM = 4, 64
 
 
 def call(entry: str, backend: str, layout: str, tokens: int) -> None:
-    """One call, on as many queries as keys, causal; print its last row."""
+    """Run one causal call with as many queries as keys, and print its last row."""
     indptr = torch.tensor([0, tokens], dtype=torch.int32, device="cuda")
     query = torch.zeros(tokens, HEADS, DIM, dtype=torch.bfloat16, device="cuda")
     key = torch.zeros(tokens, HEADS, DIM, dtype=torch.bfloat16, device="cuda")
@@ -38,7 +38,7 @@ def call(entry: str, backend: str, layout: str, tokens: int) -> None:
 
 
 def main() -> int:
-    """The exit code: 1 if a call dies or its last row is wrong, 2 if one can't be made."""
+    """Return the exit code: 1 if a call crashes or its last row is wrong, 2 if a call cannot be made."""
     if not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9:
         print("needs a Hopper GPU")
         return 2

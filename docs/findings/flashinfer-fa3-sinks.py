@@ -1,4 +1,4 @@
-"""FlashInfer's kernels of sinks on FA3, where a query sees no key. Needs FlashInfer and a Hopper GPU.
+"""FlashInfer's kernels with sinks on FA3, for a query that sees no key. Needs FlashInfer and a Hopper GPU.
 
 Two requests of two queries and one key: the first query of each sees no key. Then a request without keys. One head, in
 bf16, with pages of one token.
@@ -22,12 +22,12 @@ CACHE = torch.ones(1, 2, 1, 1, DIM, dtype=torch.bfloat16, device="cuda")
 
 
 def integers(*numbers: int) -> torch.Tensor:
-    """Metadata of a plan."""
+    """Return metadata of a plan."""
     return torch.tensor(numbers, dtype=torch.int32, device="cuda")
 
 
 def first_row(backend: str, sink: float, queries: int, keys: int) -> tuple[float, float]:
-    """The first element of the first query's output, and its log-sum-exp in base 2."""
+    """Return the first element of the first query's output, and its LSE in base 2."""
     wrapper = flashinfer.BatchAttentionWithAttentionSinkWrapper(
         torch.zeros(128 << 20, dtype=torch.uint8, device="cuda"),
         "NHD",

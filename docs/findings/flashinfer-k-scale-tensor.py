@@ -1,4 +1,4 @@
-"""FlashInfer raises where scales are tensors, which annotations and docstrings allow. Needs FlashInfer and a GPU.
+"""FlashInfer raises if scales are tensors, which annotations and docstrings allow. Needs FlashInfer and a GPU.
 
 A query of ones has logits of 0 and 2 for two keys, whose values are 0 and 1.
 """
@@ -20,7 +20,7 @@ if not torch.cuda.is_available():
 
 
 def ints(*numbers: int) -> torch.Tensor:
-    """Metadata as the docstring of plan has it."""
+    """Return metadata as in the docstring of plan."""
     return torch.tensor(numbers, dtype=torch.int32, device="cuda")
 
 
@@ -34,7 +34,7 @@ wrapper.plan(ints(0, 1), ints(0, 1), ints(0), ints(2), 1, 1, 64, 16, q_data_type
 
 
 def persistent() -> flashinfer.BatchAttention:
-    """BatchAttention, planned for the same batch."""
+    """Return a BatchAttention planned for the same batch."""
     made = flashinfer.BatchAttention("NHD", device="cuda")
     lists = (ints(0, 1), ints(0, 1), ints(0), ints(2))
     types = {"q_data_type": torch.bfloat16, "kv_data_type": torch.bfloat16}
@@ -43,7 +43,7 @@ def persistent() -> flashinfer.BatchAttention:
 
 
 def answer(run: Callable[..., Any], **scale: float | torch.Tensor) -> str:
-    """The first element of the output, or the exception."""
+    """Return the first element of the output, or the exception."""
     try:
         found = run(QUERY, CACHE, **scale)
     except TypeError as error:

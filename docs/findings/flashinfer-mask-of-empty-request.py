@@ -1,7 +1,7 @@
-"""A request without pages shifts the masks of those behind it in FlashInfer's paged prefill. Needs a GPU.
+"""A request without pages shifts the masks of later requests in FlashInfer's paged prefill. Needs a GPU.
 
 Pages have 16 tokens. The first of three requests has 4 queries and 16 keys, the second a query and no keys, the third a
-query and 16 keys with the values 1 to 16, of which its mask shows the first alone. All logits are 0.
+query and 16 keys with the values 1 to 16, of which its mask shows only the first. All logits are 0.
 """
 
 import sys
@@ -19,7 +19,7 @@ if not torch.cuda.is_available():
 
 
 def ints(*numbers: int) -> torch.Tensor:
-    """Metadata as the docstring of plan has it."""
+    """Return metadata as in the docstring of plan."""
     return torch.tensor(numbers, dtype=torch.int32, device="cuda")
 
 
@@ -31,7 +31,7 @@ CACHE[:, 1] = torch.arange(1, 17, device="cuda").view(16, 1, 1)
 
 
 def last(queries_without_keys: int) -> float:
-    """The output of the third request, where the second has this many queries."""
+    """Return the output of the third request, if the second has this many queries."""
     wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(
         torch.zeros(128 << 20, dtype=torch.uint8, device="cuda"), "NHD", backend="fa2"
     )

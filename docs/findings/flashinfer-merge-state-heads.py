@@ -1,6 +1,6 @@
 """FlashInfer's merging of two attention states fails from 65 heads on. Needs FlashInfer and a GPU.
 
-Two states of equal weights and the outputs 1 and 3: merged, they are 2.
+Two states with equal weights and the outputs 1 and 3: merged, they are 2.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ HEAD_DIM = 128
 
 
 def in_place(heads: int) -> float:
-    """merge_state_in_place, as servers merge the chunks of a long prompt."""
+    """Merge with merge_state_in_place, as servers merge the chunks of a long prompt."""
     first, other = (torch.full((1, heads, HEAD_DIM), value, dtype=torch.bfloat16, device="cuda") for value in (1, 3))
     lse, other_lse = torch.zeros(1, heads, device="cuda"), torch.zeros(1, heads, device="cuda")
     flashinfer.merge_state_in_place(first, lse, other, other_lse)
@@ -30,7 +30,7 @@ def in_place(heads: int) -> float:
 
 
 def apart(heads: int) -> float:
-    """merge_state, which returns the merged state."""
+    """Merge with merge_state, which returns the merged state."""
     first, other = (torch.full((1, heads, HEAD_DIM), value, dtype=torch.bfloat16, device="cuda") for value in (1, 3))
     lse = torch.zeros(1, heads, device="cuda")
     merged, _ = flashinfer.merge_state(first, lse, other, lse.clone())
@@ -45,7 +45,7 @@ for name, merge in (("merge_state_in_place", in_place), ("merge_state", apart)):
             seen = merge(heads)
         except RuntimeError as error:
             wrong, seen = True, f"{type(error).__name__}: {str(error).splitlines()[0]}"
-            # The next launch reports the error of a failed one once more.
+            # The next launch reports the error of a failed one again.
             with contextlib.suppress(RuntimeError):
                 torch.zeros(1, device="cuda")
         else:

@@ -1,4 +1,4 @@
-"""FlashInfer's sparse attention with blocks of other sizes, and a mask that selects none. Needs FlashInfer and a GPU.
+"""FlashInfer's variable block-sparse attention with a mask that selects no block. Needs FlashInfer and a GPU.
 
 One query, one block of one key. A mask that selects the block can be planned; one that selects no block should leave
 zeros, as a row without keys does elsewhere in FlashInfer.

@@ -1,7 +1,7 @@
-"""FlashInfer takes a packed mask's bytes to be its bits from the second request on. Needs FlashInfer and a GPU.
+"""FlashInfer uses bit offsets into a packed mask as byte offsets. Needs FlashInfer and a GPU.
 
-Two requests have a query and 16 keys with the values 1 to 16; their masks show the first key alone. All logits are 0.
-The four bytes of the packed masks begin a tensor of zeros, so that reads behind them find no key.
+Two requests have a query and 16 keys with the values 1 to 16; their masks show only the first key. All logits are 0.
+The four bytes of the packed masks begin a tensor of zeros, so reads past them find no key.
 """
 
 import sys
@@ -19,7 +19,7 @@ if not torch.cuda.is_available():
 
 
 def ints(*numbers: int) -> torch.Tensor:
-    """Metadata as the docstrings of plan have it."""
+    """Return metadata as in the docstrings of plan."""
     return torch.tensor(numbers, dtype=torch.int32, device="cuda")
 
 
@@ -34,7 +34,7 @@ WORKSPACE = torch.zeros(128 << 20, dtype=torch.uint8, device="cuda")
 
 
 def paged(**mask: torch.Tensor) -> list[float]:
-    """The output of each request, its keys in a page."""
+    """Return the output of each request, with its keys in a page."""
     wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(WORKSPACE, "NHD", backend="fa2")
     starts = ints(0, 1, 2)
     wrapper.plan(starts, starts, ints(0, 1), ints(16, 16), 1, 1, 64, 16, q_data_type=torch.bfloat16, **mask)
@@ -42,7 +42,7 @@ def paged(**mask: torch.Tensor) -> list[float]:
 
 
 def ragged(**mask: torch.Tensor) -> list[float]:
-    """The output of each request, its keys and values packed."""
+    """Return the output of each request, with its keys and values packed."""
     wrapper = flashinfer.BatchPrefillWithRaggedKVCacheWrapper(WORKSPACE, "NHD", backend="fa2")
     wrapper.plan(ints(0, 1, 2), ints(0, 16, 32), 1, 1, 64, q_data_type=torch.bfloat16, **mask)
     keys, values = CACHE.transpose(0, 1).reshape(2, 32, 1, 64)

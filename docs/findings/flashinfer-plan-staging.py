@@ -1,7 +1,7 @@
-"""FlashInfer plans stage their metadata in page-locked memory, and don't wait until it was copied. Needs a GPU.
+"""FlashInfer stages a plan's metadata in pinned memory, and does not wait until it is copied. Needs a GPU.
 
-A GPU that is busy when `plan` is called copies late. Each row has other keys, and the expected output is that of a calm
-GPU. The last number of each line is how many of 64 rows differ.
+A GPU that is busy when `plan` is called copies late. Each row has different keys, and the expected output is that of an
+idle GPU. The last number of each line is how many of 64 rows differ.
 """
 
 import sys
@@ -27,7 +27,7 @@ Wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper
 
 
 def new() -> Wrapper:
-    """With a small workspace, as for small batches."""
+    """Return a wrapper with a small workspace, as for small batches."""
     wrapper = Wrapper(torch.zeros(64 << 20, dtype=torch.uint8, device="cuda"), "NHD", backend="fa2")
     wrapper.reset_workspace_buffer(
         torch.zeros(64 << 20, dtype=torch.uint8, device="cuda"), torch.zeros(1 << 20, dtype=torch.uint8, device="cuda")
@@ -36,7 +36,7 @@ def new() -> Wrapper:
 
 
 def attend(wrapper: Wrapper, lengths: list[int]) -> torch.Tensor:
-    """One query for each length; the lists are on the host, as `plan` asks where it should not wait."""
+    """Attend with one query per length; the lists are on the host, as `plan` requires in order not to wait."""
     pages = torch.tensor([-(-length // PAGE) for length in lengths])
     wrapper.plan(
         qo_indptr=torch.arange(ROWS + 1, dtype=torch.int32),
@@ -66,7 +66,7 @@ def differing(name: str, out: torch.Tensor) -> bool:
 
 
 def busy() -> None:
-    """Keep the GPU at work for some 20 ms."""
+    """Keep the GPU busy for about 20 ms."""
     torch.cuda._sleep(40_000_000)  # noqa: SLF001 - the only one that torch has
 
 

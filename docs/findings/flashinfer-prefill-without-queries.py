@@ -1,6 +1,6 @@
-"""FlashInfer's prefill of one request ends the process for a request without queries. Needs FlashInfer and a GPU.
+"""FlashInfer's prefill of one request crashes the process if it has no queries. Needs FlashInfer and a GPU.
 
-The call is made in a process of its own. An exception would be an answer, too.
+The call runs in its own process. An exception would be correct, too.
 """
 
 import signal
@@ -16,7 +16,7 @@ except ImportError as error:
 
 
 def call(queries: int) -> None:
-    """One call with 4 keys."""
+    """Run one call with 4 keys."""
     query = torch.ones(queries, 1, 64, dtype=torch.bfloat16, device="cuda")
     keys = torch.ones(4, 1, 64, dtype=torch.bfloat16, device="cuda")
     flashinfer.single_prefill_with_kv_cache(query, keys, keys, backend="fa2")
@@ -24,7 +24,7 @@ def call(queries: int) -> None:
 
 
 def main() -> int:
-    """The exit code: 1 if the call without queries ends its process."""
+    """Return the exit code: 1 if the call without queries crashes its process."""
     if not torch.cuda.is_available():
         print("needs a GPU")
         return 2

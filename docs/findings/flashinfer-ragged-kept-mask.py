@@ -1,4 +1,4 @@
-"""A ragged plan of FlashInfer's without a mask keeps the mask of the plan before. Needs FlashInfer and a GPU.
+"""A ragged plan of FlashInfer without a mask keeps the mask of the previous plan. Needs FlashInfer and a GPU.
 
 One query has logits of 0 for two keys, whose values are 1 and 3. The first plan's mask hides the second key.
 """
@@ -18,7 +18,7 @@ if not torch.cuda.is_available():
 
 
 def indptr(*numbers: int) -> torch.Tensor:
-    """Where the rows of each request begin."""
+    """Return the start of each request's rows."""
     return torch.tensor(numbers, dtype=torch.int32, device="cuda")
 
 
@@ -36,7 +36,7 @@ def answer(wrapper: Wrapper, mask: torch.Tensor | None) -> float:
 
 
 def new() -> Wrapper:
-    """A wrapper with a workspace as large as the docstring recommends."""
+    """Return a wrapper with a workspace as large as the docstring recommends."""
     return Wrapper(torch.zeros(128 << 20, dtype=torch.uint8, device="cuda"), "NHD", backend="fa2")
 
 

@@ -1,6 +1,6 @@
-"""FlashInfer's functions for one request raise where a scale is a tensor, and have changed it. Needs a GPU.
+"""FlashInfer's functions for one request raise if a scale is a tensor, but change it first. Needs a GPU.
 
-A scale of 0.125 is passed twice, beside a K scale of 2.
+A scale of 0.125 is passed twice, with a K scale of 2.
 """
 
 import sys
@@ -21,7 +21,7 @@ KEYS = torch.ones(4, 1, 64, dtype=torch.bfloat16, device="cuda")
 
 
 def seen(name: str, scale: torch.Tensor) -> str:
-    """The outcome of one call."""
+    """Return the outcome of one call."""
     try:
         if name == "single_prefill_with_kv_cache":
             flashinfer.single_prefill_with_kv_cache(QUERY, KEYS, KEYS, sm_scale=scale, k_scale=2.0, backend="fa2")

@@ -1,4 +1,4 @@
-"""BatchAttentionWithAttentionSinkWrapper of two head dims shares one module. Needs FlashInfer; a GPU shows more.
+"""BatchAttentionWithAttentionSinkWrapper shares one module for two head dims. Needs FlashInfer; a GPU shows more.
 
 A wrapper's constructor names the module that it compiles. Without a GPU, this compares the names and the generated
 sources for two head dims. With one, it makes both wrappers in one process, and runs the second: all logits are 0, the
@@ -24,7 +24,7 @@ except ImportError as error:
 
 
 def source(head_dim: int, kv_dtype: torch.dtype) -> tuple[str, set[str]]:
-    """The name of the module that a wrapper compiles, and the lines of its configuration."""
+    """Return the name of the module that a wrapper compiles, and the lines of its configuration."""
     given = {}
     parent = prefill.BatchPrefillWithPagedKVCacheWrapper
     made, parent.__init__ = parent.__init__, lambda _, **arguments: given.update(arguments)
@@ -36,7 +36,7 @@ def source(head_dim: int, kv_dtype: torch.dtype) -> tuple[str, set[str]]:
 
 
 def run(head_dim: int) -> torch.Tensor:
-    """The output of one query, on the GPU."""
+    """Return the output of one query, on the GPU."""
     device, ints = torch.device("cuda"), torch.int32
     wrapper = Wrapper(
         torch.zeros(128 << 20, dtype=torch.uint8, device=device),

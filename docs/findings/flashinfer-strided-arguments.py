@@ -1,7 +1,7 @@
-"""FlashInfer's paged prefill takes strided arguments and uses them as if they were dense. Needs FlashInfer and a GPU.
+"""FlashInfer's paged prefill accepts strided arguments and uses them as if they were dense. Needs FlashInfer and a GPU.
 
-Two requests have two queries each and 16 keys on a page of their own. Each line has one argument whose elements are the
-same, but which is not contiguous. All reads and writes stay inside the tensors.
+Two requests have two queries and 16 keys each, on a page of their own. Each line has one argument with the same
+elements that is not contiguous. All reads and writes stay inside the tensors.
 """
 
 import sys
@@ -24,7 +24,7 @@ CACHE = torch.randn(3, 2, 16, 1, 64, dtype=torch.bfloat16, device="cuda")
 
 
 def ints(*numbers: int) -> torch.Tensor:
-    """Metadata as the docstring of plan has it."""
+    """Return metadata as in the docstring of plan."""
     return torch.tensor(numbers, dtype=torch.int32, device="cuda")
 
 
@@ -42,12 +42,12 @@ def attend(pages: torch.Tensor, lengths: torch.Tensor, out: torch.Tensor, lse: t
 
 
 def dense_out() -> torch.Tensor:
-    """An output in the layout of the queries."""
+    """Return an output in the layout of the queries."""
     return torch.zeros_like(QUERIES)
 
 
 def dense_lse() -> torch.Tensor:
-    """An LSE of tokens times heads."""
+    """Return an LSE of tokens times heads."""
     return torch.zeros(4, HEADS, device="cuda")
 
 

@@ -1,6 +1,6 @@
-"""FlashInfer's paged wrappers take attention sinks and leave them out. Needs FlashInfer and a GPU.
+"""FlashInfer's paged wrappers accept attention sinks and ignore them. Needs FlashInfer and a GPU.
 
-A request has one key, of which the logit is 0, and a sink of 0 beside it: half of the weight is the key's.
+A request has one key with a logit of 0, and a sink of 0: the key gets half of the weight.
 """
 
 import sys
@@ -26,7 +26,7 @@ LAYER = {"q_data_type": torch.bfloat16, "kv_data_type": torch.bfloat16}
 
 
 def workspace() -> torch.Tensor:
-    """As large as the docstrings recommend."""
+    """Return a workspace as large as the docstrings recommend."""
     return torch.zeros(128 << 20, dtype=torch.uint8, device="cuda")
 
 
@@ -34,7 +34,7 @@ Wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper | flashinfer.BatchDecod
 
 
 def wrong(name: str, wrapper: Wrapper) -> bool:
-    """Run the plan, and print the first element: whether the sink was left out."""
+    """Run the plan, and print the first element. Return whether the sink was ignored."""
     out, lse = (result.flatten()[0].item() for result in wrapper.run(QUERY, CACHE, return_lse=True, sinks=SINKS))
     print(f"{name}: expected out 0.5 and lse 1.0, seen out {out} and lse {lse}")
     return abs(out - 0.5) > 0.01 or abs(lse - 1) > 0.01

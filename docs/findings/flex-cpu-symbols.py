@@ -16,7 +16,7 @@ position_of_query, position_of_key = torch.tensor([2, 3, 4, 5, 6]), torch.tensor
 
 
 def seen(_batch, _head, row, column):
-    """Whether a query sees a key: causal, within a document."""
+    """Return whether a query sees a key: causal, within a document."""
     causal = position_of_key[column] <= position_of_query[row]
     return (document_of_query[row] == document_of_key[column]) & causal
 

@@ -1,6 +1,6 @@
-"""fmha_v2 with 16-bit queries leaves bmm2_scale out. Needs FlashInfer and a Hopper GPU.
+"""fmha_v2 with 16-bit queries ignores bmm2_scale. Needs FlashInfer and a Hopper GPU.
 
-One query sees two keys of logits 0 and ln 3: weights 1/4 and 3/4. The values are 0 and 1, so that attention is
+One query sees two keys of logits 0 and ln 3: weights 1/4 and 3/4. The values are 0 and 1, so attention is
 3/4 * bmm2_scale.
 """
 

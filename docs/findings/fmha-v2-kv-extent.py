@@ -1,8 +1,8 @@
-"""fmha_v2 takes as many rows for K and V as the batch has queries. Needs FlashInfer and a Hopper GPU.
+"""fmha_v2 assumes as many rows of K and V as the batch has queries. Needs FlashInfer and a Hopper GPU.
 
-First one query over two keys of logits 0 and ln 3: weights 1/4 and 3/4 of values 0 and 1, so that attention is 3/4.
-Then four queries of which the last sees the only key, whose value is 1; behind K and V lie rows of NaN, which belong
-to no tensor.
+First one query over two keys of logits 0 and ln 3: weights 1/4 and 3/4 of values 0 and 1, so attention is 3/4.
+Then four queries of which the last sees the only key, whose value is 1. After K and V there are rows of NaN, which
+belong to no tensor.
 """
 
 import math
@@ -23,10 +23,10 @@ HEAD_DIM = 64
 
 
 def attend(layout: str, q_len: int, kv_len: int) -> float:
-    """The last query's first element. The first key has a logit of 0, others of ln 3; the last value is 1, others 0."""
+    """Return the last query's first element. The first logit is 0, others are ln 3; the last value is 1, others 0."""
     query = torch.zeros(q_len, 1, HEAD_DIM, dtype=torch.bfloat16, device="cuda")
     query[..., 0] = math.sqrt(HEAD_DIM)
-    # The first rows are the keys; the rest is memory of others.
+    # The first rows are the keys; the rest is memory outside the tensor.
     around = torch.full((64, 2, 1, HEAD_DIM), math.nan, dtype=torch.bfloat16, device="cuda")
     kv = around[:kv_len].zero_()
     kv[1:, 0, 0, 0] = math.log(3)

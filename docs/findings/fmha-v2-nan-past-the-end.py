@@ -1,6 +1,6 @@
-"""fmha_v2 multiplies V behind a request's last key, where no number is promised. Needs FlashInfer and a Hopper GPU.
+"""fmha_v2 multiplies V past a request's last key, which may hold NaN. Needs FlashInfer and a Hopper GPU.
 
-One query sees two keys of logits 0 and ln 3: weights 1/4 and 3/4. The values are 0 and 1, so that attention is 3/4.
+One query sees two keys of logits 0 and ln 3: weights 1/4 and 3/4. The values are 0 and 1, so attention is 3/4.
 """
 
 import math

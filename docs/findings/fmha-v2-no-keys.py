@@ -1,6 +1,6 @@
 """fmha_v2 does not write the rows of a request without keys. Needs FlashInfer and a Hopper GPU.
 
-Two requests of two queries. The first sees values of 1 only, so that its rows are 1; the second has no keys.
+Two requests of two queries. The first sees values of 1 only, so its rows are 1; the second has no keys.
 """
 
 import sys

@@ -1,6 +1,6 @@
 """fmha_v2 hides the error of its launch for a batch without requests. Needs FlashInfer and a Hopper GPU.
 
-The next operation that looks for errors reports it as its own.
+The next operation that checks for errors reports it as its own.
 """
 
 import sys
@@ -21,7 +21,7 @@ LATER = torch.ones(4, device="cuda")
 
 
 def attend(requests: int) -> None:
-    """Requests of one query and one key, and a row of padding."""
+    """Attend with requests of one query and one key, and a row of padding."""
     rows = requests + 1
     trtllm_fmha_v2_prefill(
         (

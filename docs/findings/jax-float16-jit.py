@@ -1,4 +1,4 @@
-"""jax.nn.dot_product_attention of float16 works on a CPU, and under jax.jit it does not. Needs jax alone."""
+"""jax.nn.dot_product_attention of float16 works on a CPU, but not under jax.jit. Needs only jax."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""The log-sum-exp of jax.nn.dot_product_attention is rounded to the dtype of the keys. Needs jax alone."""
+"""The log-sum-exp of jax.nn.dot_product_attention is rounded to the dtype of the keys. Needs only jax."""
 
 import os
 import sys
@@ -15,7 +15,7 @@ print(f"jax {jax.__version__}")
 query = jnp.full((1, 1, 1, 1), 17.0, jnp.bfloat16)
 keys = jnp.array([17.0, 17.0], jnp.bfloat16).reshape(1, 2, 1, 1)
 values = jnp.array([0.0, 1.0], jnp.bfloat16).reshape(1, 2, 1, 1)
-# Attention to each key alone, merged by the log-sum-exps, as ring attention does.
+# Attend to each key alone, and merge by the LSEs, as ring attention does.
 parts = []
 for part, factor in ((slice(0, 1), 1.0), (slice(1, 2), 1.0037)):
     out, lse = jax.nn.dot_product_attention(query, keys[:, part], values[:, part], scale=factor, return_residual=True)

@@ -1,4 +1,4 @@
-"""jax.nn.dot_product_attention gives a query that sees no key the mean of all values. Needs jax alone."""
+"""jax.nn.dot_product_attention gives a query that sees no key the mean of all values. Needs only jax."""
 
 import os
 import sys

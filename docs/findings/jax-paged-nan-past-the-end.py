@@ -1,4 +1,4 @@
-"""Pallas' paged attention: NaN in slots behind a request's last key makes its output NaN. Needs jax alone."""
+"""Pallas' paged attention: NaN in slots past a request's last key makes its output NaN. Needs only jax."""
 
 import os
 import sys

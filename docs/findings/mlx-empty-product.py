@@ -1,4 +1,4 @@
-"""A product of an MLX array without rows and a strided one damages the heap on a CPU. Needs mlx[cpu]."""
+"""A product of an MLX array without rows and a strided one corrupts the heap on a CPU. Needs mlx[cpu]."""
 
 import importlib.metadata
 import subprocess
@@ -20,7 +20,7 @@ except importlib.metadata.PackageNotFoundError:
     print("no mlx: pip install 'mlx[cpu]'")
     sys.exit(2)
 
-# In a process of its own, which a damaged heap ends.
+# In its own process, which a corrupted heap ends.
 ended = subprocess.run([sys.executable, "-c", PRODUCTS], check=False).returncode
 print(f"mlx {version}: 3,000 products without rows end with exit code {ended}")
 sys.exit(ended != 0)

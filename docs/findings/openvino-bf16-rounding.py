@@ -1,4 +1,4 @@
-"""Numbers that OpenVINO rounds to bf16, and attention that rounds them so. Needs openvino and numpy alone."""
+"""OpenVINO's rounding of numbers to bf16, and its effect on attention. Needs only openvino and numpy."""
 
 import sys
 
@@ -45,7 +45,7 @@ class Attention:
         self.request = self.model.create_infer_request()
 
     def __call__(self, q, k, v, scale):
-        """The answer of the last token, whose key and those before it are in the cache."""
+        """Return the output of the last token, whose key and those before it are in the cache."""
         caches = []
         for tokens in (k, v):
             block = np.zeros((1, 1, BLOCK, tokens.shape[1]), np.float32)
@@ -59,7 +59,7 @@ class Attention:
 
 
 def weight(dim):
-    """The weight of the first of two keys, seen and expected. All numbers are exact in bfloat16."""
+    """Return the weight of the first of two keys, seen and expected. All numbers are exact in bfloat16."""
     step, scale = 2.0**-7, 4096.0
     q, k, v = (np.zeros((rows, dim), np.float32) for rows in (1, 2, 2))
     q[0, :7], q[0, 7] = 1 + step, 1
@@ -71,7 +71,7 @@ def weight(dim):
 
 
 def converted(numbers):
-    """The numbers as they are after a conversion to bf16 and back, which the library does when it makes the model."""
+    """Return the numbers after a conversion to bf16 and back, which the library does when it builds the model."""
     back = op.convert(op.convert(op.constant(numbers), "bf16"), "f32")
     model = ov.Core().compile_model(ov.Model([back.output(0)], []), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     return next(iter(model([]).values()))

@@ -1,4 +1,4 @@
-"""PagedAttention over a u8 cache whose values have a smaller head size than keys. Needs openvino and numpy alone."""
+"""PagedAttention with a u8 cache whose values have a smaller head size than keys. Needs only openvino and numpy."""
 
 import subprocess
 import sys
@@ -49,14 +49,14 @@ class Attention:
         ]
 
     def __call__(self, q, k, v):
-        """The attention of all tokens."""
+        """Return the attention of all tokens."""
         integers = [np.array(each, np.int32) for each in ([0], [0, len(q)], [0], [0, 1])]
         scalars = [np.array(0.1, np.float32), np.array(0, np.int32), np.array(len(q), np.int32)]
         return next(iter(self.request.infer([q, k, v, *self.caches, *integers, *scalars]).values()))
 
 
 def decode():
-    """Largest error of each head, in three calls on one key each, whose value is the answer up to a step of u8."""
+    """Print the largest error of each head in three calls on one key, whose value is the output up to a u8 step."""
     random, heads, dim_v = np.random.default_rng(1), 4, 64
     attention, wrong = Attention(heads, 128, dim_v, "BY_CHANNEL"), False
     for call in (1, 2, 3):
@@ -70,7 +70,7 @@ def decode():
 
 
 def prefill():
-    """Two queries of one head, many times: a process of its own, since it may not survive."""
+    """Run two queries of one head many times, in a separate process that may crash."""
     attention = Attention(1, 256, 8, "BY_TOKEN")
     for _ in range(200):
         attention(np.ones((2, 256), np.float32), np.ones((2, 256), np.float32), np.ones((2, 8), np.float32))

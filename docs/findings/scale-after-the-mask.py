@@ -1,6 +1,6 @@
 """Causal attention with softmax scales of 0 and below. Needs torch; with FlashInfer and a GPU, its kernels as well.
 
-Two queries see one and two keys, all of ones, whose values are 1 and 3: whatever the scale, the answers are 1 and 2.
+Two queries see one and two keys, all of ones, whose values are 1 and 3: for any scale, the outputs are 1 and 2.
 """
 
 import importlib.util
@@ -17,7 +17,7 @@ SCALES = (0.5, 0.0, -0.5)
 
 
 def of_torch(device: str, scale: float) -> list[float]:
-    """Torch's scaled_dot_product_attention with is_causal, by the fused kernel that it chooses for 16 bits."""
+    """Run torch's scaled_dot_product_attention with is_causal, by the fused kernel that it chooses for 16 bits."""
     ones = torch.ones(1, 1, 2, DIM, dtype=torch.bfloat16, device=device)
     value = torch.tensor([1.0, 3.0], dtype=torch.bfloat16, device=device).view(1, 1, 2, 1).expand(1, 1, 2, DIM)
     out = torch.nn.functional.scaled_dot_product_attention(ones, ones, value.contiguous(), is_causal=True, scale=scale)
@@ -25,7 +25,7 @@ def of_torch(device: str, scale: float) -> list[float]:
 
 
 def of_flashinfer(scale: float) -> list[float]:
-    """FlashInfer's paged prefill on FA2."""
+    """Run FlashInfer's paged prefill on FA2."""
     import flashinfer  # noqa: PLC0415 - it may be missing
 
     def integers(*numbers: int) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""onnxruntime's GroupQueryAttention takes a scale of 0 for none. Needs onnx, onnxruntime and numpy."""
+"""onnxruntime's GroupQueryAttention treats a scale of 0 as unset. Needs onnx, onnxruntime and numpy."""
 
 import sys
 
@@ -12,7 +12,7 @@ except ImportError as error:
 
 
 def attend(scale: float | None) -> float:
-    """The last query sees two keys, of which one has the value 1 and a large logit, and the other 0 and 0."""
+    """Attend with a query that sees two keys: one with the value 1 and a large logit, one with 0 and 0."""
     given = {} if scale is None else {"scale": scale}
     names = ["query", "key", "value"]
     node = helper.make_node(

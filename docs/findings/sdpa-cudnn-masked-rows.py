@@ -1,4 +1,4 @@
-"""Queries that a mask hides every key from, on each of torch's kernels. Needs a GPU that cuDNN's attention runs on."""
+"""Queries whose keys are all masked, on each of torch's kernels. Needs a GPU that cuDNN's attention supports."""
 
 import sys
 

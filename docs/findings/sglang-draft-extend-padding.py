@@ -1,10 +1,11 @@
 """SGLang 0.5.23, trtllm_mha: an eager draft extend, padded for other ranks, reads past its metadata.
 
 A rank has one request of two draft tokens; another rank has two. The batch is planned for one request, padded to two,
-and handed to the decode kernel, which takes its batch from the queries: query [4, ...] at q_len_per_req 2 is a batch of
-2, seq_lens and block_tables have 1 row. Here memory of ours lies behind both, which says where the second came from.
+and passed to the decode kernel, which derives its batch size from the queries: query [4, ...] at q_len_per_req 2 is a
+batch of 2, but seq_lens and block_tables have 1 row. Here known memory follows both, which shows the source of the
+second row.
 
-With FlashInfer and a GPU that it has the kernel for, that is called; otherwise torch reads at the same addresses.
+With FlashInfer and a GPU that it supports, its kernel is called; otherwise torch reads the same addresses.
 """
 
 import sys
@@ -27,9 +28,9 @@ HEADS, HEAD_DIM, PAGE, DRAFT = 2, 64, 16, 2
 
 
 def addressed(query, kv_cache, seq_lens, block_tables):
-    """Compute as a kernel that goes by the rows of the queries (flashinfer/decode.py 0.7.2.post1, line 4321)."""
+    """Compute like a kernel that counts the rows of the queries (flashinfer/decode.py 0.7.2.post1, line 4321)."""
     batch = len(query) // DRAFT
-    # A kernel is handed a pointer, not a length.
+    # A kernel gets a pointer, not a length.
     lengths = seq_lens.as_strided((batch,), (1,)).tolist()
     tables = block_tables.as_strided((batch, block_tables.shape[1]), block_tables.stride()).tolist()
     rows = []
@@ -41,7 +42,7 @@ def addressed(query, kv_cache, seq_lens, block_tables):
 
 
 def called(query, kv_cache, seq_lens, block_tables):
-    """The call of trtllm_mha_backend.py:1511. Where XQA runs it, the mask of line 1870 has a row for each request."""
+    """Make the call of trtllm_mha_backend.py:1511. If XQA runs it, the mask of line 1870 has a row for each request."""
     mask = torch.tensor([[[1, 0], [3, 0]]] * 8, dtype=torch.int32).to(torch.uint16).cuda()[: len(seq_lens)]
     hopper = torch.cuda.get_device_capability()[0] != 10
     return trtllm_batch_decode_with_kv_cache(
@@ -61,7 +62,7 @@ def called(query, kv_cache, seq_lens, block_tables):
 # Page 1 is the request's, with values of 1; page 2 is another request's, with values of 7.
 kv_cache = torch.zeros(3, 2, 1, PAGE, HEAD_DIM, dtype=torch.bfloat16, device=DEVICE)
 kv_cache[1, 1], kv_cache[2, 1] = 1, 7
-# The plan is the first row of each. The second is other memory behind it.
+# The plan is the first row of each. The second row is other memory after it.
 seq_lens = torch.tensor([2, PAGE], dtype=torch.int32, device=DEVICE)[:1]
 block_tables = torch.tensor([[1], [2]], dtype=torch.int32, device=DEVICE)[:1]
 query = torch.zeros(2 * DRAFT, HEADS, HEAD_DIM, dtype=torch.bfloat16, device=DEVICE)

@@ -1,7 +1,6 @@
 """SGLang's extend kernels ignore a window of one key. Needs torch, triton and an unpacked sglang.
 
-The kernels are run by Triton's interpreter. SGLang itself is not imported; its modules with kernels are, with stand-ins
-for the rest.
+The kernels run in Triton's interpreter. Only SGLang's modules with kernels are imported, with stand-ins for the rest.
 """
 
 import importlib.util
@@ -22,7 +21,7 @@ OPS = "sglang.kernels.ops.attention"
 
 
 def module(name, **members):
-    """Put a package with these members alone in the place of a module."""
+    """Replace a module by a package with only these members."""
     sys.modules[name] = types.ModuleType(name)
     sys.modules[name].__dict__.update(members, __path__=[])
 
@@ -45,7 +44,7 @@ extend = sys.modules[f"{OPS}.extend_attention"]
 
 print(f"triton {triton.__version__}, interpreted")
 int32 = {"dtype": torch.int32}
-# One new token after two cached ones; the values are 1, 2 and 4, and all keys weigh the same.
+# One new token after two cached ones; the values are 1, 2 and 4, and all keys have equal weight.
 cached = torch.tensor([1.0, 2.0, 4.0]).view(3, 1, 1).expand(3, 1, 16).contiguous()
 query, new, out = torch.zeros(1, 1, 16), cached[2:].clone(), torch.empty(1, 1, 16)
 wrong = False

@@ -1,7 +1,7 @@
-"""SGLang 0.5.9 to 0.5.23, trtllm_mla: a draft model's decodes don't see their own token. Needs torch.
+"""SGLang 0.5.9 to 0.5.23, trtllm_mla: a draft model's decodes do not see their own token. Needs torch.
 
 The draft model of EAGLE or MTP decodes in a chain: step i writes its key to slot seq_lens + i and attends to it.
-A release's backends tell the kernel how many keys there are; trtllm_mla tells it the same number at each step.
+A release's backends pass the number of keys to the kernel; trtllm_mla passes the same number at each step.
 """
 
 import sys
@@ -27,7 +27,7 @@ def trtllm_mla(step):
 
 
 def drafted(lengths):
-    """Attend as each step's token does: zero queries, so the mean of the values 1, 2, 3, ... that it sees."""
+    """Attend like each step's token, with zero queries: the mean of the values 1, 2, 3, ... that it sees."""
     cache = torch.zeros(SEQ_LEN + STEPS)
     cache[:SEQ_LEN] = torch.arange(1, SEQ_LEN + 1)
     seen = []

@@ -1,8 +1,8 @@
-"""SGLang 0.5.23, trtllm_mla: a prefill with a prefix weighs its parts by logarithms of the wrong base. Needs torch.
+"""SGLang 0.5.23, trtllm_mla: a prefill with a prefix merges its parts by LSEs in the wrong base. Needs torch.
 
-The smallest case that was found: one new token after a prefix of one, one head. Each part attends to one key, so its
-output is that key's value, and its log-sum-exp the key's logit. FlashInfer's kernels give it in base 2 (its issue
-#2113), SGLang's merge takes it for base e.
+The smallest case: one new token after a prefix of one, one head. Each part attends to one key, so its
+output is that key's value, and its LSE the key's logit. FlashInfer's kernels return it in base 2 (its issue #2113), but
+SGLang's merge treats it as natural.
 """
 
 import math
@@ -20,7 +20,7 @@ lse = logits / math.log(2)
 
 
 def merged(base):
-    """kernels/ops/attention/merge_state.py, lines 32 to 57, with the power of `base` in place of exp."""
+    """kernels/ops/attention/merge_state.py, lines 32 to 57, with the power of `base` instead of exp."""
     weights = base ** (lse - lse.max())
     return float((values * weights / weights.sum()).sum().bfloat16())
 
@@ -30,7 +30,7 @@ print(f"exact {exact:.6f}, merged in base 2 {merged(2.0):.6f}, merged in base e 
 wrong = abs(merged(math.e) - 0.554688) < 1e-6 < abs(merged(2.0) - merged(math.e))
 print("SGLang's is the merge in base e of numbers in base 2" if wrong else "nothing is wrong")
 
-# A prefix of 4096 keys of equal logits 0, and 16 new ones of logit 0 that are causal: the last row.
+# The last row of 16 new causal keys after a prefix of 4096 keys; all logits are 0.
 lse = torch.tensor([4096.0, 16.0], dtype=torch.float64).log2()
 for base, name in ((2.0, "2"), (math.e, "e")):
     weights = base ** (lse - lse.max())

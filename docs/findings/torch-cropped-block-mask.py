@@ -1,4 +1,4 @@
-"""torch can't crop a BlockMask, or leaves blocks beyond its end in it. Needs torch 2.6 or later; no GPU."""
+"""torch cannot crop a block mask, or leaves blocks beyond its end in it. Needs torch 2.6 or later, and no GPU."""
 
 import sys
 

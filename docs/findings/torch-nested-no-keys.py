@@ -1,4 +1,4 @@
-"""SDPA of jagged tensors on a CPU raises if a batch's last sequence has no keys. Needs torch alone."""
+"""SDPA of jagged tensors on a CPU raises if a batch's last sequence has no keys. Needs only torch."""
 
 import sys
 import warnings

@@ -1,4 +1,4 @@
-"""Attention to no keys is 0, unless the sum of the query overflows: then it is NaN. Needs torch alone."""
+"""Attention to no keys is 0, unless the sum of the query overflows: then it is NaN. Needs only torch."""
 
 import sys
 

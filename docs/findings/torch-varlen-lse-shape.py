@@ -1,4 +1,4 @@
-"""The LSE of torch's varlen_attn has another shape than its docstring says. Needs torch 2.10 or later, and no GPU."""
+"""The LSE of torch's varlen_attn has a different shape than its docstring says. Needs torch 2.10 or later, no GPU."""
 
 import sys
 
@@ -12,7 +12,7 @@ except ImportError as error:
 
 print(f"torch {torch.__version__}")
 tokens, heads, dim = 7, 4, 64
-# Tensors without contents: torch answers with the shape that it has registered for tracing.
+# Tensors without contents: torch returns the shape that it has registered for tracing.
 with FakeTensorMode():
     states = torch.empty(tokens, heads, dim, dtype=torch.bfloat16)
     starts = torch.empty(3, dtype=torch.int32)

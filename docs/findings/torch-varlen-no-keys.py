@@ -15,7 +15,7 @@ if not torch.cuda.is_available():
 
 
 def starts(*numbers: int) -> torch.Tensor:
-    """Where each request begins, and the end of the last one."""
+    """Return the start of each request, and the end of the last one."""
     return torch.tensor(numbers, dtype=torch.int32, device="cuda")
 
 

@@ -1,4 +1,4 @@
-"""transformers' "paged|eager" attention leaves the logit soft cap out. Needs torch and transformers.
+"""transformers' "paged|eager" attention ignores the logit soft cap. Needs torch and transformers.
 
 One query of one head sees two keys, whose logits are 100 and 0. With a soft cap of 1 the first key's weight is 0.73.
 """

@@ -1,4 +1,4 @@
-"""A sliding window of one key is no window in transformers' continuous batching. Needs torch and transformers."""
+"""A sliding window of one key has no effect in transformers' continuous batching. Needs torch and transformers."""
 
 import sys
 

@@ -1,7 +1,7 @@
 """At the end of a chunk of a prompt, vLLM's drafter gets the prompt's last token. Needs torch and an unpacked vllm.
 
 vLLM itself is not imported: one method of its proposer is compiled from its file, and run on the state of a request
-whose prompt is computed in part. A plain loop stands for the Triton kernel that it launches.
+whose prompt is partly computed. A plain loop replaces the Triton kernel that it launches.
 """
 
 import ast
@@ -58,7 +58,7 @@ def proposers_method():
 
 
 def main():
-    """Ask for the draft model's token at the last computed position; 1 if it is not the next one of the prompt."""
+    """Print the draft model's token at the last computed position; return 1 if it is not the prompt's next one."""
     backup = SimpleNamespace(np=[0], copy_to_gpu=lambda _: None)
     drafter = SimpleNamespace(backup_next_token_ids=backup)
     request = SimpleNamespace(get_token_id=lambda index: PROMPT[index] if index < len(PROMPT) else -1)

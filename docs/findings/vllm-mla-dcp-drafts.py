@@ -1,9 +1,9 @@
-"""vLLM's FlashInfer backend for latents decodes drafts of different numbers as equal ones under context parallelism.
+"""vLLM's FlashInfer backend for MLA decodes requests with different numbers of drafts as if equal.
 
-`FlashInferMLAImpl.forward_mqa` runs on the CPU, as on the first of two ranks that share the keys of a request. vLLM
-itself is not imported: its module of the backend is, on stand-ins for its imports. FlashInfer's function is replaced by
-one that answers with the request and the number of keys of each query, by the contract of its arguments. Needs torch
-and a vllm.
+`FlashInferMLAImpl.forward_mqa` runs on the CPU, as on the first of two ranks that share the keys of a request. Only
+vLLM's module of the backend is imported, with stand-ins for its imports. FlashInfer's function is replaced by one that
+returns the request and the number of keys of each query, by the contract of its arguments. Needs torch and an unpacked
+vllm.
 """
 
 import importlib.abc
@@ -91,7 +91,7 @@ def backend():
 
 
 def decode(*, query, causal_seqlens_kv_global, cum_seq_lens_q=None, **_):
-    """Answer with (request, number of keys on all ranks) of each query, as FlashInfer's arguments say."""
+    """Return (request, number of keys on all ranks) of each query, by FlashInfer's arguments."""
     bounds = causal_seqlens_kv_global.tolist()
     if cum_seq_lens_q is None:
         if len(bounds) != query.shape[0]:
@@ -109,7 +109,7 @@ def decode(*, query, causal_seqlens_kv_global, cum_seq_lens_q=None, **_):
 
 
 def decoded(module, tokens, keys):
-    """Run the layer on a batch of drafts; the request and the number of keys of each query."""
+    """Run the layer on a batch of drafts. Return the request and the number of keys of each query."""
     total, starts = sum(tokens), torch.tensor([0, *tokens]).cumsum(0).int()
     impl = object.__new__(module.FlashInferMLAImpl)
     impl.__dict__ |= {
@@ -131,7 +131,7 @@ def decoded(module, tokens, keys):
 
 
 def main():
-    """Run the layer on three batches; 1 if queries of a request are decoded with another one's keys, or not at all."""
+    """Run the layer on three batches. Return 1 if queries are decoded with another request's keys, or not at all."""
     module = backend()
     module.trtllm_batch_decode_with_kv_cache_mla = decode
     vars(module)["_get_workspace_buffer"] = lambda _: None

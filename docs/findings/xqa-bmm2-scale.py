@@ -1,6 +1,6 @@
-"""XQA over a 16-bit KV cache does not multiply by bmm2_scale, and divides the logits by it. Needs FlashInfer and SM90.
+"""XQA with a 16-bit cache divides logits by bmm2_scale instead of multiplying the output. Needs FlashInfer and SM90.
 
-Two keys, of logits 0 and ln 3: weights 1/4 and 3/4. The values are 0 and 1, so that attention is 3/4 * bmm2_scale.
+Two keys, with logits 0 and ln 3: weights 1/4 and 3/4. The values are 0 and 1, so attention is 3/4 * bmm2_scale.
 """
 
 import math

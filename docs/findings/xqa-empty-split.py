@@ -1,6 +1,6 @@
-"""XQA answers NaN for a request without keys if its page table is wide. Needs FlashInfer and a Hopper GPU.
+"""XQA outputs NaN for a request without keys if its page table is wide. Needs FlashInfer and a Hopper GPU.
 
-One request of one query, without keys: its row is 0, whatever the width of its table.
+One request of one query, without keys: its row is 0 for any width of its table.
 """
 
 import sys

@@ -1,7 +1,7 @@
 """XQA with fewer keys than draft tokens drops the mask. Needs FlashInfer and a Hopper GPU.
 
-Four draft tokens, of which the last is aligned to the last key. With zero queries all visible keys weigh the same, and
-values of 1, 2, 3, ... give the mean of those that each token sees: none is 0.
+Four draft tokens, of which the last is aligned with the last key. With zero queries all visible keys have equal weight,
+so with values of 1, 2, 3, ... a token's output is the mean of those that it sees, or 0 if it sees none.
 """
 
 import sys

@@ -1,6 +1,6 @@
-"""XQA over an fp8 cache multiplies V behind a request's last key. Needs FlashInfer and a Hopper GPU.
+"""XQA with an fp8 cache multiplies V past a request's last key. Needs FlashInfer and a Hopper GPU.
 
-One query sees one key, of which the value is 1: attention is 1.
+One query sees one key with a value of 1: attention is 1.
 """
 
 import math

@@ -1,6 +1,6 @@
-"""XQA over an fp8 cache does not write the rows of a request without keys. Needs FlashInfer and a Hopper GPU.
+"""XQA with an fp8 cache does not write the rows of a request without keys. Needs FlashInfer and a Hopper GPU.
 
-Two requests of one query. The first sees one key, of which the value is 1; the second has none.
+Two requests of one query. The first sees one key with a value of 1; the second has none.
 """
 
 import sys

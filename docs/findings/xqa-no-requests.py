@@ -1,6 +1,6 @@
-"""XQA ends the process for a batch without requests. Needs FlashInfer and a Hopper GPU.
+"""XQA crashes the process for a batch without requests. Needs FlashInfer and a Hopper GPU.
 
-The call is made in a process of its own. An exception would be an answer, too.
+The call runs in its own process. An exception would be correct, too.
 """
 
 import signal
@@ -18,7 +18,7 @@ HEAD_DIM, PAGE = 64, 16
 
 
 def call(requests: int) -> None:
-    """One call, of one query for each request."""
+    """Run one call with one query per request."""
     trtllm_batch_decode_with_kv_cache(
         query=torch.ones(requests, 2, HEAD_DIM, dtype=torch.bfloat16, device="cuda"),
         kv_cache=torch.ones(1, 2, 1, PAGE, HEAD_DIM, dtype=torch.bfloat16, device="cuda"),
@@ -33,7 +33,7 @@ def call(requests: int) -> None:
 
 
 def main() -> int:
-    """The exit code: 1 if the call without requests ends its process."""
+    """Return the exit code: 1 if the call without requests crashes its process."""
     if not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9:
         print("needs a Hopper GPU")
         return 2

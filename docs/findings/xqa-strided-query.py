@@ -1,7 +1,7 @@
 """XQA and fmha_v2 read a strided query as if it were contiguous. Needs FlashInfer and a Hopper GPU.
 
-Queries of 0, in a tensor of 1s as where Q is a view of one projection of Q, K and V. Two keys have logits of 0 for each
-query, but far apart ones for the numbers between the queries: the mean of their values 0 and 1 is 1/2.
+Queries are 0, in a tensor of 1s, as if Q were a view of a fused projection of Q, K and V. Two keys have logits of 0 for
+each query, but very different ones for the numbers between the queries: the mean of their values 0 and 1 is 1/2.
 """
 
 import math
@@ -32,7 +32,7 @@ tables = torch.zeros(BATCH, 1, dtype=torch.int32, device="cuda")
 
 
 def decode(query: torch.Tensor) -> torch.Tensor:
-    """XQA: one query for each request."""
+    """Run XQA with one query per request."""
     return trtllm_batch_decode_with_kv_cache(
         query=query,
         kv_cache=kv_cache,
@@ -46,7 +46,7 @@ def decode(query: torch.Tensor) -> torch.Tensor:
 
 
 def prefill(query: torch.Tensor) -> torch.Tensor:
-    """fmha_v2: the same."""
+    """Run the same with fmha_v2."""
     return trtllm_fmha_v2_prefill(
         (query, kv_cache),
         "Q_PAGED_KV_HND",

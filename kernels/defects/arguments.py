@@ -42,7 +42,7 @@ class OtherArguments(MhaSession):
     "window_size_for_window_left", "ZML PR #763, transformers issue #39408", Mistake.GIVEN_WINDOW, Mistake.WINDOW
 )
 class TellsWindowSize(OtherArguments):
-    """The window's size is passed as the number of keys before a query's own."""
+    """The window size is passed as window_left, the number of keys before a query's own."""
 
     def _others(self, step: Step, arguments: dict[str, Any]) -> dict[str, Any]:
         return {"window_left": arguments["window_left"] + 1} if arguments["window_left"] >= 0 else {}
@@ -75,7 +75,7 @@ class DropsSinksInDrafts(OtherArguments):
     "sinks_of_kv_heads", "Pie PR #272 (sinks expanded by the group)", Mistake.GIVEN_SINKS, Mistake.SINK_OF_ANOTHER_HEAD
 )
 class TellsSinksOfKvHeads(OtherArguments):
-    """All query heads of a group get the sink of the first."""
+    """All query heads of a group get the sink of the first head."""
 
     def _others(self, step: Step, arguments: dict[str, Any]) -> dict[str, Any]:
         if self._sinks is None:
@@ -101,7 +101,7 @@ class ScalesSinks(OtherArguments):
 
 @_STRIDES.add("query_rows_assumed_packed", "SGLang PR #31667", Mistake.GIVEN_QUERY, Mistake.QUERY_STRIDE)
 class AssumesPackedQueries(MhaSession):
-    """Rows of queries are assumed to be contiguous, regardless of their stride."""
+    """Query rows are read as contiguous, ignoring their stride."""
 
     def _arguments(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> dict[str, Any]:
         packed = query.as_strided(query.shape, (query.shape[1] * query.stride(1), query.stride(1), 1))
@@ -112,7 +112,7 @@ class AssumesPackedQueries(MhaSession):
     "query_heads_assumed_packed", "FlashInfer PR #553 (queries with strides)", Mistake.GIVEN_QUERY, Mistake.QUERY_STRIDE
 )
 class AssumesPackedHeads(MhaSession):
-    """Heads of queries are assumed to be contiguous, regardless of their stride."""
+    """Query heads are read as contiguous, ignoring their stride."""
 
     def _arguments(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> dict[str, Any]:
         packed = query.as_strided(query.shape, (query.stride(0), query.shape[2], 1))
@@ -152,7 +152,7 @@ def _dense(pool: torch.Tensor) -> torch.Tensor:
 
 @_SCALES.add("k_scale_twice", "vLLM PR #48016", Mistake.GIVEN_SCALE, Mistake.LOGIT_SCALE)
 class AppliesKScaleTwice(MhaSession):
-    """K's scale is applied twice, to K and to the logits."""
+    """The scale of K is applied twice, to K and to the logits."""
 
     def _launched_scales(self, step: Step) -> BmmScales:
         scales = super()._launched_scales(step)
@@ -161,7 +161,7 @@ class AppliesKScaleTwice(MhaSession):
 
 @_SCALES.add("v_scale_dropped", "SGLang PR #29278", Mistake.GIVEN_SCALE, Mistake.OUTPUT_SCALE)
 class DropsVScale(MhaSession):
-    """V's scale is dropped."""
+    """The scale of V is dropped."""
 
     def _launched_scales(self, step: Step) -> BmmScales:
         return {**super()._launched_scales(step), "bmm2_scale": 1.0}
@@ -169,7 +169,7 @@ class DropsVScale(MhaSession):
 
 @_SCALES.add("v_scale_dropped_in_drafts", "SGLang PR #28144", Mistake.GIVEN_SCALE, Mistake.OUTPUT_SCALE)
 class DropsVScaleInDrafts(MhaSession):
-    """V's scale is dropped in the second version of draft extend."""
+    """The scale of V is dropped in the second version of draft extend."""
 
     def _launched_scales(self, step: Step) -> BmmScales:
         scales = super()._launched_scales(step)
@@ -178,7 +178,7 @@ class DropsVScaleInDrafts(MhaSession):
 
 @_SCALES.add("k_scale_for_values", "AutoFP8 PR #25", Mistake.GIVEN_SCALE, Mistake.OUTPUT_SCALE)
 class UsesKScaleForV(MhaSession):
-    """K's scale is used for both K and V."""
+    """The scale of K is used for both K and V."""
 
     def _launched_scales(self, step: Step) -> BmmScales:
         return {**super()._launched_scales(step), "bmm2_scale": self._case.scales.k}
@@ -188,7 +188,7 @@ class UsesKScaleForV(MhaSession):
     "scale_of_zero_left_out", "SKaiNET PR #880 (a scale of 0 is the default)", Mistake.GIVEN_SCALE, Mistake.LOGIT_SCALE
 )
 class TakesZeroForNoScale(MhaSession):
-    """A softmax scale of 0 is taken for one that is left out, and replaced by the default."""
+    """A softmax scale of 0 is treated as unset, and replaced by the default."""
 
     def _launched_scales(self, step: Step) -> BmmScales:
         scales = super()._launched_scales(step)
@@ -202,7 +202,7 @@ class TakesZeroForNoScale(MhaSession):
     Mistake.OUTPUT_SCALE,
 )
 class TakesZeroForNoVScale(MhaSession):
-    """A V scale of 0 is taken for one that is left out, and replaced by 1."""
+    """A V scale of 0 is treated as unset, and replaced by 1."""
 
     def _launched_scales(self, step: Step) -> BmmScales:
         scales = super()._launched_scales(step)
@@ -211,7 +211,7 @@ class TakesZeroForNoVScale(MhaSession):
 
 @_SCALES.add("root_of_the_scale", "ONNX PR #6984 (q and k are scaled by the root of the scale)", Mistake.GIVEN_SCALE)
 class ScalesByRoots(MhaSession):
-    """Queries and keys are each multiplied by the root of the softmax scale, which is NaN below 0."""
+    """Queries and keys are each multiplied by the square root of the softmax scale, which is NaN below 0."""
 
     def _launched_scales(self, step: Step) -> BmmScales:
         scales = super()._launched_scales(step)
@@ -235,7 +235,7 @@ class ScalesByPaddedDim(MhaSession):
     Mistake.LOGIT_SCALE,
 )
 class ConvertsBaseTwice(MhaSession):
-    """The softmax scale is converted to base 2 by the caller, and again by the kernel."""
+    """The softmax scale is converted to base 2 by both the caller and the kernel."""
 
     def _launched_scales(self, step: Step) -> BmmScales:
         scales = super()._launched_scales(step)
@@ -265,7 +265,7 @@ class RoundsSoftmaxScale(MhaSession):
     coarse=True,
 )
 class RoundsVScale(MhaSession):
-    """V's scale is rounded to the dtype of the queries."""
+    """The scale of V is rounded to the dtype of the queries."""
 
     def _launched_scales(self, step: Step) -> BmmScales:
         scales, dtype = super()._launched_scales(step), self._case.geometry.dtype.torch_dtype
@@ -280,7 +280,7 @@ class RoundsVScale(MhaSession):
     coarse=True,
 )
 class InflatesVScale(MhaSession):
-    """V's scale is 0.1% too large."""
+    """The scale of V is 0.1% too large."""
 
     def _launched_scales(self, step: Step) -> BmmScales:
         scales = super()._launched_scales(step)
@@ -289,7 +289,7 @@ class InflatesVScale(MhaSession):
 
 @_PRECISION.add("query_cast_to_fp8", "SGLang PR #28144", Mistake.GIVEN_QUERY)
 class CastsQueriesToFp8(MhaSession):
-    """Queries are cast to the FP8 of the cache without a scale of their own."""
+    """Queries are cast to the cache's FP8 dtype without a scale of their own."""
 
     def _arguments(self, step: Step, plan: BatchMetadata, query: torch.Tensor, results: Results) -> dict[str, Any]:
         if self._case.geometry.kv_dtype is DType.FLOAT8_E4M3:
@@ -301,7 +301,7 @@ class CastsQueriesToFp8(MhaSession):
 
 @_SCALES.add("scale_of_latent_dim", "vLLM-metax PR #113", Mistake.GIVEN_SCALE, Mistake.LOGIT_SCALE)
 class ScalesByLatentDim(MlaSession):
-    """The softmax scale of latents uses rank + rope, instead of the nope + rope of the keys that they represent."""
+    """The softmax scale of latents uses rank + rope instead of nope + rope, the head dim of their keys."""
 
     def _launched_scales(self) -> BmmScales:
         latent, scales = self._latent, super()._launched_scales()
@@ -311,7 +311,7 @@ class ScalesByLatentDim(MlaSession):
 
 @_SCALES.add("scale_of_value_dim", "Megatron-LM issue #1501", Mistake.GIVEN_SCALE, Mistake.LOGIT_SCALE)
 class ScalesByValueDim(MlaPrefill):
-    """The softmax scale of a prefill uses the values' head dim."""
+    """The softmax scale of a prefill uses the head dim of V."""
 
     def _launched_scales(self) -> BmmScales:
         return {**super()._launched_scales(), "bmm1_scale": softmax_scale(self._case, self._latent.vo)}
@@ -319,7 +319,7 @@ class ScalesByValueDim(MlaPrefill):
 
 @_SCALES.add("k_scale_without_fp8", "SGLang PR #18396", Mistake.GIVEN_SCALE, Mistake.LOGIT_SCALE)
 class ScalesDequantisedKeys(MlaPrefill):
-    """K's scale is applied to the keys of a prefill, which are not quantised."""
+    """The scale of K is applied to the keys of a prefill, which are not quantised."""
 
     def _launched_scales(self) -> BmmScales:
         scales = super()._launched_scales()

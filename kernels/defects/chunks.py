@@ -49,7 +49,7 @@ class FlaggedBy(Chunk):
 
 @_SHORT_KV.add("flag_of_first_request", "SGLang PR #22688")
 class FlagsByFirstRequest(MlaPrefill):
-    """Whether a chunk is fixed up depends on its first request alone."""
+    """The first request alone decides whether a chunk is fixed up."""
 
     def _chunks(self, prefixes: Sequence[int]) -> Sequence[Chunk]:
         return [FlaggedByFirst(chunk.starts, chunk.lengths) for chunk in super()._chunks(prefixes)]
@@ -57,7 +57,7 @@ class FlagsByFirstRequest(MlaPrefill):
 
 @_SHORT_KV.add("flag_of_previous_chunk", "SGLang PR #22688")
 class FlagsByPreviousChunk(MlaPrefill):
-    """Whether a chunk is fixed up depends on the previous chunk."""
+    """The previous chunk decides whether a chunk is fixed up."""
 
     def _chunks(self, prefixes: Sequence[int]) -> Sequence[Chunk]:
         chunks = super()._chunks(prefixes)
@@ -84,7 +84,7 @@ class DropsLastChunk(MlaPrefill):
     "chunks_begin_at_zero", "SGLang issue #22291 (chunked prefixes of several prompts)", Mistake.KEYS_REPLACED
 )
 class RestartsChunks(MlaPrefill):
-    """Every chunk begins where the first one does."""
+    """Every chunk begins at the start of the first one."""
 
     def _chunks(self, prefixes: Sequence[int]) -> Sequence[Chunk]:
         return [Chunk((0,) * len(chunk.starts), chunk.lengths) for chunk in super()._chunks(prefixes)]
@@ -106,7 +106,7 @@ class FixesUpByKeyOffsets(MlaPrefill):
     Mistake.LSE_OF_A_PART,
 )
 class ShowsChunksCausally(MlaPrefill):
-    """Chunks of the prefix get a causal mask, like new tokens."""
+    """Prefix chunks get a causal mask, like new tokens."""
 
     def _attend(self, queries: Queries, chunk: Chunk, *, causal: bool, prefix: str = "") -> Partial:
         return super()._attend(queries, chunk, causal=True, prefix=prefix)
@@ -116,7 +116,7 @@ class ShowsChunksCausally(MlaPrefill):
     "merge_of_pairs_of_rows", "vLLM issue #26042 (chunked prefill of MLA)", Mistake.KEYS_MISSING, Mistake.LSE_OF_A_PART
 )
 class MergesPairsOfRows(MlaPrefill):
-    """A merge covers pairs of rows: the last one of an odd number is left out."""
+    """Rows are merged in pairs, which skips the last of an odd number."""
 
     def _merge(self, whole: Results, part: Results) -> None:
         pairs = slice(0, whole.out.shape[0] // 2 * 2)
@@ -125,7 +125,7 @@ class MergesPairsOfRows(MlaPrefill):
 
 @_MERGES.add("chunk_lse_merged_in_base_e", "SGLang issue #40903, PR #35045", Mistake.MERGE_BASE)
 class MergesNaturalLse(MlaPrefill):
-    """A chunk's LSE is merged in base e with one in base 2."""
+    """A base-2 LSE of a chunk is merged as a natural one."""
 
     def _merge(self, whole: Results, part: Results) -> None:
         part.lse.mul_(math.log(2))

@@ -21,7 +21,7 @@ _MASKS = DefectGroup(DEFECTS, Layer.PLANNER, BugClass.CUSTOM_MASKS)
 
 @_MASKS.add("custom_mask_kept", "FlashInfer PR #1028")
 class KeepsMasks(MaskedMhaSession):
-    """A causal step gets the masks of the step before, which are not reset."""
+    """A causal step keeps the masks of the previous step, because they are not reset."""
 
     _kept: dict[str, Any] | None = None
 
@@ -41,7 +41,7 @@ class KeepsMasks(MaskedMhaSession):
 
 @_MASKS.add("custom_mask_padded_to_the_longest", "text-generation-inference PR #3324", Mistake.MASK_LAYOUT)
 class PadsMasks(MaskedMhaSession):
-    """Rows of masks are padded to the longest request, where the kernel takes each request's own length."""
+    """Mask rows are padded to the longest request, but the kernel uses each request's own length."""
 
     def mask_arguments(self, step: Step) -> dict[str, Any]:
         """Return masks whose rows all have the same length."""

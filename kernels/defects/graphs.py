@@ -39,7 +39,7 @@ class ReplaysOldQueries(MhaSession):
 
 @_REPLAYS.add("output_of_last_capture", "SGLang PR #30834 (one output buffer for the graphs of all buckets)")
 class ReturnsOutputOfLastCapture(MhaSession):
-    """A replay returns the buffers of the graph that was captured last."""
+    """A replay returns the output buffer of the last captured graph."""
 
     def _replay(self, step: Step, queries: torch.Tensor) -> Output:
         output, last = super()._replay(step, queries), [*self._captured.values()][-1].results
@@ -48,7 +48,7 @@ class ReturnsOutputOfLastCapture(MhaSession):
 
 @_REPLAYS.add("graph_of_other_mode", "llama.cpp PR #28549 (two graphs with one key)", Mistake.GIVEN_ROWS)
 class ReplaysLastOfSameShape(MhaSession):
-    """A capture replaces those of other modes with the same numbers of queries and requests."""
+    """A capture replaces the graphs of other modes with the same numbers of queries and requests."""
 
     def _capture(self, step: Step) -> None:
         super()._capture(step)
@@ -75,7 +75,7 @@ class PlansReplaysAnew(MhaSession):
     "query_offsets_of_first_replay", "FlashInfer issue #2511 (offsets that each replay has to copy)", Mistake.GIVEN_ROWS
 )
 class KeepsFirstQueryOffsets(MhaSession):
-    """Cumulative query lengths stay those of the first replay."""
+    """Cumulative query lengths remain those of the first replay."""
 
     def _refresh(self, plan: BatchMetadata, rows: Sequence[Row]) -> None:
         first = plan.cum_seq_lens_q.clone()
@@ -105,7 +105,7 @@ class LeavesBucketTail(MhaSession):
     "columns_of_first_request_refreshed", "SGLang PR #28106 (columns that are never written)", Mistake.GIVEN_PAGES
 )
 class RefreshesColumnsOfFirst(MhaSession):
-    """Only the columns of the page table that the first request needs are refreshed."""
+    """A replay refreshes only the page table columns that the first request needs."""
 
     def _refresh(self, plan: BatchMetadata, rows: Sequence[Row]) -> None:
         before = plan.block_tables.clone()
@@ -124,7 +124,7 @@ class PacksDraftsAtStride(MhaSession):
 
 @_REPLAYS.add("lengths_of_first_replay", "SGLang PR #26655", Mistake.GIVEN_LENGTH)
 class KeepsFirstLengths(MhaSession):
-    """KV lengths stay those of the first replay."""
+    """KV lengths remain those of the first replay."""
 
     def _refresh(self, plan: BatchMetadata, rows: Sequence[Row]) -> None:
         first = plan.seq_lens.clone()
@@ -148,7 +148,7 @@ class CapturesWithoutWindow(MhaSession):
     "v_scale_not_captured", "SGLang PR #20705 (scales that never arrive)", Mistake.GIVEN_SCALE, Mistake.OUTPUT_SCALE
 )
 class CapturesBeforeScales(MhaSession):
-    """A graph is captured before V's scale is known."""
+    """A graph is captured before the scale of V is known."""
 
     def _launched_scales(self, step: Step) -> BmmScales:
         scales = super()._launched_scales(step)

@@ -18,7 +18,7 @@ _KEPT = DefectGroup(DEFECTS, Layer.PLANNER, BugClass.KEPT_BY_AN_OBJECT)
 
 @_KEPT.add("planned_mask_kept", "FlashInfer PR #2690 (the ragged wrapper)", Mistake.MASK_LAYOUT, Mistake.NO_KEYS)
 class KeepsPlannedMasks(PlannedAttention):
-    """A plan without masks keeps those of the plan before."""
+    """A plan without masks keeps those of the previous plan."""
 
     def plan_masks(self, masks: Mapping[str, torch.Tensor]) -> None:
         """Plan masks if there are any."""
@@ -34,7 +34,7 @@ class KeepsPlannedMasks(PlannedAttention):
     Mistake.KEYS_MISSING,
 )
 class KeepsPlannedWindow(PlannedAttention):
-    """A plan without a window keeps that of the plan before."""
+    """A plan without a window keeps that of the previous plan."""
 
     def plan_layer(self, layer: Mapping[str, Any]) -> None:
         """Plan a window if there is one."""
@@ -46,7 +46,7 @@ class KeepsPlannedWindow(PlannedAttention):
 
 @_KEPT.add("planned_scale_kept", "vLLM PR #42580 (scales read by the kernel)", Mistake.GIVEN_SCALE, Mistake.LOGIT_SCALE)
 class KeepsPlannedScale(PlannedAttention):
-    """The softmax scale is that of the first plan."""
+    """The softmax scale remains that of the first plan."""
 
     def plan_layer(self, layer: Mapping[str, Any]) -> None:
         """Plan a layer, but keep the scale of the first one."""
@@ -56,7 +56,7 @@ class KeepsPlannedScale(PlannedAttention):
 
 @_KEPT.add("planned_batch_kept", "SGLang PR #15227 (metadata of the batch before)", Mistake.GIVEN_LENGTH)
 class KeepsPlannedBatch(PlannedAttention):
-    """A batch that is smaller than that of the plan before keeps its lists."""
+    """A plan for a smaller batch keeps the lists of the previous plan."""
 
     def plan_batch(self, batch: BatchMetadata) -> None:
         """Plan a batch unless it is smaller than the previous one."""
@@ -66,7 +66,7 @@ class KeepsPlannedBatch(PlannedAttention):
 
 @_KEPT.add("planned_lists_not_written", "rtp-llm PR #1254 (plans again only where the topology of pages changes)")
 class WritesChangedListsAlone(PlannedAttention):
-    """A list equal to that of the plan before is not written again, though its buffer may have been."""
+    """A list equal to that of the previous plan is not written again, though its buffer may have been overwritten."""
 
     def keep(self, name: str, values: torch.Tensor) -> torch.Tensor:
         """Write only values that have changed."""

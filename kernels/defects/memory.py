@@ -46,7 +46,7 @@ class ForgetsAWord(SharedWorkspace):
     "workspace_aligned_without_room", "Pie issue #414, FlashInfer PR #4955 (alignment of parts of a workspace)"
 )
 class AlignsWithoutRoom(SharedWorkspace):
-    """The workspace begins at the next multiple of 256 bytes, although no room was left for the alignment."""
+    """The workspace begins at the next multiple of 256 bytes, but its size has no room for the alignment."""
 
     def take(self, need: WorkspaceBytes) -> torch.Tensor:
         """Return a workspace without the bytes before that address."""
@@ -65,7 +65,7 @@ class LeavesSemaphoresDirty(SharedWorkspace):
 
 @_WORKSPACES.add("semaphores_move_with_size", "FlashInfer PR #1584")
 class MovesSemaphores(SharedWorkspace):
-    """A call uses the end of the workspace, so that its semaphores lie elsewhere than those of a larger call."""
+    """A call uses the end of the workspace, so its semaphores are elsewhere than those of a larger call."""
 
     def take(self, need: WorkspaceBytes) -> torch.Tensor:
         """Return the last bytes of a workspace."""
@@ -89,7 +89,7 @@ class SharesScratchWithPrefill(SharedWorkspace):
     "padding_written_over_last_key", "SGLang PR #24743, vLLM issue #43810", Mistake.GIVEN_PAGES, Mistake.KEYS_REPLACED
 )
 class OverwritesLastKey(PagedKv):
-    """The keys and values of padded tokens overwrite the first request's last ones."""
+    """The keys and values of padded tokens overwrite the last ones of the first request."""
 
     def write(self, step: Step, *, rejected_drafts: bool = False) -> None:
         """Write the step, then its padding."""
@@ -163,7 +163,7 @@ def _in_kernels(change: Callable[[Op], Op]) -> Plant:
 @_SCALES.add("query_scaled_in_place", "SGLang PR #26089 (a kernel that updates its input)")
 @_in_kernels
 def scale_in_place(op: Op) -> Op:
-    """The kernel scales its queries in place, and back at its end."""
+    """The kernel scales its queries in place, and scales them back at its end."""
 
     def function(*, query: torch.Tensor, bmm1_scale: float, **arguments: Any) -> Any:
         query.mul_(bmm1_scale)
@@ -177,7 +177,7 @@ def scale_in_place(op: Op) -> Op:
 @_STALE.add("result_left_in_query", "FlashInfer RFC #3978 (writes inside the allocator's pool, which no checker sees)")
 @_in_kernels
 def leave_result_in_query(op: Op) -> Op:
-    """The kernel leaves a copy of its results in its queries."""
+    """The kernel leaves a copy of its output in its queries."""
 
     def function(*, query: torch.Tensor, out: torch.Tensor, **arguments: Any) -> Any:
         answer = op.function(query=query, out=out, **arguments)

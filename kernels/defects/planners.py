@@ -41,17 +41,17 @@ _WRAP = 512
 
 @_PADDED.add("decode_planned_before_padding", "SGLang PR #24566, reverted by PR #24856")
 class PlansDecodeBeforePadding(MhaSession):
-    """Decode has metadata for its requests, but queries for the padded batch."""
+    """A decode has metadata for its requests, but queries for the padded batch."""
 
     def _planned_rows(self, step: Step) -> list[Row]:
         return Row.real(step)
 
 
 @_ROWS.add(
-    "context_batch_from_rows", "SGLang PR #21649 (its remedy: a batch taken from the metadata)", Mistake.GIVEN_ROWS
+    "context_batch_from_rows", "SGLang PR #21649 (its fix: a batch size taken from the metadata)", Mistake.GIVEN_ROWS
 )
 class DerivesContextBatch(MhaSession):
-    """The context kernel's batch is derived from the query rows and the longest query, like the decode kernel's."""
+    """The context kernel's batch size is the query rows divided by the longest query, as for the decode kernel."""
 
     def context_batch(self, step: Step, plan: BatchMetadata) -> int:
         """Return the number of rows divided by the longest query."""
@@ -65,7 +65,7 @@ class DerivesContextBatch(MhaSession):
     Mistake.GIVEN_ROWS,
 )
 class CountsVerifyRowsWithBonus(MhaSession):
-    """The padded batch of a verify is computed with one token more per request than it has."""
+    """The padded batch size of a verify is computed with one token too many per request."""
 
     def _planned_rows(self, step: Step) -> list[Row]:
         rows = super()._planned_rows(step)
@@ -93,7 +93,7 @@ class VerifiesWithoutDrafts(MhaSession):
     Mistake.GIVEN_ROWS,
 )
 class SortsRowsBySlot(MhaSession):
-    """Metadata is in the order of slots, but queries are in that of the batch."""
+    """Metadata is in slot order, but queries are in batch order."""
 
     def _planned_rows(self, step: Step) -> list[Row]:
         return sorted(super()._planned_rows(step), key=lambda row: math.inf if row.slot is None else row.slot)
@@ -124,7 +124,7 @@ class RaisesKvToQueries(MhaSession):
     Mistake.GIVEN_PAGES,
 )
 class LeavesEmptyRequestsOut(MhaSession):
-    """Requests without keys are left out of lengths and pages, but not of the cumulative query lengths."""
+    """Requests without keys are missing from lengths and pages, but not from the cumulative query lengths."""
 
     def _plan(self, rows: Sequence[Row]) -> BatchMetadata:
         plan = super()._plan(rows)
@@ -152,7 +152,7 @@ class EmptiesFullLastPage(MhaSession):
     "lengths_of_whole_pages", "simpler PR #72 (attention to the empty slots of a last page)", Mistake.GIVEN_LENGTH
 )
 class CountsWholePages(MhaSession):
-    """A length counts whole pages, including the last one's empty slots."""
+    """Lengths are rounded up to whole pages, including the empty slots of the last page."""
 
     def _plan(self, rows: Sequence[Row]) -> BatchMetadata:
         size = self._kv.page_size
@@ -161,7 +161,7 @@ class CountsWholePages(MhaSession):
 
 @_OFFSETS.add("lengths_wrap", "vLLM issue #50427 (offsets into the KV cache overflow)", Mistake.GIVEN_LENGTH)
 class WrapsLengths(MhaSession):
-    """Lengths wrap at 512: a stand-in, at the size of small cases, for 16 bits."""
+    """Lengths wrap at 512. Stands for 16-bit lengths, scaled down to small cases."""
 
     def _plan(self, rows: Sequence[Row]) -> BatchMetadata:
         return super()._plan([_shortened(row, row.kv_len % _WRAP) for row in rows])
@@ -192,7 +192,7 @@ class KeepsPlans(MhaSession):
     Mistake.GIVEN_PAGES,
 )
 class KeepsPlanOfSamePages(KeepsPlans):
-    """A plan is renewed only when a request has reached another page."""
+    """A step is planned again only if a request has reached another page."""
 
     def _looks(self, row: Row) -> object:
         return row.slot, row.q_len, self._table.pages_for(row.kv_len)
@@ -200,7 +200,7 @@ class KeepsPlanOfSamePages(KeepsPlans):
 
 @_STALE.add("plan_kept_for_same_lengths", "SGLang PR #15227 (metadata of the batch before)", Mistake.GIVEN_PAGES)
 class KeepsPlanOfSameLengths(KeepsPlans):
-    """A plan is reused for every batch of the same lengths, even of other requests."""
+    """A plan is reused for every batch with the same lengths, even for other requests."""
 
     def _looks(self, row: Row) -> object:
         return row.q_len, row.kv_len
@@ -210,7 +210,7 @@ class KeepsPlanOfSameLengths(KeepsPlans):
     "key_offsets_wrap", "FlashInfer issue #2134 (32 bit offsets overflow)", Mistake.KEYS_REPLACED, Mistake.OTHER_REQUEST
 )
 class WrapsKeyOffsets(MlaPrefill):
-    """Offsets of packed keys wrap at 512: a stand-in, at the size of small cases, for 32 bits."""
+    """Offsets of packed keys wrap at 512. Stands for 32-bit offsets, scaled down to small cases."""
 
     def _key_offsets(self, chunk: Chunk) -> list[int]:
         return [offset % _WRAP for offset in super()._key_offsets(chunk)]
@@ -226,7 +226,7 @@ class WrapsKeyOffsets(MlaPrefill):
     Mistake.NO_KEYS,
 )
 class SpreadsQueriesAlone(MlaSession):
-    """Draft extends have their queries padded to a stride, but not their lengths."""
+    """Draft extends pad their queries to a stride, but not their lengths."""
 
     def _spread(self, step: Step, stride: int) -> list[Row]:
         return [replace(row, q_len=stride) for row in Row.real(step)]
@@ -239,7 +239,7 @@ class SpreadsQueriesAlone(MlaSession):
     Mistake.LENGTH,
 )
 class ShowsShortDraftsAKeyMore(MlaSession):
-    """The length of a short draft extend with padded queries is one key too large."""
+    """The KV length of a short draft extend with padded queries is one too large."""
 
     def _spread(self, step: Step, stride: int) -> list[Row]:
         rows = super()._spread(step, stride)
@@ -256,7 +256,7 @@ def _shortened(row: Row, kv_len: int) -> Row:
 
 @_TABLES.add("partial_page_left_out", "MaxText PR #1777 (pages by floor division)", Mistake.GIVEN_PAGES)
 class FloorsPages(PageTable):
-    """The number of pages is rounded down: a partial last page is left out."""
+    """The number of pages is rounded down, which drops a partial last page."""
 
     def pages_for(self, length: int) -> int:
         """Return the number of full pages."""
@@ -280,7 +280,7 @@ class CountsPagesBeforeWrite(PageTable):
     Mistake.GIVEN_PAGES,
 )
 class TakesNeighboursLastPage(PageTable):
-    """A request's last page is the last one of the request before it."""
+    """The last page of a request is that of the previous request."""
 
     def rows(self, slots: Sequence[int | None], owned: Sequence[int], reach: Sequence[int], width: int) -> torch.Tensor:
         """Return the table, with the last pages moved down by a row."""
@@ -294,7 +294,7 @@ class TakesNeighboursLastPage(PageTable):
 
 @_INDICES.add("batch_row_taken_for_slot", "SGLang PR #26534", Mistake.GIVEN_PAGES)
 class TakesRowForSlot(PageTable):
-    """The pages of a request are looked up by its row of the batch, not by its slot."""
+    """The pages of a request are looked up by its batch row instead of its slot."""
 
     def rows(self, slots: Sequence[int | None], owned: Sequence[int], reach: Sequence[int], width: int) -> torch.Tensor:
         """Return the table of slots 0, 1, 2, ..."""
@@ -312,7 +312,7 @@ class DividesIdsTwice(PageTable):
 
 @_OFFSETS.add("page_ids_wrap", "vLLM issue #50427 (page ids beyond the range of offsets)", Mistake.GIVEN_PAGES)
 class WrapsPageIds(PageTable):
-    """Page ids wrap at 128: a stand-in, at the size of small cases, for 16 bits."""
+    """Page ids wrap at 128. Stands for 16-bit page ids, scaled down to small cases."""
 
     def rows(self, slots: Sequence[int | None], owned: Sequence[int], reach: Sequence[int], width: int) -> torch.Tensor:
         """Return the table, wrapped where it is not -1."""
@@ -326,7 +326,7 @@ class WrapsPageIds(PageTable):
     Mistake.GIVEN_PAGES,
 )
 class CountsWindowPoolFromOne(PageTable):
-    """A layer with a window looks up pages of a pool that begins one page later."""
+    """A windowed layer looks up pages in a pool that begins one page later."""
 
     def __init__(self, case: Case, kv: PagedKv) -> None:
         super().__init__(case, kv)
@@ -360,7 +360,7 @@ class TakesWidthOfFirst(MhaSession):
 
 @_INDICES.add("window_pages_not_translated", "SGLang PR #26531", Mistake.GIVEN_PAGES)
 class LeavesPagesOfFullPool(PageTable):
-    """A layer with a window looks up pages of the pool of the other layers."""
+    """A windowed layer uses page ids of the other layers' pool."""
 
     def _pages(self, slot: int) -> list[int]:
         return self._kv.full_pages[slot]
@@ -372,7 +372,7 @@ class LeavesPagesOfFullPool(PageTable):
 
 @_STALE.add("window_pages_of_the_step_before", "SGLang PR #25889 (a translation that is cached)", Mistake.GIVEN_PAGES)
 class TranslatesAsBefore(PageTable):
-    """Pages of the full pool are translated as in the step before, those that were new then to the dummy page."""
+    """Pages are translated by the mapping of the previous step; new pages become the dummy page."""
 
     _known: dict[int, int] | None = None
 
@@ -411,7 +411,7 @@ class FreesPageAtEdge(PageTable):
     Mistake.GIVEN_PAGES,
 )
 class BeginsAtWindow(PageTable):
-    """Pages of the window are in the first columns, but are looked up by positions in the request."""
+    """The first columns hold the pages of the window, but are indexed by absolute positions."""
 
     def bury(self, table: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
         """Return the table, with rows moved to the left and filled up with the dummy page."""
@@ -426,7 +426,7 @@ class BeginsAtWindow(PageTable):
 
 @_INDICES.add("table_of_the_other_group", "vllm-metal PR #545 (group 0 for all layers)", Mistake.GIVEN_PAGES)
 class TakesTableOfOtherGroup(PageTable):
-    """Attention looks up the pages of the other group of layers that shares the pool."""
+    """Attention looks up the pages of the other layer group that shares the pool."""
 
     def _pages(self, slot: int) -> list[int]:
         own, other = self._kv.pages[slot], self._kv.other

@@ -23,7 +23,7 @@ _ROPE = WriteGroup(DEFECTS, BugClass.ROPE)
 
 @_ROPE.add("rope_shift_ignored", "VeloxQuant-MLX PR #138", "native:rope_append_mla")
 class RotatesByPlace(RopeMetadata):
-    """A token's place in the cache is taken for its position."""
+    """The place of a token in the cache is used as its position."""
 
     def _of_tokens(self, step: Step, rows: int) -> Metadata:
         metadata = super()._of_tokens(step, rows)
@@ -32,7 +32,7 @@ class RotatesByPlace(RopeMetadata):
 
 @_ROPE.add("rope_position_of_padding", "ColossalAI PR #6444 (positions beside the tokens)", "native:rope_append")
 class RotatesByPadding(RopeMetadata):
-    """Positions of padding come first, so that tokens are rotated by those of others."""
+    """The positions start with those of padding, so tokens are rotated by the positions of others."""
 
     def _of_tokens(self, step: Step, rows: int) -> Metadata:
         metadata = super()._of_tokens(step, rows)
@@ -41,14 +41,14 @@ class RotatesByPadding(RopeMetadata):
 
 @_ROPE.add("rope_positions_of_first_replay", "SGLang PR #10892", "native:rope_quantise")
 class KeepsFirstRopePositions(KeepsFirst, RotationSession):
-    """Replays rotate by the positions of the first one."""
+    """Replays rotate by the positions of the first replay."""
 
     kept = ("rope_positions",)
 
 
 @_ROPE.add("scaled_table_extended_without_scaling", "SGLang PR #38786", "native:rope_append")
 class ExtendsTablePlainly(RopeSession):
-    """The table of scaled frequencies has 64 rows at first; those added for later positions are not scaled."""
+    """The table of scaled frequencies starts with 64 rows; rows added for later positions are not scaled."""
 
     def _cos_sin(self, rows: int) -> torch.Tensor:
         plain = cos_sin_table(replace_struct(self._rope, scaling=RopeScaling.NONE), rows, self._dim)
@@ -57,7 +57,7 @@ class ExtendsTablePlainly(RopeSession):
 
 @_ROPE.add("yarn_magnitude_left_out", "exllamav3 issue #259", "native:rope_quantise")
 class LeavesOutMagnitude(RotationSession):
-    """Cosines and sines of YaRN are those of the angles, without the factor of attention."""
+    """YaRN's cosines and sines lack the attention factor."""
 
     def _cos_sin(self, rows: int) -> torch.Tensor:
         return super()._cos_sin(rows) / self._rope.scaling.magnitude
@@ -65,7 +65,7 @@ class LeavesOutMagnitude(RotationSession):
 
 @_ROPE.add("llama31_scaling_dropped", "unsloth PR #6197", "native:rope_mla")
 class DropsScaling(RotationSession):
-    """Frequencies of long waves are not lowered for Llama 3.1."""
+    """Llama 3.1's scaling of low frequencies is dropped."""
 
     def _cos_sin(self, rows: int) -> torch.Tensor:
         dropped = self._rope.scaling is RopeScaling.LLAMA31
@@ -75,7 +75,7 @@ class DropsScaling(RotationSession):
 
 @_ROPE.add("rotated_key_not_written_back", "SGLang PR #19636", "native:rope_store")
 def leave_key(writer: NativeWriter) -> NativeWriter:
-    """Keys are rotated in the cache alone, and not in the tensor that attention reads."""
+    """Keys are rotated in the cache, but not in the tensor that attention reads."""
 
     @functools.wraps(writer.function)
     def function(*, key: torch.Tensor, **arguments: Any) -> Any:

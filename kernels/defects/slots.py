@@ -88,7 +88,7 @@ class OtherSlots(WriteMetadata):
 
 @_PADDING.add("padded_tokens_to_a_first_page", "rvllm PR #32 (padding that reuses a live slot)", _STORE)
 class PadsWithFirstPage(OtherSlots):
-    """Padded tokens go to the first slot of the first request."""
+    """Padded tokens are written to the first slot of the first request."""
 
     def _slots(self, step: Step, slots: torch.Tensor) -> torch.Tensor:
         if step.requests:
@@ -98,7 +98,7 @@ class PadsWithFirstPage(OtherSlots):
 
 @_PADDING.add("padded_rows_keep_their_pages", "vLLM PR #56734", _RESHAPE)
 class PadsWithRowsOfOthers(OtherSlots):
-    """Padded tokens go to the first page of the slot that their row of the page table belonged to."""
+    """Padded tokens are written to the first page of the slot that their page table row held before."""
 
     def _slots(self, step: Step, slots: torch.Tensor) -> torch.Tensor:
         first = [pages[0] * self._kv.page_size for pages in self._kv.pages.values() if pages]
@@ -135,13 +135,13 @@ def take_negative_for_first(slots: torch.Tensor, pool_slots: int) -> torch.Tenso
 @_PADDING.add("negative_slot_taken_for_the_last", "vLLM issue #43810, TensorRT-LLM PR #16714", _RESHAPE)
 @_with_slots
 def take_negative_for_last(slots: torch.Tensor, pool_slots: int) -> torch.Tensor:
-    """Slot -1 is counted from the end of the pool, as torch does."""
+    """Slot -1 is counted from the end of the pool, like an index in torch."""
     return slots.where(slots >= 0, slots + pool_slots)
 
 
 @_STALE.add("slots_of_padding_not_refreshed", "Diffulex PR #44", _RESHAPE)
 class LeavesSlotsOfPadding(WriterSession):
-    """The slots of a replay's padded tokens stay those of the last larger step."""
+    """In a replay, padded tokens keep the slots of the last larger step."""
 
     def _refresh(self, static: Tensors, fresh: Tensors) -> None:
         slots = fresh["slot_mapping"]
@@ -160,21 +160,21 @@ class KeepsFirst(WriterSession):
 
 @_REPLAYS.add("slots_of_first_replay", "imp PR #1726 (destinations frozen at the capture)", _STORE)
 class KeepsFirstSlots(KeepsFirst):
-    """Replays write to the slots of the first one."""
+    """Replays write to the slots of the first replay."""
 
     kept = ("slot_mapping",)
 
 
 @_REPLAYS.add("pages_of_first_replay", "SGLang PR #26019 (metadata built anew at replay)", _APPEND)
 class KeepsFirstPages(KeepsFirst):
-    """Replays append to the pages of the first one."""
+    """Replays append to the pages of the first replay."""
 
     kept = ("kv_indices", "kv_indptr")
 
 
 @_REPLAYS.add("positions_of_first_replay", "SGLang PR #10892", _APPEND)
 class KeepsFirstPositions(KeepsFirst):
-    """Replays append at the positions of the first one."""
+    """Replays append at the positions of the first replay."""
 
     kept = ("positions",)
 
@@ -199,7 +199,7 @@ class OtherPlaces(OtherSlots):
 
 @_INDICES.add("drafts_written_behind_the_keys", "vllm-ascend PR #11699", _RESHAPE)
 class WritesDraftsBehindKeys(OtherPlaces):
-    """The new tokens of a request begin at its last one's position."""
+    """The new tokens of a request are written from the position of its last one."""
 
     def _slot(self, step: Step, place: TokenPlace) -> int:
         request = step.requests[place.request]
@@ -208,7 +208,7 @@ class WritesDraftsBehindKeys(OtherPlaces):
 
 @_INDICES.add("prefix_left_out_of_positions", "vLLM PR #54519 (positions that do not count every token)", _STORE)
 class CountsFromZero(OtherPlaces):
-    """New tokens are written to a request's first slots, over its prefix."""
+    """New tokens are written to the first slots of a request, over its prefix."""
 
     def _slot(self, step: Step, place: TokenPlace) -> int:
         return self._at(self._kv.pages[step.requests[place.request].slot], place.token)
@@ -216,7 +216,7 @@ class CountsFromZero(OtherPlaces):
 
 @_INDICES.add("rows_taken_for_slots_of_requests", "SGLang PR #26534", _RESHAPE)
 class TakesRowsForSlots(OtherPlaces):
-    """The pages of a request are looked up by its row of the batch."""
+    """The pages of a request are looked up by its batch row."""
 
     def _slot(self, step: Step, place: TokenPlace) -> int:
         request = step.requests[place.request]
@@ -225,7 +225,7 @@ class TakesRowsForSlots(OtherPlaces):
 
 @_INDICES.add("one_slot_for_a_request", "sglang-omni issue #1704 (slots that are shared)", _STORE)
 class TakesOneSlot(OtherPlaces):
-    """All new tokens of a request go to the slot of its last one."""
+    """All new tokens of a request are written to the slot of its last one."""
 
     def _slot(self, step: Step, place: TokenPlace) -> int:
         request = step.requests[place.request]
@@ -244,7 +244,7 @@ class TakesLargerPages(OtherPlaces):
 
 @_INDICES.add("slots_sorted", "ProjectDMX/DMI issue #67 (rows of vLLM's batch in another order)", _STORE)
 class SortsSlots(OtherSlots):
-    """Slots are in the order of the pool, but tokens in that of the batch."""
+    """Slots are in pool order, but tokens are in batch order."""
 
     def _slots(self, step: Step, slots: torch.Tensor) -> torch.Tensor:
         slots[: step.tokens] = slots[: step.tokens].sort().values
@@ -253,7 +253,7 @@ class SortsSlots(OtherSlots):
 
 @_OFFSETS.add("slots_wrap", "vLLM issue #1486", _RESHAPE)
 class WrapsSlots(OtherSlots):
-    """Slots wrap at 512: a stand-in, at the size of small cases, for 16 and 32 bits."""
+    """Slots wrap at 512. Stands for 16-bit and 32-bit slots, scaled down to small cases."""
 
     def _slots(self, step: Step, slots: torch.Tensor) -> torch.Tensor:
         return slots.where(slots < 0, slots % 512)
@@ -261,7 +261,7 @@ class WrapsSlots(OtherSlots):
 
 @_DROPPED.add("mapping_cut_to_the_requests", "vllm-ascend PR #16775 (a mapping cut to the local tokens)", _RESHAPE)
 class CutsMapping(OtherSlots):
-    """The slot mapping has an entry per request: further tokens are not written."""
+    """The slot mapping has one entry per request, so further tokens are not written."""
 
     def _slots(self, step: Step, slots: torch.Tensor) -> torch.Tensor:
         slots[len(step.requests) :] = -1
@@ -270,7 +270,7 @@ class CutsMapping(OtherSlots):
 
 @_INDICES.add("appended_one_position_late", "vLLM PR #54716 (slots from lengths instead of positions)", _APPEND)
 class AppendsLate(WriteMetadata):
-    """A token's position is counted from 1."""
+    """The position of a token is counted from 1."""
 
     def of(self, step: Step) -> Metadata:
         """Return the metadata of a step, with later positions."""
@@ -281,7 +281,7 @@ class AppendsLate(WriteMetadata):
 
 @_TABLES.add("partial_page_not_appended_to", "MaxText PR #1777 (pages by floor division)", _APPEND)
 class FloorsPagesOfRows(WriteMetadata):
-    """A partial last page is left out of the pages of a request."""
+    """A partial last page is missing from the pages of a request."""
 
     def _of_rows(self, rows: Sequence[Row]) -> Metadata:
         size = self._kv.page_size
@@ -315,7 +315,7 @@ def scale_in_place(writer: NativeWriter) -> NativeWriter:
 
 @_INDICES.add("new_tokens_not_translated", "SGLang PR #23984", _STORE)
 class WritesSlotsOfFullPool(OtherPlaces):
-    """New tokens of a layer with a window go to their slots in the pool of the other layers."""
+    """New tokens of a windowed layer are written to their slots in the pool of the other layers."""
 
     def _slot(self, step: Step, place: TokenPlace) -> int:
         return self._at(self._kv.full_pages[step.requests[place.request].slot], place.position)
@@ -323,7 +323,7 @@ class WritesSlotsOfFullPool(OtherPlaces):
 
 @_STALE.add("slots_translated_as_before", "SGLang PR #25889 (a translation that is cached)", _STORE)
 class TranslatesSlotsAsBefore(OtherPlaces):
-    """Slots are translated as in the step before, those on pages that were new then to slot 0."""
+    """Slots are translated by the mapping of the previous step; slots on new pages become slot 0."""
 
     _known: Mapping[int, int] | None = None
 
@@ -365,7 +365,7 @@ class WritesTombstones(OtherSlots):
 
 @_PADDING.add("tombstone_times_page_size", "SGLang PR #35933", _STORE)
 class MultipliesTombstones(WritesTombstones):
-    """The page of a token that has left the window is -1: its slot lies in front of the pool."""
+    """The page of a token that has left the window is -1, so its slot is before the pool."""
 
     def _slot(self, request: Request, position: int) -> int:
         return position % self._kv.page_size - self._kv.page_size
@@ -373,7 +373,7 @@ class MultipliesTombstones(WritesTombstones):
 
 @_STRAY.add("tombstone_written_through", "vLLM issue #42273 (ids that eviction leaves in a table)", _RESHAPE)
 class WritesThroughTombstones(WritesTombstones):
-    """New tokens that have left the window go to the slots that the request had there first."""
+    """New tokens that have left the window are written to the slots that the request had there first."""
 
     def _slot(self, request: Request, position: int) -> int:
         pages, size = self._kv.full_pages[request.slot], self._kv.page_size
@@ -382,7 +382,7 @@ class WritesThroughTombstones(WritesTombstones):
 
 @_INDICES.add("head_of_a_request_stored_for_its_tail", "SGLang PR #30013 (the live tail of a chunk)", _RESHAPE)
 class StoresHead(OtherSlots):
-    """Of a step whose last tokens are to be stored, the first ones go to their slots."""
+    """If only the last tokens of a step are to be stored, the first ones are written to their slots."""
 
     def _slots(self, step: Step, slots: torch.Tensor) -> torch.Tensor:
         first = 0
@@ -404,7 +404,7 @@ class OfOtherGroup(OtherPlaces):
 
 @_INDICES.add("slots_of_the_first_group", "vllm-metal PR #545 (group 0 for all layers)", _RESHAPE)
 class TakesSlotsOfFirstGroup(OfOtherGroup):
-    """The other group of layers gets the slots of the first one."""
+    """The second layer group gets the slots of the first."""
 
     def _slot(self, step: Step, place: TokenPlace) -> int:
         assert isinstance(self._kv, OtherGroupKv)
@@ -415,7 +415,7 @@ class TakesSlotsOfFirstGroup(OfOtherGroup):
 
 @_LAYOUTS.add("page_size_of_the_first_group", "vLLM PR #27547 (sizes of manager and kernel confused)", _RESHAPE)
 class TakesPageSizeOfFirstGroup(OfOtherGroup):
-    """The slots of the other group of layers are computed with the page size of the first one."""
+    """The slots of the second layer group are computed with the page size of the first."""
 
     def _slot(self, step: Step, place: TokenPlace) -> int:
         assert isinstance(self._kv, OtherGroupKv)
@@ -424,7 +424,7 @@ class TakesPageSizeOfFirstGroup(OfOtherGroup):
 
 @_LAYOUTS.add("strides_of_the_first_group", "kvcached PR #396 (views of one pool for each group)", _RESHAPE)
 class TakesStridesOfFirstGroup(WriterSession):
-    """The other group's view of the pool has the strides of the first one."""
+    """The second layer group's view of the pool has the strides of the first."""
 
     def _described(self) -> dict[str, Any]:
         right = super()._described()

@@ -76,14 +76,14 @@ class _WritesLate(StepSession):
     "LMCache, local-inference-lab/rtx6kpro issue #47 (a load without order)",
 )
 class AttendsBeforeTheWrite(_WritesLate):
-    """Attention reads the pool before the new tokens are there."""
+    """Attention reads the pool before the new tokens are written."""
 
 
 @_add(
     BugClass.STALE_TAILS, "latents_read_before_the_write", "vLLM PR #43572 (a fused store of its own)", backend=_LATENTS
 )
 class ReadsLatentsBeforeTheWrite(_WritesLate):
-    """Latent attention reads the pool before the new tokens are there."""
+    """Latent attention reads the pool before the new tokens are written."""
 
 
 class _Refreshing(StepSession):
@@ -113,7 +113,7 @@ class _Refreshing(StepSession):
     Mistake.CAUSAL_LIMIT,
 )
 class AttendsWithLengthsOfBefore(_Refreshing):
-    """Attention gets the lengths without the new tokens of decodes."""
+    """Attention gets the lengths of decodes without their new tokens."""
 
     def _change(self, step: Step, arguments: Arguments) -> None:
         lengths = arguments["seq_lens"]
@@ -128,7 +128,7 @@ class AttendsWithLengthsOfBefore(_Refreshing):
     "TensorRT-LLM PR #15546 (tables staged in a reused buffer)",
 )
 class TakesThePagesOfBefore(_Refreshing):
-    """A page that a request begins with its new tokens is still the dummy page in attention's table."""
+    """A page that a request begins with its new tokens is still the dummy page in attention's page table."""
 
     def _change(self, step: Step, arguments: Arguments) -> None:
         size, table = self._kv.page_size, arguments["block_tables"]
@@ -145,7 +145,7 @@ class TakesThePagesOfBefore(_Refreshing):
     Mistake.GIVEN_SCALE,
 )
 class AttendsWithoutScaleOfKeys(StepSession):
-    """The writer divides keys by their scale, but attention does not multiply with it."""
+    """The writer divides keys by their scale, but attention does not multiply by it."""
 
     def handed(self, arguments: Arguments) -> Arguments:
         """Return the arguments with the logits' scale as if keys had none."""
@@ -154,7 +154,7 @@ class AttendsWithoutScaleOfKeys(StepSession):
 
 @_add(BugClass.PAGE_LAYOUT, "read_in_the_other_layout", "vLLM PR #42740 (a layout that attention does not declare)")
 class ReadsTheOtherLayout(StepSession):
-    """Attention takes the heads of a page for its slots, which the writer does not."""
+    """Attention swaps the heads and slots of a page, but the writer does not."""
 
     def handed(self, arguments: Arguments) -> Arguments:
         """Return the arguments with pools at the strides of the other layout."""
