@@ -50,7 +50,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     the modes that can be captured. `kv_scales` are the dtypes of the KV caches that have scales, or True for all.
     `granularities` are those of the scales of quantised caches; with BLOCK, these are of NVFP4, whose scales have one
     of the layouts `block_scales`. With `query_scales`, a server's checkpoint has a scale of queries, and with
-    `kept_queries` it may keep their dtype beside a quantised cache. `sinks_dtype` is the dtype in which a
+    `kept_queries` it may leave them unquantised with a quantised cache. `sinks_dtype` is the dtype in which a
     `FunctionBackend` gets its sinks; None is that of the queries. `table_gaps` allows gaps between rows of the page
     table. `pool_holes` allows pools whose offsets pass 2^31 because most of their pages have addresses and no memory:
     on a CPU, for a backend that touches no page without an owner. `patience` multiplies the time after which a case
@@ -148,7 +148,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
         if self.rotary and not self.writes:
             raise ValueError("only a writer of the KV cache rotates keys: set writes=True")
         if Mask.CAUSAL not in self.masks:
-            raise ValueError("masks must include causal: other masks are drawn beside it")
+            raise ValueError("masks must include causal: other masks are drawn in addition to it")
         if self.masks != (Mask.CAUSAL,) and (self.latent or self.writes):
             raise ValueError("masks other than causal are for attention without latents: leave them out")
         self._check_windows()
@@ -181,12 +181,12 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     def _check_granularities(self) -> None:
         odd = [dim for dim in self.head_dims if dim % BLOCK]
         if self.nvfp4_kv and (self.granularities != (Granularity.BLOCK,) or odd):
-            raise ValueError(f"scales of blocks have no others beside them, and head dims in multiples of {BLOCK}")
+            raise ValueError(f"scales of blocks allow no other granularity, and need head dims in multiples of {BLOCK}")
         finer = any(each is not Granularity.TENSOR for each in self.granularities)
         if finer and (self.latent or not (self.fp8_kv or self.nvfp4_kv)):
             raise ValueError("only quantised caches without latents have scales per head: set fp8_kv=True")
         if self.kept_queries and (self.latent or not self.fp8_kv):
-            raise ValueError("queries are kept beside quantised caches without latents: set fp8_kv=True")
+            raise ValueError("kept_queries is for quantised caches without latents: set fp8_kv=True")
 
     @property
     def nvfp4_kv(self) -> bool:
@@ -358,7 +358,7 @@ def _why_not_attended(can: Capability, case: Case) -> str | None:
     if case.mask not in can.masks:
         return f"mask {case.mask}"
     if case.geometry.window_left >= 0 and case.mask not in can.windowed_masks:
-        return f"a sliding window beside mask {case.mask}"
+        return f"a sliding window with mask {case.mask}"
     if case.values is ValueFamily.EXTREME:
         return "keys and values that are not finite"
     return "keys and values of uneven magnitudes" if case.values is ValueFamily.UNEVEN else None
@@ -376,7 +376,7 @@ def _why_not_scales(can: Capability, case: Case) -> str | None:
         return f"{case.scales.blocks} scales of blocks"
     if case.queries.scale != 1 and not can.query_scales:
         return "a scale of queries"
-    return "queries that are kept beside a quantised KV cache" if case.queries.kept and not can.kept_queries else None
+    return "unquantised queries with a quantised KV cache" if case.queries.kept and not can.kept_queries else None
 
 
 def _why_not_scheduled(can: Capability, case: Case) -> str | None:
@@ -410,7 +410,7 @@ def _why_not_shared_keys(can: Capability, case: Case) -> str | None:
         return f"an interleave of a {shared.interleave.replace('_', ' ')}"
     # vLLM 0.33.0: v1/worker/cp_utils.py, check_attention_cp_compatibility.
     if shared.interleave is not Interleave.TOKEN and any(step.drafts for step in case.steps):
-        return f"an interleave of a {shared.interleave.replace('_', ' ')} beside drafts"
+        return f"an interleave of a {shared.interleave.replace('_', ' ')} with drafts"
     return None
 
 

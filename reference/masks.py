@@ -10,7 +10,7 @@ from attnfuzz.reference.case import Case, Mask, Mode, Request, Step
 from attnfuzz.reference.chance import mixed
 
 _STREAM = 1_000_033
-"""A stream that neither tokens nor sinks use, because there are fewer sequences and steps."""
+"""A stream that neither tokens nor sinks use: there are fewer sequences and steps."""
 
 _FEW = 2.0
 """Mean number of keys that a row with few keys sees, besides the one that every row sees."""

@@ -166,7 +166,7 @@ def _validate_scales(case: Case) -> None:
         if not math.isfinite(value):
             raise ImpossibleCase(f"scales.{field}", value, "must be finite: no weights follow from infinite logits")
         if value <= 0 and field != "softmax" and case.scales.granularity is not Granularity.TENSOR:
-            raise ImpossibleCase(f"scales.{field}", value, "must be positive beside tensors of scales")
+            raise ImpossibleCase(f"scales.{field}", value, "must be positive with tensors of scales")
     _validate_granularity(case)
     _validate_queries(case)
 
@@ -299,7 +299,7 @@ def _validate_window_pool(case: Case) -> None:
     if pages.window_tail and pages.tombstone is Tombstone.NONE:
         raise ImpossibleCase("pages.window_tail", True, "must be false without tombstones")
     if pages.window_tail and pages.other_group is not OtherGroup.NONE:
-        raise ImpossibleCase("pages.window_tail", True, "must be false beside another group, which stores every token")
+        raise ImpossibleCase("pages.window_tail", True, "must be false with another group, which stores every token")
 
 
 def _validate_other_group(case: Case) -> None:

@@ -133,7 +133,7 @@ def _recurring_at(path: Path) -> Record | None:
     """Return the finding in the folder `path` if it is flaky. Raises RecordError if files of it are missing."""
     recurrence = None
     with contextlib.suppress(RecordError):
-        # A folder with a case alone is a case.
+        # A folder with only a case counts as a case.
         recurrence = read_history(path).recurrence
     return None if recurrence is None else read_record(path)
 

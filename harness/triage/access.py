@@ -47,7 +47,7 @@ def explain_access(calls: CallCase, observation: Observation) -> Explained:
 def _near(
     calls: CallCase, observation: Observation, verb: str, named: dict[str, View], arguments: dict[str, Any]
 ) -> str:
-    """Describe an access beside a tensor: its distance from the end, and the element that would lie there."""
+    """Describe an access near a tensor: its distance from the end, and the element that would lie there."""
     assert observation.access is not None
     (name, view), *others = named.items()
     tensor = dict(tensors_of(arguments))[name]

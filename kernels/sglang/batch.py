@@ -163,7 +163,7 @@ def _verify(eagle: Any, step: Step) -> Any:
 def _draft_extend(eagle: Any, case: Case, step: Step, device: torch.device) -> Any:
     """Return the input of the draft model, which is a separate class from 0.5.14 on.
 
-    Spec v2 has accept lengths on the device alone (speculative/eagle_worker_v2.py:542).
+    Spec v2 has accept lengths on the device only (speculative/eagle_worker_v2.py:542).
     """
     accepted = [_accepted(case, step, request) for request in step.requests]
     lengths = torch.tensor(accepted, dtype=torch.int32, device=device)

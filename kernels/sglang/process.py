@@ -34,7 +34,7 @@ _SINCE_RANKS = Version("0.5.21")
 """The first version that determines its ranks when its arguments are published (srt/runtime_context.py:228)."""
 
 _SINCE_ATTENTION_REPLICAS = Version("0.5.22")
-"""The first version that has an argument for replicas of attention alone (srt/arg_groups/fields/parallel.py:81)."""
+"""The first version with an argument for replicas of attention only (srt/arg_groups/fields/parallel.py:81)."""
 
 _ATTENTION = "sglang.srt.layers.attention."
 

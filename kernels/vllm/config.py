@@ -227,7 +227,7 @@ def _draft_model(case: Case, drafts: int) -> ServerMock:
             "draft_model_config",
             get_hidden_size=lambda: width,
             get_inputs_embeds_size=lambda: 1,
-            # DeepSeek-V4's alone (0.32.0: v1/spec_decode/llm_base_proposer.py:105).
+            # Only DeepSeek-V4 has these (0.32.0: v1/spec_decode/llm_base_proposer.py:105).
             hf_config=ServerMock("hf_config", compress_ratios=ABSENT, hc_mult=ABSENT),
             uses_mrope=False,
             uses_xdrope_dim=0,

@@ -1,4 +1,4 @@
-"""Hopper's kernels beside FlashInfer's wrappers: XQA's decodes, and the kernel that quantises queries to FP8."""
+"""Hopper's kernels other than FlashInfer's wrappers: XQA's decodes, and the kernel that quantises queries to FP8."""
 
 from collections.abc import Iterator
 from typing import Any, Final

@@ -159,7 +159,7 @@ def load_release_for_hopper(team: str) -> None:
 
 
 def load_release(team: str) -> None:
-    """Import the release of a team (vllm==VERSION or vllm@PATH, or with :cpu behind it), before workers are forked.
+    """Import the release of a team (vllm==VERSION or vllm@PATH, or one of them with :cpu), before workers are forked.
 
     Importing it takes seconds. The code that opens sessions is imported with it, and in no other process. Raises
     ReleaseError.

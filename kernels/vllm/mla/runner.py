@@ -71,7 +71,7 @@ def _answer(config: Any, case: Case) -> None:
             "get_head_size": lambda: case.geometry.head_dim_qk,
             "hf_text_config": ServerMock(
                 "hf_text_config",
-                # DeepSeek-V4's alone (0.26.0: mla_attention.py:1436).
+                # Only DeepSeek-V4 has these (0.26.0: mla_attention.py:1436).
                 compress_ratios=ABSENT,
                 q_lora_rank=None,
                 kv_lora_rank=latent.rank,

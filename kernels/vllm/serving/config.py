@@ -1,4 +1,4 @@
-"""The parts of a server's configuration that its scheduler reads, beside those of `kernels.vllm.config`.
+"""The parts of a server's configuration that its scheduler reads, in addition to those of `kernels.vllm.config`.
 
 A file and line below vllm/ is that of vLLM 0.33.0 unless another version is named.
 """
