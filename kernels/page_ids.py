@@ -1,4 +1,4 @@
-"""Ids of the pages of a pool: those of each slot in the case's order, of a window's pool, and of two groups."""
+"""Ids of the pages of a pool: those of each sequence in the case's order, of a window's pool, and of two groups."""
 
 import random
 from collections import deque
@@ -13,7 +13,7 @@ DUMMY_PAGE = 0
 """The page of padded rows, like slot 0 in SGLang's pools: finite, and owned by no request."""
 
 Pages = dict[int, list[int]]
-"""Page ids by slot, in the order of its keys."""
+"""Page ids of each sequence, in the order of its keys."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class PageIds:
 
 
 def page_counts(case: Case) -> dict[int, int]:
-    """Return the number of pages that hold all keys of each slot."""
+    """Return the number of pages that hold all keys of each sequence."""
     return {slot: -(-length // case.geometry.page_size) for slot, length in case.slot_lengths().items()}
 
 
@@ -62,7 +62,7 @@ def _interleaved(own: Pages, other: Pages, first: int) -> tuple[Pages, Pages]:
 
 
 def assign_pages(case: Case, counts: dict[int, int]) -> Pages:
-    """Return page ids of each slot in a pool without a window, after the dummy page and hole, in the case's order."""
+    """Return page ids of each sequence in a pool without a window, in the case's order, after dummy page and hole."""
     order = case.pages.order
     if order is PageOrder.SHARED_PREFIX:
         return _share_pages(case, counts)
@@ -85,7 +85,7 @@ def assign_pages(case: Case, counts: dict[int, int]) -> Pages:
 
 
 def _share_pages(case: Case, counts: dict[int, int]) -> Pages:
-    """Let slots share the full pages of the first slot, for up to half of their own pages."""
+    """Let sequences share the full pages of the first one, for up to half of their own pages."""
     settled = _settled(case)
     pages: Pages = {}
     shared: list[int] = []
@@ -102,7 +102,7 @@ def _share_pages(case: Case, counts: dict[int, int]) -> Pages:
 
 
 def _settled(case: Case) -> dict[int, int]:
-    """Return how many of the first tokens of each slot are not overwritten by drafts.
+    """Return how many of the first tokens of each sequence are not overwritten by drafts.
 
     A draft model writes other tokens to the places of rejected drafts, and then its own drafts. Servers only share full
     pages without drafts (vLLM 0.33.0: v1/core/kv_cache_manager.py:617).
@@ -116,7 +116,7 @@ def _settled(case: Case) -> dict[int, int]:
 
 
 def _reuse_pages(case: Case, counts: dict[int, int]) -> Pages:
-    """Give each slot pages at its first step, last freed first, and free them after its last step."""
+    """Give each sequence pages at its first step, last freed first, and free them after its last step."""
     steps = [sorted(request.slot for request in step.requests) for step in case.steps]
     last = {slot: index for index, slots in enumerate(steps) for slot in slots}
     pages: Pages = {}

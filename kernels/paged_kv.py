@@ -1,4 +1,4 @@
-"""A server's KV cache: the pages of each slot, their contents, and the memory layout of the pool."""
+"""A server's KV cache: the pages of each sequence, their contents, and the memory layout of the pool."""
 
 from array import array
 from collections.abc import Callable, Sequence
@@ -137,7 +137,7 @@ _MOST_COMPOSED = 1 << 20
 
 
 class PagedKv:
-    """A pool of KV pages, and the tokens to which its slots attend.
+    """A pool of KV pages, and the tokens to which sequences attend.
 
     `write` sets the pool's state before a step: positions below a request's kv_len hold tokens, the dummy page holds
     finite numbers, and the rest is NaN, or finite numbers where the case asks for them.
@@ -171,7 +171,7 @@ class PagedKv:
             self.other = OtherGroupKv(self, ids.other, bench)
 
     def _open(self, case: Case, bench: Bench, pages: dict[int, list[int]], full: dict[int, list[int]]) -> None:
-        """Draw the tokens of the slots, whose pages are these."""
+        """Draw the tokens of the sequences, whose pages are these."""
         self.case = self._case = case
         self.page_size = case.geometry.page_size
         self.pages, self.full_pages = pages, full
@@ -186,7 +186,7 @@ class PagedKv:
         return pages_left(self._case, request.q_len, request.kv_len)
 
     def share_prefixes(self, tokens: SlotTokens) -> None:
-        """Copy an earlier slot's `tokens` to the positions on pages shared with it."""
+        """Copy an earlier sequence's `tokens` to the positions on pages shared with it."""
         if self._case.pages.order is not PageOrder.SHARED_PREFIX:
             return
         owner: dict[int, int] = {}

@@ -45,7 +45,7 @@ class PageTable:
         return -(-columns // multiple) * multiple
 
     def rows(self, slots: Sequence[int | None], owned: Sequence[int], reach: Sequence[int], width: int) -> torch.Tensor:
-        """Build an int32 table [len(slots), width]: `owned[b]` pages of slot b, dummy pages up to `reach[b]`, the tail.
+        """Build an int32 table [len(slots), width]: `owned[b]` pages of row b, dummy pages up to `reach[b]`, the tail.
 
         A row of slot None is a padded row: dummy pages throughout.
         """
@@ -60,7 +60,7 @@ class PageTable:
         return int32(table).reshape(len(table), width)
 
     def _pages(self, slot: int) -> list[int]:
-        """Return the pages of a slot."""
+        """Return the pages of a sequence."""
         return self._kv.pages[slot]
 
     def left(self, row: "Row") -> int:

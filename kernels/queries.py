@@ -65,7 +65,7 @@ def packed_rows(step: Step) -> list[int]:
 
 
 _SINK_STREAM = 1_000_003
-"""Differs from the streams of queries, because there are fewer slots."""
+"""Differs from the streams of queries, because there are fewer sequences."""
 
 
 def place_sinks(case: Case, bench: Bench, dtype: torch.dtype = torch.float32) -> torch.Tensor | None:

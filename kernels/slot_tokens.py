@@ -1,4 +1,4 @@
-"""The keys and values of a case's slots, drawn once for each slot's longest step."""
+"""The keys and values of a case's sequences, drawn once for each sequence's longest step."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -22,18 +22,18 @@ _NO_SLOT = (1 << 32) - 1
 
 
 def stream_of(part: int, slot: int = _NO_SLOT) -> int:
-    """Return the random stream of a slot's values in one part of a case: a step's queries, or a set of tokens.
+    """Return the random stream of a sequence's values in one part of a case: a step's queries, or a set of tokens.
 
-    Each slot has its own streams, so that a request's values depend neither on the other requests of its batch nor on
+    Each sequence has its own streams, so a request's values depend neither on the other requests of its batch nor on
     their order or lengths: batches can be permuted, extended and cut down around it.
     """
     return part << 32 | slot
 
 
 class SlotTokens:
-    """Keys [n, heads, dim_k] and values [n, heads, dim_v] of all slots, one after another in the order of slots.
+    """Keys [n, heads, dim_k] and values [n, heads, dim_v] of all sequences, packed in ascending order.
 
-    `spans` are the ranges of the slots' tokens; `extra` more tokens follow, which belong to no slot. `latent` values
+    `spans` are the ranges of the sequences' tokens; `extra` more tokens follow, which belong to none. `latent` values
     are the first elements of the keys. `part` distinguishes several sets of tokens of one case. The tensors are on the
     host, or on `device` if they are large.
 
@@ -104,11 +104,11 @@ class SlotTokens:
         return tuple(each for each in (self.key, self.value, self.key_scale, self.value_scale) if each is not None)
 
     def keys(self, slot: int, length: int) -> torch.Tensor:
-        """Return keys of a slot's first `length` tokens [length, heads, dim_k]."""
+        """Return keys of a sequence's first `length` tokens [length, heads, dim_k]."""
         return self.key[self.spans[slot].start :][:length]
 
     def values(self, slot: int, length: int) -> torch.Tensor:
-        """Return values of a slot's first `length` tokens [length, heads, dim_v]."""
+        """Return values of a sequence's first `length` tokens [length, heads, dim_v]."""
         return self.value[self.spans[slot].start :][:length]
 
     def packed(self, step: Step) -> tuple[torch.Tensor, torch.Tensor]:

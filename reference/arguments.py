@@ -1,7 +1,7 @@
 """Argument forms: other ways to pass the same attention to a kernel, and the earlier uses of its objects.
 
 A plain call passes dense int32 metadata, Python numbers, a tensor for every output, and no options. Each form changes
-one argument and leaves the correct output as it is. An API promises a form, refuses it, or does not mention it.
+one argument without changing the correct output. An API promises a form, refuses it, or does not mention it.
 """
 
 from collections.abc import Collection
@@ -11,7 +11,7 @@ import msgspec
 
 
 class ArgumentForm(StrEnum):
-    """One argument that is passed in another way than the plain one.
+    """One argument, and the form in which it is passed instead of the plain one.
 
     GAPS: elements of a vector, or heads, are not adjacent in memory because they belong to a larger tensor.
     HEADS_FIRST: the first axis in memory is that of heads. DEFAULT: the argument is omitted. PAGE_IDS and KEY_STARTS

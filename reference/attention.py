@@ -11,16 +11,16 @@ from attnfuzz.reference.problem import Answer, Moments, Problem
 from attnfuzz.reference.ragged import Batch, groups, integers
 
 _BLOCK = {"cpu": 1 << 21, "cuda": 1 << 25}
-"""Maximum number of logits, and of elements of keys and values, in memory at once: 16 MiB in fp64. A GPU gets more,
-because launches are costly there.
+"""Default maximum number of logits and of key and value elements per block: 16 MiB in fp64 on a CPU. A GPU gets larger
+blocks, because each launch is expensive there.
 """
 
 
 def attend(problem: Problem, *, moments: bool = False, block: int | None = None) -> Answer:
-    """Return the output and LSE of a problem up to fp64 rounding, and with `moments` the data for error bounds.
+    """Compute the output and LSE of a problem in fp64, and with `moments` also the moments for error bounds.
 
-    `block` is the maximum number of logits, and of elements of keys and values, in memory at once. A few tensors of
-    this size are alive at a time, plus one row of the answer per query, head and column.
+    `block` is the maximum number of logits and of key and value elements in memory at once. The working set is a few
+    tensors of this size, plus the answer itself.
     """
     here, there = problem.query.device, problem.key.device
     visible = _visible(problem)

@@ -76,7 +76,7 @@ def _buffers(case: CallCase) -> dict[str, Buffer]:
     buffers: dict[str, Buffer] = {}
     for buffer in case.buffers:
         if buffer.name in buffers:
-            raise ImpossibleCase("name of a buffer", buffer.name, "each needs a name of its own")
+            raise ImpossibleCase("name of a buffer", buffer.name, "must be unique")
         if buffer.offset:
             raise ImpossibleCase(f"buffer {buffer.name}", (buffer.size, buffer.offset), "must have a size, no offset")
         _validate_content(buffer)
@@ -88,7 +88,7 @@ def _validate_content(buffer: Buffer) -> None:
     given = (buffer.values, buffer.zeros or None, buffer.bits, buffer.drawn, buffer.payload)
     if sum(content is not None for content in given) > 1:
         raise ImpossibleCase(
-            f"content of {buffer.name}", "given twice", "must be values, zeros, bits, drawn or payload"
+            f"content of {buffer.name}", "given twice", "must be one of values, zeros, bits, drawn and payload"
         )
     try:
         check_content(buffer)

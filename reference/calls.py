@@ -232,7 +232,7 @@ def content_of(buffer: Buffer) -> torch.Tensor | None:
         ValueError: the content does not fit the buffer, or is still in another file.
     """
     if buffer.payload is not None:
-        raise ValueError(f"its content is in a file beside the case, as {buffer.payload}: load the case from its file")
+        raise ValueError(f"its content is in a file next to the case, as {buffer.payload}: load the case from its file")
     dtype = buffer.dtype.torch_dtype
     if buffer.values is not None:
         return _numbers(buffer.values, buffer)

@@ -50,28 +50,27 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     the modes that can be captured. `kv_scales` are the dtypes of the KV caches that have scales, or True for all.
     `granularities` are those of the scales of quantised caches; with BLOCK, these are of NVFP4, whose scales have one
     of the layouts `block_scales`. With `query_scales`, a server's checkpoint has a scale of queries, and with
-    `kept_queries` it may keep their dtype beside a quantised cache. `sinks_dtype` is the dtype in which a
+    `kept_queries` it may leave them unquantised with a quantised cache. `sinks_dtype` is the dtype in which a
     `FunctionBackend` gets its sinks; None is that of the queries. `table_gaps` allows gaps between rows of the page
     table. `pool_holes` allows pools whose offsets pass 2^31 because most of their pages have addresses and no memory:
     on a CPU, for a backend that touches no page without an owner. `patience` multiplies the time after which a case
     counts as hanging (30 s), for slow kernels such as interpreted ones. With `writes`, the backend computes no
     attention, but writes the new tokens of each step into the KV cache; its padded tokens have one of `padded_slots`.
-    New tokens are keys, so `empty_kv` and `kv_shorter_than_q` must be False. One with `rotary` rotates such shares of
-    its heads, in one of the `pairings`, by frequencies of one of the `rope_scalings`; without, none is rotated.
-    `tombstones` are those of pools of layers with `windows`, without which there are none. `other_groups` are the
-    geometries that may share a pool with the case's. Both need a pool with pages from anywhere. A writer with
-    `window_tail` takes steps of which only the last tokens are stored. `masks` are the keys that a query may see; with
-    EMPTY_ROWS among them, it may see none, although its request has keys. `windowed_masks` are those that have a
-    meaning beside a window: a key is seen that both leave. `arguments` are the forms in which arguments are passed
-    besides the plain one, with their standing, and `earlier_uses` those that the objects of a step may have had.
-    `edges` are the factors of 0 and below, and the steps without requests, that it may get, with their standing. One
-    that `schedules` decides itself on the forwards of a step, within the limits of `Case.serving`, and may do so before
-    it has the tokens of the last one if it is `asynchronous`. `shared_keys` are
-    the numbers of ranks that may share the keys of each request, each with whole query heads, and `interleaves` the
-    runs of keys that each may have. `most_programs` bounds the rows of a step, times the query heads, times these
-    ranks, for kernels with a costly program for each; 0 is no bound.
+    New tokens are keys, so `empty_kv` and `kv_shorter_than_q` must be False. A writer with `rotary` also rotates one of
+    these shares of each head, in one of the `pairings`, by frequencies of one of the `rope_scalings`. `tombstones` are
+    those of the pools of layers with `windows`. `other_groups` are the geometries of layers that may share a pool with
+    the case's. Both need a pool with pages from anywhere. A writer with `window_tail` takes steps of which only the
+    last tokens are stored. `masks` are the keys that a query may see; with EMPTY_ROWS among them, it may see none,
+    although its request has keys. `windowed_masks` are the masks that can be combined with a window: a query sees a key
+    if both allow it. `arguments` are the supported argument forms besides the plain one, and `edges` the supported
+    factors of 0 and below and steps without requests, both with their standing; `earlier_uses` are those that the
+    objects of a step may have had. A backend that `schedules` chooses the forwards of a step itself, within the limits
+    of `Case.serving`; if it is `asynchronous`, it may do so before it has the tokens of the previous forward.
+    `shared_keys` are the numbers of ranks that may share the keys of each request, each with whole query heads, and
+    `interleaves` the lengths of runs of keys on one rank. `most_programs` bounds the rows of a step, times the query
+    heads, times these ranks, for kernels that run a costly program for each; 0 is no bound.
 
-    A backend with `buckets` supports their geometries and no others. All other fields about geometries are then derived
+    A backend with `buckets` supports their geometries only. All other fields about geometries are then derived
     from the buckets; values passed for them are ignored.
 
     Raises ValueError if only some buckets have latents, for a bucket without any of the modes, for `head_dims` of
@@ -149,7 +148,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
         if self.rotary and not self.writes:
             raise ValueError("only a writer of the KV cache rotates keys: set writes=True")
         if Mask.CAUSAL not in self.masks:
-            raise ValueError("masks must include causal: other masks are drawn beside it")
+            raise ValueError("masks must include causal: other masks are drawn in addition to it")
         if self.masks != (Mask.CAUSAL,) and (self.latent or self.writes):
             raise ValueError("masks other than causal are for attention without latents: leave them out")
         self._check_windows()
@@ -182,12 +181,12 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     def _check_granularities(self) -> None:
         odd = [dim for dim in self.head_dims if dim % BLOCK]
         if self.nvfp4_kv and (self.granularities != (Granularity.BLOCK,) or odd):
-            raise ValueError(f"scales of blocks have no others beside them, and head dims in multiples of {BLOCK}")
+            raise ValueError(f"scales of blocks allow no other granularity, and need head dims in multiples of {BLOCK}")
         finer = any(each is not Granularity.TENSOR for each in self.granularities)
         if finer and (self.latent or not (self.fp8_kv or self.nvfp4_kv)):
             raise ValueError("only quantised caches without latents have scales per head: set fp8_kv=True")
         if self.kept_queries and (self.latent or not self.fp8_kv):
-            raise ValueError("queries are kept beside quantised caches without latents: set fp8_kv=True")
+            raise ValueError("kept_queries is for quantised caches without latents: set fp8_kv=True")
 
     @property
     def nvfp4_kv(self) -> bool:
@@ -313,7 +312,7 @@ def _why_not_views(can: Capability, case: Case) -> str | None:
 
 
 def _why_not_shared(can: Capability, case: Case) -> str | None:
-    """Return the reason that the pool can't belong to windows or to two groups of layers, or None."""
+    """Return the unsupported feature of a pool of windows or of two layer groups, or None."""
     pages = case.pages
     if pages.tombstone is not Tombstone.NONE and pages.tombstone not in can.tombstones:
         return f"a pool of windows with {pages.tombstone} tombstones"
@@ -325,7 +324,7 @@ def _why_not_shared(can: Capability, case: Case) -> str | None:
 
 
 def _why_not_called(can: Capability, case: Case) -> str | None:
-    """Return the reason that the argument forms or lives of `case` are not supported, or None."""
+    """Return the unsupported argument form or earlier use of `case`, or None."""
     of_arguments = {rule.form for rule in can.arguments}
     others = (
         *(form for form in case.arguments if form not in of_arguments),
@@ -359,7 +358,7 @@ def _why_not_attended(can: Capability, case: Case) -> str | None:
     if case.mask not in can.masks:
         return f"mask {case.mask}"
     if case.geometry.window_left >= 0 and case.mask not in can.windowed_masks:
-        return f"a sliding window beside mask {case.mask}"
+        return f"a sliding window with mask {case.mask}"
     if case.values is ValueFamily.EXTREME:
         return "keys and values that are not finite"
     return "keys and values of uneven magnitudes" if case.values is ValueFamily.UNEVEN else None
@@ -377,7 +376,7 @@ def _why_not_scales(can: Capability, case: Case) -> str | None:
         return f"{case.scales.blocks} scales of blocks"
     if case.queries.scale != 1 and not can.query_scales:
         return "a scale of queries"
-    return "queries that are kept beside a quantised KV cache" if case.queries.kept and not can.kept_queries else None
+    return "unquantised queries with a quantised KV cache" if case.queries.kept and not can.kept_queries else None
 
 
 def _why_not_scheduled(can: Capability, case: Case) -> str | None:
@@ -411,7 +410,7 @@ def _why_not_shared_keys(can: Capability, case: Case) -> str | None:
         return f"an interleave of a {shared.interleave.replace('_', ' ')}"
     # vLLM 0.33.0: v1/worker/cp_utils.py, check_attention_cp_compatibility.
     if shared.interleave is not Interleave.TOKEN and any(step.drafts for step in case.steps):
-        return f"an interleave of a {shared.interleave.replace('_', ' ')} beside drafts"
+        return f"an interleave of a {shared.interleave.replace('_', ' ')} with drafts"
     return None
 
 

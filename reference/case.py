@@ -79,9 +79,9 @@ class Launch(StrEnum):
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One request of a step.
 
-    `slot` identifies its KV across the steps of a case. `q_len` is its number of query tokens (in a draft extend, its
-    accept length) and `kv_len` its number of keys after the step has stored its new tokens; either may be 0. The last
-    query is aligned to the last key.
+    `slot` is the number of its sequence: requests of different steps with one slot have the same KV. `q_len` is its
+    number of query tokens (in a draft extend, its accept length) and `kv_len` its number of keys after the step has
+    stored its new tokens; either may be 0. The last query is aligned to the last key.
     """
 
     slot: int
@@ -157,9 +157,9 @@ def steps_in_chunks(steps: Iterable[Step], geometry: Geometry) -> list[Step]:
 
 
 class PageOrder(StrEnum):
-    """The order in which slots get pages of the pool. REVERSED begins with the last page, as free lists of pages do.
+    """The order in which sequences get pages of the pool. REVERSED begins with the last page, as free lists do.
 
-    With REUSED, the pages of a slot are free after its last step, and new slots get the most recently freed pages.
+    With REUSED, a sequence's pages are freed after its last step, and new sequences get the most recently freed pages.
     """
 
     IDENTITY = "identity"
@@ -171,7 +171,7 @@ class PageOrder(StrEnum):
 
 
 class TableTail(StrEnum):
-    """Contents of a page table after a request's pages. POISON is the id of a page that belongs to no slot."""
+    """Contents of a page table past a request's pages. POISON is the id of a page that belongs to no sequence."""
 
     ZEROS = "zeros"
     STALE = "stale"
@@ -223,9 +223,9 @@ class OtherGroup(StrEnum):
 
 
 class Pages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Layout of the KV pool. Page 0 is the servers' dummy page: finite, and owned by no slot.
+    """Layout of the KV pool. Page 0 is the servers' dummy page: finite, and owned by no sequence.
 
-    `spare` pages of the pool belong to no slot. `table_slack` columns are added to the page table's width. `hole` pages
+    `spare` pages of the pool have no owner. `table_slack` columns are added to the page table's width. `hole` pages
     after the dummy page have addresses but no memory, which makes the offsets to all others large. `behind` is the
     contents of the slots after the last key of each request, to the end of its pages, and `free` the contents of pages
     that belong to no request of the step. A layer with a window has a separate pool unless `tombstone` is NONE. With
@@ -247,7 +247,7 @@ class Pages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PaddedSlot(StrEnum):
-    """The slot that a writer of the KV cache gets for padded tokens.
+    """The slot in the pool that a writer of the KV cache gets for padded tokens.
 
     DUMMY is the first slot of the dummy page, as in SGLang. NOWHERE is -1, which is skipped, as in vLLM. RESERVED is
     the same slot as DUMMY, but is skipped, as in SGLang since 0.5.17: padding reads it, so no NaN may be written there.
@@ -395,8 +395,8 @@ class Pace(StrEnum):
 class Serving(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits of a server that schedules the requests of a case itself: it splits, delays and repeats work.
 
-    A forward has at most `budget` new tokens; 0 means no limit. The pool lacks `shortage` of the pages that all slots
-    need at their longest, but each slot fits alone: requests wait, or are preempted and computed again. An
+    A forward has at most `budget` new tokens; 0 means no limit. The pool is `shortage` pages short of the longest
+    lengths of all sequences together, but fits each alone: requests wait, or are preempted and recomputed. An
     `asynchronous` server schedules a forward before it has the tokens of the previous one. `seed` determines choices
     that the steps leave open: aborted requests and accepted drafts. It does not affect tensor values.
     """
@@ -457,8 +457,8 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     are the argument forms other than the plain one, and `life` the earlier uses of the objects that run a step. A
     `relation` adds a second, related run (`attnfuzz.reference.related`).
 
-    A backend that schedules requests itself, within the limits of `serving`, takes a step as a demand: the slots of its
-    requests must reach these lengths, which may take several forwards. `shared_keys` configures a backend whose ranks
+    For a backend that schedules requests itself, within the limits of `serving`, a step is a demand: its sequences must
+    reach these lengths, in as many forwards as the backend chooses. `shared_keys` configures a backend whose ranks
     share the keys of each request.
 
     A case ends with the first step that fails, unless all failures of a forward are among `past`.
@@ -490,12 +490,12 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     relation: Relation | None = None
 
     def slot_lengths(self) -> dict[int, int]:
-        """Return `slot_lengths` of its steps."""
+        """Return the number of keys of each sequence, as the function `slot_lengths` does."""
         return slot_lengths(self.steps)
 
 
 def slot_lengths(steps: Iterable[Step]) -> dict[int, int]:
-    """Return the number of keys of each slot, in the order of slots: its maximum `kv_len` over the steps."""
+    """Return the number of keys of each sequence, by ascending slot: its maximum `kv_len` over the steps."""
     lengths: dict[int, int] = {}
     for step in steps:
         for request in step.requests:

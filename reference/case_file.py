@@ -61,7 +61,7 @@ def decode(data: bytes, payloads: Path | None = None) -> AnyCase:
     try:
         content = foreign.decode_json(data)
     except msgspec.DecodeError as error:
-        raise CaseFileError(f"not JSON ({error}): the file is damaged, or no case file") from error
+        raise CaseFileError(f"not JSON ({error}): the file is damaged, or not a case file") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise CaseFileError(f'not a case file: it must be a JSON object with "format": "{FORMAT}"')
     version = content.get("version")
@@ -223,7 +223,7 @@ def _write_payloads(path: Path, payloads: dict[str, torch.Tensor]) -> None:
 def _inlined(buffer: Buffer, file: safe_open, path: Path) -> Buffer:
     if buffer.payload is None:
         return buffer
-    if buffer.payload not in file.keys():  # noqa: SIM118 - it is no mapping
+    if buffer.payload not in file.keys():  # noqa: SIM118 - it is not a mapping
         raise CaseFileError(f"{path} has no entry {buffer.payload}, which buffer {buffer.name} names")
     # The tensor is mapped, not read, whatever its size.
     content = file.get_tensor(buffer.payload)

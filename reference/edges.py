@@ -52,5 +52,5 @@ def _edges_of_factors(scales: Scales) -> tuple[Edge, ...]:
 
 
 def edge_of(name: str, factor: float) -> Edge | None:
-    """Return the edge at which the factor `name` of `Scales` is, or None."""
+    """Return the edge that this value of the factor `name` of `Scales` is, or None."""
     return next(iter(_edges_of_factors(msgspec.structs.replace(Scales(), **{name: factor}))), None)

@@ -1,7 +1,7 @@
 """Masks: the keys that queries see, drawn from the seed of a case.
 
-The mask of a request depends on its slot and its lengths, but not on the other requests of its step or its place among
-them. So a batch that is permuted, extended or replayed keeps its masks.
+The mask of a request depends on its sequence and its lengths, but not on the other requests of its step or its index
+among them. So a batch that is permuted, extended or replayed keeps its masks.
 """
 
 import torch
@@ -10,7 +10,7 @@ from attnfuzz.reference.case import Case, Mask, Mode, Request, Step
 from attnfuzz.reference.chance import mixed
 
 _STREAM = 1_000_033
-"""Differs from the streams of tokens and sinks, because there are fewer slots and steps."""
+"""A stream that neither tokens nor sinks use: there are fewer sequences and steps."""
 
 _FEW = 2.0
 """Mean number of keys that a row with few keys sees, besides the one that every row sees."""
@@ -21,7 +21,7 @@ _SHARES = (0.0, 0.0, _ALL, 0.5, 0.9)
 
 
 def applies(case: Case, step: Step) -> bool:
-    """Return whether queries of `step` have another mask than a causal one. Trees only apply to verify steps."""
+    """Return whether the mask of `step` is not causal. Trees only apply to verify steps."""
     if case.mask is Mask.TREE:
         return step.mode is Mode.TARGET_VERIFY
     return case.mask is not Mask.CAUSAL

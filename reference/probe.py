@@ -30,7 +30,7 @@ def probe_values(chance: Chance, heads: int, dim: int) -> torch.Tensor:
     A code changes its sign every `half period` positions, and once more at every block: it is (-1)^(floor(j / half
     period) + floor(j / block)). Its sum over any run of positions stays within two half periods, so even the rounded
     sum shows a single missing or repeated key. The block's bit identifies the key. Elements past the last code, and the
-    odd ones, distinguish slots and heads.
+    odd ones, distinguish sequences and heads.
     """
     signs = chance.sign(heads, dim)
     count = min((dim + 1) // 2, len(_CODES))
@@ -80,5 +80,5 @@ def _strength(dim: int) -> float:
 
 
 def _signs(parity: torch.Tensor) -> torch.Tensor:
-    """+1 where an integer is even, -1 where it is odd."""
+    """Return +1 where an integer is even, -1 where it is odd."""
     return (parity & 1).mul_(-2).add_(1).to(torch.float32)

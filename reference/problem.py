@@ -53,7 +53,7 @@ class Problem:
             raise ValueError(f"masks have shapes {[tuple(mask.shape) for mask in masks]}: give {due}, and causal=False")
 
     def seen_under_mask(self, request: int, queries: slice = slice(None)) -> torch.Tensor:
-        """Return the keys that queries of a request see under its mask and the window: bool [queries, kv_len]."""
+        """Return which keys the queries of a request see under its mask and the window: bool [queries, kv_len]."""
         assert self.masks is not None
         mask = self.masks[request]
         q_len, kv_len = mask.shape

@@ -1,4 +1,4 @@
-"""Attention of ragged requests, computed as padded batches in blocks of bounded size."""
+"""Attention over ragged requests, computed as padded batches in blocks of bounded size."""
 
 from array import array
 from collections.abc import Iterator
@@ -13,17 +13,17 @@ from torch.linalg import vector_norm
 from attnfuzz.reference.problem import Problem, exact
 
 _ONE_BATCH = {"cpu": 3_000_000, "cuda": 40_000_000}
-"""Number of wasted products on padding that take as long as one more batch: about 0.3 ms on a core."""
+"""Number of products wasted on padding that cost as much time as a separate batch: about 0.3 ms on one core."""
 
 _QUERIES = 64
-"""Query tokens per block if the keys of a request do not fit into memory at once."""
+"""Query tokens per block for a request that exceeds a block by itself."""
 
 
 def groups(problem: Problem, block: int) -> Iterator[list[int]]:
-    """Group requests for padding: those of similar lengths, and others if that is faster.
+    """Group the requests that are padded to one batch: similar lengths, and dissimilar ones if one batch is faster.
 
-    A group of several requests has at most `block` logits and elements of keys and values, padding included. Requests
-    without queries are left out.
+    A group of several requests has at most `block` logits and key and value elements, padding included. Requests
+    without queries are omitted.
     """
 
     def size(request: int) -> tuple[int, int]:
@@ -39,14 +39,14 @@ def groups(problem: Problem, block: int) -> Iterator[list[int]]:
             found.append(group)
     for group in found:
         each = block // max(_held(problem, group) // len(group), 1) or 1
-        # In the order of the problem, the output of a single group needs no reordering.
+        # If there is only one group, its output is then already in the problem's order.
         group.sort()
         for start in range(0, len(group), each):
             yield group[start : start + each]
 
 
 def _together(problem: Problem, some: list[int], others: list[int], block: int) -> bool:
-    """Return whether two groups are computed faster as one."""
+    """Return whether one batch is faster than two, although it has more padding."""
     both = [*some, *others]
     if _held(problem, both) > block:
         return False
@@ -55,7 +55,7 @@ def _together(problem: Problem, some: list[int], others: list[int], block: int) 
 
 
 def _products(problem: Problem, requests: list[int]) -> int:
-    """Return the number of products in a batch: logits, and three sums of values; exponentials count as several."""
+    """Return the number of products in a batch: logits, and three sums over values; an exp counts as several."""
     most_q, most_kv = _longest(problem, requests)
     each = problem.key.shape[2] + 3 * problem.value.shape[2] + _EXPONENTIAL
     return len(requests) * problem.query.shape[1] * most_q * most_kv * each
@@ -69,7 +69,7 @@ def _longest(problem: Problem, requests: list[int]) -> tuple[int, int]:
 
 
 def _held(problem: Problem, requests: list[int]) -> int:
-    """Return the number of logits and elements of keys and values in memory if `requests` are one batch."""
+    """Return the number of logits and key and value elements in memory if `requests` form one batch."""
     most_q, most_kv = _longest(problem, requests)
     return len(requests) * most_kv * _held_per_key(problem, most_q)
 
@@ -84,12 +84,12 @@ def _starts(lengths: tuple[int, ...]) -> list[int]:
 
 
 def _rows(packed: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """Return packed[index], by the cheaper of torch's two ways."""
+    """Return packed[index] by index_select, which is faster than indexing."""
     return packed.index_select(0, index.flatten()).view(*index.shape, *packed.shape[1:])
 
 
 def integers(values: list[int]) -> torch.Tensor:
-    """Return an int64 tensor on the host. torch.tensor takes several times as long for a list."""
+    """Return an int64 tensor on the host, several times faster than torch.tensor does from a list."""
     return torch.frombuffer(array("q", values), dtype=torch.int64) if values else torch.zeros(0, dtype=torch.int64)
 
 
@@ -224,9 +224,9 @@ class Batch:
         return sinks.repeat(1, 1, queries)
 
     def _order(self, first: int, last: int) -> tuple[torch.Tensor | slice, torch.Tensor | None]:
-        """Return the places of the block's tokens in the packed problem, and their rows among [B, Hkv, queries, group].
+        """Return the packed indices of the block's tokens, and the order of their rows in [B, Hkv, queries, group].
 
-        The rows are None if all are used, in order.
+        The order is None if all rows are used as they are.
         """
         alone, padded = len(self._q_lens) == 1, min(self._q_lens) < self._most_q
         places: torch.Tensor | slice
@@ -285,7 +285,7 @@ class OnlineSoftmax:
             x = below.exp()
             sums = [x.sum(dim=-1), x @ value]
         else:
-            # Both powers of x are multiplied with the values in one product.
+            # One matmul computes the sums of both powers of x.
             powers = below.new_empty((*below.shape[:-2], 2, *below.shape[-2:]))
             x, x2 = powers.unbind(dim=-3)
             torch.exp(below, out=x)

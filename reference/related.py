@@ -60,7 +60,7 @@ def related(case: Case) -> Related:
 def _relabel_pages(case: Case) -> Case:
     order = case.pages.order
     if order is PageOrder.SHARED_PREFIX:
-        raise NotRelated("slots share pages: which ones they share would change")
+        raise NotRelated("sequences share pages: which ones they share would change")
     size = case.geometry.page_size
     if sum(-(-length // size) for length in case.slot_lengths().values()) < 2:
         raise NotRelated("there are no two pages that could change places")

@@ -45,7 +45,7 @@ class RopeScaling(StrEnum):
     """The change of frequencies that extends a model's context beyond that of its training.
 
     LLAMA31 lowers those of long waves, as Llama 3.1 does (factor 8 beyond 8,192 positions). YARN lowers them by the
-    number of turns, and multiplies cosines and sines by 0.1 ln(factor) + 1 (arXiv:2309.00071; Qwen2.5's factor 4 beyond
+    number of turns, and scales cosines and sines by 0.1 ln(factor) + 1 (arXiv:2309.00071; Qwen2.5's factor 4 beyond
     32,768).
     """
 

@@ -35,7 +35,7 @@ def seen_positions(problem: Problem, token: int) -> torch.Tensor:
 
 
 def tied_row(problem: Problem, token: int, head: int, near: float = EQUAL) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Return `row_weights` if two weights are equal up to a share of `near`, else None, without reading the values."""
+    """Return `row_weights` if two weights differ by a share of at most `near`, else None without reading values."""
     keys = _seen(problem, token)
     weights = _weights(problem, token, head, keys)
     ordered = weights.sort().values
@@ -99,7 +99,7 @@ def _pieces(whole: slice, most: int) -> Iterator[slice]:
 
 
 def _hidden(problem: Problem, request: int, own: torch.Tensor) -> torch.Tensor:
-    """Return the keys that consecutive queries of a request don't see, bool [n, 1, kv_len].
+    """Return which keys consecutive queries of a request don't see, bool [n, 1, kv_len].
 
     `own` [n, 1, 1] are the indices of the queries' own keys.
     """
@@ -114,7 +114,7 @@ def _hidden(problem: Problem, request: int, own: torch.Tensor) -> torch.Tensor:
 
 
 def coherent_logits(problem: Problem, token: int, head: int) -> torch.Tensor:
-    """Return the sizes of the row's logits before the soft cap, fp64 [k]; 0 unless their terms have one sign."""
+    """Return the row's |logits| before the soft cap, fp64 [k]; 0 for a logit whose terms have mixed signs."""
     key = _own(problem, problem.key, head, _seen(problem, token))
     query = exact(problem.query[token, head]) * problem.bmm1_scale
     return _coherent(query, key)
@@ -139,7 +139,7 @@ def key_marks(problem: Problem, token: int, head: int) -> torch.Tensor:
 
 
 def _request_of(problem: Problem, token: int) -> tuple[int, int]:
-    """The request of a token, and the token behind its last one."""
+    """Return the request of a packed token, and the end of that request's tokens."""
     return next((index, end) for index, end in enumerate(accumulate(problem.q_lens)) if token < end)
 
 

@@ -166,7 +166,7 @@ def _validate_scales(case: Case) -> None:
         if not math.isfinite(value):
             raise ImpossibleCase(f"scales.{field}", value, "must be finite: no weights follow from infinite logits")
         if value <= 0 and field != "softmax" and case.scales.granularity is not Granularity.TENSOR:
-            raise ImpossibleCase(f"scales.{field}", value, "must be positive beside tensors of scales")
+            raise ImpossibleCase(f"scales.{field}", value, "must be positive with tensors of scales")
     _validate_granularity(case)
     _validate_queries(case)
 
@@ -178,7 +178,7 @@ def _validate_granularity(case: Case) -> None:
         legal = f"must be {Granularity.BLOCK}" if blocks else f"must not be {Granularity.BLOCK}"
         raise ImpossibleCase("scales.granularity", granularity.value, f"{legal} for a {geometry.kv_dtype} KV cache")
     if scales.blocks is BlockScales.SWIZZLED and not may_be_swizzled(geometry, granularity):
-        legal = f"must be {BlockScales.LINEAR} but for blocks, on pages of whole {INTERLEAVED} slots, and whole blocks"
+        legal = f"must be {BlockScales.LINEAR} unless page slots and value blocks are multiples of {INTERLEAVED}"
         raise ImpossibleCase("scales.blocks", scales.blocks.value, legal)
     if granularity is Granularity.TENSOR:
         return
@@ -194,12 +194,12 @@ def _validate_queries(case: Case) -> None:
         legal = f"must be a power of two from {low:g} to {high:g}, so that a query and its quotient are exact"
         raise ImpossibleCase("queries.scale", queries.scale, legal)
     if queries.kept and not may_keep_queries(case.geometry, case.scales):
-        legal = "must be false but for an FP8 KV cache whose scales and head dims are powers of two"
+        legal = "must be false unless the KV cache is FP8 and its scales and head dims are powers of two"
         raise ImpossibleCase("queries.kept", True, legal)
 
 
 def may_keep_queries(geometry: Geometry, scales: Scales) -> bool:
-    """Return whether a server may keep the dtype of its queries although its KV cache is quantised.
+    """Return whether a server may leave its queries unquantised although its KV cache is quantised.
 
     It may dequantise the cache to that dtype, which is exact for scales that are powers of two, by a kernel whose head
     dims are powers of two as well (vLLM 0.33.0: v1/attention/backends/flashinfer.py:2507).
@@ -232,7 +232,7 @@ def _validate_rope(case: Case) -> None:
 
 
 def may_be_swizzled(geometry: Geometry, granularity: Granularity) -> bool:
-    """Return whether the scales of values may be swizzled, which takes whole groups of slots and of blocks."""
+    """Return whether the scales of values may be swizzled: slots of a page, and blocks of a row, in whole groups."""
     whole_pages = geometry.page_size % INTERLEAVED == 0
     return granularity is Granularity.BLOCK and whole_pages and geometry.head_dim_vo % (BLOCK * INTERLEAVED) == 0
 
@@ -256,9 +256,9 @@ def _validate_call(case: Case) -> None:
     }
     for name, (chosen, kind) in kinds.items():
         if chosen != tuple(each for each in kind if each in chosen):
-            raise ImpossibleCase(name, list(chosen), "must be different ones, in the order of their declaration")
+            raise ImpossibleCase(name, list(chosen), "must be distinct, and in the order of their declaration")
     if exclude_each_other(case.arguments):
-        raise ImpossibleCase("arguments", list(case.arguments), "must have one form for each argument")
+        raise ImpossibleCase("arguments", list(case.arguments), "must have at most one form for each argument")
     for form in case.arguments:
         if form in _CONDITIONS and not _CONDITIONS[form](case):
             raise ImpossibleCase("arguments", form.value, "is not possible with the other fields")
@@ -289,7 +289,7 @@ _CONDITIONS: dict[ArgumentForm, Callable[[Case], bool]] = {
     # The layout does not allow planning only part of a padded batch.
     ArgumentForm.LSE_LAYOUT: lambda case: not any(step.padded for step in case.steps),
 }
-"""The conditions of forms: an omitted argument must have its default, and others must exist, or have no effect."""
+"""The conditions of forms: the argument must exist, and have its default where it is omitted, or no effect."""
 
 
 def _validate_window_pool(case: Case) -> None:
@@ -299,7 +299,7 @@ def _validate_window_pool(case: Case) -> None:
     if pages.window_tail and pages.tombstone is Tombstone.NONE:
         raise ImpossibleCase("pages.window_tail", True, "must be false without tombstones")
     if pages.window_tail and pages.other_group is not OtherGroup.NONE:
-        raise ImpossibleCase("pages.window_tail", True, "must be false beside another group, which stores every token")
+        raise ImpossibleCase("pages.window_tail", True, "must be false with another group, which stores every token")
 
 
 def _validate_other_group(case: Case) -> None:
@@ -403,7 +403,7 @@ def _validate_launch(step: Step, field: str, captured: set[_GraphKey]) -> None:
         raise ImpossibleCase(f"{field}.launch", step.launch.value, f"must be eager: graphs do not hold {step.mode}")
     if step.launch is Launch.CAPTURE:
         if step.requests:
-            legal = "a capture is recorded on padding alone: must be none"
+            legal = "must be none: a capture is recorded on padding alone"
             raise ImpossibleCase(f"{field}.requests", f"{len(step.requests)} requests", legal)
         for mode, _, stride in captured:
             if mode is step.mode and stride != step.tokens_per_request:
@@ -420,7 +420,7 @@ def _validate_launch(step: Step, field: str, captured: set[_GraphKey]) -> None:
         )
         raise ImpossibleCase(f"{field}.launch", step.launch.value, legal)
     if step.tokens == 0 and not step.idle:
-        legal = "one must have query tokens, unless there are none"
+        legal = "must be none, or at least one of them must have query tokens"
         raise ImpossibleCase(f"{field}.requests", f"{len(step.requests)} requests", legal)
 
 
@@ -430,7 +430,7 @@ def _validate_chunks(step: Step, field: str, case: Case) -> None:
         raise ImpossibleCase("chunk_capacity", case.chunk_capacity, legal)
     chunks = step.chunks(case.chunk_capacity)
     if chunks > MAX_CHUNKS:
-        legal = f"cuts {field} into {chunks} chunks, must be {MAX_CHUNKS} at most: raise it"
+        legal = f"must be higher: it cuts {field} into {chunks} chunks, of {MAX_CHUNKS} at most"
         raise ImpossibleCase("chunk_capacity", case.chunk_capacity, legal)
 
 
@@ -449,7 +449,7 @@ def _validate_size(case: Case) -> None:
     owned = sum(-(-length // geometry.page_size) for length in lengths)
     values = 0 if geometry.latent else geometry.head_dim_vo
     if case.pages.other_group is not OtherGroup.NONE:
-        # Its pages have as many bytes, and at least half as many tokens.
+        # The other group's pages have the same number of bytes, and hold at least half as many tokens.
         owned += sum(2 * -(-length // geometry.page_size) for length in lengths)
     elements = (owned + case.pages.spare + 1) * geometry.page_size * geometry.kv_heads * (geometry.head_dim_qk + values)
     if elements * geometry.kv_dtype.itemsize > MAX_POOL_BYTES:
@@ -481,7 +481,7 @@ def _validate_mask_size(case: Case) -> None:
 
 
 def valid_related(case: Case) -> Case:
-    """Return the other case of a relation. Raises ImpossibleCase unless it differs and is possible."""
+    """Return the related case. Raises ImpossibleCase if it is the same or cannot exist."""
     assert case.relation is not None
     try:
         other = related(case).case

@@ -121,7 +121,7 @@ def _is_near(chance: Chance) -> torch.Tensor:
 def _stagnant_keys(chance: Chance, heads: int, dim: int) -> torch.Tensor:
     of_runs = chance.of_runs().share(heads, 3)
     heavy, distance, apart = chance.spread(of_runs).unbind(-1)
-    # A share of the runs, down to 0, has no differences at all.
+    # Runs that draw apart < 0.5 have equal logits after the first.
     logit = (chance.share(heads) - 0.5) * _APART * (apart * apart - 0.25).clamp(min=0)
     first = (chance.position == 0).unsqueeze(-1) & (heavy < 0.5)
     least, most = _HEAVY
@@ -158,7 +158,7 @@ def _constant(chance: Chance, heads: int, dim: int) -> torch.Tensor:
 
 
 def _tags(chance: Chance, heads: int, dim: int) -> torch.Tensor:
-    # Tags begin at random offsets, so that slots differ at the same position.
+    # Tags begin at random offsets, so that sequences differ at the same position.
     begin = chance.spread((chance.of_runs().share(1) * (dim * _AMPLITUDES)).to(torch.int64))
     token = chance.position.unsqueeze(-1) + begin
     head = torch.arange(heads, device=chance.device)

@@ -21,7 +21,7 @@ _PREFILLS = (Mode.EXTEND, Mode.CHUNKED_PREFILL)
 _DRAFT_EXTENDS = (Mode.DRAFT_EXTEND, Mode.DRAFT_EXTEND_V2)
 _VERIFIES = (Mode.TARGET_VERIFY, Mode.DRAFT_EXTEND)
 _OF_DRAFT_MODELS = (Mode.DRAFT_DECODE, *_DRAFT_EXTENDS)
-# Seeds of slot orders; 0 keeps the order.
+# Seeds of the orders of requests; 0 keeps the order of their sequences.
 _ORDERS = integer(0, 255)
 # Whether a step repeats the mode and the lengths of the previous step.
 _SAME_LENGTHS = odds(5, 1)
@@ -39,7 +39,7 @@ _GOES_ON = odds(1, 1)
 _PROPOSES = odds(3, 1)
 
 _Draft = tuple[Mode, tuple[Lengths, ...], int]
-"""(mode, lengths, seed of the slots' order) of one step."""
+"""(mode, lengths, seed of the requests' order) of one step."""
 
 
 def draw_single_step(draw: DrawFn, setting: Setting) -> tuple[Step, ...]:
@@ -52,9 +52,9 @@ def draw_single_step(draw: DrawFn, setting: Setting) -> tuple[Step, ...]:
 def draw_unrelated_steps(draw: DrawFn, setting: Setting, modes: tuple[Mode, ...]) -> tuple[Step, ...]:
     """Draw a few steps with unrelated lengths, most of them of one of `modes`, since a graph needs several replays.
 
-    Steps of different batch sizes attend to different subsets of the slots, in different orders. Occasionally a step
-    has the lengths of the previous one on other slots, as if a slot were handed on to a request of equal length, or all
-    requests are new from a step on.
+    Steps of different batch sizes attend to different subsets of the sequences, in different orders. Occasionally a
+    step has the lengths of the previous one on other sequences, as if a request's place were handed on to one of equal
+    length, or all requests are new from a step on.
     """
     mode = draw(_modes(setting.can, modes).under(setting.lean))
     weighted = (mode,) * 2 * len(setting.can.modes) + setting.can.modes
@@ -180,7 +180,7 @@ def _draw_round(draw: DrawFn, batch: "_Life", mode: Mode, longest: int) -> None:
 
 
 class _Life:
-    """The growing KV lengths of a batch, and its steps. `alive` has the slots in the batch's order."""
+    """The growing KV lengths of a batch, and its steps. `alive` has the sequences in the batch's order."""
 
     def __init__(self, setting: Setting, lengths: list[int]) -> None:
         self.setting = setting

@@ -20,7 +20,7 @@ _SERVED_IN_TURNS: Final = 16
 
 # Forwards that all tokens of a case take.
 _FORWARDS = Choice((1, 1, 1, 1, 2, 3, 5), lambda count: (f"token budget={LIMITS.of(count - 1)}",))
-# Quarters of the pages that more than one slot needs.
+# Quarters of the pages that more than one sequence needs.
 _LACKING = Choice((0, 0, 0, 1, 2, 3, 4, 4), lambda quarters: (f"lacking pages={LIMITS.of(quarters)}",))
 _SEEDS = integer(0, 255)
 _ASYNCHRONOUS = WeightedFlag(1, 1, ("asynchronous=yes",))
@@ -54,7 +54,7 @@ def draw_serving(
 
 
 def _most_in_use(steps: Sequence[Step], counts: Mapping[int, int]) -> int:
-    """The most pages at the same time, where each slot has its `counts` from its first step to its last."""
+    """The most pages at the same time, where each sequence has its `counts` from its first step to its last."""
     slots = [{request.slot for request in step.requests} for step in steps]
     return max(
         sum(counts[slot] for slot in set().union(*slots[: index + 1]) & set().union(*slots[index:]))

@@ -118,7 +118,7 @@ def draw_placement(draw: DrawFn, can: Capability, geometry: Geometry, lean: Lean
 
 
 def _draw_hole(draw: DrawFn, geometry: Geometry, view: KvView, lean: Lean) -> int:
-    """Draw the number of pages without memory before a slot's first page in the pool."""
+    """Draw the number of pages without memory before a sequence's first page in the pool."""
     elements = draw(_WIDE_POOLS.under(lean))
     pools = 2 if view is KvView.PAIRED else 1
     page = geometry.page_size * geometry.kv_heads * max(geometry.head_dim_qk, geometry.head_dim_vo) * pools

@@ -67,7 +67,7 @@ def _print_backends(console: Terminal, listed: Sequence[str]) -> None:
 
 
 def _loads(name: str) -> bool:
-    """Whether a backend can be loaded; if not, the reason is printed on standard error."""
+    """Return whether a backend can be loaded; if not, the reason is printed on standard error."""
     try:
         resolve(name)
     except BackendFileError as error:
@@ -99,7 +99,7 @@ def supports(name: str) -> str:
 
 
 def _numbers(can: Capability) -> str:
-    """The dtypes, and the head dims of each."""
+    """Describe the dtypes, and the head dims of each."""
     if not can.buckets:
         upto = f"{_listed(can.head_dims)}" if can.head_dims else f"up to {can.max_head_dim}"
         return f"{', '.join(can.dtypes)}; head dims {upto}"
@@ -148,6 +148,6 @@ def noise_words(backend: Backend) -> str:
 
 
 def uncalibrated(backend: Backend) -> bool:
-    """Whether a backend is judged as an unknown kernel, for queries of some dtype."""
+    """Return whether a backend is judged as an unknown kernel, for queries of some dtype."""
     can = backend.capability
     return not can.writes and any(backend.noise(dtype).origin is Origin.UNKNOWN for dtype in can.dtypes)

@@ -29,7 +29,7 @@ from attnfuzz.reference.case_file import case_id
 from attnfuzz.reference.foreign import read_bytes
 
 _MOST_CHARACTERS = 300
-"""Characters of a script's output in the table."""
+"""Maximum length of a script's output in the table."""
 
 _STYLES = {Ending.PASSES: "green", Ending.FAILS: "red"}
 
@@ -90,7 +90,7 @@ def _answer(package: str, versions: Sequence[Version], outcomes: Mapping[Version
 
 @dataclass(frozen=True)
 class _Releases:
-    """The versions of `package` to run `script` with: `sites` that were given, and those that are installed."""
+    """The versions of `package` to run `script` with: given `sites`, and versions that are installed on demand."""
 
     package: str
     sites: dict[Version, Site]
@@ -111,14 +111,14 @@ class _Releases:
         return outcome
 
     def command(self, version: Version) -> str:
-        """Return the line to paste that runs the script again with a version that was run."""
+        """Return a shell command that runs the script again with a version that was run."""
         site = self.sites[version]
         variables = environment_for(site, self._workspace(site)).items()
         assignments = (f"{name}={shlex.quote(value)}" for name, value in variables)
         return f"{' '.join(assignments)} {shlex.join([sys.executable, str(self.script)])}"
 
     def _workspace(self, site: Site) -> Path:
-        """The folder of kernels that FlashInfer compiles: one for each site, since each version compiles its own."""
+        """Return the folder for FlashInfer's compiled kernels: one per site, since each version compiles its own."""
         digest = hashlib.sha256(str(site.folder).encode(errors="surrogateescape")).hexdigest()[:8]
         return self.cache / "workspaces" / f"{self.package}-{site.version}-{digest}"
 
@@ -131,7 +131,7 @@ def _version(text: str) -> Version:
 
 
 def _sites(given: Sequence[str], package: str) -> dict[Version, Site]:
-    """The sites in VERSION=DIR by version. Raises BadInput or SiteError."""
+    """Return the sites in VERSION=DIR by version. Raises BadInput or SiteError."""
     sites: dict[Version, Site] = {}
     for text in given:
         matched = re.fullmatch(r"([^=]+)=(.+)", text, flags=re.DOTALL)
@@ -145,7 +145,7 @@ def _sites(given: Sequence[str], package: str) -> dict[Version, Site]:
 
 
 def _versions(text: str | None, sites: Mapping[Version, Site]) -> list[Version]:
-    """The versions of both options, the oldest first. Raises BadInput if there are none, or one is named twice."""
+    """Return the versions of both options, the oldest first. Raises BadInput if there are none, or one occurs twice."""
     named = [] if text is None else [_version(each.strip()) for each in text.split(",")]
     for version in named:
         if named.count(version) > 1:
@@ -158,7 +158,7 @@ def _versions(text: str | None, sites: Mapping[Version, Site]) -> list[Version]:
 
 
 def _script(path: Path | None, script: Path | None, cache: Path) -> Path:
-    """The script to run: the given one, or the case's, written into the cache. Raises BadInput."""
+    """Return the script to run: the given one, or the case's, written into the cache. Raises BadInput."""
     if (path is None) == (script is None):
         raise BadInput("give a case or a finding, or else a --script of your own")
     if script is not None:

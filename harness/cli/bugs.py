@@ -116,7 +116,7 @@ def run_bugs(*, device: Device | None, releases: bool, **chosen_by: Any) -> Exit
 
 
 def _in_releases(chosen: Sequence[Bug], device: Device | None) -> tuple[list[Bug], dict[str, str]]:
-    """The bugs that a release has, and the backends that have them. Raises BadInput if there is none."""
+    """Return the bugs that a release has, and the backends that have them. Raises BadInput if there is none."""
     if device is not None:
         raise BadInput("--releases chooses the device itself: leave --device out")
     found = [bug for bug in chosen if bug.release]
@@ -128,7 +128,7 @@ def _in_releases(chosen: Sequence[Bug], device: Device | None) -> tuple[list[Bug
 
 
 def _why_not(bug: Bug, device: Device | None) -> str | None:
-    """Why a bug can't be seen to fail here, or is left out on this device, in a clause; None if it is run."""
+    """Return the reason why a bug can't be shown here, or is skipped on this device, as a clause; None if it is run."""
     if bug.missing is None and device is Device.CPU:
         on = resolve(_backend(bug, device)).capability.device
         return "it is in a GPU kernel, and --device cpu was given" if on is Device.CUDA else None
@@ -136,7 +136,7 @@ def _why_not(bug: Bug, device: Device | None) -> str | None:
 
 
 def _backend(bug: Bug, device: Device | None) -> str:
-    """The backend that has the bug on a device; the one of its entry if there is none, or the case can't be moved."""
+    """Return the backend with the bug on a device; that of its entry if there is none, or the case can't be moved."""
     if not isinstance(bug.case, Case):
         return bug.backend_before
     try:
@@ -149,8 +149,8 @@ def _backend(bug: Bug, device: Device | None) -> str:
 class BugRun:
     """The failures of a bug on `backend`, `before` its fix and `after` it, or why it can't be run.
 
-    `after` is None where there is no backend without the bug, which is `fixed`. `remark` says which case it was, or on
-    which kernels, if the entry says otherwise.
+    `after` is None if there is no backend without the bug, called `fixed`. `remark` states which case was run, or on
+    which kernels, if that differs from the bug's entry.
     """
 
     bug: Bug
@@ -227,7 +227,7 @@ def _on_counterpart(runner: Runner, bug: Bug, backend: str) -> BugRun:
 
 
 def _kinds(bug: Bug, backend: str) -> tuple[Kind, ...]:
-    """The failures by which a bug is known on a backend. A release may also break a contract."""
+    """Return the failures by which a bug is known on a backend. A release may also break a contract."""
     return (*bug.kinds, Kind.CONTRACT_BROKEN) if backend == bug.release else bug.kinds
 
 
@@ -262,7 +262,7 @@ def _in_short(failures: Sequence[Observation]) -> str:
 
 
 def _chosen(names: tuple[str, ...], *, project: str | None, bug_class: str | None, runnable: bool | None) -> list[Bug]:
-    """The bugs that pass all filters. Raises BadInput if there is none."""
+    """Return the bugs that pass all filters. Raises BadInput if there is none."""
     _check("--project", project, projects())
     _check("--class", bug_class, [*map(str, BugClass)])
     found = [

@@ -1,4 +1,4 @@
-"""`attnfuzz build`: compiles the kernels that run on GPUs, before a campaign has to wait for them."""
+"""`attnfuzz build`: compiling GPU kernels ahead of time, so that a campaign need not wait for them."""
 
 import re
 import time
@@ -27,9 +27,9 @@ from attnfuzz.reference.device import Device
 
 
 def build(*, names: tuple[str, ...], jobs: int | None, arch: str | None, quick: bool, archive: Path | None) -> None:
-    """Compile the modules that GPU backends need, or take them from `archive`, and print which can't be compiled.
+    """Compile the modules that GPU backends need, or take them from `archive`, and print those that can't be compiled.
 
-    With `quick`, they are those of the quick set.
+    With `quick`, only the modules of the quick set.
     """
     archs = arch or build_record.architectures()
     if arch and not re.fullmatch(r"\d+\.\d[a-z]?( \d+\.\d[a-z]?)*", arch):
@@ -71,7 +71,7 @@ def build(*, names: tuple[str, ...], jobs: int | None, arch: str | None, quick: 
     keep()
     for done in _compiled([each for each in wanted if each.name not in there], archs, jobs):
         built[done.name] = done.built
-        # A build that is cut off loses only the modules under way.
+        # A build that is interrupted only loses the modules that are being compiled.
         keep()
     answer(_modules(archs, wanted, built))
     details().print(_table(wanted, built))
@@ -97,7 +97,7 @@ def _modules(archs: str, wanted: Sequence[Module], built: dict[str, Built]) -> M
 
 
 def _named(names: Sequence[str], archs: str) -> tuple[GpuBackend, ...]:
-    """The backends of these names, or their counterparts for `archs`. Raises BadInput, and as `on_device`."""
+    """Return the backends of these names, or their counterparts for `archs`. Raises BadInput, and as `on_device`."""
     found = []
     for name in names:
         counterparts: list[Backend] = [each for each in _for(archs) if each.name.partition(":")[2] == name]
@@ -112,12 +112,12 @@ def _named(names: Sequence[str], archs: str) -> tuple[GpuBackend, ...]:
 
 
 def _for(archs: str) -> tuple[GpuBackend, ...]:
-    """The backends for one of these architectures."""
+    """Return the backends for one of these architectures."""
     return tuple(backend for backend in GPU_BACKENDS if any(arch in backend.archs for arch in capabilities(archs)))
 
 
 def _compiled(wanted: Sequence[Module], archs: str, jobs: int | None) -> Iterator[BuildLine]:
-    """Compile, with a bar on standard error; without a terminal, with a line for each module."""
+    """Compile modules, with a progress bar on standard error; without a terminal, with a line for each module."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Terminal(stderr=True, quiet=is_quiet()), transient=True) as progress:
         task = progress.add_task("compiling modules", total=len(wanted))

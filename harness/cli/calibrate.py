@@ -68,7 +68,7 @@ def _calibrated(name: str, rows: int, seed: int, folder: Path, plots: Path | Non
     console.print(_table(measured))
     print_line(Terminal(), str(path) if is_quiet() else f"Written to {path}")
     if plots is not None:
-        # Imported late: matplotlib is no requirement.
+        # Imported late, because matplotlib is optional.
         from attnfuzz.harness.calibrate.plot import plot  # noqa: PLC0415
 
         plot(plots / f"{path.stem}.png", name, measured)
@@ -84,7 +84,7 @@ def _calibrated(name: str, rows: int, seed: int, folder: Path, plots: Path | Non
 
 
 def _measured(name: str, rows: int, seed: int) -> list[Measured]:
-    """A fit for each dtype, with the progress on standard error. Raises CannotCalibrate."""
+    """Return a fit for each dtype, with the progress on standard error. Raises CannotCalibrate."""
     status = Terminal(stderr=True, quiet=is_quiet())
     with status.status(f"{name}: drawing", spinner="dots") as shown:
         found = []
@@ -95,7 +95,7 @@ def _measured(name: str, rows: int, seed: int) -> list[Measured]:
 
 
 def _table(measured: list[Measured]) -> Table:
-    """The fitted values, as shares of the theoretical ones, and the largest margins of held-out rows."""
+    """Return the fitted values, as shares of the theoretical ones, and the largest margins of held-out rows."""
     table = new_table("dtype", "fitted, of its theoretical value", "tier", "p99.9 before", "now", "largest margin")
     for one in measured:
         fit = one.fit

@@ -1,4 +1,4 @@
-"""Runs a campaign for the command line: prepares it, shows its events, writes its reports, returns the exit code."""
+"""Running a campaign for the command line: preparing it, showing its events, writing its reports, and the exit code."""
 
 import contextlib
 import errno
@@ -82,7 +82,7 @@ def start_campaign(
 def run_campaign(plan: Plan) -> tuple[str, Standing]:
     """Run `plan` as a new campaign of its home, without printing its result.
 
-    Returns its name in its home, where its reports lie. Raises as `start_campaign`.
+    Returns its name in its home, where its reports are. Raises as `start_campaign`.
     """
     ledger = check_plan(plan, tell)
     home = Home(plan.out)
@@ -94,7 +94,7 @@ def run_campaign(plan: Plan) -> tuple[str, Standing]:
 def resume_campaign(*, home: Path, **changed: Any) -> Exit:
     """Continue the last campaign of `home`, with the options of `plan_again`. Raises as `start_campaign`.
 
-    The reports of one that is finished are written again: it may have been killed before they were.
+    The reports of a finished campaign are written again, since it may have been killed before they were written.
     """
     opened = Home(home)
     if not opened.ids():
@@ -118,7 +118,7 @@ def _run(plan: Plan, home: Home, ledger: Ledger, *, past: Past | None) -> Exit:
 
 
 def _report_again(home: Home, past: Past) -> Exit:
-    """Write the reports of a campaign that is finished."""
+    """Write the reports of a finished campaign again."""
     text = f"Campaign {past.campaign} is finished; its reports are written again. Start another without --resume."
     print_line(details(), text)
     standing = Standing.of(past.events)
@@ -177,7 +177,7 @@ def _go_on(home: Home) -> str:
 
 
 def _open(console: Console, plan: Plan, past: Past | None) -> None:
-    """Print the plan, and which backends would be judged better after a calibration."""
+    """Print the plan, and the backends that a calibration would let the judge check more strictly."""
     if past:
         console.print(f"Continuing campaign {past.campaign} after {clock(past.events[-1].at)}.", soft_wrap=True)
     budget = f"{plan.examples:,} examples each" if plan.examples is not None else clock(plan.seconds or 0)
@@ -194,7 +194,7 @@ def _open(console: Console, plan: Plan, past: Past | None) -> None:
 
 @contextlib.contextmanager
 def _full_disk(then: str) -> Iterator[None]:
-    """Turn the error of a full or broken disk into one that says to make room, and to do `then`."""
+    """Replace the error of a full or broken disk by one with the advice to make room, and to do `then`."""
     try:
         yield
     except OSError as error:
@@ -205,8 +205,8 @@ def _full_disk(then: str) -> Iterator[None]:
 
 
 def command_began() -> float:
-    """Return the start of this process, by the monotonic clock."""
+    """Return the start time of this process on the monotonic clock."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    # The 22nd field, of which two stand before the name's end: in ticks since the machine started (proc_pid_stat(5)).
+    # Field 22, in ticks since boot (proc_pid_stat(5)); the two fields up to the process's name are cut off.
     started = int(fields[19]) / os.sysconf("SC_CLK_TCK")
     return time.monotonic() - (time.clock_gettime(time.CLOCK_BOOTTIME) - started)

@@ -13,7 +13,7 @@ from attnfuzz.harness.report.verdict import verdict
 
 
 def campaign_answer(name: str, home: Home | None, standing: Standing, reports: Sequence[Path]) -> CampaignAnswer:
-    """Return the answer that a campaign is. `home` is where its findings lie, to see whether they have scripts."""
+    """Return a campaign as an answer. `home` is where its findings are, to check whether they have scripts."""
     failure, finished, started = standing.failure, standing.finished, standing.started
     return CampaignAnswer(
         campaign=name,

@@ -48,9 +48,9 @@ _STYLES = {Blame.CALLER: "bold red", Blame.KERNEL: "bold red", Blame.UNCLEAR: "b
 
 
 def _runner(case: AnyCase, contract: str, seeds: int = 1) -> Runner:
-    """Return a runner that judges as a campaign of this one case would, run with `seeds` value seeds.
+    """Return a runner that judges like a campaign of this one case, run with `seeds` value seeds.
 
-    With less alpha, a failure that a longer campaign found by a narrow margin would pass.
+    With a smaller alpha, a failure that a longer campaign found by a narrow margin would pass.
     """
     return Runner([case.backend], contract=contract, alpha=spent_per_output(ALPHA, cases=seeds), progress=tell)
 
@@ -88,7 +88,7 @@ def replay(*, path: Path, backend: str | None, trees: Trees, repeat: int | None,
 
 
 def _refuted(shown: ShownAgain, recurrence: Recurrence | None) -> bool:
-    """Whether a failure that did not show should have, if it still came back as often. One seen once never should."""
+    """Return whether the runs refute the failure's recorded rate; they never do for a failure that was seen once."""
     return shown.conclusive and not (recurrence is not None and recurrence.seen_once)
 
 
@@ -120,7 +120,7 @@ def _print_shown(path: Path, case: AnyCase, shown: ShownAgain, recurrence: Recur
 
 
 def _meaning(shown: ShownAgain, recurrence: Recurrence) -> str:
-    """The meaning of runs none of which showed a failure that comes and goes."""
+    """Interpret runs of a flaky finding, none of which failed, in a sentence."""
     if recurrence.seen_once:
         return "It was seen only once, so no number of runs shows that it is fixed."
     runs = count(shown.wanted, "run")
@@ -130,16 +130,16 @@ def _meaning(shown: ShownAgain, recurrence: Recurrence) -> str:
 
 
 def _recurring_at(path: Path) -> Record | None:
-    """The finding in the folder `path`, if it comes and goes. Raises RecordError for one with files missing."""
+    """Return the finding in the folder `path` if it is flaky. Raises RecordError if files of it are missing."""
     recurrence = None
     with contextlib.suppress(RecordError):
-        # A folder with a case alone is a case.
+        # A folder with only a case counts as a case.
         recurrence = read_history(path).recurrence
     return None if recurrence is None else read_record(path)
 
 
 def _shown_again(found: Record, recurrence: Recurrence, case: Case, runner: Runner, times: int | None) -> ShownAgain:
-    """Run `case`, a finding's on any backend, under its conditions until it fails, or `times` times."""
+    """Run `case`, that of a finding on any backend, under the finding's conditions until it fails, or `times` times."""
     own = found.case.backend
     before = [replace(each, backend=case.backend) if each.backend == own else each for each in found.before]
     tell(recurrence.words)
@@ -183,7 +183,7 @@ def shrink_case(
         return Exit.CLEAN
     case_file.save(target, shrunk.case)
     answer(_smaller(path, case, target, shrunk))
-    # Both have the same notes, which come last.
+    # Both have the same notes, which are only printed after the second.
     before, after = describe_any(case, notes=False), describe_any(shrunk.case)
     console = details()
     console.print(Text(f"before\n{before}\n\nafter\n{after}\n"))
@@ -208,10 +208,10 @@ def _smaller(path: Path, case: AnyCase, target: Path | None, shrunk: Shrunk | No
 
 
 def _beside(path: Path) -> Path:
-    # Not in a finding's folder: a campaign that finds a smaller case of its own puts a new folder in its place. Nor
-    # beside it: a home's findings are folders, and campaigns warn of anything else.
+    # Not in a finding's folder, which a campaign replaces when it finds a smaller case. Nor next to it: findings are
+    # folders, and campaigns warn of anything else there.
     if path.is_dir():
-        # The folder that one is in has a name too.
+        # For the current folder or its parent, use the real name.
         named = path if path.name and path.name != ".." else path.resolve()
         folder = named.parent.parent if named.parent.name == FINDINGS else named.parent
         return folder / f"{named.name}.small.json"
@@ -270,7 +270,7 @@ def _variants(found: Triage) -> Table:
 
 
 def _result(outcome: VariantOutcome) -> str:
-    """The outcome of a variant, in half a line."""
+    """Describe the outcome of a variant, in half a line."""
     if not outcome.runs:
         return f"not run: {printable(outcome.reason)}"
     if outcome.failure is None:
@@ -301,7 +301,7 @@ def export(*, path: Path, target: str | None, carry: tuple[Path, ...], issue: bo
 
 
 def _issue(case: AnyCase, exporter: Exporter, target: Target | None) -> str:
-    """The text, with the script for `target`, or for every target that has one."""
+    """Return the text of an issue, with the script for `target`, or for every target that has one."""
     if exporter.seen is None:
         raise CannotExport("it passes, so there is nothing to report")
     # A failure that no script shows can still be reported.

@@ -41,7 +41,7 @@ from attnfuzz.kernels.defects.catalogue import DEFECTS, backend_name
 from attnfuzz.kernels.defects.defect import Defect
 
 PIN_SECONDS = 8.0
-"""Time for shrinking a case to pin: it has to be small enough to read."""
+"""Time limit in seconds for shrinking a case to pin, which should be small enough to read."""
 
 
 def list_defects() -> None:
@@ -77,7 +77,7 @@ def run_defects(
         out=Path(),
         examples=examples,
         jobs=jobs,
-        # As a case is judged outside of campaigns, however many defects are chosen.
+        # Judges each case as outside a campaign, however many defects are chosen.
         alpha=ALPHA * examples * len(chosen) * MOST_OUTPUTS_PER_CASE,
         without=tuple(map(Tier, without)),
         trial=0.0 if pin is None else PIN_SECONDS,
@@ -138,7 +138,7 @@ def _score(
 
 @contextmanager
 def watching(console: Console, defects: Sequence[Defect], seeds: int) -> Iterator[Handler]:
-    """Follow a trial per seed: on a terminal in one line that is redrawn, elsewhere in a line for each search.
+    """Follow a trial per seed: on a terminal in a single line that is redrawn, elsewhere in a line for each search.
 
     Yields a handler of their events.
     """
@@ -213,7 +213,7 @@ def _killed_by(score: DefectTally) -> str:
 
 
 def _numbers(median_and_worst: tuple[float, float], form: str) -> str:
-    """The median; of several searches, with the worst in brackets."""
+    """Format the median, followed by the worst in brackets if there are several searches."""
     median, worst = (form.format(number) for number in median_and_worst)
     return median if median == worst else f"{median} ({worst})"
 

@@ -28,18 +28,18 @@ SECONDS_PER_LINE = 60.0
 
 _WIDTH_OF_A_RULE = 80
 _MOST_BACKENDS_IN_A_LINE = 6
-"""Backends of a campaign up to which a line has the coverage of each."""
+"""Maximum number of backends for which a line shows the coverage of each."""
 
 _MOST_SYMPTOMS = 12
-"""Rows of a cause's table of symptoms."""
+"""Maximum number of rows of a cause's table of symptoms."""
 
 _MOST_MESSAGES = 5
-""""Unsupported" messages of a backend that are listed."""
+"""Maximum number of "unsupported" messages listed for a backend."""
 
 
 @contextmanager
 def display_on(console: Console, standing: Standing) -> Iterator[Callable[[events.Event], None]]:
-    """Show a campaign while it runs, in the way that suits the console; yields a handler of its events."""
+    """Show a campaign while it runs, live on a terminal and in lines elsewhere. Yields a handler of its events."""
     if not console.is_terminal:
         yield _Lines(console, standing)
         return
@@ -52,7 +52,7 @@ def display_on(console: Console, standing: Standing) -> Iterator[Callable[[event
 
 
 class _LiveStatus:
-    """The status, redrawn four times a second, below a line for each failure."""
+    """A status that is redrawn four times a second, below a line for each failure."""
 
     def __init__(self, console: Console, standing: Standing) -> None:
         self._console = console
@@ -60,12 +60,12 @@ class _LiveStatus:
         self._updated = time.monotonic()
 
     def __call__(self, event: events.Event) -> None:
-        """Print a line if something failed; the status follows by itself."""
+        """Print a line if something failed. The status is redrawn independently."""
         self._updated = time.monotonic()
         say(self._console, event)
 
     def draw(self) -> Status:
-        # Between two events, time goes on.
+        # Time passes between two events.
         at = self._standing.at + time.monotonic() - self._updated
         return Status(self._standing, at=at)
 
@@ -95,7 +95,7 @@ class _Lines:
 
 
 def _coverages(standing: Standing) -> str:
-    """The coverage of each backend, or the lowest and the highest of many."""
+    """Return the coverage of each backend, or the lowest and the highest of many."""
     reached = [(coverage(standing, name), name) for name in standing.scores]
     if len(reached) <= _MOST_BACKENDS_IN_A_LINE:
         return ", ".join(f"{name} {share}" for share, name in reached)
@@ -105,7 +105,7 @@ def _coverages(standing: Standing) -> str:
 
 
 def say(console: Console, event: events.Event) -> None:
-    """Print the line of an event that concerns a failure, or of a trouble; with --verbose, of a slice that ended."""
+    """Print a line for an event about a failure or a problem; with --verbose, also for a slice that ended."""
     match event:
         case events.SliceFinished():
             line = Text(f"{event.backend}: {event.kind} slice of {count(event.cases, 'case')} in {event.seconds:.1f} s")
@@ -146,7 +146,7 @@ _LABELS = {events.SuspectSeen: "Suspect", events.UnconfirmedKept: "Unconfirmed",
 def summarise(console: Console, home: Home | None, standing: Standing) -> None:
     """Print the causes that the ledger does not list, with lines that run them, then the scores, then the result.
 
-    `home` is where the findings lie, to see whether they have scripts.
+    `home` is where the findings are, to check whether they have scripts.
     """
     if not is_quiet():
         _print_causes_and_scores(console, home, standing)
@@ -195,7 +195,7 @@ def _print_cause(console: Console, view: CauseView) -> None:
 
 
 def _at_length(finding: events.AnyFinding) -> str:
-    """The report of a finding that this campaign filed; two lines on that of an earlier one, which printed it."""
+    """Return the report of a finding of this campaign; two lines for one of an earlier campaign, which printed it."""
     if isinstance(finding, events.FindingFiled):
         return finding.report.rstrip()
     times = f"{finding.times} of {count(finding.runs, 'run')}"

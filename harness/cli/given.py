@@ -1,4 +1,4 @@
-"""Turns names and paths that several commands are given into backends, cases and findings."""
+"""Resolving names and paths on the command line into backends, cases and findings."""
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ from attnfuzz.reference.case_file import AnyCase
 from attnfuzz.reference.device import Device
 
 _MOST_LISTED = 10
-"""Names that a message lists."""
+"""Maximum number of names that a message lists."""
 
 
 class EngineTree(NamedTuple):
@@ -30,12 +30,12 @@ class EngineTree(NamedTuple):
     path: Path
 
     def names(self, backends: Sequence[str]) -> tuple[str, ...]:
-        """Return these backends, those without a release as the tree has them. Raises EngineError."""
+        """Return these backends, with those that name no release taken from the tree. Raises EngineError."""
         return self.engine.of_tree(self.path, backends)
 
 
 Trees = Mapping[str, Path | None]
-"""Paths of source trees, by the names of engines, as options give them: at most one is not None."""
+"""Paths of source trees by engine, from the options: at most one is not None."""
 
 
 def tree_of(trees: Trees) -> EngineTree | None:
@@ -61,9 +61,9 @@ def chosen_backends(names: Sequence[str], device: Device | None, trees: Trees) -
 
 
 def compiled_backends(names: Sequence[str], tell: Callable[[str], None]) -> tuple[str, ...]:
-    """Return the backends but those on a GPU without a compiled module, if compiled ones are asked for (`--built`).
+    """Return the backends; with `--built`, without those on a GPU that have no compiled module.
 
-    Tells their names. Raises BadInput if no backend is left, and errors of resolving.
+    Reports the names of omitted backends. Raises BadInput if no backend is left, and errors of resolving names.
     """
     found = {name: resolve(name) for name in names}
     lacking = without_modules({name: each for name, each in found.items() if isinstance(each, GpuBackend)})
@@ -108,7 +108,7 @@ Named = TypeVar("Named", bound=HasName)
 
 
 def named(names: Sequence[str], known: Sequence[Named], noun: str) -> list[Named]:
-    """Return the objects of these names, each once; all that are known if there are no names.
+    """Return the objects with these names, each once; all known ones if there are no names.
 
     Raises BadInput, which suggests similar names. `attnfuzz {noun}s list` lists all.
     """
@@ -122,7 +122,7 @@ def named(names: Sequence[str], known: Sequence[Named], noun: str) -> list[Named
 
 
 def find_by_name(findings: Sequence[Named], name: str, where: str) -> Named:
-    """Return the one of this name, or the only one whose name contains it. Raises BadInput with those `where` it is."""
+    """Return the finding with this name, or the only one whose name contains it. Raises BadInput, naming `where`."""
     found = [each for each in findings if each.name == name] or [each for each in findings if name in each.name]
     if len(found) == 1:
         return found[0]

@@ -157,7 +157,7 @@ def forget_finding(*, name: str, home: Path) -> None:
     opened = Home(home)
     with opened.locked():
         record = find_by_name(_records(opened), name, str(home))
-        # Not by a part of the name: removing can't be undone.
+        # A part of the name is not enough, because removing can't be undone.
         if record.name != name:
             raise BadInput(f"{home} has no finding {name!r}: did you mean {record.name!r}?")
         forget(record.path)
@@ -208,7 +208,7 @@ def _corpus_case(kept: Kept) -> CorpusCase:
 
 
 def add_cases(*, home: Path, paths: tuple[Path, ...]) -> None:
-    """Add cases to the corpus, after all of them were read."""
+    """Add cases to the corpus, once all of them have been read."""
     cases = []
     for path in paths:
         case = case_file.load(case_path(path))
@@ -222,7 +222,7 @@ def add_cases(*, home: Path, paths: tuple[Path, ...]) -> None:
 
 
 def merge_corpora(*, home: Path, other: Path) -> None:
-    """Copy the cases of another home's corpus that are new here."""
+    """Copy the cases of another home's corpus that this one lacks."""
     if not Home(other).corpus.is_dir():
         raise BadInput(f"{other} has no corpus: name a home, the folder that has corpus/ in it")
     into, theirs = _open(home), _open(other)

@@ -23,7 +23,7 @@ from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
 from attnfuzz.reference import case_file
 
 _WIDEST = 100
-"""Columns of text that is easy to read."""
+"""Maximum width of a text in columns, for readability."""
 
 
 def import_dump(

@@ -19,11 +19,11 @@ from attnfuzz.harness.workers.system import require_linux
 from attnfuzz.reference.user_error import UserError
 
 _COMPLETION = "_ATTNFUZZ_COMPLETE"
-"""The variable in which a shell asks for completion."""
+"""The environment variable in which a shell requests completion."""
 
 
 class ReaderGone(Exception):
-    """The reader of standard output has closed it: it has read enough, as head does."""
+    """The reader of standard output has closed it, as head does once it has read enough."""
 
 
 @contextlib.contextmanager
@@ -35,7 +35,7 @@ def _reader_may_go() -> Iterator[None]:
 
 
 class PipedGroup(InOrder):
-    """A group that raises ReaderGone for a broken pipe, at which click would exit with 1: "something was found"."""
+    """A group that raises ReaderGone for a broken pipe. click would exit with 1, which means "something was found"."""
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         """Parse the arguments of the group."""
@@ -81,17 +81,17 @@ for command in (
 def main() -> None:
     """Run the command line and exit. Errors that the user can fix print one message, bugs of ours a traceback.
 
-    Both exit with 2: codes 0 and 1 are those that a command returns, and whatever ends it earlier gives another.
+    Both exit with 2: codes 0 and 1 are only those that a command returns.
     """
     if _COMPLETION in os.environ:
-        # click answers the shell's question and exits; no command is run.
+        # click prints completions for the shell and exits; no command is run.
         cli.main(prog_name="attnfuzz", complete_var=_COMPLETION)
     sys.exit(_exit_code())
 
 
 def _exit_code() -> int:
     for stream in (sys.stdout, sys.stderr):
-        # A path may hold bytes that are no UTF-8, which arrive as halves of surrogate pairs.
+        # A path may contain bytes that are not UTF-8, which Python represents as lone surrogates.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
@@ -107,7 +107,7 @@ def _exit_code() -> int:
     except (click.Abort, KeyboardInterrupt):
         _say("Interrupted.")
         return Exit.INTERRUPTED
-    except BaseException as error:  # noqa: BLE001 - the last stop: exit code 1 would say "findings"
+    except BaseException as error:  # noqa: BLE001 - nothing may escape: exit code 1 would mean "findings"
         if (message := _fixable(error)) is not None:
             _say(legible(f"Error: {message}"))
         else:
@@ -122,7 +122,7 @@ def _say(text: str) -> None:
 
 
 def _fixable(error: BaseException) -> str | None:
-    """The message for an error that the user can fix; None for a bug of ours."""
+    """Return the message for an error that the user can fix; None for a bug of ours."""
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, ModuleNotFoundError) and (missing := _package(error)) is not None:
@@ -136,7 +136,7 @@ def _fixable(error: BaseException) -> str | None:
 
 
 def _package(error: ModuleNotFoundError) -> str | None:
-    """The package that an import lacks; None if the module is one of attnfuzz or of Python."""
+    """Return the package that an import lacks; None if the module is one of attnfuzz or of Python."""
     package = (error.name or "").partition(".")[0]
     return package if package and package not in {"attnfuzz", *sys.stdlib_module_names} else None
 

@@ -26,16 +26,16 @@ def duration(text: str) -> float:
 
 
 class PathTo(click.Path):
-    """A path of a file or a folder, or where one can be created: no device, no FIFO, no loop of links.
+    """A path of a file or a folder, or where one can be created: not a device, a FIFO, or a loop of links.
 
-    Opening such a path would block, never end, or raise, and much later.
+    Opening such a path would block, never end, or raise an exception much later.
     """
 
     def __init__(self, *, exists: bool = False, file_okay: bool = True, dir_okay: bool = True) -> None:
         super().__init__(exists=exists, file_okay=file_okay, dir_okay=dir_okay, path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Check it, or fail with the reason."""
+        """Check the path, or fail with the reason."""
         if not str(value):
             self.fail("the path is empty: name a file or a folder.", param, ctx)
         try:
@@ -59,7 +59,7 @@ class InOrder(click.Group):
 
 
 class Number(click.types.IntParamType):
-    """An integer in a range that no sensible value leaves, so that help does not show it."""
+    """An integer in a range that includes every sensible value, so help does not show the range."""
 
     name = "n"
 
@@ -67,12 +67,12 @@ class Number(click.types.IntParamType):
         self._range = click.IntRange(min=least, max=most)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Convert it, or fail with the range."""
+        """Convert the value, or fail with the range."""
         return self._range.convert(value, param, ctx)
 
 
 def counted(least: int = 1, most: int = MOST_EXAMPLES) -> Number:
-    """Return the type of a number of things to do."""
+    """Return the option type of a count, such as the number of examples."""
     return Number(least, most)
 
 
@@ -91,7 +91,7 @@ def seed_option() -> Callable[..., Any]:
 def home_option(
     meaning: str = "Folder of campaigns, findings and corpus.", default: str = "attnfuzz-out", *, exists: bool = False
 ) -> Callable[..., Any]:
-    """Return the option --home, as `home`: a folder that is created on demand, or has to be there (`exists`)."""
+    """Return the option --home, as `home`: a folder that is created on demand, or must exist (`exists`)."""
     kind = PathTo(exists=exists, file_okay=False)
     return click.option("--home", type=kind, default=Path(default), show_default=True, metavar="DIR", help=meaning)
 
@@ -110,7 +110,7 @@ def output_option(meaning: str, *, folder: bool = False) -> Callable[..., Any]:
 def number(text: str) -> float:
     """Convert `--alpha`, whose metavar in the help is this function's name.
 
-    Far below the minimum, the share of a single row underflows.
+    The minimum keeps the share of a single row from underflowing.
     """
     with contextlib.suppress(ValueError):
         if LEAST_ALPHA <= (alpha := float(text)) < 1:
@@ -183,9 +183,9 @@ def backends_option(meaning: str) -> Callable[..., Any]:
 
 
 def answer_options(quiet: str, verbose: str | None = None, *, json: bool = True) -> Callable[..., Any]:
-    """Return the options --json, --quiet and --verbose, which `terminal` obeys: no command gets them as arguments.
+    """Return the options --json, --quiet and --verbose, which `terminal` reads: commands don't get them as arguments.
 
-    `quiet` and `verbose` are the objects of "print"; a command without `verbose` has nothing more to print.
+    `quiet` and `verbose` complete "print ..." in the help. Without `verbose`, a command has no such option.
     """
 
     def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -201,7 +201,7 @@ def answer_options(quiet: str, verbose: str | None = None, *, json: bool = True)
 
 
 class _FileToWrite(PathTo):
-    """A file in a folder that exists, so that no long run ends with an answer that can't be written; or "-"."""
+    """A file in an existing folder, so that a long run does not end with an answer that can't be written; or "-"."""
 
     def __init__(self) -> None:
         super().__init__(dir_okay=False)
@@ -216,7 +216,7 @@ class _FileToWrite(PathTo):
 
 
 def _remembered(*names: str, key: str, **attributes: Any) -> Callable[..., Any]:
-    """Return an option whose value is kept in the context."""
+    """Return an option whose value is stored in the context."""
 
     def remember(ctx: click.Context, _option: click.Parameter, value: Any) -> None:
         ctx.meta[key] = value
@@ -225,11 +225,11 @@ def _remembered(*names: str, key: str, **attributes: Any) -> Callable[..., Any]:
 
 
 ALWAYS = ("json", "quiet", "verbose")
-"""Options that go with any other."""
+"""Options that can be combined with any other."""
 
 
 def check_alone(ctx: click.Context, resumed: str, but: Collection[str] = ()) -> None:
-    """Raise UsageError for a parameter beside --resume that would be ignored: all but --home and those in `but`."""
+    """Raise UsageError for a parameter that --resume would ignore: all but --home and those in `but`."""
     for given in ctx.command.params:
         name = given.name or ""
         if (

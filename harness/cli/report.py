@@ -35,7 +35,7 @@ def report(
     markdown: Path | None,
     issues: tuple[tuple[str, Path], ...],
 ) -> None:
-    """Write the reports of a campaign that are asked for, by default all, beside its log."""
+    """Write the requested reports of a campaign; by default all, next to its log."""
     source = _located(home, campaign)
     if is_serve_log(source.log):
         if markdown is not None or issues:

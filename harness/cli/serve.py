@@ -1,4 +1,4 @@
-"""Runs a campaign against a server for the command line, and shows its events."""
+"""Running a campaign against a server for the command line, and showing its events."""
 
 from pathlib import Path
 from typing import Any
@@ -107,7 +107,7 @@ def _concluded(served: Served) -> Exit:
 
 
 def serve_answer(served: Served) -> ServeAnswer:
-    """Return a campaign as --json has it."""
+    """Return a campaign in the form in which --json writes it."""
     standing = served.standing
     finished, started = standing.finished, standing.started
     return ServeAnswer(

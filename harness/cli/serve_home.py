@@ -14,7 +14,7 @@ from attnfuzz.harness.serve.standing import ServeStanding
 
 
 def is_serve_home(path: Path) -> bool:
-    """Whether the last campaign of a home, or the campaign with this folder or log, was against a server."""
+    """Return whether the last campaign of a home, or the campaign with this folder or log, was against a server."""
     home = Home(path)
     log = home.log(ids[-1]) if (ids := home.ids()) else path / LOG_NAME if path.is_dir() else path
     return is_serve_log(log)
@@ -27,7 +27,7 @@ def refuse_serve_home(path: Path, instead: str) -> None:
 
 
 def report_serving(log: Path, *, html: Path | None, junit: Path | None) -> None:
-    """Write the reports of a campaign against a server, by default all, beside its log."""
+    """Write the reports of a campaign against a server; by default all, next to its log."""
     standing = ServeStanding.of(read_serve_log(log)[0])
     print_line(Terminal(), f"{standing.verdict}.")
     files: tuple[Path, ...] = tuple(file for file in (html, junit) if file is not None)
@@ -42,7 +42,7 @@ def report_serving(log: Path, *, html: Path | None, junit: Path | None) -> None:
 
 
 def listed_of_server(record: ServeRecord) -> ServerFinding:
-    """Return a finding as --json lists it."""
+    """Return a finding in the form in which --json lists it."""
     return ServerFinding(
         name=record.name,
         state=record.state.value,

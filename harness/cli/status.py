@@ -19,7 +19,7 @@ GAP = 2
 """Columns of a terminal between two columns of a table."""
 
 NARROWEST_NAME = 12
-"""Columns that a backend's name has at least."""
+"""Minimum width of a backend's name in columns."""
 
 TREND_POINTS = 24
 BARS = "▁▂▃▄▅▆▇█"
@@ -33,7 +33,7 @@ class Status:
         self._at = at
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Lines that never wrap."""
+        """Yield lines that never wrap."""
         width = options.max_width
         yield from self._budget(width)
         found = self._last("new finding", self._standing.finding_at)
@@ -109,7 +109,7 @@ def score_table(standing: Standing, *, width: int, live: bool) -> Table:
     if NARROWEST_NAME + _total(columns) > width:
         del columns["cases/s"]
     room = max(NARROWEST_NAME, width - _total(columns))
-    # The end of a path says more than its beginning.
+    # The end of a path is more informative than its beginning.
     names = [Text(name if len(name) <= room else f"…{name[1 - room :]}") for name in scores]
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
     for title in ("backend", *columns):
@@ -139,7 +139,7 @@ def coverage(standing: Standing, backend: str) -> str:
 
 
 def recent_rate(standing: Standing, seconds: float = 60.0) -> float:
-    """Return cases per second in the last minute, up to the last event; of the whole campaign in its first minute."""
+    """Return cases per second over the minute before the last event, or over the whole campaign if it is shorter."""
     since = next((sample for sample in reversed(standing.timeline) if standing.at - sample.at >= seconds), None)
     if since is None:
         return standing.rate(standing.cases)
@@ -171,13 +171,13 @@ def _pairs(standing: Standing, backend: str) -> str:
 
 
 def _possible(standing: Standing, backend: str) -> frozenset[Pair]:
-    """The pairs of features that a backend can reach; none if its log has no capability."""
+    """Return the pairs of features that a backend can reach; none if its log has no capability."""
     can = standing.started.capabilities.get(backend) if standing.started else None
     return frozenset() if can is None else possible_pairs(can)
 
 
 def _findings(standing: Standing, backend: str) -> Text:
-    """The number of findings that the ledger does not list, in red, and of those that it lists."""
+    """Return the number of findings that the ledger does not list, in red, and of those that it lists."""
     here = [finding for finding in standing.findings if finding.case.backend == backend]
     unexpected = sum(finding.known is None for finding in here)
     known = f" + {len(here) - unexpected} known" if unexpected < len(here) else ""
@@ -185,7 +185,7 @@ def _findings(standing: Standing, backend: str) -> Text:
 
 
 def _doing(standing: Standing, tasks: Collection[SliceStarted]) -> str:
-    """The activities of the jobs with these slices: "searching", or "1 replaying, 2 searching"."""
+    """Return the activities of the jobs with these slices: "searching", or "1 replaying, 2 searching"."""
     verbs = Counter(_verb(standing, task) for task in tasks)
     if len(tasks) == 1:
         return "".join(verbs)
@@ -208,5 +208,5 @@ _VERBS = {
 
 
 def _total(columns: Mapping[str, Sequence[Text]]) -> int:
-    """The width of the columns, each with the gap before it."""
+    """Return the width of the columns, each with the gap before it."""
     return sum(GAP + max([len(title), *(cell.cell_len for cell in cells)]) for title, cells in columns.items())

@@ -39,7 +39,7 @@ from attnfuzz.harness.verdict.wording import count
 from attnfuzz.kernels.engine import Engine
 
 _MOST_CHARACTERS = 160
-"""Characters of a line of progress; the files have all of it."""
+"""Maximum length of a line of progress; the files have the whole text."""
 
 
 def sweep(
@@ -145,7 +145,7 @@ def _search(asked: SweepPlan, out: Path, backends: tuple[str, ...]) -> Searched:
 def _failure(standing: Standing) -> str:
     """Why a search does not count as complete; empty if it does."""
     if standing.failure is not None:
-        # The last line says how the job's process ended, the one before it is the last that it wrote.
+        # The last line states how the job's process ended; the one before it is its last line of output.
         lines = [line for line in standing.failure.text.splitlines() if line.strip()]
         return f"the search failed: {next(iter([*lines[-2:-1], *lines]), 'no reason given')}"
     return f"{count(len(standing.unsettled), 'suspect')} not confirmed" if standing.unsettled else ""
@@ -210,7 +210,7 @@ def _releases(versions: str | None, tree: EngineTree | None, engine: Engine) -> 
 
 
 def _given(paths: Sequence[Path], engine: Engine, kinds: Sequence[str]) -> tuple[Wanted, ...]:
-    """The failures in files and folders, each with a name of its own."""
+    """Return the failures in files and folders, each with a unique name."""
     taken: dict[str, Wanted] = {}
     for path in dict.fromkeys(paths):
         wanted = given(path, engine, kinds)

@@ -61,7 +61,7 @@ def print_sweep(console: Console, last: Console, results: SweepResults, engine: 
 def _in_parts(
     console: Console, results: SweepResults, numbered: Sequence[tuple[int, FailureRow]]
 ) -> list[Sequence[tuple[int, FailureRow]]]:
-    """The failures, in parts that are as wide as the terminal."""
+    """Split the failures into parts whose tables fit into the terminal."""
     names = max(map(len, (*map(words.shown, results.asked.releases), "release")))
     taken = names + (len("  drawn cases  found") if results.asked.searches else 0)
     each = max(1, (console.width - taken) // (_GAP + len(str(len(numbered)))))

@@ -18,7 +18,7 @@ from rich.text import Text
 from attnfuzz.harness.verdict.printable import printable, shortened
 
 JSON, QUIET, VERBOSE = (f"{__name__}.{name}" for name in ("json", "quiet", "verbose"))
-"""Where a command's context keeps these options (`options.answer_options`)."""
+"""Keys of these options in a command's context (`options.answer_options`)."""
 
 STANDARD_OUTPUT = "-"
 
@@ -26,16 +26,16 @@ STARTING = "Starting: loading torch and the backends."
 """The first line of a command that runs cases: importing torch and starting workers takes seconds."""
 
 _WIDTH_OF_A_PIPE = 1 << 16
-"""Columns of a pipe or a file: nothing is wrapped or cut, so that names can be copied. COLUMNS overrides it."""
+"""Width of a pipe or a file in columns: nothing is wrapped or cut, so names can be copied. COLUMNS overrides it."""
 
 _LONGEST_WORD = 300
-"""Characters of a path or a name that a message shows whole."""
+"""Maximum length of a path or a name that a message shows in full."""
 
 _LONGEST_MESSAGE = 4000
 
 
 class Exit(IntEnum):
-    """Exit codes. FAILED: the input is bad, or the harness itself failed. CLOSED: the reader of the output has gone."""
+    """Exit codes. FAILED: the input is bad, or the harness itself failed. CLOSED: the reader closed the output."""
 
     CLEAN = 0
     FOUND = 1
@@ -45,7 +45,7 @@ class Exit(IntEnum):
 
 
 class BadInput(click.ClickException):
-    """One line that says the mistake and how to fix it."""
+    """A mistake of the user. The message is one line with the mistake and how to fix it."""
 
     exit_code = Exit.FAILED
 
@@ -60,9 +60,9 @@ def _json_on_stdout() -> bool:
 
 
 class Terminal(Console):
-    """A console on which foreign text can't do anything: no markup is read, and control characters are replaced.
+    """A console that is safe for untrusted text: markup is not interpreted, and control characters are replaced.
 
-    Where standard output is for JSON, text goes to standard error.
+    If standard output is for JSON, text goes to standard error.
     """
 
     def __init__(self, *, stderr: bool = False, quiet: bool = False) -> None:
@@ -72,7 +72,7 @@ class Terminal(Console):
             self.width = _WIDTH_OF_A_PIPE
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Yield segments of printable text; segments with which rich itself controls the terminal stay as they are."""
+        """Yield segments of printable text; rich's own control segments are unchanged."""
         rendered = super().render(renderable, options)
         for segment in rendered if self.is_terminal else _without_padding(rendered):
             if segment.control or segment.text.isprintable():
@@ -81,12 +81,12 @@ class Terminal(Console):
                 yield Segment(printable(segment.text), segment.style)
 
     def on_broken_pipe(self) -> None:
-        """Raise BrokenPipeError, where rich would exit with 1: that code says that something was found."""
+        """Raise BrokenPipeError. rich would exit with 1, which means that something was found."""
         raise BrokenPipeError
 
 
 def _without_padding(segments: Iterable[Segment]) -> Iterator[Segment]:
-    """Leave out spaces at the ends of lines: a wide table in a file would have lines of them on a screen."""
+    """Strip spaces at the ends of lines: a wide table in a file would show as lines of spaces on a screen."""
     spaces: list[Segment] = []
     for segment in segments:
         text = segment.text.rstrip(" ")
@@ -101,7 +101,7 @@ def _without_padding(segments: Iterable[Segment]) -> Iterator[Segment]:
 
 
 def details() -> Terminal:
-    """Return a console for all but the result: --quiet silences it."""
+    """Return a console for everything but the result: --quiet silences it."""
     return Terminal(quiet=is_quiet())
 
 
@@ -111,12 +111,12 @@ def extras() -> Terminal:
 
 
 def is_quiet() -> bool:
-    """Whether only the result is wanted."""
+    """Return whether --quiet was given: only the result is printed."""
     return bool(_asked(QUIET))
 
 
 def is_verbose() -> bool:
-    """Whether more than usual is wanted."""
+    """Return whether --verbose was given."""
     return bool(_asked(VERBOSE))
 
 
@@ -125,7 +125,7 @@ def answer(found: msgspec.Struct) -> None:
     path = _asked(JSON)
     if path is None:
         return
-    # In ASCII: JSON escapes none of the characters by which text is reordered on a terminal.
+    # In ASCII, because JSON does not escape the characters that reorder text on a terminal.
     text = json.dumps(msgspec.json.decode(msgspec.json.encode(found)), indent=2)
     if str(path) == STANDARD_OUTPUT:
         click.echo(text)
@@ -150,12 +150,12 @@ def warn(message: str) -> None:
 
 
 def print_line(console: Console, text: str = "", style: str = "") -> None:
-    """Print text that is never wrapped: it is to be copied, and terminals wrap by themselves."""
+    """Print text without wrapping it: it may be copied, and terminals wrap themselves."""
     console.print(Text(printable(text), style=style), soft_wrap=True)
 
 
 def new_table(*titles: str, whole: Collection[str] = (), numbers: Collection[str] = ()) -> Table:
-    """An empty table without rules. Columns fold, but not those that are shown `whole`, nor right-aligned `numbers`."""
+    """Return an empty table without rules. Columns fold, except those in `whole` and right-aligned `numbers`."""
     made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for title in titles:
         if title in numbers:
@@ -168,11 +168,11 @@ def new_table(*titles: str, whole: Collection[str] = (), numbers: Collection[str
 
 
 def legible(message: str) -> str:
-    """A message for a terminal: bounded, and without escape sequences that it quotes from arguments or files."""
+    """Return a message for a terminal: bounded, and without escape sequences quoted from arguments or files."""
     return shortened(re.sub(rf"\S{{{_LONGEST_WORD + 1},}}", _abridged, printable(message)), _LONGEST_MESSAGE)
 
 
 def _abridged(word: re.Match[str]) -> str:
-    """The beginning of a long word, its end, and its length."""
+    """Return the beginning of a long word, its end, and its length."""
     ends = _LONGEST_WORD // 3
     return f"{word[0][:ends]}[... {len(word[0]):,} characters ...]{word[0][-ends:]}"

@@ -1,4 +1,4 @@
-"""Stand-alone scripts: a failure without this project, for the kernel's owners."""
+"""Stand-alone scripts that reproduce a failure without attnfuzz, for the maintainers of a kernel."""
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,10 +29,10 @@ _JUDGED_BY_ANSWER = frozenset(
 
 
 class Exporter:
-    """A case that was run once more, to make scripts of.
+    """A case that is run once more, to make scripts of it.
 
     `seen` is its worst failure, None if it passes; `calls` are those of its last step, None if nothing was launched. A
-    case that `failed` and has a `recurrence` may pass this time. Scripts may have the code of the user's files in
+    case that `failed` and has a `recurrence` may pass this time. Scripts may include code from the user's files in
     `carry`.
     """
 
@@ -59,13 +59,13 @@ class Exporter:
         self._case, self._unsupported = case, verdict.unsupported
         self.seen: Observation | None = next(iter(verdict.failures), failed)
         self._recurrence = recurrence
-        # A passing run has the calls of its last step.
+        # A run that passes has traced the calls of its last step.
         last = len(case.steps) - 1 if isinstance(case, Case) else -1
         self._other_step = not verdict.failures and failed is not None and failed.step not in (-1, last)
         self.calls = _lean(calls, self.seen, runner) if calls is not None and self.seen is not None else calls
 
     def script(self, target: Target = Target.NATIVE) -> str:
-        """The script for a target.
+        """Return the script for a target.
 
         Raises:
             CannotExport: nothing was launched, calls alone don't show the failure, or the target lacks a kernel.
@@ -102,7 +102,7 @@ def export_script(case: AnyCase, runner: Runner | None = None, *, target: Target
 
 
 def _lean(calls: CallCase, seen: Observation, runner: Runner) -> CallCase:
-    """The calls with normal numbers for contents if they still die alike, else unchanged."""
+    """Return the calls with normal numbers for contents if they still die alike, else unchanged."""
     if seen.kind not in DEATHS:
         return calls
     buffers = tuple(_redrawn(buffer, seed) for seed, buffer in enumerate(calls.buffers))

@@ -25,30 +25,30 @@ from attnfuzz.reference.case import Outputs
 from attnfuzz.reference.dtypes import DType
 
 WIDTH = 100
-"""Line length in characters; items are never broken."""
+"""Maximum line length in characters; longer items are not broken."""
 
 _TAKEN = frozenset(
     {"before", "compare", "elements", "filled", "inf", "memory", "nan", "normal", "packed", "put", "strided", "torch"}
     | {"compare_cache", "result"}
 )
-"""Names that the function uses and a script defines."""
+"""Names that a script defines and the function uses: buffers get others."""
 
 MOST_RUNS = 6
-"""Most runs of equal elements that content is written as."""
+"""Maximum number of runs of equal elements for which content is written as runs."""
 
 MOST_NUMBERS = 256
-"""Most integers that are written as numbers."""
+"""Maximum number of integers for which content is written as a list of numbers."""
 
 
 class ScriptContents:
-    """The contents of one script as expressions of its functions; `packed` has the bits of long ones, as text."""
+    """The contents of one script, as calls of its functions; `packed` has the bits of long ones, as text."""
 
     def __init__(self, outputs: Outputs) -> None:
         self._outputs = outputs
         self.packed: dict[str, str] = {}
 
     def source(self, buffer: Buffer, key: str) -> str:
-        """An expression for the content of a buffer or a write; `key` names it if it is packed."""
+        """Return an expression for the content of a buffer or a write; `key` names it if it is packed."""
         dtype = buffer.dtype.torch_dtype
         if buffer.drawn is not None:
             drawn = buffer.drawn
@@ -69,7 +69,7 @@ class ScriptContents:
         return f"packed({quoted(key)})"
 
     def _unwritten(self, buffer: Buffer) -> str:
-        """The content of an output before it is written: NaN, or plausible stale numbers."""
+        """Return the content of an output before it is written: NaN, or plausible stale numbers."""
         if not buffer.dtype.torch_dtype.is_floating_point:
             return f"filled(({buffer.size}, 1))"
         if self._outputs is Outputs.POISONED:
@@ -108,7 +108,7 @@ class Body:
 
 
 def body_of(calls: CallCase, dialect: Dialect, *, has_lse: bool = False, left_out: Iterable[str] = ()) -> Body:
-    """The text for some calls. The LSE is compared if `has_lse`; buffers `left_out` are not made."""
+    """Return the body that makes some calls. The LSE is compared if `has_lse`; buffers `left_out` are not created."""
     return _Writer(calls, dialect, has_lse=has_lse).body(frozenset(left_out))
 
 
@@ -160,7 +160,7 @@ class _Writer:
         return [*lines, *self._copies(call), *after]
 
     def _copies(self, call: Call) -> Iterator[str]:
-        """Copies of the outputs that a call returns, alone or as a pair."""
+        """Yield copies of the outputs that a call returns, alone or as a pair."""
         for name in call.returned:
             view = call.arguments[name]
             assert isinstance(view, View)
@@ -168,7 +168,7 @@ class _Writer:
             yield f"    {self._view(view)}.copy_({part})"
 
     def _answer(self, answer: CallAnswer, reached: set[str]) -> list[str]:
-        """The call of compare(), and buffers that no kernel gets."""
+        """Return the lines that call compare(), and those of the buffers that no kernel gets."""
         lines = []
         # A request without queries has no rows.
         requests = [request for request in answer.requests if request.query.shape[0]]
@@ -201,7 +201,7 @@ class _Writer:
         return [*lines, "    )"]
 
     def _elements(self, names: Iterable[str]) -> list[str]:
-        """Buffers that no kernel gets."""
+        """Return the lines that create buffers that no kernel gets."""
         lines = []
         for name in dict.fromkeys(names):
             buffer = self._buffers[name]
@@ -210,7 +210,7 @@ class _Writer:
         return lines
 
     def _caches(self, written: Iterable[ExpectedWrite]) -> list[str]:
-        """The call of compare_cache(), and its truths."""
+        """Return the lines that call compare_cache(), and those of the expected contents."""
         lines, calls = [], []
         for index, each in enumerate(written):
             truths = [each.places, each.low, each.high, each.free]
@@ -218,7 +218,7 @@ class _Writer:
             views = ["None" if view is None else self._view(view) for view in (each.view, *truths)]
             arguments = ", ".join([quoted(each.name), f"before[{index}]", *views])
             calls.append(f"        compare_cache({arguments}),")
-        # Of new tokens: page, slot, request and token; the least and the greatest value.
+        # For each new token: page, slot, request and token, and its least and greatest value.
         return [*lines, "    wrong = [", *calls, "    ]", "    return any(wrong)"]
 
     def _argument(self, name: str, value: Argument) -> str:
@@ -232,7 +232,7 @@ class _Writer:
         return self._dialect.adapt(name, text)
 
     def _view(self, view: View) -> str:
-        """A tensor in a buffer; offsets are in elements."""
+        """Return a tensor in a buffer; offsets are in elements."""
         buffer, text, size = self._buffers[view.buffer], self._variables[view.buffer], 1
         for extent in view.shape:
             size *= extent
@@ -248,12 +248,12 @@ class _Writer:
 
 
 def reached_by(calls: Iterable[Call]) -> set[str]:
-    """The names of the buffers that these calls get."""
+    """Return the names of the buffers that are passed to these calls."""
     return {view.buffer for call in calls for _, view in named_views(call.arguments)}
 
 
 def _filled(opening: str, content: str, closing: str) -> list[str]:
-    """One line, or several if it is too long and the content is a list."""
+    """Return one line, or several if it is too long and the content is a list."""
     line = f"{opening}{content}{closing}"
     if len(line) <= WIDTH or not content.startswith("["):
         return [line]

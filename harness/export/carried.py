@@ -1,4 +1,4 @@
-"""Users' code in a script: the files that a user allows it to carry, without the statements that need attnfuzz."""
+"""Users' code in a script: files that the user allows it to include, without the statements that need attnfuzz."""
 
 import ast
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from attnfuzz.kernels.backend import Op
 from attnfuzz.reference.user_error import UserError
 
 _STUBS = {"Unsupported": 'class Unsupported(Exception):\n    """The kernel does not support the arguments."""'}
-"""Definitions in place of names that are imported from attnfuzz, which need nothing else of it."""
+"""Definitions that replace names imported from attnfuzz, and need nothing else of it."""
 
 
 class CannotExport(UserError):
@@ -34,7 +34,7 @@ class CarriedFile:
             raise CannotExport(f"{path} can't be carried along: {error}") from error
 
     def defines(self, module: str) -> bool:
-        """Whether this file is the module of that name."""
+        """Return whether this file is the module of that name."""
         parts = module.split(".")
         return module == module_of_file(self.path.resolve()) or list(self._named.parts[-len(parts) :]) == parts
 
@@ -55,12 +55,12 @@ class CarriedFile:
         return path.parent if path.stem == "__init__" else path.with_suffix("")
 
     def lacks(self, function: str) -> bool:
-        """Whether a function of the file is not among its statements that do without attnfuzz."""
+        """Return whether a function of the file is missing from its statements without attnfuzz."""
         return function not in {name for node in ast.parse(self.without).body for name in _bound(node)}
 
 
 def carried_name(op: Op, files: Sequence[CarriedFile]) -> tuple[CarriedFile, str] | None:
-    """The file that has an op's function, and its name there; None if no file has it. Raises CannotExport."""
+    """Return the file that has an op's function, and its name there; None if no file has it. Raises CannotExport."""
     module, _, function = function_place(op.function).partition(":")
     file = next((each for each in files if each.defines(module)), None)
     if file is None:
@@ -73,7 +73,7 @@ def carried_name(op: Op, files: Sequence[CarriedFile]) -> tuple[CarriedFile, str
 
 
 def _without_attnfuzz(source: str) -> str:
-    """A file's source without the statements that need attnfuzz, directly or through others; the rest as it is."""
+    """Return a file's source without the statements that need attnfuzz, directly or through other statements."""
     body, gone = ast.parse(source).body, set[str]()
     dropped: list[ast.stmt] = []
     while more := [node for node in body if node not in dropped and (_imported(node) or gone & _used(node))]:
@@ -89,7 +89,7 @@ def _without_attnfuzz(source: str) -> str:
 
 
 def _imported(node: ast.stmt) -> set[str]:
-    """The names that a statement, or one within it, imports from attnfuzz."""
+    """Return the names that a statement, or one within it, imports from attnfuzz."""
     names = set()
     for part in ast.walk(node):
         if isinstance(part, ast.ImportFrom) and not part.level and _is_ours(part.module or ""):
@@ -108,7 +108,7 @@ def _used(node: ast.stmt) -> set[str]:
 
 
 def _bound(node: ast.stmt) -> set[str]:
-    """The names that a statement defines at the top level of its file."""
+    """Return the names that a statement defines at the top level of its file."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return {node.name}
     parts = list(ast.walk(node))

@@ -9,26 +9,26 @@ from types import ModuleType
 
 
 def source(text: str) -> str:
-    """A file's text as a literal, in lines if possible."""
+    """Return a file's text as a string literal, with one source line per line if possible."""
     plain = "'''" not in text and not text.endswith(("\\", "'"))
     return f"r'''{text}'''" if plain else repr(text)
 
 
 def in_docstring(text: str) -> str:
-    """Text as one line of a docstring in triple double quotes."""
+    """Return text as one line of a docstring in triple double quotes."""
     text = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
     return text.replace("\\", "\\\\").replace('"""', "'''")
 
 
 def quoted(value: object) -> str:
-    """A value's repr, but text in double quotes if that needs no escapes."""
+    """Return a value's repr, but text in double quotes if that needs no escapes."""
     text = repr(value)
     inner = text[1:-1]
     return f'"{inner}"' if isinstance(value, str) and text[0] == "'" and '"' not in inner else text
 
 
 def variables(names: Iterable[str], taken: Collection[str]) -> dict[str, str]:
-    """A unique Python name for each of `names`, neither a keyword nor among those `taken`."""
+    """Return a unique Python name for each of `names`, neither a keyword nor among those `taken`."""
     found: dict[str, str] = {}
     used = set(taken)
     for name in names:
@@ -59,7 +59,7 @@ _NAMES = {
 
 
 def standard_imports(text: str) -> list[str]:
-    """Import statements, sorted, for the modules and names above that `text` uses."""
+    """Return sorted import statements for the modules and names above that `text` uses."""
     used = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
     names: dict[str, list[str]] = {}
     for name in sorted(used & _NAMES.keys()):
@@ -69,7 +69,7 @@ def standard_imports(text: str) -> list[str]:
 
 
 def inlined(modules: Iterable[ModuleType], wanted: Iterable[str], renames: dict[str, str]) -> str:
-    """Source of the top-level names `wanted` of `modules`, and of names they use, with texts replaced by `renames`."""
+    """Return the source of the top-level names `wanted` of `modules`, and of names that they use, after `renames`."""
     definitions = [definition for module in modules for definition in _definitions(module)]
     used = {name: names for defined, names, _ in definitions for name in defined}
     needed: set[str] = set()
@@ -87,7 +87,7 @@ def inlined(modules: Iterable[ModuleType], wanted: Iterable[str], renames: dict[
 
 
 def _definitions(module: ModuleType) -> Iterable[tuple[list[str], set[str], str]]:
-    """For each defining statement of a module: the names it defines, the names it uses, and its source."""
+    """Yield, for each defining statement of a module, the names that it defines, those that it uses, and its source."""
     source = inspect.getsource(module)
     lines = source.splitlines()
     for node in ast.parse(source).body:

@@ -1,4 +1,4 @@
-"""Render calls as a stand-alone script: memory, calls, right answers, and kernels."""
+"""Rendering calls as a stand-alone script: memory, calls, expected results, and kernels."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -19,7 +19,7 @@ from attnfuzz.reference.calls import CallCase, named_views
 from attnfuzz.reference.contract import LseBase
 
 MAX_BYTES = 64 << 20
-"""Limit for all contents that a script has as text."""
+"""Maximum total size of the contents that a script includes as text."""
 
 
 def render_script(
@@ -30,9 +30,9 @@ def render_script(
     recurrence: Recurrence | None = None,
     carry: Sequence[CarriedFile] = (),
 ) -> str:
-    """Render a script that makes `calls`, and reports whether the failure `seen` in the case of that id shows.
+    """Render a script that makes `calls`, and reports whether the failure `seen` in the case `case_id` occurs.
 
-    With a `recurrence`, it repeats them until it shows or should have. It may have the code of the files in `carry`.
+    With a `recurrence`, it repeats them until it occurs or should have. It may include code from the files in `carry`.
 
     Raises:
         CannotExport: the target lacks a kernel, or the contents are too large.
@@ -60,7 +60,7 @@ def render_script(
         device=parts.device,
         guarded=guarded,
         guard=calls.guard.value,
-        # A dead process can't check.
+        # A process that dies can't check its results.
         checked=not deadly,
         judged=calls.answer is not None,
         masked=calls.answer is not None and any(each.mask is not None for each in calls.answer.requests),
@@ -70,7 +70,7 @@ def render_script(
         read_only=_read_only(calls, backend, parts.left_out),
         repeats=1 if recurrence is None else max(2, recurrence.runs_to_show),
         repeat_seconds=MOST_SECONDS,
-        # Each round of calls makes each once.
+        # The number of buffers that each round of calls allocates.
         buffers=body.text.count(" = memory("),
         **parts.more,
     )
@@ -94,7 +94,7 @@ def render_script(
 
 
 def _repeated(recurrence: Recurrence | None) -> list[str]:
-    """Lines about a failure that comes and goes."""
+    """Return lines about a flaky failure."""
     if recurrence is None:
         return []
     beside = ""
@@ -104,14 +104,14 @@ def _repeated(recurrence: Recurrence | None) -> list[str]:
 
 
 def _poison(calls: CallCase, left_out: frozenset[str]) -> dict[str, bytes]:
-    """The poison of an element, for each dtype of the buffers that calls reach."""
+    """Return the bytes of a poisoned element, for each dtype of the buffers that calls reach."""
     reached = reached_by(calls.calls) - left_out
     dtypes = dict.fromkeys(buffer.dtype for buffer in calls.buffers if buffer.name in reached)
     return {dtype.value: poison(dtype.torch_dtype).content(dtype.itemsize) for dtype in dtypes}
 
 
 def _read_only(calls: CallCase, backend: Backend, left_out: frozenset[str]) -> list[str]:
-    """The buffers that nothing may write, during or between the calls."""
+    """Return the buffers that must not be written during or between the calls."""
     written = {write.name for call in calls.calls for write in call.writes}
     if calls.answer is not None:
         written |= {write.name for write in calls.answer.writes}

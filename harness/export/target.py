@@ -33,8 +33,8 @@ _MODULES: tuple[ModuleType, ...] = (unsupported, ops, write_ops, transform_ops, 
 """The modules whose functions a script can include."""
 
 WORKSPACE_BYTES = 128 << 20
-"""Least size of a workspace: FlashInfer's own tests allocate it for these functions, whose kernels need more than the
-CPU's."""
+"""Minimum size of a workspace: FlashInfer's tests allocate it for these functions, which need more than the CPU
+kernels."""
 
 _OWN = (fixup, gather)
 """Modules of functions that FlashInfer lacks, all in torch."""
@@ -55,10 +55,10 @@ class Target(StrEnum):
 class Parts:
     """A target's parts of a script.
 
-    `packages` are import statements, `install` the arguments of pip if one fails. `about` are head lines on
+    `packages` are import statements, `install` the arguments of pip if one fails. `about` are header lines about
     requirements and origin. `allocate` and `main` name templates. `wrappers` is the source of functions that the calls
-    use; buffers `left_out` are not made. `carried` maps names of functions to a module and a function in it, which
-    `files` have, by file name. `more` has values for this target's own templates.
+    use; buffers `left_out` are not created. `carried` maps names of functions to a module and a function in it, whose
+    source is in `files`, by file name. `more` has values for this target's own templates.
     """
 
     dialect: Dialect
@@ -76,12 +76,12 @@ class Parts:
 
 
 def raises(seen: Observation | None) -> bool:
-    """Whether the failure is an exception. In a script for another failure, an exception means that it can't run."""
+    """Return whether the failure is an exception. For any other failure, an exception means that a script can't run."""
     return seen is not None and seen.kind in {Kind.RAISED, Kind.UNEXPECTED_REJECTION}
 
 
 def versions_of(*packages: str) -> list[str]:
-    """The installed ones of `packages`, with their versions."""
+    """Return those of `packages` that are installed, with their versions."""
     found = ((package, version_of(package)) for package in packages)
     return [f"{package} {version}" for package, version in found if version]
 
@@ -95,7 +95,7 @@ def native_parts(
     guarded: bool,
     carry: Sequence[CarriedFile] = (),
 ) -> Parts:
-    """The parts of a script with this project's kernels, and those of a user in the files of `carry`.
+    """Return the parts of a script with this project's kernels, and a user's kernels from the files in `carry`.
 
     Raises:
         CannotExport: a kernel is neither this project's nor in one of the files, so its source can't be included.
@@ -137,7 +137,7 @@ def native_parts(
 
 
 def _bounds(calls: CallCase, backend: Backend) -> dict[str, object]:
-    """The parameters of a correct kernel's error."""
+    """Return the parameters of a correct kernel's error."""
     if calls.answer is None:
         return {}
     dtypes = {buffer.name: buffer.dtype for buffer in calls.buffers}
@@ -151,7 +151,7 @@ def _bounds(calls: CallCase, backend: Backend) -> dict[str, object]:
 
 
 def _own_name(backend: Backend, op: str) -> str:
-    """The name of a function of this project, whose source a script can include. Raises CannotExport."""
+    """Return the name of an op's function if it is this project's, so a script can include it. Raises CannotExport."""
     function = backend.ops[op].function
     if function.__module__ not in {module.__name__ for module in _MODULES}:
         raise CannotExport(
@@ -165,7 +165,7 @@ def _own_name(backend: Backend, op: str) -> str:
 def flashinfer_parts(
     case_id: str, calls: CallCase, backend: Backend, seen: Observation | None, *, guarded: bool
 ) -> tuple[CallCase, Parts]:
-    """The calls adapted to FlashInfer, and the parts of such a script.
+    """Return the calls adapted to FlashInfer, and the parts of such a script.
 
     Raises:
         CannotExport: one of the functions is not FlashInfer's.
@@ -227,10 +227,10 @@ def flashinfer_parts(
 
 
 def _adapt(workspace_bytes: int, name: str, text: str) -> str:
-    """Place an argument on the device that FlashInfer wants."""
+    """Place an argument on the device where FlashInfer expects it."""
     if name == _WORKSPACE:
         return f"torch.zeros({workspace_bytes >> 20} << 20, dtype=torch.uint8, device=DEVICE)"
-    # Host mirrors of lengths.
+    # Copies of lengths on the host.
     return f"{text}.cpu()" if name.endswith("_cpu") and text != "None" else text
 
 

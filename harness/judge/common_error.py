@@ -1,10 +1,10 @@
 """T3: the error common to all rows, which detects a uniform error that is too small for any single row.
 
-For a row r with error e and expected output o, x_r = sum_d e o / V, with V from `ErrorBudget.variance`, measures by
-which share the output is too large, and sum_d e / V by how much it is shifted; the LSE has its own error. Errors of a
-correct kernel are equally likely to be positive or negative and independent between rows, so signs are coin flips:
-|sum x_r| exceeds z sqrt(sum x_r^2) with probability at most 2 exp(-z^2 / 2), for any sizes (Hoeffding's inequality
-given the sizes; Efron, 1969). This needs no calibrated noise level. Four sources are not coin flips:
+For a row r with error e and expected output o, x_r = sum_d e o / V, with V from `ErrorBudget.variance`, measures the
+error of the output's scale, and sum_d e / V its shift; the LSE has its own error. Errors of a correct kernel are
+equally likely to be positive or negative and independent between rows, so signs are coin flips: |sum x_r| exceeds
+z sqrt(sum x_r^2) with probability at most 2 exp(-z^2 / 2), for any sizes (Hoeffding's inequality given the sizes;
+Efron, 1969). This needs no calibrated noise level. Four sources are not coin flips:
 
 - Rounding to the output's dtype, which is known for structured answers. An output stands for all values that round to
   it, and counts as the one nearest to the answer: the error shrinks by half a spacing, at most to zero.
@@ -16,8 +16,8 @@ given the sizes; Efron, 1969). This needs no calibrated noise level. Four source
   after row. Let c_r be the maximum that these contribute to x_r. The noise is then at most |x_r| + c_r and its sum at
   least |sum x_r| - sum c_r, so t = (|sum x_r| - sum c_r) / sqrt(sum (|x_r| + c_r)^2) obeys the inequality. Rows that
   may share more than their own noise are left out: T1 and T2 detect their errors.
-- Recurring roundings, as of equal weights (`recurring`), and those of additions (`recurring_sums`). They are computed
-  only if the score is too large.
+- Recurring roundings, as of equal weights (`recurring`) or of additions (`recurring_sums`). They are computed only if
+  the score is too large.
 
 Each x_r is divided by its standard deviation, so that no row outweighs the others. t is at most sqrt(rows): with fewer
 than about 50 rows the tier cannot fail.
@@ -55,9 +55,10 @@ _EXPONENT = 0x7FF << 52
 
 @dataclass(frozen=True)
 class Signs:
-    """A common error: x_r and c_r >= 0 in fp64, both [rows]. `answers` returns the number of r's answer, int64 [rows].
+    """A common error: x_r and c_r >= 0 in fp64, both [rows].
 
-    `statistic` returns the sum of x_r as a function of the errors of weights.
+    `answers` returns int64 [rows], equal for rows with the same answer. `statistic` returns the sum of x_r as a
+    function of the errors of weights.
     """
 
     off: torch.Tensor
@@ -80,7 +81,7 @@ class Signs:
         return excess / float(off.abs_().add_(shared).norm())
 
     def margin(self, budget: ErrorBudget) -> float:
-        """Return the score over the allowed one. Recurring errors are only computed if it is above 1 without them."""
+        """Return the score over the allowed one. Recurring errors are only computed if it exceeds 1 without them."""
         allowed = allowed_score(budget)
         score, recurring = self.score, 0.0
         for error in (recurring_error, recurring_sums_error):
@@ -144,7 +145,7 @@ def _result(evidence: Evidence, rows: int, margin: float, place: str, words: Cal
 
 
 def allowed_score(budget: ErrorBudget) -> float:
-    """Return the largest score that chance produces with probability `budget.alpha`."""
+    """Return the score that chance exceeds, in any of the statistics, with probability at most `budget.alpha`."""
     return sqrt(2 * log(2 * _STATISTICS / budget.alpha))
 
 

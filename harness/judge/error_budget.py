@@ -43,7 +43,7 @@ class ErrorBudget:
     """The error of a correct kernel on one problem, whose output of dtype `out_dtype` was rounded `roundings` times.
 
     `alpha` is the probability of a false alarm that one tier may spend on the output. Tensors are fp64: [T, Hq,
-    Dv] per element, or [T, Hq] per row (then `row` in the name). With `shares`, ranks have rounded their parts.
+    Dv] per element, or [T, Hq] per row (then `row` in the name). With `shares`, each rank has rounded its part.
     """
 
     problem: Problem
@@ -113,8 +113,8 @@ class ErrorBudget:
     def step(self) -> float:
         """The largest error of one addition to a running sum, relative to the sum.
 
-        NoiseModel.accumulate if that is coarser than fp32. Below, it is a measured root mean square and doesn't bound
-        sums whose every addition is rounded to the same side.
+        NoiseModel.accumulate, but at least fp32's roundoff: a smaller one is a measured root mean square, which doesn't
+        bound sums whose every addition is rounded to the same side.
         """
         return max(self.noise.accumulate, FP32)
 
@@ -151,7 +151,7 @@ class ErrorBudget:
 
     @cached_property
     def row_exponent(self) -> torch.Tensor:
-        """Size of the fp32 numbers whose difference is exponentiated, plus a few units for their terms; [T, Hq]."""
+        """Magnitude of the fp32 numbers whose difference is exponentiated, plus a few units for terms; [T, Hq]."""
         lse = self.answer.lse
         return self.moments.peak.abs() + lse.masked_fill(lse == -torch.inf, 0.0).abs() + 4
 
@@ -193,13 +193,13 @@ class ErrorBudget:
 
     @cached_property
     def row_mean_logit(self) -> torch.Tensor:
-        """Size of the mean of the visible logits, by weight; [T, Hq]."""
+        """Magnitude of the weighted mean of the visible logits; [T, Hq]."""
         largest = self.answer.lse + self.moments.p_peak.log()
         return (largest - self.moments.gap).abs_().nan_to_num_(nan=0.0, posinf=0.0)
 
     @cached_property
     def value_peak(self) -> float:
-        """The largest absolute value, times bmm2_scale."""
+        """The largest absolute element of V, times bmm2_scale."""
         if not self.problem.value.numel():
             return 0.0
         # In pieces: an fp32 copy of 8-bit values takes four times their memory.
@@ -273,7 +273,7 @@ class ErrorBudget:
 
     @property
     def parts(self) -> int:
-        """Number of parts of an output, of a backend or within a kernel, that are rounded like it before a merge."""
+        """Number of parts of an output, of the backend or within a kernel, that are rounded to its dtype and merged."""
         return self.roundings + self.noise.parts - 1
 
     @cached_property
@@ -292,7 +292,7 @@ class ErrorBudget:
 
     @cached_property
     def memo(self) -> dict[Any, Any]:
-        """Results by name, and for single rows also by token and head. One budget may judge many outputs."""
+        """Cached results by name, and for single rows also by token and head. One budget may judge many outputs."""
         return {}
 
     @cached_property

@@ -1,6 +1,6 @@
 """Evidence for the tiers: the rows of an output with their expected values, and the result of a tier.
 
-A request that attends with or to NaN or infinity has no correct output, and no kernel is judged by it: whether a NaN
+A request with NaN or infinity in its queries, keys or values has no correct output, and is not judged: whether a NaN
 reaches a row depends on the order of its sums, and one kernel masks a value that another multiplies by 0.
 """
 
@@ -22,7 +22,7 @@ from attnfuzz.reference.problem import Answer, Problem
 
 
 class RealRows:
-    """The tokens of all attended requests, packed in order, as places in an output of `rows` rows.
+    """The tokens of all attended requests, packed in order, and their places in an output of `rows` rows.
 
     Rows in `aside`, (first, count) each, belong neither to requests nor to padding, and are not judged.
     """
@@ -129,7 +129,7 @@ def unanswered(answer: Answer, rows: RealRows) -> frozenset[int]:
 
 
 def set_aside(output: Output, requests: Collection[int]) -> tuple[Output, RealRows]:
-    """Drop the queries and keys of some requests from the output. Return it with the rows left to judge."""
+    """Drop the queries and keys of some requests from the output. Returns it with the rows left to judge."""
     aside = [(entry.first_row, entry.query.shape[0]) for at, entry in enumerate(output.attended) if at in requests]
     attended = tuple(_without_tokens(entry) if at in requests else entry for at, entry in enumerate(output.attended))
     rows = RealRows(attended, output.out.shape[0], output.out.device, aside)

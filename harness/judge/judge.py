@@ -1,4 +1,4 @@
-"""Judging the output of one step: compute the reference answer, and run every tier."""
+"""Judging the output of one step: compute the reference answer, then run every tier."""
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -70,8 +70,8 @@ def judge(
 ) -> Judgement:
     """Judge `output` against fp64 attention over its attended keys, causal and with the geometry's window.
 
-    With `strict`, failures of only the strict contract are observed too, marked as gaps. Only `tiers` run. With `keep`,
-    the judgement has the baseline of a related run. Requests without a right answer are set aside.
+    With `strict`, violations of the strict contract alone are also reported, marked as gaps. Only `tiers` run. With
+    `keep`, the judgement includes the baseline of a related run. Requests without a right answer are not judged.
     """
     began = time.perf_counter()
     report = partial(Observation, step=step, mode=mode, kernel=kernel)
@@ -128,9 +128,9 @@ def _each_tiers_alpha(alpha: float, tiers: Collection[Tier]) -> float:
 def _statistical(
     evidence: Evidence, tiers: Collection[Tier], margins: dict[str, float], worst: dict[str, tuple[int, int] | None]
 ) -> Iterator[Observation]:
-    """Run the statistical `tiers`. Put each margin into `margins`, and a place's worst row into `worst`.
+    """Run the statistical `tiers`. Store each margin in `margins`, and the worst row of a failed place in `worst`.
 
-    A place that failed is not judged again: the first tier that detects a failure describes it best.
+    A place that failed is not judged by later tiers: the first one that detects a failure describes it best.
     """
     if not evidence.out.numel():
         return

@@ -1,20 +1,22 @@
 """Rows that fail are judged again, by checks too expensive for every row: up to `MOST_ROWS_AGAIN` of an output.
 
 `ErrorBudget` treats the errors of a row's terms as independent unless all its weights are alike. That is too narrow
-where keys come in groups (prefixes that slots share, values that repeat, few dims of few bits):
+where keys come in groups (prefixes that sequences share, repeated values, small head dims with values of few bits):
 - equal weights are rounded alike for the second product and for the denominator, and so are weights that differ by much
   less than the format tells apart, as those of a saturated soft cap do. A run of them may be rounded differently from
   the others, if the running maximum of the logits differs there;
 - copies of a key have the same logit, and the same error in it;
 - equal numbers of an element of the values are rounded alike (`NoiseModel.operands`), also where their terms cancel;
-- equal terms of a logit are added up as equal terms of other sums are, see below: logits err alike then;
-- additions to a sum may all be rounded to the same side (`one_sided`).
-It assumes that parts rounded to the output's dtype before a merge are about as large as sqrt(sum p^2 v^2), the size of
-a sum whose terms have random signs. Values that are alike over many keys (the codes of ValueFamily.PROBE, constant
-values) make much larger parts, larger than the output if they cancel; and elements with the same parts are rounded
-alike. The partition that a kernel uses is unknown, but each part is a run of keys, so the largest run bounds them.
+- additions to a sum may all be rounded to the same side (`one_sided`);
+- the same holds for the terms of a logit: logits that are sums of equal terms err alike.
+It also assumes that parts rounded to the output's dtype before a merge are about as large as sqrt(sum p^2 v^2), the
+size of a sum whose terms have random signs. Values that are alike over many keys (the codes of ValueFamily.PROBE,
+constant values) make much larger parts, larger than the output if they cancel; and elements with the same parts are
+rounded alike. The partition that a kernel uses is unknown, but each part is a run of keys, so the largest run bounds
+them.
 
-Sums take a sort of all keys for each element, so only elements that fail are looked at, until one still fails.
+The bounds of sums require a sort of all keys for each element, so only failing elements are examined, until one still
+fails.
 """
 
 from collections.abc import Callable
@@ -31,8 +33,8 @@ from attnfuzz.reference.row import EQUAL, coherent_logits, key_marks, row_weight
 T = TypeVar("T")
 
 MOST_ROWS_AGAIN = 64
-"""Number of rows of one output that a tier judges again. A slightly wrong factor makes every row suspect, and examining
-each would take hours over long requests. If the worst rows all pass, so will the rest.
+"""Maximum number of rows of one output that a tier judges again. A slightly wrong factor makes every row suspect, and
+examining each would take hours over long requests. If the worst rows all pass, the rest is assumed to pass.
 """
 
 
@@ -60,7 +62,7 @@ def operands_allowance(budget: ErrorBudget, token: int, head: int) -> torch.Tens
 
 
 def equal_values(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
-    """Return sums of p v over keys whose values are equal in an element, whatever the others are: [groups, Dv]."""
+    """Return sums of p v over keys with equal values, grouped for each element separately: [groups, Dv]."""
     weights, values = row_of(budget, token, head)
     ordered, order = values.sort(dim=0)
     group = (ordered.diff(dim=0, prepend=ordered[:1]) != 0).cumsum(dim=0)
@@ -116,8 +118,8 @@ def _counted_total(budget: ErrorBudget, token: int, head: int) -> float:
 def with_sums(ratio: torch.Tensor, bound: torch.Tensor, sums: Callable[[int], float]) -> float:
     """Return the largest `ratio` [Dv] of error to `bound` [Dv], with `bound` widened by `sums` for an element.
 
-    Ratios are replaced in place. The worst element comes first. One that still fails is the last: the others count as
-    no worse.
+    Ratios are updated in place, the worst element first, up to the first one that still fails. The others count as no
+    worse.
     """
     if not ratio.numel():
         return 0.0
@@ -153,7 +155,7 @@ def judged_again(ratio: torch.Tensor, again: Callable[[int, int], float]) -> tup
 
 
 def once(budget: ErrorBudget, name: str, token: int, head: int, make: Callable[[], T]) -> T:
-    """Return the result of `make` for a row, cached. It has at most a few elements, since budgets keep many."""
+    """Return `make()` for a row, cached in the budget, which keeps many: the result should be small."""
     if (name, token, head) not in budget.memo:
         budget.memo[name, token, head] = make()
     found: T = budget.memo[name, token, head]
@@ -161,7 +163,7 @@ def once(budget: ErrorBudget, name: str, token: int, head: int, make: Callable[[
 
 
 def _lately(budget: ErrorBudget, name: str, token: int, head: int, make: Callable[[], T]) -> T:
-    """Return the result of `make`, which is as large as the row's keys: cached until another row is requested."""
+    """Return `make()` for a row, cached until another row is requested: the result is as large as the row's keys."""
     row, found = budget.memo.get(name, (None, None))
     if row != (token, head):
         found = make()
@@ -302,17 +304,17 @@ def _ties_of(budget: ErrorBudget, token: int, head: int) -> Ties | None:
 
 
 def common_logits_error(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
-    """Return the error of one row from its logits' common errors, [Dv]: `NoiseModel.logit_scale`, and fp32 sums.
+    """Return the error of one row that its logits' common errors cause, [Dv]: `NoiseModel.logit_scale`, and fp32 sums.
 
     The first is the model's times |sum p l (v - o)|, the second the sum of p |v - o| times each logit's error.
     """
     weights, values = row_of(budget, token, head)
     out, coherent = budget.answer.out[token, head], _coherent_error(budget, token, head)
-    # Few logits are such sums, as a rule: the others are left out.
+    # Usually few logits are such sums; the others are skipped.
     off = coherent.nonzero().flatten()
     error = (weights[off] * coherent[off]) @ (values[off] - out).abs()
     if budget.noise.logit_scale:
-        # p l = 0 where p is.
+        # p l is 0 where p is 0.
         logits = weights.clamp(min=_TINY).log() + budget.answer.lse[token, head]
         error += budget.noise.logit_scale * ((weights * logits) @ (values - out)).abs()
     return error
@@ -396,7 +398,7 @@ def parts_error(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
 
 
 def largest_run_of(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
-    """Return `largest_run` of one row: over runs of keys that follow each other, or do so on one rank."""
+    """Return `largest_run` of one row, over runs of consecutive keys, or of consecutive keys of one rank."""
     return once(budget, "largest run", token, head, lambda: _largest_run_of(budget, token, head))
 
 

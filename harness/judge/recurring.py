@@ -5,16 +5,16 @@ values, because logits do or because a small soft cap saturates: a weight rounde
 
 A rounding error is a sawtooth in the number that is rounded, from -u to u within each step of the format. Its phase
 depends on the logit that the kernel takes for a row's largest. So weights are sorted by their ratio to the row's
-largest one into cells as wide as a step, and within these into bins; each bin sums up the additions of its weights to
-T3's sum if they were off by 1. A cell adds at most u times the sum over its bins of sawtooth times bin, at the worst
-phase. That is near 0 for weights that are spread evenly in the cell, however many: errors within a step cancel. Chance
-leaves a remainder, which is subtracted because T3's coin flips count it already. Roundings of different cells are
-independent, so their sum obeys Hoeffding's inequality.
+largest one into cells as wide as a step, and within these into bins; each bin adds up its weights' effects on T3's sum
+per unit of error. A cell adds at most u times the sum over its bins of sawtooth times bin, at the worst phase. That is
+near 0 for weights that are spread evenly in the cell, however many: errors within a step cancel. Chance leaves a
+remainder, which is subtracted because T3's coin flips count it already. Roundings of different cells are independent,
+so their sum obeys Hoeffding's inequality.
 
 The same applies to logits rounded to 16 bits (`NoiseModel.logits`), and their distances from the largest
 (`NoiseModel.shifted`). The error of a soft cap (`NoiseModel.tanh`) is a function of the logit without a known sign;
-that of rounded keys and values (`NoiseModel.operands`) is the same for all queries; and the logits of keys along the
-query, sums of one sign, are off to one side (`coherent_logits`).
+that of rounded keys and values (`NoiseModel.operands`) is the same for all queries; and logits that are sums of terms
+of one sign are rounded to one side (`coherent_logits`).
 """
 
 from collections.abc import Callable, Iterator
@@ -33,7 +33,7 @@ _BINS = 16
 
 _PHASES = torch.arange(_BINS)
 SAWTOOTH = ((_PHASES + _PHASES.unsqueeze(1)) % _BINS).to(torch.float64) / (_BINS - 1) * 2 - 1
-"""A row for each phase."""
+"""The sawtooth in each bin, one row per phase."""
 
 CHANCE = 2.0
 """Multiple of the root of a cell's summed squares that chance leaves: 3.4 standard deviations of a sawtooth."""
@@ -61,8 +61,8 @@ _AT_ONCE = 1 << 21
 class Statistic:
     """The sum over rows of sum_j d_j p_j (v_j . direction) - e_j p_j against, for relative errors d and e of weights.
 
-    `direction` [T, Hq, Dv] is None if values don't enter, as for an LSE. `against` is [T, Hq]. Both are 0 in rows that
-    don't count.
+    `direction` [T, Hq, Dv] is None if the values have no effect, as for an LSE. `against` is [T, Hq]. Both are 0 in
+    rows that are left out.
     """
 
     direction: torch.Tensor | None
@@ -80,7 +80,7 @@ class Statistic:
 def recurring_error(budget: ErrorBudget, statistic: Statistic, deviations: float) -> float:
     """Return the maximum that recurring errors of a correct kernel add to a statistic, up to `deviations` of chance.
 
-    It needs the weights of all rows, and is cached: a statistic does not depend on the output that is judged.
+    This computes the weights of all rows. It is cached, since a statistic does not depend on the judged output.
     """
     return remembered_error("recurring", _recurring_error, budget, statistic, deviations)
 
@@ -232,13 +232,13 @@ def _of_logits(roundoff: float, of: Callable[[_Terms], torch.Tensor]) -> _Source
 
 
 class _Cells:
-    """Sums over terms, by the cell and the bin of the number whose error they have."""
+    """Sums of terms, by the cell and bin of the rounded number whose error each term has."""
 
     def __init__(self, cells: int, device: torch.device) -> None:
         self._sums, self._squares = torch.zeros(2, cells * _BINS, dtype=torch.float64, device=device)
 
     def add(self, place: torch.Tensor, terms: torch.Tensor) -> None:
-        """Add `terms` at their places, in units of cells."""
+        """Add `terms` at their places, which are in units of cells."""
         at = (place * _BINS).to(torch.int64).clamp_(0, len(self._sums) - 1)
         self._sums.index_add_(0, at, terms)
         self._squares.index_add_(0, at, terms * terms)

@@ -30,7 +30,7 @@ _FEWEST_ROWS = 16
 
 
 class _Additions(NamedTuple):
-    """Additions to sums of one row, fp64 [n]: their terms, the larger partial sum around each, and its factor.
+    """Additions to sums of one row, fp64 [n]: their terms, the larger partial sum next to each, and its factor.
 
     The factor is the effect on T3's sum of an error of the sum by 1, with the sign of the term.
     """
@@ -43,7 +43,7 @@ class _Additions(NamedTuple):
 def recurring_sums_error(budget: ErrorBudget, statistic: Statistic, deviations: float) -> float:
     """Return the maximum that additions rounded to one side add to a statistic, up to `deviations` of chance.
 
-    It is cached, as `recurring_error` is.
+    It is cached like `recurring_error`.
     """
     return remembered_error("recurring sums", _recurring_sums_error, budget, statistic, deviations)
 
@@ -70,7 +70,7 @@ def _additions(
 ) -> Iterator[_Additions]:
     """Yield the additions of one row to the denominator, and to the products of some `elements`."""
     weights, values = row_weights(budget.problem, token, head)
-    # The kernel's weights have the largest one as their unit, and so have the errors of their sums.
+    # The kernel's weights, and the errors of their sums, are in units of the largest weight.
     unit = budget.moments.p_peak[token, head].item()
     weights = weights / unit
     sink = max(1 / unit - float(weights.sum()), 0.0)

@@ -26,7 +26,7 @@ from attnfuzz.reference.row import key_marks
 
 @dataclass(frozen=True)
 class RowError:
-    """The rows that fail, most suspicious first, as (token, head, margin); `margin` is the largest one."""
+    """The failing rows, most suspicious first, as (token, head, margin); `margin` is the largest one."""
 
     wrong: tuple[tuple[int, int, float], ...]
     margin: float
@@ -80,10 +80,10 @@ def row_error(budget: ErrorBudget, error: torch.Tensor) -> RowError:
 
 
 def _own_margin(budget: ErrorBudget, error: torch.Tensor, token: int, head: int, x: float) -> float:
-    """Return z^2 of one row over its own threshold, with ties and parts, and with errors of sums if it fails without.
+    """Return z^2 of one row over its own threshold, with ties and parts; with errors of sums only if it fails without.
 
-    Most rows above the screen pass without these, which require sorting all keys for each element, and many with their
-    own variance alone.
+    Errors of sums require sorting all keys for each element. Most rows above the first threshold pass without them, and
+    many with their own variance alone.
     """
     squares = error[token, head].square()
     margin = _margin(budget, squares, token, head, x, sums=False)

@@ -1,6 +1,6 @@
 """Judging a step's writes: new tokens must be in their slots, and every other bit of the cache unchanged.
 
-A row is one head of one slot. A new token's row is wrong if an element is outside of its bounds (`WriteMismatch`), and
+A row is one head of one slot. A new token's row is wrong if an element is outside its bounds (`WriteMismatch`), and
 unwritten if it still has its earlier bits (`Unwritten`). Any other row that changed is a `StrayWrite`.
 """
 
@@ -52,7 +52,7 @@ class _Tokens:
     def _wrong(self, wrong: torch.Tensor, rows: torch.Tensor, lost: torch.Tensor, report: _Report) -> Observation:
         tensor = self._tensor
         unwritten = bool(lost.equal(rows))
-        # Another row may have lost its token to the wrong one.
+        # If a token went to another one's row, report that row, not the unwritten one.
         n, head = (rows if unwritten else rows & ~lost).nonzero()[0].tolist()
         element = int(wrong[n, head].nonzero()[0])
         request, token = self._tokens[n]

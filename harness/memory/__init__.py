@@ -1,1 +1,1 @@
-"""Guarded memory: tensors flush with an unmapped page, poison around them, and detection of stray writes."""
+"""Guarded memory: tensors flush with a guard page, poison around them, and detection of stray writes."""

@@ -43,9 +43,9 @@ def check_strides(name: str, shape: Sequence[int], stride: Sequence[int]) -> Non
 
 
 NEAR = 64 << 10
-"""Bytes around a tensor, or as many as it has, within which a stray access is attributed to it.
+"""Distance from a tensor, or its own size if that is larger, within which a stray access is attributed to it.
 
-An access that is farther away used a wild index: the tensor nearest to it is chance, and changes from run to run.
+An access that is farther away used a wild index: which tensor is nearest is chance, and changes from run to run.
 """
 
 NULL_BYTES = 1 << 16
@@ -78,7 +78,7 @@ class Allocation(msgspec.Struct, frozen=True):
 
     @property
     def parts(self) -> tuple[tuple[int, int], ...]:
-        """(address, size) of the bytes with memory, in order."""
+        """The (address, size) of each part with memory, in order."""
         first, end = self.hole
         if first == end:
             return ((self.address, self.nbytes),)
@@ -90,7 +90,7 @@ class Allocation(msgspec.Struct, frozen=True):
 
 
 class Location(msgspec.Struct, frozen=True):
-    """An address in words: `place` is a tensor's name, or fixed words for addresses that belong to none.
+    """An address in words: `place` is a tensor's name, or a fixed phrase for addresses that belong to none.
 
     `index` is the index along the largest axis of that tensor, of `size` entries; None without a tensor.
     """

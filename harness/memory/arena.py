@@ -83,7 +83,7 @@ _LEAST = 1 << 30
 
 
 class Slab:
-    """`buffer` spans `capacity` bytes of pages, of which the first or last ones are open for a tensor.
+    """A run of pages: `buffer` spans `capacity` bytes, of which the first or last pages are accessible for a tensor.
 
     A `hollow` slab has inaccessible pages among these.
     """
@@ -100,7 +100,7 @@ class Slab:
 
 
 class Arena:
-    """Memory for tensors that touch an inaccessible page.
+    """Memory for tensors that end or begin at an inaccessible page.
 
     `take` opens exactly the pages that a tensor needs, at the right or the left end of a slab, with at least GAP
     inaccessible bytes (and at least the slab's own size) on each side. A returned slab is reused for the next tensor of
@@ -157,7 +157,7 @@ class Arena:
     def give(self, slab: Slab) -> None:
         """Return a slab. Its tensor must not be used any more."""
         if slab.hollow:
-            # Its size is that of its addresses, so keeping it would evict all others.
+            # Its size counts the addresses of the hole, so keeping it would evict all others.
             self._shut(slab)
             self._reservation.discard(slab.address, slab.capacity)
             self._shelf.put_cold(slab)

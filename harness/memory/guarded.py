@@ -1,4 +1,4 @@
-"""Host memory for one case: guarded, and without guards for benchmarks."""
+"""Host memory for one case: guarded, or without guards for benchmarks."""
 
 import ctypes
 from collections.abc import Iterable, Sequence
@@ -24,7 +24,7 @@ class GuardedMemory(PlacedMemory):
 
     def damage(self) -> Pending[list[Damage]]:
         """Return the overwritten bytes around and between elements."""
-        # Usually there are none, and a case has about a hundred tensors to check.
+        # Usually there is no damage, and a case has about a hundred tensors to check.
         return super().damage() if any(map(self._is_damaged, self._placed)) else done([])
 
     def _is_damaged(self, placed: Placed) -> bool:
@@ -35,13 +35,13 @@ class GuardedMemory(PlacedMemory):
 
     def _room(self, elements: int, dtype: torch.dtype, hole: range) -> Room:
         nbytes = elements * dtype.itemsize
-        # Relative to the tensor, which begins or ends with a page.
+        # Relative to the tensor, which begins or ends at a page boundary.
         end_of_page = -nbytes % PAGE if self._guard is Guard.RIGHT else 0
         first, end = -(-(hole.start + end_of_page) // PAGE) * PAGE, (hole.stop + end_of_page) // PAGE * PAGE
         closed = (first - end_of_page, end - end_of_page) if first < end else (0, 0)
         slab = self._take(nbytes, closed)
         offset = slab.capacity - nbytes if self._guard is Guard.RIGHT else 0
-        # Exactly the tensor's bytes, because copying its storage must not touch a closed page.
+        # Exactly the tensor's bytes, because copying its storage must not touch an inaccessible page.
         flat = torch.frombuffer(slab.buffer, dtype=dtype, count=elements, offset=offset)
         return Room(flat, slab.start, slab.opened, slab, closed)
 
@@ -91,7 +91,7 @@ class PlainMemory(PlacedMemory):
 
     def _room(self, elements: int, dtype: torch.dtype, hole: range) -> Room:
         flat = torch.empty(elements, dtype=dtype, device=self._device)
-        # Memory that is not written is free.
+        # Pages of the hole that are never written take no memory.
         return Room(flat, flat.data_ptr(), flat.nbytes, None, (hole.start, hole.stop))
 
     def _give(self, slabs: list[None]) -> None:

@@ -1,4 +1,4 @@
-"""The common part of guarded memories: recorded tensors, the bytes around them, and checks of these."""
+"""The base class of guarded memories: recorded tensors, the bytes around them, and checks of these bytes."""
 
 import math
 from abc import ABC, abstractmethod
@@ -20,7 +20,7 @@ from attnfuzz.reference.case import Guard, Outputs
 
 
 class Room(NamedTuple):
-    """A tensor's place: `flat` are exactly its elements, among `opened` accessible bytes from `start` on.
+    """Memory for a tensor: `flat` are exactly its elements, among `opened` accessible bytes from `start` on.
 
     The bytes between the two offsets of `hole`, relative to the first element, have no memory.
     """
@@ -41,7 +41,7 @@ class ByteSpan(NamedTuple):
 
     @property
     def expected_address(self) -> int:
-        """Address of the expected bytes; a pattern's are in host memory."""
+        """The address of the expected bytes; those of a pattern are in host memory."""
         return self.expected.address if isinstance(self.expected, Pattern) else self.expected.data_ptr()
 
 
@@ -90,7 +90,7 @@ class PlacedMemory(ABC):
         self._placed: list[Placed] = []
         self._empty: list[Allocation] = []
         self._by_address: dict[int, Placed] = {}
-        # Sorted: a case of hundreds of launches has thousands.
+        # Sorted, because a case with hundreds of launches has thousands of tensors.
         self._addresses: list[int] = []
 
     def __enter__(self) -> Self:
@@ -138,7 +138,7 @@ class PlacedMemory(ABC):
         return nullcontext()
 
     def flush(self) -> None:  # noqa: B027 - nothing is pending in the host's memory
-        """Make pending writes."""
+        """Perform pending writes."""
 
     def allocations(self) -> list[Allocation]:
         """Return every tensor of this memory, in order of creation, those without elements last."""
@@ -160,7 +160,7 @@ class PlacedMemory(ABC):
         """
         found: dict[tuple[str, int], Allocation] = {}
         for name, tensor in arguments:
-            # As a rule, it is a whole tensor of this memory.
+            # Usually it is a whole tensor of this memory.
             whole = self._by_address.get(tensor.data_ptr())
             if whole is not None:
                 allocation = whole.allocation
@@ -170,7 +170,7 @@ class PlacedMemory(ABC):
         return list(found.values())
 
     def renew(self, tensor: torch.Tensor) -> None:
-        """Restore an output's sentinel before it is written again. Stale numbers are left."""
+        """Restore an output's sentinel before it is written again. Stale numbers are kept."""
         if self._output_pattern is poison.sentinel and tensor.numel():
             self._fill(self._placed_of(tensor), poison.sentinel(tensor.dtype))
 
@@ -253,13 +253,13 @@ class PlacedMemory(ABC):
             write(placed.tensor, content)
 
     def _poison(self, placed: Placed, room: Room, *, own: bool) -> None:
-        """Fill the bytes around a tensor, and its own if `own`; if not, these are all written next."""
+        """Fill the bytes around a tensor, and with `own` its own bytes, which are otherwise written next."""
         if not own:
             self._write(placed.pattern, placed.slack_address, placed.slack_bytes)
             return
         allocation = placed.allocation
         for start, nbytes in allocation.parts:
-            # The first part and the last one include the bytes beside the tensor.
+            # The first part and the last one include the bytes next to the tensor.
             first = room.start if start == allocation.address else start
             last = start + nbytes
             end = room.start + room.opened if last == allocation.address + allocation.nbytes else last
@@ -278,7 +278,7 @@ class PlacedMemory(ABC):
         content: Content,
         hole: range = NO_HOLE,
     ) -> Placed | None:
-        # The name is journaled: make it printable.
+        # The name goes into the journal, so it must be printable.
         name = label(name)
         pattern = poison.poison(dtype)
         itemsize = dtype.itemsize
@@ -341,7 +341,7 @@ class PlacedMemory(ABC):
         exact = self._by_address.get(address)
         if exact is not None:
             return exact
-        # The last one that begins before it.
+        # The last tensor that begins at or before the address.
         index = bisect_right(self._addresses, address) - 1
         if index < 0:
             return None

@@ -1,4 +1,4 @@
-"""Detection of writes: to inputs, compared byte by byte with copies, and to bytes that no tensor owns."""
+"""Detection of stray writes: to inputs, compared byte by byte with copies, and to bytes that no tensor owns."""
 
 import ctypes
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from attnfuzz.harness.memory.allocation import Allocation
 from attnfuzz.kernels.transfers import Pending
 
 Difference = tuple[int, int] | None
-"""Offset of the first differing byte, and the number of them, or None."""
+"""The offset of the first differing byte and the number of differing bytes, or None."""
 
 # PyDLL keeps the GIL: releasing it costs more than comparing a page.
 _memcmp = ctypes.PyDLL(None).memcmp
@@ -41,10 +41,10 @@ class Damage(msgspec.Struct, frozen=True):
 
 
 class Seal:
-    """Holds the contents of tensors. `compare` finds the difference of each from its content, and restores the content.
+    """Copies of the contents of tensors. `compare` finds each tensor's difference from its copy, and restores it.
 
-    A changed input is a failure by itself; later launches and the reference should read the original. It holds copies,
-    not checksums: copying and comparing is several times faster, and gives the place.
+    A changed input is a failure by itself; later launches and the reference should read the original. Copies are
+    compared, not checksums: that is several times faster, and gives the first differing element.
     """
 
     def __init__(self, allocations: Sequence[Allocation], compare: Callable[[], Pending[list[Difference]]]) -> None:

@@ -1,4 +1,4 @@
-"""Slabs of memory: their places in address space, their size classes, and their reuse."""
+"""Slabs of memory: their addresses, their size classes, and their reuse."""
 
 from collections.abc import Hashable, Iterator
 from typing import Generic, Protocol, TypeVar
@@ -9,11 +9,11 @@ faults.
 """
 
 _FINE_CLASSES = 8
-"""Slabs of up to this many pages come in every size; larger ones in four sizes per power of two."""
+"""Number of pages up to which slabs come in every size; larger ones come in four sizes per power of two."""
 
 
 class OutOfMemory(MemoryError):
-    """Guarded memory can't grow. The message has the limit and the remedy."""
+    """Guarded memory can't grow. The message states the limit and the remedy."""
 
 
 class NoAddresses(OutOfMemory):
@@ -23,7 +23,8 @@ class NoAddresses(OutOfMemory):
 class Spacing:
     """Allocates addresses for slabs of whole pages of `page` bytes, in `nbytes` of address space from `address` on.
 
-    It begins in the middle, so that far offsets to either side stay inside. `remedy` is advice for when it is full.
+    Allocation begins in the middle, so that far offsets to either side stay inside. `remedy` is advice for when it is
+    full.
     """
 
     def __init__(self, address: int, nbytes: int, page: int, remedy: str) -> None:
@@ -92,12 +93,12 @@ class Shelf(Generic[SlabT]):
         self._resting.setdefault(slab.capacity, []).append(slab)
 
     def excess(self) -> Iterator[SlabT]:
-        """Yield the slabs that must give up their memory, which are cold from then on."""
+        """Yield the slabs that must free their memory, and are cold from then on."""
         while self._warm_bytes > self._budget:
             yield self._coldest()
 
     def all_warm(self) -> Iterator[SlabT]:
-        """Yield every warm slab, which are cold from then on."""
+        """Yield all warm slabs, which are cold from then on."""
         while self._warm:
             yield self._coldest()
 

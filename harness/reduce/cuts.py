@@ -57,7 +57,7 @@ def map_requests(case: Case, change: Callable[[Request], Request]) -> Case:
 
 
 def tidy(case: Case) -> Case:
-    """Return `case` without idle steps, captures that are not replayed, and gaps between slots."""
+    """Return `case` without idle steps, captures that are not replayed, and gaps between the numbers of sequences."""
     wanted = {graph_of(step) for step in case.steps if step.launch is Launch.REPLAY and step.requests}
     steps = [
         step for step in case.steps if (graph_of(step) in wanted if step.launch is Launch.CAPTURE else step.tokens > 0)

@@ -31,7 +31,7 @@ def shorten_all_kv(case: Case) -> Iterator[Case]:
 
 
 def shorten_slots(case: Case) -> Iterator[Case]:
-    """Yield the same number of keys taken from one slot in every step."""
+    """Yield the same number of keys taken from one sequence in every step."""
     for slot, longest in case.slot_lengths().items():
         for kept in lower(longest, 0):
             yield map_requests(case, partial(_without, longest - kept, slot))
@@ -59,7 +59,7 @@ def _at_most(ceiling: int, request: Request) -> Request:
 
 
 def _without(cut: int, slot: int | None, request: Request) -> Request:
-    """Return `request` with `cut` fewer keys, if it is of `slot`, or for any slot if that is None."""
+    """Return `request` with `cut` fewer keys, if it is of the sequence `slot`, or of any if that is None."""
     return replace(request, kv_len=max(0, request.kv_len - cut)) if slot in (None, request.slot) else request
 
 

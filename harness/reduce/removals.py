@@ -239,7 +239,7 @@ def no_relation(case: Case) -> Iterator[Case]:
 
 
 def slots_in_order(case: Case) -> Iterator[Case]:
-    """Yield the requests of each step in the order of their slots."""
+    """Yield the requests of each step in the order of their sequences."""
     steps = (replace(step, requests=tuple(sorted(step.requests, key=lambda each: each.slot))) for step in case.steps)
     yield replace(case, steps=tuple(steps))
 

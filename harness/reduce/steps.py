@@ -59,7 +59,7 @@ def shrink_buckets(case: Case) -> Iterator[Case]:
 
 
 def order_slots(case: Case) -> Iterator[Case]:
-    """Yield the requests of each step in the order of their slots; then each step on the first slots."""
+    """Yield the requests of each step in the order of their sequences; then each step on the first sequences."""
     yield replace(
         case,
         steps=tuple(

@@ -9,7 +9,7 @@ from attnfuzz.reference.case import Case, Request, Step, TableTail, Tombstone, U
 from attnfuzz.reference.shared_pools import pages_left
 
 TINTS = 6
-"""Number of tints of slots; then they repeat."""
+"""Number of tints of sequences; then they repeat."""
 
 HELD = {Unused.NAN: "NaN", Unused.NUMBERS: "numbers"}
 """The contents of unused memory, in words."""
@@ -19,7 +19,7 @@ _CELL, _HEIGHT, _PER_ROW = 28.0, 20.0, 24
 
 
 class PagePool:
-    """The pages of `case`. `pages` are those of each slot, in order; `poison` is the first page without an owner."""
+    """The pages of `case`: `pages` are those of each sequence, in order; `poison` is the first one without an owner."""
 
     def __init__(self, case: Case) -> None:
         size = case.geometry.page_size
@@ -37,7 +37,7 @@ class PagePool:
         self._tints = {slot: f"slot{index % TINTS}" for index, slot in enumerate(self.pages)}
 
     def tint(self, slot: int) -> str:
-        """The CSS class of a slot's pages."""
+        """The CSS class of a sequence's pages."""
         return self._tints[slot]
 
     @property

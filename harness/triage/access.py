@@ -33,7 +33,7 @@ def explain_access(calls: CallCase, observation: Observation) -> Explained:
     if observation.access is None:
         return Explained((f"{op} stopped at an unknown address: {observation.message.splitlines()[0]}.",))
     verb = _VERBS.get(observation.access.kind, "accesses memory")
-    # First, since a wild page may lie beside any tensor.
+    # Checked first, since a wild page may lie next to any tensor.
     page = next(_wild_pages(calls, index, observation.access, arguments), None)
     if page is not None:
         return Explained((f"It {verb} {page.text}.",), page.arguments)
@@ -47,7 +47,7 @@ def explain_access(calls: CallCase, observation: Observation) -> Explained:
 def _near(
     calls: CallCase, observation: Observation, verb: str, named: dict[str, View], arguments: dict[str, Any]
 ) -> str:
-    """Describe an access beside a tensor: its distance from the end, and the element that would lie there."""
+    """Describe an access near a tensor: its distance from the end, and the element that would lie there."""
     assert observation.access is not None
     (name, view), *others = named.items()
     tensor = dict(tensors_of(arguments))[name]
@@ -66,7 +66,7 @@ def _near(
 
 
 def _would_be(op: str, arguments: dict[str, Any], name: str, element: int) -> str:
-    """The meaning of a tensor's element, if the call's arguments are understood."""
+    """Return the meaning of a tensor's element, if the call's arguments are understood."""
     entry = ENTRY_POINTS.get(op)
     if entry is None:
         return ""
@@ -83,7 +83,7 @@ class _Page:
 
 
 def _wild_pages(calls: CallCase, index: int, access: Access, arguments: dict[str, Any]) -> Iterator[_Page]:
-    """Page ids of the call outside of their pool that lead to the address."""
+    """Yield the call's page ids that are out of range of their pool and lead to the address."""
     entry = ENTRY_POINTS.get(calls.calls[index].op)
     if entry is None:
         return

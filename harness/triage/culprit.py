@@ -1,8 +1,8 @@
 """Conclude whose fault a failure is, from the evidence of its calls.
 
-A call that breaks a precondition is its caller's fault, whatever the kernel then does. If a call keeps them all, but
-its result contradicts its arguments, the kernel is at fault. If each call followed its arguments and the step is
-wrong, its caller passed the wrong ones.
+If a call breaks a precondition, its caller is at fault, whatever the kernel then does. If a call meets all of them, but
+its result contradicts its arguments, the kernel is at fault. If the result of each call agrees with its arguments, but
+the step is wrong, the caller passed wrong arguments.
 """
 
 from collections.abc import Sequence
@@ -18,16 +18,16 @@ from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.case_file import AnyCase
 
 _OF_MEMORY = FAULTS | {Kind.HANG, Kind.WORKER_DIED, Kind.CANARY_OVERWRITTEN, Kind.INPUT_MUTATED}
-"""Failures that need no answer: no legal call may end like that."""
+"""Failures that need no reference: no legal call may end in them."""
 
 _OF_EXCEPTIONS = frozenset({Kind.RAISED, Kind.UNEXPECTED_REJECTION})
 
 
 @dataclass(frozen=True)
 class Culprit:
-    """A conclusion and the sentences for it, the broken duties or the differing arguments that it rests on.
+    """A conclusion, the sentences that support it, and the broken preconditions or differing arguments behind it.
 
-    `call` is the first bad one, -1 if unknown.
+    `call` is the first bad call, -1 if unknown.
     """
 
     fault: Blame
@@ -39,7 +39,7 @@ class Culprit:
 
 
 def culprit(case: AnyCase, failure: Observation, found: Sequence[CallEvidence]) -> Culprit:
-    """The conclusion on a failure of a case, from the evidence on it, and on its related case if it has one."""
+    """Return the conclusion on a failure of a case, from the evidence on it, and on its related case if it has one."""
     caller = "the code that made the call" if isinstance(case, CallCase) else f"the planner of {case.backend}"
     for evidence in found:
         if evidence.breaches:
@@ -57,7 +57,7 @@ def culprit(case: AnyCase, failure: Observation, found: Sequence[CallEvidence]) 
 
 
 def _broken(caller: str, failure: Observation, evidence: CallEvidence) -> Culprit:
-    """The failing call, or one before it, breaks a precondition."""
+    """Conclude from a precondition that the failing call, or one before it, breaks."""
     own = [each for each in evidence.breaches if each.call == failure.call] or list(evidence.breaches)
     call = own[0].call
     own = [each for each in own if each.call == call]
@@ -72,7 +72,7 @@ def _broken(caller: str, failure: Observation, evidence: CallEvidence) -> Culpri
 
 
 def _inherited(evidence: CallEvidence) -> Culprit:
-    """A call finds its workspace spoiled by an earlier call."""
+    """Conclude from a workspace that an earlier call left in a state that a later call can't use."""
     first = evidence.inherited[0]
     return Culprit(
         Blame.KERNEL,
@@ -86,7 +86,7 @@ def _inherited(evidence: CallEvidence) -> Culprit:
 
 
 def _raised(caller: str, failure: Observation, found: Sequence[CallEvidence]) -> Culprit:
-    """An exception, of the code around the calls or of a kernel."""
+    """Conclude from an exception, raised by the code around the calls or by a kernel."""
     if not failure.kernel:
         return Culprit(Blame.CALLER, f"The caller is at fault: {caller} raised before any launch.")
     if failure.kind is Kind.RAISED and any(evidence.alone.passes for evidence in found):
@@ -121,7 +121,7 @@ def _disobedient(evidence: CallEvidence) -> Culprit:
 
 
 def _stray(failure: Observation, found: Sequence[CallEvidence]) -> Culprit:
-    """Wild accesses, hangs and overwritten memory of calls that break no precondition."""
+    """Conclude from a wild access, a hang or overwritten memory in calls that break no precondition."""
     said = _elsewhere(found)
     also = [name for evidence in found for name, outcome in evidence.elsewhere.items() if outcome.kind is failure.kind]
     if also:
@@ -151,7 +151,7 @@ def _stray(failure: Observation, found: Sequence[CallEvidence]) -> Culprit:
 
 
 def _wrong(caller: str, failure: Observation, found: Sequence[CallEvidence]) -> Culprit:
-    """Wrong numbers from calls that, as far as judged, followed their arguments."""
+    """Conclude from wrong numbers of calls whose results, as far as judged, agree with their arguments."""
     if any(outcome.passes for evidence in found if evidence.alone.failed for outcome in evidence.elsewhere.values()):
         return Culprit(
             Blame.KERNEL,
@@ -184,7 +184,7 @@ def _wrong(caller: str, failure: Observation, found: Sequence[CallEvidence]) -> 
 
 
 def _unknown(failure: Observation, found: Sequence[CallEvidence]) -> Culprit:
-    """Calls whose arguments or preconditions are unknown."""
+    """Conclude nothing: the meaning of the calls' arguments is unknown."""
     conclusion = f"Unclear: the meaning of the arguments of {failure.kernel or 'its calls'} is unknown."
     return Culprit(Blame.UNCLEAR, conclusion, (*_obstacles(found), *_elsewhere(found)), call=failure.call)
 
@@ -194,7 +194,7 @@ def _judged(found: Sequence[CallEvidence]) -> bool:
 
 
 def _elsewhere(found: Sequence[CallEvidence]) -> tuple[str, ...]:
-    """The results of the same calls on other kernels."""
+    """Return the results of the same calls on other kernels."""
     ends = {name: outcome for evidence in found for name, outcome in evidence.elsewhere.items() if outcome.runs}
     return tuple(f"The same calls on the kernels of {name} {_ended(outcome)}." for name, outcome in ends.items())
 
@@ -205,7 +205,7 @@ def _obstacles(found: Sequence[CallEvidence]) -> tuple[str, ...]:
 
 
 def _ended(outcome: VariantOutcome) -> str:
-    """The end of calls in words: "pass", "end with OutputMismatch at out", "end with Hang in 2 of 5 runs"."""
+    """Describe the outcome of calls: "pass", "end with OutputMismatch at out", "end with Hang in 2 of 5 runs"."""
     if outcome.failure is None:
         return "pass"
     place = f" at {outcome.failure.place}" if outcome.failure.place else ""

@@ -1,4 +1,4 @@
-"""The differences between the attention that a call asks for and the one that its step wants: where a planner erred."""
+"""The differences between the attention that a call requests and the one that its step needs: a planner's mistakes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ class Difference:
 
 
 def differences(asked: CallCase, wanted: CallCase) -> Iterator[Difference]:
-    """The differences between the answer to a call's arguments and the step's answer; scalars first.
+    """Yield the differences between the answer to a call's arguments and the step's answer; scalars first.
 
     For each request, the first differing row.
     """
     if asked.answer is None or wanted.answer is None or any(each.mask is not None for each in wanted.answer.requests):
-        # The mask that a call asks for is not read from its arguments.
+        # Masks are not read from a call's arguments.
         return
     yield from _of_scalars(asked.answer, wanted.answer)
     own = {row: (seen, expected) for expected in asked.answer.requests for row, seen in _rows(expected)}
@@ -46,7 +46,7 @@ def _of_scalars(asked: CallAnswer, wanted: CallAnswer) -> Iterator[Difference]:
 
 
 def _rows(expected: Expected) -> Iterator[tuple[int, int]]:
-    """The rows of a request, each with its number of visible keys under a causal mask."""
+    """Yield the rows of a request, each with its number of visible keys under a causal mask."""
     q_len, kv_len = expected.query.shape[0], expected.key.shape[0]
     for token in range(q_len):
         yield expected.first_row + token, max(0, kv_len - q_len + token + 1)
@@ -62,7 +62,7 @@ def _of_rows(whose: str, due: Expected, own: dict[int, tuple[int, Expected]]) ->
 
 
 def _of_keys(index: int, asked: tuple[CallCase, Expected], wanted: tuple[CallCase, Expected]) -> Difference | None:
-    """The first differing key of a request."""
+    """Return the first differing key of a request."""
     keys, due = _content(asked[0], asked[1].key), _content(wanted[0], wanted[1].key)
     if keys is None or due is None or not len(due):
         return None
@@ -77,7 +77,7 @@ def _of_keys(index: int, asked: tuple[CallCase, Expected], wanted: tuple[CallCas
 
 
 def _content(case: CallCase, view: View) -> torch.Tensor | None:
-    """The bits of a view of a buffer; None if a kernel has written it."""
+    """Return the bits of a view of a buffer; None if a kernel has written it."""
     buffer = next(buffer for buffer in case.buffers if buffer.name == view.buffer)
     content = content_of(buffer)
     if content is None or view.dtype is not None:

@@ -28,15 +28,15 @@ from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import AnyCase
 
 BETWEEN = frozenset({"merge_state_in_place", "merge_state", "fixup_zero_kv_rows", "gather_rows"})
-"""Calls without attention: they move, merge and repair inputs and results of attention calls."""
+"""Calls that compute no attention: they move, merge and repair inputs and results of attention calls."""
 
 _OUTSIDE = "padded rows"
-"""Place of rows without a request of the call, which need not be written."""
+"""The place of output rows that belong to no request of the call, which need not be written."""
 
 
 @dataclass(frozen=True)
 class BrokenDuty:
-    """A breach, and its call."""
+    """A breach of a precondition, and the call that breaks it."""
 
     call: int
     breach: Breach
@@ -55,9 +55,10 @@ class JudgedCall:
 class CallEvidence:
     """Evidence on the failing step as literal calls, if these could be traced.
 
-    `alone`: their result by themselves. `breaches`: the preconditions that they break, by call; `inherited` are those
-    caused by a workspace that calls of earlier steps left. `asked`: each attention call judged by its arguments.
-    `elsewhere`: their results on other kernels, by the backend's name. `obstacles` are checks that were impossible.
+    `alone` is the outcome of the calls by themselves. `breaches` are the preconditions that they break, by call;
+    `inherited` are those caused by a workspace that calls of earlier steps left. `asked` has each attention call judged
+    by its own arguments, `elsewhere` the outcomes on other kernels, by backend, and `obstacles` the checks that were
+    impossible.
     """
 
     calls: CallCase | None = None
@@ -75,7 +76,7 @@ class CallEvidence:
 
     @property
     def judged(self) -> bool:
-        """Whether every attention call followed its arguments, as far as judged."""
+        """Whether the attention calls were judged, and the result of each agrees with its arguments."""
         return bool(self.asked) and self.wrong is None
 
     @property
@@ -87,9 +88,9 @@ class CallEvidence:
 
 
 def collect(case: AnyCase, runner: Tried, tries: int = 1) -> CallEvidence:
-    """Evidence on a failing case, whose last step fails.
+    """Collect evidence on a case whose last step fails.
 
-    Flaky ones are run up to `tries` times: one failure is enough.
+    A flaky case is run up to `tries` times: one failure is enough.
     """
     if isinstance(case, CallCase):
         calls: CallCase | None = case
@@ -119,7 +120,7 @@ def collect(case: AnyCase, runner: Tried, tries: int = 1) -> CallEvidence:
 
 
 def _traced(case: Case, runner: Tried, tries: int) -> CallCase | None:
-    """The calls of the first failing run, or of the last run."""
+    """Return the calls of the first failing run, or of the last run."""
     for _ in range(tries):
         verdict, calls = runner.trace(case)
         if verdict.failures:
@@ -128,7 +129,7 @@ def _traced(case: Case, runner: Tried, tries: int) -> CallCase | None:
 
 
 def _breaches(calls: CallCase) -> Iterator[BrokenDuty]:
-    """The breaches of each call by itself."""
+    """Yield the breaches of each call by itself."""
     for index, call in enumerate(calls.calls):
         entry = ENTRY_POINTS.get(call.op)
         if entry is not None:
@@ -137,7 +138,7 @@ def _breaches(calls: CallCase) -> Iterator[BrokenDuty]:
 
 
 def _inherited(case: AnyCase, calls: CallCase, breaches: Sequence[BrokenDuty], runner: Tried) -> tuple[BrokenDuty, ...]:
-    """Breaches absent with a zeroed workspace, if calls of an earlier step spoil their workspace."""
+    """Return the breaches that vanish with a zeroed workspace, if calls of an earlier step spoil their workspace."""
     of_contents = [broken for broken in breaches if broken.breach not in _on_zeros(calls, broken.call)]
     if not of_contents or not isinstance(case, Case):
         return ()
@@ -147,7 +148,7 @@ def _inherited(case: AnyCase, calls: CallCase, breaches: Sequence[BrokenDuty], r
 
 
 def _spoils_its_workspace(case: Case, runner: Tried) -> bool:
-    """Whether the calls of the last step, which pass and break nothing, fail when made twice."""
+    """Return whether the calls of the last step, which pass and break nothing, fail when made twice."""
     verdict, calls = runner.trace(case)
     if calls is None or verdict.failures or any(_breaches(calls)) or any(reads_of_unwritten_rows(calls)):
         return False
@@ -155,7 +156,7 @@ def _spoils_its_workspace(case: Case, runner: Tried) -> bool:
 
 
 def _twice(calls: CallCase) -> CallCase:
-    """The calls made twice in the same workspace, with fresh outputs."""
+    """Return the calls made twice in the same workspace, with fresh outputs."""
     outputs = tuple(
         replace(buffer, bits=pack(sentinel(buffer.dtype.torch_dtype).content(buffer.size * buffer.dtype.itemsize)))
         for buffer in calls.buffers
@@ -166,7 +167,7 @@ def _twice(calls: CallCase) -> CallCase:
 
 
 def _on_zeros(calls: CallCase, index: int) -> tuple[Breach, ...]:
-    """The breaches of a call with a zeroed workspace."""
+    """Return the breaches of a call with a zeroed workspace."""
     entry, arguments = ENTRY_POINTS[calls.calls[index].op], literal_arguments(calls, index)
     try:
         workspaces = [each.name for each in entry.parameters(arguments) if each.role is Role.WORKSPACE]
@@ -178,7 +179,10 @@ def _on_zeros(calls: CallCase, index: int) -> tuple[Breach, ...]:
 def _asked(
     calls: CallCase, runner: Tried, backend: Backend, tries: int
 ) -> tuple[list[JudgedCall], list[BrokenDuty], list[str]]:
-    """Attention calls judged by their arguments up to the first wrong one; broken duties; obstacles."""
+    """Judge attention calls by their arguments, up to the first wrong one.
+
+    Returns the judged calls, the broken preconditions, and obstacles.
+    """
     judged: list[JudgedCall] = []
     unwritten: list[BrokenDuty] = []
     obstacles: list[str] = []
@@ -199,7 +203,7 @@ def _asked(
 
 
 def _judged(calls: CallCase, index: int, runner: Tried, backend: Backend, tries: int) -> JudgedCall:
-    """One call judged by its arguments. Raises NotJudgeable."""
+    """Judge one call by its arguments. Raises NotJudgeable."""
     case = asked(calls, index, backend.contract)
     verdicts = [
         replace(verdict, observations=tuple(each for each in verdict.observations if each.place != _OUTSIDE))
@@ -212,7 +216,7 @@ def _judged(calls: CallCase, index: int, runner: Tried, backend: Backend, tries:
 
 
 def other_kernels(calls: CallCase) -> Sequence[str]:
-    """Backends with other implementations of the same calls: the fixed one, and the native kernels."""
+    """Return backends with other implementations of the same calls: the fixed one, and the native kernels."""
     own = registry.resolve(calls.backend).ops
     names = dict.fromkeys((registry.fixed(calls.backend), *registry.builtin()))
     found: list[str] = []
@@ -222,7 +226,7 @@ def other_kernels(calls: CallCase) -> Sequence[str]:
             continue
         functions = {call.op: backend.ops[call.op].function for call in calls.calls}
         known = [own, *(registry.resolve(each).ops for each in found)]
-        # By value: a bound method is a new object each time.
+        # Compared by equality, because a bound method is a new object each time.
         if all(any(functions[op] != ops[op].function for op in functions) for ops in known):
             found.append(name)
     return found
@@ -234,9 +238,9 @@ _MERGES = frozenset({"merge_state_in_place", "merge_state"})
 
 
 def reads_of_unwritten_rows(calls: CallCase) -> Iterator[tuple[int, Breach]]:
-    """The merges, by index, that read rows left unwritten by a ragged call, and not written since.
+    """Yield the merges, by index, that read rows left unwritten by a ragged call, and not written since.
 
-    A write to such an output in between, or a repair, is taken to cover the right rows.
+    A write to such an output in between, or a repair, is assumed to cover these rows.
     """
     for first, call in enumerate(calls.calls):
         idle = _idle_rows(calls, first) if call.op == Ragged.name else {}
@@ -260,13 +264,13 @@ def reads_of_unwritten_rows(calls: CallCase) -> Iterator[tuple[int, Breach]]:
 
 
 def _read(calls: CallCase, index: int, idle: dict[int, int]) -> dict[int, int]:
-    """The idle rows that a merge does not mask out."""
+    """Return the idle rows that a merge does not mask out."""
     mask = literal_arguments(calls, index).get("mask")
     return {request: row for request, row in idle.items() if mask is None or bool(mask[row])}
 
 
 def _idle_rows(calls: CallCase, index: int) -> dict[int, int]:
-    """The first row of each request that has queries and no keys, if the call leaves them unwritten."""
+    """Return the first row of each request that has queries and no keys, if the call leaves them unwritten."""
     arguments = literal_arguments(calls, index)
     if not leaves_empty_rows(Ragged.name, arguments):
         return {}

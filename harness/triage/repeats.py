@@ -1,4 +1,4 @@
-"""Repeat a case, to see whether its failure is deterministic, a race, or depends on the process."""
+"""Repeating a case, to determine whether its failure is deterministic, a race, or depends on the process."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import AnyCase
 
 REPEATS = 5
-"""Runs in fresh workers, and as many in one: for a failure rate of 30%, ten runs miss a result in 3% of cases."""
+"""Number of runs in fresh workers, and again in one worker: ten runs miss a failure rate of 30% in 3% of cases."""
 
 AFTER_A_HANG = 2
-"""Runs of a hanging case: each takes the whole timeout."""
+"""Number of runs of a hanging case: each takes the whole timeout."""
 
 
 class Tried(CaseRunner[AnyCase], Protocol):
@@ -28,7 +28,7 @@ class Tried(CaseRunner[AnyCase], Protocol):
 
 @dataclass(frozen=True)
 class Repeated:
-    """Runs of one case: the first of each worker, and those that came after others in the same one."""
+    """Runs of one case: the first of each worker, and repeated ones in the same worker."""
 
     fresh: tuple[Verdict, ...]
     used: tuple[Verdict, ...]
@@ -70,7 +70,7 @@ def repeated(case: AnyCase, runner: Tried, repeats: int = REPEATS) -> Repeated:
     fresh = [first] + [_fresh(case, runner) for _ in range(repeats - 1)]
     if _shows(fresh[-1], DEATHS) or first.unsupported is not None:
         return Repeated(tuple(fresh), ())
-    # In the last of the fresh workers, which has run it once.
+    # The last of the fresh workers has run the case once, and runs it again.
     return Repeated(tuple(fresh), tuple(runner.verdict(case) for _ in range(repeats)))
 
 
@@ -89,7 +89,7 @@ def _shows(verdict: Verdict, kinds: Collection[Kind]) -> bool:
 
 
 def _seen(verdict: Verdict) -> tuple[Sequence[object], ...]:
-    """The part of a verdict that is the same in every run of deterministic code on the same bits.
+    """Return the part of a verdict that is the same in every run of deterministic code on the same bits.
 
     For a fault only its kind and kernel: which of several threads faults first is chance.
     """

@@ -26,7 +26,7 @@ class Repetition(StrEnum):
 
 
 class VariantOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of one way to run a case: `failed` of its `runs`; `failure` is the first one's worst.
+    """The outcome of one way to run a case: `failed` of its `runs`; `failure` is the worst of the first failing run.
 
     `unanswered` counts its rows without a right answer. `reason` is set if it was not run.
     """
@@ -39,7 +39,7 @@ class VariantOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, *verdicts: Verdict) -> "VariantOutcome":
-        """The outcome of these runs."""
+        """Return the outcome of these runs."""
         rejected = next((verdict.unsupported for verdict in verdicts if verdict.unsupported is not None), None)
         if rejected is not None:
             return cls(reason=rejected)
@@ -71,10 +71,10 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Triage(msgspec.Struct, frozen=True, kw_only=True):
-    """A case's triage.
+    """The triage of a case.
 
     `sentences` support the conclusion `fault`, the most important first. `breaches` are the preconditions that the
-    failing call breaks, `step` and `call` the first bad ones (-1 if unknown), `arguments` the causing ones.
+    failing call breaks, `step` and `call` the first bad ones (-1 if unknown), `arguments` those that cause the failure.
     """
 
     case: str

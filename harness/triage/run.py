@@ -22,11 +22,11 @@ from attnfuzz.reference.related import related
 
 _NOT_AS_GIVEN = "The case itself passes: what follows about calls refers to its first failing variant."
 _LISTED = 3
-"""Most differences between a call and its step that are listed one by one."""
+"""Maximum number of differences between a call and its step that are listed."""
 
 
 def triage(case: AnyCase, runner: Tried, *, repeats: int = REPEATS) -> Triage:
-    """Conclude whose fault a case is. In a racing case, decisive runs are made `repeats` times.
+    """Conclude whose fault a failing case is. If it is a race, decisive runs are made `repeats` times.
 
     Raises:
         CannotRun: its backend rejects it. Otherwise like `Runner.verdict`.
@@ -74,7 +74,7 @@ def _failing(
     runner: Tried,
     tries: int,
 ) -> Triage:
-    """Triage of a case, where `culpable`, the case or a variant, fails."""
+    """Return the triage of a case of which `culpable`, the case itself or a variant, fails."""
     found = [collect(part, runner, tries) for part in _parts(culpable, failure)]
     blamed = culprit(culpable, failure, found)
     explained = next(filter(None, (_explained(evidence) for evidence in found)), Explained())
@@ -122,7 +122,7 @@ def _outcome(case: AnyCase | None, reason: str, runner: Tried, tries: int) -> Va
 
 
 def _on_fixed(case: AnyCase, runner: Tried, tries: int) -> list[Variant]:
-    """The same case on the backend without revision or defect."""
+    """Return the same case on the backend without revision or defect."""
     fixed = registry.fixed(case.backend)
     if fixed == case.backend:
         return []
@@ -131,7 +131,7 @@ def _on_fixed(case: AnyCase, runner: Tried, tries: int) -> list[Variant]:
 
 
 def _parts(case: AnyCase, failure: Observation) -> Iterator[AnyCase]:
-    """The case up to the failing step, and its related case, whose failures count as its own."""
+    """Yield the case up to the failing step, and its related case, whose failures count as its own."""
     if not isinstance(case, Case):
         yield case
         return
@@ -150,14 +150,14 @@ def _explained(evidence: CallEvidence) -> Explained | None:
 
 
 def _listed(differences: Sequence[Difference]) -> Iterator[str]:
-    """The first differences, and the number of others."""
+    """Yield sentences for the first differences, and the number of the others."""
     yield from (difference.text for difference in differences[:_LISTED])
     if len(differences) > _LISTED:
         yield f"{len(differences) - _LISTED} more differences are not listed."
 
 
 def _order(case: AnyCase, failure: Observation, call: int, found: list[CallEvidence]) -> Iterator[str]:
-    """The first bad step, and its first bad call."""
+    """Yield sentences about the first bad step and its first bad call."""
     if isinstance(case, Case) and len(case.steps) > 1 and failure.step >= 0:
         yield f"The first failing step is {failure.step} of 0 to {len(case.steps) - 1} ({failure.mode})."
     calls = next((evidence.calls.calls for evidence in found if evidence.calls is not None), ())
@@ -171,7 +171,7 @@ def _unanswered(runs: Repeated) -> Iterator[str]:
 
 
 def _repeated(runs: Repeated) -> Iterator[str]:
-    """Describe whether it is deterministic."""
+    """Describe whether the failure is deterministic."""
     failed, outcome = runs.outcome.failed, runs.outcome
     if not failed:
         return

@@ -1,6 +1,6 @@
-"""Other ways to run a case: another guard, other outputs, a graph or none, alone, with other contents.
+"""Other ways to run a case: with another guard, other outputs, with or without a graph, alone, with other contents.
 
-A failure that changes or goes away in one of them depends on that variation.
+A failure that changes or disappears in one of them depends on that variation.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ from attnfuzz.reference.relation import Relation
 from attnfuzz.reference.validity import ImpossibleCase
 
 _SEEDS = 3
-"""Number of other contents tried: a failure for only some of them depends on values."""
+"""Number of other contents to try: a failure for only some of them depends on values."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Way:
 
 
 def ways(case: AnyCase, failing_step: int) -> Iterator[Way]:
-    """The ways to run a case that failed at a step; -1 if it passed."""
+    """Yield the ways to run a case that failed at a step; -1 if it passed."""
     guard = Guard.LEFT if case.guard is Guard.RIGHT else Guard.RIGHT
     outputs = Outputs.STALE if case.outputs is Outputs.POISONED else Outputs.POISONED
     yield Way("guard", guard.value, replace(case, guard=guard))
@@ -45,7 +45,7 @@ def ways(case: AnyCase, failing_step: int) -> Iterator[Way]:
 
 
 def _checked(way: Way) -> Way:
-    """The way, without its case if that is impossible."""
+    """Return the way, with a reason instead of its case if that is impossible."""
     if way.case is None:
         return way
     try:
@@ -76,7 +76,7 @@ def _ways_of_calls(case: CallCase) -> Iterator[Way]:
 
 
 def eager(case: Case) -> Way:
-    """Without graphs: replays are launched eagerly."""
+    """Return the way without graphs: replays are launched eagerly."""
     try:
         other = related(replace(case, relation=Relation.REPLAY_AS_EAGER)).case
     except NotRelated as reason:
@@ -85,7 +85,7 @@ def eager(case: Case) -> Way:
 
 
 def replayed(case: Case) -> Way:
-    """With graphs: each step is captured on padding, and replayed."""
+    """Return the way with graphs: each step is captured on padding, and replayed."""
     other = captured(case)
     if other is None:
         mode = next(step.mode for step in case.steps if not step.mode.speculative or not step.tokens)
@@ -94,7 +94,7 @@ def replayed(case: Case) -> Way:
 
 
 def alone(case: Case, index: int) -> Case:
-    """Step `index` without earlier steps, except the captures that it needs."""
+    """Return step `index` without earlier steps, except the captures that it needs."""
     step = case.steps[index]
     captures = [other for other in case.steps[:index] if other.launch is Launch.CAPTURE]
     kept = (*captures, step) if step.launch is Launch.REPLAY else (step,)
@@ -106,7 +106,7 @@ def alone(case: Case, index: int) -> Case:
 
 
 def cut(case: Case, last: int | None) -> Case:
-    """The case without the steps after `last`, and without slots of theirs alone."""
+    """Return the case without the steps after `last`, and without sequences that only those have."""
     steps = case.steps[: (len(case.steps) - 1 if last is None else last) + 1]
     slots = {request.slot for step in steps for request in step.requests}
     # Slots are numbered without gaps: keep all steps if a later one introduces a slot in the middle.
@@ -120,7 +120,7 @@ def _redrawn(buffer: Buffer, offset: int) -> Buffer:
 
 
 def contrasts(runs: Repeated, variants: Sequence[Variant]) -> Iterator[str]:
-    """A sentence for each variation that makes a difference, unless chance may have made it."""
+    """Yield a sentence for each variation that makes a difference, unless that may be chance."""
     given = runs.outcome
     by_chance = runs.repetition in (Repetition.RACING, Repetition.HISTORY) or not given.failed
     for varied in ("guard", "outputs", "workspace", "launch", "steps", "contents", "backend"):
@@ -133,7 +133,7 @@ def contrasts(runs: Repeated, variants: Sequence[Variant]) -> Iterator[str]:
 
 
 def _saying(varied: str, given: VariantOutcome, other: Sequence[Variant], tried: int) -> str:
-    """The meaning of `other` outcomes among the `tried` variations of `varied`."""
+    """Interpret `other` outcomes among the `tried` variations of `varied`, in a sentence."""
     value, verb = other[0].value, _verb(other[0])
     match varied:
         case "guard":

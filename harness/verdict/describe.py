@@ -102,7 +102,7 @@ def _requests(requests: tuple[Request, ...], *, slots: bool) -> str:
 
 
 def _span(run: list[Request]) -> str:
-    """Describe the slots of a run: the first and the last if they ascend one by one, else each."""
+    """Describe the sequences of a run by their slots: the first and the last if they ascend one by one, else each."""
     slots = [request.slot for request in run]
     if len(slots) > 1 and slots == list(range(slots[0], slots[-1] + 1)):
         return f"slots {slots[0]} to {slots[-1]}"

@@ -93,7 +93,7 @@ class VerifiesWithoutDrafts(MhaSession):
     Mistake.GIVEN_ROWS,
 )
 class SortsRowsBySlot(MhaSession):
-    """Metadata is in slot order, but queries are in batch order."""
+    """Metadata is in the order of sequences, but queries are in batch order."""
 
     def _planned_rows(self, step: Step) -> list[Row]:
         return sorted(super()._planned_rows(step), key=lambda row: math.inf if row.slot is None else row.slot)
@@ -294,10 +294,10 @@ class TakesNeighboursLastPage(PageTable):
 
 @_INDICES.add("batch_row_taken_for_slot", "SGLang PR #26534", Mistake.GIVEN_PAGES)
 class TakesRowForSlot(PageTable):
-    """The pages of a request are looked up by its batch row instead of its slot."""
+    """The pages of a request are looked up by its batch row instead of its sequence."""
 
     def rows(self, slots: Sequence[int | None], owned: Sequence[int], reach: Sequence[int], width: int) -> torch.Tensor:
-        """Return the table of slots 0, 1, 2, ..."""
+        """Return the page table of sequences 0, 1, 2, ..."""
         return super().rows([None if slot is None else b for b, slot in enumerate(slots)], owned, reach, width)
 
 

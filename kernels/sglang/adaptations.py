@@ -1,7 +1,7 @@
 """Changes to a release that make it run without a server, a GPU or a model.
 
-None of them touches how a backend plans, pads, writes or calls: they only concern imports and a server's setup. Each
-row names its versions and the line of SGLang behind it; a version without rows of its own gets those of the nearest
+They only concern imports and a server's setup, and leave a backend's planning, padding, writes and calls as they are.
+Each row names its versions and the line of SGLang behind it; a version without its own rows gets those of the nearest
 earlier one.
 """
 
@@ -38,7 +38,7 @@ STUBBED = (
 
 
 def stubbed_in(version: Version) -> tuple[str, ...]:
-    """The modules that are stubbed in a version."""
+    """Return the modules that are stubbed in a version."""
     return tuple(each.module for each in STUBBED if version in each.versions)
 
 
@@ -56,7 +56,7 @@ class Inert:
     update = plan
 
     def run(self, *arguments: object, **options: object) -> None:
-        """Raise Unsupported: only the TRT-LLM kernels are tested here."""
+        """Raise Unsupported: only the TRT-LLM kernels are tested."""
         raise Unsupported("the batch is handed to a wrapper class of FlashInfer's, by the backend's parent")
 
     forward = run
@@ -75,10 +75,10 @@ class ChangedName:
         versions: The releases that need it.
         source: The line that uses it, below sglang/srt/, in the first version of the range.
         reason: Why it has to change.
-        on_gpus: Whether the module has the name only if there is a GPU, so that here it may be new.
-        on_hopper: Whether the change is for a Hopper GPU alone. A release is imported as if there were none, and
-            remembers that. It then also works without sgl_kernel, which is compiled for a server: torch, Triton or a
-            kernel that it compiles by itself writes the cache.
+        on_gpus: Whether the module only has the name if there is a GPU, so that it may be missing here.
+        on_hopper: Whether the change is for a Hopper GPU only. A release is imported as if there were no GPU, and
+            caches that. It then also works without the compiled sgl_kernel: torch, Triton, or a kernel that it
+            compiles itself writes the cache.
 
     """
 
@@ -100,12 +100,12 @@ def _always(answer: object) -> Callable[..., object]:
 
 
 class _WithTriton:
-    """The capabilities of a platform that runs Triton's kernels and no others."""
+    """The capabilities of a platform that only runs Triton's kernels."""
 
     supports_triton = graph_capture = True
 
     def __getattr__(self, name: str) -> bool:
-        """Deny every other capability."""
+        """Return False for every other capability."""
         return False
 
 

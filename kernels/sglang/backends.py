@@ -39,12 +39,12 @@ _DTYPES: Final = (DType.BFLOAT16, DType.FLOAT16)
 mla.py, trtllm_batch_decode_with_kv_cache_mla)."""
 
 NEEDS: Final = ("triton", "flashinfer", "orjson", "psutil", "pybase64", "zmq", "PIL", "starlette", "pydantic")
-"""The imports of a release beside torch, by their names. They are needed only to run one."""
+"""The packages that a release imports besides torch. They are only needed to run one."""
 
 
 @dataclass(frozen=True)
 class SglangBackend:
-    """An attention backend of a release. `named` identifies it, `table` has the kernels below it."""
+    """An attention backend of a release, identified by `named`, on the kernels in `table`."""
 
     named: Named
     capability: Capability
@@ -57,16 +57,16 @@ class SglangBackend:
         return str(self.named)
 
     def noise(self, dtype: DType) -> NoiseModel:
-        """The noise of the native kernels in fp32: calibrations of our own backend on them apply here too."""
+        """Return the noise of the native kernels in fp32: calibrations of our own backend on them apply here too."""
         return shipped_noise(self.named.kind, dtype, NoiseModel.fp32_arithmetic())
 
     @property
     def ops(self) -> Mapping[str, Op]:
-        """The kernels of its table."""
+        """The kernels in `table`."""
         return {op.name: op for op in self.table.ops()}
 
     def missing(self) -> str | None:
-        """The missing packages that SGLang's modules import, or the reason that native kernels can't be compiled."""
+        """Return the packages that SGLang's modules lack, or the reason that native kernels can't be compiled."""
         return absent() or no_interpreter() or build.missing()
 
     def prepare(self, progress: Callable[[str], None]) -> None:
@@ -80,10 +80,10 @@ class SglangBackend:
 
 
 def capability_of(kind: str, version: Version) -> Capability:
-    """The cases that a version's backend of this kind (`trtllm_mha` or `trtllm_mla`) supports.
+    """Return the cases that a version's backend of this kind (`trtllm_mha` or `trtllm_mla`) supports.
 
-    Servers have no request with fewer keys than queries. FP8 caches are left out: from 0.5.17 on a CUDA kernel without
-    an alternative writes them (kernels/ops/kvcache/fused_fp8_qkv_kv_cache.py:19). Page sizes are those that
+    Servers have no request with fewer keys than queries. FP8 caches are excluded: from 0.5.17 on they are written by a
+    CUDA kernel without an alternative (kernels/ops/kvcache/fused_fp8_qkv_kv_cache.py:19). Page sizes are those that
     server_args.py does not change (0.5.9: lines 1884 and 1904; 0.5.23: arg_groups/overrides.py:1159 and 1183).
     """
     orders = orders_of(version)
@@ -112,7 +112,7 @@ def capability_of(kind: str, version: Version) -> Capability:
 
 def open_session(release: str, kernels: KernelsBelow, case: Case, bench: Bench) -> Session:
     """Return a session on one case. Imports the release, if this process has not. Raises ReleaseError, Unsupported."""
-    # These imports need a release's packages: only a process that runs one has to have them.
+    # Imported here because these modules need a release's packages, which only a process that runs one must have.
     from attnfuzz.kernels.sglang.loader import load  # noqa: PLC0415
     from attnfuzz.kernels.sglang.session import SglangMhaSession, SglangMlaSession  # noqa: PLC0415
 
@@ -121,6 +121,6 @@ def open_session(release: str, kernels: KernelsBelow, case: Case, bench: Bench) 
 
 
 def absent() -> str | None:
-    """The missing packages of a release, in a line with the command that installs them; None if none is missing."""
+    """Return one line with a release's missing packages and the command to install them; None if none is missing."""
     lacking = [package for package in NEEDS if importlib.util.find_spec(package) is None]
     return f"needs {', '.join(lacking)}: pip install 'attnfuzz[sglang]'" if lacking else None

@@ -26,16 +26,16 @@ _FORWARD_MODES = {
     Mode.EXTEND: "EXTEND",
     Mode.CHUNKED_PREFILL: "EXTEND",
 }
-"""A server's names of the modes: a chunked prefill is an extend whose prefix is longer than one chunk."""
+"""The modes by the server's names: a chunked prefill is an extend whose prefix is longer than one chunk."""
 
 
 def forward_batch(server: Server, index: int) -> Any:
-    """The ForwardBatch of step `index` before padding."""
+    """Return the ForwardBatch of step `index` before padding."""
     return batch_of(server, server.case.steps[index])
 
 
 def batch_of(server: Server, step: Step) -> Any:
-    """The ForwardBatch of a step, as left by its init_new (0.5.9: forward_batch_info.py:377).
+    """Return the ForwardBatch of a step, as left by its init_new (0.5.9: forward_batch_info.py:377).
 
     A verify's seq_lens exclude the draft tokens, a draft extend's include them (0.5.9: eagle_info_v2.py:178). A server
     schedules no request without a token.
@@ -51,7 +51,7 @@ def batch_of(server: Server, step: Step) -> Any:
         batch_size=len(requests),
         input_ids=torch.ones(step.tokens, dtype=torch.int64, device=device),
         req_pool_indices=_longs(server.rows.of[request.slot] for request in requests).to(device),
-        # A server's CPU mirror is a separate tensor.
+        # A server keeps a separate copy on the CPU.
         seq_lens=seq_lens.clone().to(device),
         out_cache_loc=_longs(server.pool.new_locations(step)).to(device),
         seq_lens_sum=int(seq_lens.sum()),
@@ -85,7 +85,7 @@ def _extend(batch: Any, step: Step, device: torch.device) -> None:
 
 
 def pad(server: Server, batch: Any, step: Step) -> None:
-    """Make the release pad `batch` by its own prepare_mlp_sync_batch among the server's ranks."""
+    """Pad `batch` among the server's ranks by the release's own prepare_mlp_sync_batch."""
     tokens = server.ranks.tokens(step)
     batch.is_extend_in_batch = extends(step)
     for name in ("global_num_tokens", "global_num_tokens_for_logprob"):
@@ -95,10 +95,10 @@ def pad(server: Server, batch: Any, step: Step) -> None:
 
 
 def new_keys(server: Server, step: Step, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values of the tokens that a step writes [rows, kv_heads, head_dim], in the model's dtype.
+    """Return keys and values of the tokens that a step writes [rows, kv_heads, head_dim], in the model's dtype.
 
-    Those of padded rows are finite. For a quantised cache they are chosen so that quantising them gives the slots'
-    contents: fp8 numbers times a scale, in the wider dtype.
+    Those of padded rows are finite. For a quantised cache, they are fp8 numbers times a scale in the wider dtype, so
+    that quantising them is exact.
     """
     case, tokens = server.case, server.pool.tokens
     new = new_tokens(tokens, step)
@@ -121,7 +121,7 @@ def _ints(values: Sequence[int], device: torch.device) -> torch.Tensor:
 
 
 HIDDEN_SIZE = 8
-"""Of the hidden states of a draft. Attention ignores them, so any width will do."""
+"""Width of a draft's hidden states. Attention ignores them, so any width will do."""
 
 _WITH_BONUS = ("accept_length", "num_accepted_tokens", "num_accept_tokens")
 """Names of a request's accepted tokens with its bonus token in 0.5.9, 0.5.11 and 0.5.14 (eagle_info.py:712)."""
@@ -137,7 +137,7 @@ _DRAFTS_CPU = ("accept_length_cpu", "num_accepted_drafts_cpu")
 
 
 def spec_info(loaded: Any, case: Case, step: Step, device: torch.device) -> Any | None:
-    """The speculation input of `step`, its tensors on `device`; None for steps without speculation."""
+    """Return the speculation input of `step`, its tensors on `device`; None for steps without speculation."""
     eagle = loaded.module("sglang.srt.speculative.eagle_info")
     match step.mode:
         case Mode.TARGET_VERIFY:
@@ -149,7 +149,7 @@ def spec_info(loaded: Any, case: Case, step: Step, device: torch.device) -> Any 
 
 
 def _verify(eagle: Any, step: Step) -> Any:
-    """The input of the target model (speculative/eagle_worker.py:694)."""
+    """Return the input of the target model (speculative/eagle_worker.py:694)."""
     stride = step.tokens_per_request
     return _made(
         eagle.EagleVerifyInput,
@@ -161,9 +161,9 @@ def _verify(eagle: Any, step: Step) -> Any:
 
 
 def _draft_extend(eagle: Any, case: Case, step: Step, device: torch.device) -> Any:
-    """The input of the draft model, which is a separate class from 0.5.14 on.
+    """Return the input of the draft model, which is a separate class from 0.5.14 on.
 
-    Spec v2 has accept lengths on the device alone (speculative/eagle_worker_v2.py:542).
+    Spec v2 has accept lengths on the device only (speculative/eagle_worker_v2.py:542).
     """
     accepted = [_accepted(case, step, request) for request in step.requests]
     lengths = torch.tensor(accepted, dtype=torch.int32, device=device)
@@ -182,7 +182,7 @@ def _draft_extend(eagle: Any, case: Case, step: Step, device: torch.device) -> A
 
 
 def draft_input(loaded: Any, case: Case, step: Step, device: torch.device) -> Any:
-    """The input of the draft model before it decodes (0.5.23: speculative/eagle_info.py:157)."""
+    """Return the input of the draft model before it decodes (0.5.23: speculative/eagle_info.py:157)."""
     eagle, rows = loaded.module("sglang.srt.speculative.eagle_info"), len(step.requests)
     return eagle.EagleDraftInput(
         topk_p=torch.ones((rows, 1), device=device),
@@ -194,7 +194,7 @@ def draft_input(loaded: Any, case: Case, step: Step, device: torch.device) -> An
 
 
 def _accepted(case: Case, step: Step, request: Request) -> int:
-    """Number of tokens that a request accepted: in v1 those that it runs over, in v2 any number of them."""
+    """Return the number of tokens that a request accepted: in v1 those that the step runs over, in v2 any of them."""
     if step.mode is Mode.DRAFT_EXTEND:
         return request.q_len
     return random.Random(f"{case.seed} {request.slot}").randint(1, step.tokens_per_request)

@@ -1,4 +1,4 @@
-"""Kernels that a release compiles at their first use (load_jit): run by name, or compiled ahead."""
+"""Kernels that a release compiles at their first use (load_jit): called by name, or compiled ahead of time."""
 
 import inspect
 import logging
@@ -20,17 +20,17 @@ from attnfuzz.kernels.sglang.project import SGLANG
 from attnfuzz.kernels.sglang.stand_ins import replace_calls
 
 _PLACES: Final = ("sglang.kernels.ops.kvcache", "sglang.jit_kernel")
-"""The packages of these kernels, from 0.5.17 on and before."""
+"""The packages of these kernels: from 0.5.17 on, and before."""
 
 _LIBRARY: Final = "sgl_kernel_jit_"
-"""The beginning of the names of libraries that load_jit compiles (0.5.9 jit_kernel/utils.py:163)."""
+"""Prefix of the names of libraries that load_jit compiles (0.5.9 jit_kernel/utils.py:163)."""
 
 
 @dataclass(frozen=True)
 class CompiledKernel:
-    """A kernel by the names of its module, of the function that runs it, and of that which compiles it for widths.
+    """A kernel: the names of its module, of the function that runs it, and of the function that compiles it for widths.
 
-    The latter returns whether it did, and warns of the reason if not.
+    The latter returns whether it succeeded, and logs a warning with the reason if not.
     """
 
     file: str
@@ -38,12 +38,12 @@ class CompiledKernel:
     compiles: str
 
     def module(self, release: str, widths: tuple[int, int]) -> Module:
-        """The library for two widths in bytes."""
+        """Return the library for rows of two widths, in bytes."""
         name = f"{release}: {self.function} of {widths[0]} and {widths[1]} bytes"
         return Module(name, partial(Compilation, release, self, widths))
 
     def found(self, loaded: Loaded) -> Any:
-        """The module of a release that has it. Raises ReleaseError."""
+        """Return the module of a release that has the kernel. Raises ReleaseError."""
         there = [f"{place}.{self.file}" for place in _PLACES if loaded.has(f"{place}.{self.file}")]
         return loaded.module((there or [f"{_PLACES[0]}.{self.file}"])[0])
 
@@ -72,15 +72,15 @@ def run_kernel(release: str, kernel: CompiledKernel, /, **arguments: Any) -> Non
     """Call a release's function. Imports the release, if this process has not. Raises ReleaseError."""
     loaded = load(release_of(SGLANG, release), hopper=True)
     function = getattr(kernel.found(loaded), kernel.function)
-    # Its library is kept, for sessions of attention as well, whose launches go through the session.
+    # The library is cached, and shared with sessions of attention, which launch through the session.
     replace_calls()
-    # As servers do, which then skip torch's dispatcher (0.5.23 srt/utils/custom_op.py:126).
+    # Servers also disable gradients, and then skip torch's dispatcher (0.5.23 srt/utils/custom_op.py:126).
     with answered_by(_AtOnce()), torch.no_grad():
         function(**arguments)
 
 
 class Compilation:
-    """The compilation of a kernel for two widths, in the way of FlashInfer's JitSpec (`gpu.compilation`)."""
+    """The compilation of a kernel for two widths, with the interface of FlashInfer's JitSpec (`gpu.compilation`)."""
 
     is_aot = False
 
@@ -90,19 +90,19 @@ class Compilation:
         self.sources = (f"{kernel.file}.cuh",)
 
     def get_library_path(self) -> Path:
-        """The library, once it is compiled."""
+        """Return the path of the compiled library."""
         return self._library
 
     def build(self, *, verbose: bool, need_lock: bool) -> None:
-        """Compile it, or find it in the release's cache. Raises RuntimeError with the compiler's output."""
-        # The release locks its cache by itself.
+        """Compile the kernel, or find it in the release's cache. Raises RuntimeError with the compiler's output."""
+        # The release locks its cache itself.
         del verbose, need_lock
         loaded = load(release_of(SGLANG, self._release), hopper=True)
         module = self._kernel.found(loaded)
         with on_hopper(), _warnings_of(module.__name__) as warnings:
             compiled = self._compiled(getattr(module, self._kernel.compiles))
         if not compiled:
-            raise RuntimeError("\n".join(warnings.lines) or f"{self._release} refuses these widths")
+            raise RuntimeError("\n".join(warnings.lines) or f"{self._release} rejects these widths")
         self._library = _mapped()
 
     def _compiled(self, compiles: Callable[..., bool]) -> bool:
@@ -111,20 +111,20 @@ class Compilation:
 
 
 class _Warnings(logging.Handler):
-    """Keeps the text of warnings."""
+    """Collects the text of warnings."""
 
     def __init__(self) -> None:
         super().__init__()
         self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep one."""
+        """Collect a record."""
         self.lines.append(record.getMessage())
 
 
 @contextmanager
 def _warnings_of(name: str) -> Iterator[_Warnings]:
-    """Keep the warnings of a module of the release."""
+    """Collect the warnings of a module of the release."""
     logger, warnings = logging.getLogger(name), _Warnings()
     level = logger.level
     logger.setLevel(logging.WARNING)
@@ -137,7 +137,7 @@ def _warnings_of(name: str) -> Iterator[_Warnings]:
 
 
 def _mapped() -> Path:
-    """The library of load_jit that this process has loaded. Raises RuntimeError if there is none."""
+    """Return the library of load_jit that this process has loaded. Raises RuntimeError if there is none."""
     paths = [line.split(maxsplit=5)[-1].strip() for line in Path("/proc/self/maps").read_text().splitlines()]
     for path in map(Path, paths):
         if path.name.startswith(_LIBRARY):

@@ -1,4 +1,4 @@
-"""A draft model's decodes: planned together by the release's backend of several steps, then run one after another.
+"""A draft model's decodes: planned together by the release's multi-step backend, then run one after another.
 
 A file and line below sglang/srt/ is that of SGLang 0.5.23.
 """
@@ -24,7 +24,7 @@ class DraftDecodes:
         self._server, self._backends = server, backends
 
     def run(self, index: int, attend: Callable[[Any, Any, Inputs], torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Run step `index`: its output and queries [rows, q_heads, dim], request by request.
+        """Run step `index`. Returns its output and queries [rows, q_heads, dim], request by request.
 
         See speculative/eagle_worker_v2.py:660, `draft`.
         """
@@ -35,7 +35,7 @@ class DraftDecodes:
             batch_of(server, one_decode(step, number)).out_cache_loc for number in range(step.tokens_per_request)
         ]
         self._backends.init_forward_metadata(batch)
-        # The runner, which pads a batch, does not plan it again.
+        # Keeps the runner, which pads a batch, from planning it again.
         batch.mark_forward_metadata_ready()
         outs = []
         for number, location in enumerate(locations):
@@ -51,7 +51,7 @@ class DraftDecodes:
         queries: torch.Tensor,
         attend: Callable[[Any, Any, Inputs], torch.Tensor],
     ) -> torch.Tensor:
-        """Run one decode, padded as by ModelRunner.forward (model_executor/model_runner.py:1730); its rows."""
+        """Run one decode, padded as by ModelRunner.forward (model_executor/model_runner.py:1730). Returns its rows."""
         server, decode, requests = self._server, one_decode(step, number), len(step.requests)
         backend = self._backends.attn_backends[number]
         server.model_runner.attn_backend = backend
@@ -74,7 +74,7 @@ class DraftDecodes:
         return out[:requests]
 
     def _batch(self, step: Step) -> Any:
-        """The batch before its decodes: lengths are those of the prefix (speculative/eagle_worker_common.py:241)."""
+        """Return the batch before its decodes, with the prefix's lengths (speculative/eagle_worker_common.py:241)."""
         server, prefix = self._server, one_decode(step)
         batch = batch_of(server, prefix)
         batch.spec_info = draft_input(server.loaded, server.case, prefix, server.bench.device)

@@ -1,4 +1,4 @@
-"""The static tensors of a graph runner: its graphs read them in place of a batch, and a replay copies a batch to them.
+"""The static tensors of a graph runner, which its graphs read; a replay copies its batch into them.
 
 A file is that of SGLang 0.5.9 unless another version is named.
 """
@@ -16,7 +16,7 @@ _ACCEPTED = {
     **dict.fromkeys(("accept_length", "num_accepted_tokens", "num_accept_tokens"), "accepted_tokens"),
     **dict.fromkeys(("num_accepted_drafts", "num_correct_drafts"), "accepted_drafts"),
 }
-"""The accept lengths of a draft's spec_info, by their names in different versions, and their buffers."""
+"""The accept lengths of a draft's spec_info, under their names in different versions, and their buffers."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class GraphBuffers:
         )
 
     def describe(self, batch: Any, size: int) -> None:
-        """Point a ForwardBatch at these buffers, as one of `size` requests (cuda_graph_runner.py:561)."""
+        """Point a ForwardBatch of `size` requests at these buffers (cuda_graph_runner.py:561)."""
         tokens = size * self.stride
         batch.batch_size = size
         batch.input_ids, batch.positions = self.input_ids[:tokens], self.positions[:tokens]
@@ -83,7 +83,7 @@ class GraphBuffers:
             self.describe_accepted(batch.spec_info, size)
 
     def describe_accepted(self, spec_info: Any, size: int) -> None:
-        """Point the accept lengths of a spec_info at the first `size` of these."""
+        """Point the accept lengths of a spec_info at the first `size` elements of their buffers."""
         for name, buffer in _ACCEPTED.items():
             if name in vars(spec_info):
                 setattr(spec_info, name, getattr(self, buffer)[:size])

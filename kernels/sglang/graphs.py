@@ -40,7 +40,7 @@ class _ByArguments:
         pass
 
     def replay(self, backend: Any, batch: Any, buffers: GraphBuffers, size: int) -> None:
-        # The runner of draft extends passes all of its buffers, the other one the graph's slices.
+        # The runner of draft extends passes its whole buffers, the other one the graph's slices.
         end = None if buffers.draft else size
         backend.init_forward_metadata_replay_cuda_graph(
             size,
@@ -102,7 +102,7 @@ _PLANNERS: dict[GraphPlanner, _ByArguments | _InAndOut] = {
 
 @dataclass(frozen=True)
 class _Captured:
-    """A graph, its inputs beside its runner's buffers, and its output.
+    """A graph, its inputs in addition to its runner's buffers, and its output.
 
     `metadata` is MLA's plan for the graph, and `q_len` its padded query length at the capture.
     """
@@ -142,7 +142,7 @@ class ServedGraphs:
     def capture(self, backend: Any, index: int, attend: Attend) -> None:
         """Capture the graph of step `index`.
 
-        The warm-up runs (0.5.9: model_executor/cuda_graph_runner.py:725) are left out: their results are not used, and
+        The warm-up runs (0.5.9: model_executor/cuda_graph_runner.py:725) are omitted: their results are not used, and
         metadata that a replay fills in is not consistent yet.
         """
         step, geometry = self._case.steps[index], self._case.geometry
@@ -174,7 +174,7 @@ class ServedGraphs:
         return captured.inputs, captured.out
 
     def _runner(self, backend: Any, step: Step) -> GraphBuffers:
-        """The buffers of a mode's runner, and the backend's own, for the largest batch that the case captures."""
+        """Return a mode's buffers for the largest batch that the case captures, and allocate the backend's own."""
         if step.mode not in self._buffers:
             sizes = (
                 each.padded_batch

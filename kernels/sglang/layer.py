@@ -10,16 +10,16 @@ from attnfuzz.kernels.queries import key_dim, place_queries, softmax_scale
 from attnfuzz.reference.case import Case
 
 LAYER_ID = 0
-"""A case has one layer."""
+"""The id of the case's only layer."""
 
 
 def scaling(case: Case) -> float:
-    """The factor of the logits: 1 / sqrt of the head dim of the per-head keys, times the case's factor."""
+    """Return the factor of the logits: 1 / sqrt of the head dim of the per-head keys, times the case's factor."""
     return softmax_scale(case, key_dim(case))
 
 
 def attention_layer(loaded: Any, case: Case, bench: Bench) -> Any:
-    """A layer over the KV cache, of latents if the case has them (DeepSeek's attn_mqa)."""
+    """Return a layer over the KV cache, of latents if the case has them (DeepSeek's attn_mqa)."""
     geometry = case.geometry
     if geometry.window_left == 0:
         # 0.5.9: layers/radix_attention.py:78.
@@ -36,7 +36,7 @@ def attention_layer(loaded: Any, case: Case, bench: Bench) -> Any:
 
 
 def prefill_layer(loaded: Any, case: Case, bench: Bench) -> Any:
-    """A layer over keys and values projected from the latents, separate for each head (DeepSeek's attn_mha)."""
+    """Return a layer over keys and values projected from the latents, separate for each head (DeepSeek's attn_mha)."""
     latent = case.geometry.latent
     assert latent is not None
     heads = case.geometry.q_heads
@@ -59,7 +59,7 @@ def _layer(loaded: Any, case: Case, bench: Bench, **arguments: Any) -> Any:
 class Inputs:
     """The inputs of one forward: query [rows, q_heads, head_dim_qk], key and value [rows, kv_heads, head_dim].
 
-    A query is the view that the case asks for: a slice of a fused row, or contiguous. Latents have no value.
+    The query has the case's view: a slice of a fused row, or contiguous. Latents have no value.
     """
 
     query: torch.Tensor

@@ -46,13 +46,13 @@ _AHEAD = (
     "sglang.srt.speculative.eagle_info",
     "sglang.srt.speculative.spec_info",
 )
-"""Further modules for sessions: imported before workers are forked, if a release has them."""
+"""Optional modules that sessions use: imported before workers are forked, if a release has them."""
 
 _HOPPER: Final[dict[str, Any]] = {
     "current_device": lambda: 0,
     "get_device_capability": lambda *_: (9, 0),
 }
-"""The answers of torch.cuda about a Hopper GPU."""
+"""Functions of torch.cuda, with their results on a Hopper GPU."""
 
 _loaded: "list[Loaded]" = []
 """The release of this process, once there is one."""
@@ -66,7 +66,7 @@ class Loaded(ImportedRelease):
     mla: Any
 
     def has(self, name: str) -> bool:
-        """Whether the release has a module of that name."""
+        """Return whether the release has a module of that name."""
         return _is_there(self.release, name)
 
 
@@ -101,18 +101,18 @@ def load(release: Release, *, hopper: bool = False) -> Loaded:
 
 @contextmanager
 def on_hopper() -> Iterator[None]:
-    """Let torch describe a Hopper GPU, for a release that compiles for it in a process that sees no GPU."""
+    """Make torch report a Hopper GPU, for a release that compiles for it in a process that sees no GPU."""
     with mock.patch.multiple(torch.cuda, **_HOPPER):
         yield
 
 
 @contextmanager
 def _no_gpu(*, hopper: bool) -> Iterator[None]:
-    """Make a release believe that this machine has no GPU, and silence its complaints.
+    """Hide the GPU from a release during its import, and silence its warnings.
 
-    On a GPU it would need sgl_kernel, and import FlashInfer by itself. Later calls reach the real machine. Code that
-    determines a compilation target during import (0.5.23 kernels/jit/utils/arch.py:108) keeps the answer, so it has to
-    be right; code that asks Triton (0.5.9 layers/attention/fla/utils.py:231) must not create a context.
+    With a GPU it would need sgl_kernel, and import FlashInfer itself. Later calls reach the real machine. Code that
+    determines a compilation target during import (0.5.23 kernels/jit/utils/arch.py:108) caches it, so that has to be
+    right; code that queries Triton (0.5.9 layers/attention/fla/utils.py:231) must not create a CUDA context.
     """
     answers: dict[str, Callable[..., object]] = {"is_available": lambda: False}
     if hopper:
@@ -124,7 +124,8 @@ def _no_gpu(*, hopper: bool) -> Iterator[None]:
             from triton.runtime import driver  # noqa: PLC0415 - only a release needs Triton
 
             stack.enter_context(mock.patch.object(driver, "_active", _NoDriver()))
-            # Without an argument it asks CUDA for the number of devices (0.5.9 distributed/parallel_state.py:74).
+            # Called without an argument, it queries CUDA for the number of devices (0.5.9
+            # distributed/parallel_state.py:74).
             stack.enter_context(mock.patch.object(torch, "get_device_module", return_value=torch.cuda))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
@@ -158,7 +159,7 @@ def _make(release: Release, change: ChangedName) -> None:
     *path, last = change.name.split(".")
     for part in path:
         owner = getattr(owner, part, None)
-    # A value in a place that the release no longer reads would silently change nothing.
+    # Setting a name that the release no longer reads would silently have no effect.
     if not hasattr(owner, last) and not change.on_gpus:
         raise Moved(
             f"{release.name} has no {change.name} in sglang.srt.{change.module}: {change.reason}; {not_known(release)}"

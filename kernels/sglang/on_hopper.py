@@ -1,8 +1,8 @@
 """The backends of a release on a Hopper GPU: its own classes, kernels compiled by Triton and nvcc, and CUDA's graphs.
 
-From 0.5.19 on, servers on Hopper run trtllm_mha on FlashInfer's XQA and fmha_v2, and so do these. Everything else,
-which servers run on Blackwell alone, uses a release's code for Blackwell, with simple kernels of this project in place
-of trtllm-gen: a release's plans, padding and arguments are the same.
+From 0.5.19 on, servers on Hopper run trtllm_mha on FlashInfer's XQA and fmha_v2, and so do these backends. Everything
+else, which servers only run on Blackwell, uses a release's code for Blackwell, with simple kernels of this project in
+place of trtllm-gen: a release's plans, padding and arguments are the same.
 """
 
 from functools import partial
@@ -28,8 +28,8 @@ from attnfuzz.reference.device import Device
 from attnfuzz.reference.noise import NoiseModel
 
 _SINCE_HOPPER: Final = Version("0.5.19")
-"""The first version whose prefills run there (srt/layers/attention/trtllm_mha_backend.py:236, use_fmha_v2). Before, XQA
-only decodes; a verify gets no mask, without which XQA refuses it."""
+"""The first version whose prefills run on Hopper (srt/layers/attention/trtllm_mha_backend.py:236, use_fmha_v2). In
+earlier ones XQA only decodes: a verify gets no mask, and XQA rejects it without one."""
 
 _PLAIN: Final = KernelsBelow((ANY_GPU.decode, ANY_GPU.context, ANY_GPU.ragged, ANY_GPU.mla_decode, ANY_GPU.fixup))
 
@@ -41,18 +41,18 @@ _ON_XQA: Final = KernelsBelow(
 )
 
 _BUCKETS: Final = (SMALL, msgspec.structs.replace(WINDOWED, windows=tuple(w for w in WINDOWED.windows if w)))
-"""Without a window of the query's own key alone, which SGLang's layers treat as none."""
+"""Excludes windows of only the query's own key, which SGLang's layers treat as no window."""
 
 _LAYOUT: Final = "Q_PAGED_KV_NHD"
 """The layout with which releases call fmha_v2 (0.5.23 srt/layers/attention/trtllm_mha_backend.py:7)."""
 
 
 def hopper_backend_of(named: Named, version: Version) -> HopperRelease:
-    """The backend of a release on Hopper."""
+    """Return the backend of a release on Hopper."""
     real = named.kind == "trtllm_mha" and version >= _SINCE_HOPPER
     kernels = _ON_XQA if real else _PLAIN
     capability, buckets = capability_of(named.kind, version), _BUCKETS if real else ()
-    # A draft model's decodes were not run on a GPU.
+    # A draft model's decodes have not been run on a GPU.
     modes = tuple(mode for mode in capability.modes if mode is not Mode.DRAFT_DECODE)
     return HopperRelease(
         name=str(named),

@@ -1,6 +1,6 @@
 """The order in which a release's workers plan, pad, capture, replay and forward, with source lines.
 
-No server does anything else: a failure in another order would be ours. `orders.json` has, for each version with
+No server uses another order: a failure in one would be this project's fault. `orders.json` has, for each version with
 changes, the file and line below `sglang/srt` of each call; a version between two has those of the earlier one.
 """
 
@@ -115,14 +115,14 @@ class Orders:
 
 _EAGER: Final = "without CUDA graphs, or in a batch beyond the largest captured one"
 _V2_BY_DEFAULT: Final = Version("0.5.11")
-"""From then on servers use the second worker by default (0.5.11: environ.py:459)."""
+"""The first version whose servers use the second worker by default (0.5.11: environ.py:459)."""
 
 
 class SourceLines(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The lines where a version pads, plans eager batches of each kind, and plans graphs.
 
-    `verify_v2` and `draft_v1` are None from 0.5.13 on, which only has the second worker and plans its verify like an
-    extend. `draft_decode` is None where a draft model's decodes were not reviewed.
+    `verify_v2` and `draft_v1` are None from 0.5.13 on, where only the second worker exists and a verify is planned like
+    an extend. `draft_decode` is None if a draft model's decodes were not reviewed.
     """
 
     pad: str
@@ -140,14 +140,14 @@ class SourceLines(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def lines() -> Mapping[Version, SourceLines]:
-    """The lines of each reviewed version."""
+    """Return the lines of each reviewed version."""
     text = Path(__file__).with_name("orders.json").read_bytes()
     return {Version(name): at for name, at in msgspec.json.decode(text, type=dict[str, SourceLines]).items()}
 
 
 @cache
 def orders_of(version: Version) -> Orders:
-    """The orders of `version`, or of the latest reviewed one before it; for older ones, those of the oldest."""
+    """Return the orders of `version`, or of the latest reviewed one before it; for older ones, those of the oldest."""
     known = lines()
     at = known[max((each for each in known if each <= version), default=min(known))]
     pad = (Preparation.PAD, at.pad)

@@ -13,7 +13,7 @@ from attnfuzz.reference.case import Case, Launch, Mode, Step
 
 _ATTENTION_GROUPS = (1, 2, 4, 8, 16)
 _DATA_PARALLEL = 4
-"""With three ranks as large as the largest, raising all to the maximum is the cheaper way, even if one is idle."""
+"""Number of data-parallel ranks. If three have the maximum, padding all to it is cheaper, even if one is idle."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,12 @@ class Ranks:
         return self.attention * self.data_parallel
 
     def tokens(self, step: Step) -> list[int]:
-        """The tokens of each data-parallel rank in a step, this one's first, before they are aligned."""
+        """Return the number of tokens of each data-parallel rank in a step before alignment, this one's first."""
         if extends(step) or self.data_parallel == 1:
             return [step.tokens] * self.data_parallel
         stride, requests = step.tokens_per_request, len(step.requests)
         due = max(-(-step.padded_tokens // stride), requests) * stride
-        # A rank counts whole requests before it forwards them: a ragged draft extend has fewer tokens of its own.
+        # A rank counts whole requests before it forwards them, although a ragged draft extend has fewer tokens.
         return [requests * stride, *[due] * (self.data_parallel - 1)]
 
 
@@ -50,7 +50,7 @@ def ranks_of(case: Case) -> Ranks:
 
 
 def one_decode(step: Step, number: int = 0) -> Step:
-    """One of the decodes of a draft decode; any other step itself."""
+    """Return one of the decodes of a draft decode, and any other step unchanged."""
     if step.mode is not Mode.DRAFT_DECODE:
         return step
     left = step.tokens_per_request - 1 - number
@@ -59,11 +59,11 @@ def one_decode(step: Step, number: int = 0) -> Step:
 
 
 def extends(step: Step) -> bool:
-    """Whether a server calls a step an extend: ranks keep their own numbers of tokens."""
+    """Return whether a server treats a step as an extend, in which ranks keep their own numbers of tokens."""
     return step.mode in (Mode.EXTEND, Mode.CHUNKED_PREFILL)
 
 
 def _gives(group: int, step: Step) -> bool:
-    """Whether an attention group of that size pads a step to its stated number of rows."""
+    """Return whether an attention group of that size pads a step to its stated number of rows."""
     tokens = step.tokens if extends(step) else step.padded_tokens
     return -(-tokens // group) * group == step.padded_tokens

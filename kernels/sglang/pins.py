@@ -1,4 +1,4 @@
-"""Questions of releases that their mocks do not answer, reviewed for each version."""
+"""Attributes that releases read although mocks lack them, reviewed for each version."""
 
 import json
 from importlib.resources import files
@@ -7,7 +7,7 @@ from typing import Final
 from packaging.version import Version
 
 REMEDY: Final = "add it in kernels/sglang/runner.py, or review the branch that it takes and run make pin-sglang"
-"""The remedy for a question that was not reviewed."""
+"""The remedy for an attribute that was not reviewed."""
 
 
 def pinned(version: Version) -> dict[str, list[str]]:

@@ -1,4 +1,4 @@
-"""The release's own pools over guarded memory: the KV cache before a step, and the places of its new tokens."""
+"""The release's own pools over guarded memory: the KV cache before a step, and the locations of its new tokens."""
 
 import random
 from typing import Any
@@ -30,7 +30,7 @@ class ServerPool:
     """A pool of KV pages in SGLang's layout, as handed out by a server's allocator.
 
     `keys` and `values` are [pages * page_size, kv_heads, head_dim], token-major (`values` None for latents). The token
-    of request slot s, position p, lies at row `locations(s)[p]`. `paged` determines the memory layout.
+    at position p of sequence s is in row `locations(s)[p]`. `paged` determines the memory layout.
     """
 
     def __init__(self, case: Case, bench: Bench, paged: type[PagedKv] = PagedKv) -> None:
@@ -47,21 +47,21 @@ class ServerPool:
 
     @property
     def tokens(self) -> SlotTokens:
-        """The contents of the slots' positions once they are written."""
+        """The keys and values of all sequences, as they are once written."""
         return self.paged.tokens
 
     @property
     def size(self) -> int:
-        """Tokens that a server's allocator can hand out: all but the dummy page."""
+        """The number of tokens that a server's allocator can hand out: all but the dummy page."""
         return (self.paged.total_pages - 1) * self.page_size
 
     def locations(self, slot: int) -> list[int]:
-        """The row of each position of a slot, to the end of its last page."""
+        """Return the row of each position of a sequence, to the end of its last page."""
         pages = self.paged.pages[slot]
         return [page * self.page_size + offset for page in pages for offset in range(self.page_size)]
 
     def new_locations(self, step: Step) -> list[int]:
-        """The rows to which `step` writes its new tokens, request by request: a server's out_cache_loc."""
+        """Return the rows to which `step` writes its new tokens, request by request: a server's out_cache_loc."""
         return [
             location
             for request in step.requests
@@ -71,19 +71,19 @@ class ServerPool:
     def write_before(self, step: Step) -> None:
         """Set the state of the pool before a forward of `step`, without the tokens that it writes itself.
 
-        Rejected tokens of a draft or a verify are still there, where the server's queries reach them.
+        Rejected tokens of a draft or a verify remain where the server's queries reach them.
         """
         before = tuple(replace(request, q_len=0, kv_len=first_new(request)) for request in step.requests)
         self.paged.write(replace(step, requests=before), rejected_drafts=step.mode is Mode.DRAFT_EXTEND)
 
 
 def first_new(request: Request) -> int:
-    """The first position that a step writes; a request with fewer keys than queries has no prefix."""
+    """Return the first position that a step writes; a request with fewer keys than queries has no prefix."""
     return max(0, request.kv_len - request.q_len)
 
 
 def new_tokens(tokens: SlotTokens, step: Step) -> list[int]:
-    """Indices into `tokens` of a step's new tokens, in the order of `ServerPool.new_locations`."""
+    """Return the indices into `tokens` of a step's new tokens, in the order of `ServerPool.new_locations`."""
     return [
         tokens.spans[request.slot].start + position
         for request in step.requests
@@ -94,8 +94,8 @@ def new_tokens(tokens: SlotTokens, step: Step) -> list[int]:
 class RequestRows:
     """The release's req_to_token: a row per request, with the location of each of its tokens.
 
-    `of` maps slots to rows. Columns that a request was never given hold leftovers of the row's earlier owner, as the
-    case's table tail says.
+    `of` maps sequences to rows. Columns past a request's tokens hold leftovers of the row's earlier owner, according to
+    the case's table tail.
     """
 
     def __init__(self, case: Case, bench: Bench, pool: ServerPool, release_pool: Any) -> None:
@@ -113,12 +113,12 @@ class RequestRows:
         self.table.copy_(self._garbage())
 
     def _garbage(self) -> torch.Tensor:
-        """Initial contents of all rows."""
+        """Return the initial contents of all rows."""
         owned = [location for slot in self.of for location in self._pool.locations(slot)] or [DUMMY_LOCATION]
         rows, width = self.table.shape
         match self._case.pages.tail:
             case TableTail.ZEROS | TableTail.MINUS_ONE:
-                # The table begins as zeros, and no server writes -1 to it.
+                # The table is initialized with zeros, and no server writes -1 to it.
                 return torch.full((rows, width), DUMMY_LOCATION)
             case TableTail.POISON:
                 first = self._pool.paged.poison_page * self._pool.page_size
@@ -140,7 +140,7 @@ class RequestRows:
 
 
 def release_kv_pool(loaded: Any, case: Case, pool: ServerPool, dtype: torch.dtype) -> Any:
-    """The release's own MHATokenToKVPool or MLATokenToKVPool, built by its __init__, over `pool`'s memory.
+    """Return the release's own MHATokenToKVPool or MLATokenToKVPool, built by its __init__, over `pool`'s memory.
 
     Its buffers are replaced where it creates them, so that everything else is unchanged; only its addresses for moving
     and transferring tokens are invalid.

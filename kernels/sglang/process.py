@@ -1,8 +1,8 @@
 """The setup of a server's process before a backend is built: its arguments, and its ranks.
 
-All of it uses the release's own functions and defaults. ServerArgs of the model path "dummy" skip the code that reads a
-model and GPUs (0.5.9 srt/server_args.py:703, 0.5.23 srt/arg_groups/pipeline.py). Only the groups of processes are ours:
-nothing is sent through them.
+All of it uses the release's own functions and defaults. With the model path "dummy", ServerArgs skip the code that
+reads a model and queries GPUs (0.5.9 srt/server_args.py:703, 0.5.23 srt/arg_groups/pipeline.py). Only the process
+groups are replaced; nothing is sent through them.
 """
 
 import os
@@ -18,7 +18,7 @@ from attnfuzz.kernels.sglang.padding import Ranks
 
 @dataclass(frozen=True)
 class Group:
-    """A replacement of GroupCoordinator: the number of its processes, of which this is the first."""
+    """A replacement of GroupCoordinator with a number of processes, of which this is the first."""
 
     world_size: int
     rank_in_group: int = 0
@@ -31,10 +31,10 @@ _SINCE_CONTEXT = Version("0.5.15")
 """The first version that keeps its arguments in srt/runtime_context.py (:555, reset_context)."""
 
 _SINCE_RANKS = Version("0.5.21")
-"""The first version that gets its ranks when its arguments are published (srt/runtime_context.py:228)."""
+"""The first version that determines its ranks when its arguments are published (srt/runtime_context.py:228)."""
 
 _SINCE_ATTENTION_REPLICAS = Version("0.5.22")
-"""The first version that has an argument for replicas of attention alone (srt/arg_groups/fields/parallel.py:81)."""
+"""The first version with an argument for replicas of attention only (srt/arg_groups/fields/parallel.py:81)."""
 
 _ATTENTION = "sglang.srt.layers.attention."
 
@@ -56,7 +56,7 @@ def begin(
     workspace_bytes: int,
     device: torch.device,
 ) -> Any:
-    """Begin as the process of a new server, without leftovers of the last one, and return its ServerArgs.
+    """Set up the process like that of a new server, without leftovers of the last one. Returns its ServerArgs.
 
     `arguments` are a server's, by the names of ServerArgs' fields. `model_config` needs hidden_size, dtype and
     hf_config. Backends built from now on allocate workspaces of `workspace_bytes`, on `device`.
@@ -80,18 +80,21 @@ def _drop_buffers(loaded: Any) -> None:
 
 
 def _set_workspaces(loaded: Any, size: int) -> None:
-    """MHA reads its environment (0.5.9 trtllm_mha_backend.py:77), MLA has a constant (trtllm_mla_backend.py:44)."""
+    """Set the size of workspaces.
+
+    MHA reads it from the environment (0.5.9 trtllm_mha_backend.py:77), MLA from a constant (trtllm_mla_backend.py:44).
+    """
     os.environ["SGLANG_FLASHINFER_WORKSPACE_SIZE"] = str(size)
     loaded.module(f"{_ATTENTION}trtllm_mla_backend").DEFAULT_WORKSPACE_SIZE_MB = -(-size // 2**20)
 
 
 def _begin_with_groups(loaded: Any, ranks: Ranks, model_config: Any, common: Mapping[str, Any]) -> Any:
-    """Begin like workers of 0.5.9 to 0.5.20 (srt/model_executor/model_runner.py, init_torch_distributed)."""
+    """Start like workers of 0.5.9 to 0.5.20 (srt/model_executor/model_runner.py, init_torch_distributed)."""
     server_args = loaded.module("sglang.srt.server_args")
     given = server_args.ServerArgs(**_replicas(ranks), **common)
     server_args.set_global_server_args_for_scheduler(given)
     state = loaded.module("sglang.srt.distributed.parallel_state")
-    # All groups of 0.5.9 srt/distributed/parallel_state.py, 1335 to 1462. Without parallel experts or pipelines.
+    # All groups of 0.5.9 srt/distributed/parallel_state.py, lines 1335 to 1462, without expert or pipeline parallelism.
     groups = {
         **dict.fromkeys(("_WORLD", "_TP", "_MOE_TP"), Group(ranks.processes)),
         "_ATTN_TP": Group(ranks.attention),
@@ -104,7 +107,7 @@ def _begin_with_groups(loaded: Any, ranks: Ranks, model_config: Any, common: Map
 
 
 def _begin_with_ranks(loaded: Any, ranks: Ranks, model_config: Any, common: Mapping[str, Any]) -> Any:
-    """Begin like schedulers of 0.5.21 to 0.5.23 (srt/managers/scheduler.py, run_scheduler_process)."""
+    """Start like schedulers of 0.5.21 to 0.5.23 (srt/managers/scheduler.py, run_scheduler_process)."""
     named = loaded.release.version >= _SINCE_ATTENTION_REPLICAS
     replicas = {"attn_dp_size": ranks.data_parallel} if named else _replicas(ranks)
     given = loaded.module("sglang.srt.server_args").ServerArgs(**replicas, **common)

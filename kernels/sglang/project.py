@@ -8,12 +8,12 @@ from packaging.version import Version
 from attnfuzz.kernels.releases.project import Project
 
 _KINDS: Final = ("trtllm_mha", "trtllm_mla")
-"""By the values of --attention-backend."""
+"""The kinds of backends, by the values of --attention-backend."""
 
 SGLANG: Final = Project(
     name="sglang",
     title="SGLang",
-    # The first of the reported bugs are in it.
+    # The oldest version with one of the reported bugs.
     oldest=Version("0.5.9"),
     kinds=_KINDS,
     source=Path("sglang", "srt", "layers", "attention"),
@@ -22,6 +22,6 @@ SGLANG: Final = Project(
     left_out=("sglang/multimodal_gen/", "sglang/test/"),
     hashes=Path(__file__).with_name("wheels.json"),
     on_hopper=_KINDS,
-    # By their names in kernels/ops/kvcache.
+    # The names of kernels in kernels/ops/kvcache.
     gpu_kinds=("store_cache", "set_mla_kv_buffer"),
 )

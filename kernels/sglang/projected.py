@@ -1,8 +1,8 @@
-"""A latent prefill: the release's own loop over chunks of the prefix, with keys and values of ours.
+"""A latent prefill: the release's own loop over chunks of the prefix, with keys and values of this project.
 
 DeepSeek's layers attend to a request's new tokens, then to its prefix in chunks: latents are fetched by the locations
 that the release derives from req_to_token, projected to keys and values per head, attended to, and merged. The code in
-the release's mixin runs unchanged. Instead of the model's projection, each location has keys and values of its own.
+the release's mixin runs unchanged. Instead of a projection, each location has independent keys and values.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from attnfuzz.reference.geometry import Latent
 
 _METHODS = "sglang.srt.models.deepseek_common.attention_forward_methods.forward_mha"
 _MERGES = ("sglang.srt.layers.attention.triton_ops.merge_state", "sglang.kernels.ops.attention.merge_state")
-"""Modules with the merge in Triton; the second from 0.5.16 on."""
+"""Modules with the Triton kernel for merges; the second one from 0.5.16 on."""
 
 
 class ProjectedAttention:
@@ -41,7 +41,7 @@ class ProjectedAttention:
         return _Located(self._server, self._latent)
 
     def inputs(self, index: int, rows: int) -> Inputs:
-        """Queries of step `index`, and the projected keys and values of its new tokens; those of padding are finite."""
+        """Return queries of step `index`, and the projected keys and values of its new tokens; padding is finite."""
         step = self._case.steps[index]
         queries = draw_queries(self._case, index, rows, self._latent.nope + self._latent.rope)
         key, value = self._located.new(step, rows)
@@ -50,7 +50,7 @@ class ProjectedAttention:
 
     def attend(self, backend: Any, batch: Any, inputs: Inputs) -> torch.Tensor:
         """Return out [rows, q_heads, vo]."""
-        # 128 Ki tokens in a server (0.5.9: model_executor/forward_batch_deepseek_mha_mixin.py:45).
+        # A server has 128 Ki tokens (0.5.9: model_executor/forward_batch_deepseek_mha_mixin.py:45).
         capacity = max(self._case.chunk_capacity, batch.batch_size)
         batch.get_max_chunk_capacity = lambda: capacity
         layer = _layer_of(self._server.loaded, _Projection(backend, self._server, self._located, self._latent))
@@ -58,8 +58,8 @@ class ProjectedAttention:
         return out.view(-1, self._case.geometry.q_heads, self._latent.vo)
 
     def output(self, step: Step, inputs: Inputs, out: torch.Tensor) -> Output:
-        """The output of a step, rounded once, and once more by each merge."""
-        # A server schedules no request without a token, so none takes part in cutting chunks.
+        """Return the output of a step, which is rounded once, and once more by each merge."""
+        # A server schedules no request without a token, so these don't count when chunks are cut.
         prefixes = [first_new(request) for request in step.requests if request.q_len]
         return Output(
             out=out,
@@ -92,20 +92,20 @@ class _Located:
                 if first < 0:
                     at[location] = token
                     continue
-                # Slots that share a page share its tokens.
+                # Sequences that share a page share its tokens.
                 self.tokens.key[token] = self.tokens.key[first]
                 self.tokens.value[token] = self.tokens.value[first]
         device = server.bench.device
         self._at, self._key, self._value = at.to(device), self.tokens.key.to(device), self.tokens.value.to(device)
 
     def new(self, step: Step, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of the tokens that a step adds, and finite ones up to `rows`."""
+        """Return keys and values of the tokens that a step adds, and finite ones up to `rows`."""
         new = new_tokens(self.tokens, step)
         at = torch.tensor([*new, *[self.tokens.extra.start] * (rows - len(new))], dtype=torch.long)
         return self.tokens.key[at], self.tokens.value[at]
 
     def at(self, locations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values at some locations, NaN where there are no tokens."""
+        """Return keys and values at some locations, NaN where there are no tokens."""
         tokens = self._at[locations.long()]
         key, value = self._key[tokens], self._value[tokens]
         empty = (tokens < 0)[:, None, None]
@@ -149,10 +149,10 @@ class _Projection:
 
 
 def _layer_of(loaded: Any, projection: _Projection) -> Any:
-    """A layer with the release's own methods, around a projection."""
+    """Return a layer with the release's own methods, around a projection."""
     methods = loaded.module(_METHODS)
-    # The kernel of sgl_kernel needs CUDA. The release's own replacement also uses logarithms to base e
-    # (sgl-kernel/csrc/attention/merge_attn_states.cu), where FlashInfer's are to base 2: SGLang issue #40903.
+    # The kernel of sgl_kernel needs CUDA. The release's own replacement also uses logarithms in base e
+    # (sgl-kernel/csrc/attention/merge_attn_states.cu), but FlashInfer's are in base 2: SGLang issue #40903.
     if not hasattr(methods, "merge_state_v2"):
         methods.merge_state_v2 = _merge_of(loaded)
     layer: Any = type("DeepseekLayer", (_Projection, methods.DeepseekMHAForwardMixin), {})

@@ -1,4 +1,4 @@
-"""The model runner for a release's attention backend, with the answers of a server.
+"""A mock of the model runner that a release's attention backend reads, with a server's values.
 
 A file and line is that of SGLang 0.5.9 unless another version is named.
 """
@@ -28,7 +28,7 @@ EXTRA_CONTEXT = 4
 
 
 class Server:
-    """The environment of a release's backend for one case, which begins as a new server's process.
+    """The environment of a release's backend for one case, set up like the process of a new server.
 
     Attributes:
         model_runner: The backend's ModelRunner. A session sets its `attn_backend`.
@@ -50,7 +50,7 @@ class Server:
         self.pool = ServerPool(case, bench, _paged(case, bench.device, loaded.release.version))
         self.ranks = ranks_of(case)
         self.draft_tokens = max((step.drafts for step in case.steps), default=0)
-        # A padded row of a verify has one key and its drafts: no model's context is that short.
+        # A padded row of a verify has one key and its drafts, so the context length is at least that.
         self.context_len = max(1 + self.draft_tokens, *case.slot_lengths().values()) + case.max_len_slack
         config = self._model_config()
         workspace = native_workspace(case) if bench.device.type == "cpu" else ON_A_GPU
@@ -72,7 +72,7 @@ class Server:
         self.rows.write_before(step)
 
     def forwarding(self) -> AbstractContextManager[Any]:
-        """The context of each forward of the model runner's backend: from 0.5.14 on, layers ask it for the backend.
+        """Return the context of a forward. From 0.5.14 on, layers look up the backend there.
 
         0.5.14: model_executor/forward_context.py.
         """
@@ -90,14 +90,14 @@ class Server:
         return "trtllm_mla" if self.case.geometry.latent else "trtllm_mha"
 
     def _arguments(self) -> dict[str, Any]:
-        """The server's start arguments, by the fields of ServerArgs."""
+        """Return the server's start arguments, by the fields of ServerArgs."""
         drafts = self.draft_tokens
         arguments: dict[str, Any] = {
             "attention_backend": self.attention_backend,
             "page_size": self.case.geometry.page_size,
         }
         if _has(self.loaded, "model_executor/cuda_graph_config.py"):
-            # A server derives it from its GPU (0.5.23: arg_groups/fields/exec_.py:606). Here prefills run eagerly.
+            # A server derives it from its GPU (0.5.23: arg_groups/fields/exec_.py:606). Prefills run eagerly here.
             graphs = self.loaded.module("sglang.srt.model_executor.cuda_graph_config")
             arguments["cuda_graph_config"] = graphs.CudaGraphConfig()
         if drafts:
@@ -124,7 +124,7 @@ class Server:
             dtype=geometry.dtype.torch_dtype,
             page_size=geometry.page_size,
             device=str(self.bench.device),
-            # One pool for all layers, as if every layer has a window (model_config.py, is_hybrid_swa).
+            # One pool for all layers, as if every layer had a window (model_config.py, is_hybrid_swa).
             sliding_window_size=None if geometry.window_left < 0 else geometry.window_left,
             req_to_token_pool=own_rows,
             token_to_kv_pool=own_pool,
@@ -144,7 +144,7 @@ class Server:
         )
 
     def _translator(self, own_rows: Any, own_pool: Any, allocator: ServerMock) -> Any | None:
-        """The release's own KVIndexTranslator, if it has one (0.5.23: model_runner.py:954)."""
+        """Return the release's own KVIndexTranslator, if it has one (0.5.23: model_runner.py:954)."""
         if not _has(self.loaded, "mem_cache/kv_index_translator.py"):
             return None
         return self.loaded.module("sglang.srt.mem_cache.kv_index_translator").KVIndexTranslator(
@@ -191,10 +191,10 @@ class Server:
 
 
 def _paged(case: Case, device: torch.device, version: Version) -> type[PagedKv]:
-    """The pool's memory layout. Unwritten slots are NaN for kernels of ours.
+    """Return the pool's memory layout. Unwritten slots are NaN for this project's kernels.
 
     fmha_v2 multiplies the values after a request's last key by 0, and takes K and V by one pointer (0.5.23:
-    layers/attention/trtllm_mha_backend.py:440, mem_cache/memory_pool.py:2630): a server's pool has numbers there.
+    layers/attention/trtllm_mha_backend.py:440, mem_cache/memory_pool.py:2630), so they are finite, as on a server.
     """
     if device.type == "cpu" or case.geometry.latent:
         return PagedKv
@@ -202,12 +202,12 @@ def _paged(case: Case, device: torch.device, version: Version) -> type[PagedKv]:
 
 
 def _has(loaded: Any, file: str) -> bool:
-    """Whether the release has a file below sglang/srt."""
+    """Return whether the release has a file below sglang/srt."""
     there: bool = (loaded.release.root / "sglang" / "srt" / file).is_file()
     return there
 
 
 ON_A_GPU = 32 << 20
-"""Bytes; a server has 128 MiB to 512. XQA's partial results take some MiB of it in any geometry that is drawn
-(attnfuzz.kernels.gpu.direct.xqa), and its semaphores, which 0.5.23 adds to it, 8; the others take nothing.
+"""Bytes of the workspace on a GPU; a server has 128 to 512 MiB. XQA's partial results take a few MiB in any geometry
+that is drawn (attnfuzz.kernels.gpu.direct.xqa), and its semaphores, which 0.5.23 adds, 8 MiB; others take nothing.
 """

@@ -1,4 +1,4 @@
-"""A case on a release: each step becomes the events that the release's own workers produce."""
+"""A case on a release: each step becomes the sequence of calls that the release's own workers make."""
 
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
@@ -23,20 +23,21 @@ from attnfuzz.kernels.sglang.stand_ins import replace_calls
 from attnfuzz.reference.case import Case, Launch, Mode, Step
 
 _WORKERS = {Mode.DRAFT_EXTEND: WorkerKind.SPEC_V1, Mode.DRAFT_EXTEND_V2: WorkerKind.SPEC_V2}
-"""The worker whose draft extends have a mode."""
+"""The worker that runs each kind of draft extend."""
 
 _OF_DRAFTS = frozenset({Mode.TARGET_VERIFY, *_WORKERS})
 
 _FEWEST_DRAFTS = 2
-"""With topk 1, which the TRT-LLM backends need, draft tokens are steps + 1 (0.5.9: server_args.py:2450)."""
+"""Minimum number of draft tokens: with topk 1, which the TRT-LLM backends need, it is steps + 1 (0.5.9:
+server_args.py:2450)."""
 
 
 class SglangSession(ABC):
-    """A session on an attention backend of a release. Subclasses define a model's call of it.
+    """A session on an attention backend of a release. Subclasses define how a model calls it.
 
     Each model that a server runs has its own instance, which keeps its metadata between steps: the target of a server
-    with or without speculation, and the draft model of either worker. Requests attend to the keys that the case
-    defines, not to the contents of the release's pool: a wrong KV write shows.
+    with or without speculation, and the draft model of either worker. Outputs are judged by the keys that the case
+    defines, not by the contents of the release's pool, so a wrong KV write is detected.
     """
 
     def __init__(self, loaded: Loaded, kernels: KernelsBelow, case: Case, bench: Bench) -> None:
@@ -60,14 +61,14 @@ class SglangSession(ABC):
 
     @abstractmethod
     def _build_for_drafts(self, steps: int) -> Any:
-        """Create the release's backend of the decodes of a draft model, which drafts `steps` tokens."""
+        """Create the release's backend for the decodes of a draft model that drafts `steps` tokens."""
 
     @abstractmethod
     def _attend(self, backend: Any, batch: Any, inputs: Inputs) -> torch.Tensor:
-        """Run a model's attention layer: out [rows, q_heads, head_dim_vo]."""
+        """Run a model's attention layer. Returns out [rows, q_heads, head_dim_vo]."""
 
     def _finish(self, step: Step, inputs: Inputs, out: torch.Tensor) -> Output:
-        """The output of a step that ran on `inputs`."""
+        """Return the output of a step that ran on `inputs`."""
         return self._output(step, out, inputs.query)
 
     def _output(self, step: Step, out: torch.Tensor, queries: torch.Tensor) -> Output:
@@ -93,7 +94,7 @@ class SglangSession(ABC):
         return output
 
     def _running(self) -> AbstractContextManager[Below]:
-        """The context for any code of the release."""
+        """Return the context for code of the release."""
         replace_calls()
         return below(self._loaded.release.flashinfer, self._bench, self._kernels)
 
@@ -140,20 +141,20 @@ class SglangSession(ABC):
         return self._finish(step, inputs, out)
 
     def _order(self, step: Step) -> Order:
-        """The order of an eager step. A verify may have two: then that of the worker of the case's draft extends."""
+        """Return the order of an eager step. If a verify has two, the worker of the case's draft extends decides."""
         orders = self._orders.eager[step.mode]
         workers = {_WORKERS[each.mode] for each in self._case.steps if each.mode in _WORKERS}
         fitting = [order for order in orders if order.worker in workers]
         return fitting[0] if len(fitting) == 1 else orders[self._case.seed % len(orders)]
 
     def _backend(self, mode: Mode) -> Any:
-        """The instance that serves a mode."""
+        """Return the instance that serves a mode."""
         if not mode.speculative:
             verifies = any(step.mode is Mode.TARGET_VERIFY for step in self._case.steps)
             mode = Mode.TARGET_VERIFY if verifies else Mode.DECODE
         if mode not in self._backends:
             self._backends[mode] = self._build()
-        # Padding asks the runner for its backend, and so do batches.
+        # Padding and batches look up the backend in the runner.
         self._server.model_runner.attn_backend = self._backends[mode]
         return self._backends[mode]
 

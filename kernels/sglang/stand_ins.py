@@ -1,6 +1,6 @@
 """Replacements in SGLang's modules for FlashInfer, and for kernels whose compilation needs a GPU.
 
-The replacements stay as long as the process; the session below them changes.
+The replacements stay for the life of the process; the session below them changes.
 """
 
 import sys
@@ -26,7 +26,7 @@ class FixupModule:
         self._compiled = compiled
 
     def fixup_zero_kv_rows(self, *args: Any) -> None:
-        """Repair rows without keys."""
+        """Set out = 0 and lse = -inf in rows without keys."""
         lower, name = current("fixup_zero_kv_rows"), "fixup_zero_kv_rows"
         op = lower.op(name) if self._compiled is None else Op(name, self._by_name, frozenset({"out", "lse"}))
         arguments = zip(("out", "lse", "kv_lens", "cum_seq_lens", "max_seq_len"), args, strict=True)
@@ -38,7 +38,7 @@ class FixupModule:
 
 
 class JitModule:
-    """A module that a release compiled with nvcc for itself, whose kernels are launched like any other.
+    """A module that a release compiled with nvcc itself, whose kernels are launched like any other.
 
     It is the result of load_jit (0.5.9 jit_kernel/utils.py:93, 0.5.23 kernels/jit/utils/compile/loader.py:49); a
     release calls its functions with positional arguments.
@@ -52,7 +52,7 @@ class JitModule:
         self.compiled = compiled
 
     def __getattr__(self, name: str) -> Any:
-        """One of its functions."""
+        """Return one of the module's functions, as a launch."""
         return partial(_run_compiled, name, getattr(self.compiled, name))
 
 
@@ -68,14 +68,14 @@ def _loaded(load_jit: Callable[..., Any], *args: Any, **kwargs: Any) -> JitModul
 
 
 def _run_compiled(name: str, function: Callable[..., Any], *args: Any) -> Any:
-    # A function without tensor arguments answers a question, and runs no kernel.
+    # A function without tensor arguments is a query, and runs no kernel.
     if not any(isinstance(argument, torch.Tensor) for argument in args):
         return function(*args)
     return current(name).launch(*launch_of(function, name, args))
 
 
 def launch_of(function: Callable[..., Any], name: str, args: tuple[Any, ...]) -> tuple[Op, dict[str, Any]]:
-    """A call of a compiled function as an op of the release's own, with its arguments by name.
+    """Return a call of a compiled function as an op of the release's own, with its arguments by name.
 
     Neither the names of its tensors nor which of them it writes are known.
     """
@@ -89,7 +89,7 @@ def launch_of(function: Callable[..., Any], name: str, args: tuple[Any, ...]) ->
 
 
 def replace_calls() -> None:
-    """Put the replacements into the modules of the release that were imported since the last call."""
+    """Install the replacements in the modules of the release that were imported since the last call."""
     new = sys.modules.keys() - _looked_at
     _looked_at.update(new)
     for name in new:

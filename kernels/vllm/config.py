@@ -14,10 +14,10 @@ from attnfuzz.reference.case import Case, Mode, Step
 from attnfuzz.reference.geometry import KvLayout
 
 _VOCABULARY: Final = 1 << 30
-"""More tokens than any case has: drafts are checked against it."""
+"""The vocabulary size, against which vLLM checks drafts: more than the tokens of any case."""
 
 RANKS: Final = 2
-"""Data-parallel ranks: this one, and another whose batches decide on padding and graphs."""
+"""Number of data-parallel ranks: this one, and a simulated one, whose batches determine padding and graphs."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class ServerLimits:
 
     @classmethod
     def of(cls, case: Case, drafts: int) -> "ServerLimits":
-        """Those of a server whose requests speculate `drafts` tokens: as large as the case's largest step needs.
+        """Return the limits of a server with `drafts` draft tokens per request, as large as the largest step needs.
 
         Steps are padded to the sizes of graphs, which are whole requests (config/compilation.py, adjust_cudagraph_...).
         """
@@ -47,25 +47,25 @@ class ServerLimits:
 
 
 def graph_size(step: Step, drafts: int) -> int:
-    """The size to which a step is padded on a server whose requests speculate `drafts` tokens."""
+    """Return the size to which a step is padded on a server with `drafts` draft tokens per request."""
     stride, rows = 1 + drafts, step.padded_batch if step.mode is Mode.DRAFT_DECODE else step.padded_tokens
     return -(-rows // stride) * stride
 
 
 def drafting(case: Case) -> bool:
-    """Whether a case's server has a draft model."""
+    """Return whether a case's server has a draft model."""
     return any(step.mode is Mode.DRAFT_DECODE for step in case.steps)
 
 
 def _targets(case: Case, drafts: int) -> Iterator[int]:
-    """The largest forwards of the target before draft decodes."""
+    """Yield the number of tokens of the target's largest forwards before draft decodes."""
     for step in case.steps:
         if step.mode is Mode.DRAFT_DECODE:
             yield max(1, len(step.requests)) * (1 + drafts)
 
 
 def server_config(loaded: Any, case: Case, drafts: int, limits: ServerLimits) -> ServerMock:
-    """The VllmConfig of a server. A question without an answer ends the run."""
+    """Return a mock of a server's VllmConfig. Reading an attribute that it lacks ends the run."""
     geometry, quantisation = case.geometry, Quantisation.of(case)
     return ServerMock(
         "vllm_config",
@@ -171,7 +171,7 @@ def _model(case: Case, limits: ServerLimits, *, vocabulary: int) -> ServerMock:
 
 
 def _compilation(loaded: Any, limits: ServerLimits) -> Any:
-    """The release's own CompilationConfig, whose graphs hold decodes as a whole and other steps without attention.
+    """Return the release's own CompilationConfig: full graphs for decodes, piecewise graphs for other steps.
 
     A server without a GPU has no graphs (0.32.0: platforms/cpu.py:353).
     """
@@ -214,7 +214,7 @@ def _speculation(case: Case, drafts: int) -> ServerMock | None:
 
 
 def _draft_model(case: Case, drafts: int) -> ServerMock:
-    """Speculation with a draft model that sees the target's hidden states (EAGLE)."""
+    """Return the configuration of speculation with a draft model that reads the target's hidden states (EAGLE)."""
     geometry = case.geometry
     width = geometry.q_heads * (geometry.latent.vo if geometry.latent else geometry.head_dim_vo)
     return ServerMock(
@@ -227,7 +227,7 @@ def _draft_model(case: Case, drafts: int) -> ServerMock:
             "draft_model_config",
             get_hidden_size=lambda: width,
             get_inputs_embeds_size=lambda: 1,
-            # DeepSeek-V4's alone (0.32.0: v1/spec_decode/llm_base_proposer.py:105).
+            # Only DeepSeek-V4 has these (0.32.0: v1/spec_decode/llm_base_proposer.py:105).
             hf_config=ServerMock("hf_config", compress_ratios=ABSENT, hc_mult=ABSENT),
             uses_mrope=False,
             uses_xdrope_dim=0,
@@ -252,6 +252,6 @@ def _draft_model(case: Case, drafts: int) -> ServerMock:
 
 
 def _layout(loaded: Any, case: Case) -> Any:
-    """The layout of a pool, one layer after another: Blackwell's has heads first (0.32.0: flashinfer.py:603)."""
+    """Return the memory layout of a pool: HND on Blackwell (0.32.0: flashinfer.py:603)."""
     layouts = loaded.module("vllm.v1.kv_cache_interface").KVCacheLayout
     return layouts.LBHNC if case.geometry.kv_layout is KvLayout.HND else layouts.LBNHC

@@ -21,10 +21,10 @@ from attnfuzz.reference.case import Case, Mode, Request, Step
 _VERIFIES: Final = (Mode.TARGET_VERIFY, Mode.DRAFT_EXTEND)
 
 _REJECTED: Final = -1
-"""The place of a rejected draft among sampled tokens (v1/sample/rejection_sampler.py, PLACEHOLDER_TOKEN_ID)."""
+"""The placeholder of a rejected draft among sampled tokens (v1/sample/rejection_sampler.py, PLACEHOLDER_TOKEN_ID)."""
 
 _STATE: Final = {"common_attn_metadata": "spec_decode_common_attn_metadata"}
-"""Arguments of the proposer that the runner's state after a forward has by another name."""
+"""Arguments of the proposer with another name in the runner's state after a forward."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class TargetForward:
 
     @classmethod
     def before(cls, case: Case, index: int, drafted: Request) -> "TargetForward":
-        """The slot's last verify, if the draft decodes of step `index` follow from it; else over its last token."""
+        """Return the last verify if the draft decodes of step `index` follow it, else a forward over the last token."""
         prefix = drafted.kv_len - drafted.q_len
         for step in reversed(case.steps[:index]):
             verify = next((each for each in step.requests if each.slot == drafted.slot and each.q_len), None)
@@ -50,14 +50,14 @@ class TargetForward:
 
     @property
     def computed(self) -> int:
-        """The keys before it."""
+        """The number of keys before the forward."""
         return self.request.kv_len - self.request.q_len
 
 
 class DraftModel(Model):
-    """The draft model's layer, whose token at a position is the next one of the target's.
+    """The draft model's layer, whose token at a position is the target's next one.
 
-    It generates the slot's next tokens, so that each forward is over tokens of the case.
+    It generates the sequence's next tokens, so that each forward is over tokens of the case.
 
     Attributes:
         outs: The outputs of its forwards since the last step began.
@@ -74,12 +74,12 @@ class DraftModel(Model):
         self.outs = []
 
     def __call__(self, *, input_ids: torch.Tensor, positions: torch.Tensor, **more: Any) -> Any:
-        """Run the model: the ids of the next tokens [rows, 1], and the hidden states."""
+        """Run the model. Returns the ids of the next tokens [rows, 1], and the hidden states."""
         hidden = super().__call__(input_ids=input_ids, positions=positions, **more)
         return input_ids.long().unsqueeze(1) + 1, hidden
 
     def compute_logits(self, hidden: torch.Tensor) -> Any:
-        """Answer the question for the likeliest token with the next one."""
+        """Return logits whose argmax is the next token."""
         return SimpleNamespace(argmax=lambda **_: hidden.flatten())
 
     def _finish(self, layer: Callable[[], torch.Tensor]) -> torch.Tensor:
@@ -93,7 +93,7 @@ class DraftModel(Model):
 
 
 class LatentDraftModel(DraftModel, LatentModel):
-    """The same of a layer of latent attention."""
+    """A draft model with a layer of latent attention."""
 
 
 class DraftingRunner(ModelRunner):
@@ -109,7 +109,7 @@ class DraftingRunner(ModelRunner):
         super().capture(index, step)
 
     def run(self, index: int, requests: Sequence[Request]) -> tuple[torch.Tensor, list[int]]:
-        """Run a step with these requests: the output's rows, and the first row of each of the step's requests."""
+        """Run a step with these requests. Returns the output's rows, and the first row of each request of the step."""
         step = self._server.case.steps[index]
         self._draft_model.begin(index)
         if step.mode is not Mode.DRAFT_DECODE:
@@ -137,14 +137,14 @@ class DraftingRunner(ModelRunner):
             finally:
                 for model in models:
                     model.writes = True
-        # The batch has forgotten its requests, and takes them in another order.
+        # The batch no longer has these requests, and adds them again in another order.
         due, stride = out.clone(), step.tokens_per_request
         for before, now in zip(self._rows_drafted, first_rows, strict=True):
             due[before : before + stride] = out[now : now + stride]
         return due
 
     def _draft(self, step: Step) -> tuple[torch.Tensor, list[int]]:
-        """Run the target, then the draft model: the rows of its decodes, request by request, and the first of each."""
+        """Run the target, then the draft model. Returns the rows of its decodes by request, and the first of each."""
         assert self._drafted is not None
         index, requests = self._drafted
         if not requests:
@@ -154,7 +154,7 @@ class DraftingRunner(ModelRunner):
         targets = [TargetForward.before(self._server.case, index, each) for each in requests]
         ends = {each.slot: each.kv_len for each in requests}
         ordered = self._schedule.order(index, [each.request for each in targets], ends)
-        # The scheduler's number, since 0.25 (v1/core/sched/scheduler.py:1747).
+        # Set by the scheduler since 0.25 (v1/core/sched/scheduler.py:1747).
         ordered.num_spec_tokens_to_schedule = self._drafts
         self._draft_model.outs.clear()
         self._call("execute_model", ordered)
@@ -185,10 +185,10 @@ class DraftingRunner(ModelRunner):
         )
 
     def _decoded(self, step: Step) -> tuple[torch.Tensor, list[int]]:
-        """The rows of the draft model's decodes, after its forward over the target's tokens."""
+        """Return the rows of the draft model's decodes, after its forward over the target's tokens."""
         decodes, stride = self._draft_model.outs[1:], step.tokens_per_request
         if len(decodes) != stride:
-            raise RuntimeError(f"the draft model has decoded {len(decodes)} times, and drafts need {stride}")
+            raise RuntimeError(f"the draft model decoded {len(decodes)} times instead of {stride}")
         rows = self._runner.input_batch.req_id_to_index
         out = torch.stack([each[: len(rows)] for each in decodes], dim=1).flatten(0, 1)
         return out, [stride * rows[self._schedule.name(each.slot)] for each in step.requests]
@@ -202,13 +202,13 @@ class DraftingRunner(ModelRunner):
 
 
 class LatentDraftingRunner(DraftingRunner, LatentRunner):
-    """The same with a layer of latent attention."""
+    """A drafting runner with layers of latent attention."""
 
     draft_type = LatentDraftModel
 
 
 def rejected(case: Case, index: int) -> list[tuple[int, int]]:
-    """(slot, position) of rejected drafts behind the last key of step `index`, which the draft model writes too."""
+    """Return (slot, position) of rejected drafts after the last keys of step `index`: the draft model writes them."""
     step = case.steps[index]
     if step.mode is not Mode.DRAFT_DECODE:
         return []

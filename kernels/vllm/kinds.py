@@ -1,4 +1,4 @@
-"""The attention backends of a release that are driven: their modules and classes, and the GPU that is claimed."""
+"""The attention backends of vLLM that this project runs: their modules and classes, and the GPU that is simulated."""
 
 from dataclasses import dataclass, replace
 from typing import Final
@@ -41,13 +41,13 @@ FLASHINFER: Final = Capability(
     query_views=(QueryView.CONTIGUOUS, QueryView.FUSED_QKV),
     table_gaps=False,
 )
-"""The cases that a server of any release has: no request with fewer keys than queries, and pools with heads first.
+"""The capability of a server of any release: no request has fewer keys than queries, and pools are HND.
 
-Speculation by n-grams verifies drafts of different numbers (`draft_extend`).
+With n-gram speculation, requests verify different numbers of drafts (`draft_extend`).
 """
 
 WRAPPERS: Final = structs.replace(FLASHINFER, layouts=(KvLayout.NHD, KvLayout.HND), head_dims=(64, 128, 256))
-"""The cases of Hopper and Ampere: pools of any layout, and the head dims that vLLM allows (flashinfer.py:700)."""
+"""The capability on Hopper and Ampere: pools of any layout, and the head dims that vLLM allows (flashinfer.py:700)."""
 
 TRITON: Final = structs.replace(
     FLASHINFER,
@@ -60,7 +60,8 @@ TRITON: Final = structs.replace(
     max_head_dim=128,
     patience=4.0,
 )
-"""Pools have any layout (0.33.0: v1/attention/backend.py:372), and kernels are interpreted."""
+"""The capability of the Triton backend: pools of any layout (0.33.0: v1/attention/backend.py:372). Kernels run in the
+interpreter."""
 
 
 LATENT: Final = structs.replace(
@@ -77,7 +78,7 @@ LATENT: Final = structs.replace(
     sinks=False,
     query_views=(QueryView.CONTIGUOUS,),
 )
-"""The cases of FLASHINFER_MLA (v1/attention/backends/mla/flashinfer_mla.py:191), without FP8 caches.
+"""The capability of FLASHINFER_MLA (v1/attention/backends/mla/flashinfer_mla.py:191), without FP8 caches.
 
 FlashInfer's decode returns bfloat16 for queries of any dtype.
 """
@@ -93,7 +94,7 @@ TRITON_FP8: Final = structs.replace(
     fp8_kv=True,
     kv_scales=(DType.FLOAT8_E4M3,),
 )
-"""The same on FP8 caches, which have less accurate kernels."""
+"""The Triton backend on FP8 caches, whose kernels are less accurate."""
 
 FLASH_ATTN: Final = structs.replace(
     FLASHINFER,
@@ -103,7 +104,7 @@ FLASH_ATTN: Final = structs.replace(
     layouts=(KvLayout.NHD, KvLayout.HND),
     head_dims=(64, 80, 96, 128, 256),
 )
-"""The cases of FlashAttention 3 on pools in 16 bits (0.33.0: v1/attention/backends/flash_attn.py:451)."""
+"""The capability of FlashAttention 3 on 16-bit pools (0.33.0: v1/attention/backends/flash_attn.py:451)."""
 
 _OF_RANKS: Final = tuple(
     structs.replace(each, layouts=(KvLayout.NHD, KvLayout.HND), modes=_OF_TARGETS)
@@ -119,9 +120,9 @@ _OF_RANKS: Final = tuple(
 _DRAFTS_OF_RANKS: Final = structs.replace(_OF_RANKS[0], modes=(), sinks=(False,))
 
 _MOST_PROGRAMS: Final = 256
-"""Those of a merge: each rank has one for each row and head that another one gives to it.
+"""Maximum number of Triton programs in a merge: each rank runs one for each row and head that a rank sends to it.
 
-Triton's interpreter takes milliseconds for one. 16 drafts on 8 query heads and two ranks have as many.
+Triton's interpreter takes milliseconds for each. 16 drafts on 8 query heads and two ranks reach the maximum.
 """
 
 SHARDED: Final = structs.replace(
@@ -131,10 +132,10 @@ SHARDED: Final = structs.replace(
     patience=4.0,
     buckets=(*_OF_RANKS, structs.replace(_OF_RANKS[0], windows=(3, 16, 127), sinks=(False,)), _DRAFTS_OF_RANKS),
 )
-"""The cases of FlashAttention 3 on ranks that share keys: each of them has the same KV head (config/model.py:1581).
+"""The capability of FlashAttention 3 on ranks that share keys: all have the same KV head (config/model.py:1581).
 
-Few have windows (docs/findings/vllm-dcp-windows.md) or draft decodes (docs/guides/vllm.md), which are wrong there.
-The kernels that merge take head dims that are powers of two (v1/attention/ops/dcp.py:161).
+Windows (docs/findings/vllm-dcp-windows.md) and draft decodes (docs/guides/vllm.md) are wrong there, so few cases have
+them. The merge kernels take head dims that are powers of two (v1/attention/ops/dcp.py:161).
 """
 
 SHARDED_BLACKWELL: Final = structs.replace(
@@ -146,16 +147,16 @@ SHARDED_BLACKWELL: Final = structs.replace(
         structs.replace(each, layouts=(KvLayout.HND,), sinks=(False,)) for each in (*_OF_RANKS, _DRAFTS_OF_RANKS)
     ),
 )
-"""The cases of FlashInfer's backend on such ranks, which takes drafts for prefills (flashinfer.py:1067).
+"""The capability of the FlashInfer backend on such ranks, which treats verifies as prefills (flashinfer.py:1067).
 
-It refuses sinks in prefills (flashinfer.py:1626), and windows beside layers without (flashinfer.py:1633).
+It rejects sinks in prefills (flashinfer.py:1626), and windows next to layers without one (flashinfer.py:1633).
 """
 
 SHARDED_WRAPPERS: Final = structs.replace(
     SHARDED_BLACKWELL,
     buckets=tuple(structs.replace(each, sinks=(False,)) for each in (*_OF_RANKS, _DRAFTS_OF_RANKS)),
 )
-"""The same on Hopper."""
+"""The capability of the FlashInfer backend on such ranks on Hopper."""
 
 _OF_LATENT_RANKS: Final = tuple(
     Bucket(
@@ -184,7 +185,7 @@ SHARDED_LATENT: Final = structs.replace(
     patience=SHARDED.patience,
     buckets=(*_OF_LATENT_RANKS, structs.replace(_OF_LATENT_RANKS[0], modes=())),
 )
-"""The cases of FLASHINFER_MLA on such ranks (0.33.0: v1/attention/backends/mla/flashinfer_mla.py:140)."""
+"""The capability of FLASHINFER_MLA on such ranks (0.33.0: v1/attention/backends/mla/flashinfer_mla.py:140)."""
 
 WITHOUT_GPU: Final = structs.replace(
     FLASHINFER,
@@ -199,9 +200,9 @@ WITHOUT_GPU: Final = structs.replace(
     soft_cap=True,
     padding=False,
 )
-"""The cases of a server without a GPU, on which nothing is captured or padded (0.32.0: platforms/cpu.py:353).
+"""The capability of a server without a GPU, which captures and pads nothing (0.32.0: platforms/cpu.py:353).
 
-Not those in bfloat16, to which kernels for a CPU without its instructions truncate
+bfloat16 is excluded: on a CPU without bfloat16 instructions, the kernels truncate instead of rounding
 (docs/findings/vllm-cpu-bf16-truncation.md).
 """
 
@@ -214,13 +215,13 @@ class BackendKind:
 
     Attributes:
         module: Its module in vLLM.
-        classes: The beginning of the names of its classes.
-        gpu: The compute capability of the claimed GPU; None for a server without a GPU.
-        capability: The cases that a server with it has.
+        classes: The prefix of its class names.
+        gpu: The compute capability of the simulated GPU; None for a server without a GPU.
+        capability: The cases that it supports.
         interpreted: Whether its kernels are Triton's, and run in the interpreter.
         calibrated: Our own backend on the same kernels, whose noise model applies.
         packed_prefills: Whether prefills of latents run on trtllm-gen's kernel for packed keys, not on FlashAttention.
-        impl: The end of the name of the class that implements it.
+        impl: The suffix of the name of its implementation class.
         sharded: Whether ranks share the keys of each request (decode context parallelism).
 
     """
@@ -237,7 +238,7 @@ class BackendKind:
 
     @property
     def class_names(self) -> dict[str, str]:
-        """The names of its classes, by their parts."""
+        """The names of its classes, by role."""
         ends = {"Backend": "Backend", "Impl": self.impl, "MetadataBuilder": "MetadataBuilder"}
         return {part: f"{self.classes}{end}" for part, end in ends.items()}
 
@@ -272,11 +273,11 @@ _BELOW_STEPS: Final = {
     "cpu": BackendKind(f"{_BACKENDS}.cpu_attn", "CPUAttention", None, WITHOUT_GPU, impl="BackendImpl"),
     "cpu_bf16": BackendKind(f"{_BACKENDS}.cpu_attn", "CPUAttention", None, WITHOUT_GPU_BF16, impl="BackendImpl"),
 }
-"""Backends whose forwards are the steps of a case, without the engine."""
+"""Backends whose forwards are the steps of a case, without vLLM's scheduler."""
 
 
 def _below_scheduler(kind: BackendKind) -> BackendKind:
-    """The same kind below vLLM's own scheduler and block pool."""
+    """Return the same kind below vLLM's own scheduler and block pool."""
     return replace(kind, capability=structs.replace(kind.capability, schedules=True))
 
 
@@ -292,8 +293,8 @@ KINDS: Final = {
     "engine_mla": _below_scheduler(_BELOW_STEPS["flashinfer_mla"]),
     "engine_triton": _below_scheduler(_BELOW_STEPS["triton"]),
 }
-"""By the values of --attention-backend, in lower case, and by GPU where it is not Blackwell.
+"""All kinds, named after --attention-backend in lower case, with a suffix for a GPU other than Blackwell.
 
-`flashinfer_mla_packed` has the other backend for prefills, and `cpu` and `cpu_bf16` have the compiled kernels of a
-server without a GPU. Those of the engine have the names of their backends and GPUs behind `engine`.
+`flashinfer_mla_packed` has the other prefill backend. `cpu` and `cpu_bf16` run the compiled kernels of a server without
+a GPU. Kinds below vLLM's own scheduler are called `engine`, with the names of backend and GPU as suffixes.
 """

@@ -16,15 +16,15 @@ from attnfuzz.kernels.releases.stand_ins import FAST_PLAN, WRAPPERS, current
 
 _WORKSPACES: Final = ("_float_workspace_buffer", "_int_workspace_buffer")
 _LISTS: Final = ("_qo_indptr_buf", "_paged_kv_indptr_buf", "_paged_kv_indices_buf", "_paged_kv_last_page_len_buf")
-"""The tensors of a wrapper, by its attributes: those that plans write and runs use, and those that runs read
+"""Attributes of a wrapper that hold tensors: those that plans write and runs use, and those that runs read
 (FlashInfer 0.7.2: prefill.py, decode.py)."""
 
 
 def have_own_kernels(backend: Any, writer: Any) -> None:
-    """Put FlashInfer's own classes back into the module of the FlashInfer backend, with launches for their methods.
+    """Restore FlashInfer's own classes in the module of the FlashInfer backend, with their methods run as launches.
 
-    vLLM's kernel that writes the cache is compiled for a server: its `writer` in Triton does the same
-    (v1/attention/ops/triton_reshape_and_cache_flash.py).
+    vLLM's kernel that writes the cache is in a compiled library, which is not loaded. Its equivalent `writer` in Triton
+    replaces it (v1/attention/ops/triton_reshape_and_cache_flash.py).
     """
     own: Any = importlib.import_module("flashinfer")
     replaced: dict[str, Any] = {each.__name__: each for each in launching([getattr(own, name) for name in WRAPPERS])}
@@ -38,9 +38,9 @@ def have_own_kernels(backend: Any, writer: Any) -> None:
 
 
 def launching(wrappers: Iterable[type]) -> list[type]:
-    """Subclasses of FlashInfer's wrappers whose `plan` and `run` are launches; one may derive from another's subclass.
+    """Return subclasses of FlashInfer's wrappers whose `plan` and `run` are launches.
 
-    A release asks whether a wrapper with sinks is one of prefills.
+    Inheritance between wrappers is kept: a release checks whether a wrapper with sinks is a prefill wrapper.
     """
     made: dict[type, type] = {}
     for own in sorted(wrappers, key=lambda each: len(each.__mro__)):
@@ -54,10 +54,10 @@ def launching(wrappers: Iterable[type]) -> list[type]:
 
 
 def _launched(function: Callable[..., Any], name: str, *, plans: bool) -> Callable[..., Any]:
-    """A method of a wrapper, or a function that takes one, as a launch of its arguments and the wrapper's tensors.
+    """Wrap a wrapper's method, or a function on a wrapper, as a launch on its arguments and the wrapper's tensors.
 
-    A run reads the lists that the plan copied to the device, which get a place of their own. Tensors on the host are
-    none of the launch's.
+    A run reads the lists that the plan copied to the device, which are placed in guarded memory. Host tensors are not
+    part of the launch.
     """
     signature = inspect.signature(function)
     first = next(iter(signature.parameters))

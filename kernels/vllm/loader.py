@@ -1,4 +1,4 @@
-"""Importing a release without a server: a bare package, stubs for unneeded modules, a GPU that is only claimed.
+"""Importing a release without a server: a bare package, stubs for unneeded modules, a simulated GPU.
 
 Module names of two releases collide, so a process loads one. Importing starts no thread, so a nursery may do it before
 it forks.
@@ -33,9 +33,9 @@ from attnfuzz.kernels.vllm.stand_ins import replace_kernels, replace_model
 _RUNNER: Final = "vllm.v1.worker.gpu_model_runner"
 _TRITON_WRITER: Final = "vllm.v1.attention.ops.triton_reshape_and_cache_flash"
 SCHEDULER: Final = "vllm.v1.core.sched.scheduler"
-"""The module of the Scheduler, which the engine needs alone."""
+"""The module of the Scheduler, which only the engine needs."""
 ASYNC_SCHEDULER: Final = "vllm.v1.core.sched.async_scheduler"
-"""The module of the AsyncScheduler, one of its classes."""
+"""The module of its subclass AsyncScheduler."""
 
 _CLASSES: Final = {
     _RUNNER: ("GPUModelRunner",),
@@ -46,7 +46,7 @@ _CLASSES: Final = {
 """Required classes."""
 
 _ENVIRONMENT: Final = {
-    # FlashInfer's cubins count as being there, which decides for trtllm-gen (0.26.0: utils/flashinfer.py:308).
+    # Pretends that FlashInfer's cubins are installed, so that trtllm-gen is chosen (0.26.0: utils/flashinfer.py:308).
     "VLLM_HAS_FLASHINFER_CUBIN": "1",
     "VLLM_CONFIGURE_LOGGING": "0",
     "VLLM_NO_USAGE_STATS": "1",
@@ -60,7 +60,7 @@ _loaded: "list[LoadedRelease]" = []
 
 @dataclass(frozen=True)
 class LoadedRelease(ImportedRelease):
-    """A release, and the kind of backend that runs. `hopper`: it runs on a Hopper GPU, and does not only claim one."""
+    """A release, and the kind of backend that runs. `hopper`: it runs on a real Hopper GPU, not a simulated one."""
 
     kind: BackendKind
     hopper: bool
@@ -71,7 +71,7 @@ class LoadedRelease(ImportedRelease):
         return self.module(self.kind.module)
 
     def part(self, name: str) -> Any:
-        """A class of the backend: "Backend", "Impl" or "MetadataBuilder"."""
+        """Return a class of the backend: "Backend", "Impl" or "MetadataBuilder"."""
         return getattr(self.backend, self.kind.class_names[name])
 
 
@@ -91,7 +91,7 @@ def load(release: Release, kind: str = "flashinfer", *, hopper: bool = False) ->
         return _as_kind(_loaded[0], KINDS[kind])
     first = KINDS[kind] if KINDS[kind].on_cpu else KINDS["flashinfer"]
     os.environ.update(_ENVIRONMENT)
-    # Its warnings are for those who run a server.
+    # Its warnings are for operators of a server.
     logging.getLogger(VLLM.name).setLevel(logging.ERROR)
     with importing(release, stubbed_in(release.version), compiled=hopper) as stubs, warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -116,7 +116,7 @@ def load(release: Release, kind: str = "flashinfer", *, hopper: bool = False) ->
 
 
 def _as_kind(loaded: LoadedRelease, kind: BackendKind) -> LoadedRelease:
-    """The release with the GPU of a kind, whose module is imported. Raises ReleaseError, or Moved."""
+    """Import a kind's module with its GPU as the platform, and return the release. Raises ReleaseError, or Moved."""
     release = loaded.release
     if kind.on_cpu:
         check_classes(release, {kind.module: list(kind.class_names.values()), CPU_RUNNER: ["CPUModelRunner"]})
@@ -132,9 +132,9 @@ def _as_kind(loaded: LoadedRelease, kind: BackendKind) -> LoadedRelease:
 
 @contextmanager
 def _triton_for_a_gpu(release: Release) -> Iterator[None]:
-    """Let the release take Triton's kernels although Triton has no driver here (triton_utils/importing.py).
+    """Make the release use Triton although Triton has no driver here (triton_utils/importing.py).
 
-    It does so where no GPU is visible to a process that is to get one, and asks for its own version before.
+    It does so if no GPU is visible to a process that will get one; it checks its own version first.
     """
     with built_as(release, str(release.version)), mock.patch.dict(os.environ, _NO_GPU_VISIBLE):
         yield
@@ -142,7 +142,7 @@ def _triton_for_a_gpu(release: Release) -> Iterator[None]:
 
 @contextmanager
 def _on_a_gpu(release: Release, *, hopper: bool) -> Iterator[None]:
-    """Claim a GPU for modules that are imported inside."""
+    """Simulate a GPU for modules that are imported inside."""
     set_platform(release, claim(imported(release, "vllm.platforms.interface"), BLACKWELL, real=hopper))
     with _triton_for_a_gpu(release):
         yield
@@ -159,7 +159,7 @@ def load_release_for_hopper(team: str) -> None:
 
 
 def load_release(team: str) -> None:
-    """Import the release of a team (vllm==VERSION or vllm@PATH, or with :cpu behind it), before workers are forked.
+    """Import the release of a team (vllm==VERSION or vllm@PATH, or one of them with :cpu), before workers are forked.
 
     Importing it takes seconds. The code that opens sessions is imported with it, and in no other process. Raises
     ReleaseError.
@@ -169,12 +169,12 @@ def load_release(team: str) -> None:
     else:
         loaded = load(release_of(VLLM, team))
     for kind in (each for each in KINDS.values() if each.on_cpu == loaded.kind.on_cpu):
-        # One that is missing fails where it is asked for.
+        # A missing one fails when it is used.
         with suppress(ReleaseError):
             _as_kind(loaded, kind)
     importlib.import_module("attnfuzz.kernels.vllm.session")
     importlib.import_module("attnfuzz.kernels.vllm.serving.drafting_session")
-    # Without one, other kinds can be run.
+    # If it is missing, other kinds can still run.
     with suppress(ReleaseError):
         loaded.module(SCHEDULER)
         loaded.module(ASYNC_SCHEDULER)

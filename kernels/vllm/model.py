@@ -1,4 +1,4 @@
-"""The model of a server: one attention layer, whose inputs follow from the ids and positions that a runner gives it.
+"""The model of a server: one attention layer, whose inputs follow from the token ids and positions of a forward.
 
 A file and line below vllm/ is that of vLLM 0.33.0 unless another version is named.
 """
@@ -41,7 +41,7 @@ class _Captured:
     out: torch.Tensor
 
     def replay(self) -> torch.Tensor:
-        """Replay the graph; its output."""
+        """Replay the graph. Returns its output."""
         self.graph.replay()
         return self.out
 
@@ -49,8 +49,8 @@ class _Captured:
 class Model:
     """A model with the layer's parameters, in place of the network of a release's model runner.
 
-    A token's key and value are those of its id, which is an index into the pool's tokens, and its query that of the
-    step. As with a rotation, both also follow from the position: at a wrong one they are another token's.
+    A token's key and value follow from its id, an index into the pool's tokens, and its query from the step. As with a
+    rotary embedding, they also depend on the position: at a wrong one they are another token's.
 
     Attributes:
         capturing: Whether a graph is captured.
@@ -76,11 +76,11 @@ class Model:
         self.out: torch.Tensor | None = None
 
     def keep_on_host(self, host: Sequence[torch.Tensor]) -> None:
-        """Name the runner's tensors that no graph holds: copies on the host."""
+        """Declare the runner's tensors that no graph holds: copies on the host."""
         self._host = host
 
     def begin(self, index: int) -> None:
-        """Use the queries of a step, which follow each other as the case has its requests."""
+        """Use the queries of a step, packed in the order of the case's requests."""
         step, spans = self._case.steps[index], self._pool.tokens.spans
         self._queries = self._quantisation.rounded(self._draw(index, step.padded_tokens))
         ids = [
@@ -91,7 +91,7 @@ class Model:
         self._rows = {token: row for row, token in enumerate(ids)}
 
     def _draw(self, index: int, rows: int) -> torch.Tensor:
-        """The queries of a step [rows, q_heads, dim]."""
+        """Return the queries of a step [rows, q_heads, dim]."""
         return draw_queries(self._case, index, rows, key_dim(self._case))
 
     def __call__(self, *, input_ids: torch.Tensor, positions: torch.Tensor, **_: Any) -> torch.Tensor:
@@ -105,7 +105,7 @@ class Model:
         return self._finish(lambda: self._attend(context, placed))
 
     def again(self) -> torch.Tensor:
-        """Run the last forward's layer again; its output."""
+        """Run the last forward's layer again. Returns its output."""
         assert self._last is not None
         return self._last()
 
@@ -148,7 +148,7 @@ class Model:
         return out
 
     def _embed(self, ids: Sequence[int], positions: Sequence[int]) -> LayerInputs:
-        """The layer's inputs for tokens at positions."""
+        """Return the layer's inputs for tokens at positions."""
         assert self._queries is not None
         at = [self._token(token, position) for token, position in zip(ids, positions, strict=True)]
         padding = range(len(self._rows), len(self._queries)) or range(1)
@@ -156,7 +156,7 @@ class Model:
         return LayerInputs(self._queries[rows], *self._tokens(at))
 
     def _tokens(self, at: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """New keys and values [rows, kv_heads, dim], by their indices into the pool's tokens."""
+        """Return new keys and values [rows, kv_heads, dim], by their indices into the pool's tokens."""
         tokens, scales, dtype = self._pool.tokens, self._case.scales, self._case.geometry.dtype.torch_dtype
         return (
             self._quantisation.new(tokens.key[at], scales.k, dtype),
@@ -164,7 +164,7 @@ class Model:
         )
 
     def _token(self, token: int, position: int) -> int:
-        """The token itself at its own position, and elsewhere one of no request."""
+        """Return the token itself at its own position, elsewhere a token that belongs to no request."""
         tokens = self._pool.tokens
         right = any(token in span and token - span.start == position for span in tokens.spans.values())
         return token if right else tokens.extra[position % len(tokens.extra)]

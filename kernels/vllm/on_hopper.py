@@ -51,7 +51,7 @@ _TRITON_BUCKETS: Final = few_geometries(
     sinks=True,
     soft_caps=True,
 )
-"""Triton compiles a kernel for each geometry in seconds."""
+"""The geometries for Triton, which takes seconds to compile a kernel for each."""
 
 _BUCKETS: Final = {
     "flashinfer_sm90": _FLASHINFER_BUCKETS,
@@ -63,11 +63,11 @@ _BUCKETS: Final = {
 
 
 _IN_16_BITS: Final[Mapping[str, Any]] = {"fp8_kv": False, "kv_scales": False, "kept_queries": False}
-"""Without FP8 caches, on which FlashInfer's kernels compute in FP8, with another error."""
+"""Excludes FP8 caches, on which FlashInfer's kernels compute in FP8, with another error."""
 
 
 def hopper_backend_of(named: Named) -> HopperRelease:
-    """The backend of a release on Hopper."""
+    """Return the backend of a release on Hopper."""
     on_flashinfer = not KINDS[named.kind].interpreted
     kernels = _FLASHINFER if on_flashinfer else KernelsBelow(())
     return HopperRelease(
@@ -95,13 +95,16 @@ def _modules_of(bucket: Bucket) -> tuple[Module, ...]:
 
 
 def _noise_of_flashinfer(dtype: DType) -> NoiseModel:
-    """XQA's is unknown."""
+    """Return the noise model of FlashInfer's kernels; XQA's is unknown."""
     del dtype
     return NoiseModel.unknown_kernel()
 
 
 def _noise_of_triton(kind: str, dtype: DType) -> NoiseModel:
-    """Weights are converted to the dtype of the values, relative to a maximum that begins as the sink."""
+    """Return the noise of vLLM's Triton kernels.
+
+    Weights are cast to the dtype of the values, relative to a running maximum that is initialized with the sink.
+    """
     if KINDS[kind].capability.fp8_kv:
         return FP8_NOISE
     rounded = dtype.torch_dtype

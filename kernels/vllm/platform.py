@@ -1,4 +1,4 @@
-"""The platform that a release finds: a GPU that is only claimed, while its tensors lie on the CPU, or none."""
+"""The platform that a release finds: a simulated GPU, with tensors on the CPU, or none."""
 
 import importlib.metadata
 import sys
@@ -15,14 +15,14 @@ from attnfuzz.kernels.releases.stand_ins import MULTIPROCESSORS
 
 
 def set_platform(release: Release, platform: Any) -> None:
-    """Set the platform, which modules ask while they are imported."""
+    """Set the platform, which modules read while they are imported."""
     # By its name in the module: assigning to `current_platform` would hide it.
     imported(release, "vllm.platforms")._current_platform = platform  # noqa: SLF001
 
 
 @contextmanager
 def built_as(release: Release, version: str) -> Iterator[None]:
-    """Let the release's package be installed in a version: it asks before it takes or leaves Triton."""
+    """Report a version of the release's package as installed: it decides by it whether to use Triton."""
     own = importlib.metadata.version
 
     def answer(package: str) -> str:
@@ -33,7 +33,7 @@ def built_as(release: Release, version: str) -> Iterator[None]:
 
 
 def claim(interface: Any, capability: tuple[int, int], *, real: bool) -> Any:
-    """Make a platform of the module `vllm.platforms.interface` that claims a CUDA GPU of that compute capability.
+    """Create a platform, from the module `vllm.platforms.interface`, that reports a CUDA GPU of a compute capability.
 
     `real` says whether processes that use the platform get one.
     """
@@ -50,7 +50,7 @@ def claim(interface: Any, capability: tuple[int, int], *, real: bool) -> Any:
 
         @classmethod
         def become(cls, capability: tuple[int, int]) -> None:
-            """Claim another compute capability, of which nothing is remembered."""
+            """Report another compute capability, and clear cached answers about the last one."""
             if claimed[0] != capability:
                 claimed[0] = capability
                 _forget_answers()
@@ -69,7 +69,7 @@ def claim(interface: Any, capability: tuple[int, int], *, real: bool) -> Any:
 
         @classmethod
         def import_kernels(cls) -> None:
-            # They are compiled for a server.
+            # The compiled kernels are not loaded.
             pass
 
     return ClaimedGpu()

@@ -18,9 +18,9 @@ WRITER: Final = "reshape_and_cache_flash"
 
 
 class PackedKv(PagedKv):
-    """A pool [pages, kv_heads, page_size, key dim + value dim]: a token's key and value lie next to each other.
+    """A pool [pages, kv_heads, page_size, key dim + value dim]: a token's key and value are adjacent.
 
-    `packed` is all of it, the kv_cache of a layer (0.26.0: v1/attention/backends/flashinfer.py:405). In the layout NHD
+    `packed` is the whole pool, a layer's kv_cache (0.26.0: v1/attention/backends/flashinfer.py:405). In the layout NHD
     it is a view of [pages, page_size, kv_heads, key dim + value dim].
     """
 
@@ -31,7 +31,7 @@ class PackedKv(PagedKv):
         return self._case.geometry.kv_layout is KvLayout.HND
 
     def _of_a_page(self) -> tuple[int, int]:
-        """The heads and tokens of a page in the case's layout."""
+        """Return the heads and tokens of a page in the case's layout."""
         heads, tokens = self._case.geometry.kv_heads, self.page_size
         return (heads, tokens) if self._head_major else (tokens, heads)
 
@@ -46,11 +46,10 @@ class PackedKv(PagedKv):
 
 
 class StackedKv(PackedKv):
-    """A pool [pages, 2, page_size, kv_heads, dim], whose keys and values follow each other in a page.
+    """A pool [pages, 2, page_size, kv_heads, dim]: a page has all of its keys, then all of its values.
 
-    In the layout HND it is a view of one with heads first.
-
-    Releases before 0.26 have it (0.25.1: v1/attention/backends/flashinfer.py:392).
+    In the layout HND it is a view of one with heads first. Releases before 0.26 have it (0.25.1:
+    v1/attention/backends/flashinfer.py:392).
     """
 
     def _separate(self, bench: Bench) -> tuple[torch.Tensor, torch.Tensor]:
@@ -60,7 +59,7 @@ class StackedKv(PackedKv):
 
 
 class SplitKv(PackedKv):
-    """A pool [2, pages, page_size, kv_heads, dim], whose keys come before all values.
+    """A pool [2, pages, page_size, kv_heads, dim]: all keys, then all values.
 
     In the layout HND it is a view of one with heads first. FlashAttention has it in early releases (0.22.1:
     v1/attention/backends/flash_attn.py:149).
@@ -75,9 +74,9 @@ class SplitKv(PackedKv):
 
 
 class VllmPool:
-    """A server's pool, in the memory of `form`. Page 0 is its null block, which no request owns.
+    """A server's pool, with the memory layout `form`. Page 0 is its null block, which no request owns.
 
-    `names` are those of its tensors, and `kernel` that of the kernel that writes them.
+    `names` are the names of its tensors, and `kernel` is the kernel that writes them.
     """
 
     names: tuple[str, ...] = ("key_cache", "value_cache")
@@ -95,19 +94,19 @@ class VllmPool:
 
     @property
     def block_size(self) -> int:
-        """The tokens of a request for which it has a page."""
+        """The number of a request's tokens per page."""
         return self.paged.page_size
 
     @property
     def kv_cache(self) -> torch.Tensor:
-        """The pool, as a layer has it."""
+        """The pool as a layer's kv_cache."""
         assert isinstance(self.paged, PackedKv)
         # Caches of FP8 are tensors of bytes (0.33.0: utils/torch_utils.py:46).
         packed = self.paged.packed
         return packed.view(torch.uint8) if packed.itemsize == 1 else packed
 
     def pages(self, request: Request) -> list[int]:
-        """The pages that a request owns at a step: enough for its tokens, the new ones included."""
+        """Return the pages that a request owns at a step: enough for all of its tokens, new ones included."""
         return self.paged.pages[request.slot][: -(-request.kv_len // self.block_size)]
 
     def write_before(self, step: Step) -> None:
@@ -117,9 +116,9 @@ class VllmPool:
         self._before = [each.clone() for each in self.paged.resident()]
 
     def written(self, step: Step, free: Sequence[tuple[int, int]] = ()) -> WrittenCache:
-        """The pool before and after `step`, which writes its new tokens and nothing else, the null block included.
+        """Return the pool before and after `step`, which must write its new tokens only: not even the null block.
 
-        `free` are (slot, position) that may have any contents after it.
+        `free` are the (slot, position) of tokens that may have any contents after it.
         """
         tokens = self.paged.tokens
         new = [
@@ -133,7 +132,7 @@ class VllmPool:
         return self._compared(places, due, [(index, token) for index, token, *_ in new], anything)
 
     def _place(self, slot: int, position: int) -> tuple[int, int]:
-        """(page, slot of the page) of a token."""
+        """Return the page of a token, and its slot in the page."""
         return self.paged.pages[slot][position // self.paged.page_size], position % self.paged.page_size
 
     def _compared(
@@ -143,9 +142,9 @@ class VllmPool:
         of: Sequence[tuple[int, int]],
         free: Sequence[tuple[int, int]] = (),
     ) -> WrittenCache:
-        """The pool before and after writes of the tokens `due` to `places`, (page, slot); `of` are their requests.
+        """Return the pool before and after writes of the tokens `due` to `places`, each (page, slot).
 
-        The places in `free` may hold anything.
+        `of` are their requests. The places in `free` may hold anything.
         """
         tokens = self.paged.tokens
         device = self._before[0].device
@@ -155,13 +154,13 @@ class VllmPool:
         sources = (tokens.key, tokens.value)[: len(self.names)]
         tensors = []
         for name, before, after, values in zip(self.names, self._before, self.paged.resident(), sources, strict=True):
-            # Two tensors: zeros may have either sign.
+            # Two bounds, because zeros may have either sign.
             low, high = (to_device(values[due], device) for _ in range(2))
             tensors.append(WrittenTensor(name, before, after, at, low, high, anywhere))
         return WrittenCache(tuple(tensors), tuple(of), kernel=self.kernel)
 
     def attended(self, step: Step, query: torch.Tensor, first_rows: Sequence[int]) -> tuple[Attended, ...]:
-        """The attention due to each request of a step, by the keys of the case, whatever the pool holds."""
+        """Return the attention expected for each request of a step: to the case's keys, whatever the pool holds."""
         return self.tokens.attended(step, query, first_rows)
 
     def restore(self, contents: Sequence[torch.Tensor]) -> None:

@@ -17,10 +17,10 @@ ON_HOPPER: Final = ("triton", "triton_fp8", "flashinfer_sm90")
 VLLM: Final = Project(
     name="vllm",
     title="vLLM",
-    # The first that was tried.
+    # Earlier ones were not tried.
     oldest=Version("0.18.0"),
     kinds=tuple(KINDS),
-    # They have wheels of their own.
+    # The CPU kinds have separate wheels.
     asked_for=ON_CPU,
     on_hopper=ON_HOPPER,
     source=Path("vllm", "v1", "attention", "backends"),

@@ -19,11 +19,11 @@ class Quantisation:
 
     Attributes:
         cache_dtype: The value of --kv-cache-dtype: "auto" or "fp8".
-        queries: Whether queries are quantised too, as a server does by default where the cache is FP8. FlashInfer's
-            backend alone lets a server choose (--attention-config.disable_flashinfer_q_quantization); it then
-            dequantises the cache for a prefill (v1/attention/backends/flashinfer.py:2507).
-        q_scale: The checkpoint's scale of queries, which a layer has whatever the dtype of its cache
-            (layers/quantization/kv_cache.py:176). A quantised query is a number of FP8 times this.
+        queries: Whether queries are quantised too, the default with an FP8 cache. Only the FlashInfer backend lets a
+            server choose (--attention-config.disable_flashinfer_q_quantization); it then dequantises the cache for a
+            prefill (v1/attention/backends/flashinfer.py:2507).
+        q_scale: The checkpoint's scale of queries, which a layer has for any dtype of its cache
+            (layers/quantization/kv_cache.py:176). A quantised query is an FP8 number times this.
 
     """
 
@@ -33,12 +33,12 @@ class Quantisation:
 
     @classmethod
     def of(cls, case: Case) -> "Quantisation":
-        """The formats of the server of a case."""
+        """Return the formats of the server of a case."""
         quantised = case.geometry.kv_dtype is DType.FLOAT8_E4M3
         return cls("fp8" if quantised else "auto", quantised and not case.queries.kept, case.queries.scale)
 
     def dequantises(self, kind: BackendKind) -> bool:
-        """Whether prefills dequantise the cache, since only trtllm-gen's kernels run them and don't take queries."""
+        """Return whether prefills dequantise the cache: trtllm-gen's kernels run them, and don't take such queries."""
         return self.quantised and not self.queries and kind.gpu == BLACKWELL
 
     @property
@@ -47,19 +47,19 @@ class Quantisation:
         return self.cache_dtype != "auto"
 
     def rounded(self, query: torch.Tensor) -> torch.Tensor:
-        """The queries of a model that loses nothing by quantising them: the nearest numbers of FP8, scaled."""
+        """Return `query` rounded to scaled FP8 numbers, so that quantising it is exact."""
         return query if not self.queries else (self._divided(query).to(query.dtype) * self.q_scale)
 
     def given(self, query: torch.Tensor, impl: Any) -> torch.Tensor:
-        """A layer's query as its backend `impl` gets it (layers/attention/attention.py:526)."""
+        """Return a layer's query as it is passed to its backend `impl` (layers/attention/attention.py:526)."""
         return self._divided(query) if self.queries and impl.supports_quant_query_input else query
 
     def new(self, tokens: torch.Tensor, scale: float, dtype: torch.dtype) -> torch.Tensor:
-        """The keys or values of a model whose numbers in the cache are `tokens`."""
+        """Return the model's keys or values that are stored as `tokens` in the cache."""
         return (tokens.float() * scale).to(dtype) if self.quantised else tokens
 
     def layer(self, case: Case, device: torch.device) -> dict[str, Any]:
-        """The attributes of a layer with the scales of a checkpoint: those of a cache in 16 bits are 1."""
+        """Return the layer attributes for a checkpoint's scales, which are 1 for a 16-bit cache."""
         scales = {"_q_scale": self.q_scale, "_k_scale": case.scales.k, "_v_scale": case.scales.v}
         tensors = {name: torch.tensor(scale, dtype=torch.float32, device=device) for name, scale in scales.items()}
         return {**tensors, **{f"{name}_float": scale for name, scale in scales.items()}}

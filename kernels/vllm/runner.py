@@ -36,7 +36,7 @@ WORDS: Final = {
 
 
 class _NothingToAwait:
-    """A stream or an event where there is no GPU: all work is done when a call returns."""
+    """A stream or an event on a machine without a GPU: all work is finished when a call returns."""
 
     def __init__(self, *_: object, **__: object) -> None:
         pass
@@ -53,7 +53,7 @@ class _NothingToAwait:
 
 @contextmanager
 def machine(server: VllmServer) -> Iterator[None]:
-    """The context of a process that has the claimed GPU, and is alone in its groups of ranks."""
+    """Simulate a process with the GPU of the server, and with this rank alone in its groups."""
     loaded = server.loaded
     state = loaded.module("vllm.distributed.parallel_state")
     alone = ServerMock(
@@ -75,7 +75,7 @@ def machine(server: VllmServer) -> Iterator[None]:
 
 @contextmanager
 def _claimed(loaded: Any) -> Iterator[None]:
-    """The context of a process without a GPU, for code that asks torch for one."""
+    """Simulate a GPU in a process without one, for code that queries torch."""
     with (
         mock.patch.object(torch, "Event", _NothingToAwait),
         mock.patch.object(torch.cuda, "Event", _NothingToAwait),
@@ -89,17 +89,17 @@ def _claimed(loaded: Any) -> Iterator[None]:
 
 
 def _init(layer: Any) -> None:
-    """Begin a layer without the parameters of its class."""
+    """Initialize a layer without the parameters of its class."""
     if isinstance(layer, torch.nn.Module):
         torch.nn.Module.__init__(layer)
 
 
 class ModelRunner:
-    """The release's model runner on a server whose requests speculate `drafts` tokens, 0 for none."""
+    """The release's model runner on a server with `drafts` draft tokens per request, 0 for none."""
 
     model_type = Model
     runner = RUNNER, "GPUModelRunner"
-    # Builders ask for the windows of such layers (v1/attention/backends/flash_attn.py:578).
+    # Metadata builders look up the windows of layers of this class (v1/attention/backends/flash_attn.py:578).
     layer_base = "vllm.model_executor.layers.attention", "Attention"
 
     def __init__(self, server: VllmServer, drafts: int) -> None:
@@ -127,7 +127,7 @@ class ModelRunner:
         """Capture the graph of a step's size on a dummy run, as at a server's start (capture_model)."""
         modes = self._server.loaded.module("vllm.config.compilation").CUDAGraphMode
         if self._config.compilation_config.cudagraph_mode.decode_mode() is not modes.FULL:
-            raise Unsupported("the release has no full graph of such decodes on this GPU")
+            raise Unsupported("the release captures no full graph of such decodes on this GPU")
         self.model.begin(index)
         self.model.capturing = True
         try:
@@ -145,7 +145,7 @@ class ModelRunner:
             self.model.capturing = False
 
     def run(self, index: int, requests: Sequence[Request]) -> tuple[torch.Tensor, list[int]]:
-        """Run a step with these requests: the output's rows, and the first row of each of the step's requests."""
+        """Run a step with these requests. Returns the output's rows, and the first row of each request of the step."""
         step = self._server.case.steps[index]
         self.model.begin(index)
         with self._running(step):
@@ -157,7 +157,7 @@ class ModelRunner:
         return out, first_rows
 
     def _execute(self, index: int, step: Step, requests: Sequence[Request]) -> list[int]:
-        """Run a step; the first row of each of its requests."""
+        """Run a step. Returns the first row of each of its requests."""
         ordered = self._schedule.order(index, requests)
         self._call("execute_model", ordered)
         # Nothing is sampled.
@@ -165,7 +165,7 @@ class ModelRunner:
         return self._first_rows(step, ordered)
 
     def _be_idle(self, step: Step) -> None:
-        """Run a dummy batch, as a rank without requests does while another one runs `step`.
+        """Run a dummy batch, as an idle rank does while another one runs `step`.
 
         See v1/worker/gpu_worker.py, execute_dummy_batch. It must not change the pool.
         """
@@ -174,17 +174,17 @@ class ModelRunner:
         self._server.bench.launcher.reached_by(WORDS[step.launch])
 
     def again(self) -> torch.Tensor:
-        """Run the last step's layer again without its writes: no token has a slot. Returns the output's rows."""
+        """Run the last step's layer again without writes: all slots are -1. Returns the output's rows."""
         with self._running():
             self._runner.input_batch.block_table[0].slot_mapping.gpu.fill_(-1)
             return self.model.again()
 
     def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Call a method without its decorator, torch's inference mode, in which no operation can be recorded."""
+        """Call a method without its decorator inference_mode, in which operations cannot be recorded."""
         return inspect.unwrap(getattr(type(self._runner), name))(self._runner, *args, **kwargs)
 
     def _first_rows(self, step: Step, ordered: Any) -> list[int]:
-        """The rows of the requests, which follow the order of the runner's batch; 0 for one without tokens."""
+        """Return the first row of each request, in the order of the runner's batch; 0 for one without tokens."""
         begins, row = {}, 0
         for name in self._runner.input_batch.req_ids:
             begins[name] = row
@@ -192,7 +192,7 @@ class ModelRunner:
         return [begins[self._schedule.name(each.slot)] if each.q_len else 0 for each in step.requests]
 
     def _meet_earlier_requests(self) -> None:
-        """Have the batch and the block tables meet requests from before the case, once: they leave traces."""
+        """Schedule requests from before the case, once, which leave stale data in the batch and the block tables."""
         if self._begun:
             return
         self._begun = True
@@ -202,14 +202,14 @@ class ModelRunner:
         runner, requests = self._runner, self._limits.requests
         runner._update_states(ordered)  # noqa: SLF001 - there is no other way to it
         runner.input_batch.block_table.commit_block_table(requests)
-        # The slots of a largest step, where its tokens were the last ones of blocks.
+        # Stale slots, as of a largest step whose tokens were the last ones of their blocks.
         table = runner.input_batch.block_table[0]
         last = table.block_table.gpu[torch.arange(self._limits.tokens) % requests, 0].long()
         table.slot_mapping.gpu.copy_(last * self._server.pool.paged.page_size + self._server.pool.paged.page_size - 1)
 
     @contextmanager
     def _running(self, step: Step | None = None) -> Iterator[None]:
-        """The context for code of the release: its configuration and its groups of ranks are set."""
+        """Set the configuration and the groups of ranks that code of the release needs."""
         loaded = self._server.loaded
         self._other_rank = (0, 0) if step is None else self._votes(step)
         ranks = SimpleNamespace(all_reduce=self._add_other_rank)
@@ -221,11 +221,11 @@ class ModelRunner:
             yield
 
     def _machine(self) -> AbstractContextManager[None]:
-        """The context of a process that has a GPU, and groups of ranks."""
+        """Return the context of a process with a GPU and groups of ranks."""
         return machine(self._server)
 
     def _votes(self, step: Step) -> tuple[int, int]:
-        """The other rank's padded tokens and kind of graph: all ranks pad to the most, and take the least."""
+        """Return the other rank's padded tokens and graph mode. All ranks use the maximum tokens and minimum mode."""
         modes = self._server.loaded.module("vllm.config.compilation").CUDAGraphMode
         mode = modes.PIECEWISE if step.launch is Launch.EAGER else modes.FULL
         return graph_size(step, self._drafts), mode.value
@@ -252,7 +252,7 @@ class ModelRunner:
         return runner
 
     def _class(self, name: tuple[str, str]) -> Any:
-        """A class of the release, by its module and name."""
+        """Return a class of the release, by its module and name."""
         module, own = name
         return getattr(self._server.loaded.module(module), own)
 
@@ -264,7 +264,7 @@ class ModelRunner:
         return {}
 
     def _pool_config(self, blocks: int) -> Any:
-        """The KVCacheConfig of a pool of `blocks`."""
+        """Return the KVCacheConfig of a pool of `blocks`."""
         interface = self._server.loaded.module("vllm.v1.kv_cache_interface")
         group = interface.KVCacheGroupSpec([*self._layers], self._spec())
         return interface.KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=[group])
@@ -273,7 +273,7 @@ class ModelRunner:
         return self._layer_with(self._window)
 
     def _layer_with(self, window: int | None) -> Any:
-        """A layer with the attributes that a checkpoint without scales gives it (layers/attention/attention.py)."""
+        """Return a layer with the attributes of a checkpoint without scales (layers/attention/attention.py)."""
         loaded, geometry = self._server.loaded, self._server.case.geometry
         answers = {
             "get_attn_backend": lambda _: loaded.part("Backend"),
@@ -308,7 +308,7 @@ class ModelRunner:
         return None if left < 0 else left + 1
 
     def _spec(self) -> Any:
-        """The KVCacheSpec of the layer, as where all groups of layers are managed alike (disable_hybrid_kv_...)."""
+        """Return the layer's KVCacheSpec, as if all layer groups were managed alike (disable_hybrid_kv_...)."""
         interface = self._server.loaded.module("vllm.v1.kv_cache_interface")
         return interface.FullAttentionSpec(**self._spec_fields(interface))
 

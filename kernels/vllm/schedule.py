@@ -1,4 +1,4 @@
-"""A case's steps as vLLM's scheduler would order them: new and continued requests, their blocks and drafts.
+"""A case's steps as outputs of vLLM's scheduler: new and continued requests, their blocks and drafts.
 
 A file and line below vllm/ is that of vLLM 0.33.0 unless another version is named.
 """
@@ -17,7 +17,7 @@ from attnfuzz.reference.case import Case, Request, TableTail
 
 @dataclass
 class _Serving:
-    """A request that the server has begun to serve: `computed` and `reached` are the ends of its last step's keys."""
+    """A request on the server. Its last step computed keys `computed` to `reached`."""
 
     name: str
     decodes: bool
@@ -26,7 +26,7 @@ class _Serving:
     blocks: int = field(default=0)
 
     def goes_on(self, request: Request, *, decodes: bool) -> bool:
-        """Whether `request` is a later step of the same: after a verify, it has the tokens that were accepted."""
+        """Return whether `request` is a later step of this one: after a verify, it continues at an accepted token."""
         computed = request.kv_len - request.q_len
         if self.decodes:
             return decodes and self.computed < computed <= self.reached
@@ -36,8 +36,8 @@ class _Serving:
 class ScheduledSteps:
     """The scheduler's outputs for the steps of a case, for the model runner of a release.
 
-    A slot of the case is a request, with a token of its own at each position: its index into the pool's tokens. Where a
-    later step can't be reached from the last one, another request has taken the slot.
+    Each sequence of the case is a request. The id of a token is its index into the pool's tokens, so all ids differ. If
+    a step can't follow a sequence's last one, the sequence becomes a new request.
     """
 
     def __init__(self, loaded: Any, case: Case, pool: VllmPool, runner: Any) -> None:
@@ -52,24 +52,24 @@ class ScheduledSteps:
 
     @property
     def _threshold(self) -> int:
-        """The most tokens of a request that decodes: those of a verify where batches are not reordered."""
+        """Maximum number of tokens in a decode: that of a verify if batches are not reordered."""
         threshold: int = self._runner.reorder_batch_threshold or self._runner.uniform_decode_query_len
         return threshold
 
     def tokens(self, slot: int, first: int, end: int) -> list[int]:
-        """The ids of the tokens of a slot."""
+        """Return the ids of a sequence's tokens [first, end)."""
         start = self._pool.tokens.spans[slot].start
         return list(range(start + first, start + end))
 
     def earlier(self, limit: int) -> Any:
-        """Order a first step of requests from before the case, as many as fit, which end with it.
+        """Return the SchedulerOutput of a step before the case, with as many requests as fit, which then end.
 
-        Their blocks are as the case's table tail says. None if it says that there were none.
+        Their blocks follow from the case's table tail. None if the tail implies that there were no requests.
         """
         paged, chance = self._pool.paged, random.Random(self._case.seed)
         match self._case.pages.tail:
             case TableTail.ZEROS | TableTail.MINUS_ONE:
-                # A table begins as zeros, and no server writes -1 to it.
+                # A table is initialized with zeros, and no server writes -1 to it.
                 return None
             case TableTail.POISON:
                 owned = [paged.poison_page]
@@ -88,9 +88,10 @@ class ScheduledSteps:
         return ordered
 
     def order(self, index: int, requests: Sequence[Request], ends: Mapping[int, int] = MappingProxyType({})) -> Any:
-        """The SchedulerOutput of a step with these requests, each of which has tokens.
+        """Return the SchedulerOutput of a step with these requests, each of which has tokens.
 
-        A slot with a number in `ends` is drafted for: its prompt has ended, and it has blocks for tokens up to there.
+        `ends` maps the slots of requests with drafts, whose prompt has ended, to the number of tokens that they have
+        blocks for.
         """
         ordered = self._output.SchedulerOutput.make_empty()
         self._end_requests(index)
@@ -102,11 +103,11 @@ class ScheduledSteps:
         return ordered
 
     def name(self, slot: int) -> str:
-        """The name of the request that has a slot."""
+        """Return the id of a sequence's current request."""
         return self._serving[slot].name
 
     def _end_requests(self, index: int) -> None:
-        """End requests that no step has any more, and those whose slots another server has run since.
+        """End the requests without further steps, and those whose sequences another server has run since.
 
         A case with drafts and captured decodes has two servers (VllmSession).
         """
@@ -145,7 +146,7 @@ class ScheduledSteps:
             ordered.scheduled_spec_decode_tokens[serving.name] = self.tokens(slot, computed + 1, request.kv_len)
 
     def _prompt(self, index: int, request: Request) -> int:
-        """The length of a request's prompt: to the end of the steps that go on with it."""
+        """Return the length of a request's prompt: the end of the last step that continues its prefill."""
         end = request.kv_len
         for step in self._case.steps[index + 1 :]:
             later = next((each for each in step.requests if each.slot == request.slot and each.q_len), None)
@@ -169,7 +170,7 @@ class ScheduledSteps:
         )
 
     def _resume(self, serving: _Serving, slot: int, computed: int, pages: Sequence[int]) -> None:
-        """Let the runner know a request that decodes, as if it had not been scheduled in the last step alone."""
+        """Add a decoding request to the runner's state, as if it had run before and merely skipped the last step."""
         self._runner.requests[serving.name] = self._state(
             req_id=serving.name,
             prompt_token_ids=self.tokens(slot, 0, computed),
@@ -189,7 +190,7 @@ class ScheduledSteps:
         cached.num_output_tokens.append(len(self._runner.requests[serving.name].output_token_ids))
 
     def _accept(self, serving: _Serving, slot: int, known: int) -> None:
-        """Append the tokens that were sampled or accepted, up to `known` (v1/worker/gpu_model_runner.py:3538)."""
+        """Append the sampled or accepted tokens, up to `known` in total (v1/worker/gpu_model_runner.py:3538)."""
         state, batch = self._runner.requests[serving.name], self._runner.input_batch
         begin = state.num_tokens
         sampled = self.tokens(slot, begin, known)

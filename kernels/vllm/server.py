@@ -28,7 +28,7 @@ REMEDY: Final = "add it in kernels/vllm/config.py"
 
 
 class VllmServer:
-    """The parts of a server that its model runners share: the pool, of that kind, and the layer's parameters.
+    """The parts of a server that its model runners share: the pool and the layer's parameters.
 
     Attributes:
         pool: The KV cache.
@@ -52,12 +52,12 @@ class VllmServer:
         else:
             _renew_buffers(loaded.backend)
         self.pool = pool(case, bench, PagedKv if case.geometry.latent else _form(loaded))
-        # Those of a checkpoint have the model's dtype; the other backends take them in float32.
+        # A checkpoint's sinks have the model's dtype; backends for GPUs take them in float32.
         own = case.geometry.dtype.torch_dtype if loaded.kind.on_cpu else torch.float32
         self.sinks = place_sinks(case, bench, own)
 
     def of_rank(self, case: Case, pool: RankPool) -> "VllmServer":
-        """The server as one of its ranks has it: with a part of the heads, and of the pool."""
+        """Return the server as one of its ranks sees it: with a part of the heads and of the pool."""
         rank = copy(self)
         rank.case, rank.pool = case, pool
         if self.sinks is not None:
@@ -66,7 +66,7 @@ class VllmServer:
 
 
 def _form(loaded: Any) -> type[PackedKv]:
-    """The memory of the release's pool."""
+    """Return the memory layout of the release's pool."""
     version = loaded.release.version
     if loaded.kind.on_cpu:
         return CpuKv
@@ -84,7 +84,7 @@ _MAKES_WORKSPACE: Final = ("_get_trtllm_workspace_buffer", "_get_trtllm_gen_work
 
 
 def _renew_buffers(backend: Any) -> None:
-    """Have none of the last server. The workspace exists before a capture, whose warm-up runs allocate it.
+    """Drop the last server's buffers, and allocate the workspace, as a server's warm-up runs do before a capture.
 
     0.26.0: v1/worker/gpu_model_runner.py:6866.
     """
@@ -97,9 +97,9 @@ def _renew_buffers(backend: Any) -> None:
 
 
 def _resolve_layout(loaded: Any, case: Case) -> None:
-    """Set the layout of KV caches, where a process has one (v1/attention/selector.py:201).
+    """Set the layout of KV caches, in releases where it is global (v1/attention/selector.py:201).
 
-    Later it is part of the configuration (0.29.0: v1/attention/backends/flashinfer.py:537).
+    Later releases have it in the configuration (0.29.0: v1/attention/backends/flashinfer.py:537).
     """
     utils = loaded.module("vllm.v1.attention.backends.utils")
     if hasattr(utils, "set_kv_cache_layout"):

@@ -34,7 +34,7 @@ AnyRunner = ModelRunner | ShardedRunner
 
 
 def drafts_of(case: Case) -> int:
-    """The number of tokens that requests of the case's server speculate, 0 for none. Raises Unsupported."""
+    """Return the number of draft tokens per request of the case's server, 0 for none. Raises Unsupported."""
     strides = {step.drafts for step in case.steps} - {0}
     if len(strides) > 1 or 1 in strides:
         raise Unsupported("a server drafts the same number of tokens in all steps, at least one")
@@ -44,9 +44,9 @@ def drafts_of(case: Case) -> int:
 class VllmSession:
     """A session on a release's FlashInfer backend.
 
-    Steps with drafts run on a model runner with speculation, captured decodes on one without, and all others on that of
-    the case: with speculation if any of its steps has drafts. Requests attend to the keys that the case defines, not to
-    the contents of the pool: a wrong KV write shows.
+    Steps with drafts run on a model runner with speculation, captured decodes on one without, and all others with
+    speculation if any step of the case has drafts. Outputs are judged by the keys that the case defines, not by the
+    contents of the pool, so a wrong KV write is detected.
     """
 
     def __init__(self, loaded: Any, kernels: KernelsBelow, case: Case, bench: Bench) -> None:
@@ -75,7 +75,7 @@ class VllmSession:
 
     @contextmanager
     def _running(self) -> Iterator[None]:
-        """The context for any code of the release."""
+        """Prepare the process for code of the release."""
         release = self._loaded.release
         with below(release.flashinfer, self._bench, self._kernels, self._origins), torch.inference_mode(mode=False):
             yield
@@ -88,12 +88,12 @@ class VllmSession:
         return self._runners[drafts]
 
     def _drafts_at(self, step: Step) -> int:
-        """The drafts of the server that runs a step."""
+        """Return the number of drafts per request on the server that runs a step."""
         captured = {(each.mode, each.launch) for each in self._case.steps} & {(Mode.DECODE, Launch.CAPTURE)}
         return 0 if step.mode is Mode.DECODE and captured else self._drafts
 
     def _start(self, drafts: int) -> None:
-        """Capture the graphs of a server before it gets any request, as it does: dummy runs change its block tables."""
+        """Capture a server's graphs before its first request, as servers do: dummy runs change its block tables."""
         for index, step in enumerate(self._case.steps):
             if step.launch is Launch.CAPTURE and self._drafts_at(step) == drafts:
                 try:
@@ -110,7 +110,7 @@ class VllmSession:
         return CpuPool if self._loaded.kind.on_cpu else VllmPool
 
     def _runner_type(self, drafts: int) -> type[AnyRunner]:
-        """The model runner of a server whose requests speculate `drafts` tokens."""
+        """Return the type of the model runner of a server with `drafts` draft tokens per request."""
         latent = self._case.geometry.latent
         if self._loaded.kind.sharded:
             return LatentShardedRunner if latent else ShardedRunner
@@ -120,7 +120,7 @@ class VllmSession:
         return types[bool(drafts and drafting(self._case))]
 
     def _merges(self, step: Step) -> int:
-        """The roundings of an output after that of the kernel."""
+        """Return the number of roundings of an output after the kernel's own."""
         of_chunks = 0
         if self._case.geometry.latent:
             prefixes = [each.kv_len - each.q_len for each in step.requests if each.q_len]
@@ -140,7 +140,7 @@ class VllmSession:
         return WrittenThenAttended(written, output, partial(self._again, runner, output, written.due()))
 
     def _again(self, runner: AnyRunner, output: Output, right: Sequence[torch.Tensor]) -> Output:
-        """The last step's output with the contents that are due."""
+        """Return the last step's output, computed again on the correct contents of the pool."""
         self._server.pool.restore(right)
         with self._running():
             return replace(output, out=runner.again())

@@ -1,4 +1,4 @@
-"""Replacements in vLLM's modules for FlashInfer, and for the kernel of its own that writes the KV cache."""
+"""Replacements in vLLM's modules for FlashInfer, and for vLLM's own kernel that writes the KV cache."""
 
 from typing import Any, Final
 
@@ -16,18 +16,18 @@ from attnfuzz.kernels.vllm.pool import WRITER
 from attnfuzz.kernels.vllm.wrappers import REPLACED
 
 _XQA: Final = ("flashinfer_xqa_batch_decode_with_kv_cache",)
-"""Its functions that run XQA (0.28.0: v1/attention/backends/flashinfer.py:44)."""
+"""The functions of the FlashInfer backend that run XQA (0.28.0: v1/attention/backends/flashinfer.py:44)."""
 
 WRITE: Final = Op(
     WRITER,
     write_ops.reshape_and_cache_flash,
     frozenset({"key_cache", "value_cache"}),
 )
-"""The kernel that stands for vLLM's, which is compiled for GPUs (csrc/cache_kernels.cu)."""
+"""The stand-in for vLLM's kernel, which is compiled for GPUs (csrc/cache_kernels.cu)."""
 
 
 def replace_kernels(backend: Any) -> None:
-    """Put the replacements into the module of the FlashInfer backend and into torch's namespace of vLLM's kernels.
+    """Install the replacements in the module of the FlashInfer backend and in torch's namespace of vLLM's kernels.
 
     The module imports FlashInfer's functions by name (0.26.0: v1/attention/backends/flashinfer.py:18).
     """
@@ -52,7 +52,7 @@ def replace_kernels(backend: Any) -> None:
 
 
 def replace_model(module: Any) -> None:
-    """Put the answers about a model without images and sounds into a module that asks for them."""
+    """Replace a module's multimodal registry by that of a model that takes text only."""
     # 0.26.0: v1/worker/gpu_model_runner.py:529
     module.MULTIMODAL_REGISTRY = ServerMock("mm_registry", supports_multimodal_inputs=lambda _: False)
 
@@ -67,10 +67,10 @@ def _write(
     k_scale: torch.Tensor,
     v_scale: torch.Tensor,
 ) -> None:
-    """Write tokens into the cache, quantised to numbers of FP8 if it is one of bytes."""
+    """Write tokens into the cache, quantised to FP8 if it is a tensor of bytes."""
     lower = current(WRITE.name)
     with outside():
-        # Constants of a layer: a graph may hold them.
+        # The scales are constants of a layer, which a graph may hold.
         quantised = {"kv_cache_dtype": kv_cache_dtype, "k_scale": k_scale.item(), "v_scale": v_scale.item()}
     lower.launch(
         lower.op(WRITE.name),
@@ -86,5 +86,5 @@ def _write(
 
 
 def _numbers(cache: torch.Tensor) -> torch.Tensor:
-    """A cache of bytes as one of FP8."""
+    """Return a cache of bytes as FP8, any other unchanged."""
     return cache.view(torch.float8_e4m3fn) if cache.dtype == torch.uint8 else cache

@@ -1,8 +1,8 @@
-"""Stand-ins for FlashInfer's wrappers in a release's modules: they keep a plan, and native kernels run it.
+"""Stand-ins for FlashInfer's wrappers in a release's modules: they store a plan, and run it on native kernels.
 
-A plan copies the lengths of its batch to the wrapper's workspace, which its kernels read beside the tensors of the
-batch. In a graph all of these are buffers at fixed places: a replay reads their present contents, and a plan that was
-not made for the batch shows. Scalars are those of the last plan, and in a graph those of its capture.
+A plan copies the lengths of its batch to the wrapper's workspace, which kernels read in addition to the batch's
+tensors. In a graph all of these are buffers at fixed addresses: a replay reads their current contents, so a plan that
+was not made for the batch is detected. Scalars are those of the last plan; in a graph, those of its capture.
 """
 
 import ctypes
@@ -19,12 +19,12 @@ _HOPPER: Final = (9, 0)
 
 
 def _lengths(indptr: torch.Tensor, last_page_len: torch.Tensor, page_size: int) -> torch.Tensor:
-    """The lengths of requests by their pages (flashinfer/page.py, get_seq_lens)."""
+    """Return the lengths of requests from their numbers of pages (flashinfer/page.py, get_seq_lens)."""
     return (indptr.diff() - 1).clamp(min=0) * page_size + last_page_len
 
 
 def _page_ids(indices: torch.Tensor, begin: int, count: int) -> torch.Tensor:
-    """Ids of a list, read by their addresses as a kernel does: beyond its end there may be none."""
+    """Return `count` page ids from index `begin` on, read by address as a kernel does, even past the end."""
     ids = (ctypes.c_int32 * count).from_address(indices.data_ptr() + begin * indices.itemsize)
     return torch.tensor(ids[:], dtype=torch.int32)
 
@@ -46,9 +46,9 @@ def attend(
 ) -> None:
     """Attend to a paged cache as FlashInfer's kernels of a planned batch do; all metadata is int32 on the device.
 
-    Request b has the rows of `query` from qo_indptr[b] on, and the pages of `indices` from indptr[b] on, of which the
-    last one has last_page_len[b] keys. FA3 takes lengths and pages from its plan alone (`by_plan`). FA2 takes them from
-    the batch, but sees no page beyond the planned ones, which make up its chunks of keys (FlashInfer 0.7.2:
+    Request b has the rows of `query` from qo_indptr[b] on, and the pages of `indices` from indptr[b] on; its last page
+    has last_page_len[b] keys. FA3 takes lengths and pages from its plan alone (`by_plan`). FA2 takes them from the
+    batch, but sees no page beyond the planned ones, which make up its chunks of keys (FlashInfer 0.7.2:
     include/flashinfer/attention/scheduler.cuh and prefill.cuh). `layer` are arguments of the native kernel.
     """
     if by_plan:
@@ -61,7 +61,7 @@ def attend(
     for row, (begin, count) in enumerate(zip(indptr.tolist()[:-1], counts, strict=True)):
         table[row, :count] = _page_ids(indices, begin, count)
     trtllm_batch_context_with_kv_cache(
-        # Every float8 is a number of the output's dtype.
+        # The output's dtype can represent every float8.
         query=query if query.itemsize > 1 else query.to(out.dtype),
         kv_cache=kv_cache,
         workspace_buffer=query,
@@ -78,7 +78,7 @@ def attend(
 
 
 class _Wrapper:
-    """The common part of all wrappers. `owner` is the class of FlashInfer that has the methods."""
+    """Base class of the wrappers. `owner` is the class of FlashInfer that has the methods."""
 
     owner: str
     _use_cuda_graph: bool
@@ -96,14 +96,14 @@ class _Wrapper:
     _causal: bool
 
     def _given(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], owner: str = "") -> dict[str, Any]:
-        """The arguments of a method by the signature that the release pins, with its defaults."""
+        """Return the arguments of a method by name, bound to the signature that the release pins, with defaults."""
         name = f"{owner or self.owner}.{method}"
         bound = current(name).bound(name, (self, *args), kwargs)
         bound.apply_defaults()
         return bound.arguments
 
     def _keep(self, given: dict[str, Any], lengths: torch.Tensor, indptr: torch.Tensor) -> None:
-        """Keep a plan's lengths [batch] and indptr [batch + 1], which are on the host, and its scalars."""
+        """Store a plan's lengths [batch] and indptr [batch + 1], both on the host, and its scalars."""
         for name, value in (("_planned_lengths", lengths), ("_planned_indptr", indptr)):
             kept = getattr(self, name, None)
             if self._use_cuda_graph and kept is not None:
@@ -129,7 +129,7 @@ class _Wrapper:
         pool = cache if isinstance(cache, torch.Tensor) else cache[0]
         for name, found, due in zip(("q", "kv", "out"), (query, pool, out), (*self._dtypes, out_dtype), strict=True):
             if found.dtype != due:
-                raise ValueError(f"{name} is {found.dtype}, and the wrapper was planned for {due}")
+                raise ValueError(f"{name} is {found.dtype}, but the wrapper was planned for {due}")
         if out.shape != query.shape:
             raise ValueError(f"out is {tuple(out.shape)}, and q {tuple(query.shape)}")
         name = f"{self.owner}.run"
@@ -159,7 +159,7 @@ class _Wrapper:
         return (out, lse) if given["return_lse"] else out
 
     def _scale(self, given: dict[str, Any]) -> float:
-        """The factor of logits: scales of queries and keys count whatever their dtypes (0.7.2: decode.py:2907)."""
+        """Return the factor of logits, with the scales of queries and keys of any dtype (0.7.2: decode.py:2907)."""
         factor = self._sm_scale if self._sm_scale is not None else given["q"].shape[-1] ** -0.5
         for name in ("q_scale", "k_scale"):
             factor *= 1.0 if given[name] is None else given[name]
@@ -167,7 +167,7 @@ class _Wrapper:
 
 
 class BatchPrefillWithPagedKVCacheWrapper(_Wrapper):
-    """Stands for FlashInfer's wrapper of prefills, which no server has in a graph."""
+    """Stand-in for FlashInfer's prefill wrapper, which no server has in a graph."""
 
     owner = "BatchPrefillWithPagedKVCacheWrapper"
 
@@ -175,7 +175,7 @@ class BatchPrefillWithPagedKVCacheWrapper(_Wrapper):
         given = self._given("__init__", args, kwargs, type(self).__name__)
         self._kv_layout, self._backend, self._use_cuda_graph = given["kv_layout"], given["backend"], False
         if given["use_cuda_graph"]:
-            raise NotImplementedError("a wrapper of prefills in a graph has no stand-in")
+            raise NotImplementedError("a prefill wrapper in a graph has no stand-in")
 
     def plan(self, *args: Any, **kwargs: Any) -> None:
         """Plan a batch. Tensors of the host are copied to the device; those of the device stay where they are."""
@@ -196,7 +196,7 @@ class BatchPrefillWithPagedKVCacheWrapper(_Wrapper):
 
 
 class BatchAttentionWithAttentionSinkWrapper(BatchPrefillWithPagedKVCacheWrapper):
-    """Stands for FlashInfer's wrapper of prefills with sinks, which `run` takes with the factor of logits."""
+    """Stand-in for FlashInfer's prefill wrapper with sinks, which `run` takes with the factor of logits."""
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Run the plan on queries [tokens, heads, dim] with sinks [heads]."""
@@ -206,7 +206,7 @@ class BatchAttentionWithAttentionSinkWrapper(BatchPrefillWithPagedKVCacheWrapper
 
 
 class BatchDecodeWithPagedKVCacheWrapper(_Wrapper):
-    """Stands for FlashInfer's wrapper of decodes, which may be in a graph."""
+    """Stand-in for FlashInfer's decode wrapper, which may be in a graph."""
 
     owner = "BatchDecodeWithPagedKVCacheWrapper"
 
@@ -244,8 +244,8 @@ class BatchDecodeWithPagedKVCacheWrapper(_Wrapper):
         self._out_dtype = given["o_data_type"] or given["q_data_type"]
 
     def fast_plan(self, given: dict[str, Any]) -> None:
-        """Plan a batch whose metadata the buffers have already (flashinfer/decode.py, fast_decode_plan)."""
-        assert self._use_cuda_graph, "fast_decode_plan has a stand-in for graphs alone"
+        """Plan a batch whose metadata is already in the buffers (flashinfer/decode.py, fast_decode_plan)."""
+        assert self._use_cuda_graph, "fast_decode_plan only has a stand-in for graphs"
         planned = getattr(self, "_q_len", None)
         if planned is not None and planned != given.get("q_len_per_req", 1):
             raise ValueError(f"this wrapper was planned with q_len_per_req={planned}")
@@ -255,17 +255,17 @@ class BatchDecodeWithPagedKVCacheWrapper(_Wrapper):
         """Run the plan on queries [batch * q_len_per_req, heads, dim]. Sinks are ignored, as by FA2 and FA3."""
         given = self._given("run", args, kwargs)
         if given["q"].shape[0] != self._q_len * len(self._planned_lengths):
-            raise ValueError(f"q has {given['q'].shape[0]} rows, and {self._q_len} a request were planned")
+            raise ValueError(f"q has {given['q'].shape[0]} rows, but {self._q_len} per request were planned")
         return self._launch(given, self._out_dtype, self._scale(given))
 
     def _begin(self, given: dict[str, Any], lengths: torch.Tensor | None) -> torch.Tensor:
-        """Check a batch and keep its plan; its lengths."""
+        """Check a batch and store its plan. Returns its lengths."""
         indptr, indices, last = given["indptr"], given["indices"], given["last_page_len"]
         batch, stride = len(last), given.get("q_len_per_req", 1)
         if self._use_cuda_graph and batch != len(self._paged_kv_last_page_len_buf):
             raise ValueError(f"a batch of {batch} in a graph of {len(self._paged_kv_last_page_len_buf)}")
         if self._use_cuda_graph and len(indices) > len(self._paged_kv_indices_buf):
-            raise ValueError(f"{len(indices)} pages in a buffer of {len(self._paged_kv_indices_buf)}")
+            raise ValueError(f"{len(indices)} pages for a buffer of {len(self._paged_kv_indices_buf)}")
         with outside():
             if lengths is None:
                 lengths = _lengths(indptr, last, given["page_size"])
@@ -276,7 +276,7 @@ class BatchDecodeWithPagedKVCacheWrapper(_Wrapper):
 
 
 def fast_decode_plan(wrapper: BatchDecodeWithPagedKVCacheWrapper, *args: Any, **kwargs: Any) -> None:
-    """Stands for FlashInfer's function of that name."""
+    """Stand in for FlashInfer's function of that name."""
     bound = current(FAST_PLAN).bound(FAST_PLAN, (wrapper, *args), kwargs)
     bound.apply_defaults()
     wrapper.fast_plan(bound.arguments)
@@ -291,4 +291,4 @@ REPLACED: Final = {
         fast_decode_plan,
     )
 }
-"""By the names that the backend's module imports (0.33.0: v1/attention/backends/flashinfer.py:12)."""
+"""The stand-ins, by the names that the backend's module imports (0.33.0: v1/attention/backends/flashinfer.py:12)."""

@@ -114,9 +114,9 @@ def classed(name: str, classes: Classes | Kinds, measure: Callable[[T], Any]) ->
 class Moment:
     """A step that runs, in the context of its case.
 
-    `asking` has the (q_len, kv_len) of the requests with queries. `prefixes` has the number of keys that each slot had
-    before its new tokens in the last step that used it. `replayed`: its graph has run before. `captured_late`: another
-    step ran before its graph was captured.
+    `asking` has the (q_len, kv_len) of the requests with queries. `prefixes` has the number of keys that each sequence
+    had before its new tokens in the last step that used it. `replayed`: its graph has run before. `captured_late`:
+    another step ran before its graph was captured.
     """
 
     case: Case
@@ -307,7 +307,7 @@ def _slots(moment: Moment) -> str:
 
 
 def _past(moment: Moment) -> AbstractSet[str]:
-    """Return whether slots are new, grown, or handed on: a slot with fewer keys than before has another request."""
+    """Return whether sequences are new, grown, or replaced: one with fewer keys than before is another request's."""
     before = moment.prefixes
     return {
         "new"

@@ -89,7 +89,7 @@ def why_not(case: Case, **fields: Any) -> str | None:
                 steps=(step(Mode.TARGET_VERIFY, (2, 9), stride=2),),
                 shared_keys=SharedKeys(interleave=Interleave.PAGE),
             ),
-            "an interleave of a page beside drafts",
+            "an interleave of a page with drafts",
         ),
         (
             {"buckets": (HEAD_DIM_64,), "shared_keys": (2, 4), "most_programs": 128},
@@ -103,7 +103,7 @@ def why_not(case: Case, **fields: Any) -> str | None:
         (
             {"fp8_kv": True},
             replace(with_geometry(kv_dtype=FP8), queries=ServedQueries(kept=True)),
-            "queries that are kept beside a quantised KV cache",
+            "unquantised queries with a quantised KV cache",
         ),
         ({}, replace(CASE, views=Views(query=QueryView.HEAD_GAP)), "query view head_gap"),
         ({}, replace(CASE, views=Views(kv=KvView.PAIRED)), "KV view paired"),
@@ -174,7 +174,7 @@ def test_scales_can_be_those_of_quantised_caches_alone() -> None:
         ({"patience": 0.0}, "a patience of 0.0: give a positive number, 1 is 30 s"),
         ({"patience": float("nan")}, "a patience of nan"),
         ({"sinks_dtype": FP8}, "sinks in float8_e4m3fn: give one of float32, bfloat16, float16, or None"),
-        ({"kept_queries": True}, "queries are kept beside quantised caches without latents: set fp8_kv=True"),
+        ({"kept_queries": True}, "kept_queries is for quantised caches without latents: set fp8_kv=True"),
         ({"head_dims": (64,), "latent": True}, "head_dims are those of a backend without latents"),
         ({"most_programs": 64}, "most_programs is for a backend with buckets and shared_keys"),
         (

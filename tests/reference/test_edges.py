@@ -77,7 +77,7 @@ def test_an_idle_step_may_be_a_replay() -> None:
                 geometry=replace(CASE.geometry, kv_dtype=DType.FLOAT8_E4M3),
                 scales=Scales(k=0.0, granularity=Granularity.HEAD),
             ),
-            "must be positive beside tensors of scales",
+            "must be positive with tensors of scales",
         ),
     ],
 )

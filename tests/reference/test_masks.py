@@ -181,5 +181,5 @@ def test_what_a_backend_does_not_have_of_masks_is_said() -> None:
     can = Capability(modes=Mode.of_kernels(), windows=True, masks=(Mask.CAUSAL, Mask.TREE))
     assert can.why_not(case(Mask.EMPTY_ROWS)) == "mask empty_rows"
     assert can.why_not(case(Mask.TREE)) is None
-    assert can.why_not(windowed) == "a sliding window beside mask tree"
+    assert can.why_not(windowed) == "a sliding window with mask tree"
     assert replace(can, windowed_masks=(Mask.TREE,)).why_not(windowed) is None

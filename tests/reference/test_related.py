@@ -115,7 +115,7 @@ ONE = Step(mode=Mode.EXTEND, requests=(Request(0, 3, 9),), padded_tokens=3)
                 pages=Pages(order=PageOrder.SHARED_PREFIX),
                 relation=Relation.PAGES_RELABELLED,
             ),
-            "slots share pages",
+            "sequences share pages",
         ),
         (Case(backend="any", geometry=GEOMETRY, steps=(ONE,), relation=Relation.BATCH_PERMUTED), "several requests"),
         (

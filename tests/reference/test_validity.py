@@ -105,7 +105,10 @@ def test_impossible_geometries_are_named(geometry: Geometry, named: str) -> None
         (replace(EXTEND, tokens_per_request=3), "steps[0].tokens_per_request is 3: must be 0 for extend"),
         (replace(EXTEND, launch=Launch.CAPTURE), "steps[0].launch is 'capture': must be eager"),
         (REPLAY, "steps[0].launch is 'replay': needs an earlier capture of target_verify with padded_tokens 8"),
-        (replace(VERIFY, launch=Launch.CAPTURE), "steps[0].requests is '1 requests': a capture is recorded on padding"),
+        (
+            replace(VERIFY, launch=Launch.CAPTURE),
+            "steps[0].requests is '1 requests': must be none: a capture is recorded on padding",
+        ),
         (replace(VERIFY, requests=()), "steps is '1 captures or idle steps'"),
         (CAPTURE, "steps is '1 captures or idle steps'"),
     ],
@@ -175,11 +178,11 @@ def test_impossible_steps_are_named(step: Step, named: str) -> None:
         (case(CHUNKED, chunk_capacity=1), "chunk_capacity is 1: must be at least 2"),
         (
             case(replace(CHUNKED, requests=(Request(0, 1, 600),)), geometry=LATENT, chunk_capacity=1),
-            "chunk_capacity is 1: cuts steps[0] into 599 chunks",
+            "chunk_capacity is 1: must be higher: it cuts steps[0] into 599 chunks",
         ),
         (
             case(replace(CHUNKED, mode=Mode.EXTEND, requests=(Request(0, 1, 600),)), geometry=LATENT, chunk_capacity=1),
-            "chunk_capacity is 1: cuts steps[0] into 599 chunks",
+            "chunk_capacity is 1: must be higher: it cuts steps[0] into 599 chunks",
         ),
         (
             case(replace(EXTEND, requests=(Request(0, 3, 2),)), geometry=LATENT),

@@ -111,7 +111,7 @@ def fuzz(ctx: click.Context, /, *, resume: bool, built: bool, **given: Any) -> E
 )
 @options.answer_options("only the result")
 def report(**given: Any) -> None:
-    """Write the reports of a campaign beside its log.
+    """Write the reports of a campaign next to its log.
 
     With --html, --junit, --markdown or --issue, only these are written, each to its file.
 

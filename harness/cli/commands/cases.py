@@ -71,7 +71,7 @@ def triage(**given: Any) -> Exit:
 @click.command()
 @_path_argument
 @options.output_option(
-    "File for the smaller case.  [default: NAME.small.json, beside the given file, or in the home of the finding]"
+    "File for the smaller case.  [default: NAME.small.json, next to the given file, or in the home of the finding]"
 )
 @click.option("--force", is_flag=True, help="Overwrite a file that exists.")
 @click.option("--max-runs", type=options.counted(), default=2000, show_default=True, help="Stop after this many runs.")

@@ -8,7 +8,7 @@ from attnfuzz.harness.cli import options
 from attnfuzz.harness.cli.terminal import STARTING, tell
 
 FEWEST_ROWS = 1000
-"""Rows that a fit needs."""
+"""Minimum number of rows for a fit."""
 
 
 @click.command()

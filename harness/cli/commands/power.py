@@ -1,4 +1,4 @@
-"""`attnfuzz bugs` and `attnfuzz defects`: bugs that have to be found."""
+"""`attnfuzz bugs` and `attnfuzz defects`: known bugs that a search must find."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,10 +12,10 @@ TIERS = ("T0", "T1", "T2", "T3", "T4", "T5", "T6")
 
 
 class ListByDefault(options.InOrder):
-    """A group that takes arguments without a subcommand for those of `list`."""
+    """A group that treats arguments without a subcommand as those of `list`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put `list` in front, unless a subcommand or help is asked for."""
+        """Insert `list` unless a subcommand or help is requested."""
         asked = args and (args[0] in self.commands or args[0] in ctx.help_option_names)
         return super().parse_args(ctx, args if asked else ["list", *args])
 

@@ -73,7 +73,7 @@ def bisect(**given: Any) -> Exit:
     multiple=True,
     type=options.PathTo(exists=True),
     metavar="CASE.json|FINDING_DIR",
-    help="A failure to run in every release, beside the reported bugs; may be given several times.",
+    help="A failure to run in every release, in addition to the reported bugs; may be given several times.",
 )
 @options.tree_option("A source tree of {engine}, as the last release.")
 @options.seed_option()

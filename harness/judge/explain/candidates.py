@@ -1,4 +1,4 @@
-"""All claims about a row that the row itself does not contradict."""
+"""All claims about a row that it does not contradict itself."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace

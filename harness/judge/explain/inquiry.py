@@ -67,7 +67,7 @@ class _Scope:
 
 @dataclass
 class _Trial:
-    """A claim on trial: its scope, the results of its stakes, and whether it explains more than zeros."""
+    """A claim under test: its scope, the results of its stakes, and whether it explains more than zeros."""
 
     claim: Claim
     scope: _Scope
@@ -88,7 +88,7 @@ class _Trial:
 
 
 class Inquiry:
-    """Looks for explanations of the row `worst`, given other `rows` of its output, all judged on `aspect`.
+    """A search for explanations of the row `worst`, given other `rows` of its output, all judged on `aspect`.
 
     If both the output and the LSE failed, an explanation of the LSE has to agree with the output.
     """

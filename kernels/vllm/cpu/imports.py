@@ -16,7 +16,7 @@ from attnfuzz.kernels.vllm.platform import built_as, set_platform
 
 @contextmanager
 def on_a_cpu(release: Release) -> Iterator[None]:
-    """Have no GPU for modules that are imported inside, and launches for their operators afterwards.
+    """Let modules that are imported inside find no GPU, and replace their operators by launches afterwards.
 
     Raises ReleaseError if the compiled kernels are missing or can't be loaded.
     """
@@ -25,12 +25,12 @@ def on_a_cpu(release: Release) -> Iterator[None]:
     sys.modules[release.project.name].__path__.append(str(library.parent))
     platform = imported(release, "vllm.platforms.cpu").CpuPlatform()
     set_platform(release, platform)
-    # A build for CPUs leaves Triton alone (triton_utils/importing.py).
+    # A build for CPUs does not use Triton (triton_utils/importing.py).
     with built_as(release, f"{release.version.public}+cpu"):
         yield
     if not hasattr(torch.ops._C, ATTEND):  # noqa: SLF001 - the name that vLLM gave its operators
         raise ReleaseError(f"{release.name}: {library} can't be loaded, or has no {ATTEND}")
-    # The class: a platform answers any name.
+    # Checked on the class, because an instance has any attribute.
     if hasattr(type(platform), "register_triton_kernel_overrides"):
         # As when a worker begins (0.32.0: v1/worker/worker_base.py:282).
         platform.register_triton_kernel_overrides()

@@ -19,7 +19,7 @@ _own: dict[str, Any] = {}
 
 @dataclass
 class _Schedule:
-    """The schedule of a batch, which has pointers into itself: it stays where the kernel that made it has put it."""
+    """The schedule of a batch. It contains pointers into itself, so it must stay at the address where it was made."""
 
     made: torch.Tensor | None = None
 
@@ -49,7 +49,7 @@ OPS: Final = (
 
 
 def replace_operators() -> None:
-    """Put launches into torch's namespace of vLLM's operators, once they are loaded."""
+    """Replace vLLM's operators in torch's namespace by launches, once they are loaded."""
     library: Any = torch.ops._C  # noqa: SLF001 - the name that vLLM gave its operators
     for name in (ATTEND, WRITE, _SCHEDULE, _SLOTS):
         _own[name] = getattr(library, name).default
@@ -57,7 +57,7 @@ def replace_operators() -> None:
 
 
 def _launching(name: str) -> Any:
-    """A function with the operator's parameters."""
+    """Return a function with the operator's parameters that launches it."""
     parameters = [each.name for each in _own[name]._schema.arguments]  # noqa: SLF001 - there is no other way
 
     def launch(*args: Any) -> torch.Tensor | None:

@@ -12,8 +12,8 @@ from attnfuzz.kernels.vllm.pool import PackedKv, VllmPool
 class CpuKv(PackedKv):
     """A pool [pages, kv_heads, page_size, 2 * dim]: a page's keys of a head, by element, and then its values, by token.
 
-    That is the order of csrc/cpu/cpu_attn_vec.hpp. Slots behind a request's last key hold numbers, as where a pool
-    begins as zeros: the kernels multiply them by 0 (docs/findings/vllm-cpu-nan-past-the-end.md).
+    That is the order of csrc/cpu/cpu_attn_vec.hpp. Slots after a request's last key hold finite numbers, as in a pool
+    that is initialized with zeros: the kernels multiply them by 0 (docs/findings/vllm-cpu-nan-past-the-end.md).
     """
 
     finite_tails: ClassVar[bool] = True

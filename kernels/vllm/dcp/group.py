@@ -15,9 +15,9 @@ from attnfuzz.kernels.vllm.dcp.ranks import RankThreads
 
 
 class RankGroup(ServerMock):
-    """The group in which a rank finds itself, its collectives and those of torch.distributed on its device group.
+    """A rank's group: its collectives, and those of torch.distributed on its device group.
 
-    Results are dense, as those of distributed/device_communicators/base_device_communicator.py. A capture records a
+    Results are dense, as in distributed/device_communicators/base_device_communicator.py. A capture records a
     collective, which exchanges nothing before a replay.
     """
 
@@ -27,11 +27,11 @@ class RankGroup(ServerMock):
 
     @property
     def rank_in_group(self) -> int:
-        """The rank that asks."""
+        """The calling rank."""
         return self._ranks.rank
 
     def all_gather(self, tensor: torch.Tensor, dim: int = -1) -> torch.Tensor:
-        """The tensors of all ranks, one after another on an axis."""
+        """Return the tensors of all ranks, concatenated on an axis."""
         if not tensor.is_contiguous():
             raise RuntimeError("all_gather of a tensor that is not contiguous, which NCCL refuses")
         shape = list(tensor.shape)
@@ -41,7 +41,7 @@ class RankGroup(ServerMock):
         return gathered
 
     def reduce_scatter(self, tensor: torch.Tensor, dim: int = -1) -> torch.Tensor:
-        """The rank's part, on an axis, of the sum of all ranks' tensors."""
+        """Return the rank's part, on an axis, of the sum of all ranks' tensors."""
         assert tensor.shape[dim] % self.world_size == 0
         shape, rank = list(tensor.shape), self.rank_in_group
         shape[dim] //= self.world_size
@@ -55,14 +55,14 @@ class RankGroup(ServerMock):
         return reduced
 
     def all_gather_into_tensor(self, output: torch.Tensor, given: torch.Tensor, group: object = None) -> None:
-        """Write the tensors that all ranks have given to `output`, one after another (torch.distributed)."""
+        """Write the tensors `given` by all ranks to `output`, concatenated (torch.distributed)."""
         del group
         self._collective("all_gather_into_tensor", given, lambda parts: output.copy_(torch.cat(parts)))
 
     def all_to_all_single(
         self, output: torch.Tensor, given: torch.Tensor, group: object = None, *, async_op: bool = False
     ) -> Any:
-        """Write a rank's part of the tensor that each one has `given` to `output` (torch.distributed)."""
+        """Write this rank's parts of the tensors `given` by all ranks to `output` (torch.distributed)."""
         del group
         rank, length = self.rank_in_group, given.shape[0] // self.world_size
 

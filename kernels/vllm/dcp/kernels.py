@@ -1,4 +1,4 @@
-"""FlashInfer's kernels on ranks that share keys: a rank may have none of a request's.
+"""FlashInfer's kernels on ranks that share keys, where a rank may have no keys of a request.
 
 A file and line below vllm/ is that of vLLM 0.33.0.
 """
@@ -16,7 +16,7 @@ from attnfuzz.kernels.releases.stand_ins import current
 
 
 def _without_empty_requests(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """A kernel of trtllm-gen, which leaves the rows of requests without keys unwritten (flashinfer.py:397)."""
+    """Let a kernel leave rows of requests without keys unwritten, like trtllm-gen's (flashinfer.py:397)."""
 
     def attend(*, out: torch.Tensor, seq_lens: torch.Tensor, lse: torch.Tensor | None = None, **given: Any) -> None:
         starts = given.get("cum_seq_lens_q")
@@ -33,16 +33,16 @@ def _without_empty_requests(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
 
 OPS: Final = tuple(replace(op, function=_without_empty_requests(op.function)) for op in (NATIVE.context, NATIVE.decode))
-"""In place of the native kernels, which give such rows zeros and an LSE of -inf."""
+"""Replacements of the native kernels, which write zeros and an LSE of -inf to such rows."""
 
 
 class BatchPrefillWithRaggedKVCacheWrapper:
-    """Stands for FlashInfer's wrapper of prefills on packed keys, which vLLM plans on the host (flashinfer.py:504)."""
+    """Stand-in for FlashInfer's prefill wrapper on packed keys, which vLLM plans on the host (flashinfer.py:504)."""
 
     def __init__(self, float_workspace_buffer: torch.Tensor, kv_layout: str = "NHD") -> None:
         del float_workspace_buffer
         if kv_layout != "NHD":
-            raise NotImplementedError("a wrapper of packed keys has a stand-in for the layout NHD alone")
+            raise NotImplementedError("a wrapper of packed keys only has a stand-in for the layout NHD")
 
     def plan(
         self,
@@ -72,7 +72,7 @@ class BatchPrefillWithRaggedKVCacheWrapper:
     def run(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, return_lse: bool = False
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-        """Run the plan on queries and keys [tokens, heads, dim]. LSE is [tokens, heads] to base 2."""
+        """Run the plan on queries and keys [tokens, heads, dim]. The LSE is [tokens, heads] in base 2."""
         for name, found, due in (("q", q, self._query), ("k", k, self._key), ("v", v, self._value)):
             if found.dtype != self._dtype or found.shape[1:] != due:
                 shape = tuple(found.shape)

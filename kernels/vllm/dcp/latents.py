@@ -1,4 +1,4 @@
-"""Ranks that share the latents of each request: the layer's own manager exchanges queries, latents and outputs.
+"""Ranks that share the latents of each request: the layer's own DCP manager exchanges queries, latents and outputs.
 
 A file and line below vllm/ is that of vLLM 0.33.0.
 """
@@ -20,7 +20,7 @@ from attnfuzz.kernels.vllm.mla.runner import LatentRunner
 _THROUGH_NCCL: Final = dict.fromkeys(
     ("VLLM_USE_DIRECT_DCP_A2A", "VLLM_USE_DIRECT_DCP_Q_GATHER", "VLLM_USE_DIRECT_DCP_KV_GATHER"), "0"
 )
-"""The variables of a server that exchanges through NCCL, as between nodes, not by compiled kernels on shared memory."""
+"""Environment of a server that uses NCCL, as between nodes, instead of compiled kernels on shared memory."""
 
 
 class LatentRankModel(RankModel, LatentModel):
@@ -28,13 +28,13 @@ class LatentRankModel(RankModel, LatentModel):
 
 
 class LatentRankRunner(RankRunner, LatentRunner):
-    """The release's model runner on one rank, with such a layer."""
+    """The release's model runner on one rank, with a layer of latent attention."""
 
     model_type = LatentRankModel
 
     @contextmanager
     def _process(self) -> Iterator[None]:
-        """Nothing: one context is that of all ranks."""
+        """Do nothing: `ShardedRunner` enters one context for all ranks."""
         yield
 
 
@@ -43,7 +43,7 @@ class LatentRankDraftModel(LatentDraftModel, LatentRankModel):
 
 
 class LatentRankDraftingRunner(DraftingRunner, LatentRankRunner):
-    """The same with a draft model."""
+    """The release's model runner on one rank, with a draft model."""
 
     draft_type = LatentRankDraftModel
 
@@ -55,7 +55,7 @@ class LatentShardedRunner(ShardedRunner):
 
     @contextmanager
     def _machine(self) -> Iterator[None]:
-        """The context of all ranks."""
+        """Enter the context of all ranks."""
         with (
             super()._machine(),
             prefills_on_stand_ins(),

@@ -1,4 +1,4 @@
-"""The KV caches of ranks: each holds its share of every request, in pages that all of them name alike."""
+"""The KV caches of ranks: each holds its share of every request, with the same page table on all ranks."""
 
 from collections.abc import Sequence
 from dataclasses import replace as with_fields
@@ -19,7 +19,7 @@ from attnfuzz.reference.case import Case, Step
 
 
 class _Share(PagedKv):
-    """The memory of a rank, of a case whose pages are those of all ranks together. `whole` are all tokens."""
+    """The memory of one rank, for a case whose pages span all ranks. `whole` are the tokens of all ranks."""
 
     sharding: ClassVar[Sharding]
     rank: ClassVar[int]
@@ -32,7 +32,7 @@ class _Share(PagedKv):
 
 
 class RankPool(VllmPool):
-    """The pool of a rank, of which a page has the rank's share of `block_size` tokens. `case` is that of all ranks."""
+    """The pool of a rank: a page has its share of `block_size` tokens. `case` describes all ranks together."""
 
     def __init__(self, case: Case, bench: Bench, form: type[PagedKv], sharding: Sharding, rank: int) -> None:
         self.case, self.rank, self.sharding = case, rank, sharding
@@ -48,7 +48,7 @@ class RankPool(VllmPool):
 
     @property
     def block_size(self) -> int:
-        """The tokens of a request for which it has a page on each rank."""
+        """The number of a request's tokens per page id, over all ranks."""
         return self._case.geometry.page_size
 
     def write_before(self, step: Step) -> None:
@@ -56,7 +56,7 @@ class RankPool(VllmPool):
         super().write_before(self.sharding.local(self.rank, step))
 
     def written(self, step: Step, free: Sequence[tuple[int, int]] = ()) -> WrittenCache:
-        """The pool before and after `step`, which writes the rank's share of the new tokens and nothing else."""
+        """Return the pool before and after `step`, which must only write the rank's share of the new tokens."""
         own = [
             (slot, int((self.sharding.positions(self.rank, position + 1) < position).sum()))
             for slot, position in free
@@ -74,7 +74,7 @@ class RankPool(VllmPool):
 
 
 class LatentRankPool(RankPool, LatentPool):
-    """The same with latents, of which each rank's heads have a projection."""
+    """The pool of a rank with latents, and the projection for the rank's heads."""
 
     @property
     def projection_of_layer(self) -> UpProjection:
@@ -100,7 +100,7 @@ class ShardedPool(VllmPool):
             rank.write_before(step)
 
     def written(self, step: Step, free: Sequence[tuple[int, int]] = ()) -> WrittenCache:
-        """The pools before and after `step`."""
+        """Return the pools before and after `step`."""
         caches = [rank.written(step, free) for rank in self.ranks]
         firsts = running_sum(len(cache.tokens) for cache in caches)
         tensors = [
@@ -112,7 +112,7 @@ class ShardedPool(VllmPool):
         return WrittenCache(tuple(tensors), tuple(tokens), kernel=caches[0].kernel)
 
     def attended(self, step: Step, query: torch.Tensor, first_rows: Sequence[int]) -> tuple[Attended, ...]:
-        """The attention due to each request of a step, to all of its keys."""
+        """Return the attention expected for each request of a step, over the keys of all ranks."""
         return self.ranks[0].attended(step, query, first_rows)
 
     def restore(self, contents: Sequence[torch.Tensor]) -> None:

@@ -1,6 +1,6 @@
-"""Ranks of a server in one process: each runs in a thread of its own, one at a time, until a collective needs another.
+"""Ranks of a server in one process: threads that run one at a time, and switch at collectives.
 
-A rank has its own values of the variables that a process has once.
+Each rank has its own values of the variables that are global to a process.
 """
 
 import threading
@@ -22,21 +22,21 @@ class Variable:
     name: str
 
     def swap(self, value: Any) -> Any:
-        """Set it; its value before."""
+        """Set the variable. Returns its previous value."""
         before = getattr(self.module, self.name)
         setattr(self.module, self.name, value)
         return before
 
 
 class _Ended(BaseException):
-    """Another rank has failed."""
+    """Raised in a rank's thread when another rank has failed."""
 
 
 class RankThreads:
-    """`number` ranks that take turns, each of which has its own values of `variables`.
+    """`number` ranks that take turns, each with its own values of `variables`.
 
-    A rank gives way at each collective, until all others have reached it. It is an error if one of them comes to its
-    end before, or to another collective: the processes of a server would wait for each other.
+    At each collective, a rank yields until all others have reached it. It is an error if one of them ends first, or
+    reaches another collective: the processes of a server would deadlock.
     """
 
     def __init__(self, number: int, variables: Sequence[Variable]) -> None:
@@ -51,13 +51,13 @@ class RankThreads:
 
     @property
     def rank(self) -> int:
-        """The rank that runs."""
+        """The running rank."""
         rank: int = self._thread.rank
         return rank
 
     @contextmanager
     def alone(self, rank: int) -> Iterator[None]:
-        """Run as a rank, without collectives."""
+        """Run the body as a rank, without collectives."""
         self._thread.rank = rank
         self._swap(rank)
         try:
@@ -66,7 +66,7 @@ class RankThreads:
             self._swap(rank)
 
     def run(self, works: Sequence[Callable[[], _T]], context: Callable[[], AbstractContextManager[object]]) -> list[_T]:
-        """Run the work of each rank in `context`, which applies to one thread; their results, in order."""
+        """Run the work of each rank in `context`, which is entered in each thread. Returns their results in order."""
         self._running, self._given = list(range(self.number)), [[] for _ in works]
         self._error = None
         results: dict[int, _T] = {}
@@ -98,7 +98,7 @@ class RankThreads:
         return [results[rank] for rank in range(self.number)]
 
     def exchange(self, collective: str, tensor: torch.Tensor) -> list[torch.Tensor]:
-        """The tensors of all ranks, in a collective of that name. Raises RuntimeError if another one differs."""
+        """Return the tensors of all ranks in a collective. Raises RuntimeError if a rank calls another one, or ends."""
         rank = self.rank
         mine, index = self._given[rank], len(self._given[rank])
         mine.append((collective, tensor.clone()))
@@ -118,11 +118,11 @@ class RankThreads:
         return [given[index][1] for given in self._given]
 
     def _following(self, rank: int) -> int:
-        """The rank whose turn it is after `rank`: the next one that has not ended."""
+        """Return the next rank after `rank` that has not ended."""
         return self._running[(self._running.index(rank) + 1) % len(self._running)]
 
     def _swap(self, rank: int) -> None:
-        """Exchange the values of variables with those that were kept for a rank."""
+        """Swap the values of the variables with those stored for a rank."""
         self._values[rank] = [each.swap(value) for each, value in zip(self._variables, self._values[rank], strict=True)]
 
 

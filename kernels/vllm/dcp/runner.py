@@ -1,4 +1,4 @@
-"""Model runners of the ranks that share keys: each has its own heads, its own pool, and prepares the same steps.
+"""Model runners of ranks that share keys: each has its own heads and pool, and prepares the same steps.
 
 A file and line below vllm/ is that of vLLM 0.33.0 unless another version is named.
 """
@@ -34,7 +34,7 @@ _OF_A_PROCESS: Final = (
     ("vllm.v1.worker.dp_utils", "dist"),
     ("vllm.v1.worker.workspace", "_manager"),
 )
-"""vLLM's variables that each rank's process has for itself."""
+"""vLLM's global variables, of which each rank's process has its own."""
 
 _OPS: Final = "vllm.v1.attention.ops"
 """The package of the module that calls torch.distributed."""
@@ -43,11 +43,11 @@ _CONTEXT: Final = "TrtllmDCPContextWrapper"
 """The class that runs trtllm-gen's kernel on a rank's part of a prefix."""
 
 _LAYER_WITHOUT_WINDOW: Final = "model.layers.1.self_attn.attn"
-"""A layer that does not run. With --disable-hybrid-kv-cache-manager its group has windowed layers too."""
+"""A layer that never runs. With --disable-hybrid-kv-cache-manager, windowed layers are in its group."""
 
 MERGES: Final = 3
-"""The roundings of an output with a prefix after the kernel's: as a rank's part, in their sum, and in the merge with
-the attention to the new tokens."""
+"""Number of roundings, after the kernel's own, of an output with a prefix: each rank's part, their sum, and the merge
+with the attention to the new tokens."""
 
 
 class RankModel(Model):
@@ -66,11 +66,11 @@ class RankRunner(ModelRunner):
     model_type = RankModel
 
     def _machine(self) -> AbstractContextManager[None]:
-        """Nothing: one context is that of all ranks."""
+        """Return an empty context: `ShardedRunner` enters one for all ranks."""
         return nullcontext()
 
     def _set_limits(self) -> ServerLimits:
-        """The limits of a server whose requests may have keys on each rank, as those of a capture (cp_utils.py:66)."""
+        """Return the server's limits; each request may have keys on all ranks, as in captures (cp_utils.py:66)."""
         limits, pool = super()._set_limits(), self._server.pool
         assert isinstance(pool, RankPool)
         captured = pool.sharding.ranks * pool.sharding.interleave + 1 + self._drafts
@@ -82,14 +82,14 @@ class RankRunner(ModelRunner):
         vars(self._config.parallel_config).update(
             decode_context_parallel_size=pool.sharding.ranks,
             cp_kv_cache_interleave_size=pool.sharding.interleave,
-            # Its name before (0.29.0: config/parallel.py:354).
+            # The field's earlier name (0.29.0: config/parallel.py:354).
             dcp_kv_cache_interleave_size=pool.sharding.interleave,
             dcp_comm_backend="a2a" if pool.sharding.all_to_all else "ag_rs",
             tensor_parallel_size=pool.sharding.ranks,
         )
         self._server.loaded.module("vllm.v1.worker.workspace").init_workspace_manager(self._server.bench.device)
         if self._window is not None:
-            # Without one, windowed layers have a pool that ranks can't share (v1/kv_cache_interface.py:947).
+            # Without such a layer, windowed ones get a pool that ranks can't share (v1/kv_cache_interface.py:947).
             self._layers[_LAYER_WITHOUT_WINDOW] = self._layer_with(None)
         return super()._make_layer()
 
@@ -99,7 +99,7 @@ class RankDraftModel(DraftModel, RankModel):
 
 
 class RankDraftingRunner(DraftingRunner, RankRunner):
-    """The same with a draft model."""
+    """The release's model runner on one rank, with a draft model."""
 
     draft_type = RankDraftModel
 
@@ -108,7 +108,7 @@ class ShardedRunner:
     """The model runners of all ranks, in place of a `ModelRunner`."""
 
     runners: ClassVar[tuple[type[RankRunner], type[RankRunner]]] = RankRunner, RankDraftingRunner
-    """Those of a rank, without and with a draft model."""
+    """The types of a rank's runner, without and with a draft model."""
 
     def __init__(self, server: VllmServer, drafts: int) -> None:
         pool = server.pool
@@ -129,14 +129,14 @@ class ShardedRunner:
         self._run([partial(runner.capture, index, step) for runner in self._runners])
 
     def run(self, index: int, requests: Sequence[Request]) -> tuple[torch.Tensor, list[int]]:
-        """Run a step with these requests: the output's rows, and the first row of each of the step's requests."""
+        """Run a step with these requests. Returns the output's rows, and the first row of each request of the step."""
         outs, rows = zip(*self._run([partial(runner.run, index, requests) for runner in self._runners]), strict=True)
         if any(each != rows[0] for each in rows):
             raise RuntimeError(f"the ranks have the requests of a step in different orders: {rows}")
         return torch.cat(outs, dim=1), rows[0]
 
     def again(self) -> torch.Tensor:
-        """Run the last step's layer again, without its writes. Returns the output's rows."""
+        """Run the last step's layer again without its writes. Returns the output's rows."""
         return torch.cat(self._run([runner.again for runner in self._runners]), dim=1)
 
     def _run(self, works: Any) -> list[Any]:
@@ -145,7 +145,7 @@ class ShardedRunner:
 
     @contextmanager
     def _machine(self) -> Iterator[None]:
-        """The context of all ranks: their GPU and their groups."""
+        """Enter the context of all ranks: a simulated GPU, and their groups."""
         loaded = self._server.loaded
         calls = "dcp_alltoall" if loaded.release.version in ALL_TO_ALL_APART else "dcp"
         with (
@@ -160,7 +160,7 @@ class ShardedRunner:
 
     @contextmanager
     def _wrappers(self) -> Iterator[None]:
-        """The stand-in for a wrapper that FlashInfer's backend has for ranks alone, and the workspace of a server."""
+        """Replace the wrapper that FlashInfer's backend has for such ranks, and let all batches fit the workspace."""
         backend = self._server.loaded.backend
         wrapper = BatchPrefillWithRaggedKVCacheWrapper
         with ExitStack() as replaced:

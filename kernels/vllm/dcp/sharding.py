@@ -1,4 +1,4 @@
-"""The keys of a request on each rank of a server."""
+"""The distribution of a request's keys among the ranks of a server."""
 
 from copy import copy
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ class Sharding(KeyShares):
     """How the ranks of a server share keys, and exchange their outputs.
 
     Attributes:
-        ranks: Their number (--decode-context-parallel-size).
-        interleave: --cp-kv-cache-interleave-size, a divisor of a page.
-        all_to_all: Whether outputs and LSE are exchanged at once (--dcp-comm-backend a2a), not gathered and reduced.
+        ranks: The number of ranks (--decode-context-parallel-size).
+        interleave: --cp-kv-cache-interleave-size, a divisor of the page size.
+        all_to_all: Whether outputs and LSEs are exchanged (--dcp-comm-backend a2a), not gathered and reduced.
 
     """
 
@@ -26,17 +26,17 @@ class Sharding(KeyShares):
 
     @classmethod
     def of(cls, case: Case) -> "Sharding":
-        """The choices of a case's server."""
+        """Return the sharding of a case's server."""
         shared = case.shared_keys
         return cls(shared.ranks, shared.interleave.tokens(case.geometry.page_size), shared.all_to_all)
 
     def positions(self, rank: int, tokens: int) -> torch.Tensor:
-        """The positions that lie on a rank, of a request's first `tokens`."""
+        """Return the positions, among a request's first `tokens`, that a rank holds."""
         position = torch.arange(tokens)
         return position[self.rank_of(position) == rank]
 
     def local(self, rank: int, step: Step) -> Step:
-        """A step with the lengths that a rank has of it."""
+        """Return a step with each request's number of keys on a rank."""
 
         def of_rank(request: Request) -> Request:
             before, after = (
@@ -47,7 +47,7 @@ class Sharding(KeyShares):
         return replace(step, requests=tuple(map(of_rank, step.requests)))
 
     def share(self, rank: int, tokens: SlotTokens) -> SlotTokens:
-        """The tokens of a rank, those of a slot in order."""
+        """Return a rank's tokens, in order within each sequence."""
         share, chosen, first = copy(tokens), [], 0
         share.spans = {}
         for slot, span in tokens.spans.items():

@@ -13,7 +13,7 @@ _SIZES: Final = ("FLASHINFER_MLA_WORKSPACE_BUFFER_SIZE", "FLASHINFER_MLA_LSE_WOR
 
 
 def renew_buffers(loaded: Any, size: int, device: torch.device) -> None:
-    """Have none of the last server. Workspaces of `size` bytes exist before a capture, whose warm-ups allocate them."""
+    """Drop the last server's buffers, and allocate workspaces of `size` bytes, as warm-ups do before a capture."""
     backend = loaded.backend
     for name in _SIZES:
         if hasattr(backend, name):

@@ -16,21 +16,21 @@ from attnfuzz.kernels.releases.release import Release
 
 
 def install_packages(release: Release) -> None:
-    """Put stand-ins where the release's layers import packages that are not unpacked, or not installed."""
+    """Install stand-ins for packages that the release's layers import, but that are not unpacked or not installed."""
     if importlib.util.find_spec("regex") is None:
-        # The expressions that are compiled at import are those of Python's own module too (0.33.0: ir/op.py:42).
+        # The expressions that are compiled at import are valid in Python's own module too (0.33.0: ir/op.py:42).
         sys.modules["regex"] = re
-    # Packages of others in the wheel, which are not unpacked (0.22.1: utils/import_utils.py:415).
+    # Third-party packages in the wheel, which are not unpacked (0.22.1: utils/import_utils.py:415).
     _install("vllm.third_party")
     rocm: Any = imported(release, "vllm._aiter_ops").rocm_aiter_ops
     for name in ("is_fp4bmm_enabled", "is_fp8bmm_enabled", "is_linear_fp8_enabled"):
         setattr(rocm, name, staticmethod(lambda: False))
-    # Without graphs that break off, it returns the function (0.33.0: compilation/breakable_cudagraph.py).
+    # If breakable graphs are disabled, it returns the function unchanged (0.33.0: compilation/breakable_cudagraph.py).
     imported(release, "vllm.compilation.breakable_cudagraph").eager_break_during_capture = lambda function: function
 
 
 def _install(name: str) -> None:
-    """Put an empty package where one is imported."""
+    """Install an empty package under this name."""
     package = ModuleType(name)
     package.__path__ = []
     sys.modules[name] = package
@@ -38,7 +38,7 @@ def _install(name: str) -> None:
 
 @contextmanager
 def on_the_cpu() -> Iterator[None]:
-    """Have a module's own buffers on the CPU (0.20.2: v1/attention/backends/mla/flashinfer_mla.py:99)."""
+    """Let modules allocate their buffers on the CPU (0.20.2: v1/attention/backends/mla/flashinfer_mla.py:99)."""
     zeros = torch.zeros
 
     def elsewhere(*args: Any, **kwargs: Any) -> torch.Tensor:

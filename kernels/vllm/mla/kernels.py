@@ -1,4 +1,4 @@
-"""Kernels of an MLA layer that are compiled for GPUs, with stand-ins of the same contracts.
+"""Stand-ins for the kernels of an MLA layer that are compiled for GPUs, with the same contracts.
 
 A file and line is that of vLLM 0.33.0.
 """
@@ -16,7 +16,7 @@ from attnfuzz.kernels.releases.stand_ins import MULTIPROCESSORS, current, entry
 from attnfuzz.kernels.vllm.flash_attention import PACKED
 
 FA_VERSIONS: Final = (2, 4)
-"""Those that a B200 has (vllm_flash_attn/flash_attn_interface.py:52)."""
+"""The versions of FlashAttention on a B200 (vllm_flash_attn/flash_attn_interface.py:52)."""
 
 
 def flash_attn_varlen_func(
@@ -35,7 +35,7 @@ def flash_attn_varlen_func(
     out: torch.Tensor | None = None,
     output_scale: torch.Tensor | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """Stand for FlashAttention on packed queries and keys (vllm_flash_attn/flash_attn_interface.py:215)."""
+    """Stand in for FlashAttention on packed queries and keys (vllm_flash_attn/flash_attn_interface.py:215)."""
     assert fa_version in FA_VERSIONS
     assert output_scale is None, "outputs are not quantised"
     if out is None:
@@ -69,7 +69,7 @@ def _write(
     scale: torch.Tensor,
     *_: object,
 ) -> None:
-    """Stand for concat_and_cache_mla, whose last argument leaves out a scale of 1."""
+    """Stand in for concat_and_cache_mla, whose last argument skips a scale of 1."""
     with outside():
         factor = scale.item()
     quantised = {} if kv_cache.dtype == kv_c.dtype else {"kv_cache_dtype": kv_cache_dtype, "scale": factor}
@@ -90,15 +90,16 @@ def _gather(
     num_tokens: int,
     seq_starts: torch.Tensor,
 ) -> None:
-    """Copy token i of the first `num_tokens` of a chunk to row i of `dst`, as its own request says.
+    """Copy token i of the first `num_tokens` of a chunk to row i of `dst`.
 
-    It is token i - cu_seq_lens[r] + seq_starts[r] of request r = token_to_seq[i]; none at or behind cu_seq_lens[r + 1].
+    It is token i - cu_seq_lens[r] + seq_starts[r] of request r = token_to_seq[i]. Nothing is copied for i >=
+    cu_seq_lens[r + 1].
     """
     request = token_to_seq[:num_tokens].long()
     token = torch.arange(num_tokens)
     inside = token < cu_seq_lens[request + 1]
     request, token = request[inside], token[inside]
-    # Each token is a request of the native kernel, so that it reads the table as vLLM's does.
+    # Each token is a separate request to the native kernel, so that it reads the table as vLLM's does.
     source = torch.empty(len(token), 1, dst.shape[1], dtype=dst.dtype)
     transform_ops.gather_cache(
         src_cache.unsqueeze(2),
@@ -121,7 +122,7 @@ def gather(
     scale: torch.Tensor,
     seq_starts: torch.Tensor,
 ) -> None:
-    """Stand for gather_and_maybe_dequant_cache, on a cache that is not quantised."""
+    """Stand in for gather_and_maybe_dequant_cache on a cache that is not quantised."""
     del scale
     assert kv_cache_dtype == "auto", "caches are not quantised"
     current(GATHER.name).launch(
@@ -149,7 +150,7 @@ def gather_on_rank(
     batch_size: int,
     seq_starts: torch.Tensor,
 ) -> None:
-    """Stand for cp_gather_cache, which copies each request's tokens from `seq_starts` on."""
+    """Stand in for cp_gather_cache, which copies each request's tokens from `seq_starts` on."""
     arguments = {
         "src_cache": src_cache,
         "dst": dst,
@@ -177,10 +178,10 @@ def _merge(
     suffix_lse: torch.Tensor,
     with_context: int,
 ) -> None:
-    """Merge two states of attention in fp32: outputs [tokens, heads, dim], LSE [heads, tokens] to base e.
+    """Merge two attention states in fp32: outputs [tokens, heads, dim], LSE [heads, tokens] in base e.
 
-    Rows from `with_context` on are those of the suffix. An LSE of inf is one of -inf, as FlashAttention 2 returns for
-    a row without keys; two such rows give 0 and -inf (csrc/attention/merge_attn_states.cu).
+    Rows from `with_context` on are copied from the suffix. An LSE of inf, which FlashAttention 2 returns for a row
+    without keys, counts as -inf; two such rows give 0 and -inf (csrc/attention/merge_attn_states.cu).
     """
     states = [(prefix_output.float(), prefix_lse), (suffix_output.float(), suffix_lse)]
     lses = torch.stack([each.masked_fill(each == torch.inf, -torch.inf) for _, each in states])
@@ -189,7 +190,7 @@ def _merge(
     weights = (lses - largest.masked_fill(empty, 0)).exp()
     total = weights.sum(dim=0)
     shares = (weights / total.masked_fill(empty, 1)).transpose(1, 2).unsqueeze(-1)
-    # Nothing protects from NaN in a row without keys.
+    # As in vLLM's kernel, NaN in the output of a part without keys is not masked.
     sums = states[0][0] * shares[0] + states[1][0] * shares[1]
     merged = sums.masked_fill(empty.T.unsqueeze(-1), 0).to(output.dtype)
     merged_lse = largest + total.masked_fill(empty, 1).log()
@@ -210,7 +211,7 @@ def merge(
     prefill_tokens_with_context: int | None = None,
     output_scale: torch.Tensor | None = None,
 ) -> None:
-    """Stand for merge_attn_states, which a GPU takes for head dims that are multiples of 8."""
+    """Stand in for merge_attn_states, which vLLM uses on GPUs for head dims that are multiples of 8."""
     assert output_scale is None, "outputs are not quantised"
     arguments = {
         "output": output,
@@ -245,9 +246,9 @@ def _decode(
 ) -> None:
     """Attend to latents as FlashInfer does with any of its kernels.
 
-    Queries may be packed, [tokens, heads, dim]; those of request r are the rows from cum_seq_lens_q[r] on.
-    Each packed query is a request of its own to the native kernel: the last one of a request has all of its keys.
-    Rows that belong to no request are not written.
+    Queries may be packed, [tokens, heads, dim]; those of request r are the rows from cum_seq_lens_q[r] on. Each packed
+    query is a separate request to the native kernel: the last one of a request has all of its keys. Rows that belong to
+    no request are not written.
     """
     del max_q_len
     if enable_dcp:
@@ -261,7 +262,7 @@ def _decode(
     assert backend in ("auto", "trtllm-gen", "cute-dsl"), f"{backend} has no stand-in"
     if cum_seq_lens_q is None:
         if query.ndim - out.ndim == 1 == query.shape[1]:
-            # FlashInfer before 0.6.7 takes no other form for single queries (vLLM 0.18.0: flashinfer_mla.py:185).
+            # FlashInfer before 0.6.7 requires this shape for single queries (vLLM 0.18.0: flashinfer_mla.py:185).
             out = out.unsqueeze(1)
         trtllm_batch_decode_with_kv_cache_mla(
             query=query, block_tables=block_tables, seq_lens=seq_lens, out=out, **shared
@@ -294,10 +295,10 @@ def _decode_on_rank(
     bounds: torch.Tensor,
     **shared: Any,
 ) -> None:
-    """Attend to the latents of a rank, which has the positions i * ranks + rank (FlashInfer: mla/_core.py:4061).
+    """Attend to the latents of a rank, which holds the positions i * ranks + rank (FlashInfer: mla/_core.py:4061).
 
     The last query of a request sees the positions below its bound, and each earlier one a position fewer. A row that
-    sees none has zeros and an LSE of -inf. LSE is to base e.
+    sees none has zeros and an LSE of -inf. The LSE is in base e.
     """
     batch, length = query.shape[:2]
     if bounds.shape != (batch,):
@@ -322,7 +323,7 @@ def _decode_on_rank(
 DECODE: Final = Op(
     "trtllm_batch_decode_with_kv_cache_mla", _decode, frozenset({"out", "lse", "workspace_buffer"}), "flashinfer.mla"
 )
-"""FlashInfer's function of this name, from 0.6.14 on with packed queries."""
+"""FlashInfer's function of this name, which supports packed queries from 0.6.14 on."""
 
 
 def _concat(*, k: torch.Tensor, k_nope: torch.Tensor, k_pe: torch.Tensor) -> None:
@@ -332,7 +333,7 @@ def _concat(*, k: torch.Tensor, k_nope: torch.Tensor, k_pe: torch.Tensor) -> Non
 
 
 def concat(k: torch.Tensor, k_nope: torch.Tensor, k_pe: torch.Tensor) -> None:
-    """Stand for FlashInfer's concat_mla_k, which layers with DeepSeek-V3's dims take (mla_attention.py:3374)."""
+    """Stand in for FlashInfer's concat_mla_k, used by layers with DeepSeek-V3's dims (mla_attention.py:3374)."""
     current(CONCAT.name).launch(CONCAT, {"k": k, "k_nope": k_nope, "k_pe": k_pe})
 
 
@@ -340,7 +341,7 @@ CONCAT: Final = Op("concat_mla_k", _concat, frozenset({"k"}), own=True)
 
 
 def replace_latent_kernels(backend: Any) -> None:
-    """Put the stand-ins into the module of the backend, and into torch's namespaces of vLLM's kernels."""
+    """Install the stand-ins in the module of the backend, and in torch's namespaces of vLLM's kernels."""
     setattr(backend, DECODE.name, entry(DECODE.name))
     if hasattr(backend, "get_device_sm_count"):
         # flashinfer_mla.py:440
@@ -353,4 +354,4 @@ def replace_latent_kernels(backend: Any) -> None:
 
 
 OPS: Final = (DECODE, WRITE, GATHER, GATHER_ON_RANK, MERGE, PACKED, CONCAT)
-"""The stand-ins. The decode replaces that of the native kernels, which has no packed queries."""
+"""The stand-ins. DECODE replaces the native decode, which has no packed queries."""

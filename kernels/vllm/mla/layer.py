@@ -1,4 +1,4 @@
-"""The release's own MLAAttention, and the model that is one such layer.
+"""The release's own MLAAttention, and a model with one such layer.
 
 A file and line below vllm/ is that of vLLM 0.33.0 unless another version is named.
 """
@@ -19,9 +19,9 @@ from attnfuzz.reference.case import Case
 
 
 def mla_layer(loaded: Any, case: Case, config: Any, pool: LatentPool, name: str = LAYER) -> Any:
-    """The layer, as a DeepSeek model makes it (layers/mla.py:100), with the projection of `pool`.
+    """Return the layer as a DeepSeek model creates it (layers/mla.py:100), with the projection of `pool`.
 
-    The server has --attention-backend FLASHINFER_MLA, and the backend for prefills of its kind.
+    The server runs with --attention-backend FLASHINFER_MLA and the prefill backend of its kind.
     """
     geometry, module = case.geometry, loaded.module(MLA)
     latent = geometry.latent
@@ -55,16 +55,16 @@ class LatentModel(Model):
         assert geometry.latent is not None
         shape = (inputs.query.shape[0], geometry.q_heads * geometry.latent.vo)
         if not self.writes:
-            # A layer without slots writes nothing (mla_attention.py:1453).
+            # Without a slot mapping, the layer writes nothing (mla_attention.py:1453).
             context = copy(context)
             context.slot_mapping = {}
-        # It may be that of an earlier forward, which runs again.
+        # The context may be that of an earlier forward, which runs again.
         with self._context.override_forward_context(context):
             out: torch.Tensor = self._layer(inputs.query, inputs.key, inputs.value, output_shape=shape)
         return out.view(-1, geometry.q_heads, geometry.latent.vo)
 
     def _tokens(self, at: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Latents [tokens, rank] and rotated keys [tokens, 1, rope], parts of one row like a model's."""
+        """Return latents [tokens, rank] and rotated keys [tokens, 1, rope], as views of one tensor like a model's."""
         latent = self._case.geometry.latent
         assert latent is not None
         both = self._pool.tokens.key[list(at), 0]

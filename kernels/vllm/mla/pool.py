@@ -31,13 +31,13 @@ class LatentPool(VllmPool):
 
     @property
     def kv_cache(self) -> torch.Tensor:
-        """The pool, as a layer has it."""
+        """The pool as a layer's kv_cache."""
         cache = self.paged.cache
         assert isinstance(cache, torch.Tensor)
         return cache.squeeze(1)
 
     def attended(self, step: Step, query: torch.Tensor, first_rows: Sequence[int]) -> tuple[Attended, ...]:
-        """The attention due to each request of a step, to the keys and values of each head."""
+        """Return the attention expected for each request of a step, over the keys and values of each head."""
         due = []
         for first, request in zip(first_rows, step.requests, strict=True):
             key, value = self.projection.projected(self._latents(request))

@@ -1,4 +1,4 @@
-"""The backend of a release for prefills of latent attention, its chunks of the prefix, and their merges.
+"""The prefill backend of a release's latent attention: its choice, its chunks of the prefix, and their merges.
 
 A file and line below vllm/ is that of vLLM 0.33.0 unless another version is named.
 """
@@ -15,7 +15,7 @@ from attnfuzz.kernels.vllm.mla.kernels import flash_attn_varlen_func
 from attnfuzz.reference.case import Case
 
 MLA: Final = "vllm.model_executor.layers.attention.mla_attention"
-"""The module of the layer, and of the common part of all backends for latents."""
+"""The module of the layer, and of the code that all MLA backends share."""
 
 _RAGGED: Final = "trtllm_ragged_attention_deepseek"
 
@@ -23,7 +23,7 @@ _PREFILLS: Final = "vllm.v1.attention.backends.mla.prefill"
 
 
 def set_prefills(loaded: Any) -> None:
-    """Let the layer's module choose the kind's backend, which may ask for the dims of real models: a case's may differ.
+    """Make the layer's module select the kind's prefill backend, whatever the head dims, which may not be a model's.
 
     A B200 has FlashAttention for DeepSeek-V3's head dims, and trtllm-gen's kernel for packed keys for key and value
     dims of 256 (platforms/interface.py:467); any server may choose (--attention-config.mla_prefill_backend).
@@ -42,7 +42,7 @@ def set_prefills(loaded: Any) -> None:
 
 @contextmanager
 def prefills_on_stand_ins() -> Iterator[None]:
-    """The context in which FlashInfer's function for packed keys is a stand-in.
+    """Replace FlashInfer's function for packed keys by a stand-in.
 
     It is imported where it is called (v1/attention/backends/mla/prefill/trtllm_ragged.py:148).
     """
@@ -51,25 +51,24 @@ def prefills_on_stand_ins() -> Iterator[None]:
 
 
 def most_requests(case: Case) -> int:
-    """The most requests of a step."""
+    """Return the maximum number of requests in a step."""
     return max(len(step.requests) for step in case.steps)
 
 
 def chunk_capacity(case: Case, requests: int) -> int:
-    """The tokens of the workspace for chunks of prefixes: whole pages, at least one for each of `requests`.
+    """Return the size of the workspace for chunks of prefixes, in tokens: whole pages, at least one per request.
 
-    A server has 64 Ki, or fewer for short contexts (mla_attention.py:2329), and a case the capacity of its chunks.
+    A server has 64 Ki, or fewer for short contexts (mla_attention.py:2329); a case has its `chunk_capacity`.
     """
     page = case.geometry.page_size
     return max(1, -(-case.chunk_capacity // page), requests) * page
 
 
 def merges(case: Case, prefixes: Sequence[int], capacity: int) -> int:
-    """The most merges of a value of a forward: its chunks of the prefix with each other, and with the new tokens.
+    """Return the maximum number of merges of one output value: of chunks of the prefix, and with the new tokens.
 
-    The prefixes are read in chunks of `capacity`.
-
-    Early releases give each request the same part of the workspace, in whole pages (0.26.0: mla_attention.py).
+    The `prefixes` are read in chunks of `capacity` tokens. Early releases give each request the same part of the
+    workspace, in whole pages (0.26.0: mla_attention.py).
     """
     with_prefix = [prefix for prefix in prefixes if prefix]
     if not with_prefix:

@@ -28,7 +28,7 @@ class LatentRunner(ModelRunner):
         _answer(self._config, server.case)
         capacity, common = chunk_capacity(server.case, self.most_requests), server.loaded.module(MLA)
         sizes = [server.case.geometry.head_dim_qk]
-        # Latents of cases may be smaller than those of models (mla_attention.py:1624).
+        # Cases may have smaller latents than models (mla_attention.py:1624).
         common.MLACommonBackend.get_supported_head_sizes = classmethod(lambda _: sizes)
         common.MLACommonMetadataBuilder.determine_chunked_prefill_workspace_size = staticmethod(lambda _: capacity)
         assert isinstance(server.pool, LatentPool)
@@ -36,7 +36,7 @@ class LatentRunner(ModelRunner):
 
     @property
     def most_requests(self) -> int:
-        """The most requests of a forward."""
+        """The maximum number of requests in a forward."""
         return most_requests(self._server.case)
 
     @contextmanager
@@ -46,7 +46,7 @@ class LatentRunner(ModelRunner):
 
     @contextmanager
     def _process(self) -> Iterator[None]:
-        """The context of a process whose rank shares no keys."""
+        """Enter the context of a process whose rank shares no keys."""
         state = self._server.loaded.module("vllm.distributed.parallel_state")
         with (
             mock.patch.object(state, "_DCP", ServerMock("dcp_group", world_size=1, rank_in_group=0)),
@@ -61,7 +61,7 @@ class LatentRunner(ModelRunner):
 
 
 def _answer(config: Any, case: Case) -> None:
-    """Complete a server's configuration with fields that only the code of latent attention reads."""
+    """Set the fields of a server's configuration that only the code of latent attention reads."""
     latent = case.geometry.latent
     assert latent is not None
     # As VllmConfig sets it where graphs are compiled (config/vllm.py).
@@ -71,7 +71,7 @@ def _answer(config: Any, case: Case) -> None:
             "get_head_size": lambda: case.geometry.head_dim_qk,
             "hf_text_config": ServerMock(
                 "hf_text_config",
-                # DeepSeek-V4's alone (0.26.0: mla_attention.py:1436).
+                # Only DeepSeek-V4 has these (0.26.0: mla_attention.py:1436).
                 compress_ratios=ABSENT,
                 q_lora_rank=None,
                 kv_lora_rank=latent.rank,

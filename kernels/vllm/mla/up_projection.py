@@ -15,9 +15,9 @@ from attnfuzz.reference.geometry import Latent
 class UpProjection:
     """A layer's kv_b_proj, of `heads` heads from the `first` one on, as an MLA layer uses its ColumnParallelLinear.
 
-    Head h selects elements of the latent from h * nope on for its keys, and from h * vo on for its values, around its
-    end. Where there are more elements of a key than of the latent, the rest of the key is zeros, and the query there
-    counts for nothing.
+    Head h selects elements of the latent from h * nope on for its keys, and from h * vo on for its values, wrapping
+    around at the end. If a key has more elements than the latent, the rest of the key is zero, so the query's elements
+    there have no effect.
 
     Attributes:
         weight: [heads * (nope + vo), rank].
@@ -44,7 +44,7 @@ class UpProjection:
         return latents[..., self._chosen].masked_fill(self._empty, 0), None
 
     def parameters(self) -> Iterator[torch.Tensor]:
-        """The weight, by which a layer knows its device."""
+        """Yield the weight, from which a layer infers its device."""
         yield self.weight
 
     def projected(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""The parts of a server's configuration that its scheduler reads, beside those of `kernels.vllm.config`.
+"""The parts of a server's configuration that its scheduler reads, in addition to those of `kernels.vllm.config`.
 
 A file and line below vllm/ is that of vLLM 0.33.0 unless another version is named.
 """
@@ -10,14 +10,15 @@ from attnfuzz.kernels.vllm.config import ServerLimits
 from attnfuzz.reference.case import Case
 
 _LOOKAHEAD: Final = ("num_lookahead_tokens", "num_prefill_lookahead_tokens", "num_hash_lookahead_tokens")
-"""The tokens that a draft model needs blocks for, and those that it and the hash of a block read ahead in a prompt.
+"""The numbers of lookahead tokens: those that a draft model needs blocks for, and those that it, and the hash of a
+block, read ahead in a prompt.
 
-They are properties of a VllmConfig (config/vllm.py:626); early releases have some of them or none.
+They are properties of a VllmConfig (config/vllm.py:626); early releases have only some of them or none.
 """
 
 
 def add_scheduler(loaded: Any, config: Any, case: Case, limits: ServerLimits, blocks: int) -> None:
-    """Add them to the VllmConfig `config`, for a pool of `blocks`: the defaults of a server."""
+    """Add the scheduler's parts to the VllmConfig `config`, for a pool of `blocks`, with the defaults of a server."""
     # An asynchronous server schedules a forward while another one runs.
     concurrent = 1 + case.serving.asynchronous
     _set(
@@ -86,7 +87,7 @@ def add_scheduler(loaded: Any, config: Any, case: Case, limits: ServerLimits, bl
         )
     own = loaded.module("vllm.config.vllm").VllmConfig
     for name in _LOOKAHEAD:
-        # The later ones ask for the others.
+        # Later releases read the other properties too.
         _set(config, **{name: getattr(own, name).fget(config) if hasattr(own, name) else 0})
 
 

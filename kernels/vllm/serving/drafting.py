@@ -1,4 +1,4 @@
-"""A server with a draft model: the release's own proposer runs it after each forward that its scheduler decides.
+"""A server with a draft model: the release's own proposer runs it after each forward that its scheduler chooses.
 
 A file and line below vllm/ is that of vLLM 0.33.0 unless another version is named.
 """
@@ -20,7 +20,7 @@ from attnfuzz.kernels.vllm.serving.vocabulary import Vocabulary
 from attnfuzz.reference.case import Step
 
 DRAFT_LAYER: Final = "model.layers.1.self_attn.attn"
-"""The name of the draft model's layer, which follow those of the target (v1/spec_decode/llm_base_proposer.py:1318)."""
+"""The draft model's layer, numbered after those of the target (v1/spec_decode/llm_base_proposer.py:1318)."""
 
 _IDLE_SHARE: Final = 4
 """One in this many servers runs dummy batches, which write draft keys (docs/findings/vllm-dummy-drafts.md)."""
@@ -30,14 +30,14 @@ _IDLE_SHARE: Final = 4
 class DraftedTokens:
     """The draft model's forwards for a request, after one of the target.
 
-    As EAGLE does, the draft model has at each position the target's hidden state there and the next token: the key and
-    the value of its layer are those of the next token.
+    As with EAGLE, the draft model's input at each position is the target's hidden state there and the next token, so
+    its layer's key and value are those of the next token.
 
     Attributes:
         first: The first forward, over the target's tokens without rejected drafts.
         decodes: The decodes that follow.
-        tokens: The tokens of the request, and the drafts that the draft model generates.
-        drafts: The number of these.
+        tokens: The tokens of the request, then the drafts that the draft model generates.
+        drafts: The number of drafts.
         scheduled: The number of tokens of the target's forward.
 
     """
@@ -52,9 +52,9 @@ class DraftedTokens:
     def after(
         cls, chunk: ScheduledTokens, tokens: Sequence[int], drafts: int, words: Vocabulary, *, kept: bool
     ) -> "DraftedTokens":
-        """Those after `chunk`. `tokens` are all up to the next token, and `drafts` more.
+        """Return the forwards after `chunk`. `tokens` are all tokens up to the next one, then `drafts` more.
 
-        The decodes count only if the drafts are `kept`: they are not within a prompt.
+        The decodes count only if the drafts are `kept`, that is, not within a prompt.
         """
         end, begin = len(tokens) - drafts - 1, len(chunk.rows) - chunk.new
         rows = [words.row(token, position) for position, token in enumerate(tokens)][1:-1]
@@ -68,23 +68,23 @@ class DraftedTokens:
         )
 
     def generated(self) -> list[int]:
-        """The drafts."""
+        """Return the drafts."""
         return list(self.tokens[len(self.tokens) - self.drafts :])
 
     def written(self) -> ScheduledTokens:
-        """The tokens that all forwards have written: rejected drafts and those within a prompt leave anything."""
+        """Return the tokens that the forwards write; rejected drafts, and drafts in a prompt, may leave anything."""
         count, most = self.first.new + len(self.decodes), max(self.scheduled, self.first.new + self.drafts - 1)
         return replace((self.first, *self.decodes)[-1], new=count, beyond=most - count)
 
 
 class DraftPool(EnginePool):
-    """The KV cache of the draft model's layer, which has the same blocks."""
+    """The KV cache of the draft model's layer, with the target's block table."""
 
     names = ("draft_key_cache", "draft_value_cache")
 
 
 class EngineDraftModel(EngineModel):
-    """A draft model of one layer, whose drafts are given.
+    """A draft model of one layer, which generates given drafts.
 
     Attributes:
         outs: The outputs of its forwards since `expect`.
@@ -100,18 +100,18 @@ class EngineDraftModel(EngineModel):
         self._depth = 0
 
     def expect(self, drafts: Sequence[Sequence[int]]) -> None:
-        """Generate these for the requests of the batch, in its order, one of each at a time."""
+        """Set the drafts to generate for the requests of the batch, in its order, one of each per decode."""
         self.outs, self._drafts, self._depth = [], drafts, 0
 
     def __call__(self, **inputs: Any) -> Any:
-        """Run the model: the hidden states to sample from, and those to go on with."""
+        """Run the model. Returns the hidden states to sample from, and those for the next decode."""
         hidden = super().__call__(**inputs)
         return hidden, hidden
 
     def compute_logits(self, hidden: torch.Tensor) -> Any:
-        """Answer the question for the likeliest tokens with the next ones."""
+        """Return logits whose argmax are the next drafts."""
         if len(hidden) != len(self._drafts):
-            raise RuntimeError(f"the release samples {len(hidden)} drafts, of {len(self._drafts)} requests")
+            raise RuntimeError(f"the release samples {len(hidden)} drafts for {len(self._drafts)} requests")
         tokens = [each[self._depth] for each in self._drafts]
         self._depth += 1
         return SimpleNamespace(argmax=lambda **_: torch.tensor(tokens, dtype=torch.int64, device=hidden.device))
@@ -127,7 +127,7 @@ class EngineDraftModel(EngineModel):
 
 
 class DraftingEngineRunner(EngineRunner):
-    """The release's runner and scheduler with a draft model, whose layer has a pool of its own."""
+    """The release's runner and scheduler with a draft model, whose layer has its own pool."""
 
     draft_type: type[EngineDraftModel] = EngineDraftModel
     draft_pool_type: type[EnginePool] = DraftPool
@@ -143,29 +143,29 @@ class DraftingEngineRunner(EngineRunner):
         super().capture(index, step)
 
     def be_idle(self, step: Step) -> None:
-        """Run a dummy batch beside another rank's `step`, on some servers."""
+        """Run a dummy batch while another rank runs `step`, on some servers."""
         if self._server.case.serving.seed % _IDLE_SHARE == 0:
             self.draft_model.expect(())
             super().be_idle(step)
 
     def draft(self, step: Step, scheduled: Any, answer: Answer, expected: Mapping[str, DraftedTokens]) -> Any:
-        """Run the scheduled tokens, sample by `answer`, and generate the `expected` drafts; the ModelRunnerOutput."""
+        """Run the tokens, sample by `answer`, and generate the `expected` drafts. Returns the ModelRunnerOutput."""
         self._expected = expected
         self.draft_model.expect(())
         return self.forward(step, scheduled, answer)
 
     def take_drafts(self) -> dict[str, list[int]]:
-        """The drafts of the last forward, by the names of requests (v1/engine/core.py, post_step)."""
+        """Return the drafts of the last forward by request (v1/engine/core.py, post_step)."""
         with self._running():
             taken = self._call("take_draft_token_ids")
         return {} if taken is None else dict(zip(taken.req_ids, taken.draft_token_ids, strict=True))
 
     def written_by(self, drafted: Sequence[DraftedTokens]) -> WrittenCache:
-        """The draft model's pool before and after a forward."""
+        """Return the draft model's pool before and after a forward."""
         return self.draft_pool.written_by([each.written() for each in drafted])
 
     def attended_by(self, drafted: Mapping[str, DraftedTokens], first_rows: Mapping[str, int]) -> list[Attended]:
-        """The attention due to the rows of the draft model's forwards, one after another."""
+        """Return the attention expected for the rows of the draft model's forwards, in order."""
         names, outs = list(self._runner.input_batch.req_ids), self.draft_model.outs
         attend, queries = self.draft_pool.attended_by, self.draft_model.queries
         due = list(attend([each.first for each in drafted.values()], queries, [*first_rows.values()]))
@@ -178,19 +178,19 @@ class DraftingEngineRunner(EngineRunner):
 
     def again(self) -> torch.Tensor:
         """Run the target's last forward again without its writes. Returns its rows."""
-        # The proposer advances them (v1/spec_decode/llm_base_proposer.py, propose).
+        # The proposer has advanced the lengths (v1/spec_decode/llm_base_proposer.py, propose).
         assert self._lengths is not None
         self._runner.seq_lens.copy_(self._lengths)
         return super().again()
 
     def _set_limits(self) -> ServerLimits:
         limits = super()._set_limits()
-        # A server has graphs of many sizes; this one has one that its draft decodes are padded to.
+        # A server has graphs of many sizes; this one has a single one for its draft decodes, which are padded to it.
         decodes = -(-limits.requests // (1 + self._drafts)) * (1 + self._drafts)
         return replace(limits, graphs=tuple(sorted({*limits.graphs, decodes})))
 
     def _add_other_rank(self, tensor: torch.Tensor, group: Any = None) -> None:
-        """Add the other rank's part: after its draft model's first forward, it decodes a token of each request."""
+        """Add the other rank's counts: after its draft model's first forward, it decodes one token per request."""
         if self.draft_model.outs:
             tokens, mode = self._other_rank
             requests = tokens // (1 + self._drafts)

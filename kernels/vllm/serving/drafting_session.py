@@ -16,10 +16,10 @@ from attnfuzz.reference.case import Step
 
 
 class DraftingEngineSession(EngineSession):
-    """The same where the release's proposer makes the drafts of all requests.
+    """A session on an engine whose proposer generates the drafts of all requests.
 
-    Its forwards attend to the tokens of each request and to its drafts, in a pool of their own. After a wrong write,
-    the target's attention alone is judged.
+    The draft model's forwards attend to each request's tokens and drafts, in a separate pool. After a wrong write, only
+    the target's attention is judged.
     """
 
     _runner: DraftingEngineRunner
@@ -37,21 +37,21 @@ class DraftingEngineSession(EngineSession):
         """Do nothing: drafts were handed over after the last forward."""
 
     def _chunks(self, scheduled: Any) -> dict[str, ScheduledTokens]:
-        """The new tokens of a forward. RuntimeError also for drafts that the draft model has not generated."""
+        """Return the new tokens of a forward. RuntimeError also for drafts that the draft model has not generated."""
         for name in scheduled.scheduled_spec_decode_tokens:
             tokens = self._drafts(name, scheduled)
             own = self._generated.get(name, [])
             # A scheduler pads a prompt's last token to a verify by -1 (v1/core/sched/scheduler.py:1582).
             given = [token for token in tokens if token >= 0]
             if given != own[: len(given)]:
-                raise RuntimeError(f"the engine verifies {tokens} of {name}, and its draft model has generated {own}")
+                raise RuntimeError(f"the engine verifies {tokens} of {name}, but its draft model generated {own}")
         return super()._chunks(scheduled)
 
     def _drafts(self, name: str, scheduled: Any) -> Sequence[int]:
         placeholders = super()._drafts(name, scheduled)
         if not self._asynchronous:
             return placeholders
-        # The runner has them from the last forward (v1/worker/gpu_model_runner.py, _prepare_input_ids).
+        # The runner kept the drafts of the last forward (v1/worker/gpu_model_runner.py, _prepare_input_ids).
         return [*self._generated.get(name, []), *placeholders][: len(placeholders)]
 
     def _run(
@@ -61,7 +61,7 @@ class DraftingEngineSession(EngineSession):
         return self._runner.draft(self._case.steps[index], scheduled, self._sampled(answers), self._drafted)
 
     def _after(self, name: str, chunk: ScheduledTokens, answer: Sequence[int], index: int) -> DraftedTokens:
-        """The draft model's forwards for a request."""
+        """Return the draft model's forwards for a request."""
         sent = self._sent[name]
         # Within a prompt, the next token is the prompt's.
         known = [*sent.of_model, *answer] if answer else sent.known[: len(chunk.rows) + 1]
@@ -105,7 +105,7 @@ class DraftingEngineSession(EngineSession):
 
 
 def _both(target: WrittenCache, drafts: WrittenCache) -> WrittenCache:
-    """Both pools before and after a forward."""
+    """Return both pools before and after a forward."""
     first = len(target.tokens)
     return replace(
         target,

@@ -1,4 +1,4 @@
-"""A release's engine above layers of latent attention, of which a draft model may have one.
+"""A release's engine on layers of latent attention, of the target and possibly of a draft model.
 
 A file and line below vllm/ is that of vLLM 0.33.0.
 """
@@ -18,14 +18,14 @@ from attnfuzz.kernels.vllm.serving.runner import EngineRunner
 
 
 class LatentEnginePool(EnginePool, LatentPool):
-    """A pool of latents whose blocks are free at the beginning, but for the null block."""
+    """A pool of latents, all of whose blocks except the null block are free initially."""
 
     def _seen(self, rows: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
         return self.projection.projected(self.tokens.key[list(rows), 0])
 
 
 class LatentDraftPool(LatentEnginePool):
-    """The latents of the draft model's layer, which has the same blocks."""
+    """The latents of the draft model's layer, with the target's block table."""
 
     names = ("draft_kv_cache",)
 
@@ -35,7 +35,7 @@ class LatentEngineModel(EngineModel, LatentModel):
 
 
 class LatentEngineDraftModel(EngineDraftModel, LatentEngineModel):
-    """A draft model with such a layer, whose drafts are given."""
+    """A draft model with a layer of latent attention, which generates given drafts."""
 
 
 class LatentEngineRunner(EngineRunner, LatentRunner):
@@ -45,12 +45,12 @@ class LatentEngineRunner(EngineRunner, LatentRunner):
 
     @property
     def most_requests(self) -> int:
-        """The most requests of a forward, which may be more than those of a step: others go on."""
+        """The maximum number of requests in a forward. It may exceed that of a step, since other requests continue."""
         return self._limits.requests
 
 
 class LatentDraftingEngineRunner(DraftingEngineRunner, LatentEngineRunner):
-    """The same with a draft model, whose layer has a pool of its own."""
+    """The release's runner and scheduler with a draft model; its layer of latent attention has its own pool."""
 
     draft_type = LatentEngineDraftModel
     draft_pool_type = LatentDraftPool

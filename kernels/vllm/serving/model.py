@@ -18,7 +18,7 @@ class EngineModel(Model):
     """A model whose forwards are not those of the case's steps.
 
     Attributes:
-        queries: Those of all tokens [n, q_heads, head_dim], as a model that quantises them has them.
+        queries: The queries of all tokens [n, q_heads, head_dim], rounded if they are quantised.
 
     """
 
@@ -34,7 +34,7 @@ class EngineModel(Model):
         self.queries = self._quantisation.rounded(drawn.to(geometry.dtype.torch_dtype))
 
     def begin(self, index: int) -> None:
-        """Do nothing: queries are those of tokens."""
+        """Do nothing: queries follow from the tokens."""
 
     def _embed(self, ids: Sequence[int], positions: Sequence[int]) -> LayerInputs:
         rows = [self._words.row(token, position) for token, position in zip(ids, positions, strict=True)]

@@ -1,4 +1,4 @@
-"""A release's engine above its own compiled kernels, on a server without a GPU."""
+"""A release's engine on its own compiled kernels, on a server without a GPU."""
 
 from attnfuzz.kernels.vllm.cpu.pool import CpuPool
 from attnfuzz.kernels.vllm.cpu.runner import CpuRunner
@@ -8,7 +8,7 @@ from attnfuzz.reference.case import Unused
 
 
 class CpuEnginePool(EnginePool, CpuPool):
-    """A pool whose blocks hold numbers at the beginning: the kernels multiply those behind the last key by 0."""
+    """A pool whose blocks hold finite numbers initially: the kernels multiply those after the last key by 0."""
 
     free = Unused.NUMBERS
 

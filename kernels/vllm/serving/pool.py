@@ -1,4 +1,4 @@
-"""The KV cache of a server whose engine decides where tokens lie: it keeps the writes of forwards."""
+"""The KV cache of a server whose engine assigns blocks: its contents persist from forward to forward."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ class ScheduledTokens:
 
     Attributes:
         rows: The indices of the keys and values of all its tokens, up to the last new one.
-        new: The number of new ones.
-        blocks: The blocks that the engine has given to it.
-        beyond: The number of places behind the last new one that may hold anything after the forward.
+        new: The number of new tokens.
+        blocks: The blocks that the engine has assigned to it.
+        beyond: The number of slots after the last new token that may hold anything after the forward.
 
     """
 
@@ -31,7 +31,7 @@ class ScheduledTokens:
     beyond: int = 0
 
     def place(self, position: int, page_size: int) -> tuple[int, int]:
-        """(block, slot of the block) of a position. RuntimeError if the engine has given no block to it."""
+        """Return the block of a position, and its slot in the block. Raises RuntimeError if it has no block."""
         index = position // page_size
         if index >= len(self.blocks):
             raise RuntimeError(
@@ -42,18 +42,18 @@ class ScheduledTokens:
 
 
 def drafted_beyond(case: Case) -> int:
-    """The most tokens behind a slot's last one that have blocks: drafts, and as many that a draft model decodes.
+    """Return how many positions after a sequence's last token may have blocks: for drafts, and a draft model's decodes.
 
-    Another forward may be scheduled before the last token of a request is known, and that it is the last.
+    Another forward may be scheduled before it is known that a request has generated its last token.
     """
     forwards = 1 + case.serving.asynchronous
     return 2 * forwards * max(step.drafts - 1 for step in case.steps) if drafting(case) else 0
 
 
 class EnginePool(VllmPool):
-    """A pool whose blocks are free at the beginning, but for the null block.
+    """A pool, all of whose blocks except the null block are free initially.
 
-    They hold `free`, or the contents that the case has for free pages.
+    They hold `free`, or else the case's contents of free pages.
     """
 
     free: Unused | None = None
@@ -65,12 +65,12 @@ class EnginePool(VllmPool):
         self.paged.write(replace(case.steps[0], requests=()))
 
     def write_before(self, step: Step) -> None:
-        """Keep the state of the pool before a forward of `step`: the engine's, which no one else changes."""
+        """Save the contents of the pool before a forward of `step`. Only the engine changes them."""
         del step
         self._before = [each.clone() for each in self.paged.resident()]
 
     def written_by(self, chunks: Sequence[ScheduledTokens]) -> WrittenCache:
-        """The pool before and after a forward, which writes its new tokens into their blocks and nothing else."""
+        """Return the pool before and after a forward, which must only write its new tokens into their blocks."""
         size = self.paged.page_size
         new = [
             (index, token, chunk, len(chunk.rows) - chunk.new + token)
@@ -89,13 +89,13 @@ class EnginePool(VllmPool):
     def attended_by(
         self, chunks: Sequence[ScheduledTokens], queries: torch.Tensor, first_rows: Sequence[int]
     ) -> tuple[Attended, ...]:
-        """The attention due to new tokens: to all tokens of their own request so far. `queries` are those of tokens."""
+        """Return the attention expected for new tokens, over their request's tokens. `queries` has all tokens."""
         return tuple(
             Attended(first, queries[list(chunk.rows[len(chunk.rows) - chunk.new :])], *self._seen(chunk.rows))
             for first, chunk in zip(first_rows, chunks, strict=True)
         )
 
     def _seen(self, rows: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """The keys and values of tokens as attention has them."""
+        """Return the keys and values of tokens, as attention reads them."""
         tokens = self.tokens
         return tokens.key[list(rows)], tokens.value[list(rows)]

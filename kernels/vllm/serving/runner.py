@@ -27,7 +27,7 @@ Answer = Callable[[str], Sequence[int]]
 
 
 class EngineRunner(ModelRunner):
-    """The release's runner and scheduler on a server whose requests speculate `drafts` tokens.
+    """The release's runner and scheduler on a server with `drafts` draft tokens per request.
 
     Attributes:
         scheduler: The scheduler.
@@ -57,25 +57,25 @@ class EngineRunner(ModelRunner):
             self.capture(index, msgspec.structs.replace(step, padded_tokens=size))
 
     def be_idle(self, step: Step) -> None:
-        """Run a dummy batch beside another rank's `step`."""
+        """Run a dummy batch while another rank runs `step`."""
         with self._running(step):
             self._be_idle(step)
 
     def forward(self, step: Step, scheduled: Any, answer: Answer) -> Any:
-        """Run the scheduled tokens, and sample by `answer`; its output, for `result`."""
+        """Run the scheduled tokens, and sample by `answer`. Returns the output, for `result`."""
         self._answer = answer
         with self._running(step):
             result = self._call("execute_model", scheduled)
-            # None says that tokens are to be sampled.
+            # None means that tokens are to be sampled.
             return self._call("sample_tokens", None) if result is None else result
 
     def result(self, output: Any) -> Any:
-        """The ModelRunnerOutput of a forward, whose tokens an asynchronous server copies meanwhile."""
+        """Return the ModelRunnerOutput of a forward, whose tokens an asynchronous server copies in the background."""
         with self._running():
             return output.get_output() if hasattr(output, "get_output") else output
 
     def first_rows(self, scheduled: Any) -> dict[str, int]:
-        """The first rows of the requests of a forward, in the order of the runner's batch."""
+        """Return the first rows of the requests of a forward, in the order of the runner's batch."""
         begins, row = {}, 0
         for name in self._runner.input_batch.req_ids:
             if name in scheduled.num_scheduled_tokens:
@@ -87,16 +87,16 @@ class EngineRunner(ModelRunner):
         case, limits = self._server.case, super()._set_limits()
         longest = max(1, *case.slot_lengths().values())
         whole = case.serving.budget or sum(case.slot_lengths().values())
-        # The last generated token has a position, although it is never computed.
+        # The last generated token counts towards the length, although it is never computed.
         return replace(
             limits,
-            # Near its limit, no request of a batch is drafted for (v1/worker/gpu_model_runner.py:4254).
+            # If a request is near the limit, the whole batch gets no drafts (v1/worker/gpu_model_runner.py:4254).
             model_len=longest + 1 + case.max_len_slack + drafted_beyond(case),
             tokens=max(limits.tokens, whole, limits.requests * (1 + self._drafts)),
         )
 
     def _spec(self) -> Any:
-        """The KVCacheSpec of a layer with a window: in half of the cases one whose old blocks are freed."""
+        """Return the layer's KVCacheSpec. In half of the cases with a window, blocks that leave it are freed."""
         if self._window is None or self._server.case.serving.seed % 2:
             return super()._spec()
         interface = self._server.loaded.module("vllm.v1.kv_cache_interface")
@@ -109,13 +109,13 @@ class EngineRunner(ModelRunner):
     def _replaced(self) -> dict[str, Any]:
         return {
             "_sample": lambda _, *__: self._sample(),
-            # Drafts go to the scheduler.
+            # Drafts are handed to the scheduler directly.
             "_copy_draft_token_ids_to_cpu": lambda *_, **__: None,
             "propose_draft_token_ids": lambda runner, *_, **__: [[] for _ in runner.input_batch.req_ids],
         }
 
     def _sample(self) -> Any:
-        """The SamplerOutput: the tokens that the model generates for each request of the batch."""
+        """Return the SamplerOutput, with the tokens that the model generates for each request of the batch."""
         drawn = [list(self._answer(name)) for name in self._runner.input_batch.req_ids]
         width = max(map(len, drawn))
         with outside():
@@ -125,7 +125,7 @@ class EngineRunner(ModelRunner):
 
 
 def blocks_of(server: VllmServer) -> int:
-    """The number of blocks of the engine's pool: the case's pages less its shortage, enough for the longest slot."""
+    """Return the number of blocks of the engine's pool: the case's pages minus its shortage; any sequence fits."""
     case, paged = server.case, server.pool.paged
     longest = -(-(max(case.slot_lengths().values(), default=1) + drafted_beyond(case)) // paged.page_size)
     return max(paged.total_pages - case.serving.shortage, 1 + longest)

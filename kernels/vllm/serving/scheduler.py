@@ -18,7 +18,7 @@ class ReceivedTokens(NamedTuple):
 
 
 class EngineScheduler:
-    """The scheduler of a server, on a pool as `pool_config` says. `config` is its VllmConfig."""
+    """The scheduler of a server, for the pool described by `pool_config`. `config` is its VllmConfig."""
 
     def __init__(self, loaded: Any, config: Any, pool_config: Any, page_size: int) -> None:
         self._loaded = loaded
@@ -26,7 +26,7 @@ class EngineScheduler:
         hashing = loaded.module("vllm.utils.hashing").sha256
         # As the engine does before it makes requests (v1/engine/core.py, EngineCore.__init__).
         utils.init_none_hash(hashing)
-        # Since 0.33.0, tokens behind a block are part of its hash, where a draft model has read them.
+        # Since 0.33.0, the hash of a block includes the tokens after it that a draft model has read.
         ahead = [config.num_hash_lookahead_tokens] if config.num_hash_lookahead_tokens else []
         self._hasher = utils.get_request_block_hasher(page_size, hashing, *ahead)
         own = loaded.module(SCHEDULER).Scheduler
@@ -64,18 +64,18 @@ class EngineScheduler:
         self._own.finish_requests(name, status)
 
     def propose(self, drafts: Mapping[str, Sequence[int]]) -> None:
-        """Hand over a drafter's tokens, as after each forward (v1/engine/core.py, post_step)."""
+        """Pass a drafter's tokens to the scheduler, as after each forward (v1/engine/core.py, post_step)."""
         proposed = self._loaded.module("vllm.v1.outputs").DraftTokenIds(
             list(drafts), [list(each) for each in drafts.values()]
         )
         self._own.update_draft_token_ids(proposed)
 
     def schedule(self) -> Any:
-        """The SchedulerOutput of the next forward."""
+        """Return the SchedulerOutput of the next forward."""
         return self._own.schedule()
 
     def update(self, scheduled: Any, output: Any) -> dict[str, ReceivedTokens]:
-        """Hand over a forward's ModelRunnerOutput; the tokens that clients of its requests receive."""
+        """Pass a forward's ModelRunnerOutput to the scheduler. Returns the tokens that clients receive."""
         of_clients = self._own.update_from_output(scheduled, output)
         return {
             each.request_id: ReceivedTokens(tuple(each.new_token_ids), ended=each.finish_reason is not None)
@@ -84,17 +84,17 @@ class EngineScheduler:
         }
 
     def blocks(self, name: str) -> list[int]:
-        """The blocks of a request, in order."""
+        """Return the blocks of a request, in order."""
         (blocks,) = self._own.kv_cache_manager.get_block_ids(name)
         return list(blocks)
 
     def preemptions(self, name: str) -> int:
-        """The number of times that a request has been preempted."""
+        """Return the number of times that a request has been preempted."""
         return int(self._own.requests[name].num_preemptions)
 
 
 def _without_grammars() -> ServerMock:
-    """The manager of structured outputs, for requests without any."""
+    """Return a manager of structured outputs for requests that have none."""
     return ServerMock(
         "structured_output_manager",
         should_advance=lambda *_, **__: False,

@@ -1,4 +1,4 @@
-"""A case on a release's engine: each step is a demand, which the engine meets by forwards of its own choice."""
+"""A case on a release's engine: each step is a demand, and the engine chooses the forwards that meet it."""
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,22 +29,22 @@ from attnfuzz.kernels.vllm.session import drafts_of
 from attnfuzz.reference.case import Case, Launch, PageOrder, Step
 
 _MOST_IDLE = 3
-"""Forwards one after another in which a server with requests may run none of them."""
+"""Maximum number of consecutive forwards without any request, on a server that has requests."""
 
 _FORWARDS_OF_A_TOKEN = 4
-"""Forwards of a step for each token of the case, at most: each brings some request forward, unless it is preempted."""
+"""Maximum number of forwards of a step, per token of the case. Each advances some request unless one is preempted."""
 
 
 _NOTHING = ReceivedTokens((), ended=False)
 
 
 class _InFlight(NamedTuple):
-    """A forward that has run, and whose tokens the scheduler does not have yet.
+    """A forward that has run, but whose tokens the scheduler does not have yet.
 
     Attributes:
         scheduled: Its SchedulerOutput.
         output: The runner's output.
-        due: The tokens that clients are to receive, by the names of requests, and the tokens that these had before.
+        due: By request, the tokens that its client must receive, and the number of tokens that it had before.
 
     """
 
@@ -56,10 +56,10 @@ class _InFlight(NamedTuple):
 class EngineSession:
     """A session on a release's engine.
 
-    An asynchronous server schedules the next forward before it has the tokens of the last one: these are in flight.
+    An asynchronous server schedules the next forward before it has the tokens of the last one, which are in flight.
 
-    Requests attend to their own tokens, whatever the pool holds: a block that the engine gives away too early, or takes
-    for another's, shows as a wrong output.
+    Outputs are judged by the tokens of each request, whatever the pool holds. So a block that the engine frees too
+    early, or shares by mistake, is detected as a wrong output.
     """
 
     _runner: EngineRunner
@@ -94,7 +94,7 @@ class EngineSession:
 
     @property
     def _runner_type(self) -> type[EngineRunner]:
-        """The runner and scheduler of the case's server."""
+        """The type of the runner of the case's server."""
         if self._loaded.kind.on_cpu:
             return CpuEngineRunner
         return LatentEngineRunner if self._case.geometry.latent else EngineRunner
@@ -108,12 +108,12 @@ class EngineSession:
         return output
 
     def unfinished(self, index: int) -> bool:
-        """Whether the step needs another forward."""
+        """Return whether the step needs another forward."""
         return self._case.steps[index].launch is not Launch.CAPTURE and self._traffic.unfinished()
 
     @contextmanager
     def _running(self) -> Iterator[None]:
-        """The context for any code of the release. Raises Unsupported where the release rejects the case."""
+        """Prepare the process for code of the release. Raises Unsupported if the release rejects the case."""
         release = self._loaded.release
         try:
             with below(release.flashinfer, self._bench, self._kernels, self._origins), torch.inference_mode(mode=False):
@@ -139,7 +139,7 @@ class EngineSession:
         return self._step(index, step)
 
     def _keep(self, step: Step) -> None:
-        """Keep the state of the KV cache before a forward of `step`."""
+        """Save the contents of the KV cache before a forward of `step`."""
         self._pool.write_before(step)
 
     def _apply(self, changes: Changes) -> None:
@@ -152,7 +152,7 @@ class EngineSession:
             self._sent[sent.name] = sent
 
     def _step(self, index: int, step: Step) -> WrittenThenAttended:
-        """One step of the engine (v1/engine/core.py, step)."""
+        """Run one step of the engine (v1/engine/core.py, step)."""
         scheduler = self._runner.scheduler
         self._propose(index)
         scheduled = scheduler.schedule()
@@ -168,7 +168,7 @@ class EngineSession:
         return self._result(step, chunks, self._runner.first_rows(scheduled) if chunks else {})
 
     def _propose(self, index: int) -> None:
-        """Hand over the drafts for the next forward."""
+        """Pass the drafts for the next forward to the scheduler."""
         if self._asynchronous:
             return
         self._runner.scheduler.propose({name: self._traffic.drafts(sent, index) for name, sent in self._sent.items()})
@@ -176,21 +176,21 @@ class EngineSession:
     def _run(
         self, index: int, scheduled: Any, chunks: Mapping[str, ScheduledTokens], answers: Mapping[str, Sequence[int]]
     ) -> Any:
-        """Run the scheduled tokens, after which the model answers; the ModelRunnerOutput."""
+        """Run the scheduled tokens; the model then generates `answers`. Returns the runner's output."""
         del chunks
         return self._runner.forward(self._case.steps[index], scheduled, self._sampled(answers))
 
     def _sampled(self, answers: Mapping[str, Sequence[int]]) -> Answer:
-        """The answers, and samples for prompts that are not computed as a whole: a release must discard them."""
+        """Return the answers, and samples for partly computed prompts, which a release must discard."""
         early = (self._words.stranger(0),)
         return lambda name: answers[name] or early
 
     def _chunks(self, scheduled: Any) -> dict[str, ScheduledTokens]:
-        """The new tokens of a forward by the names of requests. RuntimeError for tokens that a request lacks."""
+        """Return the new tokens of a forward by request. Raises RuntimeError for tokens that a request lacks."""
         cached = scheduled.scheduled_cached_reqs
         computed = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
         if self._asynchronous:
-            # The scheduler takes all drafts in flight for accepted.
+            # The scheduler assumes that all drafts in flight are accepted.
             computed |= {name: self._computed[name] for name in computed if name not in cached.resumed_req_ids}
         computed |= {each.req_id: each.num_computed_tokens for each in scheduled.scheduled_new_reqs}
         chunks = {}
@@ -206,19 +206,19 @@ class EngineSession:
         return chunks
 
     def _answer(self, name: str, chunk: ScheduledTokens, scheduled: Any) -> Sequence[int]:
-        """The tokens that the model generates in a forward: none before all known tokens are computed."""
+        """Return the tokens that the model generates in a forward: none until all known tokens are computed."""
         sent = self._sent[name]
         return (
             self._traffic.answer(sent, self._drafts(name, scheduled)) if len(chunk.rows) >= len(sent.of_model) else ()
         )
 
     def _drafts(self, name: str, scheduled: Any) -> Sequence[int]:
-        """The drafts of a request that a forward verifies."""
+        """Return the drafts of a request that a forward verifies."""
         drafts: Sequence[int] = scheduled.scheduled_spec_decode_tokens.get(name, ())
         return drafts
 
     def _generate(self, name: str, chunk: ScheduledTokens, generated: Sequence[int]) -> tuple[ReceivedTokens, int]:
-        """Note the tokens that a request's model has generated; those that its client is to receive, up to its end."""
+        """Record the tokens generated for a request. Returns those that its client must receive, up to its end."""
         sent = self._sent[name]
         before, ended = len(sent.known), sent.ended
         self._traffic.generated(sent, generated)
@@ -227,7 +227,7 @@ class EngineSession:
         return due, before
 
     def _update(self, *, left: int) -> None:
-        """Hand over the tokens of forwards in flight, but of the `left` last ones; compare the tokens of clients."""
+        """Pass the tokens of forwards in flight, except the `left` last, to the scheduler; check those of clients."""
         while len(self._in_flight) > left:
             flight = self._in_flight.popleft()
             received = self._runner.scheduler.update(flight.scheduled, self._runner.result(flight.output))
@@ -235,7 +235,7 @@ class EngineSession:
                 self._receive(name, received.get(name, _NOTHING), due, before)
 
     def _receive(self, name: str, received: ReceivedTokens, due: ReceivedTokens, before: int) -> None:
-        """Raise RuntimeError unless a client receives the tokens that are `due`: nothing if its request was aborted."""
+        """Raise RuntimeError unless a client receives the tokens that are `due`, or none if its request was aborted."""
         sent = self._sent.get(name)
         if sent is None:
             due = _NOTHING
@@ -248,7 +248,7 @@ class EngineSession:
             del self._sent[name]
 
     def _check_progress(self, chunks: Mapping[str, ScheduledTokens]) -> None:
-        """Raise RuntimeError if a server with requests runs none of them, one time after another."""
+        """Raise RuntimeError if a server has requests, but runs none of them in several consecutive forwards."""
         self._idle = 0 if chunks or not self._sent else self._idle + 1
         if self._number > _FORWARDS_OF_A_TOKEN * self._words.size * (self._begun + 1):
             raise RuntimeError(f"after {self._number} forwards the engine has not served {', '.join(self._sent)}")
@@ -256,7 +256,7 @@ class EngineSession:
             raise RuntimeError(f"the engine schedules nothing although it has requests: {', '.join(self._sent)}")
 
     def _words_for(self, step: Step, scheduled: Any, chunks: Mapping[str, ScheduledTokens]) -> str:
-        """The engine's forward, for the text of failures in it."""
+        """Describe the engine's forward, for reports of failures in it."""
         self._number += 1
         new = {each.req_id for each in scheduled.scheduled_new_reqs}
         parts = []
@@ -289,7 +289,7 @@ class EngineSession:
         return WrittenThenAttended(written, self._judged(output, first_rows), again)
 
     def _merges(self, chunks: Mapping[str, ScheduledTokens]) -> int:
-        """The roundings of an output after that of the kernel."""
+        """Return the number of roundings of an output after the kernel's own."""
         if not self._case.geometry.latent:
             return 0
         assert isinstance(self._runner, LatentEngineRunner)
@@ -297,16 +297,16 @@ class EngineSession:
         return merges(self._case, prefixes, chunk_capacity(self._case, self._runner.most_requests))
 
     def _written(self, chunks: Mapping[str, ScheduledTokens]) -> WrittenCache:
-        """The KV cache before and after a forward."""
+        """Return the KV cache before and after a forward."""
         return self._pool.written_by([*chunks.values()])
 
     def _judged(self, output: Output, first_rows: Mapping[str, int]) -> Output:
-        """The output to judge, of which `output` is that of the target."""
+        """Return the output to judge, given the target's `output`."""
         del first_rows
         return output
 
     def _again(self, output: Output, right: Sequence[torch.Tensor]) -> Output:
-        """The last forward's output with the contents that are due."""
+        """Return the last forward's output, computed again on the correct contents of the pool."""
         self._restore(right)
         with self._running():
             return replace(output, out=self._runner.again())

@@ -1,4 +1,4 @@
-"""Replacements in an engine's modules for a sampler's output, for images and sounds, and for compiled functions."""
+"""Replacements in an engine's modules: of a sampler's output, multimodal features, and compiled functions."""
 
 from collections.abc import Sequence
 from types import FunctionType
@@ -7,24 +7,24 @@ from typing import Any, Final
 import torch
 
 REJECTED: Final = -1
-"""The place of a draft that is rejected, in a rejection sampler's output (0.33.0: v1/sample/rejection_sampler.py)."""
+"""The placeholder of a rejected draft in a rejection sampler's output (0.33.0: v1/sample/rejection_sampler.py)."""
 
 
 def replace_sampling(runner: Any) -> None:
-    """Put the reading of a rejection sampler's output into the module of the model runner."""
+    """Replace the function of the model runner's module that parses a rejection sampler's output."""
     # 0.33.0: v1/sample/rejection_sampler.py, parse_output
     runner.RejectionSampler.parse_output = staticmethod(_accepted)
 
 
 def replace_compiled(module: Any) -> None:
-    """Have the functions of a module run as they are written: torch's compiler takes a minute, and a C++ compiler."""
+    """Run the compiled functions of a module eagerly: torch.compile takes a minute, and needs a C++ compiler."""
     for name, own in list(vars(module).items()):
         if isinstance(own, FunctionType) and hasattr(own, "_torchdynamo_orig_callable"):
             setattr(module, name, own._torchdynamo_orig_callable)  # noqa: SLF001 - it has no other name
 
 
 def replace_features(output: Any) -> None:
-    """Let a scheduler's output, in its module, keep the images and sounds of requests, which have none."""
+    """Replace the function that strips multimodal features from a scheduler's output: requests have none."""
     if hasattr(output, "strip_covered_mm_data"):
         # 0.33.0: v1/core/sched/output.py:69
         output.strip_covered_mm_data = lambda features, *_, **__: features
@@ -33,7 +33,7 @@ def replace_features(output: Any) -> None:
 def _accepted(
     sampled: torch.Tensor, vocabulary: int, discarded: Sequence[int] = (), logprobs_tensors: object = None
 ) -> tuple[list[list[int]], None]:
-    """The tokens of each request; none for those in `discarded`."""
+    """Return the tokens of each request; none for those in `discarded`."""
     del vocabulary, logprobs_tensors
     left = set(map(int, discarded))
     rows = enumerate(sampled.tolist())

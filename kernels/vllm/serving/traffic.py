@@ -1,7 +1,7 @@
-"""The requests to an engine that follow from the steps of a case, and the tokens that a model answers with.
+"""The requests to an engine that follow from the steps of a case, and the tokens that a model generates.
 
-A slot is a conversation, whose tokens are those of the slot. A step asks that the conversations of its requests reach
-its lengths: a prefill sends a prompt, a decode or a verify lets the request of the conversation generate.
+Each sequence of the case is a conversation. A step demands that the conversations of its requests reach its lengths: a
+prefill sends a prompt, a decode or a verify lets the conversation's current request generate.
 """
 
 import random
@@ -14,7 +14,7 @@ from attnfuzz.kernels.vllm.serving.vocabulary import Vocabulary
 from attnfuzz.reference.case import Case, Mode, Request, Step
 
 _CATCHES_UP: int = 4
-"""The most tokens that a request generates to reach a step; one that lacks more is sent again with a longer prompt."""
+"""Maximum number of tokens that a request generates to reach a step. Beyond, a new request has a longer prompt."""
 
 
 @dataclass
@@ -22,12 +22,12 @@ class SentRequest:
     """A request to the engine.
 
     Attributes:
-        name: The engine's id of it.
+        name: Its id in the engine.
         slot: Its conversation.
         prompt: The length of its prompt.
-        most: The length at which it ends: that of its prompt and of all tokens that it may generate.
-        known: The ids of its prompt and of the tokens that were generated.
-        run_on: The ids that were generated behind its end, in a forward that was scheduled before its end was known.
+        most: The length at which it ends: its prompt and all tokens that it may generate.
+        known: The ids of its prompt and of the generated tokens.
+        run_on: The ids generated after its end, in a forward that was scheduled before the end was known.
 
     """
 
@@ -40,7 +40,7 @@ class SentRequest:
 
     @property
     def of_model(self) -> list[int]:
-        """The ids that the model has."""
+        """The ids that the model has seen, including those after the request's end."""
         return [*self.known, *self.run_on]
 
     @property
@@ -51,7 +51,7 @@ class SentRequest:
 
 @dataclass(frozen=True)
 class _Asked:
-    """A request that is to have more than a number of tokens, the last one not computed yet."""
+    """A demand that a request reach more than `tokens` tokens, the last of which is not computed yet."""
 
     sent: SentRequest
     tokens: int
@@ -71,7 +71,7 @@ class Changes:
 
 
 class Traffic:
-    """The requests of a case on a server whose requests speculate up to `drafts` tokens."""
+    """The requests of a case on a server with up to `drafts` draft tokens per request."""
 
     def __init__(self, case: Case, vocabulary: Vocabulary, drafts: int) -> None:
         self._case, self._words, self._drafts = case, vocabulary, drafts
@@ -82,7 +82,7 @@ class Traffic:
         self._number = 0
 
     def begin(self, index: int) -> Changes:
-        """The changes of a step: some conversations break off, and others begin or go on with a longer prompt."""
+        """Return the changes at a step: conversations that end, begin, or continue with a longer prompt."""
         step, changes = self._case.steps[index], Changes()
         self._asked = []
         first: list[_Asked] = []
@@ -99,7 +99,7 @@ class Traffic:
         return changes
 
     def proceed(self) -> Changes:
-        """The changes before a further forward of the step: prompts whose prefix was computed for another request."""
+        """Return the changes before a further forward of a step: prompts whose prefix another request has computed."""
         changes = Changes()
         while self._stages and not any(each.open for each in self._asked):
             stage = self._stages.pop(0)
@@ -112,11 +112,11 @@ class Traffic:
         return changes
 
     def unfinished(self) -> bool:
-        """Whether the step asks for more."""
+        """Return whether the step needs further forwards."""
         return bool(self._stages) or any(each.open for each in self._asked)
 
     def drafts(self, sent: SentRequest, index: int) -> list[int]:
-        """The drafts for a request's next forward, of which the model accepts the first ones or none."""
+        """Return the drafts for a request's next forward. The model accepts the first ones, or none."""
         if len(sent.known) == sent.prompt or sent.ended:
             return []
         asked = next((each for each in self._asked if each.sent is sent and len(sent.known) == each.tokens), None)
@@ -129,9 +129,9 @@ class Traffic:
         return self._tokens(sent, begin, right, min(count, len(self._words.streams[sent.slot]) - begin), chance)
 
     def drafted(self, sent: SentRequest, known: Sequence[int], index: int) -> list[int]:
-        """The drafts of a draft model after a forward of step `index` that leaves a request with the ids `known`.
+        """Return the draft model's drafts after a forward of step `index`, when a request has the ids `known`.
 
-        The model accepts those before the next length that the case has for the request.
+        The model accepts those before the request's next length in the case.
         """
         begin, chance = len(known), self._chance(sent, len(known))
         due = (each - begin - 1 for each in self._lengths_due(sent, index) if each > begin)
@@ -141,7 +141,7 @@ class Traffic:
         return self._tokens(sent, begin, right, self._drafts, chance)
 
     def answer(self, sent: SentRequest, drafts: Sequence[int]) -> list[int]:
-        """The tokens that a forward over all known tokens and `drafts` generates: accepted drafts, and one more."""
+        """Return the tokens that a forward over all known tokens and `drafts` generates: accepted drafts, plus one."""
         stream, begin = self._words.streams[sent.slot], len(sent.of_model)
         due = [*stream[begin : begin + len(drafts) + 1], self._words.stranger(len(stream))]
         accepted = 0
@@ -150,7 +150,7 @@ class Traffic:
         return due[: accepted + 1]
 
     def generated(self, sent: SentRequest, tokens: Sequence[int]) -> None:
-        """Append generated tokens, of which the engine keeps those up to the request's end."""
+        """Append generated tokens. The engine keeps those up to the request's end."""
         generated = [*sent.of_model, *tokens]
         sent.known, sent.run_on = generated[: sent.most], generated[sent.most :]
         self._reached[sent.slot] = max(self._reached[sent.slot], len(sent.known) - 1)
@@ -171,7 +171,7 @@ class Traffic:
             first.append(_Asked(self._new(slot, before, whole), before + 1, request.q_len - 1))
             return
         if before > self._reached[slot]:
-            # Another request has had the prefix: it leaves its keys in the cache.
+            # Another request with the prefix runs first, and leaves its keys in the prefix cache.
             first.append(_Asked(self._new(slot, before, before + 1), before))
         whole_prompt = before + 1 if step.mode is Mode.DRAFT_DECODE else request.kv_len
         then.append(_Asked(self._new(slot, whole_prompt, whole), whole_prompt))
@@ -181,7 +181,7 @@ class Traffic:
         return SentRequest(f"{slot}-{self._number}", slot, prompt, most)
 
     def _tokens(self, sent: SentRequest, begin: int, right: int, count: int, chance: random.Random) -> list[int]:
-        """`count` drafts from a position on, of which the first `right` are those of the slot."""
+        """Return `count` drafts from a position on, of which the first `right` are the sequence's own tokens."""
         stream = self._words.streams[sent.slot]
         return [
             stream[at] if at < min(begin + right, len(stream)) else self._words.stranger(at, chance.randrange(4))
@@ -189,7 +189,7 @@ class Traffic:
         ]
 
     def _lengths_due(self, sent: SentRequest, index: int) -> Iterator[int]:
-        """The lengths that a request has before forwards of step `index` and of those that follow."""
+        """Yield the lengths that a request must have before forwards of step `index` and of later ones."""
         yield from (each.tokens for each in self._asked if each.sent is sent)
         for step in self._case.steps[index + 1 :]:
             for request in step.requests:
@@ -197,7 +197,7 @@ class Traffic:
                     yield _known_before(step, request)
 
     def _accepted(self, sent: SentRequest, index: int) -> int:
-        """The drafts of a forward that a later step of the case takes for accepted; -1 if it does not say."""
+        """Return how many drafts of a forward are accepted according to a later step of the case; -1 if none tells."""
         for step in self._case.steps[index + 1 :]:
             for request in step.requests:
                 if request.slot == sent.slot and request.q_len:
@@ -209,7 +209,7 @@ class Traffic:
 
 
 def as_prompts(case: Case) -> Case:
-    """The case with the largest forwards that its steps may take: whole prompts, cut by the budget alone."""
+    """Return the case with the largest forwards that its steps may take: whole prompts, limited only by the budget."""
     most = case.serving.budget
     steps = []
     for step in case.steps:
@@ -220,7 +220,7 @@ def as_prompts(case: Case) -> Case:
 
 
 def _known_before(step: Step, request: Request) -> int:
-    """The tokens that a request has before a forward of a step: those that are computed, and one more.
+    """Return the number of tokens that a request has before a forward of a step: the computed ones, plus one.
 
     A draft model decodes after a forward over the whole prefix.
     """

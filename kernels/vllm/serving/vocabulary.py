@@ -1,4 +1,4 @@
-"""Token ids of the requests to an engine: the streams of a case's slots, and tokens that belong to none."""
+"""Token ids of the requests to an engine: the streams of a case's sequences, and tokens that belong to none."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,11 +8,11 @@ from attnfuzz.kernels.slot_tokens import SlotTokens
 class Vocabulary:
     """The ids of a case's tokens.
 
-    An id is an index into the pool's tokens, whose keys and values it has, so that each position of each slot has one
-    of its own; slots that share pages (`shared`) share their ids.
+    An id is an index into the pool's tokens, which have its key and value. Each position of each sequence has a unique
+    id, except that sequences that share pages (`shared`) share ids.
 
     Attributes:
-        streams: The ids of each slot's tokens, in order.
+        streams: The ids of each sequence's tokens, in order.
 
     """
 
@@ -33,15 +33,16 @@ class Vocabulary:
         return self._extra.stop
 
     def stranger(self, position: int, which: int = 0) -> int:
-        """A token that no slot has at `position`; `which` selects one of several."""
+        """Return a token that no sequence has at `position`; `which` selects one of several."""
         return self._extra[(position + which) % len(self._extra)]
 
     def row(self, token: int, position: int) -> int:
-        """The index of the key and value of a token at a position.
+        """Return the index of the key and value of a token at a position.
 
-        As with a rotation, both follow from the position too: at another than its own, they are those of no slot.
+        As with a rotary embedding, both also depend on the position: at a wrong one, they are those of no sequence.
         """
-        # In place of drafts, a scheduler may put -1, which a runner embeds as 0 (0.33.0: gpu_model_runner.py:3275).
+        # A scheduler may pass -1 as a placeholder of drafts, which a runner embeds as 0 (0.33.0:
+        # gpu_model_runner.py:3275).
         token = max(token, 0)
         if self._positions.get(token) == position:
             return token

@@ -97,7 +97,7 @@ def test_a_change_to_what_one_call_was_handed_is_not_seen_by_another() -> None:
 
 def test_content_in_another_file_is_a_value_error() -> None:
     elsewhere = Buffer(name="x", dtype=DType.INT32, size=6, payload="x")
-    with pytest.raises(ValueError, match="in a file beside the case"):
+    with pytest.raises(ValueError, match="in a file next to the case"):
         literal_arguments(case(elsewhere, calls=(Call(op="f", arguments={"x": WHOLE}),)), 0)
 
 
