@@ -174,7 +174,7 @@ def without_modules(backends: Mapping[str, GpuBackend]) -> list[str]:
     if os.environ.get(BUILT) != "1":
         return []
     ready = build_record.ready()
-    return [name for name, backend in backends.items() if not _built_buckets(backend, ready)]
+    return [name for name, each in backends.items() if each.modules() and not _built_buckets(each, ready)]
 
 
 def _built_buckets(backend: GpuBackend, ready: Collection[str]) -> list[Bucket]:

@@ -125,7 +125,11 @@ def test_a_backend_has_no_modules_if_compiled_ones_are_asked_for_and_none_is(
     compile_all("another")
     monkeypatch.delenv(BUILT, raising=False)
     two_modules = with_buckets(WINDOWS)
-    backends = {"two": two_modules, "none": dataclasses.replace(two_modules, modules_of=lambda _: ())}
+    backends = {
+        "two": two_modules,
+        "none": dataclasses.replace(two_modules, modules_of=lambda _: ()),
+        "no buckets": with_buckets(),
+    }
     assert without_modules(backends) == []
     monkeypatch.setenv(BUILT, "1")
     assert without_modules(backends) == ["two"]
