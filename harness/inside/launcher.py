@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from attnfuzz.harness.memory.allocation import Allocation
 from attnfuzz.harness.memory.placed import PlacedMemory
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.printable import bounded, label
@@ -121,6 +122,13 @@ class _Caller(NamedTuple):
 
     words: str
     answers: bool
+
+
+class _Passed(NamedTuple):
+    """The allocation behind a tensor that is passed to a launch, and whether the kernel may write that tensor."""
+
+    allocation: Allocation
+    writable: bool
 
 
 @dataclass
@@ -265,12 +273,12 @@ class JournalingLauncher:
         """Do `work`, which makes these launches, journaled and with all inputs sealed. Raises like `launch`."""
         if self.launched is not None:
             self.launched += launches
-        tensors = [(op, name, tensor) for op, arguments in launches for name, tensor in tensors_of(arguments)]
-        written = [tensor for op, name, tensor in tensors if name in op.writes]
-        inputs = [tensor for op, name, tensor in tensors if name not in op.writes]
-        seal = self._memory.seal(inputs, writable=written)
-        self._sealed += sum(tensor.nbytes for tensor in inputs)
-        entry = self.announce(launches)
+        passed = self._passed(launches)
+        written = {allocation.address for allocation, writable in passed if writable}
+        inputs = {each.address: each for each, _ in passed if each.address not in written}.values()
+        seal = self._memory.seal(inputs)
+        self._sealed += sum(each.nbytes for each in inputs)
+        entry = self._announce(launches, passed)
         self._show(launches)
         # Clear an error of earlier launches.
         self._failed_launch()
@@ -337,11 +345,24 @@ class JournalingLauncher:
         self._memory.flush()
         self.let_go()
 
-    def announce(self, launches: Sequence[Launched]) -> bytes:
+    def announce(self, launches: Sequence[Launched]) -> None:
         """Journal launches before they run, with their tensors. A fault is only blamed on these tensors.
 
-        Among launches that run as one, the culprit is unknown. Returns the journal entry.
+        Among launches that run as one, the culprit is unknown. Raises like `launch`.
         """
+        self._announce(launches, self._passed(launches))
+
+    def _passed(self, launches: Sequence[Launched]) -> list[_Passed]:
+        tensors = [(op, name, tensor) for op, arguments in launches for name, tensor in tensors_of(arguments)]
+        allocations = self._memory.on_record((name, tensor) for _, name, tensor in tensors)
+        # Memory without a record has no allocations.
+        return [
+            _Passed(allocation, name in op.writes)
+            for (op, name, _), allocation in zip(tensors, allocations, strict=False)
+        ]
+
+    def _announce(self, launches: Sequence[Launched], passed: Sequence[_Passed]) -> bytes:
+        """Journal launches. Returns the entry."""
         self._call += len(launches)
         self.kernel = " + ".join(dict.fromkeys(label(op.name) for op, _ in launches))
         if not self.answering or not all(op.plans for op, _ in launches):
@@ -367,7 +388,7 @@ class JournalingLauncher:
                 for name, value in arguments.items()
                 if isinstance(value, Scalar)
             },
-            tensors=self._memory.on_record(each for _, arguments in launches for each in tensors_of(arguments)),
+            tensors=list({(each.name, each.address): each for each, _ in passed}.values()),
             call=self._known_call(launches),
             run=self.run,
             way="; ".join(filter(None, (self.way, caller))),

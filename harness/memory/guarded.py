@@ -80,7 +80,7 @@ class PlainMemory(PlacedMemory):
         return True
 
     def on_record(self, arguments: Iterable[tuple[str, torch.Tensor]]) -> list[Allocation]:
-        """Return an empty list: nothing is recorded."""
+        """Return an empty list, however many arguments there are: nothing is recorded."""
         del arguments
         return []
 

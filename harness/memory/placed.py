@@ -153,21 +153,19 @@ class PlacedMemory(ABC):
         return self._find(tensor) is not None
 
     def on_record(self, arguments: Iterable[tuple[str, torch.Tensor]]) -> list[Allocation]:
-        """Return the allocations behind named arguments: each once, empty ones by the argument's name.
+        """Return the allocation behind each of these named arguments, an empty one by the argument's name.
 
         Raises:
             ValueError: for a tensor that lies outside of this memory.
         """
-        found: dict[tuple[str, int], Allocation] = {}
+        found = []
         for name, tensor in arguments:
             # As a rule, it is a whole tensor of this memory.
-            whole = self._by_address.get(tensor.data_ptr())
-            if whole is not None:
-                allocation = whole.allocation
-            else:
-                allocation = self.allocation_of(tensor) if tensor.numel() else self._nowhere(name, tensor)
-            found[allocation.name, allocation.address] = allocation
-        return list(found.values())
+            placed = self._by_address.get(tensor.data_ptr())
+            if placed is None and tensor.numel():
+                placed = self._placed_of(tensor)
+            found.append(self._nowhere(name, tensor) if placed is None else placed.allocation)
+        return found
 
     def renew(self, tensor: torch.Tensor) -> None:
         """Restore an output's sentinel before it is written again. Stale numbers are left."""
@@ -205,15 +203,9 @@ class PlacedMemory(ABC):
 
         return self._differences([span for _, span in spans]).then(damaged)
 
-    def seal(self, tensors: Iterable[torch.Tensor], *, writable: Iterable[torch.Tensor] = ()) -> Seal:
-        """Record the contents of the allocations behind `tensors`, except those behind `writable` ones.
-
-        Raises:
-            ValueError: for a tensor outside of this memory.
-        """
-        written = {each.address for each in self.on_record(("", tensor) for tensor in writable)}
-        sealed = self.on_record(("", tensor) for tensor in tensors)
-        return self._sealed([each for each in sealed if each.nbytes and each.address not in written])
+    def seal(self, allocations: Iterable[Allocation]) -> Seal:
+        """Record the contents of allocations of this memory."""
+        return self._sealed([each for each in allocations if each.nbytes])
 
     def release(self) -> None:
         """Return all memory to the arena. Its tensors must not be used any more."""

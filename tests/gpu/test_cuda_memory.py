@@ -149,7 +149,8 @@ def test_no_copy_and_no_comparison_waits(arena: CudaArena) -> None:
             torch.cuda._sleep(10**9)
             tensor = memory.copy("a", torch.arange(1000.0))
             memory.copy("b", torch.ones(3, 4), stride=(7, 1))
-            broken, damage, back = memory.seal([tensor]).broken(), memory.damage(), to_host(tensor)
+            seal = memory.seal([memory.allocation_of(tensor)])
+            broken, damage, back = seal.broken(), memory.damage(), to_host(tensor)
             under_way = not torch.cuda.current_stream().query()
             assert (broken.result(), damage.result(), back.result()[-1].item()) == ([], [], 999)
             del tensor

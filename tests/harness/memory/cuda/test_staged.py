@@ -77,7 +77,7 @@ def test_without_a_block_each_is_written_at_once(memory: CudaMemory, launches: l
 def test_a_launch_ends_what_a_block_has_written_so_far(memory: CudaMemory) -> None:
     with memory.at_once():
         tensor = memory.copy("q", numbers(5))
-        seal = memory.seal([tensor])
+        seal = memory.seal(memory.allocations())
         assert torch.equal(tensor, numbers(5))
         tensor[2] = 7
         assert seal.broken().result() == [("q", 2)]
