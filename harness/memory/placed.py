@@ -15,6 +15,7 @@ from attnfuzz.harness.memory.poison import Pattern
 from attnfuzz.harness.memory.seal import Damage, Difference, Seal
 from attnfuzz.harness.verdict.printable import label
 from attnfuzz.kernels.backend import NO_HOLE, Fill
+from attnfuzz.kernels.byte_runs import ByteRun
 from attnfuzz.kernels.transfers import Pending, write
 from attnfuzz.reference.case import Guard, Outputs
 
@@ -32,19 +33,6 @@ class Room(NamedTuple):
     hole: tuple[int, int] = (0, 0)
 
 
-class ByteSpan(NamedTuple):
-    """`nbytes` from `address` on, expected to hold a pattern, or the bytes of a tensor on the same device."""
-
-    address: int
-    nbytes: int
-    expected: Pattern | torch.Tensor
-
-    @property
-    def expected_address(self) -> int:
-        """Address of the expected bytes; a pattern's are in host memory."""
-        return self.expected.address if isinstance(self.expected, Pattern) else self.expected.data_ptr()
-
-
 Content = Pattern | torch.Tensor | None
 """The content of a new tensor: a pattern, values from any device, or poison."""
 
@@ -55,22 +43,20 @@ def elements_of(pattern: Pattern, tensor: torch.Tensor) -> torch.Tensor:
 
 
 class Placed:
-    """A tensor in its room. `slack` is the address and size of the open bytes next to it, filled with `pattern`."""
+    """A tensor in a slab. `slack` are the open bytes next to it, filled with `pattern`, as are the gaps in it."""
 
-    __slots__ = ("allocation", "gaps", "intact", "pattern", "slab", "slack_address", "slack_bytes", "tensor")
+    __slots__ = ("allocation", "gaps", "intact", "pattern", "slab", "slack", "tensor")
 
     def __init__(
-        self, allocation: Allocation, tensor: torch.Tensor, room: Room, pattern: Pattern, *, gaps: bool
+        self, allocation: Allocation, tensor: torch.Tensor, slab: Any, pattern: Pattern, slack: ByteRun, *, gaps: bool
     ) -> None:
         self.allocation = allocation
         self.tensor = tensor
-        self.slab = room.slab
+        self.slab = slab
         self.pattern = pattern
+        self.slack = slack
         self.gaps = gaps
         self.intact: torch.Tensor | None = None
-        self.slack_bytes = room.opened - allocation.nbytes
-        right = allocation.guard is Guard.RIGHT
-        self.slack_address = room.start if right else allocation.address + allocation.nbytes
 
 
 class PlacedMemory(ABC):
@@ -187,21 +173,22 @@ class PlacedMemory(ABC):
 
     def damage(self) -> Pending[list[Damage]]:
         """Return the overwritten bytes around and between elements, after the launches so far."""
-        spans = []
+        owners, runs = [], []
         for placed in self._placed:
-            allocation = placed.allocation
-            spans.append((allocation, ByteSpan(placed.slack_address, placed.slack_bytes, placed.pattern)))
+            owners.append(placed.allocation)
+            runs.append(placed.slack)
             if placed.gaps:
-                spans.append((allocation, ByteSpan(allocation.address, allocation.nbytes, self._intact(placed))))
+                owners.append(placed.allocation)
+                runs.append(self._between(placed))
 
         def damaged(differences: Sequence[Difference]) -> list[Damage]:
             return [
-                Damage(each.name, span.address + difference[0] - each.address, difference[1], each.nbytes)
-                for (each, span), difference in zip(spans, differences, strict=True)
+                Damage(each.name, run.address + difference[0] - each.address, difference[1], each.nbytes)
+                for each, run, difference in zip(owners, runs, differences, strict=True)
                 if difference is not None
             ]
 
-        return self._differences([span for _, span in spans]).then(damaged)
+        return self._differences(runs).then(damaged)
 
     def seal(self, allocations: Iterable[Allocation]) -> Seal:
         """Record the contents of allocations of this memory."""
@@ -228,9 +215,13 @@ class PlacedMemory(ABC):
     def _write(self, pattern: Pattern, address: int, nbytes: int) -> None:
         """Fill `nbytes` at `address`."""
 
+    def _filled(self, pattern: Pattern, address: int, nbytes: int) -> ByteRun:
+        """Return the run that `_write` makes equal to a pattern."""
+        return ByteRun(address, pattern.address, nbytes)
+
     @abstractmethod
-    def _differences(self, spans: Sequence[ByteSpan]) -> Pending[list[Difference]]:
-        """Compare each span with its expected content."""
+    def _differences(self, runs: Sequence[ByteRun]) -> Pending[list[Difference]]:
+        """Compare each run with its counterpart."""
 
     @abstractmethod
     def _sealed(self, allocations: Sequence[Allocation]) -> Seal:
@@ -247,7 +238,7 @@ class PlacedMemory(ABC):
     def _poison(self, placed: Placed, room: Room, *, own: bool) -> None:
         """Fill the bytes around a tensor, and its own if `own`; if not, these are all written next."""
         if not own:
-            self._write(placed.pattern, placed.slack_address, placed.slack_bytes)
+            self._write(placed.pattern, placed.slack.address, placed.slack.nbytes)
             return
         allocation = placed.allocation
         for start, nbytes in allocation.parts:
@@ -287,10 +278,13 @@ class PlacedMemory(ABC):
             return None
         row = nbytes // shape[0] if hole else 0
         room = self._room(elements, dtype, range(hole.start * row, hole.stop * row))
-        address = room.start + (room.opened - nbytes if self._guard is Guard.RIGHT else 0)
+        slack = room.opened - nbytes
+        right = self._guard is Guard.RIGHT
+        address = room.start + slack if right else room.start
+        around = self._filled(pattern, room.start if right else address + nbytes, slack)
         tensor = room.flat.view(shape) if steps == dense else room.flat.as_strided(shape, steps)
         allocation = Allocation(name, address, nbytes, shape, str(dtype)[6:], itemsize, steps, self._guard, room.hole)
-        placed = Placed(allocation, tensor, room, pattern, gaps=elements != count)
+        placed = Placed(allocation, tensor, room.slab, pattern, around, gaps=elements != count)
         self._initialise(placed, room, content)
         self._placed.append(placed)
         self._by_address[address] = placed
@@ -304,15 +298,15 @@ class PlacedMemory(ABC):
         else:
             self._write(pattern, placed.allocation.address, placed.allocation.nbytes)
 
-    def _intact(self, placed: Placed) -> torch.Tensor:
-        """Return the expected bytes of a tensor with gaps: its current elements, and poison between them."""
-        tensor, expected = placed.tensor, placed.intact
+    def _between(self, placed: Placed) -> ByteRun:
+        """Return the run of a tensor with gaps. Its counterpart has the current elements, and poison between them."""
+        tensor, allocation, expected = placed.tensor, placed.allocation, placed.intact
         if expected is None:
-            elements = placed.allocation.nbytes // placed.allocation.itemsize
+            elements = allocation.nbytes // allocation.itemsize
             expected = placed.intact = torch.empty(elements, dtype=tensor.dtype, device=self._device)
-            self._write(placed.pattern, expected.data_ptr(), placed.allocation.nbytes)
+            self._write(placed.pattern, expected.data_ptr(), allocation.nbytes)
         expected.as_strided(tensor.shape, tensor.stride()).copy_(tensor)
-        return expected
+        return ByteRun(allocation.address, expected.data_ptr(), allocation.nbytes)
 
     def _nowhere(self, name: str, tensor: torch.Tensor) -> Allocation:
         """Return the allocation of a tensor without elements."""

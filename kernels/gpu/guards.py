@@ -1,37 +1,20 @@
 """The GPU operations of guarded memory: many runs of bytes written or compared by one launch."""
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
+from attnfuzz.kernels.byte_runs import ByteRun
 from attnfuzz.kernels.gpu import nvcc
 from attnfuzz.kernels.transfers import Pending, done
 
 SOURCE = Path(__file__).with_name("guards.cu")
 
 _ALIGNMENT = 16
-_PLAIN = (1 << 64) - 1
-_RECORD = struct.Struct("4Q")
-
-
-class ByteRun(NamedTuple):
-    """`nbytes` of a GPU's memory from `address` on, and their source or counterpart.
-
-    It is the memory from `other` on; with a `period` (a power of two), it is a repeated pattern of `period` bytes that
-    begins at the last multiple of 16 at or before `address`. Fastest if both have the same alignment in 16 bytes.
-    """
-
-    address: int
-    other: int
-    nbytes: int
-    period: int = 0
-
-    def packed(self) -> bytes:
-        """The record for guards.cu."""
-        return _RECORD.pack(self.address, self.other, self.nbytes, self.period - 1 if self.period else _PLAIN)
 
 
 def kernels() -> Any:
@@ -39,9 +22,14 @@ def kernels() -> Any:
     return nvcc.load(SOURCE)
 
 
-def write(runs: Iterable[ByteRun]) -> None:
+def _packed(runs: Sequence[ByteRun]) -> bytes:
+    """The records for guards.cu."""
+    return struct.pack(f"{4 * len(runs)}Q", *chain.from_iterable(runs))
+
+
+def write(runs: Sequence[ByteRun]) -> None:
     """Write each run, on the current stream. Does not wait for it."""
-    kernels().write(b"".join(run.packed() for run in runs), stream())
+    kernels().write(_packed(runs), stream())
 
 
 def compare(
@@ -56,7 +44,7 @@ def compare(
     on_gpu = device.type == "cuda"
     # The GPU writes to page-locked memory itself: no copy has to follow.
     results = torch.zeros((len(runs), 2), dtype=torch.int64, pin_memory=on_gpu)
-    kernels().compare(b"".join(run.packed() for run in runs), restore, results, stream())
+    kernels().compare(_packed(runs), restore, results, stream())
 
     def differences() -> list[tuple[int, int] | None]:
         # Bytes from the first difference to the run's end, and number of differing bytes.
@@ -78,10 +66,8 @@ def gather(spans: Sequence[tuple[int, int]], device: torch.device) -> tuple[Pend
         end = offsets[-1] + nbytes
     on_gpu = device.type == "cuda"
     copies = torch.empty(end, dtype=torch.uint8, pin_memory=on_gpu)
-    write(
-        ByteRun(copies.data_ptr() + offset, address, nbytes)
-        for offset, (address, nbytes) in zip(offsets, spans, strict=True)
-    )
+    start = copies.data_ptr()
+    write([ByteRun(start + offset, *span) for offset, span in zip(offsets, spans, strict=True)])
     if not on_gpu:
         return done(copies), offsets
     copied = torch.cuda.Event()

@@ -6,13 +6,12 @@ import torch
 
 from attnfuzz.harness.memory.allocation import Allocation
 from attnfuzz.harness.memory.cuda.arena import CudaArena, CudaSlab
-from attnfuzz.harness.memory.cuda.staged import StagedMemory, filling
+from attnfuzz.harness.memory.cuda.staged import StagedMemory
 from attnfuzz.harness.memory.guarded import PlainMemory
-from attnfuzz.harness.memory.placed import ByteSpan, Room
-from attnfuzz.harness.memory.poison import Pattern
+from attnfuzz.harness.memory.placed import Room
 from attnfuzz.harness.memory.seal import Difference, Seal
+from attnfuzz.kernels.byte_runs import ByteRun
 from attnfuzz.kernels.gpu import guards
-from attnfuzz.kernels.gpu.guards import ByteRun
 from attnfuzz.kernels.transfers import Pending
 from attnfuzz.reference.case import Guard, Outputs
 
@@ -42,8 +41,8 @@ class CudaMemory(StagedMemory):
         self._writes.drop()
         self._arena.settle()
 
-    def _differences(self, spans: Sequence[ByteSpan]) -> Pending[list[Difference]]:
-        return guards.compare([self._run(span) for span in spans], self._device)
+    def _differences(self, runs: Sequence[ByteRun]) -> Pending[list[Difference]]:
+        return guards.compare(runs, self._device)
 
     def _sealed(self, allocations: Sequence[Allocation]) -> Seal:
         """Return a seal by copies on the same GPU, made on the current stream in one launch with pending fills."""
@@ -65,11 +64,6 @@ class CudaMemory(StagedMemory):
             return guards.compare(runs, self._device, restore=True)
 
         return Seal(allocations, compare)
-
-    def _run(self, span: ByteSpan) -> ByteRun:
-        if isinstance(span.expected, Pattern):
-            return filling(span.expected, span.address, span.nbytes, self._device)
-        return ByteRun(span.address, span.expected.data_ptr(), span.nbytes)
 
 
 class PlainCudaMemory(StagedMemory, PlainMemory):
