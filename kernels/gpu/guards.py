@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Sequence
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ def compare(
         pairs = zip(runs, results.tolist(), strict=True)
         return [(run.nbytes - left, count) if count else None for run, (left, count) in pairs]
 
-    return Pending(torch.cuda.current_stream(device).synchronize if on_gpu else lambda: None, differences)
+    return Pending(current_stream().synchronize if on_gpu else lambda: None, differences)
 
 
 def gather(spans: Sequence[tuple[int, int]], device: torch.device) -> tuple[Pending[torch.Tensor], list[int]]:
@@ -71,7 +72,7 @@ def gather(spans: Sequence[tuple[int, int]], device: torch.device) -> tuple[Pend
     if not on_gpu:
         return done(copies), offsets
     copied = torch.cuda.Event()
-    copied.record()
+    copied.record(current_stream())
     return Pending(copied.synchronize, lambda: copies), offsets
 
 
@@ -90,6 +91,23 @@ def failed_launch() -> str:
 
 def stream() -> int:
     """The cudaStream_t of torch's current stream."""
-    # As in code that torch compiles: torch.cuda.current_stream() creates an object, which is slower.
-    handle: int = torch._C._cuda_getCurrentRawStream(torch.cuda.current_device())  # noqa: SLF001
+    return _handle(torch.cuda.current_device())
+
+
+def current_stream() -> torch.cuda.Stream:
+    """The current stream. torch itself makes an object in each call, which takes longer than recording an event."""
+    device = torch.cuda.current_device()
+    return _stream(device, _handle(device))
+
+
+def _handle(device: int) -> int:
+    # As in code that torch compiles.
+    handle: int = torch._C._cuda_getCurrentRawStream(device)  # noqa: SLF001
     return handle
+
+
+@cache
+def _stream(device: int, handle: int) -> torch.cuda.Stream:
+    """The current stream, whose handle this is."""
+    del handle
+    return torch.cuda.current_stream(device)

@@ -41,7 +41,7 @@ class Chunks:
         read = None
         if self._on_gpu:
             read = torch.cuda.Event()
-            read.record()
+            read.record(guards.current_stream())
         self._free += [(chunk, read) for chunk in chunks]
 
     def capturing(self) -> bool:

@@ -125,8 +125,9 @@ def test_a_graph_repeats_no_write_of_staged_values(
 
 
 def test_staging_memory_is_reused_only_when_it_has_been_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = SimpleNamespace(record=lambda: None, query=lambda: False)
+    read = SimpleNamespace(record=lambda _: None, query=lambda: False)
     monkeypatch.setattr(torch.cuda, "Event", lambda: read)
+    monkeypatch.setattr(guards, "current_stream", lambda: None)
     empty: Callable[..., torch.Tensor] = torch.empty
 
     def unlocked(size: int, *, dtype: torch.dtype, pin_memory: bool) -> torch.Tensor:
