@@ -39,7 +39,7 @@ Content = Pattern | torch.Tensor | None
 
 def elements_of(pattern: Pattern, tensor: torch.Tensor) -> torch.Tensor:
     """Return a host tensor of `tensor`'s shape and dtype, filled with a pattern."""
-    return torch.frombuffer(bytearray(pattern.content(tensor.nbytes)), dtype=tensor.dtype).view(tensor.shape)
+    return pattern.fill(torch.empty(tensor.shape, dtype=tensor.dtype))
 
 
 class Placed:

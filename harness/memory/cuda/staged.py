@@ -27,7 +27,7 @@ _MOST_ROWS = 64
 @cache
 def _uploaded(pattern: Pattern, device: torch.device) -> torch.Tensor:
     """Return a pattern's bytes on a device, uploaded once per process."""
-    return torch.frombuffer(bytearray(pattern.content(PERIOD)), dtype=torch.uint8).to(device)
+    return pattern.fill(torch.empty(PERIOD, dtype=torch.uint8)).to(device)
 
 
 @cache
@@ -105,7 +105,7 @@ class StagedMemory(PlacedMemory, ABC):
         tensor, nbytes = placed.tensor, placed.allocation.nbytes
         values = elements_of(content, tensor) if isinstance(content, Pattern) else content
         if values.is_cpu and nbytes <= _MOST_STAGED and not self._capturing():
-            image = torch.frombuffer(bytearray(placed.pattern.content(nbytes)), dtype=tensor.dtype)
+            image = placed.pattern.fill(torch.empty(nbytes // tensor.itemsize, dtype=tensor.dtype))
             image.as_strided(tensor.shape, tensor.stride()).copy_(values)
             self._stage(placed, image)
         else:
