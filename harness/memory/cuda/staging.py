@@ -4,6 +4,7 @@ Processes share a GPU in time slices, and each small kernel or copy may have to 
 """
 
 import ctypes
+from collections.abc import Sequence
 from functools import cache
 
 import torch
@@ -107,7 +108,7 @@ class StagedWrites:
         self._kept.append(values)
         return values.data_ptr()
 
-    def flush(self, *, more: tuple[ByteRun, ...] = ()) -> None:
+    def flush(self, *, more: Sequence[ByteRun] = ()) -> None:
         """Launch the pending writes on the current stream, with `more` that overlap none of those around tensors."""
         if more and self._into:
             self.flush()
