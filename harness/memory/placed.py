@@ -264,17 +264,15 @@ class PlacedMemory(ABC):
         # The name is journaled: make it printable.
         name = label(name)
         pattern = poison.poison(dtype)
-        itemsize = dtype.itemsize
-        dense = dense_stride(shape)
+        itemsize, type_name = dtype.itemsize, str(dtype)[6:]
         elements = count = math.prod(shape)
-        steps = dense
         if stride is not None:
             check_strides(name, shape, stride)
-            steps = tuple(stride)
-            elements = extent(shape, steps)
+            elements = extent(shape, stride)
         nbytes = elements * itemsize
         if not nbytes:
-            self._empty.append(Allocation(name, 0, 0, shape, str(dtype)[6:], itemsize, steps, self._guard))
+            steps = dense_stride(shape) if stride is None else tuple(stride)
+            self._empty.append(Allocation(name, 0, 0, shape, type_name, itemsize, steps, self._guard))
             return None
         row = nbytes // shape[0] if hole else 0
         room = self._room(elements, dtype, range(hole.start * row, hole.stop * row))
@@ -282,8 +280,9 @@ class PlacedMemory(ABC):
         right = self._guard is Guard.RIGHT
         address = room.start + slack if right else room.start
         around = self._filled(pattern, room.start if right else address + nbytes, slack)
-        tensor = room.flat.view(shape) if steps == dense else room.flat.as_strided(shape, steps)
-        allocation = Allocation(name, address, nbytes, shape, str(dtype)[6:], itemsize, steps, self._guard, room.hole)
+        tensor = room.flat.view(shape) if stride is None else room.flat.as_strided(shape, stride)
+        steps = tensor.stride()
+        allocation = Allocation(name, address, nbytes, shape, type_name, itemsize, steps, self._guard, room.hole)
         placed = Placed(allocation, tensor, room.slab, pattern, around, gaps=elements != count)
         self._initialise(placed, room, content)
         self._placed.append(placed)
