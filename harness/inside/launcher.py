@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from types import NoneType
 from typing import Any, NamedTuple, Protocol
@@ -16,7 +16,7 @@ from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.printable import bounded, label
 from attnfuzz.harness.workers.journal import LaunchRecord
 from attnfuzz.kernels.backend import Op
-from attnfuzz.kernels.transfers import Pending, done
+from attnfuzz.kernels.transfers import Pending
 
 Scalar = int | float | str | bool | None
 # Many times as fast as the union for isinstance.
@@ -136,12 +136,12 @@ class _Passed(NamedTuple):
 
 @dataclass
 class _Unseen:
-    """A launch not awaited yet: its journal entry, observation, and changed inputs."""
+    """A launch not awaited yet: its journal entry, observation, and changed inputs, if they could be compared."""
 
     entry: bytes
     kernel: str
     observation: Callable[..., Observation]
-    broken: Pending[list[tuple[str, int]]] = field(default_factory=lambda: done([]))
+    broken: Pending[list[tuple[str, int]]] | None = None
 
 
 class JournalingLauncher:
@@ -334,7 +334,7 @@ class JournalingLauncher:
         del kept
         for each in unseen:
             # Nothing is left to wait for: each wait of torch's takes as long as a launch.
-            for name, element in each.broken.read():
+            for name, element in each.broken.read() if each.broken else ():
                 changed = f"{each.kernel} changed its input {name}, first at element {element}"
                 self.observations.append(each.observation(kind=Kind.INPUT_MUTATED, place=name, message=changed))
 
