@@ -56,7 +56,7 @@ class Placed:
         self.pattern = pattern
         self.slack = slack
         self.gaps = gaps
-        self.intact: torch.Tensor | None = None
+        self.intact: tuple[torch.Tensor, ByteRun] | None = None
 
 
 class PlacedMemory(ABC):
@@ -299,13 +299,16 @@ class PlacedMemory(ABC):
 
     def _between(self, placed: Placed) -> ByteRun:
         """Return the run of a tensor with gaps. Its counterpart has the current elements, and poison between them."""
-        tensor, allocation, expected = placed.tensor, placed.allocation, placed.intact
-        if expected is None:
+        tensor, allocation = placed.tensor, placed.allocation
+        if placed.intact is None:
             elements = allocation.nbytes // allocation.itemsize
-            expected = placed.intact = torch.empty(elements, dtype=tensor.dtype, device=self._device)
-            self._write(placed.pattern, expected.data_ptr(), allocation.nbytes)
-        expected.as_strided(tensor.shape, tensor.stride()).copy_(tensor)
-        return ByteRun(allocation.address, expected.data_ptr(), allocation.nbytes)
+            expected = torch.empty(elements, dtype=tensor.dtype, device=self._device)
+            run = ByteRun(allocation.address, expected.data_ptr(), allocation.nbytes)
+            self._write(placed.pattern, run.other, run.nbytes)
+            placed.intact = expected.as_strided(tensor.shape, tensor.stride()), run
+        current, run = placed.intact
+        current.copy_(tensor)
+        return run
 
     def _nowhere(self, name: str, tensor: torch.Tensor) -> Allocation:
         """Return the allocation of a tensor without elements."""
