@@ -4,8 +4,7 @@ Processes share a GPU in time slices, so each wait may last until all others hav
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import torch
 
@@ -21,8 +20,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-@dataclass(frozen=True)
-class Pending(Generic[T]):
+class Pending(NamedTuple, Generic[T]):
     """A result that a device still has to deliver. `wait` blocks until it is ready; then `read` returns it."""
 
     wait: Callable[[], object]

@@ -122,19 +122,22 @@ class CudaStopwatch(Stopwatch):
     A launch does not wait for the queued ones, since each wait costs a time slice of other processes on the GPU. To
     blame a fault on the right launch, the GPU records when it reaches and leaves a launch, in host memory, which
     survives the device's faults.
+
+    `events` are pairs of events from earlier stopwatches. More are added as needed.
     """
 
     at_once = False
 
-    def __init__(self) -> None:
+    def __init__(self, events: list[tuple[torch.cuda.Event, torch.cuda.Event]]) -> None:
         super().__init__()
         # Only on a GPU, and where a context has been created.
         from cuda.bindings import driver  # noqa: PLC0415
 
         self._driver = driver
-        self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        self._events = events
         # Number of launch begins and ends: odd during a launch.
         self._passed = torch.zeros(1, dtype=torch.int32, pin_memory=True)
+        self._address = self._passed.data_ptr()
         self._launches = self._waited = 0
 
     def start(self) -> None:
@@ -143,13 +146,15 @@ class CudaStopwatch(Stopwatch):
         if place == len(self._events):
             self._events.append((torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)))
         self._launches += 1
-        self._pass(2 * self._launches - 1)
-        self._events[place][0].record()
+        stream = guards.current_stream()
+        self._pass(stream, 2 * self._launches - 1)
+        self._events[place][0].record(stream)
 
     def stop(self) -> None:
         """See `Stopwatch`."""
-        self._events[self._launches - self._waited - 1][1].record()
-        self._pass(2 * self._launches)
+        stream = guards.current_stream()
+        self._events[self._launches - self._waited - 1][1].record(stream)
+        self._pass(stream, 2 * self._launches)
 
     def wait(self, tell: Callable[[int | None], None]) -> float:
         """See `Stopwatch`. On a broken device this process exits. Raises RuntimeError for any other error."""
@@ -162,9 +167,9 @@ class CudaStopwatch(Stopwatch):
         milliseconds: float = sum(begin.elapsed_time(end) for begin, end in events)
         return milliseconds / 1e3
 
-    def _pass(self, count: int) -> None:
+    def _pass(self, stream: torch.cuda.Stream, count: int) -> None:
         # If it fails, the context is broken, or no launch is blamed: `wait` finds out.
-        self._driver.cuStreamWriteValue32(guards.stream(), self._passed.data_ptr(), count, 0)
+        self._driver.cuStreamWriteValue32(stream.cuda_stream, self._address, count, 0)
 
     def _at(self) -> int | None:
         """Return the index of the current launch since the last wait, or None if the GPU is between launches."""

@@ -1,19 +1,19 @@
 """A late GPU, which begins a step only when the host has queued all of it, for Pace.LATE."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from attnfuzz.kernels.gpu import guards
 
 _PATIENCE = 0.1
 """Seconds after which the GPU goes on by itself, because a library may wait for it without torch noticing."""
 
-_WAITING = frozenset({"cpu", "item", "tolist", "numpy", "nonzero", "equal", "__bool__", "__int__", "__float__"})
-"""Methods of tensors that wait for the GPU, besides `to` and `copy_`."""
+_METHODS = ("cpu", "item", "tolist", "numpy", "nonzero", "equal", "__bool__", "__int__", "__float__", "to", "copy_")
+_WAITING = (*((torch.Tensor, name) for name in _METHODS), (torch, "nonzero"), (torch, "equal"))
+"""Calls of torch that wait for the GPU; `to` and `copy_` only if they copy to the host."""
 
 
 class StreamGate:
@@ -34,24 +34,39 @@ class StreamGate:
         self._opened[0] = self._ticket
 
 
-class _OpenToWaits(TorchFunctionMode):
-    """Opens the gate during tensor methods that wait for the GPU."""
+def _opening(gate: StreamGate, method: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `call` with the gate open while it may wait for the GPU."""
 
-    def __init__(self, gate: StreamGate) -> None:
-        super().__init__()
-        self._gate = gate
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if kwargs.get("non_blocking") or not _waits(getattr(func, "__name__", ""), args):
-            return func(*args, **kwargs)
-        self._gate.open()
+    def opened(*args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("non_blocking") or not _waits(method, args):
+            return call(*args, **kwargs)
+        gate.open()
         try:
-            return func(*args, **kwargs)
+            return call(*args, **kwargs)
         finally:
-            self._gate.close()
+            gate.close()
+
+    return opened
+
+
+@contextmanager
+def _open_to_waits(gate: StreamGate) -> Iterator[None]:
+    """Replace the calls of torch that wait for the GPU.
+
+    A TorchFunctionMode would intercept every call of torch, which takes as long as a small one.
+    """
+    before = [(owner, name, vars(owner).get(name)) for owner, name in _WAITING]
+    for owner, name in _WAITING:
+        setattr(owner, name, _opening(gate, name, getattr(owner, name)))
+    try:
+        yield
+    finally:
+        for owner, name, own in before:
+            # Most methods of torch.Tensor are those of its base class.
+            if own is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, own)
 
 
 def _waits(method: str, args: tuple[Any, ...]) -> bool:
@@ -60,8 +75,8 @@ def _waits(method: str, args: tuple[Any, ...]) -> bool:
     if not isinstance(tensor, torch.Tensor):
         return False
     if method == "copy_":
-        return tensor.is_cpu and args[1].is_cuda
-    return tensor.is_cuda and (method in _WAITING or (method == "to" and _to_the_host(args[1:])))
+        return tensor.is_cpu and any(source.is_cuda for source in args[1:2])
+    return tensor.is_cuda and (method != "to" or _to_the_host(args[1:]))
 
 
 def _to_the_host(args: tuple[Any, ...]) -> bool:
@@ -73,7 +88,7 @@ def late(gate: StreamGate) -> Iterator[StreamGate]:
     """Hold the GPU while the block queues work, except where torch waits for it."""
     gate.close()
     try:
-        with _OpenToWaits(gate):
+        with _open_to_waits(gate):
             yield gate
     finally:
         gate.open()

@@ -3,20 +3,24 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
+from types import NoneType
 from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from attnfuzz.harness.memory.allocation import Allocation
 from attnfuzz.harness.memory.placed import PlacedMemory
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.printable import bounded, label
 from attnfuzz.harness.workers.journal import LaunchRecord
 from attnfuzz.kernels.backend import Op
-from attnfuzz.kernels.transfers import Pending, done
+from attnfuzz.kernels.transfers import Pending
 
 Scalar = int | float | str | bool | None
+# Many times as fast as the union for isinstance.
+_SCALARS = int, float, str, NoneType
 
 _MOST_SEALED = 64 << 20
 """Bytes of sealed inputs above which launches are awaited, because each seal keeps a copy until then."""
@@ -123,14 +127,21 @@ class _Caller(NamedTuple):
     answers: bool
 
 
+class _Passed(NamedTuple):
+    """The allocation behind a tensor that is passed to a launch, and whether the kernel may write that tensor."""
+
+    allocation: Allocation
+    writable: bool
+
+
 @dataclass
 class _Unseen:
-    """A launch not awaited yet: its journal entry, observation, and changed inputs."""
+    """A launch not awaited yet: its journal entry, observation, and changed inputs, if they could be compared."""
 
     entry: bytes
     kernel: str
     observation: Callable[..., Observation]
-    broken: Pending[list[tuple[str, int]]] = field(default_factory=lambda: done([]))
+    broken: Pending[list[tuple[str, int]]] | None = None
 
 
 class JournalingLauncher:
@@ -265,12 +276,12 @@ class JournalingLauncher:
         """Do `work`, which makes these launches, journaled and with all inputs sealed. Raises like `launch`."""
         if self.launched is not None:
             self.launched += launches
-        tensors = [(op, name, tensor) for op, arguments in launches for name, tensor in tensors_of(arguments)]
-        written = [tensor for op, name, tensor in tensors if name in op.writes]
-        inputs = [tensor for op, name, tensor in tensors if name not in op.writes]
-        seal = self._memory.seal(inputs, writable=written)
-        self._sealed += sum(tensor.nbytes for tensor in inputs)
-        entry = self.announce(launches)
+        passed = self._passed(launches)
+        written = {allocation.address for allocation, writable in passed if writable}
+        inputs = {each.address: each for each, _ in passed if each.address not in written}.values()
+        seal = self._memory.seal(inputs)
+        self._sealed += sum(each.nbytes for each in inputs)
+        entry = self._announce(launches, passed)
         self._show(launches)
         # Clear an error of earlier launches.
         self._failed_launch()
@@ -323,7 +334,7 @@ class JournalingLauncher:
         del kept
         for each in unseen:
             # Nothing is left to wait for: each wait of torch's takes as long as a launch.
-            for name, element in each.broken.read():
+            for name, element in each.broken.read() if each.broken else ():
                 changed = f"{each.kernel} changed its input {name}, first at element {element}"
                 self.observations.append(each.observation(kind=Kind.INPUT_MUTATED, place=name, message=changed))
 
@@ -337,11 +348,24 @@ class JournalingLauncher:
         self._memory.flush()
         self.let_go()
 
-    def announce(self, launches: Sequence[Launched]) -> bytes:
+    def announce(self, launches: Sequence[Launched]) -> None:
         """Journal launches before they run, with their tensors. A fault is only blamed on these tensors.
 
-        Among launches that run as one, the culprit is unknown. Returns the journal entry.
+        Among launches that run as one, the culprit is unknown. Raises like `launch`.
         """
+        self._announce(launches, self._passed(launches))
+
+    def _passed(self, launches: Sequence[Launched]) -> list[_Passed]:
+        tensors = [(op, name, tensor) for op, arguments in launches for name, tensor in tensors_of(arguments)]
+        allocations = self._memory.on_record((name, tensor) for _, name, tensor in tensors)
+        # Memory without a record has no allocations.
+        return [
+            _Passed(allocation, name in op.writes)
+            for (op, name, _), allocation in zip(tensors, allocations, strict=False)
+        ]
+
+    def _announce(self, launches: Sequence[Launched], passed: Sequence[_Passed]) -> bytes:
+        """Journal launches. Returns the entry."""
         self._call += len(launches)
         self.kernel = " + ".join(dict.fromkeys(label(op.name) for op, _ in launches))
         if not self.answering or not all(op.plans for op, _ in launches):
@@ -349,13 +373,12 @@ class JournalingLauncher:
         caller, self._caller = self._caller, ""
         self._callers[self.kernel] = _Caller(caller, answers=any("out" in op.writes for op, _ in launches))
         reported: list[tuple[str, str]] = []
-        if not all(op.own for op, _ in launches):
+        if self._reported and not all(op.own for op, _ in launches):
             # Contracts belong to entry points, not to a backend's own code before them.
             reported, self._reported = self._reported, []
-        observation = self.observation(launches)
         for place, text in reported:
             breach = f"a call of {self.kernel} breaks its contract: {text}"
-            broken = observation(kind=Kind.CONTRACT_BROKEN, place=place, message=breach)
+            broken = self.observation(launches)(kind=Kind.CONTRACT_BROKEN, place=place, message=breach)
             self.broken.append(broken)
         record = LaunchRecord(
             step=self._step,
@@ -365,9 +388,9 @@ class JournalingLauncher:
                 label(name): _on_one_line(value)
                 for _, arguments in launches
                 for name, value in arguments.items()
-                if isinstance(value, Scalar)
+                if isinstance(value, _SCALARS)
             },
-            tensors=self._memory.on_record(each for _, arguments in launches for each in tensors_of(arguments)),
+            tensors=list({(each.name, each.address): each for each, _ in passed}.values()),
             call=self._known_call(launches),
             run=self.run,
             way="; ".join(filter(None, (self.way, caller))),
@@ -418,6 +441,6 @@ def tensors_of(arguments: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
     for name, value in arguments.items():
         if isinstance(value, torch.Tensor):
             yield name, value
-        elif isinstance(value, tuple | list):
+        elif isinstance(value, (tuple, list)):
             for item in value:
                 yield from tensors_of({name: item})

@@ -67,10 +67,16 @@ def _gpu() -> Place:
     from attnfuzz.kernels.gpu import guards  # noqa: PLC0415
 
     arena = CudaArena()
+    events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
 
     def launcher(memory: PlacedMemory, write: Callable[[bytes], None], tracer: Tracer | None) -> JournalingLauncher:
         return JournalingLauncher(
-            memory, write, tracer, stopwatch=CudaStopwatch(), new_graph=CudaGraph, failed_launch=guards.failed_launch
+            memory,
+            write,
+            tracer,
+            stopwatch=CudaStopwatch(events),
+            new_graph=CudaGraph,
+            failed_launch=guards.failed_launch,
         )
 
     return Place(

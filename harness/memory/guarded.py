@@ -7,10 +7,11 @@ import torch
 
 from attnfuzz.harness.memory.allocation import Allocation
 from attnfuzz.harness.memory.arena import PAGE, Arena, Slab
-from attnfuzz.harness.memory.placed import ByteSpan, Placed, PlacedMemory, Room
+from attnfuzz.harness.memory.placed import Placed, PlacedMemory, Room
 from attnfuzz.harness.memory.poison import Pattern, sentinel
 from attnfuzz.harness.memory.seal import Damage, Difference, Seal, differ, difference
 from attnfuzz.harness.memory.slabs import NoAddresses, OutOfMemory
+from attnfuzz.kernels.byte_runs import ByteRun
 from attnfuzz.kernels.transfers import Pending, done
 from attnfuzz.reference.case import Guard, Outputs
 
@@ -28,10 +29,9 @@ class GuardedMemory(PlacedMemory):
         return super().damage() if any(map(self._is_damaged, self._placed)) else done([])
 
     def _is_damaged(self, placed: Placed) -> bool:
-        if differ(placed.slack_address, placed.pattern.address, placed.slack_bytes):
+        if differ(*placed.slack[:3]):
             return True
-        allocation = placed.allocation
-        return placed.gaps and differ(allocation.address, self._intact(placed).data_ptr(), allocation.nbytes)
+        return placed.gaps and differ(*self._between(placed)[:3])
 
     def _room(self, elements: int, dtype: torch.dtype, hole: range) -> Room:
         nbytes = elements * dtype.itemsize
@@ -60,8 +60,8 @@ class GuardedMemory(PlacedMemory):
     def _write(self, pattern: Pattern, address: int, nbytes: int) -> None:
         pattern.write(address, nbytes)
 
-    def _differences(self, spans: Sequence[ByteSpan]) -> Pending[list[Difference]]:
-        return done([difference(span.address, span.expected_address, span.nbytes) for span in spans])
+    def _differences(self, runs: Sequence[ByteRun]) -> Pending[list[Difference]]:
+        return done([difference(run.address, run.other, run.nbytes) for run in runs])
 
     def _sealed(self, allocations: Sequence[Allocation]) -> Seal:
         copies = [[ctypes.string_at(*part) for part in each.parts] for each in allocations]
@@ -80,7 +80,7 @@ class PlainMemory(PlacedMemory):
         return True
 
     def on_record(self, arguments: Iterable[tuple[str, torch.Tensor]]) -> list[Allocation]:
-        """Return an empty list: nothing is recorded."""
+        """Return an empty list, however many arguments there are: nothing is recorded."""
         del arguments
         return []
 
@@ -100,8 +100,8 @@ class PlainMemory(PlacedMemory):
     def _write(self, pattern: Pattern, address: int, nbytes: int) -> None:
         pattern.write(address, nbytes)
 
-    def _differences(self, spans: Sequence[ByteSpan]) -> Pending[list[Difference]]:
-        return done([None for _ in spans])
+    def _differences(self, runs: Sequence[ByteRun]) -> Pending[list[Difference]]:
+        return done([None for _ in runs])
 
     def _sealed(self, allocations: Sequence[Allocation]) -> Seal:
         return Seal(allocations, lambda: done([]))

@@ -15,6 +15,7 @@ from attnfuzz.harness.memory.poison import Pattern
 from attnfuzz.harness.memory.seal import Damage, Difference, Seal
 from attnfuzz.harness.verdict.printable import label
 from attnfuzz.kernels.backend import NO_HOLE, Fill
+from attnfuzz.kernels.byte_runs import ByteRun
 from attnfuzz.kernels.transfers import Pending, write
 from attnfuzz.reference.case import Guard, Outputs
 
@@ -32,45 +33,30 @@ class Room(NamedTuple):
     hole: tuple[int, int] = (0, 0)
 
 
-class ByteSpan(NamedTuple):
-    """`nbytes` from `address` on, expected to hold a pattern, or the bytes of a tensor on the same device."""
-
-    address: int
-    nbytes: int
-    expected: Pattern | torch.Tensor
-
-    @property
-    def expected_address(self) -> int:
-        """The address of the expected bytes; those of a pattern are in host memory."""
-        return self.expected.address if isinstance(self.expected, Pattern) else self.expected.data_ptr()
-
-
 Content = Pattern | torch.Tensor | None
 """The content of a new tensor: a pattern, values from any device, or poison."""
 
 
 def elements_of(pattern: Pattern, tensor: torch.Tensor) -> torch.Tensor:
     """Return a host tensor of `tensor`'s shape and dtype, filled with a pattern."""
-    return torch.frombuffer(bytearray(pattern.content(tensor.nbytes)), dtype=tensor.dtype).view(tensor.shape)
+    return pattern.fill(torch.empty(tensor.shape, dtype=tensor.dtype))
 
 
 class Placed:
-    """A tensor in its room. `slack` is the address and size of the open bytes next to it, filled with `pattern`."""
+    """A tensor in a slab. `slack` are the open bytes next to it, filled with `pattern`, as are the gaps in it."""
 
-    __slots__ = ("allocation", "gaps", "intact", "pattern", "slab", "slack_address", "slack_bytes", "tensor")
+    __slots__ = ("allocation", "gaps", "intact", "pattern", "slab", "slack", "tensor")
 
     def __init__(
-        self, allocation: Allocation, tensor: torch.Tensor, room: Room, pattern: Pattern, *, gaps: bool
+        self, allocation: Allocation, tensor: torch.Tensor, slab: Any, pattern: Pattern, slack: ByteRun, *, gaps: bool
     ) -> None:
         self.allocation = allocation
         self.tensor = tensor
-        self.slab = room.slab
+        self.slab = slab
         self.pattern = pattern
+        self.slack = slack
         self.gaps = gaps
-        self.intact: torch.Tensor | None = None
-        self.slack_bytes = room.opened - allocation.nbytes
-        right = allocation.guard is Guard.RIGHT
-        self.slack_address = room.start if right else allocation.address + allocation.nbytes
+        self.intact: tuple[torch.Tensor, ByteRun] | None = None
 
 
 class PlacedMemory(ABC):
@@ -153,21 +139,19 @@ class PlacedMemory(ABC):
         return self._find(tensor) is not None
 
     def on_record(self, arguments: Iterable[tuple[str, torch.Tensor]]) -> list[Allocation]:
-        """Return the allocations behind named arguments: each once, empty ones by the argument's name.
+        """Return the allocation behind each of these named arguments, an empty one by the argument's name.
 
         Raises:
             ValueError: for a tensor that lies outside of this memory.
         """
-        found: dict[tuple[str, int], Allocation] = {}
+        found = []
         for name, tensor in arguments:
             # Usually it is a whole tensor of this memory.
-            whole = self._by_address.get(tensor.data_ptr())
-            if whole is not None:
-                allocation = whole.allocation
-            else:
-                allocation = self.allocation_of(tensor) if tensor.numel() else self._nowhere(name, tensor)
-            found[allocation.name, allocation.address] = allocation
-        return list(found.values())
+            placed = self._by_address.get(tensor.data_ptr())
+            if placed is None and tensor.numel():
+                placed = self._placed_of(tensor)
+            found.append(self._nowhere(name, tensor) if placed is None else placed.allocation)
+        return found
 
     def renew(self, tensor: torch.Tensor) -> None:
         """Restore an output's sentinel before it is written again. Stale numbers are kept."""
@@ -189,31 +173,26 @@ class PlacedMemory(ABC):
 
     def damage(self) -> Pending[list[Damage]]:
         """Return the overwritten bytes around and between elements, after the launches so far."""
-        spans = []
+        owners, runs = [], []
         for placed in self._placed:
-            allocation = placed.allocation
-            spans.append((allocation, ByteSpan(placed.slack_address, placed.slack_bytes, placed.pattern)))
+            owners.append(placed.allocation)
+            runs.append(placed.slack)
             if placed.gaps:
-                spans.append((allocation, ByteSpan(allocation.address, allocation.nbytes, self._intact(placed))))
+                owners.append(placed.allocation)
+                runs.append(self._between(placed))
 
         def damaged(differences: Sequence[Difference]) -> list[Damage]:
             return [
-                Damage(each.name, span.address + difference[0] - each.address, difference[1], each.nbytes)
-                for (each, span), difference in zip(spans, differences, strict=True)
+                Damage(each.name, run.address + difference[0] - each.address, difference[1], each.nbytes)
+                for each, run, difference in zip(owners, runs, differences, strict=True)
                 if difference is not None
             ]
 
-        return self._differences([span for _, span in spans]).then(damaged)
+        return self._differences(runs).then(damaged)
 
-    def seal(self, tensors: Iterable[torch.Tensor], *, writable: Iterable[torch.Tensor] = ()) -> Seal:
-        """Record the contents of the allocations behind `tensors`, except those behind `writable` ones.
-
-        Raises:
-            ValueError: for a tensor outside of this memory.
-        """
-        written = {each.address for each in self.on_record(("", tensor) for tensor in writable)}
-        sealed = self.on_record(("", tensor) for tensor in tensors)
-        return self._sealed([each for each in sealed if each.nbytes and each.address not in written])
+    def seal(self, allocations: Iterable[Allocation]) -> Seal:
+        """Record the contents of allocations of this memory."""
+        return self._sealed([each for each in allocations if each.nbytes])
 
     def release(self) -> None:
         """Return all memory to the arena. Its tensors must not be used any more."""
@@ -236,9 +215,13 @@ class PlacedMemory(ABC):
     def _write(self, pattern: Pattern, address: int, nbytes: int) -> None:
         """Fill `nbytes` at `address`."""
 
+    def _filled(self, pattern: Pattern, address: int, nbytes: int) -> ByteRun:
+        """Return the run that `_write` makes equal to a pattern."""
+        return ByteRun(address, pattern.address, nbytes)
+
     @abstractmethod
-    def _differences(self, spans: Sequence[ByteSpan]) -> Pending[list[Difference]]:
-        """Compare each span with its expected content."""
+    def _differences(self, runs: Sequence[ByteRun]) -> Pending[list[Difference]]:
+        """Compare each run with its counterpart."""
 
     @abstractmethod
     def _sealed(self, allocations: Sequence[Allocation]) -> Seal:
@@ -255,7 +238,7 @@ class PlacedMemory(ABC):
     def _poison(self, placed: Placed, room: Room, *, own: bool) -> None:
         """Fill the bytes around a tensor, and with `own` its own bytes, which are otherwise written next."""
         if not own:
-            self._write(placed.pattern, placed.slack_address, placed.slack_bytes)
+            self._write(placed.pattern, placed.slack.address, placed.slack.nbytes)
             return
         allocation = placed.allocation
         for start, nbytes in allocation.parts:
@@ -281,24 +264,26 @@ class PlacedMemory(ABC):
         # The name goes into the journal, so it must be printable.
         name = label(name)
         pattern = poison.poison(dtype)
-        itemsize = dtype.itemsize
-        dense = dense_stride(shape)
+        itemsize, type_name = dtype.itemsize, str(dtype)[6:]
         elements = count = math.prod(shape)
-        steps = dense
         if stride is not None:
             check_strides(name, shape, stride)
-            steps = tuple(stride)
-            elements = extent(shape, steps)
+            elements = extent(shape, stride)
         nbytes = elements * itemsize
         if not nbytes:
-            self._empty.append(Allocation(name, 0, 0, shape, str(dtype)[6:], itemsize, steps, self._guard))
+            steps = dense_stride(shape) if stride is None else tuple(stride)
+            self._empty.append(Allocation(name, 0, 0, shape, type_name, itemsize, steps, self._guard))
             return None
         row = nbytes // shape[0] if hole else 0
         room = self._room(elements, dtype, range(hole.start * row, hole.stop * row))
-        address = room.start + (room.opened - nbytes if self._guard is Guard.RIGHT else 0)
-        tensor = room.flat.view(shape) if steps == dense else room.flat.as_strided(shape, steps)
-        allocation = Allocation(name, address, nbytes, shape, str(dtype)[6:], itemsize, steps, self._guard, room.hole)
-        placed = Placed(allocation, tensor, room, pattern, gaps=elements != count)
+        slack = room.opened - nbytes
+        right = self._guard is Guard.RIGHT
+        address = room.start + slack if right else room.start
+        around = self._filled(pattern, room.start if right else address + nbytes, slack)
+        tensor = room.flat.view(shape) if stride is None else room.flat.as_strided(shape, stride)
+        steps = tensor.stride()
+        allocation = Allocation(name, address, nbytes, shape, type_name, itemsize, steps, self._guard, room.hole)
+        placed = Placed(allocation, tensor, room.slab, pattern, around, gaps=elements != count)
         self._initialise(placed, room, content)
         self._placed.append(placed)
         self._by_address[address] = placed
@@ -312,15 +297,18 @@ class PlacedMemory(ABC):
         else:
             self._write(pattern, placed.allocation.address, placed.allocation.nbytes)
 
-    def _intact(self, placed: Placed) -> torch.Tensor:
-        """Return the expected bytes of a tensor with gaps: its current elements, and poison between them."""
-        tensor, expected = placed.tensor, placed.intact
-        if expected is None:
-            elements = placed.allocation.nbytes // placed.allocation.itemsize
-            expected = placed.intact = torch.empty(elements, dtype=tensor.dtype, device=self._device)
-            self._write(placed.pattern, expected.data_ptr(), placed.allocation.nbytes)
-        expected.as_strided(tensor.shape, tensor.stride()).copy_(tensor)
-        return expected
+    def _between(self, placed: Placed) -> ByteRun:
+        """Return the run of a tensor with gaps. Its counterpart has the current elements, and poison between them."""
+        tensor, allocation = placed.tensor, placed.allocation
+        if placed.intact is None:
+            elements = allocation.nbytes // allocation.itemsize
+            expected = torch.empty(elements, dtype=tensor.dtype, device=self._device)
+            run = ByteRun(allocation.address, expected.data_ptr(), allocation.nbytes)
+            self._write(placed.pattern, run.other, run.nbytes)
+            placed.intact = expected.as_strided(tensor.shape, tensor.stride()), run
+        current, run = placed.intact
+        current.copy_(tensor)
+        return run
 
     def _nowhere(self, name: str, tensor: torch.Tensor) -> Allocation:
         """Return the allocation of a tensor without elements."""

@@ -66,6 +66,11 @@ class Pattern:
         whole, rest = divmod(nbytes, PERIOD)
         return self._buffer.raw * whole + self._buffer.raw[:rest]
 
+    def fill(self, dense: torch.Tensor) -> torch.Tensor:
+        """Fill a dense tensor of the host, and return it."""
+        self.write(dense.data_ptr(), dense.nbytes)
+        return dense
+
 
 @cache
 def poison(dtype: torch.dtype) -> Pattern:

@@ -1,37 +1,21 @@
 """The GPU operations of guarded memory: many runs of bytes written or compared by one launch."""
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import cache
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
+from attnfuzz.kernels.byte_runs import ByteRun
 from attnfuzz.kernels.gpu import nvcc
 from attnfuzz.kernels.transfers import Pending, done
 
 SOURCE = Path(__file__).with_name("guards.cu")
 
 _ALIGNMENT = 16
-_PLAIN = (1 << 64) - 1
-_RECORD = struct.Struct("4Q")
-
-
-class ByteRun(NamedTuple):
-    """`nbytes` of a GPU's memory from `address` on, and their source or counterpart.
-
-    It is the memory from `other` on; with a `period` (a power of two), it is a repeated pattern of `period` bytes that
-    begins at the last multiple of 16 at or before `address`. Fastest if both have the same alignment in 16 bytes.
-    """
-
-    address: int
-    other: int
-    nbytes: int
-    period: int = 0
-
-    def packed(self) -> bytes:
-        """The record for guards.cu."""
-        return _RECORD.pack(self.address, self.other, self.nbytes, self.period - 1 if self.period else _PLAIN)
 
 
 def kernels() -> Any:
@@ -39,9 +23,14 @@ def kernels() -> Any:
     return nvcc.load(SOURCE)
 
 
-def write(runs: Iterable[ByteRun]) -> None:
+def _packed(runs: Sequence[ByteRun]) -> bytes:
+    """The records for guards.cu."""
+    return struct.pack(f"{4 * len(runs)}Q", *chain.from_iterable(runs))
+
+
+def write(runs: Sequence[ByteRun]) -> None:
     """Write each run, on the current stream. Does not wait for it."""
-    kernels().write(b"".join(run.packed() for run in runs), stream())
+    kernels().write(_packed(runs), stream())
 
 
 def compare(
@@ -56,14 +45,14 @@ def compare(
     on_gpu = device.type == "cuda"
     # The GPU writes to page-locked memory itself: no copy has to follow.
     results = torch.zeros((len(runs), 2), dtype=torch.int64, pin_memory=on_gpu)
-    kernels().compare(b"".join(run.packed() for run in runs), restore, results, stream())
+    kernels().compare(_packed(runs), restore, results, stream())
 
     def differences() -> list[tuple[int, int] | None]:
         # Bytes from the first difference to the run's end, and number of differing bytes.
         pairs = zip(runs, results.tolist(), strict=True)
         return [(run.nbytes - left, count) if count else None for run, (left, count) in pairs]
 
-    return Pending(torch.cuda.current_stream(device).synchronize if on_gpu else lambda: None, differences)
+    return Pending(current_stream().synchronize if on_gpu else lambda: None, differences)
 
 
 def gather(spans: Sequence[tuple[int, int]], device: torch.device) -> tuple[Pending[torch.Tensor], list[int]]:
@@ -78,14 +67,12 @@ def gather(spans: Sequence[tuple[int, int]], device: torch.device) -> tuple[Pend
         end = offsets[-1] + nbytes
     on_gpu = device.type == "cuda"
     copies = torch.empty(end, dtype=torch.uint8, pin_memory=on_gpu)
-    write(
-        ByteRun(copies.data_ptr() + offset, address, nbytes)
-        for offset, (address, nbytes) in zip(offsets, spans, strict=True)
-    )
+    start = copies.data_ptr()
+    write([ByteRun(start + offset, *span) for offset, span in zip(offsets, spans, strict=True)])
     if not on_gpu:
         return done(copies), offsets
     copied = torch.cuda.Event()
-    copied.record()
+    copied.record(current_stream())
     return Pending(copied.synchronize, lambda: copies), offsets
 
 
@@ -104,6 +91,23 @@ def failed_launch() -> str:
 
 def stream() -> int:
     """The cudaStream_t of torch's current stream."""
-    # As in code that torch compiles: torch.cuda.current_stream() creates an object, which is slower.
-    handle: int = torch._C._cuda_getCurrentRawStream(torch.cuda.current_device())  # noqa: SLF001
+    return _handle(torch.cuda.current_device())
+
+
+def current_stream() -> torch.cuda.Stream:
+    """The current stream. torch itself makes an object in each call, which takes longer than recording an event."""
+    device = torch.cuda.current_device()
+    return _stream(device, _handle(device))
+
+
+def _handle(device: int) -> int:
+    # As in code that torch compiles.
+    handle: int = torch._C._cuda_getCurrentRawStream(device)  # noqa: SLF001
     return handle
+
+
+@cache
+def _stream(device: int, handle: int) -> torch.cuda.Stream:
+    """The current stream, whose handle this is."""
+    del handle
+    return torch.cuda.current_stream(device)

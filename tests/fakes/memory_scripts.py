@@ -62,12 +62,13 @@ def _made(draw: st.DrawFn, guard: Guard) -> Made:
 
 def play(memory: PlacedMemory, script: list[Made], poke: Poke) -> list[Any]:
     """What a memory says and holds: tensors, their damage, and the seals that broke."""
-    tensors = [_make(memory, f"t{index}", made) for index, made in enumerate(script)]
+    for index, made in enumerate(script):
+        _make(memory, f"t{index}", made)
     # Those without elements have no address, and come last.
     placed = sorted((each for each in memory.allocations() if each.nbytes), key=lambda each: each.name)
     said: list[Any] = [(each.name, each.shape, each.stride, memory.content(each)) for each in placed]
     said.append([str(damage) for damage in memory.damage().result()])
-    seal = memory.seal(tensors)
+    seal = memory.seal(memory.allocations())
     said.append(seal.broken().result())
     addresses = {each.name: each.address for each in placed}
     for index, made in enumerate(script):

@@ -15,8 +15,8 @@ from attnfuzz.harness.memory.arena import Arena
 from attnfuzz.harness.memory.cuda.arena import CudaArena
 from attnfuzz.harness.memory.cuda.memory import CudaMemory
 from attnfuzz.harness.memory.guarded import GuardedMemory
+from attnfuzz.kernels.byte_runs import ByteRun
 from attnfuzz.kernels.gpu import guards
-from attnfuzz.kernels.gpu.guards import ByteRun
 from attnfuzz.kernels.transfers import to_device, to_host
 from attnfuzz.reference.case import Guard, Outputs
 
@@ -27,6 +27,7 @@ import sys
 import torch
 from attnfuzz.harness.memory.cuda.arena import CudaArena
 from attnfuzz.harness.memory.cuda.memory import CudaMemory
+from attnfuzz.kernels.byte_runs import ByteRun
 from attnfuzz.kernels.gpu import guards
 from attnfuzz.reference.case import Guard, Outputs
 
@@ -37,7 +38,7 @@ edge = tensor.data_ptr() + tensor.nbytes + distance - 4 if side == "right" else 
 runs = {"read": (other.data_ptr(), edge, 4), "write": (edge, other.data_ptr(), 4)}
 assert not memory.damage().result()
 print("legal use is fine")
-guards.write([guards.ByteRun(*runs[access])])
+guards.write([ByteRun(*runs[access])])
 try:
     torch.cuda.synchronize()
 except RuntimeError as error:
@@ -149,7 +150,8 @@ def test_no_copy_and_no_comparison_waits(arena: CudaArena) -> None:
             torch.cuda._sleep(10**9)
             tensor = memory.copy("a", torch.arange(1000.0))
             memory.copy("b", torch.ones(3, 4), stride=(7, 1))
-            broken, damage, back = memory.seal([tensor]).broken(), memory.damage(), to_host(tensor)
+            seal = memory.seal([memory.allocation_of(tensor)])
+            broken, damage, back = seal.broken(), memory.damage(), to_host(tensor)
             under_way = not torch.cuda.current_stream().query()
             assert (broken.result(), damage.result(), back.result()[-1].item()) == ([], [], 999)
             del tensor

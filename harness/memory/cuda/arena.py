@@ -1,7 +1,6 @@
 """An arena of GPU memory: slabs far apart in unmapped addresses, pooled between cases."""
 
 import gc
-import weakref
 from typing import Any, Self
 
 import torch
@@ -95,6 +94,12 @@ _RESERVED = 1 << 40
 _LEAST = 1 << 34
 
 
+_BUDGET = 1 << 30
+"""Bytes of idle memory that are kept. Cases with a call per request have hundreds of tensors, each in a slab of 2 MiB:
+with half of it, `sdpa_flash` maps ten slabs per case, instead of two.
+"""
+
+
 class CudaSlab:
     """`capacity` bytes, mapped while a tensor lives there."""
 
@@ -107,16 +112,23 @@ class CudaSlab:
 
 
 class _Holder:
-    """A byte array for torch, alive as long as any tensor, graph or kernel wrapper uses it."""
+    """Bytes of a slab for torch, alive as long as any tensor, graph or kernel wrapper uses them.
 
-    def __init__(self, address: int, nbytes: int) -> None:
+    Then the slab is queued in `returned`.
+    """
+
+    def __init__(self, slab: CudaSlab, offset: int, nbytes: int, returned: list[CudaSlab]) -> None:
+        self._slab, self._returned = slab, returned
         # https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html
         self.__cuda_array_interface__: dict[str, Any] = {
             "shape": (nbytes,),
             "typestr": "|u1",
-            "data": (address, False),
+            "data": (slab.address + offset, False),
             "version": 3,
         }
+
+    def __del__(self) -> None:
+        self._returned.append(self._slab)
 
 
 class CudaArena:
@@ -124,14 +136,14 @@ class CudaArena:
 
     A slab is mapped whole, since mapping is slow, with at least GAP unmapped bytes (and at least its own size) on each
     side. It is reused for a tensor of its size class once the last one's storage is freed. Idle slabs keep at most
-    `budget` bytes of memory; beyond it, the longest idle ones are unmapped.
+    `budget` bytes of memory between cases, and when more is mapped; beyond it, the longest idle ones are unmapped.
     """
 
     def __init__(
         self,
         *,
         device: torch.device = torch.device("cuda", 0),  # noqa: B008 - torch devices are values
-        budget: int = 512 << 20,
+        budget: int = _BUDGET,
         reserve: int = _RESERVED,
     ) -> None:
         self.device = device
@@ -155,11 +167,12 @@ class CudaArena:
 
     def take(self, nbytes: int) -> CudaSlab:
         """Take a mapped slab of at least `nbytes`, not cleared; `bytes_in` arranges its return. Raises OutOfMemory."""
-        self.settle()
+        self._collect()
         capacity = size_class(-(-nbytes // self.page)) * self.page
         slab = self._shelf.take(capacity) or CudaSlab(self._spacing.place(capacity), capacity)
         if not slab.mapped:
             try:
+                self._trim()
                 self._map(slab)
             except OutOfMemory:
                 self._shelf.put_cold(slab)
@@ -168,23 +181,25 @@ class CudaArena:
 
     def bytes_in(self, slab: CudaSlab, offset: int, nbytes: int) -> torch.Tensor:
         """Return a tensor over exactly these bytes of a slab, which is returned when the tensor's storage is freed."""
-        holder = _Holder(slab.address + offset, nbytes)
-        returns = weakref.finalize(holder, self._returned.append, slab)
-        # At the end of the process, the driver frees all memory.
-        returns.atexit = False
-        return torch.as_tensor(holder, device=self.device)
+        return torch.as_tensor(_Holder(slab, offset, nbytes, self._returned), device=self.device)
 
     def settle(self) -> None:
-        """Return the slabs of freed storages to the shelf."""
-        while self._returned:
-            self._shelf.put(self._returned.pop())
-        self._unmap(list(self._shelf.excess()))
+        """Return the slabs of freed storages to the shelf, and unmap those beyond the budget."""
+        self._collect()
+        self._trim()
 
     def close(self) -> None:
         """Unmap everything: every tensor in the arena becomes invalid."""
         self._shelf.clear()
         self._unmap(list(self._mapped))
         self._space.close()
+
+    def _collect(self) -> None:
+        while self._returned:
+            self._shelf.put(self._returned.pop())
+
+    def _trim(self) -> None:
+        self._unmap(list(self._shelf.excess()))
 
     def _map(self, slab: CudaSlab) -> None:
         try:
@@ -198,7 +213,7 @@ class CudaArena:
     def _make_room(self) -> None:
         """Free all unused memory."""
         gc.collect()
-        self.settle()
+        self._collect()
         self._unmap(list(self._shelf.all_warm()))
         torch.cuda.empty_cache()
 

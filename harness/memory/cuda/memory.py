@@ -1,18 +1,18 @@
 """Guarded memory for one case on a GPU, and memory without guards for benchmarks."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 
 from attnfuzz.harness.memory.allocation import Allocation
 from attnfuzz.harness.memory.cuda.arena import CudaArena, CudaSlab
-from attnfuzz.harness.memory.cuda.staged import StagedMemory, filling
+from attnfuzz.harness.memory.cuda.staged import StagedMemory
 from attnfuzz.harness.memory.guarded import PlainMemory
-from attnfuzz.harness.memory.placed import ByteSpan, Room
-from attnfuzz.harness.memory.poison import Pattern
+from attnfuzz.harness.memory.placed import Room
 from attnfuzz.harness.memory.seal import Difference, Seal
+from attnfuzz.kernels.byte_runs import ByteRun
 from attnfuzz.kernels.gpu import guards
-from attnfuzz.kernels.gpu.guards import ByteRun
 from attnfuzz.kernels.transfers import Pending
 from attnfuzz.reference.case import Guard, Outputs
 
@@ -42,34 +42,27 @@ class CudaMemory(StagedMemory):
         self._writes.drop()
         self._arena.settle()
 
-    def _differences(self, spans: Sequence[ByteSpan]) -> Pending[list[Difference]]:
-        return guards.compare([self._run(span) for span in spans], self._device)
+    def _differences(self, runs: Sequence[ByteRun]) -> Pending[list[Difference]]:
+        return guards.compare(runs, self._device)
 
     def _sealed(self, allocations: Sequence[Allocation]) -> Seal:
         """Return a seal by copies on the same GPU, made on the current stream in one launch with pending fills."""
         # Copies have the same alignment within 16 bytes as their tensors, so both are read in the same vectors.
-        offsets, end = [], 0
+        begins, end = [], 0
         for each in allocations:
             begin = end + each.address % _ALIGNMENT
-            offsets.append(begin)
+            begins.append(begin)
             end = -(-(begin + each.nbytes) // _ALIGNMENT) * _ALIGNMENT
         copies = torch.empty(end, dtype=torch.uint8, device=self._device)
+        start = copies.data_ptr()
+        runs = [ByteRun(each.address, start + at, each.nbytes) for each, at in zip(allocations, begins, strict=True)]
+        self._writes.flush(more=[ByteRun(copy, address, nbytes) for address, copy, nbytes, _ in runs])
+        return Seal(allocations, partial(self._restored, runs, copies))
 
-        placed = list(zip(allocations, offsets, strict=True))
-        copied = (ByteRun(copies.data_ptr() + offset, each.address, each.nbytes) for each, offset in placed)
-        self._writes.flush(more=tuple(copied))
-
-        def compare() -> Pending[list[Difference]]:
-            # This closure keeps the copies alive.
-            runs = [ByteRun(each.address, copies.data_ptr() + offset, each.nbytes) for each, offset in placed]
-            return guards.compare(runs, self._device, restore=True)
-
-        return Seal(allocations, compare)
-
-    def _run(self, span: ByteSpan) -> ByteRun:
-        if isinstance(span.expected, Pattern):
-            return filling(span.expected, span.address, span.nbytes, self._device)
-        return ByteRun(span.address, span.expected.data_ptr(), span.nbytes)
+    def _restored(self, runs: Sequence[ByteRun], copies: torch.Tensor) -> Pending[list[Difference]]:
+        # The caller's reference to the copies keeps them alive.
+        del copies
+        return guards.compare(runs, self._device, restore=True)
 
 
 class PlainCudaMemory(StagedMemory, PlainMemory):

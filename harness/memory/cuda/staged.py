@@ -13,8 +13,8 @@ from attnfuzz.harness.memory.cuda.staging import StagedWrites, chunks_of
 from attnfuzz.harness.memory.placed import Content, Placed, PlacedMemory, Room, elements_of
 from attnfuzz.harness.memory.poison import PERIOD, Pattern
 from attnfuzz.harness.memory.seal import Damage
+from attnfuzz.kernels.byte_runs import ByteRun
 from attnfuzz.kernels.gpu import guards
-from attnfuzz.kernels.gpu.guards import ByteRun
 from attnfuzz.kernels.transfers import Pending, write
 
 _MOST_STAGED = 1 << 20
@@ -27,12 +27,12 @@ _MOST_ROWS = 64
 @cache
 def _uploaded(pattern: Pattern, device: torch.device) -> torch.Tensor:
     """Return a pattern's bytes on a device, uploaded once per process."""
-    return torch.frombuffer(bytearray(pattern.content(PERIOD)), dtype=torch.uint8).to(device)
+    return pattern.fill(torch.empty(PERIOD, dtype=torch.uint8)).to(device)
 
 
-def filling(pattern: Pattern, address: int, nbytes: int, device: torch.device) -> ByteRun:
-    """Return the byte run that writes a pattern."""
-    return ByteRun(address, _uploaded(pattern, device).data_ptr(), nbytes, PERIOD)
+@cache
+def _address_of(pattern: Pattern, device: torch.device) -> int:
+    return _uploaded(pattern, device).data_ptr()
 
 
 class StagedMemory(PlacedMemory, ABC):
@@ -88,11 +88,11 @@ class StagedMemory(PlacedMemory, ABC):
 
     def _initialise(self, placed: Placed, room: Room, content: Content) -> None:
         if content is None:
-            self._writes.into(placed.allocation.address, filling(placed.pattern, room.start, room.opened, self._device))
+            self._writes.into(placed.allocation.address, self._filled(placed.pattern, room.start, room.opened))
             self._written()
             return
-        if placed.slack_bytes:
-            self._writes.around(filling(placed.pattern, placed.slack_address, placed.slack_bytes, self._device))
+        if placed.slack.nbytes:
+            self._writes.around(placed.slack)
         if placed.gaps:
             self._spread(placed, content)
         elif isinstance(content, Pattern):
@@ -105,7 +105,7 @@ class StagedMemory(PlacedMemory, ABC):
         tensor, nbytes = placed.tensor, placed.allocation.nbytes
         values = elements_of(content, tensor) if isinstance(content, Pattern) else content
         if values.is_cpu and nbytes <= _MOST_STAGED and not self._capturing():
-            image = torch.frombuffer(bytearray(placed.pattern.content(nbytes)), dtype=tensor.dtype)
+            image = placed.pattern.fill(torch.empty(nbytes // tensor.itemsize, dtype=tensor.dtype))
             image.as_strided(tensor.shape, tensor.stride()).copy_(values)
             self._stage(placed, image)
         else:
@@ -135,7 +135,7 @@ class StagedMemory(PlacedMemory, ABC):
             self._writes.flush()
             super()._fill(placed, pattern)
         else:
-            self._writes.into(address, filling(pattern, address, placed.allocation.nbytes, self._device))
+            self._writes.into(address, self._filled(pattern, address, placed.allocation.nbytes))
             self._written()
 
     def _may_stage(self, values: torch.Tensor) -> bool:
@@ -149,7 +149,10 @@ class StagedMemory(PlacedMemory, ABC):
 
     def _write(self, pattern: Pattern, address: int, nbytes: int) -> None:
         self._writes.flush()
-        guards.write([filling(pattern, address, nbytes, self._device)])
+        guards.write([self._filled(pattern, address, nbytes)])
+
+    def _filled(self, pattern: Pattern, address: int, nbytes: int) -> ByteRun:
+        return ByteRun(address, _address_of(pattern, self._device), nbytes, PERIOD - 1)
 
 
 def _rows_of(tensor: torch.Tensor) -> Sequence[int] | None:

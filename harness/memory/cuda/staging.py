@@ -4,12 +4,13 @@ Processes share a GPU in time slices, and each small kernel or copy may have to 
 """
 
 import ctypes
+from collections.abc import Sequence
 from functools import cache
 
 import torch
 
+from attnfuzz.kernels.byte_runs import ByteRun
 from attnfuzz.kernels.gpu import guards
-from attnfuzz.kernels.gpu.guards import ByteRun
 
 CHUNK = 4 << 20
 """Size of a chunk of page-locked memory. One write stages less than this, by at least the alignment."""
@@ -41,7 +42,7 @@ class Chunks:
         read = None
         if self._on_gpu:
             read = torch.cuda.Event()
-            read.record()
+            read.record(guards.current_stream())
         self._free += [(chunk, read) for chunk in chunks]
 
     def capturing(self) -> bool:
@@ -107,7 +108,7 @@ class StagedWrites:
         self._kept.append(values)
         return values.data_ptr()
 
-    def flush(self, *, more: tuple[ByteRun, ...] = ()) -> None:
+    def flush(self, *, more: Sequence[ByteRun] = ()) -> None:
         """Launch the pending writes on the current stream, with `more` that overlap none of those around tensors."""
         if more and self._into:
             self.flush()

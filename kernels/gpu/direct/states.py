@@ -47,8 +47,8 @@ def answers(
 ) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
     """fp64 causal attention to some keys of each request, and its LSE in base 2; 0 and -inf without visible keys.
 
-    Yields the rows of each request that has such keys, with [q_len, q_heads, ...] and [q_len, q_heads]. All lie on the
-    host, and all requests are answered at once. The last query is aligned to the last of all keys.
+    Yields the rows of adjacent requests that have such keys, with [rows, q_heads, ...] and [rows, q_heads]. All lie on
+    the host, and all requests are answered at once. The last query is aligned to the last of all keys.
     """
     entries = [entry for entry in attended if len(entry.key[keys])]
     if not entries:
@@ -66,9 +66,14 @@ def answers(
         masks=None if causal else tuple(map(partial(_seen, keys), q_lens, kv_lens)),
     )
     found = attend(problem)
-    of_requests = zip(entries, found.out.split(q_lens), (found.lse / math.log(2)).split(q_lens), strict=True)
-    for entry, out, lse in of_requests:
-        yield slice(entry.first_row, entry.first_row + len(out)), out, lse
+    rows: list[slice] = []
+    for entry in entries:
+        first = entry.first_row
+        if rows and rows[-1].stop == first:
+            first = rows.pop().start
+        rows.append(slice(first, entry.first_row + len(entry.query)))
+    lengths = [own.stop - own.start for own in rows]
+    yield from zip(rows, found.out.split(lengths), (found.lse / math.log(2)).split(lengths), strict=True)
 
 
 def _seen(keys: slice, q_len: int, kv_len: int) -> torch.Tensor:

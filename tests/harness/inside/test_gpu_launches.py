@@ -269,7 +269,8 @@ class Event:
         assert enable_timing
         self.recorded = False
 
-    def record(self) -> None:
+    def record(self, stream: Any) -> None:
+        assert stream.cuda_stream == QUEUE
         self.recorded = True
 
     def elapsed_time(self, other: "Event") -> float:
@@ -329,6 +330,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
     monkeypatch.setattr(sticky, "synchronise", gpu.synchronise)
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(guards, "stream", lambda: QUEUE)
+    monkeypatch.setattr(guards, "current_stream", lambda: SimpleNamespace(cuda_stream=QUEUE))
     # There is no page-locked memory without a GPU.
     word = torch.zeros(1, dtype=torch.int32)
     monkeypatch.setattr(torch, "zeros", lambda *_, **__: word)
@@ -351,10 +353,19 @@ def never(at: int | None) -> None:
 
 
 def test_launches_take_what_the_gpu_says(gpu: Gpu) -> None:
-    stopwatch = CudaStopwatch()
+    stopwatch = CudaStopwatch([])
     for count in (1, 3, 2, 0):
         queue(stopwatch, gpu, [""] * count)
         assert stopwatch.wait(never) == 1.5 * count
+
+
+def test_stopwatches_use_the_same_events_in_turn(gpu: Gpu) -> None:
+    events: list[Any] = []
+    for count in (2, 3, 1):
+        stopwatch = CudaStopwatch(events)
+        queue(stopwatch, gpu, [""] * count)
+        assert stopwatch.wait(never) == 1.5 * count
+    assert len(events) == 3
 
 
 @pytest.mark.parametrize(
@@ -372,7 +383,7 @@ def test_launches_take_what_the_gpu_says(gpu: Gpu) -> None:
 def test_the_launch_that_the_gpu_was_at_is_blamed(
     gpu: Gpu, kernels: list[str], blamed: int | None, healthy: int
 ) -> None:
-    stopwatch, sent = CudaStopwatch(), list[int | None]()
+    stopwatch, sent = CudaStopwatch([]), list[int | None]()
     queue(stopwatch, gpu, [""] * healthy)
     stopwatch.wait(never)
     queue(stopwatch, gpu, kernels)
@@ -382,7 +393,7 @@ def test_the_launch_that_the_gpu_was_at_is_blamed(
 
 
 def test_the_launch_is_blamed_also_after_an_error_that_breaks_nothing(gpu: Gpu) -> None:
-    stopwatch, sent = CudaStopwatch(), list[int | None]()
+    stopwatch, sent = CudaStopwatch([]), list[int | None]()
     queue(stopwatch, gpu, ["", ""])
     gpu.error = RuntimeError("CUDA error: invalid argument")
     with pytest.raises(RuntimeError, match="invalid argument"):
@@ -394,7 +405,7 @@ def test_the_launch_is_blamed_also_after_an_error_that_breaks_nothing(gpu: Gpu) 
 
 
 def test_what_never_ends_is_reported_once(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    stopwatch, sent = CudaStopwatch(), list[int | None]()
+    stopwatch, sent = CudaStopwatch([]), list[int | None]()
     clock = iter(range(0, 200, 2))
     monkeypatch.setattr(time, "sleep", lambda _: None)
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))

@@ -109,6 +109,14 @@ def test_a_changed_input_is_observed_and_an_output_is_not(memory: GuardedMemory,
     assert observation.message == "spoil changed its input x, first at element 1"
 
 
+def test_an_input_may_change_if_another_part_of_its_tensor_may_be_written(memory: GuardedMemory) -> None:
+    fused = memory.copy("qkv", torch.zeros(4, 8))
+    launcher = JournalingLauncher(memory, ignore)
+    spoil = Op("spoil", lambda **arguments: arguments["query"].fill_(1), frozenset({"key"}))
+    launcher.launch(spoil, query=fused[:, :4], key=fused[:, 4:])
+    assert launcher.observations == []
+
+
 def test_a_replay_has_frozen_scalars_and_live_tensors(memory: GuardedMemory, tensors: dict[str, Any]) -> None:
     launcher = JournalingLauncher(memory, ignore)
     amount = 1

@@ -123,7 +123,7 @@ def test_cases_of_all_sizes_leave_no_more_memory_behind_than_the_budget(count: i
 def test_a_seal_names_the_tensor_and_element_that_changed(memory: GuardedMemory) -> None:
     q = memory.copy("q", torch.zeros(4, 8))
     lens = memory.copy("lens", torch.zeros(7, dtype=torch.int32))
-    seal = memory.seal([q, lens])
+    seal = memory.seal(memory.allocations())
     assert seal.broken().result() == []
     lens[5] = 3
     assert seal.broken().result() == [("lens", 5)]
@@ -134,7 +134,7 @@ def test_a_seal_names_the_tensor_and_element_that_changed(memory: GuardedMemory)
 
 def test_what_changed_is_put_back_for_those_who_read_it_next(memory: GuardedMemory) -> None:
     q = memory.copy("q", torch.arange(32.0).view(4, 8))
-    seal = memory.seal([q])
+    seal = memory.seal(memory.allocations())
     q *= 2
     assert seal.broken().result() == [("q", 1)]
     assert torch.equal(q, torch.arange(32.0).view(4, 8))
@@ -143,28 +143,21 @@ def test_what_changed_is_put_back_for_those_who_read_it_next(memory: GuardedMemo
 
 def test_a_seal_on_a_view_covers_the_whole_allocation(memory: GuardedMemory) -> None:
     pool = memory.copy("kv", torch.zeros(4, 2, 8))
-    seal = memory.seal([pool[:, 1]])
+    seal = memory.seal([memory.allocation_of(pool[:, 1])])
     pool[3, 0, 0] = 1
     assert seal.broken().result() == [("kv", 48)]
 
 
 def test_a_seal_sees_poison_replaced_by_another_nan(memory: GuardedMemory) -> None:
     tensor = memory.tensor("q", (8,), torch.float32)
-    seal = memory.seal([tensor])
+    seal = memory.seal(memory.allocations())
     tensor[3] = float("nan")
     assert seal.broken().result() == [("q", 3)]
 
 
-def test_what_may_be_written_is_not_sealed(memory: GuardedMemory) -> None:
-    fused = memory.copy("qkv", torch.zeros(4, 8))
-    seal = memory.seal([fused[:, :4]], writable=[fused[:, 4:]])
-    fused.fill_(1)
-    assert seal.broken().result() == []
-
-
-def test_a_tensor_outside_of_guarded_memory_cannot_be_sealed(memory: GuardedMemory) -> None:
+def test_a_tensor_outside_of_guarded_memory_is_not_on_record(memory: GuardedMemory) -> None:
     with pytest.raises(ValueError, match="outside of guarded memory"):
-        memory.seal([torch.zeros(4)])
+        memory.on_record([("q", torch.zeros(4))])
 
 
 def test_a_scalar_tensor_is_an_allocation(memory: GuardedMemory) -> None:

@@ -47,7 +47,7 @@ def test_rows_beside_the_hole_are_poisoned_and_writable(memory: GuardedMemory) -
 def test_a_changed_row_breaks_the_seal_and_is_put_back(memory: GuardedMemory) -> None:
     pool = memory.tensor("pool", (ROWS, WIDTH), torch.float32, hole=HOLE)
     pool[[0, -1]] = 1.0
-    seal = memory.seal([pool])
+    seal = memory.seal(memory.allocations())
     pool[-1, 2] = 5.0
     assert seal.broken().read() == [("pool", (ROWS - 1) * WIDTH + 2)]
     assert pool[-1, 2] == 1

@@ -1,13 +1,13 @@
 """What goes to the kernels of guarded GPU memory, and what comes back."""
 
-import ctypes
+from types import SimpleNamespace
 
 import fake_guards
 import pytest
 import torch
 
+from attnfuzz.kernels.byte_runs import ByteRun
 from attnfuzz.kernels.gpu import guards
-from attnfuzz.kernels.gpu.guards import ByteRun
 
 HOST = torch.device("cpu")
 
@@ -17,11 +17,12 @@ def _kernels_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_guards.install(monkeypatch.setattr)
 
 
-def test_a_run_is_the_record_that_the_kernels_take() -> None:
-    plain, pattern = ByteRun(1, 2, 3), ByteRun(1 << 60, 5, 6, period=1 << 18)
-    assert plain.packed() == b"".join(each.to_bytes(8, "little") for each in (1, 2, 3, 2**64 - 1))
-    assert pattern.packed() == b"".join(each.to_bytes(8, "little") for each in (1 << 60, 5, 6, (1 << 18) - 1))
-    assert len(plain.packed()) == ctypes.sizeof(ctypes.c_uint64 * 4)
+def test_runs_are_sent_as_the_records_that_the_kernels_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[bytes] = []
+    monkeypatch.setattr(guards, "kernels", lambda: SimpleNamespace(write=lambda packed, _: sent.append(packed)))
+    guards.write([ByteRun(1, 2, 3), ByteRun(1 << 60, 5, 6, (1 << 18) - 1)])
+    numbers = (1, 2, 3, 2**64 - 1, 1 << 60, 5, 6, (1 << 18) - 1)
+    assert sent == [b"".join(each.to_bytes(8, "little") for each in numbers)]
 
 
 def test_the_first_byte_that_differs_and_their_number_come_back_for_each_run() -> None:

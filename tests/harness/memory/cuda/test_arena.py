@@ -52,6 +52,16 @@ def test_slabs_at_rest_keep_no_more_memory_than_the_budget(arena: CudaArena, dri
     assert len(driver.mapped) == 6
 
 
+def test_a_slab_that_is_taken_again_waits_for_no_unmapping(arena: CudaArena, driver: FakeDriver) -> None:
+    tensors = [arena.bytes_in(arena.take(MIB), 0, MIB) for _ in range(3)]
+    tensors.clear()
+    arena.take(MIB)
+    assert sum(driver.mapped.values()) == 3 * MIB
+    # More memory is only mapped after idle memory is given up.
+    arena.take(MIB // 2)
+    assert sum(driver.mapped.values()) == 2.5 * MIB
+
+
 def test_memory_at_rest_is_given_up_before_there_is_none_left(driver: FakeDriver) -> None:
     with CudaArena(device=HOST, budget=100 * MIB) as arena:
         resting = [arena.bytes_in(arena.take(MIB), 0, MIB) for _ in range(6)]

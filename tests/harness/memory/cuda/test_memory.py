@@ -102,7 +102,7 @@ def test_tensors_without_elements_have_no_memory(build: Build, guard: Guard) -> 
         assert empty.data_ptr() == 0
         assert [(each.name, each.nbytes) for each in memory.allocations()] == [("q", 0), ("k", 0)]
         assert [memory.content(each) for each in memory.allocations()] == [b"", b""]
-        assert memory.seal([empty, copied]).broken().result() == []
+        assert memory.seal(memory.allocations()).broken().result() == []
         assert memory.damage().result() == []
 
 
@@ -132,12 +132,12 @@ def test_what_is_around_a_tensor_is_watched_from_the_first_seal_on(memory: CudaM
     beside = [tensor.data_ptr() + (-1 if right else 8) for tensor in made]
     if sealed:
         # Of one of them: what is around the others is filled as well.
-        assert memory.seal(made[:1]).broken().result() == []
+        assert memory.seal(memory.allocations()[:1]).broken().result() == []
     else:
         assert memory.damage().result() == []
     for address in beside:
         poke(address, b"\x55")
-    memory.seal(made)
+    memory.seal(memory.allocations())
     damage = [(each.name, each.count) for each in memory.damage().result()]
     assert damage == [("kv_lens", 1), ("workspace", 1), ("out", 1)]
 

@@ -77,7 +77,7 @@ def test_without_a_block_each_is_written_at_once(memory: CudaMemory, launches: l
 def test_a_launch_ends_what_a_block_has_written_so_far(memory: CudaMemory) -> None:
     with memory.at_once():
         tensor = memory.copy("q", numbers(5))
-        seal = memory.seal([tensor])
+        seal = memory.seal(memory.allocations())
         assert torch.equal(tensor, numbers(5))
         tensor[2] = 7
         assert seal.broken().result() == [("q", 2)]
@@ -125,8 +125,9 @@ def test_a_graph_repeats_no_write_of_staged_values(
 
 
 def test_staging_memory_is_reused_only_when_it_has_been_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = SimpleNamespace(record=lambda: None, query=lambda: False)
+    read = SimpleNamespace(record=lambda _: None, query=lambda: False)
     monkeypatch.setattr(torch.cuda, "Event", lambda: read)
+    monkeypatch.setattr(guards, "current_stream", lambda: None)
     empty: Callable[..., torch.Tensor] = torch.empty
 
     def unlocked(size: int, *, dtype: torch.dtype, pin_memory: bool) -> torch.Tensor:
