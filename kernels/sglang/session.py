@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from attnfuzz.kernels.backend import Bench, Output, Unsupported
-from attnfuzz.kernels.queries import cached_scales, draw_queries, key_dim, packed_rows, place_sinks
+from attnfuzz.kernels.queries import cached_scales, draw_queries, packed_rows, place_sinks
 from attnfuzz.kernels.releases.answers import ASKED
 from attnfuzz.kernels.releases.entry_points_below import Below, KernelsBelow, below
 from attnfuzz.kernels.releases.rejection import rejections_of
@@ -77,7 +77,7 @@ class SglangSession(ABC):
             attended=self._server.pool.tokens.attended(step, queries, packed_rows(step)),
             sinks=self._sinks,
             roundings=self._kernels.roundings,
-            **cached_scales(self._case, key_dim(self._case)),
+            **cached_scales(self._case),
         )
 
     def forward(self, index: int) -> Output | None:

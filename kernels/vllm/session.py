@@ -151,5 +151,5 @@ class VllmSession:
             sinks=self._server.sinks,
             roundings=self._kernels.roundings + self._merges(step),
             shares=pool.sharding if isinstance(pool, ShardedPool) else None,
-            **cached_scales(self._case, dim),
+            **cached_scales(self._case),
         )

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from attnfuzz.kernels.backend import Bench, Output, WrittenCache, WrittenThenAttended
-from attnfuzz.kernels.queries import cached_scales, key_dim
+from attnfuzz.kernels.queries import cached_scales
 from attnfuzz.kernels.releases.answers import ASKED
 from attnfuzz.kernels.releases.entry_points_below import KernelsBelow, below
 from attnfuzz.kernels.releases.origins import Origins
@@ -278,7 +278,7 @@ class EngineSession:
             attended=self._pool.attended_by([*ordered.values()], model.queries, [*first_rows.values()]),
             sinks=self._server.sinks,
             roundings=self._kernels.roundings + self._merges(ordered),
-            **cached_scales(self._case, key_dim(self._case)),
+            **cached_scales(self._case),
         )
         written = self._written(ordered)
         again = partial(self._again, output, written.due())
