@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from attnfuzz.harness.judge import Judgement, judge
+from attnfuzz.harness.judge import Judgement
 from attnfuzz.harness.judge.common_error import Signs, allowed_score, same_answers
 from attnfuzz.harness.judge.element_bound import element_bound
 from attnfuzz.harness.judge.error_budget import ErrorBudget
@@ -32,16 +32,8 @@ HEARD = len(ALL_TIERS) - 2
 
 
 def judged(layer: Any, output: Output, off: frozenset[Tier] = frozenset()) -> Judgement:
-    return judge(
-        output,
-        geometry=layer.geometry,
-        contract=Contract(lse=LseBase.E),
-        noise=layer.noise,
-        step=0,
-        mode="decode",
-        kernel="simulated",
-        tiers=ALL_TIERS - off,
-    )
+    judgement: Judgement = layer.judged(output, Contract(lse=LseBase.E), tiers=ALL_TIERS - off)
+    return judgement
 
 
 def budget_of(layer: Any, output: Output) -> ErrorBudget:
@@ -174,25 +166,11 @@ def test_a_small_scale_error_over_4096_rows_is_seen_by_signs_alone(layer: Any, f
     assert found.tier == Tier.T3
     assert f"out is {'0.999' if factor < 1 else '1.0001'}" in found.message
     assert "over 4096 rows" in found.message
-    alone = judge_without(variant, wrong, Tier.T3)
-    assert alone == ()
+    assert variant.judged(wrong, tiers=ALL_TIERS - {Tier.T3}).observations == ()
 
 
 def operands(entry: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return entry.query.float(), entry.key.float(), entry.value.float()
-
-
-def judge_without(layer: Any, output: Output, tier: Tier) -> tuple[Observation, ...]:
-    return judge(
-        output,
-        geometry=layer.geometry,
-        contract=Contract(lse=LseBase.TWO),
-        noise=layer.noise,
-        step=0,
-        mode="decode",
-        kernel="simulated",
-        tiers=ALL_TIERS - {tier},
-    ).observations
 
 
 def test_tiers_that_are_switched_off_leave_their_alpha_to_the_others(rounding: Any) -> None:
