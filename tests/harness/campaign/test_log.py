@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from damage import fill_the_disk
 
 from attnfuzz.harness.campaign.events import (
     LOG_VERSION,
@@ -123,19 +124,9 @@ def test_a_line_that_is_damaged_is_named(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_an_error_and_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "events.ndjson"
-    real, room = os.write, [20]
-
-    def write(file: int, data: bytes) -> int:
-        # As a disk does it: what fits is written, and the rest is refused.
-        if not room[0]:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        written = real(file, data[: room[0]])
-        room[0] -= written
-        return written
-
     with EventLog(path) as log:
         log(started())
-        monkeypatch.setattr(os, "write", write)
+        fill_the_disk(monkeypatch, room=20)
         with pytest.raises(OSError, match="No space"):
             log(Trouble(at=1.0, text="x" * 30))
         monkeypatch.undo()
