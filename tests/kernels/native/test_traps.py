@@ -7,16 +7,11 @@ import pytest
 import torch
 from entry_point_calls import int32
 
-from attnfuzz.kernels.native import build, ops
+from attnfuzz.kernels.native import ops
 
 SIGSEGV = 11
 READ, WRITE = 1, 2
 POISON = 0x00BADBAD
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _compiled() -> None:
-    build.load()
 
 
 def decode_arguments(memory: Any, rows: int, lengths: torch.Tensor) -> dict[str, Any]:

@@ -3,7 +3,9 @@
 from types import SimpleNamespace
 from typing import Any
 
+import engine_cases
 import pytest
+from engine_cases import decode, extend
 from msgspec.structs import replace
 
 from attnfuzz.kernels.vllm.serving.traffic import SentRequest, Traffic, as_prompts
@@ -18,21 +20,9 @@ GEOMETRY = Geometry(
 DRAFTS = 3
 
 
-def extend(*requests: tuple[int, int, int]) -> Step:
-    of_slots = tuple(Request(*each) for each in requests)
-    return Step(mode=Mode.EXTEND, requests=of_slots, padded_tokens=sum(each.q_len for each in of_slots))
-
-
-def decode(*requests: tuple[int, int, int]) -> Step:
-    of_slots = tuple(Request(*each) for each in requests)
-    return Step(mode=Mode.DECODE, requests=of_slots, padded_tokens=len(of_slots), tokens_per_request=1)
-
-
 def verify(*lengths: int) -> Step:
     """A verify of slots 0, 1, ... with these lengths."""
-    of_slots = tuple(Request(slot, 1 + DRAFTS, length) for slot, length in enumerate(lengths))
-    rows = len(of_slots) * (1 + DRAFTS)
-    return Step(mode=Mode.TARGET_VERIFY, requests=of_slots, padded_tokens=rows, tokens_per_request=1 + DRAFTS)
+    return engine_cases.verify(*((slot, 1 + DRAFTS, length) for slot, length in enumerate(lengths)))
 
 
 def traffic(*steps: Step) -> tuple[Traffic, Vocabulary]:
