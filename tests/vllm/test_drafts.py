@@ -4,13 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from engine_cases import GEOMETRY
+from engine_cases import GEOMETRY, draft, extend, verify
 from msgspec.structs import replace
 from small_cases import SERVED_LATENTS
 
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind, Verdict
-from attnfuzz.reference.case import Case, Mode, PageOrder, Pages, Request, Step, TableTail
+from attnfuzz.reference.case import Case, PageOrder, Pages, Request, Step, TableTail
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
 
@@ -20,18 +20,14 @@ READ = ("0.22.1", "0.26.0", "0.29.0", "0.33.0")
 
 PLANTED_IN = "0.33.0"
 
-VERIFY = Step(
-    mode=Mode.TARGET_VERIFY, requests=(Request(0, 4, 40), Request(1, 4, 17)), padded_tokens=8, tokens_per_request=4
-)
-DRAFTS = Step(
-    mode=Mode.DRAFT_DECODE, requests=(Request(0, 2, 42), Request(1, 2, 3)), padded_tokens=4, tokens_per_request=2
-)
+VERIFY = verify((0, 4, 40), (1, 4, 17))
+DRAFTS = draft((0, 2, 42), (1, 2, 3))
 PADDED = replace(DRAFTS, requests=(Request(1, 2, 33), Request(0, 2, 17)), padded_tokens=10)
 REJECTED = replace(DRAFTS, requests=(Request(1, 2, 16), Request(0, 2, 41)))
 """Of the drafts of VERIFY, the first request accepts none, and the second two of three."""
 
 AFTER_ONE = replace(DRAFTS, requests=(Request(0, 1, 2),), padded_tokens=1, tokens_per_request=1)
-PROMPT = Step(mode=Mode.EXTEND, requests=(Request(0, 8, 9),), padded_tokens=8)
+PROMPT = extend((0, 8, 9))
 """A prompt that begins where the target's tokens before AFTER_ONE end: another request's."""
 
 STEPS = {
