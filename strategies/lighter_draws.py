@@ -20,9 +20,9 @@ _DRAWS = 4096
 
 
 def drawing(examples: int) -> settings:
-    """Settings that draw up to so many examples, shrink none and store none.
+    """Return settings for drawing up to `examples` examples, without shrinking or storing any.
 
-    None of them is left to a profile, because the profile that Hypothesis loads in CI would draw the same examples in
+    No setting is left to a profile, because the profile that Hypothesis loads in CI would draw the same examples in
     every run.
     """
     return settings(
