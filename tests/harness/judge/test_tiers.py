@@ -12,7 +12,6 @@ from attnfuzz.harness.judge import Judgement
 from attnfuzz.harness.judge.common_error import Signs, allowed_score, same_answers
 from attnfuzz.harness.judge.element_bound import element_bound
 from attnfuzz.harness.judge.error_budget import ErrorBudget
-from attnfuzz.harness.judge.evidence import RealRows, packed_problem
 from attnfuzz.harness.judge.exact_weights import exact_bound, exact_lse_bound
 from attnfuzz.harness.judge.lse_bound import lse_bound
 from attnfuzz.harness.judge.recurring import Statistic
@@ -20,7 +19,6 @@ from attnfuzz.harness.judge.row_error import row_error
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.tiers import ALL_TIERS, ALPHA, Tier
 from attnfuzz.kernels.backend import Output
-from attnfuzz.reference.attention import attend
 from attnfuzz.reference.case import ValueFamily
 from attnfuzz.reference.contract import Contract, LseBase
 
@@ -36,17 +34,10 @@ def judged(layer: Any, output: Output, off: frozenset[Tier] = frozenset()) -> Ju
     return judgement
 
 
-def budget_of(layer: Any, output: Output) -> ErrorBudget:
-    rows = RealRows(output.attended, output.out.shape[0], output.out.device)
-    problem = packed_problem(output, rows, layer.geometry)
-    answer = attend(problem, moments=True)
-    return ErrorBudget(problem, answer, layer.noise, output.out.dtype, output.roundings, ALPHA / HEARD)
-
-
 def perfect(layer: Any) -> tuple[Output, ErrorBudget]:
     """An output that is its answer, to the last bit of fp32, and its budget."""
     output = layer.run()
-    budget = budget_of(layer, output)
+    budget = layer.budget(output, ALPHA / HEARD)
     return replace(output, out=budget.answer.out.float(), lse=budget.answer.lse.float()), budget
 
 
