@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from campaign_events import filed
+from campaign_events import filed, slice_finished
 from fake_campaign import FakeCorpus, ScriptedJobs, begin, of, plan
 from fake_search import FakeJobs, FakeJudge, decode, observed
 from msgspec import structs
@@ -90,9 +90,7 @@ def chooser(asked: Plan, events: Collection[Event]) -> Tasks:
 
 
 def searched(backend: str, seconds: float) -> SliceFinished:
-    return SliceFinished(
-        at=0.0, backend=backend, index=0, seed=1, examples=9, cases=9, deaths=0, seconds=seconds, unsupported={}
-    )
+    return slice_finished(backend, seconds=seconds)
 
 
 SUSPECT = SuspectSeen(at=0.0, fingerprint=Fingerprint.of("fake", observed()), case=decode(7), observation=observed())

@@ -2,7 +2,7 @@
 
 import io
 
-from campaign_events import filed, started
+from campaign_events import filed, slice_finished, started
 from fake_defect import defect
 from fake_search import decode, observed
 from msgspec.structs import replace
@@ -11,7 +11,6 @@ from rich.console import Console
 from attnfuzz.harness.campaign.events import (
     Event,
     Progress,
-    SliceFinished,
     SliceStarted,
 )
 from attnfuzz.harness.cli.defects import print_scores, watching
@@ -128,9 +127,7 @@ def end(name: str, *, killed: bool) -> list[Event]:
     """A search that ends after 12 examples."""
     backend = f"fake+{name}"
     found = filed(replace(decode(5), backend=backend), name, observation=observed(Kind.HANG))
-    done = SliceFinished(
-        at=0.0, backend=backend, index=0, seed=1, examples=12, cases=12, deaths=0, seconds=0.5, unsupported={}
-    )
+    done = slice_finished(backend, examples=12, cases=12, seconds=0.5)
     return [*search(name), *([found] if killed else []), done]
 
 
