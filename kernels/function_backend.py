@@ -80,8 +80,29 @@ _GIVEN = frozenset({"query", "out", "k_cache", "v_cache", "block_tables", "seq_l
 """The arguments that have forms, and that a function gets whatever its capability."""
 
 
+class OfFunction:
+    """The part of a backend that follows from its function and from where this runs."""
+
+    function: Callable[..., Any]
+    capability: Capability
+
+    @property
+    def name(self) -> str:
+        """The function's name."""
+        return self.function.__name__
+
+    def missing(self) -> str | None:
+        """Return None on the CPU, where an imported function can run; on a GPU, the reason if there is none."""
+        return visible.missing(frozenset(Arch), ()) if self.capability.device is Device.CUDA else None
+
+    def prepare(self, progress: Callable[[str], None]) -> None:
+        """Compile the guards of a GPU's memory, if it runs there. The function's own file has been imported."""
+        if self.capability.device is Device.CUDA:
+            nvcc.build((guards.SOURCE,), progress=progress)
+
+
 @dataclass(frozen=True)
-class FunctionBackend:
+class FunctionBackend(OfFunction):
     """A function as a backend of the same name. It is planned before padding, and rows beyond its plan are cleared.
 
     `noise_model` is the error of a correct run; the default fits tensor-core kernels, NoiseModel.fp32_arithmetic() is
@@ -156,11 +177,6 @@ class FunctionBackend:
                     f"leave it out, or add the parameter {OWN}, and make it in the function"
                 )
 
-    @property
-    def name(self) -> str:
-        """The function's name."""
-        return self.function.__name__
-
     def noise(self, dtype: DType) -> NoiseModel:
         """Return the calibration's model for this machine, or `noise_model`."""
         on = visible.architecture() if self.capability.device is Device.CUDA else None
@@ -175,15 +191,6 @@ class FunctionBackend:
     def ops(self) -> Mapping[str, Op]:
         """The function, as the only op."""
         return {self.name: Op(name=self.name, function=self.function, writes=self.writes | {"out", "lse"})}
-
-    def missing(self) -> str | None:
-        """Return None on the CPU, where an imported function can run; on a GPU, the reason if there is none."""
-        return visible.missing(frozenset(Arch), ()) if self.capability.device is Device.CUDA else None
-
-    def prepare(self, progress: Callable[[str], None]) -> None:
-        """Compile the guards of a GPU's memory, if it runs there. The function's own file has been imported."""
-        if self.capability.device is Device.CUDA:
-            nvcc.build((guards.SOURCE,), progress=progress)
 
     def open(self, case: Case, bench: Bench) -> Session:
         """Open a session on one case."""

@@ -96,8 +96,7 @@ class FunctionLife:
         ).make(self._case.life)
 
     def _call(self, batch: BatchMetadata, query: torch.Tensor, extras: Mapping[str, Any]) -> None:
-        dim = self._case.geometry.head_dim_vo
-        results = Results.place(self._case, self._bench, len(query), dim, prefix="another_")
+        results = Results.place(self._case, self._bench, len(query), prefix="another_")
         self._session.call(batch, query, results, extras)
 
     def _mask(self, rows: Sequence[Row]) -> torch.Tensor:

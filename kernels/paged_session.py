@@ -47,7 +47,7 @@ def capture(
     shape = (step.padded_tokens, geometry.q_heads, geometry.head_dim_qk)
     with bench.memory.at_once():
         query = place_queries(case, bench, torch.zeros(shape, dtype=geometry.dtype.torch_dtype))
-        results = Results.place(case, bench, step.padded_tokens, geometry.head_dim_vo)
+        results = Results.place(case, bench, step.padded_tokens)
     with bench.launcher.capture() as graph:
         launch(query, results)
     return Captured(graph, plan, query, results)
@@ -109,7 +109,7 @@ class PagedSession(GraphedSession):
         self._table = self.table_type(case, self._kv)
         self._workspace = self.workspace_type(case, bench)
         self._sinks = place_sinks(case, bench, sinks_dtype)
-        self._scales = cached_scales(case, case.geometry.head_dim_qk)
+        self._scales = cached_scales(case)
         self._captured: dict[tuple[Mode, int], Captured[BatchMetadata]] = {}
         self._static: BatchMetadata | None = None
 
@@ -122,7 +122,7 @@ class PagedSession(GraphedSession):
         plan = self._plan(rows)
         with self._bench.memory.at_once():
             query = place_queries(self._case, self._bench, queries)
-            results = Results.place(self._case, self._bench, step.padded_tokens, self._case.geometry.head_dim_vo)
+            results = Results.place(self._case, self._bench, step.padded_tokens)
         self._attend(step, plan, query, results)
         return self._output(step, rows, query, results)
 

@@ -92,17 +92,17 @@ def key_dim(case: Case) -> int:
     return latent.nope + latent.rope if latent else case.geometry.head_dim_qk
 
 
-def softmax_scale(case: Case, head_dim: int) -> float:
-    """Return the factor of the logits: 1 / sqrt(head dim), times the case's factor."""
-    return case.scales.softmax / math.sqrt(head_dim)
+def softmax_scale(case: Case) -> float:
+    """Return the factor of the logits: 1 / sqrt(head dim of keys), times the case's factor."""
+    return case.scales.softmax / math.sqrt(key_dim(case))
 
 
-def cached_scales(case: Case, head_dim: int) -> BmmScales:
+def cached_scales(case: Case) -> BmmScales:
     """Return the factors of attention to a KV cache that is dequantised by the case's scales of K and V.
 
     Tensors of scales include those of K and V, except for scales of blocks.
     """
-    softmax = softmax_scale(case, head_dim)
+    softmax = softmax_scale(case)
     if case.scales.granularity in (Granularity.HEAD, Granularity.TOKEN_HEAD):
         return BmmScales(bmm1_scale=softmax, bmm2_scale=1.0)
     return BmmScales(bmm1_scale=softmax * case.scales.k, bmm2_scale=case.scales.v)

@@ -9,9 +9,12 @@ from attnfuzz.kernels.backend import Bench, Fill
 from attnfuzz.reference.case import Case
 
 
-def place_out(case: Case, bench: Bench, rows: int, dim: int, *, prefix: str = "") -> torch.Tensor:
-    """Return an output [rows, q_heads, dim] in the geometry's dtype, initialised as the case requires."""
-    shape = (rows, case.geometry.q_heads, dim)
+def place_out(case: Case, bench: Bench, rows: int, *, dim: int | None = None, prefix: str = "") -> torch.Tensor:
+    """Return an output [rows, q_heads, dim] in the geometry's dtype, initialised as the case requires.
+
+    The default of `dim` is the geometry's.
+    """
+    shape = (rows, case.geometry.q_heads, case.geometry.head_dim_vo if dim is None else dim)
     return bench.memory.tensor(f"{prefix}out", shape, case.geometry.dtype.torch_dtype, fill=Fill.OUTPUT)
 
 
@@ -23,10 +26,10 @@ class Results:
     lse: torch.Tensor
 
     @classmethod
-    def place(cls, case: Case, bench: Bench, rows: int, dim: int, *, prefix: str = "") -> "Results":
+    def place(cls, case: Case, bench: Bench, rows: int, *, dim: int | None = None, prefix: str = "") -> "Results":
         """Return results in guarded memory, named `prefix` + "out" and "lse", initialised as the case requires."""
         with bench.memory.at_once():
-            out = place_out(case, bench, rows, dim, prefix=prefix)
+            out = place_out(case, bench, rows, dim=dim, prefix=prefix)
             return cls(out, bench.memory.tensor(f"{prefix}lse", out.shape[:2], torch.float32, fill=Fill.OUTPUT))
 
     def __getitem__(self, rows: slice) -> "Results":

@@ -68,7 +68,7 @@ class SdpaSession:
         self._call_without_keys = call_without_keys
         self._case, self._bench = case, bench
         self._tokens = SlotTokens.cached(case, device=bench.device)
-        self._scale = softmax_scale(case, case.geometry.head_dim_qk)
+        self._scale = softmax_scale(case)
 
     def forward(self, index: int) -> Output:
         """Run one step."""
@@ -76,7 +76,7 @@ class SdpaSession:
         drawn = draw_queries(self._case, index, step.padded_tokens, geometry.head_dim_qk)
         with self._bench.memory.at_once():
             query = place_queries(self._case, self._bench, drawn)
-            out = place_out(self._case, self._bench, step.padded_tokens, geometry.head_dim_vo)
+            out = place_out(self._case, self._bench, step.padded_tokens)
         self._compute(step, query, out)
         attended = self._tokens.attended(step, query, packed_rows(step))
         return Output(out=out, lse=None, attended=attended, bmm1_scale=self._scale, bmm2_scale=1.0)

@@ -5,7 +5,7 @@ from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from typing import Any
 
-from hypothesis import control, core
+from hypothesis import HealthCheck, Phase, Verbosity, control, core, settings
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.conjecture.data import ConjectureData
 from hypothesis.internal.conjecture.engine import ConjectureRunner
@@ -17,6 +17,25 @@ _OPTIONS: Any = getattr(strategies, "SampledFromStrategy", None)
 
 _DRAWS = 4096
 """Number of strategies whose draw function is kept; `strategies` caches as many."""
+
+
+def drawing(examples: int) -> settings:
+    """Return settings for drawing up to `examples` examples, without shrinking or storing any.
+
+    No setting is left to a profile, because the profile that Hypothesis loads in CI would draw the same examples in
+    every run.
+    """
+    return settings(
+        max_examples=examples,
+        derandomize=False,
+        database=None,
+        verbosity=Verbosity.quiet,
+        phases=(Phase.generate,),
+        report_multiple_bugs=False,
+        suppress_health_check=tuple(HealthCheck),
+        deadline=None,
+        print_blob=False,
+    )
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import msgspec
 
 from attnfuzz.harness.backends.load import BackendFileError, BackendSource, brief
 from attnfuzz.kernels.backend import Backend, Bench, Op, shares_pool
-from attnfuzz.kernels.function_backend import FunctionBackend
+from attnfuzz.kernels.function_backend import OfFunction
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.contract import Contract
@@ -56,6 +56,7 @@ def describe(name: str, backend: Backend) -> Description:
     """Query and check all properties of the user's backend `name`. Raises BackendFileError with the faulty part."""
     capability = _exactly(Capability, "capability", name, _asked(name, "capability", lambda: backend.capability))
     _check_capability(name, capability)
+    prepare: object = type(backend).prepare
     described = Description(
         name=_name(name, _asked(name, "name", lambda: backend.name)),
         capability=capability,
@@ -63,7 +64,7 @@ def describe(name: str, backend: Backend) -> Description:
         noise={dtype: _noise(name, backend, dtype) for dtype in capability.dtypes},
         ops=_ops(name, _asked(name, "ops", lambda: backend.ops)),
         missing=_missing(name, _asked(name, "missing()", backend.missing)),
-        prepares=capability.device is not Device.CPU or type(backend).prepare is not FunctionBackend.prepare,
+        prepares=capability.device is not Device.CPU or prepare is not OfFunction.prepare,
         shares_pool=_asked(name, "shares_pool", lambda: shares_pool(backend)),
     )
     return _as_decoded(name, described)

@@ -13,6 +13,3 @@ def run_only_the_other(case: Case) -> Iterator[Case]:
             yield related(case).case
         except NotRelated:
             return
-
-
-EDITS = (run_only_the_other,)

@@ -19,7 +19,7 @@ from attnfuzz.harness.reduce.lengths import EDITS as LENGTHS
 from attnfuzz.harness.reduce.meaning import breached, compiled_for
 from attnfuzz.harness.reduce.placed_views import tidy
 from attnfuzz.harness.reduce.plain import EDITS as PLAIN
-from attnfuzz.harness.reduce.relation import EDITS as RELATION
+from attnfuzz.harness.reduce.relation import run_only_the_other
 from attnfuzz.harness.reduce.steps import EDITS as STEPS
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.capability import Capability
@@ -33,7 +33,7 @@ _FIRST_PATIENCE = 4
 with many requests has hundreds of small edits, and the big ones of all kinds should come first.
 """
 
-STEP_EDITS = (*RELATION, *STEPS, *PLAIN, *LENGTHS, *GEOMETRY)
+STEP_EDITS = (run_only_the_other, *STEPS, *PLAIN, *LENGTHS, *GEOMETRY)
 CALL_EDITS = (*CALL_LIST, *CALL_AXES, *CALL_PLAIN)
 
 

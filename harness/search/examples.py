@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable
 
-from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
+from hypothesis import given, seed
 from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
 
@@ -11,7 +11,7 @@ from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.reference.case import Case, Guard
 from attnfuzz.strategies.cases import cases
 from attnfuzz.strategies.lean import NO_LEAN, Lean
-from attnfuzz.strategies.lighter_draws import lighter_draws, without_constants_of_sources
+from attnfuzz.strategies.lighter_draws import drawing, lighter_draws, without_constants_of_sources
 
 
 def drawn_cases(name: str, guard: Guard | None = None, lean: Lean = NO_LEAN) -> SearchStrategy[Case]:
@@ -45,8 +45,7 @@ def run_examples(
     Hypothesis does not shrink: the reducer edits the case itself, and knows which features a smaller one has to keep.
     It stores no examples either: failing cases are kept as findings, and in the corpus.
 
-    No setting is left to a profile, because the profile that Hypothesis loads in CI would draw the same cases in every
-    run. Constants of loaded modules are not drawn. Up to `AT_ONCE` cases are drawn before they are visited.
+    Constants of loaded modules are not drawn. Up to `AT_ONCE` cases are drawn before they are visited.
     """
     drawn: list[Case] = []
     stopped: Exception | None = None
@@ -56,17 +55,7 @@ def run_examples(
             visit(case)
         drawn.clear()
 
-    @settings(
-        max_examples=examples,
-        derandomize=False,
-        database=None,
-        verbosity=Verbosity.quiet,
-        phases=(Phase.generate,),
-        report_multiple_bugs=False,
-        suppress_health_check=tuple(HealthCheck),
-        deadline=None,
-        print_blob=False,
-    )
+    @drawing(examples)
     @seed(seed_of)
     @given(strategy)
     def example(case: Case) -> None:

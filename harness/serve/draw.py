@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 
-from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
+from hypothesis import given, seed
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 from msgspec.structs import replace
 
 from attnfuzz.harness.serve.surface import Ability, Surface
 from attnfuzz.harness.serve.trace import Abort, Burst, Prompt, RequestTrace, ServedRequest
-from attnfuzz.strategies.lighter_draws import without_constants_of_sources
+from attnfuzz.strategies.lighter_draws import drawing, without_constants_of_sources
 
 STREAMS = 3
 """Number of streams with which prompts begin: shared prefixes are common, and baselines are asked once."""
@@ -46,16 +46,7 @@ def drawn(strategy: SearchStrategy[RequestTrace], *, number: int, seed_of: int) 
     """Draw traces: the same for the same seed."""
     found: list[RequestTrace] = []
 
-    @settings(
-        max_examples=number,
-        derandomize=False,
-        database=None,
-        verbosity=Verbosity.quiet,
-        phases=(Phase.generate,),
-        suppress_health_check=tuple(HealthCheck),
-        deadline=None,
-        print_blob=False,
-    )
+    @drawing(number)
     @seed(seed_of)
     @given(strategy)
     def keep(trace: RequestTrace) -> None:

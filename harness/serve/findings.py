@@ -103,7 +103,7 @@ class ServeArchive:
         path = self.findings / name / HISTORY
         history = _history_in(path.parent)
         symptoms = history.symptoms | {fault.seen: history.symptoms.get(fault.seen, 0) + 1}
-        write_durably(path, _pretty(replace(history, symptoms=symptoms)))
+        write_durably(path, encoded(replace(history, symptoms=symptoms)))
 
     def keep(self, name: str, fault: ServedFault, files: Mapping[str, bytes]) -> Path:
         """Write a failure that did not come back. Raises OSError."""
@@ -117,7 +117,7 @@ class ServeArchive:
         history = self._history(record.path, record.fault, record.needs, failed=fails)
         # Runs of a finding that is fixed say nothing of its rate.
         times, runs = (record.times + 1, record.runs + reran.runs) if fails else (record.times, record.runs)
-        write_durably(record.path / HISTORY, _pretty(replace(history, times=times, runs=runs)))
+        write_durably(record.path / HISTORY, encoded(replace(history, times=times, runs=runs)))
         return state_after(history.sightings)
 
     def _history(self, path: Path, fault: ServedFault, needs: tuple[str, ...], *, failed: bool) -> ServeHistory:
@@ -129,11 +129,11 @@ class ServeArchive:
         return ServeHistory(fault=fault, needs=needs, sightings=with_sighting(before, seen), symptoms=symptoms)
 
     def _write(self, path: Path, files: Mapping[str, bytes], history: ServeHistory) -> None:
-        all_files = {**files, "environment.json": _pretty(dict(self.environment))}
+        all_files = {**files, "environment.json": encoded(dict(self.environment))}
         for name, content in all_files.items():
             write_durably(path / name, content)
         # Last: a folder without a history is no finding.
-        write_durably(path / HISTORY, _pretty(history))
+        write_durably(path / HISTORY, encoded(history))
 
 
 def read_serve_records(findings: Path) -> tuple[list[ServeRecord], list[str]]:
@@ -165,9 +165,5 @@ def _read(path: Path) -> ServeRecord:
 
 
 def encoded(value: object) -> bytes:
-    """A trace as its file."""
-    return _pretty(value)
-
-
-def _pretty(value: object) -> bytes:
+    """A trace or a history as its file."""
     return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"

@@ -90,11 +90,9 @@ class CopySession(WriterSession):
     """A copy within the pool, whose pages hold all keys of a step."""
 
     stores = False
+    planner_type = CopyMetadata
 
     _metadata: CopyMetadata
-
-    def _planner(self) -> CopyMetadata:
-        return CopyMetadata(self._case, self._kv, self._tokens)
 
     def _state(self, step: Step) -> Step:
         return step

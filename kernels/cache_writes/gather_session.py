@@ -42,11 +42,9 @@ class GatherSession(WriterSession):
     """A gather of each request's tokens. The pool must not change."""
 
     stores = False
+    planner_type = GatherMetadata
 
     _out: dict[str, tuple[torch.Tensor, torch.Tensor]]
-
-    def _planner(self) -> WriteMetadata:
-        return GatherMetadata(self._case, self._kv, self._tokens)
 
     def _state(self, step: Step) -> Step:
         return step

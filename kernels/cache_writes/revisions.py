@@ -62,18 +62,15 @@ class WritesReservedSlots(WriterSession):
         return {**super()._described(), "reserved_skip_index": -1}
 
 
-def _planned_by(planner: type[WriteMetadata]) -> type[WriterSession]:
-    class Session(WriterSession):
-        def _planner(self) -> WriteMetadata:
-            return planner(self._case, self._kv, self._tokens)
-
-    return Session
+def planned_by(planner: type[WriteMetadata], session: type[WriterSession] = WriterSession) -> type[WriterSession]:
+    """The session with another planner."""
+    return type("Session", (session,), {"planner_type": planner})
 
 
 SESSIONS: Final[Mapping[str, type[WriterSession]]] = {
-    "native:store_cache@35933-before": _planned_by(TranslatesToTombstones),
-    "native:reshape_and_cache@56324": _planned_by(PadsBehindTheLastRequest),
-    "native:reshape_and_cache@55630-before": _planned_by(ResumesWithColumnsOfItsOwn),
+    "native:store_cache@35933-before": planned_by(TranslatesToTombstones),
+    "native:reshape_and_cache@56324": planned_by(PadsBehindTheLastRequest),
+    "native:reshape_and_cache@55630-before": planned_by(ResumesWithColumnsOfItsOwn),
     "native:store_cache@32477-before": WritesReservedSlots,
     "native:set_mla@36003-before": WritesReservedSlots,
 }

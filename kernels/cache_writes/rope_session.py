@@ -46,6 +46,8 @@ class RopeSession(WriterSession):
     keys that it stores.
     """
 
+    planner_type = RopeMetadata
+
     def __init__(self, writer: Writer, case: Case, bench: Bench, kv: PagedKv | None = None) -> None:
         assert case.rope is not None
         self._rope, self._dim = case.rope, case.rope.dim(case.geometry)
@@ -64,9 +66,6 @@ class RopeSession(WriterSession):
     def _cos_sin(self, rows: int) -> torch.Tensor:
         """The table that a server has computed for positions below `rows`."""
         return cos_sin_table(self._rope, rows, self._dim)
-
-    def _planner(self) -> WriteMetadata:
-        return RopeMetadata(self._case, self._kv, self._tokens)
 
     def _described(self) -> dict[str, Any]:
         rotation = {

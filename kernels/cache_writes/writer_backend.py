@@ -49,13 +49,11 @@ from attnfuzz.kernels.cache_writes.rope_session import RopeSession, RotationSess
 from attnfuzz.kernels.cache_writes.rotation import Rotation
 from attnfuzz.kernels.cache_writes.stored import Conversion
 from attnfuzz.kernels.cache_writes.writer_session import Writer, WriterSession
-from attnfuzz.kernels.gpu import guards, nvcc, visible
-from attnfuzz.kernels.gpu.visible import Arch
+from attnfuzz.kernels.function_backend import OfFunction
 from attnfuzz.kernels.paged_kv import PagedKv
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Mode, OtherGroup, Tombstone
 from attnfuzz.reference.contract import Contract
-from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.noise import NoiseModel
@@ -93,7 +91,7 @@ def in_shared_pools(can: Capability, groups: tuple[OtherGroup, ...] = tuple(Othe
 
 
 @dataclass(frozen=True)
-class WriterBackend:
+class WriterBackend(OfFunction):
     """A function that writes into the KV cache as a backend of the same name.
 
     `rotation` says how it rotates keys, and `conversion` how it rounds to fp8. `arrange` prepares further or other
@@ -117,11 +115,6 @@ class WriterBackend:
             raise ValueError(f"{self.name}: the capability is one of attention: set writes=True, or use WRITES")
         if not self.kind().stores and (self.capability.tombstones or self.capability.other_groups):
             raise ValueError(f"{self.name}: it stores no tokens: leave out tombstones and other_groups")
-
-    @property
-    def name(self) -> str:
-        """The function's name."""
-        return self.function.__name__
 
     @property
     def contract(self) -> Contract:
@@ -150,15 +143,6 @@ class WriterBackend:
         """The function."""
         op = self.writer.op
         return {op.name: op}
-
-    def missing(self) -> str | None:
-        """None on the CPU, where an imported function can run; on a GPU, the reason that there is none."""
-        return visible.missing(frozenset(Arch), ()) if self.capability.device is Device.CUDA else None
-
-    def prepare(self, progress: Callable[[str], None]) -> None:
-        """Compile the guards of a GPU's memory, if it runs there; the function's own file has been imported."""
-        if self.capability.device is Device.CUDA:
-            nvcc.build((guards.SOURCE,), progress=progress)
 
     def open(self, case: Case, bench: Bench, kv: PagedKv | None = None) -> WriterSession:
         """Open a session on one case, on a pool of its own, or on `kv`."""

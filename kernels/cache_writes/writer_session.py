@@ -71,12 +71,13 @@ class WriterSession:
     """
 
     stores: ClassVar[bool] = True
+    planner_type: type[WriteMetadata] = WriteMetadata
 
     def __init__(self, writer: Writer, case: Case, bench: Bench, kv: PagedKv | None = None) -> None:
         self._writer, self._case, self._bench = writer, case, bench
         self._kv = kv or PagedKv(case, bench)
         self._tokens = NewTokens(case, self._kv)
-        self._metadata = self._planner()
+        self._metadata = self.planner_type(case, self._kv, self._tokens)
         self._static: dict[tuple[Mode, int], dict[str, torch.Tensor]] = {}
         self._graphs: dict[tuple[Mode, int], Graph] = {}
         self._beside = self._of_other_group()
@@ -85,9 +86,6 @@ class WriterSession:
         """The session of the other group of layers in the pool, if the case has one."""
         other = self._kv.other
         return None if other is None else type(self)(self._writer, other.case, self._bench, other)
-
-    def _planner(self) -> WriteMetadata:
-        return WriteMetadata(self._case, self._kv, self._tokens)
 
     def forward(self, index: int) -> WrittenCache | None:
         """Write the new tokens of one step; None for a capture."""

@@ -8,7 +8,7 @@ import torch
 from attnfuzz.kernels.defects.defect import BugClass, Defect, Layer
 from attnfuzz.kernels.defects.planting import DefectGroup
 from attnfuzz.kernels.plan import BatchMetadata
-from attnfuzz.kernels.queries import BmmScales, softmax_scale
+from attnfuzz.kernels.queries import BmmScales
 from attnfuzz.kernels.results import Results
 from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.kernels.trtllm.mla import MlaSession
@@ -314,7 +314,7 @@ class ScalesByValueDim(MlaPrefill):
     """The softmax scale of a prefill uses the head dim of V."""
 
     def _launched_scales(self) -> BmmScales:
-        return {**super()._launched_scales(), "bmm1_scale": softmax_scale(self._case, self._latent.vo)}
+        return {**super()._launched_scales(), "bmm1_scale": self._case.scales.softmax / math.sqrt(self._latent.vo)}
 
 
 @_SCALES.add("k_scale_without_fp8", "SGLang PR #18396", Mistake.GIVEN_SCALE, Mistake.LOGIT_SCALE)

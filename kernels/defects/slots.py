@@ -10,6 +10,7 @@ import torch
 
 from attnfuzz.kernels.cache_writes.native import NativeWriter
 from attnfuzz.kernels.cache_writes.new_tokens import Metadata, TokenPlace, WriteMetadata
+from attnfuzz.kernels.cache_writes.revisions import planned_by
 from attnfuzz.kernels.cache_writes.writer_session import WriterSession
 from attnfuzz.kernels.defects.defect import BugClass, Layer, WriteDefect
 from attnfuzz.kernels.lengths import running_sum
@@ -50,15 +51,7 @@ class WriteGroup:
 def _in_session(part: Part) -> Plant:
     if issubclass(part, WriterSession):
         return lambda writer: replace(writer, session=part)
-    return lambda writer: replace(writer, session=_planned_by(part, writer.session))
-
-
-def _planned_by(planner: type[WriteMetadata], session: type[WriterSession]) -> type[WriterSession]:
-    class Session(session):  # type: ignore[misc, valid-type]
-        def _planner(self) -> WriteMetadata:
-            return planner(self._case, self._kv, self._tokens)
-
-    return Session
+    return lambda writer: replace(writer, session=planned_by(part, writer.session))
 
 
 _PADDING = WriteGroup(DEFECTS, BugClass.PADDING_SLOTS)

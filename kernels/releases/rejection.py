@@ -1,11 +1,25 @@
 """Rejections of a case by a release, distinguished from its crashes."""
 
 import dis
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from attnfuzz.kernels.backend import Unsupported
 from attnfuzz.kernels.releases.release import Release
 
 
-def is_rejection(release: Release, error: ValueError | NotImplementedError) -> bool:
+@contextmanager
+def rejections_of(release: Release) -> Iterator[None]:
+    """The context for code of a release. Raises Unsupported where the release rejects the case."""
+    try:
+        yield
+    except (ValueError, NotImplementedError) as error:
+        if _is_rejection(release, error):
+            raise Unsupported(f"the release says: {error}") from error
+        raise
+
+
+def _is_rejection(release: Release, error: ValueError | NotImplementedError) -> bool:
     """Whether the release's own `raise` rejects the case: one that Python raises in its code is a crash."""
     trace = error.__traceback__
     assert trace is not None

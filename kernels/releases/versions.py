@@ -1,5 +1,6 @@
 """Rows of the tables of adaptations: ranges of versions, and the modules that are stubbed in them."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from packaging.version import Version
@@ -28,3 +29,8 @@ class Stubbed:
     module: str
     versions: VersionRange
     source: str
+
+
+def stubbed_in(version: Version, rows: Iterable[Stubbed]) -> tuple[str, ...]:
+    """The modules that some rows stub in a version."""
+    return tuple(each.module for each in rows if version in each.versions)

@@ -37,11 +37,6 @@ STUBBED = (
 )
 
 
-def stubbed_in(version: Version) -> tuple[str, ...]:
-    """Return the modules that are stubbed in a version."""
-    return tuple(each.module for each in STUBBED if version in each.versions)
-
-
 class Inert:
     """A class that plans nothing and refuses to run: the TRT-LLM backends override all code that runs it."""
 

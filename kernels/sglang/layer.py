@@ -13,11 +13,6 @@ LAYER_ID = 0
 """The id of the case's only layer."""
 
 
-def scaling(case: Case) -> float:
-    """Return the factor of the logits: 1 / sqrt of the head dim of the per-head keys, times the case's factor."""
-    return softmax_scale(case, key_dim(case))
-
-
 def attention_layer(loaded: Any, case: Case, bench: Bench) -> Any:
     """Return a layer over the KV cache, of latents if the case has them (DeepSeek's attn_mqa)."""
     geometry = case.geometry
@@ -45,7 +40,9 @@ def prefill_layer(loaded: Any, case: Case, bench: Bench) -> Any:
 
 def _layer(loaded: Any, case: Case, bench: Bench, **arguments: Any) -> Any:
     radix_attention = loaded.module("sglang.srt.layers.radix_attention").RadixAttention
-    layer = radix_attention(num_heads=case.geometry.q_heads, scaling=scaling(case), layer_id=LAYER_ID, **arguments)
+    layer = radix_attention(
+        num_heads=case.geometry.q_heads, scaling=softmax_scale(case), layer_id=LAYER_ID, **arguments
+    )
     quantised = case.geometry.kv_dtype is not case.geometry.dtype
     if quantised or (case.scales.k, case.scales.v) != (1, 1):
         # As SGLang's loader sets them for a checkpoint with scales (0.5.9: layers/quantization/kv_cache.py:78).

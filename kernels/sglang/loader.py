@@ -26,7 +26,8 @@ from attnfuzz.kernels.releases.imports import (
     not_known,
 )
 from attnfuzz.kernels.releases.release import Release, release_of
-from attnfuzz.kernels.sglang.adaptations import ChangedName, changes_in, stubbed_in
+from attnfuzz.kernels.releases.versions import stubbed_in
+from attnfuzz.kernels.sglang.adaptations import STUBBED, ChangedName, changes_in
 from attnfuzz.kernels.sglang.project import SGLANG
 
 _MHA = "sglang.srt.layers.attention.trtllm_mha_backend"
@@ -86,7 +87,7 @@ def load(release: Release, *, hopper: bool = False) -> Loaded:
         _loaded[0].check_same(release)
         return _loaded[0]
     _warn_as_with_transformers()
-    with importing(release, stubbed_in(release.version), compiled=hopper) as stubs, _no_gpu(hopper=hopper):
+    with importing(release, stubbed_in(release.version, STUBBED), compiled=hopper) as stubs, _no_gpu(hopper=hopper):
         loaded = Loaded(release, stubs, imported(release, _MHA), imported(release, _MLA))
         for name in _AHEAD:
             if _is_there(release, name):

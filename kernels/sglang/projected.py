@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from attnfuzz.kernels.backend import Output
-from attnfuzz.kernels.queries import BmmScales, draw_queries, packed_rows
+from attnfuzz.kernels.queries import BmmScales, draw_queries, packed_rows, softmax_scale
 from attnfuzz.kernels.releases.errors import Moved
-from attnfuzz.kernels.sglang.layer import Inputs, scaling
+from attnfuzz.kernels.sglang.layer import Inputs
 from attnfuzz.kernels.sglang.pool import first_new, new_tokens
 from attnfuzz.kernels.sglang.runner import Server
 from attnfuzz.kernels.slot_tokens import SlotTokens
@@ -67,7 +67,7 @@ class ProjectedAttention:
             attended=self._located.tokens.attended(step, inputs.query, packed_rows(step)),
             roundings=1 + len(chunk_prefixes(prefixes, self._case.chunk_capacity)),
             # Projections from the cache are not quantised.
-            **BmmScales(bmm1_scale=scaling(self._case), bmm2_scale=1.0),
+            **BmmScales(bmm1_scale=softmax_scale(self._case), bmm2_scale=1.0),
         )
 
 

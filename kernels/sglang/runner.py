@@ -11,10 +11,11 @@ from packaging.version import Version
 
 from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.paged_kv import FiniteTails, PagedKv
+from attnfuzz.kernels.queries import softmax_scale
 from attnfuzz.kernels.releases.answers import ABSENT, ASKED, ServerMock
 from attnfuzz.kernels.releases.workspace import native_workspace
 from attnfuzz.kernels.sglang import process
-from attnfuzz.kernels.sglang.layer import attention_layer, prefill_layer, scaling
+from attnfuzz.kernels.sglang.layer import attention_layer, prefill_layer
 from attnfuzz.kernels.sglang.padding import ranks_of
 from attnfuzz.kernels.sglang.pins import REMEDY, pinned
 from attnfuzz.kernels.sglang.pool import Halves, RequestRows, ServerPool, release_kv_pool
@@ -175,7 +176,7 @@ class Server:
             get_num_kv_heads=lambda *_, **__: geometry.kv_heads,
             context_len=self.context_len,
             hidden_size=geometry.q_heads * group * geometry.head_dim_vo,
-            scaling=scaling(self.case),
+            scaling=softmax_scale(self.case),
             is_multimodal=False,
             is_encoder_decoder=False,
             # Neither of these has Mamba layers (0.5.14: layers/dp_attention.py:287, forward_batch_info.py:1181).

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 
 from attnfuzz.kernels.backend import Bench, Output, Unsupported
-from attnfuzz.kernels.queries import cached_scales, draw_queries, key_dim, packed_rows, place_sinks
+from attnfuzz.kernels.queries import cached_scales, draw_queries, packed_rows, place_sinks
 from attnfuzz.kernels.releases.answers import ASKED
 from attnfuzz.kernels.releases.entry_points_below import Below, KernelsBelow, below
-from attnfuzz.kernels.releases.rejection import is_rejection
+from attnfuzz.kernels.releases.rejection import rejections_of
 from attnfuzz.kernels.sglang.batch import forward_batch, new_keys, pad
 from attnfuzz.kernels.sglang.drafts import DraftDecodes
 from attnfuzz.kernels.sglang.graphs import ServedGraphs
@@ -78,18 +78,13 @@ class SglangSession(ABC):
             attended=self._server.pool.tokens.attended(step, queries, packed_rows(step)),
             sinks=self._sinks,
             roundings=self._kernels.roundings,
-            **cached_scales(self._case, key_dim(self._case)),
+            **cached_scales(self._case),
         )
 
     def forward(self, index: int) -> Output | None:
         """Run one step; None for a capture."""
-        try:
-            with self._running():
-                output = self._run(index, self._case.steps[index])
-        except (ValueError, NotImplementedError) as error:
-            if is_rejection(self._loaded.release, error):
-                raise Unsupported(f"the release says: {error}") from error
-            raise
+        with rejections_of(self._loaded.release), self._running():
+            output = self._run(index, self._case.steps[index])
         ASKED.check()
         return output
 

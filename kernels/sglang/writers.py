@@ -71,8 +71,7 @@ class _Slots(WriteMetadata):
 class ReleasedWriterSession(WriterSession):
     """A session on a kernel of a release."""
 
-    def _planner(self) -> WriteMetadata:
-        return _Slots(self._case, self._kv, self._tokens)
+    planner_type = _Slots
 
 
 def _store(version: Version) -> Callable[..., Mapping[str, Any]]:

@@ -59,7 +59,7 @@ class MlaSession:
         self._workspace = self.workspace_type(case, bench)
         self._prefill = self.prefill_type(ops, case, bench, self._workspace)
         # The softmax scale is that of the per-head keys that the latents represent.
-        self._scales = cached_scales(case, latent.nope + latent.rope)
+        self._scales = cached_scales(case)
         self._captured: dict[tuple[Mode, int], Captured[Replan]] = {}
         self._static: DecodePlan | None = None
 
@@ -166,7 +166,7 @@ class MlaSession:
         return self._scales
 
     def _place_results(self, rows: int, prefix: str = "") -> Results:
-        return Results.place(self._case, self._bench, rows, self._latent.rank, prefix=prefix)
+        return Results.place(self._case, self._bench, rows, prefix=prefix)
 
     def _output(self, step: Step, query: torch.Tensor, results: Results, first_rows: Sequence[int]) -> Output:
         attended = self._kv.tokens.attended(step, query, first_rows)

@@ -106,9 +106,7 @@ class PlannedMhaSession(MaskedMhaSession):
         attention.plan(plan, layer, self.mask_arguments(step) if applies(self._case, step) else {})
         if EarlierUse.RAN_BEFORE in self._case.life:
             others = place_queries(self._case, self._bench, query.flip(-1))
-            unused = Results.place(
-                self._case, self._bench, len(query), self._case.geometry.head_dim_vo, prefix="another_"
-            )
+            unused = Results.place(self._case, self._bench, len(query), prefix="another_")
             self._run(attention, step, plan, others, unused)
         self._run(attention, step, plan, query, results)
 

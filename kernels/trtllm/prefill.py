@@ -74,7 +74,7 @@ class MlaPrefill:
         assert latent is not None
         self._ops, self._case, self._bench, self._workspace, self._latent = ops, case, bench, workspace, latent
         # Projections from the cache are not quantised.
-        self._scales = BmmScales(bmm1_scale=softmax_scale(case, latent.nope + latent.rope), bmm2_scale=1.0)
+        self._scales = BmmScales(bmm1_scale=softmax_scale(case), bmm2_scale=1.0)
         self._drawn: SlotTokens | None = None
 
     def forward(self, index: int, needs_fixup: Callable[[bool], bool]) -> Output:
@@ -160,7 +160,7 @@ class MlaPrefill:
         return running_sum(chunk.lengths)
 
     def _place_results(self, rows: int, prefix: str) -> Results:
-        return Results.place(self._case, self._bench, rows, self._latent.vo, prefix=prefix)
+        return Results.place(self._case, self._bench, rows, dim=self._latent.vo, prefix=prefix)
 
     def _launched_scales(self) -> BmmScales:
         """Return the factors that a launch gets."""

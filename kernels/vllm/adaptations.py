@@ -7,8 +7,6 @@ as they are. Each row names its versions and the line of vLLM behind it.
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from packaging.version import Version
-
 from attnfuzz.kernels.releases.versions import Stubbed, span
 
 _ALL = span("0.18.0")
@@ -126,8 +124,3 @@ ONE_LATENT_WORKSPACE: Final = span("0.18.0", "0.25.0")
 
 PREFILL_FLAGS: Final = span("0.18.0", "0.22.0")
 """Releases that select the MLA prefill backend by one function per backend (0.20.2: mla_attention.py:1368)."""
-
-
-def stubbed_in(version: Version) -> tuple[str, ...]:
-    """Return the modules that are stubbed in a version."""
-    return tuple(each.module for each in STUBBED if version in each.versions)

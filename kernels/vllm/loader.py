@@ -19,7 +19,8 @@ from attnfuzz.kernels.gpu.visible import no_gpu_visible
 from attnfuzz.kernels.releases.errors import ReleaseError
 from attnfuzz.kernels.releases.imports import ImportedRelease, check_classes, check_unedited, imported, importing
 from attnfuzz.kernels.releases.release import Release, release_of
-from attnfuzz.kernels.vllm.adaptations import stubbed_in
+from attnfuzz.kernels.releases.versions import stubbed_in
+from attnfuzz.kernels.vllm.adaptations import STUBBED
 from attnfuzz.kernels.vllm.cpu.imports import on_a_cpu
 from attnfuzz.kernels.vllm.cpu.project import CPU_RUNNER, CPU_TEAM, VLLM_CPU
 from attnfuzz.kernels.vllm.kinds import BLACKWELL, KINDS, BackendKind
@@ -93,7 +94,7 @@ def load(release: Release, kind: str = "flashinfer", *, hopper: bool = False) ->
     os.environ.update(_ENVIRONMENT)
     # Its warnings are for operators of a server.
     logging.getLogger(VLLM.name).setLevel(logging.ERROR)
-    with importing(release, stubbed_in(release.version), compiled=hopper) as stubs, warnings.catch_warnings():
+    with importing(release, stubbed_in(release.version, STUBBED), compiled=hopper) as stubs, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         install_packages(release)
         with on_a_cpu(release) if first.on_cpu else _on_a_gpu(release, hopper=hopper):

@@ -292,7 +292,7 @@ class ModelRunner:
         return self._server.loaded.part("Impl")(
             num_heads=geometry.q_heads,
             head_size=geometry.head_dim_qk,
-            scale=softmax_scale(self._server.case, geometry.head_dim_qk),
+            scale=softmax_scale(self._server.case),
             num_kv_heads=geometry.kv_heads,
             alibi_slopes=None,
             sliding_window=window,

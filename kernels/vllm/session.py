@@ -13,7 +13,7 @@ from attnfuzz.kernels.queries import cached_scales, draw_queries, key_dim
 from attnfuzz.kernels.releases.answers import ASKED
 from attnfuzz.kernels.releases.entry_points_below import KernelsBelow, below
 from attnfuzz.kernels.releases.origins import Origins
-from attnfuzz.kernels.releases.rejection import is_rejection
+from attnfuzz.kernels.releases.rejection import rejections_of
 from attnfuzz.kernels.vllm.config import drafting
 from attnfuzz.kernels.vllm.cpu.pool import CpuPool
 from attnfuzz.kernels.vllm.cpu.runner import CpuRunner
@@ -61,15 +61,10 @@ class VllmSession:
     def forward(self, index: int) -> WrittenThenAttended | None:
         """Run one step; None for a capture."""
         step = self._case.steps[index]
-        try:
-            with self._running():
-                runner = self._runner(step)
-                self._bench.launcher.reached_by(WORDS[step.launch])
-                output = self._run(runner, index, step)
-        except (ValueError, NotImplementedError) as error:
-            if is_rejection(self._loaded.release, error):
-                raise Unsupported(f"the release says: {error}") from error
-            raise
+        with rejections_of(self._loaded.release), self._running():
+            runner = self._runner(step)
+            self._bench.launcher.reached_by(WORDS[step.launch])
+            output = self._run(runner, index, step)
         ASKED.check()
         return output
 
@@ -156,5 +151,5 @@ class VllmSession:
             sinks=self._server.sinks,
             roundings=self._kernels.roundings + self._merges(step),
             shares=pool.sharding if isinstance(pool, ShardedPool) else None,
-            **cached_scales(self._case, dim),
+            **cached_scales(self._case),
         )

@@ -1,6 +1,7 @@
 """Events of campaigns that never ran, for tests of what is made of them."""
 
 import functools
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -11,6 +12,7 @@ from attnfuzz.harness.campaign.events import (
     FindingChecked,
     FindingFiled,
     Progress,
+    SliceFinished,
     UnconfirmedKept,
 )
 from attnfuzz.harness.findings.state import State
@@ -60,6 +62,12 @@ def started(*backends: str, campaign: str = "20260501-043000", **environment: st
 def searched(backend: str, cases: int = 1) -> Progress:
     """Cases that were drawn for a backend, and judged."""
     return Progress(at=1.0, backend=backend, tally=Tally(searched=cases, cases=cases, deaths=0))
+
+
+def slice_finished(backend: str, **fields: Any) -> SliceFinished:
+    """The end of a slice, by default of one case in a second."""
+    one = {"at": 1.0, "index": 0, "seed": 1, "examples": 1, "cases": 1, "deaths": 0, "seconds": 1.0, "unsupported": {}}
+    return SliceFinished(backend=backend, **{**one, **fields})
 
 
 def finished(at: float = 3600.0, *, interrupted: bool = False) -> CampaignFinished:

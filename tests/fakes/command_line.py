@@ -1,8 +1,9 @@
 """Runs the command line in this process."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import click
 import pytest
 
 from attnfuzz.harness.cli.main import main
@@ -19,6 +20,15 @@ class Ran:
 
 Attnfuzz = Callable[..., Ran]
 """What the fixture `attnfuzz` gives a test."""
+
+
+def commands(group: click.Group, *names: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """All commands with their names, without the groups that they are in."""
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, *names, name)
+        else:
+            yield (*names, name), command
 
 
 def runs_commands(patch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> Attnfuzz:

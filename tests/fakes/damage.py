@@ -1,9 +1,12 @@
-"""What may lie where a file of attnfuzz should."""
+"""What may lie where a file of attnfuzz should, and a disk that is full."""
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from attnfuzz.reference.foreign import MOST_BYTES_OF_RECORD
 
@@ -37,3 +40,17 @@ def damage(path: Path, kind: str) -> None:
     else:
         path.unlink(missing_ok=True)
     DAMAGES[kind](path)
+
+
+def fill_the_disk(patch: pytest.MonkeyPatch, room: int) -> None:
+    """As a disk does it: the bytes that fit are written, and the rest is refused."""
+    real, left = os.write, [room]
+
+    def write(file: int, data: bytes) -> int:
+        if not left[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written = real(file, data[: left[0]])
+        left[0] -= written
+        return written
+
+    patch.setattr(os, "write", write)

@@ -1,4 +1,4 @@
-"""Cases for engines that schedule requests themselves, of steps that are written as tuples (slot, q_len, kv_len)."""
+"""Cases for releases, and for engines that schedule requests themselves, of steps that are written as tuples."""
 
 from collections.abc import Mapping
 
@@ -23,7 +23,29 @@ ENGINES: Mapping[str, Geometry] = {
 }
 """The kinds of vLLM with its engine, and a geometry of each."""
 
+_DRAFTED = (Request(0, 4, 40), Request(1, 4, 17))
+STEPS: Mapping[str, tuple[Step, ...]] = {
+    "decode": (
+        Step(mode=Mode.DECODE, requests=(Request(0, 1, 40), Request(1, 1, 1)), padded_tokens=3, tokens_per_request=1),
+    ),
+    "verify": (Step(mode=Mode.TARGET_VERIFY, requests=_DRAFTED, padded_tokens=8, tokens_per_request=4),),
+    "drafts of different numbers": (
+        Step(
+            mode=Mode.DRAFT_EXTEND,
+            requests=(Request(0, 4, 40), Request(1, 2, 17)),
+            padded_tokens=6,
+            tokens_per_request=4,
+        ),
+    ),
+    "graph": tuple(
+        Step(mode=Mode.TARGET_VERIFY, requests=requests, padded_tokens=16, tokens_per_request=4, launch=launch)
+        for launch, requests in ((Launch.CAPTURE, ()), (Launch.REPLAY, _DRAFTED))
+    ),
+}
+"""The steps of a server that drafts, without its prefills."""
+
 LENGTHS = tuple[int, int, int]
+"""Slot, q_len and kv_len of a request."""
 
 
 def extend(*requests: LENGTHS) -> Step:

@@ -3,7 +3,9 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
+from fake_search import hunt
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
@@ -11,8 +13,7 @@ from small_cases import HEADS, step
 
 from attnfuzz.harness.reduce.ablation import features_in
 from attnfuzz.harness.sandbox.case_runner import OneByOne
-from attnfuzz.harness.search.hunt import Hunt
-from attnfuzz.harness.search.messages import AnyMessage, Caught, Slice
+from attnfuzz.harness.search.messages import AnyMessage
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.reference.case import Case, Mode
 
@@ -80,14 +81,6 @@ class FaultyJudge(OneByOne):
         """Answer as before: these faults come back."""
 
 
-def hunted(judge: FaultyJudge, **task: object) -> list[AnyMessage]:
+def hunted(judge: FaultyJudge, **task: Any) -> list[AnyMessage]:
     """What a slice tells of cases with and without features."""
-    sent: list[AnyMessage] = []
-    options: dict[str, object] = {"backend": "fake", "index": 0, "seed": 1, "examples": 60, **task}
-    Hunt(Slice(**options), judge, sent.append).run(featured_cases())  # type: ignore[arg-type]
-    return sent
-
-
-def caught(sent: Sequence[AnyMessage]) -> list[Caught]:
-    """The failures that came back."""
-    return [message for message in sent if isinstance(message, Caught)]
+    return hunt(judge, featured_cases(), **{"examples": 60, **task})[1]

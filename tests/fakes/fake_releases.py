@@ -1,4 +1,4 @@
-"""Releases of a FlashInfer that is a few lines long: in folders as pip leaves them, and as wheels."""
+"""Releases of a FlashInfer of a few lines, in folders as pip leaves them and as wheels, and endings of runs."""
 
 import os
 import shutil
@@ -10,9 +10,19 @@ from fake_wheels import pack
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
+from attnfuzz.harness.releases.outcomes import Ending
 from attnfuzz.kernels.pip import PipFailed, has_pip
 
 needs_pip = pytest.mark.skipif(not has_pip(), reason="this Python has no pip")
+
+ENDINGS = {
+    "p": Ending.PASSES,
+    "F": Ending.FAILS,
+    "?": Ending.FAILS_OTHERWISE,
+    "x": Ending.CANNOT_RUN,
+    "-": Ending.CANNOT_BE_HAD,
+}
+"""Endings of runs by letters."""
 
 
 def _files(version: str, source: str) -> dict[str, str]:

@@ -1,15 +1,17 @@
 """Cases, a strategy and a judge that cost microseconds, so that the search is tested without running kernels."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
 
 from attnfuzz.harness.sandbox.case_runner import OneByOne, RepeatingRunner
+from attnfuzz.harness.search.accepted import Entry
 from attnfuzz.harness.search.hunt import Hunt
-from attnfuzz.harness.search.messages import AnyMessage, Slice
+from attnfuzz.harness.search.messages import AnyMessage, Caught, Slice, SliceDone
+from attnfuzz.harness.search.novelty import Novelty
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.reference.case import Case, Mode, Request, Step
 from attnfuzz.reference.geometry import Geometry
@@ -38,6 +40,34 @@ def observed(kind: Kind = Kind.OUTPUT_MISMATCH, place: str = "out", *, gap: bool
 def fake_cases() -> SearchStrategy[Case]:
     """Decode steps of 1 to 6 requests."""
     return st.lists(st.integers(0, 200), min_size=1, max_size=6).map(lambda lengths: decode(*lengths))
+
+
+LONG = 100
+
+
+def fails_on_long(lengths: list[int]) -> tuple[Observation, ...]:
+    """A wrong output where a request has LONG keys or more."""
+    return (observed(),) if max(lengths) >= LONG else ()
+
+
+def hunt(
+    judge: RepeatingRunner,
+    drawn: SearchStrategy[Case] | None = None,
+    *,
+    novelty: Novelty | None = None,
+    ledger: Sequence[Entry] = (),
+    **task: object,
+) -> tuple[SliceDone, list[AnyMessage]]:
+    """Run a slice of the backend "fake": how it ended, and its messages."""
+    sent: list[AnyMessage] = []
+    options: dict[str, object] = {"backend": "fake", "index": 0, "seed": 1, "examples": 200, **task}
+    search = Hunt(Slice(**options), judge, sent.append, novelty=novelty, ledger=ledger)  # type: ignore[arg-type]
+    return search.run(fake_cases() if drawn is None else drawn), sent
+
+
+def caught(sent: Iterable[AnyMessage]) -> list[Caught]:
+    """The failures that came back."""
+    return [message for message in sent if isinstance(message, Caught)]
 
 
 class FakeJudge(OneByOne):

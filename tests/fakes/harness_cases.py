@@ -1,5 +1,6 @@
 """Small cases for tests of the harness."""
 
+from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.reference.calls import Buffer, Call, CallCase, View
 from attnfuzz.reference.case import Case, Guard, Mode, Outputs, Request, Step
 from attnfuzz.reference.dtypes import DType
@@ -37,6 +38,13 @@ def chunked_case(backend: str, outputs: Outputs = Outputs.POISONED) -> Case:
         mode=Mode.CHUNKED_PREFILL, requests=(Request(0, 2, 5), Request(1, 3, 9), Request(2, 2, 2)), padded_tokens=8
     )
     return Case(backend=backend, geometry=LATENT, steps=(step,), chunk_capacity=6, outputs=outputs)
+
+
+def calls_of(runner: Runner, case: Case) -> CallCase:
+    """The literal calls of the last step of a case that launches something."""
+    _, calls = runner.trace(case)
+    assert calls is not None
+    return calls
 
 
 CALLS = CallCase(

@@ -7,6 +7,13 @@ from attnfuzz.reference.case import Case, Guard, Mode
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry, KvLayout
 
+STEPS = (
+    step(Mode.DECODE, (1, 1), (1, 30), (1, 7)),
+    step(Mode.EXTEND, (3, 3), (0, 5), (1, 9), (7, 7), (2, 19)),
+    step(Mode.TARGET_VERIFY, (4, 4), (4, 21), stride=4),
+)
+"""Batches of several kinds, each request with fewer keys than 32."""
+
 
 def case_of(
     backend: str,

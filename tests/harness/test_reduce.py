@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from msgspec.structs import replace
+from small_cases import step
 
 from attnfuzz.harness.reduce import reduce
 from attnfuzz.reference.capability import Capability
@@ -28,13 +29,8 @@ from attnfuzz.reference.geometry import Geometry, KvLayout, Latent
 from attnfuzz.reference.relation import Relation
 from attnfuzz.reference.validity import validate
 
-CAPTURE = Step(mode=Mode.DRAFT_EXTEND, requests=(), padded_tokens=32, tokens_per_request=4, launch=Launch.CAPTURE)
-VERIFY = Step(
-    mode=Mode.TARGET_VERIFY,
-    requests=tuple(Request(slot, 4, kv) for slot, kv in enumerate((70, 0, 33, 5, 41, 90))),
-    padded_tokens=40,
-    tokens_per_request=4,
-)
+CAPTURE = step(Mode.DRAFT_EXTEND, stride=4, rows=8, launch=Launch.CAPTURE)
+VERIFY = step(Mode.TARGET_VERIFY, *((4, kv) for kv in (70, 0, 33, 5, 41, 90)), stride=4, rows=10)
 LARGE = Case(
     backend="any",
     geometry=Geometry(
@@ -52,7 +48,7 @@ LARGE = Case(
     ),
     steps=(
         CAPTURE,
-        Step(mode=Mode.EXTEND, requests=(Request(0, 9, 9), Request(1, 5, 30)), padded_tokens=16),
+        step(Mode.EXTEND, (9, 9), (5, 30), rows=16),
         VERIFY,
         replace(
             CAPTURE,
@@ -106,48 +102,20 @@ def two_replays(case: Case) -> bool:
 @pytest.mark.parametrize(
     ("fails", "steps"),
     [
-        (
-            empty_beside_long,
-            (
-                Step(
-                    mode=Mode.TARGET_VERIFY,
-                    requests=(Request(0, 1, 41), Request(1, 1, 0)),
-                    padded_tokens=2,
-                    tokens_per_request=1,
-                ),
-            ),
-        ),
-        (
-            padded_beyond,
-            (Step(mode=Mode.TARGET_VERIFY, requests=(Request(0, 1, 0),), padded_tokens=2, tokens_per_request=1),),
-        ),
+        (empty_beside_long, (step(Mode.TARGET_VERIFY, (1, 41), (1, 0), stride=1),)),
+        (padded_beyond, (step(Mode.TARGET_VERIFY, (1, 0), stride=1, rows=2),)),
         (
             varying_replay,
             (
                 replace(CAPTURE, padded_tokens=4, tokens_per_request=2),
-                Step(
-                    mode=Mode.DRAFT_EXTEND,
-                    requests=(Request(0, 2, 0), Request(1, 1, 0)),
-                    padded_tokens=4,
-                    tokens_per_request=2,
-                    launch=Launch.REPLAY,
-                ),
+                step(Mode.DRAFT_EXTEND, (2, 0), (1, 0), stride=2, launch=Launch.REPLAY),
             ),
         ),
         (
             two_replays,
             (
                 replace(CAPTURE, padded_tokens=1, tokens_per_request=1),
-                *(
-                    Step(
-                        mode=Mode.DRAFT_EXTEND,
-                        requests=(Request(0, 1, 0),),
-                        padded_tokens=1,
-                        tokens_per_request=1,
-                        launch=Launch.REPLAY,
-                    ),
-                )
-                * 2,
+                *(step(Mode.DRAFT_EXTEND, (1, 0), stride=1, launch=Launch.REPLAY),) * 2,
             ),
         ),
     ],
@@ -180,13 +148,7 @@ def test_latents_and_chunks_shrink_together() -> None:
     large = Case(
         backend="any",
         geometry=Geometry(q_heads=16, kv_heads=1, head_dim_qk=576, head_dim_vo=512, page_size=64, latent=Latent()),
-        steps=(
-            Step(
-                mode=Mode.CHUNKED_PREFILL,
-                requests=tuple(Request(slot, 3, 3 + prefix) for slot, prefix in enumerate((0, 70, 31, 12))),
-                padded_tokens=12,
-            ),
-        ),
+        steps=(step(Mode.CHUNKED_PREFILL, *((3, 3 + prefix) for prefix in (0, 70, 31, 12))),),
         chunk_capacity=40,
     )
 

@@ -4,32 +4,25 @@ import shutil
 from pathlib import Path
 
 import pytest
+from engine_cases import GEOMETRY, draft, verify
 from msgspec.structs import replace
 
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.kernels.releases.release import release_of
 from attnfuzz.kernels.sglang.project import SGLANG
-from attnfuzz.reference.case import Case, KvView, Mode, Pages, Request, Step, TableTail, Views
-from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.case import Case, KvView, Pages, Step, TableTail, Views
 from attnfuzz.reference.geometry import Geometry, Latent
 
 pytestmark = pytest.mark.sglang
 
 RELEASE = "sglang==0.5.23"
 
-GEOMETRY = Geometry(
-    q_heads=4, kv_heads=2, head_dim_qk=64, head_dim_vo=64, page_size=16, dtype=DType.BFLOAT16, kv_dtype=DType.BFLOAT16
-)
 LATENTS = replace(
     GEOMETRY, kv_heads=1, head_dim_qk=40, head_dim_vo=32, page_size=32, latent=Latent(rank=32, rope=8, nope=16, vo=16)
 )
-VERIFY = Step(
-    mode=Mode.TARGET_VERIFY, requests=(Request(0, 4, 40), Request(1, 4, 17)), padded_tokens=8, tokens_per_request=4
-)
-DRAFTS = Step(
-    mode=Mode.DRAFT_DECODE, requests=(Request(0, 2, 42), Request(1, 2, 16)), padded_tokens=4, tokens_per_request=2
-)
+VERIFY = verify((0, 4, 40), (1, 4, 17))
+DRAFTS = draft((0, 2, 42), (1, 2, 16))
 
 
 def case(release: str, *steps: Step, geometry: Geometry = GEOMETRY) -> Case:

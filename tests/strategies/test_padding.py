@@ -1,6 +1,7 @@
 """Padding follows what servers do when a data-parallel group agrees on a size."""
 
 import pytest
+from small_cases import step
 
 from attnfuzz.reference.case import Mode, Request, Step
 from attnfuzz.strategies.padding import bucket_of, pad_step
@@ -8,12 +9,7 @@ from attnfuzz.strategies.padding import bucket_of, pad_step
 
 def verify(batch: int, stride: int) -> Step:
     """A verify step without padding."""
-    return Step(
-        mode=Mode.TARGET_VERIFY,
-        requests=tuple(Request(slot, stride, 20) for slot in range(batch)),
-        padded_tokens=batch * stride,
-        tokens_per_request=stride,
-    )
+    return step(Mode.TARGET_VERIFY, *[(stride, 20)] * batch, stride=stride)
 
 
 def test_the_reported_batch_of_ten_is_padded_to_twelve() -> None:

@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 
 from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.verdict.failures import Verdict
+from attnfuzz.kernels.releases.project import Project
 from attnfuzz.kernels.releases.release import release_of
 from attnfuzz.kernels.vllm.engine import ENGINE
 from attnfuzz.kernels.vllm.project import VLLM
+from attnfuzz.reference.case import Case
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -27,7 +30,20 @@ def runner() -> Iterator[Runner]:
         yield running
 
 
-Plant = Callable[[str, Path, str, str], str]
+@pytest.fixture
+def passes(runner: Runner) -> Callable[[Case], Verdict]:
+    """Judges a case that must pass."""
+
+    def judged(case: Case) -> Verdict:
+        verdict = runner.verdict(case)
+        assert verdict.unsupported is None
+        assert verdict.failures == ()
+        return verdict
+
+    return judged
+
+
+Plant = Callable[..., str]
 """Copies a version, with one text in a file replaced. Returns the name of the tree."""
 
 
@@ -35,8 +51,8 @@ Plant = Callable[[str, Path, str, str], str]
 def plant(tmp_path: Path) -> Plant:
     """Plants a mistake in a copy of a release."""
 
-    def planted(version: str, place: Path, right: str, wrong: str) -> str:
-        tree = Path(shutil.copytree(release_of(VLLM, f"vllm=={version}").root, tmp_path / "vllm"))
+    def planted(version: str, place: Path, right: str, wrong: str, project: Project = VLLM) -> str:
+        tree = Path(shutil.copytree(release_of(project, f"vllm=={version}").root, tmp_path / "vllm"))
         text = (tree / place).read_text()
         assert text.count(right) == 1
         (tree / place).write_text(text.replace(right, wrong))

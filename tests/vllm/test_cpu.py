@@ -1,10 +1,12 @@
 """Releases of vLLM for CPUs: right ones pass but for what is known, and planted mistakes are found."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from engine_cases import decode, extend, verify
 from msgspec.structs import replace
 from packaging.version import Version
 
@@ -29,19 +31,12 @@ PLANTED_IN = "0.32.0"
 GEOMETRY = Geometry(
     q_heads=4, kv_heads=2, head_dim_qk=64, head_dim_vo=64, page_size=32, dtype=DType.FLOAT16, kv_dtype=DType.FLOAT16
 )
-DECODE = Step(
-    mode=Mode.DECODE,
-    requests=(Request(0, 1, 40), Request(1, 1, 1), Request(2, 1, 300)),
-    padded_tokens=3,
-    tokens_per_request=1,
-)
-VERIFY = Step(
-    mode=Mode.TARGET_VERIFY, requests=(Request(0, 4, 40), Request(1, 4, 17)), padded_tokens=8, tokens_per_request=4
-)
+DECODE = decode((0, 1, 40), (1, 1, 1), (2, 1, 300))
+VERIFY = verify((0, 4, 40), (1, 4, 17))
 DRAFTS = Step(
     mode=Mode.DRAFT_EXTEND, requests=(Request(0, 4, 40), Request(1, 2, 17)), padded_tokens=6, tokens_per_request=4
 )
-MIXED = Step(mode=Mode.EXTEND, requests=(Request(0, 5, 37), Request(1, 20, 20), Request(2, 1, 9)), padded_tokens=26)
+MIXED = extend((0, 5, 37), (1, 20, 20), (2, 1, 9))
 STEPS = (DECODE, VERIFY, DRAFTS, MIXED)
 
 VARIED: tuple[dict[str, Any], ...] = (
@@ -112,13 +107,10 @@ PLANTED = {
 
 
 @pytest.mark.parametrize("mistake", PLANTED)
-def test_a_planted_mistake_is_found(mistake: str, runner: Runner, tmp_path: Path) -> None:
+def test_a_planted_mistake_is_found(mistake: str, runner: Runner, plant: Callable[..., str]) -> None:
     right, wrong, step, kind = PLANTED[mistake]
-    tree = Path(shutil.copytree(release_of(VLLM_CPU, f"vllm=={PLANTED_IN}").root, tmp_path / "vllm"))
-    text = (tree / BACKEND).read_text()
-    assert text.count(right) == 1
-    (tree / BACKEND).write_text(text.replace(right, wrong))
-    failures = runner.verdict(case(f"vllm@{tree}", step, window_left=7)).failures
+    tree = plant(PLANTED_IN, BACKEND, right, wrong, VLLM_CPU)
+    failures = runner.verdict(case(tree, step, window_left=7)).failures
     assert kind in {each.kind for each in failures}
 
 

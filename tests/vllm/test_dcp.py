@@ -1,7 +1,6 @@
 """Ranks of a release that share keys: right ones pass, and mistakes that are planted in a copy of one are found."""
 
-import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,7 @@ from msgspec.structs import replace
 from small_cases import SERVED_LATENTS
 
 from attnfuzz.harness.sandbox.check import Runner
-from attnfuzz.harness.verdict.failures import Kind
-from attnfuzz.kernels.releases.release import release_of
-from attnfuzz.kernels.vllm.project import VLLM
+from attnfuzz.harness.verdict.failures import Kind, Verdict
 from attnfuzz.reference.case import Case, Interleave, Launch, Mode, Outputs, Pages, Request, SharedKeys, Step, TableTail
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry, KvLayout
@@ -100,31 +97,25 @@ def case(release: str, *steps: Step, shared_keys: SharedKeys, kind: str = "flash
 
 
 @pytest.mark.parametrize("version", READ)
-def test_a_release_passes(version: str, runner: Runner) -> None:
+def test_a_release_passes(version: str, passes: Callable[..., Verdict]) -> None:
     for number, steps in enumerate(STEPS.values()):
         shared = SharedKeys(ranks=(2, 4)[number % 2], all_to_all=number in (1, 4))
-        verdict = runner.verdict(case(f"vllm=={version}", *steps, shared_keys=shared))
-        assert verdict.unsupported is None
-        assert verdict.failures == ()
+        passes(case(f"vllm=={version}", *steps, shared_keys=shared))
 
 
 @pytest.mark.parametrize("kind", ["flashinfer_dcp", "flashinfer_dcp_sm90"])
-def test_flashinfer_passes(kind: str, runner: Runner) -> None:
+def test_flashinfer_passes(kind: str, passes: Callable[..., Verdict]) -> None:
     for version in ("0.30.0", "0.33.0"):
         for number, steps in enumerate(OF_FLASHINFER.values()):
             shared = SharedKeys(ranks=(2, 4)[number % 2], all_to_all=number in (1, 4))
-            verdict = runner.verdict(case(f"vllm=={version}", *steps, shared_keys=shared, kind=kind))
-            assert verdict.unsupported is None
-            assert verdict.failures == ()
+            passes(case(f"vllm=={version}", *steps, shared_keys=shared, kind=kind))
 
 
 @pytest.mark.parametrize("version", READ)
-def test_latents_pass(version: str, runner: Runner) -> None:
+def test_latents_pass(version: str, passes: Callable[..., Verdict]) -> None:
     for number, steps in enumerate(OF_LATENTS.values()):
         shared = SharedKeys(ranks=(2, 4)[number % 2], all_to_all=number in (1, 4))
-        verdict = runner.verdict(case(f"vllm=={version}", *steps, shared_keys=shared, kind="flashinfer_mla_dcp"))
-        assert verdict.unsupported is None
-        assert verdict.failures == ()
+        verdict = passes(case(f"vllm=={version}", *steps, shared_keys=shared, kind="flashinfer_mla_dcp"))
         assert verdict.rows
 
 
@@ -301,16 +292,11 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
 @pytest.mark.parametrize(
     ("backend", "mistake"), [(kind, mistake) for kind, mistakes in KINDS.items() for mistake in mistakes]
 )
-def test_a_planted_mistake_is_found(backend: str, mistake: str, runner: Runner, tmp_path: Path) -> None:
+def test_a_planted_mistake_is_found(backend: str, mistake: str, runner: Runner, plant: Callable[..., str]) -> None:
     place, right, wrong, steps, interleave, kind = KINDS[backend][mistake]
-    unedited = release_of(VLLM, f"vllm=={PLANTED_IN}").root
-    tree = Path(shutil.copytree(unedited, tmp_path / "vllm", ignore=shutil.ignore_patterns("__pycache__")))
-    file = tree / place
-    text = file.read_text()
-    assert text.count(right) == 1
-    file.write_text(text.replace(right, wrong))
+    tree = plant(PLANTED_IN, place, right, wrong)
     shared = SharedKeys(interleave=interleave)
     # Rows that no kernel writes hold plausible numbers: vLLM's merges leave out NaN.
-    planted = replace(case(f"vllm@{tree}", *steps, shared_keys=shared, kind=backend), outputs=Outputs.STALE)
+    planted = replace(case(tree, *steps, shared_keys=shared, kind=backend), outputs=Outputs.STALE)
     failures = runner.verdict(planted).failures
     assert kind in {each.kind for each in failures}

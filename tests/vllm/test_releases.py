@@ -1,21 +1,22 @@
 """Cases on releases of vLLM: right ones pass, and mistakes that are planted in a copy of one are found."""
 
 import re
-import shutil
+from collections.abc import Callable
 from pathlib import Path
 
+import engine_cases
 import pytest
+from engine_cases import GEOMETRY
 from msgspec.structs import replace
 from packaging.version import Version
 
 from attnfuzz.harness.sandbox.check import Runner
-from attnfuzz.harness.verdict.failures import Kind
-from attnfuzz.kernels.releases.release import release_of
+from attnfuzz.harness.verdict.failures import Kind, Verdict
 from attnfuzz.kernels.releases.wheels import Wheels
 from attnfuzz.kernels.vllm.project import VLLM
 from attnfuzz.reference.case import Case, Launch, Mode, Pages, Request, Scales, Step, TableTail
 from attnfuzz.reference.dtypes import DType
-from attnfuzz.reference.geometry import Geometry, KvLayout
+from attnfuzz.reference.geometry import KvLayout
 
 pytestmark = pytest.mark.vllm
 
@@ -27,27 +28,8 @@ PLANTED_IN = "0.32.0"
 DUMMY_SLOTS = "0.19.0"
 """A release in which a dummy batch writes to the slots of an earlier step (vLLM PR #39444)."""
 
-GEOMETRY = Geometry(
-    q_heads=4, kv_heads=2, head_dim_qk=64, head_dim_vo=64, page_size=16, dtype=DType.BFLOAT16, kv_dtype=DType.BFLOAT16
-)
-REQUESTS = (Request(0, 4, 40), Request(1, 4, 17))
-CAPTURE, REPLAY = (
-    Step(mode=Mode.TARGET_VERIFY, requests=requests, padded_tokens=16, tokens_per_request=4, launch=launch)
-    for launch, requests in ((Launch.CAPTURE, ()), (Launch.REPLAY, REQUESTS))
-)
 STEPS = {
-    "decode": (
-        Step(mode=Mode.DECODE, requests=(Request(0, 1, 40), Request(1, 1, 1)), padded_tokens=3, tokens_per_request=1),
-    ),
-    "verify": (Step(mode=Mode.TARGET_VERIFY, requests=REQUESTS, padded_tokens=8, tokens_per_request=4),),
-    "drafts of different numbers": (
-        Step(
-            mode=Mode.DRAFT_EXTEND,
-            requests=(Request(0, 4, 40), Request(1, 2, 17)),
-            padded_tokens=6,
-            tokens_per_request=4,
-        ),
-    ),
+    **engine_cases.STEPS,
     "mixed": (
         Step(
             mode=Mode.EXTEND,
@@ -55,7 +37,6 @@ STEPS = {
             padded_tokens=28,
         ),
     ),
-    "graph": (CAPTURE, REPLAY),
 }
 
 
@@ -85,14 +66,12 @@ def test_a_release_passes(version: str, runner: Runner) -> None:
 
 
 @pytest.mark.parametrize("version", READ)
-def test_a_release_passes_with_an_fp8_cache(version: str, runner: Runner) -> None:
+def test_a_release_passes_with_an_fp8_cache(version: str, passes: Callable[..., Verdict]) -> None:
     for steps in STEPS.values():
         plain = case(f"vllm=={version}", *steps)
         geometry = replace(plain.geometry, kv_dtype=DType.FLOAT8_E4M3)
         # Queries are quantised: the other servers have the bug of PR 48016.
-        verdict = runner.verdict(replace(plain, geometry=geometry, scales=Scales(k=0.37, v=1.7)))
-        assert verdict.unsupported is None
-        assert verdict.failures == ()
+        passes(replace(plain, geometry=geometry, scales=Scales(k=0.37, v=1.7)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -214,10 +193,9 @@ PLANTED_ELSEWHERE = {
 
 
 @pytest.mark.parametrize("mistake", PLANTED_ELSEWHERE)
-def test_a_mistake_planted_in_another_kind_is_found(mistake: str, runner: Runner, tmp_path: Path) -> None:
+def test_a_mistake_planted_in_another_kind_is_found(mistake: str, runner: Runner, plant: Callable[..., str]) -> None:
     backend, place, right, wrong, steps, kind = PLANTED_ELSEWHERE[mistake]
-    tree = planted_tree(tmp_path, place, right, wrong)
-    failures = runner.verdict(case(f"vllm@{tree}", *steps, kind=backend)).failures
+    failures = runner.verdict(case(plant(PLANTED_IN, place, right, wrong), *steps, kind=backend)).failures
     assert kind in {each.kind for each in failures}
 
 
@@ -230,26 +208,16 @@ WITH_THEIR_LINE = (
 
 
 @pytest.mark.parametrize("mistake", PLANTED)
-def test_a_planted_mistake_is_found(mistake: str, runner: Runner, tmp_path: Path) -> None:
+def test_a_planted_mistake_is_found(mistake: str, runner: Runner, plant: Callable[..., str]) -> None:
     place, right, wrong, steps, kind = PLANTED[mistake]
-    tree = planted_tree(tmp_path, place, right, wrong)
-    failures = runner.verdict(case(f"vllm@{tree}", *steps)).failures
+    tree = plant(PLANTED_IN, place, right, wrong)
+    failures = runner.verdict(case(tree, *steps)).failures
     assert kind in {each.kind for each in failures}
     if mistake in WITH_THEIR_LINE:
-        line = (tree / place).read_text().partition(wrong)[0].count("\n") + 1
+        line = (Path(tree.removeprefix("vllm@")) / place).read_text().partition(wrong)[0].count("\n") + 1
         file = place.relative_to("vllm").as_posix()
         # A line alone is one of the file that makes the call.
         assert all(re.search(rf"({re.escape(file)}:|line ){line}\b", each.message) for each in failures)
-
-
-def planted_tree(folder: Path, place: Path, right: str, wrong: str) -> Path:
-    """A copy of a release with one text replaced."""
-    tree = Path(shutil.copytree(release_of(VLLM, f"vllm=={PLANTED_IN}").root, folder / "vllm"))
-    file = tree / place
-    text = file.read_text()
-    assert text.count(right) == 1
-    file.write_text(text.replace(right, wrong))
-    return tree
 
 
 def test_the_versions_that_the_tests_run_are_pinned() -> None:

@@ -9,7 +9,7 @@ from engine_cases import ENGINES, case, decode, draft, extend, on_engine, verify
 from msgspec.structs import replace
 
 from attnfuzz.harness.sandbox.check import Runner
-from attnfuzz.harness.verdict.failures import Kind
+from attnfuzz.harness.verdict.failures import Kind, Verdict
 from attnfuzz.reference.case import Case, Launch, Mode, PageOrder, Step
 
 pytestmark = pytest.mark.vllm
@@ -52,13 +52,11 @@ def on(
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("version", READ)
-def test_an_engine_with_a_draft_model_passes(version: str, asynchronous: bool, runner: Runner) -> None:
+def test_an_engine_with_a_draft_model_passes(version: str, asynchronous: bool, passes: Callable[..., Verdict]) -> None:
     for each in CASES.values():
         for window in (-1, 7):
             for seed in (1, 2):
-                verdict = runner.verdict(on(f"vllm=={version}", each, seed, window=window, asynchronous=asynchronous))
-                assert verdict.unsupported is None
-                assert verdict.failures == ()
+                verdict = passes(on(f"vllm=={version}", each, seed, window=window, asynchronous=asynchronous))
                 assert verdict.rows
 
 
@@ -186,10 +184,8 @@ def test_a_mistake_planted_in_an_asynchronous_server_is_found(
 
 
 @pytest.mark.parametrize("kind", ["engine", "engine_mla"])
-def test_the_workspace_has_room_for_drafts_that_a_decode_verifies(kind: str, runner: Runner) -> None:
+def test_the_workspace_has_room_for_drafts_that_a_decode_verifies(kind: str, passes: Callable[..., Verdict]) -> None:
     served = on_engine(f"vllm=={PLANTED_IN}", kind, case(draft((0, 1, 2)), decode((0, 1, 400))))
     # Splits take the most space with one query head; this seed has drafts in the last forward.
     one_head = replace(served, geometry=replace(served.geometry, q_heads=1, kv_heads=1))
-    verdict = runner.verdict(replace(one_head, serving=replace(served.serving, seed=186)))
-    assert verdict.unsupported is None
-    assert verdict.failures == ()
+    passes(replace(one_head, serving=replace(served.serving, seed=186)))

@@ -185,13 +185,13 @@ class PackedFmhaV2Session:
         self._tokens = SlotTokens.cached(case, device=bench.device)
         self._sinks = place_sinks(case, bench)
         self._workspace = SharedWorkspace(case, bench)
-        self._scales = cached_scales(case, case.geometry.head_dim_qk)
+        self._scales = cached_scales(case)
 
     def forward(self, index: int) -> Output:
         """Run one step."""
         case, bench, step = self._case, self._bench, self._case.steps[index]
         query = place_queries(case, bench, draw_queries(case, index, step.padded_tokens, case.geometry.head_dim_qk))
-        results = Results.place(case, bench, step.padded_tokens, case.geometry.head_dim_vo)
+        results = Results.place(case, bench, step.padded_tokens)
         self._attend(self._packed(step, query[: step.tokens]), results[: step.tokens])
         results[step.tokens :].clear()
         return Output(

@@ -249,14 +249,14 @@ class MlaWrapperSession(GraphedSession):
         self._case, self._bench, self._backend = case, bench, backend
         self._kv = PagedKv(case, bench)
         # The softmax scale is that of the per-head keys that the latents represent.
-        self._scales = cached_scales(case, latent.nope + latent.rope)
+        self._scales = cached_scales(case)
         self._kept: MlaWrapper | None = None
         self._captured: dict[tuple[Mode, int], Captured[MlaWrapper]] = {}
 
     def _eager(self, step: Step, queries: torch.Tensor) -> Output:
         rows = Row.padded(step) if step.mode in PLANNED_AFTER_PADDING else Row.real(step)
         query = place_queries(self._case, self._bench, queries)
-        results = Results.place(self._case, self._bench, step.padded_tokens, self._case.geometry.head_dim_vo)
+        results = Results.place(self._case, self._bench, step.padded_tokens)
         planned = sum(row.q_len for row in rows)
         # FlashInfer plans no empty batch: "FA MLA native planning requires a nonempty batch."
         if rows:
@@ -264,9 +264,7 @@ class MlaWrapperSession(GraphedSession):
             self._plan(wrapper, rows, self._case.life)
             if EarlierUse.RAN_BEFORE in self._case.life:
                 others = place_queries(self._case, self._bench, queries.flip(-1))
-                unused = Results.place(
-                    self._case, self._bench, planned, self._case.geometry.head_dim_vo, prefix="another_"
-                )
+                unused = Results.place(self._case, self._bench, planned, prefix="another_")
                 self._launch(wrapper, others[:planned], unused)
             self._launch(wrapper, query[:planned], results[:planned])
         results[planned:].clear()

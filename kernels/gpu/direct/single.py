@@ -83,7 +83,7 @@ class SingleSession:
     def __init__(self, kind: SingleKind, case: Case, bench: Bench) -> None:
         self._kind, self._case, self._bench = kind, case, bench
         self._tokens = SlotTokens.cached(case, device=bench.device)
-        self._scale = softmax_scale(case, case.geometry.head_dim_qk)
+        self._scale = softmax_scale(case)
         self._gives_dtype = ArgumentForm.OUT_DTYPE_GIVEN in case.arguments
 
     def forward(self, index: int) -> Output:
@@ -91,7 +91,7 @@ class SingleSession:
         case, step = self._case, self._case.steps[index]
         drawn = draw_queries(case, index, step.padded_tokens, case.geometry.head_dim_qk)
         query = place_queries(case, self._bench, drawn)
-        results = Results.place(case, self._bench, step.padded_tokens, case.geometry.head_dim_vo)
+        results = Results.place(case, self._bench, step.padded_tokens)
         for first, request in zip(packed_rows(step), step.requests, strict=True):
             rows = slice(first, first + request.q_len)
             if request.q_len:

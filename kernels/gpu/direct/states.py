@@ -109,7 +109,7 @@ class CascadeSession:
     def __init__(self, case: Case, bench: Bench) -> None:
         self._case, self._bench = case, bench
         self._tokens = SlotTokens.cached(case)
-        self._scale = softmax_scale(case, case.geometry.head_dim_qk)
+        self._scale = softmax_scale(case)
 
     def forward(self, index: int) -> Output:
         """Run one step."""
@@ -170,7 +170,7 @@ class CascadeSession:
         return merged
 
     def _place(self, step: Step) -> Results:
-        return Results.place(self._case, self._bench, step.padded_tokens, self._case.geometry.head_dim_vo)
+        return Results.place(self._case, self._bench, step.padded_tokens)
 
     def _placed(self, states: list[tuple[Results, torch.Tensor]]) -> list[Results]:
         """The states in guarded memory."""
@@ -218,7 +218,7 @@ class FixupSession:
     def __init__(self, case: Case, bench: Bench) -> None:
         self._case, self._bench = case, bench
         self._tokens = SlotTokens.cached(case)
-        self._scale = softmax_scale(case, case.geometry.head_dim_qk)
+        self._scale = softmax_scale(case)
 
     def forward(self, index: int) -> Output:
         """Run one step."""

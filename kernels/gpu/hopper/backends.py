@@ -17,7 +17,7 @@ from attnfuzz.kernels.gpu.hopper.sessions import MLA_BACKEND, HopperMhaAsServed,
 from attnfuzz.kernels.gpu.states import FIXUP, FIXUP_SOURCE, MERGE_MODULE, MERGE_STATE_IN_PLACE
 from attnfuzz.kernels.gpu.variants import as_served, with_revisions
 from attnfuzz.kernels.gpu.visible import Arch, processors
-from attnfuzz.kernels.gpu.wrappers.backends import prefill_modules
+from attnfuzz.kernels.gpu.wrappers.backends import fa2_noise, prefill_modules
 from attnfuzz.kernels.gpu.wrappers.ragged import FA3_RAGGED
 from attnfuzz.kernels.ops_table import OpsTable, WorkspaceBytes
 from attnfuzz.kernels.trtllm.gather import GATHER_ROWS
@@ -29,7 +29,6 @@ from attnfuzz.reference.contract import Contract, LseBase
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
-from attnfuzz.reference.noise import ROUNDOFF, NoiseModel
 
 
 def _xqa_workspace(*, head_dim_vo: int, max_seq_len: int, **sizes: int) -> WorkspaceBytes:
@@ -96,12 +95,6 @@ def _mla_modules(bucket: Bucket) -> tuple[Module, ...]:
     return (*decode, *prefill_modules(prefill, FA3_RAGGED.backend), MERGE_MODULE)
 
 
-def _mla_noise(dtype: DType) -> NoiseModel:
-    """The noise of weights rounded to the queries' dtype, at worst before they are summed."""
-    rounded = NoiseModel.rounded_probabilities(dtype.torch_dtype)
-    return msgspec.structs.replace(rounded, row_sum=ROUNDOFF[dtype.torch_dtype])
-
-
 _ARCHS: Final = frozenset({Arch.HOPPER})
 
 _MHA = GpuBackend(
@@ -158,7 +151,8 @@ _MLA = GpuBackend(
         GATHER_ROWS,
     ),
     modules_of=_mla_modules,
-    theoretical=_mla_noise,
+    # At worst, weights are rounded before they are summed.
+    theoretical=fa2_noise,
     own=((FIXUP_SOURCE,),),
 )
 

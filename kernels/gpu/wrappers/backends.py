@@ -201,7 +201,7 @@ def capability_of(
     )
 
 
-def _backend(
+def wrapper_backend(
     name: str,
     session: Callable[..., Session],
     form: WrapperKind,
@@ -229,11 +229,11 @@ def _fa3_ragged(name: str, layout: KvLayout) -> GpuBackend:
     """A backend for one layout: in HND most calls kill their process, which would hide the failures of NHD."""
     buckets = (msgspec.structs.replace(bucket, layouts=(layout,)) for bucket in (PLAIN, WINDOWED, _LATENT_PREFILL))
     capability = capability_of(_PREFILL_MODES, (), *buckets, masks=_FULL)
-    return _backend(name, RaggedSession, FA3_RAGGED, capability, fa3_noise, rules.RAGGED_PREFILL, lives.of_fa3)
+    return wrapper_backend(name, RaggedSession, FA3_RAGGED, capability, fa3_noise, rules.RAGGED_PREFILL, lives.of_fa3)
 
 
 WRAPPER_BACKENDS: Final = (
-    _backend(
+    wrapper_backend(
         "fa2_paged",
         PagedWrapperSession,
         FA2_PAGED,
@@ -243,7 +243,7 @@ WRAPPER_BACKENDS: Final = (
         lives.of_fa2_paged,
         fa2_paged_modules,
     ),
-    _backend(
+    wrapper_backend(
         "fa2_paged_packed_mask",
         PagedWrapperSession,
         FA2_PAGED_PACKED,
@@ -253,7 +253,7 @@ WRAPPER_BACKENDS: Final = (
         lives.of_fa2_paged,
         fa2_paged_modules,
     ),
-    _backend(
+    wrapper_backend(
         "fa3_paged",
         PagedWrapperSession,
         FA3_PAGED,
@@ -262,7 +262,7 @@ WRAPPER_BACKENDS: Final = (
         rules.FA3_PAGED_PREFILL,
         lives.of_fa3_paged,
     ),
-    _backend(
+    wrapper_backend(
         "fa2_ragged",
         RaggedSession,
         FA2_RAGGED,
@@ -272,7 +272,7 @@ WRAPPER_BACKENDS: Final = (
         lives.of_fa2,
         masked_modules,
     ),
-    _backend(
+    wrapper_backend(
         "fa2_ragged_packed_mask",
         RaggedSession,
         FA2_RAGGED_PACKED,
@@ -284,7 +284,7 @@ WRAPPER_BACKENDS: Final = (
     ),
     _fa3_ragged("fa3_ragged", KvLayout.NHD),
     _fa3_ragged("fa3_ragged_hnd", KvLayout.HND),
-    _backend(
+    wrapper_backend(
         "batch_decode",
         PagedWrapperSession,
         DECODE,

@@ -27,6 +27,7 @@ from attnfuzz.kernels.gpu.wrappers.backends import (
 )
 from attnfuzz.kernels.gpu.wrappers.life import IN_GRAPHS
 from attnfuzz.kernels.gpu.wrappers.options import plan_options
+from attnfuzz.kernels.gpu.wrappers.other_layers import layer_of
 from attnfuzz.kernels.gpu.wrappers.paged import PageLists, last_page_len, pages_of
 from attnfuzz.kernels.gpu.wrappers.planned import LivingCall, Planned, PlannedKind
 from attnfuzz.kernels.paged_kv import PagedKv
@@ -130,7 +131,7 @@ class LevelsSession(GraphedSession):
         self._case, self._bench = case, bench
         self._kv = PagedKv(case, bench)
         self._table = PageTable(case, self._kv)
-        self._scale = softmax_scale(case, case.geometry.head_dim_qk)
+        self._scale = softmax_scale(case)
         self._buckets = buckets
         self._kept: Planned | None = None
         self._graphs: dict[tuple[Mode, int], tuple[Captured[None], Planned]] = {}
@@ -138,7 +139,7 @@ class LevelsSession(GraphedSession):
     def _eager(self, step: Step, queries: torch.Tensor) -> Output:
         rows = Row.padded(step) if step.mode in PLANNED_AFTER_PADDING else Row.real(step)
         query = place_queries(self._case, self._bench, queries)
-        results = Results.place(self._case, self._bench, step.padded_tokens, self._case.geometry.head_dim_vo)
+        results = Results.place(self._case, self._bench, step.padded_tokens)
         planned = sum(row.q_len for row in rows)
         if rows:
             self._call(rows, query[:planned], results[:planned], alone=False).carry_out(self._wrapper())
@@ -163,18 +164,8 @@ class LevelsSession(GraphedSession):
             levels = [level.placed(self._bench) for level in split.levels(geometry.page_size)]
             return {theirs: [vars(level)[ours] for level in levels] for ours, (theirs, _) in _ARGUMENTS.items()}
 
-        layer: dict[str, Any] = {
-            "num_qo_heads": geometry.q_heads,
-            "num_kv_heads": geometry.kv_heads,
-            "head_dim": geometry.head_dim_qk,
-            "page_size": geometry.page_size,
-            "causal": True,
-            "sm_scale": self._scale,
-            "window_left": geometry.window_left,
-            "logits_soft_cap": geometry.soft_cap,
-            "q_data_type": geometry.dtype.torch_dtype,
-            "kv_data_type": geometry.kv_dtype.torch_dtype,
-        }
+        layer = layer_of(geometry, "head_dim", "page_size", "window_left", "logits_soft_cap")
+        layer |= {"causal": True, "sm_scale": self._scale}
         layer |= plan_options(self._case, layer, in_graph=False)
         return LivingCall(
             case=self._case,
@@ -204,7 +195,7 @@ class LevelsSession(GraphedSession):
         wrapper = self._made(use_cuda_graph=True, **arrays)
         shape = (step.padded_tokens, case.geometry.q_heads, case.geometry.head_dim_qk)
         warm = place_queries(case, bench, torch.zeros(shape, dtype=case.geometry.dtype.torch_dtype))
-        unused = Results.place(case, bench, shape[0], case.geometry.head_dim_vo, prefix="warm_")
+        unused = Results.place(case, bench, shape[0], prefix="warm_")
         call = self._call(Row.padded(step), warm, unused, alone=True)
         call.plan(wrapper, ())
         # Load every kernel before the capture, as servers do.
@@ -291,7 +282,7 @@ class PrefixSession:
         self._kind, self._case, self._bench, self._buckets = kind, case, bench, buckets
         self._kv = PagedKv(case, bench)
         self._table = PageTable(case, self._kv)
-        self._scale = softmax_scale(case, case.geometry.head_dim_qk)
+        self._scale = softmax_scale(case)
         if not kind.scaled:
             self._scale = case.geometry.head_dim_qk**-0.5
 
@@ -306,7 +297,7 @@ class PrefixSession:
         self._kv.write(step)
         drawn = draw_queries(case, index, step.padded_tokens, case.geometry.head_dim_qk)
         query = place_queries(case, self._bench, drawn)
-        results = Results.place(case, self._bench, step.padded_tokens, case.geometry.head_dim_vo)
+        results = Results.place(case, self._bench, step.padded_tokens)
         if step.tokens:
             self._attend(step, query[: step.tokens], results[: step.tokens])
         results[step.tokens :].clear()

@@ -1,6 +1,6 @@
 """FlashInfer's decode wrapper on tensor cores, which takes several queries of a request, and its variant for graphs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -11,13 +11,9 @@ import torch
 from attnfuzz.kernels.backend import Output, Unsupported
 from attnfuzz.kernels.gpu import argument_rules as rules
 from attnfuzz.kernels.gpu import lives
-from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.flashinfer_op import call
-from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.kernels.gpu.wrappers.backends import (
     CAPPED,
-    CONTRACT,
     DECODE_BUCKETS,
     EIGHT_BITS,
     PLAIN,
@@ -29,18 +25,16 @@ from attnfuzz.kernels.gpu.wrappers.backends import (
     fa2_paged_modules,
     fa3_noise,
     prefill_modules,
+    wrapper_backend,
 )
 from attnfuzz.kernels.gpu.wrappers.life import IN_GRAPHS
 from attnfuzz.kernels.gpu.wrappers.paged import DECODE, PagedForm, PagedWrapper, PageLists
 from attnfuzz.kernels.gpu.wrappers.paged_session import PagedWrapperSession
 from attnfuzz.kernels.plan import Row
-from attnfuzz.reference.arguments import EarlierUse, Rules
-from attnfuzz.reference.bucket import Bucket
+from attnfuzz.reference.arguments import EarlierUse
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Mode, Step
-from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry
-from attnfuzz.reference.noise import NoiseModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,28 +152,6 @@ class GraphTensorCoreDecodeSession(GraphDecodeSession):
     wrapper_type = TensorCoreDecode
 
 
-def _backend(
-    name: str,
-    session: type[PagedWrapperSession],
-    form: PagedForm,
-    capability: Capability,
-    theoretical: Callable[[DType], NoiseModel],
-    modules_of: Callable[[Bucket], tuple[Module, ...]],
-    life: lives.UsesOf,
-    arguments: Rules,
-) -> GpuBackend:
-    return GpuBackend(
-        name=name,
-        archs=frozenset({Arch.HOPPER} if form.backend == "fa3" else Arch),
-        capability=msgspec.structs.replace(capability, arguments=arguments, earlier_uses=life(capability.buckets)),
-        contract=CONTRACT,
-        session=partial(session, form, buckets=capability.buckets),
-        kernels=(form.plan_op, form.run_op),
-        modules_of=modules_of,
-        theoretical=theoretical,
-    )
-
-
 def _without_short_requests(capability: Capability) -> Capability:
     return msgspec.structs.replace(capability, kv_shorter_than_q=False)
 
@@ -188,45 +160,45 @@ _DECODES: Final = (Mode.DECODE,)
 _VERIFIES: Final = (Mode.DECODE, Mode.TARGET_VERIFY)
 
 DECODE_VARIANTS: Final = (
-    _backend(
+    wrapper_backend(
         "batch_decode_tensor_cores",
         TensorCoreDecodeSession,
         FA2_DECODE,
         _without_short_requests(capability_of(_VERIFIES, _VERIFIES, PLAIN, EIGHT_BITS, CAPPED)),
         fa2_noise,
-        fa2_paged_modules,
-        lives.of_decode_on_tensor_cores,
         rules.TENSOR_CORE_DECODE,
+        lives.of_decode_on_tensor_cores,
+        fa2_paged_modules,
     ),
     # "q_len_per_req > 1 is currently only supported on the fa2 tensor-core backend" (_plan_impl).
-    _backend(
+    wrapper_backend(
         "fa3_batch_decode",
         TensorCoreDecodeSession,
         FA3_DECODE,
         capability_of(_DECODES, _DECODES, PLAIN, WINDOWED),
         fa3_noise,
-        partial(prefill_modules, backend="fa3"),
-        lives.of_decode,
         rules.FA3_DECODE,
+        lives.of_decode,
+        partial(prefill_modules, backend="fa3"),
     ),
-    _backend(
+    wrapper_backend(
         "cuda_graph_decode",
         GraphDecodeSession,
         _for_graphs(tensor_cores=False),
         capability_of(_DECODES, _DECODES, *DECODE_BUCKETS),
         decode_noise,
-        decode_modules,
-        lives.of_graph_decode,
         rules.GRAPH_DECODE,
+        lives.of_graph_decode,
+        decode_modules,
     ),
-    _backend(
+    wrapper_backend(
         "cuda_graph_decode_tensor_cores",
         GraphTensorCoreDecodeSession,
         _for_graphs(tensor_cores=True),
         _without_short_requests(capability_of(_VERIFIES, _VERIFIES, PLAIN, EIGHT_BITS, CAPPED)),
         fa2_noise,
-        fa2_paged_modules,
-        lives.of_graph_decode,
         rules.GRAPH_TENSOR_CORE_DECODE,
+        lives.of_graph_decode,
+        fa2_paged_modules,
     ),
 )

@@ -26,6 +26,7 @@ from attnfuzz.kernels.gpu.wrappers.backends import (
     fa2_noise,
 )
 from attnfuzz.kernels.gpu.wrappers.life import overwrite
+from attnfuzz.kernels.gpu.wrappers.other_layers import layer_of
 from attnfuzz.kernels.gpu.wrappers.wrapper import run
 from attnfuzz.kernels.lives import on_another_stream
 from attnfuzz.kernels.paged_kv import PagedKv
@@ -77,19 +78,8 @@ class HolisticWrapper:
 
     def layer(self, sm_scale: float) -> dict[str, Any]:
         """The arguments of a plan of causal attention, besides its lists."""
-        geometry = self._case.geometry
-        return {
-            "num_qo_heads": geometry.q_heads,
-            "num_kv_heads": geometry.kv_heads,
-            "head_dim_qk": geometry.head_dim_qk,
-            "head_dim_vo": geometry.head_dim_vo,
-            "page_size": geometry.page_size,
-            "causal": True,
-            "sm_scale": sm_scale,
-            "logits_soft_cap": geometry.soft_cap,
-            "q_data_type": geometry.dtype.torch_dtype,
-            "kv_data_type": geometry.kv_dtype.torch_dtype,
-        }
+        geometry = layer_of(self._case.geometry, "head_dim_qk", "head_dim_vo", "page_size", "logits_soft_cap")
+        return {**geometry, "causal": True, "sm_scale": sm_scale}
 
     def plan_layer(self, batch: MlaBatch, layer: Mapping[str, Any]) -> None:
         """Plan a batch."""
@@ -128,7 +118,7 @@ class HolisticSession(MlaWrapperSession):
     def __init__(self, case: Case, bench: Bench, *, buckets: Sequence[Bucket] = ()) -> None:
         self._case, self._bench, self._backend, self._buckets = case, bench, "", buckets
         self._kv = PagedKv(case, bench)
-        self._scales = cached_scales(case, case.geometry.head_dim_qk)
+        self._scales = cached_scales(case)
         self._kept = None
         self._captured: dict[tuple[Mode, int], Captured[Any]] = {}
 
@@ -139,7 +129,7 @@ class HolisticSession(MlaWrapperSession):
 
     def _layer(self, wrapper: Any) -> dict[str, Any]:
         # The scale of K is an argument of run.
-        layer: dict[str, Any] = wrapper.layer(softmax_scale(self._case, self._case.geometry.head_dim_qk))
+        layer: dict[str, Any] = wrapper.layer(softmax_scale(self._case))
         return layer
 
     def _launch(self, wrapper: Any, query: torch.Tensor, results: Results) -> None:

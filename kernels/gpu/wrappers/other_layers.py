@@ -1,4 +1,4 @@
-"""Other layers that an object is planned for before the judged one: those that its backend has modules for."""
+"""Layers that an object is planned for: the judged one, and others before it that its backend has modules for."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
@@ -29,13 +29,20 @@ _ARGUMENTS: Final[Mapping[str, Callable[[Geometry], object]]] = {
     "head_dim": lambda it: it.head_dim_qk,
     "head_dim_qk": lambda it: it.head_dim_qk,
     "head_dim_vo": lambda it: it.head_dim_vo,
+    "page_size": lambda it: it.page_size,
     "window_left": lambda it: it.window_left,
     "logits_soft_cap": lambda it: it.soft_cap,
     "q_data_type": lambda it: it.dtype.torch_dtype,
     "kv_data_type": lambda it: it.kv_dtype.torch_dtype,
     "o_data_type": lambda it: it.dtype.torch_dtype,
 }
-"""FlashInfer's names for the parts of a geometry that a plan takes, except pages, which its lists describe."""
+"""FlashInfer's names for the parts of a geometry that a plan takes."""
+
+
+def layer_of(geometry: Geometry, *names: str) -> dict[str, Any]:
+    """The arguments of a plan that describe a layer: its heads and dtypes, and those with these names."""
+    every = ("num_qo_heads", "num_kv_heads", *names, "q_data_type", "kv_data_type")
+    return {name: _ARGUMENTS[name](geometry) for name in every}
 
 
 def uses_of(buckets: Sequence[Bucket]) -> tuple[EarlierUse, ...]:

@@ -9,6 +9,7 @@ import torch
 
 from attnfuzz.kernels.backend import Bench, Fill
 from attnfuzz.kernels.gpu.wrappers.options import plan_options
+from attnfuzz.kernels.gpu.wrappers.other_layers import layer_of
 from attnfuzz.kernels.gpu.wrappers.wrapper import Wrapper, WrapperKind
 from attnfuzz.kernels.lengths import int32, running_sum
 from attnfuzz.kernels.plan import PageTable, Row, table_rows
@@ -154,18 +155,8 @@ class PagedWrapper(Wrapper):
         geometry = case.geometry
         in_graph = None if buffers is None else vars(buffers)
         super().__init__(form, case, bench, geometry.kv_layout.value, in_graph, mask_buffers, neighbour)
-        self.layer: dict[str, Any] = {
-            "num_qo_heads": geometry.q_heads,
-            "num_kv_heads": geometry.kv_heads,
-            **dict(zip(form.dims, (geometry.head_dim_qk, geometry.head_dim_vo), strict=False)),
-            "page_size": geometry.page_size,
-            "window_left": geometry.window_left,
-            "logits_soft_cap": geometry.soft_cap,
-            "sm_scale": sm_scale,
-            "q_data_type": geometry.dtype.torch_dtype,
-            "kv_data_type": geometry.kv_dtype.torch_dtype,
-            **form.fixed,
-        }
+        self.layer = layer_of(geometry, *form.dims, "page_size", "window_left", "logits_soft_cap")
+        self.layer |= {"sm_scale": sm_scale, **form.fixed}
         self.layer |= plan_options(case, self.layer, in_graph=buffers is not None)
 
     def reserve_for(self, lists: PageLists) -> bool:

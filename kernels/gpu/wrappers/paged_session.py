@@ -44,7 +44,7 @@ class PagedWrapperSession(PagedSession):
     def __init__(self, form: PagedForm, case: Case, bench: Bench, *, buckets: Sequence[Bucket] = ()) -> None:
         super().__init__(case, bench)
         self._form, self._buckets = form, buckets
-        self._sm_scale = softmax_scale(case, case.geometry.head_dim_qk)
+        self._sm_scale = softmax_scale(case)
         self._kept: PagedWrapper | None = None
         self._graphs: dict[tuple[Mode, int], _Graph] = {}
 
@@ -101,7 +101,7 @@ class PagedWrapperSession(PagedSession):
         """The queries of an eager step, and its results."""
         with self._bench.memory.at_once():
             query = place_queries(self._case, self._bench, queries)
-            return query, Results.place(self._case, self._bench, step.padded_tokens, self._case.geometry.head_dim_vo)
+            return query, Results.place(self._case, self._bench, step.padded_tokens)
 
     def _wrapper(self) -> PagedWrapper:
         if self._case.workspace is Workspace.FRESH:
@@ -113,9 +113,7 @@ class PagedWrapperSession(PagedSession):
     def _run_another_layer(self, wrapper: PagedWrapper, rows: Sequence[Row], queries: torch.Tensor) -> None:
         """Run the plan on the same queries with reversed elements, into outputs that are not used."""
         query = place_queries(self._case, self._bench, queries.flip(-1))
-        results = Results.place(
-            self._case, self._bench, query.shape[0], self._case.geometry.head_dim_vo, prefix="another_"
-        )
+        results = Results.place(self._case, self._bench, query.shape[0], prefix="another_")
         self._launch(wrapper, rows, query, results)
 
     def _launch(self, wrapper: PagedWrapper, rows: Sequence[Row], query: torch.Tensor, results: Results) -> None:
@@ -156,9 +154,7 @@ class PagedWrapperSession(PagedSession):
             wrapper.plan_batch(lists, placed, mask)
         shape = (step.padded_tokens, case.geometry.q_heads, case.geometry.head_dim_qk)
         warm = place_queries(case, bench, torch.zeros(shape, dtype=case.geometry.dtype.torch_dtype))
-        self._launch(
-            wrapper, rows, warm, Results.place(case, bench, shape[0], case.geometry.head_dim_vo, prefix="warm_")
-        )
+        self._launch(wrapper, rows, warm, Results.place(case, bench, shape[0], prefix="warm_"))
         captured = capture(
             case, bench, step, buffers, lambda query, results: self._launch(wrapper, rows, query, results)
         )

@@ -27,6 +27,7 @@ from attnfuzz.kernels.gpu.wrappers.backends import (
     prefill_modules,
 )
 from attnfuzz.kernels.gpu.wrappers.options import plan_options
+from attnfuzz.kernels.gpu.wrappers.other_layers import layer_of
 from attnfuzz.kernels.gpu.wrappers.paged import PageLists
 from attnfuzz.kernels.gpu.wrappers.planned import LivingCall, Planned, PlannedKind
 from attnfuzz.kernels.gpu.wrappers.ragged import place_tokens
@@ -137,18 +138,8 @@ class PodSession:
         self._case, self._bench, self._buckets = case, bench, buckets
         self._kv = PagedKv(case, bench)
         self._table = PageTable(case, self._kv)
-        self._scale = softmax_scale(case, case.geometry.head_dim_qk)
-        geometry = case.geometry
-        self._layer: dict[str, Any] = {
-            "num_qo_heads": geometry.q_heads,
-            "num_kv_heads": geometry.kv_heads,
-            "head_dim": geometry.head_dim_qk,
-            "page_size": geometry.page_size,
-            "window_left": geometry.window_left,
-            "sm_scale": self._scale,
-            "q_data_type": geometry.dtype.torch_dtype,
-            "kv_data_type": geometry.kv_dtype.torch_dtype,
-        }
+        self._scale = softmax_scale(case)
+        self._layer = {**layer_of(case.geometry, "head_dim", "page_size", "window_left"), "sm_scale": self._scale}
         self._layer |= plan_options(case, self._layer, in_graph=False)
 
     @property
@@ -161,7 +152,7 @@ class PodSession:
         case, step = self._case, self._case.steps[index]
         self._kv.write(step)
         queries = draw_queries(case, index, step.padded_tokens, case.geometry.head_dim_qk)
-        results = Results.place(case, self._bench, step.padded_tokens, case.geometry.head_dim_vo)
+        results = Results.place(case, self._bench, step.padded_tokens)
         results.clear()
         if step.tokens:
             self._attend(self._split(step), queries, results)
@@ -211,7 +202,7 @@ class PodSession:
         return self._bench.memory.copy(name, rows, stride=query_strides(self._case, *rows.shape[1:]))
 
     def _place_out(self, parts: Sequence[Part], prefix: str) -> torch.Tensor:
-        return place_out(self._case, self._bench, len(_rows(parts)), self._case.geometry.head_dim_vo, prefix=prefix)
+        return place_out(self._case, self._bench, len(_rows(parts)), prefix=prefix)
 
 
 def _rows(parts: Sequence[Part]) -> torch.Tensor:
@@ -288,9 +279,7 @@ class ManyPrefillsSession(PodSession):
 
         arguments: dict[str, torch.Tensor] = {}
         for side, parts in sides.items():
-            outputs = Results.place(
-                self._case, self._bench, len(_rows(parts)), self._case.geometry.head_dim_vo, prefix=f"{side}_"
-            )
+            outputs = Results.place(self._case, self._bench, len(_rows(parts)), prefix=f"{side}_")
             query = self._queries(f"q_{side}", parts, queries)
             arguments |= {f"q_{side}": query, f"out_{side}": outputs.out, f"lse_{side}": outputs.lse}
         cache = self._kv.cache

@@ -9,6 +9,7 @@ from attnfuzz.kernels.backend import Bench, Output
 from attnfuzz.kernels.gpu.wrappers.life import WrapperLife, live
 from attnfuzz.kernels.gpu.wrappers.masks import mask_arguments
 from attnfuzz.kernels.gpu.wrappers.options import in_base_2, plan_options, run_options
+from attnfuzz.kernels.gpu.wrappers.other_layers import layer_of
 from attnfuzz.kernels.gpu.wrappers.wrapper import Wrapper, WrapperKind
 from attnfuzz.kernels.lengths import place_int32, running_sum
 from attnfuzz.kernels.plan import Row
@@ -57,19 +58,9 @@ class RaggedSession:
         quantised = geometry.kv_dtype.itemsize == 1
         self._k_scale = case.scales.k if quantised else None
         self._v_scale = case.scales.v if quantised else None
-        self._sm_scale = softmax_scale(case, geometry.head_dim_qk)
-        self._layer: dict[str, Any] = {
-            "num_qo_heads": geometry.q_heads,
-            "num_kv_heads": geometry.kv_heads,
-            "head_dim_qk": geometry.head_dim_qk,
-            "head_dim_vo": geometry.head_dim_vo,
-            "causal": True,
-            "window_left": geometry.window_left,
-            "logits_soft_cap": geometry.soft_cap,
-            "sm_scale": self._sm_scale,
-            "q_data_type": geometry.dtype.torch_dtype,
-            "kv_data_type": geometry.kv_dtype.torch_dtype,
-        }
+        self._sm_scale = softmax_scale(case)
+        self._layer = layer_of(geometry, "head_dim_qk", "head_dim_vo", "window_left", "logits_soft_cap")
+        self._layer |= {"causal": True, "sm_scale": self._sm_scale}
         self._layer |= plan_options(case, self._layer, in_graph=False)
         self._kept: Wrapper | None = None
 
@@ -134,10 +125,10 @@ class RaggedSession:
         self, wrapper: Wrapper, step: Step, queries: torch.Tensor, keys: _Keys, prefix: str = ""
     ) -> tuple[torch.Tensor, Results]:
         """Launch on the planned rows, since wrappers reject additional ones; returns the placed query too."""
-        case, bench, dim = self._case, self._bench, self._geometry.head_dim_vo
+        case, bench = self._case, self._bench
         with bench.memory.at_once():
             query = place_queries(case, bench, queries)
-            results = Results.place(case, bench, step.padded_tokens, dim, prefix=prefix)
+            results = Results.place(case, bench, step.padded_tokens, prefix=prefix)
         planned = results[: step.tokens]
         wrapper.run(
             q=query[: step.tokens],

@@ -14,9 +14,7 @@ from attnfuzz.kernels.gpu import lives
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.flashinfer_op import call_method
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.kernels.gpu.wrappers.backends import (
-    CONTRACT,
     EIGHT_BITS,
     NO_POSITIONS,
     PLAIN,
@@ -26,6 +24,7 @@ from attnfuzz.kernels.gpu.wrappers.backends import (
     each_variant,
     fa2_noise,
     fa3_noise,
+    wrapper_backend,
 )
 from attnfuzz.kernels.gpu.wrappers.paged import FA2_PAGED, FA3_PAGED, PagedForm
 from attnfuzz.kernels.gpu.wrappers.paged_session import PagedWrapperSession
@@ -125,19 +124,15 @@ _FA3_BUCKETS: Final = tuple(map(_with_sinks, (PLAIN, WINDOWED)))
 
 
 def _backend(backend: str, form: SinkForm, buckets: tuple[Bucket, ...]) -> GpuBackend:
-    return GpuBackend(
-        name=f"{backend}_sinks",
-        archs=frozenset({Arch.HOPPER} if backend == "fa3" else Arch),
-        capability=msgspec.structs.replace(
-            capability_of(Mode.of_kernels(), SPECULATIVE, *buckets),
-            arguments=rules.FA3_SINKS if backend == "fa3" else rules.FA2_SINKS,
-            earlier_uses=lives.of_sinks(buckets),
-        ),
-        contract=CONTRACT,
-        session=partial(PagedWrapperSession, form, buckets=buckets),
-        kernels=(form.plan_op, form.run_op),
-        modules_of=partial(sink_modules, backend=backend),
-        theoretical=fa3_noise if backend == "fa3" else fa2_noise,
+    return wrapper_backend(
+        f"{backend}_sinks",
+        PagedWrapperSession,
+        form,
+        capability_of(Mode.of_kernels(), SPECULATIVE, *buckets),
+        fa3_noise if backend == "fa3" else fa2_noise,
+        rules.FA3_SINKS if backend == "fa3" else rules.FA2_SINKS,
+        lives.of_sinks,
+        partial(sink_modules, backend=backend),
     )
 
 

@@ -26,6 +26,7 @@ from attnfuzz.kernels.gpu.wrappers.backends import (
     prefill_modules,
 )
 from attnfuzz.kernels.gpu.wrappers.options import plan_options
+from attnfuzz.kernels.gpu.wrappers.other_layers import layer_of
 from attnfuzz.kernels.gpu.wrappers.planned import LivingCall, Planned, PlannedKind
 from attnfuzz.kernels.lengths import place_int32, running_sum
 from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries, softmax_scale
@@ -102,17 +103,8 @@ class SparseSession:
     def __init__(self, backend: str, case: Case, bench: Bench, *, buckets: Sequence[Bucket] = ()) -> None:
         self._backend, self._case, self._bench, self._buckets = backend, case, bench, buckets
         self._tokens = SlotTokens.cached(case, device=bench.device)
-        self._scale = softmax_scale(case, case.geometry.head_dim_qk)
-        geometry = case.geometry
-        self._layer: dict[str, Any] = {
-            "num_qo_heads": geometry.q_heads,
-            "num_kv_heads": geometry.kv_heads,
-            "head_dim": geometry.head_dim_qk,
-            "logits_soft_cap": geometry.soft_cap,
-            "sm_scale": self._scale,
-            "q_data_type": geometry.dtype.torch_dtype,
-            "kv_data_type": geometry.kv_dtype.torch_dtype,
-        }
+        self._scale = softmax_scale(case)
+        self._layer = {**layer_of(case.geometry, "head_dim", "logits_soft_cap"), "sm_scale": self._scale}
         self._layer |= plan_options(case, self._layer, in_graph=False)
 
     def forward(self, index: int) -> Output:
@@ -120,7 +112,7 @@ class SparseSession:
         case, step = self._case, self._case.steps[index]
         drawn = draw_queries(case, index, step.padded_tokens, case.geometry.head_dim_qk)
         query = place_queries(case, self._bench, drawn)
-        results = Results.place(case, self._bench, step.padded_tokens, case.geometry.head_dim_vo)
+        results = Results.place(case, self._bench, step.padded_tokens)
         runs = any(request.q_len and request.kv_len for request in step.requests)
         if runs:
             self._attend(step, query[: step.tokens], results[: step.tokens])

@@ -10,7 +10,7 @@ from unittest import mock
 
 import torch
 
-from attnfuzz.kernels.queries import key_dim, softmax_scale
+from attnfuzz.kernels.queries import softmax_scale
 from attnfuzz.kernels.vllm.adaptations import LISTED_LATENTS
 from attnfuzz.kernels.vllm.mla.pool import LatentPool
 from attnfuzz.kernels.vllm.mla.prefills import MLA, set_prefills
@@ -30,7 +30,7 @@ def mla_layer(loaded: Any, case: Case, config: Any, pool: LatentPool, name: str 
     with mock.patch.object(module, "get_attn_backend", return_value=loaded.part("Backend")):
         layer = module.MLAAttention(
             num_heads=geometry.q_heads,
-            scale=softmax_scale(case, key_dim(case)),
+            scale=softmax_scale(case),
             qk_nope_head_dim=latent.nope,
             qk_rope_head_dim=latent.rope,
             v_head_dim=latent.vo,

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from attnfuzz.kernels.backend import Bench, Output, Unsupported, WrittenCache, WrittenThenAttended
-from attnfuzz.kernels.queries import cached_scales, key_dim
+from attnfuzz.kernels.backend import Bench, Output, WrittenCache, WrittenThenAttended
+from attnfuzz.kernels.queries import cached_scales
 from attnfuzz.kernels.releases.answers import ASKED
 from attnfuzz.kernels.releases.entry_points_below import KernelsBelow, below
 from attnfuzz.kernels.releases.origins import Origins
-from attnfuzz.kernels.releases.rejection import is_rejection
+from attnfuzz.kernels.releases.rejection import rejections_of
 from attnfuzz.kernels.vllm.mla.prefills import chunk_capacity, merges
 from attnfuzz.kernels.vllm.runner import WORDS
 from attnfuzz.kernels.vllm.server import VllmServer
@@ -115,13 +115,9 @@ class EngineSession:
     def _running(self) -> Iterator[None]:
         """Prepare the process for code of the release. Raises Unsupported if the release rejects the case."""
         release = self._loaded.release
-        try:
-            with below(release.flashinfer, self._bench, self._kernels, self._origins), torch.inference_mode(mode=False):
-                yield
-        except (ValueError, NotImplementedError) as error:
-            if is_rejection(release, error):
-                raise Unsupported(f"the release says: {error}") from error
-            raise
+        kernels = below(release.flashinfer, self._bench, self._kernels, self._origins)
+        with rejections_of(release), kernels, torch.inference_mode(mode=False):
+            yield
 
     def _forward(self, index: int, step: Step) -> WrittenThenAttended | None:
         if step.launch is Launch.CAPTURE:
@@ -282,7 +278,7 @@ class EngineSession:
             attended=self._pool.attended_by([*ordered.values()], model.queries, [*first_rows.values()]),
             sinks=self._server.sinks,
             roundings=self._kernels.roundings + self._merges(ordered),
-            **cached_scales(self._case, key_dim(self._case)),
+            **cached_scales(self._case),
         )
         written = self._written(ordered)
         again = partial(self._again, output, written.due())

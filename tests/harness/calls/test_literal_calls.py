@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from harness_cases import CALLS, decode_case, draft_extend_case
+from harness_cases import CALLS, calls_of, decode_case, draft_extend_case
 from msgspec.structs import replace
 
 from attnfuzz.harness.backends.registry import resolve
@@ -171,8 +171,7 @@ def test_calls_that_a_backend_lacks_are_unsupported(runner: Runner) -> None:
 
 
 def test_a_wrong_answer_is_a_mismatch(runner: Runner) -> None:
-    _, calls = runner.trace(decode_case("torch_sdpa", 5, padded=1))
-    assert calls is not None
+    calls = calls_of(runner, decode_case("torch_sdpa", 5, padded=1))
     assert calls.answer is not None
     assert failures(runner.verdict(calls)) == []
     scaled = replace(calls, answer=replace(calls.answer, bmm2_scale=2.0))
@@ -223,8 +222,7 @@ def test_gaps_between_elements_are_guarded() -> None:
 
 
 def test_what_only_the_answer_needs_is_not_guarded(runner: Runner) -> None:
-    _, calls = runner.trace(decode_case("torch_sdpa", 5, padded=1))
-    assert calls is not None
+    calls = calls_of(runner, decode_case("torch_sdpa", 5, padded=1))
     with placed(calls) as memory:
         names = {allocation.name for allocation in memory.allocations()}
     assert "query" in names
@@ -232,8 +230,7 @@ def test_what_only_the_answer_needs_is_not_guarded(runner: Runner) -> None:
 
 
 def test_the_geometry_of_an_answer_to_padding_alone(runner: Runner) -> None:
-    _, calls = runner.trace(decode_case("torch_sdpa", 5, padded=1))
-    assert calls is not None
+    calls = calls_of(runner, decode_case("torch_sdpa", 5, padded=1))
     assert calls.answer is not None
     geometry = answered_geometry(replace(calls, answer=replace(calls.answer, requests=())))
     assert (geometry.q_heads, geometry.head_dim_vo, geometry.dtype) == (4, 8, DType.BFLOAT16)

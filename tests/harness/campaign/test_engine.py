@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from fake_campaign import FakeCorpus, ScriptedJobs, begin, logged, of, plan
-from fake_search import FakeJobs, FakeJudge, decode, kv_lens, observed
+from fake_search import FakeJobs, FakeJudge, decode, fails_on_long, kv_lens, observed
 from msgspec.structs import replace
 
 from attnfuzz.harness.campaign import engine, schedule, under_way
@@ -58,10 +58,6 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(jobs: FakeJobs, asked: Plan) -> list[Event]:
     return list(begin(asked, jobs).events())
-
-
-def fails_on_long(lengths: list[int]) -> tuple[Observation, ...]:
-    return (observed(),) if max(lengths) >= 100 else ()
 
 
 def passes(_: list[int]) -> tuple[Observation, ...]:

@@ -5,10 +5,12 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import fake_search
 import pytest
 from fake_campaign import FakeCorpus, ScriptedJobs, begin, logged, of, plan
-from fake_search import FakeJobs, FakeJudge, decode, fake_cases, kv_lens, observed
+from fake_search import FakeJobs, FakeJudge, decode, fails_on_long, kv_lens, observed
 
 from attnfuzz.harness.campaign import engine
 from attnfuzz.harness.campaign.events import (
@@ -25,16 +27,12 @@ from attnfuzz.harness.campaign.filing import SECONDS_PER_SCRIPT, SECONDS_TO_HANG
 from attnfuzz.harness.campaign.knowledge import OUT_OF_TIME
 from attnfuzz.harness.campaign.plan import GRACE_SECONDS, OVERRUN, Limits
 from attnfuzz.harness.search import hunt, pinned
-from attnfuzz.harness.search.examples import AT_ONCE
-from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import (
     AnyMessage,
     Caught,
     Interesting,
     Message,
     Replay,
-    ShrinkBudget,
-    Slice,
     SliceDone,
     Suspect,
     Tally,
@@ -86,10 +84,6 @@ class SlowJobs(ScriptedJobs):
         return super().next_message(timeout)
 
 
-def fails_on_long(lengths: list[int]) -> tuple[Observation, ...]:
-    return (observed(),) if max(lengths) >= 100 else ()
-
-
 def always(_: list[int]) -> tuple[Observation, ...]:
     return (observed(),)
 
@@ -107,11 +101,8 @@ def test_a_campaign_that_goes_on_has_its_grace_anew() -> None:
     assert Limits.of(SECONDS, spent=60.0).ended - 60.0 == Limits.of(SECONDS).ended - SECONDS
 
 
-def slow_hunt(clock: Clock, fails: Callable[[list[int]], tuple[Observation, ...]], **task: object) -> list[AnyMessage]:
-    options: dict[str, object] = {"backend": "fake", "index": 0, "seed": 1, "examples": 200, **task}
-    sent: list[AnyMessage] = []
-    Hunt(Slice(**options), SlowJudge(clock, fails), sent.append).run(fake_cases())  # type: ignore[arg-type]
-    return sent
+def slow_hunt(clock: Clock, fails: Callable[[list[int]], tuple[Observation, ...]], **task: Any) -> list[AnyMessage]:
+    return fake_search.hunt(SlowJudge(clock, fails), **task)[1]
 
 
 def test_a_slice_shrinks_no_longer_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,19 +124,6 @@ def test_past_findings_are_run_again_only_as_long_as_there_is_time(monkeypatch: 
     replays = tuple(Replay(case=decode(number), finding=str(number)) for number in range(50))
     slow_hunt(clock, lambda _: (), replays=replays, seconds=10.0)
     assert clock.passed <= 10.0 + 4.0
-
-
-def test_hypothesis_draws_no_more_when_the_budget_for_shrinking_is_spent() -> None:
-    drawn: list[Case] = []
-
-    def remember(case: Case) -> Case:
-        drawn.append(case)
-        return case
-
-    task = Slice(backend="fake", index=0, seed=1, examples=200, shrink=ShrinkBudget(runs=1000, seconds=0))
-    done = Hunt(task, FakeJudge(fails_on_long), lambda _: None).run(fake_cases().map(remember))
-    # The failing case is one of those that were drawn together.
-    assert len(drawn) < done.tally.searched + AT_ONCE
 
 
 def test_jobs_that_never_answer_are_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

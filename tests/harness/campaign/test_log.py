@@ -8,12 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import campaign_events
 import msgspec
 import pytest
+from campaign_events import finished
+from damage import fill_the_disk
+from msgspec.structs import replace
 
 from attnfuzz.harness.campaign.events import (
     LOG_VERSION,
-    CampaignFinished,
     CampaignResumed,
     CampaignStarted,
     Event,
@@ -26,33 +29,13 @@ from attnfuzz.harness.campaign.log import EventLog, LogError, read_log, read_tor
 from attnfuzz.harness.files import lines
 from attnfuzz.harness.search.messages import Tally
 
-"""Seconds: how long a busy machine may take to get to a thread."""
-
 
 def started() -> CampaignStarted:
-    return CampaignStarted(
-        at=0.0,
-        campaign="1",
-        time=1e9,
-        attnfuzz="1",
-        environment={"torch": "2"},
-        backends=("fake",),
-        preset="quick",
-        examples=9,
-        seconds=None,
-        seed=3,
-        jobs=2,
-        contract="declared",
-        alpha=1e-3,
-    )
+    return replace(campaign_events.started("fake", torch="2"), examples=9, seconds=None)
 
 
 def progress(at: float) -> Progress:
     return Progress(at=at, backend="fake", tally=Tally(searched=5, cases=6, deaths=1, margins={"T4": 0.5}))
-
-
-def finished(at: float) -> CampaignFinished:
-    return CampaignFinished(at=at, time=1e9, interrupted=False)
 
 
 def written(path: Path, *events: Event) -> Path:
@@ -123,19 +106,9 @@ def test_a_line_that_is_damaged_is_named(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_an_error_and_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "events.ndjson"
-    real, room = os.write, [20]
-
-    def write(file: int, data: bytes) -> int:
-        # As a disk does it: what fits is written, and the rest is refused.
-        if not room[0]:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        written = real(file, data[: room[0]])
-        room[0] -= written
-        return written
-
     with EventLog(path) as log:
         log(started())
-        monkeypatch.setattr(os, "write", write)
+        fill_the_disk(monkeypatch, room=20)
         with pytest.raises(OSError, match="No space"):
             log(Trouble(at=1.0, text="x" * 30))
         monkeypatch.undo()

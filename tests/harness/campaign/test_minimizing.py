@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import pytest
+from campaign_events import filed
 from fake_archive import archive
 from fake_campaign import begin, logged, of, plan
 from fake_causes import MODES, Fault, FaultyJudge, featured, featured_cases
-from fake_search import FakeJobs, decode, observed
+from fake_search import FakeJobs, decode
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -18,7 +19,6 @@ from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.search.messages import SliceKind
 from attnfuzz.harness.verdict.failures import Kind, Verdict
-from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.harness.verdict.recurrence import Recurrence, Rerun
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case, Mode
@@ -100,18 +100,8 @@ def test_a_minimized_finding_of_an_earlier_campaign_is_not_run_again_after_a_kil
     assert Standing.of([*log, *again]).findings == Standing.of(log).findings
 
 
-def filed(name: str, case: Case, **changes: object) -> FindingFiled:
-    finding = FindingFiled(
-        at=9.0,
-        fingerprint=Fingerprint.of("fake", observed()),
-        case=case,
-        observation=observed(),
-        name=name,
-        path=name,
-        report="",
-        ablated=False,
-    )
-    return replace(finding, **changes)
+def as_drawn(name: str, case: Case) -> FindingFiled:
+    return replace(filed(case, name), ablated=False)
 
 
 def begun_with(*events: Event, jobs: int = 1) -> Minimizing:
@@ -129,13 +119,13 @@ def names_of(begun: Minimizing, at: float = 99.0) -> str | None:
 
 
 def test_the_last_part_of_the_time_is_for_minimizing() -> None:
-    begun = begun_with(filed("one", decode(7)))
+    begun = begun_with(as_drawn("one", decode(7)))
     assert begun.next_slice(100.0 * (1 - SHARE) - 1, 100.0) is None
     assert names_of(begun, 100.0 * (1 - SHARE) + 1) == "one"
 
 
 def test_the_case_that_is_computed_fastest_comes_first() -> None:
-    assert names_of(begun_with(filed("long", decode(900, 900)), filed("short", decode(7)))) == "short"
+    assert names_of(begun_with(as_drawn("long", decode(900, 900)), as_drawn("short", decode(7)))) == "short"
 
 
 @pytest.mark.parametrize(
@@ -148,21 +138,21 @@ def test_the_case_that_is_computed_fastest_comes_first() -> None:
     ids=["minimized", "known", "comes and goes"],
 )
 def test_causes_that_need_no_minimizing_are_left_out(changes: dict[str, object]) -> None:
-    assert names_of(begun_with(filed("it", decode(7), **changes))) is None
+    assert names_of(begun_with(replace(as_drawn("it", decode(7)), **changes))) is None
 
 
 def test_each_cause_is_minimized_once() -> None:
-    event = filed("one", decode(7))
+    event = as_drawn("one", decode(7))
     task = begun_with(event).next_slice(99.0, 100.0)
     assert task is not None
     started = SliceStarted(at=99.0, job=0, backend="fake", kind=SliceKind.MINIMIZED, seed=task.seed, examples=0)
     assert names_of(begun_with(event, started)) is None
-    renamed = FindingMinimized(at=99.0, name="one", finding=filed("other", decode(3)))
+    renamed = FindingMinimized(at=99.0, name="one", finding=as_drawn("other", decode(3)))
     assert names_of(begun_with(event, renamed)) is None
 
 
 def test_causes_share_the_time_that_is_left() -> None:
-    events = [filed(f"of {length}", decode(length)) for length in range(1, 5)]
+    events = [as_drawn(f"of {length}", decode(length)) for length in range(1, 5)]
     alone, few = begun_with(events[0]).next_slice(80.0, 100.0), begun_with(*events, jobs=2)
     task = few.next_slice(80.0, 100.0)
     assert alone is not None
@@ -179,7 +169,7 @@ def test_causes_share_the_time_that_is_left() -> None:
 
 def test_without_a_time_limit_minimizing_has_a_share_of_the_time_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(minimizing, "GRANTED_SECONDS", 0.0)
-    begun = begun_with(filed("one", decode(7)))
+    begun = begun_with(as_drawn("one", decode(7)))
     assert begun.next_slice(0.0, None) is None
     task = begun.next_slice(100.0, None)
     assert task is not None

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_campaign import FakeCorpus, MortalJobs, ScriptedJobs, begin, logged, of, plan
@@ -220,11 +221,21 @@ def test_jobs_that_are_killed_all_the_time_cost_nothing_but_time(tmp_path: Path)
         assert sum(event.examples for event in of(SliceFinished, events)) == 40
 
 
-def test_a_suspect_whose_job_was_killed_runs_again_first_and_is_not_shrunk_for_ever(tmp_path: Path) -> None:
-    judged = Tally(cases=1, deaths=0, shrinking=False)
-    killed = JobEnded(0, "killed", killed=True)
+JUDGED = Tally(cases=1, deaths=0, shrinking=False)
+KILLED = JobEnded(0, "killed", killed=True)
+
+
+def until_it_draws(jobs: ScriptedJobs, home: Path, **options: Any) -> None:
+    """Run a campaign up to its first slice that draws."""
     stop = threading.Event()
-    jobs = ScriptedJobs([judged, SUSPECT, killed, judged, SUSPECT, killed])
+    for event in begin(plan(home), jobs, stop=stop, **options).events():
+        if isinstance(event, SliceStarted) and event.index == 0:
+            stop.set()
+
+
+def test_a_suspect_whose_job_was_killed_runs_again_first_and_is_not_shrunk_for_ever(tmp_path: Path) -> None:
+    stop = threading.Event()
+    jobs = ScriptedJobs([JUDGED, SUSPECT, KILLED, JUDGED, SUSPECT, KILLED])
     for event in begin(plan(tmp_path), jobs, stop=stop).events():
         if isinstance(event, SliceStarted) and len(jobs.slices) == 2:
             stop.set()
@@ -235,9 +246,7 @@ def test_a_suspect_whose_job_was_killed_runs_again_first_and_is_not_shrunk_for_e
 
 
 def test_a_suspect_whose_job_is_killed_each_time_is_given_up(tmp_path: Path) -> None:
-    judged = Tally(cases=1, deaths=0, shrinking=False)
-    killed = JobEnded(0, "killed", killed=True)
-    script: list[Message | BaseException] = [judged, SUSPECT, killed] * MOST_CUT_OFFS
+    script: list[Message | BaseException] = [JUDGED, SUSPECT, KILLED] * MOST_CUT_OFFS
     jobs = ScriptedJobs(script)
     stop = threading.Event()
     sent: list[Event] = []
@@ -256,7 +265,7 @@ def test_a_job_that_fails_by_itself_ends_the_campaign_with_its_last_words(tmp_pa
 
 
 def test_a_job_that_is_killed_before_it_judges_anything_is_given_up_after_some_times(tmp_path: Path) -> None:
-    jobs = ScriptedJobs([JobEnded(0, "killed", killed=True)] * 9)
+    jobs = ScriptedJobs([KILLED] * 9)
     events = list(begin(plan(tmp_path), jobs).events())
     assert len(of(JobRestarted, events)) == 2
     assert len(of(JobFailed, events)) == 1
@@ -264,13 +273,8 @@ def test_a_job_that_is_killed_before_it_judges_anything_is_given_up_after_some_t
 
 def test_a_slice_of_kept_cases_whose_job_was_killed_runs_once_more(tmp_path: Path) -> None:
     corpus = FakeCorpus(tmp_path / "corpus", [decode(300)])
-    judged = Tally(cases=1, deaths=0, shrinking=False)
-    killed = JobEnded(0, "killed", killed=True)
-    stop = threading.Event()
-    jobs = ScriptedJobs([judged, killed, judged, killed])
-    for event in begin(plan(tmp_path), jobs, corpus=corpus, stop=stop).events():
-        if isinstance(event, SliceStarted) and event.index == 0:
-            stop.set()
+    jobs = ScriptedJobs([JUDGED, KILLED, JUDGED, KILLED])
+    until_it_draws(jobs, tmp_path, corpus=corpus)
     kept = [[kv_lens(replay.case) for replay in task.replays] for task in jobs.slices]
     assert kept == [[[300]], [[300]], []]
 
@@ -278,13 +282,8 @@ def test_a_slice_of_kept_cases_whose_job_was_killed_runs_once_more(tmp_path: Pat
 @pytest.mark.slow
 def test_a_past_finding_that_no_job_lives_to_check_is_searched_for_like_any_other(tmp_path: Path) -> None:
     list(begin(plan(tmp_path, examples=200), FakeJobs(FakeJudge(fails_in_two_ways)), campaign="1").events())
-    judged = Tally(cases=1, deaths=0, shrinking=False)
-    killed = JobEnded(0, "killed", killed=True)
-    stop = threading.Event()
-    jobs = ScriptedJobs([judged, killed, judged, killed])
-    for event in begin(plan(tmp_path), jobs, campaign="2", stop=stop).events():
-        if isinstance(event, SliceStarted) and event.index == 0:
-            stop.set()
+    jobs = ScriptedJobs([JUDGED, KILLED, JUDGED, KILLED])
+    until_it_draws(jobs, tmp_path, campaign="2")
     assert [len(task.replays) for task in jobs.slices] == [BUGS, BUGS, 0]
     assert [len(task.known) for task in jobs.slices] == [BUGS, BUGS, 0]
 
@@ -292,14 +291,9 @@ def test_a_past_finding_that_no_job_lives_to_check_is_searched_for_like_any_othe
 def test_what_past_findings_a_killed_job_had_checked_is_not_checked_again(tmp_path: Path) -> None:
     list(begin(plan(tmp_path, examples=200), FakeJobs(FakeJudge(fails_in_two_ways)), campaign="1").events())
     (first, second) = begin(plan(tmp_path), ScriptedJobs([]), campaign="2")._past
-    judged = Tally(cases=1, deaths=0, shrinking=False)
-    killed = JobEnded(0, "killed", killed=True)
     checked = Rechecked(finding=first.name, observations=(first.observation,), runs=1)
-    stop = threading.Event()
-    jobs = ScriptedJobs([judged, killed, judged, checked, killed, judged, killed])
-    for event in begin(plan(tmp_path), jobs, campaign="2", stop=stop).events():
-        if isinstance(event, SliceStarted) and event.index == 0:
-            stop.set()
+    jobs = ScriptedJobs([JUDGED, KILLED, JUDGED, checked, KILLED, JUDGED, KILLED])
+    until_it_draws(jobs, tmp_path, campaign="2")
     names = [[replay.finding for replay in task.replays] for task in jobs.slices]
     assert names == [[first.name, second.name], [first.name, second.name], [second.name], []]
 

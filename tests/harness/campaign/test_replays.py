@@ -1,9 +1,10 @@
 """A slice of kept cases: they are judged in order, and nothing is drawn."""
 
-from fake_search import FakeJudge, decode, fake_cases, kv_lens, observed
+from typing import Any
+
+from fake_search import LONG, FakeJudge, decode, fails_on_long, hunt, kv_lens, observed
 
 from attnfuzz.harness.sandbox.confirm import FRESH_SEEDS
-from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import (
     AnyMessage,
     Caught,
@@ -11,7 +12,6 @@ from attnfuzz.harness.search.messages import (
     Rechecked,
     Replay,
     ShrinkBudget,
-    Slice,
     SliceDone,
     SliceKind,
     Suspect,
@@ -20,25 +20,9 @@ from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case
 
-LONG = 100
 
-
-def fails_on_long(lengths: list[int]) -> tuple[Observation, ...]:
-    return (observed(),) if max(lengths) >= LONG else ()
-
-
-def replay(judge: FakeJudge, *replays: Replay, **task: object) -> tuple[SliceDone, list[AnyMessage]]:
-    sent: list[AnyMessage] = []
-    options: dict[str, object] = {
-        "backend": "fake",
-        "kind": SliceKind.KEPT,
-        "seed": 1,
-        "examples": 0,
-        "replays": replays,
-        **task,
-    }
-    done = Hunt(Slice(**options), judge, sent.append).run(fake_cases())  # type: ignore[arg-type]
-    return done, sent
+def replay(judge: FakeJudge, *replays: Replay, **task: Any) -> tuple[SliceDone, list[AnyMessage]]:
+    return hunt(judge, kind=SliceKind.KEPT, index=None, examples=0, replays=replays, **task)
 
 
 def test_kept_cases_are_judged_in_order_and_none_is_drawn() -> None:

@@ -6,10 +6,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from campaign_events import slice_finished
 from fake_campaign import plan
-from msgspec import structs
 
-from attnfuzz.harness.campaign.events import CoverageGrew, Event, Progress, SliceFinished, SliceStarted
+from attnfuzz.harness.campaign.events import CoverageGrew, Event, Progress, SliceStarted
 from attnfuzz.harness.campaign.schedule import EXAMPLES_PER_SLICE, Schedule
 from attnfuzz.harness.search.examples import derive_seed
 from attnfuzz.harness.search.messages import Slice, SliceKind, Tally
@@ -24,17 +24,7 @@ def events_of(task: Slice, *, searched: int | None = None, pairs: int = 0, secon
         SliceStarted(at=0.0, backend=backend, job=0, index=task.index, seed=task.seed, examples=task.examples),
         CoverageGrew(at=0.0, backend=backend, searched=done, pairs=reached),
         Progress(at=0.0, backend=backend, tally=Tally(searched=done, cases=done, deaths=0)),
-        SliceFinished(
-            at=0.0,
-            backend=backend,
-            index=task.index,
-            seed=task.seed,
-            examples=done,
-            cases=done,
-            deaths=0,
-            seconds=seconds,
-            unsupported={},
-        ),
+        slice_finished(backend, index=task.index, seed=task.seed, examples=done, cases=done, seconds=seconds),
     ]
 
 
@@ -103,12 +93,9 @@ def test_each_backend_has_half_an_even_share_whatever_the_others_take(tmp_path: 
 
 
 def test_kept_cases_cost_a_backend_nothing_and_suspects_do() -> None:
-    ran = SliceFinished(
-        at=0.0, backend="a", kind=SliceKind.KEPT, seed=1, examples=0, cases=9, deaths=0, seconds=9.0, unsupported={}
-    )
     for kind, first in ((SliceKind.KEPT, "a"), (SliceKind.ONCE_MORE, "b")):
         schedule = Schedule(["a", "b"], examples=None, seed=0)
-        schedule(structs.replace(ran, kind=kind))
+        schedule(slice_finished("a", kind=kind, index=None, examples=0, cases=9, seconds=9.0))
         task = schedule.next_slice([], {})
         assert task is not None
         assert task.backend == first

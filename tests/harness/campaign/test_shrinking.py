@@ -1,9 +1,10 @@
 """What shrinking may cost."""
 
+from campaign_events import checked
 from fake_search import decode, observed
 from msgspec import structs
 
-from attnfuzz.harness.campaign.events import AlreadyFiled, CampaignResumed, FindingChecked, SuspectSeen, UnconfirmedKept
+from attnfuzz.harness.campaign.events import AlreadyFiled, CampaignResumed, SuspectSeen, UnconfirmedKept
 from attnfuzz.harness.campaign.shrinking import FULL, GRANTED_SECONDS, NOTHING, SHARE, ShrinkingTime
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
@@ -71,17 +72,7 @@ def test_the_budget_grows_with_the_jobs() -> None:
 def test_a_suspect_that_another_job_checked_meanwhile_costs_no_more() -> None:
     shrinking = ShrinkingTime(jobs=1)
     shrinking(seen(0.0))
-    shrinking(
-        FindingChecked(
-            at=1.0,
-            name="it",
-            fingerprint=FINGERPRINT,
-            case=decode(2),
-            observation=observed(),
-            path="",
-            state=State.RETURNED,
-        )
-    )
+    shrinking(checked(decode(2), State.RETURNED, observation=observed()))
     assert shrinking.budget(1000.0) == FULL
 
 

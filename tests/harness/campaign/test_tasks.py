@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from campaign_events import filed, slice_finished
 from fake_campaign import FakeCorpus, ScriptedJobs, begin, of, plan
 from fake_search import FakeJobs, FakeJudge, decode, observed
 from msgspec import structs
@@ -14,7 +15,6 @@ from attnfuzz.harness.campaign import tasks
 from attnfuzz.harness.campaign.comparisons import Comparisons
 from attnfuzz.harness.campaign.events import (
     Event,
-    FindingFiled,
     SliceFinished,
     SliceStarted,
     SuspectSeen,
@@ -90,9 +90,7 @@ def chooser(asked: Plan, events: Collection[Event]) -> Tasks:
 
 
 def searched(backend: str, seconds: float) -> SliceFinished:
-    return SliceFinished(
-        at=0.0, backend=backend, index=0, seed=1, examples=9, cases=9, deaths=0, seconds=seconds, unsupported={}
-    )
+    return slice_finished(backend, seconds=seconds)
 
 
 SUSPECT = SuspectSeen(at=0.0, fingerprint=Fingerprint.of("fake", observed()), case=decode(7), observation=observed())
@@ -130,16 +128,7 @@ def test_causes_are_minimized_before_drawing_unless_a_backend_was_not_searched(
     tmp_path: Path, seconds_of_other: float, kind: SliceKind
 ) -> None:
     asked = plan(tmp_path, examples=None, seconds=60.0, backends=("fake", "other"))
-    drawn = FindingFiled(
-        at=9.0,
-        fingerprint=Fingerprint.of("fake", observed()),
-        case=decode(7),
-        observation=observed(),
-        name="one",
-        path="one",
-        report="",
-        ablated=False,
-    )
+    drawn = structs.replace(filed(decode(7)), ablated=False)
     run = chooser(asked, [drawn, searched("fake", 30.0), searched("other", seconds_of_other)]).next(55.0, [], {})
     assert run is not None
     assert run.task.kind is kind
@@ -149,21 +138,10 @@ def test_causes_are_minimized_before_drawing_unless_a_backend_was_not_searched(
 
 def test_causes_are_compared_when_nothing_is_searched_any_more(tmp_path: Path) -> None:
     asked = plan(tmp_path, examples=None, seconds=60.0)
-    filed = [
-        FindingFiled(
-            at=9.0,
-            fingerprint=Fingerprint.of("fake", observed()),
-            case=decode(7),
-            observation=observed(),
-            name=name,
-            path=name,
-            report="",
-        )
-        for name in ("one", "other")
-    ]
+    two = [filed(decode(7), name) for name in ("one", "other")]
     limits = Limits.of(asked.seconds)
     for at, kind in ((60.0, SliceKind.COMPARED), (limits.shrunk, SliceKind.COMPARED), (limits.ended, None)):
-        run = chooser(asked, filed).next(at, [], {})
+        run = chooser(asked, two).next(at, [], {})
         assert (run and run.task.kind) is kind
         assert run is None or run.task.seconds == limits.ended - at
 

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 import click
 import pytest
-from command_line import Attnfuzz
+from command_line import Attnfuzz, commands
 from harness_cases import decode_case
 
 from attnfuzz.harness.campaign.jobs import JobProcesses
@@ -91,14 +91,6 @@ SPECIAL = {
     "seconds": [f"{DIGITS}s", "9" * 400, "1s" * 5000, "3661d", "0s", "-1s", "1e9s"],
     **dict.fromkeys(("backend", "backends", "names", "named", "kinds"), BACKENDS),
 }
-
-
-def commands(group: click.Group, *names: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    for name, command in group.commands.items():
-        if isinstance(command, click.Group):
-            yield from commands(command, *names, name)
-        else:
-            yield (*names, name), command
 
 
 COMMANDS = dict(commands(cli))

@@ -1,16 +1,15 @@
 """`--json`: each command that answers has it, and its answers and their documentation are of one type."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import click
 import fake_archive
 import json_reference
 import msgspec
 import pytest
 from campaign_events import finished, started, without_sinks
-from command_line import Attnfuzz
+from command_line import Attnfuzz, commands
 from harness_cases import decode_case
 from refusals import refused
 
@@ -23,19 +22,12 @@ from attnfuzz.reference import case_file
 SCHEMA = Path(__file__).parents[3] / "docs/reference/json-schema.json"
 
 
-def commands(group: click.Group, *names: str) -> Iterator[tuple[str, click.Command]]:
-    for name, command in group.commands.items():
-        if isinstance(command, click.Group):
-            yield from commands(command, *names, name)
-        else:
-            yield " ".join((*names, name)), command
-
-
 def test_every_command_with_an_answer_is_documented() -> None:
     """`export` has a script as its answer, and `findings forget` none."""
-    answering = {name for name, command in commands(cli) if any("--json" in option.opts for option in command.params)}
+    named = {" ".join(names): command for names, command in commands(cli)}
+    answering = {name for name, command in named.items() if any("--json" in option.opts for option in command.params)}
     assert answering == set(json_reference.ANSWERS)
-    assert {name for name, _ in commands(cli)} - answering == {"export", "findings forget"}
+    assert named.keys() - answering == {"export", "findings forget"}
 
 
 def test_the_schema_is_that_of_the_types() -> None:

@@ -2,16 +2,15 @@
 
 import io
 
+from campaign_events import filed, slice_finished, started
 from fake_defect import defect
 from fake_search import decode, observed
+from msgspec.structs import replace
 from rich.console import Console
 
 from attnfuzz.harness.campaign.events import (
-    CampaignStarted,
     Event,
-    FindingFiled,
     Progress,
-    SliceFinished,
     SliceStarted,
 )
 from attnfuzz.harness.cli.defects import print_scores, watching
@@ -19,7 +18,6 @@ from attnfuzz.harness.defects.results import DefectTally, enough
 from attnfuzz.harness.defects.search import Kill, SearchOutcome
 from attnfuzz.harness.search.messages import Tally
 from attnfuzz.harness.verdict.failures import Kind
-from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.kernels.defects.defect import Layer
 
 FAULT = Kill(by="guards", kind=Kind.ILLEGAL_ACCESS, place="query", mode="decode", also=())
@@ -111,21 +109,7 @@ def test_enough_are_killed_from_95_percent_on() -> None:
     assert not enough([killed] * 18 + [survivor])
 
 
-STARTED = CampaignStarted(
-    at=0.0,
-    campaign="1",
-    time=0.0,
-    attnfuzz="1.0",
-    environment={},
-    backends=("fake+one", "fake+other"),
-    preset="quick",
-    examples=12,
-    seconds=None,
-    seed=1,
-    jobs=1,
-    contract="declared",
-    alpha=1e-3,
-)
+STARTED = replace(started("fake+one", "fake+other"), examples=12, seconds=None)
 DEFECTS = (defect("one"), defect("other"))
 
 
@@ -141,20 +125,10 @@ def search(name: str, cases: int = 12) -> list[Event]:
 
 def end(name: str, *, killed: bool) -> list[Event]:
     """A search that ends after 12 examples."""
-    seen, case, backend = observed(Kind.HANG), decode(5), f"fake+{name}"
-    filed = FindingFiled(
-        at=0.0,
-        fingerprint=Fingerprint.of(backend, seen),
-        case=case,
-        observation=seen,
-        name=name,
-        path="",
-        report="",
-    )
-    done = SliceFinished(
-        at=0.0, backend=backend, index=0, seed=1, examples=12, cases=12, deaths=0, seconds=0.5, unsupported={}
-    )
-    return [*search(name), *([filed] if killed else []), done]
+    backend = f"fake+{name}"
+    found = filed(replace(decode(5), backend=backend), name, observation=observed(Kind.HANG))
+    done = slice_finished(backend, examples=12, cases=12, seconds=0.5)
+    return [*search(name), *([found] if killed else []), done]
 
 
 def test_a_pipe_gets_a_line_for_each_search() -> None:

@@ -140,13 +140,6 @@ def test_a_log_with_a_case_that_can_not_be_is_damaged(attnfuzz: Attnfuzz, tmp_pa
     refused(attnfuzz("report", "--home", "out"), "line 2", "page_size", "damaged")
 
 
-def test_a_campaign_that_was_killed_before_its_first_event_is_left_out(attnfuzz: Attnfuzz, home: Home) -> None:
-    home.log(SECOND).write_bytes(b"")
-    ran = attnfuzz("report", "--home", "out")
-    assert ran.code == 0
-    assert f"campaigns/{FIRST}/report.html" in ran.out
-
-
 def test_an_empty_folder_is_no_campaign(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     refused(attnfuzz("report", "--home", "empty"), "empty holds no campaign", "name a home")

@@ -3,7 +3,7 @@
 import io
 
 import pytest
-from campaign_events import checked, filed, finished, started, without_sinks
+from campaign_events import checked, filed, finished, slice_finished, started, without_sinks
 from fake_search import decode, observed
 from msgspec.structs import replace
 from rich.console import Console
@@ -17,7 +17,6 @@ from attnfuzz.harness.campaign.events import (
     JobRestarted,
     LedgerRemark,
     Progress,
-    SliceFinished,
     SliceStarted,
     SuspectSeen,
     Trouble,
@@ -291,9 +290,7 @@ def test_a_clean_campaign_says_so() -> None:
 
 
 def test_what_is_no_finding_is_listed_apart() -> None:
-    finished = SliceFinished(
-        at=1, backend=BEFORE, index=0, seed=1, examples=1, cases=1, deaths=0, seconds=1, unsupported={"no sinks": 3}
-    )
+    finished = slice_finished(BEFORE, unsupported={"no sinks": 3})
     kept = UnconfirmedKept(
         at=1, fingerprint=SAME, case=CASE, observation=FAULT, path="out/unconfirmed/x", reason="it went away"
     )

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from command_line import Attnfuzz
-from harness_cases import decode_case
+from harness_cases import calls_of, decode_case
 from small_cases import with_nan_queries
 
 from attnfuzz.harness.sandbox.check import Runner
@@ -15,8 +15,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def case(runner: Runner, tmp_path: Path) -> str:
-    _, calls = runner.trace(decode_case("trtllm_mha", 6, 9, padded=2))
-    assert calls is not None
+    calls = calls_of(runner, decode_case("trtllm_mha", 6, 9, padded=2))
     case_file.save(tmp_path / "case.json", with_nan_queries(calls))
     return "case.json"
 

@@ -1,11 +1,11 @@
 """The corpus: what is kept, in which order it comes back, and what survives."""
 
-import errno
 import json
 import os
 from pathlib import Path
 
 import pytest
+from damage import fill_the_disk
 from harness_cases import CALLS, decode_case
 from msgspec.structs import replace
 from small_cases import drawn
@@ -225,16 +225,7 @@ def test_a_torn_index_costs_the_reason_and_not_the_case(tmp_path: Path) -> None:
 def test_a_line_that_a_full_disk_cut_off_spoils_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     corpus = Corpus(tmp_path)
     corpus.keep(LARGE, why=Why.FAILURE)
-    real, room = os.write, [20]
-
-    def write(file: int, data: bytes) -> int:
-        if not room[0]:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        written = real(file, data[: room[0]])
-        room[0] -= written
-        return written
-
-    monkeypatch.setattr(os, "write", write)
+    fill_the_disk(monkeypatch, room=20)
     with pytest.raises(OSError, match="No space"):
         corpus.keep(SMALL, why=Why.FAILURE)
     monkeypatch.undo()

@@ -4,37 +4,28 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from campaign_events import filed
 from fake_search import decode, observed
 
 from attnfuzz.harness.campaign.events import FindingFiled
 from attnfuzz.harness.defects.pins import Pin, load_pin, save_pin
 from attnfuzz.harness.verdict.failures import Kind
-from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case_file import CaseFileError
 
 
-def filed(kind: Kind = Kind.HANG) -> FindingFiled:
-    seen = observed(kind)
-    return FindingFiled(
-        at=0.0,
-        name="some",
-        path="",
-        report="",
-        fingerprint=Fingerprint.of("fake", seen),
-        case=decode(5),
-        observation=seen,
-    )
+def found(kind: Kind = Kind.HANG) -> FindingFiled:
+    return filed(decode(5), observation=observed(kind))
 
 
 def test_a_pin_is_read_as_it_was_written(tmp_path: Path) -> None:
-    save_pin(tmp_path / "new" / "folder", "some", filed())
+    save_pin(tmp_path / "new" / "folder", "some", found())
     pin = load_pin(tmp_path / "new" / "folder", "some")
     assert pin == Pin(killed_by="watchdog", kind=Kind.HANG, case=decode(5))
 
 
 def test_a_newer_pin_replaces_an_older_one(tmp_path: Path) -> None:
-    save_pin(tmp_path, "some", filed())
-    save_pin(tmp_path, "some", filed(Kind.ILLEGAL_ACCESS))
+    save_pin(tmp_path, "some", found())
+    save_pin(tmp_path, "some", found(Kind.ILLEGAL_ACCESS))
     pin = load_pin(tmp_path, "some")
     assert pin is not None
     assert pin.killed_by == "guards"
@@ -55,7 +46,7 @@ def test_a_defect_without_a_pin_has_none(tmp_path: Path) -> None:
     ],
 )
 def test_a_damaged_pin_is_refused(tmp_path: Path, old: str, new: str, error: type[Exception]) -> None:
-    save_pin(tmp_path, "some", filed())
+    save_pin(tmp_path, "some", found())
     path = tmp_path / "some.json"
     text = path.read_text()
     assert old in text

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from harness_cases import chunked_case, decode_case, draft_extend_case
+from harness_cases import calls_of, chunked_case, decode_case, draft_extend_case
 from hypothesis import HealthCheck, given, seed, settings
 from msgspec.structs import replace
 from recorded_calls import MemoryTensor, as_recorded, recorded_call
@@ -31,12 +31,6 @@ PAGE = 4
 def failures(verdict: Verdict) -> list[tuple[Kind, str]]:
     """The failures without the places of faults: which one of several threads faults first is chance."""
     return [(each.kind, "" if each.kind in FAULTS else each.place) for each in verdict.failures]
-
-
-def calls_of(runner: Runner, case: Case) -> CallCase:
-    _, calls = runner.trace(case)
-    assert calls is not None
-    return calls
 
 
 def decode_arguments(**changes: Any) -> dict[str, Any]:
@@ -85,9 +79,7 @@ def test_what_a_backend_called_passes_again(runner: Runner, backend: str) -> Non
 
 @pytest.mark.parametrize("contents", list(Contents))
 def test_drawn_contents_pass_as_those_that_were_recorded(runner: Runner, contents: Contents) -> None:
-    _, calls = runner.trace(decode_case("trtllm_mha"))
-    assert calls is not None
-    case = make_case(as_recorded(calls), contents=contents)
+    case = make_case(as_recorded(calls_of(runner, decode_case("trtllm_mha"))), contents=contents)
     assert case.answer is not None
     assert failures(runner.verdict(case)) == []
 
@@ -104,8 +96,7 @@ def test_a_call_that_faulted_faults_again(runner: Runner, revision: str) -> None
 
 
 def test_a_fault_is_seen_at_the_argument_at_which_it_was(runner: Runner) -> None:
-    _, calls = runner.trace(draft_extend_case("trtllm_mha@21649-before"))
-    assert calls is not None
+    calls = calls_of(runner, draft_extend_case("trtllm_mha@21649-before"))
     (failure,) = runner.verdict(make_case(as_recorded(calls))).failures
     assert (failure.kind, failure.place) == (Kind.ILLEGAL_ACCESS, "cum_seq_lens_q")
 

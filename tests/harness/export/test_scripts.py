@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness_cases import chunked_case, decode_case, draft_extend_case
+from harness_cases import calls_of, chunked_case, decode_case, draft_extend_case
 from msgspec.structs import replace
 from run_scripts import outcomes
 from small_cases import drawn, in_memory, narrowest, with_nan_queries
@@ -134,7 +134,7 @@ def made(runner: Runner) -> Iterator[tuple[str, str]]:
     yield RAISES_UNSEEN, export_script(SHORT, runner).replace("batch_size=3", "batch_size=3, kv_layout='HDN'")
     yield (
         "no right answer",
-        export_script(with_nan_queries(calls_of(decode_case("trtllm_mha", 6, 9, padded=2), runner)), runner),
+        export_script(with_nan_queries(calls_of(runner, decode_case("trtllm_mha", 6, 9, padded=2))), runner),
     )
     for bug in REVISED:
         if bug.name not in LARGE:
@@ -143,12 +143,6 @@ def made(runner: Runner) -> Iterator[tuple[str, str]]:
         for index, case in enumerate(narrowest(in_memory(drawn(backend, 7)), 2)):
             if any(request.q_len and request.kv_len for request in case.steps[-1].requests):
                 yield f"{backend} {index}", export_script(case, runner)
-
-
-def calls_of(case: Case, runner: Runner) -> CallCase:
-    _, calls = runner.trace(case)
-    assert calls is not None
-    return calls
 
 
 def calls_in(text: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from harness_cases import calls_of
 from msgspec.structs import replace
 from small_cases import HEADS, LATENTS, step
 
@@ -48,8 +49,7 @@ def test_a_write_of_nvfp4_is_judged_in_a_script_as_in_memory(name: str, runner: 
         padded_slot=can.padded_slots[0],
         scales=Scales(granularity=Granularity.BLOCK, blocks=can.block_scales[0]),
     )
-    _, calls = runner.trace(case)
-    assert calls is not None
+    calls = calls_of(runner, case)
     assert [each.name for each in calls.written] == ["k_cache", "v_cache", "k_scales", "v_scales"]
     assert not runner.verdict(calls).observations
     text = export_script(case, runner)

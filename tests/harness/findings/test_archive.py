@@ -44,12 +44,6 @@ def test_a_bug_appears_stays_is_fixed_and_returns(tmp_path: Path) -> None:
     assert archive(tmp_path, "night 6").checked(path.name, fails=True) is State.OPEN
 
 
-def test_a_bug_that_was_fixed_returns_when_its_case_fails_again(tmp_path: Path) -> None:
-    path, _ = archive(tmp_path, "night 1").file(found(), FINGERPRINT)
-    archive(tmp_path, "night 2").checked(path.name, fails=False)
-    assert archive(tmp_path, "night 3").checked(path.name, fails=True) is State.RETURNED
-
-
 def test_a_bug_that_is_found_again_is_the_same_finding_with_its_latest_case(tmp_path: Path) -> None:
     path, _ = archive(tmp_path, "night 1").file(replace(found(100), script="print()"), FINGERPRINT)
     again, state = archive(tmp_path, "night 2").file(found(101), FINGERPRINT)

@@ -1,6 +1,5 @@
 """What explains a failure is confirmed by further runs of the case: planted defects get their own names, or none."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -77,12 +76,6 @@ def test_pages_before_the_window_are_no_mistake() -> None:
     )
     words = explanation_of(case, "window_size_for_window_left")
     assert words == "the kernel follows its call: window_left is 1 instead of 0"
-
-
-@pytest.fixture(scope="module")
-def runner() -> Iterator[Runner]:
-    with Runner() as one:
-        yield one
 
 
 @pytest.mark.long

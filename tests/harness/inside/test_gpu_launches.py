@@ -3,7 +3,7 @@
 import ctypes
 import gc
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -14,14 +14,12 @@ import torch
 from attnfuzz.harness.inside import gpu_launches
 from attnfuzz.harness.inside.gpu_launches import CudaGraph, CudaStopwatch
 from attnfuzz.harness.inside.launcher import JournalingLauncher
-from attnfuzz.harness.memory.arena import Arena
 from attnfuzz.harness.memory.guarded import GuardedMemory
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.workers import sticky
 from attnfuzz.harness.workers.journal import LaunchRecord
 from attnfuzz.kernels.backend import Op
 from attnfuzz.kernels.gpu import guards
-from attnfuzz.reference.case import Guard, Outputs
 
 
 class FakeGraph:
@@ -79,12 +77,6 @@ def allocator(monkeypatch: pytest.MonkeyPatch) -> Allocator:
 
 
 @pytest.fixture
-def memory() -> Iterator[GuardedMemory]:
-    with Arena() as arena, GuardedMemory(arena, Guard.RIGHT, Outputs.POISONED) as memory:
-        yield memory
-
-
-@pytest.fixture
 def entries() -> list[bytes]:
     return []
 
@@ -94,11 +86,6 @@ def launcher(memory: GuardedMemory, entries: list[bytes]) -> JournalingLauncher:
     launcher = JournalingLauncher(memory, entries.append, new_graph=CudaGraph)
     launcher.begin_step(0, "decode")
     return launcher
-
-
-@pytest.fixture
-def tensors(memory: GuardedMemory) -> dict[str, Any]:
-    return {"x": memory.copy("x", torch.tensor([1, 2])), "out": memory.copy("out", torch.tensor([0, 0]))}
 
 
 def test_launches_are_captured_at_the_end_of_the_block(

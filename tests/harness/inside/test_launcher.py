@@ -1,6 +1,6 @@
 """The way to a kernel: on record before it runs, checked after it, and recorded while a graph captures."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,14 +9,12 @@ import torch
 
 from attnfuzz.harness.inside import launcher as launcher_module
 from attnfuzz.harness.inside.launcher import JournalingLauncher, Launched, LaunchError, Stopwatch, tensors_of
-from attnfuzz.harness.memory.arena import Arena
 from attnfuzz.harness.memory.guarded import GuardedMemory
 from attnfuzz.harness.memory.seal import Seal
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.workers.journal import LaunchRecord
 from attnfuzz.kernels.backend import Op
 from attnfuzz.kernels.transfers import Pending
-from attnfuzz.reference.case import Guard, Outputs
 
 
 def add_into(*, out: torch.Tensor, x: torch.Tensor, amount: int) -> None:
@@ -24,17 +22,6 @@ def add_into(*, out: torch.Tensor, x: torch.Tensor, amount: int) -> None:
 
 
 ADD = Op("add", add_into, frozenset({"out"}))
-
-
-@pytest.fixture
-def memory() -> Iterator[GuardedMemory]:
-    with Arena() as arena, GuardedMemory(arena, Guard.RIGHT, Outputs.POISONED) as memory:
-        yield memory
-
-
-@pytest.fixture
-def tensors(memory: GuardedMemory) -> dict[str, Any]:
-    return {"x": memory.copy("x", torch.tensor([1, 2])), "out": memory.copy("out", torch.tensor([0, 0]))}
 
 
 def ignore(_: bytes) -> None:

@@ -10,9 +10,12 @@ import pytest
 import torch
 
 from attnfuzz.harness.judge import Judgement, judge
+from attnfuzz.harness.judge.error_budget import ErrorBudget
+from attnfuzz.harness.judge.evidence import RealRows, packed_problem
 from attnfuzz.harness.verdict.failures import Observation
-from attnfuzz.harness.verdict.tiers import ALL_TIERS, Tier
+from attnfuzz.harness.verdict.tiers import ALL_TIERS, ALPHA, Tier
 from attnfuzz.kernels.backend import Attended, Output
+from attnfuzz.reference.attention import attend
 from attnfuzz.reference.case import ValueFamily
 from attnfuzz.reference.contract import Contract, LseBase
 from attnfuzz.reference.dtypes import DType
@@ -180,6 +183,13 @@ class Layer:
             keep=keep,
             tiers=tiers,
         )
+
+    def budget(self, output: Output, alpha: float = ALPHA) -> ErrorBudget:
+        """What `output` may be off by; one tier that is heard alone has all of alpha."""
+        rows = RealRows(output.attended, output.out.shape[0], output.out.device)
+        problem = packed_problem(output, rows, self.geometry)
+        answer = attend(problem, moments=True)
+        return ErrorBudget(problem, answer, self.noise, output.out.dtype, output.roundings, alpha)
 
     def only(self, output: Output, contract: Contract | None = None) -> Observation:
         """The single observation that judging `output` gives."""

@@ -8,11 +8,10 @@ import torch
 
 from attnfuzz.harness.judge.element_bound import element_bound
 from attnfuzz.harness.judge.error_budget import ErrorBudget
-from attnfuzz.harness.judge.evidence import RealRows, packed_problem
 from attnfuzz.harness.judge.exact_weights import exact_bound
 from attnfuzz.harness.judge.judged_again import element_allowance, largest_run, parts_allowance, sums_allowance
 from attnfuzz.harness.judge.row_error import row_error
-from attnfuzz.harness.verdict.tiers import ALPHA, Tier
+from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.reference.attention import attend
 from attnfuzz.reference.case import ValueFamily
 from attnfuzz.reference.contract import Contract
@@ -99,9 +98,7 @@ def test_without_merges_nothing_more_is_allowed() -> None:
 def test_a_row_with_exact_weights_is_held_to_its_bound_and_its_parts(layer: Any, factor: float, *, fails: bool) -> None:
     layer = replace(layer, dtype=torch.float32, family=ValueFamily.PROBE, lengths=((1, 512),))
     output = replace(layer.run(), roundings=3, lse=None)
-    problem = packed_problem(output, RealRows(output.attended, 1, output.out.device), layer.geometry)
-    # One tier is heard, and has all of alpha.
-    budget = ErrorBudget(problem, attend(problem, moments=True), layer.noise, torch.float32, 3, ALPHA)
+    budget = layer.budget(output)
     head = int(budget.exact_weights[0].nonzero()[0])
     more = parts_allowance(budget, 0, head)
     element = int(more.argmax())

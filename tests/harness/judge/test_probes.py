@@ -9,12 +9,10 @@ import pytest
 import torch
 from wrong_rows import claims_of
 
-from attnfuzz.harness.judge import Judgement, judge
 from attnfuzz.harness.judge.explain import worst_row
 from attnfuzz.harness.verdict.tiers import ALL_TIERS, Tier
 from attnfuzz.kernels.backend import Output
 from attnfuzz.reference.case import ValueFamily
-from attnfuzz.reference.contract import Contract, LseBase
 from attnfuzz.reference.noise import NoiseModel
 
 KEYS = 65_536
@@ -34,6 +32,7 @@ def probed(layer: Any) -> Any:
         dim=32,
         splits=4,
         tile=4096,
+        model=NoiseModel.unknown_kernel(),
     )
 
 
@@ -52,21 +51,8 @@ def reading(layer: Any, keys: torch.Tensor) -> Output:
     return replace(output, out=out.to(layer.dtype), lse=lse / math.log(2))
 
 
-def judged(layer: Any, output: Output, tiers: frozenset[Tier] = ALL_TIERS) -> Judgement:
-    return judge(
-        output,
-        geometry=layer.geometry,
-        contract=Contract(lse=LseBase.TWO),
-        noise=NoiseModel.unknown_kernel(),
-        step=0,
-        mode="decode",
-        kernel="simulated",
-        tiers=tiers,
-    )
-
-
 def test_a_correct_kernel_of_which_nothing_is_known_passes(probed: Any) -> None:
-    judgement = judged(probed, correct(probed))
+    judgement = probed.judged(correct(probed))
     assert judgement.observations == ()
     assert judgement.margins[Tier.T5] < 0.5
 
@@ -82,24 +68,24 @@ WRONG = {
 @pytest.mark.parametrize("words", WRONG)
 def test_one_wrong_key_is_found_and_named(probed: Any, words: str) -> None:
     output = reading(probed, WRONG[words])
-    judgement = judged(probed, output)
+    judgement = probed.judged(output)
     found, worst = judgement.observations[0], judgement.worst["out"]
     assert (found.tier, found.place) == (Tier.T5, "out")
     assert judgement.evidence is not None
     assert worst is not None
     assert words in claims_of(worst_row(judgement.evidence, worst, None))
-    assert judged(probed, output, ALL_TIERS - {Tier.T5}).observations == ()
+    assert probed.judged(output, tiers=ALL_TIERS - {Tier.T5}).observations == ()
 
 
 def test_one_missing_key_is_found_in_the_lse_as_well(probed: Any) -> None:
     output = replace(reading(probed, WRONG["as if key 12345 were missing"]), out=correct(probed).out)
-    (found,) = judged(probed, output).observations
+    (found,) = probed.judged(output).observations
     assert (found.tier, found.place) == (Tier.T5, "lse")
 
 
 def test_a_missing_page_is_found(probed: Any) -> None:
     output = reading(probed, torch.cat((EVERY[:1600], EVERY[1616:])))
-    assert judged(probed, output, ALL_TIERS - {Tier.T1}).observations[0].tier == Tier.T5
+    assert probed.judged(output, tiers=ALL_TIERS - {Tier.T1}).observations[0].tier == Tier.T5
 
 
 def test_weights_that_are_rounded_differently_beside_the_sink_pass(layer: Any) -> None:

@@ -9,23 +9,14 @@ import torch
 
 from attnfuzz.harness.judge import recurring
 from attnfuzz.harness.judge.common_error import allowed_score, common_errors
-from attnfuzz.harness.judge.error_budget import ErrorBudget
-from attnfuzz.harness.judge.evidence import RealRows, packed_problem
 from attnfuzz.harness.judge.judged_again import Ties, nearness
 from attnfuzz.harness.judge.recurring import Statistic, hoeffding, recurring_error
-from attnfuzz.harness.verdict.tiers import ALPHA, Tier
-from attnfuzz.kernels.backend import Output
-from attnfuzz.reference.attention import attend
+from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.reference.case import ValueFamily
 from attnfuzz.reference.noise import NoiseModel
 from attnfuzz.reference.row import head_rows, row_weights
 
 MANY = ((16, 64), (16, 40), (16, 96), (16, 128))
-
-
-def budget_of(layer: Any, output: Output) -> ErrorBudget:
-    problem = packed_problem(output, RealRows(output.attended, output.out.shape[0], output.out.device), layer.geometry)
-    return ErrorBudget(problem, attend(problem, moments=True), layer.noise, output.out.dtype, 1, ALPHA)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +47,7 @@ def test_weights_that_differ_add_next_to_nothing(layer: Any, family: ValueFamily
     """A scale that is off by 1 in 1,000 shows as before."""
     kernel = replace(layer, lengths=MANY, family=family, probabilities=torch.bfloat16)
     output = kernel.run()
-    budget = budget_of(kernel, output)
+    budget = kernel.budget(output)
     scale, _, _ = common_errors(budget, output.out.to(torch.float64) - budget.answer.out, budget.answer.visible > 0)
     allowed = allowed_score(budget)
     chance = allowed * float(scale.off.norm())
@@ -66,7 +57,7 @@ def test_weights_that_differ_add_next_to_nothing(layer: Any, family: ValueFamily
 def test_a_common_error_shows_beside_weights_that_recur(layer: Any) -> None:
     kernel = replace(layer, lengths=MANY, family=ValueFamily.DISCRETE, probabilities=torch.bfloat16)
     output = kernel.run()
-    exact = budget_of(kernel, output).answer.out
+    exact = kernel.budget(output).answer.out
     output.out.copy_(exact * 1.01)
     assert [each.tier for each in kernel.judged(output, tiers={Tier.T3}).observations] == [Tier.T3]
 
@@ -90,7 +81,7 @@ def test_independent_bounds_add_up_to_no_more_than_all_of_them() -> None:
 @pytest.mark.parametrize("noise", [NoiseModel.tf32(), NoiseModel.tf32(cut=True)])
 def test_errors_of_values_are_common_to_all_queries(layer: Any, noise: NoiseModel) -> None:
     kernel = replace(layer, lengths=((64, 40),))
-    budget = replace(budget_of(kernel, kernel.run()), noise=noise)
+    budget = replace(kernel.budget(kernel.run()), noise=noise)
     ones = torch.ones_like(budget.answer.out)
     statistic = Statistic(ones, ones.sum(dim=-1))
     without = replace(budget, noise=msgspec.structs.replace(noise, operands=0.0))
@@ -99,7 +90,7 @@ def test_errors_of_values_are_common_to_all_queries(layer: Any, noise: NoiseMode
 
 def test_a_statistic_is_summed_up_once_for_all_outputs_of_a_budget(layer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = replace(layer, lengths=MANY, family=ValueFamily.DISCRETE, probabilities=torch.bfloat16)
-    budget = budget_of(kernel, kernel.run())
+    budget = kernel.budget(kernel.run())
     ones = torch.ones_like(budget.answer.out)
     first, second = (Statistic(size * ones, size * ones.sum(dim=-1)) for size in (1, 2))
     expected = [
@@ -115,7 +106,7 @@ def test_a_statistic_is_summed_up_once_for_all_outputs_of_a_budget(layer: Any, m
 
 def test_blocks_hold_no_more_weights_than_asked_for_or_one_row(layer: Any) -> None:
     kernel = replace(layer, lengths=((3, 40), (5, 8)))
-    problem = budget_of(kernel, kernel.run()).problem
+    problem = kernel.budget(kernel.run()).problem
     assert problem.group > 1
     for most in (1, 50, 100):
         assert all(rows.weights.numel() <= max(most, rows.weights.shape[-1]) for rows in head_rows(problem, most))
@@ -127,7 +118,7 @@ def test_blocks_hold_no_more_weights_than_asked_for_or_one_row(layer: Any) -> No
 )
 def test_rows_in_blocks_are_the_rows_one_by_one(layer: Any, changes: dict[str, Any]) -> None:
     kernel = replace(layer, **changes)
-    problem = budget_of(kernel, kernel.run()).problem
+    problem = kernel.budget(kernel.run()).problem
     seen = 0
     for rows in head_rows(problem, 100):
         for token in range(rows.tokens.start, rows.tokens.stop):
@@ -144,7 +135,7 @@ def test_rows_in_blocks_are_the_rows_one_by_one(layer: Any, changes: dict[str, A
 
 
 def test_weights_that_the_format_can_not_tell_apart_are_alike(layer: Any) -> None:
-    budget = budget_of(replace(layer, probabilities=torch.bfloat16), layer.run())
+    budget = replace(layer, probabilities=torch.bfloat16).budget(layer.run())
     weights = torch.tensor([0.1, 0.1 * (1 + 1e-5), 0.2, 0.21], dtype=torch.float64)
     ties = Ties.of(weights, torch.eye(4, dtype=torch.float64), torch.arange(4.0, dtype=torch.float64), nearness(budget))
     assert len(ties.alike.weights) == 3

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from attnfuzz.harness.judge import Judgement, judge
+from attnfuzz.harness.judge import Judgement
 from attnfuzz.harness.judge.common_error import Signs, allowed_score, same_answers
 from attnfuzz.harness.judge.element_bound import element_bound
 from attnfuzz.harness.judge.error_budget import ErrorBudget
-from attnfuzz.harness.judge.evidence import RealRows, packed_problem
 from attnfuzz.harness.judge.exact_weights import exact_bound, exact_lse_bound
 from attnfuzz.harness.judge.lse_bound import lse_bound
 from attnfuzz.harness.judge.recurring import Statistic
@@ -20,7 +19,6 @@ from attnfuzz.harness.judge.row_error import row_error
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.tiers import ALL_TIERS, ALPHA, Tier
 from attnfuzz.kernels.backend import Output
-from attnfuzz.reference.attention import attend
 from attnfuzz.reference.case import ValueFamily
 from attnfuzz.reference.contract import Contract, LseBase
 
@@ -32,29 +30,14 @@ HEARD = len(ALL_TIERS) - 2
 
 
 def judged(layer: Any, output: Output, off: frozenset[Tier] = frozenset()) -> Judgement:
-    return judge(
-        output,
-        geometry=layer.geometry,
-        contract=Contract(lse=LseBase.E),
-        noise=layer.noise,
-        step=0,
-        mode="decode",
-        kernel="simulated",
-        tiers=ALL_TIERS - off,
-    )
-
-
-def budget_of(layer: Any, output: Output) -> ErrorBudget:
-    rows = RealRows(output.attended, output.out.shape[0], output.out.device)
-    problem = packed_problem(output, rows, layer.geometry)
-    answer = attend(problem, moments=True)
-    return ErrorBudget(problem, answer, layer.noise, output.out.dtype, output.roundings, ALPHA / HEARD)
+    judgement: Judgement = layer.judged(output, Contract(lse=LseBase.E), tiers=ALL_TIERS - off)
+    return judgement
 
 
 def perfect(layer: Any) -> tuple[Output, ErrorBudget]:
     """An output that is its answer, to the last bit of fp32, and its budget."""
     output = layer.run()
-    budget = budget_of(layer, output)
+    budget = layer.budget(output, ALPHA / HEARD)
     return replace(output, out=budget.answer.out.float(), lse=budget.answer.lse.float()), budget
 
 
@@ -174,25 +157,11 @@ def test_a_small_scale_error_over_4096_rows_is_seen_by_signs_alone(layer: Any, f
     assert found.tier == Tier.T3
     assert f"out is {'0.999' if factor < 1 else '1.0001'}" in found.message
     assert "over 4096 rows" in found.message
-    alone = judge_without(variant, wrong, Tier.T3)
-    assert alone == ()
+    assert variant.judged(wrong, tiers=ALL_TIERS - {Tier.T3}).observations == ()
 
 
 def operands(entry: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return entry.query.float(), entry.key.float(), entry.value.float()
-
-
-def judge_without(layer: Any, output: Output, tier: Tier) -> tuple[Observation, ...]:
-    return judge(
-        output,
-        geometry=layer.geometry,
-        contract=Contract(lse=LseBase.TWO),
-        noise=layer.noise,
-        step=0,
-        mode="decode",
-        kernel="simulated",
-        tiers=ALL_TIERS - {tier},
-    ).observations
 
 
 def test_tiers_that_are_switched_off_leave_their_alpha_to_the_others(rounding: Any) -> None:

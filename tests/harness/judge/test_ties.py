@@ -10,7 +10,6 @@ import torch
 
 from attnfuzz.harness.judge.element_bound import element_bound
 from attnfuzz.harness.judge.error_budget import ErrorBudget
-from attnfuzz.harness.judge.evidence import RealRows, packed_problem
 from attnfuzz.harness.judge.exact_weights import exact_bound
 from attnfuzz.harness.judge.judged_again import (
     MOST_ROWS_AGAIN,
@@ -24,7 +23,7 @@ from attnfuzz.harness.judge.judged_again import (
 )
 from attnfuzz.harness.judge.lse_bound import lse_bound
 from attnfuzz.harness.judge.row_error import row_error
-from attnfuzz.harness.verdict.tiers import ALPHA, Tier
+from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.reference.attention import attend
 from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.noise import NoiseModel
@@ -204,9 +203,7 @@ def test_t1_holds_a_row_with_ties_to_its_bound_and_what_the_ties_add(layer: Any,
     (attended,) = run.attended
     two = (torch.arange(KEYS) % 2).long()
     run = replace(run, attended=(replace(attended, key=attended.key[two], value=attended.value[two]),))
-    rows = RealRows(run.attended, run.out.shape[0], run.out.device)
-    problem = packed_problem(run, rows, layer.geometry)
-    budget = ErrorBudget(problem, attend(problem, moments=True), layer.noise, torch.float32, 1, ALPHA)
+    budget = layer.budget(run)
     out = budget.answer.out.float()
     allowed = element_bound(budget)[1, 2] + ties_allowance(budget, 1, 2)
     assert allowed[5] > 1.5 * element_bound(budget)[1, 2, 5]

@@ -5,7 +5,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from harness_cases import chunked_case, draft_extend_case
+from harness_cases import calls_of, chunked_case, draft_extend_case
 from msgspec.structs import replace
 from repetition import examples
 from small_cases import HEADS, LATENTS, drawn, in_memory, narrowest, step
@@ -35,12 +35,6 @@ def alike(runner: Runner, calls: CallCase) -> Callable[[CallCase], bool]:
     return lambda case: wanted.among(runner.verdict(case).failures) is not None
 
 
-def traced(runner: Runner, case: Case) -> CallCase:
-    calls = runner.trace(case)[1]
-    assert calls is not None
-    return calls
-
-
 def sizes(calls: CallCase, name: str) -> tuple[int, ...]:
     view = calls.calls[0].arguments[name]
     assert isinstance(view, View)
@@ -54,7 +48,7 @@ def pool_of(calls: CallCase) -> int:
 
 @pytest.mark.slow
 def test_a_batch_that_is_too_large_for_its_metadata_becomes_one_of_two(runner: Runner) -> None:
-    calls = traced(runner, draft_extend_case("trtllm_mha@24566"))
+    calls = calls_of(runner, draft_extend_case("trtllm_mha@24566"))
     small = reduce_calls(calls, alike(runner, calls))
     assert sizes(small, "query") == (2, 1, 8)
     assert sizes(small, "seq_lens") == (1,)
@@ -65,7 +59,7 @@ def test_a_batch_that_is_too_large_for_its_metadata_becomes_one_of_two(runner: R
 
 
 def test_merging_an_empty_chunk_takes_one_request_and_one_chunk(runner: Runner) -> None:
-    calls = traced(runner, chunked_case("trtllm_mla@22688-before"))
+    calls = calls_of(runner, chunked_case("trtllm_mla@22688-before"))
     assert len(calls.calls) > 3
     small = reduce_calls(calls, alike(runner, calls))
     assert [call.op for call in small.calls] == [
@@ -83,7 +77,7 @@ def test_merging_an_empty_chunk_takes_one_request_and_one_chunk(runner: Runner) 
 def test_wrong_strides_take_one_request_and_one_page(runner: Runner) -> None:
     case = STRIDES.case_before
     assert isinstance(case, Case)
-    calls = traced(runner, replace(case, geometry=LATENTS))
+    calls = calls_of(runner, replace(case, geometry=LATENTS))
     small = reduce_calls(calls, alike(runner, calls))
     assert sizes(small, "query")[0] == sizes(small, "kv_cache")[0] == 1
     assert sizes(small, "query")[-1] == 16
@@ -107,7 +101,7 @@ def test_malformed_calls_become_small_and_stay_malformed(runner: Runner) -> None
 def test_a_kernel_that_is_wrong_stays_wrong_in_its_answer(runner: Runner) -> None:
     case = Case(backend="trtllm_mha+k_scale_twice", geometry=HEADS, steps=(step(Mode.DECODE, (1, 9), (1, 3), (1, 14)),))
     case = replace(case, scales=replace(case.scales, k=1.7))
-    calls = traced(runner, case)
+    calls = calls_of(runner, case)
     small = reduce_calls(calls, alike(runner, calls))
     assert small.answer is not None
     assert len(small.answer.requests) == 1
@@ -116,7 +110,7 @@ def test_a_kernel_that_is_wrong_stays_wrong_in_its_answer(runner: Runner) -> Non
 
 @pytest.mark.slow
 def test_a_page_id_outside_stays_outside(runner: Runner) -> None:
-    calls = traced(
+    calls = calls_of(
         runner, Case(backend="trtllm_mha", geometry=HEADS, steps=(step(Mode.DECODE, (1, 9), (1, 3), (1, 14)),))
     )
     table = next(buffer for buffer in calls.buffers if buffer.name == "block_tables")
@@ -133,7 +127,7 @@ def test_a_page_id_outside_stays_outside(runner: Runner) -> None:
 
 def test_no_other_fault_takes_the_place_of_the_first(runner: Runner) -> None:
     longer = replace(draft_extend_case("trtllm_mha@24566"), geometry=replace(HEADS, page_size=64), max_len_slack=1000)
-    calls = traced(runner, longer)
+    calls = calls_of(runner, longer)
     small = reduce_calls(calls, lambda _: True)
     assert breached(small) == breached(calls)
     assert sizes(small, "workspace_buffer") < sizes(calls, "workspace_buffer")
@@ -155,7 +149,7 @@ def test_edits_of_right_calls_are_right(runner: Runner, backend: str, count: int
 @pytest.mark.slow
 def test_edits_of_calls_under_masks_take_requests_with_their_masks(runner: Runner) -> None:
     verify = step(Mode.TARGET_VERIFY, (3, 9), (3, 0), (3, 14), stride=3)
-    calls = traced(runner, Case(backend="trtllm_mha_masked", geometry=HEADS, steps=(verify,), mask=Mask.CUSTOM))
+    calls = calls_of(runner, Case(backend="trtllm_mha_masked", geometry=HEADS, steps=(verify,), mask=Mask.CUSTOM))
     (call,) = calls.calls
     assert call.op == "trtllm_batch_context_with_custom_mask"
     assert not breached(calls)
@@ -174,7 +168,7 @@ def test_a_window_does_not_move_back_to_pages_that_have_left_it(runner: Runner, 
     windowed = replace(HEADS, page_size=2, window_left=2)
     steps = (step(Mode.DECODE, (1, 13), (1, 6)),)
     case = Case(backend="trtllm_mha", geometry=windowed, steps=steps, pages=Pages(tombstone=tombstone))
-    assert right_edits(runner, traced(runner, case)) > 10
+    assert right_edits(runner, calls_of(runner, case)) > 10
 
 
 def right_edits(runner: Runner, calls: CallCase) -> int:
@@ -196,7 +190,7 @@ def right_edits(runner: Runner, calls: CallCase) -> int:
 
 @pytest.mark.slow
 def test_the_same_calls_become_the_same(runner: Runner) -> None:
-    calls = traced(runner, draft_extend_case("trtllm_mha@24566"))
+    calls = calls_of(runner, draft_extend_case("trtllm_mha@24566"))
     fails = alike(runner, calls)
     small = reduce_calls(calls, fails)
     assert reduce_calls(calls, fails) == small
@@ -204,7 +198,7 @@ def test_the_same_calls_become_the_same(runner: Runner) -> None:
 
 
 def test_the_budget_bounds_the_runs(runner: Runner) -> None:
-    calls = traced(runner, draft_extend_case("trtllm_mha@24566"))
+    calls = calls_of(runner, draft_extend_case("trtllm_mha@24566"))
     tried: list[CallCase] = []
 
     def fails(candidate: CallCase) -> bool:

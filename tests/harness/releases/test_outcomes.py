@@ -1,17 +1,10 @@
 """In which release a fault began and ended, in a sentence and in a table."""
 
 import pytest
+from fake_releases import ENDINGS
 from packaging.version import Version
 
-from attnfuzz.harness.releases.outcomes import Course, Ending, Outcome, course_of, in_words
-
-ENDINGS = {
-    "p": Ending.PASSES,
-    "F": Ending.FAILS,
-    "?": Ending.FAILS_OTHERWISE,
-    "x": Ending.CANNOT_RUN,
-    "-": Ending.CANNOT_BE_HAD,
-}
+from attnfuzz.harness.releases.outcomes import Course, Outcome, course_of, in_words
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
 """The words that the terminal and the file have for a sweep."""
 
 import pytest
+from fake_releases import ENDINGS
 from harness_cases import decode_case
 
-from attnfuzz.harness.releases.outcomes import Ending
 from attnfuzz.harness.releases.results import Cell, FailureRow, Searched, SweepPlan, SweepResults
 from attnfuzz.harness.releases.wanted import Wanted
 from attnfuzz.harness.releases.words import (
@@ -16,14 +16,6 @@ from attnfuzz.harness.releases.words import (
     why_not_run,
     without_failure,
 )
-
-ENDINGS = {
-    "p": Ending.PASSES,
-    "F": Ending.FAILS,
-    "?": Ending.FAILS_OTHERWISE,
-    "x": Ending.CANNOT_RUN,
-    "-": Ending.CANNOT_BE_HAD,
-}
 
 
 def row(letters: str, name: str = "one", found: tuple[str, ...] = ()) -> FailureRow:

@@ -5,7 +5,7 @@ from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 
-from campaign_events import MISMATCH, checked, filed, finished, started, without_sinks
+from campaign_events import MISMATCH, checked, filed, finished, slice_finished, started, without_sinks
 from harness_cases import decode_case
 from msgspec.structs import replace
 
@@ -18,7 +18,6 @@ from attnfuzz.harness.campaign.events import (
     JobRestarted,
     LedgerRemark,
     Progress,
-    SliceFinished,
     Trouble,
     UnconfirmedKept,
 )
@@ -101,17 +100,7 @@ BUSY = (
     checked(CASE, State.FIXED, "fixed-one"),
     UnconfirmedKept(at=61.0, fingerprint=PRINT, case=CASE, observation=MISMATCH, path="out/u", reason="came not back"),
     GapSeen(at=62.0, fingerprint=PRINT, case=CASE, observation=replace(MISMATCH, message="a gap")),
-    SliceFinished(
-        at=63.0,
-        backend="trtllm_mha",
-        index=0,
-        seed=1,
-        examples=90,
-        cases=100,
-        deaths=3,
-        seconds=1.0,
-        unsupported={"no such page": 4},
-    ),
+    slice_finished("trtllm_mha", examples=90, cases=100, deaths=3, unsupported={"no such page": 4}),
     Trouble(at=64.0, text="the corpus is gone"),
     JobRestarted(at=65.0, job=1, text="killed by SIGKILL"),
     CampaignResumed(at=66.0, time=1777613000.0, environment={"torch": "2.13"}, jobs=2, torn_bytes=17),

@@ -1,7 +1,7 @@
 """The summary of a step and the text of an issue, as GitHub shows them."""
 
 import pytest
-from campaign_events import MISMATCH, checked, filed, finished, started, without_sinks
+from campaign_events import MISMATCH, checked, filed, finished, slice_finished, started, without_sinks
 from fake_search import decode
 from harness_cases import CALLS
 from markdown_it import MarkdownIt
@@ -14,7 +14,6 @@ from attnfuzz.harness.campaign.events import (
     JobRestarted,
     LedgerRemark,
     Progress,
-    SliceFinished,
     Trouble,
     UnconfirmedKept,
 )
@@ -52,9 +51,7 @@ def everything(text: str, times: int) -> Standing:
             checked(CASE, State.FIXED, f"o{number}{text}", observation=observation),
             Progress(at=9, backend=backend, tally=Tally(searched=1, cases=1, deaths=1, margins={f"T{text}": 0.5})),
             CoverageGrew(at=9, backend=backend, searched=1, pairs=((f"a{text}=1", f"b{number}=2"),)),
-            SliceFinished(
-                at=9, backend=backend, index=0, seed=0, examples=1, cases=1, deaths=0, seconds=1, unsupported={text: 1}
-            ),
+            slice_finished(backend, unsupported={text: 1}),
             lost,
             gap,
             LedgerRemark(at=9, entry=number, title=text, text=text),

@@ -1,15 +1,15 @@
 """A new failure behind known ones, in a later step of the same case, is found."""
 
 from collections.abc import Callable
+from typing import Any
 
-from fake_search import GEOMETRY, decode, fake_cases, observed
+from fake_search import GEOMETRY, caught, decode, hunt, observed
 from msgspec.structs import replace
 
 from attnfuzz.harness.sandbox.case_runner import OneByOne
 from attnfuzz.harness.search.accepted import Entry
-from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.known import KnownCause
-from attnfuzz.harness.search.messages import AnyMessage, Caught, Slice
+from attnfuzz.harness.search.messages import Caught
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.harness.verdict.past import past_failures
@@ -42,33 +42,31 @@ class TwoSteps(OneByOne):
         """Do nothing."""
 
 
-def caught(judge: TwoSteps, known: tuple[Fingerprint, ...] = (KNOWN_AS,)) -> list[Caught]:
-    sent: list[AnyMessage] = []
-    Hunt(Slice(backend="fake", index=0, seed=1, examples=20, known=known), judge, sent.append).run(fake_cases())
-    return [message for message in sent if isinstance(message, Caught)]
+def found_by(judge: TwoSteps, known: tuple[Fingerprint, ...] = (KNOWN_AS,), **task: Any) -> list[Caught]:
+    return caught(hunt(judge, **{"examples": 20, "known": known, **task})[1])
 
 
 def test_a_failure_behind_a_known_one_is_caught_in_a_case_that_goes_on() -> None:
-    (found,) = caught(TwoSteps(lambda _: True))
+    (found,) = found_by(TwoSteps(lambda _: True))
     assert found.fingerprint == Fingerprint.of("fake", NEW)
     assert found.case.past == PAST
     assert found.verdict.failures == (NEW,)
 
 
 def test_a_case_that_fails_alike_without_the_known_one_does_not_go_on_after_it() -> None:
-    (found,) = caught(TwoSteps(lambda case: case.geometry == GEOMETRY and len(case.steps[0].requests) > 1))
+    (found,) = found_by(TwoSteps(lambda case: case.geometry == GEOMETRY and len(case.steps[0].requests) > 1))
     assert found.first.past in {(), PAST}
     assert found.case.past == ()
 
 
 def test_a_case_names_the_failures_alone_that_it_went_on_after() -> None:
     lse = Fingerprint.of("fake", observed(Kind.LSE_MISMATCH, "lse"))
-    (found,) = caught(TwoSteps(lambda _: True), (KNOWN_AS, lse))
+    (found,) = found_by(TwoSteps(lambda _: True), (KNOWN_AS, lse))
     assert found.first.past == found.case.past == PAST
 
 
 def test_nothing_is_caught_behind_a_known_failure_that_a_case_does_not_go_on_after() -> None:
-    assert caught(TwoSteps(lambda _: True, KNOWN)) == []
+    assert found_by(TwoSteps(lambda _: True, KNOWN)) == []
 
 
 def test_cases_go_on_after_no_failure_of_another_backend_or_of_the_worker() -> None:
@@ -79,10 +77,7 @@ def test_cases_go_on_after_no_failure_of_another_backend_or_of_the_worker() -> N
 def test_a_failure_behind_one_that_the_ledger_accepts_in_another_mode_is_caught_first() -> None:
     entry = Entry(backend="fake", kind=KNOWN.kind, reason="known in all modes")
     elsewhere = replace(KNOWN_AS, mode="target_verify")
-    sent: list[AnyMessage] = []
-    task = Slice(backend="fake", index=0, seed=1, examples=20, known=(elsewhere,))
-    Hunt(task, TwoSteps(lambda _: True), sent.append, ledger=(entry,)).run(fake_cases())
-    found = next(message for message in sent if isinstance(message, Caught))
+    found, *_ = found_by(TwoSteps(lambda _: True), (elsewhere,), ledger=(entry,))
     assert found.fingerprint == Fingerprint.of("fake", NEW)
 
 
@@ -101,10 +96,7 @@ def test_a_case_does_not_go_on_after_a_failure_that_no_known_cause_explains() ->
             verdict = super().verdict(case)
             return Verdict(passed=(KNOWN, again), rows=1) if both and verdict.passed else verdict
 
-    sent: list[AnyMessage] = []
-    task = Slice(backend="fake", index=0, seed=1, examples=5, known=known, causes=causes)
-    Hunt(task, BothPast(lambda _: True, again), sent.append).run(fake_cases())
-    (found,) = (message for message in sent if isinstance(message, Caught))
+    (found,) = found_by(BothPast(lambda _: True, again), known, causes=causes, examples=5)
     assert found.beside
     assert found.fingerprint == Fingerprint.of("fake", again)
     assert found.case.past == PAST

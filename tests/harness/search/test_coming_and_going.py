@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 
 import pytest
-from fake_search import Counting, FakeJudge, decode, fake_cases, kv_lens, observed
+from fake_search import Counting, FakeJudge, decode, hunt, kv_lens, observed
 from msgspec.structs import replace
 
-from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.known import finding_name
 from attnfuzz.harness.search.messages import (
     AnyMessage,
@@ -15,7 +14,6 @@ from attnfuzz.harness.search.messages import (
     Rechecked,
     Replay,
     ShrinkBudget,
-    Slice,
     Suspect,
 )
 from attnfuzz.harness.verdict.failures import Kind, Verdict
@@ -28,11 +26,8 @@ NOTHING = ShrinkBudget(runs=0, seconds=0.0)
 SMALL = ShrinkBudget(runs=100, seconds=40.0)
 
 
-def hunt(judge: FakeJudge, replays: Sequence[Replay] = (), shrink: ShrinkBudget = SMALL) -> list[AnyMessage]:
-    sent: list[AnyMessage] = []
-    task = Slice(backend="fake", index=0, seed=1, examples=100, shrink=shrink, replays=tuple(replays))
-    Hunt(task, judge, sent.append).run(fake_cases())
-    return sent
+def sent_by(judge: FakeJudge, replays: Sequence[Replay] = (), shrink: ShrinkBudget = SMALL) -> list[AnyMessage]:
+    return hunt(judge, examples=100, shrink=shrink, replays=tuple(replays))[1]
 
 
 def settled(sent: Sequence[AnyMessage]) -> list[Caught | Lost]:
@@ -41,7 +36,7 @@ def settled(sent: Sequence[AnyMessage]) -> list[Caught | Lost]:
 
 @pytest.mark.parametrize("shrink", [SMALL, NOTHING])
 def test_a_fault_that_never_comes_back_is_caught_as_seen_once(shrink: ShrinkBudget) -> None:
-    sent = hunt(Counting(FAULT, 1), shrink=shrink)
+    sent = sent_by(Counting(FAULT, 1), shrink=shrink)
     (found,) = settled(sent)
     assert isinstance(found, Caught)
     assert found.recurrence is not None
@@ -51,7 +46,7 @@ def test_a_fault_that_never_comes_back_is_caught_as_seen_once(shrink: ShrinkBudg
 
 
 def test_another_failure_that_never_comes_back_is_lost_with_what_was_tried() -> None:
-    (found,) = settled(hunt(Counting(UNWRITTEN, 1)))
+    (found,) = settled(sent_by(Counting(UNWRITTEN, 1)))
     assert isinstance(found, Lost)
     assert found.tried is not None
     assert found.tried.seen_once
@@ -59,7 +54,7 @@ def test_another_failure_that_never_comes_back_is_lost_with_what_was_tried() -> 
 
 
 def test_a_failure_of_each_17th_run_is_caught_with_its_rate() -> None:
-    (found,) = settled(hunt(Counting(UNWRITTEN, every=17)))
+    (found,) = settled(sent_by(Counting(UNWRITTEN, every=17)))
     assert isinstance(found, Caught)
     assert found.recurrence is not None
     assert found.recurrence.interval[0] <= 1 / 17 <= found.recurrence.interval[1]
@@ -67,20 +62,20 @@ def test_a_failure_of_each_17th_run_is_caught_with_its_rate() -> None:
 
 def test_one_that_came_back_by_luck_is_caught_with_its_rate() -> None:
     # It fails as it is drawn and as it is confirmed, and then no more but at times.
-    (found,) = settled(hunt(Counting(UNWRITTEN, 1, 2, every=17)))
+    (found,) = settled(sent_by(Counting(UNWRITTEN, 1, 2, every=17)))
     assert isinstance(found, Caught)
     assert found.recurrence is not None
     assert found.recurrence.failed < found.recurrence.runs
 
 
 def test_one_that_always_fails_has_no_rate() -> None:
-    (found,) = settled(hunt(Counting(UNWRITTEN, every=1)))
+    (found,) = settled(sent_by(Counting(UNWRITTEN, every=1)))
     assert isinstance(found, Caught)
     assert found.recurrence is None
 
 
 def test_a_death_that_was_left_over_and_passes_now_is_caught_as_seen_once() -> None:
-    (found,) = settled(hunt(Counting(FAULT), [Replay(case=decode(150), failed=(FAULT,))]))
+    (found,) = settled(sent_by(Counting(FAULT), [Replay(case=decode(150), failed=(FAULT,))]))
     assert isinstance(found, Caught)
     assert found.recurrence is not None
     assert found.recurrence.seen_once
@@ -90,7 +85,7 @@ def test_a_death_that_was_left_over_and_passes_now_is_caught_as_seen_once() -> N
 def test_a_finding_that_comes_and_goes_is_not_called_fixed_after_one_run(judge: FakeJudge, fails: bool) -> None:
     recurrence = Recurrence(way=Rerun.ALONE, runs=136, failed=8)
     kept = Replay(case=decode(150), finding="it", failed=(UNWRITTEN,), recurrence=recurrence)
-    (checked,) = [message for message in hunt(judge, [kept]) if isinstance(message, Rechecked)]
+    (checked,) = [message for message in sent_by(judge, [kept]) if isinstance(message, Rechecked)]
     assert bool(checked.observations) is fails
     assert checked.runs == (17 if fails else recurrence.runs_to_show)
     assert not checked.inconclusive
@@ -107,7 +102,7 @@ def test_what_comes_and_goes_needs_a_late_device_if_it_never_comes_on_a_prompt_o
     drawn = replace(decode(150), pace=Pace.LATE)
     judge = Late(UNWRITTEN, every=2)
     replays = [Replay(case=drawn, failed=(UNWRITTEN,))]
-    (found,) = settled(hunt(judge, replays))
+    (found,) = settled(sent_by(judge, replays))
     assert isinstance(found, Caught)
     assert found.needs == needs
 
@@ -127,7 +122,7 @@ def test_a_case_that_hangs_on_a_late_device_alone_is_not_run_often(*, prompt_too
 
     judge = Hanging(lambda _: ())
     drawn = replace(decode(150), pace=Pace.LATE)
-    (found,) = settled(hunt(judge, [Replay(case=drawn, failed=(HANG,))]))
+    (found,) = settled(sent_by(judge, [Replay(case=drawn, failed=(HANG,))]))
     assert isinstance(found, Caught)
     assert found.needs == needs
     assert (found.case == drawn) is not prompt_too
@@ -149,7 +144,7 @@ def test_races_with_a_late_device_are_one_cause_whatever_they_do() -> None:
 
     late = [replace(decode(length), pace=Pace.LATE) for length in (150, 250)]
     replays = [Replay(case=case, failed=(seen,)) for case, seen in zip(late, (UNWRITTEN, lse), strict=True)]
-    first, second = settled(hunt(Racing(lambda _: ()), replays))
+    first, second = settled(sent_by(Racing(lambda _: ()), replays))
     assert isinstance(first, Caught)
     assert isinstance(second, Caught)
     assert (first.needs, second.needs) == (("late device",), ("late device",))

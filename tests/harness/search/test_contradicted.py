@@ -2,14 +2,13 @@
 
 import pytest
 from explained_causes import Faulty, judged, lengths, one_request
-from fake_causes import FaultyJudge, caught
+from fake_causes import FaultyJudge
+from fake_search import caught, hunt
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.known import KnownCause, Showing
 from attnfuzz.harness.search.likely import contradicted
-from attnfuzz.harness.search.messages import AnyMessage, Slice
 from attnfuzz.harness.verdict.failures import Kind, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case, Mode
@@ -65,9 +64,7 @@ def test_a_second_fault_is_a_cause_of_its_own(
 ) -> None:
     first = Fingerprint.of("fake", judged(faulty, known).failures[0])
     cause = KnownCause(name="known", case=known, fingerprint=first, needs=needs)
-    sent: list[AnyMessage] = []
-    task = Slice(backend="fake", seed=1, examples=2, known=cause.symptoms, causes=(cause,))
-    Hunt(task, Judge(faulty), sent.append).run(st.just(failing))
+    _, sent = hunt(Judge(faulty), st.just(failing), examples=2, known=cause.symptoms, causes=(cause,))
     found = {each.fingerprint.kind: each.cause for each in caught(sent)}
     assert found[judged(faulty, failing).failures[0].kind] == ""
 

@@ -5,14 +5,13 @@ from functools import partial
 
 import pytest
 from explained_causes import explained, judged, lengths, one_request, padded
-from fake_causes import Fault, FaultyJudge, caught, featured, names_in
+from fake_causes import Fault, FaultyJudge, featured, names_in
+from fake_search import caught, hunt
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from small_cases import HEADS, step
 
-from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.known import KnownCause
-from attnfuzz.harness.search.messages import AnyMessage, Slice
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case, KvView, Mode, Outputs, Pages, TableTail, Unused, Views
@@ -190,9 +189,7 @@ def test_a_symptom_stays_with_its_cause_while_it_is_made_small() -> None:
     (observation,) = judge.verdict(known).failures
     fingerprint = Fingerprint.of("fake", observation)
     cause = KnownCause(name="known", case=known, fingerprint=fingerprint, needs=marks)
-    sent: list[AnyMessage] = []
-    task = Slice(backend="fake", seed=1, examples=2, known=(fingerprint,), causes=(cause,))
-    Hunt(task, judge, sent.append).run(st.just(failing))
+    _, sent = hunt(judge, st.just(failing), examples=2, known=(fingerprint,), causes=(cause,))
     (found,) = caught(sent)
     assert found.cause == "known"
     assert names_in(found.case) >= set(marks)

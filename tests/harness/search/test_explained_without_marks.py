@@ -1,14 +1,13 @@
 """A known cause that nothing marks fails nearly everywhere, also in cases that fail for another reason."""
 
 from explained_causes import explained, lengths, one_request
-from fake_causes import FaultyJudge, caught, names_in
+from fake_causes import FaultyJudge, names_in
+from fake_search import caught, hunt
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from small_cases import HEADS, step
 
-from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.known import KnownCause
-from attnfuzz.harness.search.messages import AnyMessage, Slice
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case, Mode, Unused
@@ -57,9 +56,8 @@ def test_a_symptom_is_made_small_without_the_clues_of_other_causes() -> None:
     judge = ManyKeysOrSinks()
     fingerprint = Fingerprint.of("fake", judge.verdict(KNOWN).failures[0])
     known = KnownCause(name="known", case=KNOWN, fingerprint=fingerprint)
-    sent: list[AnyMessage] = []
-    task = Slice(backend="fake", seed=1, examples=2, known=(fingerprint,), causes=(known,))
-    Hunt(task, judge, sent.append).run(st.just(one_request(Mode.DECODE, 1, 4, sinks=True)))
+    drawn = st.just(one_request(Mode.DECODE, 1, 4, sinks=True))
+    _, sent = hunt(judge, drawn, examples=2, known=(fingerprint,), causes=(known,))
     (found,) = caught(sent)
     assert found.cause == "known"
     assert "sinks" not in names_in(found.case)

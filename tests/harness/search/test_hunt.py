@@ -1,7 +1,9 @@
 """A slice of the search: what is pinned, shrunk, confirmed, passed over and set aside."""
 
+from typing import Any
+
 import pytest
-from fake_search import FakeJudge, decode, fake_cases, kv_lens, observed
+from fake_search import LONG, FakeJudge, caught, decode, fails_on_long, fake_cases, hunt, kv_lens, observed
 from msgspec.structs import replace
 
 from attnfuzz.harness.search.examples import AT_ONCE, run_examples
@@ -10,13 +12,11 @@ from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.search.messages import (
     FAILS_ALONE,
     AnyMessage,
-    Caught,
     Gap,
     Lost,
     Replay,
     ShrinkBudget,
     Slice,
-    SliceDone,
     Suspect,
 )
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
@@ -25,29 +25,12 @@ from attnfuzz.reference.case import Case
 from attnfuzz.reference.related import related
 from attnfuzz.reference.relation import Relation
 
-LONG = 100
-
-
-def fails_on_long(lengths: list[int]) -> tuple[Observation, ...]:
-    return (observed(),) if max(lengths) >= LONG else ()
-
 
 def fails_in_two_ways(lengths: list[int]) -> tuple[Observation, ...]:
     """Long KV is an output mismatch, a long tail of several requests an LSE mismatch."""
     if len(lengths) >= 2 and lengths[-1] >= LONG:
         return (observed(Kind.LSE_MISMATCH, "lse"),)
     return fails_on_long(lengths)
-
-
-def hunt(judge: FakeJudge, **task: object) -> tuple[SliceDone, list[AnyMessage]]:
-    sent: list[AnyMessage] = []
-    options: dict[str, object] = {"backend": "fake", "index": 0, "seed": 1, "examples": 200, **task}
-    done = Hunt(Slice(**options), judge, sent.append).run(fake_cases())  # type: ignore[arg-type]
-    return done, sent
-
-
-def caught(sent: list[AnyMessage]) -> list[Caught]:
-    return [message for message in sent if isinstance(message, Caught)]
 
 
 def test_a_clean_backend_is_searched_to_the_end() -> None:
@@ -177,15 +160,15 @@ def test_a_spent_budget_ends_shrinking_where_it_is(budget: ShrinkBudget) -> None
     assert len(judge.judged) == done.tally.searched
 
 
-def test_without_a_budget_nothing_is_drawn_to_shrink() -> None:
+@pytest.mark.parametrize("budget", [ShrinkBudget(runs=0, seconds=0), ShrinkBudget(runs=1000, seconds=0)])
+def test_without_a_budget_nothing_is_drawn_to_shrink(budget: ShrinkBudget) -> None:
     drawn: list[Case] = []
 
     def remember(case: Case) -> Case:
         drawn.append(case)
         return case
 
-    task = Slice(backend="fake", index=0, seed=1, examples=200, shrink=ShrinkBudget(runs=0, seconds=0))
-    done = Hunt(task, FakeJudge(fails_on_long), lambda _: None).run(fake_cases().map(remember))
+    done, _ = hunt(FakeJudge(fails_on_long), fake_cases().map(remember), shrink=budget)
     # The failing case is one of those that were drawn together.
     assert done.tally.searched <= len(drawn) < done.tally.searched + AT_ONCE
 
@@ -302,7 +285,7 @@ def test_a_failure_that_stands_behind_a_known_one_in_all_cases_is_found() -> Non
 def test_a_symptom_that_the_smallest_case_of_a_known_cause_has_too_is_not_settled_beside_it() -> None:
     judge = FakeJudge(lambda _: (MUTATED, WRONG))
     known = KnownCause(name="known", case=decode(1), fingerprint=Fingerprint.of("fake", MUTATED))
-    task = {"known": (known.fingerprint,), "causes": (known,)}
+    task: dict[str, Any] = {"known": (known.fingerprint,), "causes": (known,)}
     assert caught(hunt(judge, replays=(Replay(case=decode(3, 5)),), **task)[1]) == []
 
 
@@ -313,7 +296,7 @@ def test_a_failure_with_the_features_of_a_symptom_is_no_other_one() -> None:
     known = KnownCause(
         name="known", case=decode(1), fingerprint=fingerprint, needs=("sinks",), shown_with=(("empty KV",),)
     )
-    task = {"known": (fingerprint,), "causes": (known,)}
+    task: dict[str, Any] = {"known": (fingerprint,), "causes": (known,)}
     assert caught(hunt(judge, replays=(Replay(case=decode(3, 0)),), **task)[1]) == []
     assert caught(hunt(judge, replays=(Replay(case=decode(3, 5)),), **task)[1])
 

@@ -4,14 +4,13 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-from fake_causes import Fault, FaultyJudge, caught
+from fake_causes import Fault, FaultyJudge
+from fake_search import caught, hunt
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from small_cases import HEADS, step
 
-from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.known import KnownCause
-from attnfuzz.harness.search.messages import AnyMessage, Slice
 from attnfuzz.harness.search.misread import may_be_one_misreading, one_misreading
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
@@ -183,8 +182,6 @@ def test_a_hunt_files_a_misread_argument_under_the_known_cause_of_its_role() -> 
     )
     fingerprint = Fingerprint.of("fake", judge.verdict(known).failures[0])
     cause = KnownCause(name="known", case=known, fingerprint=fingerprint, needs=(forms[0],))
-    sent: list[AnyMessage] = []
-    task = Slice(backend="fake", seed=1, examples=2, known=(fingerprint,), causes=(cause,))
-    Hunt(task, judge, sent.append).run(st.just(failing))
+    _, sent = hunt(judge, st.just(failing), examples=2, known=(fingerprint,), causes=(cause,))
     (found,) = caught(sent)
     assert (found.needs, found.cause) == ((forms[1],), "known")

@@ -3,15 +3,15 @@
 import math
 
 import pytest
-from fake_causes import Fault, FaultyJudge, caught, featured, hunted, names_in
+from fake_causes import Fault, FaultyJudge, featured, hunted, names_in
+from fake_search import caught, hunt
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from attnfuzz.harness.findings.finding import Finding
 from attnfuzz.harness.reduce.ablation import CLUES, CONTENTS, FEATURES, features_in
-from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.known import KnownCause
-from attnfuzz.harness.search.messages import AnyMessage, Replay, ShrinkBudget, Slice
+from attnfuzz.harness.search.messages import Replay, ShrinkBudget
 from attnfuzz.harness.search.needs import cause_of, needs_of
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
@@ -56,9 +56,7 @@ def test_nan_in_memory_is_needed_if_numbers_there_do_no_harm() -> None:
 
 def test_nan_in_memory_that_hides_wrong_numbers_is_no_cause_of_them() -> None:
     nan, wrong = Fault(needs=("NaN behind the last key",), kinds=(Kind.NOT_FINITE,)), Fault(needs=("sinks",))
-    sent: list[AnyMessage] = []
-    judge = FaultyJudge(nan, wrong)
-    Hunt(Slice(backend="fake", index=0, seed=1, examples=5), judge, sent.append).run(st.just(featured(sinks=True)))
+    _, sent = hunt(FaultyJudge(nan, wrong), st.just(featured(sinks=True)), examples=5)
     found = caught(sent)
     assert {each.needs for each in found} == {("NaN behind the last key",), ("sinks",)}
 

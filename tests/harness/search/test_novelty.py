@@ -3,11 +3,10 @@
 from typing import Any
 
 import pytest
-from fake_search import FakeJudge, decode, fake_cases, kv_lens, observed
+from fake_search import FakeJudge, decode, hunt, kv_lens, observed
 from msgspec.structs import replace
 
-from attnfuzz.harness.search.hunt import Hunt
-from attnfuzz.harness.search.messages import AnyMessage, Interesting, Replay, Slice
+from attnfuzz.harness.search.messages import Interesting, Replay
 from attnfuzz.harness.search.novelty import Novelty
 from attnfuzz.harness.verdict.failures import Kind, Verdict
 from attnfuzz.reference.case import Case
@@ -34,11 +33,8 @@ def passed(**margins: float) -> Verdict:
     return Verdict(margins=margins)
 
 
-def hunt(novelty: Novelty, seed: int = 1, **task: object) -> list[Interesting]:
-    sent: list[AnyMessage] = []
-    options: dict[str, object] = {"backend": "fake", "index": 0, "seed": seed, "examples": 100, **task}
-    judge = FakeJudge(lambda _: ())
-    Hunt(Slice(**options), judge, sent.append, novelty=novelty).run(fake_cases())  # type: ignore[arg-type]
+def news_of(novelty: Novelty, seed: int = 1, **task: Any) -> list[Interesting]:
+    _, sent = hunt(FakeJudge(lambda _: ()), novelty=novelty, seed=seed, **{"examples": 100, **task})
     return [message for message in sent if isinstance(message, Interesting)]
 
 
@@ -110,7 +106,7 @@ def test_each_tier_has_its_own_record() -> None:
 
 def test_what_one_slice_reached_is_not_new_to_the_next() -> None:
     novelty = Novelty(pair_bits, pairs_in)
-    first, second = hunt(novelty, seed=1), hunt(novelty, seed=2)
+    first, second = news_of(novelty, seed=1), news_of(novelty, seed=2)
     reached = [pair for news in (*first, *second) for pair in news.pairs]
     assert len(first) > 5
     assert len(reached) == len(set(reached)) <= 12
@@ -119,4 +115,4 @@ def test_what_one_slice_reached_is_not_new_to_the_next() -> None:
 def test_replays_reach_pairs_like_drawn_cases() -> None:
     novelty = Novelty(pair_bits, pairs_in)
     replays = tuple(Replay(case=decode(length)) for length in (10, 20, 60))
-    assert [news.case for news in hunt(novelty, replays=replays)] == [decode(10), decode(60)]
+    assert [news.case for news in news_of(novelty, replays=replays)] == [decode(10), decode(60)]

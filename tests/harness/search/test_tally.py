@@ -3,13 +3,13 @@
 import itertools
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from fake_search import FakeJudge, decode, fake_cases, kv_lens, observed
+from fake_search import FakeJudge, decode, hunt, kv_lens, observed
 
 from attnfuzz.harness.search import tally as tally_module
-from attnfuzz.harness.search.hunt import Hunt
-from attnfuzz.harness.search.messages import AnyMessage, Slice, SliceDone, Tally
+from attnfuzz.harness.search.messages import SliceDone, Tally
 from attnfuzz.harness.search.tally import CountingRunner
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.reference.case import Case
@@ -33,10 +33,8 @@ def differs_on_long(lengths: list[int]) -> tuple[Observation, ...]:
     return (observed(),) if max(lengths) >= 150 else ()
 
 
-def hunt(judge: FakeJudge, **task: object) -> tuple[SliceDone, list[Tally]]:
-    sent: list[AnyMessage] = []
-    options: dict[str, object] = {"backend": "fake", "index": 0, "seed": 1, "examples": 200, **task}
-    done = Hunt(Slice(**options), judge, sent.append).run(fake_cases())  # type: ignore[arg-type]
+def counted(judge: FakeJudge, **task: Any) -> tuple[SliceDone, list[Tally]]:
+    done, sent = hunt(judge, **task)
     return done, [message for message in sent if isinstance(message, Tally)]
 
 
@@ -49,7 +47,7 @@ def pace(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("fails", [lambda _: (), differs_on_long, dies_on_long])
 def test_tallies_sum_up_to_exactly_what_was_run(fails: Callable[[list[int]], tuple[Observation, ...]]) -> None:
     judge = CountingJudge(fails)
-    done, tallies = hunt(judge)
+    done, tallies = counted(judge)
     ran = [*judge.judged, *judge.confirmed]
     assert sum(tally.cases for tally in tallies) == done.tally.cases == len(ran)
     assert sum(tally.rows for tally in tallies) == sum(len(kv_lens(case)) for case in ran)
@@ -61,7 +59,7 @@ def test_tallies_sum_up_to_exactly_what_was_run(fails: Callable[[list[int]], tup
 
 def test_what_runs_again_is_no_example() -> None:
     judge = CountingJudge(differs_on_long)
-    done, tallies = hunt(judge, seed=3)
+    done, tallies = counted(judge, seed=3)
     assert done.tally.searched < done.tally.cases
     assert sum(tally.searched for tally in tallies) == done.tally.searched
 
@@ -69,7 +67,7 @@ def test_what_runs_again_is_no_example() -> None:
 @pytest.mark.usefixtures("pace")
 def test_margins_are_the_largest_of_the_cases_without_failures() -> None:
     judge = CountingJudge(differs_on_long)
-    _, tallies = hunt(judge)
+    _, tallies = counted(judge)
     passed = [kv_lens(case) for case in (*judge.judged, *judge.confirmed) if not differs_on_long(kv_lens(case))]
     assert max(tally.margins.get("T1", 0.0) for tally in tallies) == max(map(max, passed)) / 1000
     assert max(tally.margins.get("T2", 0.0) for tally in tallies) == max(map(min, passed)) / 1000

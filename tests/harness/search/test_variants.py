@@ -1,34 +1,27 @@
 """A search goes on with a case that fails without what the ledger accepts, or with values that show it more often."""
 
+from typing import Any
+
 import pytest
 from explained_causes import one_request
-from fake_search import GEOMETRY, FakeJudge, decode, fake_cases, kv_lens, observed
+from fake_search import GEOMETRY, LONG, FakeJudge, caught, decode, fails_on_long, hunt, kv_lens, observed
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from attnfuzz.harness.search.accepted import Entry
-from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.known import KnownCause
-from attnfuzz.harness.search.messages import AnyMessage, Caught, ShrinkBudget, Slice
+from attnfuzz.harness.search.messages import Caught, ShrinkBudget
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.search.variants import steadier
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case, Mode, ValueFamily
 
-LONG = 100
 SEVERAL = Entry(backend="fake", kind=Kind.OUTPUT_MISMATCH, features=("several requests",), reason="one of several")
 
 
-def fails_on_long(lengths: list[int]) -> tuple[Observation, ...]:
-    return (observed(),) if max(lengths) >= LONG else ()
-
-
-def hunt(judge: FakeJudge, *entries: Entry, **options: object) -> list[Caught]:
-    sent: list[AnyMessage] = []
-    task = Slice(backend="fake", index=0, seed=1, examples=50, **options)  # type: ignore[arg-type]
-    Hunt(task, judge, sent.append, ledger=entries).run(fake_cases())
-    return [message for message in sent if isinstance(message, Caught)]
+def found_by(judge: FakeJudge, *entries: Entry, **options: Any) -> list[Caught]:
+    return caught(hunt(judge, ledger=entries, examples=50, **options)[1])
 
 
 def known_cause(case: Case, *needs: str) -> dict[str, object]:
@@ -42,23 +35,21 @@ def one_alone(lengths: list[int]) -> tuple[Observation, ...]:
 
 
 def test_a_failure_that_the_ledger_does_not_accept_is_caught_beside_one_that_it_accepts() -> None:
-    (found,) = hunt(FakeJudge(one_alone), SEVERAL, **known_cause(decode(LONG, LONG)))
+    (found,) = found_by(FakeJudge(one_alone), SEVERAL, **known_cause(decode(LONG, LONG)))
     assert kv_lens(found.case) == [LONG]
     assert found.beside
 
 
 @pytest.mark.parametrize("entries", [(), (SEVERAL,)])
 def test_nothing_is_beside_a_cause_of_unknown_needs_that_the_ledger_does_not_accept(entries: tuple[Entry, ...]) -> None:
-    assert hunt(FakeJudge(one_alone), *entries, **known_cause(decode(LONG))) == []
+    assert found_by(FakeJudge(one_alone), *entries, **known_cause(decode(LONG))) == []
 
 
 def test_a_failure_that_has_the_features_of_an_entry_by_chance_is_shrunk_without_them() -> None:
     with_sinks = replace(decode(LONG, 3), geometry=replace(GEOMETRY, sinks=True))
     entry = Entry(backend="fake", kind=Kind.OUTPUT_MISMATCH, features=("sinks",), reason="sinks are left out")
-    sent: list[AnyMessage] = []
-    task = Slice(backend="fake", index=0, seed=1, examples=1)
-    Hunt(task, FakeJudge(fails_on_long), sent.append, ledger=(entry,)).run(st.just(with_sinks))
-    (found,) = (message for message in sent if isinstance(message, Caught))
+    _, sent = hunt(FakeJudge(fails_on_long), st.just(with_sinks), ledger=(entry,), examples=1)
+    (found,) = caught(sent)
     assert not found.case.geometry.sinks
     assert kv_lens(found.case) == [LONG]
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from harness_cases import decode_case
+from harness_cases import calls_of, decode_case
 from msgspec.structs import replace
 from repetition import examples
 from small_cases import drawn, narrowest
@@ -16,6 +16,7 @@ from attnfuzz.harness.triage.differences import differences
 from attnfuzz.harness.triage.evidence import BETWEEN, collect
 from attnfuzz.reference import case_file
 from attnfuzz.reference.calls import Buffer, Call, CallAnswer, CallCase, Expected, View
+from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import AnyCase
 from attnfuzz.reference.dtypes import DType
 
@@ -40,17 +41,11 @@ def test_every_attention_call_of_a_right_backend_does_what_it_is_asked(
     assert judged
 
 
-def calls_of(runner: Runner, case: AnyCase) -> CallCase:
-    assert not isinstance(case, CallCase)
-    _, calls = runner.trace(case)
-    assert calls is not None
-    return calls
-
-
 def test_a_call_that_names_keys_that_nobody_wrote_is_no_kernels_to_answer_for(
     runner: Runner, pinned: Callable[[str], AnyCase]
 ) -> None:
     case = pinned("lengths_of_whole_pages")
+    assert isinstance(case, Case)
     with pytest.raises(NamesNothing, match="request 0 has 2 keys by seq_lens, and the one at 1, slot 1 of page 1"):
         asked(calls_of(runner, case), 0, resolve(case.backend).contract)
 

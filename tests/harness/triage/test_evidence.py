@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from harness_cases import chunked_case
+from harness_cases import calls_of, chunked_case
 from msgspec.structs import replace
 
 from attnfuzz.harness.sandbox.check import Runner
@@ -14,23 +14,9 @@ from attnfuzz.reference.calls import Buffer, Call, CallCase, View
 MERGE, FIXUP, RAGGED = NATIVE.merge_state_in_place.name, NATIVE.fixup.name, NATIVE.ragged.name
 
 
-@pytest.fixture(scope="module")
-def calls_of(runner: Runner) -> Callable[[str], CallCase]:
-    """The calls of three prompts, the last of which has no prefix."""
-
-    def traced(backend: str) -> CallCase:
-        _, calls = runner.trace(chunked_case(backend))
-        assert calls is not None
-        return calls
-
-    return traced
-
-
 @pytest.mark.slow
-def test_the_merge_that_reads_them_is_reported_with_the_row_and_the_request(
-    calls_of: Callable[[str], CallCase],
-) -> None:
-    calls = calls_of("trtllm_mla@22688-before")
+def test_the_merge_that_reads_them_is_reported_with_the_row_and_the_request(runner: Runner) -> None:
+    calls = calls_of(runner, chunked_case("trtllm_mla@22688-before"))
     (index, breach), *_ = reads_of_unwritten_rows(calls)
     assert (calls.calls[index - 1].op, calls.calls[index].op) == (RAGGED, MERGE)
     assert breach.request == 2
@@ -38,8 +24,8 @@ def test_the_merge_that_reads_them_is_reported_with_the_row_and_the_request(
     assert f"call {index} ({MERGE}) reads it" in breach.text
 
 
-def test_a_fixup_between_the_two_repairs_them(calls_of: Callable[[str], CallCase]) -> None:
-    calls = calls_of("trtllm_mla")
+def test_a_fixup_between_the_two_repairs_them(runner: Runner) -> None:
+    calls = calls_of(runner, chunked_case("trtllm_mla"))
     assert FIXUP in {call.op for call in calls.calls}
     assert list(reads_of_unwritten_rows(calls)) == []
     without = replace(calls, calls=tuple(call for call in calls.calls if call.op != FIXUP))
@@ -50,8 +36,8 @@ def changed(calls: CallCase, op: str, change: Callable[[Call], Call]) -> CallCas
     return replace(calls, calls=tuple(change(call) if call.op == op else call for call in calls.calls))
 
 
-def test_what_somebody_else_wrote_in_between_is_taken_for_the_rows(calls_of: Callable[[str], CallCase]) -> None:
-    calls = calls_of("trtllm_mla@22688-before")
+def test_what_somebody_else_wrote_in_between_is_taken_for_the_rows(runner: Runner) -> None:
+    calls = calls_of(runner, chunked_case("trtllm_mla@22688-before"))
     dtypes = {buffer.name: buffer.dtype for buffer in calls.buffers}
 
     def overwritten(call: Call) -> Call:
@@ -62,10 +48,10 @@ def test_what_somebody_else_wrote_in_between_is_taken_for_the_rows(calls_of: Cal
     assert list(reads_of_unwritten_rows(changed(calls, MERGE, overwritten))) == []
 
 
-def test_a_kernel_that_has_the_lengths_on_the_cpu_leaves_none(calls_of: Callable[[str], CallCase]) -> None:
+def test_a_kernel_that_has_the_lengths_on_the_cpu_leaves_none(runner: Runner) -> None:
     def mirrored(call: Call) -> Call:
         lengths = dict.fromkeys(("q_seq_lens_cpu", "kv_seq_lens_cpu"), call.arguments["seq_lens"])
         return replace(call, arguments={**call.arguments, **lengths})
 
-    calls = calls_of("trtllm_mla@22688-before")
+    calls = calls_of(runner, chunked_case("trtllm_mla@22688-before"))
     assert list(reads_of_unwritten_rows(changed(calls, RAGGED, mirrored))) == []

@@ -74,7 +74,7 @@ def test_what_a_wrapper_holds_is_on_record_with_a_launch(
     geometry = case.geometry
     query = bench.memory.copy("query", torch.ones(1, geometry.q_heads, 576, dtype=torch.bfloat16))
     assert isinstance(kv.cache, torch.Tensor)
-    wrapper.launch(query, kv.cache, Results.place(case, bench, 1, 512))
+    wrapper.launch(query, kv.cache, Results.place(case, bench, 1))
     planned, launched = recorder.launches
     for each in (planned, launched):
         assert each.arguments["float_workspace_buffer"].numel() == workspace_bytes(Latent(), processors=132)

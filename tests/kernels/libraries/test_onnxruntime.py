@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from library_cases import STEPS
 from repetition import examples
 from small_cases import HEADS, drawn, lighter, passed, run, step
 
@@ -22,11 +23,6 @@ from attnfuzz.reference.geometry import Geometry, KvLayout
 
 NAMES = [backend.name for backend in ONNXRUNTIME_BACKENDS]
 GEOMETRY = msgspec.structs.replace(HEADS, kv_layout=KvLayout.NHD)
-STEPS = (
-    step(Mode.DECODE, (1, 1), (1, 30), (1, 7)),
-    step(Mode.EXTEND, (3, 3), (0, 5), (1, 9), (7, 7), (2, 19)),
-    step(Mode.TARGET_VERIFY, (4, 4), (4, 21), stride=4),
-)
 
 needs_library = pytest.mark.skipif(
     any(backend.missing() is not None for backend in ONNXRUNTIME_BACKENDS), reason="needs onnxruntime and onnx"

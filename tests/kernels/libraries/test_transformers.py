@@ -9,23 +9,19 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from library_cases import STEPS
 from repetition import examples
-from small_cases import HEADS, drawn, passed, run, step
+from small_cases import HEADS, drawn, passed, run
 
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.kernels.libraries.transformers import PAGED_EAGER, PAGED_SDPA, TRANSFORMERS_BACKENDS, attend_by_sdpa
-from attnfuzz.reference.case import Case, Mode, ValueFamily
+from attnfuzz.reference.case import Case, ValueFamily
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
 
 needs_library = pytest.mark.skipif(PAGED_EAGER.missing() is not None, reason="needs transformers")
 NAMES = [backend.name for backend in TRANSFORMERS_BACKENDS]
-STEPS = (
-    step(Mode.DECODE, (1, 1), (1, 30), (1, 7)),
-    step(Mode.EXTEND, (3, 3), (0, 5), (1, 9), (7, 7), (2, 19)),
-    step(Mode.TARGET_VERIFY, (4, 4), (4, 21), stride=4),
-)
 
 
 def case(backend: str, *, dtype: DType = DType.FLOAT32, **fields: Any) -> Case:

@@ -10,6 +10,7 @@ from typing import ClassVar, Self
 import pytest
 import torch
 
+from attnfuzz.kernels.native import build
 from attnfuzz.kernels.native.fault_recorder import FAULT_RECORD, install_fault_recorder
 
 _PAGE = mmap.PAGESIZE
@@ -18,6 +19,12 @@ _LIBC.mmap.restype = ctypes.c_void_p
 _LIBC.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
 _LIBC.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _LIBC.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compiled() -> None:
+    """The kernels are compiled before anything forks."""
+    build.load()
 
 
 class Guarded:

@@ -4,14 +4,11 @@ from typing import Any
 
 import pytest
 import torch
+from entry_point_calls import int32
 
 from attnfuzz.kernels.native import ops
 
 STALE = 7.0
-
-
-def int32(*values: int) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.int32)
 
 
 def ragged(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **arguments: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from attnfuzz.kernels.native import build, ops
+from attnfuzz.kernels.native import ops
 from attnfuzz.kernels.native.ops import workspace_bytes
 from attnfuzz.kernels.ops_table import WorkspaceBytes
 
@@ -16,11 +16,6 @@ WRITE = 2
 PAGE, DIM, HEADS, KV_HEADS, Q_LEN = 16, 32, 4, 2, 3
 UNWRITTEN = 7.0
 LENGTHS = (200, 0, 1, 90, 256)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _compiled() -> None:
-    build.load()
 
 
 def used(max_seq_len: int = 256) -> WorkspaceBytes:

@@ -5,21 +5,13 @@ from typing import Any
 
 import pytest
 import torch
+from entry_point_calls import int32
 
-from attnfuzz.kernels.native import build, ops
+from attnfuzz.kernels.native import ops
 
 SIGSEGV = 11
 READ, WRITE = 1, 2
 POISON = 0x00BADBAD
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _compiled() -> None:
-    build.load()
-
-
-def int32(*values: int) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.int32)
 
 
 def decode_arguments(memory: Any, rows: int, lengths: torch.Tensor) -> dict[str, Any]:

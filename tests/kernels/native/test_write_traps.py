@@ -4,21 +4,13 @@ from typing import Any
 
 import pytest
 import torch
+from entry_point_calls import int32
 
 from attnfuzz.kernels.cache_writes import interfaces
-from attnfuzz.kernels.native import build, write_ops
+from attnfuzz.kernels.native import write_ops
 
 SIGSEGV, WRITE, READ = 11, 2, 1
 HEADS, DIM, SIZE = 2, 8, 4
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _compiled() -> None:
-    build.load()
-
-
-def int32(*values: int) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.int32)
 
 
 def caches(memory: Any) -> tuple[torch.Tensor, torch.Tensor]:

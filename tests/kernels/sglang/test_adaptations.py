@@ -4,8 +4,8 @@ import pytest
 from packaging.version import Version
 
 from attnfuzz.kernels.backend import Unsupported
-from attnfuzz.kernels.releases.versions import span
-from attnfuzz.kernels.sglang.adaptations import CHANGES, STUBBED, Inert, changes_in, stubbed_in
+from attnfuzz.kernels.releases.versions import span, stubbed_in
+from attnfuzz.kernels.sglang.adaptations import CHANGES, STUBBED, Inert, changes_in
 
 
 def test_a_range_begins_with_its_first_version_and_ends_before_its_last() -> None:
@@ -15,13 +15,13 @@ def test_a_range_begins_with_its_first_version_and_ends_before_its_last() -> Non
 
 
 def test_a_version_that_nobody_has_looked_at_has_what_the_newest_one_has() -> None:
-    assert stubbed_in(Version("0.6.0")) == stubbed_in(Version("0.5.23"))
+    assert stubbed_in(Version("0.6.0"), STUBBED) == stubbed_in(Version("0.5.23"), STUBBED)
     assert changes_in(Version("0.5.24.dev3")) == changes_in(Version("0.5.23"))
 
 
 def test_what_a_later_release_imports_first_is_no_stub_before_it() -> None:
-    assert "torchvision" not in stubbed_in(Version("0.5.9"))
-    assert "torchvision" in stubbed_in(Version("0.5.10"))
+    assert "torchvision" not in stubbed_in(Version("0.5.9"), STUBBED)
+    assert "torchvision" in stubbed_in(Version("0.5.10"), STUBBED)
 
 
 def test_each_row_says_the_line_that_it_was_read_from() -> None:

@@ -1,9 +1,10 @@
 """Ranks are made up around a case that pad it as it says, by the rule of SGLang's DpPaddingMode."""
 
 import pytest
+from small_cases import step
 
 from attnfuzz.kernels.sglang.padding import Ranks, one_decode, ranks_of
-from attnfuzz.reference.case import Case, Launch, Mode, Request, Step
+from attnfuzz.reference.case import Case, Launch, Mode, Step
 from attnfuzz.reference.geometry import Geometry
 
 _GEOMETRY = Geometry(q_heads=2, kv_heads=1, head_dim_qk=8, head_dim_vo=8, page_size=4)
@@ -14,17 +15,11 @@ def _case(*steps: Step) -> Case:
 
 
 def _decode(requests: int, rows: int, launch: Launch = Launch.EAGER) -> Step:
-    return Step(
-        mode=Mode.DECODE,
-        requests=tuple(Request(slot, 1, 5) for slot in range(requests)),
-        padded_tokens=rows,
-        tokens_per_request=1,
-        launch=launch,
-    )
+    return step(Mode.DECODE, *[(1, 5)] * requests, rows=rows, launch=launch)
 
 
 def _extend(tokens: int, rows: int) -> Step:
-    return Step(mode=Mode.EXTEND, requests=(Request(0, tokens, tokens),), padded_tokens=rows)
+    return step(Mode.EXTEND, (tokens, tokens), rows=rows)
 
 
 def test_a_case_without_padding_runs_on_one_rank() -> None:
@@ -32,7 +27,7 @@ def test_a_case_without_padding_runs_on_one_rank() -> None:
 
 
 def test_a_graph_pads_by_its_bucket_and_needs_no_other_rank() -> None:
-    capture = Step(mode=Mode.DECODE, requests=(), padded_tokens=8, tokens_per_request=1, launch=Launch.CAPTURE)
+    capture = step(Mode.DECODE, rows=8, launch=Launch.CAPTURE)
     assert ranks_of(_case(capture, _decode(3, 8, Launch.REPLAY))) == Ranks(attention=1, data_parallel=1)
 
 
@@ -65,20 +60,14 @@ def test_an_attention_group_is_one_for_all_steps() -> None:
 
 
 def test_a_ragged_draft_extend_is_counted_and_padded_by_whole_requests() -> None:
-    step = Step(
-        mode=Mode.DRAFT_EXTEND,
-        requests=(Request(0, 1, 9), Request(1, 2, 9)),
-        padded_tokens=9,
-        tokens_per_request=4,
-    )
-    assert ranks_of(_case(step)).tokens(step) == [8, 12, 12, 12]
+    ragged = step(Mode.DRAFT_EXTEND, (1, 9), (2, 9), stride=4, rows=9)
+    assert ranks_of(_case(ragged)).tokens(ragged) == [8, 12, 12, 12]
 
 
 @pytest.mark.parametrize(("rows", "padded"), [(2, 2), (3, 3), (7, 7)])
 def test_each_decode_of_a_draft_model_is_padded_by_itself(rows: int, padded: int) -> None:
-    requests = (Request(0, 3, 9), Request(1, 3, 5))
-    step = Step(mode=Mode.DRAFT_DECODE, requests=requests, padded_tokens=3 * rows, tokens_per_request=3)
-    decodes = [one_decode(step, number) for number in range(3)]
+    drafts = step(Mode.DRAFT_DECODE, (3, 9), (3, 5), stride=3, rows=rows)
+    decodes = [one_decode(drafts, number) for number in range(3)]
     assert [[each.kv_len for each in decode.requests] for decode in decodes] == [[7, 3], [8, 4], [9, 5]]
     assert {(decode.mode, decode.padded_tokens, decode.tokens) for decode in decodes} == {(Mode.DECODE, padded, 2)}
-    assert ranks_of(_case(step)) == ranks_of(_case(*decodes))
+    assert ranks_of(_case(drafts)) == ranks_of(_case(*decodes))

@@ -7,6 +7,7 @@ from typing import Any
 import fake_vllm
 import pytest
 import torch
+from engine_cases import STEPS
 from recorder import Recorder
 
 from attnfuzz.harness.sandbox.check import Runner
@@ -14,7 +15,7 @@ from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.kernels.backend import Unsupported, WrittenThenAttended
 from attnfuzz.kernels.vllm.engine import ENGINE
 from attnfuzz.kernels.vllm.runner import ModelRunner
-from attnfuzz.reference.case import Case, Launch, Mode, Pages, Request, Step, TableTail
+from attnfuzz.reference.case import Case, Mode, Pages, Request, Step, TableTail
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry
 
@@ -26,17 +27,8 @@ DECODE, CONTEXT, WRITE = (
     "trtllm_batch_context_with_kv_cache",
     "reshape_and_cache_flash",
 )
-VERIFY = Step(
-    mode=Mode.TARGET_VERIFY,
-    requests=(Request(0, 4, 40), Request(1, 4, 17)),
-    padded_tokens=8,
-    tokens_per_request=4,
-)
 MIXED = Step(mode=Mode.EXTEND, requests=(Request(0, 5, 37), Request(1, 20, 20), Request(2, 1, 9)), padded_tokens=28)
-CAPTURE, REPLAY = (
-    Step(mode=Mode.TARGET_VERIFY, requests=requests, padded_tokens=16, tokens_per_request=4, launch=launch)
-    for launch, requests in ((Launch.CAPTURE, ()), (Launch.REPLAY, VERIFY.requests))
-)
+(VERIFY,), (CAPTURE, REPLAY) = STEPS["verify"], STEPS["graph"]
 
 BenchOf = Callable[..., Any]
 

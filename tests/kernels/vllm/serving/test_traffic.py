@@ -3,12 +3,15 @@
 from types import SimpleNamespace
 from typing import Any
 
+import engine_cases
 import pytest
+from engine_cases import decode, extend
 from msgspec.structs import replace
+from small_cases import step
 
 from attnfuzz.kernels.vllm.serving.traffic import SentRequest, Traffic, as_prompts
 from attnfuzz.kernels.vllm.serving.vocabulary import Vocabulary
-from attnfuzz.reference.case import Case, Mode, Request, Serving, Step
+from attnfuzz.reference.case import Case, Mode, Serving, Step
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry
 
@@ -18,21 +21,9 @@ GEOMETRY = Geometry(
 DRAFTS = 3
 
 
-def extend(*requests: tuple[int, int, int]) -> Step:
-    of_slots = tuple(Request(*each) for each in requests)
-    return Step(mode=Mode.EXTEND, requests=of_slots, padded_tokens=sum(each.q_len for each in of_slots))
-
-
-def decode(*requests: tuple[int, int, int]) -> Step:
-    of_slots = tuple(Request(*each) for each in requests)
-    return Step(mode=Mode.DECODE, requests=of_slots, padded_tokens=len(of_slots), tokens_per_request=1)
-
-
 def verify(*lengths: int) -> Step:
     """A verify of slots 0, 1, ... with these lengths."""
-    of_slots = tuple(Request(slot, 1 + DRAFTS, length) for slot, length in enumerate(lengths))
-    rows = len(of_slots) * (1 + DRAFTS)
-    return Step(mode=Mode.TARGET_VERIFY, requests=of_slots, padded_tokens=rows, tokens_per_request=1 + DRAFTS)
+    return engine_cases.verify(*((slot, 1 + DRAFTS, length) for slot, length in enumerate(lengths)))
 
 
 def traffic(*steps: Step) -> tuple[Traffic, Vocabulary]:
@@ -128,13 +119,7 @@ def test_slots_share_the_ids_of_pages_in_common() -> None:
 
 def draft(*lengths: int) -> Step:
     """Decodes of a draft model for slots 0, 1, ... up to these lengths."""
-    of_slots = tuple(Request(slot, DRAFTS - 1, length) for slot, length in enumerate(lengths))
-    return Step(
-        mode=Mode.DRAFT_DECODE,
-        requests=of_slots,
-        padded_tokens=len(of_slots) * (DRAFTS - 1),
-        tokens_per_request=DRAFTS - 1,
-    )
+    return step(Mode.DRAFT_DECODE, *((DRAFTS - 1, length) for length in lengths), stride=DRAFTS - 1)
 
 
 @pytest.mark.parametrize("prefix", [1, 2, 20])
@@ -170,7 +155,7 @@ def test_a_draft_model_generates_all_drafts_behind_the_end_of_a_conversation() -
 @pytest.mark.parametrize(("budget", "q_lens"), [(0, [20, 40]), (32, [20, 32])])
 def test_a_forward_is_as_large_as_the_prompts_of_a_step_within_the_budget(budget: int, q_lens: list[int]) -> None:
     decodes = Case(backend="vllm", geometry=GEOMETRY, steps=(decode((0, 1, 20), (1, 1, 40)),))
-    (step,) = as_prompts(replace(decodes, serving=Serving(budget=budget))).steps
-    assert step.mode is Mode.EXTEND
-    assert [each.q_len for each in step.requests] == q_lens
-    assert step.padded_tokens == sum(q_lens)
+    (prompts,) = as_prompts(replace(decodes, serving=Serving(budget=budget))).steps
+    assert prompts.mode is Mode.EXTEND
+    assert [each.q_len for each in prompts.requests] == q_lens
+    assert prompts.padded_tokens == sum(q_lens)
