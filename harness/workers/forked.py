@@ -23,6 +23,11 @@ class Process(Protocol):
     """The part of subprocess.Popen that a Lifeline needs."""
 
     @property
+    def pid(self) -> int:
+        """Its process id."""
+        ...
+
+    @property
     def returncode(self) -> int | None:
         """The exit status, negative for a signal; None before `poll` or `wait` found out."""
         ...
@@ -48,13 +53,13 @@ class Child:
     """A forked child as a `Process`."""
 
     def __init__(self, pid: int) -> None:
-        self._pid = pid
+        self.pid = pid
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
         """See `Process`."""
         if self.returncode is None:
-            ended, status = os.waitpid(self._pid, os.WNOHANG)
+            ended, status = os.waitpid(self.pid, os.WNOHANG)
             if ended:
                 self.returncode = os.waitstatus_to_exitcode(status)
         return self.returncode
@@ -62,7 +67,7 @@ class Child:
     def wait(self, timeout: float | None = None) -> int:
         """See `Process`."""
         if self.poll() is None:
-            descriptor = os.pidfd_open(self._pid)
+            descriptor = os.pidfd_open(self.pid)
             try:
                 select.select([descriptor], [], [], timeout)
             finally:
@@ -75,7 +80,7 @@ class Child:
     def send_signal(self, number: int) -> None:
         """See `Process`."""
         if self.poll() is None:
-            os.kill(self._pid, number)
+            os.kill(self.pid, number)
 
     def kill(self) -> None:
         """See `Process`."""

@@ -11,7 +11,13 @@ from attnfuzz.strategies.coverage.pair_bits import EVERY, PARTNERS, mask_of, one
 from attnfuzz.strategies.coverage.rules import LACKS, MEANING, NOT_DRAWN, Clash
 from attnfuzz.strategies.coverage.rules_of_buckets import NO_MODULE, NONE_WITH_BOTH, together
 
-_TOTAL = {axis.name: tuple(ones(mask_of(axes()[axis.name]))) for axis in (*STEP_AXES, *CASE_AXES) if axis.total}
+_TOTAL = {
+    name: tuple(ones(mask_of(axes()[name])))
+    for name in (
+        *(axis.name for axis in STEP_AXES if axis.total),
+        *(axis.name for axis in CASE_AXES if axis.total),
+    )
+}
 """The features of each axis of which every step, or every case, has one, as numbers."""
 
 _CLASHES: tuple[Clash, ...] = (*MEANING, *NOT_DRAWN)
