@@ -9,6 +9,7 @@ from command_line import Attnfuzz
 from fake_releases import make_site, make_wheel, pip_in_process
 from harness_cases import decode_case
 
+from attnfuzz.kernels.native import build
 from attnfuzz.reference import case_file
 
 pytestmark = pytest.mark.slow
@@ -19,6 +20,9 @@ MALFORMED = str(Path(__file__).parents[1] / "short_seq_lens.json")
 @pytest.fixture(autouse=True)
 def _own_wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is installed into the user's cache, nor from anywhere but a folder of the test, by a stand-in for pip."""
+    # Compiling the native kernels again takes 8 s.
+    kernels = build.compiled(lambda _: None)
+    (tmp_path / kernels.name).symlink_to(kernels)
     monkeypatch.setenv("ATTNFUZZ_CACHE", str(tmp_path))
     monkeypatch.setattr("attnfuzz.harness.releases.sites.pip", pip_in_process(tmp_path))
 
