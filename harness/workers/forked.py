@@ -102,10 +102,11 @@ _ahead: list[Nursery] = []
 def fork_ahead() -> None:
     """Fork the nursery that the first `take` returns, before this process opens files that it must not keep open.
 
-    Raises RuntimeError in a process with threads.
+    Does nothing in a process with threads, such as those of a profiler that starts with Python: a fork would lose them,
+    and hang on their locks.
     """
     if threading.active_count() > 1:
-        raise RuntimeError("a fork would lose this process's threads, and hang on their locks: fork before they start")
+        return
     parent, log = os.getpid(), os.memfd_create("attnfuzz-nursery-output")
     control, remote = sockets()
     pid = os.fork()
