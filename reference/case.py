@@ -96,8 +96,8 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     decode, and the number of draft tokens otherwise), 0 for the others. `padded_tokens` is the number of query rows
     passed to the backend: after planning, servers raise it to a multiple of the attention group's size, to a
     data-parallel group's maximum, or to the size of a graph. A capture has no requests: it is recorded on padding
-    alone. An idle step has no requests either: a rank runs it, even as a replay, because other ranks have requests. It
-    has only padding, or no rows at all.
+    alone. Nor has an idle step, which a rank runs because others have requests: only padding, even in a replay, or no
+    rows at all.
     """
 
     mode: Mode
@@ -189,8 +189,8 @@ class Unused(StrEnum):
 class Tombstone(StrEnum):
     """The entry of a page table for a page that has left the window. With NONE, pages are kept.
 
-    Otherwise, the layer has a separate pool, smaller than the pool of layers without a window, and a page that has left
-    the window is free for other requests. Entries are those of the full pool's table, translated. NULL is the dummy
+    Otherwise, the layer has a pool of its own, smaller than that of layers without a window, in which pages that left
+    the window are free for other requests. Entries are those of the full pool's table, translated. NULL is the dummy
     page, as in SGLang (slot 0 of `full_to_swa_index_mapping`, python/sglang/srt/mem_cache/allocator/swa.py, `free_swa`)
     and vLLM (`null_block`, vllm/v1/core/single_type_kv_cache_manager.py, `remove_skipped_blocks`). MINUS_ONE is not the
     id of any page, as in SGLang's unified pool (PR #35933). STALE is the previous id of the page, as in the rows that

@@ -1,7 +1,7 @@
 """The nursery: the process that forks workers. It imports everything once and never starts a thread.
 
-Run as `python -m attnfuzz.harness.workers.nursery FD`, where FD is a socket to the parent. It exits when the parent
-does, and its workers with it.
+Run as `python -m attnfuzz.harness.workers.nursery FD`, where FD is a socket to the parent, or forked by its parent
+(`attnfuzz.harness.workers.forked`). It exits when the parent does, and its workers with it.
 """
 
 import contextlib

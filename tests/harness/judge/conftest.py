@@ -185,7 +185,7 @@ class Layer:
         )
 
     def budget(self, output: Output, alpha: float = ALPHA) -> ErrorBudget:
-        """What `output` may be off by; one tier that is heard alone has all of alpha."""
+        """The error that `output` may have. A tier that runs alone has all of alpha."""
         rows = RealRows(output.attended, output.out.shape[0], output.out.device)
         problem = packed_problem(output, rows, self.geometry)
         answer = attend(problem, moments=True)
