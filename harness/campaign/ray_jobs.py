@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import os
 import signal
 import socket
 import time
@@ -13,9 +14,11 @@ import msgspec
 from msgspec.structs import replace
 
 import attnfuzz
+from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.campaign.jobs import JobEnded, JobProcess
 from attnfuzz.harness.campaign.prepare import lacking, prepare
 from attnfuzz.harness.search.messages import AnyMessage, JobSetup, Slice, SliceDone
+from attnfuzz.kernels.gpu.quick import BUILT, without_modules
 from attnfuzz.reference.user_error import UserError
 
 LOCAL = "local"
@@ -46,9 +49,13 @@ class Greeting(msgspec.Struct, frozen=True):
 
 
 class JobActor:
-    """Ray's actor for a job: the same job process as without Ray, on a node with room."""
+    """Ray's actor for a job: the same job process as without Ray, on a node with room.
 
-    def __init__(self, number: int, setup: JobSetup) -> None:
+    `choices` are environment variables of the campaign, which the processes of a cluster do not inherit from it.
+    """
+
+    def __init__(self, number: int, setup: JobSetup, choices: Mapping[str, str]) -> None:
+        os.environ.update(choices)
         self._number = number
         self._backends = setup.backends
         self._process = JobProcess(replace(setup, job=number))
@@ -56,7 +63,8 @@ class JobActor:
 
     def greeting(self) -> Greeting:
         """Compile the kernels of the backends that can run on the node, and name the others."""
-        missing = lacking(self._backends)
+        unbuilt = dict.fromkeys(without_modules(map(resolve, self._backends)), "no module is compiled for it there")
+        missing = unbuilt | lacking(self._backends)
         prepare([name for name in self._backends if name not in missing], lambda _: None)
         return Greeting(attnfuzz.__version__, missing)
 
@@ -83,6 +91,8 @@ class RayJobs:
     The shares, at most one GPU each, are as large as possible so that all jobs fit on the GPUs that the cluster has at
     the beginning. A slice runs on any free actor whose node can run its backend. An actor without room, because the
     cluster has fewer cores than jobs or lost a node, costs time and loses nothing. Entering raises RayError.
+
+    Ray notices a lost node only after seconds, and places the next actors on it until then.
     """
 
     def __init__(self, count: int, setup: JobSetup, *, address: str, on_gpu: bool = False) -> None:
@@ -95,8 +105,9 @@ class RayJobs:
         self._owned = False
         self._begun = 0
         self._false_starts = 0
+        self._begun_at_false_start = 0
         self._waiting: deque[tuple[int, Slice]] = deque()
-        self._starting: dict[Any, Any] = {}
+        self._starting: dict[Any, tuple[int, Any]] = {}
         self._free: list[_Placed] = []
         self._running: dict[Any, tuple[int, _Placed]] = {}
 
@@ -114,7 +125,7 @@ class RayJobs:
     def __exit__(self, *_: object) -> None:
         """Stop the actors, and the cluster if it is ours."""
         placed = (*self._free, *(running for _, running in self._running.values()))
-        for actor in (*self._starting.values(), *(each.actor for each in placed)):
+        for actor in (*(actor for _, actor in self._starting.values()), *(each.actor for each in placed)):
             self._ray.kill(actor)
         if self._owned:
             self._ray.shutdown()
@@ -167,19 +178,20 @@ class RayJobs:
         except (OSError, RuntimeError, ValueError) as error:
             raise RayError(
                 f"no Ray cluster at {self._address} ({str(error).splitlines()[0]}): run `ray start` on this machine "
-                f"too, and give HOST:PORT of the head node, or use --ray {LOCAL}"
+                f"too, and give HOST:PORT of the head node (with RAY_AUTH_MODE=token if that requires tokens), or use "
+                f"--ray {LOCAL}"
             ) from error
         self._owned = True
 
     def _begin_actor(self) -> None:
         actor_class = self._ray.remote(num_cpus=1, num_gpus=self._gpus)(JobActor)
-        actor = actor_class.remote(self._begun, self._setup)
+        actor = actor_class.remote(self._begun, self._setup, _choices())
+        self._starting[actor.greeting.remote()] = self._begun, actor
         self._begun += 1
-        self._starting[actor.greeting.remote()] = actor
 
     def _greet(self, answer: Any) -> None:
         """Use an actor that was placed, or request another if it could not start."""
-        actor = self._starting.pop(answer)
+        number, actor = self._starting.pop(answer)
         try:
             greeting = self._ray.get(answer)
         except self._ray.exceptions.RayTaskError as error:
@@ -187,7 +199,10 @@ class RayJobs:
             self._ray.kill(actor)
             raise JobEnded(self._some_job(), str(error)) from error
         except self._ray.exceptions.RayError as error:
-            self._false_starts += 1
+            # A lost node fails all actors that were placed on it: together they count once.
+            if number >= self._begun_at_false_start:
+                self._false_starts += 1
+                self._begun_at_false_start = self._begun
             if self._false_starts >= MOST_FALSE_STARTS:
                 raise JobEnded(self._some_job(), f"Ray can't start a job: {error}") from error
             self._begin_actor()
@@ -243,6 +258,11 @@ class RayJobs:
 
     def _some_job(self) -> int:
         return self._waiting[0][0] if self._waiting else 0
+
+
+def _choices() -> dict[str, str]:
+    """Return the variables by which a campaign limits what it draws."""
+    return {name: os.environ[name] for name in (BUILT,) if name in os.environ}
 
 
 def share(jobs: int, gpus: float) -> float:

@@ -13,7 +13,6 @@ from attnfuzz.harness.cli.terminal import BadInput
 from attnfuzz.harness.findings.finding import case_path
 from attnfuzz.harness.sandbox.check import why_not
 from attnfuzz.kernels.engine import Engine
-from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.quick import without_modules
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case_file import AnyCase
@@ -65,8 +64,7 @@ def compiled_backends(names: Sequence[str], tell: Callable[[str], None]) -> tupl
 
     Reports the names of omitted backends. Raises BadInput if no backend is left, and errors of resolving names.
     """
-    found = {name: resolve(name) for name in names}
-    lacking = without_modules({name: each for name, each in found.items() if isinstance(each, GpuBackend)})
+    lacking = without_modules(map(resolve, names))
     if not lacking:
         return tuple(names)
     left_out = f"no module is compiled for {', '.join(lacking)}; attnfuzz build --backend NAME compiles them"

@@ -5,7 +5,7 @@ features, and of a backend and a feature, within a time.
 """
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import combinations
@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.gpu import build_record
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
@@ -169,12 +170,13 @@ def only_built(backend: GpuBackend, ready: Collection[str]) -> GpuBackend:
     return replace(backend, capability=capability, session=partial(opening, buckets=capability.buckets))
 
 
-def without_modules(backends: Mapping[str, GpuBackend]) -> list[str]:
+def without_modules(backends: Iterable[Backend]) -> list[str]:
     """The names of backends that need modules and have none, if the environment asks for compiled ones."""
     if os.environ.get(BUILT) != "1":
         return []
     ready = build_record.ready()
-    return [name for name, each in backends.items() if each.modules() and not _built_buckets(each, ready)]
+    on_gpu = [each for each in backends if isinstance(each, GpuBackend)]
+    return [each.name for each in on_gpu if each.modules() and not _built_buckets(each, ready)]
 
 
 def _built_buckets(backend: GpuBackend, ready: Collection[str]) -> list[Bucket]:

@@ -16,6 +16,8 @@ pytestmark = pytest.mark.cluster
 BACKEND = "torch_sdpa"
 SECONDS = 120.0
 LONG = 100_000
+SECONDS_UNTIL_RAY_KNOWS = 30.0
+"""Until a node without a raylet counts as lost: more than its health checks take (RAY_health_check_*)."""
 
 
 def ray_jobs(cluster: Any, count: int, *, backend: str = BACKEND, on_gpu: bool = False) -> RayJobs:
@@ -71,6 +73,27 @@ def test_a_node_that_goes_away_takes_only_its_own_slice(cluster: Any) -> None:
         add_node(cluster)
         heard = listen(jobs, lambda heard: bool(finished(heard)))
         assert finished(heard) == {ended.value.number: 5}
+
+
+def test_a_node_that_crashes_under_several_jobs_leaves_the_others_searching(cluster: Any) -> None:
+    add_node(cluster, cores=1)
+    crashing = add_node(cluster, cores=4)
+    with ray_jobs(cluster, 5) as jobs:
+        for job in range(5):
+            jobs.start(job, task(job, LONG))
+        listen(jobs, lambda heard: {job for job, _ in heard} == set(range(5)))
+        # Ray learns of it after seconds, and places the new actors there until then.
+        crashing.kill_raylet(check_alive=False)
+        for _ in range(4):
+            with pytest.raises(JobEnded) as ended:
+                listen(jobs, lambda _: False)
+            assert ended.value.killed
+            jobs.restart(ended.value.number)
+            jobs.start(ended.value.number, task(5, LONG))
+        end = time.monotonic() + SECONDS_UNTIL_RAY_KNOWS
+        listen(jobs, lambda _: time.monotonic() > end)
+        add_node(cluster, cores=4)
+        listen(jobs, lambda heard: {job for job, _ in heard} == set(range(5)))
 
 
 def test_a_slice_that_finds_no_room_is_taken_by_who_is_free(cluster: Any) -> None:

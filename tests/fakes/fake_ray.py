@@ -10,10 +10,14 @@ from attnfuzz.harness.search.messages import JobSetup, Slice, SliceDone, Tally
 
 
 class Node:
-    """A node that can't run backends for the reasons in `lacking`. `ran` are the backends of the slices it ran."""
+    """A node that can't run backends for the reasons in `lacking`. `ran` are the backends of the slices it ran.
 
-    def __init__(self, lacking: Mapping[str, str] = {}) -> None:
+    A `lost` node fails the actors that are placed on it.
+    """
+
+    def __init__(self, lacking: Mapping[str, str] = {}, *, lost: bool = False) -> None:
         self.lacking = dict(lacking)
+        self.lost = lost
         self.ran: list[str] = []
 
 
@@ -26,6 +30,7 @@ class FakeRay:
         self.nodes = iter(nodes)
         self.gpus = gpus
         self.reserved: list[float] = []
+        self.choices: list[Mapping[str, str]] = []
 
     def is_initialized(self) -> bool:
         return True
@@ -44,7 +49,10 @@ class FakeRay:
         return ready[:num_returns], []
 
     def get(self, answer: Any) -> Any:
-        return answer.result if isinstance(answer, Answer) else answer
+        result = answer.result if isinstance(answer, Answer) else answer
+        if isinstance(result, Exception):
+            raise result
+        return result
 
     def kill(self, actor: Any) -> None:
         del actor
@@ -52,10 +60,11 @@ class FakeRay:
     def shutdown(self) -> None:
         """Nothing is to be ended."""
 
-    def _actor(self, number: int, setup: JobSetup) -> Any:
+    def _actor(self, number: int, setup: JobSetup, choices: Mapping[str, str]) -> Any:
         del number, setup
+        self.choices.append(choices)
         node = next(self.nodes, None)
-        greeting = Answer(answers=node is not None, result=Greeting(attnfuzz.__version__, node.lacking if node else {}))
+        greeting = Answer(answers=node is not None, result=_greeting(node) if node else None)
         run = SimpleNamespace(remote=lambda task: Answer(answers=True, result=_done(node, task)))
         return SimpleNamespace(
             greeting=SimpleNamespace(remote=lambda: greeting),
@@ -75,6 +84,10 @@ class Answer:
 
     def __next__(self) -> Any:
         return self.result
+
+
+def _greeting(node: Node) -> Greeting | RuntimeError:
+    return RuntimeError("its node has died") if node.lost else Greeting(attnfuzz.__version__, node.lacking)
 
 
 def _done(node: Node | None, task: Slice) -> SliceDone:

@@ -14,6 +14,7 @@ from attnfuzz.harness.campaign.plan import Plan
 from attnfuzz.harness.campaign.ray_jobs import RayError, RayJobs, share
 from attnfuzz.harness.findings.ledger import Ledger
 from attnfuzz.harness.search.messages import JobSetup, Slice, SliceDone
+from attnfuzz.kernels.gpu.quick import BUILT
 
 
 def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,3 +109,26 @@ def test_a_slice_waits_while_a_node_may_still_come(monkeypatch: pytest.MonkeyPat
     with on(monkeypatch, FakeRay(Node(NO_GPU)), 2) as jobs:
         jobs.start(0, task("xqa"))
         assert finished(jobs, 4) == []
+
+
+def test_actors_that_are_lost_together_are_one_false_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = [Node(lost=True) for _ in range(4)]
+    with on(monkeypatch, FakeRay(*lost, Node()), 4) as jobs:
+        jobs.start(0, task("xqa"))
+        assert finished(jobs, 6) == [0]
+
+
+def test_actors_that_never_start_end_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = FakeRay(*(Node(lost=True) for _ in range(4)))
+    with on(monkeypatch, ray, 1) as jobs, pytest.raises(JobEnded) as ended:
+        finished(jobs, 4)
+    assert ended.value.text == "Ray can't start a job: its node has died"
+
+
+def test_actors_are_limited_to_compiled_modules_as_the_campaign_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = FakeRay(Node(), Node())
+    monkeypatch.delenv(BUILT, raising=False)
+    with on(monkeypatch, ray, 1):
+        monkeypatch.setenv(BUILT, "1")
+        with on(monkeypatch, ray, 1):
+            assert ray.choices == [{}, {BUILT: "1"}]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.kernels.gpu import build_record, quick
 from attnfuzz.kernels.gpu.build_record import ARCH_LIST, Built, Module
 from attnfuzz.kernels.gpu.catalogue import GPU_BACKENDS
@@ -125,14 +126,15 @@ def test_a_backend_has_no_modules_if_compiled_ones_are_asked_for_and_none_is(
     compile_all("another")
     monkeypatch.delenv(BUILT, raising=False)
     two_modules = with_buckets(WINDOWS)
-    backends = {
-        "two": two_modules,
-        "none": dataclasses.replace(two_modules, modules_of=lambda _: ()),
-        "no buckets": with_buckets(),
-    }
+    backends = (
+        two_modules,
+        dataclasses.replace(two_modules, name="none", modules_of=lambda _: ()),
+        dataclasses.replace(with_buckets(), name="no buckets"),
+        resolve("torch_sdpa"),
+    )
     assert without_modules(backends) == []
     monkeypatch.setenv(BUILT, "1")
-    assert without_modules(backends) == ["two"]
+    assert without_modules(backends) == [two_modules.name]
     compile_all("batch decode bfloat16, head dim 64")
     assert without_modules(backends) == []
 
