@@ -1,60 +1,65 @@
-"""Drawn cases that are not run, because a known cause killed the workers of most cases like them."""
+"""Drawn cases that are not run, because known causes have killed too many workers."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from attnfuzz.harness.search.known import KnownCause
-from attnfuzz.harness.verdict.failures import DEATHS, Kind, Verdict
+from attnfuzz.harness.verdict.failures import DEATHS, Verdict
 from attnfuzz.reference.case import Case
-from attnfuzz.reference.device import Device
 
-LEAST_RUNS = 4
-"""Runs of cases with the marks of a cause before any is skipped."""
+MOST_TIME = 0.25
+"""Share of the time of a backend's drawn cases that deaths by known causes may take."""
 
-DEADLY_SHARE = 0.5
-"""A cause is deadly if it kills the worker in at least this share of them."""
-
-TURNS = 8
-"""One in eight cases with the marks of a deadly cause is run: it may fail in a new way, or the bug may be fixed."""
+LEAST_DEATHS = 3
+DEADLY_SHARE = 1 / 8
+"""A cause is deadly from this number of deaths on, if this share of the cases with its marks died."""
 
 
 class KnownDeaths:
     """How often drawn cases of one backend killed their worker, by the known cause whose marks they have.
 
-    On a GPU a death costs as much as tens of cases, and it slows the other jobs, since the driver creates the contexts
-    of all processes almost one after the other (docs/explanation/performance.md, Deaths). On a CPU it costs two or
-    three cases, so only hangs are skipped, each of which takes its whole time limit.
+    A death costs seconds on a GPU, where it slows the other jobs too: the driver creates the contexts of all processes
+    almost one after the other (docs/explanation/performance.md, Deaths). A hang takes its whole time limit anywhere.
+    So while the deaths by known causes take too much time, cases in which one is likely are skipped. Those that are
+    still run may fail in a new way, or show that the bug is fixed.
     """
 
-    def __init__(self, device: Device) -> None:
-        self._kinds = DEATHS if device is Device.CUDA else frozenset({Kind.HANG})
+    def __init__(self) -> None:
         self._runs: Counter[tuple[str, ...]] = Counter()
         self._deaths: Counter[tuple[str, ...]] = Counter()
-        self._met = 0
-
-    def among(self, causes: Iterable[KnownCause]) -> list[KnownCause]:
-        """Return the causes of deaths, each by those of its findings that died."""
-        findings = (each for cause in causes for each in (cause, *map(cause.by, cause.showings)))
-        return [each for each in findings if each.fingerprint.kind in self._kinds and each.needs]
-
-    def expected(self, case: Case, causes: Sequence[KnownCause]) -> list[tuple[str, ...]]:
-        """Return the needs of those `causes` whose marks the case has."""
-        return [each.needs for each in causes if each.marks_in(case)]
+        self._lost = self._spent = 0.0
+        self._lived = 0
+        self._died = False
 
     def skips(self, expected: Iterable[tuple[str, ...]]) -> bool:
         """Return whether to skip a case in which these deaths are expected."""
-        if not any(self._is_deadly(needs) for needs in expected):
-            return False
-        self._met += 1
-        return self._met % TURNS != 0
+        too_much = self._lost > MOST_TIME * (self._lost + self._spent)
+        return too_much and any(self._is_deadly(needs) for needs in expected)
 
-    def note(self, expected: Iterable[tuple[str, ...]], verdict: Verdict) -> None:
-        """Count the run of a case in which these deaths were expected."""
-        died = any(each.kind in self._kinds for each in verdict.observations)
+    def note(self, expected: Sequence[tuple[str, ...]], verdict: Verdict, seconds: float) -> None:
+        """Count the run of a case in which these deaths were expected. It took `seconds`."""
+        waited, self._died = self._died, bool(expected) and any(each.kind in DEATHS for each in verdict.observations)
+        # A case after a death waits for another worker.
+        if waited or self._died:
+            usual = self._spent / max(self._lived, 1)
+            self._lost += max(0.0, seconds - usual)
+        else:
+            self._spent += seconds
+            self._lived += 1
         for needs in expected:
             self._runs[needs] += 1
-            self._deaths[needs] += died
+            self._deaths[needs] += self._died
 
     def _is_deadly(self, needs: tuple[str, ...]) -> bool:
-        runs = self._runs[needs]
-        return runs >= LEAST_RUNS and self._deaths[needs] >= DEADLY_SHARE * runs
+        return self._deaths[needs] >= max(LEAST_DEATHS, DEADLY_SHARE * self._runs[needs])
+
+
+def deaths_of(causes: Iterable[KnownCause]) -> list[KnownCause]:
+    """Return the causes that kill workers, each once for each of its findings that did."""
+    findings = (each for cause in causes for each in (cause, *map(cause.by, cause.showings)))
+    return [each for each in findings if each.fingerprint.kind in DEATHS and each.needs]
+
+
+def expected_in(case: Case, deadly: Iterable[KnownCause]) -> list[tuple[str, ...]]:
+    """Return the needs of those of the `deadly` causes whose marks the case has."""
+    return [each.needs for each in deadly if each.marks_in(case)]

@@ -15,7 +15,7 @@ from attnfuzz.harness.sandbox.pursuit import Effort, Pursued, Pursuit
 from attnfuzz.harness.search.accepted import Entry, in_all_modes, reason_of
 from attnfuzz.harness.search.beneath import SHARE, Symptoms, explaining, without
 from attnfuzz.harness.search.compared import compared
-from attnfuzz.harness.search.deadly import KnownDeaths
+from attnfuzz.harness.search.deadly import KnownDeaths, deaths_of, expected_in
 from attnfuzz.harness.search.examples import run_examples
 from attnfuzz.harness.search.explained import ATTRIBUTION, SYMPTOM, Attribution, explain, explained_as_it_is
 from attnfuzz.harness.search.known import KnownCause, KnownCauses, Showing, finding_name
@@ -63,7 +63,7 @@ class Hunt:
     cause explains is a symptom, and is shrunk with less effort. `explained` adds explanations to the verdict on a
     caught case. Reduction stays within `capability`, if given, and on other backends within `elsewhere`. `novelty`
     selects interesting cases; without it there are none. Failures that match entries of the `ledger` hide no others.
-    `deaths` tells which drawn cases to skip.
+    `deaths` says which drawn cases to skip.
     """
 
     def __init__(
@@ -88,8 +88,8 @@ class Hunt:
         self._elsewhere = elsewhere
         self._causes = KnownCauses(task.causes)
         self._novelty = novelty
-        self._deaths = KnownDeaths(Device.CPU) if deaths is None else deaths
-        self._deadly = self._deaths.among(task.causes)
+        self._deaths = KnownDeaths() if deaths is None else deaths
+        self._deadly = deaths_of(task.causes)
         self._passed_over = set(task.known)
         self._beside: set[Fingerprint] = set()
         self._laid_bare = 0
@@ -177,13 +177,14 @@ class Hunt:
         """Judge a drawn case, and pin a new failure, which ends the search."""
         if self._time_is_up():
             raise _SearchEnds
-        expected = self._deaths.expected(case, self._deadly)
+        expected = expected_in(case, self._deadly)
         if self._deaths.skips(expected):
             self._runner.skip()
             return
         known = in_all_modes(self._passed_over, case, self._ledger)
+        start = time.monotonic()
         verdict = self._runner.search(replace(case, past=past_failures(known, case.backend)))
-        self._deaths.note(expected, verdict)
+        self._deaths.note(expected, verdict, time.monotonic() - start)
         self._note(case, verdict)
         self._pinned = self._behind(case, verdict, self._runner.history if verdict.failures or verdict.passed else ())
         if self._pinned is not None:

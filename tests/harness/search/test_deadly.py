@@ -1,92 +1,126 @@
-"""Cases like those that killed workers before: how many of them are run."""
+"""Cases in which a known cause would kill another worker: how many of them are run."""
 
+import itertools
+import random
+import time
 from collections.abc import Callable
 
 import pytest
 from fake_search import FakeJudge, decode, hunt, kv_lens, observed
 
-from attnfuzz.harness.search.deadly import LEAST_RUNS, TURNS, KnownDeaths
+from attnfuzz.harness.search.deadly import LEAST_DEATHS, MOST_TIME, KnownDeaths
 from attnfuzz.harness.search.known import KnownCause, Showing
-from attnfuzz.harness.verdict.failures import Kind, Observation
+from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
-from attnfuzz.reference.device import Device
 
 NEEDS = ("empty KV",)
+DIED, PASSED = Verdict(observations=(observed(Kind.ILLEGAL_ACCESS),)), Verdict()
 
 
-def known(kind: Kind) -> KnownCause:
-    return KnownCause(name="known", case=decode(0), fingerprint=Fingerprint.of("fake", observed(kind)), needs=NEEDS)
+def run(
+    deaths: KnownDeaths, *, death: float, odds: float = 1.0, marked: float = 0.2, cases: int = 2000
+) -> tuple[int, int, float]:
+    """Run cases of one second, some of which have the marks of a cause that kills a worker at these odds.
+
+    A death takes `death` seconds more, half of them in the next case. Returns the marked cases that were run and those
+    that were skipped, and the share of the time that deaths took.
+    """
+    source = random.Random(1)
+    ran = skipped = 0
+    lost = waits = 0.0
+    for _ in range(cases):
+        expected = [NEEDS] if source.random() < marked else []
+        if deaths.skips(expected):
+            skipped += 1
+            continue
+        ran += bool(expected)
+        died = bool(expected) and source.random() < odds
+        extra, waits = waits + died * death / 2, died * death / 2
+        deaths.note(expected, DIED if died else PASSED, 1.0 + extra)
+        lost += extra
+    return ran, skipped, lost / (lost + cases - skipped)
 
 
-def fails(kind: Kind, where: Callable[[list[int]], bool]) -> Callable[[list[int]], tuple[Observation, ...]]:
-    return lambda lengths: (observed(kind),) if where(lengths) else ()
-
-
-def searched(
-    judge: FakeJudge, cause: KnownCause, deaths: KnownDeaths, *, times: int = 1, seed: int = 1
-) -> tuple[int, int, int]:
-    """The cases without empty KV that were run, those with it, and those that were skipped."""
-    skipped = 0
-    for index in range(times):
-        done, _ = hunt(judge, deaths=deaths, known=(cause.fingerprint,), causes=(cause,), seed=seed + index)
-        skipped += done.tally.skipped
-        assert done.tally.searched + done.tally.skipped == 200
-    empty = sum(0 in kv_lens(case) for case in judge.judged)
-    return len(judge.judged) - empty, empty, skipped
-
-
-def has_empty(lengths: list[int]) -> bool:
-    return 0 in lengths
-
-
-@pytest.mark.parametrize(
-    ("device", "kind"),
-    [(Device.CPU, Kind.HANG), (Device.CUDA, Kind.HANG), (Device.CUDA, Kind.ILLEGAL_ACCESS)],
-)
-def test_one_case_in_eight_is_run_where_a_known_cause_killed_workers(device: Device, kind: Kind) -> None:
-    judge = FakeJudge(fails(kind, has_empty))
-    _, empty, skipped = searched(judge, known(kind), KnownDeaths(device), times=3)
-    assert skipped > TURNS
-    assert empty == LEAST_RUNS + (empty - LEAST_RUNS + skipped) // TURNS
-
-
-def test_deaths_are_remembered_from_slice_to_slice() -> None:
-    deaths = KnownDeaths(Device.CUDA)
-    searched(FakeJudge(fails(Kind.WORKER_DIED, has_empty)), known(Kind.WORKER_DIED), deaths)
-    judge = FakeJudge(fails(Kind.WORKER_DIED, has_empty))
-    _, empty, skipped = searched(judge, known(Kind.WORKER_DIED), deaths, seed=7)
-    assert empty <= (empty + skipped) // TURNS + 1
-
-
-def test_a_finding_that_died_is_enough() -> None:
-    died = Fingerprint.of("fake", observed(Kind.ILLEGAL_ACCESS))
-    wrong = KnownCause(name="known", case=decode(3), fingerprint=Fingerprint.of("fake", observed()), needs=("sinks",))
-    cause = wrong.also_by(Showing(case=decode(0), fingerprint=died, needs=NEEDS))
-    judge = FakeJudge(fails(Kind.ILLEGAL_ACCESS, has_empty))
-    done, _ = hunt(judge, deaths=KnownDeaths(Device.CUDA), known=(died,), causes=(cause,), examples=600)
-    assert done.tally.skipped
+@pytest.mark.parametrize("odds", [1.0, 0.2])
+@pytest.mark.parametrize("death", [20.0, 200.0])
+def test_expensive_deaths_take_a_share_of_the_time(death: float, odds: float) -> None:
+    ran, skipped, share = run(KnownDeaths(), death=death, odds=odds, cases=10_000)
+    assert skipped > ran > LEAST_DEATHS
+    assert share == pytest.approx(MOST_TIME, abs=0.05)
 
 
 @pytest.mark.parametrize(
-    ("device", "kind", "where"),
-    [
-        (Device.CPU, Kind.ILLEGAL_ACCESS, has_empty),
-        (Device.CUDA, Kind.OUTPUT_MISMATCH, has_empty),
-        (Device.CUDA, Kind.ILLEGAL_ACCESS, lambda lengths: lengths[0] == 0 and len(lengths) > 4),
-        (Device.CUDA, Kind.ILLEGAL_ACCESS, lambda _: False),
-    ],
-    ids=["a death on a CPU", "no death", "a death of a few of them", "a bug that is fixed"],
+    ("death", "odds", "marked"),
+    [(1.0, 1.0, 0.2), (200.0, 1.0, 0.0005), (200.0, 0.02, 0.5)],
+    ids=["cheap", "rare", "a cause that seldom kills"],
 )
-def test_all_cases_are_run(device: Device, kind: Kind, where: Callable[[list[int]], bool]) -> None:
-    judge = FakeJudge(fails(kind, where))
-    _, empty, skipped = searched(judge, known(kind), KnownDeaths(device), times=3)
-    assert empty > LEAST_RUNS
+def test_other_deaths_are_not_avoided(death: float, odds: float, marked: float) -> None:
+    ran, skipped, _ = run(KnownDeaths(), death=death, odds=odds, marked=marked)
+    assert skipped <= 0.01 * ran
+
+
+def test_a_bug_that_is_fixed_meanwhile_is_run_again() -> None:
+    deaths = KnownDeaths()
+    run(deaths, death=200.0)
+    run(deaths, death=200.0, odds=0.0, cases=100_000)
+    ran, skipped, _ = run(deaths, death=200.0, odds=0.0)
+    assert ran > 0
     assert not skipped
 
 
-def test_a_cause_whose_needs_are_unknown_skips_nothing() -> None:
-    cause = KnownCause(
-        name="known", case=decode(0), fingerprint=Fingerprint.of("fake", observed(Kind.HANG)), ablated=False
-    )
-    judge = FakeJudge(fails(Kind.HANG, has_empty))
-    assert searched(judge, cause, KnownDeaths(Device.CPU), times=3)[2] == 0
+def cause_of_deaths() -> KnownCause:
+    died = Fingerprint.of("fake", observed(Kind.ILLEGAL_ACCESS))
+    return KnownCause(name="known", case=decode(0), fingerprint=died, needs=NEEDS)
+
+
+def also_wrong() -> KnownCause:
+    wrong = KnownCause(name="known", case=decode(3), fingerprint=Fingerprint.of("fake", observed()), needs=("sinks",))
+    died = Fingerprint.of("fake", observed(Kind.ILLEGAL_ACCESS))
+    return wrong.also_by(Showing(case=decode(0), fingerprint=died, needs=NEEDS))
+
+
+def never_died() -> KnownCause:
+    return KnownCause(name="known", case=decode(0), fingerprint=Fingerprint.of("fake", observed()), needs=NEEDS)
+
+
+def of_unknown_needs() -> KnownCause:
+    died = Fingerprint.of("fake", observed(Kind.ILLEGAL_ACCESS))
+    return KnownCause(name="known", case=decode(0), fingerprint=died, ablated=False)
+
+
+class DyingSlowly(FakeJudge):
+    """A judge whose workers die on empty KV, and take ten seconds of `clock` for it."""
+
+    def __init__(self) -> None:
+        self.clock = itertools.count()
+        super().__init__(self._fail)
+
+    def _fail(self, lengths: list[int]) -> tuple[Observation, ...]:
+        if 0 not in lengths:
+            return ()
+        for _ in range(10):
+            next(self.clock)
+        return (observed(Kind.ILLEGAL_ACCESS),)
+
+
+@pytest.mark.parametrize(
+    ("cause", "skips"), [(cause_of_deaths, True), (also_wrong, True), (never_died, False), (of_unknown_needs, False)]
+)
+def test_drawn_cases_of_known_deaths_are_skipped(
+    cause: Callable[[], KnownCause], monkeypatch: pytest.MonkeyPatch, *, skips: bool
+) -> None:
+    judge, deaths = DyingSlowly(), KnownDeaths()
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(judge.clock)))
+    known = Fingerprint.of("fake", observed(Kind.ILLEGAL_ACCESS))
+    skipped = []
+    for seed in range(3):
+        done, _ = hunt(judge, deaths=deaths, known=(known,), causes=(cause(),), seed=seed)
+        assert done.tally.searched + done.tally.skipped == 200
+        skipped.append(done.tally.skipped)
+    empty = sum(0 in kv_lens(case) for case in judge.judged)
+    if skips:
+        # What a slice has learned holds for the next.
+        assert 0 < skipped[0] <= min(skipped[1:]) + LEAST_DEATHS
+        assert empty > LEAST_DEATHS
+    else:
+        assert not any(skipped)
