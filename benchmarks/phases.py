@@ -13,6 +13,7 @@ from attnfuzz.reference.case import Case
 
 SLICES = 5
 WARM = 20
+BATCH, BATCHES = 16, 32
 
 PHASES = {
     "draw": "drawing",
@@ -31,7 +32,8 @@ PHASES = {
 def main(*, backends: tuple[str, ...], examples: int, seed: int) -> None:
     """Show the share of each phase in a plain campaign; the backends take turns.
 
-    Drawing is also shown in CPU time, which depends less on other work on the machine.
+    Drawing is also shown in CPU time, which depends less on other work on the machine. The last row says how many cases
+    could share a reference: those of one geometry among cases that are drawn one after another.
     """
     seconds: dict[str, dict[str, float]] = {name: defaultdict(float) for name in backends}
     drawing = dict.fromkeys(backends, 0.0)
@@ -53,7 +55,16 @@ def main(*, backends: tuple[str, ...], examples: int, seed: int) -> None:
     rows.append(("cases per second", *(f"{count[name] / total[name]:.0f}" for name in backends)))
     rows.append(("a case on average", *(f"{total[name] / count[name] * 1e3:.1f} ms" for name in backends)))
     rows.append(("CPU time to draw a case", *(f"{drawing[name] / count[name] * 1e3:.1f} ms" for name in backends)))
+    rows.append((f"cases of one geometry in {BATCH}", *(f"{_sharing(name, seed):.2f}" for name in backends)))
     show("Phases", ("share of the time", *backends), rows)
+
+
+def _sharing(name: str, seed: int) -> float:
+    """Return how many cases have the same geometry, on average, among `BATCH` that are drawn one after another."""
+    cases = sample(name, BATCH * BATCHES, seed)
+    starts = range(0, len(cases), BATCH)
+    geometries = sum(len({case.geometry for case in cases[start : start + BATCH]}) for start in starts)
+    return len(cases) / geometries
 
 
 def _search(runner: Runner, name: str, examples: int, seed: int, spent: dict[str, float]) -> tuple[int, float]:
