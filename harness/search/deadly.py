@@ -6,9 +6,16 @@ from collections.abc import Iterable, Sequence
 from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.verdict.failures import DEATHS, Verdict
 from attnfuzz.reference.case import Case
+from attnfuzz.reference.device import Device
 
 MOST_TIME = 0.25
 """Share of the time of a backend's drawn cases that deaths by known causes may take."""
+
+SECONDS_OF_DEATH = {Device.CPU: 0.0, Device.CUDA: 10.0}
+"""Seconds that a death costs at least: a replacement takes 12.6 s to start among 14 jobs on an H200, most of it waiting
+for the driver, which creates the contexts of a GPU's processes almost one after the other
+(docs/explanation/performance.md, Deaths). A job has spares and need not wait itself, but others do.
+"""
 
 LEAST_DEATHS = 3
 DEADLY_SHARE = 1 / 8
@@ -18,13 +25,12 @@ DEADLY_SHARE = 1 / 8
 class KnownDeaths:
     """How often drawn cases of one backend killed their worker, by the known cause whose marks they have.
 
-    A death costs seconds on a GPU, where it slows the other jobs too: the driver creates the contexts of all processes
-    almost one after the other (docs/explanation/performance.md, Deaths). A hang takes its whole time limit anywhere.
-    So while the deaths by known causes take too much time, cases in which one is likely are skipped. Those that are
-    still run may fail in a new way, or show that the bug is fixed.
+    While the deaths by known causes take too much time, cases in which one is likely are skipped. Those that are still
+    run may fail in a new way, or show that the bug is fixed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: Device) -> None:
+        self._least = SECONDS_OF_DEATH[device]
         self._runs: Counter[tuple[str, ...]] = Counter()
         self._deaths: Counter[tuple[str, ...]] = Counter()
         self._lost = self._spent = 0.0
@@ -39,10 +45,10 @@ class KnownDeaths:
     def note(self, expected: Sequence[tuple[str, ...]], verdict: Verdict, seconds: float) -> None:
         """Count the run of a case in which these deaths were expected. It took `seconds`."""
         waited, self._died = self._died, bool(expected) and any(each.kind in DEATHS for each in verdict.observations)
-        # A case after a death waits for another worker.
+        # A case after a death may wait for another worker.
         if waited or self._died:
-            usual = self._spent / max(self._lived, 1)
-            self._lost += max(0.0, seconds - usual)
+            longer = max(0.0, seconds - self._spent / max(self._lived, 1))
+            self._lost += max(longer, self._least if self._died else 0.0)
         else:
             self._spent += seconds
             self._lived += 1

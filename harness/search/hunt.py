@@ -88,7 +88,7 @@ class Hunt:
         self._elsewhere = elsewhere
         self._causes = KnownCauses(task.causes)
         self._novelty = novelty
-        self._deaths = KnownDeaths() if deaths is None else deaths
+        self._deaths = KnownDeaths(Device.CPU) if deaths is None else deaths
         self._deadly = deaths_of(task.causes)
         self._passed_over = set(task.known)
         self._beside: set[Fingerprint] = set()

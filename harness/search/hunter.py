@@ -1,6 +1,5 @@
 """A job's work on slices, however they arrive: it holds the workers, and the state kept between slices."""
 
-from collections import defaultdict
 from collections.abc import Callable
 from typing import Self
 
@@ -22,7 +21,7 @@ class Hunter:
         self._setup = setup
         self._tell = tell
         self._novelty = Novelty(pair_bits, pairs_in)
-        self._deaths = defaultdict[str, KnownDeaths](KnownDeaths)
+        self._deaths: dict[str, KnownDeaths] = {}
         self._ran_last = setup.backends[0]
         self._runner = Runner(
             setup.backends,
@@ -47,18 +46,19 @@ class Hunter:
         A kernel that corrupts its process, such as the heap, may make another kernel fail later. On a GPU, workers take
         seconds to start, and are shared.
         """
-        if task.backend != self._ran_last and resolve(task.backend).capability.device is Device.CPU:
+        capability = resolve(task.backend).capability
+        if task.backend != self._ran_last and capability.device is Device.CPU:
             self._runner.start(task.backend)
         self._ran_last = task.backend
         hunt = Hunt(
             task,
             self._runner,
             self._tell,
-            capability=resolve(task.backend).capability,
+            capability=capability,
             elsewhere=lambda name: resolve(name).capability,
             novelty=self._novelty,
             explained=self._runner.explained,
             ledger=self._setup.ledger,
-            deaths=self._deaths[task.backend],
+            deaths=self._deaths.setdefault(task.backend, KnownDeaths(capability.device)),
         )
         return hunt.run(drawn_cases(task.backend, self._setup.guard, task.lean))

@@ -8,10 +8,11 @@ from collections.abc import Callable
 import pytest
 from fake_search import FakeJudge, decode, hunt, kv_lens, observed
 
-from attnfuzz.harness.search.deadly import LEAST_DEATHS, MOST_TIME, KnownDeaths
+from attnfuzz.harness.search.deadly import LEAST_DEATHS, MOST_TIME, SECONDS_OF_DEATH, KnownDeaths
 from attnfuzz.harness.search.known import KnownCause, Showing
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
+from attnfuzz.reference.device import Device
 
 NEEDS = ("empty KV",)
 DIED, PASSED = Verdict(observations=(observed(Kind.ILLEGAL_ACCESS),)), Verdict()
@@ -44,9 +45,16 @@ def run(
 @pytest.mark.parametrize("odds", [1.0, 0.2])
 @pytest.mark.parametrize("death", [20.0, 200.0])
 def test_expensive_deaths_take_a_share_of_the_time(death: float, odds: float) -> None:
-    ran, skipped, share = run(KnownDeaths(), death=death, odds=odds, cases=10_000)
+    ran, skipped, share = run(KnownDeaths(Device.CPU), death=death, odds=odds, cases=10_000)
     assert skipped > ran > LEAST_DEATHS
     assert share == pytest.approx(MOST_TIME, abs=0.05)
+
+
+def test_a_death_on_a_gpu_costs_others_even_if_its_own_job_has_a_spare() -> None:
+    ran, skipped, _ = run(KnownDeaths(Device.CUDA), death=0.0, cases=10_000)
+    assert ran * SECONDS_OF_DEATH[Device.CUDA] == pytest.approx(
+        MOST_TIME / (1 - MOST_TIME) * (10_000 - skipped), rel=0.1
+    )
 
 
 @pytest.mark.parametrize(
@@ -55,12 +63,12 @@ def test_expensive_deaths_take_a_share_of_the_time(death: float, odds: float) ->
     ids=["cheap", "rare", "a cause that seldom kills"],
 )
 def test_other_deaths_are_not_avoided(death: float, odds: float, marked: float) -> None:
-    ran, skipped, _ = run(KnownDeaths(), death=death, odds=odds, marked=marked)
+    ran, skipped, _ = run(KnownDeaths(Device.CPU), death=death, odds=odds, marked=marked)
     assert skipped <= 0.01 * ran
 
 
 def test_a_bug_that_is_fixed_meanwhile_is_run_again() -> None:
-    deaths = KnownDeaths()
+    deaths = KnownDeaths(Device.CPU)
     run(deaths, death=200.0)
     run(deaths, death=200.0, odds=0.0, cases=100_000)
     ran, skipped, _ = run(deaths, death=200.0, odds=0.0)
@@ -109,7 +117,7 @@ class DyingSlowly(FakeJudge):
 def test_drawn_cases_of_known_deaths_are_skipped(
     cause: Callable[[], KnownCause], monkeypatch: pytest.MonkeyPatch, *, skips: bool
 ) -> None:
-    judge, deaths = DyingSlowly(), KnownDeaths()
+    judge, deaths = DyingSlowly(), KnownDeaths(Device.CPU)
     monkeypatch.setattr(time, "monotonic", lambda: float(next(judge.clock)))
     known = Fingerprint.of("fake", observed(Kind.ILLEGAL_ACCESS))
     skipped = []
