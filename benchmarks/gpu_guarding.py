@@ -50,8 +50,9 @@ def main(
 ) -> None:
     """Compare the time of judged cases, kernels included, in guarded memory and in torch's.
 
-    The two ways take turns in one process, ten cases at a time, and each case counts with the median of its rounds.
-    Then whole processes run all cases once: plain, guarded, and plain under memcheck.
+    The two ways take turns in one process, ten cases at a time, and each case counts with the median of its rounds. A
+    row has the medians of the cases' times and of their ratios. Then whole processes run all cases once: plain,
+    guarded, and plain under memcheck.
     """
     require_gpu()
     use_one_thread()
@@ -63,10 +64,10 @@ def main(
     columns = ("", "guarded, ms", "plain, ms", "ratio", "its kernels", "its kernels", "ratio")
     table = Table("Judged cases in guarded and in plain memory", columns, json_file)
     for name, drawn in passing.items():
-        whole, kernels = _in_turn(drawn, rounds)
         cells = []
-        for guarded, plain in (whole, kernels):
-            cells += [f"{1e3 * guarded / len(drawn):.2f}", f"{1e3 * plain / len(drawn):.2f}", f"{guarded / plain:.2f}"]
+        for guarded, plain in _in_turn(drawn, rounds):
+            ratios = [one / other for one, other in zip(guarded, plain, strict=True) if other]
+            cells += [f"{1e3 * median(guarded):.2f}", f"{1e3 * median(plain):.2f}", f"{median(ratios):.2f}"]
         table.row(f"{name}, {len(drawn)} cases", *cells)
     _compare_processes([case for drawn in passing.values() for case in drawn], json_file)
 
@@ -81,8 +82,8 @@ def _passing(name: str, count: int, seed: int) -> list[Case]:
     return passing
 
 
-def _in_turn(cases: Sequence[Case], rounds: int) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return the seconds of all cases (guarded, plain), as a whole and in their kernels: sums of medians."""
+def _in_turn(cases: Sequence[Case], rounds: int) -> list[tuple[list[float], list[float]]]:
+    """Return the seconds of each case (guarded, plain), as a whole and in its kernels: medians over the rounds."""
     times: dict[str, list[list[tuple[float, float]]]] = {way: [[] for _ in cases] for way in WAYS}
     for index in range(-1, rounds):
         for begin in range(0, len(cases), BLOCK):
@@ -94,9 +95,9 @@ def _in_turn(cases: Sequence[Case], rounds: int) -> tuple[tuple[float, float], t
                     if index >= 0:
                         times[way][number].append((perf_counter() - start, kernels))
     guarded, plain = (
-        [sum(median(each[part] for each in case) for case in times[way]) for part in range(2)] for way in WAYS
+        [[median(each[part] for each in case) for case in times[way]] for part in range(2)] for way in WAYS
     )
-    return (guarded[0], plain[0]), (guarded[1], plain[1])
+    return list(zip(guarded, plain, strict=True))
 
 
 def _run(case: Case, way: str) -> float:
