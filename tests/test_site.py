@@ -26,20 +26,17 @@ pages = pytest.mark.parametrize(
 )
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built with every warning an error: links, anchors, pages that no navigation has, unknown names."""
+def build(folder: Path) -> None:
+    """Build the site, with every warning an error: links, anchors, pages that no navigation has, unknown names."""
     # Importing mkdocs takes each worker of the quick tests a second.
-    from mkdocs.commands.build import build  # noqa: PLC0415
+    from mkdocs.commands import build as builder  # noqa: PLC0415
     from mkdocs.config import load_config  # noqa: PLC0415
 
-    folder = tmp_path_factory.mktemp("site")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NO_MKDOCS_2_WARNING", "1")
         config = load_config(os.fspath(ROOT / "mkdocs.yml"), site_dir=os.fspath(folder), strict=True)
         config.plugins.on_startup(command="build", dirty=False)
-        build(config)
-    return folder
+        builder.build(config)
 
 
 class Loaded(HTMLParser):
@@ -58,28 +55,23 @@ class Loaded(HTMLParser):
 
 
 @pytest.mark.slow
-def test_the_site_is_complete_and_loads_nothing_from_elsewhere(site: Path) -> None:
-    """Slow: it builds some 50 pages, in this process."""
-    built = list(site.rglob("*.html"))
+def test_the_site_is_complete_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    """Slow: it builds some 100 pages, in this process. One test, since each process with one of several builds them."""
+    build(tmp_path)
+    built = {page: page.read_text() for page in tmp_path.rglob("*.html")}
     assert len(built) > len(PAGES) - 5
-    for page in built:
+    for page, text in built.items():
         loaded = Loaded()
-        loaded.feed(page.read_text())
+        loaded.feed(text)
         assert [address for address in loaded.addresses if re.match(r"(\w+:)?//", address)] == [], page
-    for style in site.rglob("*.css"):
+        # A line that begins with the number of a report is no heading.
+        assert not re.search(r"<h1[^>]*>\d{4,}", text), page
+    for style in tmp_path.rglob("*.css"):
         assert not re.search(r"url\(\W?(https?:)?//", style.read_text()), style
-
-
-@pytest.mark.slow
-def test_the_parts_of_pages_that_follow_from_code_are_there(site: Path) -> None:
-    answers, forms = ((site / "reference" / f"{name}.html").read_text() for name in ("json", "arguments"))
+    # Parts that follow from code:
+    answers, forms = (built[tmp_path / "reference" / f"{name}.html"] for name in ("json", "arguments"))
     assert all(f'id="{name}"' in answers for name in ("campaignanswer", "listedfinding"))
     assert "<td>window of 2^31 - 1</td>\n<td>promised</td>" in forms
-
-
-@pytest.mark.slow
-def test_a_line_that_begins_with_the_number_of_a_report_is_no_heading(site: Path) -> None:
-    assert [page for page in site.rglob("*.html") if re.search(r"<h1[^>]*>\d{4,}", page.read_text())] == []
 
 
 @pages
