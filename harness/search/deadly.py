@@ -1,12 +1,21 @@
 """Drawn cases that are not run, because known causes have killed too many workers."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from msgspec.structs import replace
+
+from attnfuzz.harness.reduce.ablation import Feature, features_in
 from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.verdict.failures import DEATHS, Verdict
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.device import Device
+
+Needs = tuple[str, ...]
+"""The names of the features that a finding needs."""
+
+Deadly = Mapping[Needs, tuple[frozenset[Feature], ...]]
+"""What marks the deaths by known causes: one of these sets of features, by the needs of a finding."""
 
 MOST_TIME = 0.25
 """Share of the time of a backend's drawn cases that deaths by known causes may take."""
@@ -31,18 +40,18 @@ class KnownDeaths:
 
     def __init__(self, device: Device) -> None:
         self._least = SECONDS_OF_DEATH[device]
-        self._runs: Counter[tuple[str, ...]] = Counter()
-        self._deaths: Counter[tuple[str, ...]] = Counter()
+        self._runs: Counter[Needs] = Counter()
+        self._deaths: Counter[Needs] = Counter()
         self._lost = self._spent = 0.0
         self._lived = 0
         self._died = False
 
-    def skips(self, expected: Iterable[tuple[str, ...]]) -> bool:
+    def skips(self, expected: Iterable[Needs]) -> bool:
         """Return whether to skip a case in which these deaths are expected."""
         too_much = self._lost > MOST_TIME * (self._lost + self._spent)
         return too_much and any(self._is_deadly(needs) for needs in expected)
 
-    def note(self, expected: Sequence[tuple[str, ...]], verdict: Verdict, seconds: float) -> None:
+    def note(self, expected: Sequence[Needs], verdict: Verdict, seconds: float) -> None:
         """Count the run of a case in which these deaths were expected. It took `seconds`."""
         waited, self._died = self._died, bool(expected) and any(each.kind in DEATHS for each in verdict.observations)
         # A case after a death may wait for another worker.
@@ -56,16 +65,23 @@ class KnownDeaths:
             self._runs[needs] += 1
             self._deaths[needs] += self._died
 
-    def _is_deadly(self, needs: tuple[str, ...]) -> bool:
+    def _is_deadly(self, needs: Needs) -> bool:
         return self._deaths[needs] >= max(LEAST_DEATHS, DEADLY_SHARE * self._runs[needs])
 
 
-def deaths_of(causes: Iterable[KnownCause]) -> list[KnownCause]:
-    """Return the causes that kill workers, each once for each of its findings that did."""
+def deaths_of(causes: Iterable[KnownCause]) -> Deadly:
+    """Return the causes that kill workers, by those of their findings that did.
+
+    Needs that are known in part mark them as well: how many cases with these marks die is counted.
+    """
     findings = (each for cause in causes for each in (cause, *map(cause.by, cause.showings)))
-    return [each for each in findings if each.fingerprint.kind in DEATHS and each.needs]
+    deadly = (replace(each, ablated=True) for each in findings if each.fingerprint.kind in DEATHS and each.needs)
+    return {each.needs: tuple(filter(None, each.marks())) for each in deadly}
 
 
-def expected_in(case: Case, deadly: Iterable[KnownCause]) -> list[tuple[str, ...]]:
+def expected_in(case: Case, deadly: Deadly) -> list[Needs]:
     """Return the needs of those of the `deadly` causes whose marks the case has."""
-    return [each.needs for each in deadly if each.marks_in(case)]
+    if not deadly:
+        return []
+    own = features_in(case)
+    return [needs for needs, marks in deadly.items() if any(each <= own for each in marks)]

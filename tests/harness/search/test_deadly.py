@@ -7,12 +7,14 @@ from collections.abc import Callable
 
 import pytest
 from fake_search import FakeJudge, decode, hunt, kv_lens, observed
+from msgspec.structs import replace
 
 from attnfuzz.harness.search.deadly import LEAST_DEATHS, MOST_TIME, SECONDS_OF_DEATH, KnownDeaths
 from attnfuzz.harness.search.known import KnownCause, Showing
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.device import Device
+from attnfuzz.reference.geometry import KvLayout
 
 NEEDS = ("empty KV",)
 DIED, PASSED = Verdict(observations=(observed(Kind.ILLEGAL_ACCESS),)), Verdict()
@@ -87,6 +89,13 @@ def also_wrong() -> KnownCause:
     return wrong.also_by(Showing(case=decode(0), fingerprint=died, needs=NEEDS))
 
 
+def known_in_part() -> KnownCause:
+    """Its case has another clue, and nobody knows whether it needs that."""
+    case = decode(0)
+    nhd = replace(case, geometry=replace(case.geometry, kv_layout=KvLayout.NHD))
+    return replace(cause_of_deaths(), case=nhd, ablated=False)
+
+
 def never_died() -> KnownCause:
     return KnownCause(name="known", case=decode(0), fingerprint=Fingerprint.of("fake", observed()), needs=NEEDS)
 
@@ -112,7 +121,14 @@ class DyingSlowly(FakeJudge):
 
 
 @pytest.mark.parametrize(
-    ("cause", "skips"), [(cause_of_deaths, True), (also_wrong, True), (never_died, False), (of_unknown_needs, False)]
+    ("cause", "skips"),
+    [
+        (cause_of_deaths, True),
+        (also_wrong, True),
+        (known_in_part, True),
+        (never_died, False),
+        (of_unknown_needs, False),
+    ],
 )
 def test_drawn_cases_of_known_deaths_are_skipped(
     cause: Callable[[], KnownCause], monkeypatch: pytest.MonkeyPatch, *, skips: bool
