@@ -1,7 +1,8 @@
 """Drawn cases that are not run, because known causes have killed too many workers."""
 
+import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -20,15 +21,17 @@ Deadly = Mapping[Needs, tuple[frozenset[Feature], ...]]
 MOST_TIME = 0.25
 """Share of the time of a backend's drawn cases that deaths by known causes may take."""
 
-SECONDS_OF_DEATH = {Device.CPU: 0.0, Device.CUDA: 10.0}
+SECONDS_PER_DEATH = {Device.CPU: 0.0, Device.CUDA: 10.0}
 """Seconds that a death costs at least: a replacement takes 12.6 s to start among 14 jobs on an H200, most of it waiting
 for the driver, which creates the contexts of a GPU's processes almost one after the other
 (docs/explanation/performance.md, Deaths). A job has spares and need not wait itself, but others do.
 """
 
 LEAST_DEATHS = 3
+"""Number of deaths that a cause must have caused before cases are skipped for it."""
+
 DEADLY_SHARE = 1 / 8
-"""A cause is deadly from this number of deaths on, if this share of the cases with its marks died."""
+"""Share of the cases with its marks that a cause must have killed, likewise."""
 
 
 class KnownDeaths:
@@ -39,12 +42,22 @@ class KnownDeaths:
     """
 
     def __init__(self, device: Device) -> None:
-        self._least = SECONDS_OF_DEATH[device]
+        self._least = SECONDS_PER_DEATH[device]
         self._runs: Counter[Needs] = Counter()
         self._deaths: Counter[Needs] = Counter()
         self._lost = self._spent = 0.0
         self._lived = 0
         self._died = False
+
+    def run(self, case: Case, deadly: Deadly, run: Callable[[], Verdict]) -> Verdict | None:
+        """Return the verdict of running a drawn case, or None if it is skipped."""
+        expected = expected_in(case, deadly)
+        if self.skips(expected):
+            return None
+        start = time.monotonic()
+        verdict = run()
+        self.note(expected, verdict, time.monotonic() - start)
+        return verdict
 
     def skips(self, expected: Iterable[Needs]) -> bool:
         """Return whether to skip a case in which these deaths are expected."""

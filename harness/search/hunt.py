@@ -15,7 +15,7 @@ from attnfuzz.harness.sandbox.pursuit import Effort, Pursued, Pursuit
 from attnfuzz.harness.search.accepted import Entry, in_all_modes, reason_of
 from attnfuzz.harness.search.beneath import SHARE, Symptoms, explaining, without
 from attnfuzz.harness.search.compared import compared
-from attnfuzz.harness.search.deadly import KnownDeaths, deaths_of, expected_in
+from attnfuzz.harness.search.deadly import KnownDeaths, deaths_of
 from attnfuzz.harness.search.examples import run_examples
 from attnfuzz.harness.search.explained import ATTRIBUTION, SYMPTOM, Attribution, explain, explained_as_it_is
 from attnfuzz.harness.search.known import KnownCause, KnownCauses, Showing, finding_name
@@ -177,14 +177,12 @@ class Hunt:
         """Judge a drawn case, and pin a new failure, which ends the search."""
         if self._time_is_up():
             raise _SearchEnds
-        expected = expected_in(case, self._deadly)
-        if self._deaths.skips(expected):
+        known = in_all_modes(self._passed_over, case, self._ledger)
+        going_on = replace(case, past=past_failures(known, case.backend))
+        verdict = self._deaths.run(case, self._deadly, lambda: self._runner.search(going_on))
+        if verdict is None:
             self._runner.skip()
             return
-        known = in_all_modes(self._passed_over, case, self._ledger)
-        start = time.monotonic()
-        verdict = self._runner.search(replace(case, past=past_failures(known, case.backend)))
-        self._deaths.note(expected, verdict, time.monotonic() - start)
         self._note(case, verdict)
         self._pinned = self._behind(case, verdict, self._runner.history if verdict.failures or verdict.passed else ())
         if self._pinned is not None:

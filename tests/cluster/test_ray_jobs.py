@@ -81,7 +81,7 @@ def test_a_node_that_crashes_under_several_jobs_leaves_the_others_searching(clus
     with ray_jobs(cluster, 5) as jobs:
         for job in range(5):
             jobs.start(job, task(job, LONG))
-        listen(jobs, lambda heard: {job for job, _ in heard} == set(range(5)))
+        listen(jobs, lambda received: {job for job, _ in received} == set(range(5)))
         # Ray learns of it after seconds, and places the new actors there until then.
         crashing.kill_raylet(check_alive=False)
         for _ in range(4):
@@ -93,7 +93,7 @@ def test_a_node_that_crashes_under_several_jobs_leaves_the_others_searching(clus
         end = time.monotonic() + SECONDS_UNTIL_RAY_KNOWS
         listen(jobs, lambda _: time.monotonic() > end)
         add_node(cluster, cores=4)
-        listen(jobs, lambda heard: {job for job, _ in heard} == set(range(5)))
+        listen(jobs, lambda received: {job for job, _ in received} == set(range(5)))
 
 
 def test_a_slice_that_finds_no_room_is_taken_by_who_is_free(cluster: Any) -> None:

@@ -9,7 +9,7 @@ import pytest
 from fake_search import FakeJudge, decode, hunt, kv_lens, observed
 from msgspec.structs import replace
 
-from attnfuzz.harness.search.deadly import LEAST_DEATHS, MOST_TIME, SECONDS_OF_DEATH, KnownDeaths
+from attnfuzz.harness.search.deadly import LEAST_DEATHS, MOST_TIME, SECONDS_PER_DEATH, KnownDeaths
 from attnfuzz.harness.search.known import KnownCause, Showing
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
@@ -54,7 +54,7 @@ def test_expensive_deaths_take_a_share_of_the_time(death: float, odds: float) ->
 
 def test_a_death_on_a_gpu_costs_others_even_if_its_own_job_has_a_spare() -> None:
     ran, skipped, _ = run(KnownDeaths(Device.CUDA), death=0.0, cases=10_000)
-    assert ran * SECONDS_OF_DEATH[Device.CUDA] == pytest.approx(
+    assert ran * SECONDS_PER_DEATH[Device.CUDA] == pytest.approx(
         MOST_TIME / (1 - MOST_TIME) * (10_000 - skipped), rel=0.1
     )
 
@@ -90,7 +90,7 @@ def also_wrong() -> KnownCause:
 
 
 def known_in_part() -> KnownCause:
-    """Its case has another clue, and nobody knows whether it needs that."""
+    """Its case has another clue, which it may not need."""
     case = decode(0)
     nhd = replace(case, geometry=replace(case.geometry, kv_layout=KvLayout.NHD))
     return replace(cause_of_deaths(), case=nhd, ablated=False)
