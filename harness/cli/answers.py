@@ -31,15 +31,11 @@ class ListedFailure(Listed, frozen=True, kw_only=True):
 
 
 class CampaignBackend(msgspec.Struct, frozen=True, kw_only=True):
-    """A backend in a campaign. `coverage` is the share of reachable pairs of features, null where it is unknown.
-
-    `skipped` cases were drawn and not run, because a known cause killed the workers of too many cases like them.
-    """
+    """A backend in a campaign. `coverage` is the share of reachable pairs of features, null where it is unknown."""
 
     name: str
     cases: int
     deaths: int
-    skipped: int
     coverage: float | None
     findings: int
     known: int

@@ -40,7 +40,6 @@ def _backend(standing: Standing, name: str) -> CampaignBackend:
         name=name,
         cases=tally.cases,
         deaths=tally.deaths,
-        skipped=tally.skipped,
         coverage=reached_share(standing, name),
         findings=len(here),
         known=sum(finding.known is not None for finding in here),

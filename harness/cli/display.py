@@ -217,6 +217,4 @@ def _others(standing: Standing, views: Sequence[CauseView]) -> Iterator[str]:
     for backend, score in standing.scores.items():
         for message, times in score.unsupported.most_common(_MOST_MESSAGES):
             yield f"Unsupported by {backend}, {count(times, 'time')}: {message}"
-        if score.tally.skipped:
-            yield f"Skipped on {backend}: {count(score.tally.skipped, 'case')} like those that killed workers before"
     yield from (f"Ledger: {line}" for line in ledger_lines(standing.remarks))

@@ -95,9 +95,6 @@ def _facts(standing: Standing) -> list[tuple[str, str]]:
         ("last new finding", _before_the_end(standing, standing.finding_at)),
         ("worker deaths", f"{standing.deaths:,}"),
     ]
-    skipped = sum(score.tally.skipped for score in standing.scores.values())
-    if skipped:
-        facts.append(("skipped", f"{count(skipped, 'case')} like those that killed workers before"))
     return facts
 
 

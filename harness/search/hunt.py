@@ -15,7 +15,6 @@ from attnfuzz.harness.sandbox.pursuit import Effort, Pursued, Pursuit
 from attnfuzz.harness.search.accepted import Entry, in_all_modes, reason_of
 from attnfuzz.harness.search.beneath import SHARE, Symptoms, explaining, without
 from attnfuzz.harness.search.compared import compared
-from attnfuzz.harness.search.deadly import KnownDeaths, deaths_of
 from attnfuzz.harness.search.examples import run_examples
 from attnfuzz.harness.search.explained import ATTRIBUTION, SYMPTOM, Attribution, explain, explained_as_it_is
 from attnfuzz.harness.search.known import KnownCause, KnownCauses, Showing, finding_name
@@ -63,7 +62,6 @@ class Hunt:
     cause explains is a symptom, and is shrunk with less effort. `explained` adds explanations to the verdict on a
     caught case. Reduction stays within `capability`, if given, and on other backends within `elsewhere`. `novelty`
     selects interesting cases; without it there are none. Failures that match entries of the `ledger` hide no others.
-    `deaths` says which drawn cases to skip.
     """
 
     def __init__(
@@ -77,7 +75,6 @@ class Hunt:
         novelty: Novelty | None = None,
         explained: Callable[[Case, Verdict], Verdict] = lambda _, verdict: verdict,
         ledger: Sequence[Entry] = (),
-        deaths: KnownDeaths | None = None,
     ) -> None:
         self._ledger = [each for each in ledger if each.is_about(task.backend)]
         self._in_words = explained
@@ -88,8 +85,6 @@ class Hunt:
         self._elsewhere = elsewhere
         self._causes = KnownCauses(task.causes)
         self._novelty = novelty
-        self._deaths = KnownDeaths(Device.CPU) if deaths is None else deaths
-        self._deadly = deaths_of(task.causes)
         self._passed_over = set(task.known)
         self._beside: set[Fingerprint] = set()
         self._laid_bare = 0
@@ -178,11 +173,7 @@ class Hunt:
         if self._time_is_up():
             raise _SearchEnds
         known = in_all_modes(self._passed_over, case, self._ledger)
-        going_on = replace(case, past=past_failures(known, case.backend))
-        verdict = self._deaths.run(case, self._deadly, lambda: self._runner.search(going_on))
-        if verdict is None:
-            self._runner.skip()
-            return
+        verdict = self._runner.search(replace(case, past=past_failures(known, case.backend)))
         self._note(case, verdict)
         self._pinned = self._behind(case, verdict, self._runner.history if verdict.failures or verdict.passed else ())
         if self._pinned is not None:

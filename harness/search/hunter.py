@@ -5,7 +5,6 @@ from typing import Self
 
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.sandbox.check import Runner
-from attnfuzz.harness.search.deadly import KnownDeaths
 from attnfuzz.harness.search.examples import drawn_cases
 from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import AnyMessage, JobSetup, Slice, SliceDone
@@ -21,7 +20,6 @@ class Hunter:
         self._setup = setup
         self._tell = tell
         self._novelty = Novelty(pair_bits, pairs_in)
-        self._deaths: dict[str, KnownDeaths] = {}
         self._ran_last = setup.backends[0]
         self._runner = Runner(
             setup.backends,
@@ -46,19 +44,17 @@ class Hunter:
         A kernel that corrupts its process, such as the heap, may make another kernel fail later. On a GPU, workers take
         seconds to start, and are shared.
         """
-        capability = resolve(task.backend).capability
-        if task.backend != self._ran_last and capability.device is Device.CPU:
+        if task.backend != self._ran_last and resolve(task.backend).capability.device is Device.CPU:
             self._runner.start(task.backend)
         self._ran_last = task.backend
         hunt = Hunt(
             task,
             self._runner,
             self._tell,
-            capability=capability,
+            capability=resolve(task.backend).capability,
             elsewhere=lambda name: resolve(name).capability,
             novelty=self._novelty,
             explained=self._runner.explained,
             ledger=self._setup.ledger,
-            deaths=self._deaths.setdefault(task.backend, KnownDeaths(capability.device)),
         )
         return hunt.run(drawn_cases(task.backend, self._setup.guard, task.lean))

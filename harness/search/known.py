@@ -99,24 +99,20 @@ class KnownCause(msgspec.Struct, frozen=True, kw_only=True):
         """Its clues, or all clues of its case if it was not ablated."""
         return self.clues if self.ablated else features_in(self.case) & CLUES
 
-    def marks(self) -> tuple[frozenset[Feature], ...]:
-        """Return the features that mark its failures, then those that do if others can't be seen.
+    def marks_in(self, case: Case) -> frozenset[Feature] | None:
+        """Return the features that mark its failures, as far as `case` has them, or None if it can't fail there.
 
         They are its hints, or if it has none, the shape that it needs. A case may lack clues without which the kind of
         failure can't be seen: there it may fail in another way.
         """
+        own = features_in(case)
         marks = self.hints or frozenset(FEATURES[name] for name in self.needs if name in FEATURES) & SHAPE
         seen = seen_with(self.fingerprint)
         lacking = frozenset(FEATURES[name] for name in _WITHOUT_KEYS) & seen
         if self.fingerprint.place == "out":
             # With one key, that key has all the weight, whatever its logit.
             seen |= {FEATURES["several keys"]}
-        return marks, marks - lacking, marks - seen
-
-    def marks_in(self, case: Case) -> frozenset[Feature] | None:
-        """Return the features that mark its failures, as far as `case` has them, or None if it can't fail there."""
-        own = features_in(case)
-        return next((each for each in self.marks() if each <= own), None)
+        return next((each for each in (marks, marks - lacking, marks - seen) if each <= own), None)
 
     @property
     def kernels(self) -> frozenset[str]:

@@ -119,16 +119,14 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class Tally(Message, frozen=True, kw_only=True, tag=True):
     """Counts of runs since the last message, in a slice, or on a backend. Tallies can be added.
 
-    `searched` examples were drawn and run, `skipped` only drawn (`harness.search.deadly`). `cases` were judged in
-    total, including shrinking and confirming, with `rows` rows; `deaths` of them killed their worker. `shrinking` is
-    set if the most recent ones belonged to suspects. `margins` has the largest margin of each tier among cases that
-    passed, `phases` the seconds spent in each phase of a case.
+    `searched` examples were drawn; `cases` were judged in total, including shrinking and confirming, with `rows` rows;
+    `deaths` of them killed their worker. `shrinking` is set if the most recent ones belonged to suspects. `margins` has
+    the largest margin of each tier among cases that passed, `phases` the seconds spent in each phase of a case.
     """
 
     searched: Count = 0
     cases: Count = 0
     deaths: Count = 0
-    skipped: Count = 0
     rows: Count = 0
     shrinking: bool = False
     margins: dict[str, float] = {}
@@ -141,7 +139,6 @@ class Tally(Message, frozen=True, kw_only=True, tag=True):
             searched=self.searched + later.searched,
             cases=self.cases + later.cases,
             deaths=self.deaths + later.deaths,
-            skipped=self.skipped + later.skipped,
             rows=self.rows + later.rows,
             shrinking=later.shrinking,
             margins={tier: max(self.margins.get(tier, 0.0), later.margins.get(tier, 0.0)) for tier in tiers},

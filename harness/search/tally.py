@@ -34,10 +34,6 @@ class CountingRunner:
         """Run a drawn case: one more example."""
         return self._run(case, drawn=True)
 
-    def skip(self) -> None:
-        """Count a drawn case that is not run."""
-        self._add(Tally(skipped=1))
-
     def renew(self) -> None:
         """Use a fresh worker for the next case."""
         self._runner.renew()
@@ -58,7 +54,7 @@ class CountingRunner:
         """Report pending counts."""
         news, self._news = self._news, Tally()
         self._reported_at = time.monotonic()
-        if news.cases or news.skipped:
+        if news.cases:
             self._tell(structs.replace(news, shrinking=self.shrinking))
 
     def _run(self, case: Case, *, drawn: bool) -> Verdict:
@@ -75,9 +71,6 @@ class CountingRunner:
             margins={} if verdict.failures else verdict.margins,
             phases=verdict.seconds,
         )
-        self._add(ran)
-
-    def _add(self, ran: Tally) -> None:
         self.total += ran
         self._news += ran
         if time.monotonic() - self._reported_at >= SECONDS_PER_TALLY:

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.sandbox.case_runner import OneByOne, RepeatingRunner
 from attnfuzz.harness.search.accepted import Entry
-from attnfuzz.harness.search.deadly import KnownDeaths
 from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import AnyMessage, Caught, Slice, SliceDone
 from attnfuzz.harness.search.novelty import Novelty
@@ -57,14 +56,12 @@ def hunt(
     *,
     novelty: Novelty | None = None,
     ledger: Sequence[Entry] = (),
-    deaths: KnownDeaths | None = None,
     **task: object,
 ) -> tuple[SliceDone, list[AnyMessage]]:
     """Run a slice of the backend "fake": how it ended, and its messages."""
     sent: list[AnyMessage] = []
     options: dict[str, object] = {"backend": "fake", "index": 0, "seed": 1, "examples": 200, **task}
-    found = {"novelty": novelty, "ledger": ledger, "deaths": deaths}
-    search = Hunt(Slice(**options), judge, sent.append, **found)  # type: ignore[arg-type]
+    search = Hunt(Slice(**options), judge, sent.append, novelty=novelty, ledger=ledger)  # type: ignore[arg-type]
     return search.run(fake_cases() if drawn is None else drawn), sent
 
 

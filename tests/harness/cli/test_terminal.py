@@ -295,10 +295,8 @@ def test_what_is_no_finding_is_listed_apart() -> None:
         at=1, fingerprint=SAME, case=CASE, observation=FAULT, path="out/unconfirmed/x", reason="it went away"
     )
     gap = GapSeen(at=1, fingerprint=SAME, case=CASE, observation=observed(gap=True))
-    skipped = Progress(at=1, backend=BEFORE, tally=Tally(skipped=12))
-    text = "\n".join(summary(STARTED, PROGRESS, skipped, kept, gap, finished, FINISHED))
+    text = "\n".join(summary(STARTED, PROGRESS, kept, gap, finished, FINISHED))
     assert f"Unconfirmed: IllegalAccess at query in {BEFORE}, decode: it went away. Kept in out/unconfirmed/x" in text
     assert f"Gap: OutputMismatch at out in {BEFORE}, decode: wrong" in text
     assert f"Unsupported by {BEFORE}, 3 times: no sinks" in text
-    assert f"Skipped on {BEFORE}: 12 cases like those that killed workers before" in text
     assert "No findings in 1,234 cases" in text
