@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from statistics import median
 from typing import Self
 
 import click
@@ -18,6 +19,7 @@ from measurement import count_option, json_option, seed_option
 from attnfuzz.harness.backends.registry import fixed, resolve
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.search.examples import drawn_cases, run_examples
+from attnfuzz.harness.verdict.failures import DEATHS
 from attnfuzz.kernels.gpu.catalogue import GPU_BACKENDS
 from attnfuzz.kernels.gpu.visible import visible
 from attnfuzz.reference.case import Case, Mode, Request, Step, Views
@@ -31,10 +33,15 @@ LARGE_BATCH, LARGE_KV = 64, 4096
 
 
 class Measured(msgspec.Struct):
-    """Measurements of one job: judged cases, failed cases, and the seconds of each phase."""
+    """Measurements of one job: judged cases, those that failed and that killed the worker, and the seconds of phases.
+
+    `runs` are the seconds of each case, without drawing.
+    """
 
     cases: int
     failed: int
+    died: int
+    runs: list[float]
     seconds: dict[str, float]
 
 
@@ -72,7 +79,7 @@ def main(
     )
     if large:
         chosen = tuple(name for name in chosen if Mode.DECODE in resolve(name).capability.modes)
-    columns = ("", "jobs", "cases/s", "failing", *PHASES, "GPU busy")
+    columns = ("", "jobs", "cases/s", "failing", "deaths", "median, ms", *PHASES, "GPU busy")
     title = f"{LARGE_BATCH} requests of {LARGE_KV:,} keys" if large else "Drawn cases"
     table = Table(f"{title}: judged per second, and shares of the jobs' time", columns, json_file)
     options = ("--seconds", str(seconds), "--seed", str(seed), *(("--large",) if large else ()))
@@ -90,7 +97,10 @@ def _cells(done: Sequence[Measured]) -> tuple[str, ...]:
     cases, everything = sum(each.cases for each in done), sum(total.values())
     rate = sum(each.cases / sum(each.seconds.values()) for each in done)
     failing = f"{sum(each.failed for each in done) / cases:.0%}" if cases else "-"
-    return f"{rate:.1f}", failing, *(f"{total[phase] / everything:.0%}" for phase in PHASES)
+    typical = 1e3 * median(seconds for each in done for seconds in each.runs)
+    deaths = sum(each.died for each in done)
+    shares = (f"{total[phase] / everything:.0%}" for phase in PHASES)
+    return f"{rate:.1f}", failing, str(deaths), f"{typical:.1f}", *shares
 
 
 class Jobs:
@@ -151,7 +161,7 @@ def _measure(
     runner: Runner, backend: str, seed: int, *, cases: int = ENOUGH, seconds: float = math.inf, large: bool
 ) -> Measured:
     """Draw and judge a number of cases, or for a number of seconds."""
-    measured = Measured(cases=0, failed=0, seconds=dict.fromkeys(PHASES, 0.0))
+    measured = Measured(cases=0, failed=0, died=0, runs=[], seconds=dict.fromkeys(PHASES, 0.0))
     judging = 0.0
     begin = time.perf_counter()
 
@@ -163,6 +173,8 @@ def _measure(
         judging += now - start
         measured.cases += verdict.unsupported is None
         measured.failed += bool(verdict.failures)
+        measured.died += any(each.kind in DEATHS for each in verdict.failures)
+        measured.runs.append(now - start)
         for phase, spent in verdict.seconds.items():
             measured.seconds[phase] += spent
         measured.seconds["transport"] += now - start - sum(verdict.seconds.values())
