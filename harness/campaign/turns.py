@@ -37,9 +37,9 @@ class _Account:
         return NEGLIGIBLE + self.gain / self.seconds if self.seconds else None
 
     @property
-    def usual(self) -> float:
+    def usual(self) -> float | None:
         """The average cost of a slice."""
-        return self.seconds / self.slices if self.slices else GUESSED_SECONDS
+        return self.seconds / self.slices if self.slices else None
 
 
 class Turns:
@@ -86,7 +86,11 @@ class Turns:
 
     def _costs(self, under_way: Iterable[Running]) -> dict[str, float]:
         """Return the expected costs of each name's running slices: the average, or the time so far of a slow slice."""
-        usual = {name: account.usual for name, account in self._accounts.items()}
+        known = [account.usual for account in self._accounts.values() if account.usual is not None]
+        # The first slices of a name are assumed to take as long as those of others. If they were assumed to be short,
+        # several jobs at once would search it, and shrink the same failures.
+        guess = sum(known) / len(known) if known else GUESSED_SECONDS
+        usual = {name: guess if account.usual is None else account.usual for name, account in self._accounts.items()}
         costs = dict.fromkeys(usual, 0.0)
         for name, so_far in under_way:
             costs[name] += max(so_far, usual[name])

@@ -55,6 +55,14 @@ def test_a_slice_that_takes_long_counts_for_as_long_as_it_has_taken() -> None:
     assert turns.next("ab", under_way=[("a", 60.0)]) == "b"
 
 
+def test_who_has_the_first_turn_is_taken_to_need_as_long_as_the_others() -> None:
+    turns = Turns("abc")
+    turns.spent("a", 6.0, gain=0.0)
+    turns.spent("b", 8.0, gain=0.0)
+    assert turns.next("abc") == "c"
+    assert turns.next("abc", under_way=[("c", 0.0)]) == "a", "not all at once to the one that had no turn"
+
+
 def test_who_had_no_turn_yet_is_taken_to_yield_as_the_others_do() -> None:
     turns = Turns("abcd")
     turns.spent("a", 1.0, gain=30.0)
