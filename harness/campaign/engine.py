@@ -20,7 +20,7 @@ from attnfuzz.harness.campaign.events import (
     SuspectSeen,
     Trouble,
 )
-from attnfuzz.harness.campaign.filing import Export, Filing, Render
+from attnfuzz.harness.campaign.filing import Filing, Render
 from attnfuzz.harness.campaign.growth import Growth
 from attnfuzz.harness.campaign.jobs import JobEnded, Jobs
 from attnfuzz.harness.campaign.knowledge import JOB_KILLED, OUT_OF_TIME, Knowledge
@@ -72,8 +72,8 @@ class Campaign:
     """Runs `plan` on `jobs`, as the campaign of that name. `stop` ends it early.
 
     Its decisions follow from its own events: with those of a log as `past_events`, it resumes that campaign, and runs
-    leftover suspects first. `torn_bytes` were cut off that log. `render` makes a verdict readable, `export` creates a
-    script of a failure. Raises OSError if the findings can't be read.
+    leftover suspects first. `torn_bytes` were cut off that log. `render` makes a verdict readable. Raises OSError if
+    the findings can't be read.
 
     Fingerprints on file are skipped, and so are those that failed to come back several times. Remaining suspects are
     kept as unconfirmed at the end.
@@ -93,7 +93,6 @@ class Campaign:
         torn_bytes: int = 0,
         stop: threading.Event,
         render: Render,
-        export: Export,
         choose_lean: ChooseLean = lean_to_unreached,
     ) -> None:
         self._plan = plan
@@ -126,8 +125,6 @@ class Campaign:
             past={record.name: record for record in self._past},
             clock=self._clock,
             render=render,
-            export=export,
-            until=self._limits.ended,
         )
         replays = self._replays()
         self._undone = Undone(replays)

@@ -1,6 +1,5 @@
 """Filing: turning jobs' caught, lost and checked failures into files and events."""
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -25,28 +24,20 @@ from attnfuzz.harness.findings.record import Record
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.search.known import clues_among
 from attnfuzz.harness.search.messages import Caught, Rechecked, SameCauses, Suspect
-from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
+from attnfuzz.harness.verdict.failures import Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint, fine
 from attnfuzz.harness.verdict.recurrence import Recurrence
 from attnfuzz.reference.case import Case
 
 Render = Callable[[Case, Verdict], str]
-Export = Callable[[Caught], str | None]
-
-SECONDS_PER_SCRIPT = 3.0
-"""Time to create a script, including the start of workers for a campaign's first one."""
-
-SECONDS_TO_HANG = 65.0
-"""Time to create a script of a case that hangs."""
 
 
 @dataclass(kw_only=True)
 class Filing:
     """Files failures that a campaign's `knowledge` does not have yet.
 
-    `render` makes a verdict readable, `export` creates a script of a failure. `past` are the findings waiting to be run
-    again, by name: they count as failing until they pass. After `until`, on `clock`, no script is created. All methods
-    raise OSError if a file can't be written.
+    `render` makes a verdict readable. `past` are the findings waiting to be run again, by name: they count as failing
+    until they pass. All methods raise OSError if a file can't be written.
     """
 
     archive: Archive
@@ -55,8 +46,6 @@ class Filing:
     past: Mapping[str, Record]
     clock: Callable[[], float]
     render: Render
-    export: Export
-    until: float = math.inf
 
     def __post_init__(self) -> None:
         """Wait for all past findings not run again yet."""
@@ -103,8 +92,7 @@ class Filing:
     def _write(self, finding: Finding, caught: Caught, *, replaces: str = "") -> FindingFiled:
         """Write a finding's files and remove the files of the finding that it replaces."""
         case, observation = caught.case, caught.observation
-        script = self.export(caught) if self._has_time(caught.observation) else None
-        finding = replace(finding, report=self._report(caught), script=script)
+        finding = replace(finding, report=self._report(caught), script=caught.script)
         path, state = self.archive.file(finding, caught.fingerprint, replaces=replaces)
         return FindingFiled(
             at=self.clock(),
@@ -144,10 +132,6 @@ class Filing:
     def _report(self, caught: Caught) -> str:
         text = self.render(caught.case, caught.verdict)
         return text if caught.recurrence is None else f"{caught.recurrence.words}\n\n{text}"
-
-    def _has_time(self, observation: Observation) -> bool:
-        """Return whether there is time to create a script, which runs the case."""
-        return self.clock() + (SECONDS_TO_HANG if observation.kind is Kind.HANG else SECONDS_PER_SCRIPT) < self.until
 
     def check(self, rechecked: Rechecked) -> Iterator[Event]:
         """Record how the case of a past finding runs now. A fixed finding that passes again is not reported."""

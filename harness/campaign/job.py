@@ -27,7 +27,8 @@ class _Terminated(BaseException):
 def main() -> None:
     """Read a Setup and then slices from standard input until it ends. Writes messages to standard output."""
     fork_ahead()
-    from attnfuzz.harness.search.hunter import Hunter  # noqa: PLC0415 - the nursery has no use for it
+    from attnfuzz.harness.campaign.scripts import script_of  # noqa: PLC0415 - the nursery has no use for it
+    from attnfuzz.harness.search.hunter import Hunter  # noqa: PLC0415 - likewise
 
     orders, replies = sys.stdin.buffer, _private_stdout()
     _obey_signals()
@@ -38,7 +39,7 @@ def main() -> None:
 
     setup = msgspec.json.decode(orders.readline(), type=JobSetup)
     sys.path[:] = setup.path or sys.path
-    with Hunter(setup, tell) as hunter:
+    with Hunter(setup, tell, script_of) as hunter:
         collect_garbage_less()
         for line in orders:
             tell(hunter.run(msgspec.json.decode(line, type=Slice)))

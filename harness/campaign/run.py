@@ -17,12 +17,11 @@ from attnfuzz.harness.campaign.ray_jobs import RayJobs
 from attnfuzz.harness.campaign.resume import Past
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.corpus import Corpus
-from attnfuzz.harness.export import CannotExport, Exporter
 from attnfuzz.harness.findings.archive import Archive
 from attnfuzz.harness.findings.environment import environment
 from attnfuzz.harness.findings.ledger import Ledger
 from attnfuzz.harness.sandbox.check import render_failure
-from attnfuzz.harness.search.messages import Caught, JobSetup
+from attnfuzz.harness.search.messages import JobSetup
 from attnfuzz.reference.device import Device
 from attnfuzz.strategies.coverage import possible_pairs
 
@@ -108,7 +107,6 @@ def carry_out(
             torn_bytes=torn_bytes,
             stop=stop or threading.Event(),
             render=render_failure,
-            export=_export if plan.trial is None else lambda _: None,
         )
         with EventLog(home.log(campaign), torn_bytes=torn_bytes) as log:
             all_handlers: tuple[Handler, ...] = (log, standing, *handlers)
@@ -131,12 +129,3 @@ def _jobs(plan: Plan, ledger: Ledger) -> AbstractContextManager[Jobs]:
         return JobProcesses(plan.jobs, setup)
     on_gpu = any(resolve(name).capability.device is Device.CUDA for name in plan.backends)
     return RayJobs(plan.jobs, setup, address=plan.ray, on_gpu=on_gpu)
-
-
-def _export(caught: Caught) -> str | None:
-    """Return a stand-alone script, with the kernels' source or FlashInfer's functions, or None if neither works."""
-    try:
-        exporter = Exporter(caught.case, failed=caught.observation, recurrence=caught.recurrence)
-    except CannotExport:
-        return None
-    return next(exporter.scripts(), None)

@@ -92,7 +92,8 @@ class Tasks:
         if task.kind is SliceKind.COMPARED:
             shrink_seconds = MOST_SECONDS if shrink_seconds is None else min(MOST_SECONDS, shrink_seconds)
         task = replace(task, known=known, causes=causes, seconds=seconds, shrink=shrink, shrink_seconds=shrink_seconds)
-        return UnderWay(task, since=at, again=again)
+        script_seconds = None if left is None else self.limits.ended - at
+        return UnderWay(replace(task, script_seconds=script_seconds), since=at, again=again)
 
     def _other(
         self, at: float, under_way: Collection[UnderWay], unsent: Mapping[str, int], *, unsearched: bool
@@ -127,7 +128,8 @@ class Tasks:
             return self._compared(at, under_way)
         task = self._once_more(again)
         known = self.passed_over(task.backend)
-        task = replace(task, known=known, seconds=self.limits.ended - at, shrink=NOTHING, shrink_seconds=0.0)
+        left = self.limits.ended - at
+        task = replace(task, known=known, seconds=left, shrink=NOTHING, shrink_seconds=0.0, script_seconds=left)
         return UnderWay(task, since=at, again=again)
 
     def _compared(self, at: float, under_way: Collection[UnderWay]) -> UnderWay | None:

@@ -89,9 +89,9 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
     `causes` are those of known failures in this backend or in one that shares a kernel with it. `index` numbers the
     drawing slices of a backend. With `replays`, judge these cases in order and draw none. With a `comparison`, do only
     that; with a cause to be `minimized`, shrink its case again, and settle other failures that occur. `lean` biases
-    drawing. With `first_only`, other failures during shrinking are ignored. Nothing is shrunk after `shrink_seconds`.
-    These and `seconds` count from `handed_at`, a time of this machine's monotonic clock, or from the beginning of the
-    slice if that is not given.
+    drawing. With `first_only`, other failures during shrinking are ignored, and no scripts are made. Nothing is shrunk
+    after `shrink_seconds`, and no script is made that may take until `script_seconds`. These and `seconds` count from
+    `handed_at`, a time of this machine's monotonic clock, or from the beginning of the slice if that is not given.
     """
 
     backend: str
@@ -109,6 +109,7 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
     minimized: KnownCause | None = None
     lean: Lean = Lean()
     shrink_seconds: float | None = None
+    script_seconds: float | None = None
     handed_at: float | None = None
 
 
@@ -189,7 +190,8 @@ class Caught(Message, frozen=True, kw_only=True, tag=True):
 
     `needs` are the names of the features that the failure of `case` needs; if it is not `ablated`, there was no time to
     find all of them. `cause` names the finding whose cause explains it, "" if unknown. `beside` is as in `Suspect`. A
-    flaky failure has a `recurrence`; `history` are the cases to run before it. A death may have occurred only once.
+    flaky failure has a `recurrence`; `history` are the cases to run before it. A death may have occurred only once. The
+    `script` reproduces it without attnfuzz, if one can be made.
     """
 
     fingerprint: Fingerprint
@@ -203,6 +205,7 @@ class Caught(Message, frozen=True, kw_only=True, tag=True):
     beside: bool = False
     recurrence: Recurrence | None = None
     history: tuple[Case, ...] = ()
+    script: str | None = None
 
 
 class Lost(Message, frozen=True, kw_only=True, tag=True):

@@ -104,7 +104,6 @@ def begin(
         torn_bytes=torn_bytes,
         stop=stop or threading.Event(),
         render=lambda case, _: f"rendered {kv_lens(case)}",
-        export=lambda _: "print('shown')",
         choose_lean=choose_lean,
     )
 

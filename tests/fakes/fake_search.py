@@ -124,9 +124,14 @@ class FakeJobs:
         self._messages: deque[tuple[int, AnyMessage]] = deque()
 
     def start(self, job: int, task: Slice) -> None:
-        """Run the slice to its end."""
+        """Run the slice to its end. Its failures have scripts."""
         self.slices.append(task)
-        hunt = Hunt(task, self._judge, lambda message: self._messages.append((job, message)))
+
+        def tell(message: AnyMessage) -> None:
+            told = replace(message, script="print('shown')") if isinstance(message, Caught) else message
+            self._messages.append((job, told))
+
+        hunt = Hunt(task, self._judge, tell)
         drawn = self._strategy.map(lambda case: replace(case, backend=task.backend))
         self._messages.append((job, hunt.run(drawn)))
 

@@ -1,6 +1,5 @@
 """A campaign with an amount of time is over soon after it, whatever its jobs do."""
 
-import dataclasses
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -23,7 +22,6 @@ from attnfuzz.harness.campaign.events import (
     Trouble,
     UnconfirmedKept,
 )
-from attnfuzz.harness.campaign.filing import SECONDS_PER_SCRIPT, SECONDS_TO_HANG
 from attnfuzz.harness.campaign.knowledge import OUT_OF_TIME
 from attnfuzz.harness.campaign.plan import GRACE_SECONDS, OVERRUN, Limits
 from attnfuzz.harness.search import hunt, pinned
@@ -37,7 +35,7 @@ from attnfuzz.harness.search.messages import (
     Suspect,
     Tally,
 )
-from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
+from attnfuzz.harness.verdict.failures import Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case
 
@@ -194,21 +192,12 @@ def test_a_backend_that_had_less_than_its_floor_is_named(tmp_path: Path, monkeyp
     assert text.startswith("other was searched for 0 s, ")
 
 
-@pytest.mark.parametrize(
-    ("kind", "seconds"), [(Kind.OUTPUT_MISMATCH, SECONDS_PER_SCRIPT), (Kind.HANG, SECONDS_TO_HANG)]
-)
-def test_a_script_is_made_only_if_there_is_time(tmp_path: Path, kind: Kind, seconds: float) -> None:
-    observation = observed(kind)
-    caught = Caught(
-        fingerprint=Fingerprint.of("fake", observation),
-        first=decode(7),
-        case=decode(7),
-        observation=observation,
-        verdict=Verdict(observations=(observation,)),
-    )
-    for until, scripts in ((seconds + 1.0, 1), (seconds - 1.0, 0)):
-        first = begin(plan(tmp_path / str(until)), ScriptedJobs([]))._filing
-        again = dataclasses.replace(first, clock=lambda: 0.0, until=until)
-        event = again.file(caught)
-        assert isinstance(event, FindingFiled)
-        assert len(list(Path(event.path).glob("repro.py"))) == scripts
+def test_jobs_know_when_scripts_have_to_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    jobs = SlowJobs(clock, [])
+    list(begin(plan(tmp_path, examples=None, seconds=SECONDS), jobs).events())
+    ends = Limits.of(SECONDS).ended
+    assert jobs.slices[0].script_seconds == pytest.approx(ends, abs=1.0)
+    unlimited = FakeJobs(FakeJudge(fails_on_long))
+    list(begin(plan(tmp_path / "other", examples=200), unlimited).events())
+    assert {task.script_seconds for task in unlimited.slices} == {None}

@@ -1,0 +1,14 @@
+"""Stand-alone scripts of the failures that a job caught, made by its own workers."""
+
+from attnfuzz.harness.export import CannotExport, Exporter
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.harness.search.messages import Caught
+
+
+def script_of(caught: Caught, runner: Runner) -> str | None:
+    """Return a script with the kernels' source or FlashInfer's functions, or None if neither works. Runs the case."""
+    try:
+        exporter = Exporter(caught.case, runner, failed=caught.observation, recurrence=caught.recurrence)
+    except CannotExport:
+        return None
+    return next(exporter.scripts(), None)
