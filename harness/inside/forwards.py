@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.util import find_spec
 from typing import Any, NamedTuple, Self, TypeVar
 
 import torch
@@ -296,8 +297,11 @@ class Forwards:
             self._launcher.see_through()
         except self._passed_on:
             raise
-        except BaseException as error:  # noqa: BLE001 - any other exception of a backend is a finding, even SystemExit
+        except BaseException as error:
+            # Any other exception of a backend is a finding, even SystemExit.
             self._stay_alone()
+            if isinstance(error, ModuleNotFoundError) and (package := _absent_package(error)) is not None:
+                raise Unsupported(f"it imports {package}, which is not installed") from error
             # If the device is broken, this process exits here.
             self._launcher.see_through()
             rejected = error is self._launcher.raised and isinstance(error, REJECTIONS)
@@ -312,6 +316,12 @@ class Forwards:
         if os.getpid() != self._pid:
             # The backend forked and returned in both processes: the parent goes on with the case.
             os._exit(0)
+
+
+def _absent_package(error: ModuleNotFoundError) -> str | None:
+    """Return the package that a failed import lacks, or None if it lacks a module of a package that is installed."""
+    package = (error.name or "").partition(".")[0]
+    return None if package in {"", *sys.stdlib_module_names} or find_spec(package) is not None else package
 
 
 def _past(case: Case | CallCase) -> tuple[PastFailure, ...]:

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, NoReturn
 
 import torch
@@ -139,6 +140,8 @@ MISDEEDS: dict[str, Callable[[], object]] = {
     "ODD": lambda: throw(Odd("odd")),
     "MUTE": lambda: throw(Mute()),
     "WORDLESS": lambda: throw(Wordless()),
+    "LACKS_A_PACKAGE": lambda: import_module("surely_not_installed.part"),
+    "LACKS_A_MODULE": lambda: import_module("torch.surely_not_there"),
     "LENGTHY": lambda: throw(ValueError("x" * (1 << 20))),
     "SURROGATE": lambda: throw(RuntimeError("\ud800 \x1b[31m")),
     "LONG_NAME": lambda: throw(type("E" * 100_000, (Exception,), {})("named")),

@@ -24,6 +24,7 @@ RAISED = {
     "WORDLESS": ("Wordless", "Wordless: (its text can't be read: TypeError in Wordless.__str__)"),
     "SURROGATE": ("RuntimeError", "RuntimeError: \N{REPLACEMENT CHARACTER} \N{REPLACEMENT CHARACTER}[31m"),
     "OPEN_ODD": ("Odd", "Odd: not open"),
+    "LACKS_A_MODULE": ("ModuleNotFoundError", "ModuleNotFoundError: No module named 'torch.surely_not_there'"),
     "NO_OUTPUT": ("TypeError", "TypeError: the backend's output is a str, not a Output"),
 }
 
@@ -81,6 +82,12 @@ def test_whatever_a_backend_raises_is_a_finding(runner: Runner, name: str) -> No
     assert found.kind is Kind.RAISED
     assert (found.place, found.message) == RAISED[name]
     assert runner.restarts == restarts
+
+
+def test_a_package_that_is_not_installed_is_no_finding(runner: Runner) -> None:
+    verdict = runner.verdict(decode_case(f"{FILE}:LACKS_A_PACKAGE"))
+    assert verdict.observations == ()
+    assert verdict.unsupported == "it imports surely_not_installed, which is not installed"
 
 
 def test_what_a_backend_says_is_of_bounded_length(runner: Runner) -> None:
