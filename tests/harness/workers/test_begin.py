@@ -2,7 +2,7 @@
 
 import pytest
 
-from attnfuzz.harness.workers.lifeline import CannotStart, NurseryError
+from attnfuzz.harness.workers.lifeline import CannotStart
 from attnfuzz.harness.workers.pool import Refused, Workers
 
 
@@ -36,22 +36,6 @@ def test_other_arguments_are_for_the_workers_that_are_forked_later() -> None:
 def test_workers_have_the_environment_that_they_are_given() -> None:
     with Workers("deadly_handlers:begun", environment={"CUDA_VISIBLE_DEVICES": "GPU-7"}) as workers:
         assert answer(workers, "CUDA_VISIBLE_DEVICES")[-1] == "GPU-7"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("hook", "words"),
-    [
-        ("begin_badly", r"workers can't start:\n(.|\n)*there is no device here"),
-        ("begin_deadly", "the driver gave up"),
-        ("no_such_hook", "has no attribute 'no_such_hook'"),
-    ],
-)
-def test_a_hook_that_fails_is_reported_like_a_nursery_that_can_not_start(hook: str, words: str) -> None:
-    with Workers("deadly_handlers:begun", begin=f"deadly_handlers:{hook}") as workers:
-        for _ in range(2):
-            with pytest.raises(NurseryError, match=words):
-                workers.run(b"", timeout=60)
 
 
 @pytest.mark.slow

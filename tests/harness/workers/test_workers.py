@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import deadly_handlers
 import pytest
@@ -337,24 +338,31 @@ def test_nothing_outlives_a_parent_that_is_killed() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("handler", "preload", "message"),
+    ("handler", "hooks", "message"),
     [
-        ("deadly_handlers:obey", ["deadly_handlers:broken"], "the preload hook is broken"),
+        ("deadly_handlers:obey", {"preload": ["deadly_handlers:broken"]}, "the preload hook is broken"),
         (
             "deadly_handlers:obey",
-            ["deadly_handlers:threaded"],
+            {"preload": ["deadly_handlers:threaded"]},
             "1 threads run after deadly_handlers:threaded, deadly_handlers:obey was loaded",
         ),
-        ("deadly_handlers:nothing", [], "has no attribute 'nothing'"),
-        ("no_such_module:handler", [], "No module named 'no_such_module'"),
+        ("deadly_handlers:nothing", {}, "has no attribute 'nothing'"),
+        ("no_such_module:handler", {}, "No module named 'no_such_module'"),
+        (
+            "deadly_handlers:begun",
+            {"begin": "deadly_handlers:begin_badly"},
+            r"workers can't start:\n(.|\n)*there is no device here",
+        ),
+        ("deadly_handlers:begun", {"begin": "deadly_handlers:begin_deadly"}, "the driver gave up"),
+        ("deadly_handlers:begun", {"begin": "deadly_handlers:no_such_hook"}, "has no attribute 'no_such_hook'"),
     ],
 )
-def test_a_nursery_that_cannot_start_says_why(handler: str, preload: list[str], message: str) -> None:
+def test_workers_that_cannot_start_say_why(handler: str, hooks: dict[str, Any], message: str) -> None:
     def run_twice() -> None:
-        with Workers(handler, preload) as own:
+        with Workers(handler, **hooks) as own:
             with pytest.raises(NurseryError, match=message):
-                own.run(b"", timeout=30)
-            own.run(b"", timeout=30)
+                own.run(b"", timeout=60)
+            own.run(b"", timeout=60)
 
     # The nursery may be gone before the first fork is ordered: then it says so at once.
     with pytest.raises(NurseryError, match=message):
