@@ -57,7 +57,7 @@ bench() {
   measure 110 gpu_strays "$@"
   measure 30 gpu_routes "$@"
   measure 50 deaths --deaths 8 --calm 400 --starts 1 --cases 15 --deadly benchmarks/gpu_deadly.py:DEADLY --healthy cuda_fixup
-  measure 120 gpu_guarding "$@" --cases 60 --backend cuda_fixup --backend xqa_as_served
+  measure 100 gpu_guarding "$@" --cases 60 --backend cuda_fixup --backend xqa_as_served
   measure 30 gpu_operations "$@" $(repeated --backend cuda_fixup sdpa_flash xqa fa2_paged)
   measure 95 gpu_rates "$@" --seconds 6 --large --jobs 14 --backend xqa --backend fa2_paged
   measure 145 gpu_rates "$@" --seconds 4 --jobs 1 --jobs 14 $(repeated --backend $QUICK)
