@@ -1,4 +1,4 @@
-"""Remarks at the end of a campaign: tasks for which no time was left, and ledger entries without a matching failure."""
+"""Remarks at the end of a campaign: on undone tasks, backends that judged nothing, and ledger entries without match."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -44,6 +44,15 @@ class Undone:
             yield f"{backend} was searched for {clock(used)}, less than its minimum share of {clock(due)}"
         if unkept:
             yield f"no time was left to keep {count(unkept, 'case')} with new coverage"
+
+
+def unjudged(standing: Standing) -> Iterator[str]:
+    """Yield a line on each backend that supports none of its drawn cases: nothing is known about it."""
+    for backend, score in standing.scores.items():
+        if score.unsupported and not score.tally.cases:
+            (reason, _), *others = score.unsupported.most_common()
+            beside = f", and {count(len(others), 'other reason')}" if others else ""
+            yield f"{backend} judged none of {count(score.tally.searched, 'drawn case')}: {reason}{beside}"
 
 
 NO_LONGER = "its findings pass now: remove it from the ledger"

@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from attnfuzz.harness.campaign.closing import Undone, remarks_on
+from attnfuzz.harness.campaign.closing import Undone, remarks_on, unjudged
 from attnfuzz.harness.campaign.comparisons import Comparisons
 from attnfuzz.harness.campaign.events import (
     AnyEvent,
@@ -243,7 +243,9 @@ class Campaign:
         self._running.clear()
 
     def _tell_undone(self) -> Iterator[Event]:
-        """Report undone tasks, except suspects, which are reported one by one."""
+        """Report backends that judged nothing, and undone tasks, except suspects, which are reported one by one."""
+        for text in unjudged(self._standing):
+            yield from self._trouble(text)
         if self._plan.seconds is not None:
             for text in self._undone.lines(self._schedule, self._growth.chosen):
                 yield from self._trouble(text)

@@ -28,6 +28,7 @@ from attnfuzz.harness.cli.signals import stop_on_signals
 from attnfuzz.harness.cli.terminal import BadInput, Exit, Terminal, answer, details, print_line, tell
 from attnfuzz.harness.findings.ledger import DEFAULT_NAME, Ledger
 from attnfuzz.harness.report.files import Written, write_reports
+from attnfuzz.harness.report.verdict import why_idle
 from attnfuzz.harness.verdict.wording import clock, count
 from attnfuzz.reference.case import Guard
 from attnfuzz.reference.device import Device
@@ -139,8 +140,8 @@ def _concluded(campaign: str, home: Home, standing: Standing, written: Written) 
         Terminal(stderr=True).print(text, soft_wrap=True)
         return Exit.FAILED
     if standing.idle:
-        text = "No case was judged: the time was over before a worker was ready. Give it a longer --time."
-        Terminal(stderr=True).print(text, soft_wrap=True)
+        why = why_idle(standing, more="give it a longer --time")
+        Terminal(stderr=True).print(f"No case was judged: {why}", soft_wrap=True)
         return Exit.FAILED
     if standing.finished is not None and standing.finished.interrupted:
         console.print(f"Interrupted. Findings so far are kept; {_go_on(home)}", soft_wrap=True)

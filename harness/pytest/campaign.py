@@ -10,7 +10,7 @@ from attnfuzz.harness.campaign.run import run
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.report.cause_view import KNOWN, CauseView, cause_views
 from attnfuzz.harness.report.files import scripts_in, write_reports
-from attnfuzz.harness.report.verdict import verdict
+from attnfuzz.harness.report.verdict import verdict, why_idle
 from attnfuzz.harness.verdict.wording import headline_of, replay_line
 from attnfuzz.reference.user_error import UserError
 
@@ -45,7 +45,8 @@ class FuzzCampaign:
         if standing.failure is not None:
             raise CampaignFailed(standing.failure.text)
         if standing.idle:
-            raise NothingJudged(f"{verdict(standing).text}: give more --attn-time or --attn-examples")
+            why = why_idle(standing, more="give more --attn-time or --attn-examples")
+            raise NothingJudged(f"{verdict(standing).text}: {why}")
         causes = cause_views(standing, scripts_in(home))
         return Found(
             new=[*map(_text, _unexpected(causes)), *_unsettled(standing)],

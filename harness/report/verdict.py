@@ -48,6 +48,14 @@ def verdict(standing: Standing) -> CampaignVerdict:
     return CampaignVerdict(text, level)
 
 
+def why_idle(standing: Standing, *, more: str) -> str:
+    """Return why a campaign judged nothing, as a clause with the remedy; `more` gives it more time."""
+    reasons = sum((score.unsupported for score in standing.scores.values()), Counter[str]())
+    for reason, _ in reasons.most_common(1):
+        return f"no drawn case is supported, most often because {reason}"
+    return f"the time was over before a worker was ready: {more}"
+
+
 def _findings(standing: Standing) -> str:
     """The causes by state, then what is not settled: 2 new causes, 1 open (5 failures), 1 with unknown needs."""
     views = cause_views(standing)

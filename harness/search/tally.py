@@ -54,7 +54,7 @@ class CountingRunner:
         """Report pending counts."""
         news, self._news = self._news, Tally()
         self._reported_at = time.monotonic()
-        if news.cases:
+        if news.searched or news.cases:
             self._tell(structs.replace(news, shrinking=self.shrinking))
 
     def _run(self, case: Case, *, drawn: bool) -> Verdict:
@@ -65,7 +65,7 @@ class CountingRunner:
     def _count(self, verdict: Verdict, *, drawn: bool) -> None:
         ran = Tally(
             searched=int(drawn),
-            cases=1,
+            cases=int(verdict.unsupported is None),
             deaths=int(any(observation.kind in DEATHS for observation in verdict.observations)),
             rows=verdict.rows,
             margins={} if verdict.failures else verdict.margins,

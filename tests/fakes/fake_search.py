@@ -113,6 +113,16 @@ class Counting(FakeJudge):
         return Verdict(observations=(self._failure,) if fails else ())
 
 
+class RejectingJudge(FakeJudge):
+    """Supports no case."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _: ())
+
+    def verdict(self, case: Case) -> Verdict:
+        return Verdict(unsupported="no decode")
+
+
 class FakeJobs:
     """Jobs in this process, one slice after the other, on a fake judge of the cases of `strategy`."""
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from fake_campaign import FakeCorpus, ScriptedJobs, begin, logged, of, plan
-from fake_search import FakeJobs, FakeJudge, decode, fails_on_long, kv_lens, observed
+from fake_search import FakeJobs, FakeJudge, RejectingJudge, decode, fails_on_long, kv_lens, observed
 from msgspec.structs import replace
 
 from attnfuzz.harness.campaign import engine, schedule, under_way
@@ -34,6 +34,7 @@ from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.knowledge import ATTEMPTS
 from attnfuzz.harness.campaign.plan import Plan
 from attnfuzz.harness.campaign.resume import Past, opening, plan_again
+from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.corpus import Why
 from attnfuzz.harness.findings.ledger import Ledger
 from attnfuzz.harness.findings.state import State
@@ -76,6 +77,14 @@ def test_a_clean_campaign_uses_its_budget_and_files_nothing(tmp_path: Path) -> N
     assert sum(event.tally.searched for event in of(Progress, events)) == 150
     assert sum(event.tally.cases for event in of(Progress, events)) == 150
     assert not list(tmp_path.iterdir())
+
+
+def test_a_backend_that_supports_none_of_its_cases_is_named(tmp_path: Path) -> None:
+    events = run(FakeJobs(RejectingJudge()), plan(tmp_path, examples=150))
+    assert [event.text for event in of(Trouble, events)] == ["fake judged none of 150 drawn cases: no decode"]
+    standing = Standing.of(logged(events))
+    assert standing.idle
+    assert not standing.clean
 
 
 @SEVERAL_SLICES

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fake_search import LONG, FakeJudge, decode, fails_on_long, hunt, kv_lens, observed
+from fake_search import LONG, FakeJudge, RejectingJudge, decode, fails_on_long, hunt, kv_lens, observed
 
 from attnfuzz.harness.sandbox.confirm import FRESH_SEEDS
 from attnfuzz.harness.search.messages import (
@@ -16,9 +16,8 @@ from attnfuzz.harness.search.messages import (
     SliceKind,
     Suspect,
 )
-from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
+from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
-from attnfuzz.reference.case import Case
 
 
 def replay(judge: FakeJudge, *replays: Replay, **task: Any) -> tuple[SliceDone, list[AnyMessage]]:
@@ -104,9 +103,5 @@ def test_kept_cases_end_when_the_time_is_up() -> None:
 
 
 def test_rejected_kept_cases_are_counted() -> None:
-    class Rejecting(FakeJudge):
-        def verdict(self, case: Case) -> Verdict:
-            return Verdict(unsupported="no decode")
-
-    done, _ = replay(Rejecting(lambda _: ()), Replay(case=decode(5)))
+    done, _ = replay(RejectingJudge(), Replay(case=decode(5)))
     assert done.unsupported == {"no decode": 1}

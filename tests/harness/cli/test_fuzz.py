@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from campaign_events import checked, filed, finished, kept, searched, started
+from campaign_events import checked, filed, finished, kept, searched, slice_finished, started
 from campaign_process import begin
 from command_line import Attnfuzz
 from fake_search import decode
@@ -130,5 +130,10 @@ def test_a_campaign_that_judged_nothing_has_not_passed(attnfuzz: Attnfuzz, sent:
     assert "No case was judged in 50 s" in ran.out
     assert "--time" in ran.err
     assert "No findings" not in ran.out
+    refused = slice_finished(BACKEND, unsupported={"no sinks": 9, "no window": 1})
+    sent(started(BACKEND), refused, finished(at=50.0))
+    ran = attnfuzz("fuzz", "--backend", BACKEND)
+    assert ran.code == 2
+    assert ran.err.endswith("No case was judged: no drawn case is supported, most often because no sinks\n")
     sent(started(BACKEND), finished(at=50.0))
     assert json.loads(attnfuzz("fuzz", "--backend", BACKEND, "--json", "-").out)["clean"] is False

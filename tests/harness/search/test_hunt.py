@@ -3,7 +3,18 @@
 from typing import Any
 
 import pytest
-from fake_search import LONG, FakeJudge, caught, decode, fails_on_long, fake_cases, hunt, kv_lens, observed
+from fake_search import (
+    LONG,
+    FakeJudge,
+    RejectingJudge,
+    caught,
+    decode,
+    fails_on_long,
+    fake_cases,
+    hunt,
+    kv_lens,
+    observed,
+)
 from msgspec.structs import replace
 
 from attnfuzz.harness.search.examples import AT_ONCE, run_examples
@@ -180,12 +191,9 @@ def test_gaps_are_reported_once_and_fail_nothing() -> None:
 
 
 def test_rejections_are_counted_by_their_message() -> None:
-    class Rejecting(FakeJudge):
-        def verdict(self, case: Case) -> Verdict:
-            return Verdict(unsupported="no decode")
-
-    done, _ = hunt(Rejecting(lambda _: ()), examples=50)
+    done, _ = hunt(RejectingJudge(), examples=50)
     assert done.unsupported == {"no decode": 50}
+    assert (done.tally.searched, done.tally.cases) == (50, 0), "they were not judged"
 
 
 def test_a_slice_ends_when_its_time_is_up() -> None:
