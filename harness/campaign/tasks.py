@@ -84,6 +84,10 @@ class Tasks:
         limits = (left, task.seconds, None if task.kind is SliceKind.KEPT else self.plan.seconds_per_slice)
         seconds = min((limit for limit in limits if limit is not None), default=None)
         known = self.passed_over(task.backend)
+        if task.kind is SliceKind.DRAWN:
+            # Other jobs are settling these. If they come to nothing, a later slice finds them again.
+            held = (fingerprint for run in under_way for fingerprint, _ in run.held)
+            known = tuple(dict.fromkeys((*known, *(each for each in held if each.backend == task.backend))))
         shrink_seconds = None if left is None else max(0.0, self.limits.shrunk - at)
         causes = self.knowledge.causes_near(task.backend)
         if task.minimized is not None:

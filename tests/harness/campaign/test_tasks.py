@@ -23,12 +23,13 @@ from attnfuzz.harness.campaign.knowledge import Knowledge
 from attnfuzz.harness.campaign.minimizing import Minimizing
 from attnfuzz.harness.campaign.plan import Limits, Plan
 from attnfuzz.harness.campaign.replays import REPLAYS_PER_SLICE, Replays, kept_cases
-from attnfuzz.harness.campaign.schedule import Schedule
+from attnfuzz.harness.campaign.schedule import Schedule, drawn_slice
 from attnfuzz.harness.campaign.shrinking import ShrinkingTime
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.campaign.tasks import Tasks
+from attnfuzz.harness.campaign.under_way import UnderWay
 from attnfuzz.harness.reported.bugs import load_bugs
-from attnfuzz.harness.search.messages import Interesting, Slice, SliceDone, SliceKind, Tally
+from attnfuzz.harness.search.messages import Interesting, Slice, SliceDone, SliceKind, Suspect, Tally
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.calls import Call, CallCase
 from attnfuzz.strategies.coverage import Pair
@@ -111,6 +112,19 @@ def test_a_number_of_examples_knows_no_time(tmp_path: Path) -> None:
         assert run is not None
         assert run.task.seconds is None
         assert bool(run.again) == bool(events), "suspects come first, whatever they cost"
+
+
+def test_a_failure_that_another_job_is_settling_is_passed_over(tmp_path: Path) -> None:
+    asked = plan(tmp_path, examples=None, seconds=60.0)
+    found = Suspect(fingerprint=SUSPECT.fingerprint, case=SUSPECT.case, observation=SUSPECT.observation)
+    at_work = UnderWay(drawn_slice("fake", 0, 250, seed=1), since=0.0, suspects={found.fingerprint: found})
+    for under_way, known in (([at_work], (found.fingerprint,)), ([], ())):
+        run = chooser(asked, [searched("fake", 1.0)]).next(2.0, under_way, {})
+        assert run is not None
+        assert (run.task.kind, run.task.known) == (SliceKind.DRAWN, known)
+    other = chooser(replace(asked, backends=("fake", "other")), [searched("fake", 9.0)]).next(9.0, [at_work], {})
+    assert other is not None
+    assert (other.task.backend, other.task.known) == ("other", ())
 
 
 @pytest.mark.parametrize(("others", "first"), [(0.0, "other"), (9.0, "other"), (11.0, "fake")])
