@@ -33,7 +33,7 @@ LARGE_BATCH, LARGE_KV = 64, 4096
 
 
 class Measured(msgspec.Struct):
-    """Measurements of one job: judged cases, those that failed and that killed the worker, and the seconds of phases.
+    """Measurements of one job: the numbers of judged, failing and deadly cases, and the seconds of each phase.
 
     `runs` are the seconds of each case, without drawing.
     """

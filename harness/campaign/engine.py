@@ -46,6 +46,7 @@ from attnfuzz.harness.search.messages import (
     Lost,
     Rechecked,
     SameCauses,
+    Scripted,
     Slice,
     SliceDone,
     Suspect,
@@ -233,8 +234,10 @@ class Campaign:
 
     @property
     def _cut_short(self) -> bool:
-        """Whether the campaign ends before its budget, because it was stopped or has its finding."""
-        return self._stop.is_set() or (self._plan.until_finding and bool(self._standing.unexpected))
+        """Whether the campaign ends before its budget, because it was stopped or has its finding with the script."""
+        if self._stop.is_set() or not self._plan.until_finding:
+            return self._stop.is_set()
+        return bool(self._standing.unexpected) and not any(run.unscripted for run in self._running.values())
 
     def _cut_off(self) -> Iterator[Event]:
         """Count the results so far of running slices, whose jobs are about to be stopped."""
@@ -288,9 +291,10 @@ class Campaign:
             case Rechecked(finding=finding):
                 self._undone.checked(finding)
                 yield from self._filing.check(message)
-            case Suspect() | Lost() | Caught() if run.minimizes(message):
-                if isinstance(message, Caught):
-                    yield from self._minimize(run.task, message)
+            case Scripted(script=script):
+                name, run.unscripted = run.unscripted, ""
+                if name and script is not None:
+                    self._archive.add_script(name, script)
             case Suspect() | Lost() | Caught():
                 yield from self._take_suspect(run, message)
             case SameCauses():
@@ -311,6 +315,10 @@ class Campaign:
 
     def _take_suspect(self, run: UnderWay, message: Suspect | Lost | Caught) -> Iterator[Event]:
         """Report a suspect, or settle it, unless another job's finding of the same bug was filed meanwhile."""
+        if run.minimizes(message):
+            if isinstance(message, Caught):
+                yield from self._minimize(run, message)
+            return
         fingerprint = message.fingerprint
         suspect = message if isinstance(message, Suspect) else run.suspects.pop(fingerprint)
         filed = self._knowledge.is_filed(fingerprint) and not suspect.beside
@@ -333,18 +341,22 @@ class Campaign:
                     yield self._filing.keep(suspect, reason, tried)
             case Caught():
                 if not filed:
-                    yield from self._file(message)
+                    yield from self._file(run, message)
 
-    def _file(self, caught: Caught) -> Iterator[Event]:
+    def _file(self, run: UnderWay, caught: Caught) -> Iterator[Event]:
         event = self._filing.file(caught)
+        if isinstance(event, FindingFiled) and self._plan.trial is None:
+            run.unscripted = event.name
         yield event
         if isinstance(event, FindingFiled) and self._plan.trial is None:
             yield from self._growth.keep_failure(event.case)
 
-    def _minimize(self, task: Slice, caught: Caught) -> Iterator[Event]:
+    def _minimize(self, run: UnderWay, caught: Caught) -> Iterator[Event]:
         """Replace a cause's finding by its smaller case."""
-        assert task.minimized is not None
-        for event in self._filing.minimize(task.minimized.name, caught):
+        assert run.task.minimized is not None
+        for event in self._filing.minimize(run.task.minimized.name, caught):
+            if isinstance(event, FindingMinimized):
+                run.unscripted = event.finding.name
             yield event
             if isinstance(event, FindingMinimized):
                 yield from self._growth.keep_failure(event.finding.case)

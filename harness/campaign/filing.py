@@ -92,7 +92,7 @@ class Filing:
     def _write(self, finding: Finding, caught: Caught, *, replaces: str = "") -> FindingFiled:
         """Write a finding's files and remove the files of the finding that it replaces."""
         case, observation = caught.case, caught.observation
-        finding = replace(finding, report=self._report(caught), script=caught.script)
+        finding = replace(finding, report=self._report(caught))
         path, state = self.archive.file(finding, caught.fingerprint, replaces=replaces)
         return FindingFiled(
             at=self.clock(),

@@ -85,9 +85,10 @@ class Tasks:
         seconds = min((limit for limit in limits if limit is not None), default=None)
         known = self.passed_over(task.backend)
         if task.kind is SliceKind.DRAWN:
-            # Other jobs are settling these. If they come to nothing, a later slice finds them again.
-            held = (fingerprint for run in under_way for fingerprint, _ in run.held)
-            known = tuple(dict.fromkeys((*known, *(each for each in held if each.backend == task.backend))))
+            # If they are not confirmed, a later slice can find them again.
+            keys = (key for run in under_way for key in run.held)
+            held = dict.fromkeys(fingerprint for fingerprint, _ in keys if fingerprint.backend == task.backend)
+            task = replace(task, held=tuple(held))
         shrink_seconds = None if left is None else max(0.0, self.limits.shrunk - at)
         causes = self.knowledge.causes_near(task.backend)
         if task.minimized is not None:
@@ -96,8 +97,7 @@ class Tasks:
         if task.kind is SliceKind.COMPARED:
             shrink_seconds = MOST_SECONDS if shrink_seconds is None else min(MOST_SECONDS, shrink_seconds)
         task = replace(task, known=known, causes=causes, seconds=seconds, shrink=shrink, shrink_seconds=shrink_seconds)
-        script_seconds = None if left is None else self.limits.ended - at
-        return UnderWay(replace(task, script_seconds=script_seconds), since=at, again=again)
+        return UnderWay(task, since=at, again=again)
 
     def _other(
         self, at: float, under_way: Collection[UnderWay], unsent: Mapping[str, int], *, unsearched: bool
@@ -132,8 +132,7 @@ class Tasks:
             return self._compared(at, under_way)
         task = self._once_more(again)
         known = self.passed_over(task.backend)
-        left = self.limits.ended - at
-        task = replace(task, known=known, seconds=left, shrink=NOTHING, shrink_seconds=0.0, script_seconds=left)
+        task = replace(task, known=known, seconds=self.limits.ended - at, shrink=NOTHING, shrink_seconds=0.0)
         return UnderWay(task, since=at, again=again)
 
     def _compared(self, at: float, under_way: Collection[UnderWay]) -> UnderWay | None:

@@ -15,7 +15,8 @@ SuspectKey = tuple[Fingerprint, Case]
 class UnderWay:
     """A job's results so far on `task`, which started at `since`.
 
-    `again` are the suspects that the slice reruns, `suspects` its own unsettled ones.
+    `again` are the suspects that the slice reruns, `suspects` its own unsettled ones. `unscripted` is the finding whose
+    script is being made, if any.
     """
 
     task: Slice
@@ -23,6 +24,7 @@ class UnderWay:
     again: tuple[SuspectKey, ...] = ()
     tally: Tally = field(default_factory=Tally)
     suspects: dict[Fingerprint, Suspect] = field(default_factory=dict)
+    unscripted: str = ""
 
     def started(self, job: int) -> SliceStarted:
         """Return the event of its start."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from attnfuzz.harness.files.durable import is_folder, remove, set_aside, sync_folder, write_durably
-from attnfuzz.harness.findings.finding import FIRST, Finding
+from attnfuzz.harness.findings.finding import FIRST, SCRIPT, Finding
 from attnfuzz.harness.findings.record import (
     HISTORY,
     History,
@@ -81,6 +81,13 @@ class Archive:
         if replaces not in {"", finding.name}:
             forget(self._findings / replaces)
         return path, state_after(history.sightings)
+
+    def add_script(self, name: str, script: str) -> None:
+        """Write the script of the finding `name` into its folder. Raises OSError."""
+        path = self._findings / name
+        # It may have been removed meanwhile.
+        if is_folder(path):
+            write_durably(path / SCRIPT, script.encode())
 
     def keep_unconfirmed(self, finding: Finding, fingerprint: Fingerprint) -> Path:
         """Write a failure that did not come back, as `file` does. Raises OSError."""

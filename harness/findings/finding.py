@@ -15,7 +15,9 @@ from attnfuzz.reference.foreign import read_bytes
 CASE = "case.json"
 FIRST = "first.json"
 REPORT = "report.txt"
+
 SCRIPT = "repro.py"
+"""Shows the failure without this project. It is made after the other files, if it can be made."""
 
 TRACE = "trace.json"
 """The file that replaces the case in the folder of a finding of `attnfuzz serve`."""
@@ -24,17 +26,16 @@ TRACE = "trace.json"
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """A confirmed failure: `case` is the smallest that shows it, `first` the drawn one.
 
-    `report` is for people; `script` shows the failure without this project, None if there is none. `needs` are the
-    names of features that it needs; if it is not `ablated`, some may be missing. `cause` is the finding that represents
-    its cause, "" if that is this one. It stands `apart` from others with the same kind, kernel and features, if these
-    need others of the features. A flaky finding has a `recurrence`; `history` are the cases to run before it.
+    `report` is for people. `needs` are the names of features that it needs; if it is not `ablated`, some may be
+    missing. `cause` is the finding that represents its cause, "" if that is this one. It stands `apart` from others
+    with the same kind, kernel and features, if these need others of the features. A flaky finding has a `recurrence`;
+    `history` are the cases to run before it.
     """
 
     case: Case
     first: Case
     observation: Observation
     report: str
-    script: str | None = None
     needs: tuple[str, ...] = ()
     ablated: bool = True
     cause: str = ""
@@ -55,8 +56,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
             FIRST: case_file.encode(self.first),
             REPORT: f"{self.report}\n".encode(),
         }
-        files |= {earlier_case(number): case_file.encode(case) for number, case in enumerate(self.history)}
-        return files if self.script is None else files | {SCRIPT: self.script.encode()}
+        return files | {earlier_case(number): case_file.encode(case) for number, case in enumerate(self.history)}
 
 
 def earlier_case(number: int) -> str:

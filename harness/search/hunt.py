@@ -86,6 +86,7 @@ class Hunt:
         self._causes = KnownCauses(task.causes)
         self._novelty = novelty
         self._passed_over = set(task.known)
+        self._held = set(task.held)
         self._beside: set[Fingerprint] = set()
         self._laid_bare = 0
         self._symptoms = Symptoms(self._runner.verdict, self._allowed)
@@ -216,7 +217,7 @@ class Hunt:
         A failure that does not come back runs again under other conditions, also after the cases of `history`.
         `awaited` failures are suspects that have to be settled.
         """
-        if not verdict.failures:
+        if not verdict.failures or self._is_held(case, verdict):
             return None
         self._history = history
         new = self._new_failure(case, verdict, awaited)
@@ -224,6 +225,10 @@ class Hunt:
             return self._beneath(Fingerprint.of(case.backend, verdict.failures[0]), case, verdict)
         self._passed_over.add(Fingerprint.of(case.backend, new))
         return self._confirmed(new, case, verdict)
+
+    def _is_held(self, case: Case, verdict: Verdict) -> bool:
+        """Return whether another job is settling a failure of the case, whose others may have the same cause."""
+        return not self._held.isdisjoint(Fingerprint.of(case.backend, failure) for failure in verdict.failures)
 
     def _new_failure(self, case: Case, verdict: Verdict, awaited: Sequence[Observation]) -> Observation | None:
         """Return the worst unknown failure. If it occurs together with a known one, it must have another cause."""
@@ -463,7 +468,7 @@ class Hunt:
             self._settle(pinned)
 
     def _set_aside(self, case: Case, verdict: Verdict) -> None:
-        if verdict.failures and not self._task.first_only:
+        if verdict.failures and not self._task.first_only and not self._is_held(case, verdict):
             fingerprint = Fingerprint.of(case.backend, verdict.failures[0])
             if fingerprint not in self._passed_over:
                 self._aside.setdefault(fingerprint, (case, verdict, self._runner.history))

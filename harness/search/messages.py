@@ -86,12 +86,13 @@ class CausePair(msgspec.Struct, frozen=True, kw_only=True):
 class Slice(msgspec.Struct, frozen=True, kw_only=True):
     """To a job: search `backend` for failures that are not `known`, within a number of examples or seconds.
 
-    `causes` are those of known failures in this backend or in one that shares a kernel with it. `index` numbers the
-    drawing slices of a backend. With `replays`, judge these cases in order and draw none. With a `comparison`, do only
-    that; with a cause to be `minimized`, shrink its case again, and settle other failures that occur. `lean` biases
-    drawing. With `first_only`, other failures during shrinking are ignored, and no scripts are made. Nothing is shrunk
-    after `shrink_seconds`, and no script is made that may take until `script_seconds`. These and `seconds` count from
-    `handed_at`, a time of this machine's monotonic clock, or from the beginning of the slice if that is not given.
+    Cases that fail as `held` are left to the jobs that are settling these failures. `causes` are those of known
+    failures in this backend or in one that shares a kernel with it. `index` numbers the drawing slices of a backend.
+    With `replays`, judge these cases in order and draw none. With a `comparison`, do only that; with a cause to be
+    `minimized`, shrink its case again, and settle other failures that occur. `lean` biases drawing. With `first_only`,
+    other failures during shrinking are ignored, and no scripts are made. Nothing is shrunk after `shrink_seconds`.
+    These and `seconds` count from `handed_at`, a time of this machine's monotonic clock, or from the beginning of the
+    slice if that is not given.
     """
 
     backend: str
@@ -100,6 +101,7 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     examples: int
     known: tuple[Fingerprint, ...] = ()
+    held: tuple[Fingerprint, ...] = ()
     causes: tuple[KnownCause, ...] = ()
     seconds: float | None = None
     shrink: ShrinkBudget = ShrinkBudget()
@@ -109,7 +111,6 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
     minimized: KnownCause | None = None
     lean: Lean = Lean()
     shrink_seconds: float | None = None
-    script_seconds: float | None = None
     handed_at: float | None = None
 
 
@@ -121,8 +122,9 @@ class Tally(Message, frozen=True, kw_only=True, tag=True):
     """Counts of runs since the last message, in a slice, or on a backend. Tallies can be added.
 
     `searched` examples were drawn; `cases` were judged in total, including shrinking and confirming, with `rows` rows;
-    `deaths` of them killed their worker. `shrinking` is set if the most recent ones belonged to suspects. `margins` has
-    the largest margin of each tier among cases that passed, `phases` the seconds spent in each phase of a case.
+    `deaths` of them killed their worker. Cases that a backend does not support are not judged. `shrinking` is set if
+    the most recent ones belonged to suspects. `margins` has the largest margin of each tier among cases that passed,
+    `phases` the seconds spent in each phase of the judged cases.
     """
 
     searched: Count = 0
@@ -190,8 +192,7 @@ class Caught(Message, frozen=True, kw_only=True, tag=True):
 
     `needs` are the names of the features that the failure of `case` needs; if it is not `ablated`, there was no time to
     find all of them. `cause` names the finding whose cause explains it, "" if unknown. `beside` is as in `Suspect`. A
-    flaky failure has a `recurrence`; `history` are the cases to run before it. A death may have occurred only once. The
-    `script` reproduces it without attnfuzz, if one can be made.
+    flaky failure has a `recurrence`; `history` are the cases to run before it. A death may have occurred only once.
     """
 
     fingerprint: Fingerprint
@@ -205,7 +206,12 @@ class Caught(Message, frozen=True, kw_only=True, tag=True):
     beside: bool = False
     recurrence: Recurrence | None = None
     history: tuple[Case, ...] = ()
-    script: str | None = None
+
+
+class Scripted(Message, frozen=True, kw_only=True, tag=True):
+    """A script that shows the failure caught last without attnfuzz, or None if it can't be made."""
+
+    script: str | None
 
 
 class Lost(Message, frozen=True, kw_only=True, tag=True):
@@ -241,4 +247,4 @@ class SliceDone(Message, frozen=True, kw_only=True, tag=True):
     unsupported: dict[str, int]
 
 
-AnyMessage = Tally | Interesting | Rechecked | Suspect | Caught | Lost | SameCauses | Gap | SliceDone
+AnyMessage = Tally | Interesting | Rechecked | Suspect | Caught | Scripted | Lost | SameCauses | Gap | SliceDone

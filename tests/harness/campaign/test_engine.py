@@ -81,7 +81,7 @@ def test_a_clean_campaign_uses_its_budget_and_files_nothing(tmp_path: Path) -> N
 
 def test_a_backend_that_supports_none_of_its_cases_is_named(tmp_path: Path) -> None:
     events = run(FakeJobs(RejectingJudge()), plan(tmp_path, examples=150))
-    assert [event.text for event in of(Trouble, events)] == ["fake judged none of 150 drawn cases: no decode"]
+    assert [event.text for event in of(Trouble, events)] == ["fake supports none of 150 cases: no decode"]
     standing = Standing.of(logged(events))
     assert standing.idle
     assert not standing.clean
@@ -120,7 +120,7 @@ def test_a_bug_is_filed_once_and_the_rest_of_the_budget_is_still_used(tmp_path: 
     assert filed.report == "rendered [100]"
     assert filed.state is State.NEW
     assert case_file.load(Path(filed.path) / "case.json") == filed.case
-    assert (Path(filed.path) / "repro.py").read_text() == "print('shown')"
+    assert (Path(filed.path) / "repro.py").read_text() == "print([100])"
     assert sum(event.examples for event in of(SliceFinished, events)) == 150
 
 
@@ -317,6 +317,7 @@ def test_a_campaign_until_a_finding_ends_when_one_is_filed(tmp_path: Path, jobs:
     events = run(FakeJobs(FakeJudge(fails_on_long), count=jobs), asked)
     (filed,) = of(FindingFiled, events)
     assert kv_lens(filed.case) == [100]
+    assert (Path(filed.path) / "repro.py").exists(), "its script is made after it was filed"
     assert not of(SliceStarted, events[events.index(filed) :])
     assert sum(event.examples for event in of(SliceFinished, events)) < 10_000
     (finished,) = of(CampaignFinished, events)

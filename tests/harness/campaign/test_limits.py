@@ -190,14 +190,3 @@ def test_a_backend_that_had_less_than_its_floor_is_named(tmp_path: Path, monkeyp
     events = list(begin(asked, SlowJobs(clock, [])).events())
     (text,) = (event.text for event in of(Trouble, events))
     assert text.startswith("other was searched for 0 s, ")
-
-
-def test_jobs_know_when_scripts_have_to_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock(monkeypatch)
-    jobs = SlowJobs(clock, [])
-    list(begin(plan(tmp_path, examples=None, seconds=SECONDS), jobs).events())
-    ends = Limits.of(SECONDS).ended
-    assert jobs.slices[0].script_seconds == pytest.approx(ends, abs=1.0)
-    unlimited = FakeJobs(FakeJudge(fails_on_long))
-    list(begin(plan(tmp_path / "other", examples=200), unlimited).events())
-    assert {task.script_seconds for task in unlimited.slices} == {None}

@@ -114,17 +114,22 @@ def test_a_number_of_examples_knows_no_time(tmp_path: Path) -> None:
         assert bool(run.again) == bool(events), "suspects come first, whatever they cost"
 
 
-def test_a_failure_that_another_job_is_settling_is_passed_over(tmp_path: Path) -> None:
+def test_a_failure_that_another_job_is_settling_is_left_to_it(tmp_path: Path) -> None:
     asked = plan(tmp_path, examples=None, seconds=60.0)
     found = Suspect(fingerprint=SUSPECT.fingerprint, case=SUSPECT.case, observation=SUSPECT.observation)
     at_work = UnderWay(drawn_slice("fake", 0, 250, seed=1), since=0.0, suspects={found.fingerprint: found})
-    for under_way, known in (([at_work], (found.fingerprint,)), ([], ())):
+    for under_way, held in (([at_work], (found.fingerprint,)), ([], ())):
         run = chooser(asked, [searched("fake", 1.0)]).next(2.0, under_way, {})
         assert run is not None
-        assert (run.task.kind, run.task.known) == (SliceKind.DRAWN, known)
+        assert (run.task.kind, run.task.held) == (SliceKind.DRAWN, held)
     other = chooser(replace(asked, backends=("fake", "other")), [searched("fake", 9.0)]).next(9.0, [at_work], {})
     assert other is not None
-    assert (other.task.backend, other.task.known) == ("other", ())
+    assert (other.task.backend, other.task.held) == ("other", ())
+    # A suspect with the same fingerprint and another case has to be settled as well.
+    waiting = structs.replace(SUSPECT, case=decode(8))
+    again = chooser(asked, [searched("fake", 1.0), waiting]).next(2.0, [at_work], {})
+    assert again is not None
+    assert (again.task.kind, again.task.held) == (SliceKind.ONCE_MORE, ())
 
 
 @pytest.mark.parametrize(("others", "first"), [(0.0, "other"), (9.0, "other"), (11.0, "fake")])

@@ -55,7 +55,7 @@ def test_a_slice_that_takes_long_counts_for_as_long_as_it_has_taken() -> None:
     assert turns.next("ab", under_way=[("a", 60.0)]) == "b"
 
 
-def test_who_has_the_first_turn_is_taken_to_need_as_long_as_the_others() -> None:
+def test_a_first_slice_is_expected_to_take_as_long_as_those_of_others() -> None:
     turns = Turns("abc")
     turns.spent("a", 6.0, gain=0.0)
     turns.spent("b", 8.0, gain=0.0)

@@ -1,6 +1,5 @@
 """A whole campaign, from the command line to the reports, night after night."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,25 +11,10 @@ from attnfuzz.harness.campaign.events import FindingChecked, FindingFiled
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.log import read_log
 from attnfuzz.harness.findings.state import State
-from attnfuzz.harness.sandbox.check import shared_runner
 
 pytestmark = pytest.mark.slow
 
 HOME = Home(Path("attnfuzz-out"))
-
-
-@pytest.fixture(autouse=True)
-def own_workers() -> Iterator[None]:
-    """Scripts are made by workers of this process: here, not where another test began them."""
-    _end_workers()
-    yield
-    _end_workers()
-
-
-def _end_workers() -> None:
-    if shared_runner.cache_info().currsize:
-        shared_runner().close()
-        shared_runner.cache_clear()
 
 
 def test_a_bug_is_new_then_fixed_then_back(attnfuzz: Attnfuzz) -> None:
@@ -57,3 +41,10 @@ def test_a_bug_is_new_then_fixed_then_back(attnfuzz: Attnfuzz) -> None:
     assert code == 1
     assert third == {(name, State.RETURNED) for name in names}
     assert f"{len(names)} returned" in out
+
+
+def test_a_job_leaves_the_script_of_its_finding(attnfuzz: Attnfuzz) -> None:
+    ran = attnfuzz("fuzz", "--backend", "trtllm_mha@24566", "--examples", "500", "--seed", "5", "--until-finding")
+    assert ran.code == 1
+    (script,) = HOME.findings.glob("*/repro.py")
+    assert "Exit code: 0 nothing is wrong, 1 the fault shows" in script.read_text()

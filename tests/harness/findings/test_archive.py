@@ -45,12 +45,23 @@ def test_a_bug_appears_stays_is_fixed_and_returns(tmp_path: Path) -> None:
 
 
 def test_a_bug_that_is_found_again_is_the_same_finding_with_its_latest_case(tmp_path: Path) -> None:
-    path, _ = archive(tmp_path, "night 1").file(replace(found(100), script="print()"), FINGERPRINT)
+    first = archive(tmp_path, "night 1")
+    path, _ = first.file(found(100), FINGERPRINT)
+    first.add_script(path.name, "print()")
+    assert (path / "repro.py").read_text() == "print()"
     again, state = archive(tmp_path, "night 2").file(found(101), FINGERPRINT)
     assert (again, state) == (path, State.OPEN)
     assert case_file.load(path / "case.json") == decode(101)
     assert not (path / "repro.py").exists()
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+
+def test_a_script_of_a_finding_that_was_removed_is_not_written(tmp_path: Path) -> None:
+    own = archive(tmp_path, "night 1")
+    path, _ = own.file(found(), FINGERPRINT)
+    forget(path)
+    own.add_script(path.name, "print()")
+    assert not path.exists()
 
 
 def test_other_features_make_another_finding(tmp_path: Path) -> None:

@@ -123,6 +123,22 @@ def test_known_failures_are_passed_over() -> None:
     assert done.tally.searched == 200
 
 
+def test_cases_that_fail_as_another_job_is_settling_are_left_to_it() -> None:
+    """Their other failures may have the same cause, which is not known yet."""
+
+    def fails(lengths: list[int]) -> tuple[Observation, ...]:
+        wrong = (*fails_on_long(lengths), observed(Kind.LSE_MISMATCH, "lse"))
+        return wrong if len(wrong) > 1 else (observed(Kind.EMPTY_ROW, "empty rows"),) * (min(lengths) == 0)
+
+    held = (Fingerprint.of("fake", observed()),)
+    _, sent = hunt(FakeJudge(fails), held=held)
+    assert [found.observation.kind for found in caught(sent)] == [Kind.EMPTY_ROW]
+    assert {each.fingerprint.kind for each in sent if isinstance(each, Suspect)} == {Kind.EMPTY_ROW}
+    done, sent = hunt(FakeJudge(fails_on_long), held=held)
+    assert not caught(sent)
+    assert done.tally.searched == 200
+
+
 def test_an_unconfirmed_suspect_is_lost_and_the_search_goes_on() -> None:
     judge = FakeJudge(fails_on_long, comes_back=lambda _: False)
     done, sent = hunt(judge)

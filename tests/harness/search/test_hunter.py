@@ -3,21 +3,19 @@
 from itertools import count
 
 import pytest
-from msgspec.structs import replace
 
-from attnfuzz.harness.sandbox.check import TIMEOUT_SECONDS
-from attnfuzz.harness.search.hunter import SECONDS_PER_SCRIPT, SECONDS_TO_HANG, Hunter
+from attnfuzz.harness.search.hunter import Hunter
 from attnfuzz.harness.search.messages import (
     AnyMessage,
     Caught,
     Interesting,
     JobSetup,
     Lost,
+    Scripted,
     ShrinkBudget,
     Slice,
     Suspect,
 )
-from attnfuzz.reference.device import Device
 
 pytestmark = pytest.mark.slow
 
@@ -45,25 +43,16 @@ def test_a_backend_does_not_run_where_another_has_damaged_the_process(defective:
     assert not [message for message in sent if isinstance(message, Caught | Lost | Suspect)]
 
 
-@pytest.mark.parametrize(
-    ("options", "made"),
-    [
-        ({}, True),
-        ({"script_seconds": SHRINKING.seconds + 10 * SECONDS_PER_SCRIPT[Device.CPU]}, True),
-        ({"script_seconds": SECONDS_PER_SCRIPT[Device.CPU]}, False),
-        ({"first_only": True}, False),
-    ],
-)
-def test_a_failure_has_a_script_if_there_is_time_for_it(defective: str, options: dict[str, object], made: bool) -> None:
+@pytest.mark.parametrize("first_only", [False, True])
+def test_each_failure_is_followed_by_its_script(defective: str, *, first_only: bool) -> None:
     backend, numbers = f"{defective}:SEGFAULT", count()
     sent: list[AnyMessage] = []
     setup = JobSetup(backends=(backend,), contract="declared", guard=None)
+    unshrunk = ShrinkBudget(runs=0, seconds=0.0)
     with Hunter(setup, sent.append, lambda caught, _: f"{caught.case.backend} {next(numbers)}") as hunter:
-        task = Slice(backend=backend, index=0, seed=1, examples=5, shrink=ShrinkBudget(runs=0, seconds=0.0))
-        hunter.run(replace(task, **options))
-    (caught,) = (message for message in sent if isinstance(message, Caught))
-    assert caught.script == (f"{backend} 0" if made else None)
-
-
-def test_a_case_that_hangs_needs_more_time_for_its_script() -> None:
-    assert SECONDS_TO_HANG > 2 * TIMEOUT_SECONDS > SECONDS_PER_SCRIPT[Device.CUDA]
+        task = Slice(backend=backend, index=0, seed=1, examples=5, shrink=unshrunk, first_only=first_only)
+        done = hunter.run(task)
+    assert done.stopped_early
+    told = [each for each in sent if isinstance(each, Caught | Scripted)]
+    assert isinstance(told[0], Caught)
+    assert told[1:] == ([] if first_only else [Scripted(script=f"{backend} 0")])
