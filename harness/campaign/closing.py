@@ -1,4 +1,4 @@
-"""Remarks at the end of a campaign: on undone tasks, backends that judged nothing, and ledger entries without match."""
+"""Remarks at the end of a campaign: undone tasks, backends without a judged case, and unmatched ledger entries."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -47,12 +47,12 @@ class Undone:
 
 
 def unjudged(standing: Standing) -> Iterator[str]:
-    """Yield a line on each backend that supports none of its drawn cases: nothing is known about it."""
+    """Yield a line on each backend that supports none of its cases: nothing is known about it."""
     for backend, score in standing.scores.items():
         if score.unsupported and not score.tally.cases:
             (reason, _), *others = score.unsupported.most_common()
             beside = f", and {count(len(others), 'other reason')}" if others else ""
-            yield f"{backend} judged none of {count(score.tally.searched, 'drawn case')}: {reason}{beside}"
+            yield f"{backend} supports none of {count(score.unsupported.total(), 'case')}: {reason}{beside}"
 
 
 NO_LONGER = "its findings pass now: remove it from the ledger"

@@ -8,6 +8,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from attnfuzz.harness.backends.engines import engine_named, engine_names
+from attnfuzz.harness.campaign.closing import unjudged
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.plan import ALPHA, Plan, spent_per_output
 from attnfuzz.harness.campaign.standing import Standing
@@ -33,6 +34,7 @@ from attnfuzz.harness.releases.sweep import Sweep
 from attnfuzz.harness.releases.versions import versions_in
 from attnfuzz.harness.releases.wanted import Wanted, given, reported
 from attnfuzz.harness.releases.words import MARKDOWN, render_markdown
+from attnfuzz.harness.report.verdict import why_idle
 from attnfuzz.harness.reported.bugs import load_bugs
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.wording import count
@@ -148,7 +150,11 @@ def _failure(standing: Standing) -> str:
         # The last line states how the job's process ended; the one before it is its last line of output.
         lines = [line for line in standing.failure.text.splitlines() if line.strip()]
         return f"the search failed: {next(iter([*lines[-2:-1], *lines]), 'no reason given')}"
-    return f"{count(len(standing.unsettled), 'suspect')} not confirmed" if standing.unsettled else ""
+    if standing.idle:
+        return f"no case was judged: {why_idle(standing, more='allow more time')}"
+    if standing.unsettled:
+        return f"{count(len(standing.unsettled), 'suspect')} not confirmed"
+    return "; ".join(unjudged(standing))
 
 
 def _swept(results: SweepResults, engine: Engine, *, interrupted: bool) -> Swept:

@@ -27,7 +27,7 @@ from attnfuzz.harness.memory.seal import Damage
 from attnfuzz.harness.memory.slabs import OutOfMemory
 from attnfuzz.harness.verdict.failures import REACHED_BY, Kind, Observation, Verdict
 from attnfuzz.harness.verdict.past import are_past, past_failure
-from attnfuzz.harness.verdict.printable import said_by, type_name, words_of
+from attnfuzz.harness.verdict.printable import label, said_by, type_name, words_of
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.kernels.backend import (
     Attended,
@@ -320,8 +320,12 @@ class Forwards:
 
 def _absent_package(error: ModuleNotFoundError) -> str | None:
     """Return the package that a failed import lacks, or None if it lacks a module of a package that is installed."""
-    package = (error.name or "").partition(".")[0]
-    return None if package in {"", *sys.stdlib_module_names} or find_spec(package) is not None else package
+    # A backend may raise this error with anything for a name, and add modules and finders of its own.
+    package = error.name.partition(".")[0] if type(error.name) is str else ""
+    if package and package not in sys.stdlib_module_names and package not in sys.modules:
+        with contextlib.suppress(Exception):
+            return None if find_spec(package) is not None else label(package)
+    return None
 
 
 def _past(case: Case | CallCase) -> tuple[PastFailure, ...]:

@@ -49,11 +49,11 @@ def verdict(standing: Standing) -> CampaignVerdict:
 
 
 def why_idle(standing: Standing, *, more: str) -> str:
-    """Return why a campaign judged nothing, as a clause with the remedy; `more` gives it more time."""
+    """Return why a campaign judged nothing, in words with the remedy; `more` is the advice to allow more time."""
     reasons = sum((score.unsupported for score in standing.scores.values()), Counter[str]())
     for reason, _ in reasons.most_common(1):
-        return f"no drawn case is supported, most often because {reason}"
-    return f"the time was over before a worker was ready: {more}"
+        return f"no case is supported; most frequent reason: {reason}"
+    return f"the time was over before a worker was ready; {more}"
 
 
 def _findings(standing: Standing) -> str:

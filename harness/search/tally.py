@@ -69,7 +69,7 @@ class CountingRunner:
             deaths=int(any(observation.kind in DEATHS for observation in verdict.observations)),
             rows=verdict.rows,
             margins={} if verdict.failures else verdict.margins,
-            phases=verdict.seconds,
+            phases={} if verdict.unsupported is not None else verdict.seconds,
         )
         self.total += ran
         self._news += ran

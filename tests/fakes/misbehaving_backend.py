@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from types import ModuleType
 from typing import Any, NoReturn
 
 import torch
@@ -122,6 +123,12 @@ def change_settings() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (10, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
 
+def lack_a_part_of_a_stub() -> None:
+    """A module without a spec, as stand-ins are, is no package."""
+    sys.modules["stub"] = ModuleType("stub")
+    import_module("stub.part")
+
+
 def kill_nursery() -> None:
     os.kill(os.getppid(), signal.SIGKILL)
     # The death of this process comes a moment later.
@@ -142,6 +149,8 @@ MISDEEDS: dict[str, Callable[[], object]] = {
     "WORDLESS": lambda: throw(Wordless()),
     "LACKS_A_PACKAGE": lambda: import_module("surely_not_installed.part"),
     "LACKS_A_MODULE": lambda: import_module("torch.surely_not_there"),
+    "LACKS_A_PART_OF_A_STUB": lack_a_part_of_a_stub,
+    "LACKS_NUMBER_FIVE": lambda: throw(ModuleNotFoundError("x", name=5)),  # type: ignore[arg-type]
     "LENGTHY": lambda: throw(ValueError("x" * (1 << 20))),
     "SURROGATE": lambda: throw(RuntimeError("\ud800 \x1b[31m")),
     "LONG_NAME": lambda: throw(type("E" * 100_000, (Exception,), {})("named")),

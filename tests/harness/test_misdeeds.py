@@ -25,6 +25,11 @@ RAISED = {
     "SURROGATE": ("RuntimeError", "RuntimeError: \N{REPLACEMENT CHARACTER} \N{REPLACEMENT CHARACTER}[31m"),
     "OPEN_ODD": ("Odd", "Odd: not open"),
     "LACKS_A_MODULE": ("ModuleNotFoundError", "ModuleNotFoundError: No module named 'torch.surely_not_there'"),
+    "LACKS_A_PART_OF_A_STUB": (
+        "ModuleNotFoundError",
+        "ModuleNotFoundError: No module named 'stub.part'; 'stub' is not a package",
+    ),
+    "LACKS_NUMBER_FIVE": ("ModuleNotFoundError", "ModuleNotFoundError: x"),
     "NO_OUTPUT": ("TypeError", "TypeError: the backend's output is a str, not a Output"),
 }
 

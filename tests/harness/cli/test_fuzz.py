@@ -134,6 +134,6 @@ def test_a_campaign_that_judged_nothing_has_not_passed(attnfuzz: Attnfuzz, sent:
     sent(started(BACKEND), refused, finished(at=50.0))
     ran = attnfuzz("fuzz", "--backend", BACKEND)
     assert ran.code == 2
-    assert ran.err.endswith("No case was judged: no drawn case is supported, most often because no sinks\n")
+    assert ran.err.endswith("No case was judged: no case is supported; most frequent reason: no sinks\n")
     sent(started(BACKEND), finished(at=50.0))
     assert json.loads(attnfuzz("fuzz", "--backend", BACKEND, "--json", "-").out)["clean"] is False

@@ -7,11 +7,12 @@ from typing import Any, Self
 
 import defective_backend
 import pytest
+from campaign_events import finished, searched, slice_finished
 from command_line import Attnfuzz
 from harness_cases import decode_case
 
 from attnfuzz.harness.backends.registry import resolve
-from attnfuzz.harness.campaign.events import JobFailed
+from attnfuzz.harness.campaign.events import Event, JobFailed
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.cli import sweep as command
 from attnfuzz.harness.findings.archive import Archive
@@ -172,16 +173,30 @@ def test_a_sweep_that_was_interrupted_goes_on(attnfuzz: Attnfuzz, monkeypatch: p
     assert "1  mine, decoder" in ran.out
 
 
+@pytest.mark.parametrize(
+    ("events", "why"),
+    [
+        (
+            [JobFailed(at=1.0, job=0, text="Traceback:\nNotTold: more\n(job process 0 ended with status 1)")],
+            "the search failed: NotTold: more",
+        ),
+        (
+            [slice_finished("fake==1.2:decoder", unsupported={"no sinks": 9}), finished()],
+            "no case was judged: no case is supported; most frequent reason: no sinks",
+        ),
+        (
+            [slice_finished("fake==1.2:decoder", unsupported={"no sinks": 9}), searched("other"), finished()],
+            "fake==1.2:decoder supports none of 9 cases: no sinks",
+        ),
+    ],
+)
 @pytest.mark.usefixtures("_judged_here")
-def test_a_search_that_fails_is_reported_beside_its_release(
-    attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch
+def test_a_search_without_a_result_is_reported_beside_its_release(
+    attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch, events: list[Event], why: str
 ) -> None:
-    standing = Standing()
-    text = "Traceback:\nNotTold: it asked for more\n(job process 0 ended with status 1)"
-    standing(JobFailed(at=1.0, job=0, text=text))
-    monkeypatch.setattr(command, "run_campaign", lambda _plan: ("night", standing))
+    monkeypatch.setattr(command, "run_campaign", lambda _plan: ("night", Standing.of(events)))
     ran = attnfuzz("sweep", "fake", "1.2", "--case", known_case())
-    assert "1.2 can't be run: the search failed: NotTold: it asked for more\n" in ran.out
+    assert f"1.2 can't be run: {why}\n" in ran.out
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ def test_a_campaign_reports_causes_keeps_its_home_and_knows_the_ledger(
 def test_a_campaign_that_judged_nothing_has_not_passed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = Ended("20300101-000000", Standing.of([started("torch_sdpa"), finished(at=50.0)]))
     monkeypatch.setattr("attnfuzz.harness.pytest.campaign.run", lambda _: ended)
-    with pytest.raises(NothingJudged, match=r"No case was judged in 50 s: the time was over .*: give more --attn-time"):
+    with pytest.raises(NothingJudged, match=r"No case was judged in 50 s: the time was over .*; give more --attn-time"):
         FuzzCampaign(Plan(backends=("torch_sdpa",), out=tmp_path)).found()
 
 

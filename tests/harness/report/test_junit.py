@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from campaign_events import MISMATCH, checked, filed, finished, kept, searched, started, without_sinks
+from campaign_events import MISMATCH, checked, filed, finished, kept, searched, slice_finished, started, without_sinks
 from fake_search import decode
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 from msgspec.structs import replace
@@ -52,10 +52,17 @@ def test_a_cause_is_one_test_with_its_symptoms_in_the_text() -> None:
     assert "also shows sinks, which is a test of fake" in cases(by_name["other"])["search"].system_out
 
 
-def test_a_backend_that_was_never_searched_did_not_pass() -> None:
-    (result,) = cases(suites(finished())["fake"])["search"].result
+@pytest.mark.parametrize(
+    ("events", "reason"),
+    [
+        ([], "the campaign ended before its turn"),
+        ([slice_finished("fake", unsupported={"no sinks": 9})], "none of its cases is supported: no sinks"),
+    ],
+)
+def test_a_backend_without_a_judged_case_did_not_pass(events: list[Event], reason: str) -> None:
+    (result,) = cases(suites(*events, finished())["fake"])["search"].result
     assert isinstance(result, Skipped)
-    assert result.message == "the campaign ended before its turn"
+    assert result.message == reason
 
 
 def test_the_search_is_a_test_that_passes_and_takes_the_time() -> None:
