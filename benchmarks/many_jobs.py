@@ -214,7 +214,6 @@ def _campaign(backend: str, jobs: SimulatedJobs, seconds: float) -> list[Reading
                 environment={},
                 stop=stop,
                 render=lambda *_: "",
-                export=lambda _: None,
             )
             events = cases = 0
 

@@ -203,7 +203,6 @@ def _measured(plan: Plan, home: Home, jobs: _Jobs, seconds: int) -> Reading:
         environment=versions,
         stop=stop,
         render=render_failure,
-        export=lambda _: None,
     )
     begun: Reading | None = None
     cases = kept = 0
