@@ -74,7 +74,7 @@ def test_a_disk_that_fills_up_ends_a_campaign_with_a_line_and_loses_nothing(disk
     (disk / "ballast").write_bytes(bytes((2 << 20) - (48 << 10)))
     assert "No space left on device" in (line := refused(disk.parent, *OPTIONS))
     assert (
-        "Make room, then continue with: attnfuzz fuzz --resume --home attnfuzz-out" in line
+        "Free some space, then continue with: attnfuzz fuzz --resume --home attnfuzz-out" in line
         or "write the report with" in line
     )
     (disk / "ballast").unlink()
