@@ -12,7 +12,7 @@ from measurement import count_option, sample, seed_option, show
 from msgspec.structs import replace
 
 from attnfuzz.harness.backends.registry import resolve
-from attnfuzz.harness.inside import execute
+from attnfuzz.harness.inside import forwards
 from attnfuzz.harness.inside.execute import Execution
 from attnfuzz.harness.verdict.tiers import Task
 from attnfuzz.kernels.backend import Backend, WrittenCache
@@ -28,7 +28,7 @@ PAIRS = (
 PARTS = {
     "copying": (WriterSession, "contents"),
     "contents due": (WrittenCache, "due"),
-    "comparing": (execute, "judge_written"),
+    "comparing": (forwards, "judge_written"),
 }
 COLUMNS = ("pair", "attention\nalone", "write and\nattention", *PARTS, "all three, of\nattention alone")
 

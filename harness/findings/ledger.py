@@ -105,7 +105,7 @@ def _wrong_values(table: dict[str, Any]) -> Iterable[str]:
     if kind is None and not table.get("features"):
         yield "kind is missing: name the kind of failure, as the report's first line does, or the features it needs"
     for each in kind if isinstance(kind, list) else [kind]:
-        if each in FAULTS and "place" in table:
+        if isinstance(each, str) and each in FAULTS and "place" in table:
             yield f"place: the place of a stray access is arbitrary; leave it out of an entry for {each}"
 
 
@@ -114,8 +114,13 @@ def _wrong_value(name: str, value: object, kind: Any) -> Iterable[str]:
         if not value:
             yield f"{name} is empty: {_REQUIRED.get(name, 'leave it out')}"
         for each in value:
-            yield from _wrong_value(name, each, str)
-        return
+            yield from _wrong_item(name, each, str)
+    else:
+        yield from _wrong_item(name, value, kind)
+
+
+def _wrong_item(name: str, value: object, kind: Any) -> Iterable[str]:
+    """Yield the mistakes in a value, or in one of an array's."""
     if name in _CHOICES and isinstance(value, str) and value not in _CHOICES[name]:
         yield _unknown(name, value, _CHOICES[name])
         return

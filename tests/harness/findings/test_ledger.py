@@ -195,6 +195,7 @@ GOOD = 'backend = "torch_sdpa"\nkind = "EmptyRow"\nreason = "r"\n'
         ("[[known]]\n" + GOOD.replace('"EmptyRow"', '["EmptyRow", "Bug"]'), "unknown kind 'Bug'"),
         ("[[known]]\n" + GOOD.replace('"torch_sdpa"', "[1]"), "entry 1: backend: expected `str`, got `int`"),
         ("[[known]]\n" + GOOD.replace('"EmptyRow"', "3"), "entry 1: kind: expected `str"),
+        ("[[known]]\n" + GOOD.replace('"EmptyRow"', '[["EmptyRow"]]'), "entry 1: kind: expected `str"),
         (
             "[[known]]\n" + GOOD.replace('"EmptyRow"', '["Hang", "IllegalAccess"]') + 'place = "key"',
             "leave it out of an entry for IllegalAccess",

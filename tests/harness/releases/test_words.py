@@ -1,6 +1,7 @@
 """The words that the terminal and the file have for a sweep."""
 
 import pytest
+from fake_engine import ENGINE
 from fake_releases import ENDINGS
 from harness_cases import decode_case
 
@@ -10,6 +11,7 @@ from attnfuzz.harness.releases.words import (
     budget,
     found_in,
     not_yet_run,
+    render_markdown,
     sentence,
     shown,
     unable,
@@ -83,3 +85,7 @@ def test_what_a_search_found_is_counted_by_release() -> None:
 def test_the_budget_of_a_search_is_printed() -> None:
     assert budget(results().asked) == "10 examples of each backend"
     assert budget(results(examples=None, seconds=90.0).asked) == "90 s"
+
+
+def test_a_table_of_unknown_versions_is_written() -> None:
+    assert "nothing searched; attnfuzz ?, torch ?" in render_markdown(results(row("Fp"), examples=None), ENGINE)
