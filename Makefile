@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 INSTALLED := build/installed
+# Not all of build: scripts/gpu.sh keeps hours of compilation there.
+BUILT := $(INSTALLED) build/lib build/bdist.* build/sdist
 SECONDS_OF_FUZZING ?= 60
 # Each process takes half of the tests in their order, so that few fixtures are made twice.
 TWO := -n 2 --dist worksteal
@@ -121,7 +123,7 @@ matrix:
 
 ## Build sdist and wheel into dist, check them, and run the quick tests in the unpacked sdist.
 dist: $(READY)
-	rm -rf dist build
+	rm -rf dist $(BUILT)
 	$(BIN)/pip install --quiet --constraint constraints.txt build twine
 	$(BIN)/python -m build --outdir dist
 	$(BIN)/twine check --strict dist/*
@@ -145,7 +147,7 @@ types: MYPY = $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml --cac
 types: TESTS = $(CURDIR)/tests
 types: BENCHMARKS = $(CURDIR)/benchmarks
 types: $(READY)
-	rm -rf build
+	rm -rf $(BUILT)
 	$(BIN)/pip install --quiet --no-deps --target $(INSTALLED) .
 	cd $(INSTALLED) && MYPYPATH=.:$(TESTS):$(TESTS)/fakes:$(BENCHMARKS) $(MYPY) --explicit-package-bases attnfuzz $(TESTS) $(BENCHMARKS) $(CURDIR)/conftest.py
 
