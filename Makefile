@@ -53,7 +53,7 @@ quick: $(READY)
 coverage: $(READY)
 	$(BIN)/pytest $(QUICK) --cov --cov-report=term
 
-## Minutes each: workers and jobs that are killed at random, campaigns that are killed and resumed.
+## Half an hour: workers, jobs and campaigns that are killed at random, and hostile files.
 test-long: $(READY)
 	$(BIN)/pytest $(TWO) -m long
 	$(BIN)/pytest $(TWO) tests/fuzz
