@@ -50,9 +50,9 @@ def unjudged(standing: Standing) -> Iterator[str]:
     """Yield a line on each backend that supports none of its cases: nothing is known about it."""
     for backend, score in standing.scores.items():
         if score.unsupported and not score.tally.cases:
-            (reason, _), *others = score.unsupported.most_common()
-            beside = f", and {count(len(others), 'other reason')}" if others else ""
-            yield f"{backend} supports none of {count(score.unsupported.total(), 'case')}: {reason}{beside}"
+            cases, others = score.unsupported.total(), len(score.unsupported) - 1
+            beside = f", and {count(others, 'other reason')}" if others else ""
+            yield f"{backend} supports none of {count(cases, 'case')}: {score.usual_refusal}{beside}"
 
 
 NO_LONGER = "its findings pass now: remove it from the ledger"

@@ -235,9 +235,8 @@ class Campaign:
     @property
     def _cut_short(self) -> bool:
         """Whether the campaign ends before its budget, because it was stopped or has its finding with the script."""
-        if self._stop.is_set() or not self._plan.until_finding:
-            return self._stop.is_set()
-        return bool(self._standing.unexpected) and not any(run.unscripted for run in self._running.values())
+        found = self._plan.until_finding and bool(self._standing.unexpected)
+        return self._stop.is_set() or (found and not any(run.unscripted for run in self._running.values()))
 
     def _cut_off(self) -> Iterator[Event]:
         """Count the results so far of running slices, whose jobs are about to be stopped."""

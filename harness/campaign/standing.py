@@ -53,6 +53,11 @@ class Score:
     growth: list[tuple[int, int]] = field(default_factory=list)
     """(examples searched, pairs reached), each time it grew."""
 
+    @property
+    def usual_refusal(self) -> str:
+        """The most frequent reason why a case is not supported, "" if all are."""
+        return next((reason for reason, _ in self.unsupported.most_common(1)), "")
+
 
 @dataclass(frozen=True)
 class TimelinePoint:

@@ -57,9 +57,9 @@ def _backend(standing: Standing, backend: str, causes: Sequence[CauseView]) -> S
             out += f"\nalso shows {cause.cause.name}, which is a test of {cause.finding.case.backend}"
     search = Test("search", out=out, seconds=sum(score.tally.phases.values()))
     if not score.tally.cases:
-        (reason, _), *_ = score.unsupported.most_common(1) or [("", 0)]
-        words = f"none of its cases is supported: {reason}" if reason else "the campaign ended before its turn"
-        search = replace(search, outcome="skipped", reason=words)
+        refused = f"none of its cases is supported: {score.usual_refusal}"
+        reason = refused if score.unsupported else "the campaign ended before its turn"
+        search = replace(search, outcome="skipped", reason=reason)
     # Each cause is a test in one suite, that of its smallest case.
     own = (_cause(cause) for cause in causes if cause.finding.case.backend == backend)
     return Suite(backend, (search, *own, *_unsettled(standing, backend)))

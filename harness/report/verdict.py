@@ -51,9 +51,9 @@ def verdict(standing: Standing) -> CampaignVerdict:
 def why_idle(standing: Standing, *, more: str) -> str:
     """Return why a campaign judged nothing, in words with the remedy; `more` is the advice to allow more time."""
     reasons = sum((score.unsupported for score in standing.scores.values()), Counter[str]())
-    for reason, _ in reasons.most_common(1):
-        return f"no case is supported; most frequent reason: {reason}"
-    return f"the time was over before a worker was ready; {more}"
+    if not reasons:
+        return f"the time was over before a worker was ready; {more}"
+    return f"no case is supported; most frequent reason: {reasons.most_common(1)[0][0]}"
 
 
 def _findings(standing: Standing) -> str:

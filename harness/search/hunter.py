@@ -22,9 +22,7 @@ class Hunter:
     `export` makes scripts here, where workers are ready, so that the main process does not wait for them.
     """
 
-    def __init__(
-        self, setup: JobSetup, tell: Callable[[AnyMessage], None], export: Export = lambda _caught, _runner: None
-    ) -> None:
+    def __init__(self, setup: JobSetup, tell: Callable[[AnyMessage], None], export: Export) -> None:
         self._setup = setup
         self._tell = tell
         self._export = export
