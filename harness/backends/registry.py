@@ -177,10 +177,20 @@ def resolve(name: str) -> Backend:
     """Return the backend called `name`. A user's one answers as in its rehearsal, and can't open sessions.
 
     Raises:
-        UnknownBackend: there is none; the message lists known ones. EngineError: no such release.
+        UnknownBackend: there is none; the message has similar names. EngineError: no such release.
         BackendFileError: its file or entry point can't be imported, or has no such backend.
     """
     return _found(name, resolve, rehearse)
+
+
+def why_unknown(name: str) -> str | None:
+    """Return why no backend is called `name` here, in a line; None if one is. Runs no user's code."""
+    try:
+        if _source(name) is None:
+            resolve(name)
+    except UserError as error:
+        return str(error)
+    return None
 
 
 def load(name: str) -> Backend:
@@ -241,6 +251,11 @@ def _unknown(name: str) -> str:
         close = difflib.get_close_matches(name, planted(), n=2)
         hint = f"did you mean {' or '.join(close)}? " if close else ""
         return f"no backend has the defect {name!r}: {hint}See attnfuzz defects list."
-    close = difflib.get_close_matches(name, names(), n=2)
-    hint = f"did you mean {' or '.join(close)}?" if close else "give one of these, or FILE.py:NAME."
-    return f"unknown backend {name!r}: {hint} Known: {', '.join(names())}"
+    close = similar(name)
+    hint = f"did you mean {' or '.join(close)}?" if close else "name one of attnfuzz backends, or FILE.py:NAME"
+    return f"unknown backend {name!r}: {hint}"
+
+
+def similar(name: str) -> list[str]:
+    """Return up to two backends whose names resemble `name`, the closest first."""
+    return difflib.get_close_matches(name, names(), n=2)

@@ -41,7 +41,7 @@ def run(
     progress: Callable[[str], None] = lambda _: None,
     jobs: Jobs | None = None,
 ) -> Ended:
-    """Run `plan` as a new campaign of its home. `stop` ends it early, `progress` gets lines about compilation.
+    """Run `plan` as a new campaign of its home. `stop` ends it early, `progress` gets the lines of `check_plan`.
 
     Each event is logged first, then passed to each of `handlers`, in order and in this thread. A handler that raises
     ends the campaign, which can be resumed. Campaigns of the same backends, one after the other, may share the `jobs`
@@ -58,8 +58,13 @@ def run(
 
 
 def check_plan(plan: Plan, progress: Callable[[str], None], *, started: bool = False) -> Ledger:
-    """Check `plan`, unless its jobs are `started`, and return its ledger. Writes nothing."""
+    """Check `plan`, unless its jobs are `started`, and return its ledger. Writes nothing.
+
+    `progress` gets lines about compilation, and the ledger's remark.
+    """
     ledger = Ledger() if plan.ledger is None else Ledger.load(plan.ledger)
+    if ledger.remark is not None:
+        progress(ledger.remark)
     if not started:
         # On a cluster, a backend has to run on some node; each node compiles for itself.
         elsewhere = {} if plan.ray is None else lacking(plan.backends)

@@ -1,6 +1,8 @@
 """The ledger: a file in a user's repository with known failures, and the reasons for accepting them.
 
 An entry names at least a backend, a reason, and a kind or features. docs/guides/ledger.md is the full guide.
+
+A ledger may be shared by machines that have different backends, so a backend that is unknown here is no mistake.
 """
 
 import difflib
@@ -11,10 +13,11 @@ from typing import Any
 
 import msgspec
 
-from attnfuzz.harness.backends.registry import is_file, resolve
+from attnfuzz.harness.backends.registry import similar, why_unknown
 from attnfuzz.harness.search.accepted import Entry, reason_of
 from attnfuzz.harness.verdict.failures import FAULTS, Kind
 from attnfuzz.harness.verdict.fingerprint import FEATURES, Fingerprint
+from attnfuzz.harness.verdict.wording import count
 from attnfuzz.reference.arguments import ArgumentForm, EarlierUse
 from attnfuzz.reference.case import Case, Mode
 from attnfuzz.reference.edges import Edge
@@ -28,15 +31,24 @@ WORDS = (*FEATURES, *(each.value for each in (*ArgumentForm, *EarlierUse, *Edge)
 """The features that an entry may name."""
 
 
+_MOST_NAMED = 5
+_LONGEST_NAME = 80
+"""Unknown backends that a remark names, and the characters of each."""
+
+
 class LedgerError(UserError):
     """A ledger can't be used. The message has a line per mistake, with the correction."""
 
 
 class Ledger:
-    """The entries of a ledger. An empty ledger accepts no failure."""
+    """The entries of a ledger. An empty ledger accepts no failure.
 
-    def __init__(self, entries: Sequence[Entry] = ()) -> None:
+    `remark` is a line on backends that are unknown here, if entries name some.
+    """
+
+    def __init__(self, entries: Sequence[Entry] = (), remark: str | None = None) -> None:
         self.entries = tuple(entries)
+        self.remark = remark
 
     @classmethod
     def load(cls, path: Path) -> "Ledger":
@@ -53,11 +65,31 @@ class Ledger:
         entries, mistakes = _entries(content)
         if mistakes:
             raise LedgerError("\n".join(f"{path}, {mistake}" for mistake in mistakes))
-        return cls(entries)
+        unknown = [name for name in _backends(entries) if why_unknown(name) is not None]
+        return cls(entries, f"{path}: {_remark(unknown)}" if unknown else None)
 
     def reason(self, fingerprint: Fingerprint, case: Case, name: str | None = None) -> str | None:
         """Return the text of the first entry that matches a failure, or None."""
         return reason_of(self.entries, fingerprint, case, name)
+
+
+def _backends(entries: Iterable[Entry]) -> list[str]:
+    """Return the backends that entries name, each once."""
+    return list(dict.fromkeys(name for entry in entries for name in entry.backends))
+
+
+def _remark(unknown: Sequence[str]) -> str:
+    """Return one line on unknown backends, however many there are."""
+    named = ", ".join(map(_with_similar, unknown[:_MOST_NAMED]))
+    more = len(unknown) - _MOST_NAMED
+    others = f" and {more:,} more" if more > 0 else ""
+    return f"{count(len(unknown), 'backend')} unknown here, whose entries match nothing: {named}{others}"
+
+
+def _with_similar(name: str) -> str:
+    close = similar(name)
+    short = name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}..."
+    return short + (f" (did you mean {' or '.join(close)}?)" if close else "")
 
 
 def _entries(content: dict[str, Any]) -> tuple[list[Entry], list[str]]:
@@ -145,17 +177,6 @@ def _wrong_backend(name: str) -> Iterable[str]:
         validate_backend_name(name)
     except ImpossibleCase as error:
         yield str(error)
-        return
-    if is_file(name):
-        # Reading a ledger runs no code: the file is imported when its backend is searched.
-        file = name.rpartition(":")[0]
-        if not Path(file).is_file():
-            yield f"backend: backend file {file} does not exist: give FILE.py:NAME"
-        return
-    try:
-        resolve(name)
-    except UserError as error:
-        yield f"backend: {error}"
 
 
 def _unknown(noun: str, word: str, known: Iterable[str]) -> str:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 DEFAULT_EXAMPLES = 200
 
+_REMARK = pytest.StashKey[str | None]()
+"""A line on the ledger, for the report's header."""
+
 
 @dataclass(frozen=True)
 class AttnFuzz:
@@ -95,6 +98,12 @@ def pytest_configure(config: pytest.Config) -> None:
         _check_options(config)
 
 
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Show the ledger's remark."""
+    remark = config.stash.get(_REMARK, None)
+    return None if remark is None else f"attnfuzz: {remark}"
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Check that a test with the fixture can run here."""
     if "attn_fuzz" not in metafunc.fixturenames:
@@ -164,7 +173,7 @@ def _check_options(config: pytest.Config) -> None:
         from attnfuzz.harness.findings.ledger import Ledger, LedgerError
 
         with _refusing("--attn-ledger", LedgerError):
-            Ledger.load(ledger)
+            config.stash[_REMARK] = Ledger.load(ledger).remark
 
 
 def _check_room(workers: int, backends: Sequence[str]) -> None:

@@ -67,6 +67,16 @@ def test_options_are_checked_at_the_door(pytester: pytest.Pytester, options: lis
     ran.stderr.fnmatch_lines([f"*{words}*"])
 
 
+def test_the_report_header_has_the_remark_on_the_ledger(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_nothing(): ...")
+    (pytester.path / "ledger.toml").write_text(
+        '[[known]]\nbackend = "noengine==1.2:decoder"\nkind = "Hang"\nreason = "it is not installed here"'
+    )
+    ran = pytester.runpytest_inprocess("--attn-ledger", "ledger.toml")
+    ran.assert_outcomes(passed=1)
+    ran.stdout.fnmatch_lines(["attnfuzz: ledger.toml: 1 backend unknown here, *: noengine==1.2:decoder"])
+
+
 def test_a_backend_that_fails_to_import_is_refused(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TEST, mine="import os; os._exit(0)")
     ran = pytester.runpytest_inprocess("--attn-backend", f"{pytester.path}/mine.py:MINE")
