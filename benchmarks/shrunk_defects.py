@@ -3,11 +3,15 @@
 The clue is the subject of the defect's class: a window that cuts keys off, sinks, a replayed graph. It counts as lost
 if the first failing case has it and the smallest does not. The table also shows the features that the first case needs
 to fail, by ablation, and which of them the smallest case no longer needs.
+
+A smallest case is not minimal if it also fails without one of its features, or without two of them: with plain values,
+in order, of one request.
 """
 
+import itertools
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -17,7 +21,17 @@ from measurement import count_option, json_option, quantile, seed_option, show, 
 from msgspec.structs import replace
 
 from attnfuzz.harness.backends.registry import resolve
-from attnfuzz.harness.reduce.ablation import CLUES, needed
+from attnfuzz.harness.reduce.ablation import (
+    CLUES,
+    CONTENTS,
+    FEATURES,
+    FRESH_SEEDS,
+    SHAPE,
+    Feature,
+    ablations,
+    needed,
+    reseeded,
+)
 from attnfuzz.harness.sandbox.case_runner import OneByOne
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.search.examples import drawn_cases
@@ -39,6 +53,9 @@ OF_CLASS: dict[BugClass, frozenset[str]] = {
     BugClass.SINKS: frozenset({"sinks=yes"}),
     BugClass.CAPTURE_AND_REPLAY_DIFFER: frozenset({"launch=first replay", "launch=replayed again"}),
 }
+
+PLAIN = frozenset(FEATURES.values()) - CONTENTS - SHAPE - {FEATURES["16 bits"]} | {FEATURES["several requests"]}
+"""Features without which a case is plainer. Sizes are left out: without several pages, a page may be larger."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +91,8 @@ class Measured:
     clue: str
     needed: tuple[str, ...]
     given_up: tuple[str, ...]
+    not_needed: tuple[str, ...]
+    """The first feature, or pair of features, without which the smallest case fails as well."""
     first: str
     smallest: str
 
@@ -90,6 +109,7 @@ class Measured:
             f"{self.seconds:.1f}",
             self.clue,
             ", ".join(f"-{name}" if name in self.given_up else name for name in self.needed),
+            ", ".join(self.not_needed),
         ]
 
 
@@ -142,6 +162,7 @@ def _of(defect: Defect, runner: Runner, caught: Caught, runs: int, seconds: floa
         clue=_clue(defect, caught),
         needed=tuple(sorted(at_first)),
         given_up=tuple(sorted(at_first - at_last)),
+        not_needed=next(_failing_without(runner, caught), ()),
         first=case_file.encode(caught.first).decode(),
         smallest=case_file.encode(caught.case).decode(),
     )
@@ -157,6 +178,27 @@ def _needed(runner: Runner, fingerprint: Fingerprint, case: Case) -> frozenset[s
         among=CLUES,
     )
     return frozenset(feature.name for feature in features)
+
+
+def _failing_without(runner: Runner, caught: Caught) -> Iterator[tuple[str, ...]]:
+    """Yield single features, then pairs, without which the smallest case fails in the same way."""
+    smallest, capability = caught.case, resolve(caught.case.backend).capability
+
+    def without(case: Case, feature: Feature) -> tuple[Case, ...]:
+        found = ablations(case, allowed=lambda each: capability.why_not(each) is None, among={feature})
+        return tuple(variant for each in found for variant in each.variants)
+
+    def fails(case: Case) -> bool:
+        again = reseeded(case, FRESH_SEEDS + 1)
+        return any(caught.fingerprint.among(runner.verdict(each).failures) is not None for each in again)
+
+    for feature in sorted(PLAIN):
+        if any(map(fails, without(smallest, feature))):
+            yield (feature.name,)
+    for one, other in itertools.permutations(sorted(PLAIN), 2):
+        variants = (variant for plainer in without(smallest, one)[:1] for variant in without(plainer, other))
+        if any(map(fails, variants)):
+            yield one.name, other.name
 
 
 def _clue(defect: Defect, caught: Caught) -> str:
@@ -191,6 +233,11 @@ def _summary(found: Sequence[Measured]) -> list[tuple[str, str]]:
         *lines,
         (f"below {ROWS} rows", f"{small} of {len(found)}"),
         ("clues kept", f"{clues.count('kept')} of {len(clues)}"),
+        (
+            "smallest cases that fail without a feature",
+            f"{sum(len(each.not_needed) == 1 for each in found)} of {len(found)}",
+        ),
+        ("without two", f"{sum(len(each.not_needed) == 2 for each in found)} of {len(found)}"),
         ("needed features given up", f"{sum(map(len, (each.given_up for each in found)))} of {named}"),
     ]
 
@@ -243,6 +290,7 @@ def main(
         "seconds",
         "clue",
         "needs",
+        "fails without",
     )
     show("Planted defects, made small", columns, [each.cells for each in found])
     show("All", ("", ""), _summary(found))

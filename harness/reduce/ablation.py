@@ -159,6 +159,10 @@ def _partly_filled(case: Case) -> bool:
     return any(kv_len % case.geometry.page_size for kv_len in _lengths(case))
 
 
+def _full(case: Case) -> bool:
+    return any(kv_len and kv_len % case.geometry.page_size == 0 for kv_len in _lengths(case))
+
+
 def _several_keys(case: Case) -> bool:
     return any(kv_len > 1 for kv_len in _lengths(case))
 
@@ -299,6 +303,7 @@ _SHAPE = (
         clue=False,
     ),
     Feature("partly filled page", frozenset(), removals.full_pages, clue=False, present=_partly_filled),
+    Feature("full last page", frozenset(), removals.no_full_pages, clue=False, present=_full),
     Feature("several keys", frozenset(), removals.one_key, clue=False, present=_several_keys),
     Feature(
         f"more than {TILE} keys",

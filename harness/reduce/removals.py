@@ -107,7 +107,11 @@ def no_sinks(case: Case) -> Iterator[Case]:
 
 def one_key_more(case: Case) -> Case:
     """Return `case` with a further key for each request that has keys."""
-    return map_requests(case, lambda each: replace(each, kv_len=each.kv_len + 1) if each.kv_len else each)
+    return map_requests(case, _one_key_more)
+
+
+def _one_key_more(request: Request) -> Request:
+    return replace(request, kv_len=request.kv_len + 1) if request.kv_len else request
 
 
 def no_fp8(case: Case) -> Iterator[Case]:
@@ -271,6 +275,30 @@ def full_pages(case: Case) -> Iterator[Case]:
     yield filled
     if not possible(filled) or any(each.kv_len < each.q_len for step in case.steps for each in step.requests):
         yield replace(case, geometry=replace(case.geometry, page_size=1))
+
+
+def no_full_pages(case: Case) -> Iterator[Case]:
+    """Yield as many pages for each request with an empty slot in the last one; then one more key; then larger pages.
+
+    Pages of one token are always full, and become pages of two. A request keeps a key for each of its queries.
+    """
+    old = case.geometry.page_size
+    size = max(old, 2)
+    yield map_requests(
+        replace(case, geometry=replace(case.geometry, page_size=size)), partial(_without_full_page, old, size)
+    )
+    if size == old:
+        yield map_requests(case, lambda each: each if each.kv_len % size else _one_key_more(each))
+    yield replace(case, geometry=replace(case.geometry, page_size=2 * old))
+
+
+def _without_full_page(old: int, new: int, request: Request) -> Request:
+    pages, rest = divmod(request.kv_len, old)
+    if rest or not pages:
+        return request
+    fewer = pages * new - 1
+    enough = fewer >= min(request.q_len, request.kv_len)
+    return replace(request, kv_len=fewer if enough else fewer + 2)
 
 
 def one_key(case: Case) -> Iterator[Case]:

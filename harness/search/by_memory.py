@@ -17,7 +17,8 @@ from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case, Outputs, Unused
 
 OF_OTHERS: Final = frozenset(
-    FEATURES[name] for name in ("several requests", "several KV heads", "several pages", "partly filled page")
+    FEATURES[name]
+    for name in ("several requests", "several KV heads", "several pages", "partly filled page", "full last page")
 )
 """Shapes in which a stray read may hit the keys of others, which do not depend on unused memory."""
 

@@ -92,6 +92,13 @@ _TRAITS: dict[str, Callable[[Case], bool]] = {
     "ragged": _some_step(lambda step: len({request.q_len for request in step.requests}) > 1),
     "empty kv": _some_step(lambda step: any(request.kv_len == 0 for request in _asking(step))),
     "kv < q": _some_step(lambda step: any(0 < request.kv_len < request.q_len for request in _asking(step))),
+    # Pages of one token are always full.
+    "full last page": lambda case: (
+        case.geometry.page_size > 1
+        and any(
+            each.kv_len and not each.kv_len % case.geometry.page_size for step in case.steps for each in step.requests
+        )
+    ),
     "idle request": _some_step(lambda step: len(_asking(step)) < len(step.requests)),
     "fp8 kv": lambda case: case.geometry.kv_dtype is DType.FLOAT8_E4M3,
     "window": lambda case: case.geometry.window_left >= 0,

@@ -26,6 +26,7 @@ from attnfuzz.reference.case import (
     Scales,
     ServedQueries,
     SharedKeys,
+    Step,
     Unused,
     ValueFamily,
     Workspace,
@@ -92,6 +93,31 @@ def test_a_feature_is_needed_if_the_case_passes_without_it(fails: Callable[[Case
 def test_pages_keys_and_queries_are_needed_by_themselves(fails: Callable[[Case], bool], expected: set[str]) -> None:
     case = Case(backend="any", geometry=HEADS, steps=(step(Mode.EXTEND, (3, 70)),))
     assert names(case, fails) == expected
+
+
+def some_page_full(case: Case) -> bool:
+    return any(kv_len and not kv_len % case.geometry.page_size for kv_len in case.slot_lengths().values())
+
+
+@pytest.mark.parametrize(
+    ("page_size", "kv_len", "q_len"), [(4, 8, 1), (4, 4, 4), (1, 3, 1), (1, 1, 1), (2, 12, 3), (64, 64, 1)]
+)
+def test_a_full_last_page_is_needed_whatever_the_size_of_pages(page_size: int, kv_len: int, q_len: int) -> None:
+    case = Case(
+        backend="any", geometry=replace(HEADS, page_size=page_size), steps=(step(Mode.EXTEND, (q_len, kv_len)),)
+    )
+    assert "full last page" in names(case, some_page_full)
+    assert "full last page" not in names(case, lambda each: any(map(has_keys_for_all_queries, each.steps)))
+
+
+def has_keys_for_all_queries(each: Step) -> bool:
+    return all(request.kv_len >= request.q_len for request in each.requests)
+
+
+def test_several_pages_are_not_mistaken_for_a_full_one() -> None:
+    """Any number of keys fills pages of one token."""
+    case = Case(backend="any", geometry=replace(HEADS, page_size=1), steps=(step(Mode.EXTEND, (1, 3)),))
+    assert names(case, lambda each: longest(each) > each.geometry.page_size) == {"several pages", "several keys"}
 
 
 def test_a_scale_that_goes_with_the_head_dim_is_no_rest_of_a_vector() -> None:

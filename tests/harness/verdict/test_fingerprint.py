@@ -26,6 +26,12 @@ def test_features_name_what_is_special() -> None:
     assert features(decode(0, 5)) == ("decode", "several requests", "empty kv")
 
 
+def test_a_last_page_is_full_if_its_pages_hold_several_tokens() -> None:
+    case = decode(8, 5)
+    pages = {size: replace(case, geometry=replace(case.geometry, page_size=size)) for size in (1, 4, 8, 16)}
+    assert {size for size, each in pages.items() if "full last page" in features(each)} == {4, 8}
+
+
 def test_features_have_an_order_that_does_not_depend_on_steps() -> None:
     (empty,), (several,) = decode(0).steps, decode(5, 6).steps
     one_way = features(replace(decode(5), steps=(empty, several)))
