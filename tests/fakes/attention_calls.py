@@ -9,7 +9,8 @@ import torch
 from hypothesis import strategies as st
 
 from attnfuzz.kernels.backend import Op
-from attnfuzz.kernels.ops_table import OpsTable
+from attnfuzz.kernels.native.ops import NATIVE
+from attnfuzz.kernels.ops_table import OpsTable, WorkspaceBytes
 
 STALE = 7.0
 """What outputs hold where nobody writes."""
@@ -94,7 +95,6 @@ def calls(draw: st.DrawFn, kinds: tuple[str, ...] = ("decode", "context", "ragge
     shape = (rows, q_heads)
     sent: dict[str, Any] = {
         "query": _strided(draw, torch.randn(*shape, dim).to(dtype)),
-        "workspace_buffer": torch.zeros(1 << 20, dtype=torch.uint8),
         "seq_lens": _int32(kv_lens),
         "bmm1_scale": draw(st.sampled_from((0.1, 0.3))),
         "bmm2_scale": draw(st.sampled_from((1.0, 0.5))),
@@ -108,6 +108,9 @@ def calls(draw: st.DrawFn, kinds: tuple[str, ...] = ("decode", "context", "ragge
         sent |= {"batch_size": batch, "cum_seq_lens_q": starts, "max_q_len": max(q_lens), "max_kv_len": max(kv_lens)}
     else:
         sent["max_seq_len"] = max(0, *kv_lens) + draw(st.sampled_from((0, 100)))
+    # Exact, because native kernels do not check its size: one that is too small would be overrun.
+    need = NATIVE.prefill_workspace if packed else _decode_workspace(sent, batch, q_len, heads)
+    sent["workspace_buffer"] = torch.zeros(need.total, dtype=torch.uint8)
     if kind != "mla_decode":
         sent["window_left"] = draw(st.sampled_from((-1, -1, 0, 3, 40)))
     if draw(st.booleans()):
@@ -130,6 +133,18 @@ def calls(draw: st.DrawFn, kinds: tuple[str, ...] = ("decode", "context", "ragge
         if "lse" in sent:
             sent["lse"] = sent["lse"][: batch * q_len]
     return AttentionCall(kind, sent)
+
+
+def _decode_workspace(sent: Mapping[str, Any], batch: int, q_len: int, heads: int) -> WorkspaceBytes:
+    _, q_heads, value_dim = sent["out"].shape
+    return NATIVE.decode_workspace(
+        batch=batch,
+        q_len=q_len,
+        q_heads=q_heads,
+        kv_heads=heads,
+        head_dim_vo=value_dim,
+        max_seq_len=sent["max_seq_len"],
+    )
 
 
 _DIMS = {
