@@ -3,23 +3,28 @@
 import contextlib
 import os
 import queue
-import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol, Self
 
 import msgspec
 from msgspec.structs import replace
 
 from attnfuzz.harness.search.messages import AnyMessage, JobSetup, Slice
-from attnfuzz.harness.workers import tethered
+from attnfuzz.harness.workers import left_behind, tethered
 from attnfuzz.harness.workers.lifeline import ENVIRONMENT
 
 SECONDS_TO_LEAVE = 3.0
+"""Time that jobs have to stop their workers and exit."""
+
+SECONDS_TO_DIE = 2.0
+"""Time limit for the end of killed processes. On a GPU the driver cleans up after them first."""
+
+_SECONDS_PER_LOOK = 0.02
 
 
 class JobEnded(Exception):
@@ -78,12 +83,10 @@ class JobProcesses:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop the processes and their workers. Those that do not exit are killed."""
+        """Stop the processes and their workers. Those that do not exit are killed, or left behind if that fails."""
         for process in self._processes:
             process.ask_to_leave()
-        deadline = time.monotonic() + SECONDS_TO_LEAVE
-        for process in self._processes:
-            process.end(deadline)
+        _end(self._processes, SECONDS_TO_LEAVE)
 
     def start(self, job: int, task: Slice) -> None:
         """Run a slice as job number `job`."""
@@ -102,7 +105,7 @@ class JobProcesses:
 
     def restart(self, job: int) -> None:
         """Restart job number `job` after it exited, and stop its remaining workers."""
-        self._processes[job].end(deadline=time.monotonic())
+        _end([self._processes[job]], 0.0)
         self._processes[job] = self._begin(job)
 
     def kill(self, job: int) -> None:
@@ -120,8 +123,20 @@ class JobProcesses:
         self._messages.put((number, None))
 
 
+def _end(processes: Sequence["JobProcess"], seconds: float) -> None:
+    """Wait this long for jobs that are leaving, then kill what is left of them."""
+    deadline = time.monotonic() + seconds
+    for process in processes:
+        process.wait(deadline)
+    for process in processes:
+        process.kill()
+    deadline = time.monotonic() + SECONDS_TO_DIE
+    for process in processes:
+        process.end(deadline)
+
+
 class JobProcess:
-    """One job as a process, with its pipes and its standard error."""
+    """One job as a process, with its pipes and its standard error. Its session has all of its descendants."""
 
     def __init__(self, setup: JobSetup) -> None:
         self._files = contextlib.ExitStack()
@@ -135,18 +150,26 @@ class JobProcess:
             env={**os.environ, **ENVIRONMENT},
             start_new_session=True,
         )
+        self._itself = left_behind.running(self._process.pid)
+        self._orders: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        threading.Thread(target=self._write, daemon=True).start()
         self.send(setup)
 
     def send(self, order: JobSetup | Slice) -> None:
         """Send an order. A slice's time counts from now, even if the process is still starting."""
         if isinstance(order, Slice):
             order = replace(order, handed_at=time.monotonic())
-        stdin = self._process.stdin
-        assert stdin is not None
+        self._orders.put(msgspec.json.encode(order) + b"\n")
+
+    def _write(self) -> None:
+        """Write orders into the pipe, which a job that is stuck does not empty. No order is empty, except the last."""
+        assert self._process.stdin is not None
+        with self._process.stdin as pipe, contextlib.suppress(BrokenPipeError):
+            while order := self._orders.get():
+                # Not buffered: nothing must be left to flush.
+                while order:
+                    order = order[os.write(pipe.fileno(), order) :]
         # The reader of messages notices a job that exited.
-        with contextlib.suppress(BrokenPipeError):
-            stdin.write(msgspec.json.encode(order) + b"\n")
-            stdin.flush()
 
     def messages(self) -> Iterator[AnyMessage]:
         """Yield the process's messages, until it has exited."""
@@ -175,18 +198,32 @@ class JobProcess:
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
 
-    def kill(self) -> None:
-        """Kill it and its children."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-
-    def end(self, deadline: float) -> None:
-        """Wait for it until `deadline`; then kill it and its children."""
+    def wait(self, deadline: float) -> None:
+        """Wait for its end until `deadline`."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(max(0.0, deadline - time.monotonic()))
-        self.kill()
-        self._process.wait()
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
+
+    def kill(self) -> None:
+        """Kill it and its descendants."""
+        for each in self._left():
+            left_behind.kill(each)
+
+    def end(self, deadline: float) -> None:
+        """Wait for the end of it and its descendants, which were killed. At `deadline` the others are left behind."""
+        self.wait(deadline)
+        while left := self._left():
+            if time.monotonic() >= deadline:
+                for each in left:
+                    left_behind.note(each.pid)
+                break
+            # One that was forked meanwhile is killed, too.
+            self.kill()
+            time.sleep(_SECONDS_PER_LOOK)
+        self._orders.put(b"")
         self._files.close()
+
+    def _left(self) -> list[left_behind.Process]:
+        members = left_behind.of_session(self._process.pid)
+        # The id of a session is reused when its last process has ended.
+        leader = next((each for each in members if each.pid == self._process.pid), self._itself)
+        return members if leader == self._itself else []

@@ -135,8 +135,8 @@ GRACE_SECONDS = 10.0
 """Overrun of the command beyond --time: this share of it, plus these seconds."""
 
 RESERVED_SECONDS = 6.0
-"""Part of the grace reserved for the end of the search: stopping jobs (at most 3 s), and writing reports (1 s, and
-several on a busy machine).
+"""Part of the grace reserved for the end of the search: stopping jobs (at most 3 s, and 2 s to kill those that do not
+leave), and writing reports (1 s, and several on a busy machine).
 """
 
 SHRINKING_SHARE = 0.25

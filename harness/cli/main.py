@@ -15,6 +15,7 @@ import attnfuzz
 from attnfuzz.harness.cli.commands import campaigns, cases, homes, machine, power, releases, serving
 from attnfuzz.harness.cli.options import InOrder
 from attnfuzz.harness.cli.terminal import Exit, legible, warn
+from attnfuzz.harness.workers import left_behind
 from attnfuzz.harness.workers.system import require_linux
 from attnfuzz.reference.user_error import UserError
 
@@ -81,12 +82,15 @@ for command in (
 def main() -> None:
     """Run the command line and exit. Errors that the user can fix print one message, bugs of ours a traceback.
 
-    Both exit with 2: codes 0 and 1 are only those that a command returns.
+    Both exit with 2: codes 0 and 1 are only those that a command returns. Processes that could not be ended are named.
     """
     if _COMPLETION in os.environ:
         # click prints completions for the shell and exits; no command is run.
         cli.main(prog_name="attnfuzz", complete_var=_COMPLETION)
-    sys.exit(_exit_code())
+    code = _exit_code()
+    if left := left_behind.words():
+        _say(f"{left}.")
+    sys.exit(code)
 
 
 def _exit_code() -> int:

@@ -4,7 +4,6 @@ import contextlib
 import os
 import platform
 import shlex
-import subprocess
 from collections import Counter
 from collections.abc import Sequence
 from importlib import metadata
@@ -13,6 +12,7 @@ from pathlib import Path
 import torch
 
 import attnfuzz
+from attnfuzz.kernels.bounded_command import TooSlow, output_of
 from attnfuzz.kernels.library_cache import NoCompiler
 from attnfuzz.kernels.native.build import compiler
 
@@ -82,9 +82,6 @@ def _gpus() -> dict[str, str]:
 def _output(command: Sequence[str]) -> str:
     """Return a command's output, or "" if it is absent, fails or takes too long."""
     try:
-        answer = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", check=True, timeout=_SECONDS_PER_COMMAND
-        )
-    except (OSError, subprocess.SubprocessError):
+        return (output_of(command, seconds=_SECONDS_PER_COMMAND) or "").strip()
+    except (OSError, TooSlow):
         return ""
-    return answer.stdout.strip()

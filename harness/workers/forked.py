@@ -134,8 +134,8 @@ def sockets() -> tuple[socket.socket, socket.socket]:
 
 
 def _detach(log: int) -> None:
-    """Leave the session, input and output of the parent."""
-    os.setsid()
+    """Leave the group, input and output of the parent. Its session has all processes of a job, and no terminal."""
+    os.setpgid(0, 0)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (log, 1), (log, 2)):
         os.dup2(source, target)

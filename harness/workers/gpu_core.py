@@ -9,10 +9,11 @@ import os
 import re
 import secrets
 import shutil
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from attnfuzz.kernels.bounded_command import TooSlow, output_of
 
 VARIABLE = "ATTNFUZZ_CUDA_COREDUMP"
 _FILE = "CUDA_COREDUMP_FILE"
@@ -111,12 +112,9 @@ def read(core: str) -> Core:
     if shutil.which(_DEBUGGER) is None:
         return Core(f"{_DEBUGGER}, of the CUDA toolkit, is not on the PATH to read it: target cudacore {core}")
     try:
-        done = subprocess.run(
-            command(Path(core)), capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired:
+        return understood(output_of(command(Path(core)), seconds=_SECONDS, always=True) or "")
+    except TooSlow:
         return Core(f"{_DEBUGGER} did not read it within {_SECONDS:g} s: target cudacore {core}")
-    return understood(done.stdout + done.stderr)
 
 
 def understood(output: str) -> Core:

@@ -10,14 +10,28 @@ from collections.abc import Sequence
 
 import msgspec
 
-from attnfuzz.harness.workers import forked, tethered
+from attnfuzz.harness.workers import forked, left_behind, tethered
 from attnfuzz.harness.workers.forked import Nursery
-from attnfuzz.harness.workers.nursery import MESSAGE_BYTES, Answer, Bury, Failed, Fork, Order, Reap, Reaped, Setup
+from attnfuzz.harness.workers.nursery import (
+    MESSAGE_BYTES,
+    SECONDS_TO_DIE,
+    Answer,
+    Bury,
+    Failed,
+    Fork,
+    Order,
+    Reap,
+    Reaped,
+    Setup,
+)
 from attnfuzz.reference.user_error import UserError
 
 _answers: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)
 _SECONDS_TO_END = 5.0
-"""Time that a process has to exit after its sockets are closed."""
+"""Time that a process has to exit after its sockets are closed, or after it was killed."""
+
+_SECONDS_TO_ANSWER = SECONDS_TO_DIE + 5.0
+"""Time limit for an answer to an order, which waits for the end of a worker."""
 
 ENVIRONMENT = {
     **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
@@ -47,6 +61,7 @@ class Lifeline:
 
     def __init__(self, setup: Setup) -> None:
         self.proven = False
+        self._stuck = False
         # Threads wait for concurrent workers.
         self._lock = threading.Lock()
         self._process, self._control, self._log = forked.take() or _spawned()
@@ -54,8 +69,8 @@ class Lifeline:
 
     @property
     def alive(self) -> bool:
-        """Whether the nursery still runs."""
-        return self._process.poll() is None
+        """Whether the nursery still runs, and has answered so far."""
+        return not self._stuck and self._process.poll() is None
 
     def killed(self) -> bool:
         """Return whether it was killed from outside, so that another may survive. Call this when it doesn't answer."""
@@ -69,13 +84,19 @@ class Lifeline:
             self._send(Fork(arguments), channel, journal, output)
 
     def reap(self, pid: int) -> int | None:
-        """Return the waitpid status of a worker that exited, or None if the nursery is gone."""
+        """Return the waitpid status of a worker that exited, or None if it does not exit or the nursery is gone."""
         try:
             with self._lock:
                 self._send(Reap(pid))
-                answer = self._receive()
+                answer = self._receive(_SECONDS_TO_ANSWER)
+        except TimeoutError:
+            # A late answer would be taken for the next one.
+            self._stuck = True
+            return None
         except (NurseryError, OSError):
             return None
+        if isinstance(answer, Reaped) and answer.status is None:
+            left_behind.note(pid)
         return answer.status if isinstance(answer, Reaped) else None
 
     def bury(self, pid: int) -> None:
@@ -87,7 +108,7 @@ class Lifeline:
         """Return the reason why no worker started: the nursery's answer, or its output and the worker's (`words`)."""
         answer: Answer | None = None
         with contextlib.suppress(NurseryError, OSError):
-            answer = self._receive(socket.MSG_DONTWAIT)
+            answer = self._receive(0.0)
         if isinstance(answer, Failed) and answer.advice:
             return CannotStart(answer.advice)
         if isinstance(answer, Failed):
@@ -96,7 +117,7 @@ class Lifeline:
         return NurseryError(f"no worker came from the process that forks them; last words:\n{words}")
 
     def close(self) -> None:
-        """Stop the nursery, even if it is still importing. Its workers stop with it."""
+        """Stop the nursery, even if it is still importing, and its workers with it. It is left behind if that fails."""
         # Other processes may have inherited this end of the socket.
         with contextlib.suppress(OSError):
             self._control.shutdown(socket.SHUT_RDWR)
@@ -107,7 +128,10 @@ class Lifeline:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_SECONDS_TO_END)
         self._process.kill()
-        self._process.wait()
+        try:
+            self._process.wait(_SECONDS_TO_END)
+        except subprocess.TimeoutExpired:
+            left_behind.note(self._process.pid)
         os.close(self._log)
 
     def abandon(self) -> None:
@@ -124,17 +148,22 @@ class Lifeline:
 
     def _send(self, order: Order, *descriptors: int) -> None:
         self._go_on()
+        self._control.settimeout(_SECONDS_TO_ANSWER)
         try:
             socket.send_fds(self._control, [msgspec.json.encode(order)], descriptors)
+        except TimeoutError:
+            self._stuck = True
+            raise self.failure() from None
         except (BrokenPipeError, ConnectionResetError):
             raise self.failure() from None
 
-    def _receive(self, flags: int = 0) -> Answer:
+    def _receive(self, seconds: float) -> Answer:
+        self._control.settimeout(seconds)
         try:
-            message = self._control.recv(MESSAGE_BYTES, flags)
+            message = self._control.recv(MESSAGE_BYTES)
         except ConnectionResetError:
             # It exited with orders unread. The system reports that first, then its earlier message.
-            message = self._control.recv(MESSAGE_BYTES, flags)
+            message = self._control.recv(MESSAGE_BYTES)
         if not message:
             raise NurseryError("the nursery hung up")
         return _answers.decode(message)
@@ -151,8 +180,8 @@ def _spawned() -> Nursery:
             stderr=log,
             pass_fds=(remote.fileno(),),
             env={**os.environ, **ENVIRONMENT},
-            # In its own session, Ctrl-C on the terminal doesn't reach it while Python starts.
-            start_new_session=True,
+            # In its own group, Ctrl-C on the terminal doesn't reach it while Python starts.
+            process_group=0,
         )
     return Nursery(process, control, log)
 

@@ -14,6 +14,7 @@ import select
 import signal
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -43,6 +44,9 @@ Hook = str | tuple[str, ...]
 """A function to call before forking: "module:function", or that and its arguments."""
 
 _LOOK_FOR_PARENT_SECONDS = 1.0
+
+SECONDS_TO_DIE = 10.0
+"""Time limit for the end of a killed worker. On a GPU the driver takes seconds to clean up."""
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """Parameters of mallopt (malloc.h of glibc)."""
@@ -78,7 +82,10 @@ class Fork(msgspec.Struct, tag=True, frozen=True):
 
 
 class Reap(msgspec.Struct, tag=True, frozen=True):
-    """Requests the exit status of a worker that has exited or is about to."""
+    """Requests the exit status of a worker that has exited or is about to.
+
+    One that does not exit in SECONDS_TO_DIE is reaped later: its driver may never let go of it.
+    """
 
     pid: int
 
@@ -90,9 +97,9 @@ class Bury(msgspec.Struct, tag=True, frozen=True):
 
 
 class Reaped(msgspec.Struct, tag=True, frozen=True):
-    """A worker's waitpid status."""
+    """A worker's waitpid status, or None if it has not exited."""
 
-    status: int
+    status: int | None
 
 
 class Failed(msgspec.Struct, tag=True, frozen=True):
@@ -226,18 +233,31 @@ def _obey(control: socket.socket, life_of: LifeOf, workers: set[int]) -> None:
         if isinstance(order, Fork):
             workers.add(_fork(control, life_of(order.arguments), descriptors))
         elif isinstance(order, Reap):
-            status = _wait_for(order.pid)
-            workers.discard(order.pid)
+            status = _reaped(order.pid) if _ends(order.pid, SECONDS_TO_DIE) else None
+            if status is None:
+                leaving.add(order.pid)
+            else:
+                workers.discard(order.pid)
             control.send(msgspec.json.encode(Reaped(status)))
         elif isinstance(order, Bury):
             leaving.add(order.pid)
         _bury(leaving, workers)
 
 
-def _wait_for(pid: int) -> int:
-    """Reap a worker and return its status. Processes that a kernel forked in it are killed with it."""
+def _ends(pid: int, seconds: float) -> bool:
+    """Return whether a worker exits within this time. It is not reaped."""
+    until, pause = time.monotonic() + seconds, 1e-4
+    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+        if time.monotonic() >= until:
+            return False
+        time.sleep(pause)
+        pause = min(2 * pause, 1e-2)
+    return True
+
+
+def _reaped(pid: int) -> int:
+    """Reap a worker that has exited and return its status. Processes that a kernel forked in it are killed."""
     # Until it is reaped, neither its id nor that of its group is reused.
-    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     _end_group(pid)
     return os.waitpid(pid, 0)[1]
 
@@ -245,8 +265,8 @@ def _wait_for(pid: int) -> int:
 def _bury(leaving: set[int], workers: set[int]) -> None:
     """Reap the leaving workers that have ended."""
     for pid in tuple(leaving):
-        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None:
-            _wait_for(pid)
+        if _ends(pid, 0.0):
+            _reaped(pid)
             leaving.remove(pid)
             workers.discard(pid)
 

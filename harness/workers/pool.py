@@ -215,12 +215,13 @@ class Worker:
         pid, self._pid = self.pid, None
         if exit_code is None:
             status = self._lifeline.reap(pid)
-            # Without a nursery the status is lost: the worker was killed with it.
-            code = os.waitstatus_to_exitcode(status) if status is not None else -signal.SIGKILL
+            fault = self._journal.fault()
+            # The status is lost with the nursery, which its workers do not survive, or the worker does not end.
+            lost = -(signal.SIGKILL if fault is None else fault.signal)
+            code = os.waitstatus_to_exitcode(status) if status is not None else lost
         else:
             self._lifeline.bury(pid)
-            code = exit_code
-        fault = self._journal.fault()
+            code, fault = exit_code, self._journal.fault()
         return Death(
             signal=-code if code < 0 and not misdeed else None,
             exit_code=code if code >= 0 else None,

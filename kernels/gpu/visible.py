@@ -1,17 +1,20 @@
 """The visible GPUs, according to NVIDIA's management library, which creates no CUDA context: workers can still fork."""
 
 import importlib.util
+import json
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from types import ModuleType
+from typing import Any
 
 import torch
 
-from attnfuzz.kernels.gpu import toolkit
+from attnfuzz.kernels.bounded_command import TooSlow, output_of
+from attnfuzz.kernels.gpu import discovery, toolkit
 from attnfuzz.kernels.library_cache import environment
 
 
@@ -35,6 +38,8 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _HOPPER_PROCESSORS = 132
 """Streaming multiprocessors of an H100 or H200 (SXM)."""
 _LIBRARY = "pynvml"
+_DRIVER_SECONDS = 20.0
+"""Time limit for the driver's answer. Without a persistence daemon it takes a second per GPU."""
 _INSTALL = {"flashinfer": "attnfuzz[gpu]", _LIBRARY: "attnfuzz[gpu]", "cudnn": "nvidia-cudnn-frontend"}
 """Names to install of packages that are imported under another name."""
 
@@ -115,62 +120,27 @@ def _look(chosen: str | None) -> tuple[tuple[Gpu, ...], str]:
     """The GPUs selected by `chosen`, the value of CUDA_VISIBLE_DEVICES, and the reason if there is none."""
     if (lacking := without_packages([_LIBRARY])) is not None:
         return (), lacking
-    # Imported late: only machines with a GPU need it.
-    import pynvml  # noqa: PLC0415
-
-    try:
-        with _session(pynvml):
-            present = [_gpu(pynvml, pynvml.nvmlDeviceGetHandleByIndex(n)) for n in range(pynvml.nvmlDeviceGetCount())]
-            found = present if chosen is None else list(_chosen(pynvml, present, chosen))
-    except pynvml.NVMLError_LibraryNotFound:
-        return (), "it has no NVIDIA driver"
-    except pynvml.NVMLError as error:
-        return (), f"NVIDIA's driver does not answer ({error})"
-    if not present:
+    answer = _found(chosen)
+    if "reason" in answer:
+        return (), answer["reason"]
+    if not answer["present"]:
         return (), "NVIDIA's driver finds no device"
-    numbered = tuple(replace(gpu, index=index) for index, gpu in enumerate(found))
-    return numbered, f"CUDA_VISIBLE_DEVICES={chosen!r} names none of this machine's {len(present)}"
+    gpus = tuple(Gpu(index=index, **gpu) for index, gpu in enumerate(answer["gpus"]))
+    return gpus, f"CUDA_VISIBLE_DEVICES={chosen!r} names none of this machine's {answer['present']}"
 
 
-@contextmanager
-def _session(nvml: ModuleType) -> Iterator[None]:
-    nvml.nvmlInit()
+def _found(chosen: str | None) -> dict[str, Any]:
+    """Return what `discovery.found` does, from a process that is left behind if the driver does not answer."""
+    # Without its folder on the path, which has modules of common names.
+    command = [sys.executable, "-P", discovery.__file__, *([] if chosen is None else [chosen])]
     try:
-        yield
-    finally:
-        nvml.nvmlShutdown()
-
-
-def _gpu(nvml: ModuleType, handle: object) -> Gpu:
-    major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
-    return Gpu(
-        index=0,
-        name=nvml.nvmlDeviceGetName(handle),
-        capability=f"{major}.{minor}",
-        memory=nvml.nvmlDeviceGetMemoryInfo(handle).total,
-        uuid=nvml.nvmlDeviceGetUUID(handle),
-    )
-
-
-def _chosen(nvml: ModuleType, present: Sequence[Gpu], chosen: str) -> Iterator[Gpu]:
-    """The GPUs in a list of numbers, UUIDs or prefixes of UUIDs. CUDA ignores the rest after an invalid entry.
-
-    See https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#env-vars
-    """
-    for entry in (part.strip() for part in chosen.split(",")):
-        if entry.startswith("MIG-"):
-            # A slice of a GPU: its architecture, and at most its memory. CUDA takes no second one.
-            handle = nvml.nvmlDeviceGetHandleByUUID(entry)
-            whole = _gpu(nvml, nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle))
-            yield replace(whole, memory=nvml.nvmlDeviceGetMemoryInfo(handle).total, uuid=entry)
-            return
-        if entry.isdecimal():
-            named = [present[int(entry)]] if int(entry) < len(present) else []
-        else:
-            named = [gpu for gpu in present if entry and gpu.uuid.startswith(entry)]
-        if len(named) != 1:
-            return
-        yield named[0]
+        text = output_of(command, seconds=_DRIVER_SECONDS)
+    except TooSlow:
+        return {"reason": f"NVIDIA's driver did not answer within {_DRIVER_SECONDS:g} s"}
+    if text is None:
+        return {"reason": "NVIDIA's management library can't be used"}
+    answer: dict[str, Any] = json.loads(text)
+    return answer
 
 
 def processors(device: torch.device) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from attnfuzz.kernels.gpu import visible
+from attnfuzz.kernels.gpu import discovery, visible
 
 GIB = 1 << 30
 
@@ -77,5 +77,7 @@ def install(
         setattr(library, name, function)
     monkeypatch.setitem(sys.modules, "pynvml", library)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    # The real one asks in another process.
+    monkeypatch.setattr(visible, "_found", discovery.found)
     # The real one keeps what it saw.
     monkeypatch.setattr(visible, "_look", inspect.unwrap(visible._look))

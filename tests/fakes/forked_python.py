@@ -141,6 +141,7 @@ def _executed_by(template: _Template) -> AbstractContextManager[object]:
             "folder": os.fspath(given["cwd"] or Path.cwd()),
             "environment": dict(os.environ if given["env"] is None else given["env"]),
             "session": given["start_new_session"],
+            "group": given["process_group"],
             "descriptors": [0, 1, 2, *given["pass_fds"]],
         }
         popen.pid = template.fork(order, [*theirs, *given["pass_fds"]])
@@ -201,6 +202,8 @@ def _be(order: dict[str, Any], descriptors: Sequence[int], parent: int, before: 
         os._exit(0)
     if order["session"]:
         os.setsid()
+    if order["group"] == 0:
+        os.setpgid(0, 0)
     for number, handler in HANDLERS.items():
         signal.signal(number, handler)
     _take(descriptors, order["descriptors"])

@@ -3,16 +3,20 @@
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis.errors import FlakyStrategyDefinition
 
 from attnfuzz.harness.campaign import job
+from attnfuzz.harness.campaign import jobs as jobs_module
 from attnfuzz.harness.campaign.jobs import JobEnded, JobProcesses
 from attnfuzz.harness.search.messages import JobSetup, Slice, SliceDone
+from attnfuzz.harness.workers import left_behind
 
 pytestmark = pytest.mark.slow
 
@@ -117,3 +121,42 @@ def test_leaving_ends_a_job_in_the_middle_of_a_slice() -> None:
         assert jobs.next_message(60) is not None
         (process,) = jobs._processes
     assert process._process.returncode is not None
+
+
+@pytest.fixture
+def _deaf(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Jobs that no signal ends, as if they were in a driver that hangs. They are ended after the test."""
+    held: list[left_behind.Process] = []
+    kill = left_behind.kill
+    monkeypatch.setattr(left_behind, "kill", held.append)
+    monkeypatch.setattr(left_behind, "_noted", set())
+    monkeypatch.setattr(subprocess.Popen, "terminate", lambda _: None)
+    monkeypatch.setattr(jobs_module, "SECONDS_TO_LEAVE", 0.1)
+    monkeypatch.setattr(jobs_module, "SECONDS_TO_DIE", 0.1)
+    yield
+    for process in held:
+        kill(process)
+
+
+@pytest.mark.usefixtures("_deaf")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_job_that_cannot_be_killed_is_left_behind_and_named() -> None:
+    with JobProcesses(1, setup("torch_sdpa")) as jobs:
+        (process,) = jobs._processes
+        # More than the pipe holds, for a job that does not read it.
+        os.kill(process._process.pid, signal.SIGSTOP)
+        process.send(Slice(backend="torch_sdpa" * 100_000, index=0, seed=1, examples=5))
+    assert str(process._process.pid) in left_behind.words()
+
+
+def test_nothing_of_a_job_remains_in_its_session() -> None:
+    with JobProcesses(1, setup("torch_sdpa")) as jobs:
+        jobs.start(0, Slice(backend="torch_sdpa", index=0, seed=1, examples=100_000))
+        assert jobs.next_message(60) is not None
+        (process,) = jobs._processes
+        session = left_behind.of_session(process._process.pid)
+        # The job, its nursery, and workers.
+        assert len(session) > 2
+        os.kill(process._process.pid, signal.SIGSTOP)
+    assert left_behind.of_session(process._process.pid) == []
+    assert left_behind.words() == ""

@@ -37,7 +37,7 @@ def lineage(workers):
 with Workers("deadly_handlers:obey", environment={"PLANTED": "yes"}) as workers:
     worker, nursery = lineage(workers)
     files = [os.readlink(f"/proc/{nursery}/fd/{number}") for number in range(3)]
-    tell(worker=worker, nursery=nursery, session=os.getsid(nursery), files=files)
+    tell(worker=worker, nursery=nursery, session=os.getsid(nursery), group=os.getpgid(nursery), files=files)
     sys.stdin.readline()
     worker_ended = os.pidfd_open(worker)
     os.kill(nursery, signal.SIGKILL)
@@ -85,7 +85,7 @@ def ends(*pids: int) -> bool:
 def test_a_nursery_is_forked_once_and_then_started(job: subprocess.Popen[str]) -> None:
     first = said(job)
     assert command_line(first["nursery"]) == command_line(job.pid)
-    assert first["session"] == first["nursery"]
+    assert (first["session"], first["group"]) == (os.getsid(job.pid), first["nursery"])
     assert first["files"][0] == "/dev/null"
     assert all("attnfuzz-nursery-output" in each for each in first["files"][1:])
     go_on(job)

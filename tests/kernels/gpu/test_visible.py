@@ -9,10 +9,11 @@ import pytest
 import torch
 from fake_nvml import B200, H200, L4, OTHER_H200
 
-from attnfuzz.kernels.gpu import visible
+from attnfuzz.kernels.gpu import discovery, visible
 from attnfuzz.kernels.gpu.visible import Arch
 
 HOPPER = frozenset({Arch.HOPPER})
+FOUND = visible._found
 
 
 @pytest.fixture(autouse=True)
@@ -157,3 +158,32 @@ def test_nothing_is_imported_to_know_what_is_missing(monkeypatch: pytest.MonkeyP
     before = set(sys.modules)
     visible.missing(HOPPER, ("flashinfer",))
     assert "flashinfer" not in set(sys.modules) - before
+
+
+def test_a_driver_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fake_nvml.install(monkeypatch, [H200])
+    hanging = tmp_path / "discovery.py"
+    hanging.write_text("import time; time.sleep(600)")
+    monkeypatch.setattr(visible, "_found", FOUND)
+    monkeypatch.setattr(discovery, "__file__", str(hanging))
+    monkeypatch.setattr(visible, "_DRIVER_SECONDS", 0.1)
+    assert visible.visible() == ()
+    assert str(visible.missing(HOPPER, ())).endswith("NVIDIA's driver did not answer within 0.1 s")
+
+
+def test_another_process_asks_the_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A library with one GPU, which only a process with this path finds."""
+    fake_nvml.install(monkeypatch)
+    (tmp_path / "pynvml.py").write_text(
+        "class NVMLError(Exception): pass\n"
+        "NVMLError_LibraryNotFound = NVMLError\n"
+        "nvmlInit = nvmlShutdown = lambda: None\n"
+        "nvmlDeviceGetCount = lambda: 1\n"
+        "nvmlDeviceGetHandleByIndex = lambda index: index\n"
+        "nvmlDeviceGetName, nvmlDeviceGetUUID = lambda _: 'NVIDIA H200', lambda _: 'GPU-1'\n"
+        "nvmlDeviceGetCudaComputeCapability = lambda _: (9, 0)\n"
+        "nvmlDeviceGetMemoryInfo = lambda _: type('', (), {'total': 80})\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(visible, "_found", FOUND)
+    assert visible.visible() == (visible.Gpu(index=0, name="NVIDIA H200", capability="9.0", memory=80, uuid="GPU-1"),)
