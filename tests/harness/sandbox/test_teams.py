@@ -144,8 +144,12 @@ def test_each_job_of_a_campaign_is_given_its_number(monkeypatch: pytest.MonkeyPa
         def ask_to_leave(self) -> None:
             pass
 
+        kill = ask_to_leave
+
         def end(self, deadline: float) -> None:
             pass
+
+        wait = end
 
     monkeypatch.setattr("attnfuzz.harness.campaign.jobs.JobProcess", Started)
     with JobProcesses(3, JobSetup(backends=("xqa",), contract="declared", guard=None)) as jobs:
