@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from attnfuzz.harness.inside.aliases import Aliases
 from attnfuzz.harness.memory.allocation import Allocation
 from attnfuzz.harness.memory.placed import PlacedMemory
 from attnfuzz.harness.verdict.failures import Kind, Observation
@@ -27,14 +28,14 @@ _MOST_SEALED = 64 << 20
 
 
 class Launched(NamedTuple):
-    """A kernel and the arguments with which it is called."""
+    """A kernel and the arguments with which it is called. The kernel itself gets aliases of their tensors."""
 
     op: Op
     arguments: dict[str, Any]
 
-    def call(self) -> Any:
+    def call(self, aliases: Aliases) -> Any:
         """Call the kernel."""
-        return self.op.function(**self.arguments)
+        return self.op.function(**{name: aliases.of(value) for name, value in self.arguments.items()})
 
 
 class Tracer(Protocol):
@@ -150,11 +151,11 @@ class JournalingLauncher:
     Attributes of the current step: `kernel` is the entry point launched last, `answering` the last one that is no plan,
     `raised` its exception, `observations` the findings of launch checks, `broken` the reported breaches of
     preconditions, `way` how a server reaches the launches, if the backend says so, and `launched` its launches, None if
-    they are not kept. `kernel_seconds` is the time spent in kernels. Arguments stay alive until their launch is
-    awaited, unless a `gate` keeps the device behind: a server that runs ahead drops tensors it no longer needs. `run`
-    is journaled as `LaunchRecord.run`. A `tracer` gets every launch, `stopwatch` awaits launches, and `new_graph`
-    creates the graph of a capture. `failed_launch` returns and clears the runtime's error of a failed launch, "" if
-    none.
+    they are not kept. `kernel_seconds` is the time spent in kernels, which get the tensors of `aliases`. Arguments stay
+    alive until their launch is awaited, unless a `gate` keeps the device behind: a server that runs ahead drops tensors
+    it no longer needs. `run` is journaled as `LaunchRecord.run`. A `tracer` gets every launch, `stopwatch` awaits
+    launches, and `new_graph` creates the graph of a capture. `failed_launch` returns and clears the runtime's error of
+    a failed launch, "" if none.
     """
 
     def __init__(
@@ -180,6 +181,7 @@ class JournalingLauncher:
         self._unseen: list[_Unseen] = []
         self._kept: list[Launched] = []
         self.gate: Gate | None = None
+        self.aliases = Aliases()
         self._sealed = 0
         self.run = self.way = self._caller = ""
         self._callers: dict[str, _Caller] = {}
@@ -217,11 +219,11 @@ class JournalingLauncher:
         if self._capturing is not None:
             self._capturing.record(launched)
             self.announce([launched])
-            return launched.call()
+            return launched.call(self.aliases)
         if self._recording is not None:
             self._recording.record(launched)
             return None
-        return self.run_sealed([launched], launched.call)
+        return self.run_sealed([launched], partial(launched.call, self.aliases))
 
     def reached_by(self, words: str) -> None:
         """Set how a server reaches the following launches of this step."""

@@ -91,6 +91,42 @@ def test_a_function_is_handed_only_what_it_supports(bench_of: Callable[..., Benc
     }
 
 
+def set_elsewhere(out: torch.Tensor, right: torch.Tensor) -> None:
+    out.set_(right)  # type: ignore[call-overload]
+
+
+def data_elsewhere(out: torch.Tensor, right: torch.Tensor) -> None:
+    out.data = right
+
+
+def swapped(out: torch.Tensor, right: torch.Tensor) -> None:
+    torch.utils.swap_tensors(out, right)
+
+
+@pytest.mark.parametrize("point", [set_elsewhere, data_elsewhere, swapped], ids=lambda each: each.__name__)
+def test_an_output_that_is_pointed_elsewhere_is_not_written(point: Callable[..., None]) -> None:
+    def attend(*, out: torch.Tensor, **others: Any) -> None:
+        right = torch.zeros_like(out)
+        answer = attend_call(kv_layout="NHD", **others).out
+        right[: len(answer)] = answer.to(out.dtype)
+        point(out, right)
+
+    case = Case(backend="elsewhere", geometry=NHD, steps=(step(Mode.EXTEND, (2, 9), (3, 3)),))
+    (found, *_) = run(case, backend=FunctionBackend(attend)).observations
+    assert (found.kind, found.place) == (Kind.UNWRITTEN, "out")
+
+
+def test_a_function_may_change_the_shape_of_its_own_tensor_objects() -> None:
+    def attend(*, out: torch.Tensor, query: torch.Tensor, seq_lens: torch.Tensor, **others: Any) -> None:
+        answer = attend_call(kv_layout="NHD", query=query, seq_lens=seq_lens, **others).out
+        out[: len(answer)] = answer.to(out.dtype)
+        query.unsqueeze_(0).transpose_(1, 2)
+        seq_lens.resize_(1)
+
+    steps = (step(Mode.EXTEND, (2, 9), (3, 3)), step(Mode.DECODE, (1, 10), (1, 4)))
+    passed(Case(backend="reshaping", geometry=NHD, steps=steps), backend=FunctionBackend(attend))
+
+
 def test_a_parameter_by_name_is_handed_whatever_the_capability(bench_of: Callable[..., Bench]) -> None:
     def attend(*, out: torch.Tensor, lse: torch.Tensor, window_left: int, sinks: object, mode: str) -> None: ...
 

@@ -104,6 +104,27 @@ def test_an_input_may_change_if_another_part_of_its_tensor_may_be_written(memory
     assert launcher.observations == []
 
 
+def test_a_kernel_gets_the_same_object_for_the_same_tensor_and_another_if_it_changed_it(
+    memory: GuardedMemory, tensors: dict[str, Any]
+) -> None:
+    given: list[torch.Tensor] = []
+
+    def keep(*, pair: tuple[torch.Tensor, list[torch.Tensor]]) -> None:
+        given.append(pair[1][0])
+
+    launcher = JournalingLauncher(memory, ignore)
+    launcher.begin_step(0, "decode")
+    op, x = Op("keep", keep, frozenset()), tensors["x"]
+    launcher.launch(op, pair=(x, [x]))
+    launcher.launch(op, pair=(x, [x]))
+    given[0].unsqueeze_(0)
+    launcher.launch(op, pair=(x, [x]))
+    first, second, third = given
+    assert first is second
+    assert len({id(x), id(first), id(third)}) == 3
+    assert (third.data_ptr(), third.shape) == (x.data_ptr(), x.shape)
+
+
 def test_a_replay_has_frozen_scalars_and_live_tensors(memory: GuardedMemory, tensors: dict[str, Any]) -> None:
     launcher = JournalingLauncher(memory, ignore)
     amount = 1
