@@ -18,9 +18,10 @@ from attnfuzz.harness.cli.terminal import extras, is_quiet, new_table, print_lin
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.report.cause_view import KNOWN, CauseView, cause_views
 from attnfuzz.harness.report.files import scripts_in
+from attnfuzz.harness.report.titles import title_of
 from attnfuzz.harness.report.verdict import Level, ledger_lines, verdict
 from attnfuzz.harness.verdict.printable import in_a_line, printable
-from attnfuzz.harness.verdict.wording import clock, count, headline_of, replay_line
+from attnfuzz.harness.verdict.wording import clock, count, replay_line
 
 FIRST_MINUTE = 60.0
 SECONDS_PER_LINE_AT_FIRST = 10.0
@@ -112,13 +113,13 @@ def say(console: Console, event: events.Event) -> None:
             console = extras()
         case events.FindingFiled() | events.FindingChecked():
             same = f", same cause as {in_a_line(event.cause)}" if event.cause else ""
-            line = Text.assemble(_label(event), f": {headline_of(event)}{same}")
+            line = Text.assemble(_label(event), f": {title_of(event, event.needs)}{same}")
         case events.FindingMinimized():
-            line = Text(f"Minimized: {headline_of(event.finding)}")
+            line = Text(f"Minimized: {title_of(event.finding, event.finding.needs)}")
         case events.CausesMerged():
             line = Text(f"Same cause: {in_a_line(event.name)} and {in_a_line(event.cause)}")
         case events.SuspectSeen() | events.UnconfirmedKept() | events.GapSeen():
-            line = Text(f"{_LABELS[type(event)]}: {headline_of(event)}")
+            line = Text(f"{_LABELS[type(event)]}: {title_of(event)}")
         case events.Trouble():
             line = Text(f"Trouble: {printable(event.text)}")
         case events.JobRestarted():
@@ -173,6 +174,7 @@ def _print_causes_and_scores(console: Console, home: Home | None, standing: Stan
 
 def _print_cause(console: Console, view: CauseView) -> None:
     """Print the smallest case in full, the facts, the symptoms, and the lines that run it."""
+    console.print(Text(view.title, style="bold"))
     console.print(Text(printable(_at_length(view.finding))))
     about = Table.grid(padding=(0, GAP, 0, 0))
     about.add_column(no_wrap=True)
@@ -195,11 +197,11 @@ def _print_cause(console: Console, view: CauseView) -> None:
 
 
 def _at_length(finding: events.AnyFinding) -> str:
-    """Return the report of a finding of this campaign; two lines for one of an earlier campaign, which printed it."""
+    """Return the report of a finding of this campaign; a line for one of an earlier campaign, which printed it."""
     if isinstance(finding, events.FindingFiled):
         return finding.report.rstrip()
     times = f"{finding.times} of {count(finding.runs, 'run')}"
-    return f"{headline_of(finding)}\nfound by an earlier campaign; failed in {times} of this one"
+    return f"found by an earlier campaign; failed in {times} of this one"
 
 
 def _others(standing: Standing, views: Sequence[CauseView]) -> Iterator[str]:
@@ -211,9 +213,9 @@ def _others(standing: Standing, views: Sequence[CauseView]) -> Iterator[str]:
         elif view.status == State.FIXED:
             yield f"Fixed: {view.title}: passes now. {replay}"
     for kept in standing.unconfirmed:
-        yield f"Unconfirmed: {headline_of(kept)}: {kept.reason}. Kept in {kept.path}"
+        yield f"Unconfirmed: {title_of(kept)}: {kept.reason}. Kept in {kept.path}"
     for gap in standing.gaps:
-        yield f"Gap: {headline_of(gap)}: {gap.observation.message}"
+        yield f"Gap: {title_of(gap)}: {gap.observation.message}"
     for backend, score in standing.scores.items():
         for message, times in score.unsupported.most_common(_MOST_MESSAGES):
             yield f"Unsupported by {backend}, {count(times, 'time')}: {message}"

@@ -41,9 +41,10 @@ from attnfuzz.harness.findings.finding import REPORT, case_path, text_beside
 from attnfuzz.harness.findings.record import Record
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.reduce.ablation import passes_if
+from attnfuzz.harness.report.titles import severity, title_of
 from attnfuzz.harness.serve.findings import SCRIPT, ServeRecord, read_serve_records
 from attnfuzz.harness.verdict.printable import in_a_line
-from attnfuzz.harness.verdict.wording import count, date, headline_of, replay_line
+from attnfuzz.harness.verdict.wording import count, date, replay_line
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case
 
@@ -80,9 +81,9 @@ def _answer_all(causes: Sequence[Sequence[AnyRecord]], *, of_servers: bool) -> N
 
 
 def _print_causes(causes: Sequence[Sequence[AnyRecord]]) -> None:
-    table = new_table("state", "first seen", "last seen", "finding", whole=("state", "first seen", "last seen"))
+    table = new_table("state", "last seen", "finding", whole=("state", "last seen"))
     for first, *others in causes:
-        _list(table, first, needs=f" (needs {', '.join(first.needs)})" if first.needs else "")
+        _list(table, first)
         for record in others:
             _list(table, record, indent="  ")
     console = Terminal()
@@ -106,18 +107,29 @@ def _listed(record: Record, first: AnyRecord) -> ListedFinding:
 
 
 def _by_cause(records: Iterable[AnyRecord]) -> list[list[AnyRecord]]:
-    """Return the records of each cause, the one that represents it first."""
+    """Return the records of each cause, the one that represents it first, and the worst cause first."""
     causes: dict[str, list[AnyRecord]] = {}
     for record in records:
         causes.setdefault(record.cause or record.name, []).append(record)
-    return [sorted(group, key=lambda record: record.name != cause) for cause, group in causes.items()]
+    groups = [sorted(group, key=lambda record: record.name != cause) for cause, group in causes.items()]
+    return sorted(groups, key=_severity)
 
 
-def _list(table: Table, record: AnyRecord, *, indent: str = "", needs: str = "") -> None:
+def _severity(group: Sequence[AnyRecord]) -> tuple[int, int]:
+    """Return the sort key by which fixed causes come last, and the worst of the others first."""
+    worst = min((severity(each.observation) for each in group if isinstance(each, Record)), default=0)
+    return all(each.state is State.FIXED for each in group), worst
+
+
+def _list(table: Table, record: AnyRecord, *, indent: str = "") -> None:
     state = Text(record.state, style=_STYLES[record.state])
     path = f" in {record.path}" if is_verbose() else ""
-    name = in_a_line(f"{indent}{record.name}{needs}{path}")
-    table.add_row(state, date(record.first_seen.time), date(record.last_seen.time), name)
+    cell = Text.assemble(f"{indent}{_title(record)}\n", (in_a_line(f"{indent}{record.name}{path}"), "dim"))
+    table.add_row(state, date(record.last_seen.time), cell)
+
+
+def _title(record: AnyRecord) -> str:
+    return in_a_line(record.headline) if isinstance(record, ServeRecord) else title_of(record, record.needs)
 
 
 def show_finding(*, name: str, home: Path) -> None:
@@ -128,13 +140,13 @@ def show_finding(*, name: str, home: Path) -> None:
     campaigns = tuple(map(FindingInCampaign.of, record.sightings))
     if isinstance(record, ServeRecord):
         answer(ShownServerFinding(finding=listed_of_server(record), campaigns=campaigns, report=report))
-        headline, again = record.headline, f"python {record.path / SCRIPT}"
+        again = f"python {record.path / SCRIPT}"
     else:
         first = next((each for each in records if each.name == record.cause), record)
         answer(ShownFinding(finding=_listed(record, first), campaigns=campaigns, report=report))
-        headline, again = headline_of(record), replay_line(str(record.path))
+        again = replay_line(str(record.path))
     console = details()
-    console.print(Text.assemble((record.state, _STYLES[record.state]), "  ", in_a_line(headline)))
+    console.print(Text.assemble((record.state, _STYLES[record.state]), "  ", _title(record)), soft_wrap=True)
     if record.needs:
         console.print(Text(in_a_line(f"  needs {', '.join(record.needs)}")))
     if isinstance(record, Record):

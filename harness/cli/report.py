@@ -16,7 +16,7 @@ from attnfuzz.harness.cli.campaign_answer import campaign_answer
 from attnfuzz.harness.cli.given import find_by_name
 from attnfuzz.harness.cli.serve_home import refuse_serve_home, report_serving
 from attnfuzz.harness.cli.terminal import BadInput, Terminal, answer, details, new_table, print_line, warn
-from attnfuzz.harness.report.cause_view import title_of, view_of
+from attnfuzz.harness.report.cause_view import title_of_cause, view_of
 from attnfuzz.harness.report.compare import BackendChange, Comparison, compare
 from attnfuzz.harness.report.files import Reports, Source, locate
 from attnfuzz.harness.report.markdown import render_comparison
@@ -126,7 +126,7 @@ def print_comparison(console: Console, details: Console, comparison: Comparison)
         for cause in causes:
             new = comparison.grown.get(cause.name, 0) if cause in comparison.still else 0
             more = f" ({count(new, 'failure')} not seen before)" if new else ""
-            line = f"{title}: {title_of(cause)}{more}\n  {replay_line(cause.findings[0].path)}"
+            line = f"{title}: {title_of_cause(cause)}{more}\n  {replay_line(cause.findings[0].path)}"
             print_line(console, line, style)
     if comparison.nothing is not None:
         print_line(console, comparison.nothing, "" if comparison.left_out else "green")

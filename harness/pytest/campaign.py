@@ -10,8 +10,9 @@ from attnfuzz.harness.campaign.run import run
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.report.cause_view import KNOWN, CauseView, cause_views
 from attnfuzz.harness.report.files import scripts_in, write_reports
+from attnfuzz.harness.report.titles import title_of
 from attnfuzz.harness.report.verdict import verdict, why_idle
-from attnfuzz.harness.verdict.wording import headline_of, replay_line
+from attnfuzz.harness.verdict.wording import replay_line
 from attnfuzz.reference.user_error import UserError
 
 
@@ -69,4 +70,4 @@ def _text(cause: CauseView) -> str:
 def _unsettled(standing: Standing) -> Iterator[str]:
     """The failures that were neither confirmed nor refuted."""
     for kept in standing.unsettled:
-        yield f"not confirmed: {headline_of(kept)}: {kept.reason}\n{replay_line(kept.path)}"
+        yield f"not confirmed: {title_of(kept)}: {kept.reason}\n{replay_line(kept.path)}"

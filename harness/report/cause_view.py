@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
+from attnfuzz.harness.backends.registry import as_file_name
 from attnfuzz.harness.campaign.causes import Cause, causes_of
 from attnfuzz.harness.campaign.events import AnyFinding, FindingChecked, FindingFiled
 from attnfuzz.harness.campaign.standing import Standing
@@ -19,10 +20,11 @@ from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.reduce.ablation import passes_if
 from attnfuzz.harness.report.compare import changes
 from attnfuzz.harness.report.drawing import draw_case
+from attnfuzz.harness.report.titles import severity, slug, title
 from attnfuzz.harness.verdict.describe import describe
 from attnfuzz.harness.verdict.failures import REACHED_BY, REACHED_BY_IN_0_1
 from attnfuzz.harness.verdict.printable import in_a_line
-from attnfuzz.harness.verdict.wording import clock, count, date, headline_of, replay_line
+from attnfuzz.harness.verdict.wording import clock, count, date, replay_line
 
 MOST_DRAWN = 40
 """Causes that are drawn, to keep the file small enough for browsers."""
@@ -68,7 +70,7 @@ class CauseView:
     @property
     def title(self) -> str:
         """The cause in half a line."""
-        return title_of(self.cause)
+        return title_of_cause(self.cause)
 
     @property
     def explanation(self) -> str:
@@ -92,12 +94,23 @@ class CauseView:
     @property
     def backends(self) -> list[str]:
         """The backends in which it shows."""
-        return list(dict.fromkeys(each.case.backend for each in self.cause.findings))
+        return _backends(self.cause)
 
     @property
     def modes(self) -> list[str]:
         """The modes in which it shows."""
-        return list(dict.fromkeys(each.observation.mode for each in self.cause.findings if each.observation.mode))
+        return _modes(self.cause)
+
+    @property
+    def file_name(self) -> str:
+        """A file name for it, without a suffix: its title, and what tells its finding from others with that title."""
+        _, _, rest = self.cause.name.rpartition(f"-{self.finding.observation.kind}-")
+        return as_file_name(f"{slug(self.title)}-{rest or self.cause.name}")
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """The sort key that puts the worst causes first, and of equally bad ones that with the most findings."""
+        return min(severity(each.observation) for each in self.cause.findings), -len(self.cause.findings)
 
     @property
     def symptoms(self) -> list[AnyFinding]:
@@ -158,10 +171,17 @@ class CauseView:
         return report_of(self.finding)
 
 
-def title_of(cause: Cause) -> str:
-    """A cause in half a line: its first failure, and the number of others."""
-    more = len(cause.findings) - 1
-    return headline_of(cause.findings[0]) + (f", and {count(more, 'more failure', 'more failures')}" if more else "")
+def title_of_cause(cause: Cause) -> str:
+    """A cause in half a line."""
+    return title(cause.findings[0].observation, cause.needs, _backends(cause), _modes(cause))
+
+
+def _backends(cause: Cause) -> list[str]:
+    return list(dict.fromkeys(each.case.backend for each in cause.findings))
+
+
+def _modes(cause: Cause) -> list[str]:
+    return list(dict.fromkeys(each.observation.mode for each in cause.findings if each.observation.mode))
 
 
 def status_of(finding: AnyFinding) -> str:
@@ -170,9 +190,10 @@ def status_of(finding: AnyFinding) -> str:
 
 
 def cause_views(standing: Standing, scripts: Collection[str] = ()) -> list[CauseView]:
-    """The causes of all findings of a campaign: failing ones as in `standing.causes`, then fixed ones."""
+    """The causes of all findings of a campaign: new and returned ones, open, known and fixed ones, the worst first."""
     causes = causes_of([*standing.findings, *standing.fixed], standing.merged)
-    return [_view(cause.findings, scripts) for cause in causes]
+    views = [_view(cause.findings, scripts) for cause in causes]
+    return sorted(views, key=lambda view: (_STATUSES.index(view.status), *view.order))
 
 
 def _view(findings: tuple[AnyFinding, ...], scripts: Collection[str]) -> CauseView:
@@ -202,6 +223,8 @@ class CauseGroup(NamedTuple):
     meaning: str
     causes: list[DrawnCause]
 
+
+_STATUSES = (State.NEW, State.RETURNED, State.OPEN, KNOWN, State.FIXED)
 
 _MEANINGS = {
     State.NEW: "first seen in this campaign",

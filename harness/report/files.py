@@ -156,9 +156,7 @@ class Reports:
             junit=write("junit.xml", self.junit),
             markdown=write("summary.md", self.markdown),
             # A foreign log may contain any name.
-            issues=tuple(
-                write(f"issues/{as_file_name(each.cause.name)}.md", partial(self.issue, each)) for each in news
-            ),
+            issues=tuple(write(f"issues/{each.file_name}.md", partial(self.issue, each)) for each in news),
         )
 
 

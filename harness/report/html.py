@@ -15,10 +15,11 @@ from attnfuzz.harness.report.cause_view import cause_groups, cause_views, status
 from attnfuzz.harness.report.charts import COLORS, Margin, Series, line_chart, margin_chart, share_bar
 from attnfuzz.harness.report.compare import changes
 from attnfuzz.harness.report.coverage import Coverage, named
+from attnfuzz.harness.report.titles import title_of
 from attnfuzz.harness.report.verdict import ledger_lines, verdict
 from attnfuzz.harness.verdict.printable import printable, shortened
 from attnfuzz.harness.verdict.tiers import Tier
-from attnfuzz.harness.verdict.wording import clock, count, date, headline_of
+from attnfuzz.harness.verdict.wording import clock, count, date
 
 _MOST_LISTED = 100
 """Most rows of tables without a bound: unconfirmed failures, gaps, restarts."""
@@ -50,7 +51,7 @@ def render_html(
         clock=clock, count=count, date=date, shortened=shortened, named=named, printable=printable
     )
     environment.globals.update(
-        headline_of=headline_of, status_of=status_of, ledger_lines=ledger_lines, colors=COLORS, most=_MOST_LISTED
+        title_of=title_of, status_of=status_of, ledger_lines=ledger_lines, colors=COLORS, most=_MOST_LISTED
     )
     return environment.get_template("report.html.j2").render(
         standing=standing,

@@ -10,8 +10,9 @@ from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.report.cause_view import KNOWN, CauseView, cause_views, status_of
 from attnfuzz.harness.report.html import markup_environment
 from attnfuzz.harness.report.suites import Suite, Test
+from attnfuzz.harness.report.titles import title_of
 from attnfuzz.harness.report.verdict import verdict
-from attnfuzz.harness.verdict.wording import clock, count, headline_of, replay_line
+from attnfuzz.harness.verdict.wording import clock, count, replay_line
 
 
 def render_junit(standing: Standing, scripts: Collection[str] = ()) -> bytes:
@@ -87,7 +88,7 @@ def _more(view: CauseView) -> Iterator[str]:
     for name, value in view.facts:
         yield f"{name}: {value}"
     for symptom in view.symptoms:
-        yield f"- {status_of(symptom)}: {headline_of(symptom)}: {replay_line(symptom.path)}"
+        yield f"- {status_of(symptom)}: {title_of(symptom, symptom.needs)}: {replay_line(symptom.path)}"
 
 
 def _unsettled(standing: Standing, backend: str) -> Iterator[Test]:
@@ -96,7 +97,7 @@ def _unsettled(standing: Standing, backend: str) -> Iterator[Test]:
             yield Test(
                 f"unconfirmed {Path(suspect.path).name}",
                 "failure",
-                f"not confirmed: {headline_of(suspect)}",
+                f"not confirmed: {title_of(suspect)}",
                 kind=suspect.observation.kind.value,
                 text=f"{suspect.observation.message}\n{suspect.reason}",
                 out=replay_line(suspect.path),

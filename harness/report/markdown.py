@@ -10,13 +10,14 @@ import jinja2
 import attnfuzz
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.files.templates import environment_of
-from attnfuzz.harness.report.cause_view import CauseView, cause_views, status_of, title_of
+from attnfuzz.harness.report.cause_view import CauseView, cause_views, status_of, title_of_cause
 from attnfuzz.harness.report.compare import Comparison, compare
+from attnfuzz.harness.report.titles import title, title_of
 from attnfuzz.harness.report.verdict import ledger_lines, verdict
 from attnfuzz.harness.verdict.describe import describe_any
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.printable import printable, shortened
-from attnfuzz.harness.verdict.wording import clock, count, headline, headline_of, replay_line
+from attnfuzz.harness.verdict.wording import clock, count, replay_line
 from attnfuzz.reference.case_file import AnyCase, encode
 
 MOST_CHARACTERS = 300
@@ -92,7 +93,7 @@ def template(name: str) -> jinja2.Template:
     environment.filters.update(
         clock=clock, code=code, count=count, escape=escape, fenced=fenced, one_line=one_line, replay_line=replay_line
     )
-    environment.globals.update(headline=headline, headline_of=headline_of, title_of=title_of, status_of=status_of)
+    environment.globals.update(title_of=title_of, title_of_cause=title_of_cause, status_of=status_of)
     return environment.get_template(name)
 
 
@@ -133,7 +134,7 @@ def render_issue(
     script = next((text for text in scripts if len(text) <= MOST_CHARACTERS_OF_SCRIPT), None)
     case_json = encode(case).decode()
     return template("issue.md.j2").render(
-        backend=case.backend,
+        title=title(seen, (), [case.backend], [seen.mode] if seen.mode else []) if cause is None else cause.title,
         seen=seen,
         cause=cause,
         attnfuzz=attnfuzz.__version__,

@@ -59,11 +59,6 @@ def headline(backend: str, observation: "Observation") -> str:
     return in_a_line(f"{observation.kind}{place} in {backend}{mode}")
 
 
-def headline_of(failed: CaseThatFailed) -> str:
-    """Describe a failure on record in half a line."""
-    return headline(failed.case.backend, failed.observation)
-
-
 def replay_line(path: str) -> str:
     """Return the command line that runs the finding in the folder `path` again."""
     return in_a_line(f"attnfuzz replay {shlex.quote(path)}")

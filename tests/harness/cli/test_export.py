@@ -30,7 +30,7 @@ def test_a_script_is_written_for_a_cpu_unless_asked_otherwise(attnfuzz: Attnfuzz
 def test_an_issue_has_the_calls_and_the_script_that_fits(attnfuzz: Attnfuzz) -> None:
     ran = attnfuzz("export", MALFORMED, "--issue")
     assert ran.code == 0
-    assert ran.out.startswith("# IllegalAccess at seq\\_lens in trtllm\\_mha\n")
+    assert ran.out.startswith("# reads past seq\\_lens (trtllm\\_mha)\n")
     assert "read at seq_lens: 0 bytes past the end (element 2 of 2)" in ran.out
     assert 'seq_lens = memory("seq_lens", torch.int32, [4, 3])' in ran.out
     # The source of the kernels is too long for an issue.

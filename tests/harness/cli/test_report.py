@@ -60,7 +60,7 @@ def test_an_earlier_campaign_can_be_named_by_its_id_its_folder_or_its_log(attnfu
         for campaign, *args in ((FIRST, "--home", "out"), (str(log.parent),), (str(log),))
     }
     assert outputs == {"1 new finding in 0 cases over 1:00:00."}
-    assert (log.parent / "issues/the-finding.md").exists()
+    assert (log.parent / "issues/computes-a-wrong-output-the-finding.md").exists()
 
 
 def test_only_what_is_asked_for_is_written(attnfuzz: Attnfuzz, home: Home) -> None:
@@ -69,7 +69,7 @@ def test_only_what_is_asked_for_is_written(attnfuzz: Attnfuzz, home: Home) -> No
         "report", "--campaign", str(log), "--junit", "j.xml", "--markdown", "m.md", "--issue", "the-find", "issue.md"
     )
     assert ran.out.splitlines()[1:] == ["Wrote j.xml.", "Wrote m.md.", "Wrote issue.md."]
-    assert Path("issue.md").read_text().startswith("# OutputMismatch at out in torch\\_sdpa, decode")
+    assert Path("issue.md").read_text().startswith("# computes a wrong output (torch\\_sdpa, decode)")
     assert [path.name for path in log.parent.iterdir()] == [log.name]
 
 
@@ -84,7 +84,7 @@ def test_two_campaigns_are_compared(attnfuzz: Attnfuzz, home: Home) -> None:
     assert ran.code == 0, ran.err
     lines = ran.out.splitlines()
     assert lines[0] == f"{FIRST} → {SECOND}"
-    assert lines[1] == "Fixed: OutputMismatch at out in torch_sdpa, decode"
+    assert lines[1] == "Fixed: computes a wrong output (torch_sdpa, decode)"
     assert lines[2] == "  attnfuzz replay out/findings/the-finding"
     assert "torch: 2.8 → 2.9" in lines
     assert Path("m.md").read_text().startswith("# attnfuzz: 20260501")
@@ -192,14 +192,14 @@ def test_a_campaign_leaves_its_reports_and_the_summary_of_the_runner(
     written = write_reports(home, FIRST, Standing.of(read_log(home.log(FIRST))))
     assert written.html.read_text().startswith("<!DOCTYPE html>")
     assert summary.read_bytes() == b"what another command said\n" + written.markdown.read_bytes()
-    assert [path.name for path in written.issues] == ["the-finding.md"]
+    assert [path.name for path in written.issues] == ["computes-a-wrong-output-the-finding.md"]
     assert "print('it fails')" in written.issues[0].read_text()
 
 
 def test_a_cause_has_one_issue(attnfuzz: Attnfuzz, home: Home) -> None:
     log = campaign(home, "20260503", *without_sinks(CASE, needs=("sinks", "window")))
     (issue,) = write_reports(home, "20260503", Standing.of(read_log(log))).issues
-    assert issue.name == "sinks.md"
+    assert issue.name == "computes-a-wrong-output-with-sinks-and-window-sinks.md"
     assert "The case passes without sinks, or without window." in issue.read_text()
     assert attnfuzz("report", "--campaign", str(log), "--issue", "sinks-3", "i.md").code == 0
     assert Path("i.md").read_text() == issue.read_text()

@@ -21,7 +21,7 @@ def views(*events: Event) -> list[CauseView]:
 
 def test_a_cause_gathers_where_it_shows_and_what_it_needs() -> None:
     (view,) = views(*SINKS)
-    assert view.title == "OutputMismatch at out in fake, decode, and 7 more failures"
+    assert view.title == "computes a wrong output with sinks (fake, other, 2 modes)"
     assert view.facts == [("needs", "sinks"), ("backends", "fake, other"), ("modes", "decode, verify")]
     assert view.explanation == "as if the sink were ignored"
     assert view.reproducers == ["attnfuzz replay out/findings/sinks", "python out/findings/sinks/repro.py"]
@@ -59,7 +59,7 @@ def test_a_cause_that_was_not_ablated_says_so() -> None:
 
 def test_a_single_finding_needs_no_table() -> None:
     (view,) = views(filed(FAKE, "one"))
-    assert (view.title, view.failures) == ("OutputMismatch at out in fake, decode", 1)
+    assert (view.title, view.failures) == ("computes a wrong output (fake, decode)", 1)
     assert not view.facts
     assert not view.symptoms
     assert not view.symptom_groups

@@ -33,7 +33,7 @@ def test_a_finding_is_a_failure_with_its_report_and_the_line_that_replays_it() -
     case = cases(suite)["new-one"]
     (failure,) = case.result
     assert isinstance(failure, Failure)
-    assert (failure.type, failure.message) == ("OutputMismatch", "new: OutputMismatch at out in fake, decode")
+    assert (failure.type, failure.message) == ("OutputMismatch", "new: computes a wrong output (fake, decode)")
     assert failure.text == "the <report>"
     assert "attnfuzz replay out/findings/new-one" in case.system_out
     # No example was drawn, so that the search can't be said to have passed.
@@ -45,9 +45,11 @@ def test_a_cause_is_one_test_with_its_symptoms_in_the_text() -> None:
     read = JUnitXml.fromstring(render_junit(Standing.of([started("fake", "other"), first, *others, finished()])))
     by_name = {suite.name: suite for suite in read}
     (failure,) = cases(by_name["fake"])["sinks"].result
-    assert failure.message == "new: OutputMismatch at out in fake, decode, and 7 more failures"
+    assert failure.message == "new: computes a wrong output with sinks (fake, other, 2 modes)"
     assert "needs: sinks\nbackends: fake, other\nmodes: decode, verify" in failure.text
-    assert "- new: LseMismatch at lse in other, verify: attnfuzz replay out/findings/sinks-7" in failure.text
+    assert (
+        "- new: computes a wrong LSE with sinks (other, verify): attnfuzz replay out/findings/sinks-7" in failure.text
+    )
     assert read.failures == 1
     assert "also shows sinks, which is a test of fake" in cases(by_name["other"])["search"].system_out
 
@@ -136,6 +138,6 @@ def test_the_counts_of_the_whole_add_up() -> None:
 def test_a_suspect_that_was_not_confirmed_for_want_of_time_is_a_failure() -> None:
     (result,) = cases(suites(kept(CASE, OUT_OF_TIME), finished())["fake"])["unconfirmed a-suspect"].result
     assert isinstance(result, Failure)
-    assert result.message == "not confirmed: OutputMismatch at out in fake, decode"
+    assert result.message == "not confirmed: computes a wrong output (fake, decode)"
     assert OUT_OF_TIME in (result.text or "")
     assert "unconfirmed a-suspect" not in cases(suites(kept(CASE, NOT_COME_BACK), finished())["fake"])

@@ -69,14 +69,14 @@ def test_the_summary_begins_with_the_verdict_and_lists_findings_by_state() -> No
     assert lines[0] == "# attnfuzz: 1 new finding, 1 open, 1 fixed in 0 cases over 1:00:00"
     rows = [line for line in lines if "attnfuzz replay" in line]
     assert [row.split(" | ")[0] for row in rows] == ["| new", "| open", "| fixed"]
-    assert "OutputMismatch at out in fake, decode" in rows[0]
+    assert "computes a wrong output (fake, decode)" in rows[0]
 
 
 def test_a_cause_is_one_row_with_its_symptoms_below() -> None:
     events = [started("fake", "other"), *without_sinks(CASE, replace(CASE, backend="other")), finished()]
     text = render_markdown(Standing.of(events), scripts={"sinks"})
     (row,) = [line for line in text.splitlines() if "attnfuzz replay" in line]
-    assert row.startswith("| new | OutputMismatch at out in fake, decode, and 7 more failures |")
+    assert row.startswith("| new | computes a wrong output with sinks (fake, other, 2 modes) |")
     assert row.split(" | ")[-2] == "sinks"
     assert text.count("<details>") == 1
     assert "- modes: decode, verify" in text
@@ -133,7 +133,7 @@ def test_backticks_and_bars_stay_inside_of_code() -> None:
 def test_an_issue_has_all_that_upstream_needs() -> None:
     finding = filed(CASE, observation=replace(MISMATCH, kind=Kind.EMPTY_ROW))
     text = render_issue(finding.case, finding.observation, {"torch": "2.9"}, ["def run():\n    it_fails()\n"])
-    assert text.startswith("# EmptyRow at out in fake, decode\n")
+    assert text.startswith("# computes wrong values for rows that see no key (fake, decode)\n")
     assert MISMATCH.message in text
     assert "`a_kernel`, in step 0. The error is 7 times the bound of a correct kernel." in text
     assert "clause empty\\_rows: " in text
