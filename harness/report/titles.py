@@ -129,7 +129,9 @@ def title(observation: Observation, needs: Collection[str], backends: Sequence[s
     what = _what(observation)
     features = [name for name in _telling(needs) if not set(_words(name)) <= set(_words(what))]
     condition = f" with {_listed(features, 'feature', last=' and ')}" if features else ""
-    where = [_listed(backends, "backend")] if backends else []
+    # A backend of a file is named by its path.
+    names = list(dict.fromkeys(name.rpartition("/")[2] for name in backends))
+    where = [_listed(names, "backend")] if names else []
     if modes:
         where.append(modes[0] if len(modes) == 1 else count(len(modes), "mode"))
     return in_a_line(f"{what}{condition} ({', '.join(where)})" if where else f"{what}{condition}")

@@ -132,7 +132,13 @@ def test_without_a_home_a_bug_is_shown_and_nothing_is_left_in_the_folder(
     test = pytester.makepyfile(TEST)
     ran = pytester.runpytest_inprocess(*with_bug(defective), "-p", "no:cacheprovider")
     ran.assert_outcomes(failed=1)
-    ran.stdout.fnmatch_lines(["new: Raised at *", "attnfuzz replay *", "The same search: --attn-seed 1"])
+    ran.stdout.fnmatch_lines(
+        [
+            "new: raises * (defective_backend.py:KERNEL_ERROR, decode)",
+            "attnfuzz replay *",
+            "The same search: --attn-seed 1",
+        ]
+    )
     ran.stdout.no_fnmatch_line("*Traceback*")
     ran.stdout.no_fnmatch_line("*Falsifying example*")
     assert [path for path in pytester.path.iterdir() if path.suffix != ".pyc" and path.name != "__pycache__"] == [test]
@@ -147,7 +153,13 @@ def test_a_campaign_reports_causes_keeps_its_home_and_knows_the_ledger(
     options = [*with_bug(defective), "--attn-home", "home"]
     ran = pytester.runpytest_inprocess(*options)
     ran.assert_outcomes(failed=1)
-    ran.stdout.fnmatch_lines(["new: Raised at *", "attnfuzz replay home/findings/*", "Report: home/campaigns/*.html"])
+    ran.stdout.fnmatch_lines(
+        [
+            "new: raises * (defective_backend.py:KERNEL_ERROR, decode)",
+            "attnfuzz replay home/findings/*",
+            "Report: home/campaigns/*.html",
+        ]
+    )
     assert list(pytester.path.glob("home/findings/*/case.json"))
     ledger = pytester.path / "ledger.toml"
     ledger.write_text(f'[[known]]\nbackend = "{defective}:KERNEL_ERROR"\nkind = "Raised"\nreason = "it is planted"')
