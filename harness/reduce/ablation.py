@@ -7,7 +7,7 @@ as well.
 
 A feature is needed if no variant without it fails. A variant may lack the feature or have it at a harmless value, such
 as a window that is longer than all keys. A feature that a backend requires does not count as needed, because there is
-no variant to run.
+no variant to run, or the backend refuses all of them.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -111,20 +111,27 @@ def needed(
     allowed: Callable[[Case], bool] = lambda _: True,
     among: Collection[Feature] | None = None,
     runs: Callable[[Case], int] = lambda _: FRESH_SEEDS + 1,
+    refused: Callable[[Case], bool] = lambda _: False,
 ) -> frozenset[Feature]:
     """Return the features that the failure of `case` needs, `among` the given ones (default: all).
 
     `fails` runs a case and returns whether it fails alike, as `case` does. `runs` returns the number of value seeds
-    with which a variant has to pass, or 0 if no feasible number is enough.
+    with which a variant has to pass, or 0 if no feasible number is enough. `refused` returns whether the backend
+    answered Unsupported to a variant that was run.
     """
 
     def passes(variant: Case) -> bool:
-        return not any(fails(again) for again in reseeded(variant, runs(variant)))
+        for again in reseeded(variant, runs(variant)):
+            if fails(again):
+                return False
+            if refused(again):
+                break
+        return True
 
     return frozenset(
         feature
         for feature, variants in ablations(case, allowed=allowed, among=among)
-        if all(map(runs, variants)) and all(map(passes, variants))
+        if all(map(runs, variants)) and all(map(passes, variants)) and not all(map(refused, variants))
     )
 
 

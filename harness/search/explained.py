@@ -37,10 +37,11 @@ from attnfuzz.harness.reduce.cuts import possible
 from attnfuzz.harness.search.by_memory import OF_OTHERS, depends_on_memory, needs_nan_in_outputs, same_on_other_memory
 from attnfuzz.harness.search.kinds import cannot_have, had, same_error, unlike
 from attnfuzz.harness.search.known import KnownCause, seen_with
-from attnfuzz.harness.search.likely import counts_of, likeliest, marks_of
+from attnfuzz.harness.search.likely import counts_of, likeliest, marks_of, may_lack_marks
 from attnfuzz.harness.search.messages import ShrinkBudget
 from attnfuzz.harness.search.moved import moved, on_the_way
 from attnfuzz.harness.search.pinned import Pinned
+from attnfuzz.harness.search.refused import is_refused, judged_without
 from attnfuzz.harness.verdict.failures import FAULTS, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import WRONG, Fingerprint
 from attnfuzz.reference.case import Case, Outputs
@@ -152,6 +153,7 @@ class _Test:
         self._pinned = pinned
         self._allowed = allowed
         self._kind, self._its_kinds = pinned.fingerprint.kind, {each.kind for each in cause.symptoms}
+        self._needed, self._required = needed, frozenset[Feature]()
         self._own_needs = frozenset(needed) - _MEMORY - seen_with(pinned.fingerprint)
         self._same_mistake = same_mistake
         self._shown = seen_with(pinned.fingerprint)
@@ -163,22 +165,37 @@ class _Test:
 
         Sets `passes_without`: whether all variants were run and passed. Without a clue of the cause, a variant has to
         pass altogether, except for symptoms of other causes. Without a feature that makes the failure visible, the
-        cause itself may fail in another way.
+        cause itself may fail in another way. A feature that the backend requires marks no cause.
         """
         removed = list(self._without(self._case, self._marks))
         self.passes_without = len(removed) == len(self._marks)
-        for feature, variant in ((feature, variant) for feature, variants in removed for variant in variants):
-            known = (*self._others, self._cause) if feature in self._shown else self._others
+        failing = filter(None, map(self._failing_variant, removed))
+        if (variant := next(failing, None)) is not None:
+            return variant
+        return self._failing_without_counts() if self.passes_without else None
+
+    def _failing_variant(self, ablation: Ablation) -> Case | None:
+        """Return a variant without a mark that still fails in the same way, or None. See `failing_without`."""
+        feature, judged = ablation.feature, False
+        known = (*self._others, self._cause) if feature in self._shown else self._others
+        for variant in judged_without(self._pinned, ablation, self._case, self._allowed):
+            judged = True
             for again in reseeded(variant, self._pinned.fresh_seeds + 1):
                 verdict = self._pinned.judged(again)
-                if verdict is None or verdict.unsupported is not None or self._fails_unknown(again, verdict, known):
+                if verdict is None or self._fails_unknown(again, verdict, known):
                     self.passes_without = False
                 if self._pinned.observation(again) is not None:
                     return again
                 if self._pinned.fails(again):
                     # It fails with a wrong number instead of a NaN, even if another cause is known to do so.
                     self.passes_without = False
-        return self._failing_without_counts() if self.passes_without else None
+        if not judged:
+            self._marks -= {feature}
+            self._required |= {feature}
+            self.passes_without &= bool(self._marks) or may_lack_marks(
+                self._cause, self._pinned.fingerprint, self._needed, required=self._required
+            )
+        return None
 
     def _failing_without_counts(self) -> Case | None:
         """Return a variant without the multiple requests or queries that the cause needs, if it still fails alike.
@@ -284,9 +301,10 @@ class _Test:
         )
 
     def _fails_plainly(self, case: Case) -> bool:
-        """Return whether a case fails without one of the marks that are argument forms, edges or earlier uses."""
+        """Return whether a case fails, or is refused, without a mark that is a form, an edge or an earlier use."""
         variants = (variant for each in self._without(case, self._marks & ARGUMENTS) for variant in each.variants)
-        return any(verdict is None or verdict.failures for verdict in map(self._pinned.judged, variants))
+        verdicts = map(self._pinned.judged, variants)
+        return any(each is None or each.failures or each.unsupported is not None for each in verdicts)
 
     @property
     def _passes_surely(self) -> bool:
@@ -377,7 +395,8 @@ class _Test:
         if self._own_needs - self._marks - its:
             return False
         plain = self._plain(self._case, self._marks | own | its)
-        if any(self._without(plain, CLUES - self._marks - own - its)):
+        left = self._without(plain, CLUES - self._marks - own - its)
+        if not all(is_refused(self._pinned, each) for each in left):
             return False
         tried = (case for case in self._bare(plain, (own | its) - CONTENTS) if not features_in(case) & its)
         # Without a mark, a case that fails alike before it is made plain is no evidence.

@@ -47,17 +47,30 @@ def marks_of(
 ) -> frozenset[Feature] | None:
     """Return the features that mark a cause in a case with this fingerprint, or None if it can't explain the failure.
 
-    A cause that needs several requests or queries can't explain a case with one. A cause without marks can't explain a
-    failure that needs a clue, because it fails without; and if its clues only make it visible, it can't explain a
-    failure in other rows.
+    A cause that needs several requests or queries can't explain a case with one.
     """
     marks = cause.marks_in(case)
     if marks is None or not counts_of(cause) - seen_with(cause.fingerprint) <= features_in(case):
         return None
+    return marks if marks or may_lack_marks(cause, fingerprint, needed) else None
+
+
+def may_lack_marks(
+    cause: KnownCause,
+    fingerprint: Fingerprint,
+    needed: Collection[Feature],
+    *,
+    required: Collection[Feature] = frozenset(),
+) -> bool:
+    """Return whether a cause may explain a failure that needs the features `needed` without any mark.
+
+    Without marks, it can't explain a failure that needs a clue, because it fails without; and if its clues only make it
+    visible, it can't explain a failure in other rows. Clues that the backend requires of every case say nothing.
+    """
     # NaN may be a number on other memory.
     needs_more = bool(set(needed) - CONTENTS - seen_with(fingerprint))
-    seen_elsewhere = bool(cause.clues) and fingerprint.place not in _ROWS_WITHOUT_KEYS
-    return None if not marks and (needs_more or seen_elsewhere) else marks
+    seen_elsewhere = bool(cause.clues.difference(required)) and fingerprint.place not in _ROWS_WITHOUT_KEYS
+    return not needs_more and not seen_elsewhere
 
 
 def counts_of(cause: KnownCause) -> frozenset[Feature]:

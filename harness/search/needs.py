@@ -22,7 +22,7 @@ def hangs_late(pinned: Pinned[Case]) -> bool:
     """Return whether a case hangs only on a late device: a kernel may loop over a plan that the host overwrote."""
     late = {FEATURES["late device"]}
     hangs = pinned.fingerprint.kind is Kind.HANG
-    return hangs and bool(needed(pinned.first, pinned.fails, among=late)) and not pinned.spent
+    return hangs and bool(needed(pinned.first, pinned.fails, among=late, refused=pinned.refused)) and not pinned.spent
 
 
 def needs_late(pursued: Pursued, run: Callable[[Case], Verdict]) -> tuple[str, ...]:
@@ -53,7 +53,8 @@ def cause_of(
         return SameCause(case, marks, pinned.fails, allowed, by_chance)
     if pinned.fingerprint.kind in DEATHS:
         case = plainest(case, pinned.fails, allowed=allowed, among=UNUSUAL)
-    features = needed(case, pinned.may_fail, allowed=allowed, among=CLUES, runs=pinned.runs_to_pass(case))
+    runs = pinned.runs_to_pass(case)
+    features = needed(case, pinned.may_fail, allowed=allowed, among=CLUES, runs=runs, refused=pinned.refused)
     return SameCause(case, features, pinned.fails, allowed, by_chance)
 
 
@@ -68,7 +69,7 @@ def needs_of(
 
     def shown(feature: Feature) -> bool:
         # A check that was cut short shows nothing.
-        found = needed(case, pinned.may_fail, allowed=allowed, among={feature}, runs=runs)
+        found = needed(case, pinned.may_fail, allowed=allowed, among={feature}, runs=runs, refused=pinned.refused)
         return bool(found) and not pinned.spent
 
     clues_first = sorted(features_in(case), key=lambda each: (not each.clue, each.name))

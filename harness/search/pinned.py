@@ -133,6 +133,11 @@ class Pinned(Generic[C]):
             self._aside(case, self._verdicts[key])
         return self._verdicts.get(key)
 
+    def refused(self, case: C) -> bool:
+        """Return whether the backend is known to answer Unsupported to `case`. Runs nothing."""
+        verdict = self._verdicts.get(identity(case))
+        return verdict is not None and verdict.unsupported is not None
+
     def limit(self, budget: ShrinkBudget) -> None:
         """Set the budget from now on."""
         self._budget = budget

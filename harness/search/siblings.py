@@ -104,7 +104,7 @@ class _Exchange:
         """Return whether a cause's case passes without its siblings, and fails as before with those of the other."""
         plain = self._without(cause.case)
         # It may fail in another way: known causes of all cases do.
-        if plain is None or self._fails(plain, cause.fingerprint):
+        if plain is None or self._run(plain).unsupported is not None or self._fails(plain, cause.fingerprint):
             return False
         given = _given(plain, other.case, self._without(other.case))
         return given is not None and self._fails(given, cause.fingerprint)
@@ -116,7 +116,9 @@ class _Exchange:
         scales = cause.case.scales
         changed = scales.k if scales.k != 1 else scales.v
         both = replace(cause.case, scales=replace(scales, k=changed, v=changed))
-        return self._can_run(both) and not self._fails(both, cause.fingerprint)
+        if not self._can_run(both) or self._run(both).unsupported is not None:
+            return False
+        return not self._fails(both, cause.fingerprint)
 
     def moves(self, cause: KnownCause) -> bool:
         """Return whether the case has the same error with each factor of the logits in the other's place."""

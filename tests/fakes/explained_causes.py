@@ -50,11 +50,13 @@ def explained(
     also: tuple[tuple[Case, tuple[str, ...]], ...] = (),
     ablated: bool = True,
     failing_needs: tuple[str, ...] = (),
+    refuses: Callable[[Case], bool] = lambda _: False,
 ) -> bool:
     """Whether the cause of how `known` fails, which needs these features, explains how `failing` fails.
 
     The cause has further findings: `also` are their cases, with the features that they need. Unless it is `ablated`,
-    its needs are not known. The failure needs the features `failing_needs`.
+    its needs are not known. The failure needs the features `failing_needs`. The backend answers Unsupported to cases
+    that it `refuses`.
     """
     first, other = judged(faulty, known, errs), judged(faulty, failing, errs)
     cause = KnownCause(
@@ -74,7 +76,7 @@ def explained(
         Fingerprint.of(failing.backend, other.failures[0]),
         failing,
         other,
-        run=lambda case: judged(faulty, case, errs),
+        run=lambda case: Verdict(unsupported="refused") if refuses(case) else judged(faulty, case, errs),
         budget=ShrinkBudget(runs=500, seconds=60),
         aside=lambda _case, _verdict: None,
     )

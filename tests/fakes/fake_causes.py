@@ -1,6 +1,6 @@
 """A judge whose kernels have faults, each of which needs features of a case and shows in some modes and kinds."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -65,15 +65,17 @@ def featured_cases() -> SearchStrategy[Case]:
 
 
 class FaultyJudge(OneByOne):
-    """A judge of a kernel with `faults`: `judged` are the cases that it ran."""
+    """A judge of a kernel with `faults` that does not support cases that it `refuses`: `judged` are those it ran."""
 
-    def __init__(self, *faults: Fault) -> None:
-        self._faults = faults
+    def __init__(self, *faults: Fault, refuses: Callable[[Case], bool] = lambda _: False) -> None:
+        self._faults, self._refuses = faults, refuses
         self.judged: list[Case] = []
 
     def verdict(self, case: Case) -> Verdict:
         """Judge without running anything."""
         self.judged.append(case)
+        if self._refuses(case):
+            return Verdict(unsupported="refused")
         seen = [observation for fault in self._faults for observation in fault.of(case)]
         return Verdict(observations=tuple(dict.fromkeys(seen)), rows=1)
 

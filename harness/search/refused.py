@@ -1,0 +1,48 @@
+"""Features that a backend requires although its capability does not say so: it answers Unsupported without them.
+
+A variant that was not judged says nothing about the feature that it lacks. Another feature of the case may be the
+reason, if the backend takes it only together with the first one: without both, the case may be judged.
+"""
+
+from collections.abc import Callable, Iterator
+
+from attnfuzz.harness.reduce.ablation import UNUSUAL, Ablation, Feature, features_in
+from attnfuzz.harness.reduce.plainest import leave_out
+from attnfuzz.harness.search.pinned import Pinned
+from attnfuzz.reference.case import Case
+
+Allowed = Callable[[Case], bool]
+
+
+def is_refused(pinned: Pinned[Case], ablation: Ablation) -> bool:
+    """Return whether the backend is known to refuse each variant without a feature. Runs nothing."""
+    return all(map(pinned.refused, ablation.variants))
+
+
+def judged_without(pinned: Pinned[Case], ablation: Ablation, case: Case, allowed: Allowed) -> Iterator[Case]:
+    """Yield the variants of `case` without a feature that the backend does not refuse.
+
+    If it refuses all, yield a variant that lacks one other clue too; if it refuses all of those, the feature can't be
+    removed. Runs each variant with its own seed, as far as the budget lasts.
+    """
+    judged = False
+    for variant in ablation.variants:
+        if not _refuses(pinned, variant):
+            judged = True
+            yield variant
+    if not judged:
+        others = (each for each in _without_another(case, ablation.feature, allowed) if not _refuses(pinned, each))
+        if (first := next(others, None)) is not None:
+            yield first
+
+
+def _refuses(pinned: Pinned[Case], case: Case) -> bool:
+    pinned.judged(case)
+    return pinned.refused(case)
+
+
+def _without_another(case: Case, feature: Feature, allowed: Allowed) -> Iterator[Case]:
+    for other in sorted((features_in(case) & UNUSUAL) - {feature}):
+        variant = leave_out(leave_out(case, (other,), allowed), (feature,), allowed)
+        if not features_in(variant) & {feature, other}:
+            yield variant
