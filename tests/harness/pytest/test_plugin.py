@@ -165,7 +165,7 @@ def test_a_campaign_reports_causes_keeps_its_home_and_knows_the_ledger(
     ledger.write_text(f'[[known]]\nbackend = "{defective}:KERNEL_ERROR"\nkind = "Raised"\nreason = "it is planted"')
     ran = pytester.runpytest_inprocess(*options, "-rx", "--attn-ledger", str(ledger))
     ran.assert_outcomes(xfailed=1)
-    ran.stdout.fnmatch_lines(["XFAIL *known: Raised at *: it is planted*"])
+    ran.stdout.fnmatch_lines(["XFAIL *known: raises *: it is planted*"])
 
 
 def test_a_campaign_that_judged_nothing_has_not_passed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
