@@ -36,6 +36,7 @@ TINY = {
     "causes": ("--backend", "trtllm_mha+sinks_scaled_as_logits", "--examples", "30", "--rows"),
     "shrinking": ("--report", "sglang-24856", "--rounds", "1"),
     "pursuing": ("--failures", "2", "--one-in", "17", "--seconds", "0.01"),
+    "script_share": ("merge_in_base_e",),
     "explaining": ("window_one_short", "merge_in_base_e", "sum_not_rescaled", "--draws", "1", "--examples", "20"),
 }
 
@@ -54,6 +55,7 @@ MEASURES = {
     "causes": ("trtllm_mha+sinks_scaled_as_logits", "causes per planted defect", "campaigns cut short"),
     "shrinking": ("reported, steps", "reported, calls", "first random, steps", "requests, pages, bytes", "seconds"),
     "pursuing": ("at random, 1 in 17", "each 17th", "2 of 2"),
+    "script_share": ("that exits 1", "1 (100%)", "lines (median)"),
     "explaining": ("pinned", "right", "silent", "wrong", "0 (0%)"),
     "judging_cost": ("1,024 keys", "reference", "tiers", "probe"),
     "comparing_pools": ("native:store_cache,trtllm_mha", "copying", "attention alone"),

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,7 +12,17 @@ from attnfuzz.harness.memory.allocation import check_strides, extent
 from attnfuzz.kernels.argument_forms import returning
 from attnfuzz.kernels.backend import Attended, Backend, Bench, Fill, Output, Result, WrittenCache, WrittenTensor
 from attnfuzz.kernels.lengths import running_sum
-from attnfuzz.reference.calls import Argument, Buffer, CallCase, ExpectedWrite, View, content_of, named_views, viewed
+from attnfuzz.reference.calls import (
+    Argument,
+    Buffer,
+    CallAnswer,
+    CallCase,
+    ExpectedWrite,
+    View,
+    content_of,
+    named_views,
+    viewed,
+)
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry
 from attnfuzz.reference.nvfp4 import in_rows
@@ -94,24 +105,7 @@ class CallSession:
         if answer is None:
             return None
         self._write(answer.writes)
-        return Output(
-            out=self._view(answer.out),
-            lse=None if answer.lse is None else self._view(answer.lse),
-            sinks=None if answer.sinks is None else self._view(answer.sinks),
-            attended=tuple(
-                Attended(
-                    first_row=expected.first_row,
-                    query=self._view(expected.query),
-                    key=self._view(expected.key),
-                    value=self._view(expected.value),
-                    mask=None if expected.mask is None else self._view(expected.mask).cpu(),
-                )
-                for expected in answer.requests
-            ),
-            bmm1_scale=answer.bmm1_scale,
-            bmm2_scale=answer.bmm2_scale,
-            roundings=answer.roundings,
-        )
+        return _output(answer, self._view)
 
     def _writer(self) -> str:
         """The op of the last call that may write to a cache."""
@@ -164,6 +158,36 @@ class CallSession:
 
     def _view(self, view: View) -> torch.Tensor:
         return viewed(self._buffers[view.buffer], view)
+
+
+def answer_of(case: CallCase) -> Output:
+    """The output with what is due, before any call: its `out` and `lse` are what the buffers hold at first."""
+    assert case.answer is not None
+    buffers = {buffer.name: _content(buffer) for buffer in case.buffers}
+    for write in case.writes:
+        buffers[write.name][write.offset :][: write.size] = _content(write)
+    return _output(case.answer, lambda view: viewed(buffers[view.buffer], view))
+
+
+def _output(answer: CallAnswer, view: Callable[[View], torch.Tensor]) -> Output:
+    return Output(
+        out=view(answer.out),
+        lse=None if answer.lse is None else view(answer.lse),
+        sinks=None if answer.sinks is None else view(answer.sinks),
+        attended=tuple(
+            Attended(
+                first_row=expected.first_row,
+                query=view(expected.query),
+                key=view(expected.key),
+                value=view(expected.value),
+                mask=None if expected.mask is None else view(expected.mask).cpu(),
+            )
+            for expected in answer.requests
+        ),
+        bmm1_scale=answer.bmm1_scale,
+        bmm2_scale=answer.bmm2_scale,
+        roundings=answer.roundings,
+    )
 
 
 def answered_geometry(case: CallCase) -> Geometry:

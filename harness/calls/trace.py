@@ -238,8 +238,10 @@ def literal_buffer(name: str, dtype: DType, content: bytes, offset: int = 0) -> 
     return Buffer(name=name, dtype=dtype, size=size, offset=offset, bits=pack(content))
 
 
-def assemble(path: Path, case: Case) -> CallCase | None:
-    """The calls of the last step in a trace, None if nothing was launched.
+def assemble(path: Path, case: Case, step: int | None = None) -> CallCase | None:
+    """The calls of the last step in a trace, or of the one at index `step`; None if nothing was launched.
+
+    Steps are counted over all runs of the case: those of a related run follow those of the first.
 
     Raises:
         Untraceable: one of them can't be serialized.
@@ -250,7 +252,9 @@ def assemble(path: Path, case: Case) -> CallCase | None:
     lines = [msgspec.json.decode(text, type=TraceLine) for text in whole]
     if not lines:
         return None
-    last = [line for line in lines if line.step == lines[-1].step]
+    last = [line for line in lines if line.step == (lines[-1].step if step is None else step)]
+    if not last:
+        return None
     for line in last:
         if line.obstacle is not None:
             raise Untraceable(line.obstacle)

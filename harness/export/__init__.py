@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.calls.trace import Untraceable
 from attnfuzz.harness.export.carried import CannotExport, CarriedFile
+from attnfuzz.harness.export.runs import runs_of
 from attnfuzz.harness.export.script import render_script
 from attnfuzz.harness.export.target import Target
 from attnfuzz.harness.sandbox.check import Runner, shared_runner
@@ -49,11 +50,12 @@ class Exporter:
         self._carry = tuple(map(CarriedFile.read, carry))
         runner = runner or shared_runner()
         calls: CallCase | None
+        self._first: CallCase | None = None
         if isinstance(case, CallCase):
             verdict, calls = runner.verdict(case), case
         else:
             try:
-                verdict, calls = runner.trace(case)
+                verdict, self._first, calls = runner.trace_both(case)
             except Untraceable as obstacle:
                 raise CannotExport(str(obstacle)) from obstacle
         self._case, self._unsupported = case, verdict.unsupported
@@ -71,7 +73,7 @@ class Exporter:
             CannotExport: nothing was launched, calls alone don't show the failure, or the target lacks a kernel.
 
         """
-        seen, calls = self.seen, self.calls
+        seen, calls, related = self.seen, self.calls, None
         if calls is None:
             raise CannotExport(f"no kernel was launched{f' ({self._unsupported})' if self._unsupported else ''}")
         if self._other_step:
@@ -79,14 +81,15 @@ class Exporter:
         if self._recurrence is not None and self._recurrence.history:
             raise CannotExport("it fails only after other cases, whose calls a script doesn't make: replay it")
         if seen is not None and seen.tier == Tier.T6:
-            raise CannotExport("two runs differ, and each is right by itself: the calls of one don't show it")
+            assert isinstance(self._case, Case)
+            related = runs_of(self._case, seen, self._first, calls)
         if seen is not None and seen.kind is Kind.CONTRACT_BROKEN:
             raise CannotExport("its kernels give the right answer: it is the call that breaks its contract")
         if seen is not None and seen.kind in _JUDGED_BY_ANSWER and calls.answer is None and not calls.written:
             raise CannotExport(
                 f"{calls.backend} changes its kernels' results: their calls alone don't show the failure"
             )
-        return render_script(case_id(self._case), calls, seen, target, self._recurrence, self._carry)
+        return render_script(case_id(self._case), calls, seen, target, self._recurrence, self._carry, related)
 
     def scripts(self, targets: Iterable[Target] | None = None) -> Iterator[str]:
         """Yield the scripts that can be made for `targets`, by default for all, FlashInfer's first on a GPU."""

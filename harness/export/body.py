@@ -40,6 +40,10 @@ MOST_NUMBERS = 256
 """Maximum number of integers for which content is written as a list of numbers."""
 
 
+MOST_LIMITS = 1 << 14
+"""Maximum number of limits that a script has in fp32."""
+
+
 class ScriptContents:
     """The contents of one script, as calls of its functions; `packed` has the bits of long ones, as text."""
 
@@ -67,6 +71,17 @@ class ScriptContents:
             return f"filled({', '.join(f'({count}, {value!r})' for count, value in runs)})"
         self.packed[key] = pack(ctypes.string_at(content.data_ptr(), content.nbytes))
         return f"packed({quoted(key)})"
+
+    def numbers(self, tensor: torch.Tensor, key: str) -> str:
+        """Return an expression for fp64 numbers [n], in fp32 or, if they are many, rounded to the nearest of bf16."""
+        dtype = DType.INT64 if tensor.dtype == torch.int64 else DType.FLOAT32
+        if dtype is DType.FLOAT32 and tensor.numel() > MOST_LIMITS:
+            dtype = DType.BFLOAT16
+        content = tensor.flatten().to(dtype.torch_dtype)
+        data = ctypes.string_at(content.data_ptr(), content.nbytes)
+        source = self.source(Buffer(name=key, dtype=dtype, size=content.numel(), bits=pack(data)), key)
+        wide = "" if dtype is DType.INT64 else ".double()"
+        return f"elements(torch.{dtype.value}, {source}){wide}"
 
     def _unwritten(self, buffer: Buffer) -> str:
         """Return the content of an output before it is written: NaN, or plausible stale numbers."""
@@ -99,50 +114,57 @@ class Dialect:
     after: str = ""
 
 
-@dataclass(frozen=True)
-class Body:
-    """`text` is the function's body, indented by four spaces; `packed` are the contents that it uses."""
+def body_of(
+    calls: CallCase,
+    dialect: Dialect,
+    contents: ScriptContents,
+    *,
+    has_lse: bool = False,
+    left_out: Iterable[str] = (),
+    run: str = "",
+) -> str:
+    """Return the body of a function that makes some calls, indented by four spaces; `contents` gets their contents.
 
-    text: str
-    packed: dict[str, str]
-
-
-def body_of(calls: CallCase, dialect: Dialect, *, has_lse: bool = False, left_out: Iterable[str] = ()) -> Body:
-    """Return the body that makes some calls. The LSE is compared if `has_lse`; buffers `left_out` are not created."""
-    return _Writer(calls, dialect, has_lse=has_lse).body(frozenset(left_out))
+    The LSE is compared if `has_lse`; buffers `left_out` are not created. With the name of a `run`, of several, the
+    function returns out and lse instead of comparing them.
+    """
+    return _Writer(calls, dialect, contents, has_lse=has_lse, run=run).body(frozenset(left_out))
 
 
 class _Writer:
-    def __init__(self, calls: CallCase, dialect: Dialect, *, has_lse: bool) -> None:
-        self._calls, self._dialect, self._has_lse = calls, dialect, has_lse
-        self._contents = ScriptContents(calls.outputs)
+    def __init__(self, calls: CallCase, dialect: Dialect, contents: ScriptContents, *, has_lse: bool, run: str) -> None:
+        self._calls, self._dialect, self._has_lse, self._run = calls, dialect, has_lse, run
+        self._contents = contents
         self._buffers = {buffer.name: buffer for buffer in calls.buffers}
         self._variables = variables(self._buffers, _TAKEN | set(dialect.names.values()))
 
-    def body(self, left_out: frozenset[str]) -> Body:
+    def body(self, left_out: frozenset[str]) -> str:
         lines = []
         reached = reached_by(self._calls.calls)
         for buffer in self._calls.buffers:
             if buffer.name in reached and buffer.name not in left_out:
                 made = f"{self._variables[buffer.name]} = memory({quoted(buffer.name)}, torch.{buffer.dtype.value}, "
-                lines += _filled(f"    {made}", self._contents.source(buffer, buffer.name), ")")
-        if self._calls.written:
-            caches = [f"{self._view(each.view)}.clone()," for each in self._calls.written]
+                lines += _filled(f"    {made}", self._contents.source(buffer, self._key(buffer.name)), ")")
+        # No call can change a cache that none of them gets.
+        written = [each for each in self._calls.written if each.view.buffer in reached]
+        if written:
+            caches = [f"{self._view(each.view)}.clone()," for each in written]
             lines += ["    before = [", *(f"        {each}" for each in caches), "    ]"]
         for index, call in enumerate(self._calls.calls):
             lines += self._writes(call.writes, f"before call {index}")
             lines += self._call(call)
         if self._calls.answer is not None:
             lines += self._writes(self._calls.answer.writes, "after the calls")
-            lines += self._answer(self._calls.answer, reached)
-        if self._calls.written:
-            lines += self._caches(self._calls.written)
-        return Body("\n".join(lines), self._contents.packed)
+            lines += self._results(self._calls.answer) if self._run else self._answer(self._calls.answer, reached)
+        if written:
+            lines += self._caches(written)
+        return "\n".join(lines)
 
     def _writes(self, writes: Iterable[Buffer], when: str) -> list[str]:
         lines = []
         for number, write in enumerate(writes):
-            content = self._contents.source(write, f"{write.name} {when}{f' ({number})' if number else ''}")
+            key = self._key(f"{write.name} {when}{f' ({number})' if number else ''}")
+            content = self._contents.source(write, key)
             lines += _filled(f"    put({self._variables[write.name]}, {write.offset}, ", content, ")")
         return lines
 
@@ -166,6 +188,14 @@ class _Writer:
             assert isinstance(view, View)
             part = "result[1]" if name == "lse" else "(result[0] if isinstance(result, tuple) else result)"
             yield f"    {self._view(view)}.copy_({part})"
+
+    def _key(self, name: str) -> str:
+        """Return the name of some contents."""
+        return f"{name}, {self._run} run" if self._run else name
+
+    def _results(self, answer: CallAnswer) -> list[str]:
+        has_lse = answer.lse is not None and self._has_lse
+        return [f"    return {self._view(answer.out)}, {self._view(answer.lse) if answer.lse and has_lse else None}"]
 
     def _answer(self, answer: CallAnswer, reached: set[str]) -> list[str]:
         """Return the lines that call compare(), and those of the buffers that no kernel gets."""

@@ -1,14 +1,17 @@
 """Rendering calls as a stand-alone script: memory, calls, expected results, and kernels."""
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 
 import jinja2
+from msgspec.structs import replace
 
 from attnfuzz.harness.backends.registry import resolve
-from attnfuzz.harness.export.body import body_of, reached_by
+from attnfuzz.harness.export.body import ScriptContents, body_of, reached_by
 from attnfuzz.harness.export.carried import CannotExport, CarriedFile
+from attnfuzz.harness.export.judging import judging_of
 from attnfuzz.harness.export.python_source import in_docstring, quoted, source, standard_imports
+from attnfuzz.harness.export.runs import Runs
 from attnfuzz.harness.export.target import Target, flashinfer_parts, native_parts
 from attnfuzz.harness.files.templates import environment_of
 from attnfuzz.harness.memory.poison import poison
@@ -16,7 +19,6 @@ from attnfuzz.harness.verdict.failures import DEATHS, Observation
 from attnfuzz.harness.verdict.recurrence import MOST_SECONDS, Recurrence, Rerun
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.reference.calls import CallCase, named_views
-from attnfuzz.reference.contract import LseBase
 
 MAX_BYTES = 64 << 20
 """Maximum total size of the contents that a script includes as text."""
@@ -29,29 +31,51 @@ def render_script(
     target: Target,
     recurrence: Recurrence | None = None,
     carry: Sequence[CarriedFile] = (),
+    runs: Runs | None = None,
 ) -> str:
     """Render a script that makes `calls`, and reports whether the failure `seen` in the case `case_id` occurs.
 
     With a `recurrence`, it repeats them until it occurs or should have. It may include code from the files in `carry`.
+    If two `runs` differ, `calls` are those of the second.
 
     Raises:
         CannotExport: the target lacks a kernel, or the contents are too large.
 
     """
     backend = resolve(calls.backend)
+    first = None if runs is None else runs.first
     deadly = seen is not None and seen.kind in DEATHS
     guarded = seen is None or deadly
+    # Both runs may call different functions.
+    both = calls if first is None else replace(calls, calls=first.calls + calls.calls)
     if target is Target.FLASHINFER:
-        calls, parts = flashinfer_parts(case_id, calls, backend, seen, guarded=guarded)
+        _, parts = flashinfer_parts(case_id, both, backend, seen, guarded=guarded)
+        first = first and flashinfer_parts(case_id, first, backend, seen, guarded=guarded)[0]
+        calls, _ = flashinfer_parts(case_id, calls, backend, seen, guarded=guarded)
     else:
-        parts = native_parts(case_id, calls, backend, seen, guarded=guarded, carry=carry)
-    body = body_of(calls, parts.dialect, has_lse=backend.contract.lse is LseBase.TWO, left_out=parts.left_out)
-    nbytes = sum(map(len, body.packed.values()))
+        parts = native_parts(case_id, both, backend, seen, guarded=guarded, carry=carry)
+    contents = ScriptContents(calls.outputs)
+    write = partial(
+        body_of,
+        dialect=parts.dialect,
+        contents=contents,
+        has_lse=backend.contract.lse is not None,
+        left_out=parts.left_out,
+    )
+    body, judging = write(calls, run="" if first is None else "second"), {}
+    if runs is not None and first is not None and seen is not None:
+        judging = runs.values(backend, seen, contents) | {"first_body": write(first, run="first")}
+    elif calls.answer is not None:
+        judging = judging_of(calls, backend, seen, contents, tolerated=parts.tolerated)
+    bodies = body + judging.get("first_body", "")
+    nbytes = sum(map(len, contents.packed.values()))
     if nbytes > MAX_BYTES:
         raise CannotExport(f"its buffers take {nbytes >> 20} MiB, a script carries at most {MAX_BYTES >> 20} MiB")
     rest = _template("rest.py.j2").render(
-        body=body.text,
-        packed=body.packed,
+        body=body,
+        # Which of its functions a script uses.
+        used=f"{bodies}{judging}",
+        packed=contents.packed,
         allocate=parts.allocate,
         main=parts.main,
         wrappers=parts.wrappers,
@@ -61,9 +85,9 @@ def render_script(
         guarded=guarded,
         guard=calls.guard.value,
         # A process that dies can't check its results.
-        checked=not deadly,
-        judged=calls.answer is not None,
-        masked=calls.answer is not None and any(each.mask is not None for each in calls.answer.requests),
+        checked=not deadly and first is None,
+        related=first is not None,
+        judged=calls.answer is not None and first is None,
         cached=bool(calls.written),
         child=parts.more["native"],
         poison=_poison(calls, parts.left_out),
@@ -71,7 +95,8 @@ def render_script(
         repeats=1 if recurrence is None else max(2, recurrence.runs_to_show),
         repeat_seconds=MOST_SECONDS,
         # The number of buffers that each round of calls allocates.
-        buffers=body.text.count(" = memory("),
+        buffers=bodies.count(" = memory("),
+        **judging,
         **parts.more,
     )
     failure = f"{seen.kind}: {seen.place}" if seen else "Nothing wrong"

@@ -2,7 +2,7 @@
 
 import math
 import platform
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -22,12 +22,13 @@ from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.kernels import fixup, torch_sdpa
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.cache_writes import interfaces
+from attnfuzz.kernels.defects.native import Planted
 from attnfuzz.kernels.native import build, ops, transform_ops, unsupported, write_ops
 from attnfuzz.kernels.native.fault_recorder import FAULT_RECORD
 from attnfuzz.kernels.trtllm import gather
 from attnfuzz.reference.calls import Argument, Call, CallCase, View
+from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
-from attnfuzz.reference.noise import ROUNDOFF, SMALLEST_STEP
 
 _MODULES: tuple[ModuleType, ...] = (unsupported, ops, write_ops, transform_ops, interfaces, gather, torch_sdpa)
 """The modules whose functions a script can include."""
@@ -58,7 +59,8 @@ class Parts:
     `packages` are import statements, `install` the arguments of pip if one fails. `about` are header lines about
     requirements and origin. `allocate` and `main` name templates. `wrappers` is the source of functions that the calls
     use; buffers `left_out` are not created. `carried` maps names of functions to a module and a function in it, whose
-    source is in `files`, by file name. `more` has values for this target's own templates.
+    source is in `files`, by file name. Errors are `tolerated` up to a relative and absolute size, instead of the limits
+    of the backend's own noise model. `more` has values for this target's own templates.
     """
 
     dialect: Dialect
@@ -70,6 +72,7 @@ class Parts:
     main: str
     wrappers: str
     left_out: frozenset[str] = frozenset()
+    tolerated: tuple[float, float] | None = None
     carried: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
     more: Mapping[str, Any] = field(default_factory=dict)
@@ -106,6 +109,7 @@ def native_parts(
     names = {op: f"carried_{carried[op][1]}" if op in carried else _own_name(backend, op) for op in ops_by_name}
     wrappers = inlined(_MODULES, names.values(), {"build.load()": "native()"})
     native = "native()" in wrappers
+    mistakes = sorted({name for each in ops_by_name.values() for name in _mistakes(each.function)})
     needs = ", apache-tvm-ffi, ninja and a C++ compiler" if native else ""
     versions = [f"Python {platform.python_version()}", *versions_of("torch", "apache-tvm-ffi")]
     return Parts(
@@ -126,33 +130,21 @@ def native_parts(
         files={file.name: file.without for file in carry},
         more={
             "native": native,
-            "flags": build.FLAGS,
+            "flags": build.FLAGS_WITH_DEFECTS if mistakes else build.FLAGS,
+            "mistakes": mistakes,
             "sources": {path.name: path.read_text() for path in build.sources()} if native else {},
             "fault_record": FAULT_RECORD.format,
             "raises": raises(seen),
             "timeout": math.ceil(TIMEOUT_SECONDS * backend.capability.patience),
-            "bounds": _bounds(calls, backend),
         },
     )
-
-
-def _bounds(calls: CallCase, backend: Backend) -> dict[str, object]:
-    """Return the parameters of a correct kernel's error."""
-    if calls.answer is None:
-        return {}
-    dtypes = {buffer.name: buffer.dtype for buffer in calls.buffers}
-    dtype = dtypes[calls.answer.out.buffer]
-    return {
-        "noise": backend.noise(dtype),
-        "roundoff": ROUNDOFF[dtype.torch_dtype],
-        "smallest": SMALLEST_STEP[dtype.torch_dtype],
-        "roundings": calls.answer.roundings,
-    }
 
 
 def _own_name(backend: Backend, op: str) -> str:
     """Return the name of an op's function if it is this project's, so a script can include it. Raises CannotExport."""
     function = backend.ops[op].function
+    if isinstance(function, Planted):
+        function = function.function
     if function.__module__ not in {module.__name__ for module in _MODULES}:
         raise CannotExport(
             f"{op} of {backend.name} is not part of attnfuzz: allow the script to have its source with "
@@ -160,6 +152,11 @@ def _own_name(backend: Backend, op: str) -> str:
         )
     name: str = function.__name__
     return name
+
+
+def _mistakes(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the names of the mistakes that are planted in a native kernel."""
+    return function.defects if isinstance(function, Planted) else ()
 
 
 def flashinfer_parts(
@@ -213,12 +210,12 @@ def flashinfer_parts(
         main="on_gpu.py.j2",
         wrappers=inlined(_OWN, own, {}),
         left_out=workspaces,
+        # Relative and absolute, as in FlashInfer's tests (tests/attention/test_trtllm_gen_attention.py): these kernels'
+        # errors are not those of a backend on the CPU.
+        tolerated=None if backend.capability.device is Device.CUDA else (4e-2, 7e-2) if eight_bits else (1e-2, 1e-2),
         more={
             "native": False,
             "sources": {},
-            "bounds": {},
-            # Relative and absolute, as in FlashInfer's tests (tests/attention/test_trtllm_gen_attention.py).
-            "tolerance": (4e-2, 7e-2) if eight_bits else (1e-2, 1e-2),
             "hangs": seen is not None and seen.kind is Kind.HANG,
             "raises": raises(seen),
             "timeout": math.ceil(TIMEOUT_SECONDS * backend.capability.patience) + _COMPILATION_SECONDS,

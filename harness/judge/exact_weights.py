@@ -44,11 +44,7 @@ def judge_exact_rows(evidence: Evidence) -> TierResult | None:
 
     def again(token: int, head: int) -> float:
         row = row_of(token, head)
-        allowance = parts_allowance(budget, token, head) + runs_allowance(budget, token, head)
-        allowance += operands_allowance(budget, token, head)
-        if budget.problem.sinks is not None:
-            allowance = allowance + common_logits_error(budget, token, head)
-        allowed = bound[row] + allowance
+        allowed = bound[row] + exact_allowance(budget, token, head)
         ratio[row] = error[row] / allowed
         return with_sums(ratio[row], allowed, partial(sums_allowance, budget, token, head))
 
@@ -73,7 +69,7 @@ def judge_exact_lse(evidence: Evidence) -> TierResult | None:
     budget = evidence.budget
     if evidence.lse is None:
         return None
-    zero = (budget.moments.magnitude == 0) & (budget.moments.peak == 0) & evidence.sees.unsqueeze(-1)
+    zero = zero_logits(budget) & evidence.sees.unsqueeze(-1)
     if not zero.any():
         return None
     error = evidence.own_lse_error.abs()
@@ -84,6 +80,20 @@ def judge_exact_lse(evidence: Evidence) -> TierResult | None:
     worst = evidence.row_of(int(ratio.argmax()))
     message = f"{wrong_lse(evidence, ratio, worst)}; all of its logits are 0"
     return evidence.failed(Tier.T5, "lse", margin, message, worst)
+
+
+def zero_logits(budget: ErrorBudget) -> torch.Tensor:
+    """Return whether all logits of each row are 0: bool [T, Hq]."""
+    return (budget.moments.magnitude == 0) & (budget.moments.peak == 0)
+
+
+def exact_allowance(budget: ErrorBudget, token: int, head: int) -> torch.Tensor:
+    """Return the allowance for a row's own keys on top of `exact_bound`, [Dv]."""
+    allowance = parts_allowance(budget, token, head) + runs_allowance(budget, token, head)
+    allowance += operands_allowance(budget, token, head)
+    if budget.problem.sinks is not None:
+        allowance = allowance + common_logits_error(budget, token, head)
+    return allowance
 
 
 def exact_bound(budget: ErrorBudget, rows: torch.Tensor) -> torch.Tensor:

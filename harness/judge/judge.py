@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import NamedTuple
 
 from attnfuzz.harness.judge.common_error import judge_common_error, judge_common_lse_error
 from attnfuzz.harness.judge.element_bound import judge_elements
@@ -79,18 +80,9 @@ def judge(
     wrong = misshapen(output, rows, geometry, report)
     if wrong is not None:
         return Judgement((wrong,), {}, 0, 0.0, time.perf_counter() - began)
-    problem = packed_problem(output, rows, geometry)
-    asked = time.perf_counter()
-    answer = attend(problem, moments=True)
-    lost, tokens = unanswered(answer, rows), rows.tokens
-    if lost:
-        output, rows = set_aside(output, lost)
-        problem = packed_problem(output, rows, geometry)
-        answer = attend(problem, moments=True)
-    answered = time.perf_counter()
-    share_of_alpha = _each_tiers_alpha(alpha, tiers)
-    budget = ErrorBudget(
-        problem, answer, noise, output.out.dtype, output.roundings, share_of_alpha, shares=output.shares
+    tokens = rows.tokens
+    output, rows, budget, lost, reference_seconds = budget_of(
+        output, rows, geometry, noise, alpha_of_tier(alpha, tiers)
     )
     evidence = Evidence.of(output, rows, budget, contract, report)
     observations = [*judge_exactly(evidence)] if Tier.T0 in tiers else []
@@ -104,7 +96,6 @@ def judge(
         known = {(observation.kind, observation.place) for observation in observations}
         best = Evidence.of(output, rows, budget, contract.strict(), partial(report, gap=True))
         observations += [gap for gap in judge_exactly(best) if (gap.kind, gap.place) not in known]
-    reference_seconds = answered - asked
     judge_seconds = time.perf_counter() - began - reference_seconds
     heads = output.out.shape[1]
     return Judgement(
@@ -120,7 +111,38 @@ def judge(
     )
 
 
-def _each_tiers_alpha(alpha: float, tiers: Collection[Tier]) -> float:
+class Budgeted(NamedTuple):
+    """An output without the requests that are `lost` for want of a right answer, its rows, and its error budget.
+
+    `seconds` is the time that the reference took.
+    """
+
+    output: Output
+    rows: RealRows
+    budget: ErrorBudget
+    lost: frozenset[int]
+    seconds: float
+
+
+def budget_of(output: Output, rows: RealRows, geometry: Geometry, noise: NoiseModel, alpha: float) -> Budgeted:
+    """Answer an output's problem, and return its error budget, of which each tier may spend `alpha`.
+
+    The output has the right shape; its contents don't matter.
+    """
+    problem = packed_problem(output, rows, geometry)
+    asked = time.perf_counter()
+    answer = attend(problem, moments=True)
+    lost = unanswered(answer, rows)
+    if lost:
+        output, rows = set_aside(output, lost)
+        problem = packed_problem(output, rows, geometry)
+        answer = attend(problem, moments=True)
+    seconds = time.perf_counter() - asked
+    budget = ErrorBudget(problem, answer, noise, output.out.dtype, output.roundings, alpha, shares=output.shares)
+    return Budgeted(output, rows, budget, lost, seconds)
+
+
+def alpha_of_tier(alpha: float, tiers: Collection[Tier] = ALL_TIERS) -> float:
     """Return an equal share of `alpha` for each of the statistical `tiers`, by the union bound."""
     return alpha / max(len({tier for tier, _, _ in STATISTICAL if tier in tiers}), 1)
 

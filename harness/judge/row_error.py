@@ -60,7 +60,7 @@ def row_error(budget: ErrorBudget, error: torch.Tensor) -> RowError:
     tokens, heads, dim = error.shape
     z2 = (error * error / budget.variance).mean(dim=-1)
     x = log(tokens * heads / budget.alpha)
-    screen = _threshold(sqrt(dim), 1.0, x, dim)
+    screen = threshold(sqrt(dim), 1.0, x, dim)
     largest = z2.max().item()
     if largest <= screen:
         return RowError((), largest / screen)
@@ -73,9 +73,9 @@ def row_error(budget: ErrorBudget, error: torch.Tensor) -> RowError:
         own = _own_margin(budget, error, row // heads, row % heads, x)
         margin = max(margin, own)
         if own > 1:
-            threshold = scores[row] / own
-            wrong = [row for row in order[rank:] if scores[row] > threshold]
-            return RowError(tuple((row // heads, row % heads, scores[row] / threshold) for row in wrong), margin)
+            allowed = scores[row] / own
+            wrong = [row for row in order[rank:] if scores[row] > allowed]
+            return RowError(tuple((row // heads, row % heads, scores[row] / allowed) for row in wrong), margin)
     return RowError((), margin)
 
 
@@ -93,18 +93,18 @@ def _own_margin(budget: ErrorBudget, error: torch.Tensor, token: int, head: int,
 def _margin(budget: ErrorBudget, squares: torch.Tensor, token: int, head: int, x: float, *, sums: bool) -> float:
     """Return the margin from the `squares` [Dv] of the row's errors, with or without errors of sums."""
     name, dim = "T2 with sums" if sums else "T2", len(squares)
-    own = partial(_OwnErrors.of, budget, token, head, sums=sums)
+    own = partial(OwnErrors.of, budget, token, head, sums=sums)
     variance = once(budget, f"{name}: variance", token, head, lambda: own().variance())
     z2: float = (squares / variance).mean().item()
-    margin = z2 / _threshold(sqrt(dim), 1.0, x, dim)
+    margin = z2 / threshold(sqrt(dim), 1.0, x, dim)
     if margin <= 1:
         return margin
     norm, largest = once(budget, f"{name}: correlation", token, head, lambda: own().correlation())
-    return z2 / _threshold(norm, largest, x, dim)
+    return z2 / threshold(norm, largest, x, dim)
 
 
 @dataclass(frozen=True)
-class _OwnErrors:
+class OwnErrors:
     """The errors of one row's elements: sums of `shared` [n, Dv] with random signs, and independent ones.
 
     `independent` [Dv] are mean squares.
@@ -114,7 +114,7 @@ class _OwnErrors:
     independent: torch.Tensor
 
     @classmethod
-    def of(cls, budget: ErrorBudget, token: int, head: int, *, sums: bool) -> "_OwnErrors":
+    def of(cls, budget: ErrorBudget, token: int, head: int, *, sums: bool) -> "OwnErrors":
         """Return the errors from the row's ties, parts and logits, and with `sums` from `sums_deviations`."""
         weights, values = row_of(budget, token, head)
         marks, by_runs = key_marks(budget.problem, token, head), rounded_by_runs(budget, token, head)
@@ -149,6 +149,6 @@ class _OwnErrors:
         return eigenvalues.norm().item(), eigenvalues[-1].item()
 
 
-def _threshold(norm: float, largest: float, x: float, dim: int) -> float:
+def threshold(norm: float, largest: float, x: float, dim: int) -> float:
     """Return the bound on z^2 for eigenvalues of this norm and maximum. Independent elements have the lowest."""
     return 1 + 2 * (norm * sqrt(x) + largest * x) / dim

@@ -14,7 +14,7 @@ import msgspec
 
 from attnfuzz.kernels.cache_writes.native import NativeWriter
 from attnfuzz.kernels.defects.defect import AttentionDefect, BugClass, Layer, WriteDefect
-from attnfuzz.kernels.defects.native import coarse_kernels, defective, planted, prepare
+from attnfuzz.kernels.defects.native import Planted, coarse_kernels, defective, prepare
 from attnfuzz.kernels.trtllm.backends import TrtllmBackend
 from attnfuzz.reference.mistake import Mistake
 
@@ -42,12 +42,7 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def in_writer(self, correct: NativeWriter) -> NativeWriter:
         """Plant the defect in a writer."""
-
-        @functools.wraps(correct.function)
-        def function(**arguments: Any) -> Any:
-            with planted(self.name):
-                return correct.function(**arguments)
-
+        function = functools.update_wrapper(Planted(correct.function, self.name), correct.function)
         return replace(correct, function=function, build=prepare)
 
 

@@ -34,17 +34,22 @@ def planted(*defects: str) -> Iterator[None]:
         module.uproot_all()
 
 
+class Planted:
+    """A native kernel's `function` with the named `defects` planted while it runs."""
+
+    def __init__(self, function: Callable[..., Any], *defects: str) -> None:
+        self.function, self.defects = function, defects
+
+    def __call__(self, **arguments: Any) -> Any:
+        """Call the function."""
+        with planted(*self.defects):
+            return self.function(**arguments)
+
+
 def defective(*defects: str) -> OpsTable:
     """Return the native kernels, with the named defects planted while one of them runs."""
-
-    def with_defects(op: Op) -> Op:
-        def function(**arguments: Any) -> Any:
-            with planted(*defects):
-                return op.function(**arguments)
-
-        return replace(op, function=function)
-
-    ops: dict[str, Any] = {field: with_defects(op) for field, op in vars(NATIVE).items() if isinstance(op, Op)}
+    own = {field: op for field, op in vars(NATIVE).items() if isinstance(op, Op)}
+    ops: dict[str, Any] = {field: replace(op, function=Planted(op.function, *defects)) for field, op in own.items()}
     return replace(NATIVE, **ops, prepare=prepare)
 
 

@@ -21,7 +21,7 @@ from attnfuzz.kernels import library_cache
 from attnfuzz.kernels.library_cache import NoCompiler
 
 FLAGS = ("-O3", "-ffp-contract=off", "-pthread")
-_WITH_DEFECTS = (*FLAGS, "-DATTNFUZZ_DEFECTS")
+FLAGS_WITH_DEFECTS = (*FLAGS, "-DATTNFUZZ_DEFECTS")
 _NAME = "attnfuzz_native"
 
 
@@ -66,7 +66,7 @@ def compiled(progress: Callable[[str], None]) -> Path:
 
 def load_with_defects(progress: Callable[[str], None] | None = None) -> tvm_ffi.Module:
     """Return the second library, like `load`: the same kernels, plus plant(name) and uproot_all()."""
-    return _load(_WITH_DEFECTS, progress)
+    return _load(FLAGS_WITH_DEFECTS, progress)
 
 
 @contextmanager
@@ -108,7 +108,7 @@ def _version(command: str) -> str:
 
 def _compile(command: str, flags: tuple[str, ...], progress: Callable[[str], None], folder: str) -> str:
     files = [str(path) for path in sources() if path.suffix == ".cpp"]
-    which = "native kernels with planted defects" if flags == _WITH_DEFECTS else "native kernels"
+    which = "native kernels with planted defects" if flags == FLAGS_WITH_DEFECTS else "native kernels"
     build = functools.partial(
         tvm_ffi.cpp.build,
         _NAME,

@@ -156,7 +156,7 @@ def test_a_script_has_the_kernel_and_its_arranged_arguments(runner: Runner, tmp_
     assert exporter.seen is not None
     assert exporter.seen.kind is Kind.OUTPUT_MISMATCH
     code, printed = ran(exporter.script(), tmp_path)
-    assert (code, "elements are wrong" in printed) == (1, True), printed
+    assert (code, "rows are wrong" in printed) == (1, True), printed
 
 
 @pytest.mark.slow
@@ -173,7 +173,7 @@ def test_files_that_import_each_other_are_carried_together(runner: Runner, tmp_p
     case = Case(backend=f"{backend}:MINE", geometry=geometry, steps=(step(Mode.EXTEND, (3, 9)),))
     script = Exporter(case, runner, carry=sorted(folder.glob("*.py"))).script()
     code, printed = ran(script, tmp_path)
-    assert (code, "elements are wrong" in printed) == (1, True), printed
+    assert (code, "rows are wrong" in printed) == (1, True), printed
 
 
 @pytest.mark.slow
@@ -183,4 +183,4 @@ def test_a_script_of_a_variation_has_its_kernel_beside_those_of_attnfuzz(runner:
     file.write_text((EXAMPLES / "varied_backend.py").read_text().replace("* bmm2_scale", "* 2"))
     case = Case(backend=f"{file}:MY_DECODE", geometry=HEADS, steps=(step(Mode.DECODE, (1, 9)),))
     code, printed = ran(Exporter(case, runner, carry=[file]).script(), tmp_path)
-    assert (code, "elements are wrong" in printed) == (1, True), printed
+    assert (code, "rows are wrong" in printed) == (1, True), printed

@@ -73,4 +73,4 @@ def test_a_script_shows_an_output_that_is_wrong_where_it_is_returned(exporter: E
     assert "out=" not in script.read_text().partition("result = carried_attend(")[2].partition("compare(")[0]
     shown = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, timeout=100)
     assert shown.returncode == 1, shown.stderr
-    assert "seen: output of request 0" in shown.stdout
+    assert "seen: request 0 " in shown.stdout

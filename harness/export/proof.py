@@ -1,0 +1,87 @@
+"""Running an exported script as its reader will: in a fresh process, without attnfuzz, within a time limit."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+_WITHOUT_ATTNFUZZ = """
+import runpy, sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "attnfuzz":
+            raise ImportError("the script needs attnfuzz")
+
+sys.meta_path.insert(0, Blocked())
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+_SHOWN = 1
+"""Exit code of a script that shows its failure."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """One run of a script: its exit `code`, None if it took too long; what it `printed`; and `seconds`."""
+
+    code: int | None
+    printed: str
+    seconds: float
+
+    @property
+    def shows(self) -> bool:
+        """Whether the script showed the failure."""
+        return self.code == _SHOWN
+
+    @property
+    def obstacle(self) -> str:
+        """The reason why the script did not show the failure, as a clause; "" if it did."""
+        if self.shows:
+            return ""
+        if self.code is None:
+            return f"it was stopped after {self.seconds:.0f} s"
+        if self.code == 0:
+            return "its calls found nothing wrong"
+        lines = [line.strip() for line in self.printed.splitlines() if line.strip()]
+        # The last line of a traceback, or the line before the script's own conclusion.
+        said = next((line for line in reversed(lines) if not line.startswith("it could not run")), "")
+        return f"it could not run (exit code {self.code}{f': {said}' if said else ''})"
+
+
+def prove(script: str, seconds: float) -> Proof:
+    """Run a script for at most `seconds`. The environment is this process's, without its Python settings."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="attnfuzz-script-") as folder:
+        path, output = Path(folder, "repro.py"), Path(folder, "printed")
+        path.write_text(script)
+        with output.open("wb") as file:
+            # A group of its own: a script forks, and its child must end with it.
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-c", _WITHOUT_ATTNFUZZ, str(path)],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                cwd=folder,
+                start_new_session=True,
+            )
+            try:
+                code: int | None = process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                code = None
+            finally:
+                _end(process)
+        printed = output.read_text(errors="replace")
+    return Proof(code, printed, time.monotonic() - began)
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
