@@ -34,8 +34,8 @@ MOST_SECONDS = 10.0
 """Seconds for comparing two causes, by several findings of each."""
 
 SIBLINGS = 4
-"""The score of two causes with sibling features, or with one misread argument: the same as for a shared kernel and
-backend.
+"""The score of two causes with sibling features, one misread argument or one exception: the same as for a shared kernel
+and backend.
 """
 
 
@@ -96,7 +96,7 @@ def _likeness(cause: KnownCause, other: KnownCause) -> int:
     uses of arguments. One without clues other than NaN in memory can explain a case in the same kernel, one that fails
     at the same place, or one that the same mistake explains.
     """
-    if may_be_one_misreading(cause, other):
+    if may_be_one_misreading(cause, other) or cause.exceptions & other.exceptions:
         return SIBLINGS
     same_kernel = not cause.kernels.isdisjoint(other.kernels)
     same_backend = not _backends(cause).isdisjoint(_backends(other))

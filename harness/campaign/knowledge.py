@@ -146,6 +146,7 @@ class Knowledge:
             shown_with=tuple(dict.fromkeys(finding.needs for finding in findings)),
             mistakes=first.observation.mistakes,
             showings=several(map(_showing, findings), but=_showing(first)),
+            exceptions=frozenset(each.observation.exception for each in findings) - {""},
         )
 
     def _first(self, findings: Sequence[AnyFinding]) -> AnyFinding:
@@ -190,4 +191,5 @@ def _showing(finding: AnyFinding) -> Showing:
         needs=finding.needs,
         ablated=finding.ablated,
         mistakes=finding.observation.mistakes,
+        exception=finding.observation.exception,
     )

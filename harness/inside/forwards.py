@@ -20,6 +20,7 @@ from attnfuzz.harness.calls.literal_calls import answered_geometry
 from attnfuzz.harness.calls.trace import FileTracer
 from attnfuzz.harness.inside.launcher import JournalingLauncher, LaunchError
 from attnfuzz.harness.inside.places import Place, on_host
+from attnfuzz.harness.inside.raised_at import raised_at
 from attnfuzz.harness.judge.judge import Judgement
 from attnfuzz.harness.judge.written import judge_written
 from attnfuzz.harness.memory.placed import PlacedMemory
@@ -347,6 +348,7 @@ def raised(
         step=index,
         mode=mode,
         kernel=kernel,
+        raised_at=raised_at(error),
     )
 
 

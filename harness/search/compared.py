@@ -26,6 +26,8 @@ def compared(
 
     Cases may also fail as other `known` causes do.
     """
+    if pair.cause.exceptions & pair.other.exceptions:
+        return SameCauses(name=pair.other.name, cause=pair.cause.name)
     ways = ((pair.cause, pair.other), (pair.other, pair.cause))
     apart = any(contradicted(cause, other) for cause, other in ways)
     for cause, other in () if apart else ways:

@@ -96,9 +96,13 @@ def explain(
     """Find the cause that explains a pinned failure, within a `share` of the failure's budget.
 
     `mistakes` explain the failure, and its case passes without any one of the clues `needed`. A case may also fail as
-    the known causes `beside` do.
+    the known causes `beside` do. An exception from the backend's own code has the cause that is known to raise it.
     """
     case = pinned.first
+    observation = pinned.observation(case)
+    exception = "" if observation is None else observation.exception
+    if (raising := next((each for each in causes if exception in each.exceptions), None)) is not None:
+        return Attribution(raising, case)
     known = likeliest(causes, case, pinned.fingerprint)
     for cause in (way for each in known for way in each.seen_like(pinned.fingerprint)):
         if pinned.left <= 1 - share:

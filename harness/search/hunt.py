@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
 
-from attnfuzz.harness.reduce.ablation import CLUES, FEATURES, Feature
+from attnfuzz.harness.reduce.ablation import Feature
 from attnfuzz.harness.sandbox.case_runner import RepeatingRunner
 from attnfuzz.harness.sandbox.confirm import STATISTICAL, alike, by_chance, comes_back
 from attnfuzz.harness.sandbox.pursuit import Effort, Pursued, Pursuit
@@ -33,10 +33,11 @@ from attnfuzz.harness.search.messages import (
     Suspect,
 )
 from attnfuzz.harness.search.misread import known_misreading
-from attnfuzz.harness.search.needs import cause_of, hangs_late, needs_late, needs_of
+from attnfuzz.harness.search.needs import needs_late, needs_of
 from attnfuzz.harness.search.novelty import Novelty
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.harness.search.rechecked import rechecked
+from attnfuzz.harness.search.smallest import smallest
 from attnfuzz.harness.search.tally import CountingRunner
 from attnfuzz.harness.search.variants import failing_alone, steadier, unaccepted
 from attnfuzz.harness.verdict.failures import Observation, Verdict
@@ -330,8 +331,8 @@ class Hunt:
     def _settle(self, pinned: Pinned[Case]) -> None:
         """Shrink a failure, whose first case came back, and send the smallest case that comes back."""
         pinned, cause = self._explained(self._steadier(self._unaccepted(pinned)))
-        smallest, clues = self._smallest(pinned, cause)
-        for case in dict.fromkeys((smallest, pinned.first)):
+        small, clues = smallest(pinned, cause, self._allowed, capability=self._capability, runs=self._task.shrink.runs)
+        for case in dict.fromkeys((small, pinned.first)):
             observation = pinned.observation(case)
             assert observation is not None
             if case == pinned.first:
@@ -346,27 +347,6 @@ class Hunt:
             known = cause if cause or case == pinned.first else self._when_small(pinned, case, clues)
             self._tell_caught(pinned, case, clues, known)
             return
-
-    def _smallest(self, pinned: Pinned[Case], known: KnownCause | None) -> tuple[Case, frozenset[Feature]]:
-        """Return the smallest case that fails for the same cause, and the clues that both it and the first one need.
-
-        A symptom keeps the marks of the `known` cause, which were tested: shrinking must not end with another cause.
-        """
-        if pinned.reduced:
-            return pinned.first, frozenset()
-        if hangs_late(pinned):
-            # Each run that hangs takes most of the budget.
-            pinned.limit(ShrinkBudget(runs=0, seconds=0))
-            return pinned.first, frozenset({FEATURES["late device"]})
-        marks = None if known is None else known.marks_in(pinned.first)
-        cause = cause_of(pinned.first, pinned, self._allowed, marks=marks)
-        clues = frozenset() if pinned.spent else cause.features & CLUES
-        smallest = cause.smallest(
-            capability=self._capability,
-            stop=lambda: pinned.reduced,  # Making candidates of a large case is slow, and has to end with the time.
-            budget=self._task.shrink.runs,
-        )
-        return smallest, clues
 
     def _unaccepted(self, pinned: Pinned[Case]) -> Pinned[Case]:
         """Return the failure in a case in which the ledger does not accept it, if it occurs in one."""
@@ -432,7 +412,12 @@ class Hunt:
             verdict = self._in_words(case, verdict)
             observation = fingerprint.among(verdict.failures) or observation
         showing = Showing(
-            case=case, fingerprint=fingerprint, needs=needs, ablated=ablated, mistakes=observation.mistakes
+            case=case,
+            fingerprint=fingerprint,
+            needs=needs,
+            ablated=ablated,
+            mistakes=observation.mistakes,
+            exception=observation.exception,
         )
         if cause is not None and contradicted(cause, showing):
             cause = None

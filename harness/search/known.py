@@ -31,13 +31,15 @@ class Showing(msgspec.Struct, frozen=True, kw_only=True):
     needs: tuple[str, ...] = ()
     ablated: bool = True
     mistakes: tuple[Mistake, ...] = ()
+    exception: str = ""
 
 
 class KnownCause(msgspec.Struct, frozen=True, kw_only=True):
     """The cause of the finding `name`: its smallest `case` fails as `fingerprint` and needs the features `needs`.
 
     `shown_as` are the fingerprints of all findings that have this cause, `shown_with` the features that they need, and
-    `mistakes` the mistakes that explain its case. `showings` are some of its other findings.
+    `mistakes` the mistakes that explain its case. `showings` are some of its other findings. `exceptions` are the types
+    and lines of all exceptions from the backend's own code (`Observation.exception`): each has one cause.
     """
 
     name: str
@@ -49,6 +51,7 @@ class KnownCause(msgspec.Struct, frozen=True, kw_only=True):
     shown_with: tuple[tuple[str, ...], ...] = ()
     mistakes: tuple[Mistake, ...] = ()
     showings: tuple[Showing, ...] = ()
+    exceptions: frozenset[str] = frozenset()
 
     def seen_like(self, fingerprint: Fingerprint) -> "Iterator[KnownCause]":
         """Yield the cause with its own case, then with the cases of the findings that fail most like `fingerprint`.
@@ -82,6 +85,7 @@ class KnownCause(msgspec.Struct, frozen=True, kw_only=True):
             shown_as=(*self.shown_as, showing.fingerprint),
             shown_with=(*self.shown_with, showing.needs),
             showings=several((*self.showings, showing), but=self),
+            exceptions=self.exceptions.union(filter(None, (showing.exception,))),
         )
 
     def may_show_in(self, case: Case) -> bool:
@@ -154,6 +158,7 @@ class KnownCauses:
             fingerprint=showing.fingerprint,
             needs=showing.needs,
             ablated=showing.ablated,
+            exceptions=frozenset(filter(None, (showing.exception,))),
         )
         self._causes.setdefault(name, new)
         return ""

@@ -38,7 +38,7 @@ _MOST_RUNS = 48
 
 
 class Pinned(Generic[C]):
-    """The failure with `fingerprint` of the case `first`. A fault is the same at any address.
+    """The failure with `fingerprint` of the case `first`. A fault is the same at any address, an exception at one line.
 
     Every verdict of `run` is cached. Once the budget is spent, unknown cases count as passing, so that shrinking gets
     consistent answers and ends. `aside` gets each verdict.
@@ -57,6 +57,8 @@ class Pinned(Generic[C]):
         self.fingerprint = fingerprint
         self.first = first
         self._verdicts: dict[Hashable, Verdict] = {identity(first): verdict}
+        pinned = fingerprint.among(verdict.failures)
+        self._exception = "" if pinned is None else pinned.exception
         self._run = run
         self._aside = aside
         self.limit(budget)
@@ -120,9 +122,14 @@ class Pinned(Generic[C]):
         return any(not each.related and 0 <= each.step < last for each in verdict.failures)
 
     def observation(self, case: C) -> Observation | None:
-        """Return the failure of `case` that has the fingerprint, if it is known to fail like the first one."""
+        """Return the failure of `case` that has the fingerprint, if it is known to fail like the first one.
+
+        An exception has to come from the same line.
+        """
         verdict = self.judged(case)
-        return None if verdict is None else self.fingerprint.among(verdict.failures)
+        if verdict is None:
+            return None
+        return self.fingerprint.among(each for each in verdict.failures if each.exception == self._exception)
 
     def judged(self, case: C) -> Verdict | None:
         """Return the verdict on `case`, or None if it was not run before and the budget is spent."""

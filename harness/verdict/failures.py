@@ -77,7 +77,8 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     the entry point launched last. `margin` is error over bound: above 1 fails; None if the check is exact. `step` is
     the index of the step, -1 if unknown; `call` that of the launch in the step, -1 if unknown. `gap` marks a failure of
     the strict contract alone. `access` is the stray access of a fault, `row` the wrong row of the message. `mistakes`
-    are those that explain it, if known. `related` is set if it occurred in the related run.
+    are those that explain it, if known. `related` is set if it occurred in the related run. `raised_at` is the
+    innermost line of the backend's own code that an exception comes from (FILE:LINE).
     """
 
     kind: Kind
@@ -94,6 +95,12 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     row: RowAddress | None = None
     mistakes: tuple[Mistake, ...] = ()
     related: bool = False
+    raised_at: str = ""
+
+    @property
+    def exception(self) -> str:
+        """The type and line of an exception that comes from the backend's own code; empty for all other failures."""
+        return f"{self.place} at {self.raised_at}" if self.raised_at else ""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,18 +22,30 @@ MODES = (Mode.DECODE, Mode.EXTEND)
 
 @dataclass(frozen=True)
 class Fault:
-    """A planted mistake: a step in one of `modes` fails as each of `kinds` if the case has the features in `needs`."""
+    """A planted mistake: a step in one of `modes` fails as each of `kinds` if the case has the features in `needs`.
+
+    With `raised_at`, it is an exception from that line.
+    """
 
     needs: Collection[str] = ()
     modes: Collection[Mode] = MODES
     kinds: Sequence[Kind] = (Kind.UNWRITTEN,)
+    raised_at: str = ""
 
     def of(self, case: Case) -> list[Observation]:
         """How `case` fails because of it."""
         if not set(self.needs) <= names_in(case):
             return []
         return [
-            Observation(kind=kind, place="out", message="wrong", step=0, mode=each.mode.value, kernel="attend")
+            Observation(
+                kind=kind,
+                place="IndexError" if self.raised_at else "out",
+                message="wrong",
+                step=0,
+                mode=each.mode.value,
+                kernel="attend",
+                raised_at=self.raised_at,
+            )
             for kind in self.kinds
             for each in case.steps
             if each.mode in self.modes

@@ -57,6 +57,16 @@ def test_each_defect_is_the_right_failure(runner: Runner, defective: str, defect
 
 
 @pytest.mark.slow
+def test_an_exception_says_which_line_of_the_backend_it_comes_from(runner: Runner, defective: str) -> None:
+    lines = {
+        name: runner.verdict(decode_case(f"{defective}:{name}")).failures[0].raised_at
+        for name in ("OPEN", "KERNEL_ERROR", "UNGUARDED", "REJECTION", "WRONG_ROW")
+    }
+    file = Path(defective).name
+    assert [line.startswith(f"{file}:") for line in lines.values()] == [True, True, False, True, False], lines
+
+
+@pytest.mark.slow
 def test_a_hang_is_reported_with_the_kernel_that_was_at_work(defective: str) -> None:
     with Runner(timeout=1.0) as runner:
         # The first case waits for a worker to load the backend.
