@@ -18,7 +18,7 @@ def line_of(work: Callable[[], object]) -> str:
 
 
 def names_no_page() -> None:
-    {}["page"]
+    dict[str, int]()["page"]
 
 
 def in_torch() -> None:
@@ -38,8 +38,12 @@ def test_an_exception_comes_from_the_innermost_line_of_the_backend(
     work: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(globals(), "__name__", "mine")
+
+    def deeper() -> None:
+        work()
+
     line = work.__code__.co_firstlineno + 1
-    assert line_of(work) == line_of(lambda: [work()]) == f"{Path(__file__).name}:{line}"
+    assert line_of(work) == line_of(deeper) == f"{Path(__file__).name}:{line}"
 
 
 def test_a_check_of_ours_raises_for_many_reasons() -> None:

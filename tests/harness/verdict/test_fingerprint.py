@@ -30,6 +30,7 @@ def test_a_last_page_is_full_if_its_pages_hold_several_tokens() -> None:
     case = decode(8, 5)
     pages = {size: replace(case, geometry=replace(case.geometry, page_size=size)) for size in (1, 4, 8, 16)}
     assert {size for size, each in pages.items() if "full last page" in features(each)} == {4, 8}
+    assert len({fine(each, observed()) for each in pages.values()}) == 1
 
 
 def test_features_have_an_order_that_does_not_depend_on_steps() -> None:
