@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
 .PHONY: help fmt docs lowest matrix dist tests
-.PHONY: fuzz test quick coverage test-long test-cluster test-gpu test-serve test-sglang test-vllm pin-sglang lint types imports clean
+.PHONY: fuzz test quick coverage test-long sanitize test-cluster test-gpu test-serve test-sglang test-vllm pin-sglang lint types imports clean
 
 ## A minute of fuzzing that must pass, and a known bug that must be found.
 fuzz: $(READY)
@@ -57,6 +57,11 @@ coverage: $(READY)
 test-long: $(READY)
 	$(BIN)/pytest $(TWO) -m long
 	$(BIN)/pytest $(TWO) tests/fuzz
+
+# Each process that runs our C++ inherits the sanitizers, and its report fails the target.
+## All C++ of this project under AddressSanitizer and UBSan, with the tests of kernels and of memory.
+sanitize: $(READY)
+	scripts/sanitized.sh $(BIN)/pytest $(TWO) tests/kernels tests/harness/memory
 
 # scripts/gpu.sh does this and more without a network.
 ## Tests that need an NVIDIA GPU, which make test skips where there is none.
