@@ -96,7 +96,8 @@ def calls(draw: st.DrawFn, kinds: tuple[str, ...] = ("decode", "context", "ragge
     sent: dict[str, Any] = {
         "query": _strided(draw, torch.randn(*shape, dim).to(dtype)),
         "seq_lens": _int32(kv_lens),
-        "bmm1_scale": draw(st.sampled_from((0.1, 0.3))),
+        # As servers scale: larger logits would amplify the rounding of long dot products, which `assert_same` bounds.
+        "bmm1_scale": draw(st.sampled_from((0.4, 1.2))) * dim**-0.5,
         "bmm2_scale": draw(st.sampled_from((1.0, 0.5))),
         "out": _strided(draw, torch.full((*shape, value_dim), STALE, dtype=draw(st.sampled_from((dtype, *_DTYPES))))),
     }
