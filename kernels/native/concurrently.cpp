@@ -22,7 +22,8 @@ struct Job {
 
   bool open() const { return next.load(std::memory_order_relaxed) < count; }
 
-  void work() {
+  // An exception would leave the caller while other threads still use its job, so it ends the process, as on these.
+  void work() noexcept {
     for (int64_t index; (index = next.fetch_add(1, std::memory_order_relaxed)) < count;) task(index);
   }
 };
