@@ -63,18 +63,17 @@ from attnfuzz.kernels.results import Results
 from attnfuzz.reference.arguments import EarlierUse
 from attnfuzz.reference.calibration import Calibration
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case, Granularity, Mode, Step
+from attnfuzz.reference.case import Case, Granularity, Step
 from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
-from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.masks import applies
 from attnfuzz.reference.noise import NoiseModel
 
-PAGED = Capability(modes=Mode.of_kernels(), layouts=(KvLayout.NHD,))
-"""Default capability of a function: all modes, but no window, sinks, soft cap, fp8 KV or padding."""
-
 UNKNOWN = NoiseModel.unknown_kernel()
+
+_OF_SERVERS = ("query_scales", "kept_queries", "schedules", "shared_keys")
+"""The fields of a capability that only the session of a server's backend takes into account."""
 
 _GIVEN = frozenset({"query", "out", "k_cache", "v_cache", "block_tables", "seq_lens", "cum_seq_lens_q", "scale"})
 """The arguments that have forms, and that a function gets whatever its capability."""
@@ -110,12 +109,13 @@ class FunctionBackend(OfFunction):
     it for its dtypes and on its architecture. `arrange` prepares the kernel's arguments; `writes` names those of them
     that the kernel may change, besides `out` and `lse`.
 
-    Raises TypeError for a parameter of a wrong type, and ValueError for a capability with latents or graphs, which need
-    a Backend, with a feature whose argument neither function takes, or with a form that no argument has.
+    Raises TypeError for a parameter of a wrong type, and ValueError for a capability with latents, graphs or features
+    of a server, which need a Backend, with a feature whose argument neither function takes, or with a form that no
+    argument has.
     """
 
     function: Callable[..., Any]
-    capability: Capability = PAGED
+    capability: Capability = Capability()
     contract: Contract = Contract()
     noise_model: NoiseModel = UNKNOWN
     calibration: Calibration | None = None
@@ -125,13 +125,9 @@ class FunctionBackend(OfFunction):
 
     def __post_init__(self) -> None:
         self._check_types()
+        self._check_features()
         self._check_keywords()
         self._check_life()
-        if self.capability.latent or self.capability.graph_modes:
-            raise ValueError(
-                f"{self.name}: a function supports neither latents nor graphs, set latent=False and graph_modes=(), "
-                "or write a Backend (attnfuzz.kernels.backend)"
-            )
 
     def _check_types(self) -> None:
         if not callable(self.function) or not isinstance(getattr(self.function, "__name__", None), str):
@@ -150,6 +146,23 @@ class FunctionBackend(OfFunction):
                     f"{self.name}: {parameter} is {_kind(value)}: give a {kind.__name__} of {kind.__module__}, "
                     "or leave it out"
                 )
+
+    def _check_features(self) -> None:
+        can, plain = self.capability, Capability()
+        if can.writes:
+            raise ValueError(f"{self.name}: make a WriterBackend of a function that writes the KV cache")
+        if can.latent or can.graph_modes:
+            raise ValueError(
+                f"{self.name}: a function supports neither latents nor graphs, set latent=False and graph_modes=(), "
+                "or write a Backend (attnfuzz.kernels.backend)"
+            )
+        if beyond := [mode for mode in can.modes if mode not in plain.modes]:
+            raise ValueError(
+                f"{self.name}: a function can't run {', '.join(beyond)}, several forwards of a server: leave it "
+                "out of modes (Mode.of_kernels() has the others)"
+            )
+        if served := [name for name in _OF_SERVERS if getattr(can, name) != getattr(plain, name)]:
+            raise ValueError(f"{self.name}: only a server has {', '.join(served)}: leave it out of the capability")
 
     def _check_keywords(self) -> None:
         taken = [Keywords.of(function) for function in (self.function, self.arrange) if function is not None]

@@ -25,9 +25,10 @@ from attnfuzz.kernels.slot_tokens import SlotTokens
 from attnfuzz.reference.arguments import ArgumentForm, promised, refused, unsaid
 from attnfuzz.reference.calibration import shipped_noise
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case, Mask, Mode, QueryView, Request, Step
+from attnfuzz.reference.case import Case, Mask, QueryView, Request, Step
 from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.masks import mask_of
 from attnfuzz.reference.noise import NoiseModel
 
@@ -153,7 +154,7 @@ class SdpaBackend:
     name: str = "torch_sdpa"
     call_without_keys: bool = False
     capability: Capability = Capability(
-        modes=Mode.of_kernels(),
+        layouts=(KvLayout.HND, KvLayout.NHD),
         unequal_head_dims=True,
         windows=True,
         query_views=(QueryView.CONTIGUOUS, QueryView.FUSED_QKV),

@@ -45,6 +45,9 @@ FLOATS = (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)
 class Capability(msgspec.Struct, frozen=True, kw_only=True):
     """The cases that a backend supports. A feature that is False or empty, such as `fp8_kv`, is never drawn.
 
+    The defaults are those of a plain kernel, of a `FunctionBackend` too: all `modes` of one forward pass and pages in
+    the layout NHD, without windows, sinks, soft caps, fp8 caches or padding.
+
     `latent` backends run multi-head latent attention, the others do not. `max_head_dim` bounds both head dims;
     `head_dims` are the only ones, if given. `unequal_head_dims` allows head_dim_qk != head_dim_vo. `graph_modes` are
     the modes that can be captured. `kv_scales` are the dtypes of the KV caches that have scales, or True for all.
@@ -56,16 +59,17 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     on a CPU, for a backend that touches no page without an owner. `patience` multiplies the time after which a case
     counts as hanging (30 s), for slow kernels such as interpreted ones. With `writes`, the backend computes no
     attention, but writes the new tokens of each step into the KV cache; its padded tokens have one of `padded_slots`.
-    New tokens are keys, so `empty_kv` and `kv_shorter_than_q` must be False. A writer with `rotary` also rotates one of
-    these shares of each head, in one of the `pairings`, by frequencies of one of the `rope_scalings`. `tombstones` are
-    those of the pools of layers with `windows`. `other_groups` are the geometries of layers that may share a pool with
-    the case's. Both need a pool with pages from anywhere. A writer with `window_tail` takes steps of which only the
-    last tokens are stored. `masks` are the keys that a query may see; with EMPTY_ROWS among them, it may see none,
-    although its request has keys. `windowed_masks` are the masks that can be combined with a window: a query sees a key
-    if both allow it. `arguments` are the supported argument forms besides the plain one, and `edges` the supported
-    factors of 0 and below and steps without requests, both with their standing; `earlier_uses` are those that the
-    objects of a step may have had. A backend that `schedules` chooses the forwards of a step itself, within the limits
-    of `Case.serving`; if it is `asynchronous`, it may do so before it has the tokens of the previous forward.
+    New tokens are keys, so `empty_kv` and `kv_shorter_than_q` must be False. Without `kv_shorter_than_q`, a request has
+    at least as many keys as queries, unless `empty_kv` is True: then it may also have none. A writer with `rotary` also
+    rotates one of these shares of each head, in one of the `pairings`, by frequencies of one of the `rope_scalings`.
+    `tombstones` are those of the pools of layers with `windows`. `other_groups` are the geometries of layers that may
+    share a pool with the case's. Both need a pool with pages from anywhere. A writer with `window_tail` takes steps of
+    which only the last tokens are stored. `masks` are the keys that a query may see; with EMPTY_ROWS among them, it may
+    see none, although its request has keys. `windowed_masks` are the masks that can be combined with a window: a query
+    sees a key if both allow it. `arguments` are the supported argument forms besides the plain one, and `edges` the
+    supported factors of 0 and below and steps without requests, both with their standing; `earlier_uses` are those that
+    the objects of a step may have had. A backend that `schedules` chooses the forwards of a step itself, within the
+    limits of `Case.serving`; if it is `asynchronous`, it may do so before it has the tokens of the previous forward.
     `shared_keys` are the numbers of ranks that may share the keys of each request, each with whole query heads, and
     `interleaves` the lengths of runs of keys on one rank. `most_programs` bounds the rows of a step, times the query
     heads, times these ranks, for kernels that run a costly program for each; 0 is no bound.
@@ -82,7 +86,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
 
     device: Device = Device.CPU
     buckets: tuple[Bucket, ...] = ()
-    modes: tuple[Mode, ...]
+    modes: tuple[Mode, ...] = Mode.of_kernels()
     graph_modes: tuple[Mode, ...] = ()
     dtypes: tuple[DType, ...] = FLOATS
     fp8_kv: bool = False
@@ -91,7 +95,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     head_dims: tuple[int, ...] = ()
     unequal_head_dims: bool = False
     page_sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128)
-    layouts: tuple[KvLayout, ...] = (KvLayout.HND, KvLayout.NHD)
+    layouts: tuple[KvLayout, ...] = (KvLayout.NHD,)
     windows: bool = False
     sinks: bool = False
     sinks_dtype: DType | None = DType.FLOAT32
@@ -102,7 +106,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     query_scales: bool = False
     kept_queries: bool = False
     padding: bool = False
-    empty_kv: bool = True
+    empty_kv: bool | None = None
     kv_shorter_than_q: bool = True
     query_views: tuple[QueryView, ...] = (QueryView.CONTIGUOUS,)
     kv_views: tuple[KvView, ...] = (KvView.SEPARATE,)
@@ -187,6 +191,11 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("only quantised caches without latents have scales per head: set fp8_kv=True")
         if self.kept_queries and (self.latent or not self.fp8_kv):
             raise ValueError("kept_queries is for quantised caches without latents: set fp8_kv=True")
+
+    @property
+    def takes_empty_kv(self) -> bool:
+        """Whether a request with queries may have no keys: as `empty_kv` says, or else `kv_shorter_than_q`."""
+        return self.kv_shorter_than_q if self.empty_kv is None else self.empty_kv
 
     @property
     def nvfp4_kv(self) -> bool:
@@ -440,7 +449,7 @@ def _why_not_steps(can: Capability, case: Case) -> str | None:
         if step.padded and not can.padding:
             return "padded batches"
         for request in step.requests:
-            if request.kv_len == 0 and request.q_len and not can.empty_kv:
+            if request.kv_len == 0 and request.q_len and not can.takes_empty_kv:
                 return "queries of a request without KV"
             if 0 < request.kv_len < request.q_len and not can.kv_shorter_than_q:
                 return "a request with fewer keys than queries"

@@ -209,5 +209,5 @@ def _keys(setting: Setting, mode: Mode, q_len: int, drawn: int, *, total: bool) 
         return drawn if total and drawn > q_len else max(drawn, 1) + q_len
     if not total or (setting.can.latent and not mode.speculative):
         return drawn + q_len
-    supported = drawn >= q_len or (setting.can.kv_shorter_than_q if drawn else setting.can.empty_kv)
+    supported = drawn >= q_len or (setting.can.kv_shorter_than_q if drawn else setting.can.takes_empty_kv)
     return drawn if supported else drawn + q_len

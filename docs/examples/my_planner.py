@@ -5,7 +5,7 @@ attnfuzz fuzz --backend docs/examples/my_planner.py:PLANNER
 
 import torch
 
-from attnfuzz import Capability, EarlierUse, FunctionBackend, KvLayout, Mode
+from attnfuzz import Capability, EarlierUse, FunctionBackend
 
 
 class Planner:
@@ -42,8 +42,6 @@ def attend(*, out, query, k_cache, v_cache, block_tables, seq_lens, cum_seq_lens
 PLANNER = FunctionBackend(
     attend,
     capability=Capability(
-        modes=Mode.of_kernels(),
-        layouts=(KvLayout.NHD,),
         earlier_uses=(EarlierUse.PLANNED_FEWER, EarlierUse.PLANNED_MORE, EarlierUse.REUSED_TENSORS),
     ),
 )

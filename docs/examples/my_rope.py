@@ -2,11 +2,9 @@
 
 import torch
 
-from attnfuzz import Capability, KvLayout, Mode, RopeScaling, RotaryShare, WriterBackend
+from attnfuzz import Capability, RopeScaling, RotaryShare, WriterBackend
 
 CAN = Capability(
-    modes=Mode.of_kernels(),
-    layouts=(KvLayout.NHD,),
     writes=True,
     empty_kv=False,
     kv_shorter_than_q=False,

@@ -2,7 +2,7 @@
 
 import torch
 
-from attnfuzz import Capability, FunctionBackend, KvLayout, Mask, Mode
+from attnfuzz import Capability, FunctionBackend, Mask, Mode
 
 
 def attend(*, out, query, k_cache, v_cache, block_tables, seq_lens, cum_seq_lens_q, scale, mask, **_):
@@ -23,5 +23,5 @@ def attend(*, out, query, k_cache, v_cache, block_tables, seq_lens, cum_seq_lens
 
 TREES = FunctionBackend(
     attend,
-    capability=Capability(modes=(Mode.TARGET_VERIFY,), layouts=(KvLayout.NHD,), masks=(Mask.CAUSAL, Mask.TREE)),
+    capability=Capability(modes=(Mode.TARGET_VERIFY,), masks=(Mask.CAUSAL, Mask.TREE)),
 )

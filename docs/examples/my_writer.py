@@ -1,10 +1,8 @@
 """A KV cache write in torch, as a backend: put the call of your kernel into `store` (docs/guides/cache-writes.md)."""
 
-from attnfuzz import Capability, KvLayout, Mode, PaddedSlot, WriterBackend
+from attnfuzz import Capability, PaddedSlot, WriterBackend
 
 CAN = Capability(
-    modes=Mode.of_kernels(),
-    layouts=(KvLayout.NHD,),
     writes=True,
     empty_kv=False,
     kv_shorter_than_q=False,

@@ -5,7 +5,7 @@ The kernel keeps keys transposed, [pages, kv_heads, dim, 4], in pages of 4 token
 
 import torch
 
-from attnfuzz import Capability, FunctionBackend, KvLayout, Mode
+from attnfuzz import Capability, FunctionBackend
 
 PAGE = 4
 
@@ -35,5 +35,5 @@ def my_kernel(*, out, query, keys, values, page_ids, page_starts, seq_lens, cum_
         out[rows] = (weights @ v).transpose(0, 1)
 
 
-CAN = Capability(modes=Mode.of_kernels(), page_sizes=(PAGE,), layouts=(KvLayout.NHD,), head_dims=(64, 128))
+CAN = Capability(page_sizes=(PAGE,), head_dims=(64, 128))
 MINE = FunctionBackend(my_kernel, CAN, arrange=arrange)

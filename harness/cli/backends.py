@@ -128,7 +128,7 @@ def _features(can: Capability) -> list[str]:
         "KV scales": can.kv_scales is True,
         "scales of fp8 KV": bool(can.kv_scales) and can.kv_scales is not True,
         "padding": can.padding,
-        "empty KV": can.empty_kv,
+        "empty KV": can.takes_empty_kv,
         "kv < q": can.kv_shorter_than_q,
         "strided q": can.query_views != (QueryView.CONTIGUOUS,),
         "strided KV": can.kv_views != (KvView.SEPARATE,),

@@ -79,7 +79,7 @@ def attends(
 
 def judge_one(device: Device) -> Verdict:
     """Place, run and judge a decode of one request in this process."""
-    backend = FunctionBackend(attends, Capability(device=device, modes=(Mode.DECODE,), layouts=(KvLayout.NHD,)))
+    backend = FunctionBackend(attends, Capability(device=device, modes=(Mode.DECODE,)))
     step = Step(mode=Mode.DECODE, requests=(Request(0, 1, 9),), padded_tokens=1, tokens_per_request=1)
     case = Case(backend=backend.name, geometry=_GEOMETRY, steps=(step,))
     return Execution(Task(case=case, backend=backend.name), lambda _: None, backend=backend).run()

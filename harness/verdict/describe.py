@@ -10,10 +10,9 @@ from attnfuzz.harness.verdict.wording import count
 from attnfuzz.reference.calls import Argument, CallCase, View
 from attnfuzz.reference.case import Case, Launch, Request, SharedKeys, Step
 from attnfuzz.reference.case_file import AnyCase, case_id
-from attnfuzz.reference.geometry import KvLayout
 
 _WIDTH = 80
-_PLACEMENT = ("pages", "views", "workspace", "outputs", "max_len_slack", "serving", "guard", "pace")
+_PLACEMENT = ("pages", "padded_slot", "views", "workspace", "outputs", "max_len_slack", "serving", "guard", "pace")
 _NUMBERS = ("mask", "values", "scales", "rope", "chunk_capacity", "seed")
 
 
@@ -55,15 +54,14 @@ def _geometry(case: Case) -> str:
     dims = f"head dim {geometry.head_dim_qk}"
     if geometry.head_dim_vo != geometry.head_dim_qk:
         dims = f"head dims {geometry.head_dim_qk} (qk) and {geometry.head_dim_vo} (vo)"
-    parts = [heads, dims, f"pages of {geometry.page_size}", str(geometry.dtype)]
+    # Neither layout is the plain one: servers have HND, functions NHD.
+    parts = [heads, dims, f"pages of {geometry.page_size} ({geometry.kv_layout})", str(geometry.dtype)]
     if geometry.kv_dtype is not geometry.dtype:
         parts[-1] += f"{' queries, not quantised,' * case.queries.kept} on {geometry.kv_dtype} KV"
     if case.queries.scale != 1:
         parts.append(f"query scale {case.queries.scale:g}")
     if case.shared_keys != SharedKeys():
         parts.append(_shared_keys(case.shared_keys))
-    if geometry.kv_layout is not KvLayout.HND:
-        parts.append(f"layout {geometry.kv_layout}")
     if geometry.window_left >= 0:
         parts.append(f"window of {count(geometry.window_left, 'key')} to the left")
     if geometry.sinks:

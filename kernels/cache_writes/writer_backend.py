@@ -52,15 +52,12 @@ from attnfuzz.kernels.cache_writes.writer_session import Writer, WriterSession
 from attnfuzz.kernels.function_backend import OfFunction
 from attnfuzz.kernels.paged_kv import PagedKv
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case, Mode, OtherGroup, Tombstone
+from attnfuzz.reference.case import Case, OtherGroup, Tombstone
 from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.dtypes import DType
-from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.noise import NoiseModel
 
-WRITES = Capability(
-    modes=Mode.of_kernels(), layouts=(KvLayout.NHD,), writes=True, empty_kv=False, kv_shorter_than_q=False
-)
+WRITES = Capability(writes=True, empty_kv=False, kv_shorter_than_q=False)
 """Default capability of a writer: all modes; no fp8 cache, and no padding."""
 
 

@@ -18,7 +18,7 @@ from attnfuzz.kernels.libraries.installed import LibraryWriter
 from attnfuzz.kernels.libraries.interpreted import StandIn, check_size, import_sources, import_triton, no_interpreter
 from attnfuzz.kernels.libraries.latent_parts import latent_parts
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import SPECULATIVE, KvView, Mode, PaddedSlot, QueryView
+from attnfuzz.reference.case import SPECULATIVE, KvView, PaddedSlot, QueryView
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
 
@@ -168,8 +168,8 @@ def _tile(row: int) -> int:
 
 
 _CAPABILITY = Capability(
-    modes=Mode.of_kernels(),
     graph_modes=SPECULATIVE,
+    layouts=(KvLayout.HND, KvLayout.NHD),
     writes=True,
     padding=True,
     max_head_dim=128,

@@ -29,7 +29,6 @@ from attnfuzz.reference.case import (
     Granularity,
     KvView,
     Mask,
-    Mode,
     OtherGroup,
     QueryView,
     Tombstone,
@@ -92,8 +91,8 @@ MHA = TrtllmBackend(
     name="trtllm_mha",
     session=MhaSession,
     capability=Capability(
-        modes=Mode.of_kernels(),
         graph_modes=SPECULATIVE,
+        layouts=(KvLayout.HND, KvLayout.NHD),
         fp8_kv=True,
         windows=True,
         sinks=True,

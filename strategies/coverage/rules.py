@@ -98,7 +98,7 @@ def _latent(can: Capability) -> bool:
 
 def _own_tokens(can: Capability) -> bool:
     """Return whether every request has at least one key, and at least as many keys as queries."""
-    return can.latent or not (can.kv_shorter_than_q or can.empty_kv)
+    return can.latent or not (can.kv_shorter_than_q or can.takes_empty_kv)
 
 
 def _free(can: Capability) -> bool:
@@ -257,7 +257,7 @@ LACKS: tuple[Lack, ...] = (
         "launch!=eager; relation=replay as eager; idle step=replayed",
         lambda can: not capturable(can),
     ),
-    _never("the backend does not take requests without KV", _NO_KEYS, lambda can: not can.empty_kv),
+    _never("the backend does not take requests without KV", _NO_KEYS, lambda can: not can.takes_empty_kv),
     _never(
         "the backend does not take fewer keys than queries",
         "prefix=fewer keys than queries",

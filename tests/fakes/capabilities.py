@@ -86,7 +86,7 @@ NARROW = {
     ),
     "graphs without padding": Capability(modes=Mode.of_kernels(), graph_modes=(Mode.DECODE, Mode.TARGET_VERIFY)),
     "long enough KV only": Capability(modes=Mode.of_kernels(), empty_kv=False, kv_shorter_than_q=False, padding=True),
-    "empty or long enough KV": Capability(modes=Mode.of_kernels(), kv_shorter_than_q=False),
+    "empty or long enough KV": Capability(modes=Mode.of_kernels(), empty_kv=True, kv_shorter_than_q=False),
     "pools that need equal head dims": Capability(
         modes=(Mode.EXTEND,), unequal_head_dims=True, kv_views=(KvView.SEPARATE, KvView.PAIRED)
     ),

@@ -18,6 +18,7 @@ from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Mode
 from attnfuzz.reference.contract import Contract, LseBase
 from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.noise import NoiseModel
 
 LONG = 5
@@ -161,7 +162,7 @@ class Backend:
     """Decode of any batch in plain torch, with a defect."""
 
     name: str
-    capability: Capability = Capability(modes=(Mode.DECODE,), padding=True)
+    capability: Capability = Capability(modes=(Mode.DECODE,), layouts=tuple(KvLayout), padding=True)
     contract: Contract = Contract(lse=LseBase.TWO)
 
     def noise(self, dtype: DType) -> NoiseModel:

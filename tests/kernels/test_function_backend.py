@@ -19,7 +19,7 @@ from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.kernels.backend import Bench, Unsupported
-from attnfuzz.kernels.function_backend import PAGED, FunctionBackend
+from attnfuzz.kernels.function_backend import FunctionBackend
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, KvView, Mask, Mode, QueryView, Scales
 from attnfuzz.reference.contract import Contract, LseBase
@@ -29,7 +29,7 @@ from attnfuzz.reference.geometry import KvLayout
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "my_backend.py"
 NHD = msgspec.structs.replace(HEADS, kv_layout=KvLayout.NHD)
 EVERYTHING = Capability(
-    modes=Mode.of_kernels(),
+    layouts=tuple(KvLayout),
     fp8_kv=True,
     unequal_head_dims=True,
     windows=True,
@@ -140,10 +140,10 @@ def test_a_feature_whose_argument_no_function_takes_is_refused() -> None:
     def attend(*, out: torch.Tensor) -> None: ...
 
     with pytest.raises(ValueError, match="does not take, window_left"):
-        FunctionBackend(attend, capability=msgspec.structs.replace(PAGED, windows=True))
+        FunctionBackend(attend, capability=Capability(windows=True))
     FunctionBackend(
         attend,
-        capability=msgspec.structs.replace(PAGED, windows=True),
+        capability=Capability(windows=True),
         arrange=lambda *, window_left: {"reach": window_left},
     )
 
@@ -244,10 +244,33 @@ def test_padded_rows_behind_the_plan_are_cleared() -> None:
     assert not run(case).observations
 
 
-@pytest.mark.parametrize("beyond", [{"latent": True}, {"graph_modes": (Mode.DECODE,)}])
-def test_latents_and_graphs_are_refused_at_once(beyond: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="neither latents nor graphs"):
-        FunctionBackend(reject, capability=msgspec.structs.replace(PAGED, **beyond))
+@pytest.mark.parametrize(
+    ("beyond", "words"),
+    [
+        ({"latent": True}, "neither latents nor graphs, set latent=False"),
+        ({"graph_modes": (Mode.DECODE,)}, "neither latents nor graphs"),
+        (
+            {"modes": tuple(Mode)},
+            r"can't run draft_decode, .*: leave it out of modes",
+        ),
+        ({"writes": True, "empty_kv": False, "kv_shorter_than_q": False}, "make a WriterBackend"),
+        ({"schedules": True}, "only a server has schedules: leave it out of the capability"),
+        ({"fp8_kv": True, "query_scales": True, "kept_queries": True}, "only a server has query_scales, kept_queries"),
+        ({"shared_keys": (2,)}, "only a server has shared_keys"),
+    ],
+    ids=str,
+)
+def test_features_that_a_function_can_not_run_are_refused_at_once(beyond: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        FunctionBackend(reject, capability=Capability(**beyond))
+
+
+def test_fields_that_a_capability_does_not_give_are_as_without_a_capability() -> None:
+    default = FunctionBackend(reject).capability
+    for fields in ({}, {"modes": (Mode.DECODE,)}, {"windows": True}, {"page_sizes": (16,)}):
+        given = Capability(**fields)
+        differing = {name for name in default.__struct_fields__ if getattr(given, name) != getattr(default, name)}
+        assert differing == set(fields)
 
 
 def test_a_clear_rejection_makes_a_case_unsupported() -> None:
@@ -362,6 +385,4 @@ def test_a_capability_with_masks_needs_a_function_that_takes_one() -> None:
         del out
 
     with pytest.raises(ValueError, match="needs an argument that the function does not take, mask"):
-        FunctionBackend(
-            attend, capability=Capability(modes=Mode.of_kernels(), layouts=(KvLayout.NHD,), masks=tuple(Mask))
-        )
+        FunctionBackend(attend, capability=Capability(masks=tuple(Mask)))

@@ -38,7 +38,7 @@ def with_geometry(**changed: Any) -> Case:
 
 
 def why_not(case: Case, **fields: Any) -> str | None:
-    return Capability(**{"modes": Mode.of_kernels(), **fields}).why_not(case)
+    return Capability(**{"layouts": tuple(KvLayout), **fields}).why_not(case)
 
 
 @pytest.mark.parametrize(
@@ -123,6 +123,11 @@ def why_not(case: Case, **fields: Any) -> str | None:
             "a request with fewer keys than queries",
         ),
         (
+            {"kv_shorter_than_q": False},
+            replace(CASE, steps=(step(Mode.DECODE, (1, 0)),)),
+            "queries of a request without KV",
+        ),
+        (
             {"buckets": (HEAD_DIM_64,)},
             with_geometry(
                 head_dim_qk=64,
@@ -148,6 +153,13 @@ def test_a_reason_completes_the_sentence_that_a_backend_does_not_support_it(
     assert why_not(case, **fields) == reason
 
 
+def test_requests_may_have_no_keys_though_not_fewer_than_queries() -> None:
+    keyless = replace(CASE, steps=(step(Mode.DECODE, (1, 0)),))
+    assert why_not(keyless) is None
+    assert why_not(keyless, empty_kv=True, kv_shorter_than_q=False) is None
+    assert why_not(keyless, empty_kv=False) is not None
+
+
 def test_only_listed_head_dims_are_covered() -> None:
     def supported(qk: int, vo: int, **fields: Any) -> bool:
         return why_not(with_geometry(head_dim_qk=qk, head_dim_vo=vo), **fields) is None
@@ -161,7 +173,7 @@ def test_only_listed_head_dims_are_covered() -> None:
 
 
 def test_scales_can_be_those_of_quantised_caches_alone() -> None:
-    can = Capability(modes=(Mode.DECODE,), fp8_kv=True, kv_scales=(FP8,))
+    can = Capability(layouts=tuple(KvLayout), fp8_kv=True, kv_scales=(FP8,))
     scaled = replace(CASE, scales=Scales(k=0.5, v=1.7))
     assert can.why_not(scaled) is not None
     assert can.why_not(replace(scaled, geometry=replace(HEADS, kv_dtype=FP8))) is None

@@ -12,7 +12,7 @@ from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Granularity, Launch, Mode, Request, Scales, Step
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.edges import Edge, EdgeRule, edges_of
-from attnfuzz.reference.geometry import Geometry
+from attnfuzz.reference.geometry import Geometry, KvLayout
 from attnfuzz.reference.problem import Problem
 from attnfuzz.reference.validity import ImpossibleCase, validate
 
@@ -23,7 +23,7 @@ CASE = Case(
     geometry=Geometry(q_heads=2, kv_heads=1, head_dim_qk=8, head_dim_vo=8, page_size=4),
     steps=(STEP,),
 )
-CAN = Capability(modes=(Mode.DECODE,), kv_scales=True, padding=True)
+CAN = Capability(modes=(Mode.DECODE,), layouts=(KvLayout.HND,), kv_scales=True, padding=True)
 
 
 @pytest.mark.parametrize(

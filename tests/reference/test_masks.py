@@ -13,6 +13,7 @@ from attnfuzz.reference.attention import attend
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Mask, Mode, Request, Step
 from attnfuzz.reference.case_file import decode, encode
+from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.masks import applies, mask_of
 from attnfuzz.reference.problem import Problem
 from attnfuzz.reference.row import head_rows, row_weights, seen_positions
@@ -178,7 +179,7 @@ def test_a_capability_has_masks_beside_the_causal_one_for_attention_alone(
 
 def test_what_a_backend_does_not_have_of_masks_is_said() -> None:
     windowed = replace(case(Mask.TREE), geometry=replace(HEADS, window_left=3))
-    can = Capability(modes=Mode.of_kernels(), windows=True, masks=(Mask.CAUSAL, Mask.TREE))
+    can = Capability(layouts=(KvLayout.HND,), windows=True, masks=(Mask.CAUSAL, Mask.TREE))
     assert can.why_not(case(Mask.EMPTY_ROWS)) == "mask empty_rows"
     assert can.why_not(case(Mask.TREE)) is None
     assert can.why_not(windowed) == "a sliding window with mask tree"

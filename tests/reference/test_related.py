@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Launch, Mode, PageOrder, Pages, Request, Step
-from attnfuzz.reference.geometry import Geometry, Latent
+from attnfuzz.reference.geometry import Geometry, KvLayout, Latent
 from attnfuzz.reference.related import related
 from attnfuzz.reference.relation import Relation
 from attnfuzz.reference.validity import MAX_BATCH, ImpossibleCase, validate
@@ -19,7 +19,7 @@ EXTEND = Step(mode=Mode.EXTEND, requests=(Request(1, 3, 30), Request(0, 1, 2)), 
 CAPTURE = Step(mode=Mode.TARGET_VERIFY, requests=(), padded_tokens=12, tokens_per_request=4, launch=Launch.CAPTURE)
 REPLAY = replace(CAPTURE, requests=(Request(0, 4, 20), Request(2, 4, 0)), launch=Launch.REPLAY)
 CHUNKED = Step(mode=Mode.CHUNKED_PREFILL, requests=(Request(0, 2, 9), Request(1, 3, 3)), padded_tokens=5)
-ANYTHING = Capability(modes=Mode.of_kernels(), graph_modes=(Mode.TARGET_VERIFY,), padding=True)
+ANYTHING = Capability(layouts=tuple(KvLayout), graph_modes=(Mode.TARGET_VERIFY,), padding=True)
 
 
 def case(*steps: Step, relation: Relation, geometry: Geometry = GEOMETRY, **fields: Any) -> Case:
@@ -159,7 +159,7 @@ def test_what_applies_depends_on_the_case_and_on_the_backend() -> None:
     replayed = case(EXTEND, CAPTURE, REPLAY, relation=Relation.SAME_CALL)
     assert set(applicable(replayed, ANYTHING)) == set(Relation) - {Relation.CHUNKS_CHANGED}
     unpadded = case(replace(EXTEND, padded_tokens=4), relation=Relation.SAME_CALL)
-    bare = Capability(modes=(Mode.EXTEND,))
+    bare = Capability(modes=(Mode.EXTEND,), layouts=(KvLayout.HND,))
     assert Relation.PADDING_ENLARGED not in applicable(unpadded, bare)
     assert Relation.REQUEST_APPENDED in applicable(unpadded, bare)
     padded = replace(unpadded, relation=Relation.PADDING_ENLARGED)

@@ -11,6 +11,7 @@ from attnfuzz.kernels.page_ids import PageIds
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Interleave, Launch, Mode, PageOrder, ServedQueries, Serving, SharedKeys
 from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.validity import validate
 from attnfuzz.strategies.cases import cases
 
@@ -19,7 +20,7 @@ MODES = (Mode.DECODE, Mode.EXTEND)
 
 
 def test_a_backend_that_schedules_gets_limits_and_no_relation(draw: Draw) -> None:
-    can = Capability(modes=MODES, schedules=True)
+    can = Capability(modes=MODES, layouts=tuple(KvLayout), schedules=True)
     drawn = draw(cases(can, "scheduling"), 60)
     assert (
         {bool(case.serving.budget) for case in drawn}
@@ -31,7 +32,7 @@ def test_a_backend_that_schedules_gets_limits_and_no_relation(draw: Draw) -> Non
 
 
 def test_a_server_that_may_not_schedule_asynchronously_does_not(draw: Draw) -> None:
-    can = Capability(modes=MODES, schedules=True, asynchronous=False)
+    can = Capability(modes=MODES, layouts=tuple(KvLayout), schedules=True, asynchronous=False)
     drawn = draw(cases(can, "scheduling"), 40)
     assert {case.serving.asynchronous for case in drawn} == {False}
     asynchronous = replace(drawn[0], serving=Serving(asynchronous=True))
@@ -39,7 +40,7 @@ def test_a_server_that_may_not_schedule_asynchronously_does_not(draw: Draw) -> N
 
 
 def test_a_pool_that_lacks_pages_serves_many_requests_side_by_side(draw: Draw) -> None:
-    drawn = draw(cases(Capability(modes=MODES, schedules=True), "scheduling"), 300)
+    drawn = draw(cases(Capability(modes=MODES, layouts=tuple(KvLayout), schedules=True), "scheduling"), 300)
     many = [case for case in drawn if case.serving.shortage and max(len(step.requests) for step in case.steps) > 16]
     assert {case.pages.order for case in many} >= {PageOrder.REUSED, PageOrder.IDENTITY}
     for case in many:
@@ -55,7 +56,9 @@ def test_other_backends_get_none(draw: Draw) -> None:
 
 
 def test_a_server_has_a_scale_of_queries_and_keeps_them_where_its_cache_is_exact(draw: Draw) -> None:
-    can = Capability(modes=MODES, fp8_kv=True, kv_scales=True, query_scales=True, kept_queries=True)
+    can = Capability(
+        modes=MODES, layouts=tuple(KvLayout), fp8_kv=True, kv_scales=True, query_scales=True, kept_queries=True
+    )
     drawn = draw(cases(can, "quantising"), 100)
     for case in drawn:
         validate(case)

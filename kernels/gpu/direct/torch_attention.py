@@ -128,6 +128,7 @@ def _backend(
             modes=Mode.of_kernels(),
             # torch warns that the lower right variant of CausalBias gives NaN with more queries than keys
             # (torch/nn/attention/bias.py).
+            empty_kv=True,
             kv_shorter_than_q=masked,
             query_views=(QueryView.CONTIGUOUS, QueryView.FUSED_QKV),
             arguments=ARGUMENTS if masked else without(ARGUMENTS, *OF_MASKS),

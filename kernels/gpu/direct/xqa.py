@@ -275,6 +275,8 @@ def _backend(name: str, buckets: tuple[Bucket, ...]) -> GpuBackend:
 
 
 XQA: Final = _backend("xqa", BUCKETS)
-XQA_AS_SERVED: Final = as_served(XQA, kv_scales=False, kv_shorter_than_q=False, query_views=(QueryView.CONTIGUOUS,))
+XQA_AS_SERVED: Final = as_served(
+    XQA, kv_scales=False, empty_kv=True, kv_shorter_than_q=False, query_views=(QueryView.CONTIGUOUS,)
+)
 XQA_FP8: Final = _backend("xqa_fp8", FP8_BUCKETS)
 """An e4m3 cache uses another kernel, which computes in fp8 with another error."""

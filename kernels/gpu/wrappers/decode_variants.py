@@ -153,7 +153,7 @@ class GraphTensorCoreDecodeSession(GraphDecodeSession):
 
 
 def _without_short_requests(capability: Capability) -> Capability:
-    return msgspec.structs.replace(capability, kv_shorter_than_q=False)
+    return msgspec.structs.replace(capability, empty_kv=True, kv_shorter_than_q=False)
 
 
 _DECODES: Final = (Mode.DECODE,)

@@ -27,11 +27,12 @@ from attnfuzz.harness.verdict.failures import FAILURES, Failure, Kind, Verdict
 from attnfuzz.reference import case_file
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Mode
+from attnfuzz.reference.geometry import KvLayout
 
 README = Path(__file__).parents[3] / "README.md"
 
 
-CAPABLE = SimpleNamespace(capability=Capability(modes=(Mode.DECODE,)))
+CAPABLE = SimpleNamespace(capability=Capability(modes=(Mode.DECODE,), layouts=tuple(KvLayout)))
 
 SLOW_DRAWS = 0.12
 """Ten of these are too slow for Hypothesis' health check."""

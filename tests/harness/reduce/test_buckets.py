@@ -10,6 +10,7 @@ from attnfuzz.harness.reduce import reduce
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Mode, Request, Step
+from attnfuzz.reference.geometry import KvLayout
 
 
 def verified(bucket: Bucket, drafts: int, **geometry: object) -> Case:
@@ -71,7 +72,7 @@ def test_options_that_a_failure_needs_are_kept() -> None:
     assert case.geometry == replace(HEAD_DIM_128.simplest, window_left=15)
 
 
-CAN = Capability(modes=(Mode.DECODE,), head_dims=(96, 128, 192), unequal_head_dims=True)
+CAN = Capability(modes=(Mode.DECODE,), layouts=tuple(KvLayout), head_dims=(96, 128, 192), unequal_head_dims=True)
 
 
 def case_of(qk: int, vo: int) -> Case:

@@ -1,8 +1,15 @@
 """What a person reads about a case."""
 
+from collections.abc import Iterator
+from enum import Enum
+from typing import Any
+
+import msgspec
+import pytest
 from msgspec.structs import replace
 
 from attnfuzz.harness.verdict.describe import describe
+from attnfuzz.reference.arguments import ArgumentForm, EarlierUse
 from attnfuzz.reference.case import (
     Case,
     Guard,
@@ -25,6 +32,7 @@ from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry, Latent
 from attnfuzz.reference.past import PastFailure
 from attnfuzz.reference.relation import Relation
+from attnfuzz.reference.rope import Rope, RotaryShare
 
 PLAIN = Case(
     backend="trtllm_mha@21649-before",
@@ -38,7 +46,7 @@ def test_a_shrunk_case_is_three_lines() -> None:
         describe(PLAIN)
         == f"""\
 case {case_id(PLAIN)} for trtllm_mha@21649-before
-geometry  1 query head on 1 KV head, head dim 8, pages of 1, bfloat16
+geometry  1 query head on 1 KV head, head dim 8, pages of 1 (HND), bfloat16
 step 0    target_verify of 2: (q 2, kv 2) [padded: 2 rows for 1 request]"""
     )
 
@@ -90,8 +98,9 @@ def test_what_is_not_default_is_named() -> None:
     )
     assert describe(case).splitlines()[1:] == [
         "geometry  16 query heads on 1 KV head, head dims 576 (qk) and 512 (vo), pages of",
-        "          64, bfloat16 on float8_e4m3fn KV, window of 127 keys to the left,",
-        "          sinks, soft cap 30, latent 512 + rope 64 (prefill: nope 128, vo 128)",
+        "          64 (HND), bfloat16 on float8_e4m3fn KV, window of 127 keys to the",
+        "          left, sinks, soft cap 30, latent 512 + rope 64 (prefill: nope 128, vo",
+        "          128)",
         "step 0    target_verify of 2: (q 2, kv 2) [padded: 2 rows for 1 request]",
         "memory    pages.order shuffled, pages.tail poison, outputs stale, guard left",
         "numbers   values peaked, scales.k 0.37, chunk_capacity 12, seed 7",
@@ -110,6 +119,44 @@ def test_ranks_that_share_keys_are_part_of_the_geometry() -> None:
     case = replace(PLAIN, shared_keys=SharedKeys(ranks=4, interleave=Interleave.QUARTER_PAGE, all_to_all=True))
     assert "keys on 4 ranks by quarter page, exchanged all to all" in " ".join(describe(case).split())
     assert "ranks" not in describe(PLAIN)
+
+
+def _others(kind: Any, value: Any) -> Iterator[Any]:
+    """Yield another value of each field's type, or of each field of a group of fields."""
+    if isinstance(value, msgspec.Struct):
+        for field in msgspec.structs.fields(value):
+            for other in _others(field.type, getattr(value, field.name)):
+                yield replace(value, **{field.name: other})
+    elif isinstance(value, Enum):
+        yield from (each for each in type(value) if each is not value)
+    elif isinstance(value, bool):
+        yield not value
+    elif isinstance(value, int | float):
+        yield value + 1
+    else:
+        # Fields without a value in the plain case: optional ones and lists.
+        yield from EXAMPLES.get(kind, ())
+
+
+EXAMPLES: dict[Any, tuple[Any, ...]] = {
+    Latent | None: (Latent(),),
+    Rope | None: (Rope(), Rope(share=RotaryShare.HALF)),
+    Relation | None: tuple(Relation),
+    tuple[ArgumentForm, ...]: ((ArgumentForm.OUT_GAPS,),),
+    tuple[EarlierUse, ...]: ((EarlierUse.RESET,),),
+    tuple[PastFailure, ...]: ((PastFailure("StrayWrite", "key_cache", "write", "decode"),),),
+}
+
+
+@pytest.mark.parametrize("name", [field.name for field in msgspec.structs.fields(PLAIN)])
+def test_each_field_that_differs_from_the_plain_case_shows(name: str) -> None:
+    # Only above a quantised cache may queries be quantised or not.
+    plain = replace(PLAIN, geometry=replace(PLAIN.geometry, kv_dtype=DType.FLOAT8_E4M3))
+    (field,) = (each for each in msgspec.structs.fields(plain) if each.name == name)
+    changed = [replace(plain, **{name: other}) for other in _others(field.type, getattr(plain, name))]
+    assert changed or name in {"backend", "steps"}
+    shown = [describe(case).split("\n", 1)[1] for case in (plain, *changed)]
+    assert len(set(shown)) == len(shown)
 
 
 def test_lines_fit_a_terminal() -> None:

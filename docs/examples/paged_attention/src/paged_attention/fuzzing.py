@@ -1,6 +1,6 @@
 """The kernel as a backend of attnfuzz. Only tests import this module."""
 
-from attnfuzz import Capability, FunctionBackend, KvLayout, Mode, NoiseModel
+from attnfuzz import Capability, FunctionBackend, NoiseModel
 from paged_attention import attend
 
 
@@ -11,6 +11,6 @@ def paged_attention(*, out, query, k_cache, v_cache, block_tables, seq_lens, cum
 
 BACKEND = FunctionBackend(
     paged_attention,
-    capability=Capability(modes=Mode.of_kernels(), layouts=(KvLayout.NHD,), max_head_dim=128),
+    capability=Capability(max_head_dim=128),
     noise_model=NoiseModel.fp32_arithmetic(),
 )
