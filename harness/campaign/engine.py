@@ -51,8 +51,12 @@ from attnfuzz.harness.search.messages import (
     SliceDone,
     Suspect,
     Tally,
+    Unable,
 )
+from attnfuzz.harness.verdict.failures import Kind, Observation
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.harness.verdict.recurrence import Recurrence
+from attnfuzz.harness.verdict.wording import replay_line
 
 SECONDS_PER_LOOK = 0.1
 SECONDS_PER_LOOK_AT_ALL = 1.0
@@ -64,6 +68,8 @@ SECONDS_OF_SILENCE = 600.0
 """Time that a job with a slice may be silent before it is killed. A hanging case is ended after half a minute, but
 waiting for a process that the system can't end takes forever.
 """
+
+LAST_CASE = "the GPU did not answer any more after it"
 
 DEATHS_IN_A_ROW = 3
 """Number of times that a job may be killed before it has judged anything. More is no coincidence."""
@@ -186,7 +192,7 @@ class Campaign:
         for backend in self._plan.backends:
             yield from self._tallies.flush(backend)
         if failure is not None:
-            yield JobFailed(at=self._clock(), job=failure.number, text=failure.text)
+            yield JobFailed(at=self._clock(), job=failure.number, text=failure.text, fixable=failure.fixable)
         yield from self._keep_pending()
         if failure is None and not self._cut_short:
             yield from self._tell_undone()
@@ -303,6 +309,33 @@ class Campaign:
                     yield GapSeen(at=self._clock(), fingerprint=fingerprint, case=case, observation=observation)
             case SliceDone():
                 yield from self._finish_slice(job, message)
+            case Unable():
+                yield from self._give_up_with(job, message)
+
+    def _give_up_with(self, job: int, unable: Unable) -> Iterator[Event]:
+        """End the campaign, after what other jobs have found. Raises JobEnded. A case that ran last is kept."""
+        yield from self._take_rest()
+        text = unable.text
+        if unable.last is not None:
+            observation = Observation(kind=Kind.WORKER_DIED, place=LAST_CASE, message=text)
+            fingerprint = Fingerprint.of(unable.last.backend, observation)
+            suspect = Suspect(fingerprint=fingerprint, case=unable.last, observation=observation)
+            kept = self._filing.keep(suspect, LAST_CASE)
+            yield kept
+            text += f"; the case that ran last: {replay_line(kept.path)}"
+        raise JobEnded(job, text, fixable=True)
+
+    def _take_rest(self) -> Iterator[Event]:
+        """Take the messages that have already arrived."""
+        while True:
+            try:
+                received = self._jobs.next_message(0.0)
+            except JobEnded:
+                continue
+            if received is None:
+                return
+            if not isinstance(received[1], Unable):
+                yield from self._take(*received)
 
     def _searched(self, backend: str) -> int:
         return self._standing.score(backend).tally.searched + self._tallies.unsent.get(backend, 0)

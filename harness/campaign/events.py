@@ -246,10 +246,14 @@ class JobRestarted(Event, frozen=True, kw_only=True, tag=True):
 
 
 class JobFailed(Event, frozen=True, kw_only=True, tag=True):
-    """A job process exited by itself: the harness is broken, and the campaign ends. `text` is its standard error."""
+    """A job process exited by itself, and the campaign ends. `text` is its standard error: the harness is broken.
+
+    `fixable`: the reason is outside of the harness, such as a GPU that does not answer, and `text` says it in one line.
+    """
 
     job: Job
     text: str
+    fixable: bool = False
 
 
 class CampaignFinished(Event, frozen=True, kw_only=True, tag=True):

@@ -9,10 +9,11 @@ from typing import BinaryIO
 
 import msgspec
 
-from attnfuzz.harness.search.messages import AnyMessage, JobSetup, Slice
+from attnfuzz.harness.search.messages import AnyMessage, JobSetup, Slice, Unable
 from attnfuzz.harness.workers.forked import fork_ahead
-from attnfuzz.harness.workers.lifeline import CannotStart
-from attnfuzz.harness.workers.pool import Refused
+from attnfuzz.harness.workers.gpu_gone import GpuGone
+from attnfuzz.reference.case import Case
+from attnfuzz.reference.user_error import UserError
 
 _OBJECTS_BEFORE_COLLECTION = 10_000
 """Number of new objects after which young garbage is collected (default: 700 to 2,000)."""
@@ -39,10 +40,22 @@ def main() -> None:
 
     setup = msgspec.json.decode(orders.readline(), type=JobSetup)
     sys.path[:] = setup.path or sys.path
-    with Hunter(setup, tell, script_of) as hunter:
-        collect_garbage_less()
-        for line in orders:
-            tell(hunter.run(msgspec.json.decode(line, type=Slice)))
+    hunter = None
+    try:
+        with Hunter(setup, tell, script_of) as hunter:
+            collect_garbage_less()
+            for line in orders:
+                tell(hunter.run(msgspec.json.decode(line, type=Slice)))
+    except UserError as error:
+        tell(_unable(error, None if hunter is None else hunter.last_on_gpu))
+        sys.exit(1)
+
+
+def _unable(error: UserError, last: Case | None) -> Unable:
+    """Return the message about an error. `last` is the case that ran last on a GPU, if any did."""
+    if isinstance(error, GpuGone) and last is not None:
+        return Unable(text=f"the GPU does not answer any more: {error.reason}", last=last)
+    return Unable(text=str(error))
 
 
 def collect_garbage_less() -> None:
@@ -82,12 +95,9 @@ def _come_again(swallowed: "sys.UnraisableHookArgs") -> None:
 
 
 def be_a_job() -> None:
-    """Run this process's slices. Exit with one line for a user's error, and silently after SIGTERM."""
+    """Run this process's slices. Exit silently after SIGTERM."""
     try:
         main()
-    except (CannotStart, Refused) as for_the_user:
-        # The main process shows standard error, so one line is enough here.
-        sys.exit(str(for_the_user))
     except BaseException:
         # In the middle of a draw, Hypothesis raises FlakyStrategyDefinition instead of _Terminated.
         if not _Terminated.came:

@@ -30,14 +30,16 @@ _SECONDS_PER_LOOK = 0.02
 class JobEnded(Exception):
     """A job exited; `text` is its standard error, and how it ended.
 
-    `killed`: from outside, by a signal or with its machine, so it can be restarted.
+    `killed`: from outside, by a signal or with its machine, so it can be restarted. `fixable`: for a reason outside of
+    the harness, which `text` says in one line.
     """
 
-    def __init__(self, number: int, text: str, *, killed: bool = False) -> None:
+    def __init__(self, number: int, text: str, *, killed: bool = False, fixable: bool = False) -> None:
         super().__init__(f"job {number} ended")
         self.number = number
         self.text = text
         self.killed = killed
+        self.fixable = fixable
 
 
 class Jobs(Protocol):

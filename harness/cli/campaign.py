@@ -28,7 +28,7 @@ from attnfuzz.harness.cli.signals import stop_on_signals
 from attnfuzz.harness.cli.terminal import BadInput, Exit, Terminal, answer, details, print_line, tell
 from attnfuzz.harness.findings.ledger import DEFAULT_NAME, Ledger
 from attnfuzz.harness.report.files import Written, write_reports
-from attnfuzz.harness.report.verdict import why_idle
+from attnfuzz.harness.report.verdict import failure_words, why_idle
 from attnfuzz.harness.verdict.wording import clock, count
 from attnfuzz.reference.case import Guard
 from attnfuzz.reference.device import Device
@@ -136,7 +136,7 @@ def _concluded(campaign: str, home: Home, standing: Standing, written: Written) 
     for path in written.issues:
         console.print(f"Text for an issue: {path}", soft_wrap=True)
     if standing.failure is not None:
-        text = f"{standing.failure.text}\nThe harness itself failed. Findings so far are kept; {_go_on(home)}"
+        text = f"{failure_words(standing.failure)} Findings so far are kept; {_go_on(home)}"
         Terminal(stderr=True).print(text, soft_wrap=True)
         return Exit.FAILED
     if standing.idle:

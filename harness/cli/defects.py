@@ -35,6 +35,7 @@ from attnfuzz.harness.cli.terminal import (
 from attnfuzz.harness.defects.pins import save_pin
 from attnfuzz.harness.defects.results import DefectScore, DefectTally, enough
 from attnfuzz.harness.defects.search import SearchOutcome, is_over, outcome_of
+from attnfuzz.harness.report.verdict import failure_words
 from attnfuzz.harness.verdict.tiers import ALPHA, Tier
 from attnfuzz.harness.verdict.wording import count
 from attnfuzz.kernels.defects.catalogue import DEFECTS, backend_name
@@ -92,7 +93,7 @@ def run_defects(
         standings = list(_trials(plan, drawn, (watch,) if pin is None else (watch, partial(_save_pin, pin))))
     failure = standings[-1].failure
     if failure is not None:
-        warn(f"{failure.text}\nThe harness itself failed.")
+        warn(failure_words(failure))
         return Exit.FAILED
     scores = [DefectTally(defect, tuple(outcome_of(defect, each) for each in standings)) for defect in chosen]
     answer(_score(scores, examples, drawn, plan.without))

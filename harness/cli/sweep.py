@@ -146,6 +146,8 @@ def _search(asked: SweepPlan, out: Path, backends: tuple[str, ...]) -> Searched:
 
 def _failure(standing: Standing) -> str:
     """Why a search does not count as complete; empty if it does."""
+    if standing.failure is not None and standing.failure.fixable:
+        return standing.failure.text
     if standing.failure is not None:
         # The last line states how the job's process ended; the one before it is its last line of output.
         lines = [line for line in standing.failure.text.splitlines() if line.strip()]

@@ -9,6 +9,8 @@ import torch
 from attnfuzz.harness.inside.execute import Execution, backend_of
 from attnfuzz.harness.verdict.failures import Verdict
 from attnfuzz.harness.verdict.tiers import Task
+from attnfuzz.harness.workers.gpu_gone import GpuGone
+from attnfuzz.harness.workers.worker import asking_gpu
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.function_backend import FunctionBackend
 from attnfuzz.kernels.gpu import modules, nvcc
@@ -18,6 +20,7 @@ from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Mode, Request, Step
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.geometry import Geometry, KvLayout
+from attnfuzz.reference.user_error import UserError
 
 
 def preload() -> None:
@@ -34,16 +37,34 @@ def preload() -> None:
 def begin(*names: str) -> None:
     """Create the CUDA context, judge a case, and load the needs of the named backends.
 
-    Called in the worker and never in the nursery: neither a context nor its threads survive a fork.
+    Called in the worker and never in the nursery: neither a context nor its threads survive a fork. Raises GpuGone.
     """
-    torch.cuda.init()
-    torch.ones(1, device="cuda").add_(1)
-    torch.cuda.synchronize()
+    with asking_gpu():
+        _create_context()
     judge_one(Device.CUDA)
     for name in names:
         backend_of(name)
     if "flashinfer" in sys.modules:
         modules.trust_the_cache()
+
+
+def _create_context() -> None:
+    try:
+        torch.cuda.init()
+        torch.ones(1, device="cuda").add_(1)
+        torch.cuda.synchronize()
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        if "out of memory" in reason:
+            # Other processes may have it all, such as those of a campaign that has just ended.
+            raise CannotBegin(
+                f"the GPU has no memory for a worker: free some, or give fewer --jobs ({reason})"
+            ) from error
+        raise GpuGone(f"no CUDA context can be created ({reason})") from error
+
+
+class CannotBegin(UserError):
+    """A worker can't begin on the GPU. The message is one line with the remedy."""
 
 
 def load_needs(backend: Backend) -> None:

@@ -31,8 +31,9 @@ def _campaign(standing: Standing) -> Suite:
     """The suite of the campaign as a whole: its end, and remarks on the ledger."""
     result = verdict(standing).text
     if standing.failure is not None:
-        text = standing.failure.text
-        ended = Test("campaign", "error", "the harness itself failed", "JobFailed", text, result)
+        text, fixable = standing.failure.text, standing.failure.fixable
+        title = "the campaign ended early" if fixable else "the harness itself failed"
+        ended = Test("campaign", "error", title, "JobFailed", text, result)
     elif standing.finished is None:
         ended = Test("campaign", "error", "still running, or killed: incomplete", "Unfinished", out=result)
     elif standing.finished.interrupted:

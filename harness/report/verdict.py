@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from attnfuzz.harness.campaign.events import LedgerRemark
+from attnfuzz.harness.campaign.events import JobFailed, LedgerRemark
 from attnfuzz.harness.campaign.knowledge import JOB_KILLED, OUT_OF_TIME
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.findings.state import State
@@ -37,7 +37,8 @@ def verdict(standing: Standing) -> CampaignVerdict:
     spent = f"in {count(standing.cases, 'case')} over {clock(standing.at)}"
     text = f"{_findings(standing)} {spent}"
     if standing.failure is not None:
-        return CampaignVerdict(f"The harness itself failed: {text}", Level.FAILED)
+        why = "The campaign ended early" if standing.failure.fixable else "The harness itself failed"
+        return CampaignVerdict(f"{why}: {text}", Level.FAILED)
     if standing.idle:
         return CampaignVerdict(f"No case was judged in {clock(standing.at)}", Level.FAILED)
     level = Level.GOOD if standing.clean else Level.BAD
@@ -46,6 +47,16 @@ def verdict(standing: Standing) -> CampaignVerdict:
     if standing.finished.interrupted:
         return CampaignVerdict(f"Stopped early: {text}", level)
     return CampaignVerdict(text, level)
+
+
+def failure_words(failure: JobFailed) -> str:
+    """Return why a campaign failed, as sentences: in one line unless the harness is broken."""
+    return f"{in_a_sentence(failure.text)}." if failure.fixable else f"{failure.text}\nThe harness itself failed."
+
+
+def in_a_sentence(text: str) -> str:
+    """Return a message as the beginning of a sentence."""
+    return text[:1].upper() + text[1:]
 
 
 def why_idle(standing: Standing, *, more: str) -> str:

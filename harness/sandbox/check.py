@@ -81,6 +81,7 @@ class Runner:
         self._progress = progress
         self._ready: set[str] = set()
         self._last: Workers | None = None
+        self._last_on_gpu: Case | None = None
         for name in backends:
             self._prepare(name)
         self._teams = Teams(device_index)
@@ -114,9 +115,15 @@ class Runner:
 
         Raises:
             ImpossibleCase, UnknownBackend, BackendFileError, CannotRun, NoCompiler, BuildFailed: before anything runs.
+            GpuGone: the GPU does not answer.
             HandlerError, NurseryError: the harness failed, not the tested code.
         """
         return self._run(case, backend or case.backend)
+
+    @property
+    def last_on_gpu(self) -> Case | None:
+        """The last case that ran on a GPU, if any did."""
+        return self._last_on_gpu
 
     @property
     def history(self) -> tuple[Case, ...]:
@@ -189,6 +196,8 @@ class Runner:
         if reason is not None:
             return Verdict(unsupported=f"{name} does not support {reason}")
         self._last = self._workers(name)
+        if isinstance(case, Case) and backend.capability.device is Device.CUDA:
+            self._last_on_gpu = replace(case, backend=name)
         longer = (TRACE_SECONDS if trace else 0.0) + (EXPLAIN_SECONDS if explained else 0.0)
         task = self._task(case, name, trace, explained=explained)
         return _judged(self._answer(self._last, task, self._patience(name) + longer))

@@ -9,6 +9,7 @@ from attnfuzz.harness.search.examples import drawn_cases
 from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import AnyMessage, Caught, JobSetup, Scripted, Slice, SliceDone
 from attnfuzz.harness.search.novelty import Novelty
+from attnfuzz.reference.case import Case
 from attnfuzz.reference.device import Device
 from attnfuzz.strategies.coverage import pair_bits, pairs_in
 
@@ -44,6 +45,11 @@ class Hunter:
     def __exit__(self, *_: object) -> None:
         """Stop the workers."""
         self._runner.close()
+
+    @property
+    def last_on_gpu(self) -> Case | None:
+        """The case that ran last, if it ran on a GPU."""
+        return self._runner.last_on_gpu
 
     def run(self, task: Slice) -> SliceDone:
         """Run a slice to its end, in a worker that has run no other backend.

@@ -247,4 +247,16 @@ class SliceDone(Message, frozen=True, kw_only=True, tag=True):
     unsupported: dict[str, int]
 
 
-AnyMessage = Tally | Interesting | Rechecked | Suspect | Caught | Scripted | Lost | SameCauses | Gap | SliceDone
+class Unable(Message, frozen=True, kw_only=True, tag=True):
+    """The job ends, for a reason outside of the harness: `text` is one line for the user.
+
+    `last` is the case that ran last on a GPU that does not answer any more.
+    """
+
+    text: str
+    last: Case | None = None
+
+
+AnyMessage = (
+    Tally | Interesting | Rechecked | Suspect | Caught | Scripted | Lost | SameCauses | Gap | SliceDone | Unable
+)

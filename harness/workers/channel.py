@@ -33,7 +33,8 @@ class MessageKind(IntEnum):
     READY is the first, with the worker's process id and whether faults are recorded. ERROR holds the traceback of a
     handler that raised, or, as the first message, the reason why the worker can't start. REFUSAL is an ERROR that a
     user can fix, in one line. LEAVING is the last message of a worker that exits by itself, with its exit code.
-    LAST_REPLY is a REPLY of a worker that must be replaced, because its process could not be restored.
+    LAST_REPLY is a REPLY of a worker that must be replaced, because its process could not be restored. GPU_GONE has the
+    reason why the GPU does not answer.
     """
 
     READY = 1
@@ -43,6 +44,7 @@ class MessageKind(IntEnum):
     LEAVING = 5
     REFUSAL = 6
     LAST_REPLY = 7
+    GPU_GONE = 8
 
 
 class ChannelClosed(ConnectionError):

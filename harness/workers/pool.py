@@ -1,6 +1,7 @@
 """Workers from the parent's side: one works, and spares stand by."""
 
 import contextlib
+import math
 import os
 import secrets
 import select
@@ -14,16 +15,21 @@ from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import Self
 
-from attnfuzz.harness.workers import channel, gpu_core
+from attnfuzz.harness.workers import channel, gpu_core, gpu_gone
 from attnfuzz.harness.workers.channel import ChannelClosed, MessageKind, NoMessage, PrintedOutput
+from attnfuzz.harness.workers.gpu_gone import ASKING_GPU, GpuGone
 from attnfuzz.harness.workers.journal import Journal
 from attnfuzz.harness.workers.lifeline import CannotStart, Lifeline, NurseryError
 from attnfuzz.harness.workers.nursery import Hook, Setup
 from attnfuzz.harness.workers.postmortem import Death
+from attnfuzz.harness.workers.sticky import sticky_of
 from attnfuzz.reference.user_error import UserError
 
 _START_SECONDS = 600.0
 """Time limit for a nursery's imports and compilations."""
+
+_SECONDS_PER_LOOK = 1.0
+"""Time between two looks at the journal of a worker that starts."""
 
 _ATTEMPTS = 10
 """Number of workers in a row that may die before their first request: a machine short of memory kills several, and a
@@ -83,17 +89,20 @@ class Worker:
 
     @property
     def pid(self) -> int:
-        """Its process id. Waits until it is ready. Raises _Stillborn or NurseryError."""
+        """Its process id. Waits until it is ready. Raises _Stillborn, NurseryError or GpuGone."""
         if self._pid is None:
             until = time.monotonic() + _START_SECONDS
-            # Drain its output, because starting may take long.
-            self._wait(until)
+            self._await_start(until)
             try:
                 message, _, payload = channel.receive(self._channel, until, token=channel.UNASKED)
             except (ChannelClosed, NoMessage):
                 raise _Stillborn from None
             except TimeoutError:
                 raise self._lifeline.failure() from None
+            if message is MessageKind.GPU_GONE:
+                raise GpuGone(payload.decode())
+            if message is MessageKind.LEAVING:
+                raise GpuGone(f"a worker that started met an error ({sticky_of(int(payload)) or 'unknown'})")
             if message is MessageKind.REFUSAL:
                 raise CannotStart(payload.decode())
             if message is MessageKind.ERROR:
@@ -103,6 +112,15 @@ class Worker:
             self._watch_end()
             self._lifeline.proven = True
         return self._pid
+
+    def _await_start(self, until: float) -> None:
+        """Wait for its first message, draining its output. Raises GpuGone if the driver does not answer it."""
+        asked = math.inf
+        while not self._wait(min(until, time.monotonic() + _SECONDS_PER_LOOK)) and (now := time.monotonic()) < until:
+            asked = min(asked, now) if self._journal.read() == ASKING_GPU else math.inf
+            if now - asked > gpu_gone.SECONDS_FOR_A_CONTEXT:
+                limit = f"{gpu_gone.SECONDS_FOR_A_CONTEXT:g} s"
+                raise GpuGone(f"its driver did not create a CUDA context within {limit}")
 
     def gone(self) -> bool:
         """Return whether it exited while idle or before it was ready. Waits until it is ready."""
@@ -116,7 +134,7 @@ class Worker:
         return self._output.words()
 
     def ask(self, request: bytes, *, timeout: float) -> bytes | Death:
-        """Send a request and wait for the reply or the worker's end. Raises HandlerError.
+        """Send a request and wait for the reply or the worker's end. Raises HandlerError or GpuGone.
 
         The worker hangs if it neither replies nor writes to its journal for `timeout` seconds.
         """
@@ -142,6 +160,8 @@ class Worker:
         return self._reply(message, reply)
 
     def _reply(self, message: MessageKind, reply: bytes) -> bytes:
+        if message is MessageKind.GPU_GONE:
+            raise GpuGone(reply.decode())
         if message is MessageKind.REFUSAL:
             raise Refused(reply.decode())
         if message is MessageKind.ERROR:
@@ -293,6 +313,7 @@ class Workers:
         Raises:
             HandlerError: the handler raised (Refused if a user can fix it). The worker survives.
             NurseryError: no worker can start.
+            GpuGone: the GPU does not answer.
         """
         worker = self._ready()
         self.history = worker.history.requests
@@ -396,7 +417,7 @@ class Workers:
                 words = worker.last_words()
                 worker.dispose()
             raise self._nursery().failure(words)
-        except NurseryError:
+        except (NurseryError, GpuGone):
             self._hang_up()
             raise
 

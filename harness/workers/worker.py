@@ -13,11 +13,12 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 from attnfuzz.harness.workers import channel
 from attnfuzz.harness.workers.channel import ChannelClosed, MessageKind
+from attnfuzz.harness.workers.gpu_gone import ASKING_GPU, GpuGone
 from attnfuzz.harness.workers.journal import Journal
 from attnfuzz.reference.user_error import UserError
 
@@ -66,7 +67,18 @@ class Line:
 
 
 _line: Line | None = None
-"""The line of this process, if it is a worker."""
+_journal: Journal | None = None
+"""The line and the journal of this process, if it is a worker."""
+
+
+@contextlib.contextmanager
+def asking_gpu() -> Iterator[None]:
+    """Show the parent that this worker waits for the GPU's driver, which may never answer."""
+    if _journal is not None:
+        _journal.write(ASKING_GPU)
+    yield
+    if _journal is not None:
+        _journal.clear()
 
 
 def serve(
@@ -79,10 +91,11 @@ def serve(
     recorder: FaultRecorder | None,
 ) -> None:
     """Call `begin`, then answer requests until the parent closes. `output` is the file for stdout and stderr."""
-    global _line  # noqa: PLW0603 - a process is a worker once, and may exit from anywhere
+    global _line, _journal  # noqa: PLW0603 - a process is a worker once, and may exit from anywhere
     os.dup2(output, sys.stdout.fileno())
     os.dup2(output, sys.stderr.fileno())
-    line = Line(requests)
+    line = _line = Line(requests)
+    _journal = journal
     try:
         begin()
     except BaseException as error:  # noqa: BLE001 - whatever it is, the parent has to report why there is no worker
@@ -90,7 +103,6 @@ def serve(
         return
     # Garbage collection of imports would only take time.
     gc.freeze()
-    _line = line
     state = ProcessState(output)
     threads = threading.active_count()
     _watch_faults(recorder, journal)
@@ -157,6 +169,8 @@ def _answer(handler: Handler, request: bytes, journal: Journal) -> tuple[Message
 
 
 def _reported(error: BaseException) -> tuple[MessageKind, bytes]:
+    if isinstance(error, GpuGone):
+        return MessageKind.GPU_GONE, error.reason.encode(errors="replace")
     if isinstance(error, UserError):
         return MessageKind.REFUSAL, str(error).encode(errors="replace")
     trace = "".join(traceback.format_exception(error))

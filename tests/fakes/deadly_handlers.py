@@ -13,7 +13,9 @@ import torch
 from attnfuzz.harness.memory.arena import Arena
 from attnfuzz.harness.memory.guarded import GuardedMemory
 from attnfuzz.harness.workers import channel, worker
+from attnfuzz.harness.workers.gpu_gone import GpuGone
 from attnfuzz.harness.workers.journal import Journal, LaunchRecord
+from attnfuzz.harness.workers.sticky import exit_code_of
 from attnfuzz.kernels.releases.errors import ReleaseError
 from attnfuzz.reference.case import Guard, Outputs
 
@@ -124,6 +126,8 @@ def obey(request: bytes, journal: Journal) -> bytes:
             refuse(argument)
         case "exit":
             sys.exit(argument)
+        case "lose_gpu":
+            lose_gpu()
     return f"{os.getpid()} {argument}".encode()
 
 
@@ -164,6 +168,22 @@ def refuse(words: str) -> None:
 def begin_badly() -> None:
     """A begin hook that raises."""
     raise RuntimeError("there is no device here")
+
+
+def lose_gpu() -> None:
+    """A begin hook that finds no GPU."""
+    raise GpuGone("no CUDA context can be created (No CUDA GPUs are available)")
+
+
+def ask_gpu() -> None:
+    """A begin hook to which the GPU's driver never answers."""
+    with worker.asking_gpu():
+        time.sleep(600)
+
+
+def break_context() -> None:
+    """A begin hook whose CUDA context breaks."""
+    worker.leave(exit_code_of(719))
 
 
 def begin_deadly() -> None:

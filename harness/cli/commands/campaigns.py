@@ -70,8 +70,8 @@ def fuzz(ctx: click.Context, /, *, resume: bool, built: bool, **given: Any) -> E
 
     Draws ragged batches, runs them on the backends in worker processes, and judges every output.
 
-    Exits with 0 if nothing fails except known findings, 1 if anything else does, 2 if the harness itself failed, no
-    case was judged, or the ledger is wrong, 130 after Ctrl-C or SIGTERM.
+    Exits with 0 if nothing fails except known findings, 1 if anything else does, 2 if the harness itself failed, the
+    GPU does not answer any more, no case was judged, or the ledger is wrong, 130 after Ctrl-C or SIGTERM.
     """
     if resume:
         options.check_alone(ctx, "a campaign", but=GOES_WITH_RESUME)

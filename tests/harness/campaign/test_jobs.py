@@ -10,13 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fake_search import decode
 from hypothesis.errors import FlakyStrategyDefinition
 
 from attnfuzz.harness.campaign import job
 from attnfuzz.harness.campaign import jobs as jobs_module
 from attnfuzz.harness.campaign.jobs import JobEnded, JobProcesses
-from attnfuzz.harness.search.messages import JobSetup, Slice, SliceDone
+from attnfuzz.harness.search.messages import JobSetup, Slice, SliceDone, Unable
 from attnfuzz.harness.workers import left_behind
+from attnfuzz.harness.workers.gpu_gone import GpuGone
 
 pytestmark = pytest.mark.slow
 
@@ -56,10 +58,28 @@ def test_a_job_finds_the_backends_that_the_main_process_finds(tmp_path: Path, mo
 
 
 def test_a_job_that_fails_is_reported_with_its_traceback() -> None:
-    with JobProcesses(1, setup("no_such_backend")) as jobs, pytest.raises(JobEnded) as ended:
+    with JobProcesses(1, setup()) as jobs, pytest.raises(JobEnded) as ended:
         wait_for_end_of_slice(jobs)
-    assert "UnknownBackend" in ended.value.text
+    assert "IndexError" in ended.value.text
     assert not ended.value.killed
+
+
+def test_a_job_that_cannot_go_on_for_a_reason_that_a_user_can_fix_says_it_in_one_line() -> None:
+    with JobProcesses(1, setup("no_such_backend")) as jobs:
+        received = jobs.next_message(60)
+        assert received is not None
+        assert isinstance(received[1], Unable)
+        assert "unknown backend" in received[1].text
+        with pytest.raises(JobEnded) as ended:
+            wait_for_end_of_slice(jobs)
+    assert ended.value.text == "(job process 0 ended with status 1)"
+
+
+def test_a_job_whose_gpu_is_gone_names_the_case_that_ran_last() -> None:
+    assert job._unable(GpuGone("no device"), None) == Unable(text="the GPU does not answer: no device")
+    assert job._unable(GpuGone("no device"), decode(9)) == Unable(
+        text="the GPU does not answer any more: no device", last=decode(9)
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])

@@ -40,6 +40,7 @@ from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.campaign.tasks import MOST_CUT_OFFS
 from attnfuzz.harness.findings.ledger import Ledger
 from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.report.verdict import failure_words, verdict
 from attnfuzz.harness.search import tally
 from attnfuzz.harness.search.accepted import Entry
 from attnfuzz.harness.search.messages import (
@@ -51,6 +52,7 @@ from attnfuzz.harness.search.messages import (
     SliceKind,
     Suspect,
     Tally,
+    Unable,
 )
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
@@ -262,6 +264,20 @@ def test_a_job_that_fails_by_itself_ends_the_campaign_with_its_last_words(tmp_pa
     events = list(begin(plan(tmp_path), ScriptedJobs([SUSPECT, JobEnded(0, "Traceback: oh no")])).events())
     assert [event.text for event in of(JobFailed, events)] == ["Traceback: oh no"]
     assert len(of(UnconfirmedKept, events)) == 1
+
+
+def test_a_gpu_that_is_gone_ends_the_campaign_in_one_line_and_keeps_what_was_found(tmp_path: Path) -> None:
+    """Another job's failure had arrived, and the case that ran last is kept as well."""
+    last = Unable(text="the GPU does not answer any more: no device", last=decode(9))
+    (failed,) = of(JobFailed, events := list(begin(plan(tmp_path), ScriptedJobs([JUDGED, last, SUSPECT])).events()))
+    suspect, ran_last = sorted(of(UnconfirmedKept, events), key=lambda event: event.case == decode(9))
+    assert suspect.case == SUSPECT.case
+    assert failed.fixable
+    assert failed.text == f"{last.text}; the case that ran last: attnfuzz replay {ran_last.path}"
+    assert Path(ran_last.path).is_dir()
+    standing = Standing.of(events)
+    assert failure_words(failed) == f"T{failed.text[1:]}."
+    assert verdict(standing).text.startswith("The campaign ended early: ")
 
 
 def test_a_job_that_is_killed_before_it_judges_anything_is_given_up_after_some_times(tmp_path: Path) -> None:

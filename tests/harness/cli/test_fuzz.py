@@ -123,6 +123,16 @@ def test_the_exit_code_says_what_came_of_it(
     assert ("continue with: attnfuzz fuzz --resume --home attnfuzz-out" in ran.err) == failed
 
 
+def test_a_gpu_that_does_not_answer_any_more_is_said_in_one_line(attnfuzz: Attnfuzz, sent: Callable[..., None]) -> None:
+    text = "the GPU does not answer any more: no device; the case that ran last: attnfuzz replay here"
+    sent(started(BACKEND), searched(BACKEND), JobFailed(at=60, job=0, text=text, fixable=True), finished())
+    ran = attnfuzz("fuzz", "--backend", BACKEND)
+    assert ran.code == 2
+    (line,) = ran.err.splitlines()[-1:]
+    assert line.startswith(f"T{text[1:]}. Findings so far are kept; continue with: attnfuzz fuzz --resume")
+    assert "harness itself failed" not in ran.out + ran.err
+
+
 def test_a_campaign_that_judged_nothing_has_not_passed(attnfuzz: Attnfuzz, sent: Callable[..., None]) -> None:
     sent(started(BACKEND), finished(at=50.0))
     ran = attnfuzz("fuzz", "--backend", BACKEND)

@@ -2,6 +2,8 @@
 
 import pytest
 
+from attnfuzz.harness.workers import gpu_gone, pool
+from attnfuzz.harness.workers.gpu_gone import GpuGone
 from attnfuzz.harness.workers.lifeline import CannotStart
 from attnfuzz.harness.workers.pool import Refused, Workers
 
@@ -69,6 +71,34 @@ def test_what_a_user_can_fix_is_reported_by_a_worker_that_begins_and_by_one_at_w
         with pytest.raises(Refused, match=r"^name another release$"):
             workers.run(b"refuse name another release", timeout=60)
         assert workers.run(b"hello", timeout=60) != b""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("begin", "reason"),
+    [
+        ("lose_gpu", r"no CUDA context can be created \(No CUDA GPUs are available\)$"),
+        ("ask_gpu", r"its driver did not create a CUDA context within 0.1 s$"),
+        ("break_context", r"a worker that started met an error \(launch failure on the GPU \(CUDA error 719\)\)$"),
+    ],
+)
+def test_a_gpu_that_does_not_answer_a_worker_that_begins_is_reported_in_one_line(
+    begin: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers on a CPU whose begin hooks do what those on a GPU do."""
+    monkeypatch.setattr(gpu_gone, "SECONDS_FOR_A_CONTEXT", 0.1)
+    monkeypatch.setattr(pool, "_SECONDS_PER_LOOK", 0.05)
+    with (
+        Workers("deadly_handlers:obey", begin=f"deadly_handlers:{begin}") as workers,
+        pytest.raises(GpuGone, match=f"^the GPU does not answer: {reason}"),
+    ):
+        workers.run(b"who", timeout=60)
+
+
+@pytest.mark.slow
+def test_a_gpu_that_is_gone_in_the_middle_of_a_request_is_reported_as_well() -> None:
+    with Workers("deadly_handlers:obey") as workers, pytest.raises(GpuGone, match="No CUDA GPUs are available"):
+        workers.run(b"lose_gpu", timeout=60)
 
 
 def test_a_hooks_name_is_checked_at_the_door() -> None:
