@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import re
+import runpy
 from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
@@ -15,13 +16,12 @@ from attnfuzz.kernels.defects.catalogue import DEFECTS
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
-TO_BE_SENT = ROOT / "docs" / "findings" / "issues"
-"""Texts of issues: their readers are those who get them."""
-
+FINDINGS = ROOT / "docs" / "findings"
+SCRIPTS = sorted(FINDINGS.glob("[!_]*.py"))
 
 pages = pytest.mark.parametrize(
     "page",
-    [page for page in PAGES if TO_BE_SENT not in page.parents],
+    PAGES,
     ids=lambda page: str(page.relative_to(ROOT / "docs")),
 )
 
@@ -90,9 +90,22 @@ def test_readme_fits_on_a_few_screens_and_its_links_lead_somewhere() -> None:
     assert [target for target in targets if not any((place / target).exists() for place in places)] == []
 
 
+def test_each_finding_has_a_page_that_the_list_links_and_a_script() -> None:
+    pages = {page.stem for page in FINDINGS.glob("*.md")} - {"README"}
+    listed = re.findall(r"\]\(([\w-]+)\.md\)", (FINDINGS / "README.md").read_text())
+    assert pages == set(listed) == {script.stem for script in SCRIPTS}
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+def test_a_script_of_a_finding_follows_the_template_and_fits_into_one_file(script: Path) -> None:
+    assert re.search(r"^from _template import .*finish", script.read_text(), re.MULTILINE)
+    single_file = runpy.run_path(str(FINDINGS / "_single_file.py"))["single_file"](script)
+    assert not re.search(r"^from _", single_file, re.MULTILINE)
+    compile(single_file, script.name, "exec")
+
+
 def test_readme_counts_what_there_is() -> None:
-    findings = list((ROOT / "docs" / "findings").glob("*.py"))
-    assert f"[{len(findings)} findings]" in README
+    assert f"[{len(SCRIPTS)} findings]" in README
     assert f"has {len(load_bugs())} reported bugs" in README
     assert f"plants {len(DEFECTS)} bugs" in README
 

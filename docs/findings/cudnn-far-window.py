@@ -3,25 +3,18 @@
 In every window, one query sees one key of value 1: out is 1, and with a logit of 0 its LSE is 0.
 """
 
-import os
-import sys
+from _template import finish, require_gpu, requirements, show
 
-try:
+with requirements("flashinfer-python nvidia-cudnn-frontend"):
     import cudnn
     import torch
     from flashinfer.cudnn import cudnn_batch_decode_with_kv_cache
-except ImportError as error:
-    print(f"{error}: pip install flashinfer-python nvidia-cudnn-frontend")
-    sys.exit(2)
 
-if not torch.cuda.is_available():
-    print("needs a GPU")
-    sys.exit(2)
+require_gpu()
 
 HEAD_DIM, PAGE = 128, 16
 print(f"cuDNN {cudnn.backend_version()}, torch {torch.__version__}")
 
-wrong = False
 for name, window_left in (("-1", -1), ("2^20", 1 << 20), ("2^31 - 2", (1 << 31) - 2), ("2^31 - 1", (1 << 31) - 1)):
     out = torch.full((1, 1, HEAD_DIM), 7.0, dtype=torch.bfloat16, device="cuda")
     lse = torch.full((1, 1), 7.0, device="cuda")
@@ -40,8 +33,9 @@ for name, window_left in (("-1", -1), ("2^20", 1 << 20), ("2^31 - 2", (1 << 31) 
         lse=lse,
     )
     seen, seen_lse = out[0, 0, 0].item(), lse[0, 0].item()
-    wrong |= not (abs(seen - 1) < 0.02 and abs(seen_lse) < 0.02)
-    print(f"a window of {name}: expected out 1 and lse 0, seen out {seen} and lse {seen_lse}")
-sys.stdout.flush()
-# Not sys.exit: cuDNN's bindings would list the objects that FlashInfer keeps.
-os._exit(wrong)
+    show(
+        f"a window of {name}: expected out 1 and lse 0, seen out {seen} and lse {seen_lse}",
+        wrong=not (abs(seen - 1) < 0.02 and abs(seen_lse) < 0.02),
+    )
+# cuDNN's bindings would list the objects that FlashInfer keeps.
+finish(without_cleanup=True)

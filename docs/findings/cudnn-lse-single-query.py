@@ -4,20 +4,14 @@ Each query sees four keys with logits of 0: its LSE is log2(4) = 2. Before the c
 multiplies it by log2(e) where cuDNN wrote nothing: 10.099.
 """
 
-import os
-import sys
+from _template import finish, require_gpu, requirements, show
 
-try:
+with requirements("flashinfer-python nvidia-cudnn-frontend"):
     import cudnn
     import torch
     from flashinfer.cudnn import cudnn_batch_prefill_with_kv_cache
-except ImportError as error:
-    print(f"{error}: pip install flashinfer-python nvidia-cudnn-frontend")
-    sys.exit(2)
 
-if not torch.cuda.is_available():
-    print("needs a GPU")
-    sys.exit(2)
+require_gpu()
 
 HEAD_DIM, PAGE, KEYS = 128, 16, 4
 print(f"cuDNN {cudnn.backend_version()}, torch {torch.__version__}")
@@ -49,11 +43,11 @@ def lse_of(q_len: int, heads: int, kv_heads: int) -> list[float]:
     return [round(each, 3) for each in lse[-1].tolist()]
 
 
-wrong = False
 for q_len, heads, kv_heads in ((1, 4, 4), (2, 4, 2), (1, 4, 2)):
     seen = lse_of(q_len, heads, kv_heads)
-    wrong |= any(abs(each - 2) > 0.01 for each in seen)
-    print(f"queries {q_len}, heads {heads} over {kv_heads}: expected {[2.0] * heads}, seen {seen}")
-sys.stdout.flush()
-# Not sys.exit: cuDNN's bindings would list the objects that FlashInfer keeps.
-os._exit(wrong)
+    show(
+        f"queries {q_len}, heads {heads} over {kv_heads}: expected {[2.0] * heads}, seen {seen}",
+        wrong=any(abs(each - 2) > 0.01 for each in seen),
+    )
+# cuDNN's bindings would list the objects that FlashInfer keeps.
+finish(without_cleanup=True)

@@ -4,20 +4,15 @@ Each query sees only keys with logits of 0 and values of 1, so attention is 1.
 """
 
 import math
-import os
-import sys
 
-try:
+from _template import finish, require_gpu, requirements, show
+
+with requirements("flashinfer-python nvidia-cudnn-frontend"):
     import cudnn
     import torch
     from flashinfer.cudnn import cudnn_batch_decode_with_kv_cache, cudnn_batch_prefill_with_kv_cache
-except ImportError as error:
-    print(f"{error}: pip install flashinfer-python nvidia-cudnn-frontend")
-    sys.exit(2)
 
-if not torch.cuda.is_available():
-    print("needs a GPU")
-    sys.exit(2)
+require_gpu()
 
 HEAD_DIM, PAGE, KEYS = 128, 16, 2
 lengths = torch.tensor([KEYS], dtype=torch.int32, device="cuda").view(-1, 1, 1, 1)
@@ -67,7 +62,6 @@ def prefill(queries: int, key: torch.Tensor, value: torch.Tensor) -> torch.Tenso
 
 
 print(f"cuDNN {cudnn.backend_version()}, torch {torch.__version__}")
-wrong = False
 for name, call, queries in (("decode", decode, 1), ("decode", decode, 2), ("prefill", prefill, 2)):
     for in_keys, in_values in ((0.0, 0.0), (math.nan, 0.0), (0.0, math.nan)):
         key, value = (
@@ -76,8 +70,9 @@ for name, call, queries in (("decode", decode, 1), ("decode", decode, 2), ("pref
         )
         key[:, :, :KEYS], value[:, :, :KEYS] = 0, 1
         seen = call(queries, key, value)[:, 0, 0].tolist()
-        wrong |= any(not abs(row - 1) < 0.02 for row in seen)
-        print(f"{name}, q {queries}, {in_keys} in K and {in_values} in V: expected {[1.0] * queries}, seen {seen}")
-sys.stdout.flush()
-# Not sys.exit: cuDNN's bindings would list the objects that FlashInfer keeps.
-os._exit(wrong)
+        show(
+            f"{name}, q {queries}, {in_keys} in K and {in_values} in V: expected {[1.0] * queries}, seen {seen}",
+            wrong=any(not abs(row - 1) < 0.02 for row in seen),
+        )
+# cuDNN's bindings would list the objects that FlashInfer keeps.
+finish(without_cleanup=True)

@@ -5,20 +5,15 @@ buffers hold 7 before the call, so a row that is still 7 was not written.
 """
 
 import math
-import os
-import sys
 
-try:
+from _template import finish, require_gpu, requirements, show
+
+with requirements("flashinfer-python nvidia-cudnn-frontend"):
     import cudnn
     import torch
     from flashinfer.cudnn import cudnn_batch_prefill_with_kv_cache
-except ImportError as error:
-    print(f"{error}: pip install flashinfer-python nvidia-cudnn-frontend")
-    sys.exit(2)
 
-if not torch.cuda.is_available():
-    print("needs a GPU")
-    sys.exit(2)
+require_gpu()
 
 HEAD_DIM, PAGE, HEADS = 128, 16, 2
 print(f"cuDNN {cudnn.backend_version()}, torch {torch.__version__}")
@@ -45,14 +40,12 @@ cudnn_batch_prefill_with_kv_cache(
     out=out,
     lse=lse,
 )
-wrong = False
 for row, (expected, expected_lse) in enumerate(((1, 0), (1, 1), (0, -math.inf), (0, -math.inf))):
     seen, seen_lse = out[row, 0, 0].item(), lse[row, 0].item()
-    wrong |= not (abs(seen - expected) < 0.02 and (seen_lse == expected_lse or abs(seen_lse - expected_lse) < 0.02))
-    print(
+    show(
         f"request {row // 2}, query {row % 2}: expected out {expected} and lse {expected_lse}, "
-        f"seen out {seen} and lse {seen_lse}"
+        f"seen out {seen} and lse {seen_lse}",
+        wrong=not (abs(seen - expected) < 0.02 and (seen_lse == expected_lse or abs(seen_lse - expected_lse) < 0.02)),
     )
-sys.stdout.flush()
-# Not sys.exit: cuDNN's bindings would list the objects that FlashInfer keeps.
-os._exit(wrong)
+# cuDNN's bindings would list the objects that FlashInfer keeps.
+finish(without_cleanup=True)

@@ -4,17 +4,14 @@ Needs FlashInfer and a Hopper GPU. Queries are 0, so each outputs the mean of V 
 times its head plus its token. Each call runs in its own process, because it may crash it.
 """
 
-import signal
-import subprocess
 import sys
 from itertools import product
 
-try:
+from _template import finish, in_child, require_gpu, requirements, show
+
+with requirements("flashinfer-python"):
     import flashinfer
     import torch
-except ImportError as error:
-    print(f"{error}: pip install flashinfer-python")
-    sys.exit(2)
 
 HEADS, DIM = 4, 64
 
@@ -37,33 +34,25 @@ def call(entry: str, backend: str, layout: str, tokens: int) -> None:
     print([round(head, 1) for head in wrapper.run(query, k, v)[-1, :, 0].tolist()])
 
 
-def main() -> int:
-    """Return the exit code: 1 if a call crashes or its last row is wrong, 2 if a call cannot be made."""
-    if not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9:
-        print("needs a Hopper GPU")
-        return 2
-    wrong = False
+def main() -> None:
+    """Make each call in its own process, and compare its last row."""
+    require_gpu(hopper=True)
     for entry, tokens in product(("ragged", "single"), (2, 24)):
         expected = [(tokens - 1) / 2 + 10 * head for head in range(HEADS)]
         for backend, layout in (("fa2", "HND"), ("fa3", "NHD"), ("fa3", "HND")):
-            command = [sys.executable, __file__, entry, backend, layout, str(tokens)]
             words = f"{entry} on {backend}, {layout}, {tokens} tokens"
-            child = subprocess.run(command, capture_output=True, text=True, check=False)
-            if child.returncode < 0:
-                wrong, seen = True, f"death of {signal.Signals(-child.returncode).name}"
-            elif child.returncode > 0:
-                print(f"{words}: the call can't be made: {child.stderr.splitlines()[-1]}")
-                return 2
-            else:
-                seen = child.stdout.splitlines()[-1]
-                numbers = [float(number) for number in seen.strip("[]").split(",")]
-                wrong |= any(abs(a - b) > 0.5 for a, b in zip(numbers, expected, strict=True))
-            print(f"{words}: expected {expected}, seen {seen}", flush=True)
-    return int(wrong)
+            seen, code = in_child(entry, backend, layout, tokens)
+            if code > 0:
+                print(f"{words}: the call can't be made: {seen}")
+                sys.exit(2)
+            numbers = [] if code else [float(number) for number in seen.strip("[]").split(",")]
+            wrong = code < 0 or any(abs(a - b) > 0.5 for a, b in zip(numbers, expected, strict=True))
+            show(f"{words}: expected {expected}, seen {seen}", wrong=wrong)
+    finish()
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
         call(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))
     else:
-        sys.exit(main())
+        main()

@@ -4,42 +4,33 @@ Two requests of two queries and one key: the first query of each sees no key. Th
 bf16, with pages of one token.
 """
 
-import sys
+from _flashinfer import ints, workspace
+from _template import finish, require_gpu, requirements, show
 
-try:
+with requirements("flashinfer-python"):
     import flashinfer
     import torch
-except ImportError as error:
-    print(f"{error}: pip install flashinfer-python")
-    sys.exit(2)
 
-if not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9:
-    print("needs a Hopper GPU")
-    sys.exit(2)
+require_gpu(hopper=True)
 
 DIM = 64
 CACHE = torch.ones(1, 2, 1, 1, DIM, dtype=torch.bfloat16, device="cuda")
 
 
-def integers(*numbers: int) -> torch.Tensor:
-    """Return metadata of a plan."""
-    return torch.tensor(numbers, dtype=torch.int32, device="cuda")
-
-
 def first_row(backend: str, sink: float, queries: int, keys: int) -> tuple[float, float]:
     """Return the first element of the first query's output, and its LSE in base 2."""
     wrapper = flashinfer.BatchAttentionWithAttentionSinkWrapper(
-        torch.zeros(128 << 20, dtype=torch.uint8, device="cuda"),
+        workspace(),
         "NHD",
         backend=backend,
         head_dim_qk=DIM,
         head_dim_vo=DIM,
     )
     wrapper.plan(
-        integers(0, queries),
-        integers(0, keys),
-        integers(*range(keys)),
-        integers(keys),
+        ints(0, queries),
+        ints(0, keys),
+        ints(*range(keys)),
+        ints(keys),
         1,
         1,
         DIM,
@@ -53,7 +44,6 @@ def first_row(backend: str, sink: float, queries: int, keys: int) -> tuple[float
     return round(out[0, 0, 0].item(), 3), round(lse[0, 0].item(), 3)
 
 
-wrong = False
 LOG2_E = 1.4427
 for words, sink, queries, keys in (
     ("a request without keys, sink 1", 1.0, 1, 0),
@@ -63,6 +53,5 @@ for words, sink, queries, keys in (
     expected = (0.0, round(sink * LOG2_E, 3))
     for backend in ("fa2", "fa3"):
         seen = first_row(backend, sink, queries, keys)
-        print(f"{words}: expected out and lse {expected}, seen on {backend} {seen}")
-        wrong |= seen != expected
-sys.exit(wrong)
+        show(f"{words}: expected out and lse {expected}, seen on {backend} {seen}", wrong=seen != expected)
+finish()

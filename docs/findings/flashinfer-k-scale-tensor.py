@@ -3,33 +3,23 @@
 A query of ones has logits of 0 and 2 for two keys, whose values are 0 and 1.
 """
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
-try:
+from _flashinfer import ints, workspace
+from _template import finish, require_gpu, requirements, show
+
+with requirements("flashinfer-python"):
     import flashinfer
     import torch
-except ImportError as error:
-    print(f"{error}: pip install flashinfer-python")
-    sys.exit(2)
 
-if not torch.cuda.is_available():
-    print("needs a GPU")
-    sys.exit(2)
-
-
-def ints(*numbers: int) -> torch.Tensor:
-    """Return metadata as in the docstring of plan."""
-    return torch.tensor(numbers, dtype=torch.int32, device="cuda")
+require_gpu()
 
 
 QUERY = torch.ones(1, 1, 64, dtype=torch.bfloat16, device="cuda")
 CACHE = torch.zeros(1, 2, 16, 1, 64, dtype=torch.bfloat16, device="cuda")
 CACHE[0, 0, 1], CACHE[0, 1, 1] = 0.25, 1.0
-wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(
-    torch.zeros(128 << 20, dtype=torch.uint8, device="cuda"), "NHD", backend="fa2"
-)
+wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(workspace(), "NHD", backend="fa2")
 wrapper.plan(ints(0, 1), ints(0, 1), ints(0), ints(2), 1, 1, 64, 16, q_data_type=torch.bfloat16)
 
 
@@ -53,11 +43,9 @@ def answer(run: Callable[..., Any], **scale: float | torch.Tensor) -> str:
     return f"{out.flatten()[0].item():.3f}"
 
 
-refused = False
 for name, run in {"paged prefill": wrapper.run, "BatchAttention": persistent().run}.items():
     for scale in ("k_scale", "v_scale"):
         number = answer(run, **{scale: 0.5})
         tensor = answer(run, **{scale: torch.tensor([0.5], device="cuda")})
-        print(f"{name}, {scale} as a float: {number}; as a tensor: {tensor}")
-        refused |= number != tensor
-sys.exit(refused)
+        show(f"{name}, {scale} as a float: {number}; as a tensor: {tensor}", wrong=number != tensor)
+finish()

@@ -4,23 +4,14 @@ Pages have 16 tokens. The first of three requests has 4 queries and 16 keys, the
 query and 16 keys with the values 1 to 16, of which its mask shows only the first. All logits are 0.
 """
 
-import sys
+from _flashinfer import ints, workspace
+from _template import finish, require_gpu, requirements, show
 
-try:
+with requirements("flashinfer-python"):
     import flashinfer
     import torch
-except ImportError as error:
-    print(f"{error}: pip install flashinfer-python")
-    sys.exit(2)
 
-if not torch.cuda.is_available():
-    print("needs a GPU")
-    sys.exit(2)
-
-
-def ints(*numbers: int) -> torch.Tensor:
-    """Return metadata as in the docstring of plan."""
-    return torch.tensor(numbers, dtype=torch.int32, device="cuda")
+require_gpu()
 
 
 FIRST_KEY = torch.arange(16, device="cuda") == 0
@@ -32,9 +23,7 @@ CACHE[:, 1] = torch.arange(1, 17, device="cuda").view(16, 1, 1)
 
 def last(queries_without_keys: int) -> float:
     """Return the output of the third request, if the second has this many queries."""
-    wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(
-        torch.zeros(128 << 20, dtype=torch.uint8, device="cuda"), "NHD", backend="fa2"
-    )
+    wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(workspace(), "NHD", backend="fa2")
     wrapper.plan(
         ints(0, 4, 4 + queries_without_keys, 5 + queries_without_keys),
         ints(0, 1, 1, 2),
@@ -51,6 +40,6 @@ def last(queries_without_keys: int) -> float:
 
 
 idle, empty = last(0), last(1)
-print(f"behind a request without keys and queries: expected 1.0, seen {idle}")
-print(f"behind a request without keys, which has a query: expected 1.0, seen {empty}")
-sys.exit(not abs(empty - 1) < 0.01)
+show(f"behind a request without keys and queries: expected 1.0, seen {idle}")
+show(f"behind a request without keys, which has a query: expected 1.0, seen {empty}", wrong=not abs(empty - 1) < 0.01)
+finish()

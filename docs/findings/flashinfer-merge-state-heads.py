@@ -4,18 +4,14 @@ Two states with equal weights and the outputs 1 and 3: merged, they are 2.
 """
 
 import contextlib
-import sys
 
-try:
+from _template import finish, require_gpu, requirements, show
+
+with requirements("flashinfer-python"):
     import flashinfer
     import torch
-except ImportError as error:
-    print(f"{error}: pip install flashinfer-python")
-    sys.exit(2)
 
-if not torch.cuda.is_available():
-    print("needs a GPU")
-    sys.exit(2)
+require_gpu()
 
 HEAD_DIM = 128
 
@@ -38,17 +34,14 @@ def apart(heads: int) -> float:
     return merged[0, -1, 0].item()
 
 
-wrong = False
 for name, merge in (("merge_state_in_place", in_place), ("merge_state", apart)):
     for heads in (64, 65, 128):
         try:
             seen = merge(heads)
         except RuntimeError as error:
-            wrong, seen = True, f"{type(error).__name__}: {str(error).splitlines()[0]}"
+            seen = f"{type(error).__name__}: {str(error).splitlines()[0]}"
             # The next launch reports the error of a failed one again.
             with contextlib.suppress(RuntimeError):
                 torch.zeros(1, device="cuda")
-        else:
-            wrong |= seen != 2
-        print(f"{name}, {heads} heads: expected 2.0, seen {seen}", flush=True)
-sys.exit(wrong)
+        show(f"{name}, {heads} heads: expected 2.0, seen {seen}", wrong=seen != 2)
+finish()

@@ -4,23 +4,14 @@ Two requests have a query and 16 keys with the values 1 to 16; their masks show 
 The four bytes of the packed masks begin a tensor of zeros, so reads past them find no key.
 """
 
-import sys
+from _flashinfer import ints, workspace
+from _template import finish, require_gpu, requirements, show
 
-try:
+with requirements("flashinfer-python"):
     import flashinfer
     import torch
-except ImportError as error:
-    print(f"{error}: pip install flashinfer-python")
-    sys.exit(2)
 
-if not torch.cuda.is_available():
-    print("needs a GPU")
-    sys.exit(2)
-
-
-def ints(*numbers: int) -> torch.Tensor:
-    """Return metadata as in the docstrings of plan."""
-    return torch.tensor(numbers, dtype=torch.int32, device="cuda")
+require_gpu()
 
 
 MASK = (torch.arange(16, device="cuda") == 0).repeat(2)
@@ -30,7 +21,7 @@ PACKED.copy_(flashinfer.quantization.packbits(MASK, bitorder="little"))
 QUERIES = torch.zeros(2, 1, 64, dtype=torch.bfloat16, device="cuda")
 CACHE = torch.zeros(2, 2, 16, 1, 64, dtype=torch.bfloat16, device="cuda")
 CACHE[:, 1] = torch.arange(1, 17, device="cuda").view(16, 1, 1)
-WORKSPACE = torch.zeros(128 << 20, dtype=torch.uint8, device="cuda")
+WORKSPACE = workspace()
 
 
 def paged(**mask: torch.Tensor) -> list[float]:
@@ -49,9 +40,7 @@ def ragged(**mask: torch.Tensor) -> list[float]:
     return wrapper.run(QUERIES, keys, values)[:, 0, 0].tolist()
 
 
-seen = []
 for name, attend in (("paged", paged), ("ragged", ragged)):
     plain, packed = attend(custom_mask=MASK), attend(packed_custom_mask=PACKED)
-    print(f"{name}: custom_mask {plain}, packed_custom_mask {packed}; expected [1.0, 1.0]")
-    seen.append(plain != packed)
-sys.exit(any(seen))
+    show(f"{name}: custom_mask {plain}, packed_custom_mask {packed}; expected [1.0, 1.0]", wrong=plain != packed)
+finish()

@@ -4,18 +4,14 @@ A GPU that is busy when `plan` is called copies late. Each row has different key
 idle GPU. The last number of each line is how many of 64 rows differ.
 """
 
-import sys
+from _flashinfer import workspace
+from _template import finish, require_gpu, requirements, show
 
-try:
+with requirements("flashinfer-python"):
     import flashinfer
     import torch
-except ImportError as error:
-    print(f"{error}: pip install flashinfer-python")
-    sys.exit(2)
 
-if not torch.cuda.is_available():
-    print("needs a GPU")
-    sys.exit(2)
+require_gpu()
 
 ROWS, PAGE, DIM = 64, 16, 128
 LENGTHS = [100 + 13 * row % 400 for row in range(ROWS)]
@@ -28,10 +24,8 @@ Wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper
 
 def new() -> Wrapper:
     """Return a wrapper with a small workspace, as for small batches."""
-    wrapper = Wrapper(torch.zeros(64 << 20, dtype=torch.uint8, device="cuda"), "NHD", backend="fa2")
-    wrapper.reset_workspace_buffer(
-        torch.zeros(64 << 20, dtype=torch.uint8, device="cuda"), torch.zeros(1 << 20, dtype=torch.uint8, device="cuda")
-    )
+    wrapper = Wrapper(workspace(64), "NHD", backend="fa2")
+    wrapper.reset_workspace_buffer(workspace(64), workspace(1))
     return wrapper
 
 
@@ -53,16 +47,15 @@ def attend(wrapper: Wrapper, lengths: list[int]) -> torch.Tensor:
     return wrapper.run(QUERY, CACHE)
 
 
-def differing(name: str, out: torch.Tensor) -> bool:
+def compare(name: str, out: torch.Tensor) -> None:
     """Print how many rows of the first batch differ from their values on an idle GPU."""
     try:
         torch.cuda.synchronize()
         rows = (out != EXPECTED).flatten(1).any(1).sum().item()
     except RuntimeError as error:
-        print(f"{name}: {str(error).splitlines()[0]}")
-        return True
-    print(f"{name}: {rows}")
-    return rows > 0
+        show(f"{name}: {str(error).splitlines()[0]}", wrong=True)
+    else:
+        show(f"{name}: {rows}", wrong=rows > 0)
 
 
 def busy() -> None:
@@ -75,15 +68,15 @@ torch.cuda.synchronize()
 
 kept = new()
 busy()
-seen = [differing("planned, run and waited for", attend(kept, LENGTHS))]
+compare("planned, run and waited for", attend(kept, LENGTHS))
 busy()
 first = attend(kept, LENGTHS)
 attend(kept, LENGTHS[::-1])
-seen.append(differing("another batch planned and run behind it", first))
+compare("another batch planned and run behind it", first)
 busy()
 dropped = new()
 first = attend(dropped, LENGTHS)
 del dropped
 others = torch.zeros(1 << 20, dtype=torch.uint8, pin_memory=True)
-seen.append(differing("the wrapper dropped, and its page-locked memory used again", first))
-sys.exit(any(seen))
+compare("the wrapper dropped, and its page-locked memory used again", first)
+finish()

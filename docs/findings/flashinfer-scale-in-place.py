@@ -3,18 +3,13 @@
 A scale of 0.125 is passed twice, with a K scale of 2.
 """
 
-import sys
+from _template import finish, require_gpu, requirements, show
 
-try:
+with requirements("flashinfer-python"):
     import flashinfer
     import torch
-except ImportError as error:
-    print(f"{error}: pip install flashinfer-python")
-    sys.exit(2)
 
-if not torch.cuda.is_available():
-    print("needs a GPU")
-    sys.exit(2)
+require_gpu()
 
 QUERY = torch.ones(1, 1, 64, dtype=torch.bfloat16, device="cuda")
 KEYS = torch.ones(4, 1, 64, dtype=torch.bfloat16, device="cuda")
@@ -32,10 +27,8 @@ def seen(name: str, scale: torch.Tensor) -> str:
     return "an answer"
 
 
-changed = False
 for name in ("single_prefill_with_kv_cache", "single_decode_with_kv_cache"):
     scale = torch.tensor([0.125], device="cuda")
     outcome = seen(name, scale)
-    changed |= scale.item() != 0.125
-    print(f"{name}: {outcome}, and the scale is {scale.item()} after it")
-sys.exit(changed)
+    show(f"{name}: {outcome}, and the scale is {scale.item()} after it", wrong=scale.item() != 0.125)
+finish()

@@ -6,21 +6,19 @@ sinks are -inf, and both keys have the values 0, 1, 2, ..., which are also the o
 """
 
 import os
-import sys
 import tempfile
 from pathlib import Path
+
+from _template import finish, requirements, show
 
 os.environ["FLASHINFER_WORKSPACE_BASE"] = tempfile.mkdtemp()
 os.environ.setdefault("FLASHINFER_CUDA_ARCH_LIST", "9.0a")
 
-try:
+with requirements("flashinfer-python"):
     import torch
     from flashinfer import prefill
     from flashinfer.attention import BatchAttentionWithAttentionSinkWrapper as Wrapper
     from flashinfer.jit.attention.modules import gen_customize_batch_prefill_module
-except ImportError as error:
-    print(f"{error}: pip install flashinfer-python")
-    sys.exit(2)
 
 
 def source(head_dim: int, kv_dtype: torch.dtype) -> tuple[str, set[str]]:
@@ -54,14 +52,12 @@ def run(head_dim: int) -> torch.Tensor:
 
 
 base = source(64, torch.bfloat16)
-shared = False
 for words, other in (
     ("head dim 128", source(128, torch.bfloat16)),
     ("an fp8 cache", source(64, torch.float8_e4m3fn)),
 ):
     same = base[0] == other[0] and base[1] != other[1]
-    shared |= same
-    print(f"head dim 64 and {words}: {'one name, ' + base[0] if same else 'two names, or one source'}")
+    show(f"head dim 64 and {words}: {'one name, ' + base[0] if same else 'two names, or one source'}", wrong=same)
     for line in sorted(base[1] - other[1]):
         print(f"  - {line}")
     for line in sorted(other[1] - base[1]):
@@ -69,5 +65,5 @@ for words, other in (
 if torch.cuda.is_available():
     for head_dim in (64, 128):
         wrong = (run(head_dim) != torch.arange(head_dim, device="cuda")).sum().item()
-        print(f"head dim {head_dim}: {wrong} of {head_dim} elements are wrong")
-sys.exit(shared)
+        show(f"head dim {head_dim}: {wrong} of {head_dim} elements are wrong", wrong=wrong)
+finish()

@@ -4,18 +4,14 @@ Two requests have two queries and 16 keys each, on a page of their own. Each lin
 elements that is not contiguous. All reads and writes stay inside the tensors.
 """
 
-import sys
+from _flashinfer import ints, workspace
+from _template import finish, require_gpu, requirements, show
 
-try:
+with requirements("flashinfer-python"):
     import flashinfer
     import torch
-except ImportError as error:
-    print(f"{error}: pip install flashinfer-python")
-    sys.exit(2)
 
-if not torch.cuda.is_available():
-    print("needs a GPU")
-    sys.exit(2)
+require_gpu()
 
 HEADS = 4
 torch.manual_seed(0)
@@ -23,19 +19,12 @@ QUERIES = torch.randn(4, HEADS, 64, dtype=torch.bfloat16, device="cuda")
 CACHE = torch.randn(3, 2, 16, 1, 64, dtype=torch.bfloat16, device="cuda")
 
 
-def ints(*numbers: int) -> torch.Tensor:
-    """Return metadata as in the docstring of plan."""
-    return torch.tensor(numbers, dtype=torch.int32, device="cuda")
-
-
 PAGES, LENGTHS = ints(1, 2), ints(16, 16)
 
 
 def attend(pages: torch.Tensor, lengths: torch.Tensor, out: torch.Tensor, lse: torch.Tensor) -> list[torch.Tensor]:
     """Plan and run, and return dense copies of the output and the LSE."""
-    wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(
-        torch.zeros(128 << 20, dtype=torch.uint8, device="cuda"), "NHD", backend="fa2"
-    )
+    wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(workspace(), "NHD", backend="fa2")
     wrapper.plan(ints(0, 2, 4), ints(0, 1, 2), pages, lengths, HEADS, 1, 64, 16, q_data_type=torch.bfloat16)
     wrapper.run(QUERIES, CACHE, out=out, lse=lse, return_lse=True)
     return [out.contiguous(), lse.contiguous()]
@@ -61,10 +50,9 @@ lines = {
     "every other page id, 0 between them": (ints(1, 0, 2, 0)[::2], LENGTHS, dense_out(), dense_lse()),
     "every other last_page_len, 1 between them": (PAGES, ints(16, 1, 16, 1)[::2], dense_out(), dense_lse()),
 }
-wrong = 0
 for name, arguments in lines.items():
     found = attend(*arguments)
     out, lse = (int((one != other).sum()) for one, other in zip(found, EXPECTED, strict=True))
-    print(f"{name}: {out} of {EXPECTED[0].numel()} elements of out differ, {lse} of {EXPECTED[1].numel()} of lse")
-    wrong += out + lse
-sys.exit(wrong > 0)
+    counts = f"{out} of {EXPECTED[0].numel()} elements of out differ, {lse} of {EXPECTED[1].numel()} of lse"
+    show(f"{name}: {counts}", wrong=out + lse)
+finish()

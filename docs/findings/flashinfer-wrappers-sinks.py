@@ -3,18 +3,14 @@
 A request has one key with a logit of 0, and a sink of 0: the key gets half of the weight.
 """
 
-import sys
+from _flashinfer import workspace
+from _template import finish, require_gpu, requirements, show
 
-try:
+with requirements("flashinfer-python"):
     import flashinfer
     import torch
-except ImportError as error:
-    print(f"{error}: pip install flashinfer-python")
-    sys.exit(2)
 
-if not torch.cuda.is_available():
-    print("needs a GPU")
-    sys.exit(2)
+require_gpu()
 
 ONE = torch.tensor([0, 1], dtype=torch.int32, device="cuda")
 PAGE = torch.zeros(1, dtype=torch.int32, device="cuda")
@@ -25,27 +21,21 @@ SINKS = torch.zeros(1, device="cuda")
 LAYER = {"q_data_type": torch.bfloat16, "kv_data_type": torch.bfloat16}
 
 
-def workspace() -> torch.Tensor:
-    """Return a workspace as large as the docstrings recommend."""
-    return torch.zeros(128 << 20, dtype=torch.uint8, device="cuda")
-
-
 Wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper | flashinfer.BatchDecodeWithPagedKVCacheWrapper
 
 
-def wrong(name: str, wrapper: Wrapper) -> bool:
-    """Run the plan, and print the first element. Return whether the sink was ignored."""
+def compare(name: str, wrapper: Wrapper) -> None:
+    """Run the plan, and print the first element, which shows whether the sink was ignored."""
     out, lse = (result.flatten()[0].item() for result in wrapper.run(QUERY, CACHE, return_lse=True, sinks=SINKS))
-    print(f"{name}: expected out 0.5 and lse 1.0, seen out {out} and lse {lse}")
-    return abs(out - 0.5) > 0.01 or abs(lse - 1) > 0.01
+    wrong = abs(out - 0.5) > 0.01 or abs(lse - 1) > 0.01
+    show(f"{name}: expected out 0.5 and lse 1.0, seen out {out} and lse {lse}", wrong=wrong)
 
 
-seen = []
 for backend in ("fa2", *(("fa3",) if torch.cuda.get_device_capability()[0] == 9 else ())):
     prefill = flashinfer.BatchPrefillWithPagedKVCacheWrapper(workspace(), "NHD", backend=backend)
     prefill.plan(ONE, ONE, PAGE, LAST, 1, 1, 64, 16, causal=True, **LAYER)
-    seen.append(wrong(f"prefill on {backend}", prefill))
+    compare(f"prefill on {backend}", prefill)
 decode = flashinfer.BatchDecodeWithPagedKVCacheWrapper(workspace(), "NHD")
 decode.plan(ONE, PAGE, LAST, 1, 1, 64, 16, **LAYER)
-seen.append(wrong("decode on CUDA cores", decode))
-sys.exit(any(seen))
+compare("decode on CUDA cores", decode)
+finish()

@@ -1,13 +1,10 @@
 """flex_attention with a document mask and dynamic lengths does not compile for a CPU. Needs torch and g++."""
 
-import sys
+from _template import finish, requirements, show
 
-try:
+with requirements("torch"):
     import torch
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-except ImportError as error:
-    print(f"{error}: pip install torch")
-    sys.exit(2)
 
 print(f"torch {torch.__version__}")
 tokens, keys = 5, 12
@@ -31,6 +28,7 @@ for dynamic in (False, True):
         out = compiled(query, key, value, block_mask=mask, enable_gqa=True)
     except RuntimeError as error:
         line = next((line for line in str(error).splitlines() if "not declared" in line), str(error).splitlines()[0])
-        print(f"dynamic={dynamic}: {type(error).__name__}: {line.partition('error: ')[2] or line}")
-        sys.exit(1)
-    print(f"dynamic={dynamic}: largest difference to eager {(out - expected).abs().max():.1g}")
+        show(f"dynamic={dynamic}: {type(error).__name__}: {line.partition('error: ')[2] or line}", wrong=True)
+    else:
+        show(f"dynamic={dynamic}: largest difference to eager {(out - expected).abs().max():.1g}")
+finish()

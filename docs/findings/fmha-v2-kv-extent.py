@@ -6,18 +6,14 @@ belong to no tensor.
 """
 
 import math
-import sys
 
-try:
+from _template import finish, require_gpu, requirements, show
+
+with requirements("flashinfer-python"):
     import torch
     from flashinfer.prefill import trtllm_fmha_v2_prefill
-except ImportError as error:
-    print(f"{error}: pip install flashinfer-python")
-    sys.exit(2)
 
-if not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9:
-    print("needs a Hopper GPU")
-    sys.exit(2)
+require_gpu(hopper=True)
 
 HEAD_DIM = 64
 
@@ -49,10 +45,11 @@ def attend(layout: str, q_len: int, kv_len: int) -> float:
     return out[-1, 0, 0].item()
 
 
-wrong = False
 for layout in ("SEPARATE_Q_K_V", "CONTIGUOUS_Q_KV"):
     for q_len, kv_len, expected in ((1, 2, 0.75), (4, 1, 1.0)):
         seen = attend(layout, q_len, kv_len)
-        wrong |= not abs(seen - expected) < 0.02
-        print(f"{layout}, queries {q_len}, keys {kv_len}: expected {expected}, seen {seen}")
-sys.exit(wrong)
+        show(
+            f"{layout}, queries {q_len}, keys {kv_len}: expected {expected}, seen {seen}",
+            wrong=not abs(seen - expected) < 0.02,
+        )
+finish()

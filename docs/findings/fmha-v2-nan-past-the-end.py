@@ -4,31 +4,22 @@ One query sees two keys of logits 0 and ln 3: weights 1/4 and 3/4. The values ar
 """
 
 import math
-import sys
 
-try:
+from _flashinfer import two_keys
+from _template import finish, require_gpu, requirements, show
+
+with requirements("flashinfer-python"):
     import torch
     from flashinfer.prefill import trtllm_fmha_v2_prefill
-except ImportError as error:
-    print(f"{error}: pip install flashinfer-python")
-    sys.exit(2)
 
-if not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9:
-    print("needs a Hopper GPU")
-    sys.exit(2)
+require_gpu(hopper=True)
 
 HEAD_DIM, PAGE = 64, 16
 
-query = torch.zeros(1, 2, HEAD_DIM, dtype=torch.bfloat16, device="cuda")
-query[..., 0] = math.sqrt(HEAD_DIM)
 lengths = torch.tensor([2], dtype=torch.int32, device="cuda")
 
-wrong = False
 for filling in (0.0, math.nan):
-    kv_cache = torch.full((1, 2, 1, PAGE, HEAD_DIM), filling, dtype=torch.bfloat16, device="cuda")
-    kv_cache[0, :, 0, :2] = 0
-    kv_cache[0, 0, 0, 1, 0] = math.log(3)
-    kv_cache[0, 1, 0, 1] = 1
+    query, kv_cache = two_keys(HEAD_DIM, PAGE, filling)
     out = trtllm_fmha_v2_prefill(
         (query, kv_cache),
         "Q_PAGED_KV_HND",
@@ -44,6 +35,7 @@ for filling in (0.0, math.nan):
         block_tables=torch.zeros(1, 1, dtype=torch.int32, device="cuda"),
     )
     seen = out[0, 0, 0].item()
-    wrong |= not abs(seen - 0.75) < 0.02
-    print(f"slots behind the last key hold {filling}: expected 0.750, seen {seen:.3f}")
-sys.exit(wrong)
+    show(
+        f"slots behind the last key hold {filling}: expected 0.750, seen {seen:.3f}", wrong=not abs(seen - 0.75) < 0.02
+    )
+finish()

@@ -3,18 +3,13 @@
 Two requests of two queries. The first sees values of 1 only, so its rows are 1; the second has no keys.
 """
 
-import sys
+from _template import finish, require_gpu, requirements, show
 
-try:
+with requirements("flashinfer-python"):
     import torch
     from flashinfer.prefill import trtllm_fmha_v2_prefill
-except ImportError as error:
-    print(f"{error}: pip install flashinfer-python")
-    sys.exit(2)
 
-if not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9:
-    print("needs a Hopper GPU")
-    sys.exit(2)
+require_gpu(hopper=True)
 
 HEAD_DIM, PAGE = 64, 16
 
@@ -37,8 +32,9 @@ trtllm_fmha_v2_prefill(
     block_tables=torch.zeros(2, 1, dtype=torch.int32, device="cuda"),
     out=out,
 )
-wrong = False
 for row, expected in enumerate((1, 1, 0, 0)):
-    wrong |= not bool(((out[row] - expected).abs() < 0.02).all())
-    print(f"request {row // 2}, query {row % 2}: expected {expected}, seen {out[row, 0, :3].tolist()}")
-sys.exit(wrong)
+    show(
+        f"request {row // 2}, query {row % 2}: expected {expected}, seen {out[row, 0, :3].tolist()}",
+        wrong=not bool(((out[row] - expected).abs() < 0.02).all()),
+    )
+finish()

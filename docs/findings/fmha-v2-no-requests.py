@@ -3,18 +3,13 @@
 The next operation that checks for errors reports it as its own.
 """
 
-import sys
+from _template import finish, require_gpu, requirements, show
 
-try:
+with requirements("flashinfer-python"):
     import torch
     from flashinfer.prefill import trtllm_fmha_v2_prefill
-except ImportError as error:
-    print(f"{error}: pip install flashinfer-python")
-    sys.exit(2)
 
-if not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9:
-    print("needs a Hopper GPU")
-    sys.exit(2)
+require_gpu(hopper=True)
 
 HEAD_DIM, PAGE = 64, 16
 LATER = torch.ones(4, device="cuda")
@@ -43,18 +38,16 @@ def attend(requests: int) -> None:
     )
 
 
-hidden = False
 for requests in (1, 0):
     try:
         attend(requests)
     except Exception as error:  # noqa: BLE001 - any exception is an answer
-        print(f"{requests} requests: {type(error).__name__}")
+        show(f"{requests} requests: {type(error).__name__}")
         continue
     try:
         LATER.add_(1)
     except RuntimeError as error:
-        hidden = True
-        print(f"{requests} requests: no exception; the next operation: {str(error).splitlines()[0]}")
+        show(f"{requests} requests: no exception; the next operation: {str(error).splitlines()[0]}", wrong=True)
     else:
-        print(f"{requests} requests: an answer, and the next operation works")
-sys.exit(hidden)
+        show(f"{requests} requests: an answer, and the next operation works")
+finish()

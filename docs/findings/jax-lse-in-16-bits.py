@@ -1,15 +1,13 @@
 """The log-sum-exp of jax.nn.dot_product_attention is rounded to the dtype of the keys. Needs only jax."""
 
 import os
-import sys
+
+from _template import finish, requirements, show
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-try:
+with requirements("jax"):
     import jax
     import jax.numpy as jnp
-except ImportError as error:
-    print(f"{error}: pip install jax")
-    sys.exit(2)
 
 print(f"jax {jax.__version__}")
 query = jnp.full((1, 1, 1, 1), 17.0, jnp.bfloat16)
@@ -20,9 +18,10 @@ parts = []
 for part, factor in ((slice(0, 1), 1.0), (slice(1, 2), 1.0037)):
     out, lse = jax.nn.dot_product_attention(query, keys[:, part], values[:, part], scale=factor, return_residual=True)
     parts.append((out.astype(jnp.float32).item(), lse.astype(jnp.float32).item()))
-    print(f"logit {17 * 17 * factor:.4f}: log-sum-exp {parts[-1][1]}, in {lse.dtype}")
+    show(f"logit {17 * 17 * factor:.4f}: log-sum-exp {parts[-1][1]}, in {lse.dtype}")
 (first, one), (second, other) = parts
 share = 1 / (1 + jnp.exp(one - other)).item()
 due = 1 / (1 + jnp.exp(-289 * 0.0037)).item()
-print(f"merged: expected {due:.4f}, seen {first * (1 - share) + second * share:.4f}")
-sys.exit(abs(share - due) > 0.01)
+wrong = abs(share - due) > 0.01
+show(f"merged: expected {due:.4f}, seen {first * (1 - share) + second * share:.4f}", wrong=wrong)
+finish()

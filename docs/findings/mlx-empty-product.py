@@ -4,6 +4,8 @@ import importlib.metadata
 import subprocess
 import sys
 
+from _template import finish, requirements, show
+
 PRODUCTS = """
 import mlx.core as mx
 import numpy as np
@@ -14,13 +16,10 @@ for i in range(3000):
     np.array(mx.zeros((8, 0, keys)) @ strided)
 """
 
-try:
+with requirements("'mlx[cpu]'"):
     version = importlib.metadata.version("mlx")
-except importlib.metadata.PackageNotFoundError:
-    print("no mlx: pip install 'mlx[cpu]'")
-    sys.exit(2)
 
 # In its own process, which a corrupted heap ends.
 ended = subprocess.run([sys.executable, "-c", PRODUCTS], check=False).returncode
-print(f"mlx {version}: 3,000 products without rows end with exit code {ended}")
-sys.exit(ended != 0)
+show(f"mlx {version}: 3,000 products without rows end with exit code {ended}", wrong=ended)
+finish()

@@ -1,47 +1,20 @@
 """OpenVINO's rounding of numbers to bf16, and its effect on attention. Needs only openvino and numpy."""
 
-import sys
+from _openvino import BLOCK, paged_attention
+from _template import finish, requirements, show
 
-try:
+with requirements("openvino numpy"):
     import numpy as np
     import openvino as ov
     from openvino import opset13 as op
-    from openvino.op import _PagedAttentionExtension as PagedAttention
-except ImportError as error:
-    print(f"{error}: pip install openvino numpy")
-    sys.exit(2)
-
-BLOCK = 32
-TYPES = {"f": (ov.Type.f32, np.float32), "i": (ov.Type.i32, np.int32), "b": (ov.Type.u8, np.uint8)}
 
 
 class Attention:
     """One request without a past on one KV head, in the first block of a cache."""
 
     def __init__(self, dim):
-        heads, dim_k, dim_v = 1, dim, dim
-        inputs = {
-            "q": ("f", [-1, heads * dim_k]), "k": ("f", [-1, dim_k]), "v": ("f", [-1, dim_v]),
-            "key_cache": ("f", [-1, 1, BLOCK, dim_k]), "value_cache": ("f", [-1, 1, BLOCK, dim_v]),
-            "past_lens": ("i", [-1]), "subsequence_begins": ("i", [-1]), "block_indices": ("i", [-1]),
-            "block_indices_begins": ("i", [-1]), "scale": ("f", []), "sliding_window": ("i", []), "": ("f", [0]),
-            "max_context_len": ("i", []),
-        }  # fmt: skip
-        parameters = [op.parameter(shape, TYPES[kind][0], name=name) for name, (kind, shape) in inputs.items() if name]
-        given = iter(parameters)
-        arguments = [
-            (next(given) if name else op.constant(np.zeros(shape, np.float32))).output(0)
-            for name, (_, shape) in inputs.items()
-        ]
-        # Windows of scores, rotation, sparsity, sinks, eviction, token types, biases: none.
-        for kind, shape in zip("iiiffiifiiiiibi", ([0], [0], [0], [0], [0], [], [], [0], [], *[[0]] * 6), strict=True):
-            arguments.append(op.constant(np.zeros(shape, TYPES[kind][1])).output(0))
-        node = PagedAttention(arguments)
-        info = node.get_rt_info()
-        info["num_k_heads"], info["k_head_size"], info["num_v_heads"], info["v_head_size"] = 1, dim_k, 1, dim_v
-        model = ov.Model([node.output(0)], parameters)
         properties = {"INFERENCE_PRECISION_HINT": "bf16", "KV_CACHE_PRECISION": "bf16"}
-        self.model = ov.Core().compile_model(model, "CPU", properties | {"INFERENCE_NUM_THREADS": 1, "NUM_STREAMS": 1})
+        self.model = paged_attention(1, dim, dim, **properties)
         self.request = self.model.create_infer_request()
 
     def __call__(self, q, k, v, scale):
@@ -85,6 +58,7 @@ print(f"0.3, 0.9, 1.3 and 1.9 steps above 1: expected [0.0, 1.0, 1.0, 2.0], seen
 wrong = steps != [0, 1, 1, 2]
 for dim in (8, 16):
     seen, expected = weight(dim)
-    wrong |= abs(seen - expected) > 0.01
-    print(f"weight of a key, head size {dim}: expected {expected:.3f}, seen {seen:.3f}")
-sys.exit(wrong)
+    show(
+        f"weight of a key, head size {dim}: expected {expected:.3f}, seen {seen:.3f}", wrong=abs(seen - expected) > 0.01
+    )
+finish()

@@ -4,13 +4,11 @@ Two queries see one and two keys, all of ones, whose values are 1 and 3: for any
 """
 
 import importlib.util
-import sys
 
-try:
+from _template import finish, requirements, show
+
+with requirements("torch"):
     import torch
-except ImportError as error:
-    print(f"{error}: pip install torch")
-    sys.exit(2)
 
 DIM = 64
 SCALES = (0.5, 0.0, -0.5)
@@ -41,7 +39,6 @@ def of_flashinfer(scale: float) -> list[float]:
     return [float(each) for each in wrapper.run(query, cache)[:, 0, 0]]
 
 
-wrong = False
 kernels = {"torch on cpu": lambda scale: of_torch("cpu", scale)}
 if torch.cuda.is_available():
     kernels["torch on cuda"] = lambda scale: of_torch("cuda", scale)
@@ -50,6 +47,5 @@ if torch.cuda.is_available():
 for name, attend in kernels.items():
     for scale in SCALES:
         seen = attend(scale)
-        wrong |= seen != [1.0, 2.0]
-        print(f"{name}, scale {scale}: expected [1.0, 2.0], seen {seen}")
-sys.exit(wrong)
+        show(f"{name}, scale {scale}: expected [1.0, 2.0], seen {seen}", wrong=seen != [1.0, 2.0])
+finish()

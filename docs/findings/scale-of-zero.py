@@ -1,14 +1,11 @@
 """onnxruntime's GroupQueryAttention treats a scale of 0 as unset. Needs onnx, onnxruntime and numpy."""
 
-import sys
+from _template import finish, requirements, show
 
-try:
+with requirements("onnx onnxruntime numpy"):
     import numpy as np
     import onnxruntime as ort
     from onnx import TensorProto, helper
-except ImportError as error:
-    print(f"{error}: pip install onnx onnxruntime numpy")
-    sys.exit(2)
 
 
 def attend(scale: float | None) -> float:
@@ -43,5 +40,5 @@ print(f"no scale: {attend(None):.4f}")
 for scale in (0.25, -0.25):
     print(f"scale {scale}: expected {1 / (1 + np.exp(-16 * scale)):.4f}, seen {attend(scale):.4f}")
 seen = attend(0.0)
-print(f"scale 0: expected 0.5000, seen {seen:.4f}")
-sys.exit(abs(seen - 0.5) > 0.01)
+show(f"scale 0: expected 0.5000, seen {seen:.4f}", wrong=abs(seen - 0.5) > 0.01)
+finish()

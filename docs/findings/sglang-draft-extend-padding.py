@@ -8,13 +8,10 @@ second row.
 With FlashInfer and a GPU that it supports, its kernel is called; otherwise torch reads the same addresses.
 """
 
-import sys
+from _template import finish, requirements, show
 
-try:
+with requirements("torch"):
     import torch
-except ImportError as error:
-    print(f"{error}: pip install torch")
-    sys.exit(2)
 
 try:
     from flashinfer.decode import trtllm_batch_decode_with_kv_cache
@@ -74,5 +71,6 @@ print(f"query {tuple(query.shape)}, seq_lens {tuple(seq_lens.shape)}, block_tabl
 print(f"rows of the request: expected [1.0, 1.0], seen {seen[:DRAFT]}")
 print(f"rows of padding: from no page of another request, seen {seen[DRAFT:]}, the values of page 2")
 wrong = 7.0 in seen
-print("length and page id of request 1 were read from behind the metadata" if wrong else "nothing is wrong")
-sys.exit(wrong)
+words = "length and page id of request 1 were read from behind the metadata" if wrong else "nothing is wrong"
+show(words, wrong=wrong)
+finish()

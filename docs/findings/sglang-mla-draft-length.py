@@ -4,13 +4,10 @@ The draft model of EAGLE or MTP decodes in a chain: step i writes its key to slo
 A release's backends pass the number of keys to the kernel; trtllm_mla passes the same number at each step.
 """
 
-import sys
+from _template import finish, requirements, show
 
-try:
+with requirements("torch"):
     import torch
-except ImportError as error:
-    print(f"{error}: pip install torch")
-    sys.exit(2)
 
 SEQ_LEN, STEPS = 6, 3
 
@@ -40,6 +37,6 @@ def drafted(lengths):
 
 expected = [(SEQ_LEN + step + 2) / 2 for step in range(STEPS)]
 for lengths in (trtllm_mha, trtllm_mla):
-    keys = [lengths(step) for step in range(STEPS)]
-    print(f"{lengths.__name__}: {keys} keys at steps 0 to 2: expected {expected}, seen {drafted(lengths)}")
-sys.exit(drafted(trtllm_mla) != expected)
+    keys, seen = [lengths(step) for step in range(STEPS)], drafted(lengths)
+    show(f"{lengths.__name__}: {keys} keys at steps 0 to 2: expected {expected}, seen {seen}", wrong=seen != expected)
+finish()

@@ -1,13 +1,10 @@
 """torch cannot crop a block mask, or leaves blocks beyond its end in it. Needs torch 2.6 or later, and no GPU."""
 
-import sys
+from _template import finish, requirements, show
 
-try:
+with requirements("'torch>=2.6'"):
     import torch
     from torch.nn.attention.flex_attention import create_block_mask
-except ImportError as error:
-    print(f"{error}: pip install 'torch>=2.6'")
-    sys.exit(2)
 
 BLOCK = 128
 CASES = (
@@ -16,17 +13,15 @@ CASES = (
 )
 
 print(f"torch {torch.__version__}")
-wrong = False
 for name, seen, longer, cropped in CASES:
-    print(f"{name}, {longer} keys cropped to {cropped}: ", end="")
+    words = f"{name}, {longer} keys cropped to {cropped}"
     try:
         mask = create_block_mask(seen, None, None, BLOCK, longer, device="cpu")
         mask = mask._adjust(BLOCK, cropped)  # noqa: SLF001 - the method that flex_attention's message names
     except IndexError as error:
-        print(error)
-        wrong = True
+        show(f"{words}: {error}", wrong=True)
         continue
     kept = mask.full_kv_indices.flatten()[: mask.full_kv_num_blocks.flatten()[0].item()].tolist()
-    print(f"seen as a whole are the blocks {kept} of {cropped // BLOCK}")
-    wrong |= any(block >= cropped // BLOCK for block in kept)
-sys.exit(wrong)
+    wrong = any(block >= cropped // BLOCK for block in kept)
+    show(f"{words}: seen as a whole are the blocks {kept} of {cropped // BLOCK}", wrong=wrong)
+finish()

@@ -1,17 +1,14 @@
 """SDPA of jagged tensors on a CPU raises if a batch's last sequence has no keys. Needs only torch."""
 
-import sys
 import warnings
 
-try:
+from _template import finish, requirements, show
+
+with requirements("torch"):
     import torch
-except ImportError as error:
-    print(f"{error}: pip install torch")
-    sys.exit(2)
 
 warnings.simplefilter("ignore")
 print(f"torch {torch.__version__}")
-wrong = False
 for lengths in ([2, 1], [0, 1], [2, 0], [1, 0], [2, 0, 1]):
     starts = torch.tensor([0, *lengths]).cumsum(0)
     tokens = torch.ones(sum(lengths), 1, 8)
@@ -24,6 +21,5 @@ for lengths in ([2, 1], [0, 1], [2, 0], [1, 0], [2, 0, 1]):
         seen = out.transpose(1, 2).values()[:, 0, 0].tolist()
     except RuntimeError as error:
         seen = str(error)
-    wrong |= seen != expected
-    print(f"keys of the sequences {lengths}: expected {expected}, seen {seen}")
-sys.exit(wrong)
+    show(f"keys of the sequences {lengths}: expected {expected}, seen {seen}", wrong=seen != expected)
+finish()

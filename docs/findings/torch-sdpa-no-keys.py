@@ -1,20 +1,15 @@
 """Attention to no keys is 0, unless the sum of the query overflows: then it is NaN. Needs only torch."""
 
-import sys
+from _template import finish, requirements, show
 
-try:
+with requirements("torch"):
     import torch
-except ImportError as error:
-    print(f"{error}: pip install torch")
-    sys.exit(2)
 
 print(f"torch {torch.__version__}")
-wrong = False
 for dtype, large in ((torch.float16, 4e4), (torch.bfloat16, 2e38), (torch.float32, 2e38)):
     query = torch.full((1, 1, 1, 2), large, dtype=dtype)
     no_keys = torch.empty(1, 1, 0, 2, dtype=dtype)
     out = torch.nn.functional.scaled_dot_product_attention(query, no_keys, no_keys)
     seen = out.flatten().tolist()
-    wrong |= seen != [0.0, 0.0]
-    print(f"{dtype}: expected [0.0, 0.0], seen {seen}")
-sys.exit(wrong)
+    show(f"{dtype}: expected [0.0, 0.0], seen {seen}", wrong=seen != [0.0, 0.0])
+finish()

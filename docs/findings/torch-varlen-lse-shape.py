@@ -1,14 +1,11 @@
 """The LSE of torch's varlen_attn has a different shape than its docstring says. Needs torch 2.10 or later, no GPU."""
 
-import sys
+from _template import finish, requirements, show
 
-try:
+with requirements("'torch>=2.10'"):
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.nn.attention.varlen import AuxRequest, varlen_attn
-except ImportError as error:
-    print(f"{error}: pip install 'torch>=2.10'")
-    sys.exit(2)
 
 print(f"torch {torch.__version__}")
 tokens, heads, dim = 7, 4, 64
@@ -19,5 +16,6 @@ with FakeTensorMode():
     out, lse = varlen_attn(states, states, states, starts, starts, 4, 4, return_aux=AuxRequest(lse=True))
 documented = "(T_q, H_q)" in varlen_attn.__doc__ or "(T_q, H)" in varlen_attn.__doc__
 print(f"the docstring says that the LSE is [tokens, heads]: {documented}")
-print(f"expected {[tokens, heads]}, seen {[*lse.shape]}")
-sys.exit(documented and [*lse.shape] != [tokens, heads])
+wrong = documented and [*lse.shape] != [tokens, heads]
+show(f"expected {[tokens, heads]}, seen {[*lse.shape]}", wrong=wrong)
+finish()

@@ -1,17 +1,12 @@
 """The LSE of torch's varlen_attn is +inf for a query without keys. Needs torch 2.10 or later, and a CUDA GPU."""
 
-import sys
+from _template import finish, require_gpu, requirements, show
 
-try:
+with requirements("'torch>=2.10'"):
     import torch
     from torch.nn.attention.varlen import AuxRequest, varlen_attn
-except ImportError as error:
-    print(f"{error}: pip install 'torch>=2.10'")
-    sys.exit(2)
 
-if not torch.cuda.is_available():
-    print("needs a GPU")
-    sys.exit(2)
+require_gpu()
 
 
 def starts(*numbers: int) -> torch.Tensor:
@@ -24,5 +19,6 @@ query, keys = (torch.ones(count, 1, 64, dtype=torch.bfloat16, device="cuda") for
 out, lse = varlen_attn(query, keys, keys, starts(0, 1, 2), starts(0, 3, 3), 1, 3, return_aux=AuxRequest(lse=True))
 print(f"torch {torch.__version__}")
 print(f"request 0, 3 keys: output {out[0, 0, 0].item()}, LSE {lse.flatten()[0].item():.3f}")
-print(f"request 1, no keys: output {out[1, 0, 0].item()}, expected LSE -inf, seen {lse.flatten()[1].item()}")
-sys.exit(lse.flatten()[1].item() != -torch.inf)
+seen = lse.flatten()[1].item()
+show(f"request 1, no keys: output {out[1, 0, 0].item()}, expected LSE -inf, seen {seen}", wrong=seen != -torch.inf)
+finish()

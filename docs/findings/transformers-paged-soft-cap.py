@@ -3,17 +3,15 @@
 One query of one head sees two keys, whose logits are 100 and 0. With a soft cap of 1 the first key's weight is 0.73.
 """
 
-import sys
 from types import SimpleNamespace
 
-try:
+from _template import finish, requirements, show
+
+with requirements("torch transformers"):
     import torch
     import transformers
     from transformers.integrations.eager_paged import eager_paged_attention_forward
     from transformers.models.gemma2.modeling_gemma2 import eager_attention_forward
-except ImportError as error:
-    print(f"{error}: pip install torch transformers")
-    sys.exit(2)
 
 print(f"torch {torch.__version__}, transformers {transformers.__version__}")
 
@@ -32,5 +30,6 @@ key = torch.tensor([[[[1.0, 0.0], [0.0, 1.0]]]])
 value = torch.tensor([[[[1.0, 1.0], [0.0, 0.0]]]])
 expected, _ = eager_attention_forward(layer, query, key, value, None, scaling=1.0, softcap=1.0)
 seen, _ = eager_paged_attention_forward(layer, query, key, value, None, 1.0, cache=Cache(), softcap=1.0)
-print(f"weight of the first key: expected {expected[0, 0, 0, 0]:.3f}, seen {seen[0, 0, 0, 0]:.3f}")
-sys.exit(not torch.allclose(expected, seen))
+line = f"weight of the first key: expected {expected[0, 0, 0, 0]:.3f}, seen {seen[0, 0, 0, 0]:.3f}"
+show(line, wrong=not torch.allclose(expected, seen))
+finish()

@@ -1,22 +1,17 @@
 """A sliding window of one key has no effect in transformers' continuous batching. Needs torch and transformers."""
 
-import sys
+from _template import finish, requirements, show
 
-try:
+with requirements("torch transformers"):
     import torch
     import transformers
     from transformers.generation.continuous_batching.utils import build_attention_mask
-except ImportError as error:
-    print(f"{error}: pip install torch transformers")
-    sys.exit(2)
 
 print(f"torch {torch.__version__}, transformers {transformers.__version__}")
-wrong = False
 for window in (3, 2, 1):
     mask = torch.full((4, 4), -torch.inf)
     build_attention_mask(mask, [0, 4], [0, 4], sliding_window=window)
     seen = (mask == 0).sum(-1).tolist()
     expected = [min(position + 1, window) for position in range(4)]
-    wrong |= seen != expected
-    print(f"keys that 4 queries see in a window of {window}: expected {expected}, seen {seen}")
-sys.exit(wrong)
+    show(f"keys that 4 queries see in a window of {window}: expected {expected}, seen {seen}", wrong=seen != expected)
+finish()

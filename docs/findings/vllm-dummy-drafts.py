@@ -7,82 +7,19 @@ imports. The draft model is one layer that stores the id of each token in the sl
 """
 
 import contextlib
-import importlib.abc
-import importlib.machinery
-import importlib.util
 import inspect
 import logging
-import sys
-from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
-try:
+from _template import finish, requirements, show
+from _vllm import code_of_the_release, module_of
+
+with requirements("torch"):
     import torch
-except ImportError as error:
-    print(f"{error}: pip install torch")
-    sys.exit(2)
 
-NAME = "vllm.v1.spec_decode.llm_base_proposer"
 LAYER = "draft.layers.0"
 PAGE, LIMIT = 4, 32
-
-
-class Anything(type):
-    """A class that has any attribute, and can be subclassed, indexed, combined and called."""
-
-    def __getattr__(cls, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return Anything(name, (), {"__init__": lambda *_, **__: None})
-
-    def __getitem__(cls, _):
-        return cls
-
-    def __or__(cls, _):
-        return cls
-
-
-class StandIn(ModuleType):
-    """A module that has any name."""
-
-    def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return MEMBERS.get(name, getattr(Anything("Module", (), {}), name))
-
-
 MEMBERS = {"init_logger": logging.getLogger, "PADDING_SLOT_ID": -1}
-
-
-class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds a stand-in for each module of vLLM."""
-
-    def find_spec(self, name, path, target=None):
-        """Return the spec of a stand-in."""
-        if name.partition(".")[0] == "vllm":
-            return importlib.machinery.ModuleSpec(name, self, is_package=True)
-        return None
-
-    def create_module(self, spec):
-        """Return the stand-in."""
-        return StandIn(spec.name)
-
-    def exec_module(self, module):
-        """Do nothing."""
-
-
-def proposers():
-    """Return the module of the installed vLLM's proposers."""
-    found = importlib.util.find_spec("vllm")
-    if found is None:
-        print("vllm is not installed: pip install --no-deps vllm==0.33.0")
-        sys.exit(2)
-    file = Path(next(iter(found.submodule_search_locations)), "v1/spec_decode/llm_base_proposer.py")
-    sys.meta_path.insert(0, Finder())
-    spec = importlib.util.spec_from_file_location(NAME, file)
-    module = sys.modules[NAME] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 class Rank:
@@ -154,28 +91,21 @@ class Rank:
         self.drafter.dummy_run(2, use_cudagraphs=True, slot_mappings={LAYER: torch.full((others,), -1)})
 
 
-def main():
-    """Run the events. Return 1 if the dummy batch has changed keys of B, or of the null block."""
-    rank = Rank(proposers())
-    try:
-        rank.be_idle(2)
-        null = rank.cache[0].item()
-        rank.draft([10, 11, 12, 13, 14, 15, 16, 17], range(PAGE, 3 * PAGE))
-        rank.draft([20, 21, 22, 23], range(2 * PAGE, 3 * PAGE))
-        before = rank.cache[2 * PAGE :].tolist()
-        rank.be_idle(4)
-        same = rank.cache[2 * PAGE :].tolist()
-        rank.be_idle(8)
-    except (AttributeError, AssertionError, TypeError) as error:
-        print(f"the code is not that of 0.33.0: {error!r}")
-        return 2
+with code_of_the_release():
+    rank = Rank(module_of("v1.spec_decode.llm_base_proposer", MEMBERS))
+    rank.be_idle(2)
+    null = rank.cache[0].item()
+    rank.draft([10, 11, 12, 13, 14, 15, 16, 17], range(PAGE, 3 * PAGE))
+    rank.draft([20, 21, 22, 23], range(2 * PAGE, 3 * PAGE))
+    before = rank.cache[2 * PAGE :].tolist()
+    rank.be_idle(4)
+    same = rank.cache[2 * PAGE :].tolist()
+    rank.be_idle(8)
     after = rank.cache[2 * PAGE :].tolist()
-    print("a dummy batch before any request writes to the null block:", "yes" if null != -1 else "no")
-    print("draft keys of B's block, of tokens:", before)
-    print("after a dummy batch of 4 tokens:   ", same)
-    print("after a dummy batch of 8 tokens:   ", after, "" if after == before else "of request A")
-    return int(null != -1 or after != before)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+wrong = null != -1
+show(f"a dummy batch before any request writes to the null block: {'yes' if wrong else 'no'}", wrong=wrong)
+show(f"draft keys of B's block, of tokens: {before}")
+show(f"after a dummy batch of 4 tokens:    {same}")
+wrong = after != before
+show(f"after a dummy batch of 8 tokens:    {after}" + (" of request A" if wrong else ""), wrong=wrong)
+finish()

@@ -6,88 +6,21 @@ returns the request and the number of keys of each query, by the contract of its
 vllm.
 """
 
-import importlib.abc
-import importlib.machinery
-import importlib.util
 import logging
-import sys
-from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
-try:
+from _template import finish, requirements, show
+from _vllm import Enumeration, code_of_the_release, module_of
+
+with requirements("torch"):
     import torch
-except ImportError as error:
-    print(f"{error}: pip install torch")
-    sys.exit(2)
 
-NAME = "vllm.v1.attention.backends.mla.flashinfer_mla"
 RANKS, DIM = 2, 8
-
-
-class Anything(type):
-    """A class that has any attribute, and can be subclassed, indexed and called."""
-
-    def __getattr__(cls, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return Anything(name, (), {"__init__": lambda *_, **__: None})
-
-    def __getitem__(cls, _):
-        return cls
-
-
-class StandIn(ModuleType):
-    """A module that has any name."""
-
-    def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return MEMBERS.get(name, getattr(Anything("Module", (), {}), name))
-
-
-class Enumeration(type):
-    """A class whose members are their names."""
-
-    def __getattr__(cls, name):
-        return name
-
-
 MEMBERS = {
     "init_logger": lambda name: SimpleNamespace(warning_once=logging.getLogger(name).debug),
     "is_quantized_kv_cache": lambda dtype: dtype != "auto",
     "QueryLenSupport": Enumeration("QueryLenSupport", (), {}),
 }
-
-
-class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds a stand-in for each module of vLLM and FlashInfer."""
-
-    def find_spec(self, name, path, target=None):
-        """Return the spec of a stand-in."""
-        if name.partition(".")[0] in ("vllm", "flashinfer"):
-            return importlib.machinery.ModuleSpec(name, self, is_package=True)
-        return None
-
-    def create_module(self, spec):
-        """Return the stand-in."""
-        return StandIn(spec.name)
-
-    def exec_module(self, module):
-        """Do nothing."""
-
-
-def backend():
-    """Return the module of the installed vLLM's backend."""
-    found = importlib.util.find_spec("vllm")
-    if found is None:
-        print("vllm is not installed: pip install --no-deps vllm==0.33.0")
-        sys.exit(2)
-    file = Path(next(iter(found.submodule_search_locations)), "v1/attention/backends/mla/flashinfer_mla.py")
-    sys.meta_path.insert(0, Finder())
-    spec = importlib.util.spec_from_file_location(NAME, file)
-    module = sys.modules[NAME] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def decode(*, query, causal_seqlens_kv_global, cum_seq_lens_q=None, **_):
@@ -130,35 +63,25 @@ def decoded(module, tokens, keys):
     return [(int(request), int(count)) for request, count in out[:, 0].tolist()]
 
 
-def main():
-    """Run the layer on three batches. Return 1 if queries are decoded with another request's keys, or not at all."""
-    module = backend()
-    module.trtllm_batch_decode_with_kv_cache_mla = decode
-    vars(module)["_get_workspace_buffer"] = lambda _: None
-    if module.FlashInferMLAMetadataBuilder.query_len_support != "VARLEN":
-        print("The builder calls drafts of different numbers prefills: this is before the change.")
-        return 0
-    wrong = False
-    for tokens, keys in (((3, 3), (40, 17)), ((4, 2), (40, 17)), ((4, 1), (40, 17))):
-        words = f"requests of {' and '.join(map(str, tokens))} tokens, {' and '.join(map(str, keys))} keys"
-        due = [
-            (request, length - count + 1 + row)
-            for request, (count, length) in enumerate(zip(tokens, keys, strict=True))
-            for row in range(count)
-        ]
-        try:
+module = module_of("v1.attention.backends.mla.flashinfer_mla", MEMBERS)
+module.trtllm_batch_decode_with_kv_cache_mla = decode
+vars(module)["_get_workspace_buffer"] = lambda _: None
+if module.FlashInferMLAMetadataBuilder.query_len_support != "VARLEN":
+    show("The builder calls drafts of different numbers prefills: this is before the change.")
+    finish()
+for tokens, keys in (((3, 3), (40, 17)), ((4, 2), (40, 17)), ((4, 1), (40, 17))):
+    words = f"requests of {' and '.join(map(str, tokens))} tokens, {' and '.join(map(str, keys))} keys"
+    due = [
+        (request, length - count + 1 + row)
+        for request, (count, length) in enumerate(zip(tokens, keys, strict=True))
+        for row in range(count)
+    ]
+    try:
+        with code_of_the_release(words):
             found = decoded(module, tokens, keys)
-        except ValueError as error:
-            print(f"{words}: {error}")
-            wrong = True
-            continue
-        except (AttributeError, AssertionError, KeyError, TypeError) as error:
-            print(f"{words}: the code is not that of 0.33.0: {error!r}")
-            return 2
-        wrong |= found != due
-        print(f"{words}: (request, keys) {found}" + (f" instead of {due}" if found != due else ""))
-    return int(wrong)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    except ValueError as error:
+        show(f"{words}: {error}", wrong=True)
+    else:
+        line = f"{words}: (request, keys) {found}" + (f" instead of {due}" if found != due else "")
+        show(line, wrong=found != due)
+finish()

@@ -6,97 +6,29 @@ factors as FlashInfer documents them: logits by sm_scale * q_scale * k_scale, or
 by bmm2_scale. vLLM's own kernel dequantises the cache, in Triton's interpreter.
 """
 
-import importlib.abc
-import importlib.machinery
-import importlib.util
 import logging
-import os
-import sys
-from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
-os.environ["TRITON_INTERPRET"] = "1"
-try:
+from _template import finish, requirements, show
+from _triton import NoGpu
+from _vllm import code_of_the_release, module_of
+
+with requirements("torch triton"):
     import torch
     import triton
-except ImportError as error:
-    print(f"{error}: pip install torch triton")
-    sys.exit(2)
 
-NAME = "vllm.v1.attention.backends.flashinfer"
 FP8 = torch.float8_e4m3fn
 PAGE, DIM = 16, 16
-
-
-class Anything(type):
-    """A class that has any attribute, and can be subclassed, indexed and called."""
-
-    def __getattr__(cls, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return Anything(name, (), {"__init__": lambda *_, **__: None})
-
-    def __getitem__(cls, _):
-        return cls
-
-
-class StandIn(ModuleType):
-    """A module that has any name."""
-
-    def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return MEMBERS.get(name, getattr(Anything("Module", (), {}), name))
-
-
-class Platform:
-    """vLLM's current_platform."""
-
-    def __getattr__(self, name):
-        return lambda *_, **__: FP8 if name == "fp8_dtype" else False
-
-
 MEMBERS = {
     "tl": triton.language,
     "triton": triton,
-    "current_platform": Platform(),
+    "current_platform": NoGpu(),
     "init_logger": logging.getLogger,
     "is_quantized_kv_cache": lambda dtype: dtype != "auto",
     "canonicalize_singleton_dim_strides": lambda tensor: tensor,
     "is_strictly_contiguous": lambda tensor: tensor.is_contiguous(),
     "get_flashinfer_layout_string": lambda _: "HND",
 }
-
-
-class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds a stand-in for each module of vLLM and FlashInfer."""
-
-    def find_spec(self, name, path, target=None):
-        """Return the spec of a stand-in."""
-        if name.partition(".")[0] in ("vllm", "flashinfer"):
-            return importlib.machinery.ModuleSpec(name, self, is_package=True)
-        return None
-
-    def create_module(self, spec):
-        """Return the stand-in."""
-        return StandIn(spec.name)
-
-    def exec_module(self, module):
-        """Do nothing."""
-
-
-def backend():
-    """Return the module of the installed vLLM's backend."""
-    found = importlib.util.find_spec("vllm")
-    if found is None:
-        print("vllm is not installed: pip install --no-deps vllm==0.33.0")
-        sys.exit(2)
-    file = Path(next(iter(found.submodule_search_locations)), "v1/attention/backends/flashinfer.py")
-    sys.meta_path.insert(0, Finder())
-    spec = importlib.util.spec_from_file_location(NAME, file)
-    module = sys.modules[NAME] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def attend(query, key, value, scale):
@@ -128,56 +60,50 @@ def layer_of(module, cache_dtype, query, cache, prefill, **scales):
     return out[0, 0, 0].item()
 
 
-def main():
-    """Run the layer with and without scales. Return 1 if an output is wrong."""
-    module = backend()
-
-    class Wrapper(module.BatchPrefillWithPagedKVCacheWrapper):
-        """FlashInfer's wrapper of prefills, planned for this batch."""
-
-        _window_left, _logits_soft_cap, _sm_scale, _causal = -1, 0.0, 1.0, True
-
-        def run(self, query, cache, *, out, q_scale=1.0, k_scale=1.0, v_scale=1.0, **_):
-            """Attend by the factors."""
-            out[0] = attend(query[0], cache[0][1], cache[1][1], q_scale * k_scale) * v_scale
-
-    def context(*, query, kv_cache, block_tables, bmm1_scale, bmm2_scale, out, **_):
-        key, value = kv_cache[block_tables[0, 0]]
-        out[0] = attend(query[0], key, value, bmm1_scale) * bmm2_scale
-
-    module.trtllm_batch_context_with_kv_cache = context
-    vars(module)["_get_trtllm_workspace_buffer"] = lambda: torch.zeros(1)
-    query = torch.full((1, 1, DIM), 0.25, dtype=torch.bfloat16)
-    # Logits of 0 and 1, values of 0 and 1. Page 0 is the null block.
-    cache = torch.zeros(2, 1, PAGE, 2 * DIM, dtype=torch.bfloat16)
-    cache[1, 0, 1, :DIM], cache[1, 0, 1, DIM:] = 0.25, 1.0
-    due = torch.tensor([0.0, 1.0]).softmax(0)[1].item()
-    ints = torch.ones(1, 1, dtype=torch.int32)
-    native = module.TRTLLMPrefill(ints, ints[0], ints[0], ints[0], 1, 2)
-    wrong = False
-    for words, dtype, prefill, scales in (
-        ("#53754: 16 bits, scale of queries 1", "auto", module.FIPrefill(Wrapper()), {}),
-        ("#53754: 16 bits, scale of queries 0.5", "auto", module.FIPrefill(Wrapper()), {"q": 0.5}),
-        ("#48016: FP8 cache that is dequantised, scales 1", "fp8", native, {}),
-        ("#48016: FP8 cache that is dequantised, scale of K 0.5", "fp8", native, {"k": 0.5}),
-        ("#48016: FP8 cache that is dequantised, scale of V 0.5", "fp8", native, {"v": 0.5}),
-        ("#48016: FP8 cache that is dequantised, scale of queries 0.5", "fp8", native, {"q": 0.5}),
-    ):
-        stored = cache
-        if dtype == "fp8":
-            stored = cache.clone()
-            stored[..., :DIM] /= scales.get("k", 1.0)
-            stored[..., DIM:] /= scales.get("v", 1.0)
-            stored = stored.to(FP8)
-        try:
-            found = layer_of(module, dtype, query, stored, prefill, **scales)
-        except (AttributeError, AssertionError, TypeError) as error:
-            print(f"{words}: the code is not that of 0.33.0: {error!r}")
-            return 2
-        wrong |= abs(found - due) > 0.01
-        print(f"{words}: {found:.4f} instead of {due:.4f}" if abs(found - due) > 0.01 else f"{words}: {found:.4f}")
-    return int(wrong)
+module = module_of("v1.attention.backends.flashinfer", MEMBERS)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+class Wrapper(module.BatchPrefillWithPagedKVCacheWrapper):
+    """FlashInfer's wrapper of prefills, planned for this batch."""
+
+    _window_left, _logits_soft_cap, _sm_scale, _causal = -1, 0.0, 1.0, True
+
+    def run(self, query, cache, *, out, q_scale=1.0, k_scale=1.0, v_scale=1.0, **_):
+        """Attend by the factors."""
+        out[0] = attend(query[0], cache[0][1], cache[1][1], q_scale * k_scale) * v_scale
+
+
+def context(*, query, kv_cache, block_tables, bmm1_scale, bmm2_scale, out, **_):
+    """Attend as trtllm-gen's prefill documents its factors."""
+    key, value = kv_cache[block_tables[0, 0]]
+    out[0] = attend(query[0], key, value, bmm1_scale) * bmm2_scale
+
+
+module.trtllm_batch_context_with_kv_cache = context
+vars(module)["_get_trtllm_workspace_buffer"] = lambda: torch.zeros(1)
+query = torch.full((1, 1, DIM), 0.25, dtype=torch.bfloat16)
+# Logits of 0 and 1, values of 0 and 1. Page 0 is the null block.
+cache = torch.zeros(2, 1, PAGE, 2 * DIM, dtype=torch.bfloat16)
+cache[1, 0, 1, :DIM], cache[1, 0, 1, DIM:] = 0.25, 1.0
+due = torch.tensor([0.0, 1.0]).softmax(0)[1].item()
+ints = torch.ones(1, 1, dtype=torch.int32)
+native = module.TRTLLMPrefill(ints, ints[0], ints[0], ints[0], 1, 2)
+for words, dtype, prefill, scales in (
+    ("#53754: 16 bits, scale of queries 1", "auto", module.FIPrefill(Wrapper()), {}),
+    ("#53754: 16 bits, scale of queries 0.5", "auto", module.FIPrefill(Wrapper()), {"q": 0.5}),
+    ("#48016: FP8 cache that is dequantised, scales 1", "fp8", native, {}),
+    ("#48016: FP8 cache that is dequantised, scale of K 0.5", "fp8", native, {"k": 0.5}),
+    ("#48016: FP8 cache that is dequantised, scale of V 0.5", "fp8", native, {"v": 0.5}),
+    ("#48016: FP8 cache that is dequantised, scale of queries 0.5", "fp8", native, {"q": 0.5}),
+):
+    stored = cache
+    if dtype == "fp8":
+        stored = cache.clone()
+        stored[..., :DIM] /= scales.get("k", 1.0)
+        stored[..., DIM:] /= scales.get("v", 1.0)
+        stored = stored.to(FP8)
+    with code_of_the_release(words):
+        found = layer_of(module, dtype, query, stored, prefill, **scales)
+    wrong = abs(found - due) > 0.01
+    show(f"{words}: {found:.4f}" + (f" instead of {due:.4f}" if wrong else ""), wrong=wrong)
+finish()

@@ -3,22 +3,16 @@
 One request of one query, without keys: its row is 0 for any width of its table.
 """
 
-import sys
+from _template import finish, require_gpu, requirements, show
 
-try:
+with requirements("flashinfer-python"):
     import torch
     from flashinfer.decode import trtllm_batch_decode_with_kv_cache
-except ImportError as error:
-    print(f"{error}: pip install flashinfer-python")
-    sys.exit(2)
 
-if not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9:
-    print("needs a Hopper GPU")
-    sys.exit(2)
+require_gpu(hopper=True)
 
 HEAD_DIM, PAGE = 64, 16
 
-wrong = False
 for pages in (1, 16, 17, 64):
     out = trtllm_batch_decode_with_kv_cache(
         query=torch.ones(1, 2, HEAD_DIM, dtype=torch.bfloat16, device="cuda"),
@@ -31,6 +25,5 @@ for pages in (1, 16, 17, 64):
         bmm2_scale=1.0,
     )
     seen = out[0, :, 0].tolist()
-    wrong |= seen != [0.0, 0.0]
-    print(f"a table of {pages} pages of {PAGE} tokens: expected [0.0, 0.0], seen {seen}")
-sys.exit(wrong)
+    show(f"a table of {pages} pages of {PAGE} tokens: expected [0.0, 0.0], seen {seen}", wrong=seen != [0.0, 0.0])
+finish()

@@ -4,18 +4,13 @@ Four draft tokens, of which the last is aligned with the last key. With zero que
 so with values of 1, 2, 3, ... a token's output is the mean of those that it sees, or 0 if it sees none.
 """
 
-import sys
+from _template import finish, require_gpu, requirements, show
 
-try:
+with requirements("flashinfer-python"):
     import torch
     from flashinfer.decode import trtllm_batch_decode_with_kv_cache
-except ImportError as error:
-    print(f"{error}: pip install flashinfer-python")
-    sys.exit(2)
 
-if not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9:
-    print("needs a Hopper GPU")
-    sys.exit(2)
+require_gpu(hopper=True)
 
 HEAD_DIM, PAGE, DRAFT = 64, 16, 4
 
@@ -25,7 +20,6 @@ kv_cache[0, 1, 0] = torch.arange(1, PAGE + 1, device="cuda").unsqueeze(1)
 # Bit j in the row of token i: i sees j (docstring of flashinfer.xqa.xqa).
 mask = torch.tensor([[[(2 << token) - 1, 0] for token in range(DRAFT)]], dtype=torch.int32).to(torch.uint16).cuda()
 
-wrong = False
 for keys in (5, 4, 3, 1):
     out = trtllm_batch_decode_with_kv_cache(
         query=query,
@@ -42,6 +36,8 @@ for keys in (5, 4, 3, 1):
     counts = [max(0, keys - DRAFT + 1 + token) for token in range(DRAFT)]
     expected = [(count + 1) / 2 if count else 0.0 for count in counts]
     seen = [round(row, 3) for row in out[:, 0, 0].tolist()]
-    wrong |= any(abs(row - right) > 0.05 for row, right in zip(seen, expected, strict=True))
-    print(f"{keys} keys: expected {expected}, seen {seen}")
-sys.exit(wrong)
+    show(
+        f"{keys} keys: expected {expected}, seen {seen}",
+        wrong=any(abs(row - right) > 0.05 for row, right in zip(seen, expected, strict=True)),
+    )
+finish()

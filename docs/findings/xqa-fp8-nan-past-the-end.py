@@ -4,22 +4,17 @@ One query sees one key with a value of 1: attention is 1.
 """
 
 import math
-import sys
 
-try:
+from _template import finish, require_gpu, requirements, show
+
+with requirements("flashinfer-python"):
     import torch
     from flashinfer.decode import trtllm_batch_decode_with_kv_cache
-except ImportError as error:
-    print(f"{error}: pip install flashinfer-python")
-    sys.exit(2)
 
-if not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9:
-    print("needs a Hopper GPU")
-    sys.exit(2)
+require_gpu(hopper=True)
 
 HEAD_DIM, PAGE, HEADS = 128, 32, 8
 
-wrong = False
 for in_keys, in_values in ((0.0, 0.0), (math.nan, 0.0), (0.0, math.nan)):
     kv_cache = torch.zeros(1, 2, 1, PAGE, HEAD_DIM, device="cuda")
     kv_cache[0, 0], kv_cache[0, 1] = in_keys, in_values
@@ -35,6 +30,8 @@ for in_keys, in_values in ((0.0, 0.0), (math.nan, 0.0), (0.0, math.nan)):
         bmm2_scale=1.0,
     )
     seen = out[0, 0, 0].item()
-    wrong |= not abs(seen - 1) < 0.1
-    print(f"slots behind the last key hold {in_keys} in K and {in_values} in V: expected 1.0, seen {seen:.3f}")
-sys.exit(wrong)
+    show(
+        f"slots behind the last key hold {in_keys} in K and {in_values} in V: expected 1.0, seen {seen:.3f}",
+        wrong=not abs(seen - 1) < 0.1,
+    )
+finish()

@@ -3,18 +3,13 @@
 Two requests of one query. The first sees one key with a value of 1; the second has none.
 """
 
-import sys
+from _template import finish, require_gpu, requirements, show
 
-try:
+with requirements("flashinfer-python"):
     import torch
     from flashinfer.decode import trtllm_batch_decode_with_kv_cache
-except ImportError as error:
-    print(f"{error}: pip install flashinfer-python")
-    sys.exit(2)
 
-if not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9:
-    print("needs a Hopper GPU")
-    sys.exit(2)
+require_gpu(hopper=True)
 
 HEAD_DIM, PAGE, HEADS = 128, 32, 8
 
@@ -30,8 +25,9 @@ trtllm_batch_decode_with_kv_cache(
     bmm2_scale=1.0,
     out=out,
 )
-wrong = False
 for row, expected in enumerate((1, 0)):
-    wrong |= not bool(((out[row] - expected).abs() < 0.1).all())
-    print(f"request {row}: expected {expected}, seen {out[row, 0, :3].tolist()}")
-sys.exit(wrong)
+    show(
+        f"request {row}: expected {expected}, seen {out[row, 0, :3].tolist()}",
+        wrong=not bool(((out[row] - expected).abs() < 0.1).all()),
+    )
+finish()

@@ -3,16 +3,13 @@
 The call runs in its own process. An exception would be correct, too.
 """
 
-import signal
-import subprocess
 import sys
 
-try:
+from _template import finish, in_child, require_gpu, requirements, show
+
+with requirements("flashinfer-python"):
     import torch
     from flashinfer.decode import trtllm_batch_decode_with_kv_cache
-except ImportError as error:
-    print(f"{error}: pip install flashinfer-python")
-    sys.exit(2)
 
 HEAD_DIM, PAGE = 64, 16
 
@@ -32,23 +29,11 @@ def call(requests: int) -> None:
     torch.cuda.synchronize()
 
 
-def main() -> int:
-    """Return the exit code: 1 if the call without requests crashes its process."""
-    if not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9:
-        print("needs a Hopper GPU")
-        return 2
-    died = False
-    for requests in (1, 0):
-        child = subprocess.run([sys.executable, __file__, str(requests)], capture_output=True, text=True, check=False)
-        seen = f"death of {signal.Signals(-child.returncode).name}" if child.returncode < 0 else "an answer"
-        seen = "an exception" if child.returncode > 0 else seen
-        died |= child.returncode < 0
-        print(f"{requests} requests: {seen}", flush=True)
-    return int(died)
-
-
-if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        call(int(sys.argv[1]))
-    else:
-        sys.exit(main())
+if sys.argv[1:]:
+    call(int(sys.argv[1]))
+    sys.exit()
+require_gpu(hopper=True)
+for requests in (1, 0):
+    seen, code = in_child(requests)
+    show(f"{requests} requests: {seen}", wrong=code < 0)
+finish()

@@ -5,19 +5,15 @@ each query, but very different ones for the numbers between the queries: the mea
 """
 
 import math
-import sys
 
-try:
+from _template import finish, require_gpu, requirements, show
+
+with requirements("flashinfer-python"):
     import torch
     from flashinfer.decode import trtllm_batch_decode_with_kv_cache
     from flashinfer.prefill import trtllm_fmha_v2_prefill
-except ImportError as error:
-    print(f"{error}: pip install flashinfer-python")
-    sys.exit(2)
 
-if not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9:
-    print("needs a Hopper GPU")
-    sys.exit(2)
+require_gpu(hopper=True)
 
 HEAD_DIM, PAGE, HEADS, BATCH = 64, 16, 2, 2
 
@@ -63,10 +59,11 @@ def prefill(query: torch.Tensor) -> torch.Tensor:
     )
 
 
-wrong = False
 for kernel, call in (("XQA", decode), ("fmha_v2", prefill)):
     for name, query in (("contiguous", strided.contiguous()), ("strided", strided)):
         seen = [round(row, 3) for row in call(query)[:, 0, 0].tolist()]
-        wrong |= any(abs(row - 0.5) > 0.01 for row in seen)
-        print(f"{kernel}, {name} query: expected [0.5, 0.5], seen {seen}")
-sys.exit(wrong)
+        show(
+            f"{kernel}, {name} query: expected [0.5, 0.5], seen {seen}",
+            wrong=any(abs(row - 0.5) > 0.01 for row in seen),
+        )
+finish()
