@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 import torch
+from results import record
 from rich.console import Console
 from rich.table import Table
 
@@ -105,7 +106,10 @@ def warm(runner: Runner, cases: Sequence[Case]) -> None:
 
 
 def show(title: str, columns: Cells, rows: Sequence[Cells]) -> None:
-    """Print a table whose first column names the measurement, and below it the machine and its load."""
+    """Print a table whose first column names the measurement, and below it the machine and its load.
+
+    With RESULTS in the environment, also write it into that page of docs/results.
+    """
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 3, 0, 0))
     for index, column in enumerate(columns):
         table.add_column(column, justify="right" if index else "left", overflow="fold")
@@ -114,6 +118,8 @@ def show(title: str, columns: Cells, rows: Sequence[Cells]) -> None:
     console = Console(width=WIDTH, highlight=False, markup=False)
     console.print(table)
     console.print(_machine())
+    if page := os.environ.get("RESULTS"):
+        record(Path(page), title, columns, rows, _machine())
 
 
 def _machine() -> str:

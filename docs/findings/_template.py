@@ -15,7 +15,7 @@ _shown = []
 
 @contextlib.contextmanager
 def requirements(packages):
-    """Exit with 2 if an import in this block fails, with the arguments of pip that install what it needs."""
+    """Exit with 2 if an import in this block fails, with the arguments of pip that install the packages."""
     try:
         yield
     except ImportError as error:
@@ -39,7 +39,7 @@ def show(line, *, wrong=False):
 
 
 def finish(*, without_cleanup=False):
-    """Exit with 1 if a line has shown the bug, with 0 otherwise. `without_cleanup` skips what runs at exit."""
+    """Exit with 1 if a line has shown the bug, with 0 otherwise. `without_cleanup` runs no exit handlers."""
     sys.stdout.flush()
     (os._exit if without_cleanup else sys.exit)(int(any(_shown)))
 
