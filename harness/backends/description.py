@@ -1,9 +1,12 @@
 """The description of a user's backend, as data: checked on load in a worker, and read elsewhere."""
 
+import dataclasses
 import importlib
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
@@ -28,12 +31,13 @@ T = TypeVar("T")
 
 
 class DescribedOp(msgspec.Struct, frozen=True):
-    """An `Op`, with "module:name" of its function instead of the function."""
+    """An `Op`, with "module:name" of its function instead of the function, and the `file` of its source, or ""."""
 
     function: str
     writes: frozenset[str]
     module: str | None = None
     own: bool = False
+    file: str = ""
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -127,7 +131,19 @@ def _ops(name: str, ops: object) -> dict[str, DescribedOp]:
 def _op(name: str, key: str, op: object) -> DescribedOp:
     if not isinstance(op, Op) or not callable(op.function):
         raise BackendFileError(f"{name}: its op {key} is no Op with a callable function: make it one")
-    return DescribedOp(function_place(op.function), frozenset(op.writes), op.module, op.own)
+    return DescribedOp(function_place(op.function), frozenset(op.writes), op.module, op.own, function_file(op.function))
+
+
+def function_file(function: Callable[..., Any]) -> str:
+    """Return the path of a function's source, even of a user's function that only workers have; "" if it has none."""
+    if isinstance(function, _Elsewhere):
+        return function.file
+    try:
+        code = getattr(inspect.unwrap(function), "__code__", None)
+    except ValueError:
+        return ""
+    path = getattr(code, "co_filename", "")
+    return path if isinstance(path, str) and Path(path).is_file() else ""
 
 
 def function_place(function: Callable[..., Any]) -> str:
@@ -162,6 +178,7 @@ class _Elsewhere:
     """Stands for a user's function, which only workers have. Equal by name."""
 
     function: str
+    file: str = dataclasses.field(default="", compare=False)
 
     def __call__(self, *_: Any, **__: Any) -> NoReturn:
         """Refuse to run."""
@@ -199,7 +216,7 @@ class Rehearsed:
     def ops(self) -> Mapping[str, Op]:
         """Its kernels by name. Only this project's functions are callable."""
         return {
-            name: Op(name=name, function=_function(op.function), writes=op.writes, module=op.module, own=op.own)
+            name: Op(name=name, function=_function(op), writes=op.writes, module=op.module, own=op.own)
             for name, op in self.description.ops.items()
         }
 
@@ -224,9 +241,9 @@ class Rehearsed:
         raise RuntimeError(f"{self.source.name} is a user's backend: only workers open sessions on it")
 
 
-def _function(name: str) -> Callable[..., Any]:
-    module, _, qualified = name.partition(":")
+def _function(op: DescribedOp) -> Callable[..., Any]:
+    module, _, qualified = op.function.partition(":")
     found: Any = importlib.import_module(module) if module.startswith(_OUR_KERNELS) else None
     for part in qualified.split("."):
         found = getattr(found, part, None)
-    return found if callable(found) else _Elsewhere(name)
+    return found if callable(found) else _Elsewhere(op.function, op.file)

@@ -25,7 +25,7 @@ from attnfuzz.harness.cli.terminal import (
     print_line,
     tell,
 )
-from attnfuzz.harness.export import CannotExport, Exporter, Target
+from attnfuzz.harness.export import CannotExport, Exporter, NeedsFiles, Target
 from attnfuzz.harness.findings.environment import environment
 from attnfuzz.harness.findings.record import Record, RecordError, read_history, read_record
 from attnfuzz.harness.report.markdown import render_issue
@@ -291,6 +291,8 @@ def export(*, path: Path, target: str | None, carry: tuple[Path, ...], issue: bo
         else:
             exporter = Exporter(case, failed=finding.observation, recurrence=finding.recurrence, carry=carry)
         text = _issue(case, exporter, wanted) if issue else exporter.script(wanted or Target.NATIVE)
+    except NeedsFiles as error:
+        raise BadInput(f"{path} can't be exported: {error.advice(shlex.quote(str(path)))}") from error
     except CannotExport as error:
         raise BadInput(f"{path} can't be exported: {error}") from error
     if output is None:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.calls.trace import Untraceable
-from attnfuzz.harness.export.carried import CannotExport, CarriedFile
+from attnfuzz.harness.export.carried import CannotExport, NeedsFiles, check_complete, read_files
 from attnfuzz.harness.export.runs import runs_of
 from attnfuzz.harness.export.script import render_script
 from attnfuzz.harness.export.target import Target
@@ -21,7 +21,7 @@ from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import AnyCase, case_id
 from attnfuzz.reference.device import Device
 
-__all__ = ["CannotExport", "Exporter", "Target", "export_script"]
+__all__ = ["CannotExport", "Exporter", "NeedsFiles", "Target", "export_script"]
 
 _JUDGED_BY_ANSWER = frozenset(
     {Kind.OUTPUT_MISMATCH, Kind.LSE_MISMATCH, Kind.EMPTY_ROW, Kind.UNWRITTEN, Kind.NOT_FINITE, Kind.PADDING_LEAK}
@@ -47,7 +47,8 @@ class Exporter:
         carry: Sequence[Path] = (),
     ) -> None:
         """Run the case. Raises CannotExport for a call that can't be serialized, or a file that can't be carried."""
-        self._carry = tuple(map(CarriedFile.read, carry))
+        self._carry = read_files(carry)
+        check_complete(self._carry, carry)
         runner = runner or shared_runner()
         calls: CallCase | None
         self._first: CallCase | None = None
@@ -91,12 +92,27 @@ class Exporter:
             )
         return render_script(case_id(self._case), calls, seen, target, self._recurrence, self._carry, related)
 
+    def best_script(self) -> str:
+        """Return the first script that can be made. Raises CannotExport with the reason for the first target."""
+        first, *others = self._targets
+        try:
+            return self.script(first)
+        except CannotExport:
+            script = next(self.scripts(others), None)
+            if script is None:
+                raise
+            return script
+
     def scripts(self, targets: Iterable[Target] | None = None) -> Iterator[str]:
         """Yield the scripts that can be made for `targets`, by default for all, FlashInfer's first on a GPU."""
-        on_gpu = resolve(self._case.backend).capability.device is Device.CUDA
-        for target in targets or sorted(Target, key=lambda target: (target is Target.FLASHINFER) != on_gpu):
+        for target in targets or self._targets:
             with contextlib.suppress(CannotExport):
                 yield self.script(target)
+
+    @property
+    def _targets(self) -> list[Target]:
+        on_gpu = resolve(self._case.backend).capability.device is Device.CUDA
+        return sorted(Target, key=lambda target: (target is Target.FLASHINFER) != on_gpu)
 
 
 def export_script(case: AnyCase, runner: Runner | None = None, *, target: Target = Target.NATIVE) -> str:

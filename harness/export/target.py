@@ -6,15 +6,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from msgspec.structs import replace
 
 import attnfuzz
-from attnfuzz.harness.backends.description import function_place
 from attnfuzz.harness.export.body import Dialect, reached_by
-from attnfuzz.harness.export.carried import CannotExport, CarriedFile, carried_name
+from attnfuzz.harness.export.carried import CannotExport, CarriedFile, carried_name, not_ours
 from attnfuzz.harness.export.python_source import inlined
 from attnfuzz.harness.findings.environment import version_of
 from attnfuzz.harness.sandbox.check import TIMEOUT_SECONDS
@@ -106,7 +106,8 @@ def native_parts(
     """
     ops_by_name = {op: backend.ops[op] for op in sorted({call.op for call in calls.calls})}
     carried = {op: found for op, each in ops_by_name.items() if (found := carried_name(each, carry)) is not None}
-    names = {op: f"carried_{carried[op][1]}" if op in carried else _own_name(backend, op) for op in ops_by_name}
+    given = tuple(file.path for file in carry)
+    names = {op: f"carried_{carried[op][1]}" if op in carried else _own_name(backend, op, given) for op in ops_by_name}
     wrappers = inlined(_MODULES, names.values(), {"build.load()": "native()"})
     native = "native()" in wrappers
     mistakes = sorted({name for each in ops_by_name.values() for name in _mistakes(each.function)})
@@ -121,13 +122,13 @@ def native_parts(
             f"Run it with Python 3.11+ and torch{needs}, on Linux.",
             f"Made by attnfuzz {attnfuzz.__version__} from case {case_id}, with",
             f"{', '.join([*versions, f'{platform.system()} {platform.machine()}'])}.",
-            *([f"It has the code of {', '.join(each.name for each in carry)}."] if carry else []),
+            *([f"It has the files {', '.join(each.name for each in carry)}."] if carry else []),
         ),
         allocate="allocate_mmap.py.j2" if guarded else "allocate_plain.py.j2",
         main="child.py.j2",
         wrappers=wrappers,
         carried={names[op]: (file.module, function) for op, (file, function) in carried.items()},
-        files={file.name: file.without for file in carry},
+        files={file.name: file.source for file in carry},
         more={
             "native": native,
             "flags": build.FLAGS_WITH_DEFECTS if mistakes else build.FLAGS,
@@ -140,16 +141,13 @@ def native_parts(
     )
 
 
-def _own_name(backend: Backend, op: str) -> str:
+def _own_name(backend: Backend, op: str, given: Sequence[Path]) -> str:
     """Return the name of an op's function if it is this project's, so a script can include it. Raises CannotExport."""
     function = backend.ops[op].function
     if isinstance(function, Planted):
         function = function.function
     if function.__module__ not in {module.__name__ for module in _MODULES}:
-        raise CannotExport(
-            f"{op} of {backend.name} is not part of attnfuzz: allow the script to have its source with "
-            f"--carry FILE, the file of {function_place(function).rpartition(':')[2]}"
-        )
+        raise not_ours(function, f"{op} of {backend.name}", given)
     name: str = function.__name__
     return name
 

@@ -113,10 +113,10 @@ def shrink(**given: Any) -> Exit:
 )
 @click.option(
     "--carry",
-    type=options.PathTo(exists=True, dir_okay=False),
+    type=options.PathTo(exists=True),
     multiple=True,
-    metavar="FILE",
-    help="Your own Python file, whose source the script may contain; may be given several times.",
+    metavar="PATH",
+    help="Your own file, or folder of files, that the script may contain; may be given several times.",
 )
 @click.option("--issue", is_flag=True, help="Write the text of an issue in markdown, with a script if it fits.")
 @options.output_option("File to write.  [default: standard output]")
