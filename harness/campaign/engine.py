@@ -17,6 +17,7 @@ from attnfuzz.harness.campaign.events import (
     GapSeen,
     JobFailed,
     JobRestarted,
+    ScriptMade,
     SuspectSeen,
     Trouble,
 )
@@ -296,10 +297,12 @@ class Campaign:
             case Rechecked(finding=finding):
                 self._undone.checked(finding)
                 yield from self._filing.check(message)
-            case Scripted(script=script):
+            case Scripted(script=script, obstacle=obstacle):
                 name, run.unscripted = run.unscripted, ""
-                if name and script is not None:
-                    self._archive.add_script(name, script)
+                if name:
+                    self._archive.add_script(name, script, obstacle)
+                    kept = script is not None
+                    yield ScriptMade(at=self._clock(), name=name, kept=kept, obstacle=obstacle)
             case Suspect() | Lost() | Caught():
                 yield from self._take_suspect(run, message)
             case SameCauses():

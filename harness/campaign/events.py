@@ -151,6 +151,18 @@ class FindingFiled(FailureEvent, frozen=True, kw_only=True, tag=True):
     others: tuple[Observation, ...] = ()
 
 
+class ScriptMade(Event, frozen=True, kw_only=True, tag=True):
+    """The script of the finding `name` was run without attnfuzz.
+
+    `obstacle` is the reason why it is not known to show the failure, or why there is none; "" if it showed it. `kept`
+    says whether the finding's folder has it.
+    """
+
+    name: str
+    kept: bool
+    obstacle: str = ""
+
+
 class AlreadyFiled(Event, frozen=True, kw_only=True, tag=True):
     """A failure was confirmed and shrunk, and turned out to be the finding `name`, which this campaign knows."""
 
@@ -272,6 +284,7 @@ AnyEvent = (
     | CaseKept
     | SuspectSeen
     | FindingFiled
+    | ScriptMade
     | AlreadyFiled
     | FindingChecked
     | FindingMinimized

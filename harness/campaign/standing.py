@@ -25,12 +25,14 @@ from attnfuzz.harness.campaign.events import (
     JobRestarted,
     LedgerRemark,
     Progress,
+    ScriptMade,
     SliceFinished,
     SliceStarted,
     Trouble,
     UnconfirmedKept,
 )
 from attnfuzz.harness.campaign.knowledge import UNSETTLED
+from attnfuzz.harness.findings.finding import script_words
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.search.messages import Tally
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
@@ -73,8 +75,9 @@ class TimelinePoint:
 class Standing:
     """A handler of events that keeps the score of each backend, and all findings.
 
-    `running` has the slice of each job that has one. `at` is the time of the last event, `coverage_at` and `finding_at`
-    of the last new coverage and finding, if any.
+    `obstacles` has, by finding, a sentence about each script that has not shown its failure. `running` has the slice of
+    each job that has one. `at` is the time of the last event, `coverage_at` and `finding_at` of the last new coverage
+    and finding, if any.
     """
 
     def __init__(self) -> None:
@@ -84,6 +87,7 @@ class Standing:
         self.scores: dict[str, Score] = {}
         self.filed: list[FindingFiled] = []
         self.checked: list[FindingChecked] = []
+        self.obstacles: dict[str, str] = {}
         self.merged: dict[str, str] = {}
         self.unconfirmed: list[UnconfirmedKept] = []
         self.gaps: list[GapSeen] = []
@@ -242,6 +246,11 @@ class Standing:
                     each for each in self.unconfirmed if (each.fingerprint, each.case) != (fingerprint, case)
                 ]
                 self.unconfirmed.append(event)
+            case _:
+                self._note(event)
+
+    def _note(self, event: Event) -> None:
+        match event:
             case GapSeen():
                 self.gaps.append(event)
             case LedgerRemark():
@@ -249,6 +258,10 @@ class Standing:
             case JobRestarted():
                 self.restarted_jobs.append(event)
                 self.running.pop(event.job, None)
+            case ScriptMade(name=name, kept=kept, obstacle=obstacle):
+                self.obstacles.pop(name, None)
+                if obstacle:
+                    self.obstacles[name] = script_words(obstacle, kept=kept)
 
     def _replace(self, name: str, finding: FindingFiled) -> None:
         """Replace the finding `name`, which an earlier campaign may have filed, by a minimized one."""

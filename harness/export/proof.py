@@ -24,7 +24,10 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 _SHOWN = 1
-"""Exit code of a script that shows its failure."""
+"""Exit code of a script that shows its failure, and of any Python program that breaks."""
+
+_CONCLUSIONS = ("the fault shows", "Timeout (")
+"""What a script that shows it prints: its own conclusion, or that of `faulthandler` if a GPU hangs."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class Proof:
     @property
     def shows(self) -> bool:
         """Whether the script showed the failure."""
-        return self.code == _SHOWN
+        return self.code == _SHOWN and any(words in self.printed for words in _CONCLUSIONS)
 
     @property
     def obstacle(self) -> str:

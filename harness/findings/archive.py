@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from attnfuzz.harness.files.durable import is_folder, remove, set_aside, sync_folder, write_durably
-from attnfuzz.harness.findings.finding import FIRST, SCRIPT, Finding
+from attnfuzz.harness.findings.finding import FIRST, REPORT, SCRIPT, Finding, script_words
 from attnfuzz.harness.findings.record import (
     HISTORY,
     History,
@@ -82,12 +82,18 @@ class Archive:
             forget(self._findings / replaces)
         return path, state_after(history.sightings)
 
-    def add_script(self, name: str, script: str) -> None:
-        """Write the script of the finding `name` into its folder. Raises OSError."""
+    def add_script(self, name: str, script: str | None, obstacle: str = "") -> None:
+        """Write the script of the finding `name` into its folder, and an `obstacle` into its report. Raises OSError."""
         path = self._findings / name
         # It may have been removed meanwhile.
-        if is_folder(path):
+        if not is_folder(path):
+            return
+        if script is not None:
             write_durably(path / SCRIPT, script.encode())
+        if obstacle:
+            report = path / REPORT
+            text = report.read_text() if report.is_file() else ""
+            write_durably(report, f"{text.rstrip()}\n\n{script_words(obstacle, kept=script is not None)}\n".encode())
 
     def keep_unconfirmed(self, finding: Finding, fingerprint: Fingerprint) -> Path:
         """Write a failure that did not come back, as `file` does. Raises OSError."""

@@ -17,10 +17,15 @@ FIRST = "first.json"
 REPORT = "report.txt"
 
 SCRIPT = "repro.py"
-"""Shows the failure without this project. It is made after the other files, if it can be made."""
+"""Shows the failure without this project. It is made and run after the other files, if it can be made."""
 
 TRACE = "trace.json"
 """The file that replaces the case in the folder of a finding of `attnfuzz serve`."""
+
+
+def script_words(obstacle: str, *, kept: bool) -> str:
+    """Return a sentence about a script that is not known to show its failure, because of an `obstacle`."""
+    return f"{'The script has not shown the failure' if kept else 'No script shows the failure'}: {obstacle}."
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):

@@ -45,11 +45,15 @@ class SymptomGroup(NamedTuple):
 
 @dataclass(frozen=True)
 class CauseView:
-    """A cause in a report: the `finding` with the smallest case, `passing` ones, and whether it has a script."""
+    """A cause in a report: the `finding` with the smallest case, `passing` ones, and whether it has a script.
+
+    `obstacle` is a sentence about a script that is missing or has not shown the failure, or "".
+    """
 
     cause: Cause
     passing: tuple[AnyFinding, ...] = ()
     has_script: bool = False
+    obstacle: str = ""
 
     @property
     def finding(self) -> AnyFinding:
@@ -143,6 +147,8 @@ class CauseView:
             facts.append(("other needs" if self.cause.needs else "needs", f"unknown: {why}"))
         if self.recurrence:
             facts.append(("rate", self.recurrence))
+        if self.obstacle:
+            facts.append(("script", self.obstacle))
         if self.symptoms:
             facts.append(("backends", ", ".join(self.backends)))
             facts.append(("modes", ", ".join(self.modes)))
@@ -192,15 +198,15 @@ def status_of(finding: AnyFinding) -> str:
 def cause_views(standing: Standing, scripts: Collection[str] = ()) -> list[CauseView]:
     """The causes of all findings of a campaign: new and returned ones, open, known and fixed ones, the worst first."""
     causes = causes_of([*standing.findings, *standing.fixed], standing.merged)
-    views = [_view(cause.findings, scripts) for cause in causes]
+    views = [_view(cause.findings, scripts, standing.obstacles) for cause in causes]
     return sorted(views, key=lambda view: (_STATUSES.index(view.status), *view.order))
 
 
-def _view(findings: tuple[AnyFinding, ...], scripts: Collection[str]) -> CauseView:
+def _view(findings: tuple[AnyFinding, ...], scripts: Collection[str], obstacles: Mapping[str, str]) -> CauseView:
     failing = tuple(each for each in findings if each.state is not State.FIXED)
     passing = tuple(each for each in findings if each.state is State.FIXED)
     cause = Cause(failing or passing)
-    return CauseView(cause, passing if failing else (), cause.name in scripts)
+    return CauseView(cause, passing if failing else (), cause.name in scripts, obstacles.get(cause.name, ""))
 
 
 def view_of(views: Collection[CauseView], finding: AnyFinding) -> CauseView:

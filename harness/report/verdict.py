@@ -82,6 +82,9 @@ def _findings(standing: Standing) -> str:
     unsearched = sum(view.failures > 0 and view.lacks_needs for view in views)
     if unsearched:
         parts.append(f"{unsearched:,} with unknown needs")
+    obstacles = sum(view.failures > 0 and view.status != KNOWN and bool(view.obstacle) for view in views)
+    if obstacles:
+        parts.append(f"{obstacles:,} without a script that shows the failure")
     if states[State.FIXED]:
         parts.append(f"{states[State.FIXED]:,} fixed")
     reasons = Counter(suspect.reason for suspect in standing.unsettled)

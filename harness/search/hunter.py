@@ -1,5 +1,7 @@
 """A job's work on slices, however they arrive: it holds the workers, and the state kept between slices."""
 
+import math
+import time
 from collections.abc import Callable
 from typing import Self
 
@@ -13,8 +15,8 @@ from attnfuzz.reference.case import Case
 from attnfuzz.reference.device import Device
 from attnfuzz.strategies.coverage import pair_bits, pairs_in
 
-Export = Callable[[Caught, Runner], str | None]
-"""Returns a script of a failure, or None if it can't be made."""
+Export = Callable[[Caught, Runner, float], Scripted]
+"""Makes a script of a failure, and runs it for at most so many seconds."""
 
 
 class Hunter:
@@ -61,11 +63,12 @@ class Hunter:
         if task.backend != self._ran_last and capability.device is Device.CPU:
             self._runner.start(task.backend)
         self._ran_last = task.backend
+        began = time.monotonic()
 
         def tell(message: AnyMessage) -> None:
             self._tell(message)
             if isinstance(message, Caught) and not task.first_only:
-                self._tell(Scripted(script=self._export(message, self._runner)))
+                self._tell(self._export(message, self._runner, _seconds_left(task, began)))
 
         hunt = Hunt(
             task,
@@ -78,3 +81,10 @@ class Hunter:
             ledger=self._setup.ledger,
         )
         return hunt.run(drawn_cases(task.backend, self._setup.guard, task.lean))
+
+
+def _seconds_left(task: Slice, began: float) -> float:
+    """Return the time that a slice has for its scripts, which is that for shrinking, or for the search if longer."""
+    limits = [limit for limit in (task.seconds, task.shrink_seconds) if limit is not None]
+    since = began if task.handed_at is None else task.handed_at
+    return max(0.0, since + max(limits) - time.monotonic()) if limits else math.inf

@@ -209,9 +209,13 @@ class Caught(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Scripted(Message, frozen=True, kw_only=True, tag=True):
-    """A script that shows the failure caught last without attnfuzz, or None if it can't be made."""
+    """A script of the failure caught last, which was run without attnfuzz, or None if there is none to keep.
+
+    `obstacle` is the reason why there is none, or why it is not known to show the failure; "" if it showed it.
+    """
 
     script: str | None
+    obstacle: str = ""
 
 
 class Lost(Message, frozen=True, kw_only=True, tag=True):

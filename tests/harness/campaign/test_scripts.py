@@ -1,16 +1,20 @@
 """Scripts that a job makes of what it caught."""
 
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 from fake_search import decode, observed
+from msgspec.structs import replace
 
 from attnfuzz.harness.campaign import scripts
 from attnfuzz.harness.export import CannotExport
+from attnfuzz.harness.export.proof import Proof
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.search.messages import Caught
 from attnfuzz.harness.verdict.failures import Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
+from attnfuzz.harness.verdict.recurrence import Recurrence, Rerun
 from attnfuzz.harness.workers.pool import HandlerError
 
 CAUGHT = Caught(
@@ -33,11 +37,64 @@ class Renewed:
 
 
 @pytest.mark.parametrize(("error", "renewed"), [(CannotExport("no source"), 0), (HandlerError("Traceback"), 1)])
-def test_a_finding_may_have_no_script(monkeypatch: pytest.MonkeyPatch, error: Exception, renewed: int) -> None:
+def test_a_finding_without_a_script_says_why(monkeypatch: pytest.MonkeyPatch, error: Exception, renewed: int) -> None:
     def fail(*_: object, **__: object) -> None:
         raise error
 
     monkeypatch.setattr(scripts, "Exporter", fail)
     runner = Renewed()
-    assert scripts.script_of(CAUGHT, cast("Runner", runner)) is None
+    made = scripts.script_of(CAUGHT, cast("Runner", runner), 60.0)
+    assert made.script is None
+    assert str(error) in made.obstacle
     assert runner.times == renewed
+
+
+@pytest.fixture
+def exported(monkeypatch: pytest.MonkeyPatch) -> None:
+    exporter = SimpleNamespace(best_script=lambda: "the script")
+    monkeypatch.setattr(scripts, "Exporter", lambda *_, **__: exporter)
+
+
+def ran(monkeypatch: pytest.MonkeyPatch, proof: Proof) -> list[float]:
+    """Let each script end like this; return the time limits that scripts get."""
+    limits: list[float] = []
+
+    def prove(_: str, seconds: float) -> Proof:
+        limits.append(seconds)
+        return proof
+
+    monkeypatch.setattr(scripts, "prove", prove)
+    return limits
+
+
+FLAKY = Recurrence(way=Rerun.ALONE, runs=100, failed=3)
+
+
+@pytest.mark.usefixtures("exported")
+@pytest.mark.parametrize(
+    ("caught", "code", "kept", "words"),
+    [
+        (CAUGHT, 1, True, ""),
+        (CAUGHT, 0, False, "its calls found nothing wrong"),
+        (CAUGHT, 2, False, "it could not run (exit code 2: ImportError: torch)"),
+        (CAUGHT, None, True, "it was stopped after 40 s"),
+        (replace(CAUGHT, recurrence=FLAKY), 0, True, "its calls found nothing wrong"),
+    ],
+)
+def test_a_script_is_kept_if_it_shows_the_failure_or_may_do_so(
+    monkeypatch: pytest.MonkeyPatch, caught: Caught, code: int | None, *, kept: bool, words: str
+) -> None:
+    limits = ran(
+        monkeypatch, Proof(code, "the fault shows" if code == 1 else "ImportError: torch\nit could not run", 40.0)
+    )
+    made = scripts.script_of(caught, cast("Runner", Renewed()), 40.0)
+    assert (made.script is not None, made.obstacle) == (kept, words)
+    assert limits == [40.0]
+
+
+@pytest.mark.usefixtures("exported")
+def test_a_script_for_which_no_time_is_left_is_kept_and_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = ran(monkeypatch, Proof(1, "the fault shows", 1.0))
+    made = scripts.script_of(CAUGHT, cast("Runner", Renewed()), 1.0)
+    assert (made.script, made.obstacle) == ("the script", "it was not run: no time was left")
+    assert not limits

@@ -48,3 +48,4 @@ def test_a_job_leaves_the_script_of_its_finding(attnfuzz: Attnfuzz) -> None:
     assert ran.code == 1
     (script,) = HOME.findings.glob("*/repro.py")
     assert "Exit code: 0 nothing is wrong, 1 the fault shows" in script.read_text()
+    assert "without a script" not in ran.out

@@ -1,14 +1,18 @@
 """What a report says of a cause is the same everywhere: it comes from one view."""
 
 import pytest
-from campaign_events import MISMATCH, checked, filed, started, without_sinks
+from campaign_events import MISMATCH, checked, filed, finished, started, without_sinks
 from harness_cases import decode_case
 from msgspec.structs import replace
 
-from attnfuzz.harness.campaign.events import CausesMerged, Event
+from attnfuzz.harness.campaign.events import CausesMerged, Event, ScriptMade
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.report.cause_view import CauseView, cause_views, view_of
+from attnfuzz.harness.report.html import render_html
+from attnfuzz.harness.report.junit import render_junit
+from attnfuzz.harness.report.markdown import render_markdown
+from attnfuzz.harness.report.verdict import verdict
 from attnfuzz.harness.verdict.failures import REACHED_BY
 
 FAKE, OTHER = decode_case("fake"), decode_case("other")
@@ -27,6 +31,28 @@ def test_a_cause_gathers_where_it_shows_and_what_it_needs() -> None:
     assert view.reproducers == ["attnfuzz replay out/findings/sinks", "python out/findings/sinks/repro.py"]
     assert view.triage == "attnfuzz triage out/findings/sinks"
     assert [each.name for each in view.symptoms] == [each.name for each in SINKS]
+
+
+def test_a_script_that_does_not_show_the_failure_is_counted_and_says_why_everywhere() -> None:
+    one, other = filed(FAKE, "one"), filed(OTHER, "other")
+    obstacle = "its calls found nothing wrong"
+    made = [
+        ScriptMade(at=5.0, name="one", kept=False, obstacle=obstacle),
+        ScriptMade(at=6.0, name="other", kept=True),
+    ]
+    standing = Standing.of([started("fake", "other"), one, other, *made, finished()])
+    words = f"No script shows the failure: {obstacle}."
+    assert [("script", words) in view.facts for view in cause_views(standing)].count(True) == 1
+    assert "1 without a script that shows the failure" in verdict(standing).text
+    for text in (render_junit(standing).decode(), render_markdown(standing), render_html(standing)):
+        assert words in text
+        assert "1 without a script that shows the failure" in text
+
+
+def test_a_script_that_was_made_again_and_shows_the_failure_needs_no_remark() -> None:
+    made = [ScriptMade(at=at, name="one", kept=True, obstacle=text) for at, text in ((5.0, "no time"), (9.0, ""))]
+    (view,) = views(filed(FAKE, "one"), *made)
+    assert view.obstacle == ""
 
 
 def test_a_cause_that_needs_nan_in_memory_says_what_makes_it_pass() -> None:

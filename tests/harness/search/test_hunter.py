@@ -1,5 +1,6 @@
 """What a job keeps between its slices, and leaves to other jobs."""
 
+import math
 from itertools import count
 
 import pytest
@@ -22,8 +23,9 @@ pytestmark = pytest.mark.slow
 SHRINKING = ShrinkBudget(runs=50, seconds=20.0)
 
 
-def no_script(*_: object) -> None:
+def no_script(*_: object) -> Scripted:
     """Make no script."""
+    return Scripted(script=None)
 
 
 def test_what_a_slice_reached_is_not_new_to_the_next(defective: str) -> None:
@@ -53,7 +55,12 @@ def test_each_failure_is_followed_by_its_script(defective: str, *, first_only: b
     sent: list[AnyMessage] = []
     setup = JobSetup(backends=(backend,), contract="declared", guard=None)
     unshrunk = ShrinkBudget(runs=0, seconds=0.0)
-    with Hunter(setup, sent.append, lambda caught, _: f"{caught.case.backend} {next(numbers)}") as hunter:
+
+    def scripted(caught: Caught, _: object, seconds: float) -> Scripted:
+        assert seconds == math.inf
+        return Scripted(script=f"{caught.case.backend} {next(numbers)}")
+
+    with Hunter(setup, sent.append, scripted) as hunter:
         task = Slice(backend=backend, index=0, seed=1, examples=5, shrink=unshrunk, first_only=first_only)
         done = hunter.run(task)
     assert done.stopped_early
