@@ -21,7 +21,7 @@ from attnfuzz.harness.export.python_source import source
 from attnfuzz.kernels.backend import Op
 from attnfuzz.reference.user_error import UserError
 
-_STUBS = {"Unsupported": 'class Unsupported(Exception):\n    """The kernel does not support the arguments."""'}
+STUBS = {"Unsupported": 'class Unsupported(Exception):\n    """The kernel does not support the arguments."""'}
 """Definitions that replace names imported from attnfuzz, and need nothing else of it."""
 
 MOST_BYTES = 32 << 20
@@ -238,13 +238,13 @@ def _without_attnfuzz(source: str) -> str:
     dropped: list[ast.stmt] = []
     while more := [node for node in body if node not in dropped and (_imported(node) or gone & _used(node))]:
         dropped += more
-        gone.update(*(_bound(node) - _STUBS.keys() for node in more))
+        gone.update(*(_bound(node) - STUBS.keys() for node in more))
     lines = source.splitlines()
     for node in dropped:
         first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", []))])
         for number in range(first - 1, node.end_lineno or first):
             lines[number] = ""
-        lines[first - 1] = "\n\n\n".join(_STUBS[name] for name in sorted(_imported(node) & _STUBS.keys()))
+        lines[first - 1] = "\n\n\n".join(STUBS[name] for name in sorted(_imported(node) & STUBS.keys()))
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -70,8 +70,8 @@ def standard_imports(text: str) -> list[str]:
 
 def inlined(modules: Iterable[ModuleType], wanted: Iterable[str], renames: dict[str, str]) -> str:
     """Return the source of the top-level names `wanted` of `modules`, and of names that they use, after `renames`."""
-    definitions = [definition for module in modules for definition in _definitions(module)]
-    used = {name: names for defined, names, _ in definitions for name in defined}
+    found = [definition for module in modules for definition in definitions(module)]
+    used = {name: names for defined, names, _ in found for name in defined}
     needed: set[str] = set()
     queue = list(wanted)
     while queue:
@@ -80,13 +80,13 @@ def inlined(modules: Iterable[ModuleType], wanted: Iterable[str], renames: dict[
             needed.add(name)
             queue += used[name]
     # In order of definition, so that constants precede their uses.
-    result = "\n\n\n".join(text for defined, _, text in definitions if needed.intersection(defined))
+    result = "\n\n\n".join(text for defined, _, text in found if needed.intersection(defined))
     for old, new in renames.items():
         result = result.replace(old, new)
     return result
 
 
-def _definitions(module: ModuleType) -> Iterable[tuple[list[str], set[str], str]]:
+def definitions(module: ModuleType) -> Iterable[tuple[list[str], set[str], str]]:
     """Yield, for each defining statement of a module, the names that it defines, those that it uses, and its source."""
     source = inspect.getsource(module)
     lines = source.splitlines()

@@ -13,6 +13,8 @@ from typing import Any
 from msgspec.structs import replace
 
 import attnfuzz
+from attnfuzz.harness.backends.description import function_place
+from attnfuzz.harness.export.adapters import Adapters
 from attnfuzz.harness.export.body import Dialect, reached_by
 from attnfuzz.harness.export.carried import CannotExport, CarriedFile, carried_name, not_ours
 from attnfuzz.harness.export.python_source import inlined
@@ -107,8 +109,13 @@ def native_parts(
     ops_by_name = {op: backend.ops[op] for op in sorted({call.op for call in calls.calls})}
     carried = {op: found for op, each in ops_by_name.items() if (found := carried_name(each, carry)) is not None}
     given = tuple(file.path for file in carry)
-    names = {op: f"carried_{carried[op][1]}" if op in carried else _own_name(backend, op, given) for op in ops_by_name}
-    wrappers = inlined(_MODULES, names.values(), {"build.load()": "native()"})
+    adapters = Adapters()
+    names = {
+        op: f"carried_{carried[op][1]}" if op in carried else _own_name(backend, op, adapters, given)
+        for op in ops_by_name
+    }
+    own = inlined(_MODULES, names.values(), {"build.load()": "native()"})
+    wrappers = "\n\n\n".join(filter(None, (own, adapters.source)))
     native = "native()" in wrappers
     mistakes = sorted({name for each in ops_by_name.values() for name in _mistakes(each.function)})
     needs = ", apache-tvm-ffi, ninja and a C++ compiler" if native else ""
@@ -116,7 +123,11 @@ def native_parts(
     return Parts(
         dialect=Dialect(names),
         device="cpu",
-        packages=("import torch", *(("import tvm_ffi.cpp",) if native else ())),
+        packages=(
+            "import torch",
+            *(("import tvm_ffi.cpp",) if native else ()),
+            *(line for line in adapters.imports if line != "import torch"),
+        ),
         install=f"torch{' apache-tvm-ffi ninja' if native else ''}",
         about=(
             f"Run it with Python 3.11+ and torch{needs}, on Linux.",
@@ -141,12 +152,17 @@ def native_parts(
     )
 
 
-def _own_name(backend: Backend, op: str, given: Sequence[Path]) -> str:
-    """Return the name of an op's function if it is this project's, so a script can include it. Raises CannotExport."""
+def _own_name(backend: Backend, op: str, adapters: Adapters, given: Sequence[Path]) -> str:
+    """Return the name of an op's function if it is this project's, so a script can include it. Raises CannotExport.
+
+    The source of one between a backend and a library is added to the `adapters`.
+    """
     function = backend.ops[op].function
     if isinstance(function, Planted):
         function = function.function
-    if function.__module__ not in {module.__name__ for module in _MODULES}:
+    if getattr(function, "__module__", "") not in {module.__name__ for module in _MODULES}:
+        if function_place(function).startswith("attnfuzz."):
+            return adapters.add(op, function)
         raise not_ours(function, f"{op} of {backend.name}", given)
     name: str = function.__name__
     return name
@@ -167,7 +183,8 @@ def flashinfer_parts(
 
     """
     imported: dict[str, list[str]] = {}
-    own = []
+    own: list[str] = []
+    adapters, adapted = Adapters(), dict[str, str]()
     for op in sorted({call.op for call in calls.calls}):
         module = backend.ops[op].module
         if module is not None and module.startswith("flashinfer.") and not op.isidentifier():
@@ -176,6 +193,8 @@ def flashinfer_parts(
             imported.setdefault(module, []).append(op)
         elif module is None and any(hasattr(source, op) for source in _OWN):
             own.append(op)
+        elif backend.capability.device is Device.CUDA:
+            adapted[op] = adapters.add(op, backend.ops[op].function)
         else:
             raise CannotExport(f"FlashInfer has no {op}: export it without --for")
     recorded = calls = _without(calls, unsupported.OWN)
@@ -185,20 +204,22 @@ def flashinfer_parts(
     sizes = [buffer.size * buffer.dtype.itemsize for buffer in calls.buffers if buffer.name in workspaces]
     # Whole MiB for readability.
     workspace_bytes = -(-max(WORKSPACE_BYTES, *sizes, 0) >> 20) << 20
-    names = {call.op: call.op for call in calls.calls}
+    names = {call.op: adapted.get(call.op, call.op) for call in calls.calls}
+    library = bool(imported) or "flashinfer" in adapters.source
     eight_bits = any(buffer.dtype is DType.FLOAT8_E4M3 for buffer in calls.buffers)
     return calls, Parts(
         dialect=Dialect(names, partial(_adapt, workspace_bytes), after="torch.cuda.synchronize()"),
         device="cuda",
         packages=(
-            "import flashinfer",
+            *(("import flashinfer",) if library else ()),
             "import torch",
             *(("from cuda.bindings import driver",) if guarded else ()),
             *(f"from {module} import {', '.join(functions)}" for module, functions in sorted(imported.items())),
+            *(line for line in adapters.imports if line != "import torch"),
         ),
-        install=f"torch flashinfer-python{' cuda-bindings' if guarded else ''}",
+        install=f"torch{' flashinfer-python' if library else ''}{' cuda-bindings' if guarded else ''}",
         about=(
-            "Run it with Python 3.11+, torch and FlashInfer, on a GPU that FlashInfer has these functions for.",
+            f"Run it with Python 3.11+, torch{' and FlashInfer' if library else ''}, on a GPU that has these kernels.",
             f"Written by attnfuzz {attnfuzz.__version__} from case {case_id}, for",
             f"{', '.join(versions_of('flashinfer-python', 'cuda-bindings', 'torch'))}.",
             f"The failure was seen with the kernels of {calls.backend}, which take the same arguments.",
@@ -206,13 +227,14 @@ def flashinfer_parts(
         ),
         allocate="allocate_cuda.py.j2" if guarded else "allocate_plain.py.j2",
         main="on_gpu.py.j2",
-        wrappers=inlined(_OWN, own, {}),
+        wrappers="\n\n\n".join(filter(None, (inlined(_OWN, own, {}), adapters.source))),
         left_out=workspaces,
         # Relative and absolute, as in FlashInfer's tests (tests/attention/test_trtllm_gen_attention.py): these kernels'
         # errors are not those of a backend on the CPU.
         tolerated=None if backend.capability.device is Device.CUDA else (4e-2, 7e-2) if eight_bits else (1e-2, 1e-2),
         more={
             "native": False,
+            "library": library,
             "sources": {},
             "hangs": seen is not None and seen.kind is Kind.HANG,
             "raises": raises(seen),

@@ -1,0 +1,73 @@
+"""Functions between a backend and a library are in its scripts, with all that they need of ours."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+from small_cases import drawn, in_memory, narrowest
+
+from attnfuzz.harness.export import CannotExport, adapters, export_script
+from attnfuzz.harness.export.adapters import SCRIPT_NAMES, Adapters, renamed
+from attnfuzz.harness.export.proof import prove
+from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.kernels.gpu.direct.states import MERGE_STATE
+from attnfuzz.kernels.gpu.direct.torch_attention import CUDNN
+from attnfuzz.kernels.torch_sdpa import SDPA
+
+EXPORT = Path(adapters.__file__).parent
+
+
+def test_an_adapter_comes_with_what_it_calls_and_imports() -> None:
+    found = Adapters()
+    assert found.add("scaled_dot_product_attention[CUDNN_ATTENTION]", CUDNN.function) == (
+        "scaled_dot_product_attention_CUDNN_ATTENTION"
+    )
+    defined = {node.name for node in ast.parse(found.source).body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    assert defined == {"attend_with", "attend_into", "Unsupported"}
+    assert 'functools.partial(attend_with, "CUDNN_ATTENTION")' in found.source
+    assert {"import torch", "import functools"} <= found.imports.keys()
+
+
+def test_flashinfers_functions_are_called_without_ours() -> None:
+    found = Adapters()
+    assert found.add("merge_state", MERGE_STATE.function) == "merge_state"
+    assert "class flashinfer_op:" in found.source
+    assert "attnfuzz" not in found.source
+
+
+def test_what_a_script_cannot_create_is_refused() -> None:
+    def local() -> None: ...
+
+    with pytest.raises(CannotExport, match="not at the top level of a module of attnfuzz"):
+        Adapters().add("local", local)
+
+
+def test_an_adapter_that_needs_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adapters, "MOST_LINES", 1)
+    with pytest.raises(CannotExport, match="needs more than 1 lines of attnfuzz"):
+        Adapters().add(SDPA.name, SDPA.function)
+
+
+def test_names_are_changed_and_attributes_are_not() -> None:
+    source = 'def put(x, put=1):\n    """put"""\n    return x.put(put) + é(put)\n'
+    assert renamed(source, {"put": "own"}) == 'def own(x, put=1):\n    """put"""\n    return x.put(own) + é(own)\n'
+
+
+def test_adapters_avoid_all_functions_of_scripts() -> None:
+    found = {
+        name for path in EXPORT.glob("*.j2") for name in re.findall(r"^def (\w+)\(", path.read_text(), re.MULTILINE)
+    }
+    assert found <= SCRIPT_NAMES
+
+
+@pytest.mark.slow  # A script is a process.
+@pytest.mark.parametrize("backend", ["torch:nested", "torch:index_put"])
+def test_a_librarys_kernel_runs_in_a_script(runner: Runner, backend: str) -> None:
+    case = next(
+        case
+        for case in narrowest(in_memory(drawn(backend, 7)), 9)
+        if any(each.q_len and each.kv_len for each in case.steps[-1].requests)
+    )
+    proof = prove(export_script(case, runner), 100)
+    assert proof.code == 0, proof.printed
