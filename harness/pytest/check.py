@@ -9,13 +9,15 @@ from random import Random
 from weakref import WeakKeyDictionary
 
 import hypothesis
+from msgspec import structs
 
 from attnfuzz.harness.backends import registry
-from attnfuzz.harness.pytest.in_hypothesis import run_key
+from attnfuzz.harness.pytest.in_hypothesis import end_search, run_key
 from attnfuzz.harness.sandbox.check import CASES, CannotRun, render_failure, shared_runner
 from attnfuzz.harness.search.messages import ShrinkBudget
 from attnfuzz.harness.search.shrink import shrink
 from attnfuzz.harness.verdict.failures import FAILURES, Failure, Kind, Observation, Verdict
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.harness.verdict.wording import count
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case_file import AnyCase
@@ -48,8 +50,8 @@ _LAST: list[_Found] = []
 def check(case: AnyCase) -> None:
     """Run a case and raise its first failure as one of attnfuzz.harness.verdict.failures.FAILURES.
 
-    Inside a Hypothesis test, the message is about the smallest case with the same cause, and no other case is run for
-    the rest of the test: Hypothesis' own shrinking, which would slide from one bug into another, then ends at once.
+    Inside a Hypothesis test, the message is about the smallest case with the same cause, and Hypothesis neither shrinks
+    nor draws another example, because its shrinking would slide from one bug into another.
 
     The message's case is saved in .attnfuzz/, in one file per test and kind of failure, and the
     last line of the message replays it.
@@ -69,14 +71,15 @@ def _judged_in_test(case: AnyCase) -> _Found | None:
     before = None if key is None else _FOUND.get(key)
     if before is not None:
         return before if before.case == case else None
-    found = _judged(case, small=True)
+    found = _judged(case, small=True, final=key is None)
     if found is not None and key is not None:
         _FOUND[key] = found
+        end_search()
     return found
 
 
-def _judged(case: AnyCase, *, small: bool) -> _Found | None:
-    """The first failure of a case, shrunk if `small`; None if it passes."""
+def _judged(case: AnyCase, *, small: bool, final: bool = False) -> _Found | None:
+    """The first failure of a case, shrunk if `small`; None if it passes. `final`: Hypothesis repeats a failure."""
     verdict = shared_runner().verdict(case)
     if verdict.unsupported is not None:
         if hypothesis.currently_in_test_context():
@@ -86,8 +89,7 @@ def _judged(case: AnyCase, *, small: bool) -> _Found | None:
         return None
     if not small:
         return _Found(case, verdict.failures[0], _message(case, verdict))
-    # Hypothesis repeats a failure to report it.
-    known = next((each for each in _LAST if each.case == case), None)
+    known = next((each for each in _LAST if final and each.case == case), None)
     _LAST[:] = [known or _smallest(case, verdict)]
     return _LAST[0]
 
@@ -97,10 +99,18 @@ def _smallest(case: AnyCase, verdict: Verdict) -> _Found:
     if shrunk is None:
         return _Found(case, verdict.failures[0], _message(case, verdict, "it passed when run again"))
     again = shared_runner().verdict(shrunk.case)
+    shown = _led_by(shrunk.observation, case.backend, again if again.failures else verdict)
     note = f"shrunk in {count(shrunk.runs, 'run')} from case {case_file.case_id(case)}"
     if not shrunk.steady:
         note = "it did not fail again in a fresh worker"
-    return _Found(case, shrunk.observation, _message(shrunk.case, again if again.failures else verdict, note))
+    return _Found(case, shown.failures[0], _message(shrunk.case, shown, note))
+
+
+def _led_by(failure: Observation, backend: str, verdict: Verdict) -> Verdict:
+    """Return the verdict with this failure first: the exception's type is that of the text's first line."""
+    own = Fingerprint.of(backend, failure).among(verdict.failures)
+    others = (each for each in verdict.observations if each is not own)
+    return verdict if own is None else structs.replace(verdict, observations=(own, *others))
 
 
 def _message(case: AnyCase, verdict: Verdict, note: str = "") -> str:

@@ -1,9 +1,10 @@
-"""Access to Hypothesis' internals for `check`: identify the running test, and exempt our time from its deadline.
+"""Access to Hypothesis' internals for `check`: identify the running test, end it, and exempt our time from deadlines.
 
-Hypothesis has no interface for either. A release whose internals have other names is left as it is: a test then has the
-deadline of its settings, and Hypothesis shrinks before the reducer does.
+Hypothesis has no interface for these. A release whose internals have other names is left as it is: a test then has the
+deadline of its settings, and Hypothesis shrinks before or after the reducer does.
 """
 
+import inspect
 import math
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any
 
+from hypothesis import Phase, settings
 from hypothesis.control import current_build_context, currently_in_test_context
 
 
@@ -22,6 +24,19 @@ def run_key() -> Random | None:
     # Each run has its own source of random numbers, shared by all of its cases (core.py, wrapped_test).
     source = getattr(context.data, "_random", None)
     return source if isinstance(source, Random) else None
+
+
+def end_search() -> None:
+    """Make the running test end with the current example, if that fails: no other is drawn, and none is shrunk."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        engine: Any = frame.f_locals.get("self")
+        if type(engine).__name__ == "ConjectureRunner" and isinstance(getattr(engine, "settings", None), settings):
+            # It stops at the first failure if it may not shrink (engine.py, should_generate_more).
+            phases = [phase for phase in engine.settings.phases if phase not in {Phase.shrink, Phase.explain}]
+            engine.settings = settings(engine.settings, phases=phases)
+            return
+        frame = frame.f_back
 
 
 @contextmanager
