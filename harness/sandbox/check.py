@@ -3,6 +3,7 @@
 import atexit
 import os
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -13,10 +14,12 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.backends import registry
 from attnfuzz.harness.calls.trace import assemble
+from attnfuzz.harness.sandbox.pace import Pace
 from attnfuzz.harness.sandbox.teams import Team, Teams, team_of
 from attnfuzz.harness.verdict.describe import describe_any
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.tiers import ALPHA, Task, Tier
+from attnfuzz.harness.workers.patience import Patience
 from attnfuzz.harness.workers.pool import HandlerError, Refused, Workers
 from attnfuzz.harness.workers.postmortem import Death, explain
 from attnfuzz.kernels.backend import Backend
@@ -28,7 +31,7 @@ from attnfuzz.reference.device import Device
 from attnfuzz.reference.user_error import UserError
 
 TIMEOUT_SECONDS = 30.0
-"""Time after which a case hangs. A small one takes milliseconds."""
+"""Longest silence of a case. Most backends have shorter limits (`pace.py`)."""
 
 TRACE_SECONDS = 30.0
 """Extra time of a traced run, which writes all tensors of a step."""
@@ -77,7 +80,7 @@ class Runner:
         self._alpha = alpha
         self._without = tuple(without)
         self._strict = contract == "strict"
-        self._timeout = timeout
+        self._pace = Pace(timeout)
         self._progress = progress
         self._ready: set[str] = set()
         self._last: Workers | None = None
@@ -198,9 +201,13 @@ class Runner:
         self._last = self._workers(name)
         if isinstance(case, Case) and backend.capability.device is Device.CUDA:
             self._last_on_gpu = replace(case, backend=name)
-        longer = (TRACE_SECONDS if trace else 0.0) + (EXPLAIN_SECONDS if explained else 0.0)
+        more = (TRACE_SECONDS if trace else 0.0) + (EXPLAIN_SECONDS if explained else 0.0)
         task = self._task(case, name, trace, explained=explained)
-        return _judged(self._answer(self._last, task, self._patience(name) + longer))
+        started = time.monotonic()
+        answer = self._answer(self._last, task, self._patience(name, more=more))
+        if not (more or isinstance(answer, Death)):
+            self._pace.add(name, time.monotonic() - started)
+        return _judged(answer)
 
     def _task(self, case: AnyCase, name: str, trace: str | None = None, *, explained: bool = False) -> bytes:
         return msgspec.json.encode(
@@ -215,11 +222,12 @@ class Runner:
             )
         )
 
-    def _patience(self, name: str) -> float:
-        """Return the seconds after which a case on a backend hangs."""
-        return self._timeout * registry.resolve(name).capability.patience
+    def _patience(self, name: str, *, more: float = 0.0) -> Patience:
+        """Return the limits of a case on a backend, plus `more` seconds."""
+        capability = registry.resolve(name).capability
+        return self._pace.patience(name, capability.device, capability.patience, more=more)
 
-    def _answer(self, workers: Workers, task: bytes, timeout: float) -> bytes | Death:
+    def _answer(self, workers: Workers, task: bytes, timeout: Patience) -> bytes | Death:
         try:
             answer = workers.run(task, timeout=timeout)
         except Refused:

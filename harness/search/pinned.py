@@ -37,6 +37,9 @@ _MOST_RUNS = 48
 """Maximum number of runs of a variant for this. A rarer failure does not count as needing its feature."""
 
 
+_RUNS_TO_END = 2
+
+
 class Pinned(Generic[C]):
     """The failure with `fingerprint` of the case `first`. A fault is the same at any address, an exception at one line.
 
@@ -60,6 +63,7 @@ class Pinned(Generic[C]):
         pinned = fingerprint.among(verdict.failures)
         self._exception = "" if pinned is None else pinned.exception
         self._run = run
+        self._slowest = 0.0
         self._aside = aside
         self.limit(budget)
 
@@ -136,7 +140,9 @@ class Pinned(Generic[C]):
         key = identity(case)
         if key not in self._verdicts and not self.spent:
             self._runs_left -= 1
+            started = time.monotonic()
             self._verdicts[key] = self._run(case)
+            self._slowest = max(self._slowest, time.monotonic() - started)
             self._aside(case, self._verdicts[key])
         return self._verdicts.get(key)
 
@@ -157,8 +163,11 @@ class Pinned(Generic[C]):
 
     @property
     def left(self) -> float:
-        """The remaining share of the budget, of runs or seconds, whichever is less; 0 if it is spent."""
-        seconds = self._deadline - time.monotonic()
+        """The remaining share of the budget, of runs or seconds, whichever is less; 0 if it is spent.
+
+        There must be time for the slowest run, and to confirm its case: a hang takes seconds.
+        """
+        seconds = self._deadline - time.monotonic() - _RUNS_TO_END * self._slowest
         if self._runs_left <= 0 or seconds <= 0:
             return 0.0
         return min(self._runs_left / self._budget.runs, seconds / self._budget.seconds)

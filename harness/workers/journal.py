@@ -1,4 +1,4 @@
-"""The journal: memory that a worker shares with its parent, with the last launch and the fault that ended it."""
+"""The journal: memory that a worker shares with its parent: its last launch, and the fault or the place of its end."""
 
 import ctypes
 import fcntl
@@ -17,8 +17,12 @@ _FAULT_BYTES = 64
 _NUMBER = struct.Struct("<Q")
 _ENTRY_BYTES = 1 << 20
 _ENTRIES = _FAULT_BYTES + _NUMBER.size
-_SIZE = _ENTRIES + 2 * (_NUMBER.size + _ENTRY_BYTES)
-"""The fault record, the number of the last entry, and two entries, written in turn: each its size and its bytes."""
+_STACKS = _ENTRIES + 2 * (_NUMBER.size + _ENTRY_BYTES)
+_STACK_BYTES = 1 << 16
+_SIZE = _STACKS + _STACK_BYTES
+"""The fault record, the number of the last entry, two entries, written in turn: each its size and its bytes, and the
+stacks of a worker that hangs.
+"""
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -121,6 +125,19 @@ class Journal:
         """Return the signal handler's record, or None."""
         signal, code, address, access, done = FAULT_RECORD.unpack_from(self._map, 0)
         return Fault(signal, code, address, access) if done else None
+
+    def open_stacks(self) -> int:
+        """Return a descriptor for the worker's stacks, which are written one after the other. It stays open."""
+        # With a position of its own: the parent has the journal's descriptor too.
+        descriptor = os.open(f"/proc/self/fd/{self.fd}", os.O_RDWR | os.O_CLOEXEC)
+        os.lseek(descriptor, _STACKS, os.SEEK_SET)
+        return descriptor
+
+    @property
+    def stacks(self) -> str:
+        """The stacks that the worker has written."""
+        written = self._map[_STACKS : _STACKS + _STACK_BYTES]
+        return written.partition(b"\0")[0].decode("latin-1")
 
     def close(self) -> None:
         """Unmap the journal and close its descriptor."""

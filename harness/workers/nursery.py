@@ -23,12 +23,13 @@ from typing import Any
 
 import msgspec
 
-from attnfuzz.harness.workers import worker
+from attnfuzz.harness.workers import stacks, worker
 from attnfuzz.harness.workers.journal import Journal
 from attnfuzz.harness.workers.tethered import die_with
 from attnfuzz.kernels.library_cache import BuildFailed, NoCompiler
 from attnfuzz.kernels.native import build
 from attnfuzz.kernels.native.fault_recorder import install_fault_recorder
+from attnfuzz.kernels.native.stack_writer import install_stack_writer
 from attnfuzz.reference.user_error import UserError
 
 MESSAGE_BYTES = 1 << 17
@@ -125,7 +126,7 @@ def run(control: socket.socket) -> None:
         return
     try:
         handler, begin = _prepare(setup)
-        recorder = _fault_recorder()
+        recorder, stack_writer = _signal_handlers()
     except BaseException as error:  # noqa: BLE001 - it imports user code: the parent shows any error
         advice = str(error) if isinstance(error, UserError) else ""
         control.send(msgspec.json.encode(Failed(traceback.format_exc()[-MESSAGE_BYTES // 2 :], advice)))
@@ -136,7 +137,9 @@ def run(control: socket.socket) -> None:
     _spend_memory_on_speed()
 
     def life_of(arguments: Sequence[str]) -> Life:
-        return partial(worker.serve, handler, begin=partial(begin, *arguments), recorder=recorder)
+        return partial(
+            worker.serve, handler, begin=partial(begin, *arguments), recorder=recorder, stack_writer=stack_writer
+        )
 
     _serve(control, life_of)
     # Interpreter shutdown is slow, and the parent waits.
@@ -185,13 +188,13 @@ def _threads() -> list[str]:
     return sorted((task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir())
 
 
-def _fault_recorder() -> worker.FaultRecorder | None:
-    """Return the recorder of faulting addresses, or None if it can't be compiled: deaths then have no address."""
+def _signal_handlers() -> tuple[worker.FaultRecorder, stacks.Writer] | tuple[None, None]:
+    """Return the recorder of faulting addresses and the writer of native stacks, unless they can't be compiled."""
     try:
         build.load()
     except (NoCompiler, BuildFailed):
-        return None
-    return install_fault_recorder
+        return None, None
+    return install_fault_recorder, install_stack_writer
 
 
 def named(function: Callable[..., Any]) -> str:

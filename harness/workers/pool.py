@@ -15,12 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import Self
 
-from attnfuzz.harness.workers import channel, gpu_core, gpu_gone
+from attnfuzz.harness.workers import channel, gpu_core, gpu_gone, stacks
 from attnfuzz.harness.workers.channel import ChannelClosed, MessageKind, NoMessage, PrintedOutput
 from attnfuzz.harness.workers.gpu_gone import ASKING_GPU, GpuGone
 from attnfuzz.harness.workers.journal import Journal
 from attnfuzz.harness.workers.lifeline import CannotStart, Lifeline, NurseryError
 from attnfuzz.harness.workers.nursery import Hook, Setup
+from attnfuzz.harness.workers.patience import Patience, Silence
 from attnfuzz.harness.workers.postmortem import Death
 from attnfuzz.harness.workers.sticky import sticky_of
 from attnfuzz.reference.user_error import UserError
@@ -38,9 +39,7 @@ fork is cheap.
 
 
 _PATIENCE = 20
-"""Total time limit of a request, in timeouts, as long as it keeps launching kernels: hundreds of launches on a shared
-GPU are slow without a hang.
-"""
+"""Total time limit of a request, in timeouts, as long as it keeps launching kernels."""
 
 
 _WROTE = "it wrote to the descriptors that its worker answers with"
@@ -133,25 +132,29 @@ class Worker:
         """Return the end of its output."""
         return self._output.words()
 
-    def ask(self, request: bytes, *, timeout: float) -> bytes | Death:
+    def ask(self, request: bytes, *, timeout: Patience | float) -> bytes | Death:
         """Send a request and wait for the reply or the worker's end. Raises HandlerError or GpuGone.
 
-        The worker hangs if it neither replies nor writes to its journal for `timeout` seconds.
+        The worker hangs if it neither replies nor writes to its journal for as long as `timeout` allows.
         """
+        patience = timeout if isinstance(timeout, Patience) else Patience(timeout, timeout, _PATIENCE * timeout)
         self.fresh = False
         self._output.forget()
         started, token = time.monotonic(), secrets.token_bytes(channel.TOKEN_BYTES)
+        silence = Silence(self.pid, patience)
         try:
-            channel.send(self._channel, MessageKind.REQUEST, request, token=token, deadline=started + timeout)
-            self._await_words(timeout)
-            message, _, reply = channel.receive(self._channel, time.monotonic() + timeout, token=token)
+            channel.send(self._channel, MessageKind.REQUEST, request, token=token, deadline=started + patience.most)
+            self._await_words(silence)
+            message, _, reply = channel.receive(self._channel, time.monotonic() + patience.most, token=token)
         except ChannelClosed:
-            hang = not self._ends(timeout)
-            return self._death(hang=hang, seconds=timeout if hang else time.monotonic() - started)
+            hang = not self._ends(patience.most)
+            return self._death(hang=hang, seconds=patience.most if hang else time.monotonic() - started)
         except TimeoutError:
             # It may have died while a process that it forked keeps its end of the channel open.
-            hang = not (self._pidfd is not None and self._ends(0.0))
-            return self._death(hang=hang, seconds=timeout)
+            hang = not self._ended()
+            where = stacks.asked(self.pid, self._journal) if hang else ""
+            self._ends(0.0)
+            return self._death(hang=hang, seconds=silence.limit, where=where)
         except NoMessage:
             self._kill()
             return self._death(hang=False, seconds=time.monotonic() - started, misdeed=_WROTE)
@@ -169,13 +172,14 @@ class Worker:
         self.spent = message is MessageKind.LAST_REPLY
         return reply
 
-    def _await_words(self, timeout: float) -> None:
-        """Wait for a message. Raises ChannelClosed if it exits, TimeoutError if it hangs or exceeds `_PATIENCE`."""
-        given_up = time.monotonic() + _PATIENCE * timeout
+    def _await_words(self, silence: Silence) -> None:
+        """Wait for a message. Raises ChannelClosed if it exits, TimeoutError if it hangs."""
         entries = self._journal.entries
-        while not self._wait(time.monotonic() + timeout):
+        while not self._wait(time.monotonic() + silence.until_look):
             before, entries = entries, self._journal.entries
-            if entries == before or time.monotonic() > given_up:
+            if entries != before:
+                silence.heard()
+            if silence.is_hang():
                 raise TimeoutError
         if not select.select([self._channel], [], [], 0)[0]:
             # A forked process may keep its end of the channel open.
@@ -198,6 +202,9 @@ class Worker:
         with contextlib.suppress(OSError):
             self._pidfd = os.pidfd_open(self.pid)
             self._poll.register(self._pidfd, select.POLLIN)
+
+    def _ended(self) -> bool:
+        return self._pidfd is not None and bool(select.select([self._pidfd], [], [], 0)[0])
 
     def _ends(self, seconds: float) -> bool:
         """Return whether it exits by itself in this time; otherwise kill it."""
@@ -230,7 +237,9 @@ class Worker:
         if self._lifeline.alive:
             os.kill(self.pid, signal.SIGKILL)
 
-    def _death(self, *, hang: bool, seconds: float, exit_code: int | None = None, misdeed: str = "") -> Death:
+    def _death(
+        self, *, hang: bool, seconds: float, exit_code: int | None = None, misdeed: str = "", where: str = ""
+    ) -> Death:
         """Collect the worker's remains, without waiting if it announced its exit code."""
         pid, self._pid = self.pid, None
         if exit_code is None:
@@ -253,6 +262,7 @@ class Worker:
             output=self.last_words(),
             core_dump=gpu_core.written_by(pid),
             misdeed=misdeed,
+            stacks=where,
             recorder=self._recorder,
         )
 
@@ -304,11 +314,11 @@ class Workers:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def run(self, request: bytes, *, timeout: float) -> bytes | Death:
+    def run(self, request: bytes, *, timeout: Patience | float) -> bytes | Death:
         """Return the handler's reply, or the remains of the worker if it dies or hangs.
 
         It hangs if it neither replies nor launches anything for `timeout` seconds, or doesn't reply within 20 times as
-        long.
+        long. A `Patience` has separate limits.
 
         Raises:
             HandlerError: the handler raised (Refused if a user can fix it). The worker survives.
@@ -336,7 +346,7 @@ class Workers:
             self._replace(worker)
         return result
 
-    def run_together(self, requests: Sequence[bytes], *, timeout: float) -> list[bytes | Death]:
+    def run_together(self, requests: Sequence[bytes], *, timeout: Patience | float) -> list[bytes | Death]:
         """Run requests at the same time, each in a separate worker, and return the results in the same order.
 
         These workers are kept for further calls until `renew` or `close`. Raises like `run`.

@@ -21,8 +21,8 @@ class Death(msgspec.Struct, frozen=True, kw_only=True):
     Either `signal` killed it or it exited with `exit_code`. `hang`: it was killed because it did not reply within
     `seconds`; otherwise `seconds` is the time from the request to its end. `entry` is the last journal entry (empty:
     nothing was launched), `fault` the signal handler's record, `output` the end of its output. `core_dump` is the file
-    of the GPU core dump, if enabled. `misdeed` is the reason why the parent killed it, "" if none. `recorder` says
-    whether a fault handler was installed.
+    of the GPU core dump, if enabled, `stacks` has lines on where it hung. `misdeed` is the reason why the parent killed
+    it, "" if none. `recorder` says whether a fault handler was installed.
     """
 
     signal: int | None
@@ -34,6 +34,7 @@ class Death(msgspec.Struct, frozen=True, kw_only=True):
     output: str
     core_dump: str | None = None
     misdeed: str = ""
+    stacks: str = ""
     recorder: bool = True
 
     @property
@@ -100,6 +101,8 @@ def explain(death: Death) -> Observation:
         message += "".join(f"\nbefore that, the call broke its contract: {each}" for each in launch.broken)
     if core is not None:
         message += f"\nthe GPU's core dump, {death.core_dump}: {core.words}"
+    if death.stacks:
+        message += f"\nwhere it hung:\n{death.stacks}"
     if death.output:
         message += f"\nits last words:\n{death.output}"
     return Observation(

@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import NoReturn
 
-from attnfuzz.harness.workers import channel
+from attnfuzz.harness.workers import channel, stacks
 from attnfuzz.harness.workers.channel import ChannelClosed, MessageKind
 from attnfuzz.harness.workers.gpu_gone import ASKING_GPU, GpuGone
 from attnfuzz.harness.workers.journal import Journal
@@ -89,6 +89,7 @@ def serve(
     *,
     begin: Begin,
     recorder: FaultRecorder | None,
+    stack_writer: stacks.Writer | None = None,
 ) -> None:
     """Call `begin`, then answer requests until the parent closes. `output` is the file for stdout and stderr."""
     global _line, _journal  # noqa: PLW0603 - a process is a worker once, and may exit from anywhere
@@ -96,6 +97,7 @@ def serve(
     os.dup2(output, sys.stderr.fileno())
     line = _line = Line(requests)
     _journal = journal
+    stacks.install(journal, stack_writer)
     try:
         begin()
     except BaseException as error:  # noqa: BLE001 - whatever it is, the parent has to report why there is no worker

@@ -6,6 +6,7 @@
 #include "exported.h"
 #include "faults.h"
 #include "split_kv.h"
+#include "stacks.h"
 #include "states.h"
 #include "tensors.h"
 
@@ -52,6 +53,12 @@ void export_install_fault_recorder(int64_t address) {
   install_fault_recorder(reinterpret_cast<FaultRecord*>(address));
 }
 
+void export_install_stack_writer(int64_t signal, int64_t descriptor) {
+  REQUIRE(signal > 0 && signal <= 64, "a signal is a number from 1 to 64, not " << signal);
+  REQUIRE(descriptor >= 0, "a descriptor must be 0 or more, not " << descriptor);
+  install_stack_writer(static_cast<int>(signal), static_cast<int>(descriptor));
+}
+
 int64_t export_semaphore_bytes() { return kSemaphoreBytes; }
 
 #ifdef ATTNFUZZ_DEFECTS
@@ -67,6 +74,7 @@ void export_uproot_all() { uproot_all(); }
 EXPORT(merge_state_in_place, export_merge_state_in_place)
 EXPORT(fixup_zero_kv_rows, export_fixup_zero_kv_rows)
 EXPORT(install_fault_recorder, export_install_fault_recorder)
+EXPORT(install_stack_writer, export_install_stack_writer)
 EXPORT(semaphore_bytes, export_semaphore_bytes)
 EXPORT(scratch_bytes, scratch_bytes)
 #ifdef ATTNFUZZ_DEFECTS

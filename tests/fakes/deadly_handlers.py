@@ -69,6 +69,17 @@ def _wait(order: str, argument: str, journal: Journal) -> None:
                 time.sleep(0.1)
         case "sleep":
             time.sleep(float(argument))
+        case "loop":
+            _compute()
+        case "pause":
+            ctypes.CDLL(None).pause()
+        case "deaf":
+            signal.pthread_sigmask(signal.SIG_SETMASK, range(1, 65))
+            _compute()
+        case "in_a_thread":
+            thread = threading.Thread(target=_compute)
+            thread.start()
+            thread.join()
 
 
 def _leave_behind(order: str, argument: str, journal: Journal) -> bytes:
@@ -116,7 +127,7 @@ def obey(request: bytes, journal: Journal) -> bytes:
             os._exit(int(argument))
         case "go":
             worker.leave(int(argument))
-        case "linger" | "launch" | "sleep":
+        case "linger" | "launch" | "sleep" | "loop" | "pause" | "deaf" | "in_a_thread":
             _wait(order, argument, journal)
         case "fork" | "compute" | "wait" | "flood" | "print" | "journal":
             return _leave_behind(order, argument, journal)
