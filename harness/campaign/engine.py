@@ -11,11 +11,13 @@ from attnfuzz.harness.campaign.events import (
     AnyEvent,
     CampaignFinished,
     CampaignResumed,
+    CaseAwaited,
     Event,
     FindingFiled,
     FindingMinimized,
     GapSeen,
     JobFailed,
+    JobReady,
     JobRestarted,
     ScriptMade,
     SuspectSeen,
@@ -45,6 +47,7 @@ from attnfuzz.harness.search.messages import (
     Gap,
     Interesting,
     Lost,
+    Ready,
     Rechecked,
     SameCauses,
     Scripted,
@@ -69,6 +72,10 @@ SECONDS_OF_SILENCE = 600.0
 """Time that a job with a slice may be silent before it is killed. A hanging case is ended after half a minute, but
 waiting for a process that the system can't end takes forever.
 """
+
+SECONDS_TO_REPORT = 3.0
+SECONDS_PER_REPORT = 5.0
+"""Silence of a job after which it is reported to wait for a case, and then time between two reports."""
 
 LAST_CASE = "the GPU did not answer any more after it"
 
@@ -151,6 +158,7 @@ class Campaign:
         )
         self._running: dict[int, UnderWay] = {}
         self._last_message_at: dict[int, float] = {}
+        self._report_at: dict[int, float] = {}
         self._next_look = 0.0
         self._deaths: Counter[int] = Counter()
 
@@ -221,11 +229,11 @@ class Campaign:
                 yield from self._revive(ended)
             else:
                 if received is not None:
-                    yield from self._take(*received)
+                    yield from self._hear(*received)
                 elif self._growth.chosen:
                     yield from self._growth.keep()
             self._growth.choose_if_due()
-            self._kill_the_silent()
+            yield from self._look_at_the_silent()
             yield from self._tallies.due()
             yield from self._start_slices()
         if not self._over():
@@ -274,19 +282,34 @@ class Campaign:
             yield run.started(job)
             self._jobs.start(job, run.task)
 
-    def _kill_the_silent(self) -> None:
+    def _look_at_the_silent(self) -> Iterator[Event]:
+        """Kill jobs that are stuck, and report those that wait for a case."""
         now = self._clock()
         if now < self._next_look:
             return
         self._next_look = now + SECONDS_PER_LOOK_AT_ALL
         for job in self._running:
-            if now - self._last_message_at[job] > SECONDS_OF_SILENCE:
+            silent = now - self._last_message_at[job]
+            if silent > SECONDS_OF_SILENCE:
                 self._last_message_at[job] = now
                 self._jobs.kill(job)
+            elif job in self._standing.ready and silent >= self._report_at.get(job, SECONDS_TO_REPORT):
+                self._report_at[job] = silent + SECONDS_PER_REPORT
+                yield CaseAwaited(at=now, job=job, seconds=silent)
+
+    def _hear(self, job: int, message: AnyMessage) -> Iterator[Event]:
+        """Take a message of a job, which ends its silence."""
+        now = self._clock()
+        if self._report_at.pop(job, None) is not None:
+            yield CaseAwaited(at=now, job=job, seconds=now - self._last_message_at[job], over=True)
+        self._last_message_at[job] = now
+        if isinstance(message, Ready):
+            yield JobReady(at=now, job=job)
+        else:
+            yield from self._take(job, message)
 
     def _take(self, job: int, message: AnyMessage) -> Iterator[Event]:
         run = self._running[job]
-        self._last_message_at[job] = self._clock()
         match message:
             case Tally():
                 self._deaths[job] = 0
@@ -338,7 +361,7 @@ class Campaign:
             if received is None:
                 return
             if not isinstance(received[1], Unable):
-                yield from self._take(*received)
+                yield from self._hear(*received)
 
     def _searched(self, backend: str) -> int:
         return self._standing.score(backend).tally.searched + self._tallies.unsent.get(backend, 0)
@@ -424,6 +447,7 @@ class Campaign:
         if not ended.killed or self._deaths[job] >= DEATHS_IN_A_ROW:
             raise ended
         run = self._running.pop(job, None)
+        self._report_at.pop(job, None)
         if run is not None:
             for key in self._tasks.cut_off(run):
                 yield self._filing.keep(self._knowledge.pending[key], JOB_KILLED)

@@ -250,6 +250,20 @@ class Trouble(Event, frozen=True, kw_only=True, tag=True):
     text: str
 
 
+class JobReady(Event, frozen=True, kw_only=True, tag=True):
+    """A job has a worker for its first case."""
+
+    job: Job
+
+
+class CaseAwaited(Event, frozen=True, kw_only=True, tag=True):
+    """A job has waited `seconds` for a case, which may hang. Repeated, until the case or the job is `over`."""
+
+    job: Job
+    seconds: Seconds
+    over: bool = False
+
+
 class JobRestarted(Event, frozen=True, kw_only=True, tag=True):
     """A job process was killed from outside and restarted. `text` describes how."""
 
@@ -294,6 +308,8 @@ AnyEvent = (
     | SliceFinished
     | LedgerRemark
     | Trouble
+    | JobReady
+    | CaseAwaited
     | JobRestarted
     | JobFailed
     | CampaignFinished

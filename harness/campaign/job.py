@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from attnfuzz.harness.search.messages import AnyMessage, JobSetup, Slice, Unable
+from attnfuzz.harness.search.messages import AnyMessage, JobSetup, Ready, Slice, Unable
 from attnfuzz.harness.workers.forked import fork_ahead
 from attnfuzz.harness.workers.gpu_gone import GpuGone
 from attnfuzz.reference.case import Case
@@ -43,6 +43,7 @@ def main() -> None:
     hunter = None
     try:
         with Hunter(setup, tell, script_of) as hunter:
+            tell(Ready())
             collect_garbage_less()
             for line in orders:
                 tell(hunter.run(msgspec.json.decode(line, type=Slice)))

@@ -13,6 +13,7 @@ from attnfuzz.harness.campaign.events import (
     CampaignFinished,
     CampaignResumed,
     CampaignStarted,
+    CaseAwaited,
     CaseKept,
     CausesMerged,
     CoverageGrew,
@@ -22,6 +23,7 @@ from attnfuzz.harness.campaign.events import (
     FindingMinimized,
     GapSeen,
     JobFailed,
+    JobReady,
     JobRestarted,
     LedgerRemark,
     Progress,
@@ -76,7 +78,8 @@ class Standing:
     """A handler of events that keeps the score of each backend, and all findings.
 
     `obstacles` has, by finding, a sentence about each script that has not shown its failure. `running` has the slice of
-    each job that has one. `at` is the time of the last event, `coverage_at` and `finding_at` of the last new coverage
+    each job that has one, `awaited` the time since which each job that waits for a case does so, and `ready` the jobs
+    that have had a worker. `at` is the time of the last event, `coverage_at` and `finding_at` of the last new coverage
     and finding, if any.
     """
 
@@ -95,6 +98,8 @@ class Standing:
         self.troubles: list[Trouble] = []
         self.restarted_jobs: list[JobRestarted] = []
         self.running: dict[int, SliceStarted] = {}
+        self.ready: set[int] = set()
+        self.awaited: dict[int, float] = {}
         self.failure: JobFailed | None = None
         self.at = 0.0
         self.coverage_at: float | None = None
@@ -119,6 +124,7 @@ class Standing:
             case CampaignResumed():
                 self.resumed.append(event)
                 self.running.clear()
+                self.awaited.clear()
                 self.finished = self.failure = None
                 # They are generated again at the end.
                 self.remarks.clear()
@@ -223,8 +229,19 @@ class Standing:
         """Return cases per second of the campaign, up to its last event."""
         return cases / max(self.at, 1e-3)
 
+    @property
+    def waiting(self) -> float:
+        """The seconds up to the last event that a job has waited for a case; 0 if none waits for long."""
+        return self.at - min(self.awaited.values(), default=self.at)
+
     def _remember(self, event: Event) -> None:
         match event:
+            case JobReady(job=job):
+                self.ready.add(job)
+            case CaseAwaited(job=job, seconds=seconds, over=over):
+                self.awaited[job] = event.at - seconds
+                if over:
+                    del self.awaited[job]
             case FindingFiled(fingerprint=fingerprint):
                 self.filed.append(event)
                 self.finding_at = event.at
@@ -258,6 +275,7 @@ class Standing:
             case JobRestarted():
                 self.restarted_jobs.append(event)
                 self.running.pop(event.job, None)
+                self.awaited.pop(event.job, None)
             case ScriptMade(name=name, kept=kept, obstacle=obstacle):
                 self.obstacles.pop(name, None)
                 if obstacle:

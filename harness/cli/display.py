@@ -92,7 +92,8 @@ class _Lines:
         standing = self._standing
         found = f". {found_so_far(standing)}" if standing.findings else ""
         pace = f"{count(standing.cases, 'case')}, {recent_rate(standing):,.0f}/s now"
-        return f"{pace}. Coverage: {_coverages(standing)}{found}"
+        waiting = f", waiting {clock(standing.waiting)} for a case" if standing.awaited else ""
+        return f"{pace}{waiting}. Coverage: {_coverages(standing)}{found}"
 
 
 def _coverages(standing: Standing) -> str:

@@ -80,6 +80,8 @@ class Status:
         parts = [f"{jobs} ({doing})" if doing else jobs]
         if restarted:
             parts.append(count(restarted, "restart"))
+        if standing.awaited:
+            parts.append(f"waiting {clock(self._at - min(standing.awaited.values()))} for a case")
         parts.append(f"{recent_rate(standing):,.0f} cases/s now {trend}".rstrip())
         return ", ".join(parts)
 

@@ -62,6 +62,10 @@ def in_a_sentence(text: str) -> str:
 def why_idle(standing: Standing, *, more: str) -> str:
     """Return why a campaign judged nothing, in words with the remedy; `more` is the advice to allow more time."""
     reasons = sum((score.unsupported for score in standing.scores.values()), Counter[str]())
+    if standing.awaited:
+        return f"the time was over while a case was running, for {clock(standing.waiting)}, which may be a hang; {more}"
+    if not reasons and standing.ready:
+        return f"a worker was ready, but the time was over before its first case was; {more}"
     if not reasons:
         return f"the time was over before a worker was ready; {more}"
     return f"no case is supported; most frequent reason: {reasons.most_common(1)[0][0]}"

@@ -251,6 +251,10 @@ class SliceDone(Message, frozen=True, kw_only=True, tag=True):
     unsupported: dict[str, int]
 
 
+class Ready(Message, frozen=True, kw_only=True, tag=True):
+    """The job has a worker for its first case."""
+
+
 class Unable(Message, frozen=True, kw_only=True, tag=True):
     """The job ends, for a reason outside of the harness: `text` is one line for the user.
 
@@ -262,5 +266,5 @@ class Unable(Message, frozen=True, kw_only=True, tag=True):
 
 
 AnyMessage = (
-    Tally | Interesting | Rechecked | Suspect | Caught | Scripted | Lost | SameCauses | Gap | SliceDone | Unable
+    Tally | Interesting | Rechecked | Suspect | Caught | Scripted | Lost | SameCauses | Gap | SliceDone | Ready | Unable
 )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 SECONDS_PER_LOOK = 1.0
+_LEAST_PER_LOOK = 0.05
 """Time between two looks at a silent worker."""
 
 _FAULTS_PER_SECOND = 200.0
@@ -81,7 +82,7 @@ class Silence:
     @property
     def until_look(self) -> float:
         """The seconds until the next look is due."""
-        return min(SECONDS_PER_LOOK, max(0.0, self.limit - self._lasted))
+        return min(SECONDS_PER_LOOK, max(_LEAST_PER_LOOK, self.limit - self._lasted))
 
     def is_hang(self) -> bool:
         """Look at the worker. Returns whether it hangs."""

@@ -102,6 +102,8 @@ EVENTS: tuple[events.Event, ...] = (
     ),
     events.LedgerRemark(at=64.0, entry=1, title="a title", text="a text"),
     events.Trouble(at=65.0, text="trouble"),
+    events.JobReady(at=2.0, job=0),
+    events.CaseAwaited(at=60.0, job=0, seconds=18.0),
     events.JobRestarted(at=66.0, job=0, text="killed"),
     events.CampaignResumed(at=67.0, time=1777609900.0, environment={"torch": "2.13"}, jobs=2, torn_bytes=3),
     finished(interrupted=True),

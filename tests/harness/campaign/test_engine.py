@@ -15,6 +15,7 @@ from attnfuzz.harness.campaign.events import (
     AlreadyFiled,
     CampaignFinished,
     CampaignStarted,
+    CaseAwaited,
     CaseKept,
     CoverageGrew,
     Event,
@@ -22,6 +23,7 @@ from attnfuzz.harness.campaign.events import (
     FindingFiled,
     GapSeen,
     JobFailed,
+    JobReady,
     JobRestarted,
     LedgerRemark,
     Progress,
@@ -39,7 +41,7 @@ from attnfuzz.harness.corpus import Why
 from attnfuzz.harness.findings.ledger import Ledger
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.search.accepted import Entry
-from attnfuzz.harness.search.messages import Interesting, Rechecked, SliceDone, SliceKind, Tally
+from attnfuzz.harness.search.messages import Interesting, Ready, Rechecked, SliceDone, SliceKind, Tally
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.reference import case_file
@@ -376,6 +378,33 @@ def test_a_job_that_says_nothing_is_killed_and_started_anew(tmp_path: Path, monk
     events = list(begin(plan(tmp_path), ScriptedJobs([])).events())
     assert len(of(JobRestarted, events)) == engine.DEATHS_IN_A_ROW - 1
     assert len(of(JobFailed, events)) == 1
+
+
+def test_a_long_wait_for_a_case_is_reported_until_it_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "SECONDS_PER_LOOK_AT_ALL", 0.0)
+    monkeypatch.setattr(engine, "SECONDS_TO_REPORT", 0.0)
+    monkeypatch.setattr(engine, "SECONDS_PER_REPORT", 0.0)
+    stop = threading.Event()
+    jobs = ScriptedJobs([Ready()])
+    events: list[Event] = []
+    for event in begin(plan(tmp_path), jobs, stop=stop).events():
+        events.append(event)
+        waits = of(CaseAwaited, events)
+        if len(waits) == 3:
+            # The case ends.
+            jobs._script.append(Tally(searched=1, cases=1))
+        if waits and waits[-1].over:
+            stop.set()
+    assert [event.job for event in of(JobReady, events)] == [0]
+    assert [event.over for event in waits][:4] == [False, False, False, True]
+    assert waits[0].seconds <= waits[1].seconds <= waits[3].seconds
+
+
+def test_a_job_without_a_worker_waits_for_no_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "SECONDS_PER_LOOK_AT_ALL", 0.0)
+    monkeypatch.setattr(engine, "SECONDS_TO_REPORT", 0.0)
+    events = list(begin(plan(tmp_path, examples=None, seconds=0.5), ScriptedJobs([])).events())
+    assert not of(CaseAwaited, events)
 
 
 def test_a_past_finding_that_is_supported_no_more_is_neither_fixed_nor_open(tmp_path: Path) -> None:

@@ -14,7 +14,15 @@ from command_line import Attnfuzz
 from fake_search import decode
 from msgspec.structs import replace
 
-from attnfuzz.harness.campaign.events import CampaignFinished, CampaignStarted, Event, JobFailed, LedgerRemark
+from attnfuzz.harness.campaign.events import (
+    CampaignFinished,
+    CampaignStarted,
+    CaseAwaited,
+    Event,
+    JobFailed,
+    JobReady,
+    LedgerRemark,
+)
 from attnfuzz.harness.campaign.knowledge import JOB_KILLED, OUT_OF_TIME
 from attnfuzz.harness.campaign.log import read_log
 from attnfuzz.harness.campaign.standing import Standing
@@ -138,8 +146,14 @@ def test_a_campaign_that_judged_nothing_has_not_passed(attnfuzz: Attnfuzz, sent:
     ran = attnfuzz("fuzz", "--backend", BACKEND)
     assert ran.code == 2
     assert "No case was judged in 50 s" in ran.out
-    assert "--time" in ran.err
+    assert ran.err.endswith("the time was over before a worker was ready; give it a longer --time\n")
     assert "No findings" not in ran.out
+    sent(started(BACKEND), JobReady(at=4.0, job=0), finished(at=50.0))
+    ran = attnfuzz("fuzz", "--backend", BACKEND)
+    assert "a worker was ready, but the time was over before its first case was" in ran.err
+    sent(started(BACKEND), JobReady(at=4.0, job=0), CaseAwaited(at=45.0, job=0, seconds=8.0), finished(at=50.0))
+    ran = attnfuzz("fuzz", "--backend", BACKEND)
+    assert "the time was over while a case was running, for 13 s, which may be a hang" in ran.err
     refused = slice_finished(BACKEND, unsupported={"no sinks": 9, "no window": 1})
     sent(started(BACKEND), refused, finished(at=50.0))
     ran = attnfuzz("fuzz", "--backend", BACKEND)

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from attnfuzz.harness.campaign.events import (
+    CaseAwaited,
     CausesMerged,
     CoverageGrew,
     Event,
@@ -111,6 +112,19 @@ def test_a_pipe_gets_a_line_every_ten_seconds_and_then_every_minute() -> None:
     assert times == ["10 s", "20 s", "30 s", "40 s", "50 s", "60 s", "2:00", "3:00", "4:00", "5:00"]
     first = written(pipe)[0]
     assert first == f"10 s: 12,340 cases, 1,234/s now. Coverage: {BEFORE} 75%, torch_sdpa 0%"
+
+
+def test_a_long_wait_for_a_case_is_shown_until_it_is_over() -> None:
+    waits = CaseAwaited(at=12.0, job=0, seconds=8.0)
+    pipe = console(width=40)
+    show(pipe, STARTED, waits, replace(waits, at=22.0, seconds=18.0), replace(waits, at=32.0, seconds=28.0, over=True))
+    assert [line.partition(". Coverage")[0] for line in written(pipe)] == [
+        "12 s: 0 cases, 0/s now, waiting 8 s for a case",
+        "22 s: 0 cases, 0/s now, waiting 18 s for a case",
+        "32 s: 0 cases, 0/s now",
+    ]
+    assert "waiting 11 s for a case" in "\n".join(status(STARTED, waits, at=15.0))
+    assert "waiting" not in "\n".join(status(STARTED, waits, replace(waits, over=True), at=15.0))
 
 
 def test_a_line_about_many_backends_has_their_lowest_and_highest_coverage() -> None:
