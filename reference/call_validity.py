@@ -79,6 +79,8 @@ def _buffers(case: CallCase) -> dict[str, Buffer]:
             raise ImpossibleCase("name of a buffer", buffer.name, "must be unique")
         if buffer.offset:
             raise ImpossibleCase(f"buffer {buffer.name}", (buffer.size, buffer.offset), "must have a size, no offset")
+        if buffer.hole is not None:
+            raise ImpossibleCase(f"hole of {buffer.name}", buffer.hole, "must be none: only traces have them")
         _validate_content(buffer)
         buffers[buffer.name] = buffer
     return buffers

@@ -34,6 +34,9 @@ class Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     Its content is `values` (integers), `zeros`, `bits` (base64 of the zlib-compressed bytes, little-endian) or `drawn`
     (floating point numbers). A buffer without content is initialized like an output. In a file, `payload` names an
     entry of the safetensors file next to the case.
+
+    The elements of a `hole`, from its first to before its second number, have addresses, but no memory, and no content.
+    Only traces have holes, for scripts; cases that are run have none.
     """
 
     name: str
@@ -45,6 +48,7 @@ class Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     bits: str | None = None
     drawn: Drawn | None = None
     payload: str | None = None
+    hole: tuple[int, int] | None = None
 
 
 class View(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -231,6 +235,8 @@ def content_of(buffer: Buffer) -> torch.Tensor | None:
     Raises:
         ValueError: the content does not fit the buffer, or is still in another file.
     """
+    if buffer.hole is not None:
+        raise ValueError(f"most of {buffer.name} has no memory")
     if buffer.payload is not None:
         raise ValueError(f"its content is in a file next to the case, as {buffer.payload}: load the case from its file")
     dtype = buffer.dtype.torch_dtype

@@ -163,10 +163,18 @@ class CallSession:
 def answer_of(case: CallCase) -> Output:
     """The output with what is due, before any call: its `out` and `lse` are what the buffers hold at first."""
     assert case.answer is not None
-    buffers = {buffer.name: _content(buffer) for buffer in case.buffers}
-    for write in case.writes:
-        buffers[write.name][write.offset :][: write.size] = _content(write)
-    return _output(case.answer, lambda view: viewed(buffers[view.buffer], view))
+    placed = {buffer.name: buffer for buffer in case.buffers}
+    buffers: dict[str, torch.Tensor] = {}
+
+    def content(view: View) -> torch.Tensor:
+        if view.buffer not in buffers:
+            buffers[view.buffer] = _content(placed[view.buffer])
+            for write in case.writes:
+                if write.name == view.buffer:
+                    buffers[view.buffer][write.offset :][: write.size] = _content(write)
+        return viewed(buffers[view.buffer], view)
+
+    return _output(case.answer, content)
 
 
 def _output(answer: CallAnswer, view: Callable[[View], torch.Tensor]) -> Output:

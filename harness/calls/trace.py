@@ -72,8 +72,8 @@ class FileTracer:
 
     def launch(self, op: Op, arguments: dict[str, Any]) -> None:
         """Write a call that is about to be launched."""
-        writes = self._writes()
         try:
+            writes = self._writes()
             literal = {name: self._argument(name, value) for name, value in arguments.items()}
         except Untraceable as obstacle:
             self._write(obstacle=f"a call of {op.name} can't be serialized: {obstacle}")
@@ -82,12 +82,14 @@ class FileTracer:
 
     def returned(self) -> None:
         """Note the call's writes, to separate them from other writes before the next call."""
-        self._writes()
+        for allocation in self._memory.allocations():
+            if allocation.address in self._known:
+                self._known[allocation.address] = self._memory.content(allocation)
 
     def output(self, output: Output, geometry: Geometry) -> None:
         """Write the right answer to the calls of the step, for the requests whose rows were not written after them."""
-        writes = self._writes()
         try:
+            writes = self._writes()
             out = self._view(output.out)
             lse = None if output.lse is None else self._view(output.lse)
             results = [view for view in (out, lse) if view is not None]
@@ -116,8 +118,10 @@ class FileTracer:
 
     def written(self, cache: WrittenCache) -> None:
         """Write the contents of a KV cache that are due after the calls of the step, if these got all of it."""
+        # A script compares whole tensors.
+        solid = [tensor for tensor in cache.tensors if not tensor.hole]
         try:
-            expected = tuple(self._written(tensor, cache.tokens[tensor.first :]) for tensor in cache.tensors)
+            expected = tuple(self._written(tensor, cache.tokens[tensor.first :]) for tensor in solid)
         except Untraceable:
             return
         if all(each.view.buffer in self._names.values() for each in expected):
@@ -143,6 +147,11 @@ class FileTracer:
             known = self._known.get(allocation.address)
             content = None if known is None else self._memory.content(allocation)
             if known is not None and content is not None and known != content:
+                if any(allocation.hole):
+                    # What it holds is read by the calls: they had wrong keys.
+                    raise Untraceable(
+                        f"most of {allocation.name} has no memory, and code outside of kernels changed it"
+                    )
                 name = self._names[allocation.address]
                 writes.append(_changed(name, DType(allocation.dtype), known, content))
                 self._known[allocation.address] = content
@@ -188,7 +197,9 @@ class FileTracer:
         except ValueError as error:
             raise Untraceable(str(error)) from error
         if allocation.address not in self._names:
-            self._names[allocation.address] = self._fresh_buffer(allocation.name, DType(allocation.dtype), content)
+            hole = tuple(at // allocation.itemsize for at in allocation.hole) if any(allocation.hole) else None
+            name = self._fresh_buffer(allocation.name, DType(allocation.dtype), content, hole)
+            self._names[allocation.address] = name
             self._known[allocation.address] = content
         dtype = _dtype(tensor)
         return View(
@@ -215,12 +226,16 @@ class FileTracer:
         buffer = self._fresh_buffer(name, _dtype(tensor), content)
         return View(buffer=buffer, shape=tuple(dense.shape), stride=tuple(dense.stride()))
 
-    def _fresh_buffer(self, name: str, dtype: DType, content: bytes) -> str:
+    def _fresh_buffer(self, name: str, dtype: DType, content: bytes, hole: tuple[int, ...] | None = None) -> str:
         """Record a new buffer; return its name, a unique one like `name`."""
         attempts = (f"{name}_{n}" if n > 1 else name for n in range(1, len(self._taken) + 2))
         unique = next(each for each in attempts if each not in self._taken)
         self._taken.add(unique)
-        if content and content == self._output_pattern(dtype.torch_dtype).content(len(content)):
+        if hole is not None:
+            first, end = hole
+            size = len(content) // dtype.itemsize + end - first
+            self._fresh.append(Buffer(name=unique, dtype=dtype, size=size, bits=pack(content), hole=(first, end)))
+        elif content and content == self._output_pattern(dtype.torch_dtype).content(len(content)):
             self._fresh.append(Buffer(name=unique, dtype=dtype, size=len(content) // dtype.itemsize))
         else:
             self._fresh.append(literal_buffer(unique, dtype, content))
@@ -238,13 +253,13 @@ def literal_buffer(name: str, dtype: DType, content: bytes, offset: int = 0) -> 
     return Buffer(name=name, dtype=dtype, size=size, offset=offset, bits=pack(content))
 
 
-def assemble(path: Path, case: Case, step: int | None = None) -> CallCase | None:
+def assemble(path: Path, case: Case, step: int | None = None, *, holes: bool = False) -> CallCase | None:
     """The calls of the last step in a trace, or of the one at index `step`; None if nothing was launched.
 
     Steps are counted over all runs of the case: those of a related run follow those of the first.
 
     Raises:
-        Untraceable: one of them can't be serialized.
+        Untraceable: one of them can't be serialized, or uses memory with a hole without `holes`, as in cases to run.
 
     """
     # A killed worker may leave a partial line.
@@ -258,6 +273,9 @@ def assemble(path: Path, case: Case, step: int | None = None) -> CallCase | None
     for line in last:
         if line.obstacle is not None:
             raise Untraceable(line.obstacle)
+        hollow = next((buffer.name for buffer in line.buffers if buffer.hole is not None), None)
+        if hollow is not None and not holes:
+            raise Untraceable(f"most of {hollow} has no memory")
     return CallCase(
         backend=case.backend,
         buffers=tuple(buffer for line in last for buffer in line.buffers),

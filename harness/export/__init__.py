@@ -122,7 +122,7 @@ def export_script(case: AnyCase, runner: Runner | None = None, *, target: Target
 
 def _lean(calls: CallCase, seen: Observation, runner: Runner) -> CallCase:
     """Return the calls with normal numbers for contents if they still die alike, else unchanged."""
-    if seen.kind not in DEATHS:
+    if seen.kind not in DEATHS or any(buffer.hole for buffer in calls.buffers):
         return calls
     buffers = tuple(_redrawn(buffer, seed) for seed, buffer in enumerate(calls.buffers))
     redrawn = replace(calls, buffers=buffers, answer=None, written=())

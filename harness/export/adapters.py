@@ -25,7 +25,20 @@ _OUR_PACKAGES = frozenset({"click", "hypothesis", "jinja2", "msgspec", "packagin
 
 SCRIPT_NAMES = frozenset(
     {"allocate", "allocated", "attention", "beyond", "broken", "build", "checked", "child", "compare", "compare_cache"}
-    | {"damaged", "differ", "elements", "exact", "filled", "first", "give_up", "main", "memory", "native", "nearest"}
+    | {
+        "damaged",
+        "differ",
+        "elements",
+        "exact",
+        "filled",
+        "first",
+        "give_up",
+        "hollow",
+        "main",
+        "memory",
+        "native",
+        "nearest",
+    }
     | {"normal", "numbers", "off_alike", "packed", "put", "repeated", "run", "second", "strided", "tell", "too_noisy"}
 )
 """Functions of scripts."""

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
+from msgspec.structs import replace
 
 from attnfuzz.harness.export.python_source import quoted, variables
 from attnfuzz.harness.memory.allocation import dense_stride
@@ -28,7 +29,21 @@ WIDTH = 100
 """Maximum line length in characters; longer items are not broken."""
 
 _TAKEN = frozenset(
-    {"before", "compare", "elements", "filled", "inf", "memory", "nan", "normal", "packed", "put", "strided", "torch"}
+    {
+        "before",
+        "compare",
+        "elements",
+        "filled",
+        "hollow",
+        "inf",
+        "memory",
+        "nan",
+        "normal",
+        "packed",
+        "put",
+        "strided",
+        "torch",
+    }
     | {"compare_cache", "result"}
 )
 """Names that a script defines and the function uses: buffers get others."""
@@ -143,8 +158,7 @@ class _Writer:
         reached = reached_by(self._calls.calls)
         for buffer in self._calls.buffers:
             if buffer.name in reached and buffer.name not in left_out:
-                made = f"{self._variables[buffer.name]} = memory({quoted(buffer.name)}, torch.{buffer.dtype.value}, "
-                lines += _filled(f"    {made}", self._contents.source(buffer, self._key(buffer.name)), ")")
+                lines += self._made(buffer)
         # No call can change a cache that none of them gets.
         written = [each for each in self._calls.written if each.view.buffer in reached]
         if written:
@@ -188,6 +202,17 @@ class _Writer:
             assert isinstance(view, View)
             part = "result[1]" if name == "lse" else "(result[0] if isinstance(result, tuple) else result)"
             yield f"    {self._view(view)}.copy_({part})"
+
+    def _made(self, buffer: Buffer) -> list[str]:
+        """Return the lines that create a buffer; one with a hole has content outside of it alone."""
+        made = f"    {self._variables[buffer.name]} = "
+        start, dtype, key = quoted(buffer.name), f"torch.{buffer.dtype.value}", self._key(buffer.name)
+        if buffer.hole is None:
+            return _filled(f"{made}memory({start}, {dtype}, ", self._contents.source(buffer, key), ")")
+        first, end = buffer.hole
+        solid = replace(buffer, size=buffer.size - (end - first), hole=None)
+        content = self._contents.source(solid, key)
+        return _filled(f"{made}hollow({start}, {dtype}, {buffer.size}, ({first}, {end}), ", content, ")")
 
     def _key(self, name: str) -> str:
         """Return the name of some contents."""

@@ -45,10 +45,13 @@ def render_script(
     backend = resolve(calls.backend)
     first = None if runs is None else runs.first
     deadly = seen is not None and seen.kind in DEATHS
-    guarded = seen is None or deadly
+    hollow = any(buffer.hole is not None for buffer in calls.buffers)
+    guarded = seen is None or deadly or hollow
     # Both runs may call different functions.
     both = calls if first is None else replace(calls, calls=first.calls + calls.calls)
     if target is Target.FLASHINFER:
+        if hollow:
+            raise CannotExport("a script on a GPU can't make a pool with a hole: replay it")
         _, parts = flashinfer_parts(case_id, both, backend, seen, guarded=guarded)
         first = first and flashinfer_parts(case_id, first, backend, seen, guarded=guarded)[0]
         calls, _ = flashinfer_parts(case_id, calls, backend, seen, guarded=guarded)
@@ -83,6 +86,7 @@ def render_script(
         files=parts.files,
         device=parts.device,
         guarded=guarded,
+        hollow=hollow,
         guard=calls.guard.value,
         # A process that dies can't check its results.
         checked=not deadly and first is None,

@@ -159,17 +159,16 @@ class PlacedMemory(ABC):
             self._fill(self._placed_of(tensor), poison.sentinel(tensor.dtype))
 
     def content(self, allocation: Allocation) -> bytes:
-        """Return a tensor's bytes, gaps included, after all launches so far; on a GPU this waits for them.
+        """Return a tensor's bytes, gaps included and a hole left out, after all launches so far.
 
-        Raises ValueError for a tensor with a hole.
+        On a GPU this waits for them.
         """
-        if any(allocation.hole):
-            raise ValueError(f"most of {allocation.name} has no memory")
         if not allocation.nbytes:
             return b""
         tensor = self._by_address[allocation.address].tensor
         flat = tensor.as_strided((allocation.nbytes // allocation.itemsize,), (1,)).view(torch.uint8)
-        return flat.cpu().numpy().tobytes()
+        parts = (flat[address - allocation.address :][:nbytes] for address, nbytes in allocation.parts)
+        return b"".join(part.cpu().numpy().tobytes() for part in parts)
 
     def damage(self) -> Pending[list[Damage]]:
         """Return the overwritten bytes around and between elements, after the launches so far."""

@@ -40,11 +40,14 @@ def plainer_mask(case: Case) -> Iterator[Case]:
 
 
 def lower_numbers(case: Case) -> Iterator[Case]:
-    """Yield less slack, fewer spare pages, a smaller seed."""
+    """Yield less slack, fewer spare pages, a smaller hole, a smaller seed."""
     for slack in lower(case.max_len_slack, 0):
         yield replace(case, max_len_slack=slack)
     for spare in lower(case.pages.spare, 1):
         yield replace(case, pages=replace(case.pages, spare=spare))
+    # Down to what the failure needs: more pages than 16-bit ids count differ from offsets beyond 2^31.
+    for hole in lower(case.pages.hole, 0):
+        yield replace(case, pages=replace(case.pages, hole=hole))
     for slack in lower(case.pages.table_slack, 0):
         yield replace(case, pages=replace(case.pages, table_slack=slack))
     for gap in lower(case.views.table_gap, 0):

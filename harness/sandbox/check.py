@@ -160,18 +160,25 @@ class Runner:
         Raises:
             Untraceable: one of the calls can't be serialized. Otherwise like `verdict`.
         """
-        verdict, _, calls = self.trace_both(case)
+        verdict, _, calls = self._traced(case, holes=False)
         return verdict, calls
 
     def trace_both(self, case: Case) -> tuple[Verdict, CallCase | None, CallCase | None]:
-        """Like `trace`, with the calls of the first run before those of the related run if these two differ."""
+        """Like `trace`, with the calls of the first run before those of the related run if these two differ.
+
+        The calls are for a script: buffers may have holes.
+        """
+        return self._traced(case, holes=True)
+
+    def _traced(self, case: Case, *, holes: bool) -> tuple[Verdict, CallCase | None, CallCase | None]:
         # An anonymous file, opened by the worker through this process: nothing remains if both are killed.
         with tempfile.TemporaryFile() as file:
             path = Path(f"/proc/{os.getpid()}/fd/{file.fileno()}")
             verdict = self._run(case, case.backend, str(path))
             seen = next(iter(verdict.failures), None)
-            first = assemble(path, case, seen.step) if seen is not None and seen.tier == Tier.T6 else None
-            return verdict, first, assemble(path, case)
+            differ = seen is not None and seen.tier == Tier.T6
+            first = assemble(path, case, seen.step, holes=holes) if seen is not None and differ else None
+            return verdict, first, assemble(path, case, holes=holes)
 
     def explained(self, case: AnyCase, verdict: Verdict) -> Verdict:
         """Run a case that failed with `verdict`, and variants of it, to explain its failures.

@@ -132,7 +132,7 @@ def test_a_line_without_an_end_is_left_out(runner: Runner, tmp_path: Path, monke
     case = decode_case("torch_sdpa", 5, 6, padded=2)
     path = tmp_path / "kept.ndjson"
     monkeypatch.setattr(
-        "attnfuzz.harness.sandbox.check.assemble", lambda trace, _: path.write_text(trace.read_text()) and None
+        "attnfuzz.harness.sandbox.check.assemble", lambda trace, _, **__: path.write_text(trace.read_text()) and None
     )
     runner.trace(case)
     whole = path.read_text()
