@@ -57,12 +57,13 @@ class Source:
         return None
 
     def not_run(self, standing: Standing) -> list[str]:
-        """Names of filed findings that fail as far as known, and that this campaign did not run."""
+        """Names of findings from before this campaign that fail as far as known, and that it did not run."""
         if self.home is None:
             return []
         seen = {filed.name for filed in standing.filed} | {checked.name for checked in standing.checked}
         records, _ = read_records(self.home.findings)
-        return [each.name for each in records if each.state is not State.FIXED and each.name not in seen]
+        past = (each for each in records if each.first_seen.campaign < self.folder.name)
+        return [each.name for each in past if each.state is not State.FIXED and each.name not in seen]
 
 
 def locate(path: Path, campaign: str | None = None) -> Source:

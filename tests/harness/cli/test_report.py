@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from campaign_events import MISMATCH, checked, filed, finished, started, without_sinks
 from command_line import Attnfuzz
+from fake_archive import FINGERPRINT, archive, found
 from fake_search import decode
 from msgspec.structs import replace
 from refusals import refused
@@ -77,6 +78,16 @@ def test_a_log_that_was_taken_out_of_its_home_is_enough(attnfuzz: Attnfuzz, home
     (tmp_path / "events.ndjson").write_bytes(home.log(FIRST).read_bytes())
     assert attnfuzz("report", "--campaign", "events.ndjson", "--html", "r.html").code == 0
     assert "the-finding" in Path("r.html").read_text()
+
+
+def test_a_night_is_not_said_to_have_left_out_what_was_found_after_it(attnfuzz: Attnfuzz, home: Home) -> None:
+    archive(home.path, SECOND).file(found(), FINGERPRINT)
+    ran = attnfuzz("compare", str(home.log(FIRST)), "out")
+    assert f"{SECOND} did not run" not in ran.out
+    assert f"{FIRST} did not run" not in ran.out
+    campaign(home, "20260503-043000")
+    third = attnfuzz("compare", str(home.log(FIRST)), "out")
+    assert "campaigns/20260503-043000 did not run 1 open finding of its home" in third.out
 
 
 def test_two_campaigns_are_compared(attnfuzz: Attnfuzz, home: Home) -> None:
