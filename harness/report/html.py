@@ -10,6 +10,7 @@ from markupsafe import Markup
 from attnfuzz.harness.campaign.events import CampaignStarted
 from attnfuzz.harness.campaign.standing import SECONDS_PER_SAMPLE, Standing, TimelinePoint
 from attnfuzz.harness.files.templates import environment_of
+from attnfuzz.harness.findings.finding import REPORT
 from attnfuzz.harness.findings.record import Record
 from attnfuzz.harness.report.cause_view import cause_groups, cause_views, status_of
 from attnfuzz.harness.report.charts import COLORS, Margin, Series, line_chart, margin_chart, share_bar
@@ -23,6 +24,12 @@ from attnfuzz.harness.verdict.wording import clock, count, date
 
 _MOST_LISTED = 100
 """Most rows of tables without a bound: unconfirmed failures, gaps, restarts."""
+
+_FEW = 10
+"""Rows of tables that each cause or each backend has."""
+
+_MOST_OF_MAPS = 600_000
+"""Bytes of all maps of pairs, unless the first is larger: those of 60 backends on a GPU made a page of 20 MB."""
 
 
 def render_html(
@@ -46,12 +53,19 @@ def render_html(
         )
         for backend, score in standing.scores.items()
     ]
+    coverages = [Coverage.of(backend, can.get(backend), score.pairs) for backend, score in standing.scores.items()]
     environment = markup_environment()
     environment.filters.update(
         clock=clock, count=count, date=date, shortened=shortened, named=named, printable=printable
     )
     environment.globals.update(
-        title_of=title_of, status_of=status_of, ledger_lines=ledger_lines, colors=COLORS, most=_MOST_LISTED
+        title_of=title_of,
+        status_of=status_of,
+        ledger_lines=ledger_lines,
+        colors=COLORS,
+        most=_MOST_LISTED,
+        few=_FEW,
+        report=REPORT,
     )
     return environment.get_template("report.html.j2").render(
         standing=standing,
@@ -59,7 +73,8 @@ def render_html(
         facts=_facts(standing),
         groups=cause_groups(standing, cause_views(standing, scripts), {record.name: record for record in records}),
         margins=_margins(standing),
-        coverages=[Coverage.of(backend, can.get(backend), score.pairs) for backend, score in standing.scores.items()],
+        coverages=coverages,
+        mapped=_mapped(coverages),
         growth=line_chart("Pairs of features reached against examples", growth, lambda x: f"{x:,.0f}"),
         timelines=_timelines(standing),
         phases={
@@ -81,6 +96,18 @@ def markup_environment() -> jinja2.Environment:
         autoescape=True,
         finalize=lambda each: printable(each) if isinstance(each, str) and not isinstance(each, Markup) else each,
     )
+
+
+def _mapped(coverages: Sequence[Coverage]) -> list[str]:
+    """The backends whose maps the page has room for, the first one among them."""
+    chosen: list[str] = []
+    size = 0
+    for coverage in coverages:
+        if size < _MOST_OF_MAPS and coverage.map is not None:
+            size += len(coverage.map)
+            if not chosen or size < _MOST_OF_MAPS:
+                chosen.append(coverage.backend)
+    return chosen
 
 
 def _facts(standing: Standing) -> list[tuple[str, str]]:

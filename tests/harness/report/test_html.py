@@ -29,7 +29,9 @@ from attnfuzz.harness.report.cause_view import MOST_DRAWN
 from attnfuzz.harness.report.html import render_html
 from attnfuzz.harness.search.messages import Tally
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
-from attnfuzz.strategies.coverage import pairs_of
+from attnfuzz.reference.capability import Capability
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.strategies.coverage import pairs_of, possible_pairs
 
 CASE = decode_case("trtllm_mha")
 PRINT = Fingerprint.of("trtllm_mha", MISMATCH)
@@ -276,6 +278,27 @@ def test_only_so_many_findings_are_drawn_but_all_are_listed() -> None:
     page = render_html(standing_of(*many))
     assert page.count("wrong-row") - page.count(".wrong-row") == MOST_DRAWN
     assert page.count("attnfuzz replay") == MOST_DRAWN + 5
+
+
+def test_a_page_of_many_backends_and_causes_stays_small() -> None:
+    names = [f"backend-{index}" for index in range(20)]
+    can = Capability(dtypes=(DType.BFLOAT16,), windows=True, soft_cap=True)
+    # Every second pair: no two cells of the map are joined.
+    pairs = tuple(sorted(possible_pairs(can))[::2])
+    events = [
+        replace(started(*names), capabilities=dict.fromkeys(names, can)),
+        *(CoverageGrew(at=11.0, backend=name, searched=90, pairs=pairs) for name in names),
+        *(filed(CASE, f"cause-{index}", report=f"a line of the report{' ' * 60}\n" * 100) for index in range(100)),
+        *(filed(CASE, f"symptom-{index}", cause=f"cause-{index % 100}") for index in range(900)),
+        finished(),
+    ]
+    page = render_html(Standing.of(events))
+    assert len(page) < 2_000_000
+    assert all(f'id="cause-{index}"' in page for index in range(100))
+    assert "Pairs of features of backend-0:" in page
+    assert "Pairs of features of backend-19:" not in page
+    assert "<h3>backend-19</h3>" in page
+    assert "cause-99/report.txt" in page
 
 
 def test_a_page_stays_small_whatever_is_said() -> None:
