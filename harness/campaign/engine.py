@@ -44,6 +44,7 @@ from attnfuzz.harness.search.messages import (
     NOT_COME_BACK,
     AnyMessage,
     Caught,
+    DriverAwaited,
     Gap,
     Interesting,
     Lost,
@@ -60,7 +61,7 @@ from attnfuzz.harness.search.messages import (
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.harness.verdict.recurrence import Recurrence
-from attnfuzz.harness.verdict.wording import replay_line
+from attnfuzz.harness.verdict.wording import clock, replay_line
 
 SECONDS_PER_LOOK = 0.1
 SECONDS_PER_LOOK_AT_ALL = 1.0
@@ -76,6 +77,9 @@ waiting for a process that the system can't end takes forever.
 SECONDS_TO_REPORT = 3.0
 SECONDS_PER_REPORT = 5.0
 """Silence of a job after which it is reported to wait for a case, and then time between two reports."""
+
+SECONDS_TO_DOUBT = 10.0
+"""Time for which all jobs must have waited for the GPU's driver when the campaign ends, for it to count as gone."""
 
 LAST_CASE = "the GPU did not answer any more after it"
 
@@ -159,6 +163,7 @@ class Campaign:
         self._running: dict[int, UnderWay] = {}
         self._last_message_at: dict[int, float] = {}
         self._report_at: dict[int, float] = {}
+        self._driver_awaited: dict[int, DriverAwaited] = {}
         self._next_look = 0.0
         self._deaths: Counter[int] = Counter()
 
@@ -240,6 +245,8 @@ class Campaign:
             self._growth.choose()
         while self._growth.chosen and not self._over():
             yield from self._growth.keep()
+        if not self._cut_short:
+            yield from self._check_driver()
         if not self._stop.is_set():
             yield from self._cut_off()
 
@@ -252,6 +259,14 @@ class Campaign:
         """Whether the campaign ends before its budget, because it was stopped or has its finding with the script."""
         found = self._plan.until_finding and bool(self._standing.unexpected)
         return self._stop.is_set() or (found and not any(run.unscripted for run in self._running.values()))
+
+    def _check_driver(self) -> Iterator[Event]:
+        """End as after a GPU that is gone, if the driver keeps all jobs waiting at the end of the time."""
+        waits = [self._driver_awaited.get(job) for job in self._running]
+        if waits and all(wait is not None and wait.seconds >= SECONDS_TO_DOUBT for wait in waits):
+            seconds, job = max((wait.seconds, job) for job, wait in self._driver_awaited.items())
+            text = f"the GPU does not answer any more: its driver has created no CUDA context for {clock(seconds)}"
+            yield from self._give_up_with(job, Unable(text=text, last=self._driver_awaited[job].last))
 
     def _cut_off(self) -> Iterator[Event]:
         """Count the results so far of running slices, whose jobs are about to be stopped."""
@@ -303,8 +318,11 @@ class Campaign:
         if self._report_at.pop(job, None) is not None:
             yield CaseAwaited(at=now, job=job, seconds=now - self._last_message_at[job], over=True)
         self._last_message_at[job] = now
+        self._driver_awaited.pop(job, None)
         if isinstance(message, Ready):
             yield JobReady(at=now, job=job)
+        elif isinstance(message, DriverAwaited):
+            self._driver_awaited[job] = message
         else:
             yield from self._take(job, message)
 

@@ -9,7 +9,8 @@ from typing import BinaryIO
 
 import msgspec
 
-from attnfuzz.harness.search.messages import AnyMessage, JobSetup, Ready, Slice, Unable
+from attnfuzz.harness.search.messages import AnyMessage, DriverAwaited, JobSetup, Ready, Slice, Unable
+from attnfuzz.harness.workers import gpu_gone
 from attnfuzz.harness.workers.forked import fork_ahead
 from attnfuzz.harness.workers.gpu_gone import GpuGone
 from attnfuzz.reference.case import Case
@@ -40,7 +41,12 @@ def main() -> None:
 
     setup = msgspec.json.decode(orders.readline(), type=JobSetup)
     sys.path[:] = setup.path or sys.path
-    hunter = None
+    hunter: Hunter | None = None
+
+    def last() -> Case | None:
+        return None if hunter is None else hunter.last_on_gpu
+
+    gpu_gone.told = lambda seconds: tell(DriverAwaited(seconds=seconds, last=last()))
     try:
         with Hunter(setup, tell, script_of) as hunter:
             tell(Ready())
@@ -48,7 +54,7 @@ def main() -> None:
             for line in orders:
                 tell(hunter.run(msgspec.json.decode(line, type=Slice)))
     except UserError as error:
-        tell(_unable(error, None if hunter is None else hunter.last_on_gpu))
+        tell(_unable(error, last()))
         sys.exit(1)
 
 

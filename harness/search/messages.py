@@ -255,6 +255,13 @@ class Ready(Message, frozen=True, kw_only=True, tag=True):
     """The job has a worker for its first case."""
 
 
+class DriverAwaited(Message, frozen=True, kw_only=True, tag=True):
+    """The job has waited `seconds` for the GPU's driver, which may not answer any more. `last` is as in Unable."""
+
+    seconds: Seconds
+    last: Case | None = None
+
+
 class Unable(Message, frozen=True, kw_only=True, tag=True):
     """The job ends, for a reason outside of the harness: `text` is one line for the user.
 
@@ -266,5 +273,17 @@ class Unable(Message, frozen=True, kw_only=True, tag=True):
 
 
 AnyMessage = (
-    Tally | Interesting | Rechecked | Suspect | Caught | Scripted | Lost | SameCauses | Gap | SliceDone | Ready | Unable
+    Tally
+    | Interesting
+    | Rechecked
+    | Suspect
+    | Caught
+    | Scripted
+    | Lost
+    | SameCauses
+    | Gap
+    | SliceDone
+    | Ready
+    | DriverAwaited
+    | Unable
 )

@@ -1,5 +1,7 @@
 """A GPU that does not answer any more, which a kernel may cause: the driver has none, or never answers."""
 
+from collections.abc import Callable
+
 from attnfuzz.reference.user_error import UserError
 
 SECONDS_FOR_A_CONTEXT = 60.0
@@ -9,6 +11,10 @@ at the same time.
 
 ASKING_GPU = b"asking the GPU's driver for a context"
 """The journal entry of a worker that waits for the driver."""
+
+
+told: Callable[[float], None] | None = None
+"""Called regularly while a worker waits for the driver, with the seconds so far. A job tells its main process."""
 
 
 class GpuGone(UserError):

@@ -117,6 +117,8 @@ class Worker:
         asked = math.inf
         while not self._wait(min(until, time.monotonic() + _SECONDS_PER_LOOK)) and (now := time.monotonic()) < until:
             asked = min(asked, now) if self._journal.read() == ASKING_GPU else math.inf
+            if asked < now and gpu_gone.told is not None:
+                gpu_gone.told(now - asked)
             if now - asked > gpu_gone.SECONDS_FOR_A_CONTEXT:
                 limit = f"{gpu_gone.SECONDS_FOR_A_CONTEXT:g} s"
                 raise GpuGone(f"its driver did not create a CUDA context within {limit}")

@@ -34,14 +34,14 @@ from attnfuzz.harness.campaign.events import (
 )
 from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.knowledge import ATTEMPTS
-from attnfuzz.harness.campaign.plan import Plan
+from attnfuzz.harness.campaign.plan import Limits, Plan
 from attnfuzz.harness.campaign.resume import Past, opening, plan_again
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.corpus import Why
 from attnfuzz.harness.findings.ledger import Ledger
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.search.accepted import Entry
-from attnfuzz.harness.search.messages import Interesting, Ready, Rechecked, SliceDone, SliceKind, Tally
+from attnfuzz.harness.search.messages import DriverAwaited, Interesting, Ready, Rechecked, SliceDone, SliceKind, Tally
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.reference import case_file
@@ -398,6 +398,19 @@ def test_a_long_wait_for_a_case_is_reported_until_it_is_over(tmp_path: Path, mon
     assert [event.job for event in of(JobReady, events)] == [0]
     assert [event.over for event in waits][:4] == [False, False, False, True]
     assert waits[0].seconds <= waits[1].seconds <= waits[3].seconds
+
+
+@pytest.mark.parametrize(("seconds", "gone"), [(12.0, True), (2.0, False)])
+def test_a_driver_that_keeps_all_jobs_waiting_at_the_end_is_gone(tmp_path: Path, seconds: float, *, gone: bool) -> None:
+    asked = plan(tmp_path, examples=None, seconds=0.2)
+    waits = DriverAwaited(seconds=seconds, last=decode(7))
+    jobs = ScriptedJobs([Ready(), waits])
+    campaign = begin(asked, jobs)
+    campaign._limits = Limits(0.2, 0.3, 0.3)
+    failed = of(JobFailed, list(campaign.events()))
+    assert [each.text.partition(";")[0] for each in failed] == [
+        "the GPU does not answer any more: its driver has created no CUDA context for 12 s"
+    ] * gone
 
 
 def test_a_job_without_a_worker_waits_for_no_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -240,3 +240,23 @@ def test_a_failure_does_not_need_the_rows_that_make_it_likely(heads: int) -> Non
     one = replace(case, geometry=replace(case.geometry, q_heads=1, kv_heads=1))
     assert not any(judge.verdict(replace(one, seed=seed)).failures for seed in range(3))
     assert "several KV heads" not in needs_of(pinned, case, lambda _: True)
+
+
+def test_no_run_begins_that_could_not_end_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each run of a hang takes 10 s, and the smallest case has to be confirmed."""
+    now = 0.0
+    monkeypatch.setattr("attnfuzz.harness.search.pinned.time.monotonic", lambda: now)
+    failed = Verdict(observations=(Observation(kind=Kind.HANG, place="", message="it hangs"),))
+
+    def run(_: Case) -> Verdict:
+        nonlocal now
+        now += 10.0
+        return failed
+
+    budget = ShrinkBudget(runs=100, seconds=45.0)
+    fingerprint = Fingerprint.of("fake", failed.failures[0])
+    pinned = Pinned(fingerprint, BOTH, failed, run=run, budget=budget, aside=lambda *_: None)
+    for seed in range(9):
+        pinned.judged(replace(BOTH, seed=seed + 100))
+    assert now == 30.0
+    assert pinned.spent

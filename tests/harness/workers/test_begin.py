@@ -88,11 +88,15 @@ def test_a_gpu_that_does_not_answer_a_worker_that_begins_is_reported_in_one_line
     """Workers on a CPU whose begin hooks do what those on a GPU do."""
     monkeypatch.setattr(gpu_gone, "SECONDS_FOR_A_CONTEXT", 0.1)
     monkeypatch.setattr(pool, "_SECONDS_PER_LOOK", 0.05)
+    waited: list[float] = []
+    monkeypatch.setattr(gpu_gone, "told", waited.append)
     with (
         Workers("deadly_handlers:obey", begin=f"deadly_handlers:{begin}") as workers,
         pytest.raises(GpuGone, match=f"^the GPU does not answer: {reason}"),
     ):
         workers.run(b"who", timeout=60)
+    assert waited == sorted(waited)
+    assert bool(waited) == (begin == "ask_gpu")
 
 
 @pytest.mark.slow
