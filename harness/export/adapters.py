@@ -8,6 +8,8 @@ import functools
 import importlib
 import inspect
 import re
+import sys
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -60,8 +62,12 @@ _STUBS = {
 
 @dataclass
 class Adapters:
-    """The source of adapters: `texts` of definitions in order, and `imports`, statements for what they need besides."""
+    """The source of adapters: `texts` of definitions in order, and `imports`, statements for what they need besides.
 
+    `known` returns the name of a function that the script has anyway, and None for others.
+    """
+
+    known: Callable[[Callable[..., Any]], str | None] = lambda _: None
     texts: dict[str, str] = field(default_factory=dict)
     imports: dict[str, None] = field(default_factory=dict)
     _origins: dict[str, str] = field(default_factory=dict)
@@ -84,7 +90,12 @@ class Adapters:
                 raise CannotExport(f"{op} is a function with objects bound to it, which a script can't create")
             named = [f"{name}={quoted(value)}" for name, value in function.keywords.items()]
             given, function = (*map(quoted, function.args), *named, *given), function.func
+        known = self.known(function)
+        if known is not None and not given:
+            return known
         module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
+        if not given and not _is_at_top_level(function, module, name):
+            return self._wrapper(op, function)
         if not module.startswith(_OURS) or not name.isidentifier():
             raise CannotExport(f"{op} is {name} of {module}, which is not at the top level of a module of attnfuzz")
         self._add(importlib.import_module(module), name)
@@ -96,6 +107,26 @@ class Adapters:
         self.imports["import functools"] = None
         self.texts[called] = f"{called} = functools.partial({', '.join((name, *given))})"
         return _own(called)
+
+    def _wrapper(self, op: str, function: Callable[..., Any]) -> str:
+        """Add a function that was made around another one, with the values that it closes over; return its name."""
+        try:
+            tree = ast.parse(textwrap.dedent(inspect.getsource(function.__code__))).body[0]
+            module = importlib.import_module(str(function.__globals__["__name__"]))
+        except (OSError, SyntaxError, AttributeError, KeyError) as error:
+            raise CannotExport(f"{op} is a function without source") from error
+        if not isinstance(tree, ast.FunctionDef) or not module.__name__.startswith(_OURS):
+            raise CannotExport(f"{op} is no function of attnfuzz that a script can contain")
+        cells = inspect.getclosurevars(function).nonlocals
+        tree.decorator_list = []
+        tree.name = re.sub(r"\W+", "_", f"{op}_in_backend")
+        tree = _Closed(cells, lambda name, inner: self.add(f"{op}_{name}", inner)).visit(tree)
+        self.texts[tree.name] = ""
+        for used in sorted({part.id for part in ast.walk(tree) if isinstance(part, ast.Name)}):
+            self._resolve(module, used)
+        del self.texts[tree.name]
+        self.texts[tree.name] = ast.unparse(ast.fix_missing_locations(tree))
+        return str(tree.name)
 
     def _add(self, module: ModuleType, name: str) -> None:
         """Add a top-level name of a module, after the names that it uses."""
@@ -144,6 +175,36 @@ class Adapters:
             raise CannotExport(f"an adapter needs {alias.name} of attnfuzz under another name")
         else:
             self._add(importlib.import_module(source), alias.name)
+
+
+def _is_at_top_level(function: Callable[..., Any], module: str, name: str) -> bool:
+    """Return whether a module's attribute is this function: one made around another may have its name."""
+    return getattr(sys.modules.get(module), name, None) is function
+
+
+class _Closed(ast.NodeTransformer):
+    """Replaces variables that a function closes over, and their attributes: functions by names, others by literals."""
+
+    def __init__(self, cells: Mapping[str, Any], add: Callable[[str, Callable[..., Any]], str]) -> None:
+        self._cells, self._add = cells, add
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        """Replace a variable."""
+        return self._value(node.id, self._cells[node.id]) if node.id in self._cells else node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        """Replace an attribute of a variable."""
+        owner = node.value
+        if isinstance(owner, ast.Name) and owner.id in self._cells and hasattr(self._cells[owner.id], node.attr):
+            return self._value(node.attr, getattr(self._cells[owner.id], node.attr))
+        return self.generic_visit(node)
+
+    def _value(self, name: str, value: Any) -> ast.expr:
+        if callable(value):
+            return ast.Name(self._add(name, value), ast.Load())
+        if isinstance(value, str | int | float | bool | None):
+            return ast.Constant(value)
+        raise CannotExport(f"{name} of a function is an object that a script can't create")
 
 
 def _own(name: str) -> str:

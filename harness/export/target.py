@@ -109,12 +109,20 @@ def native_parts(
     ops_by_name = {op: backend.ops[op] for op in sorted({call.op for call in calls.calls})}
     carried = {op: found for op, each in ops_by_name.items() if (found := carried_name(each, carry)) is not None}
     given = tuple(file.path for file in carry)
-    adapters = Adapters()
+    adapters, wanted = Adapters(), list[str]()
+
+    def known(function: Callable[..., Any]) -> str | None:
+        """Return the name of a function of this project, which is added to the script."""
+        name = _own_function(function)
+        wanted.extend([] if name is None else [name])
+        return name
+
+    adapters.known = known
     names = {
         op: f"carried_{carried[op][1]}" if op in carried else _own_name(backend, op, adapters, given)
         for op in ops_by_name
     }
-    own = inlined(_MODULES, names.values(), {"build.load()": "native()"})
+    own = inlined(_MODULES, (*names.values(), *wanted), {"build.load()": "native()"})
     wrappers = "\n\n\n".join(filter(None, (own, adapters.source)))
     native = "native()" in wrappers
     mistakes = sorted({name for each in ops_by_name.values() for name in _mistakes(each.function)})
@@ -158,14 +166,22 @@ def _own_name(backend: Backend, op: str, adapters: Adapters, given: Sequence[Pat
     The source of one between a backend and a library is added to the `adapters`.
     """
     function = backend.ops[op].function
+    own = _own_function(function)
+    if own is not None:
+        return own
+    if function_place(function).startswith("attnfuzz."):
+        return adapters.add(op, function)
+    raise not_ours(function, f"{op} of {backend.name}", given)
+
+
+def _own_function(function: Callable[..., Any]) -> str | None:
+    """Return the name of a function of one of `_MODULES`, also of one with planted mistakes; None for others."""
     if isinstance(function, Planted):
         function = function.function
-    if getattr(function, "__module__", "") not in {module.__name__ for module in _MODULES}:
-        if function_place(function).startswith("attnfuzz."):
-            return adapters.add(op, function)
-        raise not_ours(function, f"{op} of {backend.name}", given)
-    name: str = function.__name__
-    return name
+    module, name = (getattr(function, part, "") for part in ("__module__", "__name__"))
+    source = next((each for each in _MODULES if each.__name__ == module), None)
+    # A function around another one may have its name.
+    return str(name) if source is not None and getattr(source, name, None) is function else None
 
 
 def _mistakes(function: Callable[..., Any]) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """Functions between a backend and a library are in its scripts, with all that they need of ours."""
 
 import ast
+import inspect
 import re
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from attnfuzz.harness.export import CannotExport, adapters, export_script
 from attnfuzz.harness.export.adapters import SCRIPT_NAMES, Adapters, renamed
 from attnfuzz.harness.export.proof import prove
 from attnfuzz.harness.sandbox.check import Runner
+from attnfuzz.kernels.defects.catalogue import planted
 from attnfuzz.kernels.gpu.direct.states import MERGE_STATE
 from attnfuzz.kernels.gpu.direct.torch_attention import CUDNN
 from attnfuzz.kernels.torch_sdpa import SDPA
@@ -39,8 +41,20 @@ def test_flashinfers_functions_are_called_without_ours() -> None:
 def test_what_a_script_cannot_create_is_refused() -> None:
     def local() -> None: ...
 
-    with pytest.raises(CannotExport, match="not at the top level of a module of attnfuzz"):
+    with pytest.raises(CannotExport, match="local is no function of attnfuzz that a script can contain"):
         Adapters().add("local", local)
+
+
+def test_a_function_made_around_another_comes_with_the_values_that_it_closes_over() -> None:
+    """It has the name of the other one, which would be right."""
+    op = next(iter(planted()["native:reshape_and_cache+negative_slot_taken_for_the_first"].ops.values()))
+    (writer,) = (each for each in inspect.getclosurevars(op.function).nonlocals.values() if hasattr(each, "function"))
+    known = Adapters(known=lambda function: "the_kernel" if function is writer.function else None)
+    name = known.add(op.name, op.function)
+    assert name == f"{op.name}_in_backend"
+    assert "the_kernel(slot_mapping=" in known.source
+    assert "slots.clamp(min=0)" in known.source
+    assert "writer" not in known.source
 
 
 def test_an_adapter_that_needs_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
