@@ -1,14 +1,13 @@
 """Running an exported script as its reader will: in a fresh process, without attnfuzz, within a time limit."""
 
-import contextlib
-import os
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from attnfuzz.harness.workers import left_behind
 
 _WITHOUT_ATTNFUZZ = """
 import runpy, sys
@@ -65,26 +64,21 @@ def prove(script: str, seconds: float) -> Proof:
         path, output = Path(folder, "repro.py"), Path(folder, "printed")
         path.write_text(script)
         with output.open("wb") as file:
-            # A group of its own: a script forks, and its child must end with it.
+            # A group of its own: a script forks, and its child must end with it. The session is that of the job, which
+            # may be killed.
             process = subprocess.Popen(
                 [sys.executable, "-I", "-c", _WITHOUT_ATTNFUZZ, str(path)],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 cwd=folder,
-                start_new_session=True,
+                process_group=0,
             )
             try:
                 code: int | None = process.wait(seconds)
             except subprocess.TimeoutExpired:
                 code = None
             finally:
-                _end(process)
+                left_behind.end_group(process)
         printed = output.read_text(errors="replace")
     return Proof(code, printed, time.monotonic() - began)
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()

@@ -4,7 +4,6 @@ Scripts exit with 0 if nothing is wrong, 1 if the fault shows, and 2 if they cou
 by a signal is a fault, unless the signal is one that others send. Text after "seen: " is shown.
 """
 
-import contextlib
 import json
 import os
 import signal
@@ -17,6 +16,7 @@ from attnfuzz.harness.releases import launched
 from attnfuzz.harness.releases.outcomes import Ending, Outcome
 from attnfuzz.harness.releases.sites import Site
 from attnfuzz.harness.verdict.printable import printable
+from attnfuzz.harness.workers import left_behind
 
 _FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 _KEPT_BYTES = 1 << 19
@@ -53,9 +53,7 @@ def run_script(script: Path, site: Site, workspace: Path, seconds: float) -> Out
             except subprocess.TimeoutExpired:
                 return Outcome(Ending.CANNOT_RUN, f"it did not end within {seconds:g} s: increase --timeout")
             finally:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+                left_behind.end_group(process)
         line = printable(_result_line(_text(output), _text(errors)))
         files = [file for _, file in map(json.loads, record.read_text().splitlines())]
     return _outcome(code, line, files, site)

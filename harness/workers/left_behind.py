@@ -6,10 +6,13 @@ Nothing waits for them. The command line names those that still exist when it en
 import contextlib
 import os
 import signal
+import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
 from attnfuzz.harness.verdict.wording import count
+
+_SECONDS_TO_DIE = 2.0
 
 
 class Process(NamedTuple):
@@ -38,6 +41,16 @@ def words() -> str:
         f"{count(len(left), 'process', 'processes')} could not be ended, and {'is' if len(left) == 1 else 'are'} left "
         f"behind ({names}): the GPU's driver does not let go of them"
     )
+
+
+def end_group(process: "subprocess.Popen[bytes]") -> None:
+    """Kill a child and its group, which it leads. It is left behind if it does not end."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    try:
+        process.wait(_SECONDS_TO_DIE)
+    except subprocess.TimeoutExpired:
+        note(process.pid)
 
 
 def running(pid: int) -> Process | None:

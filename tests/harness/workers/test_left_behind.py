@@ -49,6 +49,19 @@ def test_the_processes_of_a_session_are_found_and_killed(process: subprocess.Pop
     assert process.wait() == -signal.SIGKILL
 
 
+def test_a_child_that_cannot_be_killed_is_not_waited_for(
+    process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(left_behind, "_SECONDS_TO_DIE", 0.05)
+    with monkeypatch.context() as without_effect:
+        without_effect.setattr(os, "killpg", lambda *_: None)
+        left_behind.end_group(process)
+    assert str(process.pid) in left_behind.words()
+    left_behind.end_group(process)
+    assert process.returncode == -signal.SIGKILL
+    assert left_behind.words() == ""
+
+
 def test_a_nursery_waits_for_the_end_of_a_worker_only_so_long() -> None:
     """A child that ends when it is told to, like one that a driver holds: it can't be killed before."""
     reading, writing = os.pipe()
