@@ -381,6 +381,14 @@ def in_inference_mode(backend: Backend) -> bool:
     return bool(getattr(backend, "in_inference_mode", False))
 
 
+def called_as_documented(backend: Backend) -> bool:
+    """Return whether attnfuzz makes the arguments of its function, as documented: then a failure is the function's.
+
+    Backends may lack the attribute: a planner, which may be at fault, makes their arguments.
+    """
+    return bool(getattr(backend, "called_as_documented", False))
+
+
 def shares_pool(backend: Backend) -> bool:
     """Return whether sessions work on a pool that a writer and attention may share: a `PagedKv`.
 

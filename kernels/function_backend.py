@@ -122,6 +122,7 @@ class FunctionBackend(OfFunction):
     arrange: Callable[..., Mapping[str, Any]] | None = None
     writes: frozenset[str] = frozenset()
     shares_pool: ClassVar[bool] = True
+    called_as_documented: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         self._check_types()

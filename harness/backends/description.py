@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 
 from attnfuzz.harness.backends.load import BackendFileError, BackendSource, brief
-from attnfuzz.kernels.backend import Backend, Bench, Op, shares_pool
+from attnfuzz.kernels.backend import Backend, Bench, Op, called_as_documented, shares_pool
 from attnfuzz.kernels.function_backend import OfFunction
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
@@ -43,7 +43,7 @@ class DescribedOp(msgspec.Struct, frozen=True):
 class Description(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The properties of a backend. `missing` is why it can't run here; `prepares`: `prepare` may do something.
 
-    `shares_pool` is the result of `attnfuzz.kernels.backend.shares_pool`.
+    `shares_pool` and `called_as_documented` are the results of these functions of `attnfuzz.kernels.backend`.
     """
 
     name: str
@@ -54,6 +54,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     missing: str | None
     prepares: bool
     shares_pool: bool
+    called_as_documented: bool
 
 
 def describe(name: str, backend: Backend) -> Description:
@@ -70,6 +71,7 @@ def describe(name: str, backend: Backend) -> Description:
         missing=_missing(name, _asked(name, "missing()", backend.missing)),
         prepares=capability.device is not Device.CPU or prepare is not OfFunction.prepare,
         shares_pool=_asked(name, "shares_pool", lambda: shares_pool(backend)),
+        called_as_documented=_asked(name, "called_as_documented", lambda: called_as_documented(backend)),
     )
     return _as_decoded(name, described)
 
@@ -234,6 +236,11 @@ class Rehearsed:
     def shares_pool(self) -> bool:
         """Whether its pool may be that of another backend."""
         return self.description.shares_pool
+
+    @property
+    def called_as_documented(self) -> bool:
+        """Whether attnfuzz makes all arguments of its function."""
+        return self.description.called_as_documented
 
     def open(self, case: Case, bench: Bench) -> NoReturn:
         """Refuse, because sessions run the user's code."""

@@ -19,7 +19,6 @@ from attnfuzz.harness.campaign.events import (
     JobFailed,
     JobReady,
     JobRestarted,
-    ScriptMade,
     SuspectSeen,
     Trouble,
 )
@@ -46,12 +45,12 @@ from attnfuzz.harness.search.messages import (
     Caught,
     DriverAwaited,
     Gap,
+    HandedOver,
     Interesting,
     Lost,
     Ready,
     Rechecked,
     SameCauses,
-    Scripted,
     Slice,
     SliceDone,
     Suspect,
@@ -338,12 +337,10 @@ class Campaign:
             case Rechecked(finding=finding):
                 self._undone.checked(finding)
                 yield from self._filing.check(message)
-            case Scripted(script=script, obstacle=obstacle):
+            case HandedOver():
                 name, run.unscripted = run.unscripted, ""
                 if name:
-                    self._archive.add_script(name, script, obstacle)
-                    kept = script is not None
-                    yield ScriptMade(at=self._clock(), name=name, kept=kept, obstacle=obstacle)
+                    yield from self._filing.hand_over(name, message)
             case Suspect() | Lost() | Caught():
                 yield from self._take_suspect(run, message)
             case SameCauses():

@@ -12,6 +12,7 @@ from msgspec import Meta
 from attnfuzz.harness.campaign.plan import LEAST_ALPHA, MOST_BACKENDS, MOST_EXAMPLES, MOST_JOBS, MOST_SEED
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.search.messages import Count, Seconds, SliceKind, Tally
+from attnfuzz.harness.verdict.blame import Blamed
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.harness.verdict.recurrence import Recurrence
@@ -196,6 +197,13 @@ class FindingMinimized(Event, frozen=True, kw_only=True, tag=True):
     finding: FindingFiled
 
 
+class FindingTriaged(Event, frozen=True, kw_only=True, tag=True):
+    """The failure of the finding `name` is the fault of `blame`, by its calls."""
+
+    name: str
+    blame: Blamed
+
+
 class CausesMerged(Event, frozen=True, kw_only=True, tag=True):
     """Verified predictions of the cause of `cause` explain the finding `name` and its whole cause.
 
@@ -302,6 +310,7 @@ AnyEvent = (
     | AlreadyFiled
     | FindingChecked
     | FindingMinimized
+    | FindingTriaged
     | CausesMerged
     | UnconfirmedKept
     | GapSeen

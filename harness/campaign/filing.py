@@ -12,6 +12,8 @@ from attnfuzz.harness.campaign.events import (
     FindingChecked,
     FindingFiled,
     FindingMinimized,
+    FindingTriaged,
+    ScriptMade,
     SuspectSeen,
     Trouble,
     UnconfirmedKept,
@@ -23,7 +25,7 @@ from attnfuzz.harness.findings.ledger import Ledger
 from attnfuzz.harness.findings.record import Record
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.search.known import clues_among
-from attnfuzz.harness.search.messages import Caught, Rechecked, SameCauses, Suspect
+from attnfuzz.harness.search.messages import Caught, HandedOver, Rechecked, SameCauses, Suspect
 from attnfuzz.harness.verdict.failures import Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint, fine
 from attnfuzz.harness.verdict.recurrence import Recurrence
@@ -67,6 +69,13 @@ class Filing:
         if name is not None:
             return AlreadyFiled(at=self.clock(), fingerprint=caught.fingerprint, name=name)
         return self._write(finding, caught)
+
+    def hand_over(self, name: str, handed: HandedOver) -> Iterator[ScriptMade | FindingTriaged]:
+        """Add a script, or the reason why there is none, to the finding `name`, and whose fault it is."""
+        self.archive.add_script(name, handed.script, handed.obstacle)
+        yield ScriptMade(at=self.clock(), name=name, kept=handed.script is not None, obstacle=handed.obstacle)
+        if handed.blame is not None:
+            yield FindingTriaged(at=self.clock(), name=name, blame=handed.blame)
 
     def minimize(self, name: str, caught: Caught) -> Iterator[FindingMinimized | CausesMerged]:
         """File a caught failure in place of the finding `name`, which was not minimized before.

@@ -21,6 +21,7 @@ from attnfuzz.harness.campaign.events import (
     FindingChecked,
     FindingFiled,
     FindingMinimized,
+    FindingTriaged,
     GapSeen,
     JobFailed,
     JobReady,
@@ -37,6 +38,7 @@ from attnfuzz.harness.campaign.knowledge import UNSETTLED
 from attnfuzz.harness.findings.finding import script_words
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.search.messages import Tally
+from attnfuzz.harness.verdict.blame import Blamed
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.strategies.coverage import Pair
 
@@ -92,6 +94,7 @@ class Standing:
         self.checked: list[FindingChecked] = []
         self.obstacles: dict[str, str] = {}
         self.merged: dict[str, str] = {}
+        self.blamed: dict[str, Blamed] = {}
         self.unconfirmed: list[UnconfirmedKept] = []
         self.gaps: list[GapSeen] = []
         self.remarks: list[LedgerRemark] = []
@@ -242,22 +245,6 @@ class Standing:
                 self.awaited[job] = event.at - seconds
                 if over:
                     del self.awaited[job]
-            case FindingFiled(fingerprint=fingerprint):
-                self.filed.append(event)
-                self.finding_at = event.at
-                self._confirmed(fingerprint)
-            case AlreadyFiled(fingerprint=fingerprint):
-                self._confirmed(fingerprint)
-            case FindingChecked(fingerprint=fingerprint, state=state):
-                self.checked.append(event)
-                if state is not State.FIXED:
-                    self._confirmed(fingerprint)
-            case FindingMinimized(name=name, finding=finding):
-                self._replace(name, finding)
-            case CausesMerged(name=name, cause=cause, known=known):
-                self.merged[name] = cause
-                if known is not None:
-                    self._know(cause, known)
             case UnconfirmedKept(fingerprint=fingerprint, case=case):
                 self.unconfirmed = [
                     each for each in self.unconfirmed if (each.fingerprint, each.case) != (fingerprint, case)
@@ -280,6 +267,29 @@ class Standing:
                 self.obstacles.pop(name, None)
                 if obstacle:
                     self.obstacles[name] = script_words(obstacle, kept=kept)
+            case _:
+                self._remember_finding(event)
+
+    def _remember_finding(self, event: Event) -> None:
+        match event:
+            case FindingFiled(fingerprint=fingerprint):
+                self.filed.append(event)
+                self.finding_at = event.at
+                self._confirmed(fingerprint)
+            case AlreadyFiled(fingerprint=fingerprint):
+                self._confirmed(fingerprint)
+            case FindingChecked(fingerprint=fingerprint, state=state):
+                self.checked.append(event)
+                if state is not State.FIXED:
+                    self._confirmed(fingerprint)
+            case FindingMinimized(name=name, finding=finding):
+                self._replace(name, finding)
+            case FindingTriaged(name=name, blame=blame):
+                self.blamed[name] = blame
+            case CausesMerged(name=name, cause=cause, known=known):
+                self.merged[name] = cause
+                if known is not None:
+                    self._know(cause, known)
 
     def _replace(self, name: str, finding: FindingFiled) -> None:
         """Replace the finding `name`, which an earlier campaign may have filed, by a minimized one."""

@@ -44,6 +44,8 @@ class CampaignBackend(msgspec.Struct, frozen=True, kw_only=True):
 class CampaignCause(msgspec.Struct, frozen=True, kw_only=True):
     """A cause: its state, or "known"; the features that it needs; the failure of its smallest case; all its findings.
 
+    `fault` is "caller", "kernel" or "unclear", null if it was not triaged.
+
     `finding` is the folder of the smallest case, `reproducers` are lines to paste into a shell.
     """
 
@@ -51,6 +53,7 @@ class CampaignCause(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     known: str | None
     title: str
+    fault: str | None
     needs: tuple[str, ...]
     backends: tuple[str, ...]
     failure: ListedFailure

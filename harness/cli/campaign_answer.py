@@ -52,6 +52,7 @@ def _cause(view: CauseView) -> CampaignCause:
         state=view.status,
         known=view.cause.known,
         title=view.title,
+        fault=None if view.blamed is None else view.blamed.fault.value,
         needs=view.cause.needs,
         backends=tuple(view.backends),
         failure=ListedFailure.of(view.finding.observation),

@@ -175,7 +175,7 @@ def _print_causes_and_scores(console: Console, home: Home | None, standing: Stan
 
 def _print_cause(console: Console, view: CauseView) -> None:
     """Print the smallest case in full, the facts, the symptoms, and the lines that run it."""
-    console.print(Text(view.title, style="bold"))
+    console.print(Text(view.headline, style="bold"))
     console.print(Text(printable(_at_length(view.finding))))
     about = Table.grid(padding=(0, GAP, 0, 0))
     about.add_column(no_wrap=True)

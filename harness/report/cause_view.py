@@ -21,6 +21,7 @@ from attnfuzz.harness.reduce.ablation import passes_if
 from attnfuzz.harness.report.compare import changes
 from attnfuzz.harness.report.drawing import draw_case
 from attnfuzz.harness.report.titles import severity, slug, title
+from attnfuzz.harness.verdict.blame import Blamed
 from attnfuzz.harness.verdict.describe import describe
 from attnfuzz.harness.verdict.failures import REACHED_BY, REACHED_BY_IN_0_1
 from attnfuzz.harness.verdict.printable import in_a_line
@@ -45,7 +46,7 @@ class SymptomGroup(NamedTuple):
 
 @dataclass(frozen=True)
 class CauseView:
-    """A cause in a report: the `finding` with the smallest case, `passing` ones, and whether it has a script.
+    """A cause in a report: its findings, those that pass, whether it has a script, and whose fault it is if known.
 
     `obstacle` is a sentence about a script that is missing or has not shown the failure, or "".
     """
@@ -54,6 +55,7 @@ class CauseView:
     passing: tuple[AnyFinding, ...] = ()
     has_script: bool = False
     obstacle: str = ""
+    blamed: Blamed | None = None
 
     @property
     def finding(self) -> AnyFinding:
@@ -75,6 +77,12 @@ class CauseView:
     def title(self) -> str:
         """The cause in half a line."""
         return title_of_cause(self.cause)
+
+    @property
+    def headline(self) -> str:
+        """The title, and whose fault it is if that was looked for."""
+        fault = "" if self.blamed is None else self.blamed.fault.words
+        return f"{self.title}: {fault}" if fault else self.title
 
     @property
     def explanation(self) -> str:
@@ -149,6 +157,8 @@ class CauseView:
             facts.append(("rate", self.recurrence))
         if self.obstacle:
             facts.append(("script", self.obstacle))
+        if self.blamed is not None:
+            facts.append(("fault", " ".join((self.blamed.conclusion, *self.blamed.sentences[:1]))))
         if self.symptoms:
             facts.append(("backends", ", ".join(self.backends)))
             facts.append(("modes", ", ".join(self.modes)))
@@ -198,15 +208,21 @@ def status_of(finding: AnyFinding) -> str:
 def cause_views(standing: Standing, scripts: Collection[str] = ()) -> list[CauseView]:
     """The causes of all findings of a campaign: new and returned ones, open, known and fixed ones, the worst first."""
     causes = causes_of([*standing.findings, *standing.fixed], standing.merged)
-    views = [_view(cause.findings, scripts, standing.obstacles) for cause in causes]
+    views = [_view(cause.findings, scripts, standing) for cause in causes]
     return sorted(views, key=lambda view: (_STATUSES.index(view.status), *view.order))
 
 
-def _view(findings: tuple[AnyFinding, ...], scripts: Collection[str], obstacles: Mapping[str, str]) -> CauseView:
+def _view(findings: tuple[AnyFinding, ...], scripts: Collection[str], standing: Standing) -> CauseView:
     failing = tuple(each for each in findings if each.state is not State.FIXED)
     passing = tuple(each for each in findings if each.state is State.FIXED)
     cause = Cause(failing or passing)
-    return CauseView(cause, passing if failing else (), cause.name in scripts, obstacles.get(cause.name, ""))
+    return CauseView(
+        cause,
+        passing if failing else (),
+        has_script=cause.name in scripts,
+        obstacle=standing.obstacles.get(cause.name, ""),
+        blamed=next((standing.blamed[each.name] for each in cause.findings if each.name in standing.blamed), None),
+    )
 
 
 def view_of(views: Collection[CauseView], finding: AnyFinding) -> CauseView:

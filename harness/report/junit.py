@@ -77,7 +77,7 @@ def _cause(view: CauseView) -> Test:
     return Test(
         name,
         "failure",
-        f"{view.status}: {view.title}",
+        f"{view.status}: {view.headline}",
         kind=finding.observation.kind.value,
         text="\n".join([view.report, *_more(view)]),
         out=f"{out}\nfound {clock(finding.at)} into the campaign",

@@ -125,16 +125,16 @@ def severity(observation: Observation) -> Severity:
 
 
 def title(observation: Observation, needs: Collection[str], backends: Sequence[str], modes: Sequence[str]) -> str:
-    """Describe a failure in half a line: what the kernel does, with which features, in which backends and modes."""
-    what = _what(observation)
-    features = [name for name in _telling(needs) if not set(_words(name)) <= set(_words(what))]
+    """Describe a failure in half a line: the mistake, with which features, in which backends and modes."""
+    act = _act(observation)
+    features = [name for name in _telling(needs) if not set(_words(name)) <= set(_words(act))]
     condition = f" with {_listed(features, 'feature', last=' and ')}" if features else ""
     # A backend of a file is named by its path.
     names = list(dict.fromkeys(name.rpartition("/")[2] for name in backends))
     where = [_listed(names, "backend")] if names else []
     if modes:
         where.append(modes[0] if len(modes) == 1 else count(len(modes), "mode"))
-    return in_a_line(f"{what}{condition} ({', '.join(where)})" if where else f"{what}{condition}")
+    return in_a_line(f"{act}{condition} ({', '.join(where)})" if where else f"{act}{condition}")
 
 
 def title_of(failed: CaseThatFailed, needs: Collection[str] = ()) -> str:
@@ -155,7 +155,7 @@ def slug(text: str) -> str:
     return kept
 
 
-def _what(observation: Observation) -> str:
+def _act(observation: Observation) -> str:
     kind, place = observation.kind, observation.place
     if observation.mistakes:
         return _MISTAKES[observation.mistakes[0]]

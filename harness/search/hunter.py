@@ -9,26 +9,26 @@ from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.search.examples import drawn_cases
 from attnfuzz.harness.search.hunt import Hunt
-from attnfuzz.harness.search.messages import AnyMessage, Caught, JobSetup, Scripted, Slice, SliceDone
+from attnfuzz.harness.search.messages import AnyMessage, Caught, HandedOver, JobSetup, Slice, SliceDone
 from attnfuzz.harness.search.novelty import Novelty
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.device import Device
 from attnfuzz.strategies.coverage import pair_bits, pairs_in
 
-Export = Callable[[Caught, Runner, float], Scripted]
-"""Makes a script of a failure, and runs it for at most so many seconds."""
+HandOver = Callable[[Caught, Runner, float], HandedOver]
+"""Makes a script of a failure, runs it, and finds out whose fault it is, all within about so many seconds."""
 
 
 class Hunter:
     """Runs slices one at a time, and sends their messages. Raises Runner's errors.
 
-    `export` makes scripts here, where workers are ready, so that the main process does not wait for them.
+    `hand_over` makes scripts and triages here, where workers are ready: the main process does not wait for them.
     """
 
-    def __init__(self, setup: JobSetup, tell: Callable[[AnyMessage], None], export: Export) -> None:
+    def __init__(self, setup: JobSetup, tell: Callable[[AnyMessage], None], hand_over: HandOver) -> None:
         self._setup = setup
         self._tell = tell
-        self._export = export
+        self._hand_over = hand_over
         self._novelty = Novelty(pair_bits, pairs_in)
         self._ran_last = setup.backends[0]
         self._runner = Runner(
@@ -68,7 +68,7 @@ class Hunter:
         def tell(message: AnyMessage) -> None:
             self._tell(message)
             if isinstance(message, Caught) and not task.first_only:
-                self._tell(self._export(message, self._runner, _seconds_left(task, began)))
+                self._tell(self._hand_over(message, self._runner, _seconds_left(task, began)))
 
         hunt = Hunt(
             task,

@@ -9,6 +9,7 @@ from msgspec import Meta
 from attnfuzz.harness.search.accepted import Entry
 from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.search.limits import MOST_SECONDS
+from attnfuzz.harness.verdict.blame import Blamed
 from attnfuzz.harness.verdict.failures import Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.harness.verdict.recurrence import Recurrence
@@ -208,14 +209,16 @@ class Caught(Message, frozen=True, kw_only=True, tag=True):
     history: tuple[Case, ...] = ()
 
 
-class Scripted(Message, frozen=True, kw_only=True, tag=True):
-    """A script of the failure caught last, which was run without attnfuzz, or None if there is none to keep.
+class HandedOver(Message, frozen=True, kw_only=True, tag=True):
+    """For the failure caught last: a script that shows it without attnfuzz, and whose fault it is.
 
-    `obstacle` is the reason why there is none, or why it is not known to show the failure; "" if it showed it.
+    `script` is None if there is none to keep. `obstacle` is the reason for that, or why the script is not known to show
+    the failure; "" if it showed it. `blame` is None if the cause was known before, or there was no time.
     """
 
     script: str | None
     obstacle: str = ""
+    blame: Blamed | None = None
 
 
 class Lost(Message, frozen=True, kw_only=True, tag=True):
@@ -278,7 +281,7 @@ AnyMessage = (
     | Rechecked
     | Suspect
     | Caught
-    | Scripted
+    | HandedOver
     | Lost
     | SameCauses
     | Gap

@@ -8,13 +8,17 @@ the step is wrong, the caller passed wrong arguments.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from attnfuzz.harness.backends import registry
 from attnfuzz.harness.triage.differences import Difference
 from attnfuzz.harness.triage.evidence import BETWEEN, BrokenDuty, CallEvidence
-from attnfuzz.harness.triage.result import Blame, VariantOutcome
+from attnfuzz.harness.triage.result import VariantOutcome
+from attnfuzz.harness.verdict.blame import Blame
 from attnfuzz.harness.verdict.failures import FAULTS, Kind, Observation
 from attnfuzz.harness.verdict.wording import count
+from attnfuzz.kernels.backend import called_as_documented
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
 from attnfuzz.reference.calls import CallCase
+from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import AnyCase
 
 _OF_MEMORY = FAULTS | {Kind.HANG, Kind.WORKER_DIED, Kind.CANARY_OVERWRITTEN, Kind.INPUT_MUTATED}
@@ -46,6 +50,8 @@ def culprit(case: AnyCase, failure: Observation, found: Sequence[CallEvidence]) 
             return _broken(caller, failure, evidence)
         if evidence.inherited:
             return _inherited(evidence)
+    if isinstance(case, Case) and called_as_documented(registry.resolve(case.backend)):
+        return _function(case.backend, failure, found)
     if failure.kind in _OF_EXCEPTIONS:
         return _raised(caller, failure, found)
     for evidence in found:
@@ -82,6 +88,17 @@ def _inherited(evidence: CallEvidence) -> Culprit:
             "The calls of an earlier step meet every known precondition and pass, but fail when they are made twice.",
         ),
         call=first.call,
+    )
+
+
+def _function(backend: str, failure: Observation, found: Sequence[CallEvidence]) -> Culprit:
+    """Conclude from arguments that attnfuzz made itself, as the function's documentation says."""
+    function = failure.kernel or f"the function that arranges the arguments of {backend}"
+    return Culprit(
+        Blame.KERNEL,
+        f"The kernel is at fault: {function} gets its arguments from attnfuzz, as documented for a FunctionBackend.",
+        (_line(failure), *_elsewhere(found)),
+        call=failure.call,
     )
 
 

@@ -4,16 +4,8 @@ from enum import StrEnum
 
 import msgspec
 
+from attnfuzz.harness.verdict.blame import Blame
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
-
-
-class Blame(StrEnum):
-    """Whose fault it is: the caller's (a planner, a server), the kernel's, unknown, or nothing fails."""
-
-    CALLER = "caller"
-    KERNEL = "kernel"
-    UNCLEAR = "unclear"
-    NONE = "none"
 
 
 class Repetition(StrEnum):

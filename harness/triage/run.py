@@ -8,14 +8,16 @@ from msgspec.structs import replace
 from attnfuzz.harness.backends import registry
 from attnfuzz.harness.sandbox.check import CannotRun, why_not
 from attnfuzz.harness.triage.access import Explained, explain_access
-from attnfuzz.harness.triage.culprit import culprit
+from attnfuzz.harness.triage.culprit import Culprit, culprit
 from attnfuzz.harness.triage.differences import Difference
 from attnfuzz.harness.triage.evidence import CallEvidence, collect
 from attnfuzz.harness.triage.repeats import REPEATS, Repeated, Tried, repeated, tried
-from attnfuzz.harness.triage.result import Blame, Repetition, Triage, Variant, VariantOutcome
+from attnfuzz.harness.triage.result import Repetition, Triage, Variant, VariantOutcome
 from attnfuzz.harness.triage.variants import contrasts, cut, ways
+from attnfuzz.harness.verdict.blame import Blame
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.wording import count, left_unjudged
+from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import AnyCase, case_id
 from attnfuzz.reference.related import related
@@ -51,6 +53,14 @@ def triage(case: AnyCase, runner: Tried, *, repeats: int = REPEATS) -> Triage:
     if failing is None:
         return _passing(case, variants, runs)
     return _failing(case, *failing, variants, runs, runner, tries)
+
+
+def blamed_for(case: Case, failure: Observation, runner: Tried) -> Culprit:
+    """Conclude whose fault the `failure` of a case is, from a few runs of its calls. Raises like `Runner.verdict`."""
+    if failure.kernel and failure.kernel not in ENTRY_POINTS:
+        # Runs of calls whose arguments have no known meaning tell nothing.
+        return culprit(case, failure, ())
+    return culprit(case, failure, [collect(part, runner) for part in _parts(case, failure)])
 
 
 def _passing(case: AnyCase, variants: list[Variant], runs: Repeated) -> Triage:

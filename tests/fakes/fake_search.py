@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from attnfuzz.harness.sandbox.case_runner import OneByOne, RepeatingRunner
 from attnfuzz.harness.search.accepted import Entry
 from attnfuzz.harness.search.hunt import Hunt
-from attnfuzz.harness.search.messages import AnyMessage, Caught, Scripted, Slice, SliceDone
+from attnfuzz.harness.search.messages import AnyMessage, Caught, HandedOver, Slice, SliceDone
 from attnfuzz.harness.search.novelty import Novelty
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.reference.case import Case, Mode, Request, Step
@@ -140,7 +140,7 @@ class FakeJobs:
         def tell(message: AnyMessage) -> None:
             self._messages.append((job, message))
             if isinstance(message, Caught):
-                self._messages.append((job, Scripted(script=f"print({kv_lens(message.case)})")))
+                self._messages.append((job, HandedOver(script=f"print({kv_lens(message.case)})")))
 
         hunt = Hunt(task, self._judge, tell)
         drawn = self._strategy.map(lambda case: replace(case, backend=task.backend))

@@ -1,4 +1,4 @@
-"""Scripts that a job makes of what it caught."""
+"""Scripts that a job makes of the failures that it caught, and whose fault these are."""
 
 from types import SimpleNamespace
 from typing import cast
@@ -11,7 +11,9 @@ from attnfuzz.harness.campaign import scripts
 from attnfuzz.harness.export import CannotExport
 from attnfuzz.harness.export.proof import Proof
 from attnfuzz.harness.sandbox.check import Runner
-from attnfuzz.harness.search.messages import Caught
+from attnfuzz.harness.search.messages import Caught, HandedOver
+from attnfuzz.harness.triage.culprit import Culprit
+from attnfuzz.harness.verdict.blame import Blame, Blamed
 from attnfuzz.harness.verdict.failures import Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.harness.verdict.recurrence import Recurrence, Rerun
@@ -98,3 +100,24 @@ def test_a_script_for_which_no_time_is_left_is_kept_and_not_run(monkeypatch: pyt
     made = scripts.script_of(CAUGHT, cast("Runner", Renewed()), 1.0)
     assert (made.script, made.obstacle) == ("the script", "it was not run: no time was left")
     assert not limits
+
+
+def test_a_symptom_of_a_known_cause_is_not_triaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scripts, "script_of", lambda *_: HandedOver(script="print()"))
+    monkeypatch.setattr(scripts, "blamed_for", lambda *_: Culprit(Blame.KERNEL, "It is the kernel.", ("a", "b", "c")))
+    runner = cast("Runner", Renewed())
+    assert scripts.handed_over(replace(CAUGHT, cause="another"), runner, 60.0) == HandedOver(script="print()")
+    assert scripts.handed_over(CAUGHT, runner, 60.0).blame == Blamed(
+        fault=Blame.KERNEL, conclusion="It is the kernel.", sentences=("a", "b")
+    )
+    assert scripts.handed_over(CAUGHT, runner, 1.0).blame is None, "no time is left"
+
+
+def test_a_finding_whose_calls_cannot_be_traced_has_no_triage(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise HandlerError("Traceback")
+
+    monkeypatch.setattr(scripts, "blamed_for", fail)
+    runner = Renewed()
+    assert scripts.blame_of(CAUGHT, cast("Runner", runner)) is None
+    assert runner.times == 1

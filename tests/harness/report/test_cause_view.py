@@ -5,7 +5,7 @@ from campaign_events import MISMATCH, checked, filed, finished, started, without
 from harness_cases import decode_case
 from msgspec.structs import replace
 
-from attnfuzz.harness.campaign.events import CausesMerged, Event, ScriptMade
+from attnfuzz.harness.campaign.events import CausesMerged, Event, FindingTriaged, ScriptMade
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.report.cause_view import CauseView, cause_views, view_of
@@ -13,6 +13,7 @@ from attnfuzz.harness.report.html import render_html
 from attnfuzz.harness.report.junit import render_junit
 from attnfuzz.harness.report.markdown import render_markdown
 from attnfuzz.harness.report.verdict import verdict
+from attnfuzz.harness.verdict.blame import Blame, Blamed
 from attnfuzz.harness.verdict.failures import REACHED_BY
 
 FAKE, OTHER = decode_case("fake"), decode_case("other")
@@ -53,6 +54,15 @@ def test_a_script_that_was_made_again_and_shows_the_failure_needs_no_remark() ->
     made = [ScriptMade(at=at, name="one", kept=True, obstacle=text) for at, text in ((5.0, "no time"), (9.0, ""))]
     (view,) = views(filed(FAKE, "one"), *made)
     assert view.obstacle == ""
+
+
+def test_a_cause_says_whose_fault_it_is() -> None:
+    blame = Blamed(fault=Blame.CALLER, conclusion="The caller is at fault.", sentences=("batch_size is 2.", "More."))
+    (view,) = views(*SINKS, FindingTriaged(at=9, name="sinks", blame=blame))
+    assert view.headline == f"{view.title}: the caller is at fault"
+    assert ("fault", "The caller is at fault. batch_size is 2.") in view.facts
+    (untriaged,) = views(*SINKS)
+    assert untriaged.headline == untriaged.title
 
 
 def test_a_cause_that_needs_nan_in_memory_says_what_makes_it_pass() -> None:

@@ -9,10 +9,10 @@ from attnfuzz.harness.search.hunter import Hunter
 from attnfuzz.harness.search.messages import (
     AnyMessage,
     Caught,
+    HandedOver,
     Interesting,
     JobSetup,
     Lost,
-    Scripted,
     ShrinkBudget,
     Slice,
     Suspect,
@@ -23,9 +23,9 @@ pytestmark = pytest.mark.slow
 SHRINKING = ShrinkBudget(runs=50, seconds=20.0)
 
 
-def no_script(*_: object) -> Scripted:
+def no_script(*_: object) -> HandedOver:
     """Make no script."""
-    return Scripted(script=None)
+    return HandedOver(script=None)
 
 
 def test_what_a_slice_reached_is_not_new_to_the_next(defective: str) -> None:
@@ -56,14 +56,14 @@ def test_each_failure_is_followed_by_its_script(defective: str, *, first_only: b
     setup = JobSetup(backends=(backend,), contract="declared", guard=None)
     unshrunk = ShrinkBudget(runs=0, seconds=0.0)
 
-    def scripted(caught: Caught, _: object, seconds: float) -> Scripted:
+    def hand_over(caught: Caught, _: object, seconds: float) -> HandedOver:
         assert seconds == math.inf
-        return Scripted(script=f"{caught.case.backend} {next(numbers)}")
+        return HandedOver(script=f"{caught.case.backend} {next(numbers)}")
 
-    with Hunter(setup, sent.append, scripted) as hunter:
+    with Hunter(setup, sent.append, hand_over) as hunter:
         task = Slice(backend=backend, index=0, seed=1, examples=5, shrink=unshrunk, first_only=first_only)
         done = hunter.run(task)
     assert done.stopped_early
-    messages = [each for each in sent if isinstance(each, Caught | Scripted)]
+    messages = [each for each in sent if isinstance(each, Caught | HandedOver)]
     assert isinstance(messages[0], Caught)
-    assert messages[1:] == ([] if first_only else [Scripted(script=f"{backend} 0")])
+    assert messages[1:] == ([] if first_only else [HandedOver(script=f"{backend} 0")])

@@ -4,12 +4,16 @@ from typing import Any
 
 import pytest
 from harness_cases import decode_case
+from msgspec.structs import replace
 
+from attnfuzz.harness.backends import registry
 from attnfuzz.harness.triage.culprit import Culprit, culprit
 from attnfuzz.harness.triage.evidence import BrokenDuty, CallEvidence, JudgedCall
-from attnfuzz.harness.triage.result import Blame, VariantOutcome
+from attnfuzz.harness.triage.result import VariantOutcome
+from attnfuzz.harness.verdict.blame import Blame
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.kernels.entry_points import Breach
+from attnfuzz.kernels.function_backend import FunctionBackend
 from attnfuzz.kernels.native.ops import NATIVE
 from attnfuzz.reference.calls import Call, CallCase
 
@@ -21,6 +25,10 @@ PASSES = VariantOutcome.of(Verdict())
 
 def failure(kind: Kind, kernel: str = DECODE, margin: float | None = None) -> Observation:
     return Observation(kind=kind, place="out", message="what it was", kernel=kernel, call=0, margin=margin)
+
+
+def attend(**_: object) -> None:
+    """Stand in for a kernel of one's own."""
 
 
 def fails(seen: Observation) -> VariantOutcome:
@@ -54,6 +62,17 @@ def test_a_fault_that_the_calls_by_themselves_do_not_show_is_nobodys_yet() -> No
 
 def test_a_fault_of_a_kernel_that_nobody_knows_is_nobodys_yet() -> None:
     assert sent(failure(Kind.ILLEGAL_ACCESS, "attend")).fault is Blame.UNCLEAR
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_a_function_that_attnfuzz_calls_as_documented_is_at_fault(monkeypatch: pytest.MonkeyPatch, kind: Kind) -> None:
+    monkeypatch.setattr(registry, "resolve", lambda _: FunctionBackend(attend))
+    case = replace(CASE, backend="mine.py:ATTEND")
+    found = culprit(case, failure(kind, "attend"), [CallEvidence()])
+    assert found.fault is Blame.KERNEL
+    assert found.conclusion.startswith("The kernel is at fault: attend gets its arguments from attnfuzz")
+    before = culprit(case, failure(kind, ""), [])
+    assert "the function that arranges the arguments of mine.py:ATTEND" in before.conclusion
 
 
 def test_a_broken_precondition_comes_before_all_else_and_of_several_that_of_the_call_that_failed() -> None:
