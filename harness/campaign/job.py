@@ -46,7 +46,7 @@ def main() -> None:
     def last() -> Case | None:
         return None if hunter is None else hunter.last_on_gpu
 
-    gpu_gone.told = lambda seconds: tell(DriverAwaited(seconds=seconds, last=last()))
+    gpu_gone.on_waiting = lambda seconds: tell(DriverAwaited(seconds=seconds, last=last()))
     try:
         with Hunter(setup, tell, handed_over) as hunter:
             tell(Ready())

@@ -133,7 +133,7 @@ class Bounds:
         return Limits(Form.BOUND, place, self._with_lost(found))
 
     def apart(self, place: str, roundings: int, *, bitwise: bool) -> torch.Tensor:
-        """Return the largest difference of two correct runs, the second with so many `roundings`; 0 if `bitwise`."""
+        """Return the largest difference of two correct runs, 0 if `bitwise`. The second has more `roundings`."""
         bound = self._lse_bound(Tier.T4) / self._unit if place == "lse" else self._element_bound()
         other = bound
         if roundings != self._budget.roundings:

@@ -16,7 +16,7 @@ from attnfuzz.reference.device import Device
 from attnfuzz.strategies.coverage import pair_bits, pairs_in
 
 HandOver = Callable[[Caught, Runner, float], HandedOver]
-"""Makes a script of a failure, runs it, and finds out whose fault it is, all within about so many seconds."""
+"""Makes a script of a failure, runs it, and finds out whose fault it is, all within about this number of seconds."""
 
 
 class Hunter:

@@ -13,7 +13,7 @@ ASKING_GPU = b"asking the GPU's driver for a context"
 """The journal entry of a worker that waits for the driver."""
 
 
-told: Callable[[float], None] | None = None
+on_waiting: Callable[[float], None] | None = None
 """Called regularly while a worker waits for the driver, with the seconds so far. A job tells its main process."""
 
 

@@ -52,7 +52,7 @@ class Sample(NamedTuple):
 
 
 class Silence:
-    """The silence of the worker `pid` from now on. `heard` ends it, and begins another."""
+    """The silence of the worker `pid` from now on. `begin_again` ends it, and begins another."""
 
     def __init__(
         self, pid: int, patience: Patience, *, clock: Callable[[], float] = time.monotonic, proc: Path = Path("/proc")
@@ -63,9 +63,9 @@ class Silence:
         self._proc = proc
         self._began = clock()
         self._endless = False
-        self.heard()
+        self.begin_again()
 
-    def heard(self) -> None:
+    def begin_again(self) -> None:
         """Begin again: the worker did something."""
         self._since = self._clock()
         self._lasted = 0.0

@@ -117,8 +117,8 @@ class Worker:
         asked = math.inf
         while not self._wait(min(until, time.monotonic() + _SECONDS_PER_LOOK)) and (now := time.monotonic()) < until:
             asked = min(asked, now) if self._journal.read() == ASKING_GPU else math.inf
-            if asked < now and gpu_gone.told is not None:
-                gpu_gone.told(now - asked)
+            if asked < now and gpu_gone.on_waiting is not None:
+                gpu_gone.on_waiting(now - asked)
             if now - asked > gpu_gone.SECONDS_FOR_A_CONTEXT:
                 limit = f"{gpu_gone.SECONDS_FOR_A_CONTEXT:g} s"
                 raise GpuGone(f"its driver did not create a CUDA context within {limit}")
@@ -180,7 +180,7 @@ class Worker:
         while not self._wait(time.monotonic() + silence.until_look):
             before, entries = entries, self._journal.entries
             if entries != before:
-                silence.heard()
+                silence.begin_again()
             if silence.is_hang():
                 raise TimeoutError
         if not select.select([self._channel], [], [], 0)[0]:

@@ -92,10 +92,10 @@ def test_a_launch_ends_a_silence_but_not_a_request_that_never_ends(machine: Mach
     silence = machine.silence()
     for _ in range(199):
         machine.pass_time(3.0)
-        silence.heard()
+        silence.begin_again()
         assert not silence.is_hang()
     machine.pass_time(3.0)
-    silence.heard()
+    silence.begin_again()
     assert silence.is_hang()
     assert silence.limit == PATIENCE.total
 
