@@ -53,9 +53,6 @@ _EXPONENT = 0x7FF << 52
 """The exponent bits of an fp64 number: its power of two."""
 
 
-_RECURRING = (recurring_error, recurring_sums_error)
-
-
 @dataclass(frozen=True)
 class Signs:
     """A common error: x_r and c_r >= 0 in fp64, both [rows].
@@ -86,13 +83,13 @@ class Signs:
     def recurring(self, budget: ErrorBudget) -> float:
         """Return the sum that recurring roundings may add up to, whatever the errors."""
         allowed = allowed_score(budget)
-        return sum(error(budget, self.statistic(), allowed) for error in _RECURRING)
+        return sum(error(budget, self.statistic(), allowed) for error in (recurring_error, recurring_sums_error))
 
     def margin(self, budget: ErrorBudget) -> float:
         """Return the score over the allowed one. Recurring errors are only computed if it exceeds 1 without them."""
         allowed = allowed_score(budget)
         score, recurring = self.score, 0.0
-        for error in _RECURRING:
+        for error in (recurring_error, recurring_sums_error):
             if score > allowed:
                 recurring += error(budget, self.statistic(), allowed)
                 score = self.score_beyond(recurring)
