@@ -15,15 +15,18 @@ from attnfuzz.reference.rope import RotaryShare
 
 # Small dims are repeated: they are the cheapest, and run the same code.
 _HEAD_DIMS = (8, 8, 16, 16, 16, 24, 32, 32, 40, 64, 64, 72, 80, 96, 128, 128, 192, 256, 512)
-_GROUPS = (1, 2, 3, 4, 5, 8, 16)
+_GROUPS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
 _KV_HEADS = (1, 2, 3, 4, 8)
 _MOST_FREE_HEADS = 16
+# More than 16: models have groups of 20, 24, 48 and 71. Kernels work in tiles of 16 heads or more, of which some end
+# within a group or reach into the next one.
+_WIDE_HEADS = ((17, 1), (20, 1), (24, 1), (24, 2), (34, 2), (40, 2), (48, 1), (48, 2), (71, 1))
 # Draft tokens: 2 to 8 in servers, rarely 16.
 _DRAFTS = (2, 3, 4, 5, 6, 7, 8) * 4 + (16,)
 _WRITTEN = (ValueFamily.NORMAL, ValueFamily.EXTREME, ValueFamily.ONE_HOT, ValueFamily.LARGE_LOGITS)
 _SCALED = (ValueFamily.NORMAL, ValueFamily.UNEVEN, ValueFamily.UNEVEN, ValueFamily.ONE_HOT, ValueFamily.LARGE_LOGITS)
 _OF_WRITERS = (ValueFamily.EXTREME, ValueFamily.UNEVEN)
-_LATENT_HEADS = (1, 2, 3, 4, 5, 8, 10, 16)
+_LATENT_HEADS = (1, 2, 3, 4, 5, 8, 10, 16, 17, 24)
 # Small ranks are repeated: they are cheap, and those of served models are drawn with their layers.
 _RANKS = (*(16, 32, 64, 128) * 2, 192, 256, 320, 384, 512)
 _ROPES, _NOPES, _VOS = (8, 16, 64), (8, 16, 64, 128), (8, 16, 64, 128)
@@ -59,7 +62,8 @@ def heads(can: Capability) -> tuple[tuple[int, int], ...]:
     if can.latent:
         return tuple((heads, 1) for heads in _LATENT_HEADS)
     pairs = ((group * heads, heads) for group, heads in product(_GROUPS, _KV_HEADS))
-    return tuple(sorted(pair for pair in pairs if pair[0] <= _MOST_FREE_HEADS))
+    few = sorted(pair for pair in pairs if pair[0] <= _MOST_FREE_HEADS)
+    return (*few, *few, *_WIDE_HEADS)
 
 
 def head_dims(can: Capability) -> tuple[int, ...]:

@@ -52,11 +52,13 @@ namespace attnfuzz {
   DO(gather_start_rounded_to_a_page)       \
   DO(gather_stops_at_a_page_edge)          \
   DO(global_scale_applied_twice)           \
+  DO(head_tile_across_groups)              \
   DO(heads_written_to_the_first)           \
   DO(last_odd_key_skipped)                 \
   DO(last_page_read_whole)                 \
   DO(last_slot_of_a_page_not_written)      \
   DO(last_split_dropped)                   \
+  DO(last_tile_of_heads_dropped)           \
   DO(last_vector_stored_whole)             \
   DO(log2_e_of_four_digits)                \
   DO(logit_scale_in_bf16)                  \

@@ -141,7 +141,7 @@ void attend(const Block& block, Interval stretch, float* partials) {
     const Interval keys{begin, std::min(begin + kTile, stretch.end)};
     load_keys(block, keys);
     for (int64_t row = 0; row < block.rows(); ++row) {
-      const int64_t query = block.queries.begin + row / block.group;
+      const int64_t query = block.queries.begin + row / block.group();
       const Interval all = block.mask.seen_by(query);
       const Interval seen{std::max(all.begin, keys.begin), std::min(all.end, keys.end)};
       if (seen.begin >= seen.end) continue;
@@ -167,7 +167,7 @@ void merge(Partial into, Partial other, int64_t dim) {
 float add_sink(Partial partial, const Block& block, int64_t row, const Scalars& scalars) {
   if (!scalars.sinks) return 0.0f;
   int64_t head = block.head(row);
-  if (planted(Defect::sink_of_the_first_head_in_its_group)) head -= head % block.group;
+  if (planted(Defect::sink_of_the_first_head_in_its_group)) head -= head % block.group();
   float sink = scalars.sinks[head] * kLog2E;
   if (planted(Defect::sink_scaled_as_a_logit)) sink *= scalars.logit_scale;
   raise(partial, sink, block.keys.value_dim);

@@ -2,6 +2,7 @@
 // state of an online softmax (Milakov and Gimelshein, arXiv:1805.02867), in fp32 and base 2.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "defects.h"
@@ -26,21 +27,36 @@ struct Partial {
   static int64_t floats(int64_t dim) { return dim + 2; }
 };
 
+// The query heads of a KV head. The defects work in tiles of 16 heads if a group has more.
+inline Interval heads_of(int64_t kv_head, int64_t group, int64_t heads) {
+  constexpr int64_t kHeads = 16;
+  const Interval all{kv_head * group, (kv_head + 1) * group};
+  if (group <= kHeads) return all;
+  if (planted(Defect::last_tile_of_heads_dropped)) return {all.begin, all.begin + group / kHeads * kHeads};
+  if (planted(Defect::head_tile_across_groups)) {
+    const auto next_tile = [&](int64_t head) { return std::min((head + kHeads - 1) / kHeads * kHeads, heads); };
+    return {next_tile(all.begin), next_tile(all.end)};
+  }
+  return all;
+}
+
 // One query block and its keys. Its rows are query-major.
 struct Block {
   const Rows& query;
   int64_t first_row;          // row of `query` that holds query 0 of the request
   Interval queries;           // of the request
-  int64_t kv_head, group;     // query heads [kv_head * group, (kv_head + 1) * group)
+  int64_t kv_head;
+  Interval heads;             // query heads of kv_head
   const Mask& mask;
   const Keys& keys;
   float logit_scale;
 
-  int64_t rows() const { return (queries.end - queries.begin) * group; }
-  int64_t token(int64_t row) const { return first_row + queries.begin + row / group; }
+  int64_t group() const { return heads.end - heads.begin; }
+  int64_t rows() const { return (queries.end - queries.begin) * group(); }
+  int64_t token(int64_t row) const { return first_row + queries.begin + row / group(); }
   int64_t head(int64_t row) const {
-    if (planted(Defect::query_heads_interleaved)) return row % group * (query.heads / group) + kv_head;
-    return kv_head * group + row % group;
+    if (planted(Defect::query_heads_interleaved)) return row % group() * (query.heads / group()) + kv_head;
+    return heads.begin + row % group();
   }
 };
 

@@ -64,10 +64,12 @@ void decode(const Rows& query, const Pool& key, const Pool& value, char* workspa
       attend_request(query, request * q_len, mask, kv_head, group, keys, scalars, out, lse);
       return;
     }
-    const Block block{query, request * q_len, {0, q_len}, kv_head, group, mask, keys, scalars.logit_scale};
+    const Interval heads = heads_of(kv_head, group, query.heads);
+    const Block block{query, request * q_len, {0, q_len}, kv_head, heads, mask, keys, scalars.logit_scale};
     const int64_t floats = Partial::floats(value.dim);
-    const int64_t part = block.rows() * (planted(Defect::partials_overlap) ? value.dim : floats);
-    float* parts = scratch + pair * splits * part;
+    const int64_t stride = planted(Defect::partials_overlap) ? value.dim : floats;
+    const int64_t part = block.rows() * stride;
+    float* parts = scratch + (request * query.heads + heads.begin) * q_len * splits * stride;
     Interval seen = mask.seen_by(0, q_len);
     if (planted(Defect::masked_values_times_zero)) seen.end = whole_pages(seen.end, key.page_size);
     const Interval stretch = share(seen, split, splits);

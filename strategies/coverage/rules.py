@@ -106,10 +106,6 @@ def _free(can: Capability) -> bool:
     return not can.buckets
 
 
-def _has_served_pages(can: Capability) -> bool:
-    return _free(can) and can.latent and not {32, 64}.isdisjoint(can.page_sizes)
-
-
 def _short_pages(can: Capability) -> bool:
     """Return whether geometries are drawn freely, and no page is as long as a KV that counts as long."""
     return _free(can) and max(can.page_sizes, default=0) <= 128
@@ -155,7 +151,6 @@ def _all_drafts(can: Capability) -> bool:
 _CUTTING = "window=none|cuts keys off"
 _NO_KEYS = "kv len=0; without keys=some|all; longest kv=0"
 _NO_CHUNKS = "nothing but a chunked prefill of latents is cut into chunks"
-_NO_GROUP = "not drawn: no served model without latents has such a group of heads"
 
 LACKS: tuple[Lack, ...] = (
     Lack("the backend does not have this mode", lambda can: _besides("mode", can.modes)),
@@ -268,7 +263,6 @@ LACKS: tuple[Lack, ...] = (
     _never("the backend has latents: one KV head", "KV heads!=1", _latent),
     _never("the backend has latents", "latent=none", _latent),
     _never("the backend does not have latents", "latent!=none", lambda can: not can.latent),
-    _never(_NO_GROUP, "group=another|over 16", lambda can: not (can.latent or can.buckets)),
     _never(
         _NO_CHUNKS,
         "chunks; relation=chunks changed",
@@ -379,10 +373,8 @@ _LARGEST_DIM = "the backend does not have larger head dims"
 _SMALLEST_DIM = "not drawn: no smaller head dim"
 _BUCKET = "not drawn: batches are padded to 64 requests at most"
 _PROMPTS = "not drawn: no prompt is as long"
-_SERVED = "not drawn: only served models have this many heads"
 _MORE_THAN_DRAFTS = "there are as many queries as drafts at most"
 _OF_ALL_DRAFTS = "the backend has no draft extend: all drafts are queries"
-_LONG_KV = "longest kv=257 to 1000|over 1000"
 
 NOT_DRAWN: tuple[Clash, ...] = (
     _clash(_MORE_THAN_DRAFTS, "drafts=1 to 2", "longest q!=1|2"),
@@ -398,15 +390,9 @@ NOT_DRAWN: tuple[Clash, ...] = (
     _clash(_LONG_AND_LONG, "longest kv=over 1000", "longest q=over 16", _short_pages_of_attention),
     *(_clash(_LARGEST_DIM, f"head dim={name}", "V dim=larger", _alone(name, max)) for name in HEAD_DIMS.names),
     *(_clash(_SMALLEST_DIM, f"head dim={name}", "V dim=smaller", _alone(name, min)) for name in HEAD_DIMS.names),
-    _clash(_MANY_HEADS, "KV heads=over 4", "group=3|5|16", _free),
-    _clash(_MANY_HEADS, "KV heads=3 to 4", "group=8|16", _free),
+    _clash(_MANY_HEADS, "KV heads=over 4", "group=3|5|16|another|over 16", _free),
+    _clash(_MANY_HEADS, "KV heads=3 to 4", "group=8|16|another|over 16", _free),
     _clash(_WIDE_AND_LONG, "batch=9 to 16|17 to 32|over 32", "longest q=over 16"),
     _clash(_BUCKET, "batch=over 32", "padding=as many requests, or more"),
     _clash(_PROMPTS, "chunks=no prefix", "longest kv=over 1000", lambda can: not can.writes),
-    _clash(_SERVED, "group=over 16", "latent=smaller", _free),
-    _clash(_MANY_HEADS, "group=over 16", "batch!=1|2", _free),
-    _clash(_MANY_HEADS, "group=over 16", "longest q=over 16", _free),
-    _clash(_MANY_HEADS, "group=over 16", _LONG_KV, _short_pages),
-    _clash(_SERVED, "group=over 16", "head dim!=another multiple of 16", _free),
-    _clash(_SERVED, "group=over 16", "page size!=32|64", _has_served_pages),
 )
