@@ -29,8 +29,8 @@ _MOST_WAITING = 4
 class Patience(NamedTuple):
     """Limits for a request, in seconds of silence.
 
-    A worker hangs after `least`, or after `most` if it seems to compile until then. `total` limits the whole request,
-    which may launch kernels over and over.
+    A worker hangs after `least`, counted from when it last seemed to compile, but after `most` in any case. `total`
+    limits the whole request, which may launch kernels over and over.
     """
 
     least: float
@@ -69,7 +69,7 @@ class Silence:
         """Begin again: the worker did something."""
         self._since = self._clock()
         self._lasted = 0.0
-        self._compiles = False
+        self._compiled = 0.0
         self._last: Sample | None = None
 
     @property
@@ -77,7 +77,7 @@ class Silence:
         """The seconds after which the worker hangs, as it seems now: of silence, or in all if it launches for ever."""
         if self._endless:
             return self._patience.total
-        return self._patience.most if self._compiles else self._patience.least
+        return min(self._compiled + self._patience.least, self._patience.most)
 
     @property
     def until_look(self) -> float:
@@ -103,7 +103,8 @@ class Silence:
         self._lasted += seconds - min(seconds, waiting)
         had = max(seconds - waiting, 1e-3)
         faults, helped = (now.faults - before.faults) / had, (now.helped - before.helped) / seconds if seconds else 0.0
-        self._compiles = faults > _FAULTS_PER_SECOND or helped > _BUSY_SHARE
+        if faults > _FAULTS_PER_SECOND or helped > _BUSY_SHARE:
+            self._compiled = self._lasted
 
 
 def _sampled(pid: int, at: float, proc: Path) -> Sample:
