@@ -131,7 +131,7 @@ def _of(runner: Runner, backend: str, standing: Standing, *, cut_short: bool) ->
         causes=tuple("".join(sorted({whose[each.name] for each in cause.findings} - {"?"})) or "?" for cause in causes),
         needs=tuple(" ".join(cause.needs).replace(" ", "_") or "-" for cause in causes),
         rows=tuple(sum(step.padded_tokens for step in cause.findings[0].case.steps) for cause in causes),
-        cases=standing.cases,
+        cases=standing.runs,
         seconds=round(standing.at, 1),
         cut_short=cut_short,
         smallest=tuple(encode(cause.findings[0].case).decode() for cause in causes),

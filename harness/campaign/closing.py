@@ -5,7 +5,7 @@ from typing import Any
 
 from attnfuzz.harness.campaign.events import LedgerRemark
 from attnfuzz.harness.campaign.replays import Replays
-from attnfuzz.harness.campaign.schedule import Schedule
+from attnfuzz.harness.campaign.schedule import Schedule, missing
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.campaign.under_way import UnderWay
 from attnfuzz.harness.findings.ledger import Ledger
@@ -47,8 +47,18 @@ class Undone:
 
 
 def unjudged(standing: Standing) -> Iterator[str]:
-    """Yield a line on each backend that supports none of its cases: nothing is known about it."""
+    """Yield a line on each backend that supports none of its cases, or too few for the examples that were asked for."""
+    examples = None if standing.started is None else standing.started.examples
     for backend, score in standing.scores.items():
+        tally = score.tally
+        short = (
+            examples is not None
+            and tally.searched < examples
+            and not missing(examples, tally.searched, tally.unsupported)
+        )
+        if short and tally.searched:
+            drawn = tally.searched + tally.unsupported
+            yield f"{backend} supports {tally.searched:,} of {count(drawn, 'drawn case')}: {score.usual_refusal}"
         if score.unsupported and not score.tally.cases:
             cases, others = score.unsupported.total(), len(score.unsupported) - 1
             beside = f", and {count(others, 'other reason')}" if others else ""

@@ -13,12 +13,16 @@ PAIRS_PER_FINDING = 25
 """Value of a new finding in new pairs of features: where there is one bug, there are more."""
 
 
+_MOST_UNSUPPORTED = 9
+"""Unsupported cases for each judged one, beyond which a backend is given up."""
+
+
 OWN_TIME = frozenset({SliceKind.KEPT, SliceKind.MINIMIZED})
 """Slices whose time does not count as their backend's."""
 
 
 class Schedule:
-    """Hands out the slices of a campaign: with `examples`, that many for each backend, otherwise without end.
+    """Hands out the slices of a campaign: with `examples`, until that many cases of each backend are judged.
 
     It is a handler of events, and learns from nothing else. Slices are numbered per backend, and a slice's seed follows
     from the campaign's seed, backend and number.
@@ -31,6 +35,7 @@ class Schedule:
         self._turns = Turns(backends)
         self._handed_out = dict.fromkeys(backends, 0)
         self._searched = dict.fromkeys(backends, 0)
+        self._unsupported = dict.fromkeys(backends, 0)
         self._gains = dict.fromkeys(backends, 0.0)
 
     def __call__(self, event: Event) -> None:
@@ -40,6 +45,7 @@ class Schedule:
                 self._handed_out[backend] = index + 1
             case Progress(backend=backend, tally=tally):
                 self._searched[backend] += tally.searched
+                self._unsupported[backend] += tally.unsupported
             case CoverageGrew(backend=backend, pairs=pairs):
                 self._gains[backend] += len(pairs)
             case FindingFiled(fingerprint=fingerprint):
@@ -72,7 +78,17 @@ class Schedule:
     def _size(self, backend: str, promised: int) -> int:
         if self._examples is None:
             return EXAMPLES_PER_SLICE
-        return max(0, min(EXAMPLES_PER_SLICE, self._examples - self._searched[backend] - promised))
+        left = missing(self._examples, self._searched[backend], self._unsupported[backend])
+        return max(0, min(EXAMPLES_PER_SLICE, left - promised))
+
+
+def missing(examples: int, searched: int, unsupported: int) -> int:
+    """Return the number of cases that are still to be drawn so that `examples` are judged.
+
+    It is 0 for a backend that supports hardly any: `examples` and more than nine in ten cases were not supported.
+    """
+    allowed = examples + _MOST_UNSUPPORTED * searched - unsupported
+    return max(0, min(allowed, examples - searched))
 
 
 def drawn_slice(backend: str, index: int, examples: int, *, seed: int) -> Slice:

@@ -57,7 +57,7 @@ class Score:
     unsupported: Counter[str] = field(default_factory=Counter)
     pairs: set[Pair] = field(default_factory=set)
     growth: list[tuple[int, int]] = field(default_factory=list)
-    """(examples searched, pairs reached), each time it grew."""
+    """(cases searched, pairs reached), each time it grew."""
 
     @property
     def usual_refusal(self) -> str:
@@ -70,7 +70,7 @@ class TimelinePoint:
     """A point of the timeline: totals over all backends, `at` seconds into the campaign."""
 
     at: float
-    cases: int
+    runs: int
     deaths: int
     pairs: int
     findings: int
@@ -158,7 +158,7 @@ class Standing:
                 self._remember(event)
         last = self.timeline[-1].at if self.timeline else 0.0
         if isinstance(event, CampaignFinished) or event.at >= last + SECONDS_PER_SAMPLE:
-            self.timeline.append(TimelinePoint(self.at, self.cases, self.deaths, self.pairs, len(self.filed)))
+            self.timeline.append(TimelinePoint(self.at, self.runs, self.deaths, self.pairs, len(self.filed)))
 
     def score(self, backend: str) -> Score:
         """Return the score of a backend, a new one for a backend that is no longer searched."""
@@ -205,7 +205,7 @@ class Standing:
     def idle(self) -> bool:
         """Whether it ended normally without judging or finding anything: it tells nothing about the backends."""
         ended = self.finished is not None and not self.finished.interrupted
-        return ended and not (self.cases or self.findings or self.unsettled or self.checked)
+        return ended and not (self.runs or self.findings or self.unsettled or self.checked)
 
     @property
     def fixed(self) -> list[FindingChecked]:
@@ -215,7 +215,12 @@ class Standing:
 
     @property
     def cases(self) -> int:
-        """The number of cases judged on all backends."""
+        """The number of drawn cases judged on all backends."""
+        return sum(score.tally.searched for score in self.scores.values())
+
+    @property
+    def runs(self) -> int:
+        """The number of runs judged on all backends: of drawn and earlier cases, and to minimize and confirm."""
         return sum(score.tally.cases for score in self.scores.values())
 
     @property

@@ -64,7 +64,7 @@ class UnderWay:
     @property
     def promised(self) -> int:
         """The number of examples that it still has to search."""
-        return self.task.examples - self.tally.searched
+        return self.task.examples - self.tally.searched - self.tally.unsupported
 
     @property
     def held(self) -> set[SuspectKey]:

@@ -31,10 +31,16 @@ class ListedFailure(Listed, frozen=True, kw_only=True):
 
 
 class CampaignBackend(msgspec.Struct, frozen=True, kw_only=True):
-    """A backend in a campaign. `coverage` is the share of reachable pairs of features, null where it is unknown."""
+    """A backend in a campaign. `coverage` is the share of reachable pairs of features, null where it is unknown.
+
+    `cases` were drawn and judged; `runs` also has those of earlier cases, and to minimize and confirm. `unsupported`
+    cases were not judged.
+    """
 
     name: str
     cases: int
+    runs: int
+    unsupported: int
     deaths: int
     coverage: float | None
     findings: int
@@ -65,6 +71,7 @@ class CampaignCause(msgspec.Struct, frozen=True, kw_only=True):
 class CampaignAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A campaign: `result` in a line. `clean`: cases were judged, and the ledger lists all that failed.
 
+    `cases` were drawn and judged; `runs` also has those of earlier cases, and to minimize and confirm.
     `failed` is the error of the harness itself, if it failed. `reports` are the files that were written.
     """
 
@@ -77,6 +84,7 @@ class CampaignAnswer(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None
     seconds: float
     cases: int
+    runs: int
     deaths: int
     backends: tuple[CampaignBackend, ...]
     causes: tuple[CampaignCause, ...]
@@ -137,7 +145,7 @@ class Differences(msgspec.Struct, frozen=True, kw_only=True):
     fixed: tuple[str, ...]
     not_seen_again: tuple[str, ...]
     still_there: tuple[str, ...]
-    cases_per_second: tuple[float, float]
+    runs_per_second: tuple[float, float]
 
 
 class ReplayAnswer(msgspec.Struct, frozen=True, kw_only=True):

@@ -181,7 +181,7 @@ def _open(console: Console, plan: Plan, past: Past | None) -> None:
     """Print the plan, and the backends that a calibration would let the judge check more strictly."""
     if past:
         console.print(f"Continuing campaign {past.campaign} after {clock(past.events[-1].at)}.", soft_wrap=True)
-    budget = f"{plan.examples:,} examples each" if plan.examples is not None else clock(plan.seconds or 0)
+    budget = f"{plan.examples:,} cases each" if plan.examples is not None else clock(plan.seconds or 0)
     console.print(
         f"Fuzzing {', '.join(plan.backends)}: {budget}, {count(plan.jobs, 'job')}, seed {plan.seed}, "
         f"alpha {plan.alpha:g}{', until the first finding' if plan.until_finding else ''}.",

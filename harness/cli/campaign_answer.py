@@ -25,6 +25,7 @@ def campaign_answer(name: str, home: Home | None, standing: Standing, reports: S
         seed=None if started is None else started.seed,
         seconds=standing.at,
         cases=standing.cases,
+        runs=standing.runs,
         deaths=standing.deaths,
         backends=tuple(_backend(standing, backend) for backend in standing.scores),
         causes=tuple(map(_cause, cause_views(standing, scripts_in(home)))),
@@ -38,7 +39,9 @@ def _backend(standing: Standing, name: str) -> CampaignBackend:
     here = [finding for finding in standing.findings if finding.case.backend == name]
     return CampaignBackend(
         name=name,
-        cases=tally.cases,
+        cases=tally.searched,
+        runs=tally.cases,
+        unsupported=standing.score(name).unsupported.total(),
         deaths=tally.deaths,
         coverage=reached_share(standing, name),
         findings=len(here),

@@ -91,7 +91,7 @@ class _Lines:
     def _words(self) -> str:
         standing = self._standing
         found = f". {found_so_far(standing)}" if standing.findings else ""
-        pace = f"{count(standing.cases, 'case')}, {recent_rate(standing):,.0f}/s now"
+        pace = f"{count(standing.cases, 'case')}, {recent_rate(standing):,.0f} runs/s now"
         waiting = f", waiting {clock(standing.waiting)} for a case" if standing.awaited else ""
         return f"{pace}{waiting}. Coverage: {_coverages(standing)}{found}"
 
@@ -110,7 +110,8 @@ def say(console: Console, event: events.Event) -> None:
     """Print a line for an event about a failure or a problem; with --verbose, also for a slice that ended."""
     match event:
         case events.SliceFinished():
-            line = Text(f"{event.backend}: {event.kind} slice of {count(event.cases, 'case')} in {event.seconds:.1f} s")
+            size = f"{count(event.examples, 'case')}, {count(event.cases, 'run')}"
+            line = Text(f"{event.backend}: {event.kind} slice of {size} in {event.seconds:.1f} s")
             console = extras()
         case events.FindingFiled() | events.FindingChecked():
             same = f", same cause as {in_a_line(event.cause)}" if event.cause else ""

@@ -105,7 +105,7 @@ def _differences(comparison: Comparison) -> Differences:
         fixed=names(comparison.fixed),
         not_seen_again=names(comparison.unseen),
         still_there=names(comparison.still),
-        cases_per_second=comparison.rates,
+        runs_per_second=comparison.rates,
     )
 
 
@@ -132,7 +132,7 @@ def print_comparison(console: Console, details: Console, comparison: Comparison)
         print_line(console, comparison.nothing, "" if comparison.left_out else "green")
     for change in comparison.environment:
         print_line(details, f"{change.name}: {change.before or 'absent'} → {change.after or 'absent'}")
-    print_line(details, f"{comparison.rates[0]:.1f} → {comparison.rates[1]:.1f} cases per second")
+    print_line(details, f"{comparison.rates[0]:.1f} → {comparison.rates[1]:.1f} runs per second")
     for backend in comparison.backends:
         details.print()
         _print_backend(details, backend)
@@ -142,8 +142,9 @@ def _print_backend(console: Console, change: BackendChange) -> None:
     numbers = ("before", "after", "ratio")
     table = new_table(printable(change.name), *numbers, numbers=numbers)
     before, after = change.before, change.after
-    _add(table, "cases", (before.tally.cases, after.tally.cases), "{:,.0f}")
-    _add(table, "ms per case", change.milliseconds, "{:.1f}")
+    _add(table, "cases", (before.tally.searched, after.tally.searched), "{:,.0f}")
+    _add(table, "runs", (before.tally.cases, after.tally.cases), "{:,.0f}")
+    _add(table, "ms per run", change.milliseconds, "{:.1f}")
     _add(table, "worker deaths", (before.tally.deaths, after.tally.deaths), "{:,.0f}")
     _add(table, "pairs reached", (len(before.pairs), len(after.pairs)), "{:,.0f}")
     for margin in change.margins:

@@ -56,7 +56,7 @@ class Status:
             each = started.examples or 0
             done = sum(min(score.tally.searched, each) for score in self._standing.scores.values())
             total = each * len(started.backends)
-            words = f"{done:,} of {count(total, 'example')}, {clock(self._at)}"
+            words = f"{done:,} of {count(total, 'case')}, {clock(self._at)}"
             if done:
                 words += f", about {clock(self._at * (total - done) / done)} left"
         line = Table.grid(padding=(0, GAP, 0, 0), expand=True)
@@ -82,7 +82,7 @@ class Status:
             parts.append(count(restarted, "restart"))
         if standing.awaited:
             parts.append(f"waiting {clock(self._at - min(standing.awaited.values()))} for a case")
-        parts.append(f"{recent_rate(standing):,.0f} cases/s now {trend}".rstrip())
+        parts.append(f"{recent_rate(standing):,.0f} runs/s now {trend}".rstrip())
         return ", ".join(parts)
 
 
@@ -93,8 +93,8 @@ def score_table(standing: Standing, *, width: int, live: bool) -> Table:
     """
     scores = standing.scores
     columns = {
-        "cases": [Text(f"{score.tally.cases:,}") for score in scores.values()],
-        "cases/s": [Text(f"{standing.rate(score.tally.cases):,.0f}") for score in scores.values()],
+        "cases": [Text(f"{score.tally.searched:,}") for score in scores.values()],
+        "runs/s": [Text(f"{standing.rate(score.tally.cases):,.0f}") for score in scores.values()],
         "coverage": [Text(coverage(standing, backend)) for backend in scores],
         "pairs": [Text(_pairs(standing, backend)) for backend in scores],
         "deaths": [Text(f"{score.tally.deaths:,}") for score in scores.values()],
@@ -109,7 +109,7 @@ def score_table(standing: Standing, *, width: int, live: bool) -> Table:
         if longest + _total(columns) > width:
             columns.pop(expendable, None)
     if NARROWEST_NAME + _total(columns) > width:
-        del columns["cases/s"]
+        del columns["runs/s"]
     room = max(NARROWEST_NAME, width - _total(columns))
     # The end of a path is more informative than its beginning.
     names = [Text(name if len(name) <= room else f"…{name[1 - room :]}") for name in scores]
@@ -141,19 +141,19 @@ def coverage(standing: Standing, backend: str) -> str:
 
 
 def recent_rate(standing: Standing, seconds: float = 60.0) -> float:
-    """Return cases per second over the minute before the last event, or over the whole campaign if it is shorter."""
+    """Return runs per second over the minute before the last event, or over the whole campaign if it is shorter."""
     since = next((sample for sample in reversed(standing.timeline) if standing.at - sample.at >= seconds), None)
     if since is None:
-        return standing.rate(standing.cases)
-    return (standing.cases - since.cases) / (standing.at - since.at)
+        return standing.rate(standing.runs)
+    return (standing.runs - since.runs) / (standing.at - since.at)
 
 
 def trend(timeline: Sequence[TimelinePoint]) -> str:
-    """Return cases per second since the start as a row of bars; empty for fewer than 3 of them."""
+    """Return runs per second since the start as a row of bars; empty for fewer than 3 of them."""
     stride = max(1, -(-len(timeline) // TREND_POINTS))
     points = timeline[::stride]
     rates = [
-        (later.cases - earlier.cases) / (later.at - earlier.at)
+        (later.runs - earlier.runs) / (later.at - earlier.at)
         for earlier, later in pairwise(points)
         if later.at > earlier.at
     ]

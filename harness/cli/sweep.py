@@ -137,7 +137,7 @@ def _search(asked: SweepPlan, out: Path, backends: tuple[str, ...]) -> Searched:
     )
     return Searched(
         examples=sum(score.tally.searched for score in standing.scores.values()),
-        cases=standing.cases,
+        cases=standing.runs,
         campaign=campaign,
         interrupted=standing.finished is not None and standing.finished.interrupted,
         failure=_failure(standing),

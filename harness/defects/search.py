@@ -3,6 +3,7 @@
 import msgspec
 
 from attnfuzz.harness.campaign.events import FindingFiled
+from attnfuzz.harness.campaign.schedule import missing
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.kernels.defects.catalogue import backend_name
@@ -55,7 +56,8 @@ def filed_for(defect: Defect, standing: Standing) -> FindingFiled | None:
 def is_over(defect: Defect, standing: Standing) -> bool:
     """Whether the search for `defect`, which has no slice now, has found a failure or spent its examples."""
     assert standing.started is not None
-    spent = standing.score(backend_name(defect)).tally.searched == standing.started.examples
+    tally = standing.score(backend_name(defect)).tally
+    spent = not missing(standing.started.examples or 0, tally.searched, tally.unsupported)
     return spent or filed_for(defect, standing) is not None
 
 

@@ -72,7 +72,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--attn-examples",
         type=int,
         metavar="N",
-        help=f"cases to draw for each backend (default: {DEFAULT_EXAMPLES})",
+        help=f"cases of each backend to draw and judge (default: {DEFAULT_EXAMPLES})",
     )
     group.addoption("--attn-time", metavar="TIME", help="instead: time to search in all, like 90s, 10m or 1h30m")
     group.addoption("--attn-preset", metavar="NAME", help="instead: the budget of attnfuzz fuzz --preset NAME")

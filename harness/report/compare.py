@@ -64,7 +64,7 @@ class BackendChange:
 
     @property
     def milliseconds(self) -> tuple[float | None, float | None]:
-        """Job time per case, before and after; None if not measured."""
+        """Job time per run, before and after; None if not measured."""
         return _milliseconds(self.before), _milliseconds(self.after)
 
 
@@ -75,7 +75,7 @@ class Comparison:
     `caveats` are sentences about things that can't be compared. Causes are those of failures of `backends`: `appeared`
     and `still` as the later campaign saw them; `fixed` and `unseen` are those without a failure in it, of which it ran
     all `fixed` ones again. `grown` counts the new failures of causes that are still there, by the cause's name;
-    `left_out` the findings of other backends. `rates` are cases per second in all.
+    `left_out` the findings of other backends. `rates` are runs per second in all.
     """
 
     before: str
@@ -124,7 +124,7 @@ def compare(before: Standing, after: Standing) -> Comparison:
         unseen=tuple(cause for cause, keys in gone if not keys <= passes),
         grown={cause.name: len(keys - before_keys) for cause, keys in now if keys & before_keys and keys - before_keys},
         backends=tuple(backends),
-        rates=(before.rate(before.cases), after.rate(after.cases)),
+        rates=(before.rate(before.runs), after.rate(after.runs)),
         left_out=sum(
             finding.case.backend not in compared
             for standing, compared in ((before, names), (after, partners))
@@ -175,7 +175,7 @@ def _settings(old: CampaignStarted, new: CampaignStarted) -> list[str]:
         "guard": "what was found by running past an edge is not comparable",
         "alpha": "margins are not comparable, since bounds are wider for a smaller one",
         "budget": "the longer one reaches and finds more",
-        "jobs": "cases per second are not comparable",
+        "jobs": "runs per second are not comparable",
         "end": "the one that goes on reaches and finds more",
     }
     before, after = _words(old), _words(new)
@@ -193,7 +193,7 @@ def _words(started: CampaignStarted) -> dict[str, str]:
         "contract": started.contract,
         "guard": started.guard or "either edge",
         "alpha": f"{started.alpha:g}",
-        "budget": clock(started.seconds or 0) if examples is None else f"{examples:,} examples each",
+        "budget": clock(started.seconds or 0) if examples is None else f"{examples:,} cases each",
         "jobs": str(started.jobs),
         "end": "at the first finding" if started.until_finding else "with the budget",
     }

@@ -75,7 +75,7 @@ def render_html(
         margins=_margins(standing),
         coverages=coverages,
         mapped=_mapped(coverages),
-        growth=line_chart("Pairs of features reached against examples", growth, lambda x: f"{x:,.0f}"),
+        growth=line_chart("Pairs of features reached against cases", growth, lambda x: f"{x:,.0f}"),
         timelines=_timelines(standing),
         phases={
             backend: (score.tally.phases, share_bar("Shares of the time", score.tally.phases))
@@ -117,7 +117,9 @@ def _facts(standing: Standing) -> list[tuple[str, str]]:
     if standing.resumed:
         facts.append(("resumed", count(len(standing.resumed), "time")))
     facts += [
-        ("cases", f"{standing.cases:,}, {standing.rate(standing.cases):.1f} per second"),
+        ("cases", f"{standing.cases:,} drawn and judged"),
+        ("runs", f"{standing.runs:,} with earlier cases, minimizing and confirming"),
+        ("speed", f"{standing.rate(standing.runs):.1f} runs per second"),
         ("pairs of features", f"{standing.pairs:,}"),
         ("last new pair", _before_the_end(standing, standing.coverage_at)),
         ("last new finding", _before_the_end(standing, standing.finding_at)),
@@ -130,7 +132,7 @@ def _settings(started: CampaignStarted) -> list[tuple[str, str]]:
     if started.seconds is not None:
         budget = clock(started.seconds)
     else:
-        budget = f"{count(started.examples or 0, 'example')} for each backend"
+        budget = f"{count(started.examples or 0, 'case')} for each backend"
     facts = [
         ("campaign", started.campaign),
         ("started", date(started.time)),
@@ -175,12 +177,12 @@ def _timelines(standing: Standing) -> list[tuple[str, Markup]]:
     """Charts over the time of the campaign, with their titles."""
     samples = [TimelinePoint(0.0, 0, 0, 0, 0), *standing.timeline]
     rates = [
-        (after.at, (after.cases - before.cases) / (after.at - before.at))
+        (after.at, (after.runs - before.runs) / (after.at - before.at))
         for before, after in pairwise(_far_apart(samples))
         if after.at > before.at
     ]
     drawn = {
-        "cases per second": Series("cases per second", rates),
+        "runs per second": Series("runs per second", rates),
         "pairs of features reached": Series("pairs", [(each.at, each.pairs) for each in samples], steps=True),
         "findings": Series("findings", [(each.at, each.findings) for each in samples], steps=True),
         "worker deaths": Series("deaths", [(each.at, each.deaths) for each in samples], steps=True),

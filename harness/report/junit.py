@@ -51,7 +51,8 @@ def _campaign(standing: Standing) -> Suite:
 def _backend(standing: Standing, backend: str, causes: Sequence[CauseView]) -> Suite:
     score = standing.scores[backend]
     out = (
-        f"{count(score.tally.cases, 'case')}, {count(score.tally.searched, 'example')} drawn, "
+        f"{count(score.tally.searched, 'case')} drawn and judged, {score.unsupported.total():,} not supported, "
+        f"{count(score.tally.cases, 'run')} in all, "
         f"{count(len(score.pairs), 'pair')} of features reached, {count(score.tally.deaths, 'worker')} died"
     )
     for cause in causes:

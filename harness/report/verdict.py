@@ -34,7 +34,7 @@ class CampaignVerdict:
 
 def verdict(standing: Standing) -> CampaignVerdict:
     """The result of a campaign; known findings are mentioned, but don't lower the level."""
-    spent = f"in {count(standing.cases, 'case')} over {clock(standing.at)}"
+    spent = f"{_counted(standing)}over {clock(standing.at)}"
     text = f"{_findings(standing)} {spent}"
     if standing.failure is not None:
         why = "The campaign ended early" if standing.failure.fixable else "The harness itself failed"
@@ -57,6 +57,12 @@ def failure_words(failure: JobFailed) -> str:
 def in_a_sentence(text: str) -> str:
     """Return a message as the beginning of a sentence."""
     return text[:1].upper() + text[1:]
+
+
+def _counted(standing: Standing) -> str:
+    """The cases that were drawn and judged, or the runs if only earlier cases were; nothing if none was counted."""
+    number = (standing.cases, "case") if standing.cases else (standing.runs, "run")
+    return f"in {count(*number)} " if number[0] else ""
 
 
 def why_idle(standing: Standing, *, more: str) -> str:

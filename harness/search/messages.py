@@ -122,13 +122,14 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class Tally(Message, frozen=True, kw_only=True, tag=True):
     """Counts of runs since the last message, in a slice, or on a backend. Tallies can be added.
 
-    `searched` examples were drawn; `cases` were judged in total, including shrinking and confirming, with `rows` rows;
-    `deaths` of them killed their worker. Cases that a backend does not support are not judged. `shrinking` is set if
-    the most recent ones belonged to suspects. `margins` has the largest margin of each tier among cases that passed,
-    `phases` the seconds spent in each phase of the judged cases.
+    `searched` cases were drawn and judged, `unsupported` ones drawn and not judged. `cases` counts all runs that were
+    judged, including those to shrink and confirm, with `rows` rows; `deaths` of them killed their worker. `shrinking`
+    is set if the most recent ones belonged to suspects. `margins` has the largest margin of each tier among cases that
+    passed, `phases` the seconds spent in each phase of the judged cases.
     """
 
     searched: Count = 0
+    unsupported: Count = 0
     cases: Count = 0
     deaths: Count = 0
     rows: Count = 0
@@ -141,6 +142,7 @@ class Tally(Message, frozen=True, kw_only=True, tag=True):
         tiers, phases = self.margins | later.margins, self.phases | later.phases
         return Tally(
             searched=self.searched + later.searched,
+            unsupported=self.unsupported + later.unsupported,
             cases=self.cases + later.cases,
             deaths=self.deaths + later.deaths,
             rows=self.rows + later.rows,

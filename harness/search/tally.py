@@ -54,7 +54,7 @@ class CountingRunner:
         """Report pending counts."""
         news, self._news = self._news, Tally()
         self._reported_at = time.monotonic()
-        if news.searched or news.cases:
+        if news.searched or news.unsupported or news.cases:
             self._tell(structs.replace(news, shrinking=self.shrinking))
 
     def _run(self, case: Case, *, drawn: bool) -> Verdict:
@@ -63,9 +63,11 @@ class CountingRunner:
         return verdict
 
     def _count(self, verdict: Verdict, *, drawn: bool) -> None:
+        judged = verdict.unsupported is None
         ran = Tally(
-            searched=int(drawn),
-            cases=int(verdict.unsupported is None),
+            searched=int(drawn and judged),
+            unsupported=int(drawn and not judged),
+            cases=int(judged),
             deaths=int(any(observation.kind in DEATHS for observation in verdict.observations)),
             rows=verdict.rows,
             margins={} if verdict.failures else verdict.margins,

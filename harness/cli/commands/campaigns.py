@@ -16,7 +16,11 @@ _FILE = options.PathTo(dir_okay=False)
 
 @click.command()
 @options.backends_option("A backend to test")
-@click.option("--examples", type=options.counted(), help="Cases to draw for each backend.")
+@click.option(
+    "--examples",
+    type=options.counted(),
+    help="Cases to judge for each backend, without unsupported ones.",
+)
 @click.option("--time", "seconds", type=options.duration, help="Total time to search, like 90s, 10m or 1h30m.")
 @click.option(
     "--preset",

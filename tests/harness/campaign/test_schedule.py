@@ -77,6 +77,35 @@ def test_each_backend_gets_its_examples_and_no_more_whatever_it_yields() -> None
         assert own == [*[EXAMPLES_PER_SLICE] * 4, 1]
 
 
+def judged_of(examples: int, *, one_in: int) -> Counter[str]:
+    """The cases that are judged and not, of a backend that supports one case in so many."""
+    schedule = Schedule(["fake"], examples=examples, seed=0)
+    seen, drawn = Counter[str](), 0
+    while (task := schedule.next_slice([], {})) is not None:
+        numbers = range(drawn, drawn + task.examples)
+        drawn += task.examples
+        judged = sum(number % one_in == one_in - 1 for number in numbers)
+        tally = Tally(searched=judged, unsupported=task.examples - judged, cases=judged)
+        schedule(SliceStarted(at=0.0, backend="fake", job=0, index=task.index, seed=task.seed, examples=task.examples))
+        schedule(Progress(at=0.0, backend="fake", tally=tally))
+        seen.update(judged=judged, unsupported=task.examples - judged)
+    return seen
+
+
+def test_examples_are_judged_cases_and_unsupported_ones_are_drawn_in_addition() -> None:
+    assert judged_of(1500, one_in=1) == {"judged": 1500, "unsupported": 0}
+    seen = judged_of(1500, one_in=3)
+    assert seen["judged"] == 1500
+    assert seen["unsupported"] == 2 * 1500
+
+
+def test_a_backend_that_supports_hardly_any_case_is_given_up() -> None:
+    assert judged_of(300, one_in=10**9)["unsupported"] == 300
+    seen = judged_of(300, one_in=50)
+    assert 0 < seen["judged"] < 300
+    assert seen["unsupported"] < 1000
+
+
 def test_new_coverage_brings_a_backend_more_of_the_time() -> None:
     tasks = run(Schedule(["a", "b"], examples=None, seed=0), most=40, yields={"b": 50})
     assert sum(task.backend == "b" for task in tasks) > 25

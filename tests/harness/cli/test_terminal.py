@@ -111,7 +111,7 @@ def test_a_pipe_gets_a_line_every_ten_seconds_and_then_every_minute() -> None:
     times = [line.split(": ")[0] for line in written(pipe)]
     assert times == ["10 s", "20 s", "30 s", "40 s", "50 s", "60 s", "2:00", "3:00", "4:00", "5:00"]
     first = written(pipe)[0]
-    assert first == f"10 s: 12,340 cases, 1,234/s now. Coverage: {BEFORE} 75%, torch_sdpa 0%"
+    assert first == f"10 s: 10,000 cases, 1,234 runs/s now. Coverage: {BEFORE} 75%, torch_sdpa 0%"
 
 
 def test_a_long_wait_for_a_case_is_shown_until_it_is_over() -> None:
@@ -119,9 +119,9 @@ def test_a_long_wait_for_a_case_is_shown_until_it_is_over() -> None:
     pipe = console(width=40)
     show(pipe, STARTED, waits, replace(waits, at=22.0, seconds=18.0), replace(waits, at=32.0, seconds=28.0, over=True))
     assert [line.partition(". Coverage")[0] for line in written(pipe)] == [
-        "12 s: 0 cases, 0/s now, waiting 8 s for a case",
-        "22 s: 0 cases, 0/s now, waiting 18 s for a case",
-        "32 s: 0 cases, 0/s now",
+        "12 s: 0 cases, 0 runs/s now, waiting 8 s for a case",
+        "22 s: 0 cases, 0 runs/s now, waiting 18 s for a case",
+        "32 s: 0 cases, 0 runs/s now",
     ]
     assert "waiting 11 s for a case" in "\n".join(status(STARTED, waits, at=15.0))
     assert "waiting" not in "\n".join(status(STARTED, waits, replace(waits, over=True), at=15.0))
@@ -131,14 +131,14 @@ def test_a_line_about_many_backends_has_their_lowest_and_highest_coverage() -> N
     pipe = console(width=40)
     many = replace(STARTED, backends=(*STARTED.backends, *(f"another:{number}" for number in range(5))))
     show(pipe, many, GREW, replace(PROGRESS, at=10.0))
-    assert written(pipe) == ["10 s: 1,234 cases, 123/s now. Coverage: 0% to 75% of 7 backends"]
+    assert written(pipe) == ["10 s: 1,000 cases, 123 runs/s now. Coverage: 0% to 75% of 7 backends"]
 
 
 def test_a_terminal_gets_a_status_that_is_gone_at_the_end() -> None:
     terminal = console(terminal=True)
     show(terminal, STARTED, PROGRESS, FINISHED)
     text = "\n".join(written(terminal))
-    assert "cases/s" in text
+    assert "runs/s" in text
     assert text.endswith("\x1b[2K") or "\x1b[1A\x1b[2K" in text
 
 
@@ -149,7 +149,7 @@ def test_the_status_says_how_much_of_the_time_is_left() -> None:
 
 def test_the_status_says_how_many_of_the_examples_are_left() -> None:
     (budget, *_) = status(replace(STARTED, seconds=None, examples=2000), PROGRESS)
-    assert budget.endswith("  1,000 of 4,000 examples, 30 s, about 90 s left")
+    assert budget.endswith("  1,000 of 4,000 cases, 30 s, about 90 s left")
 
 
 def test_the_status_says_how_long_ago_something_new_was_seen() -> None:
@@ -192,11 +192,11 @@ def test_the_status_drops_columns_and_never_wraps(width: int) -> None:
     assert max(map(len, lines)) <= width
     titles = lines[4].split()
     assert {"backend", "cases", "coverage", "findings"} <= set(titles)
-    assert [title for title in ("now", "deaths", "cases/s") if title in titles] == {
+    assert [title for title in ("now", "deaths", "runs/s") if title in titles] == {
         40: [],
-        60: ["cases/s"],
-        80: ["cases/s"],
-        120: ["now", "deaths", "cases/s"],
+        60: ["runs/s"],
+        80: ["runs/s"],
+        120: ["now", "deaths", "runs/s"],
     }[width]
     assert lines[5].split()[0].endswith(".py:MINE")
 
@@ -220,7 +220,7 @@ def test_the_rate_of_now_is_that_of_the_last_minute() -> None:
 
 
 def test_a_trend_has_a_bar_for_each_stretch_of_time() -> None:
-    samples = [TimelinePoint(at=10.0 * i, cases=10 * i * i, deaths=0, pairs=0, findings=0) for i in range(200)]
+    samples = [TimelinePoint(at=10.0 * i, runs=10 * i * i, deaths=0, pairs=0, findings=0) for i in range(200)]
     bars = trend(samples)
     assert 10 < len(bars) < 24
     assert list(bars) == sorted(bars, key=BARS.index)
@@ -234,7 +234,7 @@ def test_a_finding_ends_with_its_replay_line_unbroken() -> None:
         assert "Finding 1 of 1, new" in lines[0]
         assert "the report" in lines
         assert f"  attnfuzz replay out/findings/{'x' * 70}" in lines
-        assert lines[-1] == "1 new finding in 1,234 cases over 9 s (seed 7)."
+        assert lines[-1] == "1 new finding in 1,000 cases over 9 s (seed 7)."
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -258,7 +258,7 @@ def test_a_cause_says_what_it_needs_and_where_it_shows(width: int) -> None:
     ]
     assert "  attnfuzz replay out/findings/sinks" in lines
     assert max(map(len, lines)) <= width
-    assert lines[-1] == "1 new cause (8 failures) in 1,234 cases over 9 s (seed 7)."
+    assert lines[-1] == "1 new cause (8 failures) in 1,000 cases over 9 s (seed 7)."
 
 
 def test_a_failure_of_a_cause_that_is_on_file_says_so() -> None:
@@ -284,7 +284,7 @@ def test_an_open_finding_says_how_often_it_failed() -> None:
     assert "Finding 2 of 2, open" in "\n".join(lines)
     assert "found by an earlier campaign; failed in 2 of 3 runs of this one" in lines
     assert "  attnfuzz replay out/findings/an-old-finding" in lines
-    assert lines[-1].startswith("1 new finding, 1 open in 1,234 cases")
+    assert lines[-1].startswith("1 new finding, 1 open in 1,000 cases")
 
 
 def test_what_needs_nothing_done_is_a_line_each() -> None:
@@ -301,9 +301,9 @@ def test_what_needs_nothing_done_is_a_line_each() -> None:
 
 def test_a_clean_campaign_says_so() -> None:
     lines = summary(STARTED, PROGRESS, FINISHED)
-    assert lines[0].split() == ["backend", "cases", "cases/s", "coverage", "pairs", "deaths", "findings"]
-    assert lines[1].split() == [BEFORE, "1,234", "137", "0%", "0", "of", "4", "3", "0"]
-    assert lines[-1] == "No findings in 1,234 cases over 9 s (seed 7)."
+    assert lines[0].split() == ["backend", "cases", "runs/s", "coverage", "pairs", "deaths", "findings"]
+    assert lines[1].split() == [BEFORE, "1,000", "137", "0%", "0", "of", "4", "3", "0"]
+    assert lines[-1] == "No findings in 1,000 cases over 9 s (seed 7)."
 
 
 def test_what_is_no_finding_is_listed_apart() -> None:
@@ -316,4 +316,4 @@ def test_what_is_no_finding_is_listed_apart() -> None:
     assert f"Unconfirmed: accesses outside query ({BEFORE}, decode): it went away. Kept in out/unconfirmed/x" in text
     assert f"Gap: computes a wrong output ({BEFORE}, decode): wrong" in text
     assert f"Unsupported by {BEFORE}, 3 times: no sinks" in text
-    assert "No findings in 1,234 cases" in text
+    assert "No findings in 1,000 cases" in text

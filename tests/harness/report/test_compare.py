@@ -146,4 +146,4 @@ def test_a_comparison_is_markdown() -> None:
     assert text.startswith("# attnfuzz: a → b\n")
     assert "- Not seen again: 1\n  - computes a wrong output (trtllm\\_mha, decode) (`a-finding`)\n" in text
     assert "- torch: `1` → `2`" in text
-    assert "| `trtllm_mha` | 0 → 0 | - → - | 0 → 0 | 0 → 0 |  |  |" in text
+    assert "| `trtllm_mha` | 0 → 0 | 0 → 0 | - → - | 0 → 0 | 0 → 0 |  |  |" in text

@@ -119,7 +119,7 @@ def busy_page() -> str:
 def test_a_page_is_well_formed_and_says_the_verdict_first() -> None:
     page = busy_page()
     text = words(page)
-    verdict = "1 new finding, 1 returned, 1 open, 1 fixed (1 known) in 100 cases over 1:00:00"
+    verdict = "1 new finding, 1 returned, 1 open, 1 fixed (1 known) in 90 cases over 1:00:00"
     assert verdict in text
     assert text.index(verdict) < text.index("Causes") < text.index("Margins") < text.index("Coverage")
     ids = parsed(page).ids
@@ -228,7 +228,7 @@ def test_foreign_text_is_text() -> None:
 
 
 def test_a_campaign_that_has_just_begun_has_a_report() -> None:
-    assert "Not finished: No findings in 0 cases" in words(render_html(standing_of()))
+    assert "Not finished: No findings over 0 s" in words(render_html(standing_of()))
 
 
 def test_a_log_without_a_beginning_has_a_report() -> None:
@@ -316,12 +316,12 @@ def test_a_backend_that_had_no_turn_is_not_passed_over_in_silence() -> None:
     assert "was not searched" not in words(render_html(Standing.of([sought, filed(CASE), finished()])))
 
 
-def test_the_end_of_a_campaign_makes_no_peak_of_cases_per_second() -> None:
+def test_the_end_of_a_campaign_makes_no_peak_of_runs_per_second() -> None:
     def progress(at: float, cases: int) -> Progress:
         return Progress(at=at, backend="trtllm_mha", tally=Tally(searched=cases, cases=cases, deaths=0))
 
     page = render_html(standing_of(progress(10.0, 100), progress(20.0, 100), progress(20.1, 90), finished(20.2)))
-    chart = page.partition("cases per second over time")[2].partition("</svg>")[0]
+    chart = page.partition("runs per second over time")[2].partition("</svg>")[0]
     assert ">20<" in chart
     assert ">200<" not in chart
 

@@ -75,7 +75,9 @@ def test_the_search_is_a_test_that_passes_and_takes_the_time() -> None:
     search = cases(suite)["search"]
     assert not search.result
     assert search.time == suite.time == 3.5
-    assert search.system_out == "12 cases, 9 examples drawn, 0 pairs of features reached, 1 worker died"
+    assert search.system_out == (
+        "9 cases drawn and judged, 0 not supported, 12 runs in all, 0 pairs of features reached, 1 worker died"
+    )
 
 
 def test_what_is_known_is_skipped_with_the_reason() -> None:

@@ -23,7 +23,7 @@ def verdict_of(*events: Event) -> tuple[str, Level]:
 
 
 def test_a_clean_night_is_good() -> None:
-    assert verdict_of(finished()) == ("No findings in 1,234 cases over 1:00:00", Level.GOOD)
+    assert verdict_of(finished()) == ("No findings in 1,200 cases over 1:00:00", Level.GOOD)
 
 
 def test_findings_are_counted_by_state() -> None:
@@ -36,7 +36,7 @@ def test_findings_are_counted_by_state() -> None:
         filed(CASE, "six", known="upstream knows"),
         finished(),
     ]
-    text = "2 new findings, 1 returned, 1 open, 1 fixed (1 known) in 1,234 cases over 1:00:00"
+    text = "2 new findings, 1 returned, 1 open, 1 fixed (1 known) in 1,200 cases over 1:00:00"
     assert verdict_of(*events) == (text, Level.BAD)
 
 
@@ -44,7 +44,7 @@ def test_failures_of_one_cause_are_counted_as_one() -> None:
     (first, *others) = without_sinks(CASE)
     assert verdict_of(first, *others, finished())[0].startswith("1 new cause (4 failures) in ")
     more = [checked(CASE, State.OPEN, "o"), checked(CASE, State.FIXED, "f"), filed(CASE, "k", known="upstream knows")]
-    text = "1 new cause, 1 open (5 failures), 1 fixed (1 known) in 1,234 cases over 1:00:00"
+    text = "1 new cause, 1 open (5 failures), 1 fixed (1 known) in 1,200 cases over 1:00:00"
     assert verdict_of(first, *others, *more, finished()) == (text, Level.BAD)
 
 
@@ -71,7 +71,7 @@ def test_a_remark_on_the_ledger_gives_nobody_work() -> None:
 
 
 def test_a_campaign_that_did_not_finish_says_so() -> None:
-    assert verdict_of() == ("Not finished: No findings in 1,234 cases over 50:00 so far", Level.GOOD)
+    assert verdict_of() == ("Not finished: No findings in 1,200 cases over 50:00 so far", Level.GOOD)
     assert verdict_of(finished(interrupted=True))[0].startswith("Stopped early: ")
 
 
@@ -115,6 +115,13 @@ def test_a_suspect_that_was_settled_or_is_known_gives_nobody_work(events: list[E
     text, level = verdict_of(*events, finished())
     assert text.startswith(("No findings in ", "No findings (1 known)"))
     assert level is Level.GOOD
+
+
+def test_without_drawn_cases_the_runs_are_counted_and_nothing_if_there_are_none() -> None:
+    rerun = Progress(at=9.0, backend="fake", tally=Tally(cases=12))
+    started_ = [started("fake"), filed(CASE)]
+    assert verdict(Standing.of([*started_, rerun, finished()])).text == "1 new finding in 12 runs over 1:00:00"
+    assert verdict(Standing.of([*started_, finished()])).text == "1 new finding over 1:00:00"
 
 
 def remark(entry: int, text: str) -> LedgerRemark:
