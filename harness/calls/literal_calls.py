@@ -161,7 +161,7 @@ class CallSession:
 
 
 def answer_of(case: CallCase) -> Output:
-    """The output with what is due, before any call: its `out` and `lse` are what the buffers hold at first."""
+    """The output with its right answer, before any call: `out` and `lse` have the first contents of their buffers."""
     assert case.answer is not None
     placed = {buffer.name: buffer for buffer in case.buffers}
     buffers: dict[str, torch.Tensor] = {}

@@ -148,7 +148,7 @@ class FileTracer:
             content = None if known is None else self._memory.content(allocation)
             if known is not None and content is not None and known != content:
                 if any(allocation.hole):
-                    # What it holds is read by the calls: they had wrong keys.
+                    # The calls read it: without the change, a script would have other keys.
                     raise Untraceable(
                         f"most of {allocation.name} has no memory, and code outside of kernels changed it"
                     )

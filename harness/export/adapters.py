@@ -62,7 +62,7 @@ _STUBS = {
 
 @dataclass
 class Adapters:
-    """The source of adapters: `texts` of definitions in order, and `imports`, statements for what they need besides.
+    """The source of adapters: `texts` of definitions in order, and `imports`, statements for other names in them.
 
     `known` returns the name of a function that the script has anyway, and None for others.
     """
@@ -147,7 +147,7 @@ class Adapters:
         self.texts[name] = text
 
     def _resolve(self, module: ModuleType, name: str) -> None:
-        """Add what a name in a module's source stands for; nothing for local names and builtins."""
+        """Add the definition or import of a name in a module's source; nothing for local names and builtins."""
         if any(name in defined for defined, _, _ in definitions(module)):
             self._add(module, name)
             return

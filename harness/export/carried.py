@@ -1,7 +1,7 @@
 """A user's files in a script: those that the user names, at the same places relative to each other.
 
-Python files lack the statements that need attnfuzz. What they import from beside them, and files that they name, are
-found (`needed_by`), but never taken without having been named.
+Python files lack the statements that need attnfuzz. Files beside them that they import or name are found
+(`needed_by`), but never taken without having been named.
 """
 
 import ast
@@ -170,12 +170,12 @@ def carried_name(op: Op, files: Sequence[CarriedFile]) -> tuple[CarriedFile, str
     return file, function
 
 
-def not_ours(function: Callable[..., Any], what: str, given: Sequence[Path] = ()) -> CannotExport:
+def not_ours(function: Callable[..., Any], called: str, given: Sequence[Path] = ()) -> CannotExport:
     """Return the error for a function whose source a script may not contain, with the command that allows it."""
     place, path = function_place(function), Path(function_file(function))
     if not path.is_file():
-        return CannotExport(f"{what} is not part of attnfuzz, and {place} has no file that --carry could name")
-    return NeedsFiles(f"{what} is not part of attnfuzz", [path, *needed_by(path)], given)
+        return CannotExport(f"{called} is not part of attnfuzz, and {place} has no file that --carry could name")
+    return NeedsFiles(f"{called} is not part of attnfuzz", [path, *needed_by(path)], given)
 
 
 def needed_by(path: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""The values of a script's judging template: the limits as expressions, and what the contract demands."""
+"""The values of a script's judging template: the limits as expressions, and the demands of the contract."""
 
 from typing import Any, NamedTuple
 
@@ -64,16 +64,16 @@ def judging_of(
 
 
 def _rendered(limits: Limits, contents: ScriptContents) -> _Rendered:
-    what = f"limits of {limits.place}"
+    key = f"limits of {limits.place}"
 
-    def written(tensor: torch.Tensor | None, key: str) -> str:
-        return "" if tensor is None else contents.numbers(tensor, key)
+    def written(tensor: torch.Tensor | None, name: str) -> str:
+        return "" if tensor is None else contents.numbers(tensor, name)
 
     return _Rendered(
         form=limits.form.value,
         place=limits.place,
-        numbers=written(limits.numbers, what),
-        allowed=repr(limits.most) if limits.form is Form.COMMON else written(limits.allowed, f"{what}, of rows"),
+        numbers=written(limits.numbers, key),
+        allowed=repr(limits.most) if limits.form is Form.COMMON else written(limits.allowed, f"{key}, of rows"),
         statistics=tuple(
             {
                 "name": each.name,

@@ -56,7 +56,7 @@ class Statistic:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a script compares at `place`, "out" or "lse": fp64 [T, Hq, Dv], or [T, Hq] for the LSE, of all requests.
+    """The comparison of a script at `place`, "out" or "lse": fp64 [T, Hq, Dv], or [T, Hq] for the LSE, of all requests.
 
     `numbers` are bounds (`BOUND`), or deviations of a correct kernel (`MEAN_SQUARE`, `COMMON`). `allowed` [T, Hq] are
     the largest mean squares in deviations, `most` is the largest score of a common error.
@@ -73,7 +73,7 @@ class Limits:
 def limits_of(
     calls: CallCase, backend: Backend, seen: Observation | None, *, alpha: float = ALPHA
 ) -> tuple[Limits, ...]:
-    """Return what shows the failure `seen`: the limits of its tier, or of T1 and T4 if it has none.
+    """Return the limits of the tier of the failure `seen`, or of T1 and T4 if it has none.
 
     `calls` must have an answer.
     """

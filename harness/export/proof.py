@@ -26,12 +26,12 @@ _SHOWN = 1
 """Exit code of a script that shows its failure, and of any Python program that breaks."""
 
 _CONCLUSIONS = ("the fault shows", "Timeout (")
-"""What a script that shows it prints: its own conclusion, or that of `faulthandler` if a GPU hangs."""
+"""Conclusions that a script prints if it shows its failure: its own, or that of `faulthandler` if a GPU hangs."""
 
 
 @dataclass(frozen=True)
 class Proof:
-    """One run of a script: its exit `code`, None if it took too long; what it `printed`; and `seconds`."""
+    """One run of a script: its exit `code`, None if it took too long; its output, `printed`; and `seconds`."""
 
     code: int | None
     printed: str
