@@ -40,7 +40,7 @@ from attnfuzz.harness.search.rechecked import rechecked
 from attnfuzz.harness.search.smallest import smallest
 from attnfuzz.harness.search.tally import CountingRunner
 from attnfuzz.harness.search.variants import failing_alone, steadier, unaccepted
-from attnfuzz.harness.verdict.failures import Observation, Verdict
+from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.harness.verdict.past import past_failures
 from attnfuzz.reference.capability import Capability
@@ -281,7 +281,13 @@ class Hunt:
 
     def _pin(self, fingerprint: Fingerprint, case: Case, verdict: Verdict) -> Pinned[Case]:
         return Pinned(
-            fingerprint, case, verdict, run=self._runner.verdict, budget=self._budget(), aside=self._set_aside
+            fingerprint,
+            case,
+            verdict,
+            run=self._runner.verdict,
+            budget=self._budget(),
+            aside=self._set_aside,
+            slowest=self._runner.hang_seconds if fingerprint.kind is Kind.HANG else 0.0,
         )
 
     def _pursuit(

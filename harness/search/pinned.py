@@ -38,13 +38,14 @@ _MOST_RUNS = 48
 
 
 _RUNS_TO_END = 2
+"""Number of the slowest runs for which there must be time: one more, and one that confirms its case."""
 
 
 class Pinned(Generic[C]):
     """The failure with `fingerprint` of the case `first`. A fault is the same at any address, an exception at one line.
 
     Every verdict of `run` is cached. Once the budget is spent, unknown cases count as passing, so that shrinking gets
-    consistent answers and ends. `aside` gets each verdict.
+    consistent answers and ends. `aside` gets each verdict. `slowest` is the time of a run that fails, if it takes long.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Pinned(Generic[C]):
         run: Callable[[C], Verdict],
         budget: ShrinkBudget,
         aside: Callable[[C, Verdict], None],
+        slowest: float = 0.0,
     ) -> None:
         self.fingerprint = fingerprint
         self.first = first
@@ -63,7 +65,7 @@ class Pinned(Generic[C]):
         pinned = fingerprint.among(verdict.failures)
         self._exception = "" if pinned is None else pinned.exception
         self._run = run
-        self._slowest = 0.0
+        self._slowest = slowest
         self._aside = aside
         self.limit(budget)
 

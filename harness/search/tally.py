@@ -7,7 +7,7 @@ from msgspec import structs
 
 from attnfuzz.harness.sandbox.case_runner import RepeatingRunner
 from attnfuzz.harness.search.messages import Tally
-from attnfuzz.harness.verdict.failures import DEATHS, Verdict
+from attnfuzz.harness.verdict.failures import DEATHS, Kind, Verdict
 from attnfuzz.reference.case import Case
 
 SECONDS_PER_TALLY = 0.25
@@ -16,7 +16,8 @@ SECONDS_PER_TALLY = 0.25
 class CountingRunner:
     """A runner that counts the runs of `runner`, and workers that died. Each run is reported once, when it is over.
 
-    `total` is the sum of its runs. The caller sets `shrinking`, which each tally repeats.
+    `total` is the sum of its runs, `hang_seconds` the time of the last hang. The caller sets `shrinking`, which each
+    tally repeats.
     """
 
     def __init__(self, runner: RepeatingRunner, tell: Callable[[Tally], None]) -> None:
@@ -25,6 +26,7 @@ class CountingRunner:
         self._news = self.total = Tally()
         self._reported_at = time.monotonic()
         self.shrinking = False
+        self.hang_seconds = 0.0
 
     def verdict(self, case: Case) -> Verdict:
         """Run a case that was not drawn: to shrink, to confirm, or because it was kept."""
@@ -58,7 +60,10 @@ class CountingRunner:
             self._tell(structs.replace(news, shrinking=self.shrinking))
 
     def _run(self, case: Case, *, drawn: bool) -> Verdict:
+        began = time.monotonic()
         verdict = self._runner.verdict(case)
+        if any(observation.kind is Kind.HANG for observation in verdict.observations):
+            self.hang_seconds = time.monotonic() - began
         self._count(verdict, drawn=drawn)
         return verdict
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 from fake_causes import Fault, FaultyJudge, featured, hunted, names_in
-from fake_search import caught, hunt
+from fake_search import FakeJudge, caught, hunt, observed
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -260,3 +260,24 @@ def test_no_run_begins_that_could_not_end_within_the_budget(monkeypatch: pytest.
         pinned.judged(replace(BOTH, seed=seed + 100))
     assert now == 30.0
     assert pinned.spent
+
+
+@pytest.mark.parametrize("seconds", [30.0, 60.0])
+def test_a_hang_is_caught_within_the_time_for_shrinking(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Each hang takes 8 s, of a clock that nothing else moves."""
+    now = 0.0
+
+    class Hanging(FakeJudge):
+        def verdict(self, case: Case) -> Verdict:
+            nonlocal now
+            now += 8.0
+            return super().verdict(case)
+
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    judge = Hanging(lambda _: (observed(Kind.HANG, ""),))
+    done, sent = hunt(judge, seconds=seconds, shrink_seconds=seconds, handed_at=0.0, shrink=ShrinkBudget())
+    (found,) = caught(sent)
+    assert found.observation.kind is Kind.HANG
+    assert now <= seconds
+    assert not found.ablated
+    assert done.stopped_early
