@@ -1,5 +1,6 @@
 """A whole campaign, from the command line to the reports, night after night."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from attnfuzz.harness.campaign.log import read_log
 from attnfuzz.harness.findings.state import State
 
 pytestmark = pytest.mark.slow
+
+TUTORIAL = Path(__file__).parents[3] / "docs" / "tutorials" / "first-finding.md"
 
 HOME = Home(Path("attnfuzz-out"))
 
@@ -49,3 +52,14 @@ def test_a_job_leaves_the_script_of_its_finding(attnfuzz: Attnfuzz) -> None:
     (script,) = HOME.findings.glob("*/repro.py")
     assert "Exit code: 0 nothing is wrong, 1 the fault shows" in script.read_text()
     assert "without a script" not in ran.out
+
+
+def test_the_first_tutorial_shows_the_case_and_the_finding_of_its_command(attnfuzz: Attnfuzz) -> None:
+    page = TUTORIAL.read_text()
+    (command,) = re.findall(r"^\$ attnfuzz (fuzz .*)$", page, re.MULTILINE)
+    ran = attnfuzz(*command.split())
+    assert ran.code == 1
+    (case,) = re.findall(r"^case .*?^needs .*?$", page, re.MULTILINE | re.DOTALL)
+    assert case in ran.out
+    (finding,) = set(re.findall(r"attnfuzz-out/findings/[\w@-]+", page))
+    assert finding in ran.out
