@@ -3,7 +3,10 @@
 This is the one module that imports `inside` for workers, inside of functions: the parent imports this one.
 """
 
+from attnfuzz.harness.verdict.tiers import Task
 from attnfuzz.harness.workers.journal import Journal
+from attnfuzz.kernels.backend import Backend
+from attnfuzz.reference.case import Case
 
 
 def handle_case(request: bytes, journal: Journal) -> bytes:
@@ -12,6 +15,18 @@ def handle_case(request: bytes, journal: Journal) -> bytes:
     from attnfuzz.harness.inside.explained import explained  # noqa: PLC0415
 
     return handle(request, journal, explained)
+
+
+def handle_rehearsal(request: bytes, journal: Journal) -> bytes:
+    """Answer an encoded Rehearsal."""
+    from attnfuzz.harness.backends.rehearsal import handle  # noqa: PLC0415 - in the worker alone
+
+    def run(case: Case, backend: Backend) -> None:
+        from attnfuzz.harness.inside.execute import Execution  # noqa: PLC0415 - slow, and needed for trials alone
+
+        Execution(Task(case=case, backend=backend.name), journal.write, backend=backend).run()
+
+    return handle(request, run)
 
 
 def warm() -> None:

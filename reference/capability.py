@@ -56,23 +56,25 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     `kept_queries` it may leave them unquantised with a quantised cache. `sinks_dtype` is the dtype in which a
     `FunctionBackend` gets its sinks; None is that of the queries. `table_gaps` allows gaps between rows of the page
     table. `pool_holes` allows pools whose offsets pass 2^31 because most of their pages have addresses and no memory:
-    on a CPU, for a backend that touches no page without an owner. `patience` multiplies the time after which a case
-    counts as hanging (30 s), for slow kernels such as interpreted ones. With `writes`, the backend computes no
-    attention, but writes the new tokens of each step into the KV cache; its padded tokens have one of `padded_slots`.
-    New tokens are keys, so `empty_kv` and `kv_shorter_than_q` must be False. Without `kv_shorter_than_q`, a request has
-    at least as many keys as queries, unless `empty_kv` is True: then it may also have none. A writer with `rotary` also
-    rotates one of these shares of each head, in one of the `pairings`, by frequencies of one of the `rope_scalings`.
-    `tombstones` are those of the pools of layers with `windows`. `other_groups` are the geometries of layers that may
-    share a pool with the case's. Both need a pool with pages from anywhere. A writer with `window_tail` takes steps of
-    which only the last tokens are stored. `masks` are the keys that a query may see; with EMPTY_ROWS among them, it may
-    see none, although its request has keys. `windowed_masks` are the masks that can be combined with a window: a query
-    sees a key if both allow it. `arguments` are the supported argument forms besides the plain one, and `edges` the
-    supported factors of 0 and below and steps without requests, both with their standing; `earlier_uses` are those that
-    the objects of a step may have had. A backend that `schedules` chooses the forwards of a step itself, within the
-    limits of `Case.serving`; if it is `asynchronous`, it may do so before it has the tokens of the previous forward.
-    `shared_keys` are the numbers of ranks that may share the keys of each request, each with whole query heads, and
-    `interleaves` the lengths of runs of keys on one rank. `most_programs` bounds the rows of a step, times the query
-    heads, times these ranks, for kernels that run a costly program for each; 0 is no bound.
+    on a CPU, for a backend that touches no page without an owner. By default (None), a function on a CPU in a user's
+    file has them if a trial shows that it touches none, and no other backend has. `patience` multiplies the time after
+    which a case counts as hanging (30 s), for slow kernels such as interpreted ones. With `writes`, the backend
+    computes no attention, but writes the new tokens of each step into the KV cache; its padded tokens have one of
+    `padded_slots`. New tokens are keys, so `empty_kv` and `kv_shorter_than_q` must be False. Without
+    `kv_shorter_than_q`, a request has at least as many keys as queries, unless `empty_kv` is True: then it may also
+    have none. A writer with `rotary` also rotates one of these shares of each head, in one of the `pairings`, by
+    frequencies of one of the `rope_scalings`. `tombstones` are those of the pools of layers with `windows`.
+    `other_groups` are the geometries of layers that may share a pool with the case's. Both need a pool with pages from
+    anywhere. A writer with `window_tail` takes steps of which only the last tokens are stored. `masks` are the keys
+    that a query may see; with EMPTY_ROWS among them, it may see none, although its request has keys. `windowed_masks`
+    are the masks that can be combined with a window: a query sees a key if both allow it. `arguments` are the supported
+    argument forms besides the plain one, and `edges` the supported factors of 0 and below and steps without requests,
+    both with their standing; `earlier_uses` are those that the objects of a step may have had. A backend that
+    `schedules` chooses the forwards of a step itself, within the limits of `Case.serving`; if it is `asynchronous`, it
+    may do so before it has the tokens of the previous forward. `shared_keys` are the numbers of ranks that may share
+    the keys of each request, each with whole query heads, and `interleaves` the lengths of runs of keys on one rank.
+    `most_programs` bounds the rows of a step, times the query heads, times these ranks, for kernels that run a costly
+    program for each; 0 is no bound.
 
     A backend with `buckets` supports their geometries only. All other fields about geometries are then derived
     from the buckets; values passed for them are ignored.
@@ -111,7 +113,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     query_views: tuple[QueryView, ...] = (QueryView.CONTIGUOUS,)
     kv_views: tuple[KvView, ...] = (KvView.SEPARATE,)
     table_gaps: bool = True
-    pool_holes: bool = False
+    pool_holes: bool | None = None
     writes: bool = False
     padded_slots: tuple[PaddedSlot, ...] = (PaddedSlot.DUMMY,)
     rotary: tuple[RotaryShare, ...] = ()

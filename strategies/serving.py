@@ -47,7 +47,7 @@ def draw_serving(
     beyond = own - max(counts.values(), default=0) + pages.spare
     return Serving(
         budget=max(1, -(-sum(lengths.values()) // forwards)) if forwards > 1 else 0,
-        shortage=max(1, beyond * quarters // _QUARTERS) if quarters else 0,
+        shortage=max(1, beyond * quarters // _QUARTERS) if quarters and own else 0,
         seed=draw(_SEEDS),
         asynchronous=can.asynchronous and may_be_asynchronous(steps) and draw(_ASYNCHRONOUS.under(lean)),
     )

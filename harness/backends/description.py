@@ -13,7 +13,7 @@ import msgspec
 
 from attnfuzz.harness.backends.load import BackendFileError, BackendSource, brief
 from attnfuzz.kernels.backend import Backend, Bench, Op, called_as_documented, shares_pool
-from attnfuzz.kernels.function_backend import OfFunction
+from attnfuzz.kernels.function_backend import FunctionBackend, OfFunction
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.contract import Contract
@@ -43,7 +43,9 @@ class DescribedOp(msgspec.Struct, frozen=True):
 class Description(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The properties of a backend. `missing` is why it can't run here; `prepares`: `prepare` may do something.
 
-    `shares_pool` and `called_as_documented` are the results of these functions of `attnfuzz.kernels.backend`.
+    `shares_pool` and `called_as_documented` are the results of these functions of `attnfuzz.kernels.backend`, and
+    `is_function` says that it is a `FunctionBackend`. One with `whole_pool` died in a trial of pages that no request
+    owns.
     """
 
     name: str
@@ -55,6 +57,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     prepares: bool
     shares_pool: bool
     called_as_documented: bool
+    is_function: bool = False
+    whole_pool: bool = False
 
 
 def describe(name: str, backend: Backend) -> Description:
@@ -72,6 +76,7 @@ def describe(name: str, backend: Backend) -> Description:
         prepares=capability.device is not Device.CPU or prepare is not OfFunction.prepare,
         shares_pool=_asked(name, "shares_pool", lambda: shares_pool(backend)),
         called_as_documented=_asked(name, "called_as_documented", lambda: called_as_documented(backend)),
+        is_function=isinstance(backend, FunctionBackend),
     )
     return _as_decoded(name, described)
 
@@ -231,6 +236,11 @@ class Rehearsed:
         del progress
         if self.description.prepares:
             self.preparation(self.source)
+
+    @property
+    def whole_pool(self) -> bool:
+        """Whether it touches pages that no request owns."""
+        return self.description.whole_pool
 
     @property
     def shares_pool(self) -> bool:

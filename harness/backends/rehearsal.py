@@ -10,17 +10,20 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from attnfuzz.harness.backends.description import MOST_BYTES, Description, Rehearsed, describe
 from attnfuzz.harness.backends.load import BackendFileError, BackendSource, brief, load
+from attnfuzz.harness.backends.unowned_pages import small_case, touches_unowned_pages
 from attnfuzz.harness.verdict.printable import printable, shortened
-from attnfuzz.harness.workers.journal import Journal
 from attnfuzz.harness.workers.pool import HandlerError, Workers
 from attnfuzz.harness.workers.postmortem import Death
+from attnfuzz.kernels.backend import Backend
+from attnfuzz.reference.case import Case
 
 IMPORT_SECONDS = 30.0
 """Half of the time limit for a backend's import and description: a worker writes to its journal when it begins, and
@@ -36,19 +39,25 @@ _SILENT_SECONDS = 5.0
 _LAST_LINES = 10
 _MOST_CHARACTERS = 1000
 
-_HANDLER = "attnfuzz.harness.backends.rehearsal:handle"
+_TRIAL_SECONDS = 10.0
+
+# By its name: it imports the code that runs cases, which only workers have.
+_HANDLER = "attnfuzz.harness.entry:handle_rehearsal"
+
+RunCase = Callable[[Case, Backend], None]
 
 
 class Rehearsal(msgspec.Struct, frozen=True):
-    """A request to a worker, in a `folder`: describe the backend of `source`, or `prepare` it."""
+    """A request to a worker, in a `folder`: describe the backend of `source`, `prepare` it, or `run` a case."""
 
     source: BackendSource
     folder: str
     prepare: bool = False
+    run: Case | None = None
 
 
 class Prepared(msgspec.Struct, frozen=True, tag=True):
-    """The backend's `prepare` returned."""
+    """The backend's `prepare` returned, or the case has been run."""
 
 
 class Wrong(msgspec.Struct, frozen=True, tag=True):
@@ -62,15 +71,40 @@ Answer = Description | Prepared | Wrong
 
 def rehearse(source: BackendSource) -> Rehearsed:
     """Load a backend in a worker, and return a stand-in with its answers. Raises BackendFileError."""
-    answer = _answer(Rehearsal(source, str(Path.cwd())), IMPORT_SECONDS, "import")
-    if not isinstance(answer, Description):
-        raise BackendFileError(f"{source.name} did not describe itself: make it a Backend of attnfuzz.kernels.backend")
-    return Rehearsed(source, answer, prepare)
+    with stage() as workers:
+        answer = _answer(workers, Rehearsal(source, str(Path.cwd())), IMPORT_SECONDS, "import")
+        if not isinstance(answer, Description):
+            raise BackendFileError(
+                f"{source.name} did not describe itself: make it a Backend of attnfuzz.kernels.backend"
+            )
+        return Rehearsed(source, _with_pool_holes(workers, source, answer), prepare)
+
+
+def _with_pool_holes(workers: Workers, source: BackendSource, described: Description) -> Description:
+    """Return the description of a function with the result of a trial of unowned pages, if it leaves that open."""
+    can = described.capability
+    if can.pool_holes is not None or not described.is_function or described.prepares or described.missing:
+        return described
+    case = small_case(can)
+    if case is None:
+        return described
+
+    def dies(case: Case) -> Death | None:
+        request = msgspec.msgpack.encode(Rehearsal(source, str(Path.cwd()), run=case))
+        try:
+            reply = workers.run(request, timeout=_TRIAL_SECONDS)
+        except HandlerError:
+            return None
+        return reply if isinstance(reply, Death) else None
+
+    touches = touches_unowned_pages(case, dies)
+    return replace(described, capability=replace(can, pool_holes=not touches), whole_pool=touches)
 
 
 def prepare(source: BackendSource) -> None:
     """Call a backend's `prepare` in a worker. Raises BackendFileError."""
-    _answer(Rehearsal(source, str(Path.cwd()), prepare=True), PREPARE_SECONDS, "prepare()")
+    with stage() as workers:
+        _answer(workers, Rehearsal(source, str(Path.cwd()), prepare=True), PREPARE_SECONDS, "prepare()")
 
 
 def stage() -> Workers:
@@ -78,14 +112,13 @@ def stage() -> Workers:
     return Workers(_HANDLER, spares=0)
 
 
-def handle(request: bytes, journal: Journal) -> bytes:
-    """Load a backend in the worker, and describe or prepare it."""
-    del journal
+def handle(request: bytes, run: RunCase) -> bytes:
+    """Load a backend in the worker, and describe it, prepare it, or `run` a case on it."""
     streams = sys.stdout, sys.stderr
     task = msgspec.msgpack.decode(request, type=Rehearsal)
     answer: Answer
     try:
-        answer = _performed(task)
+        answer = _performed(task, run)
     except BackendFileError as error:
         answer = Wrong(str(error))
     except BaseException as error:  # noqa: BLE001 - it is the user's code, which may raise anywhere
@@ -94,9 +127,12 @@ def handle(request: bytes, journal: Journal) -> bytes:
     return msgspec.msgpack.encode(answer)
 
 
-def _performed(task: Rehearsal) -> Answer:
+def _performed(task: Rehearsal, run: RunCase) -> Answer:
     os.chdir(task.folder)
     backend = load(task.source)
+    if task.run is not None:
+        run(task.run, backend)
+        return Prepared()
     if not task.prepare:
         return describe(task.source.name, backend)
     try:
@@ -106,9 +142,9 @@ def _performed(task: Rehearsal) -> Answer:
     return Prepared()
 
 
-def _answer(task: Rehearsal, seconds: float, stage_name: str) -> Answer:
+def _answer(workers: Workers, task: Rehearsal, seconds: float, stage_name: str) -> Answer:
     name, started = task.source.name, time.monotonic()
-    with stage() as workers, _said(f"Waiting for {stage_name} of {name}, for up to {2 * seconds:g} s."):
+    with _said(f"Waiting for {stage_name} of {name}, for up to {2 * seconds:g} s."):
         try:
             reply = workers.run(msgspec.msgpack.encode(task), timeout=seconds)
         except HandlerError as error:

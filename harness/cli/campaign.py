@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
+from attnfuzz.harness.backends.description import Rehearsed
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.campaign.home import Home, HomeError
 from attnfuzz.harness.campaign.plan import PRESETS, Plan
@@ -32,6 +33,7 @@ from attnfuzz.harness.report.verdict import failure_words, why_idle
 from attnfuzz.harness.verdict.wording import clock, count
 from attnfuzz.reference.case import Guard
 from attnfuzz.reference.device import Device
+from attnfuzz.reference.not_drawn import not_drawn
 
 DEFAULT_LEDGER = Path(DEFAULT_NAME)
 
@@ -191,6 +193,11 @@ def _open(console: Console, plan: Plan, past: Past | None) -> None:
         if uncalibrated(resolve(name)):
             console.print(f"{name} is {noise_words(resolve(name))};", soft_wrap=True)
             console.print(f"  attnfuzz calibrate --backend {name}", soft_wrap=True)
+        backend = resolve(name)
+        if isinstance(backend, Rehearsed) and (left_out := not_drawn(backend.capability)):
+            console.print(f"Not drawn for {name}: {', '.join(left_out)}; see Capability.", soft_wrap=True)
+            if backend.whole_pool:
+                console.print("  It reads or writes pages that no request owns, which pools beyond 2^31 consist of.")
 
 
 @contextlib.contextmanager

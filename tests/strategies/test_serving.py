@@ -44,6 +44,9 @@ def test_a_pool_that_lacks_pages_serves_many_requests_side_by_side(draw: Draw) -
     many = [case for case in drawn if case.serving.shortage and max(len(step.requests) for step in case.steps) > 16]
     assert {case.pages.order for case in many} >= {PageOrder.REUSED, PageOrder.IDENTITY}
     for case in many:
+        if case.pages.order is PageOrder.SHARED_PREFIX:
+            # Its shortage counts a shared page for each of its requests.
+            continue
         pages = PageIds.of(case).end - 1 + case.pages.spare
         assert pages - case.serving.shortage >= pages // 4
 
