@@ -337,7 +337,14 @@ class Hunt:
     def _settle(self, pinned: Pinned[Case]) -> None:
         """Shrink a failure, whose first case came back, and send the smallest case that comes back."""
         pinned, cause = self._explained(self._steadier(self._unaccepted(pinned)))
-        small, clues = smallest(pinned, cause, self._allowed, capability=self._capability, runs=self._task.shrink.runs)
+        small, clues = smallest(
+            pinned,
+            cause,
+            self._allowed,
+            capability=self._capability,
+            runs=self._task.shrink.runs,
+            plainly=not self._may_turn_into_another(pinned.fingerprint),
+        )
         for case in dict.fromkeys((small, pinned.first)):
             observation = pinned.observation(case)
             assert observation is not None
@@ -353,6 +360,11 @@ class Hunt:
             known = cause if cause or case == pinned.first else self._when_small(pinned, case, clues)
             self._tell_caught(pinned, case, clues, known)
             return
+
+    def _may_turn_into_another(self, fingerprint: Fingerprint) -> bool:
+        """Return whether a known cause shows in the same way, other than the one whose case is minimized."""
+        own = self._task.minimized
+        return any(own is None or each.name != own.name for each in self._causes.showing_as(fingerprint))
 
     def _unaccepted(self, pinned: Pinned[Case]) -> Pinned[Case]:
         """Return the failure in a case in which the ledger does not accept it, if it occurs in one."""

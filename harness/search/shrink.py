@@ -12,6 +12,7 @@ from attnfuzz.harness.sandbox.confirm import comes_back
 from attnfuzz.harness.search.messages import ShrinkBudget
 from attnfuzz.harness.search.needs import cause_of
 from attnfuzz.harness.search.pinned import Pinned
+from attnfuzz.harness.search.smallest import reduced
 from attnfuzz.harness.verdict.failures import Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.case import Case
@@ -106,7 +107,7 @@ def _reduced(case: AnyCase, pinned: Pinned[AnyCase], budget: int, *, same_kernel
     capability = resolve(case.backend).capability
     if isinstance(case, Case):
         cause = cause_of(case, pinned, lambda each: capability.why_not(each) is None)
-        return cause.smallest(capability=capability, stop=stop, budget=budget)
+        return reduced(cause, pinned, capability=capability, stop=stop, runs=budget, plainly=True)[0]
     same_kernels = same_kernels or capability.device is Device.CUDA
     return reduce_calls(case, pinned.fails, same_kernels=same_kernels, stop=stop, budget=budget)
 

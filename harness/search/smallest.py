@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 
+from attnfuzz.harness.reduce import SameCause
 from attnfuzz.harness.reduce.ablation import CLUES, FEATURES, Feature
+from attnfuzz.harness.reduce.defaults import with_defaults
 from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.search.messages import ShrinkBudget
 from attnfuzz.harness.search.needs import cause_of, hangs_late
@@ -10,19 +12,22 @@ from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
 
+Allowed = Callable[[Case], bool]
+
 
 def smallest(
     pinned: Pinned[Case],
     known: KnownCause | None,
-    allowed: Callable[[Case], bool],
+    allowed: Allowed,
     *,
     capability: Capability | None,
     runs: int,
+    plainly: bool,
 ) -> tuple[Case, frozenset[Feature]]:
     """Return the smallest case that fails for the same cause, and the clues that both it and the first one need.
 
     A symptom keeps the marks of the `known` cause, which were tested: shrinking must not end with another cause. `runs`
-    is the number of smaller cases tried.
+    is the number of smaller cases tried. See `reduced` for `plainly`.
     """
     if pinned.reduced:
         return pinned.first, frozenset()
@@ -30,10 +35,41 @@ def smallest(
         # Each run that hangs takes most of the budget.
         pinned.limit(ShrinkBudget(runs=0, seconds=0))
         return pinned.first, frozenset({FEATURES["late device"]})
-    cause = cause_of(pinned.first, pinned, allowed, marks=None if known is None else _marks(pinned, known))
-    clues = frozenset() if pinned.spent else cause.features & CLUES
+    marks = None if known is None else _marks(pinned, known)
+    cause = cause_of(pinned.first, pinned, allowed, marks=marks)
+    plainly &= known is None
+    return reduced(cause, pinned, capability=capability, stop=lambda: pinned.reduced, runs=runs, plainly=plainly)
+
+
+def reduced(
+    cause: SameCause,
+    pinned: Pinned[Case],
+    *,
+    capability: Capability | None,
+    stop: Callable[[], bool],
+    runs: int,
+    plainly: bool,
+) -> tuple[Case, frozenset[Feature]]:
+    """Return the smallest case of a cause, and the clues that it needs.
+
+    If it may be made plain (`plainly`) and also fails with default contents, memory or batch, it is reduced further
+    from there: what it needed, it needed for values that are not plain. Otherwise one of two bugs with the same symptom
+    would turn into the other.
+    """
     # Making candidates of a large case is slow, and has to end with the time.
-    return cause.smallest(capability=capability, stop=lambda: pinned.reduced, budget=runs), clues
+    clues = frozenset() if pinned.spent else cause.features & CLUES
+    case = cause.smallest(capability=capability, stop=stop, budget=runs)
+    plain = _plain(cause, case) if plainly and not stop() else None
+    if plain is None or stop():
+        return case, clues
+    cause = cause_of(plain, pinned, cause.allowed)
+    return reduced(cause, pinned, capability=capability, stop=stop, runs=runs, plainly=True)
+
+
+def _plain(cause: SameCause, case: Case) -> Case | None:
+    """Return the case with as many defaults as it fails with, or None."""
+    own = SameCause(case, frozenset(), cause.fails, cause.allowed, cause.by_chance)
+    return next((each for each in with_defaults(case) if cause.allowed(each) and own.shows_in(each)), None)
 
 
 def _marks(pinned: Pinned[Case], known: KnownCause) -> frozenset[Feature] | None:

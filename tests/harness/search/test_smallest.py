@@ -1,0 +1,49 @@
+"""The smallest case of a failure has plain values, if it fails with them as well."""
+
+import pytest
+from last_slot import LAST_SLOT, LastSlot
+from msgspec.structs import replace
+from small_cases import HEADS, step
+
+from attnfuzz.harness.search.messages import ShrinkBudget
+from attnfuzz.harness.search.needs import needs_of
+from attnfuzz.harness.search.pinned import Pinned
+from attnfuzz.harness.search.smallest import smallest
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
+from attnfuzz.reference.case import Case, Mode, PageOrder, Pages, ValueFamily
+from attnfuzz.reference.geometry import KvLayout
+
+EQUAL_KEYS = Case(
+    backend="last_slot",
+    geometry=replace(HEADS, kv_layout=KvLayout.NHD),
+    steps=(step(Mode.DECODE, (1, 8), (1, 16)),),
+    values=ValueFamily.CONSTANT,
+    pages=Pages(order=PageOrder.SHUFFLED),
+)
+
+
+def allowed(case: Case) -> bool:
+    return LAST_SLOT.capability.why_not(case) is None
+
+
+@pytest.mark.parametrize(
+    ("plainly", "needs"),
+    [(True, ("full last page", "several keys")), (False, ("page order", "full last page", "several keys"))],
+)
+def test_a_wrong_slot_that_equal_keys_hide_needs_no_shuffled_pages(*, plainly: bool, needs: tuple[str, ...]) -> None:
+    """A wrong slot shows only on another request's page if all keys are equal. It is the slot before a full page."""
+    judge = LastSlot()
+    verdict = judge.verdict(EQUAL_KEYS)
+    pinned = Pinned(
+        Fingerprint.of(EQUAL_KEYS.backend, verdict.failures[0]),
+        EQUAL_KEYS,
+        verdict,
+        run=judge.verdict,
+        budget=ShrinkBudget(runs=600, seconds=600),
+        aside=lambda *_: None,
+    )
+    case, clues = smallest(pinned, None, allowed, capability=LAST_SLOT.capability, runs=600, plainly=plainly)
+    assert needs_of(pinned, case, allowed, clues=clues) == needs
+    if plainly:
+        assert (case.values, case.pages) == (ValueFamily.NORMAL, Pages())
+        assert case.steps == (step(Mode.DECODE, (1, 2)),)
