@@ -11,6 +11,7 @@ from attnfuzz.harness.search.needs import cause_of, hangs_late
 from attnfuzz.harness.search.pinned import Pinned
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
+from attnfuzz.reference.case_file import AnyCase
 
 Allowed = Callable[[Case], bool]
 
@@ -43,7 +44,7 @@ def smallest(
 
 def reduced(
     cause: SameCause,
-    pinned: Pinned[Case],
+    pinned: Pinned[Case] | Pinned[AnyCase],
     *,
     capability: Capability | None,
     stop: Callable[[], bool],
