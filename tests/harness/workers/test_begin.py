@@ -89,7 +89,7 @@ def test_a_gpu_that_does_not_answer_a_worker_that_begins_is_reported_in_one_line
     monkeypatch.setattr(gpu_gone, "SECONDS_FOR_A_CONTEXT", 0.1)
     monkeypatch.setattr(pool, "_SECONDS_PER_LOOK", 0.05)
     waited: list[float] = []
-    monkeypatch.setattr(gpu_gone, "told", waited.append)
+    monkeypatch.setattr(gpu_gone, "on_waiting", waited.append)
     with (
         Workers("deadly_handlers:obey", begin=f"deadly_handlers:{begin}") as workers,
         pytest.raises(GpuGone, match=f"^the GPU does not answer: {reason}"),
