@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
+from attnfuzz.kernels.library_call import LibraryCall
 from attnfuzz.reference import nvfp4
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
@@ -94,7 +95,8 @@ class Op:
     FlashInfer module of the function, None for a function of this project. An `own` op is code of the backend itself:
     its faults are recorded like any other's, but traces have only its writes, not its calls. An op that `plans`
     prepares launches and writes no results. An op that `helps` is not under test: its arguments always have their plain
-    form. The outputs `returned` are not passed to the kernel, but copied from its result.
+    form. The outputs `returned` are not passed to the kernel, but copied from its result. `library` is the call of a
+    library that it makes, if that is known as data. An op that runs `apart` does so on a stream of its own.
     """
 
     name: str
@@ -105,6 +107,8 @@ class Op:
     plans: bool = False
     helps: bool = False
     returned: frozenset[str] = frozenset()
+    library: LibraryCall | None = None
+    apart: bool = False
 
 
 class Graph(Protocol):

@@ -61,7 +61,7 @@ def on_another_stream(op: Op, uses: Collection[EarlierUse]) -> Op:
     """
     if EarlierUse.OTHER_STREAM not in uses:
         return op
-    return replace(op, function=partial(_apart, op.function))
+    return replace(op, function=partial(_apart, op.function), apart=True)
 
 
 def _apart(function: Callable[..., Any], /, **arguments: Any) -> Any:

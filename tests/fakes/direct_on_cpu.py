@@ -17,12 +17,12 @@ from wrapper_backends import OnCpu, on_cpu_as
 
 from attnfuzz.kernels.backend import Op
 from attnfuzz.kernels.gpu.direct import cudnn, fmha_v2, mla, states, torch_attention, xqa
-from attnfuzz.kernels.gpu.direct.mla import MlaWrapper
+from attnfuzz.kernels.gpu.direct.mla import MlaWrapper, mla_ops
 from attnfuzz.kernels.gpu.direct.single import SINGLE_BACKENDS, SINGLE_DECODE, SINGLE_PREFILL, SingleSession
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.states import MERGE_STATE_IN_PLACE
 from attnfuzz.kernels.gpu.wrappers import cascade, holistic, pod, sparse
-from attnfuzz.kernels.gpu.wrappers.holistic import HolisticSession, HolisticWrapper
+from attnfuzz.kernels.gpu.wrappers.holistic import HolisticSession, HolisticWrapper, holistic_ops
 from attnfuzz.kernels.native.ops import NATIVE
 from attnfuzz.kernels.torch_sdpa import attend_into
 from attnfuzz.reference.attention import attend
@@ -288,7 +288,7 @@ def on_cpu(backend: GpuBackend) -> OnCpu:
         (kind,) = session.args
         made: Any = partial(SingleSession, replace(kind, op=replace(kind.op, function=_STAND_INS[kind.op])))
     elif isinstance(session, partial):
-        made = partial(_MlaSession, **session.keywords)
+        return on_cpu_as(backend, partial(_MlaSession, **session.keywords), kernels=tuple(mla_ops("fake_mla").values()))
     else:
         ops = {name: op for name in dir(session) if isinstance(op := getattr(session, name), Op)}
         replaced = {name: replace(op, function=_STAND_INS[op]) for name, op in ops.items()}
@@ -332,11 +332,13 @@ def planned_on_cpu(backend: GpuBackend) -> OnCpu:
     if issubclass(session, cascade.PrefixSession):
         (kind,) = args
         args = (replace(kind, planned=replace(kind.planned, module="fake_planned")),)
+        ops = args[0].planned.ops
     elif issubclass(session, HolisticSession):
-        session = _HolisticSession
+        session, ops = _HolisticSession, tuple(holistic_ops("fake_planned").values())
     else:
         session = type(session.__name__, (session,), {"kind": replace(session.kind, module="fake_planned")})
-    return on_cpu_as(backend, partial(session, *args, **given))
+        ops = session.kind.ops
+    return on_cpu_as(backend, partial(session, *args, **given), kernels=ops)
 
 
 (

@@ -18,7 +18,7 @@ class Launched:
 
 @dataclass
 class Recorder:
-    """Keeps every launch, in order."""
+    """Keeps every launch of a kernel or a plan, in order."""
 
     launches: list[Launched] = field(default_factory=list)
 
@@ -26,7 +26,9 @@ class Recorder:
         """Steps are not distinguished."""
 
     def launch(self, op: Op, arguments: dict[str, Any]) -> None:
-        """Keep one."""
+        """Keep one, unless it makes or changes an object."""
+        if op.helps and op.library is not None:
+            return
         self.launches.append(Launched(op, {name: _copied(value) for name, value in arguments.items()}))
 
     def returned(self) -> None:

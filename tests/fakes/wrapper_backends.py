@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from attnfuzz.kernels.argument_forms import opened_in_forms
+from attnfuzz.kernels.backend import Op
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.wrappers.backends import WRAPPER_BACKENDS
 from attnfuzz.kernels.gpu.wrappers.decode_variants import DECODE_VARIANTS
@@ -29,11 +30,13 @@ class OnCpu(GpuBackend):
         return opened_in_forms(self.session, case, bench, self.capability.arguments)
 
 
-def on_cpu_as(backend: GpuBackend, session: Any, kind: type[OnCpu] = OnCpu) -> OnCpu:
-    """The backend with another session, on the CPU."""
+def on_cpu_as(
+    backend: GpuBackend, session: Any, kind: type[OnCpu] = OnCpu, kernels: tuple[Op, ...] | None = None
+) -> OnCpu:
+    """The backend with another session, on the CPU, and other ops if its own are not those that it launches."""
     fields = {name: getattr(backend, name) for name in backend.__dataclass_fields__}
     capability = msgspec.structs.replace(backend.capability, device=Device.CPU)
-    return kind(**{**fields, "session": session, "capability": capability})
+    return kind(**{**fields, "session": session, "capability": capability, "kernels": kernels or backend.kernels})
 
 
 def faked(backend: GpuBackend) -> OnCpu:
@@ -41,8 +44,8 @@ def faked(backend: GpuBackend) -> OnCpu:
     session = backend.session
     assert isinstance(session, partial)
     form, *others = session.args
-    fake = partial(session.func, replace(form, module="fake_wrappers"), *others, **session.keywords)
-    return on_cpu_as(backend, fake)
+    form = replace(form, module="fake_wrappers")
+    return on_cpu_as(backend, partial(session.func, form, *others, **session.keywords), kernels=form.ops)
 
 
 FAKED = {backend.name: faked(backend) for backend in WRAPPER_BACKENDS}

@@ -3,10 +3,9 @@
 The backends run it on FA2 and FA3, with latents in pages, queries of any lengths, and graphs.
 """
 
-import copy
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 from typing import Any, Final
 
@@ -15,13 +14,14 @@ import torch
 
 from attnfuzz.kernels.backend import Bench, Op, Output, Unsupported
 from attnfuzz.kernels.edges import UNSAID_EDGES
-from attnfuzz.kernels.gpu import argument_rules, flashinfer_op, lives
+from attnfuzz.kernels.gpu import argument_rules, lives
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.gpu_backend import DEEPSEEK_V3, GpuBackend
+from attnfuzz.kernels.gpu.library_ops import library_op, object_ops, overwrite
 from attnfuzz.kernels.gpu.visible import Arch, processors
-from attnfuzz.kernels.gpu.wrappers.life import IN_GRAPHS, WrapperLife, live, overwrite
-from attnfuzz.kernels.gpu.wrappers.wrapper import run
+from attnfuzz.kernels.gpu.wrappers.life import IN_GRAPHS, WrapperLife, live
 from attnfuzz.kernels.lengths import place_int32, running_sum
+from attnfuzz.kernels.library_call import Action, Gathered, LibraryCall
 from attnfuzz.kernels.lives import on_another_stream
 from attnfuzz.kernels.ops_table import WorkspaceBytes
 from attnfuzz.kernels.page_ids import DUMMY_PAGE
@@ -45,17 +45,7 @@ _WRAPPER = "BatchMLAPagedAttentionWrapper"
 _LISTS = ("qo_indptr", "kv_indptr", "kv_indices", "kv_len_arr")
 
 
-def _plan(*, wrapper: Any, held: frozenset[str], **arguments: Any) -> None:
-    """Plan a wrapper for the lists of a batch. The arguments in `held`, which it already has, are only recorded."""
-    metadata = flashinfer_op.call(_MODULE, "MLAPlanMetadata.csr", **{name: arguments[name] for name in _LISTS})
-    others = {name: value for name, value in arguments.items() if name not in held.union(_LISTS)}
-    try:
-        flashinfer_op.call_method(wrapper, "plan", metadata=metadata, **others)
-    except ValueError as error:
-        # FlashInfer's "backend preflight rejection before launch" (mla/_batch_mla/_backends/_capabilities.py).
-        if type(error).__name__ == "_BackendPlanUnsupportedError":
-            raise Unsupported(f"FlashInfer refuses the plan: {error}") from error
-        raise
+_FLOATS = "float_workspace_buffer"
 
 
 def _buffer(name: str) -> str:
@@ -63,13 +53,32 @@ def _buffer(name: str) -> str:
     return f"{name}_buf"
 
 
-MLA_PLAN = Op(
-    f"{_WRAPPER}.plan", _plan, frozenset({"float_workspace_buffer", *map(_buffer, _LISTS)}), _MODULE, plans=True
-)
-"""It copies to the device, and the lists of a batch into a graph's buffers."""
-MLA_RUN = Op(f"{_WRAPPER}.run", run, frozenset({"out", "lse", "float_workspace_buffer"}), _MODULE)
-"""Takes query [tokens, heads, rank + rope], kv_cache [pages, page, rank + rope], out [tokens, heads, rank],
-lse [tokens, heads] in base 2, and the wrapper's tensors."""
+@cache
+def mla_ops(module: str) -> dict[str, Op]:
+    """The ops of the wrapper in a module: those of its objects by what they do, and those of its methods by name.
+
+    A plan copies to the device, and the lists of a batch into a graph's buffers. A run takes
+    query [tokens, heads, rank + rope], kv_cache [pages, page, rank + rope], out [tokens, heads, rank], lse [tokens,
+    heads] in base 2, and the wrapper's tensors.
+    """
+    plan = LibraryCall(
+        action=Action.METHOD,
+        module=module,
+        name=_WRAPPER,
+        method="plan",
+        gathered=Gathered(name="metadata", maker="MLAPlanMetadata.csr", parts=_LISTS),
+        # FlashInfer's "backend preflight rejection before launch" (mla/_batch_mla/_backends/_capabilities.py).
+        refusal="_BackendPlanUnsupportedError",
+    )
+    run = LibraryCall(action=Action.METHOD, module=module, name=_WRAPPER, method="run")
+    return {
+        **object_ops(module, _WRAPPER, frozenset({_FLOATS, *_LISTS})),
+        "plan": library_op(plan, (_FLOATS, *map(_buffer, _LISTS)), plans=True),
+        "run": library_op(run, ("out", "lse", _FLOATS)),
+    }
+
+
+MLA_OPS = mla_ops(_MODULE)
 
 
 @dataclass(frozen=True)
@@ -140,10 +149,12 @@ class MlaWrapper:
         self._workspace = {"float_workspace_buffer": SharedWorkspace(case, bench).take(need)}
         self._planned: dict[str, torch.Tensor] = {}
         graph = {"use_cuda_graph": True} if self._buffers else {}
-        self._wrapper = flashinfer_op.call(
-            self.module, _WRAPPER, backend=backend, **self._workspace, **self._buffers, **graph
+        self._ops = mla_ops(self.module)
+        self._wrapper = bench.launcher.launch(
+            self._ops[Action.MAKE], backend=backend, **self._workspace, **self._buffers, **graph
         )
-        self._run_op = MLA_RUN if graph else on_another_stream(MLA_RUN, case.life)
+        run = self._ops["run"]
+        self._run_op = run if graph else on_another_stream(run, case.life)
 
     def overwrite(self) -> None:
         """Overwrite its workspace of floats."""
@@ -176,7 +187,7 @@ class MlaWrapper:
         self._planned = batch.place(self._bench)
         held = {**self._workspace, **{_buffer(name): tensor for name, tensor in self._buffers.items()}}
         self._bench.launcher.launch(
-            MLA_PLAN,
+            self._ops["plan"],
             wrapper=self._wrapper,
             held=frozenset(held),
             **held,
@@ -184,7 +195,7 @@ class MlaWrapper:
             **layer,
         )
         if EarlierUse.COPIED in self._case.life:
-            self._wrapper = copy.copy(self._wrapper)
+            self._wrapper = self._bench.launcher.launch(self._ops[Action.COPY], wrapper=self._wrapper)
 
     def launch(self, query: torch.Tensor, kv_cache: torch.Tensor, results: Results) -> None:
         """Run on queries [tokens, heads, rank + rope] and a pool with one head, in either layout.
@@ -345,7 +356,7 @@ def _backend(name: str, backend: str, archs: frozenset[Arch]) -> GpuBackend:
         ),
         contract=Contract(lse=LseBase.TWO),
         session=partial(MlaWrapperSession, backend=backend),
-        kernels=(MLA_PLAN, MLA_RUN),
+        kernels=tuple(MLA_OPS.values()),
         modules_of=lambda bucket: modules_of(bucket, backend),
         # Weights enter the second product in the cache's dtype; the denominator is undocumented.
         theoretical=lambda _: NoiseModel.unknown_kernel(),

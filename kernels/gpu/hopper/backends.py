@@ -10,7 +10,7 @@ from attnfuzz.kernels.edges import UNSAID_EDGES
 from attnfuzz.kernels.gpu import function_argument_rules as rules
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.direct import fmha_v2, mla, xqa
-from attnfuzz.kernels.gpu.direct.mla import MLA_PLAN, MLA_RUN
+from attnfuzz.kernels.gpu.direct.mla import MLA_OPS
 from attnfuzz.kernels.gpu.flashinfer_op import flashinfer_op
 from attnfuzz.kernels.gpu.gpu_backend import DEEPSEEK_V3, GpuBackend, bucket
 from attnfuzz.kernels.gpu.hopper.sessions import MLA_BACKEND, HopperMhaAsServed, HopperMhaSession, HopperMlaSession
@@ -43,7 +43,7 @@ HOPPER: Final = OpsTable(
     decode=flashinfer_op("flashinfer.decode", "trtllm_batch_decode_with_kv_cache", _WRITES),
     context=fmha_v2.FMHA_V2_OP,
     ragged=FA3_RAGGED.run_op,
-    mla_decode=MLA_RUN,
+    mla_decode=MLA_OPS["run"],
     merge_state_in_place=MERGE_STATE_IN_PLACE,
     fixup=FIXUP,
     decode_workspace=_xqa_workspace,
@@ -142,10 +142,8 @@ _MLA = GpuBackend(
     contract=Contract(lse=LseBase.TWO),
     session=partial(HopperMlaSession, HOPPER),
     kernels=(
-        MLA_PLAN,
-        HOPPER.mla_decode,
-        FA3_RAGGED.plan_op,
-        HOPPER.ragged,
+        *MLA_OPS.values(),
+        *FA3_RAGGED.ops,
         HOPPER.merge_state_in_place,
         HOPPER.fixup,
         GATHER_ROWS,

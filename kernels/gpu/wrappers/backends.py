@@ -219,7 +219,7 @@ def wrapper_backend(
         capability=msgspec.structs.replace(capability, arguments=arguments, earlier_uses=earlier_uses),
         contract=CONTRACT,
         session=partial(session, form, buckets=capability.buckets),
-        kernels=(form.plan_op, form.run_op),
+        kernels=form.ops,
         modules_of=modules_of or partial(prefill_modules, backend=form.backend),
         theoretical=theoretical,
     )

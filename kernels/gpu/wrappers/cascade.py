@@ -402,7 +402,7 @@ def _backend(
         ),
         contract=Contract(),
         session=partial(session, buckets=buckets),
-        kernels=(kind.plan_op, kind.run_op),
+        kernels=kind.ops,
         modules_of=modules,
         # FA3 rounds less, but the parts of decodes on CUDA cores and FA2 on other GPUs differ: the larger of both.
         theoretical=fa2_noise,

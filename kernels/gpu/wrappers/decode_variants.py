@@ -11,7 +11,6 @@ import torch
 from attnfuzz.kernels.backend import Output, Unsupported
 from attnfuzz.kernels.gpu import argument_rules as rules
 from attnfuzz.kernels.gpu import lives
-from attnfuzz.kernels.gpu.flashinfer_op import call
 from attnfuzz.kernels.gpu.wrappers.backends import (
     CAPPED,
     DECODE_BUCKETS,
@@ -41,9 +40,9 @@ from attnfuzz.reference.geometry import Geometry
 class TensorCoreForm(PagedForm):
     """BatchDecodeWithPagedKVCacheWrapper(use_tensor_cores=True), whose kernels are those of prefill."""
 
-    def created(self, geometry: Geometry, arguments: Mapping[str, Any], buffers: Mapping[str, torch.Tensor]) -> Any:
+    def constructed(self, geometry: Geometry, common: Mapping[str, Any], *, in_graph: bool) -> dict[str, Any]:
         """See `WrapperKind`."""
-        return super().created(geometry, {**arguments, "use_tensor_cores": True}, buffers)
+        return {**super().constructed(geometry, common, in_graph=in_graph), "use_tensor_cores": True}
 
 
 def _tensor_cores(backend: str, *, splits: bool) -> TensorCoreForm:
@@ -100,17 +99,14 @@ class GraphForm(PagedForm):
 
     tensor_cores: bool
 
-    def created(self, geometry: Geometry, arguments: Mapping[str, Any], buffers: Mapping[str, torch.Tensor]) -> Any:
+    def constructed(self, geometry: Geometry, common: Mapping[str, Any], *, in_graph: bool) -> dict[str, Any]:
         """See `WrapperKind`."""
-        del geometry
-        return call(
-            self.module,
-            self.name,
-            workspace_buffer=arguments["float_workspace_buffer"],
-            kv_layout=arguments["kv_layout"],
-            use_tensor_cores=self.tensor_cores,
-            **buffers,
-        )
+        del geometry, in_graph
+        return {
+            "workspace_buffer": common["float_workspace_buffer"],
+            "kv_layout": common["kv_layout"],
+            "use_tensor_cores": self.tensor_cores,
+        }
 
 
 def _for_graphs(*, tensor_cores: bool) -> GraphForm:

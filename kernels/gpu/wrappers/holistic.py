@@ -1,8 +1,8 @@
 """FlashInfer's BatchAttention: one persistent kernel for prefills and decodes together, which owns its workspaces."""
 
-import copy
 from collections.abc import Mapping, Sequence
-from functools import partial
+from dataclasses import replace
+from functools import cache, partial
 from typing import Any, Final
 
 import msgspec
@@ -10,10 +10,11 @@ import torch
 
 from attnfuzz.kernels.backend import Bench, Op
 from attnfuzz.kernels.gpu import argument_rules as rules
-from attnfuzz.kernels.gpu import flashinfer_op, lives
+from attnfuzz.kernels.gpu import lives
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.direct.mla import MlaBatch, MlaWrapperSession, StaticSize
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.kernels.gpu.library_ops import library_op, object_ops
 from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.kernels.gpu.wrappers.backends import (
     CAPPED,
@@ -25,9 +26,8 @@ from attnfuzz.kernels.gpu.wrappers.backends import (
     each_variant,
     fa2_noise,
 )
-from attnfuzz.kernels.gpu.wrappers.life import overwrite
 from attnfuzz.kernels.gpu.wrappers.other_layers import layer_of
-from attnfuzz.kernels.gpu.wrappers.wrapper import run
+from attnfuzz.kernels.library_call import Action, LibraryCall
 from attnfuzz.kernels.lives import on_another_stream
 from attnfuzz.kernels.paged_kv import PagedKv
 from attnfuzz.kernels.paged_session import Captured
@@ -42,12 +42,15 @@ _MODULE = "flashinfer.attention"
 _NAME = "BatchAttention"
 
 
-def _plan(*, wrapper: Any, **arguments: Any) -> None:
-    flashinfer_op.call_method(wrapper, "plan", **arguments)
-
-
-HOLISTIC_PLAN: Final = Op(f"{_NAME}.plan", _plan, frozenset(), _MODULE, plans=True)
-HOLISTIC_RUN: Final = Op(f"{_NAME}.run", run, frozenset({"out", "lse"}), _MODULE)
+@cache
+def holistic_ops(module: str) -> dict[str, Op]:
+    """The ops of the class in a module: those of its objects by what they do, and those of its methods by name."""
+    plan = LibraryCall(action=Action.METHOD, module=module, name=_NAME, method="plan")
+    return {
+        **object_ops(module, _NAME, frozenset(), filled="(float|int)_workspace_buffer"),
+        "plan": library_op(plan, plans=True),
+        "run": library_op(replace(plan, method="run"), ("out", "lse")),
+    }
 
 
 class HolisticWrapper:
@@ -63,9 +66,11 @@ class HolisticWrapper:
         del backend
         self._case, self._bench = case, bench
         device, layout = str(bench.device), case.geometry.kv_layout.value
-        self._wrapper = flashinfer_op.call(self.module, _NAME, kv_layout=layout, device=device)
+        self._ops = holistic_ops(self.module)
+        self._wrapper = bench.launcher.launch(self._ops[Action.MAKE], kv_layout=layout, device=device)
         self._lists: dict[str, torch.Tensor] = {}
-        self._run_op = HOLISTIC_RUN if static else on_another_stream(HOLISTIC_RUN, case.life)
+        run = self._ops["run"]
+        self._run_op = run if static else on_another_stream(run, case.life)
         self._ids: torch.Tensor | None = None
         if static is not None:
             self._ids = bench.memory.tensor("kv_indices_buf", (max(1, static.pages),), torch.int32)
@@ -74,7 +79,7 @@ class HolisticWrapper:
 
     def overwrite(self) -> None:
         """Overwrite its workspaces."""
-        overwrite((self._wrapper.float_workspace_buffer, self._wrapper.int_workspace_buffer))
+        self._bench.launcher.launch(self._ops[Action.FILL], wrapper=self._wrapper)
 
     def layer(self, sm_scale: float) -> dict[str, Any]:
         """The arguments of a plan of causal attention, besides its lists."""
@@ -88,9 +93,9 @@ class HolisticWrapper:
             ids = self._lists["kv_indices"]
             write(self._ids[: len(ids)], ids)
             self._lists["kv_indices"] = self._ids
-        self._bench.launcher.launch(HOLISTIC_PLAN, wrapper=self._wrapper, **self._lists, **layer)
+        self._bench.launcher.launch(self._ops["plan"], wrapper=self._wrapper, **self._lists, **layer)
         if EarlierUse.COPIED in self._case.life:
-            self._wrapper = copy.copy(self._wrapper)
+            self._wrapper = self._bench.launcher.launch(self._ops[Action.COPY], wrapper=self._wrapper)
 
     def launch(self, query: torch.Tensor, kv_cache: Any, results: Results) -> None:
         """Run on queries [tokens, heads, dim] and a pool. Of the plan's lists, the kernel reads the page ids."""
@@ -179,7 +184,7 @@ HOLISTIC: Final = GpuBackend(
     # LSE in base 2, as FlashInfer's other kernels have it: normalize_d and log2 (attention/persistent.cuh).
     contract=CONTRACT,
     session=partial(HolisticSession, buckets=_BUCKETS),
-    kernels=(HOLISTIC_PLAN, HOLISTIC_RUN),
+    kernels=tuple(holistic_ops(_MODULE).values()),
     modules_of=holistic_modules,
     # Its device functions are those of FA2 (attention/persistent.cuh includes prefill.cuh).
     theoretical=fa2_noise,

@@ -1,17 +1,15 @@
 """Earlier uses of a FlashInfer object, which must not matter to the plan and the run that follow."""
 
-import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 import torch
 
 from attnfuzz.kernels.backend import Memory
 from attnfuzz.kernels.gpu.wrappers.other_layers import other_layer, uses_of
 from attnfuzz.kernels.lives import Layer, Life
-from attnfuzz.kernels.workspace import NAN_BYTE
 from attnfuzz.reference.arguments import EarlierUse
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.geometry import Geometry
@@ -87,28 +85,3 @@ def live(past: WrapperLife[_Row], uses: Collection[EarlierUse], memory: Memory) 
     }
     actions = {EarlierUse.RESET: past.reset, EarlierUse.OVERWRITTEN: past.overwrite}
     Life(rows=past.rows, layer=past.layer, plan=past.plan, others=others, actions=actions).make(uses)
-
-
-_INTS = re.compile(r"_?int_workspace_buffer(_[pd])?")
-
-
-def int_workspaces(owner: Any) -> Iterator[torch.Tensor]:
-    """The workspaces of integers that a FlashInfer object and its parts have allocated on the device.
-
-    They are made by torch.empty: no plan may count on their contents.
-    """
-    for name, value in vars(owner).items():
-        parts = value if isinstance(value, list | tuple) else [value]
-        if _INTS.fullmatch(name):
-            yield value
-        elif name.endswith(("_wrapper", "_wrappers")):
-            # FlashInfer 0.7 keeps a backend's wrapper as None until it is asked for.
-            for part in parts:
-                if part is not None:
-                    yield from int_workspaces(part)
-
-
-def overwrite(workspaces: Collection[torch.Tensor]) -> None:
-    """Fill workspaces with NaN, or -1."""
-    for workspace in workspaces:
-        workspace.view(torch.uint8).fill_(NAN_BYTE)

@@ -3,18 +3,18 @@
 Their float workspace is guarded. It has the size that the constructors' docstrings recommend: none reports its need.
 """
 
-import copy
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 import torch
 
 from attnfuzz.kernels.backend import Bench, Fill, Op
-from attnfuzz.kernels.gpu.flashinfer_op import call, call_method
+from attnfuzz.kernels.gpu.library_ops import library_op, object_ops, overwrite, own_workspaces
 from attnfuzz.kernels.gpu.wrappers import wrapper
-from attnfuzz.kernels.gpu.wrappers.life import WrapperLife, int_workspaces, live, overwrite
+from attnfuzz.kernels.gpu.wrappers.life import WrapperLife, live
+from attnfuzz.kernels.library_call import OWN_INTEGERS, Action, LibraryCall
 from attnfuzz.kernels.lives import on_another_stream
 from attnfuzz.kernels.ops_table import WorkspaceBytes
 from attnfuzz.kernels.workspace import SharedWorkspace
@@ -46,39 +46,33 @@ class PlannedKind:
     @cached_property
     def plan_op(self) -> Op:
         """Its plan, which copies to the device."""
-        function = partial(_call, self.plan)
-        return Op(f"{self.name}.{self.plan}", function, frozenset({_WORKSPACE, *self.buffers}), self.module, plans=True)
+        return library_op(self._method(self.plan), (_WORKSPACE, *self.buffers), plans=True)
 
     @cached_property
     def run_op(self) -> Op:
         """Its run."""
-        function = partial(_run_into, self) if self.results else partial(_call, self.run)
-        return Op(f"{self.name}.{self.run}", function, self.outputs | {_WORKSPACE}, self.module)
+        return library_op(self._method(self.run, self.results), (*self.outputs, _WORKSPACE))
+
+    @cached_property
+    def object_ops(self) -> Mapping[str, Op]:
+        """Those that make an object, copy it, and replace and fill its workspaces."""
+        reset = (_WORKSPACE, "int_workspace_buffer")
+        return object_ops(
+            self.module, self.name, frozenset({_WORKSPACE, *self.buffers}), reset=reset, filled=OWN_INTEGERS
+        )
+
+    @property
+    def ops(self) -> tuple[Op, ...]:
+        """All of them."""
+        return self.plan_op, self.run_op, *self.object_ops.values()
+
+    def _method(self, name: str, results: tuple[str, ...] = ()) -> LibraryCall:
+        return LibraryCall(action=Action.METHOD, module=self.module, name=self.name, method=name, results=results)
 
     @property
     def outputs(self) -> frozenset[str]:
         """The arguments of its run that it writes."""
         return frozenset({"out", "lse", *self.results})
-
-
-def _call(name: str, /, *, wrapper: Any, held: frozenset[str], **arguments: Any) -> Any:
-    """Call a method. The arguments in `held`, which the object already has, are only recorded."""
-    return call_method(wrapper, name, **{key: value for key, value in arguments.items() if key not in held})
-
-
-def _run_into(kind: PlannedKind, /, *, wrapper: Any, held: frozenset[str], **arguments: Any) -> None:
-    """Run, and copy the results to the arguments that they have the names of."""
-    returned = _call(kind.run, wrapper=wrapper, held=held.union(kind.results), **arguments)
-    for name, result in zip(kind.results, _flat(returned), strict=True):
-        arguments[name].copy_(result)
-
-
-def _flat(returned: Any) -> Iterable[torch.Tensor]:
-    if isinstance(returned, torch.Tensor):
-        yield returned
-    else:
-        for part in returned:
-            yield from _flat(part)
 
 
 class Planned:
@@ -94,7 +88,7 @@ class Planned:
         floats = self._new_floats() if neighbour is None else neighbour._held[_WORKSPACE]  # noqa: SLF001 - of the same class
         self._held: dict[str, Any] = {_WORKSPACE: floats}
         buffers = {name: value for name, value in arguments.items() if isinstance(value, list | tuple)}
-        self._wrapper = call(kind.module, kind.name, **self._held, **arguments)
+        self._wrapper = bench.launcher.launch(kind.object_ops[Action.MAKE], **self._held, **arguments)
         self._held |= buffers
         self._lists: dict[str, Any] = {}
         self._run_op = kind.run_op if buffers else on_another_stream(kind.run_op, case.life)
@@ -109,23 +103,24 @@ class Planned:
         memory = self._bench.memory
         ints = [
             memory.tensor("int_workspace_buffer", each.shape, each.dtype, fill=Fill.ZEROS)
-            for each in int_workspaces(self._wrapper)
+            for each in own_workspaces(self._wrapper, OWN_INTEGERS)
         ]
         self._held[_WORKSPACE] = self._new_floats()
         others = ints if self._kind.has_levels else ints[0]
-        call_method(self._wrapper, "reset_workspace_buffer", self._held[_WORKSPACE], others)
+        self._on_object(Action.METHOD, float_workspace_buffer=self._held[_WORKSPACE], int_workspace_buffer=others)
 
     def overwrite(self) -> None:
         """Overwrite the workspaces, but for one of floats that has to be zero at first: a kernel may keep it so."""
-        floats = () if self._kind.zero_floats else (self._held[_WORKSPACE],)
-        overwrite((*int_workspaces(self._wrapper), *floats))
+        self._on_object(Action.FILL)
+        if not self._kind.zero_floats:
+            overwrite([self._held[_WORKSPACE]])
 
     def plan(self, lists: Mapping[str, Any], **arguments: Any) -> None:
         """Plan a batch, whose tensors the kernels may read."""
         self._lists = dict(lists)
         self._launch(self._kind.plan_op, self._held, {**lists, **arguments})
         if EarlierUse.COPIED in self._case.life:
-            self._wrapper = copy.copy(self._wrapper)
+            self._wrapper = self._on_object(Action.COPY)
 
     def run(self, **arguments: Any) -> None:
         """Launch the plan."""
@@ -143,6 +138,9 @@ class Planned:
             name: memory.copy(name, value.flip(-1)) for name, value in arguments.items() if name in ("q", "q_p", "q_d")
         }
         self.run(**{**arguments, **others})
+
+    def _on_object(self, action: Action, **arguments: Any) -> Any:
+        return self._bench.launcher.launch(self._kind.object_ops[action], wrapper=self._wrapper, **arguments)
 
     def _launch(self, op: Op, held: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
         self._bench.launcher.launch(op, wrapper=self._wrapper, held=frozenset(held), **held, **arguments)

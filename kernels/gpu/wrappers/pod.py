@@ -334,7 +334,7 @@ def _backend(
         ),
         contract=contract,
         session=partial(session, buckets=buckets),
-        kernels=(session.kind.plan_op, session.kind.run_op),
+        kernels=session.kind.ops,
         modules_of=modules,
         theoretical=fa2_noise,
     )

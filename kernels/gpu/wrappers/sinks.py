@@ -8,11 +8,10 @@ from typing import Any, Final
 import msgspec
 import torch
 
-from attnfuzz.kernels.backend import Bench, Fill, Op
+from attnfuzz.kernels.backend import Bench, Fill
 from attnfuzz.kernels.gpu import argument_rules as rules
 from attnfuzz.kernels.gpu import lives
 from attnfuzz.kernels.gpu.build_record import Module
-from attnfuzz.kernels.gpu.flashinfer_op import call_method
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.wrappers.backends import (
     EIGHT_BITS,
@@ -37,22 +36,15 @@ _MODULE = "flashinfer.attention"
 _NAME = "BatchAttentionWithAttentionSinkWrapper"
 
 
-def run_with_sinks(
-    *, wrapper: Any, held: frozenset[str], q: torch.Tensor, paged_kv_cache: Any, sinks: torch.Tensor, **arguments: Any
-) -> Any:
-    """Run a planned wrapper, whose kernel takes the sinks after the cache, by position. `held` as in `wrapper.run`.
-
-    Its other argument, sm_scale, is then that of the plan (BatchPrefillWithPagedKVCacheWrapper.run, jit_scalar_values).
-    """
-    others = {name: value for name, value in arguments.items() if name not in held}
-    return call_method(wrapper, "run", q, paged_kv_cache, sinks, **others)
-
-
 @dataclass(frozen=True, kw_only=True)
 class SinkForm(PagedForm):
-    """The wrapper is compiled for the geometry that its constructor is given."""
+    """The wrapper is compiled for the geometry that its constructor is given.
 
-    def created(self, geometry: Geometry, arguments: Mapping[str, Any], buffers: Mapping[str, torch.Tensor]) -> Any:
+    Its kernel takes the sinks after the cache, by position. Its other argument, sm_scale, is then that of the plan
+    (BatchPrefillWithPagedKVCacheWrapper.run, jit_scalar_values).
+    """
+
+    def constructed(self, geometry: Geometry, common: Mapping[str, Any], *, in_graph: bool) -> dict[str, Any]:
         """See `WrapperKind`."""
         layer = {
             "q_data_type": geometry.dtype.torch_dtype,
@@ -61,16 +53,12 @@ class SinkForm(PagedForm):
             "head_dim_vo": geometry.head_dim_vo,
             "window_left": geometry.window_left,
         }
-        return super().created(geometry, {**arguments, **layer}, buffers)
-
-    @property
-    def run_op(self) -> Op:
-        """Its run."""
-        return Op(f"{self.name}.run", run_with_sinks, super().run_op.writes, self.module)
+        return {**super().constructed(geometry, common, in_graph=in_graph), **layer}
 
 
 def _form(paged: PagedForm) -> SinkForm:
-    return SinkForm(**{**vars(paged), "module": _MODULE, "name": _NAME})
+    positional = ("q", "paged_kv_cache", "sinks")
+    return SinkForm(**{**vars(paged), "module": _MODULE, "name": _NAME, "positional": positional})
 
 
 FA2_SINKS: Final = _form(FA2_PAGED)
@@ -152,7 +140,7 @@ class SecondSession(PagedWrapperSession):
         super().__init__(form, case, bench, buckets=buckets)
         floats = bench.memory.tensor("float_workspace_buffer", (16,), torch.uint8, fill=Fill.ZEROS)
         arguments = {"float_workspace_buffer": floats, "kv_layout": case.geometry.kv_layout.value}
-        self._made_before = form.created(first.simplest, arguments, {})
+        self._made_before = form.launched(bench, first.simplest, arguments)
 
 
 def _second(backend: str, form: SinkForm, *buckets: Bucket) -> GpuBackend:

@@ -297,7 +297,7 @@ def _backend(name: str, session: type[SparseSession], backend: str, modules: Any
         ),
         contract=CONTRACT,
         session=partial(session, backend, buckets=buckets),
-        kernels=(session.kind.plan_op, session.kind.run_op),
+        kernels=session.kind.ops,
         modules_of=modules,
         theoretical=fa3_noise if backend == "fa3" else fa2_noise,
     )

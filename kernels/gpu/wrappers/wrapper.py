@@ -1,6 +1,5 @@
 """A FlashInfer wrapper in guarded memory: created, planned repeatedly, and run."""
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -8,9 +7,10 @@ from typing import Any
 import torch
 
 from attnfuzz.kernels.backend import Bench, Fill, Op, Unsupported
-from attnfuzz.kernels.gpu.flashinfer_op import call, call_method
+from attnfuzz.kernels.gpu.flashinfer_op import call_method
+from attnfuzz.kernels.gpu.library_ops import library_op, object_ops, overwrite
 from attnfuzz.kernels.gpu.wrappers import masks
-from attnfuzz.kernels.gpu.wrappers.life import overwrite
+from attnfuzz.kernels.library_call import Action, LibraryCall, OnHost
 from attnfuzz.kernels.lives import on_another_stream
 from attnfuzz.kernels.workspace import NAN_BYTE
 from attnfuzz.reference.arguments import EarlierUse
@@ -68,7 +68,7 @@ class Workspaces:
         return workspace
 
 
-_WORKSPACES = frozenset({"float_workspace_buffer", "int_workspace_buffer"})
+_WORKSPACES = ("float_workspace_buffer", "int_workspace_buffer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,8 @@ class WrapperKind:
     `lists` are its plan's names for the tensors of a batch, and `buffers` its constructor's names for them in a graph.
     `zero_floats`: see Workspaces. `splits`: whether its kernel may split a request's keys into parts, whose results are
     rounded and then merged, if the wrapper cannot report that of a plan. `packed_masks`: whether a plan gets the bits
-    of masks, and not bools, which it packs.
+    of masks, and not bools, which it packs. `positional` are the first parameters of its run's kernel, if that has more
+    than the method.
     """
 
     module: str
@@ -89,22 +90,47 @@ class WrapperKind:
     zero_floats: bool = False
     splits: bool = True
     packed_masks: bool = False
+    positional: tuple[str, ...] = ()
 
-    def created(self, geometry: Geometry, arguments: Mapping[str, Any], buffers: Mapping[str, torch.Tensor]) -> Any:
-        """Create FlashInfer's object with common arguments; `buffers`, by its constructor's names, are for a graph."""
+    def constructed(self, geometry: Geometry, common: Mapping[str, Any], *, in_graph: bool) -> dict[str, Any]:
+        """Return the arguments of its constructor, without the buffers of a graph."""
         del geometry
-        return call(self.module, self.name, backend=self.backend, use_cuda_graph=bool(buffers), **arguments, **buffers)
+        return {"backend": self.backend, "use_cuda_graph": in_graph, **common}
+
+    def launched(
+        self,
+        bench: Bench,
+        geometry: Geometry,
+        common: Mapping[str, Any],
+        buffers: Mapping[str, torch.Tensor] | None = None,
+    ) -> Any:
+        """Launch the constructor with common arguments; `buffers`, by its own names, are for a graph."""
+        arguments = self.constructed(geometry, common, in_graph=bool(buffers))
+        return bench.launcher.launch(self.object_ops[Action.MAKE], **arguments, **(buffers or {}))
+
+    @property
+    def object_ops(self) -> Mapping[str, Op]:
+        """Those that make an object, copy it, and replace its workspaces."""
+        workspaces = frozenset({*_WORKSPACES, "workspace_buffer", *self.buffers.values(), *masks.BUFFERS})
+        return object_ops(self.module, self.name, workspaces, reset=_WORKSPACES)
 
     @property
     def plan_op(self) -> Op:
         """Its plan: it copies to the device, and into a graph's buffers."""
-        writes = _WORKSPACES.union(self.buffers.values(), masks.BUFFERS)
-        return Op(f"{self.name}.plan", _plan, writes, self.module, plans=True)
+        return library_op(self._method("plan"), {*_WORKSPACES, *self.buffers.values(), *masks.BUFFERS}, plans=True)
 
     @property
     def run_op(self) -> Op:
         """Its run."""
-        return Op(f"{self.name}.run", run, _WORKSPACES | {"out", "lse"}, self.module)
+        return library_op(self._method("run", self.positional), {*_WORKSPACES, "out", "lse"})
+
+    @property
+    def ops(self) -> tuple[Op, ...]:
+        """All of them."""
+        return self.plan_op, self.run_op, *self.object_ops.values()
+
+    def _method(self, name: str, positional: tuple[str, ...] = ()) -> LibraryCall:
+        return LibraryCall(action=Action.METHOD, module=self.module, name=self.name, method=name, positional=positional)
 
 
 class Wrapper:
@@ -135,7 +161,7 @@ class Wrapper:
         floats = None if neighbour is None else neighbour._workspaces.floats  # noqa: SLF001 - of the same class
         self._workspaces: Workspaces = Workspaces(case, bench, zero_floats=form.zero_floats, floats=floats)
         common = {"float_workspace_buffer": self._workspaces.floats, "kv_layout": kv_layout}
-        self._wrapper = form.created(case.geometry, common, self._buffers)
+        self._wrapper = form.launched(bench, case.geometry, common, self._buffers)
         self._planned: dict[str, torch.Tensor] = {}
         self._ahead = case.pace is Pace.LATE
         self._run_op = form.run_op if self._buffers else on_another_stream(form.run_op, case.life)
@@ -151,7 +177,7 @@ class Wrapper:
         self.roundings = 2 if splits else 1
         changed = self._workspaces.provide(need or RECOMMENDED)
         if changed:
-            self._wrapper.reset_workspace_buffer(self._workspaces.floats, self._workspaces.ints)
+            self._replace_workspaces()
         return changed
 
     def reset(self) -> None:
@@ -162,7 +188,11 @@ class Wrapper:
         need = WorkspaceNeed(floats=before.floats.numel(), ints=before.ints.numel())
         self._workspaces = Workspaces(self._case, self._bench, zero_floats=self._form.zero_floats)
         self._workspaces.provide(need)
-        self._wrapper.reset_workspace_buffer(self._workspaces.floats, self._workspaces.ints)
+        self._replace_workspaces()
+
+    def _replace_workspaces(self) -> None:
+        reset = self._form.object_ops[Action.METHOD]
+        self._bench.launcher.launch(reset, wrapper=self._wrapper, **self._held_workspaces())
 
     def overwrite(self) -> None:
         """Overwrite the workspaces, but for one of floats that has to be zero at first: a kernel may keep it so."""
@@ -186,13 +216,16 @@ class Wrapper:
         if self._ahead and on_host is not None:
             # Planning with lists on the device waits for it, so a server that runs ahead passes lists on the host.
             self._planned = {}
-            self._launch(self._form.plan_op, held, {"on_host": _OnHost(on_host), **layer})
+            self._launch(
+                self._form.plan_op, held, {**{name: OnHost(value) for name, value in on_host.items()}, **layer}
+            )
         else:
             self._planned = dict(lists)
             self._launch(self._form.plan_op, held, {**lists, **layer})
         self._planned |= {name: value for name, value in layer.items() if name == masks.PACKED}
         if EarlierUse.COPIED in self._case.life:
-            self._wrapper = copy.copy(self._wrapper)
+            copy = self._form.object_ops[Action.COPY]
+            self._wrapper = self._bench.launcher.launch(copy, wrapper=self._wrapper)
 
     def run(self, **arguments: Any) -> None:
         """Launch the plan. Without buffers, the kernel reads the plan's own tensors."""
@@ -215,21 +248,3 @@ class Wrapper:
         except (Unsupported, NotImplementedError):
             return None
         return WorkspaceNeed(floats=floats, ints=ints)
-
-
-def run(*, wrapper: Any, held: frozenset[str], **arguments: Any) -> Any:
-    """Run a planned wrapper. The arguments in `held`, which it already has, are only recorded."""
-    return call_method(wrapper, "run", **{name: value for name, value in arguments.items() if name not in held})
-
-
-@dataclass(frozen=True)
-class _OnHost:
-    """The lists of a batch in the host's memory, which no kernel reads."""
-
-    lists: Mapping[str, torch.Tensor]
-
-
-def _plan(*, wrapper: Any, held: frozenset[str], on_host: _OnHost | None = None, **arguments: Any) -> None:
-    """Plan a wrapper, with `held` as in `run`."""
-    lists = {} if on_host is None else on_host.lists
-    call_method(wrapper, "plan", **lists, **{name: value for name, value in arguments.items() if name not in held})

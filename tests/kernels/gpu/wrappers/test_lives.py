@@ -15,10 +15,11 @@ from attnfuzz.harness.backends.registry import load
 from attnfuzz.kernels import lives
 from attnfuzz.kernels.backend import Op, Unsupported
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.kernels.gpu.library_ops import own_workspaces
 from attnfuzz.kernels.gpu.wrappers.backends import CAPPED, EIGHT_BITS, PLAIN, WINDOWED
-from attnfuzz.kernels.gpu.wrappers.life import int_workspaces
 from attnfuzz.kernels.gpu.wrappers.other_layers import other_layer, uses_of
 from attnfuzz.kernels.libraries.torch_attention import block_mask
+from attnfuzz.kernels.library_call import OWN_INTEGERS
 from attnfuzz.reference.arguments import EarlierUse
 from attnfuzz.reference.case import Case, Mode
 
@@ -153,7 +154,7 @@ def test_workspaces_are_those_of_a_wrapper_and_its_parts() -> None:
     first, second = torch.zeros(2), torch.zeros(3)
     level = SimpleNamespace(_int_workspace_buffer=second, _cute_dsl_wrapper=None)
     cascade = SimpleNamespace(int_workspace_buffer_p=first, _batch_prefill_wrappers=[level, level])
-    assert [workspace.numel() for workspace in int_workspaces(cascade)] == [2, 3, 3]
+    assert [workspace.numel() for workspace in own_workspaces(cascade, OWN_INTEGERS)] == [2, 3, 3]
 
 
 def test_a_copy_runs_what_its_original_was_planned_for(launches_of: Callable[[Case], list[Launched]]) -> None:
