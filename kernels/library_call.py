@@ -18,6 +18,9 @@ HELD: Final = "held"
 OWN_INTEGERS: Final = r"_?int_workspace_buffer(_[pd])?"
 """Attributes with the workspaces of integers that FlashInfer's objects and their parts allocate by torch.empty."""
 
+COMPILES: Final = frozenset({"jit_args", "jit_kwargs"})
+"""Arguments of constructors with source code, which no case has."""
+
 
 class Action(StrEnum):
     """What a call does: it calls a function or a method, makes or copies an object, or fills an object's workspaces."""

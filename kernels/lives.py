@@ -54,13 +54,16 @@ class Life(Generic[_Row]):
 
 
 def on_another_stream(op: Op, uses: Collection[EarlierUse]) -> Op:
-    """Return the op on a separate stream if `uses` say so. It waits for the current stream, and vice versa.
+    """Return the op on a separate stream if `uses` say so."""
+    return apart(op) if EarlierUse.OTHER_STREAM in uses else op
+
+
+def apart(op: Op) -> Op:
+    """Return the op on a separate stream. It waits for the current stream, and vice versa.
 
     CUDA promises that work after such a wait sees all writes before it, so a library that launches on the current
     stream is right. FlashInfer says nothing about streams.
     """
-    if EarlierUse.OTHER_STREAM not in uses:
-        return op
     return replace(op, function=partial(_apart, op.function), apart=True)
 
 

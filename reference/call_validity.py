@@ -6,7 +6,6 @@ Names and bounds are checked before any content is created or read.
 import keyword
 import math
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -22,12 +21,13 @@ from attnfuzz.reference.calls import (
     View,
     check_content,
     content_of,
-    named_views,
     viewed,
+    views_of_case,
 )
 from attnfuzz.reference.capability import FLOATS
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.nvfp4 import INTERLEAVED
+from attnfuzz.reference.object_validity import validate_objects
 from attnfuzz.reference.validity import ImpossibleCase, validate_backend_name
 
 MAX_BYTES = 1 << 33
@@ -60,10 +60,11 @@ def validate_calls(case: CallCase) -> None:
     validate_bounds(case)
     if not case.calls:
         raise ImpossibleCase("calls", (), "must be at least one")
+    validate_objects(case)
     buffers = _buffers(case)
     for write in case.writes:
         _validate_write(write, buffers)
-    for view in _views(case):
+    for view in views_of_case(case):
         _validate_view(view, buffers)
     if case.answer:
         _validate_answer(case.answer, buffers)
@@ -105,22 +106,6 @@ def _validate_write(write: Buffer, buffers: dict[str, Buffer]) -> None:
     if write.values is None and not write.zeros and write.bits is None and write.payload is None:
         raise ImpossibleCase(f"write to {write.name}", None, "must have content")
     _validate_content(write)
-
-
-def _views(case: CallCase) -> Iterator[View]:
-    for call in case.calls:
-        yield from (view for _, view in named_views(call.arguments))
-    answer = case.answer
-    if answer is not None:
-        yield from (view for view in (answer.out, answer.lse, answer.sinks) if view is not None)
-        for expected in answer.requests:
-            yield from (expected.query, expected.key, expected.value)
-            if expected.mask is not None:
-                yield expected.mask
-    for written in case.written:
-        yield from (written.view, written.places, written.low, written.free)
-        if written.high is not None:
-            yield written.high
 
 
 def _validate_view(view: View, buffers: dict[str, Buffer]) -> None:

@@ -33,7 +33,8 @@ class Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     Its content is `values` (integers), `zeros`, `bits` (base64 of the zlib-compressed bytes, little-endian) or `drawn`
     (floating point numbers). A buffer without content is initialized like an output. In a file, `payload` names an
-    entry of the safetensors file next to the case.
+    entry of the safetensors file next to the case. A buffer on the `host` is passed in the host's memory, which no
+    kernel accesses.
 
     The elements of a `hole`, from its first to before its second number, have addresses, but no memory, and no content.
     Only traces have holes, for scripts; cases that are run have none.
@@ -49,6 +50,7 @@ class Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     drawn: Drawn | None = None
     payload: str | None = None
     hole: tuple[int, int] | None = None
+    host: bool = False
 
 
 class View(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -64,17 +66,32 @@ class View(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 Argument = View | list[View] | int | float | str | bool | None
 
 
+REPLAY = "replay"
+"""The op of a call that replays a graph."""
+
+
 class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """One launch: a kernel's entry point by FlashInfer's name, and its arguments.
 
     `writes` are changes to buffers since the previous call that were not made by a kernel. The outputs in `returned`,
     "out" or "lse", are not passed, but copied from the result.
+
+    A constructor or a copy `makes` an object of that name; a method is a call `on` an object. It already has the
+    tensors in `held`: they are guarded and compared like others, but not passed. A call with a `graph` is captured into
+    the graph of that name instead of made, together with its neighbours of the same graph, or, for REPLAY, replays it.
+    One that runs `apart` does so on a stream of its own. For functions and classes of a library, a string like
+    "torch.float16" is that dtype.
     """
 
     op: str
-    arguments: dict[str, Argument]
+    arguments: dict[str, Argument] = {}
     writes: tuple[Buffer, ...] = ()
     returned: tuple[str, ...] = ()
+    on: str = ""
+    makes: str = ""
+    held: tuple[str, ...] = ()
+    graph: str = ""
+    apart: bool = False
 
 
 class Expected(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -169,6 +186,23 @@ def named_views(arguments: Mapping[str, Argument]) -> Iterator[tuple[str, View]]
             yield name, value
         elif isinstance(value, list):
             yield from ((f"{name}[{index}]", member) for index, member in enumerate(value))
+
+
+def views_of_case(case: CallCase) -> Iterator[View]:
+    """Yield every view of the calls, the answer and the written tensors."""
+    for call in case.calls:
+        yield from (view for _, view in named_views(call.arguments))
+    answer = case.answer
+    if answer is not None:
+        yield from (view for view in (answer.out, answer.lse, answer.sinks) if view is not None)
+        for expected in answer.requests:
+            yield from (expected.query, expected.key, expected.value)
+            if expected.mask is not None:
+                yield expected.mask
+    for written in case.written:
+        yield from (written.view, written.places, written.low, written.free)
+        if written.high is not None:
+            yield written.high
 
 
 def viewed(buffer: torch.Tensor, view: View) -> torch.Tensor:

@@ -14,6 +14,7 @@ import msgspec
 from attnfuzz.harness.backends.load import BackendFileError, BackendSource, brief
 from attnfuzz.kernels.backend import Backend, Bench, Op, called_as_documented, shares_pool
 from attnfuzz.kernels.function_backend import FunctionBackend, OfFunction
+from attnfuzz.kernels.library_call import LibraryCall
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.contract import Contract
@@ -38,6 +39,7 @@ class DescribedOp(msgspec.Struct, frozen=True):
     module: str | None = None
     own: bool = False
     file: str = ""
+    library: LibraryCall | None = None
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -138,7 +140,8 @@ def _ops(name: str, ops: object) -> dict[str, DescribedOp]:
 def _op(name: str, key: str, op: object) -> DescribedOp:
     if not isinstance(op, Op) or not callable(op.function):
         raise BackendFileError(f"{name}: its op {key} is no Op with a callable function: make it one")
-    return DescribedOp(function_place(op.function), frozenset(op.writes), op.module, op.own, function_file(op.function))
+    place, file = function_place(op.function), function_file(op.function)
+    return DescribedOp(place, frozenset(op.writes), op.module, op.own, file, op.library)
 
 
 def function_file(function: Callable[..., Any]) -> str:
@@ -223,7 +226,14 @@ class Rehearsed:
     def ops(self) -> Mapping[str, Op]:
         """Its kernels by name. Only this project's functions are callable."""
         return {
-            name: Op(name=name, function=_function(op), writes=op.writes, module=op.module, own=op.own)
+            name: Op(
+                name=name,
+                function=_function(op),
+                writes=op.writes,
+                module=op.module,
+                own=op.own,
+                library=op.library,
+            )
             for name, op in self.description.ops.items()
         }
 

@@ -3,17 +3,18 @@
 import contextlib
 import math
 from collections.abc import Callable
+from itertools import groupby
 from typing import Any
 
 import torch
 from msgspec.structs import replace
 
+from attnfuzz.harness.calls.made_calls import Calls, argument
 from attnfuzz.harness.memory.allocation import check_strides, extent
-from attnfuzz.kernels.argument_forms import returning
 from attnfuzz.kernels.backend import Attended, Backend, Bench, Fill, Output, Result, WrittenCache, WrittenTensor
 from attnfuzz.kernels.lengths import running_sum
 from attnfuzz.reference.calls import (
-    Argument,
+    REPLAY,
     Buffer,
     CallAnswer,
     CallCase,
@@ -45,20 +46,12 @@ def literal_arguments(case: CallCase, index: int) -> dict[str, Any]:
         for write in each.writes:
             if write.name in used:
                 buffers[write.name][write.offset :][: write.size] = _content(write)
-    return {name: _argument(value, buffers) for name, value in call.arguments.items()}
+    return {name: argument(value, buffers) for name, value in call.arguments.items()}
 
 
 def _content(buffer: Buffer) -> torch.Tensor:
     content = content_of(buffer)
     return torch.zeros(buffer.size, dtype=buffer.dtype.torch_dtype) if content is None else content
-
-
-def _argument(value: Argument, buffers: dict[str, torch.Tensor]) -> Any:
-    if isinstance(value, View):
-        return viewed(buffers[value.buffer], value)
-    if isinstance(value, list):
-        return tuple(viewed(buffers[member.buffer], member) for member in value)
-    return value
 
 
 def flat(view: View, ndim: int) -> View:
@@ -90,11 +83,12 @@ class CallSession:
         """Launch every call; return the output, or the cache, if the case has the right contents."""
         assert index == 0
         before = [self._contents(each.view).clone() for each in self._case.written]
-        for call in self._case.calls:
-            self._write(call.writes)
-            arguments = {name: _argument(value, self._buffers) for name, value in call.arguments.items()}
-            op = self._ops[call.op]
-            self._bench.launcher.launch(returning(op, frozenset(call.returned)) if call.returned else op, **arguments)
+        calls = Calls(self._case, self._ops, self._bench, self._buffers)
+        for graph, some in groupby(self._case.calls, key=lambda call: "" if call.op == REPLAY else call.graph):
+            with calls.captured(graph) if graph else contextlib.nullcontext():
+                for call in some:
+                    self._write(call.writes)
+                    calls.make(call)
         if self._case.written:
             owners = [self._view(each.places)[2:].T.tolist() for each in self._case.written]
             firsts = running_sum(map(len, owners))[:-1]
@@ -114,7 +108,7 @@ class CallSession:
             call.op
             for call in self._case.calls
             for name, view in named_views(call.arguments)
-            if name.partition("[")[0] in self._ops[call.op].writes and view.buffer in caches
+            if call.op in self._ops and name.partition("[")[0] in self._ops[call.op].writes and view.buffer in caches
         ]
         return writers[-1] if writers else ""
 
@@ -141,7 +135,7 @@ class CallSession:
     def _place(self, buffer: Buffer, views: list[View]) -> torch.Tensor:
         """Place a buffer in the shape in which calls see it, so that a fault can be located; return it flat."""
         content = content_of(buffer)
-        if content is not None and not views:
+        if content is not None and (buffer.host or not views):
             return content
         shape, stride = _form(buffer, views)
         fill = Fill.OUTPUT if content is None else Fill.POISON

@@ -1,22 +1,27 @@
 """Tracing: turn a step into its backend's literal calls, even if the last one kills the worker.
 
 Each launch is written to a file before it runs, with its tensors' contents. A step's record is self-contained: it
-begins with the state of its buffers.
+begins with the state of its buffers. While an object or a graph of an earlier step exists, the record goes on: later
+steps may use what that step has made.
 """
 
 import ctypes
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
 import msgspec
 import torch
+from msgspec.structs import replace
 
+from attnfuzz.harness.calls.named_objects import NamedObjects
 from attnfuzz.harness.memory import poison
 from attnfuzz.harness.memory.placed import PlacedMemory
 from attnfuzz.kernels.backend import Attended, Op, Output, WrittenCache, WrittenTensor
+from attnfuzz.kernels.library_call import HELD, OBJECT, OnHost
 from attnfuzz.reference.calls import (
+    REPLAY,
     Argument,
     Buffer,
     Call,
@@ -26,6 +31,7 @@ from attnfuzz.reference.calls import (
     ExpectedWrite,
     View,
     pack,
+    views_of_case,
 )
 from attnfuzz.reference.case import Case, Outputs
 from attnfuzz.reference.dtypes import DType
@@ -40,7 +46,10 @@ class Untraceable(ValueError):
 
 
 class TraceLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line of a trace: new buffers, and the call or answer that uses them, or the obstacle to it."""
+    """One line of a trace: new buffers, and the call or answer that uses them, or the obstacle to it.
+
+    `step` is the number of its record. A line that says `raised` tells that the call before it has raised an exception.
+    """
 
     step: int
     mode: str
@@ -49,6 +58,7 @@ class TraceLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     answer: CallAnswer | None = None
     written: tuple[ExpectedWrite, ...] = ()
     obstacle: str | None = None
+    raised: bool = False
 
 
 class FileTracer:
@@ -62,29 +72,81 @@ class FileTracer:
         self._known: dict[int, bytes] = {}
         self._taken: set[str] = set()
         self._fresh: list[Buffer] = []
+        self._objects, self._made = NamedObjects(), ""
 
     def begin_step(self, index: int, mode: str) -> None:
-        """Start a new record for a step, even if an earlier run had a step of this index."""
+        """Start a new record for a step, even if an earlier run had a step of this index, or go on with the last."""
         del index
-        self._step, self._mode = self._step + 1, mode
-        for each in (self._names, self._known, self._taken, self._fresh):
+        self._mode = mode
+        if self._objects.alive():
+            return
+        self._step += 1
+        for each in (self._names, self._known, self._taken, self._fresh, self._objects):
             each.clear()
 
-    def launch(self, op: Op, arguments: dict[str, Any]) -> None:
-        """Write a call that is about to be launched."""
+    def launch(self, op: Op, arguments: dict[str, Any], graph: str = "") -> None:
+        """Write a call that is about to be launched, or captured into a graph."""
         try:
             writes = self._writes()
-            literal = {name: self._argument(name, value) for name, value in arguments.items()}
+            call = self._call(op, dict(arguments))
         except Untraceable as obstacle:
             self._write(obstacle=f"a call of {op.name} can't be serialized: {obstacle}")
             return
-        self._write(call=Call(op=op.name, arguments=literal, writes=writes, returned=tuple(sorted(op.returned))))
+        self._made = call.makes
+        self._write(call=replace(call, writes=writes, graph=graph))
 
-    def returned(self) -> None:
-        """Note the call's writes, to separate them from other writes before the next call."""
+    def returned(self, result: Any = None, *, raised: bool = False) -> None:
+        """Note the call's writes, to separate them from other writes before the next call, and the object it made."""
+        if raised:
+            self._write(raised=True)
+        elif self._made:
+            self._objects.bind(result, self._made)
+        self._made = ""
         for allocation in self._memory.allocations():
             if allocation.address in self._known:
                 self._known[allocation.address] = self._memory.content(allocation)
+
+    def captured(self, graph: object, launches: Sequence[tuple[Op, dict[str, Any]]]) -> None:
+        """Write calls on objects that are about to be captured into a graph.
+
+        The replay of any other graph is written as its calls.
+        """
+        if any(op.library is not None and op.library.takes_object for op, _ in launches):
+            name = self._objects.fresh("graph")
+            self._objects.bind(graph, name)
+            for op, arguments in launches:
+                self.launch(op, arguments, name)
+
+    def replayed(self, graph: object) -> bool:
+        """Write the replay of a graph. Returns False for one that was not written."""
+        name = self._objects.name_of(graph)
+        if name is None:
+            return False
+        try:
+            self._write(call=Call(op=REPLAY, writes=self._writes(), graph=name))
+        except Untraceable as obstacle:
+            self._write(obstacle=f"the replay of a graph can't be serialized: {obstacle}")
+        return True
+
+    def _call(self, op: Op, arguments: dict[str, Any]) -> Call:
+        """The literal call, without the writes before it."""
+        library, on, makes, held = op.library, "", "", frozenset[str]()
+        if library is not None:
+            receiver, held = arguments.pop(OBJECT, None), arguments.pop(HELD, held)
+            if library.takes_object:
+                on = self._objects.name_of(receiver) or ""
+                if not on:
+                    raise Untraceable(f"its {type(receiver).__name__} was made before the trace")
+            makes = self._objects.fresh("wrapper") if library.makes else ""
+        return Call(
+            op=op.name,
+            arguments={name: self._argument(name, value) for name, value in arguments.items()},
+            returned=tuple(sorted(op.returned)),
+            on=on,
+            makes=makes,
+            held=tuple(sorted(held)),
+            apart=op.apart,
+        )
 
     def output(self, output: Output, geometry: Geometry) -> None:
         """Write the right answer to the calls of the step, for the requests whose rows were not written after them."""
@@ -163,6 +225,8 @@ class FileTracer:
         answer: CallAnswer | None = None,
         written: tuple[ExpectedWrite, ...] = (),
         obstacle: str | None = None,
+        *,
+        raised: bool = False,
     ) -> None:
         line = TraceLine(
             step=self._step,
@@ -172,6 +236,7 @@ class FileTracer:
             answer=answer,
             written=written,
             obstacle=obstacle,
+            raised=raised,
         )
         self._fresh = []
         self._file.write(msgspec.json.encode(line).decode() + "\n")
@@ -182,6 +247,10 @@ class FileTracer:
             return self._view(value)
         if isinstance(value, tuple | list) and all(isinstance(item, torch.Tensor) for item in value):
             return [self._view(item) for item in value]
+        if isinstance(value, OnHost):
+            return self._truth(name, value.tensor, host=True)
+        if isinstance(value, torch.dtype):
+            return f"torch.{_dtype_of(value).value}"
         if value is None or isinstance(value, int | str) or (isinstance(value, float) and math.isfinite(value)):
             return value
         raise Untraceable(f"{name} is {value!r}")
@@ -219,11 +288,13 @@ class FileTracer:
             mask=None if entry.mask is None else self._truth(f"request_{index}_mask", entry.mask),
         )
 
-    def _truth(self, name: str, tensor: torch.Tensor) -> View:
-        """Record a buffer that no kernel sees, such as a request's keys."""
+    def _truth(self, name: str, tensor: torch.Tensor, *, host: bool = False) -> View:
+        """Record a buffer that no kernel sees, such as a request's keys, or an argument on the `host`."""
         dense = tensor.contiguous().cpu()
         content = ctypes.string_at(dense.data_ptr(), dense.nbytes)
         buffer = self._fresh_buffer(name, _dtype(tensor), content)
+        if host:
+            self._fresh[-1] = replace(self._fresh[-1], host=True)
         return View(buffer=buffer, shape=tuple(dense.shape), stride=tuple(dense.stride()))
 
     def _fresh_buffer(self, name: str, dtype: DType, content: bytes, hole: tuple[int, ...] | None = None) -> str:
@@ -276,16 +347,42 @@ def assemble(path: Path, case: Case, step: int | None = None, *, holes: bool = F
         hollow = next((buffer.name for buffer in line.buffers if buffer.hole is not None), None)
         if hollow is not None and not holes:
             raise Untraceable(f"most of {hollow} has no memory")
-    return CallCase(
+    # Earlier steps of a record have answers to earlier calls.
+    ends = max((n for n, line in enumerate(last) if line.call is not None), default=-1)
+    calls = CallCase(
         backend=case.backend,
         buffers=tuple(buffer for line in last for buffer in line.buffers),
-        calls=tuple(line.call for line in last if line.call is not None),
-        answer=next((line.answer for line in last if line.answer is not None), None),
-        written=next((line.written for line in last if line.written), ()),
-        mode=last[0].mode,
+        calls=tuple(_made(last)),
+        answer=next((line.answer for line in last[ends + 1 :] if line.answer is not None), None),
+        written=next((line.written for line in last[ends + 1 :] if line.written), ()),
+        mode=last[-1].mode,
         guard=case.guard,
         outputs=case.outputs,
     )
+    return _without_unused(calls)
+
+
+def _without_unused(case: CallCase) -> CallCase:
+    """The case without the buffers, and writes to them, that neither calls nor the answer have: of earlier answers."""
+    used = {view.buffer for view in views_of_case(case)}
+    calls = tuple(replace(call, writes=tuple(w for w in call.writes if w.name in used)) for call in case.calls)
+    return replace(case, buffers=tuple(buffer for buffer in case.buffers if buffer.name in used), calls=calls)
+
+
+def _made(lines: Sequence[TraceLine]) -> Iterator[Call]:
+    """The calls of a record, without those that were rejected, after which the session went on."""
+    calls: list[tuple[Call, bool]] = []
+    for line in lines:
+        if line.call is not None:
+            calls.append((line.call, False))
+        elif line.raised and calls:
+            calls[-1] = (calls[-1][0], True)
+    pending: tuple[Buffer, ...] = ()
+    for index, (call, raised) in enumerate(calls):
+        pending += call.writes
+        if not raised or index == len(calls) - 1:
+            yield replace(call, writes=pending)
+            pending = ()
 
 
 def _overwritten(entry: Attended, results: list[View], writes: tuple[Buffer, ...]) -> bool:
@@ -307,10 +404,14 @@ def _changed(name: str, dtype: DType, before: bytes, after: bytes) -> Buffer:
 
 
 def _dtype(tensor: torch.Tensor) -> DType:
+    return _dtype_of(tensor.dtype)
+
+
+def _dtype_of(dtype: torch.dtype) -> DType:
     try:
-        return DType.of(tensor.dtype)
+        return DType.of(dtype)
     except ValueError:
-        raise Untraceable(f"a tensor of {tensor.dtype}") from None
+        raise Untraceable(f"a tensor of {dtype}") from None
 
 
 def with_content(buffer: Buffer, content: torch.Tensor, offset: int = 0) -> Buffer:

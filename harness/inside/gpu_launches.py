@@ -49,7 +49,8 @@ class CudaGraph(RecordedGraph):
 
     def replay(self) -> None:
         """Replay the graph, with all inputs of its launches sealed."""
-        self._launcher.run_sealed(self._launches, self._graph.replay)
+        with self._launcher.replaying(self):
+            self._launcher.run_sealed(self._launches, self._graph.replay)
 
     def _capture(self) -> Exception | None:
         """Capture, and return the first error: ending a failed capture may raise too, with less information."""

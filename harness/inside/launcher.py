@@ -49,8 +49,16 @@ class Tracer(Protocol):
         """Note that a call is about to be launched."""
         ...
 
-    def returned(self) -> None:
-        """Note that the call has returned."""
+    def returned(self, result: Any = None, *, raised: bool = False) -> None:
+        """Note that the call has returned or raised."""
+        ...
+
+    def captured(self, graph: object, launches: Sequence[tuple[Op, dict[str, Any]]]) -> None:
+        """Note that calls are about to be captured into a graph."""
+        ...
+
+    def replayed(self, graph: object) -> bool:
+        """Note that a graph is about to be replayed. Returns False if its calls are to be traced one by one."""
         ...
 
 
@@ -78,8 +86,14 @@ class RecordedGraph:
 
     def replay(self) -> None:
         """Repeat the captured launches."""
-        for op, arguments in self._launches:
-            self._launcher.launch(op, **arguments)
+        with self._launcher.replaying(self):
+            for op, arguments in self._launches:
+                self._launcher.launch(op, **arguments)
+
+    @property
+    def launches(self) -> Sequence[Launched]:
+        """The recorded launches."""
+        return self._launches
 
 
 class Gate(Protocol):
@@ -183,6 +197,7 @@ class JournalingLauncher:
         self.gate: Gate | None = None
         self.aliases = Aliases()
         self._sealed = 0
+        self._replays = False
         self.run = self.way = self._caller = ""
         self._callers: dict[str, _Caller] = {}
         self.kernel = self.answering = ""
@@ -261,7 +276,19 @@ class JournalingLauncher:
             yield graph
         finally:
             self._recording = None
+        if self._tracer is not None:
+            self._tracer.captured(graph, [each for each in graph.launches if not each.op.own])
         graph.finish()
+
+    @contextmanager
+    def replaying(self, graph: RecordedGraph) -> Iterator[None]:
+        """Trace the launches of the block as a replay, if the graph was traced."""
+        if self._tracer is not None:
+            self._replays = self._tracer.replayed(graph)
+        try:
+            yield
+        finally:
+            self._replays = False
 
     @contextmanager
     def capture_all(self) -> Iterator[RecordedGraph]:
@@ -293,11 +320,12 @@ class JournalingLauncher:
             self._kept += launches
         else:
             self.gate.close()
+        made, failed = None, False
         try:
             self._stopwatch.start()
-            result = work()
+            result = made = work()
         except Exception as error:
-            self.raised = error
+            self.raised, failed = error, True
             raise
         else:
             self.notice_failed_launch(launches)
@@ -311,7 +339,7 @@ class JournalingLauncher:
                 if self._stopwatch.at_once or self._tracer is not None or self._sealed > _MOST_SEALED:
                     self.see_through()
             if self._tracer is not None and not all(op.own for op, _ in launches):
-                self._tracer.returned()
+                self._tracer.returned(made, raised=failed)
 
     def observation(self, launches: Sequence[Launched] = ()) -> Callable[..., Observation]:
         """Return a function that makes observations of the step's last launch, or of these launches.
@@ -412,7 +440,7 @@ class JournalingLauncher:
             self.observations.append(observation(kind=Kind.RAISED, place=error.partition(":")[0], message=hidden))
 
     def _show(self, launches: Sequence[Launched]) -> None:
-        if self._tracer is not None:
+        if self._tracer is not None and not self._replays:
             with self._on_record():
                 for op, arguments in launches:
                     if not op.own:

@@ -23,8 +23,9 @@ from attnfuzz.harness.workers.patience import Patience
 from attnfuzz.harness.workers.pool import HandlerError, Refused, Workers
 from attnfuzz.harness.workers.postmortem import Death, explain
 from attnfuzz.kernels.backend import Backend
+from attnfuzz.kernels.library_call import COMPILES
 from attnfuzz.reference import case_file, foreign
-from attnfuzz.reference.calls import CallCase
+from attnfuzz.reference.calls import REPLAY, Call, CallCase
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import AnyCase
 from attnfuzz.reference.device import Device
@@ -288,8 +289,25 @@ def why_not(backend: Backend, case: AnyCase) -> str | None:
     """Return the features of a case that a backend does not support, or None if it supports all."""
     if isinstance(case, Case):
         return backend.capability.why_not(case)
-    lacking = sorted({call.op for call in case.calls} - backend.ops.keys())
-    return f"calls of {', '.join(lacking)}" if lacking else None
+    lacking = sorted({call.op for call in case.calls} - {REPLAY} - backend.ops.keys())
+    if lacking:
+        return f"calls of {', '.join(lacking)}"
+    wrong = (words for call in case.calls if (words := _misused(backend, call)) is not None)
+    return next(wrong, None)
+
+
+def _misused(backend: Backend, call: Call) -> str | None:
+    """Return how a call differs from those of its op, or None."""
+    library = None if call.op == REPLAY else backend.ops[call.op].library
+    if library is None:
+        used = call.on or call.makes or call.held
+        return f"objects in calls of {call.op}" if used else None
+    if library.takes_object is not bool(call.on):
+        return f"a call of {call.op} {'without' if library.takes_object else 'on'} an object"
+    if library.makes is not bool(call.makes):
+        return f"a call of {call.op} that {'makes no' if library.makes else 'makes an'} object"
+    compiled = sorted(COMPILES.intersection(call.arguments))
+    return f"{compiled[0]} in calls of {call.op}" if compiled else None
 
 
 def render_failure(case: AnyCase, verdict: Verdict) -> str:

@@ -31,8 +31,15 @@ class Recorder:
             return
         self.launches.append(Launched(op, {name: _copied(value) for name, value in arguments.items()}))
 
-    def returned(self) -> None:
+    def returned(self, result: Any = None, *, raised: bool = False) -> None:
         """What a launch gave is not kept."""
+
+    def captured(self, graph: object, launches: Any) -> None:
+        """What a graph captures is kept when it is replayed."""
+
+    def replayed(self, graph: object) -> bool:
+        """Its launches are kept one by one."""
+        return False
 
 
 def _copied(value: Any) -> Any:

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from recorder import Recorder
 from small_cases import HEADS, LATENTS, drawn, lighter, step
 
 from attnfuzz.harness.backends.registry import resolve
@@ -21,8 +22,8 @@ class NotMade(Exception):
     """A call is inspected only."""
 
 
-@dataclass
-class Inspector:
+@dataclass(kw_only=True)
+class Inspector(Recorder):
     """A Tracer that looks at each call, and stops before the first that is wrong, or before any call of a revision."""
 
     makes_none: bool
@@ -41,8 +42,6 @@ class Inspector:
         self.breaches = entry.breaches(arguments)
         if self.breaches or self.makes_none:
             raise NotMade
-
-    def returned(self) -> None: ...
 
 
 Inspect = Callable[[Case], Inspector]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from msgspec.structs import replace
-from recorder import Launched
+from recorder import Launched, Recorder
 from repetition import examples
 from small_cases import drawn, lighter, passed, run, step
 
@@ -246,13 +246,9 @@ def test_packed_keys_and_values_have_the_strides_that_the_case_asks_for(
 ) -> None:
     seen: list[dict[str, torch.Tensor]] = []
 
-    class Keeper:
-        def begin_step(self, index: int, mode: str) -> None: ...
-
+    class Keeper(Recorder):
         def launch(self, op: object, arguments: dict[str, torch.Tensor]) -> None:
             seen.append(arguments)
-
-        def returned(self) -> None: ...
 
     geometry = replace(GEOMETRY, kv_layout=layout)
     case = case_of("FA2_RAGGED", step(Mode.EXTEND, (3, 20), (1, 3)), geometry=geometry, views=Views(kv=view))
