@@ -94,9 +94,10 @@ class Op:
     `writes` names the arguments that it may write; all others must stay unchanged, bit for bit. `module` is the
     FlashInfer module of the function, None for a function of this project. An `own` op is code of the backend itself:
     its faults are recorded like any other's, but traces have only its writes, not its calls. An op that `plans`
-    prepares launches and writes no results. An op that `helps` is not under test: its arguments always have their plain
-    form. The outputs `returned` are not passed to the kernel, but copied from its result. `library` is the call of a
-    library that it makes, if that is known as data. An op that runs `apart` does so on a stream of its own.
+    prepares launches or moves their results, and computes none. An op that `helps` is not under test: its arguments
+    always have their plain form. The outputs `returned` are not passed to the kernel, but copied from its result.
+    `library` is the call of a library that it makes, if that is known as data. An op that runs `apart` does so on a
+    stream of its own.
     """
 
     name: str

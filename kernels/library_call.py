@@ -18,6 +18,12 @@ HELD: Final = "held"
 OWN_INTEGERS: Final = r"_?int_workspace_buffer(_[pd])?"
 """Attributes with the workspaces of integers that FlashInfer's objects and their parts allocate by torch.empty."""
 
+PLANS: Final = frozenset({"plan", "begin_forward"})
+"""Methods that plan, for the runs that follow."""
+
+OUTPUTS: Final = frozenset({"out", "lse", "out_p", "out_d", "lse_p", "lse_d"})
+"""Arguments that hold the results of a run."""
+
 COMPILES: Final = frozenset({"jit_args", "jit_kwargs"})
 """Arguments of constructors with source code, which no case has."""
 

@@ -64,15 +64,16 @@ def apart(op: Op) -> Op:
     CUDA promises that work after such a wait sees all writes before it, so a library that launches on the current
     stream is right. FlashInfer says nothing about streams.
     """
-    return replace(op, function=partial(_apart, op.function), apart=True)
+    return replace(op, function=partial(on_own_stream, op.function), apart=True)
 
 
-def _apart(function: Callable[..., Any], /, **arguments: Any) -> Any:
+def on_own_stream(function: Callable[..., Any], /, *positional: Any, **arguments: Any) -> Any:
+    """Call a function on a separate stream, which waits for the current one, and vice versa."""
     if not torch.cuda.is_available():
-        return function(**arguments)
+        return function(*positional, **arguments)
     here, other = torch.cuda.current_stream(), torch.cuda.Stream()
     other.wait_stream(here)
     with torch.cuda.stream(other):
-        result = function(**arguments)
+        result = function(*positional, **arguments)
     here.wait_stream(other)
     return result

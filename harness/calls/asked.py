@@ -12,6 +12,7 @@ import torch
 from msgspec.structs import replace
 
 from attnfuzz.harness.calls.literal_calls import flat, literal_arguments, rows
+from attnfuzz.harness.calls.planned_runs import PLANNED_RUNS, PlannedRun, with_plan
 from attnfuzz.kernels.entry_points import Breach, Parameter, RequestSpan, Role
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
 from attnfuzz.kernels.entry_points.context import leaves_empty_rows
@@ -33,7 +34,7 @@ class NotJudgeable(ValueError):
 
 
 class NamesNothing(NotJudgeable):
-    """A request whose arguments name queries or keys that hold NaN: unwritten memory, usually."""
+    """A request whose arguments name no queries or keys: outside of the pool, or NaN of unwritten memory, usually."""
 
     def __init__(self, breach: Breach) -> None:
         super().__init__(breach.text)
@@ -57,13 +58,18 @@ class AskedCall:
 
     def __init__(self, case: CallCase, index: int, *, most_bytes: int = MAX_KEY_BYTES) -> None:
         self._case, self._index = case, index
-        call = case.calls[index]
-        entry = ENTRY_POINTS.get(call.op)
+        try:
+            read = with_plan(case, index)
+        except ValueError as error:
+            raise NotJudgeable(str(error)) from error
+        call = read.calls[index]
+        entry = ENTRY_POINTS.get(call.op) or PLANNED_RUNS.get(call.op)
         if entry is None or call.op in _MASKS_OF_THEIR_OWN:
             raise NotJudgeable("the meaning of its arguments is unknown")
-        arguments = literal_arguments(case, index)
+        arguments = literal_arguments(read, index)
         try:
             parameters, self.spans = entry.parameters(arguments), entry.spans(arguments)
+            wild = next(iter(entry.breaches(arguments)), None) if isinstance(entry, PlannedRun) else None
             self._parts = _Parts(call, parameters, arguments)
             self.out, self._query = flat(self._parts.view(Role.OUT), 3), flat(self._parts.view(Role.QUERY), 3)
             self._lse = flat(self._parts.view(Role.LSE), 2) if self._parts.has(Role.LSE) else None
@@ -72,6 +78,9 @@ class AskedCall:
             self._window_left = window_of(arguments)
         except ValueError as error:
             raise NotJudgeable(str(error)) from error
+        if wild is not None:
+            raise NamesNothing(wild)
+        self._soft_cap = _soft_cap(arguments)
         _check(self.spans, self._query)
         leaves_empty = leaves_empty_rows(call.op, arguments)
         self.silent = [n for n, span in enumerate(self.spans) if leaves_empty and span.q_len and not span.kv_len]
@@ -103,6 +112,7 @@ class AskedCall:
             bmm1_scale=self._scales[0],
             bmm2_scale=self._scales[1],
             window_left=self._window_left,
+            soft_cap=self._soft_cap,
         )
         calls, buffers = self._case.calls[: self._index + 1], (*self._case.buffers, *self._keys.copies)
         return replace(self._case, calls=calls, buffers=buffers, answer=answer)
@@ -113,6 +123,11 @@ def _is_causal(arguments: Mapping[str, Any]) -> bool:
     if not isinstance(causal, int):
         raise NotJudgeable("whether it is causal is neither true nor false")
     return bool(causal)
+
+
+def _soft_cap(arguments: Mapping[str, Any]) -> float:
+    cap = arguments.get("logits_soft_cap")
+    return float(max(cap, 0.0)) if isinstance(cap, int | float) else 0.0
 
 
 def _scale(arguments: Mapping[str, Any], name: str) -> float:

@@ -83,7 +83,8 @@ class CallSession:
         """Launch every call; return the output, or the cache, if the case has the right contents."""
         assert index == 0
         before = [self._contents(each.view).clone() for each in self._case.written]
-        calls = Calls(self._case, self._ops, self._bench, self._buffers)
+        # Kept while the device may be at work.
+        self._calls = calls = Calls(self._case, self._ops, self._bench, self._buffers)
         for graph, some in groupby(self._case.calls, key=lambda call: "" if call.op == REPLAY else call.graph):
             with calls.captured(graph) if graph else contextlib.nullcontext():
                 for call in some:

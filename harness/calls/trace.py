@@ -140,7 +140,10 @@ class FileTracer:
             makes = self._objects.fresh("wrapper") if library.makes else ""
         return Call(
             op=op.name,
-            arguments={name: self._argument(name, value) for name, value in arguments.items()},
+            arguments={
+                name: self._argument(name, value) if library is None else self._of_library(name, value)
+                for name, value in arguments.items()
+            },
             returned=tuple(sorted(op.returned)),
             on=on,
             makes=makes,
@@ -247,13 +250,17 @@ class FileTracer:
             return self._view(value)
         if isinstance(value, tuple | list) and all(isinstance(item, torch.Tensor) for item in value):
             return [self._view(item) for item in value]
+        if value is None or isinstance(value, int | str) or (isinstance(value, float) and math.isfinite(value)):
+            return value
+        raise Untraceable(f"{name} is {value!r}")
+
+    def _of_library(self, name: str, value: Any) -> Argument:
+        """An argument of a library's function, which may be a dtype or a tensor on the host."""
         if isinstance(value, OnHost):
             return self._truth(name, value.tensor, host=True)
         if isinstance(value, torch.dtype):
             return f"torch.{_dtype_of(value).value}"
-        if value is None or isinstance(value, int | str) or (isinstance(value, float) and math.isfinite(value)):
-            return value
-        raise Untraceable(f"{name} is {value!r}")
+        return self._argument(name, value)
 
     def _view(self, tensor: torch.Tensor) -> View:
         """A view of a guarded tensor; a new buffer is recorded with its content."""
@@ -282,11 +289,15 @@ class FileTracer:
     def _expected(self, index: int, entry: Attended) -> Expected:
         return Expected(
             first_row=entry.first_row,
-            query=self._view(entry.query),
+            query=self._placed_or_truth(f"request_{index}_query", entry.query),
             key=self._truth(f"request_{index}_key", entry.key),
             value=self._truth(f"request_{index}_value", entry.value),
             mask=None if entry.mask is None else self._truth(f"request_{index}_mask", entry.mask),
         )
+
+    def _placed_or_truth(self, name: str, tensor: torch.Tensor) -> View:
+        """A view of a guarded tensor, or of a copy: a session may pass queries to its kernels in another order."""
+        return self._view(tensor) if not tensor.numel() or self._memory.holds(tensor) else self._truth(name, tensor)
 
     def _truth(self, name: str, tensor: torch.Tensor, *, host: bool = False) -> View:
         """Record a buffer that no kernel sees, such as a request's keys, or an argument on the `host`."""

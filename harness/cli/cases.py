@@ -290,7 +290,7 @@ def export(*, path: Path, target: str | None, carry: tuple[Path, ...], issue: bo
             exporter = Exporter(case, carry=carry)
         else:
             exporter = Exporter(case, failed=finding.observation, recurrence=finding.recurrence, carry=carry)
-        text = _issue(case, exporter, wanted) if issue else exporter.script(wanted or Target.NATIVE)
+        text = _issue(case, exporter, wanted) if issue else exporter.script(wanted or exporter.default)
     except NeedsFiles as error:
         raise BadInput(f"{path} can't be exported: {error.advice(shlex.quote(str(path)))}") from error
     except CannotExport as error:

@@ -110,6 +110,11 @@ class Exporter:
                 yield self.script(target)
 
     @property
+    def default(self) -> Target:
+        """The target of a case's own kernels: those of a library on a GPU, or this project's."""
+        return self._targets[0]
+
+    @property
     def _targets(self) -> list[Target]:
         on_gpu = resolve(self._case.backend).capability.device is Device.CUDA
         return sorted(Target, key=lambda target: (target is Target.FLASHINFER) != on_gpu)

@@ -1,16 +1,20 @@
 """The calls of a case as the text of one Python function: buffers, calls, and expected results."""
 
 import ctypes
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
 
 import torch
 from msgspec.structs import replace
 
-from attnfuzz.harness.export.python_source import quoted, variables
+from attnfuzz.harness.export.library_source import LibrarySource
+from attnfuzz.harness.export.python_source import WIDTH, packed_lines, quoted, variables
 from attnfuzz.harness.memory.allocation import dense_stride
+from attnfuzz.kernels.library_call import LibraryCall
 from attnfuzz.reference.call_validity import is_parameter
 from attnfuzz.reference.calls import (
+    REPLAY,
     Argument,
     Buffer,
     Call,
@@ -24,9 +28,6 @@ from attnfuzz.reference.calls import (
 )
 from attnfuzz.reference.case import Outputs
 from attnfuzz.reference.dtypes import DType
-
-WIDTH = 100
-"""Maximum line length in characters; longer items are not broken."""
 
 _TAKEN = frozenset(
     {
@@ -121,10 +122,11 @@ def _runs(content: torch.Tensor, dtype: DType) -> tuple[torch.Tensor, torch.Tens
 class Dialect:
     """A target's way to call: `names` maps ops to functions, `adapt` changes an argument's text by its name.
 
-    `after` is a line to run after each call, "" for none.
+    `after` is a line to run after each call, "" for none. Ops in `libraries` are called as these say.
     """
 
     names: dict[str, str]
+    libraries: Mapping[str, LibraryCall] = field(default_factory=dict)
     adapt: Callable[[str, str], str] = lambda _, text: text
     after: str = ""
 
@@ -151,7 +153,11 @@ class _Writer:
         self._calls, self._dialect, self._has_lse, self._run = calls, dialect, has_lse, run
         self._contents = contents
         self._buffers = {buffer.name: buffer for buffer in calls.buffers}
-        self._variables = variables(self._buffers, _TAKEN | set(dialect.names.values()))
+        taken = _TAKEN | set(dialect.names.values())
+        self._variables = variables(self._buffers, taken)
+        made = dict.fromkeys(name for call in calls.calls for name in (call.makes, call.graph) if name)
+        named = variables(made, taken | set(self._variables.values()))
+        self._library = LibrarySource(dialect.libraries, named, self._literal, self._copies)
 
     def body(self, left_out: frozenset[str]) -> str:
         lines = []
@@ -164,9 +170,14 @@ class _Writer:
         if written:
             caches = [f"{self._view(each.view)}.clone()," for each in written]
             lines += ["    before = [", *(f"        {each}" for each in caches), "    ]"]
-        for index, call in enumerate(self._calls.calls):
-            lines += self._writes(call.writes, f"before call {index}")
-            lines += self._call(call)
+        numbered = enumerate(self._calls.calls)
+        for graph, some in groupby(numbered, key=lambda each: "" if each[1].op == REPLAY else each[1].graph):
+            called: list[str] = []
+            for index, call in some:
+                # What is written between captured calls is not captured.
+                (lines if graph else called).extend(self._writes(call.writes, f"before call {index}"))
+                called += self._call(call)
+            lines += self._library.captured(graph, called) if graph else called
         if self._calls.answer is not None:
             lines += self._writes(self._calls.answer.writes, "after the calls")
             lines += self._results(self._calls.answer) if self._run else self._answer(self._calls.answer, reached)
@@ -183,6 +194,9 @@ class _Writer:
         return lines
 
     def _call(self, call: Call) -> list[str]:
+        after = [f"    {self._dialect.after}"] if self._dialect.after and (not call.graph or call.op == REPLAY) else []
+        if self._library.has(call):
+            return [*self._library.lines(call), *after]
         arguments = []
         for name, value in call.arguments.items():
             if name in call.returned:
@@ -190,9 +204,8 @@ class _Writer:
             text = self._argument(name, value)
             # Names from a file may not be identifiers.
             arguments.append(f"{name}={text}" if is_parameter(name) else f"**{{{name!r}: {text}}}")
-        after = [f"    {self._dialect.after}"] if self._dialect.after else []
         result = "result = " if call.returned else ""
-        lines = [f"    {result}{self._dialect.names[call.op]}(", *_packed_lines(arguments, " " * 8), "    )"]
+        lines = [f"    {result}{self._dialect.names[call.op]}(", *packed_lines(arguments, " " * 8), "    )"]
         return [*lines, *self._copies(call), *after]
 
     def _copies(self, call: Call) -> Iterator[str]:
@@ -239,7 +252,7 @@ class _Writer:
         results += [f"bmm1_scale={answer.bmm1_scale}", f"bmm2_scale={answer.bmm2_scale}"]
         results += [f"window_left={answer.window_left}"] if answer.window_left >= 0 else []
         results += [f"soft_cap={answer.soft_cap}"] if answer.soft_cap else []
-        lines += ["    return compare(", *_packed_lines(results, " " * 8)]
+        lines += ["    return compare(", *packed_lines(results, " " * 8)]
         if requests:
             masked = any(request.mask is not None for request in requests)
             parts = (
@@ -277,17 +290,20 @@ class _Writer:
         return [*lines, "    wrong = [", *calls, "    ]", "    return any(wrong)"]
 
     def _argument(self, name: str, value: Argument) -> str:
+        return self._dialect.adapt(name, self._literal(value))
+
+    def _literal(self, value: Argument) -> str:
         if isinstance(value, list):
             items = [self._view(item) for item in value]
-            text = f"({', '.join(items)}{',' if len(items) == 1 else ''})"
-        elif isinstance(value, View):
-            text = self._view(value)
-        else:
-            text = quoted(value)
-        return self._dialect.adapt(name, text)
+            return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
+        return self._view(value) if isinstance(value, View) else quoted(value)
 
     def _view(self, view: View) -> str:
         """Return a tensor in a buffer; offsets are in elements."""
+        text = self._in_buffer(view)
+        return f"{text}.cpu()" if self._buffers[view.buffer].host else text
+
+    def _in_buffer(self, view: View) -> str:
         buffer, text, size = self._buffers[view.buffer], self._variables[view.buffer], 1
         for extent in view.shape:
             size *= extent
@@ -312,16 +328,5 @@ def _filled(opening: str, content: str, closing: str) -> list[str]:
     line = f"{opening}{content}{closing}"
     if len(line) <= WIDTH or not content.startswith("["):
         return [line]
-    numbers = _packed_lines(content[1:-1].split(", "), " " * 8)
+    numbers = packed_lines(content[1:-1].split(", "), " " * 8)
     return [f"{opening}[", *numbers, f"    ]{closing}"]
-
-
-def _packed_lines(items: Iterable[str], indent: str) -> list[str]:
-    """Fill lines with items, each with a comma."""
-    lines: list[str] = []
-    for item in items:
-        if lines and len(lines[-1]) + len(item) + 2 <= WIDTH:
-            lines[-1] += f" {item},"
-        else:
-            lines.append(f"{indent}{item},")
-    return lines

@@ -7,6 +7,9 @@ import re
 from collections.abc import Collection, Iterable
 from types import ModuleType
 
+WIDTH = 100
+"""Maximum line length in characters; longer items are not broken."""
+
 
 def source(text: str) -> str:
     """Return a file's text as a string literal, with one source line per line if possible."""
@@ -44,12 +47,14 @@ def variables(names: Iterable[str], taken: Collection[str]) -> dict[str, str]:
 
 
 _MODULES = frozenset(
-    {"base64", "contextlib", "ctypes", "faulthandler", "fcntl", "hashlib", "importlib", "io", "math", "mmap", "os"}
-    | {"shutil", "signal", "struct", "sys", "tempfile", "time", "traceback", "zlib"}
+    {"base64", "contextlib", "copy", "ctypes", "faulthandler", "fcntl", "hashlib", "importlib", "io", "math", "mmap"}
+    | {"os", "re", "shutil", "signal", "struct", "sys", "tempfile", "time", "traceback", "warnings", "zlib"}
 )
 _NAMES = {
     "Any": "typing",
     "Final": "typing",
+    "Callable": "collections.abc",
+    "Iterable": "collections.abc",
     "Iterator": "collections.abc",
     "Path": "pathlib",
     "Sequence": "collections.abc",
@@ -108,3 +113,14 @@ def _defined(node: ast.stmt) -> list[str]:
     elif isinstance(node, ast.AnnAssign):
         targets = [node.target]
     return [target.id for target in targets if isinstance(target, ast.Name)]
+
+
+def packed_lines(items: Iterable[str], indent: str) -> list[str]:
+    """Fill lines with items, each with a comma."""
+    lines: list[str] = []
+    for item in items:
+        if lines and len(lines[-1]) + len(item) + 2 <= WIDTH:
+            lines[-1] += f" {item},"
+        else:
+            lines.append(f"{indent}{item},")
+    return lines

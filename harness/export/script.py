@@ -18,7 +18,7 @@ from attnfuzz.harness.memory.poison import poison
 from attnfuzz.harness.verdict.failures import DEATHS, Observation
 from attnfuzz.harness.verdict.recurrence import MOST_SECONDS, Recurrence, Rerun
 from attnfuzz.kernels.backend import Backend
-from attnfuzz.reference.calls import CallCase, named_views
+from attnfuzz.reference.calls import REPLAY, CallCase, named_views
 
 MAX_BYTES = 64 << 20
 """Maximum total size of the contents that a script includes as text."""
@@ -145,7 +145,8 @@ def _read_only(calls: CallCase, backend: Backend, left_out: frozenset[str]) -> l
     if calls.answer is not None:
         written |= {write.name for write in calls.answer.writes}
     for call in calls.calls:
-        outputs = {name: value for name, value in call.arguments.items() if name in backend.ops[call.op].writes}
+        writes = frozenset[str]() if call.op == REPLAY else backend.ops[call.op].writes
+        outputs = {name: value for name, value in call.arguments.items() if name in writes}
         written |= {view.buffer for _, view in named_views(outputs)}
     untouched = reached_by(calls.calls) - written - left_out
     return [buffer.name for buffer in calls.buffers if buffer.name in untouched]

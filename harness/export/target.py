@@ -17,18 +17,20 @@ from attnfuzz.harness.backends.description import function_place
 from attnfuzz.harness.export.adapters import Adapters
 from attnfuzz.harness.export.body import Dialect, reached_by
 from attnfuzz.harness.export.carried import CannotExport, CarriedFile, carried_name, not_ours
+from attnfuzz.harness.export.library_source import imported_names, needed_functions
 from attnfuzz.harness.export.python_source import inlined
 from attnfuzz.harness.findings.environment import version_of
 from attnfuzz.harness.sandbox.check import TIMEOUT_SECONDS
 from attnfuzz.harness.verdict.failures import Kind, Observation
-from attnfuzz.kernels import fixup, torch_sdpa
+from attnfuzz.kernels import fixup, lives, torch_sdpa, workspace
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.cache_writes import interfaces
 from attnfuzz.kernels.defects.native import Planted
+from attnfuzz.kernels.gpu import library_ops
 from attnfuzz.kernels.native import build, ops, transform_ops, unsupported, write_ops
 from attnfuzz.kernels.native.fault_recorder import FAULT_RECORD
 from attnfuzz.kernels.trtllm import gather
-from attnfuzz.reference.calls import Argument, Call, CallCase, View
+from attnfuzz.reference.calls import REPLAY, Argument, Call, CallCase, View
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType
 
@@ -41,6 +43,9 @@ kernels."""
 
 _OWN = (fixup, gather)
 """Modules of functions that FlashInfer lacks, all in torch."""
+
+_OF_SCRIPTS = (*_OWN, workspace, library_ops, lives)
+"""Modules of functions that a script for FlashInfer can include."""
 
 _DECODE = "trtllm_batch_decode_with_kv_cache"
 _WORKSPACE = "workspace_buffer"
@@ -106,7 +111,7 @@ def native_parts(
         CannotExport: a kernel is neither this project's nor in one of the files, so its source can't be included.
 
     """
-    ops_by_name = {op: backend.ops[op] for op in sorted({call.op for call in calls.calls})}
+    ops_by_name = {op: backend.ops[op] for op in sorted({call.op for call in calls.calls} - {REPLAY})}
     carried = {op: found for op, each in ops_by_name.items() if (found := carried_name(each, carry)) is not None}
     given = tuple(file.path for file in carry)
     adapters, wanted = Adapters(), list[str]()
@@ -201,10 +206,10 @@ def flashinfer_parts(
     imported: dict[str, list[str]] = {}
     own: list[str] = []
     adapters, adapted = Adapters(), dict[str, str]()
-    for op in sorted({call.op for call in calls.calls}):
+    # A variation's function, which replaces a library's, is in no module of it.
+    classes = {name: op.library for name, op in backend.ops.items() if op.library is not None and op.module}
+    for op in sorted({call.op for call in calls.calls} - {REPLAY} - classes.keys()):
         module = backend.ops[op].module
-        if module is not None and module.startswith("flashinfer.") and not op.isidentifier():
-            raise CannotExport(f"{op} is a method of a wrapper, which scripts can't call yet")
         if module is not None and module.startswith("flashinfer."):
             imported.setdefault(module, []).append(op)
         elif module is None and any(hasattr(source, op) for source in _OWN):
@@ -213,10 +218,13 @@ def flashinfer_parts(
             adapted[op] = adapters.add(op, backend.ops[op].function)
         else:
             raise CannotExport(f"FlashInfer has no {op}: export it without --for")
-    recorded = calls = _without(calls, unsupported.OWN)
+    for module, found in imported_names(calls.calls, classes).items():
+        imported[module] = sorted({*found, *imported.get(module, [])})
+    helpers = needed_functions(calls.calls, classes)
+    recorded = calls = _without(calls, unsupported.OWN, classes)
     if seen is None or seen.kind is not Kind.LSE_MISMATCH:
         calls = _without_lse(calls)
-    workspaces = _workspaces(calls)
+    workspaces = _workspaces(calls, classes)
     sizes = [buffer.size * buffer.dtype.itemsize for buffer in calls.buffers if buffer.name in workspaces]
     # Whole MiB for readability.
     workspace_bytes = -(-max(WORKSPACE_BYTES, *sizes, 0) >> 20) << 20
@@ -224,7 +232,7 @@ def flashinfer_parts(
     library = bool(imported) or "flashinfer" in adapters.source
     eight_bits = any(buffer.dtype is DType.FLOAT8_E4M3 for buffer in calls.buffers)
     return calls, Parts(
-        dialect=Dialect(names, partial(_adapt, workspace_bytes), after="torch.cuda.synchronize()"),
+        dialect=Dialect(names, classes, partial(_adapt, workspace_bytes), after="torch.cuda.synchronize()"),
         device="cuda",
         packages=(
             *(("import flashinfer",) if library else ()),
@@ -239,11 +247,11 @@ def flashinfer_parts(
             f"Written by attnfuzz {attnfuzz.__version__} from case {case_id}, for",
             f"{', '.join(versions_of('flashinfer-python', 'cuda-bindings', 'torch'))}.",
             f"The failure was seen with the kernels of {calls.backend}, which take the same arguments.",
-            *_differences(recorded, calls, workspace_bytes),
+            *_differences(recorded, calls, workspace_bytes if workspaces else None),
         ),
         allocate="allocate_cuda.py.j2" if guarded else "allocate_plain.py.j2",
         main="on_gpu.py.j2",
-        wrappers="\n\n\n".join(filter(None, (inlined(_OWN, own, {}), adapters.source))),
+        wrappers="\n\n\n".join(filter(None, (inlined(_OF_SCRIPTS, [*own, *helpers], {}), adapters.source))),
         left_out=workspaces,
         # Relative and absolute, as in FlashInfer's tests (tests/attention/test_trtllm_gen_attention.py): these kernels'
         # errors are not those of a backend on the CPU.
@@ -285,8 +293,10 @@ def _without_lse(calls: CallCase) -> CallCase:
     return replace(calls, calls=tuple(map(bare, calls.calls)), answer=answer)
 
 
-def _without(calls: CallCase, names: Collection[str]) -> CallCase:
-    return replace(calls, calls=tuple(_bare(call, names) for call in calls.calls))
+def _without(calls: CallCase, names: Collection[str], classes: Collection[str]) -> CallCase:
+    """Drop arguments of this project's functions, which those of a library may have."""
+    bare = (call if call.op in classes else _bare(call, names) for call in calls.calls)
+    return replace(calls, calls=tuple(bare))
 
 
 def _bare(call: Call, names: Collection[str]) -> Call:
@@ -298,15 +308,16 @@ def _buffer(value: Argument) -> str | None:
     return value.buffer if isinstance(value, View) else None
 
 
-def _workspaces(calls: CallCase) -> frozenset[str]:
-    found = (_buffer(call.arguments.get(_WORKSPACE)) for call in calls.calls)
+def _workspaces(calls: CallCase, classes: Collection[str]) -> frozenset[str]:
+    """Return the buffers that are workspaces of functions: a class has its own in exactly the recorded size."""
+    found = (_buffer(call.arguments.get(_WORKSPACE)) for call in calls.calls if call.op not in classes)
     return frozenset(name for name in found if name is not None)
 
 
-def _differences(before: CallCase, after: CallCase, workspace_bytes: int) -> list[str]:
+def _differences(before: CallCase, after: CallCase, workspace_bytes: int | None) -> list[str]:
     """Describe the differences between FlashInfer's calls and the original ones."""
     lines = []
-    if _workspaces(before):
+    if workspace_bytes is not None:
         lines.append(f"The workspace is {workspace_bytes >> 20} MiB of zeros, since each kernel has its own needs.")
     if after != before:
         lines.append("The LSE of the decode is left out, since XQA (SM90, SM120) has none.")

@@ -318,7 +318,8 @@ class JournalingLauncher:
         self._unseen.append(launch)
         if self.gate is None:
             self._kept += launches
-        else:
+        elif not all(op.plans and op.helps for op, _ in launches):
+            # Making an object may wait for the device.
             self.gate.close()
         made, failed = None, False
         try:

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
+from attnfuzz.harness.calls.object_calls import consistent
+from attnfuzz.harness.reduce.call_objects import with_calls
 from attnfuzz.harness.reduce.cut import Cuts, cut
 from attnfuzz.harness.reduce.cuts import without_blocks
 from attnfuzz.harness.reduce.drop import Drop, keys_of_answer
@@ -11,7 +13,7 @@ from attnfuzz.harness.reduce.meaning import Meaning
 from attnfuzz.harness.reduce.placed_views import tidy, views_of
 from attnfuzz.harness.reduce.units import Uncuttable
 from attnfuzz.kernels.entry_points import Role
-from attnfuzz.reference.calls import Buffer, Call, CallCase
+from attnfuzz.reference.calls import CallCase
 
 
 def drop_answer(case: CallCase) -> Iterator[CallCase]:
@@ -24,8 +26,8 @@ def drop_calls(case: CallCase) -> Iterator[CallCase]:
     """Yield fewer calls: any without an answer, else those that the answer doesn't need."""
     if case.answer is None:
         for kept in without_blocks(tuple(range(len(case.calls)))):
-            if kept:
-                yield tidy(_with_calls(case, set(kept)))
+            if kept and consistent(case.calls, set(kept)):
+                yield tidy(with_calls(case, set(kept)))
         return
     meaning = Meaning(case)
     for index in range(len(case.calls)):
@@ -38,7 +40,7 @@ def drop_calls(case: CallCase) -> Iterator[CallCase]:
         try:
             rows = keys_of_answer(meaning, Drop(keys=keys))
             cuts: Cuts = {("request", of, name): {0: drop} for of, drop in rows.items() for name in ("key", "value")}
-            yield tidy(cut(_with_calls(case, set(range(len(case.calls))) - gone), cuts))
+            yield tidy(cut(with_calls(case, set(range(len(case.calls))) - gone), cuts))
         except Uncuttable:
             continue
 
@@ -57,21 +59,6 @@ def _with_users(meaning: Meaning, index: int) -> set[int] | None:
     if any(call in users & meaning.strangers and view.buffer in answered for call, view in views):
         return None
     return users
-
-
-def _with_calls(case: CallCase, kept: set[int]) -> CallCase:
-    """Keep only these calls. Writes before a dropped call move to the next."""
-    calls: list[Call] = []
-    pending: tuple[Buffer, ...] = ()
-    for index, call in enumerate(case.calls):
-        pending += call.writes
-        if index in kept:
-            calls.append(replace(call, writes=pending))
-            pending = ()
-    answer = case.answer
-    if answer is not None:
-        answer = replace(answer, writes=pending + answer.writes)
-    return replace(case, calls=tuple(calls), answer=answer)
 
 
 EDITS = (drop_answer, drop_calls)

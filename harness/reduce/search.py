@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from attnfuzz.harness.reduce.buckets import edits_among
 from attnfuzz.harness.reduce.call_axes import EDITS as CALL_AXES
 from attnfuzz.harness.reduce.call_list import EDITS as CALL_LIST
+from attnfuzz.harness.reduce.call_objects import EDITS as CALL_OBJECTS
 from attnfuzz.harness.reduce.call_plain import EDITS as CALL_PLAIN
 from attnfuzz.harness.reduce.cuts import possible
 from attnfuzz.harness.reduce.geometry import EDITS as GEOMETRY
@@ -34,7 +35,7 @@ with many requests has hundreds of small edits, and the big ones of all kinds sh
 """
 
 STEP_EDITS = (run_only_the_other, *STEPS, *PLAIN, *LENGTHS, *GEOMETRY)
-CALL_EDITS = (*CALL_LIST, *CALL_AXES, *CALL_PLAIN)
+CALL_EDITS = (*CALL_LIST, *CALL_OBJECTS, *CALL_AXES, *CALL_PLAIN)
 
 
 def reduce(

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from attnfuzz.harness.backends import registry
 from attnfuzz.harness.calls.asked import NamesNothing, NotJudgeable, asked
 from attnfuzz.harness.calls.literal_calls import literal_arguments
+from attnfuzz.harness.calls.object_calls import prepares
 from attnfuzz.harness.calls.trace import Untraceable
 from attnfuzz.harness.memory.poison import sentinel
 from attnfuzz.harness.sandbox.check import why_not
@@ -23,11 +24,11 @@ from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.entry_points import Breach, Role
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
 from attnfuzz.kernels.entry_points.context import Ragged, leaves_empty_rows
-from attnfuzz.reference.calls import Call, CallCase, View, content_of, named_views, pack
+from attnfuzz.reference.calls import REPLAY, Call, CallCase, View, content_of, named_views, pack
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import AnyCase
 
-BETWEEN = frozenset({"merge_state_in_place", "merge_state", "fixup_zero_kv_rows", "gather_rows"})
+BETWEEN = frozenset({"merge_state_in_place", "merge_state", "fixup_zero_kv_rows", "gather_rows", "put_rows"})
 """Calls that compute no attention: they move, merge and repair inputs and results of attention calls."""
 
 _OUTSIDE = "padded rows"
@@ -187,6 +188,9 @@ def _asked(
     unwritten: list[BrokenDuty] = []
     obstacles: list[str] = []
     for index, call in enumerate(calls.calls):
+        if prepares(call) or (call.graph and call.op != REPLAY):
+            # It computes nothing yet.
+            continue
         try:
             found = _judged(calls, index, runner, backend, tries)
         except NamesNothing as broken:
@@ -224,7 +228,7 @@ def other_kernels(calls: CallCase) -> Sequence[str]:
         backend = registry.resolve(name)
         if why_not(backend, calls) is not None or backend.missing() is not None:
             continue
-        functions = {call.op: backend.ops[call.op].function for call in calls.calls}
+        functions = {call.op: backend.ops[call.op].function for call in calls.calls if call.op != REPLAY}
         known = [own, *(registry.resolve(each).ops for each in found)]
         # Compared by equality, because a bound method is a new object each time.
         if all(any(functions[op] != ops[op].function for op in functions) for ops in known):

@@ -7,7 +7,7 @@ from textwrap import fill
 import msgspec
 
 from attnfuzz.harness.verdict.wording import count
-from attnfuzz.reference.calls import Argument, CallCase, View
+from attnfuzz.reference.calls import REPLAY, Argument, Call, CallCase, View
 from attnfuzz.reference.case import Case, Launch, Request, SharedKeys, Step
 from attnfuzz.reference.case_file import AnyCase, case_id
 
@@ -148,12 +148,21 @@ def describe_calls(case: CallCase, *, notes: bool = True) -> str:
     lines = [f"case {case_id(case)} for {case.backend}, made of calls"]
     for index, call in enumerate(case.calls):
         arguments = ", ".join(f"{name} {_words(value)}" for name, value in call.arguments.items())
-        lines.append(_wrapped(f"{call.op}: {arguments}", f"call {index:<5}"))
+        lines.append(_wrapped(f"{_call(call)}: {arguments}", f"call {index:<5}"))
     if case.answer is None:
         lines.append("No correct output is given: only accesses, canaries, inputs and exceptions are checked.")
     if notes:
         lines += [_wrapped(text, "note      ") for text in case.notes]
     return "\n".join(lines)
+
+
+def _call(call: Call) -> str:
+    """Return a call's function, with the object that it is on or makes, and the graph that it is captured into."""
+    if call.op == REPLAY:
+        return f"replay of {call.graph}"
+    method = f"{call.on}.{call.op.rpartition('.')[2]}" if call.on else call.op
+    words = f"{call.makes} = {method}" if call.makes else method
+    return f"{words}, captured into {call.graph}" if call.graph else words
 
 
 def _words(value: Argument) -> str:

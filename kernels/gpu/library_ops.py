@@ -2,7 +2,7 @@
 
 import copy
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, partial
 from typing import Any
 
@@ -22,13 +22,19 @@ def library_op(library: LibraryCall, writes: Iterable[str] = (), *, plans: bool 
     prepares = prepares or library.action not in (Action.FUNCTION, Action.METHOD)
     return Op(
         library.op_name,
-        partial(called, library),
+        _caller(library),
         frozenset(writes).union(library.results),
         library.module,
         plans=plans or prepares,
         helps=prepares,
         library=library,
     )
+
+
+@cache
+def _caller(library: LibraryCall) -> Callable[..., Any]:
+    """Return the same function for the same call: ops are compared by their functions."""
+    return partial(called, library)
 
 
 @cache
@@ -65,7 +71,7 @@ def called(library: LibraryCall, /, **arguments: Any) -> Any:
     if library.action is Action.COPY:
         return copy.copy(receiver)
     if library.action is Action.FILL:
-        overwrite(own_workspaces(receiver, library.filled))
+        fill_workspaces(receiver, library.filled)
         return None
     results = {name: arguments.pop(name) for name in library.results}
     passed = {name: _passed(value) for name, value in arguments.items() if name not in held} | dict(library.constant)
@@ -84,9 +90,19 @@ def called(library: LibraryCall, /, **arguments: Any) -> Any:
         raise
     if not results:
         return result
-    for target, made in zip(results.values(), _flat(result), strict=True):
-        target.copy_(made)
+    copy_results(result, *results.values())
     return None
+
+
+def copy_results(result: Any, *targets: torch.Tensor) -> None:
+    """Copy a result, or the results in nested tuples, to as many tensors."""
+    for target, made in zip(targets, _flat(result), strict=True):
+        target.copy_(made)
+
+
+def fill_workspaces(owner: Any, attributes: str) -> None:
+    """Overwrite the workspaces that `own_workspaces` yields."""
+    overwrite(own_workspaces(owner, attributes))
 
 
 def own_workspaces(owner: Any, attributes: str) -> Iterator[torch.Tensor]:

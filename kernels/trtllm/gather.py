@@ -1,4 +1,4 @@
-"""Moving query and output rows between packed and padded batches, as servers do around a draft extend."""
+"""Moving query and output rows between batches, as servers do around a draft extend."""
 
 import torch
 
@@ -10,4 +10,11 @@ def gather_rows(out: torch.Tensor, source: torch.Tensor, rows: torch.Tensor) -> 
     out.copy_(source[rows])
 
 
+def put_rows(out: torch.Tensor, rows: torch.Tensor, source: torch.Tensor) -> None:
+    """Copy `source` [len(rows), ...] into rows of `out` [n, ...]; `rows` int64."""
+    out.index_copy_(0, rows, source)
+
+
 GATHER_ROWS = Op(name="gather_rows", function=gather_rows, writes=frozenset({"out"}), helps=True)
+PUT_ROWS = Op(name="put_rows", function=put_rows, writes=frozenset({"out"}), helps=True, plans=True)
+"""Of results that a kernel has written elsewhere: these are the kernel's, not this op's."""

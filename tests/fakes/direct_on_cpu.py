@@ -337,7 +337,7 @@ def planned_on_cpu(backend: GpuBackend) -> OnCpu:
         session, ops = _HolisticSession, tuple(holistic_ops("fake_planned").values())
     else:
         session = type(session.__name__, (session,), {"kind": replace(session.kind, module="fake_planned")})
-        ops = session.kind.ops
+        ops = (*session.kind.ops, *(op for op in backend.kernels if op.library is None))
     return on_cpu_as(backend, partial(session, *args, **given), kernels=ops)
 
 

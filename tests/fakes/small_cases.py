@@ -118,7 +118,7 @@ def narrowest(cases: Sequence[Case], count: int) -> list[Case]:
     return sorted(cases, key=lambda case: case.geometry.q_heads * case.geometry.head_dim_qk)[:count]
 
 
-def run(case: Case, backend: str | Backend | None = None) -> Verdict:
+def run(case: Case | CallCase, backend: str | Backend | None = None) -> Verdict:
     """Run a case in this process, which has to survive it, on its own backend or on another one."""
     if backend is None or isinstance(backend, str):
         return Execution(Task(case=case, backend=backend or case.backend), lambda _: None).run()

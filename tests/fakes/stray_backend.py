@@ -28,6 +28,9 @@ class StrayLauncher(LauncherAround):
     def launch(self, op: Op, /, **arguments: Any) -> Any:
         returned = self._inner.launch(op, **arguments)
         tensors = [tensor for tensor in _tensors(arguments.values()) if tensor.numel()]
+        if not tensors:
+            # A constructor, or a copy.
+            return returned
         tensor = tensors[self.number % len(tensors)]
         allocation = self.memory.allocation_of(tensor)
         end = allocation.address + allocation.nbytes

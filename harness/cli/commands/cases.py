@@ -109,7 +109,7 @@ def shrink(**given: Any) -> Exit:
     "target",
     type=click.Choice(TARGETS),
     help="native: runs on a CPU, and contains the kernels' source. flashinfer: calls FlashInfer, on a GPU.  "
-    "[default: native]",
+    "[default: flashinfer for a case on a GPU, else native]",
 )
 @click.option(
     "--carry",

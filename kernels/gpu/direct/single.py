@@ -15,10 +15,10 @@ import torch
 
 from attnfuzz.kernels.backend import Bench, Op, Output, Unsupported
 from attnfuzz.kernels.edges import UNSAID_EDGES
-from attnfuzz.kernels.gpu import flashinfer_op
 from attnfuzz.kernels.gpu import function_argument_rules as rules
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.kernels.gpu.library_ops import library_op
 from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.kernels.gpu.wrappers.backends import (
     CAPPED,
@@ -35,6 +35,7 @@ from attnfuzz.kernels.gpu.wrappers.backends import (
     fa3_noise,
 )
 from attnfuzz.kernels.gpu.wrappers.ragged import place_tokens
+from attnfuzz.kernels.library_call import Action, LibraryCall
 from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries, softmax_scale
 from attnfuzz.kernels.results import Results
 from attnfuzz.kernels.slot_tokens import SlotTokens
@@ -48,15 +49,12 @@ from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.noise import NoiseModel
 
 
-def call_into(module: str, name: str, /, *, out: torch.Tensor, lse: torch.Tensor, **arguments: Any) -> None:
-    """Call a function of one request, and copy its own allocations to `out` and `lse`."""
-    result, logsumexp = flashinfer_op.call(module, name, return_lse=True, **arguments)
-    out.copy_(result)
-    lse.copy_(logsumexp)
-
-
 def _op(module: str, name: str) -> Op:
-    return Op(name, partial(call_into, module, name), frozenset({"out", "lse"}))
+    """A function of one request, whose own allocations are copied to `out` and `lse`."""
+    constant = (("return_lse", True),)
+    return library_op(
+        LibraryCall(action=Action.FUNCTION, module=module, name=name, constant=constant, results=("out", "lse"))
+    )
 
 
 SINGLE_PREFILL = _op("flashinfer.prefill", "single_prefill_with_kv_cache")

@@ -18,12 +18,13 @@ from typing import Any, Final
 import torch
 
 from attnfuzz.kernels.backend import Attended, Bench, Fill, Op, Output
-from attnfuzz.kernels.gpu import flashinfer_op
 from attnfuzz.kernels.gpu import function_argument_rules as rules
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.kernels.gpu.library_ops import library_op
 from attnfuzz.kernels.gpu.states import FIXUP, FIXUP_SOURCE, MERGE_MODULE, MERGE_STATE_IN_PLACE
 from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.kernels.lengths import longest, place_int32, running_sum
+from attnfuzz.kernels.library_call import Action, LibraryCall
 from attnfuzz.kernels.queries import draw_queries, packed_rows, query_strides, softmax_scale
 from attnfuzz.kernels.results import Results
 from attnfuzz.kernels.slot_tokens import SlotTokens
@@ -85,17 +86,14 @@ _CASCADE: Final = "flashinfer.cascade"
 _MOST_PARTS: Final = 6
 
 
-def merge_into(name: str, *, out: torch.Tensor, lse: torch.Tensor, **states: torch.Tensor) -> None:
-    """Call one of FlashInfer's merges, and copy its own allocations to `out` and `lse`."""
-    merged, logsumexp = flashinfer_op.call(_CASCADE, name, **states)
-    out.copy_(merged)
-    lse.copy_(logsumexp)
+def _merge(name: str) -> Op:
+    """One of FlashInfer's merges, whose own allocations are copied to `out` and `lse`."""
+    return library_op(LibraryCall(action=Action.FUNCTION, module=_CASCADE, name=name, results=("out", "lse")))
 
 
-_INTO: Final = frozenset({"out", "lse"})
-MERGE_STATE: Final = Op("merge_state", partial(merge_into, "merge_state"), _INTO)
+MERGE_STATE: Final = _merge("merge_state")
 """Of v_a, s_a, v_b and s_b."""
-MERGE_STATES: Final = Op("merge_states", partial(merge_into, "merge_states"), _INTO)
+MERGE_STATES: Final = _merge("merge_states")
 """Of v [tokens, parts, heads, dim] and s [tokens, parts, heads]."""
 
 

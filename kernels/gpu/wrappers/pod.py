@@ -35,7 +35,7 @@ from attnfuzz.kernels.paged_kv import PagedKv
 from attnfuzz.kernels.plan import PageTable, Row
 from attnfuzz.kernels.queries import draw_queries, packed_rows, query_strides, softmax_scale
 from attnfuzz.kernels.results import Results, place_out
-from attnfuzz.kernels.transfers import to_device
+from attnfuzz.kernels.trtllm.gather import PUT_ROWS
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, KvView, Mode, QueryView, Step
@@ -201,16 +201,17 @@ class PodSession:
         rows = queries[_rows(parts)]
         return self._bench.memory.copy(name, rows, stride=query_strides(self._case, *rows.shape[1:]))
 
+    def _put(self, target: torch.Tensor, parts: Sequence[Part], source: torch.Tensor) -> None:
+        """Copy the results of some parts to their rows of the step."""
+        rows = self._bench.memory.copy("rows", _rows(parts))
+        self._bench.launcher.launch(PUT_ROWS, out=target, rows=rows, source=source)
+
     def _place_out(self, parts: Sequence[Part], prefix: str) -> torch.Tensor:
         return place_out(self._case, self._bench, len(_rows(parts)), prefix=prefix)
 
 
 def _rows(parts: Sequence[Part]) -> torch.Tensor:
     return torch.tensor([row for part in parts for row in part.rows], dtype=torch.int64)
-
-
-def _put(target: torch.Tensor, parts: Sequence[Part], values: torch.Tensor) -> None:
-    target.index_copy_(0, to_device(_rows(parts), target.device), values)
 
 
 class OnePrefillSession(PodSession):
@@ -247,8 +248,8 @@ class OnePrefillSession(PodSession):
             out_p=out_p,
             out_d=out_d,
         )
-        _put(results.out, halves.prefill, out_p)
-        _put(results.out, halves.decode, out_d)
+        self._put(results.out, halves.prefill, out_p)
+        self._put(results.out, halves.decode, out_d)
 
 
 class ManyPrefillsSession(PodSession):
@@ -286,8 +287,8 @@ class ManyPrefillsSession(PodSession):
         pools = {"paged_kv_cache_p": cache, "paged_kv_cache_d": cache}
         self._plan_and_run(halves.decode, lists, **pools, causal_p=True, return_lse=True, **arguments)
         for side, parts in sides.items():
-            _put(results.out, parts, arguments[f"out_{side}"])
-            _put(results.lse, parts, arguments[f"lse_{side}"])
+            self._put(results.out, parts, arguments[f"out_{side}"])
+            self._put(results.lse, parts, arguments[f"lse_{side}"])
 
 
 def _pod_modules(generator: str, kind: str, bucket: Bucket) -> tuple[Module, ...]:
@@ -334,7 +335,7 @@ def _backend(
         ),
         contract=contract,
         session=partial(session, buckets=buckets),
-        kernels=session.kind.ops,
+        kernels=(*session.kind.ops, PUT_ROWS),
         modules_of=modules,
         theoretical=fa2_noise,
     )

@@ -13,7 +13,7 @@ from attnfuzz.harness.export.adapters import SCRIPT_NAMES, Adapters, renamed
 from attnfuzz.harness.export.proof import prove
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.kernels.defects.catalogue import planted
-from attnfuzz.kernels.gpu.direct.states import MERGE_STATE
+from attnfuzz.kernels.gpu.direct.cudnn import DECODE_OP
 from attnfuzz.kernels.gpu.direct.torch_attention import CUDNN
 from attnfuzz.kernels.torch_sdpa import SDPA
 
@@ -33,7 +33,7 @@ def test_an_adapter_comes_with_what_it_calls_and_imports() -> None:
 
 def test_flashinfers_functions_are_called_without_ours() -> None:
     found = Adapters()
-    assert found.add("merge_state", MERGE_STATE.function) == "merge_state"
+    assert found.add(DECODE_OP.name, DECODE_OP.function) == DECODE_OP.name
     assert "class flashinfer_op:" in found.source
     assert "attnfuzz" not in found.source
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from harness_cases import CALLS, LATENT, chunked_case, decode_case, draft_extend_case
+from harness_cases import LATENT, chunked_case, decode_case, draft_extend_case
 from msgspec.structs import replace
 from run_scripts import outcomes
 
@@ -158,13 +158,6 @@ def test_the_calls_of_a_gpu_are_shown_with_flashinfer_first(
     exporter = Exporter(decode_case(backend), never_run)
     assert next(exporter.scripts()) == f"for {first}"
     assert len(list(exporter.scripts())) == len(Target)
-
-
-def test_the_methods_of_a_wrapper_can_not_be_exported() -> None:
-    run = "BatchPrefillWithPagedKVCacheWrapper.run"
-    calls = replace(CALLS, backend="fa2_paged", calls=(replace(CALLS.calls[0], op=run),))
-    with pytest.raises(CannotExport, match=f"{run} is a method of a wrapper"):
-        render_script("id", calls, None, Target.FLASHINFER)
 
 
 def test_a_script_that_lacks_a_package_does_not_pretend_to_show_a_fault(runner: Runner, tmp_path: Path) -> None:

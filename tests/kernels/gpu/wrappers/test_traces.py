@@ -4,19 +4,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 from small_cases import run, step
 
 from attnfuzz.harness.backends.registry import load
-from attnfuzz.harness.calls.trace import assemble
-from attnfuzz.harness.inside.execute import Execution
+from attnfuzz.harness.sandbox.check import why_not
 from attnfuzz.harness.verdict.failures import Verdict
-from attnfuzz.harness.verdict.tiers import Task
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.reference import case_file
 from attnfuzz.reference.arguments import EarlierUse
-from attnfuzz.reference.calls import REPLAY, CallCase
-from attnfuzz.reference.case import Case, Launch, Mode, Pace, Step, Workspace
+from attnfuzz.reference.calls import REPLAY, Call, CallCase
+from attnfuzz.reference.case import Mode, Pace, Workspace
 
 pytest.importorskip("flashinfer", reason="the fake wrappers take what the installed ones take")
 import direct_on_cpu
@@ -24,51 +20,18 @@ import fake_mla
 import fake_planned
 import fake_wrappers
 import wrapper_backends
+from traced_objects import in_graph, of_two_requests, traced
 
-OBJECTS = [
-    f"{Path(str(each.__file__))}:{name}"
+PREFILL = "BatchPrefillWithPagedKVCacheWrapper"
+OBJECTS = {
+    f"{Path(str(each.__file__))}:{name}": backend
     for each in (wrapper_backends, direct_on_cpu)
     for name, backend in vars(each).items()
     if isinstance(backend, GpuBackend) and any(op.library and op.library.makes for op in backend.kernels)
     # A window ends at each level's own last key, and a second geometry has the module of the first.
     if "LEVELS_WINDOW" not in name and "SECOND" not in name
-]
-GRAPHS = [name for name in OBJECTS if load(name).capability.graph_modes]
-
-
-def case_of(backend: str, *steps: Step, **fields: Any) -> Case:
-    """Two requests, or these steps."""
-    can = load(backend).capability
-    mode = Mode.DECODE if Mode.DECODE in can.modes else Mode.EXTEND
-    q_len = 1 if mode is Mode.DECODE else 2
-    made = Case(
-        backend=backend,
-        geometry=can.buckets[0].simplest,
-        steps=steps or (step(mode, (q_len, 40), (q_len, 21)),),
-        **fields,
-    )
-    assert can.why_not(made) is None
-    return made
-
-
-def in_graph(backend: str) -> Case:
-    captured = Step(mode=Mode.DECODE, requests=(), padded_tokens=2, tokens_per_request=1, launch=Launch.CAPTURE)
-    replayed = replace(step(Mode.DECODE, (1, 40), (1, 21)), launch=Launch.REPLAY)
-    return case_of(backend, captured, replayed)
-
-
-def traced(case: Case, folder: Path) -> tuple[Verdict, CallCase]:
-    """A verdict, and the calls of its last step, read as from a file."""
-    path = folder / "trace"
-    with path.open("w") as file:
-        verdict = Execution(Task(case=case, backend=case.backend), lambda _: None, file).run()
-    calls = assemble(path, case)
-    assert calls is not None
-    case_file.validate_any(calls)
-    read = case_file.decode(case_file.encode(calls))
-    assert read == calls
-    assert isinstance(read, CallCase)
-    return verdict, read
+}
+GRAPHS = [name for name, backend in OBJECTS.items() if backend.capability.graph_modes]
 
 
 def failures(verdict: Verdict) -> list[tuple[str, str, str]]:
@@ -85,7 +48,7 @@ def names(calls: CallCase) -> list[str]:
 def test_calls_on_objects_end_as_their_step_did(backend: str, tmp_path: Path) -> None:
     # Two dozen backends.
     for fields in ({}, {"workspace": Workspace.DIRTY}, {"life": load(backend).capability.earlier_uses}):
-        verdict, calls = traced(case_of(backend, **fields), tmp_path)
+        verdict, calls = traced(of_two_requests(backend, **fields), tmp_path)
         assert failures(verdict) == []
         assert failures(run(calls)) == []
         assert run(calls).rows == verdict.rows > 0
@@ -118,11 +81,12 @@ def test_a_wrong_run_is_as_wrong_in_its_calls(
 
     def changed(self: Any, **arguments: Any) -> Any:
         result = right(self, **arguments)
-        (arguments["q_d"] if "q_d" in arguments else arguments.get("q", arguments.get("query")))[0].fill_(3.0)
+        name = next(each for each in ("q_d", "q", "query") if each in arguments)
+        arguments[name][0].fill_(3.0)
         return result
 
     monkeypatch.setattr(getattr(module, kind), "run", changed)
-    verdict, calls = traced(case_of(backend), tmp_path)
+    verdict, calls = traced(of_two_requests(backend), tmp_path)
     assert failures(verdict)
     assert failures(run(calls)) == failures(verdict)
 
@@ -137,7 +101,7 @@ def test_a_plan_that_keeps_something_of_the_one_before_fails_in_its_calls(
 
     monkeypatch.setattr(fake_wrappers._Wrapper, "plan", keeping)
     backend = f"{wrapper_backends.__file__}:FA2_PAGED"
-    verdict, calls = traced(case_of(backend, life=(EarlierUse.PLANNED_OTHER_SCALE,)), tmp_path)
+    verdict, calls = traced(of_two_requests(backend, life=(EarlierUse.PLANNED_OTHER_SCALE,)), tmp_path)
     assert failures(verdict)
     assert names(calls) == ["BatchPrefillWithPagedKVCacheWrapper", "reset_workspace_buffer", "plan", "plan", "run"]
     assert {call.on for call in calls.calls[1:]} == {calls.calls[0].makes}
@@ -146,7 +110,7 @@ def test_a_plan_that_keeps_something_of_the_one_before_fails_in_its_calls(
 
 def test_lists_on_the_host_are_given_there(tmp_path: Path) -> None:
     backend = f"{wrapper_backends.__file__}:FA2_PAGED"
-    _, calls = traced(case_of(backend, pace=Pace.LATE), tmp_path)
+    _, calls = traced(of_two_requests(backend, pace=Pace.LATE), tmp_path)
     on_host = {buffer.name for buffer in calls.buffers if buffer.host}
     plan = next(call for call in calls.calls if call.op.endswith(".plan"))
     assert plan.arguments["paged_kv_indptr"].buffer in on_host  # type: ignore[union-attr] # a tensor
@@ -156,8 +120,23 @@ def test_lists_on_the_host_are_given_there(tmp_path: Path) -> None:
 def test_a_kept_object_has_the_calls_of_all_steps_and_a_fresh_one_of_its_own(tmp_path: Path) -> None:
     backend = f"{wrapper_backends.__file__}:FA2_PAGED"
     two = (step(Mode.EXTEND, (3, 20)), step(Mode.EXTEND, (2, 4)))
-    _, fresh = traced(case_of(backend, *two), tmp_path)
-    _, kept = traced(case_of(backend, *two, workspace=Workspace.REUSED), tmp_path)
+    _, fresh = traced(of_two_requests(backend, *two), tmp_path)
+    _, kept = traced(of_two_requests(backend, *two, workspace=Workspace.REUSED), tmp_path)
     assert names(fresh).count("plan") == 1
     assert names(kept).count("plan") == 4
     assert failures(run(kept)) == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "refusal"),
+    [
+        (Call(op=f"{PREFILL}.plan"), f"a call of {PREFILL}.plan without an object"),
+        (Call(op=PREFILL), f"a call of {PREFILL} that makes no object"),
+        (Call(op=f"{PREFILL}.run", on="w", makes="v"), f"a call of {PREFILL}.run that makes an object"),
+        (Call(op=f"{PREFILL}.copy", on="w"), f"a call of {PREFILL}.copy that makes no object"),
+        (Call(op=f"{PREFILL}.exec", on="w"), f"calls of {PREFILL}.exec"),
+        (Call(op=PREFILL, makes="w", arguments={"jit_args": "code"}), f"jit_args in calls of {PREFILL}"),
+    ],
+)
+def test_a_call_that_its_class_does_not_have_is_refused(wrong: Call, refusal: str) -> None:
+    assert why_not(wrapper_backends.FA2_PAGED, CallCase(backend="b", buffers=(), calls=(wrong,))) == refusal

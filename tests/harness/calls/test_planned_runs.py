@@ -1,0 +1,91 @@
+"""Runs of planned wrappers are judged by what plan and run name, not by what a server meant."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from small_cases import run
+
+pytest.importorskip("flashinfer", reason="the fake wrappers take what the installed ones take")
+
+import fake_wrappers
+import wrapper_backends
+from traced_objects import in_graph, of_two_requests, traced
+
+from attnfuzz.harness.calls.asked import NamesNothing, NotJudgeable, asked
+from attnfuzz.kernels.gpu.wrappers import wrapper
+from attnfuzz.reference.calls import CallCase
+from attnfuzz.reference.case import Mask, Scales
+from attnfuzz.reference.geometry import KvLayout
+
+PAGED = f"{wrapper_backends.__file__}:FA2_PAGED"
+BACKENDS = ("FA2_PAGED", "FA2_RAGGED", "BATCH_DECODE", "FA2_SINKS", "CUDA_GRAPH_DECODE")
+
+
+@pytest.fixture(autouse=True)
+def _small_workspaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those whose size follows from nothing have 128 MiB."""
+    monkeypatch.setattr(wrapper, "RECOMMENDED", wrapper.WorkspaceNeed(floats=1 << 18, ints=1 << 16))
+
+
+def of_last(calls: CallCase) -> CallCase:
+    return asked(calls, len(calls.calls) - 1, wrapper_backends.FA2_PAGED.contract)
+
+
+def doubled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let plans double their scale: a mistake of the library."""
+    right = fake_wrappers._Wrapper.plan
+
+    def plan(self: Any, **arguments: Any) -> None:
+        right(self, **{**arguments, "sm_scale": 2 * arguments["sm_scale"]})
+
+    monkeypatch.setattr(fake_wrappers._Wrapper, "plan", plan)
+
+
+@pytest.mark.parametrize("layout", list(KvLayout))
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_library_that_is_wrong_fails_by_its_own_arguments(
+    name: str, layout: KvLayout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = of_two_requests(f"{wrapper_backends.__file__}:{name}")
+    case = replace(case, geometry=replace(case.geometry, kv_layout=layout), scales=Scales(k=1.5, v=0.5))
+    _, calls = traced(case, tmp_path)
+    assert run(of_last(calls)).observations == ()
+    assert run(of_last(calls)).rows
+    doubled(monkeypatch)
+    assert run(of_last(calls)).observations
+
+
+def test_a_caller_that_is_wrong_is_followed(tmp_path: Path) -> None:
+    _, calls = traced(of_two_requests(PAGED), tmp_path)
+    wrong = tuple(
+        replace(call, arguments={**call.arguments, "sm_scale": 0.5}) if call.op.endswith(".plan") else call
+        for call in calls.calls
+    )
+    calls = replace(calls, calls=wrong)
+    assert run(calls).observations
+    assert run(of_last(calls)).observations == ()
+
+
+def test_a_replay_is_judged_by_what_its_graph_has_captured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, calls = traced(in_graph(PAGED), tmp_path)
+    assert run(of_last(calls)).observations == ()
+    doubled(monkeypatch)
+    assert run(of_last(calls)).observations
+
+
+def test_a_page_id_outside_of_the_pool_is_the_callers(tmp_path: Path) -> None:
+    _, calls = traced(of_two_requests(PAGED), tmp_path)
+    buffers = tuple(
+        replace(buffer, values=(9999, *(buffer.values or ())[1:])) if buffer.name == "kv_indices" else buffer
+        for buffer in calls.buffers
+    )
+    with pytest.raises(NamesNothing, match="request 0 was planned with page id 9999, and the pool has"):
+        of_last(replace(calls, buffers=buffers))
+
+
+def test_a_run_under_a_mask_has_no_answer_of_this_kind(tmp_path: Path) -> None:
+    _, calls = traced(of_two_requests(PAGED, mask=Mask.CUSTOM), tmp_path)
+    with pytest.raises(NotJudgeable, match="custom_mask"):
+        of_last(calls)
