@@ -74,7 +74,7 @@ def test_margins_are_the_largest_of_the_cases_without_failures() -> None:
 
 
 def test_a_tally_follows_the_first_case_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = itertools.count(step=0.1)
+    clock = itertools.count(step=0.05)  # two looks per case
     monkeypatch.setattr(tally_module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     sent: list[Tally] = []
     judge = CountingRunner(FakeJudge(lambda _: ()), sent.append)
