@@ -4,7 +4,7 @@ A worker does this once per reported failure. No tensor leaves it: claims are fu
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,7 +14,8 @@ from attnfuzz.harness.inside.execute import Execution, backend_of
 from attnfuzz.harness.inside.launcher import Launched
 from attnfuzz.harness.judge.explain import Aspect, Inquiry, PagedCall, Stake, paged_call, sampled_rows, worst_row
 from attnfuzz.harness.judge.judge import Judgement
-from attnfuzz.harness.verdict.failures import REACHED_BY, Observation, Verdict
+from attnfuzz.harness.judge.wrong_rows import wrong_rows
+from attnfuzz.harness.verdict.failures import REACHED_BY, Observation, Verdict, WrongRows
 from attnfuzz.harness.verdict.tiers import Task, Tier
 from attnfuzz.kernels.backend import Backend
 from attnfuzz.reference.case import Case, Launch, Mode, Step, ValueFamily
@@ -68,6 +69,20 @@ def _opened(step: int, judgement: Judgement, launches: Sequence[Launched]) -> It
             yield _Failure(step, place, worst, inquiry)
 
 
+def _numbers(step: int, judgement: Judgement) -> Iterator[tuple[tuple[int, str], WrongRows]]:
+    """Yield the rows of each failing place of a step, by step and place."""
+    for place, worst in judgement.worst.items():
+        if worst is not None and judgement.evidence is not None:
+            yield (step, place), wrong_rows(judgement.evidence, place, worst)
+
+
+def _with_numbers(observation: Observation, numbers: Mapping[tuple[int, str], WrongRows]) -> Observation:
+    """Add the rows of a failure that a tier with bounds found."""
+    if observation.tier in ("", Tier.T0, Tier.T6) or observation.related:
+        return observation
+    return replace(observation, rows=numbers.get((observation.step, observation.place)))
+
+
 def _inquire(
     stake: Stake, failures: Sequence[_Failure], step: int, judgement: Judgement, launches: Sequence[Launched]
 ) -> None:
@@ -92,7 +107,13 @@ def explained(task: Task, write: Write) -> Verdict:
     """Return the verdict on a task, with explanations of failures that further runs confirm."""
     began = time.monotonic()
     found: list[_Failure] = []
-    verdict = Execution(task, write, look=lambda *seen: found.extend(_opened(*seen))).run()
+    numbers: dict[tuple[int, str], WrongRows] = {}
+
+    def look(step: int, judgement: Judgement, launches: Sequence[Launched]) -> None:
+        found.extend(_opened(step, judgement, launches))
+        numbers.update(_numbers(step, judgement))
+
+    verdict = Execution(task, write, look=look).run()
     if isinstance(task.case, Case):
         for stake, case in _further(task.case, backend_of(task.backend)):
             open_ones = [failure for failure in found if failure.inquiry.open]
@@ -101,7 +122,8 @@ def explained(task: Task, write: Write) -> Verdict:
             # A worker that is silent for too long counts as hung.
             write(b"")
             Execution(replace(task, case=case, trace=None), write, look=partial(_inquire, stake, open_ones)).run()
-    return replace(verdict, observations=tuple(_with_words(each, found) for each in verdict.observations))
+    described = (_with_words(each, found) for each in verdict.observations)
+    return replace(verdict, observations=tuple(_with_numbers(each, numbers) for each in described))
 
 
 def _further(case: Case, backend: Backend) -> Iterator[tuple[Stake, Case]]:

@@ -20,6 +20,7 @@ from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.reduce.ablation import passes_if
 from attnfuzz.harness.report.compare import changes
 from attnfuzz.harness.report.drawing import draw_case
+from attnfuzz.harness.report.row_errors import draw_errors
 from attnfuzz.harness.report.titles import severity, slug, title
 from attnfuzz.harness.verdict.blame import Blamed
 from attnfuzz.harness.verdict.describe import describe
@@ -231,11 +232,12 @@ def view_of(views: Collection[CauseView], finding: AnyFinding) -> CauseView:
 
 
 class DrawnCause(NamedTuple):
-    """A cause as a page shows it. `circumstances` is a clause each; `drawing` is None after the first 40."""
+    """A cause as a page shows it. `circumstances` is a clause each; after the first 40 causes there are no pictures."""
 
     view: CauseView
     circumstances: list[str]
     drawing: Markup | None
+    errors: Markup | None
 
 
 class CauseGroup(NamedTuple):
@@ -274,7 +276,13 @@ def cause_groups(standing: Standing, views: Collection[CauseView], records: Mapp
 def _drawn(standing: Standing, records: Mapping[str, Record], view: CauseView, *, in_full: bool) -> DrawnCause:
     finding = view.finding
     circumstances = [*_circumstances(finding), *_seen(standing, records.get(finding.name))]
-    return DrawnCause(view, circumstances, draw_case(finding.case, finding.observation) if in_full else None)
+    rows = finding.observation.rows
+    return DrawnCause(
+        view,
+        circumstances,
+        drawing=draw_case(finding.case, finding.observation) if in_full else None,
+        errors=draw_errors(rows) if in_full and rows is not None else None,
+    )
 
 
 def report_of(finding: AnyFinding) -> str:

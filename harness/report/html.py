@@ -1,4 +1,4 @@
-"""A campaign as one self-contained HTML file without scripts."""
+"""A campaign as one self-contained HTML file, which loads nothing and can be read without scripts."""
 
 from collections.abc import Collection, Sequence
 from functools import cache
@@ -21,6 +21,9 @@ from attnfuzz.harness.report.verdict import ledger_lines, verdict
 from attnfuzz.harness.verdict.printable import printable, shortened
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.harness.verdict.wording import clock, count, date
+
+_UNFILTERED = 6
+"""Number of causes up to which the page has no filter."""
 
 _MOST_LISTED = 100
 """Most rows of tables without a bound: unconfirmed failures, gaps, restarts."""
@@ -64,6 +67,7 @@ def render_html(
         ledger_lines=ledger_lines,
         colors=COLORS,
         most=_MOST_LISTED,
+        least=_UNFILTERED,
         few=_FEW,
         report=REPORT,
     )

@@ -70,6 +70,23 @@ class Access(msgspec.Struct, frozen=True):
     size: int | None = None
 
 
+class WrongRows(msgspec.Struct, frozen=True, kw_only=True):
+    """A failing row, `worst` (token of the batch, query head), beside the expected one, and the errors around it.
+
+    `seen` and `expected` are elements from `first` on, None if not finite; of an LSE, its only one in natural units.
+    `errors` has the largest absolute error of each row: a list for each head from `head` on, over the tokens from
+    `token` on.
+    """
+
+    worst: tuple[int, int]
+    first: int
+    expected: tuple[float | None, ...]
+    seen: tuple[float | None, ...]
+    token: int
+    head: int
+    errors: tuple[tuple[float, ...], ...]
+
+
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """One failure of one step, as the worker (or, for a death, the parent) saw it.
 
@@ -77,8 +94,9 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     the entry point launched last. `margin` is error over bound: above 1 fails; None if the check is exact. `step` is
     the index of the step, -1 if unknown; `call` that of the launch in the step, -1 if unknown. `gap` marks a failure of
     the strict contract alone. `access` is the stray access of a fault, `row` the wrong row of the message. `mistakes`
-    are those that explain it, if known. `related` is set if it occurred in the related run. `raised_at` is the
-    innermost line of the backend's own code that an exception comes from (FILE:LINE).
+    are those that explain it, if known; `rows` are the numbers of a reported failure. `related` is set if it occurred
+    in the related run. `raised_at` is the innermost line of the backend's own code that an exception comes from
+    (FILE:LINE).
     """
 
     kind: Kind
@@ -95,6 +113,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     row: RowAddress | None = None
     mistakes: tuple[Mistake, ...] = ()
     related: bool = False
+    rows: WrongRows | None = None
     raised_at: str = ""
 
     @property

@@ -28,6 +28,7 @@ from attnfuzz.harness.findings.state import State
 from attnfuzz.harness.report.cause_view import MOST_DRAWN
 from attnfuzz.harness.report.html import render_html
 from attnfuzz.harness.search.messages import Tally
+from attnfuzz.harness.verdict.failures import WrongRows
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.dtypes import DType
@@ -186,14 +187,34 @@ def test_all_else_that_happened_is_reported() -> None:
     assert [each for each in parts if each not in text] == []
 
 
-def test_nothing_is_loaded_and_nothing_runs() -> None:
+def test_nothing_is_loaded_and_only_the_script_of_the_page_runs() -> None:
     page = busy_page()
     checker = parsed(page)
-    assert not checker.tags & {"script", "link", "img", "iframe", "object", "embed", "base", "audio", "video"}
+    assert not checker.tags & {"link", "img", "iframe", "object", "embed", "base", "audio", "video"}
     loading = {"src", "href", "xlink:href", "srcset", "action"}
     assert not [value for name, value in checker.attributes if name in loading and not value.startswith("#")]
     assert not re.findall(r"@import|url\((?!#)", page)
     assert not re.findall(r"https?://", page)
+    assert page.count("<script") == 1
+    assert "Copy buttons beside commands" in page.partition("<script>")[2]
+
+
+def test_a_failing_row_is_shown_beside_the_expected_one() -> None:
+    errors = ((0.0, 1e-3), (0.0, 2.0))
+    rows = WrongRows(worst=(3, 1), first=8, expected=(0.5, -1.25), seen=(0.5, None), token=2, head=0, errors=errors)
+    page = render_html(standing_of(filed(CASE, observation=replace(MISMATCH, rows=rows))))
+    (table,) = re.findall(r'<table class="numbers">(.*?)</table>', page, re.DOTALL)
+    assert re.findall(r">([^<>\n]+)<", table) == [
+        *("element", "8", "9"),
+        *("expected", "0.5", "-1.25"),
+        *("seen", "0.5", "not finite"),
+    ]
+    assert "tokens 2 to 3 of the batch" in page
+
+
+def test_damaged_numbers_of_a_row_are_drawn_as_far_as_they_go() -> None:
+    rows = WrongRows(worst=(9**9, -1), first=0, expected=(), seen=(1.0,), token=0, head=0, errors=((-1.0, 2.0), ()))
+    assert render_html(standing_of(filed(CASE, observation=replace(MISMATCH, rows=rows))))
 
 
 def test_foreign_text_is_text() -> None:
