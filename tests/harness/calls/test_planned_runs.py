@@ -19,6 +19,9 @@ from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.case import Mask, Scales
 from attnfuzz.reference.geometry import KvLayout
 
+# FlashInfer, and the question which GPU is there, start processes.
+pytestmark = pytest.mark.slow
+
 PAGED = f"{wrapper_backends.__file__}:FA2_PAGED"
 BACKENDS = ("FA2_PAGED", "FA2_RAGGED", "BATCH_DECODE", "FA2_SINKS", "CUDA_GRAPH_DECODE")
 

@@ -24,6 +24,9 @@ from attnfuzz.kernels.gpu.wrappers import wrapper
 from attnfuzz.reference.arguments import EarlierUse
 from attnfuzz.reference.case import Case
 
+# FlashInfer, and the question which GPU is there, start processes.
+pytestmark = pytest.mark.slow
+
 WRAPPERS = {
     "fa2_paged": f"{wrapper_backends.__file__}:FA2_PAGED",
     "fa2_ragged": f"{wrapper_backends.__file__}:FA2_RAGGED",
@@ -112,7 +115,6 @@ def run_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return run_script
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_a_script_makes_the_calls_of_a_wrapper(name: str, tmp_path: Path, run_script: Any) -> None:
     # A dozen classes.

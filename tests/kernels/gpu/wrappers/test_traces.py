@@ -22,6 +22,9 @@ import fake_wrappers
 import wrapper_backends
 from traced_objects import in_graph, of_two_requests, traced
 
+# FlashInfer, and the question which GPU is there, start processes.
+pytestmark = pytest.mark.slow
+
 PREFILL = "BatchPrefillWithPagedKVCacheWrapper"
 OBJECTS = {
     f"{Path(str(each.__file__))}:{name}": backend
@@ -43,7 +46,6 @@ def names(calls: CallCase) -> list[str]:
     return [call.op.rpartition(".")[2] for call in calls.calls]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("backend", OBJECTS, ids=lambda name: name.rpartition(":")[2])
 def test_calls_on_objects_end_as_their_step_did(backend: str, tmp_path: Path) -> None:
     # Two dozen backends.
