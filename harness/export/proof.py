@@ -1,5 +1,6 @@
 """Running an exported script as its reader will: in a fresh process, without attnfuzz, within a time limit."""
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -10,7 +11,7 @@ from pathlib import Path
 from attnfuzz.harness.workers import left_behind
 
 _WITHOUT_ATTNFUZZ = """
-import runpy, sys
+import os, runpy, sys
 
 class Blocked:
     def find_spec(self, name, path=None, target=None):
@@ -19,6 +20,8 @@ class Blocked:
 
 sys.meta_path.insert(0, Blocked())
 sys.argv = sys.argv[1:]
+sys.path[:0] = sys.argv.pop(1).split(os.pathsep) if sys.argv[1] else []
+del sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
@@ -58,7 +61,11 @@ class Proof:
 
 
 def prove(script: str, seconds: float) -> Proof:
-    """Run a script for at most `seconds`. The environment is this process's, without its Python settings."""
+    """Run a script for at most `seconds`.
+
+    The environment is this process's, without its Python settings, except that folders of installed packages stay
+    importable: a library may be on PYTHONPATH alone.
+    """
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="attnfuzz-script-") as folder:
         path, output = Path(folder, "repro.py"), Path(folder, "printed")
@@ -67,7 +74,7 @@ def prove(script: str, seconds: float) -> Proof:
             # A group of its own: a script forks, and its child must end with it. The session is that of the job, which
             # may be killed.
             process = subprocess.Popen(
-                [sys.executable, "-I", "-c", _WITHOUT_ATTNFUZZ, str(path)],
+                [sys.executable, "-I", "-c", _WITHOUT_ATTNFUZZ, str(path), os.pathsep.join(_folders_of_packages())],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
@@ -82,3 +89,9 @@ def prove(script: str, seconds: float) -> Proof:
                 left_behind.end_group(process)
         printed = output.read_text(errors="replace")
     return Proof(code, printed, time.monotonic() - began)
+
+
+def _folders_of_packages() -> list[str]:
+    """Return the folders on PYTHONPATH that packages were installed into. Others may have attnfuzz or a user's files."""
+    folders = [Path(each).resolve() for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
+    return [str(folder) for folder in folders if next(folder.glob("*.dist-info"), None) is not None]

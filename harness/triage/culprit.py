@@ -17,9 +17,12 @@ from attnfuzz.harness.verdict.failures import FAULTS, Kind, Observation
 from attnfuzz.harness.verdict.wording import count
 from attnfuzz.kernels.backend import called_as_documented
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
+from attnfuzz.reference.arguments import ArgumentRule, ArgumentStanding
 from attnfuzz.reference.calls import CallCase
+from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import AnyCase
+from attnfuzz.reference.edges import EdgeRule, edges_of
 
 _OF_MEMORY = FAULTS | {Kind.HANG, Kind.WORKER_DIED, Kind.CANARY_OVERWRITTEN, Kind.INPUT_MUTATED}
 """Failures that need no reference: no legal call may end in them."""
@@ -50,8 +53,10 @@ def culprit(case: AnyCase, failure: Observation, found: Sequence[CallEvidence]) 
             return _broken(caller, failure, evidence)
         if evidence.inherited:
             return _inherited(evidence)
-    if isinstance(case, Case) and called_as_documented(registry.resolve(case.backend)):
-        return _function(case.backend, failure, found)
+    if isinstance(case, Case) and failure.kernel not in ENTRY_POINTS:
+        backend = registry.resolve(case.backend)
+        if called_as_documented(backend):
+            return _function(case, backend.capability, failure, found)
     if failure.kind in _OF_EXCEPTIONS:
         return _raised(caller, failure, found)
     for evidence in found:
@@ -91,15 +96,30 @@ def _inherited(evidence: CallEvidence) -> Culprit:
     )
 
 
-def _function(backend: str, failure: Observation, found: Sequence[CallEvidence]) -> Culprit:
-    """Conclude from arguments that attnfuzz made itself, as the function's documentation says."""
-    function = failure.kernel or f"the function that arranges the arguments of {backend}"
+def _function(case: Case, capability: Capability, failure: Observation, found: Sequence[CallEvidence]) -> Culprit:
+    """Conclude from arguments that attnfuzz made itself, as the function's documentation says, as far as it does."""
+    function = failure.kernel or f"the function that arranges the arguments of {case.backend}"
+    unsaid = _unsaid(case, capability)
+    if unsaid:
+        conclusion = f"Undecided: no document of {function} says that it takes {' and '.join(unsaid)}."
+        return Culprit(Blame.UNCLEAR, conclusion, (_line(failure), *_elsewhere(found)), call=failure.call)
     return Culprit(
         Blame.KERNEL,
-        f"The kernel is at fault: {function} gets its arguments from attnfuzz, as documented for a FunctionBackend.",
+        f"The kernel is at fault: {function} gets its arguments from attnfuzz, as documented.",
         (_line(failure), *_elsewhere(found)),
         call=failure.call,
     )
+
+
+def _unsaid(case: Case, capability: Capability) -> list[str]:
+    """Return the forms and edges of a case that no document of its function promises."""
+    forms = [rule.form.value for rule in capability.arguments if rule.form in case.arguments and _is_unsaid(rule)]
+    edges = edges_of(case)
+    return [*forms, *(rule.edge.value for rule in capability.edges if rule.edge in edges and _is_unsaid(rule))]
+
+
+def _is_unsaid(rule: ArgumentRule | EdgeRule) -> bool:
+    return rule.standing is ArgumentStanding.UNSAID
 
 
 def _raised(caller: str, failure: Observation, found: Sequence[CallEvidence]) -> Culprit:

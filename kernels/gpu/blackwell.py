@@ -160,6 +160,7 @@ _MHA = GpuBackend(
     contract=Contract(lse=LseBase.TWO),
     session=partial(BlackwellMhaSession, BLACKWELL),
     kernels=(BLACKWELL.decode, BLACKWELL.context),
+    called_as_documented=False,
     modules_of=lambda _: (_GENERATED,),
     # Their source is not public.
     theoretical=lambda _: NoiseModel.unknown_kernel(),

@@ -33,6 +33,7 @@ class GpuBackend:
 
     `session` opens a session; `kernels` are its ops. `modules_of` returns the modules that a bucket's geometries need;
     `theoretical` the noise of a correct run on queries of a dtype. `needs` names Python packages beside torch.
+    `called_as_documented` is false if a planner makes the arguments of its kernels, which may then be at fault.
     `own` are the libraries of this project that it launches, each as its source files (`nvcc.build`).
     """
 
@@ -46,6 +47,7 @@ class GpuBackend:
     modules_of: Callable[[Bucket], tuple[Module, ...]] = lambda _: ()
     needs: tuple[str, ...] = ("flashinfer",)
     own: tuple[tuple[Path, ...], ...] = ()
+    called_as_documented: bool = True
 
     def noise(self, dtype: DType) -> NoiseModel:
         """The model calibrated on this GPU's architecture, or the theory."""

@@ -120,6 +120,7 @@ _MHA = GpuBackend(
     contract=Contract(),
     session=partial(HopperMhaSession, HOPPER),
     kernels=(HOPPER.decode, HOPPER.context),
+    called_as_documented=False,
     modules_of=_mha_modules,
     # XQA's is unknown, too.
     theoretical=fmha_v2.noise,
@@ -148,6 +149,7 @@ _MLA = GpuBackend(
         HOPPER.fixup,
         GATHER_ROWS,
     ),
+    called_as_documented=False,
     modules_of=_mla_modules,
     # At worst, weights are rounded before they are summed.
     theoretical=fa2_noise,

@@ -68,3 +68,12 @@ def test_settings_of_this_python_are_not_the_scripts(monkeypatch: pytest.MonkeyP
     (tmp_path / "neighbour.py").write_text("")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
     assert "No module named 'neighbour'" in prove("import neighbour", SECONDS).obstacle
+
+
+def test_a_library_may_be_installed_in_a_folder_on_the_path_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "some_library.py").write_text("")
+    (tmp_path / "some_library-1.0.dist-info").mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert prove("import some_library, sys\nassert sys.argv[1:] == []", SECONDS).code == 0

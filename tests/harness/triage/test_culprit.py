@@ -15,7 +15,9 @@ from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.kernels.entry_points import Breach
 from attnfuzz.kernels.function_backend import FunctionBackend
 from attnfuzz.kernels.native.ops import NATIVE
+from attnfuzz.reference.arguments import ArgumentForm, ArgumentRule
 from attnfuzz.reference.calls import Call, CallCase
+from attnfuzz.reference.capability import Capability
 
 DECODE, MERGE = NATIVE.decode.name, NATIVE.merge_state_in_place.name
 CASE = decode_case("trtllm_mha")
@@ -71,6 +73,12 @@ def test_a_function_that_attnfuzz_calls_as_documented_is_at_fault(monkeypatch: p
     found = culprit(case, failure(kind, "attend"), [CallEvidence()])
     assert found.fault is Blame.KERNEL
     assert found.conclusion.startswith("The kernel is at fault: attend gets its arguments from attnfuzz")
+    unsaid = Capability(arguments=(ArgumentRule(ArgumentForm.OUT_GAPS),))
+    monkeypatch.setattr(registry, "resolve", lambda _: FunctionBackend(attend, unsaid))
+    assert culprit(case, failure(kind, "attend"), []).fault is Blame.KERNEL
+    open_question = culprit(replace(case, arguments=(ArgumentForm.OUT_GAPS,)), failure(kind, "attend"), [])
+    assert open_question.fault is Blame.UNCLEAR
+    assert open_question.conclusion == "Undecided: no document of attend says that it takes output with gaps."
     before = culprit(case, failure(kind, ""), [])
     assert "the function that arranges the arguments of mine.py:ATTEND" in before.conclusion
 
