@@ -29,7 +29,7 @@ COMPILES: Final = frozenset({"jit_args", "jit_kwargs"})
 
 
 class Action(StrEnum):
-    """What a call does: it calls a function or a method, makes or copies an object, or fills an object's workspaces."""
+    """The action of a call: it calls a function or a method, makes or copies an object, or fills workspaces of one."""
 
     FUNCTION = "function"
     METHOD = "method"

@@ -1,4 +1,4 @@
-"""Validity of the objects and graphs of literal calls: made once, before they are used, and used as what they are."""
+"""Validity of the objects and graphs of literal calls: made once, before they are used, and used by their type."""
 
 from attnfuzz.reference.calls import REPLAY, Call, CallCase
 from attnfuzz.reference.validity import ImpossibleCase

@@ -1,4 +1,4 @@
-"""Calls on objects and graphs: what each needs of the calls before it."""
+"""Calls on objects and graphs: the needs of each among the calls before it."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ def prepares(call: Call) -> bool:
 def needs(calls: Sequence[Call], index: int) -> frozenset[int]:
     """Return the calls on objects that a call needs: the constructor, the last workspaces, and the last plan.
 
-    A replay needs what it captured, and the last plans before the replay.
+    A replay needs the calls that it captured, and the last plans before the replay.
     """
     call = calls[index]
     if call.op == REPLAY:
@@ -50,5 +50,5 @@ def _last(calls: Sequence[Call], before: int, name: str, methods: set[str] | fro
 
 
 def consistent(calls: Sequence[Call], kept: set[int]) -> bool:
-    """Return whether all calls that are kept have what they need."""
+    """Return whether all calls that are kept have the calls that they need."""
     return all(needs(calls, index) <= kept for index in kept)

@@ -2,7 +2,7 @@
 
 Each launch is written to a file before it runs, with its tensors' contents. A step's record is self-contained: it
 begins with the state of its buffers. While an object or a graph of an earlier step exists, the record goes on: later
-steps may use what that step has made.
+steps may use the objects that it made.
 """
 
 import ctypes

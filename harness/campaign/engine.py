@@ -354,7 +354,7 @@ class Campaign:
                 yield from self._give_up_with(job, message)
 
     def _give_up_with(self, job: int, unable: Unable) -> Iterator[Event]:
-        """End the campaign, after what other jobs have found. Raises JobEnded. A case that ran last is kept."""
+        """End the campaign, after the findings of other jobs. Raises JobEnded. A case that ran last is kept."""
         yield from self._take_rest()
         text = unable.text
         if unable.last is not None:

@@ -224,7 +224,7 @@ class JobProcess:
         self._orders.put(b"")
         self._files.close()
 
-    def _left(self) -> list[left_behind.Process]:
+    def _left(self) -> list[left_behind.LeftProcess]:
         members = left_behind.of_session(self._process.pid)
         # The id of a session is reused when its last process has ended.
         leader = next((each for each in members if each.pid == self._process.pid), self._itself)

@@ -174,7 +174,7 @@ class _Writer:
         for graph, some in groupby(numbered, key=lambda each: "" if each[1].op == REPLAY else each[1].graph):
             called: list[str] = []
             for index, call in some:
-                # What is written between captured calls is not captured.
+                # Writes between captured calls are not captured.
                 (lines if graph else called).extend(self._writes(call.writes, f"before call {index}"))
                 called += self._call(call)
             lines += self._library.captured(graph, called) if graph else called

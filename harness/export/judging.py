@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import torch
 
 from attnfuzz.harness.export.body import ScriptContents
-from attnfuzz.harness.export.limits import Form, Limits, limits_of
+from attnfuzz.harness.export.limits import LimitForm, ScriptLimits, limits_of
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.tiers import Tier
 from attnfuzz.kernels.backend import Backend
@@ -17,7 +17,7 @@ _WITHOUT_JUDGING = frozenset({Kind.CANARY_OVERWRITTEN, Kind.INPUT_MUTATED})
 
 
 class _Rendered(NamedTuple):
-    """`Limits` with expressions in the place of tensors."""
+    """`ScriptLimits` with expressions in the place of tensors."""
 
     form: str
     place: str
@@ -43,7 +43,7 @@ def judging_of(
     if seen is not None and seen.kind in _WITHOUT_JUDGING:
         limits: list[_Rendered] = []
     elif tolerated is not None and (seen is None or seen.tier != Tier.T0):
-        limits = [_Rendered(Form.BOUND, "out"), _Rendered(Form.BOUND, "lse")]
+        limits = [_Rendered(LimitForm.BOUND, "out"), _Rendered(LimitForm.BOUND, "lse")]
     else:
         found = limits_of(calls, backend, seen)
         limits = [_rendered(each, contents) for each in found]
@@ -63,7 +63,7 @@ def judging_of(
     }
 
 
-def _rendered(limits: Limits, contents: ScriptContents) -> _Rendered:
+def _rendered(limits: ScriptLimits, contents: ScriptContents) -> _Rendered:
     key = f"limits of {limits.place}"
 
     def written(tensor: torch.Tensor | None, name: str) -> str:
@@ -73,7 +73,7 @@ def _rendered(limits: Limits, contents: ScriptContents) -> _Rendered:
         form=limits.form.value,
         place=limits.place,
         numbers=written(limits.numbers, key),
-        allowed=repr(limits.most) if limits.form is Form.COMMON else written(limits.allowed, f"{key}, of rows"),
+        allowed=repr(limits.most) if limits.form is LimitForm.COMMON else written(limits.allowed, f"{key}, of rows"),
         statistics=tuple(
             {
                 "name": each.name,

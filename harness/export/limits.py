@@ -32,7 +32,7 @@ from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.contract import Holds, LseBase
 
 
-class Form(StrEnum):
+class LimitForm(StrEnum):
     """The ways to compare results with their limits."""
 
     EXACT = "exact"
@@ -42,7 +42,7 @@ class Form(StrEnum):
 
 
 @dataclass(frozen=True)
-class Statistic:
+class CommonError:
     """One common error of T3: "scale", "shift" or "lse", with the rows' own `shared` errors, NaN in rows left out.
 
     `recurring` is the sum that recurring roundings explain; `groups` [rows used] numbers rows with the same answer.
@@ -55,31 +55,31 @@ class Statistic:
 
 
 @dataclass(frozen=True)
-class Limits:
+class ScriptLimits:
     """The comparison of a script at `place`, "out" or "lse": fp64 [T, Hq, Dv], or [T, Hq] for the LSE, of all requests.
 
     `numbers` are bounds (`BOUND`), or deviations of a correct kernel (`MEAN_SQUARE`, `COMMON`). `allowed` [T, Hq] are
     the largest mean squares in deviations, `most` is the largest score of a common error.
     """
 
-    form: Form
+    form: LimitForm
     place: str
     numbers: torch.Tensor | None = None
     allowed: torch.Tensor | None = None
     most: float = inf
-    statistics: tuple[Statistic, ...] = ()
+    statistics: tuple[CommonError, ...] = ()
 
 
 def limits_of(
     calls: CallCase, backend: Backend, seen: Observation | None, *, alpha: float = ALPHA
-) -> tuple[Limits, ...]:
+) -> tuple[ScriptLimits, ...]:
     """Return the limits of the tier of the failure `seen`, or of T1 and T4 if it has none.
 
     `calls` must have an answer.
     """
     tier, place = ("", "") if seen is None else (seen.tier, seen.place)
     if tier == Tier.T0:
-        return (Limits(Form.EXACT, place),)
+        return (ScriptLimits(LimitForm.EXACT, place),)
     found = Bounds(calls, backend, seen, alpha)
     if tier == Tier.T2:
         return (found.mean_squares(),)
@@ -124,13 +124,13 @@ class Bounds:
         elif self._reported is not None:
             yield self._reported
 
-    def bound(self, tier: Tier, place: str) -> Limits:
+    def bound(self, tier: Tier, place: str) -> ScriptLimits:
         """Return the bounds of T1 or T5 for the output, of T4 or T5 for the LSE; no error is too large for others."""
         if place == "lse":
             found = self._lse_bound(tier) / self._unit
         else:
             found = self._exact_bound() if tier is Tier.T5 else self._element_bound()
-        return Limits(Form.BOUND, place, self._with_lost(found))
+        return ScriptLimits(LimitForm.BOUND, place, self._with_lost(found))
 
     def apart(self, place: str, roundings: int, *, bitwise: bool) -> torch.Tensor:
         """Return the largest difference of two correct runs, 0 if `bitwise`. The second has more `roundings`."""
@@ -187,7 +187,7 @@ class Bounds:
         finite = self._budget.answer.lse.isfinite()
         return finite if self._empty_rows is Holds.ZERO else finite & self._sees.unsqueeze(-1)
 
-    def mean_squares(self) -> Limits:
+    def mean_squares(self) -> ScriptLimits:
         """Return T2's deviations of every element, and the mean square that each row may have in units of these."""
         budget = self._budget
         variance = budget.variance.clone()
@@ -201,9 +201,9 @@ class Bounds:
                 row_error.threshold(*own.correlation(), x, dim),
             )
         allowed.masked_fill_(~self._sees.unsqueeze(-1), inf)
-        return Limits(Form.MEAN_SQUARE, "out", self._with_lost(variance.sqrt()), self._with_lost(allowed))
+        return ScriptLimits(LimitForm.MEAN_SQUARE, "out", self._with_lost(variance.sqrt()), self._with_lost(allowed))
 
-    def common(self) -> Limits:
+    def common(self) -> ScriptLimits:
         """Return T3's for scale and shift of the output."""
         budget = self._budget
         # Only the errors depend on the output, and these are the script's.
@@ -212,7 +212,7 @@ class Bounds:
         statistics = [self._statistic(name, signs, telling) for name, signs in (("scale", scale), ("shift", shift))]
         return self._common("out", budget.variance.sqrt(), statistics)
 
-    def common_lse(self) -> Limits:
+    def common_lse(self) -> ScriptLimits:
         """Return T3's for the LSE, whose deviations are in the contract's unit."""
         budget = self._budget
         none = torch.zeros_like(budget.answer.lse)
@@ -220,14 +220,16 @@ class Bounds:
         deviation = lse_bound.independent_lse_error(budget) / self._unit
         return self._common("lse", deviation, [self._statistic("lse", signs, telling)])
 
-    def _common(self, place: str, deviation: torch.Tensor, statistics: list[Statistic]) -> Limits:
+    def _common(self, place: str, deviation: torch.Tensor, statistics: list[CommonError]) -> ScriptLimits:
         most = common_error.allowed_score(self._budget)
-        return Limits(Form.COMMON, place, self._with_lost(deviation), most=most, statistics=tuple(statistics))
+        return ScriptLimits(
+            LimitForm.COMMON, place, self._with_lost(deviation), most=most, statistics=tuple(statistics)
+        )
 
-    def _statistic(self, name: str, signs: common_error.Signs, telling: torch.Tensor) -> Statistic:
+    def _statistic(self, name: str, signs: common_error.Signs, telling: torch.Tensor) -> CommonError:
         shared = torch.full_like(self._budget.moments.gap, torch.nan)
         shared[telling] = signs.shared
-        return Statistic(name, self._with_lost(shared, torch.nan), signs.recurring(self._budget), signs.answers())
+        return CommonError(name, self._with_lost(shared, torch.nan), signs.recurring(self._budget), signs.answers())
 
     def _with_lost(self, found: torch.Tensor, missing: float = inf) -> torch.Tensor:
         """Spread rows of answered requests over those of all, where the others get `missing`."""

@@ -92,6 +92,6 @@ def prove(script: str, seconds: float) -> Proof:
 
 
 def _folders_of_packages() -> list[str]:
-    """Return the folders on PYTHONPATH that packages were installed into. Others may have attnfuzz or a user's files."""
+    """Return the folders on PYTHONPATH that packages were installed into: others may hold attnfuzz, or neighbours."""
     folders = [Path(each).resolve() for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
     return [str(folder) for folder in folders if next(folder.glob("*.dist-info"), None) is not None]

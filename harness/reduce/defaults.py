@@ -19,7 +19,7 @@ from attnfuzz.reference.case import Case, Pages
 S = TypeVar("S", bound=msgspec.Struct)
 
 _POOL: Final = ("hole", "behind", "free")
-"""Fields of the pages that say what memory is like."""
+"""Fields of the pages that describe memory."""
 
 
 def default_contents(case: Case) -> Iterator[Case]:
@@ -35,7 +35,7 @@ def default_memory(case: Case) -> Iterator[Case]:
 def default_batch(case: Case) -> Iterator[Case]:
     """Yield the case with slots and pages in order, a plain page table, and no padding if that is possible.
 
-    First yield one request alone: in the default order, what lies beside its pages may be memory of another request.
+    First yield one request alone: in the default order, the memory beside its pages may be that of another request.
     """
     for requests in (*one_request(case), case):
         ordered = next(slots_in_order(requests))

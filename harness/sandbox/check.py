@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.backends import registry
 from attnfuzz.harness.calls.trace import assemble
-from attnfuzz.harness.sandbox.pace import Pace
+from attnfuzz.harness.sandbox.pace import CasePace
 from attnfuzz.harness.sandbox.teams import Team, Teams, team_of
 from attnfuzz.harness.verdict.describe import describe_any
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
@@ -81,7 +81,7 @@ class Runner:
         self._alpha = alpha
         self._without = tuple(without)
         self._strict = contract == "strict"
-        self._pace = Pace(timeout)
+        self._pace = CasePace(timeout)
         self._progress = progress
         self._ready: set[str] = set()
         self._last: Workers | None = None

@@ -27,7 +27,7 @@ _SLOW_LIBRARIES = re.compile(r"asan|tsan|msan|ubsan|malloc_debug|valgrind|vgprel
 _LOADED_FIRST = ("LD_PRELOAD", "CUDA_INJECTION64_PATH")
 
 
-class Pace:
+class CasePace:
     """The seconds that cases took, by backend. `most` is the longest silence allowed, before a backend's `patience`."""
 
     def __init__(self, most: float, environment: Mapping[str, str] = os.environ) -> None:

@@ -54,7 +54,7 @@ def reduced(
     """Return the smallest case of a cause, and the clues that it needs.
 
     If it may be made plain (`plainly`) and also fails with default contents, memory or batch, it is reduced further
-    from there: what it needed, it needed for values that are not plain. Otherwise one of two bugs with the same symptom
+    from there: its needs were those of values that are not plain. Otherwise one of two bugs with the same symptom
     would turn into the other.
     """
     # Making candidates of a large case is slow, and has to end with the time.

@@ -15,14 +15,14 @@ from attnfuzz.harness.verdict.wording import count
 _SECONDS_TO_DIE = 2.0
 
 
-class Process(NamedTuple):
+class LeftProcess(NamedTuple):
     """A process, by its id and its start in ticks since boot: ids are reused."""
 
     pid: int
     started: int
 
 
-_noted: set[Process] = set()
+_noted: set[LeftProcess] = set()
 
 
 def note(pid: int) -> None:
@@ -53,29 +53,29 @@ def end_group(process: "subprocess.Popen[bytes]") -> None:
         note(process.pid)
 
 
-def running(pid: int) -> Process | None:
+def running(pid: int) -> LeftProcess | None:
     """Return a process that has not ended, or None. A zombie has ended."""
     found = _with_session(pid)
     return None if found is None else found[0]
 
 
-def of_session(session: int) -> list[Process]:
+def of_session(session: int) -> list[LeftProcess]:
     """Return the processes of a session that have not ended."""
     pids = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal())
     return [found[0] for found in map(_with_session, pids) if found is not None and found[1] == session]
 
 
-def _with_session(pid: int) -> tuple[Process, int] | None:
+def _with_session(pid: int) -> tuple[LeftProcess, int] | None:
     try:
         # The name, in parentheses, may contain anything.
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return None
     # Fields 3, 6 and 22 of proc_pid_stat(5).
-    return None if fields[0] in "ZX" else (Process(pid, int(fields[19])), int(fields[3]))
+    return None if fields[0] in "ZX" else (LeftProcess(pid, int(fields[19])), int(fields[3]))
 
 
-def kill(process: Process) -> None:
+def kill(process: LeftProcess) -> None:
     """Send SIGKILL to a process, unless its id belongs to another one by now."""
     with contextlib.suppress(OSError):
         descriptor = os.pidfd_open(process.pid)

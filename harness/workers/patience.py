@@ -38,7 +38,7 @@ class Patience(NamedTuple):
     total: float
 
 
-class Sample(NamedTuple):
+class WorkerSample(NamedTuple):
     """A worker at `at` seconds of the clock.
 
     `waited` has the seconds that each of its threads waited for a processor so far, `faults` is its number of page
@@ -70,7 +70,7 @@ class Silence:
         self._since = self._clock()
         self._lasted = 0.0
         self._compiled = 0.0
-        self._last: Sample | None = None
+        self._last: WorkerSample | None = None
 
     @property
     def limit(self) -> float:
@@ -97,7 +97,7 @@ class Silence:
         self._endless = sample.at - self._began >= self._patience.total
         return self._lasted >= self.limit or waited_for_long or self._endless
 
-    def _add(self, before: Sample, now: Sample) -> None:
+    def _add(self, before: WorkerSample, now: WorkerSample) -> None:
         seconds = now.at - before.at
         waiting = max((now.waited[thread] - before.waited.get(thread, 0.0) for thread in now.waited), default=0.0)
         self._lasted += seconds - min(seconds, waiting)
@@ -107,13 +107,13 @@ class Silence:
             self._compiled = self._lasted
 
 
-def _sampled(pid: int, at: float, proc: Path) -> Sample:
-    """Look at a worker. What can't be read counts as nothing."""
+def _sampled(pid: int, at: float, proc: Path) -> WorkerSample:
+    """Look at a worker. Numbers that can't be read count as 0."""
     waited = {task.name: _waited(task) for task in _folders(proc / str(pid) / "task")}
     own = _stat(proc / str(pid))
     # Fields 10, 12, 16 and 17 of proc_pid_stat(5), without the first two: faults, and time of children that ended.
     faults, ended = int(own[7]) + int(own[9]), int(own[13]) + int(own[14])
-    return Sample(at, waited, faults, (ended + sum(_helpers(pid, proc))) / os.sysconf("SC_CLK_TCK"))
+    return WorkerSample(at, waited, faults, (ended + sum(_helpers(pid, proc))) / os.sysconf("SC_CLK_TCK"))
 
 
 def _helpers(pid: int, proc: Path) -> Iterator[int]:

@@ -19,7 +19,7 @@ from attnfuzz.harness.workers.journal import Journal
 _BOTH, _NATIVE = signal.SIGRTMAX - 3, signal.SIGRTMAX - 2
 """Signals for both stacks of a thread, and for the native one. glibc uses the first ones, profilers the last ones.
 
-A signal interrupts what a thread waits for, so one has to be enough for both.
+A signal interrupts a waiting thread, so one has to be enough for both.
 """
 
 _SECONDS = 1.0
@@ -66,7 +66,7 @@ def asked(pid: int, journal: Journal) -> str:
 
 
 def _written(pid: int, thread: int, number: int, journal: Journal) -> str:
-    """Send a thread a signal, and return what it writes then."""
+    """Send a thread a signal, and return the text that it writes then."""
     before, until, last, same = len(journal.stacks), time.monotonic() + _SECONDS, "", 0
     _send(pid, thread, number)
     while time.monotonic() < until and same < _SETTLED:

@@ -130,7 +130,7 @@ def _look(chosen: str | None) -> tuple[tuple[Gpu, ...], str]:
 
 
 def _found(chosen: str | None) -> dict[str, Any]:
-    """Return what `discovery.found` does, from a process that is left behind if the driver does not answer."""
+    """Return the answer of `discovery.found`, from a process that is left behind if the driver does not answer."""
     # Without its folder on the path, which has modules of common names.
     command = [sys.executable, "-P", discovery.__file__, *([] if chosen is None else [chosen])]
     try:

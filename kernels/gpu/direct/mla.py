@@ -55,7 +55,7 @@ def _buffer(name: str) -> str:
 
 @cache
 def mla_ops(module: str) -> dict[str, Op]:
-    """The ops of the wrapper in a module: those of its objects by what they do, and those of its methods by name.
+    """The ops of the wrapper in a module: those of its objects by their action, and those of its methods by name.
 
     A plan copies to the device, and the lists of a batch into a graph's buffers. A run takes
     query [tokens, heads, rank + rope], kv_cache [pages, page, rank + rope], out [tokens, heads, rank], lse [tokens,

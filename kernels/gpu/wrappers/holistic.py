@@ -44,7 +44,7 @@ _NAME = "BatchAttention"
 
 @cache
 def holistic_ops(module: str) -> dict[str, Op]:
-    """The ops of the class in a module: those of its objects by what they do, and those of its methods by name."""
+    """The ops of the class in a module: those of its objects by their action, and those of its methods by name."""
     plan = LibraryCall(action=Action.METHOD, module=module, name=_NAME, method="plan")
     return {
         **object_ops(module, _NAME, frozenset(), filled="(float|int)_workspace_buffer"),

@@ -146,7 +146,7 @@ def test_leaving_ends_a_job_in_the_middle_of_a_slice() -> None:
 @pytest.fixture
 def _deaf(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Jobs that no signal ends, as if they were in a driver that hangs. They are ended after the test."""
-    held: list[left_behind.Process] = []
+    held: list[left_behind.LeftProcess] = []
     kill = left_behind.kill
     monkeypatch.setattr(left_behind, "kill", held.append)
     monkeypatch.setattr(left_behind, "_noted", set())

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.export import Exporter, Target, judging
-from attnfuzz.harness.export.limits import Form, Limits, Statistic, limits_of
+from attnfuzz.harness.export.limits import CommonError, LimitForm, ScriptLimits, limits_of
 from attnfuzz.harness.export.script import render_script
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind, Observation, RowAddress
@@ -54,7 +54,7 @@ def seen(tier: Tier, place: str = "out", row: RowAddress | None = ROW) -> Observ
     return Observation(kind=kind, place=place, message="wrong", step=0, tier=tier, row=row)
 
 
-def limits(calls: CallCase, failure: Observation) -> Limits:
+def limits(calls: CallCase, failure: Observation) -> ScriptLimits:
     (found,) = limits_of(calls, resolve(calls.backend), failure)
     return found
 
@@ -118,8 +118,8 @@ def test_an_error_of_all_lses_is_seen_by_what_they_have_in_common(
     calls: CallCase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deviation, rows = torch.full((24, 4), 1e-5, dtype=torch.float64), torch.arange(96)
-    statistic = Statistic("lse", torch.zeros_like(deviation), 0.0, rows)
-    common = Limits(Form.COMMON, "lse", deviation, most=7.0, statistics=(statistic,))
+    statistic = CommonError("lse", torch.zeros_like(deviation), 0.0, rows)
+    common = ScriptLimits(LimitForm.COMMON, "lse", deviation, most=7.0, statistics=(statistic,))
     # Few kernels have LSEs that are exact enough.
     monkeypatch.setattr(judging, "limits_of", lambda *_: (common,))
 

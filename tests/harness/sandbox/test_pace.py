@@ -2,14 +2,14 @@
 
 import pytest
 
-from attnfuzz.harness.sandbox.pace import Pace
+from attnfuzz.harness.sandbox.pace import CasePace
 from attnfuzz.harness.workers.patience import Patience
 from attnfuzz.reference.device import Device
 
 
 def known(seconds: float, *, device: Device = Device.CPU, most: float = 30.0, factor: float = 1.0) -> Patience:
     """The limits of a backend whose cases take this long."""
-    pace = Pace(most, environment={})
+    pace = CasePace(most, environment={})
     for _ in range(100):
         pace.add("mine", seconds)
     return pace.patience("mine", device, factor)
@@ -26,7 +26,7 @@ def test_the_limit_follows_the_median_up_to_the_longest_silence() -> None:
 
 
 def test_the_first_cases_have_more_time() -> None:
-    pace = Pace(30.0, environment={})
+    pace = CasePace(30.0, environment={})
     assert pace.patience("mine", Device.CPU, 1.0).least == 10.0
     assert pace.patience("mine", Device.CUDA, 1.0).least == 20.0
     for _ in range(50):
@@ -36,7 +36,9 @@ def test_the_first_cases_have_more_time() -> None:
 
 def test_a_backend_has_the_patience_of_its_capability_and_what_a_run_needs_in_addition() -> None:
     assert known(0.01, factor=20.0) == Patience(100.0, 600.0, 12000.0)
-    assert Pace(0.2, environment={}).patience("mine", Device.CPU, 1.0, more=30.0) == pytest.approx((30.2, 30.2, 604.0))
+    assert CasePace(0.2, environment={}).patience("mine", Device.CPU, 1.0, more=30.0) == pytest.approx(
+        (30.2, 30.2, 604.0)
+    )
 
 
 @pytest.mark.parametrize(
@@ -48,7 +50,7 @@ def test_a_backend_has_the_patience_of_its_capability_and_what_a_run_needs_in_ad
     ],
 )
 def test_under_a_sanitizer_no_limit_is_shortened(environment: dict[str, str]) -> None:
-    pace = Pace(30.0, environment=environment)
+    pace = CasePace(30.0, environment=environment)
     for _ in range(100):
         pace.add("mine", 0.01)
     assert pace.patience("mine", Device.CPU, 1.0).least == 30.0
