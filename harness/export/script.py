@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cache, partial
+from math import prod
 
 import jinja2
 from msgspec.structs import replace
@@ -18,7 +19,7 @@ from attnfuzz.harness.memory.poison import poison
 from attnfuzz.harness.verdict.failures import DEATHS, Observation
 from attnfuzz.harness.verdict.recurrence import MOST_SECONDS, Recurrence, Rerun
 from attnfuzz.kernels.backend import Backend
-from attnfuzz.reference.calls import REPLAY, CallCase, named_views
+from attnfuzz.reference.calls import REPLAY, CallCase, View, named_views
 
 MAX_BYTES = 64 << 20
 """Maximum total size of the contents that a script includes as text."""
@@ -96,6 +97,7 @@ def render_script(
         child=parts.more["native"],
         poison=_poison(calls, parts.left_out),
         read_only=_read_only(calls, backend, parts.left_out),
+        partial=_partly_written(calls, backend, parts.left_out),
         repeats=1 if recurrence is None else max(2, recurrence.runs_to_show),
         repeat_seconds=MOST_SECONDS,
         # The number of buffers that each round of calls allocates.
@@ -137,6 +139,27 @@ def _poison(calls: CallCase, left_out: frozenset[str]) -> dict[str, bytes]:
     reached = reached_by(calls.calls) - left_out
     dtypes = dict.fromkeys(buffer.dtype for buffer in calls.buffers if buffer.name in reached)
     return {dtype.value: poison(dtype.torch_dtype).content(dtype.itemsize) for dtype in dtypes}
+
+
+def _partly_written(
+    calls: CallCase, backend: Backend, left_out: frozenset[str]
+) -> dict[str, list[tuple[tuple[int, ...], tuple[int, ...], int]]]:
+    """Return the (shape, stride, offset) of all outputs in each buffer that these don't fill: a view leaves gaps."""
+    outputs: dict[str, list[View]] = {}
+    others = {write.name for call in calls.calls for write in call.writes} | left_out
+    for call in calls.calls:
+        writes = frozenset[str]() if call.op == REPLAY else backend.ops[call.op].writes
+        chosen = {name: value for name, value in call.arguments.items() if name in writes}
+        for _, view in named_views(chosen):
+            outputs.setdefault(view.buffer, []).append(view)
+    return {
+        buffer.name: [(tuple(view.shape), tuple(view.stride), view.offset) for view in dict.fromkeys(views)]
+        for buffer in calls.buffers
+        if buffer.name not in others
+        and (views := outputs.get(buffer.name))
+        and all(view.dtype is None for view in views)
+        and max(prod(view.shape) for view in views) < buffer.size
+    }
 
 
 def _read_only(calls: CallCase, backend: Backend, left_out: frozenset[str]) -> list[str]:

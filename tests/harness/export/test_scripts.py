@@ -78,6 +78,11 @@ def overwriting() -> CallCase:
     return replace(SHORT, calls=(two,), buffers=buffers, guard=Guard.LEFT)
 
 
+def overwriting_its_buffer() -> CallCase:
+    """The third row goes into the buffer of the output, as into the gaps between rows of an output with gaps."""
+    return replace(overwriting(), buffers=SHORT.buffers)
+
+
 def masked() -> Case:
     """A case under custom masks, of a server that lays them out as if all were as long as the longest."""
     pinned = json.loads((Path(__file__).parents[2] / "defects" / "custom_mask_padded_to_the_longest.json").read_text())
@@ -97,6 +102,7 @@ FAILING: dict[str, tuple[AnyCase, str]] = {
     "calls": (SHORT, "a read at seq_lens: 0 bytes past its end"),
     "drawn contents": (drawn_contents(), "a read at seq_lens: 0 bytes past its end"),
     OVERWRITES: (overwriting(), "the memory beside out was overwritten"),
+    "overwritten between rows": (overwriting_its_buffer(), "memory outside of the rows of out was overwritten"),
     "a mask": (masked(), " times the allowed error; "),
     RAISES: (with_layout("HDN"), "seen: ValueError: kv_layout must be HND or NHD, not 'HDN'"),
 }
