@@ -43,11 +43,20 @@ _Strides = Callable[[Sequence[int]], list[int]]
 
 @dataclass(frozen=True)
 class PlacedForm:
-    """The form of the tensors of these `names`: another dtype, other strides, or both."""
+    """The form of the tensors of these `names`: another dtype, other strides, or other values.
+
+    With `as_queries`, the dtype is that of the case's queries.
+    """
 
     names: frozenset[str]
     dtype: torch.dtype | None = None
     strides: _Strides | None = None
+    values: Callable[[torch.Tensor], torch.Tensor] | None = None
+    as_queries: bool = False
+
+    def of(self, case: Case) -> "PlacedForm":
+        """Return the form in this case, with the dtype that its tensors get."""
+        return replace(self, dtype=case.geometry.dtype.torch_dtype) if self.as_queries else self
 
 
 def _dense(shape: Sequence[int], order: Sequence[int], gaps: Mapping[int, int]) -> list[int]:
@@ -70,6 +79,16 @@ def _head_gaps(shape: Sequence[int]) -> list[int]:
 
 def _heads_first(shape: Sequence[int]) -> list[int]:
     return _dense(shape, (1, 0, *range(2, len(shape))), {})
+
+
+def largest_of(dtype: torch.dtype, count: int) -> torch.Tensor:
+    """Return `count` numbers of the largest magnitude in `dtype`, of alternating signs."""
+    return torch.finfo(dtype).max * (1 - 2 * (torch.arange(count) % 2)).to(dtype)
+
+
+def _largest_as_nan(value: torch.Tensor) -> torch.Tensor:
+    """Replace the numbers of the largest magnitude, which stand where no number may matter, by NaN."""
+    return value.masked_fill(value.abs() == torch.finfo(value.dtype).max, torch.nan)
 
 
 def _names(text: str) -> frozenset[str]:
@@ -107,8 +126,11 @@ PLACED: Mapping[ArgumentForm, PlacedForm] = {
     _F.SIZES_INT64: PlacedForm(_names("block_row_sz block_col_sz"), dtype=torch.int64),
     _F.OFFSETS_INT64: PlacedForm(_names("batch_offsets_q batch_offsets_o batch_offsets_stats"), dtype=torch.int64),
     _F.STATES_GAPS: PlacedForm(_names("state_out v"), strides=_head_gaps),
-    _F.STATE_LSES_GAPS: PlacedForm(_names("state_lse s"), strides=_every_other),
-    _F.STATE_LSES_FLOAT64: PlacedForm(_names("state_lse s"), dtype=torch.float64),
+    _F.STATE_LSES_GAPS: PlacedForm(_names("state_lse merged_lse s"), strides=_every_other),
+    _F.STATE_LSES_FLOAT64: PlacedForm(_names("state_lse merged_lse s"), dtype=torch.float64),
+    # The LSE of a merge in place stays in float32: 16 bits would round the result.
+    _F.STATE_LSES_16_BITS: PlacedForm(_names("state_lse s"), as_queries=True),
+    _F.STATES_NAN: PlacedForm(_names("state_out v"), values=_largest_as_nan),
 }
 """Forms that a tensor gets when it is placed."""
 
@@ -195,7 +217,7 @@ def opened_in_forms(
     if not chosen:
         return open_session(case, bench)
     forms = _Forms(chosen)
-    memory = _FormedMemory(bench.memory, forms)
+    memory = _FormedMemory(bench.memory, forms, case)
     launcher = _FormingLauncher(bench.launcher, memory, forms)
     session = open_session(case, replace(bench, memory=memory, launcher=cast("Launcher", launcher)))
     return _FormedSession(session, case, bench.launcher, forms)
@@ -334,11 +356,11 @@ def breaks_a_promise(error: BaseException) -> bool:
 class _FormedMemory:
     """Memory that places tensors in their forms, and finds the form of a tensor again."""
 
-    def __init__(self, memory: Memory, forms: _Forms) -> None:
+    def __init__(self, memory: Memory, forms: _Forms, case: Case) -> None:
         self._memory, self._forms = memory, forms
         self.direct, self.at_once, self.overwrite = memory.direct, memory.at_once, memory.overwrite
         self.holds, self.renew = memory.holds, memory.renew
-        self._of_tensors = {form: PLACED[form] for form in forms.chosen if form in PLACED}
+        self._of_tensors = {form: PLACED[form].of(case) for form in forms.chosen if form in PLACED}
         self._placed: list[tuple[int, int, ArgumentForm, torch.dtype]] = []
 
     def tensor(
@@ -366,9 +388,8 @@ class _FormedMemory:
             return self._memory.copy(name, value, stride=stride)
         how = self._of_tensors[form]
         strides = stride if how.strides is None else how.strides(value.shape)
-        return self._kept(
-            self._memory.copy(name, value.to(how.dtype or value.dtype), stride=strides), form, value.dtype
-        )
+        formed = value.to(how.dtype or value.dtype) if how.values is None else how.values(value)
+        return self._kept(self._memory.copy(name, formed, stride=strides), form, value.dtype)
 
     def form_of(self, value: Any) -> ArgumentForm | None:
         """Return the form of a placed tensor, or of a part of it, or None if it is plain."""
@@ -466,7 +487,10 @@ class _FormingLauncher:
 
 def _differs(form: ArgumentForm, placed: torch.Tensor) -> bool:
     """Return whether a function can distinguish a tensor in this form from a plain one."""
-    return PLACED[form].dtype is not None or not placed.is_contiguous()
+    how = PLACED[form]
+    if how.values is not None:
+        return bool(placed.isnan().any())
+    return how.dtype is not None or how.as_queries or not placed.is_contiguous()
 
 
 def returning(op: Op, names: frozenset[str]) -> Op:

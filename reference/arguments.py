@@ -15,7 +15,8 @@ class ArgumentForm(StrEnum):
 
     GAPS: elements of a vector, or heads, are not adjacent in memory because they belong to a larger tensor.
     HEADS_FIRST: the first axis in memory is that of heads. DEFAULT: the argument is omitted. PAGE_IDS and KEY_STARTS
-    also stand for the ids and starts of blocks of keys. STATES are the inputs of a merge.
+    also stand for the ids and starts of blocks of keys. STATES are the inputs of a merge. 16 bits of their LSEs are
+    those of the states' dtype, and NAN is in outputs whose weight in the merge is 0.
     """
 
     PAGE_IDS_INT64 = "page ids in int64"
@@ -43,6 +44,8 @@ class ArgumentForm(StrEnum):
     STATES_GAPS = "states with gaps"
     STATE_LSES_GAPS = "LSEs of states with gaps"
     STATE_LSES_FLOAT64 = "LSEs of states in float64"
+    STATE_LSES_16_BITS = "LSEs of states in 16 bits"
+    STATES_NAN = "NaN in states without keys"
     LSE_BASE_E = "LSE in base e"
     SCALE_DEFAULT = "softmax scale left out"
     SCALE_TENSOR = "softmax scale as a tensor"
@@ -165,7 +168,7 @@ INPUTS_NOT_DENSE = frozenset(
         _F.STATE_LSES_GAPS,
     }
 )
-FLOATS_OF_ANOTHER_WIDTH = frozenset({_F.SINKS_16_BITS, _F.STATE_LSES_FLOAT64})
+FLOATS_OF_ANOTHER_WIDTH = frozenset({_F.SINKS_16_BITS, _F.STATE_LSES_FLOAT64, _F.STATE_LSES_16_BITS})
 """The forms of tensors, by the role of the argument and the way in which they differ from the plain form."""
 
 _OF_TENSORS = (
@@ -173,7 +176,7 @@ _OF_TENSORS = (
     | OUTPUTS_NOT_DENSE
     | INPUTS_NOT_DENSE
     | FLOATS_OF_ANOTHER_WIDTH
-    | {_F.OUT_RETURNED, _F.LSE_RETURNED, _F.LSE_LAYOUT}
+    | {_F.OUT_RETURNED, _F.LSE_RETURNED, _F.LSE_LAYOUT, _F.STATES_NAN}
 )
 _EXCLUSIVE = (
     {_F.PAGE_IDS_INT64, _F.PAGE_IDS_GAPS},
@@ -181,7 +184,8 @@ _EXCLUSIVE = (
     {_F.LENGTHS_INT64, _F.LENGTHS_GAPS},
     {_F.OUT_GAPS, _F.OUT_HEADS_FIRST, _F.OUT_RETURNED},
     {_F.LSE_HEADS_FIRST, _F.LSE_LAYOUT, _F.LSE_RETURNED},
-    {_F.STATE_LSES_GAPS, _F.STATE_LSES_FLOAT64},
+    {_F.STATES_GAPS, _F.STATES_NAN},
+    {_F.STATE_LSES_GAPS, _F.STATE_LSES_FLOAT64, _F.STATE_LSES_16_BITS},
     {_F.MASK_GAPS, _F.MASK_ADDED},
     {_F.WINDOW_DEFAULT, _F.WINDOW_FAR},
     {_F.WINDOW_AT_RUN, _F.WINDOW_FAR},

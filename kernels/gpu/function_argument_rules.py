@@ -45,7 +45,9 @@ SINGLE_DECODE: Final[Rules] = (
 _DENSE_STATES = "csrc/cascade.cu: states are checked to be contiguous (CHECK_INPUT)"
 MERGES: Final[Rules] = (
     *refused(_DENSE_STATES, _F.STATES_GAPS, _F.STATE_LSES_GAPS),
-    *unsaid(_F.STATE_LSES_FLOAT64, _F.MASK_GAPS),
+    *unsaid(_F.STATE_LSES_FLOAT64, _F.STATE_LSES_16_BITS, _F.MASK_GAPS),
+    # The docstrings give the formula alone, in which NaN times a weight of 0 is NaN.
+    *unsaid(_F.STATES_NAN),
 )
 """merge_state, merge_states and merge_state_in_place."""
 

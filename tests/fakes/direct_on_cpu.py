@@ -202,6 +202,10 @@ def _merge_in_place(**arguments: Any) -> None:
     taken["s_other"] = taken["s_other"].float()
     mask = taken.get("mask")
     taken["mask"] = None if mask is None else mask.contiguous()
+    merged = torch.ones(len(lse), dtype=torch.bool) if mask is None else mask.bool()
+    # Unlike FlashInfer's, the native kernel's stand-in keeps NaN out of a merge if its weight is 0.
+    taken["v"].masked_fill_((lse.isneginf() & merged[:, None])[..., None], 0.0)
+    taken["v_other"] = taken["v_other"].masked_fill(taken["s_other"].isneginf()[..., None], 0.0)
     NATIVE.merge_state_in_place.function(**{**taken, "s": lse})
     taken["s"].copy_(lse)
 
@@ -218,7 +222,8 @@ def _merge_states(*, out: torch.Tensor, lse: torch.Tensor, **states: torch.Tenso
     taken = bind("flashinfer.cascade", "merge_states", states)
     _check_dense(*taken.values())
     weights = torch.softmax(taken["s"].double() * torch.tensor(2.0).log(), dim=1).nan_to_num(0.0)
-    out.copy_((weights.unsqueeze(3) * taken["v"]).sum(dim=1))
+    values = taken["v"].masked_fill(taken["s"].isneginf().unsqueeze(3), 0.0)
+    out.copy_((weights.unsqueeze(3) * values).sum(dim=1))
     lse.copy_(to_base2(torch.logsumexp(taken["s"].double() * torch.tensor(2.0).log(), dim=1)))
 
 

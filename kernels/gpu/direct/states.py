@@ -4,7 +4,8 @@ The states are computed on the host in fp64: jobs that share a GPU would wait fo
 
 The mode determines the merge of the parts of the KV. A chunked prefill and a verify merge in place, one part after
 another, as servers merge prefixes; a verify does so under a mask of the rows with keys in the part. An extend merges
-into new tensors. All others merge all parts at once, like split KV.
+into new tensors. All others merge all parts at once, like split KV. Contents that must not matter are poisoned
+(`parts.py`).
 
 Before a fixup, requests without keys are skipped, as ragged kernels do (SGLang PR #22688). The final contents of their
 rows come from the fixup alone, and so do any writes elsewhere.
@@ -19,6 +20,7 @@ import torch
 
 from attnfuzz.kernels.backend import Attended, Bench, Fill, Op, Output
 from attnfuzz.kernels.gpu import function_argument_rules as rules
+from attnfuzz.kernels.gpu.direct.parts import Part, excluded, states_of, with_rounded_lses
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.library_ops import library_op
 from attnfuzz.kernels.gpu.states import FIXUP, FIXUP_SOURCE, MERGE_MODULE, MERGE_STATE_IN_PLACE
@@ -29,6 +31,7 @@ from attnfuzz.kernels.queries import draw_queries, packed_rows, query_strides, s
 from attnfuzz.kernels.results import Results
 from attnfuzz.kernels.slot_tokens import SlotTokens
 from attnfuzz.kernels.torch_sdpa import visible
+from attnfuzz.reference.arguments import ArgumentForm
 from attnfuzz.reference.attention import attend
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
@@ -114,76 +117,90 @@ class CascadeSession:
         case, step = self._case, self._case.steps[index]
         query = draw_queries(case, index, step.padded_tokens, case.geometry.head_dim_qk)
         attended = self._tokens.attended(step, query, packed_rows(step))
-        parts = self._parts(step)
-        states = [self._attend(step, attended, begin, end) for begin, end in parts]
-        results = self._merged(step, states)
+        ranges = self._ranges(step)
+        # Later keys come first in every other step, so that a state without keys may be either side of a merge.
+        parts = [self._attend(step, attended, *keys) for keys in (ranges[::-1] if index % 2 else ranges)]
+        lacking = None
+        if ArgumentForm.STATE_LSES_16_BITS in case.arguments:
+            parts, lacking = with_rounded_lses(parts, case.geometry.dtype.torch_dtype)
+        results = self._merged(step, states_of(parts, case.geometry.dtype.torch_dtype), parts)
         return Output(
             out=results.out,
-            lse=self._in_fp32(results.lse),
+            lse=self._comparable(results.lse, lacking),
             attended=attended,
             bmm1_scale=self._scale,
             bmm2_scale=1.0,
             roundings=len(parts),
         )
 
-    def _parts(self, step: Step) -> list[tuple[int, int]]:
+    def _ranges(self, step: Step) -> list[tuple[int, int]]:
         """Ranges of keys, at least two: the second may be empty for all requests."""
         longest = max((request.kv_len for request in step.requests), default=0)
         size = max(self._case.chunk_capacity, -(-longest // _MOST_PARTS), 1)
         return [(begin, begin + size) for begin in range(0, max(longest, size + 1), size)]
 
-    def _attend(self, step: Step, attended: tuple[Attended, ...], begin: int, end: int) -> tuple[Results, torch.Tensor]:
-        """Attention to the keys from `begin` up to `end`, on the host, and the rows of the requests that have any."""
-        geometry, rows = self._case.geometry, step.padded_tokens
-        shape = (rows, geometry.q_heads, geometry.head_dim_vo)
-        state = Results(torch.zeros(shape, dtype=geometry.dtype.torch_dtype), torch.zeros(shape[:2]))
-        state.clear()
-        present = torch.zeros(rows, dtype=torch.uint8)
+    def _attend(self, step: Step, attended: tuple[Attended, ...], begin: int, end: int) -> Part:
+        """Attention to the keys from `begin` up to `end`."""
+        geometry = self._case.geometry
+        part = Part.empty(step.padded_tokens, geometry.q_heads, geometry.head_dim_vo)
         for own, out, lse in answers(attended, self._scale, slice(begin, end)):
-            present[own] = 1
-            state.out[own], state.lse[own] = out, lse
-        return state, present
+            part.present[own] = True
+            part.out[own], part.lse[own] = out, lse
+        return part
 
-    def _merged(self, step: Step, states: list[tuple[Results, torch.Tensor]]) -> Results:
+    def _merged(self, step: Step, states: list[Results], parts: list[Part]) -> Results:
         launch, copy = self._bench.launcher.launch, self._bench.memory.copy
-        if step.mode in (Mode.CHUNKED_PREFILL, Mode.TARGET_VERIFY):
-            first, *parts = self._placed(states)
-            for part, (_, present) in zip(parts, states[1:], strict=True):
-                mask = copy("mask", present).view(torch.bool) if step.mode is Mode.TARGET_VERIFY else None
-                launch(self.merge_in_place, v=first.out, s=first.lse, v_other=part.out, s_other=part.lse, mask=mask)
+        if step.mode is Mode.CHUNKED_PREFILL:
+            first, *others = self._placed(states, in_place=True)
+            for other in others:
+                launch(self.merge_in_place, v=first.out, s=first.lse, v_other=other.out, s_other=other.lse, mask=None)
+            return first
+        if step.mode is Mode.TARGET_VERIFY:
+            merged = [excluded(state, part.present) for state, part in zip(states[1:], parts[1:], strict=True)]
+            first, *others = self._placed([states[0], *merged], in_place=True)
+            for other, part in zip(others, parts[1:], strict=True):
+                mask = copy("mask", part.present.to(torch.uint8)).view(torch.bool)
+                launch(self.merge_in_place, v=first.out, s=first.lse, v_other=other.out, s_other=other.lse, mask=mask)
             return first
         if step.mode is Mode.EXTEND:
-            first, *parts = self._placed(states)
-            for part in parts:
-                merged = self._place(step)
-                sides = {"v_a": first.out, "s_a": first.lse, "v_b": part.out, "s_b": part.lse}
-                launch(self.merge_state, out=merged.out, lse=merged.lse, **sides)
-                first = merged
+            first, *others = self._placed(states)
+            for other in others:
+                whole = self._place(step)
+                sides = {"v_a": first.out, "s_a": first.lse, "v_b": other.out, "s_b": other.lse}
+                launch(self.merge_state, out=whole.out, lse=whole.lse, **sides)
+                first = whole
             return first
         with self._bench.memory.at_once():
-            merged = self._place(step)
-            v = copy("v", torch.stack([part.out for part, _ in states], dim=1))
-            s = copy("s", torch.stack([part.lse for part, _ in states], dim=1))
-        launch(self.merge_states, out=merged.out, lse=merged.lse, v=v, s=s)
-        return merged
+            whole = self._place(step)
+            v = copy("v", torch.stack([state.out for state in states], dim=1))
+            s = copy("s", torch.stack([state.lse for state in states], dim=1))
+        launch(self.merge_states, out=whole.out, lse=whole.lse, v=v, s=s)
+        return whole
 
     def _place(self, step: Step) -> Results:
         return Results.place(self._case, self._bench, step.padded_tokens)
 
-    def _placed(self, states: list[tuple[Results, torch.Tensor]]) -> list[Results]:
-        """The states in guarded memory."""
+    def _placed(self, states: Sequence[Results], *, in_place: bool = False) -> list[Results]:
+        """The states in guarded memory. With `in_place`, the first one will hold the merge."""
         copy = self._bench.memory.copy
+        names = ["merged_lse" if in_place else "state_lse", *("state_lse" for _ in states[1:])]
         with self._bench.memory.at_once():
-            return [Results(copy("state_out", state.out), copy("state_lse", state.lse)) for state, _ in states]
+            return [
+                Results(copy("state_out", state.out), copy(name, state.lse))
+                for name, state in zip(names, states, strict=True)
+            ]
 
-    def _in_fp32(self, lse: torch.Tensor) -> torch.Tensor:
-        """The LSE of a merge in place, which has the form of a state."""
+    def _comparable(self, lse: torch.Tensor, lacking: torch.Tensor | None) -> torch.Tensor:
+        """The merged LSE in float32, plus what rounded LSEs of states lack. A merge in place has a state's dtype."""
+        if lacking is not None:
+            return self._bench.memory.copy("lse", (lse.cpu().double() + lacking).float())
         return lse if lse.dtype is torch.float32 else self._bench.memory.copy("lse", lse.float())
 
 
 def _buckets() -> tuple[Bucket, ...]:
     shared: dict[str, Any] = {
-        "heads": ((1, 1), (4, 2), (5, 1)),
+        # Of any number: the kernels only get it as an argument.
+        "heads": ((1, 1), (4, 2), (5, 1), (8, 1), (16, 2), (24, 1), (71, 1)),
         "page_sizes": (16,),
         "layouts": (KvLayout.HND,),
     }
