@@ -11,6 +11,7 @@ from attnfuzz.kernels.lengths import running_sum
 from attnfuzz.kernels.slot_tokens import stream_of
 from attnfuzz.reference.case import Case, Granularity, Launch, QueryView, Step
 from attnfuzz.reference.chance import TokenRun
+from attnfuzz.reference.magnitudes import at_magnitude
 from attnfuzz.reference.values import Operand, draw_runs, draw_sinks
 
 HEAD_GAP = 8
@@ -30,6 +31,7 @@ def draw_queries(
     runs = [TokenRun(stream_of(part, request.slot), request.q_len) for request in step.requests]
     runs.append(TokenRun(stream_of(part), rows - step.tokens))
     packed = draw_runs(case.values, Operand.QUERY, runs, geometry.q_heads, head_dim, seed=case.seed)
+    packed = at_magnitude(packed, case.magnitude, Operand.QUERY, geometry.dtype)
     packed = packed.to(geometry.dtype.torch_dtype)
     if first_rows is None:
         return packed

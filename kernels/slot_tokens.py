@@ -14,6 +14,7 @@ from attnfuzz.reference.cache_scales import dequantised, draw_scales, quantised
 from attnfuzz.reference.case import Case, Granularity, Request, Step
 from attnfuzz.reference.chance import HOST, TokenRun
 from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.magnitudes import at_magnitude
 from attnfuzz.reference.masks import mask_of
 from attnfuzz.reference.values import Operand, draw_runs
 
@@ -67,6 +68,7 @@ class SlotTokens:
 
         def drawn(role: Operand, dim: int, scale: float) -> tuple[torch.Tensor, torch.Tensor | None]:
             values = draw_runs(case.values, role, runs, heads, dim, seed=case.seed, device=where)
+            values = at_magnitude(values, case.magnitude, role, case.geometry.dtype)
             if not scaled:
                 return values.to(dtype.torch_dtype), None
             granularity = case.scales.granularity

@@ -18,6 +18,7 @@ from attnfuzz.reference.case import (
     Interleave,
     KvView,
     Launch,
+    Magnitude,
     Mask,
     Mode,
     OtherGroup,
@@ -67,7 +68,9 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     `other_groups` are the geometries of layers that may share a pool with the case's. Both need a pool with pages from
     anywhere. A writer with `window_tail` takes steps of which only the last tokens are stored. `masks` are the keys
     that a query may see; with EMPTY_ROWS among them, it may see none, although its request has keys. `windowed_masks`
-    are the masks that can be combined with a window: a query sees a key if both allow it. `arguments` are the supported
+    are the masks that can be combined with a window: a query sees a key if both allow it. `magnitudes`
+    are those of q, K and V where the KV cache is not quantised: leave out those that a kernel does not promise, such as
+    one that converts bf16 to fp16. `arguments` are the supported
     argument forms besides the plain one, and `edges` the supported factors of 0 and below and steps without requests,
     both with their standing; `earlier_uses` are those that the objects of a step may have had. A backend that
     `schedules` chooses the forwards of a step itself, within the limits of `Case.serving`; if it is `asynchronous`, it
@@ -127,6 +130,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     edges: tuple[EdgeRule, ...] = ()
     masks: tuple[Mask, ...] = (Mask.CAUSAL,)
     windowed_masks: tuple[Mask, ...] = (Mask.CAUSAL,)
+    magnitudes: tuple[Magnitude, ...] = tuple(Magnitude)
     schedules: bool = False
     asynchronous: bool = True
     shared_keys: tuple[int, ...] = ()
@@ -351,6 +355,8 @@ def _why_not_written(case: Case) -> str | None:
         return "numbers that are not finite under scales that follow from them"
     if case.mask is not Mask.CAUSAL:
         return f"mask {case.mask}"
+    if case.magnitude is not Magnitude.PLAIN:
+        return f"{case.magnitude} magnitudes, instead of which a writer gets other values"
     return "a softmax scale" if case.scales.softmax != 1 else None
 
 
@@ -372,6 +378,8 @@ def _why_not_attended(can: Capability, case: Case) -> str | None:
         return f"a sliding window with mask {case.mask}"
     if case.values is ValueFamily.EXTREME:
         return "keys and values that are not finite"
+    if case.magnitude not in can.magnitudes:
+        return f"{case.magnitude} magnitudes"
     return "keys and values of uneven magnitudes" if case.values is ValueFamily.UNEVEN else None
 
 

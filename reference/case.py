@@ -275,6 +275,19 @@ class ValueFamily(StrEnum):
     UNEVEN = "uneven"
 
 
+class Magnitude(StrEnum):
+    """Powers of two on the numbers of q, K and V (see `attnfuzz.reference.magnitudes`). PLAIN numbers fit fp8 e4m3.
+
+    LARGE keys and values of 32 bits and bf16 are beyond the range of fp16, TINY ones below it; those of fp16 are near
+    its limits. MIXED values have large, plain, tiny and subnormal elements within a row.
+    """
+
+    PLAIN = "plain"
+    LARGE = "large"
+    TINY = "tiny"
+    MIXED = "mixed"
+
+
 class Granularity(StrEnum):
     """The part of a KV cache that shares one scale: the whole tensor, a KV head, or a head of one token.
 
@@ -471,6 +484,7 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     padded_slot: PaddedSlot = PaddedSlot.DUMMY
     rope: Rope | None = None
     values: ValueFamily = ValueFamily.NORMAL
+    magnitude: Magnitude = Magnitude.PLAIN
     scales: Scales = Scales()
     queries: ServedQueries = ServedQueries()
     views: Views = Views()

@@ -1,7 +1,7 @@
 """The features that a capability leaves out by default, in words: a clean campaign says nothing about them."""
 
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import KvView, Mask, QueryView
+from attnfuzz.reference.case import KvView, Magnitude, Mask, QueryView
 
 
 def not_drawn(can: Capability) -> list[str]:
@@ -15,6 +15,7 @@ def not_drawn(can: Capability) -> list[str]:
         "windows": attends and not can.windows,
         "sinks": attends and not can.sinks,
         "soft caps": attends and not can.soft_cap,
+        "large and tiny magnitudes": attends and can.magnitudes == (Magnitude.PLAIN,),
         "masks other than causal": attends and not can.latent and can.masks == (Mask.CAUSAL,),
         "fp8 caches": not (can.fp8_kv or can.nvfp4_kv),
         "scales of K and V": not can.kv_scales,

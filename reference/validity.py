@@ -14,6 +14,7 @@ from attnfuzz.reference.case import (
     Granularity,
     KvView,
     Launch,
+    Magnitude,
     Mask,
     Mode,
     OtherGroup,
@@ -26,6 +27,7 @@ from attnfuzz.reference.case import (
 )
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry
+from attnfuzz.reference.magnitudes import magnitudes_of
 from attnfuzz.reference.nvfp4 import BLOCK, INTERLEAVED
 from attnfuzz.reference.related import NotRelated, related
 from attnfuzz.reference.rope import RopeScaling, RotaryShare
@@ -169,6 +171,9 @@ def _validate_scales(case: Case) -> None:
             raise ImpossibleCase(f"scales.{field}", value, "must be positive with tensors of scales")
     _validate_granularity(case)
     _validate_queries(case)
+    if case.magnitude not in magnitudes_of(case.geometry, case.scales, case.values):
+        legal = f"must be {Magnitude.PLAIN} with these dtypes, latents, scales of K and V, or values"
+        raise ImpossibleCase("magnitude", case.magnitude.value, legal)
 
 
 def _validate_granularity(case: Case) -> None:

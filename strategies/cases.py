@@ -30,7 +30,7 @@ from attnfuzz.strategies.scope import Extent, scope_of
 from attnfuzz.strategies.sequences import draw_life, draw_single_step, draw_unrelated_steps
 from attnfuzz.strategies.serving import draw_ranks, draw_serving, draw_shared_keys
 from attnfuzz.strategies.supported import capturable, drafts, may_idle, on_a_server, within
-from attnfuzz.strategies.tensors import draw_family, draw_placement, draw_scales, draw_served_queries
+from attnfuzz.strategies.tensors import draw_family, draw_magnitude, draw_placement, draw_scales, draw_served_queries
 
 
 class _Plot(Enum):
@@ -131,6 +131,7 @@ def _cases(draw: DrawFn, can: Capability, backend: str, geometries: Geometries, 
         steps=steps,
         **placement,
         values=family,
+        magnitude=draw_magnitude(draw, can, geometry, scales, family, lean),
         scales=scales,
         queries=queries,
         rope=draw_rope(draw, can, lean),

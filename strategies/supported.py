@@ -7,10 +7,11 @@ from msgspec.structs import replace
 
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import NOT_DECODED, Granularity, Mode, ValueFamily
+from attnfuzz.reference.case import NOT_DECODED, Granularity, Magnitude, Mode, ValueFamily
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.edges import Edge
 from attnfuzz.reference.geometry import Latent
+from attnfuzz.reference.magnitudes import OF_LATENTS
 from attnfuzz.reference.rope import RotaryShare
 
 # Small dims are repeated: they are the cheapest, and run the same code.
@@ -103,6 +104,13 @@ def families(can: Capability) -> tuple[ValueFamily, ...]:
     if not any(each.computed for each in can.granularities):
         return _WRITTEN
     return _SCALED if all(each.computed for each in can.granularities) else (*_WRITTEN, ValueFamily.UNEVEN)
+
+
+def magnitudes(can: Capability) -> tuple[Magnitude, ...]:
+    """Return magnitudes of q, K and V. A writer of the KV cache gets value families with numbers of all sizes."""
+    if can.writes:
+        return (Magnitude.PLAIN,)
+    return tuple(each for each in can.magnitudes if not can.latent or each in OF_LATENTS)
 
 
 def granularities(can: Capability, family: ValueFamily) -> tuple[Granularity, ...]:

@@ -11,6 +11,7 @@ from attnfuzz.reference.case import (
     Granularity,
     Guard,
     KvView,
+    Magnitude,
     Outputs,
     PaddedSlot,
     PageOrder,
@@ -26,6 +27,7 @@ from attnfuzz.reference.case import (
 )
 from attnfuzz.reference.edges import EdgeRule, edge_of
 from attnfuzz.reference.geometry import Geometry
+from attnfuzz.reference.magnitudes import magnitudes_of
 from attnfuzz.reference.validity import may_be_swizzled, may_keep_queries
 from attnfuzz.strategies.choices import Choice, WeightedFlag, on
 from attnfuzz.strategies.coverage.classes import (
@@ -38,7 +40,7 @@ from attnfuzz.strategies.coverage.classes import (
     SPARE_PAGES,
 )
 from attnfuzz.strategies.lean import Lean
-from attnfuzz.strategies.supported import families, granularities
+from attnfuzz.strategies.supported import families, granularities, magnitudes
 
 _PAGE_ORDERS = Choice(tuple(PageOrder), on("page order"))
 # If a backend allocates pages itself, only shared prefixes and the number of pages matter.
@@ -187,6 +189,24 @@ def _family(options: tuple[ValueFamily, ...]) -> Choice[ValueFamily]:
 def draw_family(draw: DrawFn, can: Capability, lean: Lean) -> ValueFamily:
     """Draw a value family. Normal numbers are more likely than the others."""
     return draw(_family(families(can)).under(lean))
+
+
+_PLAIN_OF = 4
+"""Weight of plain magnitudes, relative to each of the others."""
+
+
+@cache
+def _magnitude(options: tuple[Magnitude, ...]) -> Choice[Magnitude]:
+    return Choice((Magnitude.PLAIN,) * _PLAIN_OF * len(options) + options, on("magnitude"))
+
+
+def draw_magnitude(
+    draw: DrawFn, can: Capability, geometry: Geometry, scales: Scales, family: ValueFamily, lean: Lean
+) -> Magnitude:
+    """Draw a magnitude of q, K and V that `can` supports. Plain ones are much more likely than the others."""
+    possible = magnitudes_of(geometry, scales, family)
+    options = tuple(each for each in magnitudes(can) if each in possible and each is not Magnitude.PLAIN)
+    return draw(_magnitude(options).under(lean)) if options else Magnitude.PLAIN
 
 
 @cache

@@ -187,8 +187,8 @@ def common_errors(budget: ErrorBudget, error: torch.Tensor, sees: torch.Tensor) 
         return Signs(rows_of(off / deviation), rows_of(shared / deviation), answers, statistic)
 
     return CommonErrors(
-        scale=signs(scaled, squares, share * squares + budget.row_lost * sizes),
-        shift=signs(precision, precisions, share * sizes + budget.row_lost * precisions),
+        scale=signs(scaled, squares, share * squares + budget.row_flushed * sizes),
+        shift=signs(precision, precisions, share * sizes + budget.row_flushed * precisions),
         telling=telling,
     )
 

@@ -34,6 +34,9 @@ _LARGEST_GAP = 2.0**-24
 
 _TOKENS_AT_ONCE = 4096
 
+_SUBNORMAL = 2.0**-149
+"""The smallest number of fp32. A kernel that flushes none has this error in weights below 2^-126."""
+
 FP32 = ROUNDOFF[torch.float32]
 """Exponents are computed in fp32 whatever dtype sums have, and no sum is wider than fp32."""
 
@@ -215,10 +218,9 @@ class ErrorBudget:
 
     @cached_property
     def row_lost(self) -> torch.Tensor:
-        """Absolute error of weights near zero; [T, Hq]."""
-        if not self.noise.underflow and not self.noise.quotient:
-            return torch.zeros_like(self.moments.peak)
-        products = self.noise.underflow * self.value_peak + SMALLEST_STEP[torch.float32] * abs(self.problem.bmm2_scale)
+        """Absolute error of weights near zero, which fp32 holds in steps of `_SUBNORMAL`, and of products; [T, Hq]."""
+        underflow = max(self.noise.underflow, _SUBNORMAL)
+        products = underflow * self.value_peak + SMALLEST_STEP[torch.float32] * abs(self.problem.bmm2_scale)
         return products * self.keys * self._row_largest + self.row_quotient
 
     @property
@@ -230,8 +232,13 @@ class ErrorBudget:
 
     @property
     def smallest(self) -> float:
-        """Absolute error of outputs near zero."""
-        return self.roundings * SMALLEST_STEP[self.out_dtype]
+        """Absolute error of outputs near zero, and of the parts that are merged."""
+        return self.parts * SMALLEST_STEP[self.out_dtype]
+
+    @cached_property
+    def row_flushed(self) -> torch.Tensor:
+        """Absolute error of small weights, and of parts that are merged, with one sign in all rows; [T, Hq]."""
+        return self.row_lost + (self.parts - 1) * SMALLEST_STEP[self.out_dtype]
 
     @cached_property
     def floor(self) -> torch.Tensor:

@@ -13,7 +13,7 @@ from attnfuzz.reference.case_file import AnyCase, case_id
 
 _WIDTH = 80
 _PLACEMENT = ("pages", "padded_slot", "views", "workspace", "outputs", "max_len_slack", "serving", "guard", "pace")
-_NUMBERS = ("mask", "values", "scales", "rope", "chunk_capacity", "seed")
+_NUMBERS = ("mask", "values", "magnitude", "scales", "rope", "chunk_capacity", "seed")
 
 
 def describe(case: Case) -> str:

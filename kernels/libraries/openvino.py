@@ -27,7 +27,7 @@ from attnfuzz.kernels.libraries.requests import DenseRequest, dense_requests
 from attnfuzz.kernels.plan import Row
 from attnfuzz.kernels.results import Results
 from attnfuzz.reference.capability import Capability
-from attnfuzz.reference.case import Case, Mode, Step
+from attnfuzz.reference.case import Case, Magnitude, Mode, Step
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.noise import NoiseModel
@@ -300,6 +300,7 @@ _PAGED = Capability(
     kv_shorter_than_q=False,
     edges=UNSAID_BUT_ZERO,
 )
+_QUANTISED = msgspec.structs.replace(_PAGED, magnitudes=(Magnitude.PLAIN,))
 _CPUINFO = Path("/proc/cpuinfo")
 
 
@@ -328,6 +329,6 @@ OPENVINO_BACKENDS = (
     _backend("paged", F32, noise_model=_F32),
     _backend("paged_any_scale", F32, msgspec.structs.replace(_PAGED, edges=UNSAID_FACTORS), noise_model=_F32),
     _backend("paged_bf16", BF16, noise_model=_BF16, why_not=no_bf16),
-    _backend("paged_u8", U8, noise_model=_F32),
-    _backend("paged_u8_by_token", U8_BY_TOKEN, noise_model=_F32),
+    _backend("paged_u8", U8, _QUANTISED, noise_model=_F32),
+    _backend("paged_u8_by_token", U8_BY_TOKEN, _QUANTISED, noise_model=_F32),
 )

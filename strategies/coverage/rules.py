@@ -16,7 +16,7 @@ from attnfuzz.reference.device import Device
 from attnfuzz.reference.edges import Edge
 from attnfuzz.strategies.coverage.classes import GROUPS, HEAD_DIMS, PAGE_SIZES
 from attnfuzz.strategies.coverage.features import axes
-from attnfuzz.strategies.supported import capturable, families, head_dims, latents, may_idle, rotary_shares
+from attnfuzz.strategies.supported import capturable, families, head_dims, latents, magnitudes, may_idle, rotary_shares
 
 Features = tuple[str, ...]
 Holds = Callable[[Capability], object]
@@ -160,6 +160,7 @@ LACKS: tuple[Lack, ...] = (
     Lack("the backend's padded tokens do not go there", lambda can: _besides("padded slot", can.padded_slots)),
     _never("a writer has no softmax", "softmax scale!=1; relation!=none", lambda can: can.writes),
     Lack("not drawn: other values show nothing of this kernel", lambda can: _besides("values", families(can))),
+    Lack("the backend does not have this magnitude", lambda can: _besides("magnitude", magnitudes(can))),
     _never(
         "the backend rotates no keys",
         "rotary share!=none; rotary pairing!=none; rotary theta!=none; rotary shift!=none; rotary scaling!=none",
@@ -273,6 +274,7 @@ LACKS: tuple[Lack, ...] = (
 
 _REPLAYED = "launch!=eager"
 _RAGGED = "q lens!=the same"
+_SCALED_UP = "magnitude!=plain"
 _FEWER_KEYS = "prefix=fewer keys than queries"
 _DRAFTED = f"mode={'|'.join(mode for mode in Mode if mode.speculative and mode is not Mode.DECODE)}"
 _UNIFORM = f"mode={'|'.join(mode for mode in Mode if mode.uniform)}"
@@ -343,6 +345,8 @@ MEANING: tuple[Clash, ...] = (
     _clash("scales per head include that of the tensor", "scales per=head|token_head", "K scale!=1; V scale!=1"),
     _clash("scales of blocks are positive", "scales per=block", "K scale=0|below 0; V scale=0|below 0"),
     _clash("no scale follows from numbers that are not finite", "scales per=token_head|block", "values=extreme"),
+    _clash("quantised caches have scales instead of magnitudes", _SCALED_UP, "KV dtype!=that of the queries"),
+    _clash("K and V have either scales or magnitudes", _SCALED_UP, "K scale!=1; V scale!=1; scales per!=tensor"),
     _clash("drafts are interleaved by tokens", "interleave!=token", f"{_DRAFTED}; drafts; accepted"),
     *(
         _clash("each rank has whole query heads", "ranks=four", f"group={name}", _in_halves(name))

@@ -58,13 +58,13 @@ def drawn_for(tmp_path_factory: pytest.TempPathFactory) -> DrawnFor:
 @pytest.fixture(scope="session")
 def mha(drawn_for: DrawnFor) -> list[Case]:
     """Cases for a backend with graphs, padding and every view."""
-    return drawn_for("mha", MHA, 400)
+    return drawn_for("mha", MHA, 480)
 
 
 @pytest.fixture(scope="session")
 def mla(drawn_for: DrawnFor) -> list[Case]:
     """Cases for a backend with latents, graphs and padding."""
-    return drawn_for("mla", MLA, 400)
+    return drawn_for("mla", MLA, 480)
 
 
 @pytest.fixture(scope="session")

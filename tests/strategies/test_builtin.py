@@ -36,7 +36,7 @@ KINDS = {kind(can): can for can in BACKENDS}
 @pytest.fixture(
     scope="module",
     params=[
-        *(pytest.param((can, 50), id=BACKENDS[can]) for can in KINDS.values()),
+        *(pytest.param((can, 80), id=BACKENDS[can]) for can in KINDS.values()),
         *(pytest.param((can, 120), id=f"{name}-120", marks=pytest.mark.long) for can, name in BACKENDS.items()),
     ],
 )

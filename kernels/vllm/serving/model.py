@@ -11,6 +11,7 @@ from attnfuzz.kernels.vllm.pool import VllmPool
 from attnfuzz.kernels.vllm.serving.vocabulary import Vocabulary
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.chance import TokenRun
+from attnfuzz.reference.magnitudes import at_magnitude
 from attnfuzz.reference.values import Operand, draw_runs
 
 
@@ -31,6 +32,7 @@ class EngineModel(Model):
         runs = [TokenRun(stream_of(0, slot), len(span)) for slot, span in tokens.spans.items()]
         runs.append(TokenRun(stream_of(0), len(tokens.extra)))
         drawn = draw_runs(case.values, Operand.QUERY, runs, geometry.q_heads, key_dim(case), seed=case.seed)
+        drawn = at_magnitude(drawn, case.magnitude, Operand.QUERY, geometry.dtype)
         self.queries = self._quantisation.rounded(drawn.to(geometry.dtype.torch_dtype))
 
     def begin(self, index: int) -> None:

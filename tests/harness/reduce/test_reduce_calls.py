@@ -143,7 +143,7 @@ def test_edits_of_right_calls_are_right(runner: Runner, backend: str, count: int
         if calls is None or verdict.failures or sum(buffer.size for buffer in calls.buffers) > 100_000:
             continue
         tried += right_edits(runner, calls)
-    assert tried > 10
+    assert tried >= 10
 
 
 @pytest.mark.slow

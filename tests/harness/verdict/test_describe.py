@@ -15,6 +15,7 @@ from attnfuzz.reference.case import (
     Guard,
     Interleave,
     Launch,
+    Magnitude,
     Mode,
     Outputs,
     PageOrder,
@@ -113,6 +114,11 @@ def test_the_queries_of_a_server_are_part_of_the_geometry() -> None:
     assert " ".join(describe(case).split()).count(
         "bfloat16 queries, not quantised, on float8_e4m3fn KV, query scale 0.5"
     )
+
+
+def test_a_magnitude_is_among_the_numbers_unless_it_is_plain() -> None:
+    assert describe(replace(PLAIN, magnitude=Magnitude.MIXED)).endswith("numbers   magnitude mixed")
+    assert "magnitude" not in describe(PLAIN)
 
 
 def test_ranks_that_share_keys_are_part_of_the_geometry() -> None:
