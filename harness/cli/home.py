@@ -129,7 +129,10 @@ def _list(table: Table, record: AnyRecord, *, indent: str = "") -> None:
 
 
 def _title(record: AnyRecord) -> str:
-    return in_a_line(record.headline) if isinstance(record, ServeRecord) else title_of(record, record.needs)
+    if isinstance(record, Record):
+        return title_of(record, record.needs)
+    needs = f", needs {', '.join(record.needs)}" if record.needs else ""
+    return in_a_line(f"{record.headline}{needs}")
 
 
 def show_finding(*, name: str, home: Path) -> None:

@@ -130,7 +130,7 @@ def test_findings_are_listed_and_shown(attnfuzz: Attnfuzz, home: Home) -> None:
     assert {record.name: record.state for record in records} == {OF_BEFORE: State.OPEN, OF_OTHER: State.NEW}
     listed = attnfuzz("findings", "list", "--home", "home")
     assert listed.code == 0, listed.err
-    assert "open   2026-11-22 17:51 UTC  2026-11-22 17:52 UTC" in listed.out
+    assert "open   2026-11-22 17:52 UTC  reads past cum_seq_lens_q" in listed.out
     shown = attnfuzz("findings", "show", OF_BEFORE, "--home", "home")
     assert shown.code == 0, shown.err
     assert "0 bytes past the end" in shown.out

@@ -100,7 +100,7 @@ def test_an_output_that_can_not_be_is_named(
     shrunk = Shrunk(case=case, observation=observed(), runs=1, steady=True)
     monkeypatch.setattr("attnfuzz.harness.cli.cases.Runner", lambda *_, **__: contextlib.nullcontext())
     monkeypatch.setattr("attnfuzz.harness.cli.cases.shrink", lambda *_, **__: shrunk)
-    exporter = SimpleNamespace(script=lambda _: "print()")
+    exporter = SimpleNamespace(script=lambda _: "print()", default=None)
     monkeypatch.setattr("attnfuzz.harness.cli.cases.Exporter", lambda _, **__: exporter)
     case_file.save("case.json", case)
     Path("loop").symlink_to("loop")

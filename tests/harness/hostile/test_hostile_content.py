@@ -62,6 +62,10 @@ class FakeRunner:
     def explained(self, _: AnyCase, verdict: Verdict) -> Verdict:
         return verdict
 
+    def trace_both(self, case: AnyCase) -> tuple[Verdict, None, CallCase]:
+        verdict, calls = self.trace(case)
+        return verdict, None, calls
+
     def trace(self, case: AnyCase) -> tuple[Verdict, CallCase]:
         return self.verdict(case), CALLS
 

@@ -122,7 +122,7 @@ def has_chunk_without_keys(case: Case) -> bool:
 
 
 @pytest.mark.slow
-@examples(30, 150)
+@examples(60, 150)
 @pytest.mark.parametrize(
     ("revision", "reported"),
     [
