@@ -16,7 +16,7 @@ from attnfuzz.kernels.results import Results
 
 
 @dataclass(frozen=True)
-class Part:
+class StatesPart:
     """One part on the host, in fp64: out [rows, heads, dim] and lse [rows, heads] in base 2.
 
     `present` [rows] bool are the rows of requests that have keys in the part, even if a row sees none of them.
@@ -27,14 +27,14 @@ class Part:
     present: torch.Tensor
 
     @classmethod
-    def empty(cls, rows: int, heads: int, dim: int) -> "Part":
+    def empty(cls, rows: int, heads: int, dim: int) -> "StatesPart":
         """Return a part without keys."""
         results = Results(torch.zeros(rows, heads, dim, dtype=torch.float64), torch.zeros(rows, heads).double())
         results.clear()
         return cls(results.out, results.lse, torch.zeros(rows, dtype=torch.bool))
 
 
-def states_of(parts: Sequence[Part], dtype: torch.dtype) -> list[Results]:
+def states_of(parts: Sequence[StatesPart], dtype: torch.dtype) -> list[Results]:
     """Return the outputs in `dtype` and the LSEs in float32; outputs of weight 0 are the largest numbers of `dtype`.
 
     Where no part has keys, there are no weights, and all outputs stay 0: a merge may return one of them (vLLM's
@@ -54,7 +54,7 @@ def excluded(state: Results, merged: torch.Tensor) -> Results:
     )
 
 
-def with_rounded_lses(parts: Sequence[Part], dtype: torch.dtype) -> tuple[list[Part], torch.Tensor]:
+def with_rounded_lses(parts: Sequence[StatesPart], dtype: torch.dtype) -> tuple[list[StatesPart], torch.Tensor]:
     """Return parts whose LSEs are numbers of `dtype`, and whose merge has the same output as that of `parts`.
 
     Rounding an LSE changes the weight of its part, so its output is multiplied by the inverse of that. Also returns by
@@ -68,7 +68,7 @@ def with_rounded_lses(parts: Sequence[Part], dtype: torch.dtype) -> tuple[list[P
     lacking = _merged(exact) - _merged(rounded)
     factors = (exact - rounded - lacking).nan_to_num(0.0).exp2()
     made = [
-        Part(part.out * factor.unsqueeze(2), lse, part.present)
+        StatesPart(part.out * factor.unsqueeze(2), lse, part.present)
         for part, lse, factor in zip(parts, rounded, factors, strict=True)
     ]
     if not all(part.out.to(dtype).isfinite().all() for part in made) or rounded.isfinite().ne(exact.isfinite()).any():

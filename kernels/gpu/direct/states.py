@@ -20,7 +20,7 @@ import torch
 
 from attnfuzz.kernels.backend import Attended, Bench, Fill, Op, Output
 from attnfuzz.kernels.gpu import function_argument_rules as rules
-from attnfuzz.kernels.gpu.direct.parts import Part, excluded, states_of, with_rounded_lses
+from attnfuzz.kernels.gpu.direct.parts import StatesPart, excluded, states_of, with_rounded_lses
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.library_ops import library_op
 from attnfuzz.kernels.gpu.states import FIXUP, FIXUP_SOURCE, MERGE_MODULE, MERGE_STATE_IN_PLACE
@@ -139,16 +139,16 @@ class CascadeSession:
         size = max(self._case.chunk_capacity, -(-longest // _MOST_PARTS), 1)
         return [(begin, begin + size) for begin in range(0, max(longest, size + 1), size)]
 
-    def _attend(self, step: Step, attended: tuple[Attended, ...], begin: int, end: int) -> Part:
+    def _attend(self, step: Step, attended: tuple[Attended, ...], begin: int, end: int) -> StatesPart:
         """Attention to the keys from `begin` up to `end`."""
         geometry = self._case.geometry
-        part = Part.empty(step.padded_tokens, geometry.q_heads, geometry.head_dim_vo)
+        part = StatesPart.empty(step.padded_tokens, geometry.q_heads, geometry.head_dim_vo)
         for own, out, lse in answers(attended, self._scale, slice(begin, end)):
             part.present[own] = True
             part.out[own], part.lse[own] = out, lse
         return part
 
-    def _merged(self, step: Step, states: list[Results], parts: list[Part]) -> Results:
+    def _merged(self, step: Step, states: list[Results], parts: list[StatesPart]) -> Results:
         launch, copy = self._bench.launcher.launch, self._bench.memory.copy
         if step.mode is Mode.CHUNKED_PREFILL:
             first, *others = self._placed(states, in_place=True)
@@ -191,7 +191,7 @@ class CascadeSession:
             ]
 
     def _comparable(self, lse: torch.Tensor, lacking: torch.Tensor | None) -> torch.Tensor:
-        """The merged LSE in float32, plus what rounded LSEs of states lack. A merge in place has a state's dtype."""
+        """The merged LSE in float32, plus the rounding of the LSEs of states. A merge in place has a state's dtype."""
         if lacking is not None:
             return self._bench.memory.copy("lse", (lse.cpu().double() + lacking).float())
         return lse if lse.dtype is torch.float32 else self._bench.memory.copy("lse", lse.float())

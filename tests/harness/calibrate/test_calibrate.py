@@ -75,7 +75,9 @@ def small_backend(folder: Path, first: str = "pass") -> str:
     """A file with the backend of the examples, for small heads in fp32 alone, that does something at `first`."""
     text = EXAMPLE.read_text().replace("    for b, kv_len", f"    {first}\n    for b, kv_len")
     text = text.replace("FunctionBackend(attend)", f"FunctionBackend(attend, capability={CAPABILITY})")
-    (folder / "small.py").write_text(f"import os\nfrom attnfuzz.kernels.function_backend import *\nfrom attnfuzz.reference.case import Mode\nfrom attnfuzz.reference.dtypes import DType\nfrom attnfuzz.reference.geometry import KvLayout\n{SHORT}{text}")
+    (folder / "small.py").write_text(
+        f"import os\nfrom attnfuzz.kernels.function_backend import *\nfrom attnfuzz.reference.case import Mode\nfrom attnfuzz.reference.dtypes import DType\nfrom attnfuzz.reference.geometry import KvLayout\n{SHORT}{text}"
+    )
     return f"{folder / 'small.py'}:MINE"
 
 

@@ -37,7 +37,9 @@ def test_findings_of_a_server_are_listed_and_shown_with_their_script(attnfuzz: R
     (row,) = json.loads(Path("list.json").read_text())["findings"]
     assert (row["name"], row["kind"], row["requests"]) == (finding, "TokenMismatch", 2)
     shown = attnfuzz("findings", "show", "Wrong", "--home", "attnfuzz-serve", "--json", "show.json")
-    assert shown.out.splitlines()[0] == "new  TokenMismatch (8 of 8 runs failed), needs one after another, shared prefix"
+    assert (
+        shown.out.splitlines()[0] == "new  TokenMismatch (8 of 8 runs failed), needs one after another, shared prefix"
+    )
     assert "server sglang 0.5.5-fake" in shown.out
     assert "all before  prompt of " in shown.out
     assert shown.out.splitlines()[-1] == f"python attnfuzz-serve/findings/{finding}/repro.py"

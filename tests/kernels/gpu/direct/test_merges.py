@@ -10,7 +10,7 @@ from small_cases import drawn, narrowest, run
 
 from attnfuzz.kernels.backend import Op, Unsupported
 from attnfuzz.kernels.gpu.direct import states
-from attnfuzz.kernels.gpu.direct.parts import Part, excluded, states_of, with_rounded_lses
+from attnfuzz.kernels.gpu.direct.parts import StatesPart, excluded, states_of, with_rounded_lses
 from attnfuzz.kernels.gpu.states import MERGE_STATE_IN_PLACE
 from attnfuzz.reference.arguments import ArgumentForm
 from attnfuzz.reference.case import Case, Mode
@@ -101,8 +101,8 @@ def test_drawn_cases_show_wrong_merges_and_pass_right_ones(
     assert not any(run(case, NAME).observations for case in cases)
 
 
-def part(out: float, lse: float) -> Part:
-    made = Part.empty(1, 1, 2)
+def part(out: float, lse: float) -> StatesPart:
+    made = StatesPart.empty(1, 1, 2)
     made.out.fill_(out)
     made.lse.fill_(lse)
     return made
@@ -129,7 +129,7 @@ def test_rounded_lses_leave_the_merged_output_and_say_what_the_merged_lse_lacks(
     parts = [part(1.5, 7.7771), part(-2.25, 9.4443), part(0, -INF)]
     made, lacking = with_rounded_lses(parts, torch.bfloat16)
 
-    def merged(some: list[Part]) -> tuple[float, float]:
+    def merged(some: list[StatesPart]) -> tuple[float, float]:
         total = sum(2.0 ** each.lse.item() for each in some)
         return sum(2.0 ** each.lse.item() * each.out[0, 0, 0].item() for each in some) / total, total
 
