@@ -20,6 +20,13 @@ from attnfuzz.harness.calibrate import sample
 sample._EXAMPLES_AT_ONCE, sample.long_cases = 10, lambda *_: ()
 """
 """What `_short` does, in the worker that imports a backend's file."""
+IMPORTS = """
+import os
+from attnfuzz.kernels.function_backend import *
+from attnfuzz.reference.case import Mode
+from attnfuzz.reference.dtypes import DType
+from attnfuzz.reference.geometry import KvLayout
+"""
 CAPABILITY = "Capability(modes=(Mode.DECODE,), layouts=(KvLayout.NHD,), dtypes=(DType.FLOAT32,), max_head_dim=32)"
 
 
@@ -75,9 +82,7 @@ def small_backend(folder: Path, first: str = "pass") -> str:
     """A file with the backend of the examples, for small heads in fp32 alone, that does something at `first`."""
     text = EXAMPLE.read_text().replace("    for b, kv_len", f"    {first}\n    for b, kv_len")
     text = text.replace("FunctionBackend(attend)", f"FunctionBackend(attend, capability={CAPABILITY})")
-    (folder / "small.py").write_text(
-        f"import os\nfrom attnfuzz.kernels.function_backend import *\nfrom attnfuzz.reference.case import Mode\nfrom attnfuzz.reference.dtypes import DType\nfrom attnfuzz.reference.geometry import KvLayout\n{SHORT}{text}"
-    )
+    (folder / "small.py").write_text(f"{IMPORTS}{SHORT}{text}")
     return f"{folder / 'small.py'}:MINE"
 
 
