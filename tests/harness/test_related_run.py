@@ -111,7 +111,7 @@ def test_a_difference_between_runs_is_not_exported_as_calls(runner: Runner) -> N
 
 
 @pytest.mark.slow
-@examples(60, 120)
+@examples(90, 120)
 @pytest.mark.parametrize("backend", ["trtllm_mha", "trtllm_mla", "torch_sdpa"])
 def test_right_backends_keep_the_relations_that_are_drawn(backend: str, count: int) -> None:
     related = lighter([case for case in drawn(backend, count) if case.relation is not None])
