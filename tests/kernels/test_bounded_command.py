@@ -37,11 +37,13 @@ def test_the_output_of_a_command_is_returned_unless_it_fails() -> None:
         output_of(["no-such-command"], seconds=60)
 
 
+@pytest.mark.slow
 def test_a_command_that_takes_too_long_is_killed() -> None:
     with pytest.raises(TooSlow):
         output_of(_SLEEP, seconds=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unkillable")
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_a_command_that_cannot_be_killed_is_left_behind() -> None:

@@ -82,6 +82,7 @@ def ends(*pids: int) -> bool:
     return not running(pids)
 
 
+@pytest.mark.slow
 def test_a_nursery_is_forked_once_and_then_started(job: subprocess.Popen[str]) -> None:
     first = said(job)
     assert command_line(first["nursery"]) == command_line(job.pid)
@@ -94,6 +95,7 @@ def test_a_nursery_is_forked_once_and_then_started(job: subprocess.Popen[str]) -
     assert second["nursery"] != first["nursery"]
 
 
+@pytest.mark.slow
 def test_a_forked_nursery_ends_with_its_parent(job: subprocess.Popen[str]) -> None:
     first = said(job)
     assert running([first["nursery"], first["worker"]]) == [first["nursery"], first["worker"]]

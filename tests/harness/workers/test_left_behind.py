@@ -62,6 +62,7 @@ def test_a_child_that_cannot_be_killed_is_not_waited_for(
     assert left_behind.words() == ""
 
 
+@pytest.mark.slow
 def test_a_nursery_waits_for_the_end_of_a_worker_only_so_long() -> None:
     """A child that ends when it is told to, like one that a driver holds: it can't be killed before."""
     reading, writing = os.pipe()
@@ -109,6 +110,7 @@ def silent(process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) ->
         yield Lifeline(Setup(handler="a:b", preload=(), path=[]))
 
 
+@pytest.mark.slow
 def test_a_nursery_that_does_not_answer_is_given_up_and_left_behind(
     silent: Lifeline, process: subprocess.Popen[bytes]
 ) -> None:

@@ -160,6 +160,7 @@ def test_nothing_is_imported_to_know_what_is_missing(monkeypatch: pytest.MonkeyP
     assert "flashinfer" not in set(sys.modules) - before
 
 
+@pytest.mark.slow
 def test_a_driver_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fake_nvml.install(monkeypatch, [H200])
     hanging = tmp_path / "discovery.py"
@@ -171,6 +172,7 @@ def test_a_driver_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.Mon
     assert str(visible.missing(HOPPER, ())).endswith("NVIDIA's driver did not answer within 0.1 s")
 
 
+@pytest.mark.slow
 def test_another_process_asks_the_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A library with one GPU, which only a process with this path finds."""
     fake_nvml.install(monkeypatch)
