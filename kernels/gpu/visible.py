@@ -1,5 +1,6 @@
 """The visible GPUs, according to NVIDIA's management library, which creates no CUDA context: workers can still fork."""
 
+import ctypes
 import importlib.util
 import json
 import os
@@ -131,6 +132,8 @@ def _look(chosen: str | None) -> tuple[tuple[Gpu, ...], str]:
 
 def _found(chosen: str | None) -> dict[str, Any]:
     """Return the answer of `discovery.found`, from a process that is left behind if the driver does not answer."""
+    if not _has_driver():
+        return {"reason": "it has no NVIDIA driver"}
     # Without its folder on the path, which has modules of common names.
     command = [sys.executable, "-P", discovery.__file__, *([] if chosen is None else [chosen])]
     try:
@@ -141,6 +144,15 @@ def _found(chosen: str | None) -> dict[str, Any]:
         return {"reason": "NVIDIA's management library can't be used"}
     answer: dict[str, Any] = json.loads(text)
     return answer
+
+
+def _has_driver() -> bool:
+    """Return whether the driver's management library is installed. Loading it asks the driver nothing."""
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return False
+    return True
 
 
 def processors(device: torch.device) -> int:

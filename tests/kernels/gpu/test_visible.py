@@ -166,6 +166,7 @@ def test_a_driver_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.Mon
     hanging = tmp_path / "discovery.py"
     hanging.write_text("import time; time.sleep(600)")
     monkeypatch.setattr(visible, "_found", FOUND)
+    monkeypatch.setattr(visible, "_has_driver", lambda: True)
     monkeypatch.setattr(discovery, "__file__", str(hanging))
     monkeypatch.setattr(visible, "_DRIVER_SECONDS", 0.1)
     assert visible.visible() == ()
@@ -188,4 +189,13 @@ def test_another_process_asks_the_driver(monkeypatch: pytest.MonkeyPatch, tmp_pa
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(visible, "_found", FOUND)
+    monkeypatch.setattr(visible, "_has_driver", lambda: True)
     assert visible.visible() == (visible.Gpu(index=0, name="NVIDIA H200", capability="9.0", memory=80, uuid="GPU-1"),)
+
+
+def test_no_process_is_started_on_a_machine_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_nvml.install(monkeypatch)
+    monkeypatch.setattr(visible, "_found", FOUND)
+    monkeypatch.setattr(visible, "_has_driver", lambda: False)
+    monkeypatch.setattr(visible, "output_of", lambda *_, **__: pytest.fail("a process was started"))
+    assert str(visible.missing(HOPPER, ())).endswith("it has no NVIDIA driver")

@@ -82,6 +82,7 @@ def planted(defect: Callable[[Merge, Call], None]) -> OnCpu:
     return on_cpu_as(states.CASCADE_MERGE, type("Planted", (states.CascadeSession,), ops))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("defect", "suits"),
     [
