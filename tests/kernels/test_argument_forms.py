@@ -164,6 +164,7 @@ def test_a_form_that_is_taken_wrongly_fails_and_only_there(backend: str) -> None
     assert not found[False]
 
 
+@pytest.mark.slow
 def test_a_form_of_which_nothing_is_said_may_be_refused() -> None:
     assert kinds_of("REFUSES_UNSAID") == {True: set(), False: set()}
 

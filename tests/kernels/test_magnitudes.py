@@ -37,6 +37,7 @@ def test_keys_and_values_sent_through_fp16_fail_unless_they_are_plain(magnitude:
     assert bool(verdict.failures) is (magnitude is not Magnitude.PLAIN)
 
 
+@pytest.mark.slow
 def test_a_few_drawn_cases_show_a_conversion_to_fp16() -> None:
     backend = FunctionBackend(attend_in_fp16)
     cases = drawn_for(replace(backend.capability, dtypes=(DType.BFLOAT16,), pool_holes=False), 60, "fp16")

@@ -247,6 +247,7 @@ def test_backends_that_are_unknown_here_are_a_remark_of_one_line(tmp_path: Path)
     assert load(tmp_path, naming("torch_sdpa", "xqa")).remark is None
 
 
+@pytest.mark.slow
 def test_the_remark_is_bounded_however_many_backends_are_unknown(tmp_path: Path) -> None:
     remark = load(tmp_path, naming(*(f"noengine==1.{number}:{'x' * 200}" for number in range(300)))).remark
     assert remark is not None

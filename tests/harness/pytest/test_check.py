@@ -199,6 +199,7 @@ def test_a_slow_machine_fails_no_test(slow: Callable[[], None]) -> None:
     slow()
 
 
+@pytest.mark.slow
 def test_hypothesis_would_fail_it(slow: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(in_hypothesis, "untimed", nullcontext)
     with pytest.raises((DeadlineExceeded, FailedHealthCheck, FlakyFailure)):

@@ -35,6 +35,9 @@ from attnfuzz.harness.serve.surface import Ability
 from attnfuzz.harness.serve.target import TestedServer
 from attnfuzz.harness.serve.trace import Abort, Burst, Prompt, RequestTrace, ServedRequest
 
+pytestmark = pytest.mark.slow
+"""Campaigns take a second each."""
+
 Fake = Callable[[FakeFault], FakeLlm]
 
 
