@@ -169,10 +169,12 @@ def test_a_form_of_which_nothing_is_said_may_be_refused() -> None:
     assert kinds_of("REFUSES_UNSAID") == {True: set(), False: set()}
 
 
+@pytest.mark.slow
 def test_a_form_that_is_promised_may_not_be_refused() -> None:
     assert kinds_of("REFUSES_PROMISED") == {True: {Kind.UNEXPECTED_REJECTION}, False: set()}
 
 
+@pytest.mark.slow
 def test_a_promise_is_not_hidden_by_a_form_that_may_be_refused() -> None:
     step = Step(mode=Mode.DECODE, requests=(Request(0, 1, 3),), padded_tokens=1, tokens_per_request=1)
     layer = Geometry(q_heads=1, kv_heads=1, head_dim_qk=8, head_dim_vo=8, page_size=4)
