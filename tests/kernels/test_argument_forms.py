@@ -193,6 +193,7 @@ def test_a_promise_is_not_hidden_by_an_edge(arguments: tuple[ArgumentForm, ...])
     assert {each.kind for each in run(edge).observations} == {Kind.UNEXPECTED_REJECTION}
 
 
+@pytest.mark.slow
 def test_a_form_that_is_refused_must_raise() -> None:
     assert kinds_of("ACCEPTS_REFUSED") == {True: {Kind.RAISED}, False: set()}
 
@@ -206,6 +207,7 @@ def test_a_form_that_makes_no_difference_need_not_be_refused(requests: int) -> N
     assert run(case).observations == ()
 
 
+@pytest.mark.slow
 def test_the_plain_call_must_work_after_a_refusal() -> None:
     found = kinds_of("BREAKS")
     assert Kind.OUTPUT_MISMATCH in found[True]
@@ -223,6 +225,7 @@ def plain() -> Case:
     return next(case for case in drawn(f"{HERE}REFUSES_UNSAID", 20) if case.steps[0].launch is Launch.EAGER)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [
