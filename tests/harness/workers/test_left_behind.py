@@ -64,7 +64,7 @@ def test_a_child_that_cannot_be_killed_is_not_waited_for(
 
 @pytest.mark.slow
 def test_a_nursery_waits_for_the_end_of_a_worker_only_so_long() -> None:
-    """A child that ends when it is told to, like one that a driver holds: it can't be killed before."""
+    """A child that ends on request, like one that a driver holds: it can't be killed before."""
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:
