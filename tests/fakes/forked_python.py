@@ -168,21 +168,26 @@ def _serve(control: socket.socket, parent: int) -> None:
         between = os.fork()
         if not between:
             adopted = os.getpid()
-            pid = os.fork()
-            if pid:
-                os.write(writing, str(pid).encode())
+            if os.fork():
                 os._exit(0)
-            os.close(reading)
-            os.close(writing)
             control.close()
             order = json.loads(message)
+            # Before the answer, as Popen returns after both.
+            if order.get("session"):
+                os.setsid()
+            if order.get("group") == 0:
+                os.setpgid(0, 0)
+            os.write(writing, str(os.getpid()).encode())
+            os.close(reading)
+            os.close(writing)
             if "also" in order:
                 _become_template(socket.socket(fileno=descriptors[0]), parent, order["also"])
             _be(order, descriptors, parent, adopted)
         os.waitpid(between, 0)
+        os.close(writing)
         pid_of_child = os.read(reading, 20)
         # Before the answer: the end of a child shows at once, since no other process has its descriptors.
-        for descriptor in (reading, writing, *descriptors):
+        for descriptor in (reading, *descriptors):
             os.close(descriptor)
         control.send(pid_of_child)
 
@@ -200,10 +205,6 @@ def _be(order: dict[str, Any], descriptors: Sequence[int], parent: int, before: 
         os.sched_yield()
     if os.getppid() != parent:
         os._exit(0)
-    if order["session"]:
-        os.setsid()
-    if order["group"] == 0:
-        os.setpgid(0, 0)
     for number, handler in HANDLERS.items():
         signal.signal(number, handler)
     _take(descriptors, order["descriptors"])

@@ -61,3 +61,14 @@ def test_a_forked_process_can_be_killed(tmp_path: Path, monkeypatch: pytest.Monk
     with subprocess.Popen(tethered.command("wait")) as process:
         os.kill(process.pid, signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL
+
+
+def test_a_forked_process_leads_its_session_from_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "wait.py").write_text("import time\ntime.sleep(600)")
+    for _ in range(20):
+        with subprocess.Popen(tethered.command("wait"), start_new_session=True) as process:
+            os.kill(process.pid, signal.SIGSTOP)
+            session = os.getsid(process.pid)
+            os.kill(process.pid, signal.SIGKILL)
+        assert session == process.pid
