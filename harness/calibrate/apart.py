@@ -85,7 +85,7 @@ def _next_step() -> ProgressNote | NoCalibration | Measured:
 
 
 def _bytes(values: object) -> bytes:
-    """The fp64 values of a tensor, for msgspec."""
+    """Encode the fp64 values of a tensor for msgspec."""
     assert isinstance(values, torch.Tensor)
     return values.numpy().tobytes()
 

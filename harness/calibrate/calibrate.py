@@ -26,7 +26,7 @@ class HasTheory(Protocol):
     """A backend whose `noise` may be calibrated, with its theoretical model."""
 
     def theory(self, dtype: DType) -> NoiseModel:
-        """The theoretical noise model."""
+        """Return the theoretical noise model."""
         ...
 
 
@@ -35,7 +35,7 @@ class OfLibrary(Protocol):
     """A backend whose kernel is that of installed packages."""
 
     def versions(self) -> Mapping[str, str]:
-        """Versions by package."""
+        """Return versions by package."""
         ...
 
 
@@ -94,13 +94,13 @@ def measure(name: str, dtype: DType, *, rows: int, seed: int) -> Iterator[str | 
 
 
 def architecture_of(name: str) -> str:
-    """The architecture that a calibration of this backend applies to: this CPU's, or the GPU's."""
+    """Return the architecture to which a calibration of this backend applies: this CPU's, or the GPU's."""
     on_gpu = resolve(name).capability.device is Device.CUDA
     return visible.architecture() if on_gpu else architecture()
 
 
 def calibration(name: str, fits: dict[DType, Fit], *, seed: int, command: str) -> Calibration:
-    """The calibration of a backend on this machine, made now."""
+    """Make the calibration of a backend on this machine, dated now."""
     backend = resolve(name)
     return Calibration(
         backend=name,

@@ -56,7 +56,7 @@ class Terms:
 def fit(
     samples: Sequence[Sample], held_out: Sequence[Sample], theory: NoiseModel
 ) -> tuple[NoiseModel, tuple[str, ...]]:
-    """The fitted model, safety included, and the names of the parameters that the rows determine.
+    """Fit the model. Returns it, safety included, and the names of the parameters that the rows determine.
 
     The likeliest parameters come from `samples` alone. `theory`, which must hold, is lowered towards them, parameter by
     parameter, as far as it holds for `samples` and `held_out`; then raised by `SAFETY`.
@@ -75,7 +75,7 @@ def fit(
 
 
 def _lowest(least: float, holds_at: Callable[[float], bool]) -> float:
-    """The lowest of the shares 1, 1/2, 1/4, ... down to `least` that holds, by bisection; 1 always does."""
+    """Search for the lowest of the shares 1, 1/2, 1/4, ... down to `least` that holds, by bisection; 1 always does."""
     holding, failing = 0, ceil(-log2(least)) + 1
     while failing - holding > 1:
         middle = (holding + failing) // 2
@@ -87,12 +87,12 @@ def _lowest(least: float, holds_at: Callable[[float], bool]) -> float:
 
 
 def scaled(theory: NoiseModel, shares: dict[str, float]) -> NoiseModel:
-    """The model with each named parameter at that share of its theoretical value."""
+    """Scale each named parameter to that share of its theoretical value."""
     return replace(theory, **{name: share * getattr(theory, name) for name, share in shares.items()})
 
 
 def least_shares(model: Terms) -> dict[str, float]:
-    """The likeliest share of the theoretical value, for each parameter that the rows determine; at most 1."""
+    """Estimate the likeliest share of the theoretical value, for each parameter that the rows determine; at most 1."""
     free = list(range(len(model.names)))
     while True:
         theta = _likeliest(model, free)
@@ -104,14 +104,14 @@ def least_shares(model: Terms) -> dict[str, float]:
 
 
 def terms_of(samples: Sequence[Sample], theory: NoiseModel) -> Terms:
-    """Each parameter's contribution to the mean square errors of all rows of `samples` that see a key."""
+    """Compute each parameter's contribution to the mean square errors of all rows of `samples` that see a key."""
     names = tuple(name for name in PARAMETERS if getattr(theory, name) > 0)
     rows = torch.cat([rows for sample in samples for rows in _rows(sample, theory, names)])
     return Terms(names, rows[:, 0], rows[:, 1], rows[:, 2:])
 
 
 def _rows(sample: Sample, theory: NoiseModel, names: Sequence[str]) -> Iterator[torch.Tensor]:
-    """Rows (observed, known, terms...) [n, 2 + K] of the outputs, then of the LSEs; the theoretical model is 1."""
+    """Yield rows (observed, known, terms...) [n, 2 + K] of outputs, then of LSEs; the theoretical model is 1."""
     whole = sample.under(theory)
     sees = whole.sees
     nothing = scaled(theory, dict.fromkeys(names, _NOTHING))
@@ -139,7 +139,7 @@ def _lse_rounding(budget: ErrorBudget) -> torch.Tensor:
 
 
 def _likeliest(model: Terms, free: Sequence[int]) -> torch.Tensor:
-    """Theta [K] of the greatest likelihood: at most 1 for free parameters, 1 for the others."""
+    """Maximize the likelihood over theta [K]: at most 1 for free parameters, 1 for the others."""
     theta = torch.ones(len(model.names), dtype=torch.float64)
     if not free:
         return theta
@@ -152,7 +152,7 @@ def _likeliest(model: Terms, free: Sequence[int]) -> torch.Tensor:
 
 
 def _information(model: Terms, theta: torch.Tensor, k: int) -> float:
-    """Information on parameter k, in rows: the squared share of each mean that its theoretical value would have."""
+    """Compute the information on parameter k, in rows: the squared share that its theoretical value has of a mean."""
     term = model.terms[:, k]
     rest = model.known + model.terms @ theta - theta[k] * term
     return (term / (rest + term)).square().sum().item()

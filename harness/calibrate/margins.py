@@ -38,12 +38,12 @@ def spread(samples: Iterable[Sample], noise: NoiseModel) -> Spread:
 
 
 def holds(samples: Sequence[Sample], noise: NoiseModel) -> bool:
-    """Whether all samples pass all tiers under `noise`."""
+    """Return whether all samples pass all tiers under `noise`."""
     return all(margin <= 1 for sample in samples for _, margin in largest_margins(sample.under(noise)))
 
 
 def largest_margins(evidence: Evidence) -> Iterator[tuple[str, float]]:
-    """The margin of each tier that applies, on one output."""
+    """Yield the margin of each tier that applies, on one output."""
     for tier, _, judge_place in STATISTICAL:
         result = judge_place(evidence)
         if result is not None:
@@ -51,7 +51,7 @@ def largest_margins(evidence: Evidence) -> Iterator[tuple[str, float]]:
 
 
 def quantiles(values: torch.Tensor) -> Quantiles:
-    """The quantiles of fp64 `values` [n], n > 0."""
+    """Compute the quantiles of fp64 `values` [n], n > 0."""
     ordered = values.sort().values
 
     def at(share: float) -> float:

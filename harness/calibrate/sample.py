@@ -40,7 +40,7 @@ class Sample:
     evidence: Evidence
 
     def under(self, noise: NoiseModel) -> Evidence:
-        """The evidence under `noise`."""
+        """Return the evidence under `noise`."""
         return replace(self.evidence, budget=replace(self.evidence.budget, noise=noise))
 
     @property
@@ -83,7 +83,7 @@ def draw_samples(
 
 
 def rows_of(samples: Iterable[Sample]) -> int:
-    """Number of rows of samples."""
+    """Count the rows of samples."""
     return sum(sample.rows for sample in samples)
 
 
@@ -110,7 +110,7 @@ def _samples(case: Case, backend: Backend, noise: NoiseModel) -> Iterator[Sample
 
 
 def _sample(output: Output, case: Case, backend: Backend, noise: NoiseModel) -> Sample | None:
-    """The sample of one output; None if no row sees a key."""
+    """Make the sample of one output; None if no row sees a key."""
     output = _kept(output)
     rows = RealRows(output.attended, output.out.shape[0], output.out.device)
     problem = packed_problem(output, rows, case.geometry)
@@ -141,7 +141,7 @@ _LATENT = Latent(rank=64, rope=16, nope=32, vo=32)
 
 
 def long_cases(backend: str, can: Capability, dtype: DType, seed: int) -> Iterator[Case]:
-    """A decode and an extend over each length, with each family of values, if `can` covers them."""
+    """Yield a decode and an extend over each length, with each family of values, if `can` covers them."""
     geometry = _compiled(can, dtype) if can.buckets else _free(can, dtype)
     if geometry is None:
         return
@@ -167,7 +167,7 @@ def long_cases(backend: str, can: Capability, dtype: DType, seed: int) -> Iterat
 
 
 def _compiled(can: Capability, dtype: DType) -> Geometry | None:
-    """The first compiled geometry of this dtype without a window."""
+    """Return the first compiled geometry of this dtype without a window."""
     every = (bucket.simplest for bucket in can.buckets)
     return next((each for each in every if each.dtype is dtype and each.window_left < 0), None)
 

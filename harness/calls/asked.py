@@ -42,7 +42,7 @@ class NamesNothing(NotJudgeable):
 
 
 def asked(case: CallCase, index: int, contract: Contract) -> CallCase:
-    """The calls up to `index`, with the right answer to that one's arguments. Raises NotJudgeable."""
+    """Keep the calls up to `index`, with the right answer to that one's arguments. Raises NotJudgeable."""
     call = AskedCall(case, index)
     requests = [expected for request in range(len(call.spans)) for expected in call.expected(request)]
     return call.with_answer(requests, lse=contract.lse is not None)
@@ -87,7 +87,7 @@ class AskedCall:
         self._keys = _Keys(self._parts, self.out.shape[-1], most_bytes)
 
     def expected(self, request: int) -> tuple[Expected, ...]:
-        """The rows of a request, none for a silent one; without a causal mask one by one, which see all of its keys.
+        """Return the rows of a request, none for a silent one; without a causal mask one by one, each seeing all keys.
 
         Raises NamesNothing, and NotJudgeable for keys outside of the call's tensors, or too many of them.
         """
@@ -131,7 +131,7 @@ def _soft_cap(arguments: Mapping[str, Any]) -> float:
 
 
 def _scale(arguments: Mapping[str, Any], name: str) -> float:
-    """A factor, 1 by default. Raises NotJudgeable for anything but a single number."""
+    """Return a factor, 1 by default. Raises NotJudgeable for anything but a single number."""
     scale = arguments.get(name, 1.0)
     if isinstance(scale, torch.Tensor):
         scale = scale.item() if scale.numel() == 1 else described(scale)
@@ -170,22 +170,22 @@ class _Parts:
             self._found.setdefault(parameter.role, []).append(entry)
 
     def has(self, role: Role) -> bool:
-        """Whether the call has such a tensor."""
+        """Return whether the call has a tensor of this role."""
         return role in self._found
 
     def view(self, role: Role) -> View:
-        """The first tensor of a role. Raises NotJudgeable if there is none."""
+        """Return the first tensor of a role. Raises NotJudgeable if there is none."""
         if role not in self._found:
             raise NotJudgeable(f"it has no tensor of its {role}")
         return self._found[role][0][1]
 
     def tensor(self, role: Role) -> torch.Tensor:
-        """The content of `view`."""
+        """Return the content of `view`."""
         self.view(role)
         return self._found[role][0][2]
 
     def caches(self) -> list[torch.Tensor]:
-        """Keys and values of all pages, [pages, slots, kv heads, dim] each, or one for both."""
+        """Return keys and values of all pages, [pages, slots, kv heads, dim] each, or one for both."""
         if not self.has(Role.CACHE):
             return []
         if len(self._found[Role.CACHE]) > 2:
@@ -203,7 +203,7 @@ class _Keys:
         self.copies: list[Buffer] = []
 
     def of(self, span: RequestSpan, request: int) -> tuple[View, View]:
-        """Keys [kv_len, kv heads, qk dim] and values [kv_len, kv heads, vo dim] of a request."""
+        """Return keys [kv_len, kv heads, qk dim] and values [kv_len, kv heads, vo dim] of a request."""
         if self._caches:
             key, value = self._caches[0], self._caches[-1][..., : self._dim]
             return self._copied(_gathered(key, span, request)), self._copied(_gathered(value, span, request))
@@ -224,7 +224,7 @@ class _Keys:
 
 
 def _gathered(cache: torch.Tensor, span: RequestSpan, request: int) -> torch.Tensor:
-    """The tokens of a request, from its pages."""
+    """Gather the tokens of a request from its pages."""
     pages = torch.tensor(span.pages, dtype=torch.int64)
     if any(not 0 <= page < cache.shape[0] for page in span.pages):
         raise NotJudgeable("a page id lies outside of the pool")

@@ -30,7 +30,7 @@ from attnfuzz.reference.nvfp4 import in_rows
 
 
 def literal_arguments(case: CallCase, index: int) -> dict[str, Any]:
-    """The arguments of call `index`, which share memory where views share a buffer.
+    """Return the arguments of call `index`, which share memory where views share a buffer.
 
     Tensors hold their buffers' content before the first call, and later writes of code outside of kernels; a buffer
     without content, for a kernel to fill, holds zeros. Results of earlier calls are absent.
@@ -103,7 +103,7 @@ class CallSession:
         return _output(answer, self._view)
 
     def _writer(self) -> str:
-        """The op of the last call that may write to a cache."""
+        """Return the op of the last call that may write to a cache."""
         caches = {each.view.buffer for each in self._case.written}
         writers = [
             call.op
@@ -114,7 +114,7 @@ class CallSession:
         return writers[-1] if writers else ""
 
     def _contents(self, view: View) -> torch.Tensor:
-        """The bits of a cache, with swizzled scales in rows."""
+        """Return the bits of a cache, with swizzled scales in rows."""
         bits = _bits(self._view(view))
         return in_rows(bits) if bits.ndim > 4 else bits
 
@@ -156,7 +156,7 @@ class CallSession:
 
 
 def answer_of(case: CallCase) -> Output:
-    """The output with its right answer, before any call: `out` and `lse` have the first contents of their buffers."""
+    """Return the output and its right answer before any call: `out` and `lse` hold their buffers' first contents."""
     assert case.answer is not None
     placed = {buffer.name: buffer for buffer in case.buffers}
     buffers: dict[str, torch.Tensor] = {}
@@ -194,7 +194,7 @@ def _output(answer: CallAnswer, view: Callable[[View], torch.Tensor]) -> Output:
 
 
 def answered_geometry(case: CallCase) -> Geometry:
-    """The layer's geometry for the judge, from the shapes of the answer, ignoring pages."""
+    """Derive the layer's geometry for the judge from the shapes of the answer, ignoring pages."""
     answer = case.answer
     assert answer is not None
     dtypes = {buffer.name: buffer.dtype for buffer in case.buffers}
@@ -220,7 +220,7 @@ def answered_geometry(case: CallCase) -> Geometry:
 
 
 def _views_of_calls(case: CallCase) -> dict[str, list[View]]:
-    """The calls' views of each buffer."""
+    """Group the calls' views by buffer."""
     found: dict[str, list[View]] = {}
     for call in case.calls:
         for _, view in named_views(call.arguments):
@@ -229,7 +229,7 @@ def _views_of_calls(case: CallCase) -> dict[str, list[View]]:
 
 
 def _form(buffer: Buffer, views: list[View]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Shape and strides of a view that spans a whole buffer, with gaps only where no view reaches; else flat."""
+    """Choose shape and strides of a view that spans a whole buffer, with gaps only where no view reaches; else flat."""
     for view in views:
         alone = all((each.shape, each.stride) == (view.shape, view.stride) for each in views)
         if view.offset or view.dtype is not None or extent(view.shape, view.stride) != buffer.size:

@@ -64,7 +64,7 @@ class Calls:
         self._graphs[name] = graph
 
     def _of_library(self, literal: Argument, value: Any) -> Any:
-        """An argument of a library's function, which may be a dtype or a tensor on the host."""
+        """Pass an argument of a library's function, which may be a dtype or a tensor on the host."""
         if isinstance(literal, View) and literal.buffer in self._on_host:
             return OnHost(value)
         return _DTYPES.get(value, value) if isinstance(value, str) else value

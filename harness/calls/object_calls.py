@@ -43,7 +43,7 @@ def needs(calls: Sequence[Call], index: int) -> frozenset[int]:
 
 
 def _last(calls: Sequence[Call], before: int, name: str, methods: set[str] | frozenset[str]) -> set[int]:
-    """The last call of one of these methods on an object, before another call."""
+    """Find the last call of one of these methods on an object, before another call."""
     found = (n for n in reversed(range(before)) if calls[n].on == name and calls[n].op.rpartition(".")[2] in methods)
     last = next(found, None)
     return set() if last is None else {last}

@@ -37,7 +37,7 @@ class PlannedRun:
     last: str = ""
 
     def parameters(self, arguments: Mapping[str, Any]) -> tuple[Parameter, ...]:
-        """The tensors of plan and run. Raises ValueError for impossible ones."""
+        """Return the tensors of plan and run. Raises ValueError for impossible ones."""
         forms = {
             "query": Form(Role.QUERY, (("tokens", "q heads", "qk dim"),)),
             "out": Form(Role.OUT, (("tokens", "q heads", "vo dim"),)),
@@ -52,7 +52,7 @@ class PlannedRun:
         return parameters_of(arguments, forms, required=("query", "out", self.indptr))
 
     def spans(self, arguments: Mapping[str, Any]) -> tuple[RequestSpan, ...]:
-        """The requests that were planned."""
+        """Return the requests that were planned."""
         starts = arguments[self.indptr].tolist()
         if self.queries:
             rows = list(pairwise(arguments[self.queries].tolist()))

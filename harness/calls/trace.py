@@ -129,7 +129,7 @@ class FileTracer:
         return True
 
     def _call(self, op: Op, arguments: dict[str, Any]) -> Call:
-        """The literal call, without the writes before it."""
+        """Record the literal call, without the writes before it."""
         library, on, makes, held = op.library, "", "", frozenset[str]()
         if library is not None:
             receiver, held = arguments.pop(OBJECT, None), arguments.pop(HELD, held)
@@ -206,7 +206,7 @@ class FileTracer:
         )
 
     def _writes(self) -> tuple[Buffer, ...]:
-        """Changes in known buffers since the last look."""
+        """Return the changes in known buffers since the last look."""
         writes = []
         for allocation in self._memory.allocations():
             known = self._known.get(allocation.address)
@@ -255,7 +255,7 @@ class FileTracer:
         raise Untraceable(f"{name} is {value!r}")
 
     def _of_library(self, name: str, value: Any) -> Argument:
-        """An argument of a library's function, which may be a dtype or a tensor on the host."""
+        """Record an argument of a library's function, which may be a dtype or a tensor on the host."""
         if isinstance(value, OnHost):
             return self._truth(name, value.tensor, host=True)
         if isinstance(value, torch.dtype):
@@ -263,7 +263,7 @@ class FileTracer:
         return self._argument(name, value)
 
     def _view(self, tensor: torch.Tensor) -> View:
-        """A view of a guarded tensor; a new buffer is recorded with its content."""
+        """Return a view of a guarded tensor; a new buffer is recorded with its content."""
         shape, stride = tuple(tensor.shape), tuple(tensor.stride())
         if not tensor.numel():
             return View(buffer=self._fresh_buffer("empty", _dtype(tensor), b""), shape=shape, stride=stride)
@@ -296,7 +296,7 @@ class FileTracer:
         )
 
     def _placed_or_truth(self, name: str, tensor: torch.Tensor) -> View:
-        """A view of a guarded tensor, or of a copy: a session may pass queries to its kernels in another order."""
+        """View a guarded tensor, or a copy of another: a session may pass queries to its kernels in another order."""
         return self._view(tensor) if not tensor.numel() or self._memory.holds(tensor) else self._truth(name, tensor)
 
     def _truth(self, name: str, tensor: torch.Tensor, *, host: bool = False) -> View:
@@ -325,7 +325,7 @@ class FileTracer:
 
 
 def literal_buffer(name: str, dtype: DType, content: bytes, offset: int = 0) -> Buffer:
-    """A buffer with this content: as numbers if it is short, as zeros if possible, else as bits."""
+    """Make a buffer with this content: as numbers if it is short, as zeros if possible, else as bits."""
     size = len(content) // dtype.itemsize
     if dtype in (DType.INT32, DType.INT64) and size <= READABLE:
         values = torch.frombuffer(bytearray(content), dtype=dtype.torch_dtype).tolist() if content else []
@@ -336,7 +336,7 @@ def literal_buffer(name: str, dtype: DType, content: bytes, offset: int = 0) -> 
 
 
 def assemble(path: Path, case: Case, step: int | None = None, *, holes: bool = False) -> CallCase | None:
-    """The calls of the last step in a trace, or of the one at index `step`; None if nothing was launched.
+    """Read the calls of the last step in a trace, or of the step at index `step`; None if nothing was launched.
 
     Steps are counted over all runs of the case: those of a related run follow those of the first.
 
@@ -374,14 +374,14 @@ def assemble(path: Path, case: Case, step: int | None = None, *, holes: bool = F
 
 
 def _without_unused(case: CallCase) -> CallCase:
-    """The case without the buffers, and writes to them, that neither calls nor the answer have: of earlier answers."""
+    """Drop the buffers that neither calls nor the answer have, and writes to them: they belong to earlier answers."""
     used = {view.buffer for view in views_of_case(case)}
     calls = tuple(replace(call, writes=tuple(w for w in call.writes if w.name in used)) for call in case.calls)
     return replace(case, buffers=tuple(buffer for buffer in case.buffers if buffer.name in used), calls=calls)
 
 
 def _made(lines: Sequence[TraceLine]) -> Iterator[Call]:
-    """The calls of a record, without those that were rejected, after which the session went on."""
+    """Yield the calls of a record, without those that were rejected, after which the session went on."""
     calls: list[tuple[Call, bool]] = []
     for line in lines:
         if line.call is not None:
@@ -397,7 +397,7 @@ def _made(lines: Sequence[TraceLine]) -> Iterator[Call]:
 
 
 def _overwritten(entry: Attended, results: list[View], writes: tuple[Buffer, ...]) -> bool:
-    """Whether one of the writes reaches rows of a request."""
+    """Return whether one of the writes reaches rows of a request."""
     rows = (entry.first_row, entry.first_row + entry.query.shape[0])
     for view in results:
         first, end = (view.offset + row * view.stride[0] for row in rows)
@@ -407,7 +407,7 @@ def _overwritten(entry: Attended, results: list[View], writes: tuple[Buffer, ...
 
 
 def _changed(name: str, dtype: DType, before: bytes, after: bytes) -> Buffer:
-    """A write from the first to the last differing element."""
+    """Return a write from the first to the last differing element."""
     old, new = (torch.frombuffer(bytearray(content), dtype=dtype.bits) for content in (before, after))
     differ = (old != new).byte()
     first, last = int(differ.argmax()), len(differ) - 1 - int(differ.flip(0).argmax())

@@ -62,7 +62,7 @@ def _answered(case: CallCase, contract: Contract) -> CallCase:
 
 
 def _cleared(case: CallCase, view: View, number: float, judged: Sequence[Expected]) -> Iterator[Buffer]:
-    """The writes of `number` to the rows of a result that belong to no judged request."""
+    """Yield writes of `number` to the rows of a result that belong to no judged request."""
     owned = {row for each in judged for row in range(each.first_row, each.first_row + each.query.shape[0])}
     others = [row for row in range(view.shape[0]) if row not in owned]
     dtype, size = next(each.dtype for each in case.buffers if each.name == view.buffer), math.prod(view.shape[1:])
@@ -78,7 +78,7 @@ def _cleared(case: CallCase, view: View, number: float, judged: Sequence[Expecte
 
 
 def _runs(rows: list[int], *, joined: bool) -> Iterator[tuple[int, int]]:
-    """Ascending rows as (first, count): neighbors together if they are `joined` in memory."""
+    """Group ascending rows as (first, count): neighbors together if they are `joined` in memory."""
     start = 0
     for index in range(1, len(rows) + 1):
         if index == len(rows) or not joined or rows[index] != rows[index - 1] + 1:

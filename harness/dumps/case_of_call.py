@@ -23,7 +23,7 @@ from attnfuzz.reference.validity import ImpossibleCase
 def make_case(
     *calls: RecordedCall, backend: str | None = None, contents: Contents = Contents.VALUES, seed: int = 0
 ) -> CallCase:
-    """A case of consecutive calls of one process, each with its own tensors except for the workspace.
+    """Make a case of consecutive calls of one process, each with its own tensors except for the workspace.
 
     The right answer is that of the last call. Memory is bounded by the case's size: of the KV pool, it keeps the pages
     that lengths refer to. It runs on `backend`, or on this project's backend with that function. `seed` draws contents.
@@ -68,12 +68,12 @@ _WITH_LATENTS = frozenset({NATIVE.ragged.name, NATIVE.mla_decode.name, NATIVE.me
 
 
 def importable() -> list[str]:
-    """The functions of FlashInfer that a backend on this machine has."""
+    """List the functions of FlashInfer that a backend on this machine has."""
     return sorted(op.name for op in NATIVE.ops() if op.module is not None)
 
 
 def backend_of(call: RecordedCall, name: str | None) -> Backend:
-    """The backend called `name`, or this project's. Raises DumpError, UnknownBackend, BackendFileError."""
+    """Return the backend called `name`, or this project's. Raises DumpError, UnknownBackend, BackendFileError."""
     if call.self_id is not None:
         raise DumpError(
             f"{call.folder}: {call.function} is a method of an object, and needs a GPU: no backend here has it; import "

@@ -77,7 +77,7 @@ class BufferShelf:
         return View(buffer=name, shape=shape, stride=stride)
 
     def known(self, name: str, dtype: torch.dtype) -> DType:
-        """The DType of a torch dtype. Raises DumpError if no case can hold it."""
+        """Return the DType of a torch dtype. Raises DumpError if no case can hold it."""
         try:
             return DType.of(dtype)
         except ValueError:
@@ -86,21 +86,21 @@ class BufferShelf:
             raise DumpError(f"{self._source}: {name} is {own}, which a case can't hold (only {have})") from None
 
     def dtype(self, view: View) -> DType:
-        """The dtype of a view's buffer."""
+        """Return the dtype of a view's buffer."""
         return self._buffers[view.buffer].dtype
 
     def is_drawn(self, view: View) -> bool:
-        """Whether a view's buffer is drawn from a seed."""
+        """Return whether a view's buffer is drawn from a seed."""
         return self._buffers[view.buffer].drawn is not None
 
     def buffers(self) -> tuple[Buffer, ...]:
-        """All buffers, in the order of creation."""
+        """Return all buffers, in the order of creation."""
         return tuple(self._buffers.values())
 
     def _reserve(
         self, name: str, shape: tuple[int, ...], dtype: torch.dtype, stride: tuple[int, ...]
     ) -> tuple[DType, int]:
-        """The DType, and the number of elements of a buffer for the tensor."""
+        """Count the elements of a buffer for the tensor against the limit. Returns its DType and their number."""
         known = self.known(name, dtype)
         size = extent(shape, stride)
         self._left -= size * known.itemsize
@@ -113,7 +113,7 @@ class BufferShelf:
 
 
 def _flat_bytes(dense: torch.Tensor, shape: tuple[int, ...], stride: tuple[int, ...], dtype: DType) -> bytes:
-    """All bytes that a tensor with these strides spans."""
+    """Return all bytes that a tensor with these strides spans."""
     bits = dense.contiguous().view(dtype.bits)
     if stride != dense_stride(shape):
         laid_out = torch.zeros(extent(shape, stride), dtype=dtype.bits)
@@ -123,7 +123,7 @@ def _flat_bytes(dense: torch.Tensor, shape: tuple[int, ...], stride: tuple[int, 
 
 
 def _like(recorded: torch.Tensor, seed: int) -> Drawn:
-    """Drawn content with the mean and standard deviation of the finite numbers in `recorded`."""
+    """Return drawn content with the mean and standard deviation of the finite numbers in `recorded`."""
     numbers = recorded.to(torch.float32)
     # Not by brackets, which make a 64-bit index per axis and element.
     finite = numbers.masked_select(torch.isfinite(numbers))

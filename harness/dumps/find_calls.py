@@ -62,12 +62,12 @@ def read_dump(folder: Path) -> Dump:
 
 
 def _is_call(root: Path, folder: Path) -> bool:
-    """Whether a folder is a call's, complete or not."""
+    """Return whether a folder is that of a call, complete or not."""
     return _CALL.fullmatch(folder.name) is not None or file_in(root, folder / METADATA) is not None
 
 
 def _snapshots(root: Path, folder: Path) -> list[tuple[int | None, Path]]:
-    """The folders with a call's tensors: one per snapshot if it was captured, else the call's own."""
+    """Return the folders with a call's tensors: one per snapshot if it was captured, else the call's own."""
     flushes = folders_in(root, folder / _FLUSHES)
     numbered = [(int(match[1]), each) for each in flushes if (match := _FLUSH.fullmatch(each.name))]
     return [*sorted(numbered)] if numbered else [(None, folder)]
@@ -95,7 +95,7 @@ def _in_order(root: Path, calls: list[RecordedCall]) -> list[RecordedCall]:
 
 
 def _logged(path: Path) -> Mapping[str, int]:
-    """The first line that names each folder of a session. The names are only compared, never opened."""
+    """Return the first line that names each folder of a session. The names are only compared, never opened."""
     lines: dict[str, int] = {}
     for line, record in enumerate(records(path)):
         name = record.get("dump_dir")
@@ -109,7 +109,7 @@ def _logged(path: Path) -> Mapping[str, int]:
 def chosen_call(
     calls: Sequence[RecordedCall], number: int | None, runs: Callable[[RecordedCall], bool] = lambda _: True
 ) -> int:
-    """The index of call `number`, counted from 1; without one, of the last that crashed, or of the last of all.
+    """Return the index of call `number`, counted from 1; without one, of the last that crashed, or of the last of all.
 
     Calls for which `runs` is False (no backend) are chosen only if there are no others. FlashInfer's functions call
     each other, and each of them dumps: a decode on XQA is three calls, of which the first is the user's.

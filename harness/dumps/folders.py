@@ -10,7 +10,7 @@ from attnfuzz.harness.dumps.recorded import DumpError
 
 
 def file_in(root: Path, path: Path) -> Path | None:
-    """`path`, a regular file under `root`; None if there is nothing.
+    """Return `path` if it is a regular file under `root`; None if there is nothing.
 
     Raises:
         DumpError: it is a link out of `root`, no regular file, or can't be looked at.
@@ -26,7 +26,7 @@ def file_in(root: Path, path: Path) -> Path | None:
 
 
 def folders_in(root: Path, folder: Path) -> list[Path]:
-    """The folders in `folder`, by name; none if it does not exist.
+    """Return the folders in `folder`, by name; none if it does not exist.
 
     Raises:
         DumpError: `folder`, or one in it, is a link out of `root` or can't be looked at.
@@ -42,12 +42,12 @@ def folders_in(root: Path, folder: Path) -> list[Path]:
 
 
 def unreadable(path: Path, error: OSError) -> DumpError:
-    """The error for a file of a dump that the system doesn't let us read."""
+    """Return the error for a file of a dump that the system doesn't let us read."""
     return DumpError(f"can't read {path}: {error.strerror or error}; check that it exists and that you may read it")
 
 
 def _mode(root: Path, path: Path) -> int | None:
-    """The file mode, None if there is nothing."""
+    """Return the file mode, or None if there is nothing. Raises DumpError."""
     try:
         if not path.resolve().is_relative_to(root.resolve()):
             raise DumpError(f"{path} is a link that leaves {root}: a dump is read only from its own folder")
@@ -65,7 +65,7 @@ MAX_RECORD = 16 << 20
 
 
 def last_record(path: Path) -> tuple[dict[str, Any], bool]:
-    """The last complete record, and whether a truncated one follows.
+    """Read the last complete record. Returns it, and whether a truncated one follows.
 
     Only the file's end is read.
 
@@ -94,7 +94,7 @@ def last_record(path: Path) -> tuple[dict[str, Any], bool]:
 
 
 def records(path: Path) -> Iterator[dict[str, Any]]:
-    """All records of a file that several processes may have written to; other lines are skipped.
+    """Yield all records of a file that several processes may have written to; other lines are skipped.
 
     Raises:
         DumpError: the file can't be read.
@@ -112,7 +112,7 @@ def records(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _record(line: bytes) -> dict[str, Any]:
-    """One record. Raises ValueError for anything else."""
+    """Parse one record. Raises ValueError for anything else."""
     try:
         # Not msgspec: FlashInfer writes scalars that are not finite as NaN and Infinity.
         record = json.loads(line.decode())

@@ -62,7 +62,7 @@ class Metadata(msgspec.Struct, frozen=True):
 
 
 def metadata_of(record: dict[str, Any], path: Path) -> Metadata:
-    """The metadata in a record of the file at `path`. Raises DumpError."""
+    """Parse the metadata in a record of the file at `path`. Raises DumpError."""
     needed = [field.encode_name for field in msgspec.structs.fields(Metadata) if field.required]
     missing = [name for name in needed if name not in record]
     if missing:
@@ -84,7 +84,7 @@ def converted(value: Any, record: type[Record], path: Path) -> Record:
 
 
 def dtype_of(name: str, path: Path) -> torch.dtype:
-    """The dtype with this name in FlashInfer's metadata. Raises DumpError."""
+    """Return the dtype with this name in FlashInfer's metadata. Raises DumpError."""
     if name not in _DTYPES:
         raise DumpError(f"{path} has the dtype {name[:50]!r}, which torch {torch.__version__} does not support")
     return _DTYPES[name]
@@ -109,7 +109,7 @@ class Described(msgspec.Struct, frozen=True):
 
 
 def recorded_value(raw: Any, tensor: Callable[[str, Described], ForeignTensor], path: Path) -> Recorded:
-    """A value of the file at `path`; `tensor` finds one by its key and description. Raises DumpError."""
+    """Convert a value of the file at `path`; `tensor` finds one by its key and description. Raises DumpError."""
     if raw is None or isinstance(raw, int | float | str):
         return raw
     described = converted(raw, Described, path)
@@ -129,7 +129,7 @@ def recorded_value(raw: Any, tensor: Callable[[str, Described], ForeignTensor], 
 
 
 def _member(raw: Any, tensor: Callable[[str, Described], ForeignTensor], path: Path) -> ForeignTensor | None:
-    """A member of a list that is a tensor, None for everything else."""
+    """Return a member of a list if it is a tensor, None otherwise."""
     if not isinstance(raw, dict) or raw.get("type") != "torch.Tensor":
         return None
     described = converted(raw, Described, path)
@@ -148,14 +148,14 @@ class Positional:
     rest: str | None = None
 
     def name(self, index: int) -> str | None:
-        """The name of the argument at this position, None if there is none."""
+        """Return the name of the argument at this position, None if there is none."""
         if index < len(self.names):
             return self.names[index]
         return None if self.rest is None else f"{self.rest}[{index - len(self.names)}]"
 
 
 def positional(function: str, recorded: str) -> Positional:
-    """The parameters of a function, from the signature text `recorded` in a dump. Its names are not evaluated.
+    """Parse the parameters of a function from the signature in a dump. Its names are not evaluated.
 
     Raises:
         DumpError: the text is no signature.
@@ -168,7 +168,7 @@ def positional(function: str, recorded: str) -> Positional:
 
 
 def parse(signature: str) -> Positional | None:
-    """The positional parameters in a signature as `inspect` prints it; None if the text is not a signature."""
+    """Parse the positional parameters in a signature as `inspect` prints it; None if the text is not a signature."""
     names: list[str] = []
     parameters = _split(signature)
     if parameters is None:
@@ -186,7 +186,7 @@ def parse(signature: str) -> Positional | None:
 
 
 def _split(signature: str) -> list[str] | None:
-    """The texts between the commas of the outermost parentheses; annotations and defaults may hold more of either."""
+    """Split a signature at the commas of its outermost parentheses, which may enclose more of either."""
     found, begin, depth, quote, escaped = [], 1, 0, "", False
     for index, char in enumerate(signature):
         if quote:

@@ -23,7 +23,7 @@ _LOOKED_AT = 8 << 20
 
 
 def used_bytes(op: Op, arguments: Mapping[str, Any]) -> int | None:
-    """The bytes of workspace that a call uses, None if its kernel is not ours. Raises NoCompiler, BuildFailed."""
+    """Count the bytes of workspace that a call uses, None if its kernel is not ours. Raises NoCompiler, BuildFailed."""
     if op.function.__module__ != ops.__name__:
         return None
     build.load()
@@ -166,7 +166,7 @@ class PlacedCall:
             self.notes.append(f"Allocated for the call, so that it is guarded and judged: {' and '.join(shapes)}.")
 
     def _value_dim(self) -> int:
-        """The head dim of the output."""
+        """Return the head dim of the output."""
         if "kv_lora_rank" in self._given:
             rank: int = self._given["kv_lora_rank"]
             return rank
@@ -174,7 +174,7 @@ class PlacedCall:
         return self._source(values[-1]).shape[-1]
 
     def _source(self, name: str) -> ForeignTensor:
-        """The tensor of a parameter: "kv_cache[1]" is the second of a pair."""
+        """Return the tensor of a parameter: "kv_cache[1]" is the second of a pair."""
         argument, _, index = name.partition("[")
         value: Any = self._call.arguments[argument]
         tensor: ForeignTensor = value[int(index.rstrip("]"))] if index else value

@@ -155,7 +155,7 @@ def _gathered(
 
 
 def _poisoned_spare(shelf: BufferShelf, view: View) -> Buffer:
-    """The write that poisons the last page of a drawn pool, gaps included, which hold poison anyway."""
+    """Return a write that poisons the last page of a drawn pool, gaps included, which hold poison anyway."""
     dtype, inner = shelf.dtype(view), extent(view.shape[1:], view.stride[1:])
     return Buffer(
         name=view.buffer,
@@ -167,7 +167,7 @@ def _poisoned_spare(shelf: BufferShelf, view: View) -> Buffer:
 
 
 def _stride(name: str, shape: tuple[int, ...], source: ForeignTensor) -> tuple[tuple[int, ...], str]:
-    """The strides of the cut pool, and a note if the recorded ones changed, else ""."""
+    """Return the strides of the cut pool, and a note if the recorded ones changed, else ""."""
     dense, stride = dense_stride(shape), source.stride
     if stride is None or stride == dense:
         return dense, ""
@@ -182,7 +182,7 @@ def _stride(name: str, shape: tuple[int, ...], source: ForeignTensor) -> tuple[t
 def _interleaved(
     shapes: Sequence[tuple[int, ...]], strides: Sequence[tuple[int, ...]], sources: Sequence[ForeignTensor]
 ) -> bool:
-    """Whether K and V are laid out as the two halves of each page of one cache."""
+    """Return whether K and V are laid out as the two halves of each page of one cache."""
     half = extent(shapes[0][1:], strides[0][1:])
     return (
         shapes[0] == shapes[1]

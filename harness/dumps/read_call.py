@@ -102,7 +102,7 @@ class _Reader:
         return _EAGER[written]
 
     def _values(self, kind: str, keys: Iterable[str], others: Mapping[str, object]) -> dict[str, Recorded]:
-        """All arguments or results by the dump's names. `others` are non-tensors, or contain tensors."""
+        """Read all arguments or results by the dump's names. `others` are non-tensors, or contain tensors."""
         keys = dict.fromkeys(keys)
         file = self._tensor_file(kind) if keys else None
 
@@ -142,7 +142,7 @@ class _Reader:
         )
 
     def _stride(self, details: TensorDetails) -> tuple[int, ...] | None:
-        """The stride of a tensor that is an argument by itself; None if unknown.
+        """Return the stride of a tensor that is an argument by itself; None if unknown.
 
         The dump's copy on the host is dense, in the original's order of axes; other strides are the original's.
         """
@@ -151,7 +151,7 @@ class _Reader:
         return None
 
     def _bound(self, inputs: Mapping[str, Recorded]) -> dict[str, Recorded]:
-        """The arguments by the names of the signature."""
+        """Map the arguments by the names of the signature."""
         places = {int(match[1]): key for key in inputs if (match := _POSITION.fullmatch(key))}
         missing = next((index for index in range(len(places)) if index not in places), None)
         if missing is not None:
@@ -199,7 +199,7 @@ class _Reader:
 
 
 def _is_member(key: str, others: Mapping[str, object]) -> bool:
-    """Whether a tensor belongs to one of these values: `arg_1__0` is the first of arg_1."""
+    """Return whether a tensor belongs to one of these values: `arg_1__0` is the first of arg_1."""
     owner, *members = key.split("__")
     for member in members:
         if owner in others:

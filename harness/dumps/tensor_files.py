@@ -59,11 +59,11 @@ class TensorFile:
     def tensor(
         self, key: str, shape: tuple[int, ...], dtype: torch.dtype, stride: tuple[int, ...] | None
     ) -> ForeignTensor:
-        """The tensor `key`, as the metadata describes it."""
+        """Return the tensor `key`, as the metadata describes it."""
         return ForeignTensor(shape, dtype, stride, lambda: self._stored(key, shape, dtype))
 
     def _stored(self, key: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """The tensor in the file. Raises DumpError if it contradicts the metadata."""
+        """Read the tensor from the file. Raises DumpError if it contradicts the metadata."""
         path, tensor = self.path, self.tensors.get(key)
         if tensor is None:
             raise DumpError(f"{path} has no tensor {key}, which the metadata names: copy the dump again")

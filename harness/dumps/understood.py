@@ -20,7 +20,7 @@ _SCALES = frozenset({"bmm1_scale", "bmm2_scale"})
 
 
 def pictured(call: RecordedCall) -> dict[str, Any]:
-    """The arguments by name. Integer tensors have their content, others are on torch's "meta" device.
+    """Map the arguments by name. Integer tensors have their content, others are on torch's "meta" device.
 
     Scales are numbers, even if passed as tensors of one element. Raises DumpError.
     """
@@ -28,12 +28,12 @@ def pictured(call: RecordedCall) -> dict[str, Any]:
 
 
 def is_scale(name: str, value: Recorded) -> bool:
-    """Whether an argument is a scale in a one-element tensor, as some FlashInfer kernels take it."""
+    """Return whether an argument is a scale in a one-element tensor, as some FlashInfer kernels take it."""
     return name in _SCALES and isinstance(value, ForeignTensor) and value.shape in ((), (1,))
 
 
 def layout_of(tensor: ForeignTensor) -> tuple[int, ...]:
-    """A tensor's strides in a case: dense if they were lost or let elements overlap."""
+    """Return a tensor's strides in a case: dense if they were lost or let elements overlap."""
     if tensor.stride is not None:
         with contextlib.suppress(ValueError):
             check_strides("", tensor.shape, tensor.stride)
@@ -60,7 +60,7 @@ def _tensor(name: str, tensor: ForeignTensor) -> torch.Tensor:
 
 
 def form_of(call: RecordedCall, *names: str) -> str:
-    """The dtype and shape of the first argument with one of these names, "" if there is none."""
+    """Describe the dtype and shape of the first argument with one of these names, "" if there is none."""
     for name in names:
         value = call.arguments.get(name)
         members = value if isinstance(value, tuple) else (value,)
@@ -99,6 +99,6 @@ def understood(call: RecordedCall) -> Understood:
 
 
 def breaches_of(call: RecordedCall) -> tuple[Breach, ...]:
-    """The preconditions that a call breaks; none for an unknown function. Raises DumpError."""
+    """Return the preconditions that a call breaks; none for an unknown function. Raises DumpError."""
     entry = ENTRY_POINTS.get(call.function)
     return () if entry is None else entry.breaches(pictured(call))

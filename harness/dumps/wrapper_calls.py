@@ -57,7 +57,7 @@ _NEUTRAL: Final[Mapping[str, Recorded]] = {
 
 
 def function_of(call: RecordedCall) -> str:
-    """The function equivalent to a call: its own, or one for the run of a wrapper."""
+    """Return the function equivalent to a call: its own, or one for the run of a wrapper."""
     return _WRAPPERS[_class(call)].function if _is_run(call) else call.function
 
 
@@ -97,7 +97,7 @@ def _class(call: RecordedCall) -> str:
 
 
 def _last(calls: Sequence[RecordedCall], call: RecordedCall, method: str) -> RecordedCall:
-    """The last call of a method of the same object before this one."""
+    """Return the last call of a method of the same object before this one."""
     name = f"{_class(call)}.{method}"
     place = next(index for index, each in enumerate(calls) if each is call)
     for each in reversed(calls[:place]):
@@ -161,7 +161,7 @@ class _Pages:
         return cls(table, torch.tensor(lengths, dtype=torch.int32))
 
     def decode(self, known: Mapping[str, Recorded]) -> dict[str, Recorded]:
-        """Arguments of trtllm_batch_decode_with_kv_cache."""
+        """Return arguments of trtllm_batch_decode_with_kv_cache."""
         return {
             "block_tables": ForeignTensor.of(self.table),
             "seq_lens": ForeignTensor.of(self.lengths),
@@ -170,7 +170,7 @@ class _Pages:
         }
 
     def context(self, plan: RecordedCall, known: Mapping[str, Recorded]) -> dict[str, Recorded]:
-        """Arguments of trtllm_batch_context_with_kv_cache."""
+        """Return arguments of trtllm_batch_context_with_kv_cache."""
         first = _integers(plan, known, "qo_indptr")
         if not known.get("causal", False):
             raise DumpError(f"{plan.folder} is not causal, but the function is; import another call")

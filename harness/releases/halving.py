@@ -10,7 +10,7 @@ from attnfuzz.harness.releases.outcomes import Outcome
 def search(
     versions: Sequence[Version], run: Callable[[Version], Outcome], *, every: bool = False
 ) -> Mapping[Version, Outcome]:
-    """The outcomes of the versions that had to be run, in order.
+    """Run as few versions as needed. Returns the outcomes of those that were run, in order.
 
     The oldest and the newest that can be run come first. If one fails and the other passes, the versions between them
     are halved, skipping ones that can't be run: that finds a change, the only one if there is just one. If they agree,

@@ -54,7 +54,7 @@ class Course:
 
 
 def course_of(outcomes: Mapping[str, Outcome]) -> Course:
-    """The course of a failure from its outcomes in the order of releases."""
+    """Derive the course of a failure from its outcomes in the order of releases."""
     judged = [(release, outcome.ending) for release, outcome in outcomes.items() if outcome.judged]
     failing = [place for place, (_, ending) in enumerate(judged) if ending is Ending.FAILS]
     if not failing:

@@ -54,7 +54,7 @@ def replayed(wanted: Wanted, backend: str, runner: CaseRunner[Case]) -> Replayed
 
 
 def reason_of(error: Exception, backend: str = "") -> str:
-    """Why a release can't be run, in a line without its name; the last line of a traceback."""
+    """State why a release can't be run, in a line without its name; the last line of a traceback."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
@@ -62,7 +62,7 @@ def reason_of(error: Exception, backend: str = "") -> str:
 
 
 def _cases(wanted: Wanted, backend: str) -> Iterator[Case]:
-    """The case on `backend`; a reported one also in the backend's geometries."""
+    """Yield the case on `backend`; a reported one also in the backend's geometries."""
     own = replace(wanted.case, backend=backend)
     if not wanted.reported:
         yield own

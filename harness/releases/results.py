@@ -142,7 +142,7 @@ def with_resemblances(rows: Sequence[FailureRow]) -> tuple[FailureRow, ...]:
 
 
 def _resembles(row: FailureRow, report: FailureRow) -> bool:
-    """Whether both fail in the same way wherever both were judged, and at least once."""
+    """Return whether both fail in the same way wherever both were judged, and at least once."""
     both = [
         (cell, report.cells[release])
         for release, cell in row.cells.items()

@@ -24,7 +24,7 @@ _KEPT_BYTES = 1 << 19
 
 
 def environment_for(site: Site, workspace: Path) -> dict[str, str]:
-    """Environment variables of a script: the site's modules, and a workspace for FlashInfer's compilations."""
+    """Return environment variables for a script: the site's modules, and a workspace for FlashInfer's compilations."""
     inherited = os.environ.get("PYTHONPATH")
     paths = os.pathsep.join([str(site.folder), *([inherited] if inherited else [])])
     return {"PYTHONPATH": paths, "FLASHINFER_WORKSPACE_BASE": str(workspace)}
@@ -87,7 +87,7 @@ def _signal(number: int) -> str:
 
 
 def _result_line(output: str, errors: str) -> str:
-    """A script's "seen: " text, else the last line of its output, else of its errors; empty if none."""
+    """Extract a script's "seen: " text, else the last line of its output, else of its errors; empty if none."""
     lines, complaints = ([line.strip() for line in text.splitlines() if line.strip()] for text in (output, errors))
     seen = [line.removeprefix(launched.SEEN) for line in lines if line.startswith(launched.SEEN)]
     # Errors come last: libraries print warnings there.
@@ -95,7 +95,7 @@ def _result_line(output: str, errors: str) -> str:
 
 
 def _text(path: Path) -> str:
-    """The beginning and the end of a file, usually all of it."""
+    """Read the beginning and the end of a file, usually all of it."""
     with path.open("rb") as file:
         data = file.read(_KEPT_BYTES)
         if path.stat().st_size > 2 * _KEPT_BYTES:

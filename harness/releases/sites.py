@@ -32,7 +32,7 @@ class Site:
 
 
 def site_at(folder: Path, package: str, version: Version) -> Site:
-    """The site in `folder`, whose metadata must have `version`. Raises SiteError."""
+    """Return the site in `folder`, whose metadata must have `version`. Raises SiteError."""
     if not folder.is_dir():
         raise SiteError(f"{folder} is not a folder: name one that {package} {version} was installed into")
     found = list(metadata.distributions(name=package, path=[str(folder)]))
@@ -55,12 +55,12 @@ def site_at(folder: Path, package: str, version: Version) -> Site:
 
 
 def site_folder(cache: Path, package: str, version: Version) -> Path:
-    """The folder of a version; Python's version counts, since wheels may hold compiled modules."""
+    """Return the folder of a version; Python's version counts, since wheels may hold compiled modules."""
     return cache / "sites" / f"{package}-{version}-{sys.implementation.cache_tag}"
 
 
 def installed(package: str, version: Version, cache: Path, progress: Callable[[str], None]) -> Site:
-    """The site of a released version, installed without its dependencies unless `cache` has it already.
+    """Return the site of a released version, installed without its dependencies unless `cache` has it already.
 
     `progress` gets a line about an install.
 
@@ -100,7 +100,7 @@ def _version_of(distribution: metadata.Distribution) -> Version | None:
 
 
 def _modules_of(distribution: metadata.Distribution) -> AbstractSet[str]:
-    """Names of importable modules, from top_level.txt, which not every build tool writes, or from its files."""
+    """Read the names of importable modules from top_level.txt, which not every build tool writes, or from the files."""
     named = (distribution.read_text("top_level.txt") or "").split()
     names = named or [file.parts[0].partition(".")[0] for file in distribution.files or ()]
     return {name for name in names if name.isidentifier() and name != "__pycache__"}

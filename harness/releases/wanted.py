@@ -47,7 +47,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     found: tuple[str, ...] = ()
 
     def shown_by(self, verdict: Verdict) -> Observation | None:
-        """The first matching failure of a verdict; None if there is none."""
+        """Return the first matching failure of a verdict; None if there is none."""
         if self.fingerprint is not None:
             return self.fingerprint.among(verdict.failures)
         return next((each for each in verdict.failures if self._matches(each)), None)
@@ -58,12 +58,12 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fingerprint_anywhere(observation: Observation) -> Fingerprint:
-    """The fingerprint of a failure without its backend, the same in every release."""
+    """Return the fingerprint of a failure without its backend, the same in every release."""
     return Fingerprint.of("", observation).anywhere
 
 
 def reported(bugs: Iterable[Bug], engine: Engine, kinds: Collection[str], runner: RepeatingRunner) -> list[Wanted]:
-    """The engine's reports that a case shows on this machine; in a release's form, if one is known.
+    """List the engine's reports that a case shows on this machine; in a release's form, if one is known.
 
     For a report about a fault or an exception, `runner` finds its place in our own backend.
     """
@@ -86,7 +86,7 @@ def reported(bugs: Iterable[Bug], engine: Engine, kinds: Collection[str], runner
 
 
 def _where_ours(bug: Bug, runner: RepeatingRunner) -> str:
-    """The place at which our own backend fails with a bug, "" if it does not matter."""
+    """Run a bug on our own backend. Returns the place at which that fails, "" if it does not matter."""
     if not isinstance(bug.case, Case) or _PLACED.isdisjoint(bug.kinds):
         return ""
     failures = runner.verdict(replace(bug.case, backend=bug.backend_before)).failures
@@ -94,14 +94,14 @@ def _where_ours(bug: Bug, runner: RepeatingRunner) -> str:
 
 
 def _where(failure: Observation) -> str:
-    """The place that distinguishes failures of a kind: a fault's kernel, an exception's type, else ""."""
+    """Return the place that distinguishes failures of a kind: a fault's kernel, an exception's type, else ""."""
     if failure.kind in FAULTS:
         return failure.kernel
     return failure.place if failure.kind is Kind.RAISED else ""
 
 
 def given(path: Path, engine: Engine, kinds: Collection[str]) -> Wanted:
-    """The recorded failure of a user's file or finding, or any. Raises CaseFileError, RecordError, NotOfTheEngine."""
+    """Read the failure of a user's file or finding, or any. Raises CaseFileError, RecordError, NotOfTheEngine."""
     case = case_file.load(case_path(path))
     if not isinstance(case, Case):
         raise NotOfTheEngine(f"{path} is made of literal calls, which no release plans: give a case made of steps")
@@ -115,7 +115,7 @@ def given(path: Path, engine: Engine, kinds: Collection[str]) -> Wanted:
 
 
 def found(records: Iterable[Record], backends: dict[str, tuple[str, str]]) -> list[Wanted]:
-    """The findings of searches for `backends`, each with its release and kind, in the order of releases.
+    """List the findings of searches for `backends`, each with its release and kind, in the order of releases.
 
     The same failure with the same features in several releases is one, with the case of the first of them.
     """
@@ -134,7 +134,7 @@ def found(records: Iterable[Record], backends: dict[str, tuple[str, str]]) -> li
 
 
 def _on_file(case: Case, kind: str, seen: Observation) -> Wanted:
-    """The failure of a finding; its name doesn't depend on the release."""
+    """Make the failure of a finding; its name doesn't depend on the release."""
     return Wanted(
         name=f"{seen.kind}-{fine(replace(case, backend=kind), seen)}",
         title=headline(kind, seen),
@@ -145,5 +145,5 @@ def _on_file(case: Case, kind: str, seen: Observation) -> Wanted:
 
 
 def file_name(wanted: Wanted, release: str) -> str:
-    """The file name of a failing case."""
+    """Return the file name of a failing case."""
     return re.sub(r"[^A-Za-z0-9_.+-]+", "_", f"{wanted.name}-{release.strip('@/')}") + ".json"

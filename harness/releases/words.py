@@ -14,13 +14,13 @@ MARKDOWN = "sweep.md"
 
 
 def shown(release: str) -> str:
-    """A release in a table; a source tree by its folder's name."""
+    """Shorten a release for a table: a source tree to its folder's name."""
     mark = release.find("@")
     return release if mark < 0 else f"{release[:mark]}@{Path(release[mark + 1 :]).name}"
 
 
 def sentence(row: FailureRow) -> str:
-    """When a failure began and ended."""
+    """Say when a failure began and ended."""
     if not row.cells:
         return "Found by a search, and not run in any release yet."
     if Ending.FAILS_OTHERWISE in _ends(row) and not _ends(row) & {Ending.FAILS, Ending.PASSES}:
@@ -29,19 +29,19 @@ def sentence(row: FailureRow) -> str:
 
 
 def budget(asked: SweepPlan) -> str:
-    """The budget of each release's search."""
+    """Describe the budget of each release's search."""
     if asked.examples is not None:
         return f"{count(asked.examples, 'example')} of each backend"
     return clock(asked.seconds or 0)
 
 
 def found_in(results: SweepResults, release: str) -> int:
-    """The failures that the search of a release found."""
+    """Count the failures that the search of a release found."""
     return sum(release in row.wanted.found for row in results.rows)
 
 
 def unable(results: SweepResults, release: str, backends: tuple[str, ...]) -> str:
-    """The reasons why backends of a release could not be run, "" if all could."""
+    """Return the reasons why backends of a release could not be run, "" if all could."""
     reasons = {name: results.unable[name] for name in backends if name in results.unable}
     searched = results.searched.get(release)
     lines = list(dict.fromkeys(reasons.values())) if len(reasons) == len(backends) else []
@@ -50,19 +50,19 @@ def unable(results: SweepResults, release: str, backends: tuple[str, ...]) -> st
 
 
 def without_failure(results: SweepResults) -> tuple[list[FailureRow], list[FailureRow]]:
-    """The rows without a failure in any release: those that pass somewhere, and those that could not be run."""
+    """Return the rows without a failure in any release: those that pass somewhere, and those that could not be run."""
     quiet = [row for row in results.rows if row.cells and not _ends(row) & {Ending.FAILS, Ending.FAILS_OTHERWISE}]
     passing = [row for row in quiet if Ending.PASSES in _ends(row)]
     return passing, [row for row in quiet if row not in passing]
 
 
 def not_yet_run(results: SweepResults) -> list[FailureRow]:
-    """The rows found before an interruption and not run yet."""
+    """Return the rows found before an interruption and not run yet."""
     return [row for row in results.rows if not row.cells]
 
 
 def why_not_run(rows: Iterable[FailureRow]) -> str:
-    """Failures that could not be looked for, by reason, except in releases that could not be run at all."""
+    """List failures that could not be looked for, by reason, except in releases that could not be run at all."""
     by_reason: dict[str, list[str]] = {}
     for row in rows:
         reason = next((cell.line for cell in row.cells.values() if cell.ending is Ending.CANNOT_RUN), "")
@@ -72,7 +72,7 @@ def why_not_run(rows: Iterable[FailureRow]) -> str:
 
 
 def still_there(results: SweepResults) -> list[FailureRow]:
-    """The rows that fail in the newest release that could be judged."""
+    """Return the rows that fail in the newest release that could be judged."""
     return [row for row in results.rows if row.course.still_there]
 
 
@@ -89,7 +89,7 @@ ENDED = {
 
 
 def render_markdown(results: SweepResults, engine: Engine) -> str:
-    """The sweep as markdown."""
+    """Render the sweep as markdown."""
     return template("sweep.md.j2").render(
         results=results,
         shown=shown,

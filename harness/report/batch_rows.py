@@ -43,7 +43,7 @@ class Elided:
 
 
 def batch_rows(step: Step) -> list[BatchRow]:
-    """All rows of a step: its requests, the rows that its batch is padded with, then tokens that are in no row."""
+    """List all rows of a step: its requests, the rows that its batch is padded with, then tokens that are in no row."""
     rows = [BatchRow(index, request) for index, request in enumerate(step.requests)]
     left = max(step.padded_tokens - step.tokens, 0)
     for index in range(len(rows), step.padded_batch):
@@ -56,7 +56,7 @@ def batch_rows(step: Step) -> list[BatchRow]:
 
 
 def shown(rows: list[BatchRow], marked: Collection[int]) -> list[BatchRow | Elided]:
-    """`rows` without the middle of a large batch and most of the padding, but with those at the `marked` positions."""
+    """Elide the middle of a large batch and most of the padding, but keep the rows at the `marked` positions."""
     large = len(rows) > FIRST + LAST + MARKED
     keep = {*range(FIRST), *range(len(rows) - LAST, len(rows))} if large else {*range(len(rows))}
     padded = [position for position, row in enumerate(rows) if row.request is None and row.index >= 0]
@@ -95,12 +95,12 @@ class Failing:
     fault: Observation | None = None
 
     def marks(self, step: int, row: int, *, real: bool) -> bool:
-        """Whether to mark a row of the padded batch; `real` if it is a request's."""
+        """Return whether to mark a row of the padded batch; `real` if it is a request's."""
         return step == self.step and (row == self.row or (self.padding and not real))
 
 
 def failing(case: Case, observation: Observation) -> Failing:
-    """The place where `case` failed, as far as `observation` has it."""
+    """Locate the failure in `case`, as far as `observation` says where it is."""
     step = observation.step if observation.step < len(case.steps) else -1
     if observation.kind in FAULTS:
         access = observation.access

@@ -189,7 +189,7 @@ class CauseView:
 
 
 def title_of_cause(cause: Cause) -> str:
-    """A cause in half a line."""
+    """Describe a cause in half a line."""
     return title(cause.findings[0].observation, cause.needs, _backends(cause), _modes(cause))
 
 
@@ -202,12 +202,12 @@ def _modes(cause: Cause) -> list[str]:
 
 
 def status_of(finding: AnyFinding) -> str:
-    """A finding's state, or `KNOWN`."""
+    """Return a finding's state, or `KNOWN`."""
     return KNOWN if finding.known is not None else str(finding.state)
 
 
 def cause_views(standing: Standing, scripts: Collection[str] = ()) -> list[CauseView]:
-    """The causes of all findings of a campaign: new and returned ones, open, known and fixed ones, the worst first."""
+    """Group all findings of a campaign by cause: new and returned ones, open, known and fixed ones, the worst first."""
     causes = causes_of([*standing.findings, *standing.fixed], standing.merged)
     views = [_view(cause.findings, scripts, standing) for cause in causes]
     return sorted(views, key=lambda view: (_STATUSES.index(view.status), *view.order))
@@ -260,7 +260,7 @@ _MEANINGS = {
 
 
 def cause_groups(standing: Standing, views: Collection[CauseView], records: Mapping[str, Record]) -> list[CauseGroup]:
-    """All causes of a campaign by status, those that need attention first; `records` are by finding's name."""
+    """Group all causes of a campaign by status, those that need attention first; `records` are by finding's name."""
     left = MOST_DRAWN
     result = []
     for status, meaning in _MEANINGS.items():
@@ -286,7 +286,7 @@ def _drawn(standing: Standing, records: Mapping[str, Record], view: CauseView, *
 
 
 def report_of(finding: AnyFinding) -> str:
-    """A finding's full report, or a summary if it was only run again."""
+    """Return a finding's full report, or a summary if it was only run again."""
     if isinstance(finding, FindingFiled):
         return finding.report.strip()
     return f"{finding.observation.kind}: {finding.observation.message}\n\n{describe(finding.case)}"
@@ -309,7 +309,7 @@ def _circumstances(finding: AnyFinding) -> Iterator[str]:
 
 
 def _seen(standing: Standing, record: Record | None) -> list[str]:
-    """When and on which versions an old finding first and last failed before this campaign."""
+    """Describe when and on which versions an old finding first and last failed before this campaign."""
     if record is None or standing.started is None:
         return []
     failed = [each for each in record.sightings if each.failed and each.campaign < standing.started.campaign]

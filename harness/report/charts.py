@@ -28,7 +28,7 @@ class Series:
 
 
 def line_chart(label: str, lines: Sequence[Series], x_words: Callable[[float], str]) -> Markup:
-    """A line chart from 0 to the largest value."""
+    """Draw a line chart from 0 to the largest value."""
     picture = Picture(_WIDTH, label)
     picture.height = _HEIGHT
     right = max((x for line in lines for x, _ in line.points), default=0.0) or 1.0
@@ -61,7 +61,7 @@ class Margin:
 
 
 def margin_chart(label: str, margins: Sequence[Margin]) -> Markup:
-    """Margins of each tier on a logarithmic axis, with the limit at 1."""
+    """Draw the margins of each tier on a logarithmic axis, with the limit at 1."""
     row, left, top = 24.0, 34.0, 20.0
     picture = Picture(_WIDTH, label)
     picture.height = top + row * len(margins) + 18
@@ -95,7 +95,7 @@ def margin_chart(label: str, margins: Sequence[Margin]) -> Markup:
 
 
 def share_bar(label: str, shares: Mapping[str, float]) -> Markup:
-    """A bar of parts that make up a whole, colored in order."""
+    """Draw a bar of parts that make up a whole, colored in order."""
     picture = Picture(_WIDTH, label)
     picture.height = 16
     total = sum(shares.values()) or 1.0
@@ -108,7 +108,7 @@ def share_bar(label: str, shares: Mapping[str, float]) -> Markup:
 
 
 def _ticks(largest: float) -> list[float]:
-    """Three to six round numbers from 0 to at least `largest`."""
+    """Choose three to six round numbers from 0 to at least `largest`."""
     if largest <= 0 or not isfinite(largest):
         return [0.0, 1.0]
     power = 10.0 ** floor(log10(largest))

@@ -151,18 +151,18 @@ def _partners(before: Iterable[str], after: Iterable[str]) -> dict[str, str]:
 
 
 def _failures(causes: Iterable[Cause], names: Mapping[str, str]) -> list[tuple[Cause, frozenset[str]]]:
-    """The causes of findings of backends in `names`, reduced to those, with the keys of their findings."""
+    """Return the causes of findings of backends in `names`, reduced to those, with the keys of their findings."""
     own = ([finding for finding in cause.findings if finding.case.backend in names] for cause in causes)
     return [(Cause(tuple(found)), frozenset(_key(each, names) for each in found)) for found in own if found]
 
 
 def _key(finding: AnyFinding, names: Mapping[str, str]) -> str:
-    """The identity of a finding in both campaigns, whatever the version of its backend."""
+    """Return the identity of a finding in both campaigns, whatever the version of its backend."""
     return fine(replace(finding.case, backend=names[finding.case.backend]), finding.observation)
 
 
 def changes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[ChangedValue, ...]:
-    """The values that differ between two environments, in their order."""
+    """Return the values that differ between two environments, in their order."""
     names = dict.fromkeys([*before, *after])
     changes = (ChangedValue(name, before.get(name, ""), after.get(name, "")) for name in names)
     return tuple(change for change in changes if change.before != change.after)

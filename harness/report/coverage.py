@@ -36,7 +36,7 @@ class Coverage:
 
     @classmethod
     def of(cls, backend: str, capability: Capability | None, pairs: Collection[Pair]) -> "Coverage":
-        """The coverage of a backend whose cases had these `pairs`. Features of another version are left out.
+        """Make the coverage of a backend whose cases had these `pairs`. Features of another version are left out.
 
         The capability is the one in the campaign's log, None if there is none: a backend named in a foreign log may be
         a file, which must not be imported here.
@@ -59,15 +59,15 @@ class Coverage:
         return len(self.reached) / max(self.possible, 1)
 
     def unreached_by_block(self) -> list[tuple[Block, list[Pair]]]:
-        """The unreached pairs by block, most first."""
+        """Group the unreached pairs by block, most first."""
         return sorted(_by_block(self.unreached).items(), key=lambda item: (-len(item[1]), item[0]))
 
     def reasons(self) -> list[tuple[str, int]]:
-        """The reasons why pairs are impossible and their numbers of pairs, most first."""
+        """Count the pairs that each reason makes impossible, most first."""
         return sorted(Counter(self.impossible.values()).items(), key=lambda item: (-item[1], item[0]))
 
     def varied(self) -> Mapping[str, tuple[str, ...]]:
-        """The features of each axis on which the backend has more than one; of all axes if nothing is known of it."""
+        """Return the features of each axis on which the backend has several; all axes if nothing is known of it."""
         if self.unknown:
             return axes()
         occurring = {feature for pair in (*self.reached, *self.unreached) for feature in pair}
@@ -81,7 +81,7 @@ class Coverage:
 
 @cache
 def block_of(pair: Pair) -> Block:
-    """The axes of a pair, in the order of `axes()`."""
+    """Return the axes of a pair, in the order of `axes()`."""
     one, other = sorted(map(axis_of, pair), key=_ORDER.__getitem__)
     return one, other
 
@@ -115,7 +115,7 @@ def heat_map(coverage: Coverage) -> Markup:
 
 
 def _begins(varied: Mapping[str, tuple[str, ...]]) -> dict[str, int]:
-    """The offset of each feature's cells, from the left or the top."""
+    """Return the offset of each feature's cells, from the left or the top."""
     begins, at = {}, 0
     for features in varied.values():
         for feature in features:
@@ -126,7 +126,7 @@ def _begins(varied: Mapping[str, tuple[str, ...]]) -> dict[str, int]:
 
 
 def _alike(coverage: Coverage) -> Mapping[tuple[Block, str, str], list[Pair]]:
-    """The pairs by block, status and tooltip."""
+    """Group the pairs by block, status and tooltip."""
     groups: dict[tuple[Block, str, str], list[Pair]] = {}
     for block, pairs in _by_block(coverage.reached).items():
         groups[block, "reached", f"{count(len(pairs), 'pair')} reached"] = pairs
@@ -154,7 +154,7 @@ def _by_block(pairs: Iterable[Pair]) -> dict[Block, list[Pair]]:
 
 
 def _cells(pairs: Iterable[Pair], begins: Mapping[str, int]) -> str:
-    """The path of the cells of `pairs`; adjacent cells of a row are joined."""
+    """Draw the path of the cells of `pairs`; adjacent cells of a row are joined."""
     places = sorted((max(ends), min(ends)) for ends in ([begins[feature] for feature in pair] for pair in pairs))
     parts = []
     for y, row in groupby(places, key=lambda place: place[0]):

@@ -35,7 +35,7 @@ def draw_case(case: Case, observation: Observation | None = None) -> Markup:
 
 
 def _steps_shown(number: int, failed: int) -> list[int | None]:
-    """The steps to draw, None for a gap: the first, the last, and those up to the failing one."""
+    """Choose the steps to draw, None for a gap: the first, the last, and those up to the failing one."""
     if number <= _MOST_STEPS:
         return list(range(number))
     keep = sorted({0, 1, number - 1, *(step for step in (failed - 1, failed) if step >= 0)})

@@ -46,7 +46,7 @@ class Source:
         return Standing.of(read_log(self.log))
 
     def earlier(self) -> Standing | None:
-        """The standing of the last readable campaign before this one; None if there is none."""
+        """Return the standing of the last readable campaign before this one; None if there is none."""
         names = [] if self.home is None else [name for name in self.home.ids() if name < self.folder.name]
         for name in reversed(names):
             try:
@@ -57,7 +57,7 @@ class Source:
         return None
 
     def not_run(self, standing: Standing) -> list[str]:
-        """Names of findings from before this campaign that fail as far as known, and that it did not run."""
+        """List the findings from before this campaign that fail as far as known, and that it did not run."""
         if self.home is None:
             return []
         seen = {filed.name for filed in standing.filed} | {checked.name for checked in standing.checked}
@@ -113,7 +113,7 @@ class Reports:
 
     @classmethod
     def of(cls, source: Source, standing: Standing) -> "Reports":
-        """The reports of the campaign in `source`, with its standing."""
+        """Make the reports of the campaign in `source`, with its standing."""
         records, troubles = ([], []) if source.home is None else read_records(source.home.findings)
         return cls(standing, source.earlier(), source.home, records, troubles, scripts_in(source.home))
 
@@ -123,19 +123,19 @@ class Reports:
         return cause_views(self.standing, self.scripts)
 
     def html(self) -> bytes:
-        """The HTML page."""
+        """Render the HTML page."""
         return render_html(self.standing, earlier=self.earlier, records=self.records, scripts=self.scripts).encode()
 
     def junit(self) -> bytes:
-        """JUnit XML."""
+        """Render JUnit XML."""
         return render_junit(self.standing, self.scripts)
 
     def markdown(self) -> bytes:
-        """The markdown summary."""
+        """Render the markdown summary."""
         return render_markdown(self.standing, self.earlier, self.scripts).encode()
 
     def issue(self, cause: CauseView) -> bytes:
-        """The text of an issue about `cause`."""
+        """Render the text of an issue about `cause`."""
         finding, script = cause.finding, None
         if self.home is not None:
             # The home may have moved since the log was written.
@@ -162,7 +162,7 @@ class Reports:
 
 
 def scripts_in(home: Home | None) -> frozenset[str]:
-    """The names of the findings in `home` that have a stand-alone script."""
+    """List the findings in `home` that have a stand-alone script, by name."""
     return frozenset() if home is None else frozenset(path.parent.name for path in home.findings.glob(f"*/{SCRIPT}"))
 
 

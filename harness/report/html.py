@@ -94,7 +94,7 @@ def render_html(
 
 @cache
 def markup_environment() -> jinja2.Environment:
-    """The templates of HTML and XML, which escape values and drop characters that no document may hold."""
+    """Return the environment of HTML and XML templates, which escapes values and drops forbidden characters."""
     return environment_of(
         "attnfuzz.harness.report",
         autoescape=True,
@@ -103,7 +103,7 @@ def markup_environment() -> jinja2.Environment:
 
 
 def _mapped(coverages: Sequence[Coverage]) -> list[str]:
-    """The backends whose maps the page has room for, the first one among them."""
+    """Choose the backends whose maps the page has room for, the first one among them."""
     chosen: list[str] = []
     size = 0
     for coverage in coverages:
@@ -115,7 +115,7 @@ def _mapped(coverages: Sequence[Coverage]) -> list[str]:
 
 
 def _facts(standing: Standing) -> list[tuple[str, str]]:
-    """Settings and results, as names and values."""
+    """List settings and results, as names and values."""
     started = standing.started
     facts = [] if started is None else _settings(started)
     if standing.resumed:
@@ -160,7 +160,7 @@ def _before_the_end(standing: Standing, at: float | None) -> str:
 
 
 def _margins(standing: Standing) -> dict[str, Markup]:
-    """A chart per backend with margins, of the tiers that have one."""
+    """Draw a chart per backend with margins, of the tiers that have one."""
     charts = {}
     for backend, score in standing.scores.items():
         failed: dict[str, list[float]] = {}
@@ -178,7 +178,7 @@ def _margins(standing: Standing) -> dict[str, Markup]:
 
 
 def _timelines(standing: Standing) -> list[tuple[str, Markup]]:
-    """Charts over the time of the campaign, with their titles."""
+    """Draw charts over the time of the campaign, with their titles."""
     samples = [TimelinePoint(0.0, 0, 0, 0, 0), *standing.timeline]
     rates = [
         (after.at, (after.runs - before.runs) / (after.at - before.at))

@@ -16,7 +16,7 @@ from attnfuzz.harness.verdict.wording import clock, count, replay_line
 
 
 def render_junit(standing: Standing, scripts: Collection[str] = ()) -> bytes:
-    """The started campaign as JUnit XML in UTF-8; `scripts` are the names of findings with a stand-alone script."""
+    """Render the started campaign as JUnit XML in UTF-8; `scripts` names the findings with a stand-alone script."""
     started = standing.started
     assert started is not None
     causes = cause_views(standing, scripts)
@@ -28,7 +28,7 @@ def render_junit(standing: Standing, scripts: Collection[str] = ()) -> bytes:
 
 
 def _campaign(standing: Standing) -> Suite:
-    """The suite of the campaign as a whole: its end, and remarks on the ledger."""
+    """Make the suite of the campaign as a whole: its end, and remarks on the ledger."""
     result = verdict(standing).text
     if standing.failure is not None:
         text, fixable = standing.failure.text, standing.failure.fixable
@@ -86,7 +86,7 @@ def _cause(view: CauseView) -> Test:
 
 
 def _more(view: CauseView) -> Iterator[str]:
-    """Facts about the cause beyond its report, and its symptoms."""
+    """Yield facts about the cause beyond its report, and its symptoms."""
     for name, value in view.facts:
         yield f"{name}: {value}"
     for symptom in view.symptoms:

@@ -151,7 +151,7 @@ def render_issue(
 
 
 def _calls_in(script: str | None) -> str | None:
-    """The source of a script's function that makes the calls."""
+    """Return the source of a script's function that makes the calls; None if there is none."""
     try:
         functions = [node for node in ast.parse(script or "").body if isinstance(node, ast.FunctionDef)]
     except (SyntaxError, ValueError):

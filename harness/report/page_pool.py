@@ -37,7 +37,7 @@ class PagePool:
         self._tints = {slot: f"slot{index % TINTS}" for index, slot in enumerate(self.pages)}
 
     def tint(self, slot: int) -> str:
-        """The CSS class of a sequence's pages."""
+        """Return the CSS class of a sequence's pages."""
         return self._tints[slot]
 
     @property
@@ -51,12 +51,12 @@ class PagePool:
         }[self.case.pages.tail]
 
     def has_tail(self, step: Step, request: Request) -> bool:
-        """Whether the page table is wider than a request's pages, by the step's longest request and the slack."""
+        """Return whether the page table is wider than a request's pages, by the longest request and the slack."""
         longest = max(other.kv_len for other in step.requests)
         return -(-request.kv_len // self.size) < -(-longest // self.size) + self.case.pages.table_slack
 
     def left(self, request: Request) -> int:
-        """The number of a request's first pages that have left the window, and belong to others."""
+        """Count a request's first pages that have left the window, and belong to others."""
         return pages_left(self.case, request.q_len, request.kv_len)
 
     def draw(self, picture: Picture, top: float) -> float:

@@ -27,5 +27,5 @@ class Suite:
     tests: tuple[Test, ...]
 
     def number(self, outcome: str) -> int:
-        """Number of tests with this outcome."""
+        """Count the tests with this outcome."""
         return sum(test.outcome == outcome for test in self.tests)

@@ -44,7 +44,7 @@ class Picture:
         self.add("text", classes, x=x, y=y).text = printable(text)
 
     def markup(self) -> Markup:
-        """The picture, safe to be put into a page."""
+        """Return the picture as markup that is safe to put into a page."""
         self._root.set("viewBox", f"0 0 {_number(self.width)} {_number(self.height)}")
         if self._minimum:
             self._root.set("style", f"min-width:{self._minimum}px")

@@ -33,7 +33,7 @@ class CampaignVerdict:
 
 
 def verdict(standing: Standing) -> CampaignVerdict:
-    """The result of a campaign; known findings are mentioned, but don't lower the level."""
+    """Sum up a campaign; known findings are mentioned, but don't lower the level."""
     spent = f"{_counted(standing)}over {clock(standing.at)}"
     text = f"{_findings(standing)} {spent}"
     if standing.failure is not None:
@@ -60,7 +60,7 @@ def in_a_sentence(text: str) -> str:
 
 
 def _counted(standing: Standing) -> str:
-    """The cases that were drawn and judged, or the runs if only earlier cases were; nothing if none was counted."""
+    """Name the number of cases drawn and judged, or of runs if only earlier cases were run; "" if there were none."""
     number = (standing.cases, "case") if standing.cases else (standing.runs, "run")
     return f"in {count(*number)} " if number[0] else ""
 
@@ -78,7 +78,7 @@ def why_idle(standing: Standing, *, more: str) -> str:
 
 
 def _findings(standing: Standing) -> str:
-    """The causes by state, then what is not settled: 2 new causes, 1 open (5 failures), 1 with unknown needs."""
+    """List the causes by state, then the unsettled ones: 2 new causes, 1 open (5 failures), 1 with unknown needs."""
     views = cause_views(standing)
     states = Counter(view.status for view in views)
     failing = [(states[state], state) for state in (State.NEW, State.RETURNED, State.OPEN) if states[state]]
@@ -106,7 +106,7 @@ def _findings(standing: Standing) -> str:
 
 
 def ledger_lines(remarks: Sequence[LedgerRemark]) -> list[str]:
-    """One line per entry with its title, or one for all numbers with the same remark."""
+    """Return one line per entry with its title, or one for all numbers with the same remark."""
     by_text: dict[str, list[LedgerRemark]] = {}
     for remark in remarks:
         by_text.setdefault(remark.text, []).append(remark)
