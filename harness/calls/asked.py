@@ -103,7 +103,7 @@ class AskedCall:
         )
 
     def with_answer(self, requests: Sequence[Expected], *, lse: bool) -> CallCase:
-        """The calls up to this one, with the right answer for these requests, and for their LSE if the call has one."""
+        """Return the calls up to this one with the right answer for these requests, and for their LSE if it has one."""
         answer = CallAnswer(
             out=self.out,
             lse=self._lse if lse else None,

@@ -111,7 +111,7 @@ class ServePlan:
 
 
 def settings(of: ServePlan | ServeStarted) -> dict[str, Any]:
-    """The settings that a log has as a plan does."""
+    """Return the settings that a log and a plan have in common."""
     names = "url start mine concurrency traces seconds seed floor timeout ready token_env until_finding"
     return {name: getattr(of, name) for name in names.split()}
 

@@ -123,7 +123,7 @@ def _compared(
 
 
 def _refused_only_here(server: TestedServer, trace: RequestTrace, number: int, sent: Sent) -> list[ServedFault]:
-    """A refused request, if it is answered alone."""
+    """Report a refused request, if it is answered alone."""
     if not refused(sent) or server.alone(trace.requests[number]).reply is None:
         return []
     text = f"request {number} is refused here, but answered alone: {sent.error}"
@@ -133,7 +133,7 @@ def _refused_only_here(server: TestedServer, trace: RequestTrace, number: int, s
 def _explained(
     server: TestedServer, fault: ServedFault, reply: Reply, alone: list[Reply | None], trace: RequestTrace, floor: float
 ) -> ServedFault:
-    """The fault, as tokens of another request, or as an answer that no two runs alone agree on."""
+    """Explain the fault as tokens of another request, or as an answer that no two runs alone agree on."""
     number = fault.requests[0]
     request = trace.requests[number]
     owner = owner_of(reply, number, alone, trace.requests)

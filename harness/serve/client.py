@@ -83,7 +83,7 @@ class Client:
 
     @classmethod
     def of(cls, url: str, token: str | None = None) -> "Client":
-        """The client of a URL like http://127.0.0.1:8000. Raises ServerError for any other."""
+        """Make the client of a URL like http://127.0.0.1:8000. Raises ServerError for any other."""
         try:
             parts = urlsplit(url)
             port = parts.port
@@ -143,7 +143,7 @@ class Client:
                 connection.sock.recv(1)
 
     def without_token(self, text: str) -> str:
-        """Foreign text in which the token, if the server shows it, is covered."""
+        """Replace the token in foreign text, in case the server shows it."""
         return text.replace(self.token, "[token]") if self.token else text
 
     def _read(self, answer: http.client.HTTPResponse) -> HttpAnswer:
@@ -197,7 +197,7 @@ class Client:
 
 
 def token_from(variable: str | None) -> str | None:
-    """The token in an environment variable. Raises ServerError if it is not set."""
+    """Read the token from an environment variable. Raises ServerError if it is not set."""
     if variable is None:
         return None
     token = os.environ.get(variable)

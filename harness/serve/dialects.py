@@ -51,11 +51,11 @@ class ServedApi(Protocol):
         ...
 
     def body(self, request: ServedRequest, surface: Surface, name: str) -> dict[str, Any]:
-        """The body of a request called `name`."""
+        """Return the body of a request called `name`."""
         ...
 
     def headers(self, request: ServedRequest) -> Mapping[str, str]:
-        """The headers of a request that only its content calls for."""
+        """Return the headers of a request that only its content calls for."""
         ...
 
     def reply(self, answer: Any, request: ServedRequest) -> Reply:
@@ -78,7 +78,7 @@ class OpenAiApi:
     no_metrics = "vLLM has /metrics unless its statistics are switched off"
 
     def body(self, request: ServedRequest, surface: Surface, name: str) -> dict[str, Any]:
-        """The body of a request; OpenAI's API has no names for requests."""
+        """Return the body of a request; OpenAI's API has no names for requests."""
         body: dict[str, Any] = {
             "model": surface.model,
             "prompt": list(request.prompt.tokens),
@@ -103,7 +103,7 @@ class OpenAiApi:
         return body
 
     def headers(self, request: ServedRequest) -> Mapping[str, str]:
-        """The rank (vLLM's entrypoints/generate/base/serving.py, _get_data_parallel_rank)."""
+        """Return the rank (vLLM's entrypoints/generate/base/serving.py, _get_data_parallel_rank)."""
         return {} if request.rank is None else {"X-data-parallel-rank": str(request.rank)}
 
     def reply(self, answer: Any, request: ServedRequest) -> Reply:
@@ -152,7 +152,7 @@ class SglangApi:
     no_metrics = "SGLang has /metrics with --enable-metrics"
 
     def body(self, request: ServedRequest, surface: Surface, name: str) -> dict[str, Any]:
-        """The body of a request; `rid` is its name."""
+        """Return the body of a request; `rid` is its name."""
         sampling: dict[str, Any] = {"max_new_tokens": request.tokens, "temperature": 0, "ignore_eos": True}
         if request.n > 1:
             sampling["n"] = request.n
@@ -176,7 +176,7 @@ class SglangApi:
         return body
 
     def headers(self, request: ServedRequest) -> Mapping[str, str]:
-        """None: the body has all."""
+        """Return none: the body has everything."""
         del request
         return {}
 
@@ -214,7 +214,7 @@ def _numbers(values: Any) -> tuple[float, ...]:
 
 
 def _field(record: Any, name: str, kind: type) -> Any:
-    """A field of a foreign record. Raises BadReply if it is missing or of another kind."""
+    """Read a field of a foreign record. Raises BadReply if it is missing or of another kind."""
     value = record.get(name) if isinstance(record, dict) else None
     if not isinstance(value, kind):
         raise BadReply(f"it has no {name}")

@@ -129,7 +129,7 @@ def _part(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _whole(value: object) -> int:
-    """A foreign number as a size; 0 for anything else."""
+    """Parse a foreign number as a size; 0 for anything else."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 40 else 0
 
 
@@ -142,7 +142,7 @@ def _ascending(sizes: Iterable[object]) -> tuple[int, ...]:
 
 
 def with_metrics(surface: Surface, text: str) -> Surface:
-    """The surface with the sizes that the metrics of a server say."""
+    """Add the sizes that the metrics of a server state to the surface."""
     if re.search(r"^(vllm:|sglang:|trtllm_)", text, re.MULTILINE) is None:
         return surface
     labels = labels_of(text, "vllm:cache_config_info")
@@ -190,7 +190,7 @@ def _has_ids(read: Any, answer: HttpAnswer) -> bool:
 
 
 def _honoured(read: Any, answer: HttpAnswer, request: ServedRequest) -> bool:
-    """Whether an answer shows that the server heeded the request: it may ignore fields."""
+    """Return whether an answer shows that the server heeded the request: it may ignore fields."""
     try:
         reply = read(answer.json, request)
     except BadReply:

@@ -71,7 +71,7 @@ class SlicesAhead:
         self._ahead: dict[tuple[int, Surface, bool], Future[Sequence[RequestTrace]]] = {}
 
     def take(self, index: int, surface: Surface, *, gentle: bool, last: bool) -> Sequence[RequestTrace]:
-        """The slice `index`; the next one is drawn from now on, unless it is the `last`."""
+        """Return the slice `index`; the next one is drawn from now on, unless it is the `last`."""
         wanted = (index, surface, gentle)
         drawing = self._ahead.pop(wanted, None) or self._thread.submit(self._draw, *wanted)
         found = drawing.result()
@@ -98,7 +98,7 @@ def _traces(draw: DrawFn, bursts: SearchStrategy[Burst], crowds: SearchStrategy[
 
 
 def _at_once(surface: Surface, most: int) -> SearchStrategy[int]:
-    """Numbers of requests at once: around sizes of graphs and rows, and up to `most`."""
+    """Draw numbers of requests at once: around sizes of graphs and rows, and up to `most`."""
     edges = {size + change for size in (*surface.graphs, surface.rows) if size for change in (-1, 0, 1)}
     near = sorted(size for size in edges if 1 <= size <= most)
     few = st.integers(1, min(6, most))
@@ -127,12 +127,12 @@ def _bursts(
 
 
 def _rank(ranks: int) -> SearchStrategy[int | None]:
-    """A rank, or the server's choice."""
+    """Draw a rank, or the server's choice."""
     return st.one_of(st.none(), st.integers(0, ranks - 1), st.integers(0, ranks - 1))
 
 
 def _crowding(surface: Surface) -> SearchStrategy[ServedRequest]:
-    """Requests that together need more than the pool, and share little: some have to be preempted."""
+    """Draw requests that together need more than the pool, and share little: some have to be preempted."""
     share = max(1, min(surface.pool // 4, _longest_prompt(surface)))
     tokens = max(1, min(4 * MOST_GENERATED, surface.longest - share - 2))
     own = st.integers(max(1, share // 4), share)
@@ -171,7 +171,7 @@ def _request(
 
 
 def _seldom(able: bool, values: SearchStrategy[object], usual: object) -> SearchStrategy[object]:
-    """The usual value, and one of `values` at one time in eight, if the server is able."""
+    """Draw the usual value, and one of `values` at one time in eight, if the server is able."""
     unless = st.just(usual)
     return st.integers(0, 7).flatmap(lambda each: unless if each else values) if able else unless
 
@@ -196,12 +196,12 @@ def _prompts(draw: DrawFn, lengths: SearchStrategy[int]) -> Prompt:
 
 @lru_cache(1 << 10)
 def _own(length: int) -> SearchStrategy[int]:
-    """Prompts that diverge within the last tokens, or in their last page, or from the beginning."""
+    """Draw prompts that diverge within the last tokens, or in their last page, or from the beginning."""
     return st.one_of(st.just(0), st.just(1), st.integers(0, min(17, length)), st.just(length))
 
 
 def _lengths(surface: Surface, longest: int) -> SearchStrategy[int]:
-    """Lengths of prompts: short, at edges of pages and of chunks, anything."""
+    """Draw lengths of prompts: short, at edges of pages and of chunks, anything."""
     page, chunk = surface.page or DEFAULT_PAGE, surface.chunk or DEFAULT_CHUNK
     edges = sorted({edge for edge in _edges(page, chunk, longest) if 1 <= edge <= longest})
     at_edges = st.sampled_from(edges or [longest])

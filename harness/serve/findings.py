@@ -70,7 +70,7 @@ class ServeRecord(ServeHistory, frozen=True, kw_only=True):
 
 
 def finding_name_of(fault: ServedFault, needs: tuple[str, ...]) -> str:
-    """The name of a finding's folder: the same for failures that are alike, and need the same features."""
+    """Name a finding's folder: the same for failures that are alike, and need the same features."""
     kind = "WrongAnswer" if fault.kind in WRONG_ANSWERS else fault.kind.value
     text = "/".join((kind, *needs))
     return f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
@@ -87,7 +87,7 @@ class ServeArchive:
     now: Callable[[], float] = time.time
 
     def past(self) -> tuple[list[ServeRecord], list[str]]:
-        """The findings of earlier campaigns, and a line for each folder that holds none."""
+        """Read the findings of earlier campaigns. Returns them, and a line for each folder that holds none."""
         records, troubles = read_serve_records(self.findings)
         return [each for each in records if any(seen.campaign != self.campaign for seen in each.sightings)], troubles
 
@@ -137,7 +137,7 @@ class ServeArchive:
 
 
 def read_serve_records(findings: Path) -> tuple[list[ServeRecord], list[str]]:
-    """The findings in a folder, by name, and a line for each folder that holds none."""
+    """Read the findings in a folder. Returns them by name, and a line for each folder that holds none."""
     records: list[ServeRecord] = []
     troubles: list[str] = []
     folders = sorted(findings.iterdir()) if findings.is_dir() else []
@@ -165,5 +165,5 @@ def _read(path: Path) -> ServeRecord:
 
 
 def encoded(value: object) -> bytes:
-    """A trace or a history as its file."""
+    """Encode a trace or a history as its file."""
     return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"

@@ -41,7 +41,7 @@ class NoiseFloor(msgspec.Struct, frozen=True):
 
 
 def calibrate_floor(server: TestedServer, seed: int, given: float | None) -> NoiseFloor:
-    """The floor that is `given`, promised by the engine, or measured. Raises ServerError or NoAnswer."""
+    """Return the floor that is `given`, promised by the engine, or measured. Raises ServerError or NoAnswer."""
     if given is not None:
         return NoiseFloor(given, why="given")
     if server.surface.exact:
@@ -53,7 +53,7 @@ def calibrate_floor(server: TestedServer, seed: int, given: float | None) -> Noi
 
 
 def _floor_of(largest: Sequence[float]) -> float:
-    """The floor for the largest differences of requests."""
+    """Derive the floor from the largest differences of requests."""
     quartile = quantiles(largest, n=4)[2] if len(largest) > 1 else max(largest, default=0.0)
     # A difference of the size of a rounding shows that the server rounds by its batch, however seldom.
     rounds = any(0 < each <= LEAST for each in largest)
@@ -61,7 +61,7 @@ def _floor_of(largest: Sequence[float]) -> float:
 
 
 def _differences(server: TestedServer, seed: int) -> list[float]:
-    """The largest difference of each request in gentle traces to itself alone."""
+    """Measure the largest difference of each request in gentle traces to itself alone."""
     found: list[float] = []
     # Plain requests alone: an ability of the server may kill it.
     plain = replace(server.surface, can=())
@@ -76,5 +76,5 @@ def _differences(server: TestedServer, seed: int) -> list[float]:
 
 
 def margin(judged: Judged, floor: NoiseFloor) -> float:
-    """The largest allowed difference over the floor."""
+    """Return the largest difference over the allowed one; 0 if none is allowed."""
     return judged.largest / floor.allowed if floor.allowed else 0.0

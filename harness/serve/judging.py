@@ -50,12 +50,12 @@ class ServedFault(msgspec.Struct, frozen=True):
         return f"{self.kind.value} ({self.place})" if self.place else self.kind.value
 
     def like(self, other: "ServedFault") -> bool:
-        """Whether both may be the same bug."""
+        """Return whether both may be the same bug."""
         return self.kind is other.kind or {self.kind, other.kind} <= WRONG_ANSWERS
 
 
 def errors(sent: Sequence[Sent]) -> Iterator[ServedFault]:
-    """Requests without an answer; one that is refused may be refused alone too, which is no failure."""
+    """Yield requests without an answer; one that is refused may be refused alone too, which is no failure."""
     hung = tuple(number for number, each in enumerate(sent) if each.status == -1)
     if hung:
         yield ServedFault(ServedKind.HUNG, f"request {hung[0]}: {sent[hung[0]].error}", requests=hung)
@@ -68,7 +68,7 @@ def errors(sent: Sequence[Sent]) -> Iterator[ServedFault]:
 
 
 def wrong_counts(request: ServedRequest, reply: Reply) -> str:
-    """A clause on a reply whose own counts do not add up; empty if they do."""
+    """Describe in a clause how a reply's own counts do not add up; empty if they do."""
     counted = sum(len(each.tokens) for each in reply.completions)
     if len(reply.completions) != request.n:
         return f"{len(reply.completions)} completions instead of {request.n}"
@@ -152,7 +152,7 @@ def judge_reply(
 
 
 def owner_of(reply: Reply, number: int, alone: Sequence[Reply | None], requests: Sequence[ServedRequest]) -> int | None:
-    """The other request whose tokens, alone, are those of this reply; None if there is none."""
+    """Find the other request whose tokens, alone, are those of this reply; None if there is none."""
     tokens = [each.tokens for each in reply.completions]
     if max(map(len, tokens), default=0) < _LEAST_TO_OWN:
         return None
@@ -218,7 +218,7 @@ def _grown(name: str, before: float | None, after: float | None, bounds: tuple[i
 
 
 def left_over(counters: ServerCounters) -> ServedFault | None:
-    """A pool that is not empty although the server is idle and its cache was flushed."""
+    """Report a pool that is not empty although the server is idle and its cache was flushed."""
     if not counters.usage:
         return None
     return ServedFault(
@@ -227,5 +227,5 @@ def left_over(counters: ServerCounters) -> ServedFault | None:
 
 
 def refused(sent: Sent) -> bool:
-    """Whether the server refused a request for a reason of its own."""
+    """Return whether the server refused a request for a reason of its own."""
     return HTTPStatus.BAD_REQUEST <= sent.status < HTTPStatus.INTERNAL_SERVER_ERROR and sent.status != CANCELLED

@@ -133,7 +133,7 @@ class LaunchedServer:
         covered.replace(self._log)
 
     def tail(self) -> str:
-        """The last whole lines of its output."""
+        """Return the last whole lines of its output."""
         try:
             with self._log.open("rb") as log:
                 if (size := log.seek(0, os.SEEK_END)) > BYTES_OF_TAIL:
@@ -147,7 +147,7 @@ class LaunchedServer:
 
 
 def answers(client: Client) -> bool:
-    """Whether the server says that it is ready."""
+    """Return whether the server says that it is ready."""
     with contextlib.suppress(NoAnswer):
         return client.ask("GET", "/health", timeout=30).ok
     return False
@@ -164,7 +164,7 @@ def _gone(process: "subprocess.Popen[bytes]", seconds: float) -> bool:
 
 
 def group_runs(group: int) -> bool:
-    """Whether a process of the group runs."""
+    """Return whether a process of the group runs."""
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             # After the name: state, parent, group (proc_pid_stat(5)).

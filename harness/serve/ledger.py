@@ -38,7 +38,7 @@ class ServerEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return ", ".join(filter(None, (self.kind or "any failure", self.server, self.finding, *self.features)))
 
     def matches(self, fault: ServedFault, needs: tuple[str, ...], name: str, engine: str) -> bool:
-        """Whether it matches a finding."""
+        """Return whether the entry matches a finding."""
         return (
             (self.kind in {None, fault.kind} or {self.kind, fault.kind} <= WRONG_ANSWERS)
             and self.finding in {None, name}
@@ -73,7 +73,7 @@ class ServerLedger:
         return cls(entries)
 
     def reason(self, fault: ServedFault, needs: tuple[str, ...], name: str, engine: str) -> str | None:
-        """The reason of the first entry that matches; None if none does."""
+        """Return the reason of the first entry that matches; None if none does."""
         for number, entry in enumerate(self.entries):
             if entry.matches(fault, needs, name, engine):
                 self.used.add(number)
@@ -81,5 +81,5 @@ class ServerLedger:
         return None
 
     def unused(self) -> list[str]:
-        """The titles of entries that matched nothing."""
+        """List the titles of entries that matched nothing."""
         return [entry.title for number, entry in enumerate(self.entries) if number not in self.used]

@@ -33,7 +33,7 @@ class ServeLog(AppendedLines):
 
 
 def is_serve_log(path: Path) -> bool:
-    """Whether a file is the log of a campaign against a server."""
+    """Return whether a file is the log of a campaign against a server."""
     try:
         first_line = read_beginning(path, _MOST_OF_A_TAG).partition(b"\n")[0]
     except OSError:
@@ -46,7 +46,7 @@ _MOST_OF_A_TAG = 256
 
 
 def read_serve_log(path: Path) -> tuple[list[AnyServeEvent], int]:
-    """The events of a log, and the number of bytes of a truncated last line. Raises ServeLogError or OSError."""
+    """Read a log. Returns its events and the bytes of a truncated last line. Raises ServeLogError or OSError."""
     if path.is_symlink():
         raise ServeLogError(f"{path} is a link, but a campaign writes only in its home: put the log there")
     whole, newline, torn = read_bytes(path, MOST_BYTES).rpartition(b"\n")

@@ -44,7 +44,7 @@ class ServerCounters:
 
 
 def read_counters(text: str) -> ServerCounters:
-    """The counters in a page of metrics."""
+    """Sum up the counters in a page of metrics."""
     sums: dict[str, float] = defaultdict(float)
     for line in text.splitlines():
         if line.startswith("#") or (match := _SAMPLE.match(line)) is None:
@@ -60,6 +60,6 @@ def read_counters(text: str) -> ServerCounters:
 
 
 def labels_of(text: str, name: str) -> dict[str, str]:
-    """The labels of the first sample called `name`."""
+    """Return the labels of the first sample called `name`."""
     match = re.search(rf"^{re.escape(name)}\{{([^}}]*)\}}", text, re.MULTILINE)
     return {} if match is None else dict(re.findall(r'(\w+)="([^"]*)"', match[1]))

@@ -29,7 +29,7 @@ def write_serve_reports(folder: Path, standing: ServeStanding) -> tuple[Path, ..
 
 
 def render_serve_html(standing: ServeStanding) -> str:
-    """The page, which loads nothing."""
+    """Render the page, which loads nothing."""
     return (
         _markup("attnfuzz.harness.serve")
         .get_template("serve.html.j2")
@@ -38,7 +38,7 @@ def render_serve_html(standing: ServeStanding) -> str:
 
 
 def facts(standing: ServeStanding) -> Iterator[tuple[str, str]]:
-    """Results and settings, as names and values."""
+    """Yield results and settings, as names and values."""
     started = standing.started
     if started is not None:
         yield "address", started.url
@@ -66,7 +66,7 @@ def facts(standing: ServeStanding) -> Iterator[tuple[str, str]]:
 
 
 def render_serve_junit(standing: ServeStanding) -> bytes:
-    """A suite of the campaign, with a test for each cause."""
+    """Render a suite of the campaign, with a test for each cause."""
     started = standing.started
     assert started is not None
     suites = [Suite("attnfuzz serve", (_campaign_test(standing), *_finding_tests(standing)))]

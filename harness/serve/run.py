@@ -76,7 +76,7 @@ def _checked(plan: ServePlan) -> tuple[Client, ServerLedger]:
 
 
 def _refuse_other_homes(home: Home) -> None:
-    """A home of `attnfuzz fuzz` has cases in its findings, which no server is asked."""
+    """Refuse a home of `attnfuzz fuzz`: it has cases in its findings, which no server is asked."""
     for name in home.ids()[-1:]:
         try:
             read_serve_log(home.log(name))

@@ -22,7 +22,7 @@ def _template() -> jinja2.Template:
 
 
 def script_of(server: TestedServer, trace: RequestTrace, fault: ServedFault, floor: float, runs: int) -> str:
-    """The source of a script that sends the trace until it fails, and compares answers with those of requests alone.
+    """Write a script that sends the trace until it fails, and compares answers with those of requests alone.
 
     It gives up after `runs`.
     """
@@ -52,5 +52,5 @@ def script_of(server: TestedServer, trace: RequestTrace, fault: ServedFault, flo
 
 
 def _in_a_docstring(text: str) -> str:
-    """Foreign text that ends no docstring, and escapes nothing."""
+    """Escape foreign text so that it ends no docstring, and escapes nothing."""
     return in_a_line(text).replace("\\", "\\\\").replace('"', '\\"')

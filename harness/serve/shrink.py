@@ -18,7 +18,7 @@ def shrink_trace(
     shown_by: Sequence[int] = (),
     allowed: Callable[[RequestTrace], bool] = lambda _: True,
 ) -> tuple[RequestTrace, int]:
-    """The smallest `allowed` trace found that still `fails`, and the number of traces tried, until the time is `over`.
+    """Shrink until the time is `over`. Returns the smallest `allowed` trace that still `fails`, and the number tried.
 
     The failure is `shown_by` these requests: first, they are tried with the most likely others alone.
     """
@@ -121,7 +121,7 @@ def _length(request: ServedRequest, part: str) -> int:
 
 
 def _least(request: ServedRequest, part: str) -> int:
-    """The least length of a part: an answer and a prompt keep a token."""
+    """Return the least length of a part: an answer and a prompt keep a token."""
     return int(part == "tokens" or request.prompt.length == _length(request, part))
 
 
@@ -158,7 +158,7 @@ def _fewer(trace: RequestTrace) -> Iterator[RequestTrace]:
 
 
 def kept(trace: RequestTrace, places: set[int]) -> RequestTrace:
-    """The trace with the requests at these places alone."""
+    """Keep the requests at these places alone."""
     bursts: list[Burst] = []
     place = 0
     for burst in trace.bursts:
@@ -187,7 +187,7 @@ def _plainer(trace: RequestTrace) -> Iterator[RequestTrace]:
 
 
 def _changed(trace: RequestTrace, change: Callable[[ServedRequest], ServedRequest]) -> Iterator[RequestTrace]:
-    """The trace with all requests changed, and with one, where that makes a difference."""
+    """Yield the trace with all requests changed, and with one, where that makes a difference."""
     requests = trace.requests
     other = [change(request) for request in requests]
     different = [place for place, (a, b) in enumerate(zip(requests, other, strict=True)) if a != b]

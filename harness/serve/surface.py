@@ -68,7 +68,7 @@ class Surface(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def client_environment() -> dict[str, str]:
-    """The side of the client."""
+    """Describe the side of the client."""
     return {
         "attnfuzz": attnfuzz.__version__,
         "python": platform.python_version(),
@@ -83,7 +83,7 @@ def _hypothesis() -> str:
 
 
 def server_environment(surface: Surface, command: str | None) -> dict[str, str]:
-    """The side of the server: its version, model and sizes, and its command line."""
+    """Describe the side of the server: its version, model and sizes, and its command line."""
     found = {
         "server": surface.engine,
         "model": surface.model,

@@ -115,14 +115,14 @@ class TestedServer:
         return not ended and answers(self.client)
 
     def counters(self) -> ServerCounters:
-        """Its metrics now; empty if it has none."""
+        """Read the server's metrics now; empty if it has none."""
         if Ability.METRICS not in self.surface.can:
             return ServerCounters()
         answer = self.client.ask("GET", self.api.metrics, timeout=self._patience)
         return read_counters(answer.body.decode(errors="replace")) if answer.ok else ServerCounters()
 
     def settled(self) -> ServerCounters:
-        """Its metrics once it is idle, or after a while."""
+        """Read the server's metrics once it is idle, or after a while."""
         until = time.monotonic() + SECONDS_TO_SETTLE
         while not (now := self.counters()).idle and time.monotonic() < until:
             time.sleep(0.05)
@@ -158,7 +158,7 @@ class TestedServer:
         return answer.ok and not (isinstance(said, dict) and said.get("success") is False)
 
     def alone(self, request: ServedRequest) -> Sent:
-        """The answer to a request that is asked alone, after a flush; remembered."""
+        """Return the answer to a request that is asked alone, after a flush; remembered."""
         asked = request.as_asked_alone
         if asked not in self._alone:
             self._alone[asked] = self.ask_alone(asked)
@@ -200,7 +200,7 @@ class TestedServer:
             self.busy_seconds += time.monotonic() - began
 
     def _name(self) -> str:
-        """The name of the next request: numbered in the order of the trace, whichever thread sends it."""
+        """Name the next request: numbered in the order of the trace, whichever thread sends it."""
         return f"attnfuzz-{next(self._names)}"
 
     def _send(self, request: ServedRequest, name: str) -> Sent:

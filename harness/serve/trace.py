@@ -54,7 +54,7 @@ class Prompt(msgspec.Struct, frozen=True, omit_defaults=True):
         return (*shared, *(token(self.own_stream, place) for place in range(self.own)))
 
     def prefix_shared_with(self, other: "Prompt") -> int:
-        """The number of first tokens that both have."""
+        """Count the first tokens that both have in common."""
         pairs = zip(self.tokens, other.tokens, strict=False)
         return next((place for place, (a, b) in enumerate(pairs) if a != b), min(self.length, other.length))
 
@@ -118,12 +118,12 @@ class RequestTrace(msgspec.Struct, frozen=True):
 
 
 def token(stream: int, place: int) -> int:
-    """The token id at a place of a stream."""
+    """Return the token id at a place of a stream."""
     return LOWEST_TOKEN + zlib.crc32(b"%d/%d" % (stream, place)) % TOKENS
 
 
 def with_requests(trace: RequestTrace, requests: Sequence[ServedRequest]) -> RequestTrace:
-    """The trace with other requests in the place of its own."""
+    """Return the trace with other requests in the place of its own."""
     rest = iter(requests)
     bursts = (
         msgspec.structs.replace(burst, requests=tuple(next(rest) for _ in burst.requests)) for burst in trace.bursts

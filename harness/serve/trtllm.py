@@ -35,7 +35,7 @@ class TensorRtApi(OpenAiApi):
     no_metrics = "TensorRT-LLM has /prometheus/metrics with return_perf_metrics: true in its configuration"
 
     def body(self, request: ServedRequest, surface: Surface, name: str) -> dict[str, Any]:
-        """The body of a request; 0 log-probabilities would be none."""
+        """Return the body of a request; 0 log-probabilities would be none."""
         body = super().body(request, surface, name) | {"logprobs": 1}
         if request.priority:
             body["priority"] = (request.priority + MOST_URGENT) / (2 * MOST_URGENT)
@@ -48,13 +48,13 @@ class TensorRtApi(OpenAiApi):
         return body
 
     def headers(self, request: ServedRequest) -> Mapping[str, str]:
-        """None: the server chooses among its ranks."""
+        """Return none: the server chooses among its ranks."""
         del request
         return {}
 
 
 def with_iterations(surface: Surface, listed: Any) -> Surface:
-    """The surface with the sizes of the latest iteration in /metrics, which takes the entries that it returns.
+    """Add the sizes of the latest iteration in /metrics, which takes the entries that it returns.
 
     There are none without `enable_iter_perf_stats: true`.
     """

@@ -31,7 +31,7 @@ class CopyMetadata(WriteMetadata):
     """The metadata of a copy: that of a write, and its pairs."""
 
     def of(self, step: Step) -> Metadata:
-        """The metadata of a step."""
+        """Make the metadata of a step."""
         size = self._kv.page_size
         pairs = [[source, target] for _, _, source, target in self._page_pairs(step)]
         moved = self.moves(step)
@@ -44,7 +44,7 @@ class CopyMetadata(WriteMetadata):
         }
 
     def page_copies(self, step: Step) -> list[Copy]:
-        """The slots of copied pages: all of them, those behind the last key included."""
+        """List the slots of copied pages: all of them, those behind the last key included."""
         size = self._kv.page_size
         return [
             Copy(request, index * size + slot, (source, slot), (target, slot))
@@ -53,7 +53,7 @@ class CopyMetadata(WriteMetadata):
         ]
 
     def _page_pairs(self, step: Step) -> list[tuple[int, int, int, int]]:
-        """(request, index of its page, page, spare page): a page is copied to several if there are more spare ones."""
+        """List (request, index of its page, page, spare page): a page is copied several times if more are spare."""
         size = self._kv.page_size
         owned = [
             (number, index, page)
@@ -65,7 +65,7 @@ class CopyMetadata(WriteMetadata):
         return [(*each, target) for each, target in zip(cycle(reversed(owned)), spare, strict=False)] if owned else []
 
     def moves(self, step: Step) -> list[Copy]:
-        """The tokens that are moved within requests, none of them on a page that requests share.
+        """Draw the tokens that are moved within requests, none of them on a page that requests share.
 
         Accepted ones move together, as after the verification of a tree of drafts; or all of them move on by one, and
         the last to the front, which needs all to be read before one is written.

@@ -60,7 +60,7 @@ def _append(
     kv_layout: str,
     **others: Any,
 ) -> Mapping[str, Any]:
-    """The arguments of APPEND."""
+    """Arrange the arguments of APPEND."""
     return {
         "append_key": _converted(key, k_cache.dtype, k_scale),
         "append_value": _converted(value, v_cache.dtype, v_scale),
@@ -71,12 +71,12 @@ def _append(
 
 
 def _append_nvfp4(**described: Any) -> Mapping[str, Any]:
-    """The arguments of APPEND_NVFP4."""
+    """Arrange the arguments of APPEND_NVFP4."""
     return {**_quantised(**described), **_batch(described)}
 
 
 def _store_nvfp4(*, slot_mapping: torch.Tensor, **described: Any) -> Mapping[str, Any]:
-    """The arguments of STORE_NVFP4."""
+    """Arrange the arguments of STORE_NVFP4."""
     return {**_quantised(**described), "slot_mapping": slot_mapping}
 
 
@@ -105,7 +105,7 @@ def _quantised(
 
 
 def _append_mla(*, key: torch.Tensor, kv_cache: torch.Tensor, **others: Any) -> Mapping[str, Any]:
-    """The arguments of APPEND_MLA: both parts of the latents are slices of the same rows."""
+    """Arrange the arguments of APPEND_MLA: both parts of the latents are slices of the same rows."""
     ckv, kpe = latent_parts(key[:, 0])
     ckv_cache, kpe_cache = latent_parts(kv_cache.flatten(1, 2))
     caches = {"ckv_cache": ckv_cache, "kpe_cache": kpe_cache}
@@ -113,7 +113,7 @@ def _append_mla(*, key: torch.Tensor, kv_cache: torch.Tensor, **others: Any) -> 
 
 
 def _converted(tokens: torch.Tensor, dtype: torch.dtype, scale: float) -> torch.Tensor:
-    """The tokens in the cache's dtype."""
+    """Convert the tokens to the cache's dtype."""
     return tokens if tokens.dtype == dtype else quantised(tokens.float(), scale)
 
 
@@ -122,7 +122,7 @@ def _batch(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _nothing_more() -> None:
-    """No argument is passed on: all are arranged."""
+    """Take no argument: all are arranged."""
 
 
 def _spec() -> Any:
@@ -214,7 +214,7 @@ def gpu_writer(
     kind: type[WriterSession] = WriterSession,
     rotation: Rotation = Rotation(),
 ) -> GpuBackend:
-    """A function of FlashInfer's in `module` as a writer, whose arguments are all arranged."""
+    """Make a writer of a function in FlashInfer's `module`, whose arguments are all arranged."""
     writer = Writer(op, conversion, arrange, parameters=_nothing_more, rotation=rotation)
     return GpuBackend(
         name=name,

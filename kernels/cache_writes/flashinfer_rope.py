@@ -63,13 +63,13 @@ def _rotate(
     is_neox: bool,
     rope_theta: float,
 ) -> Mapping[str, Any]:
-    """The arguments of ROPE."""
+    """Arrange the arguments of ROPE."""
     how = {"rotary_dim": rotary_dim, "interleave": not is_neox, "rope_theta": rope_theta}
     return {"q": query, "k": key, "pos_ids": rope_positions.int(), **how}
 
 
 def _rotate_for_llama31(**described: Any) -> Mapping[str, Any]:
-    """The arguments of ROPE_LLAMA31: those of ROPE, and the model's scaling, which is the default as well."""
+    """Arrange the arguments of ROPE_LLAMA31: those of ROPE, and the model's scaling, which is the default as well."""
     scaling = {"rope_scale": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "old_context_len": 8192}
     return {**_rotate(**{name: described[name] for name in _ROTATED}), **scaling}
 
@@ -85,7 +85,7 @@ def _rotate_by_table(
     cos_sin_cache: torch.Tensor,
     is_neox: bool,
 ) -> Mapping[str, Any]:
-    """The arguments of ROPE_BY_TABLE."""
+    """Arrange the arguments of ROPE_BY_TABLE."""
     return {
         "positions": rope_positions.int(),
         "query": query.flatten(1),
@@ -97,7 +97,7 @@ def _rotate_by_table(
 
 
 def _halves(rows: torch.Tensor, dim: int) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The rotated part of rows, and the rest if there is one."""
+    """Split rows into the rotated part, and the rest if there is one."""
     return rows[..., :dim], rows[..., dim:] if rows.shape[-1] > dim else None
 
 
@@ -113,7 +113,7 @@ def _quantise(
     is_neox: bool,
     k_scale: float,
 ) -> Mapping[str, Any]:
-    """The arguments of QUANTISE."""
+    """Arrange the arguments of QUANTISE."""
     names = ("q", query), ("k", key)
     parts = {f"{name}_{part}": each for name, rows in names for part, each in _named(rows, rotary_dim)}
     outs = ("q", query_out), ("k", key_out)
@@ -145,7 +145,7 @@ def _quantise_mla(
     is_neox: bool,
     k_scale: float,
 ) -> Mapping[str, Any]:
-    """The arguments of QUANTISE_MLA."""
+    """Arrange the arguments of QUANTISE_MLA."""
     parts = {}
     for name, rows, suffix in (
         ("q", query, ""),
@@ -172,7 +172,7 @@ def _append(
     kv_layout: str,
     **others: Any,
 ) -> Mapping[str, Any]:
-    """The arguments of APPEND for keys and values."""
+    """Arrange the arguments of APPEND for keys and values."""
     (q_rope, q_nope), (k_rope, k_nope) = _halves(query, rotary_dim), _halves(key, rotary_dim)
     q_rope_out, q_nope_out = _halves(query_out, rotary_dim)
     return {
@@ -204,7 +204,7 @@ def _append_mla(
     k_scale: float,
     **others: Any,
 ) -> Mapping[str, Any]:
-    """The arguments of APPEND for latents: both parts of the cache are slices of the same rows."""
+    """Arrange the arguments of APPEND for latents: both parts of the cache are slices of the same rows."""
     q_nope, q_rope = latent_parts(query)
     k_nope, k_rope = latent_parts(key[:, 0])
     q_nope_out, q_rope_out = latent_parts(query_out)

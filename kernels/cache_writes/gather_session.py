@@ -15,7 +15,7 @@ _PRODUCT = 2.0**-23
 
 
 def starts(case: Case, step: Step) -> list[int]:
-    """The first token of each request that is gathered: 0, or the beginning of the last chunk of a chunked prefill."""
+    """List the first gathered token of each request: 0, or the beginning of the last chunk of a chunked prefill."""
     if step.mode is not Mode.CHUNKED_PREFILL:
         return [0] * len(step.requests)
     share = case.chunk_capacity // len(step.requests)
@@ -26,7 +26,7 @@ class GatherMetadata(WriteMetadata):
     """The metadata of a gather: that of a write, and where the tokens of each row begin and go."""
 
     def of(self, step: Step) -> Metadata:
-        """The metadata of a step."""
+        """Make the metadata of a step."""
         metadata = super().of(step)
         lengths = metadata["seq_lens"].tolist()
         first = starts(self._case, step)
@@ -69,7 +69,7 @@ class GatherSession(WriterSession):
         return tuple((index, token) for index, tokens in enumerate(self._spans(step)) for token in tokens)
 
     def _spans(self, step: Step) -> list[range]:
-        """The gathered tokens of each request."""
+        """List the gathered tokens of each request."""
         firsts = starts(self._case, step)
         return [range(first, request.kv_len) for first, request in zip(firsts, step.requests, strict=True)]
 
@@ -83,7 +83,7 @@ class GatherSession(WriterSession):
                 yield written_rows(name, *self._out[name], self._read(held, scale))
 
     def _read(self, held: torch.Tensor, scale: float) -> Bounds:
-        """The numbers that a gather may give for those in the cache: copies, or products in fp32, rounded."""
+        """Bound the numbers that a gather may give for those in the cache: copies, or products in fp32, rounded."""
         dtype = self._case.geometry.dtype.torch_dtype
         if held.dtype == dtype:
             return held, held

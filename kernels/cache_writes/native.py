@@ -69,7 +69,7 @@ class NativeWriter(WriterBackend):
         return self.label
 
     def missing(self) -> str | None:
-        """The reason that this machine can't compile the kernels."""
+        """Return the reason that this machine can't compile the kernels."""
         return build.missing()
 
     def prepare(self, progress: Callable[[str], None]) -> None:
@@ -77,7 +77,7 @@ class NativeWriter(WriterBackend):
         self.build(progress)
 
     def kind(self) -> type[WriterSession]:
-        """The class of its sessions."""
+        """Return the class of its sessions."""
         return self.session
 
 
@@ -104,7 +104,7 @@ def _of_latents(can: Capability) -> Capability:
 
 
 def _with_blocks(can: Capability, *, multiple: int) -> Capability:
-    """Caches of NVFP4, whose head dims are multiples of a whole number of blocks."""
+    """Add caches of NVFP4, whose head dims are multiples of a whole number of blocks."""
     dims = tuple(dim for dim in (16, 32, 64, 80, 96, 128, 192, 256) if dim % multiple == 0)
     return structs.replace(can, fp8_kv=False, kv_scales=True, granularities=(Granularity.BLOCK,), head_dims=dims)
 

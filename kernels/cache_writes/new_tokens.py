@@ -53,7 +53,7 @@ class NewTokens:
         kv.share_prefixes(self._tokens)
 
     def values(self, step: Step) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of a step's tokens, padded ones included: [padded tokens, kv_heads, head dim] each."""
+        """Return keys and values of a step's tokens, padded ones included: [padded tokens, kv_heads, head dim] each."""
         spans = [self._span(request) for request in step.requests]
         begin = self._tokens.extra.start
         spans.append(slice(begin, begin + step.padded_tokens - step.tokens))
@@ -65,7 +65,7 @@ class NewTokens:
         return slice(end - request.q_len, end)
 
     def places(self, step: Step) -> Iterator[TokenPlace]:
-        """Where the new tokens of the requests belong, in their order; those that are not stored are left out."""
+        """Yield the places of the requests' new tokens, in their order; those that are not stored are left out."""
         size, first = self._kv.page_size, 0
         for index, request in enumerate(step.requests):
             before, left = request.kv_len - request.q_len, self._kv.left(request)
@@ -76,13 +76,13 @@ class NewTokens:
             first += request.q_len
 
     def before(self, step: Step) -> Step:
-        """The step whose keys are in the pool before the new tokens are written: those of each request's prefix."""
+        """Return the step whose keys are in the pool before the new tokens are written: each request's prefix."""
         requests = tuple(Request(each.slot, 0, each.kv_len - each.q_len) for each in step.requests)
         return Step(mode=step.mode, requests=requests, padded_tokens=step.padded_tokens)
 
 
 def page_lists(table: PageTable, rows: Sequence[Row]) -> list[list[int]]:
-    """The pages of each row: those that hold its keys, and the dummy page for a padded row."""
+    """List the pages of each row: those that hold its keys, and the dummy page for a padded row."""
     ids = table_rows(table, rows, max((table.pages_for(row.kv_len) for row in rows), default=0))
     return [listed[: table.pages_for(row.kv_len)] for listed, row in zip(ids.tolist(), rows, strict=True)]
 
@@ -96,12 +96,12 @@ class WriteMetadata:
         self._skips = case.padded_slot is PaddedSlot.NOWHERE
 
     def of(self, step: Step) -> Metadata:
-        """The metadata of a step."""
+        """Make the metadata of a step."""
         rows = self._rows(step)
         return {**self._of_tokens(step, len(rows)), **self._of_rows(rows)}
 
     def _rows(self, step: Step) -> list[Row]:
-        """The batch: a row for each request, then padded ones of one key; padded tokens belong to the last."""
+        """List the batch: a row for each request, then padded ones of one key; padded tokens belong to the last."""
         real = Row.real(step)
         padded = [Row(None, step.tokens_per_request, 1, 0)] * (step.padded_batch - len(real))
         return real + padded if self._skips else [*real, *padded, Row(None, 0, 1, 0)]
@@ -136,7 +136,7 @@ class WriteMetadata:
         return {name: torch.tensor(each, dtype=torch.int32) for name, each in columns.items()} | {"block_tables": table}
 
     def largest(self, capture: Step) -> Metadata:
-        """Zeros of the sizes that replays of `capture` need."""
+        """Return zeros of the sizes that replays of `capture` need."""
         graph = (capture.mode, capture.padded_tokens)
         replays = [step for step in self._case.steps if step.requests and (step.mode, step.padded_tokens) == graph]
         every = [self.of(step) for step in (capture, *replays)]

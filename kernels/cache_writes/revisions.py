@@ -18,7 +18,7 @@ class TranslatesToTombstones(WriteMetadata):
     """SGLang PR #35933: a slot without a counterpart in the window layers' pool becomes -1 instead of slot 0."""
 
     def of(self, step: Step) -> Metadata:
-        """The metadata of a step, whose padded tokens have such a slot."""
+        """Make the metadata of a step, whose padded tokens have such a slot."""
         metadata = super().of(step)
         slots = metadata["slot_mapping"]
         return metadata | {"slot_mapping": slots.where(slots != 0, -1)}
@@ -28,7 +28,7 @@ class PadsBehindTheLastRequest(WriteMetadata):
     """tt-metal issue #56324: the padding of a prefill continues its last request, into pages that it does not own."""
 
     def of(self, step: Step) -> Metadata:
-        """The metadata of a step, whose padded tokens go to the positions behind the last request."""
+        """Make the metadata of a step, whose padded tokens go to the positions behind the last request."""
         metadata = super().of(step)
         if step.mode not in _PREFILLS or not step.requests:
             return metadata
@@ -45,7 +45,7 @@ class ResumesWithColumnsOfItsOwn(WriteMetadata):
     """tt-metal PR #55630: the row of a resumed prefill has columns for its new tokens alone, and page 0 behind them."""
 
     def of(self, step: Step) -> Metadata:
-        """The metadata of a step, whose tokens are looked up in such rows by their positions."""
+        """Make the metadata of a step, whose tokens are looked up in such rows by their positions."""
         metadata = super().of(step)
         slots, size = metadata["slot_mapping"].clone(), self._kv.page_size
         for index, place in enumerate(self._tokens.places(step) if step.mode in _PREFILLS else ()):
@@ -63,7 +63,7 @@ class WritesReservedSlots(WriterSession):
 
 
 def planned_by(planner: type[WriteMetadata], session: type[WriterSession] = WriterSession) -> type[WriterSession]:
-    """The session with another planner."""
+    """Derive the session with another planner."""
     return type("Session", (session,), {"planner_type": planner})
 
 

@@ -64,7 +64,7 @@ class RopeSession(WriterSession):
         )
 
     def _cos_sin(self, rows: int) -> torch.Tensor:
-        """The table that a server has computed for positions below `rows`."""
+        """Compute the table that a server has for positions below `rows`."""
         return cos_sin_table(self._rope, rows, self._dim)
 
     def _described(self) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class RopeSession(WriterSession):
         return {**super()._place_tokens(step), **self._outputs(step)}
 
     def _outputs(self, step: Step) -> dict[str, torch.Tensor]:
-        """Tensors of their own for the rows that the kernel computes, by the names of arguments."""
+        """Allocate a tensor for each row that the kernel computes, by the names of arguments."""
         new, dtype = self._new(step), self._out_dtype.torch_dtype
         return {
             name: self._bench.memory.tensor(name, new[row].shape, dtype, fill=Fill.OUTPUT)
@@ -103,7 +103,7 @@ class RopeSession(WriterSession):
             self._bench.memory.renew(static[name])
 
     def _result(self, row: str) -> str | None:
-        """The argument that gets the rotated rows of an argument: another, or itself, or none."""
+        """Return the argument that gets the rotated rows of an argument: another, or itself, or None."""
         names = (f"{row}_out", row)
         return next((name for name in names if name in self._writer.op.writes and self._writer.takes(name)), None)
 
@@ -130,7 +130,7 @@ class RopeSession(WriterSession):
         return self._rotated(step, values, scale, self._case.geometry.kv_dtype)
 
     def _rotated(self, step: Step, values: torch.Tensor, scale: Scale, dtype: DType) -> Bounds:
-        """The numbers that the rotated rows of new tokens may become in `dtype`."""
+        """Bound the numbers that the rotated rows of new tokens may become in `dtype`."""
         shift = self._rope.shift
         positions = torch.tensor([place.position + shift for place in self._tokens.places(step)], dtype=torch.int64)
         interval = self._writer.rotation.interval(values, positions, self._rope, self._part, self._dim)

@@ -61,7 +61,7 @@ class Rotation:
         return bool(self.angle or self.cos_sin)
 
     def interval(self, values: torch.Tensor, positions: torch.Tensor, rope: Rope, part: slice, dim: int) -> Interval:
-        """The numbers that tokens [n, heads, width] at `positions` [n] may become: those in `part` are rotated.
+        """Bound the numbers that tokens [n, heads, width] at `positions` [n] may become: those in `part` are rotated.
 
         `part` has `dim` elements. The others stay.
         """
@@ -72,7 +72,7 @@ class Rotation:
         return self._stored(low, values.dtype), self._stored(high, values.dtype)
 
     def _stored(self, numbers: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """The bound after the rounding to the tokens' dtype, if there is one."""
+        """Round a bound to the tokens' dtype, if the kernel does."""
         return numbers.float().to(dtype).double() if self.rounds_result else numbers
 
     def _rotated(self, values: torch.Tensor, positions: torch.Tensor, rope: Rope, dim: int) -> Interval:
@@ -91,7 +91,7 @@ class Rotation:
     def _bounds(
         self, one: torch.Tensor, other: torch.Tensor, x: torch.Tensor, y: torch.Tensor, error: torch.Tensor
     ) -> Interval:
-        """The numbers that the sum of two products may be, with an `error` of the factors of `x` and `y`."""
+        """Bound the sum of two products, with an `error` of the factors of `x` and `y`."""
         due = one + other
         slack = _UNIT * (one.abs() + other.abs() + due.abs()) + error * (x.abs() + y.abs()) + self.underflow
         finite = x.isfinite() & y.isfinite()
@@ -110,7 +110,7 @@ def _overflows(product: torch.Tensor) -> torch.Tensor:
 
 
 def angles(rope: Rope, positions: torch.Tensor, dim: int) -> torch.Tensor:
-    """The angle of each pair at each position [n, dim / 2], in fp64."""
+    """Compute the angle of each pair at each position [n, dim / 2], in fp64."""
     return positions.double().unsqueeze(1) * torch.tensor(rope.frequencies(dim), dtype=torch.float64)
 
 
@@ -120,7 +120,7 @@ def _cos_sin(rope: Rope, angle: torch.Tensor) -> tuple[torch.Tensor, torch.Tenso
 
 
 def cos_sin_table(rope: Rope, rows: int, dim: int) -> torch.Tensor:
-    """Cosines, then sines, of the positions below `rows` [rows, dim] in fp32, as in vLLM, SGLang and FlashInfer."""
+    """Compute cosines, then sines, of the positions below `rows` [rows, dim] in fp32, as vLLM and SGLang do."""
     return torch.cat(_cos_sin(rope, angles(rope, torch.arange(rows), dim)), dim=-1).float()
 
 

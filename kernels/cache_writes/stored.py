@@ -30,7 +30,7 @@ class Conversion:
     least_scale: float = 1e-6
 
     def bounds(self, values: torch.Tensor, scale: Scale, dtype: DType) -> tuple[torch.Tensor, torch.Tensor]:
-        """The smallest and the largest number that a cache of `dtype` may hold for each of `values`.
+        """Return the smallest and the largest number that a cache of `dtype` may hold for each of `values`.
 
         Both are `values` itself if it has that dtype: a copy keeps all bits. Otherwise the cache is one of fp8. A
         tensor of scales broadcasts to `values`.
@@ -42,7 +42,7 @@ class Conversion:
     def between(
         self, least: torch.Tensor, most: torch.Tensor, scale: Scale, dtype: DType
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The smallest and the largest number that a cache of `dtype` may hold for numbers from `least` to `most`.
+        """Bound the numbers that a cache of `dtype` may hold for numbers from `least` to `most`.
 
         A cache that is not one of fp8 has no scale.
         """
@@ -61,7 +61,7 @@ class Conversion:
         return low, high
 
     def scales(self, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The smallest and the largest scale, float32 [tokens, heads, 1], that a writer may compute for finite values.
+        """Bound the scales, float32 [tokens, heads, 1], that a writer may compute for finite values.
 
         It is the largest magnitude over 448, computed in fp32. A row of zeros is 0 under any scale: up to 1 is allowed.
         """
@@ -70,7 +70,7 @@ class Conversion:
         return (due * (1 - self.error)).float(), high.float()
 
     def scales_held(self, values: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
-        """The scales by which `values` have to be divided: those that the cache holds, where they are usable.
+        """Return the scales by which `values` have to be divided: those that the cache holds, where they are usable.
 
         A wrong scale is a failure of its own, and need not make elements wrong.
         """
@@ -78,7 +78,7 @@ class Conversion:
         return torch.where(held.isfinite() & (held > 0), held, due.clamp(min=self.least_scale)).double()
 
     def block_scales(self, values: torch.Tensor, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """The smallest and the largest scale of each block of NVFP4, e4m3 [tokens, heads, dim / 16], beside `scale`."""
+        """Bound the scale of each block of NVFP4, e4m3 [tokens, heads, dim / 16], beside `scale`."""
         largest = values.double().unflatten(-1, (-1, nvfp4.BLOCK)).abs().amax(dim=-1)
         due = largest / nvfp4.LARGEST / scale
         return _rounded(due * (1 - self.error)), _rounded(due * (1 + self.error))
@@ -86,7 +86,7 @@ class Conversion:
     def block_numbers(
         self, values: torch.Tensor, scale: float, held: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The smallest and the largest number of E2M1 for each of `values`, as e4m3, under the block scales `held`.
+        """Bound the number of E2M1 for each of `values`, as e4m3, under the block scales `held`.
 
         Numbers are 0 under a scale of 0. NaN is no scale: the due one counts.
         """
@@ -102,5 +102,5 @@ class Conversion:
 
 
 def _rounded(numbers: torch.Tensor) -> torch.Tensor:
-    """The nearest fp8 numbers. The cast to fp32 comes first: its error is part of FP32_ERROR."""
+    """Round to the nearest fp8 numbers. The cast to fp32 comes first: its error is part of FP32_ERROR."""
     return numbers.float().clamp(-_LARGEST, _LARGEST).to(torch.float8_e4m3fn)

@@ -116,7 +116,7 @@ class StepSession:
         self._writer.write(step)
 
     def _due(self, step: Step, output: Output, right: Sequence[torch.Tensor]) -> Output:
-        """The output with the attention to these contents of the pool."""
+        """Return the output with the attention to these contents of the pool."""
         attended = []
         for entry, request in zip(output.attended, step.requests, strict=True):
             key, value = self._kv.held(right, request)
@@ -124,7 +124,7 @@ class StepSession:
         return replace(output, attended=tuple(attended))
 
     def handed(self, arguments: Arguments) -> Arguments:
-        """The arguments of attention's launch, as its session has them."""
+        """Return the arguments of attention's launch, as its session has them."""
         return arguments
 
     def record(self, write: Callable[[], None], attend: Callable[[], None]) -> None:
@@ -133,7 +133,7 @@ class StepSession:
         attend()
 
     def refreshed(self, arguments: Arguments) -> None:
-        """Called before a launch of attention, or before the replay of one, with its tensors as they are read."""
+        """Follow a launch or a replay of attention: called before it, with its tensors as they are read."""
 
 
 class _StepGraph:
@@ -226,7 +226,7 @@ class WriteThenAttend:
         return self.reader.contract
 
     def noise(self, dtype: DType) -> NoiseModel:
-        """Attention's model: the keys that are due are those in the cache."""
+        """Return attention's model: the keys that are due are those in the cache."""
         return self.reader.noise(dtype)
 
     @property
@@ -249,7 +249,7 @@ class WriteThenAttend:
 
 
 def common(writer: Backend, reader: Backend) -> Capability:
-    """The cases of attention that the writer can write for. Raises NoPair if there are none."""
+    """Return the cases of attention that the writer can write for. Raises NoPair if there are none."""
     of_writer, of_reader = writer.capability, reader.capability
     if not of_writer.writes:
         raise NoPair(f"{writer.name} writes no new tokens into the KV cache")
@@ -312,5 +312,5 @@ def _common(writer: Capability, reader: Capability) -> Capability:
 
 
 def _both(first: tuple[Any, ...], *others: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The members of `first` that all others have, in its order."""
+    """Return the members of `first` that all others have, in its order."""
     return tuple(each for each in first if all(each in other for other in others))

@@ -124,7 +124,7 @@ class WriterBackend(OfFunction):
         return self.kind().stores
 
     def noise(self, dtype: DType) -> NoiseModel:
-        """The model of attention, which nothing asks for."""
+        """Return the model of attention, which nothing asks for."""
         del dtype
         return NoiseModel.unknown_kernel()
 
@@ -146,7 +146,7 @@ class WriterBackend(OfFunction):
         return self.kind()(self.writer, case, bench, kv)
 
     def kind(self) -> type[WriterSession]:
-        """The class of its sessions."""
+        """Return the class of its sessions."""
         return RopeSession if self.capability.rotary else WriterSession
 
 
@@ -165,7 +165,7 @@ class RotationBackend(WriterBackend):
             raise ValueError(f"{self.name}: the capability rotates nothing: set rotary=tuple(RotaryShare)")
 
     def kind(self) -> type[WriterSession]:
-        """The class of its sessions."""
+        """Return the class of its sessions."""
         return RotationSession
 
 
@@ -178,7 +178,7 @@ class GatherBackend(WriterBackend):
     """
 
     def kind(self) -> type[WriterSession]:
-        """The class of its sessions."""
+        """Return the class of its sessions."""
         return GatherSession
 
 
@@ -190,5 +190,5 @@ class CopyBackend(WriterBackend):
     """
 
     def kind(self) -> type[WriterSession]:
-        """The class of its sessions."""
+        """Return the class of its sessions."""
         return CopySession

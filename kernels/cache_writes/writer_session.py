@@ -50,12 +50,12 @@ class Writer:
     rotation: Rotation = field(default=Rotation(), kw_only=True)
 
     def takes(self, name: str) -> bool:
-        """Whether the op, or `arrange`, has a parameter of that name."""
+        """Return whether the op, or `arrange`, has a parameter of that name."""
         functions = (self.parameters or self.op.function, self.arrange)
         return any(name in Keywords.of(each).named for each in functions if each is not None)
 
     def arguments(self, described: _Arguments, bench: Bench) -> dict[str, Any]:
-        """The arguments of a launch, tensors in guarded memory."""
+        """Make the arguments of a launch, tensors in guarded memory."""
         arranged = {}
         if self.arrange is not None:
             made = self.arrange(**Keywords.of(self.arrange).select(described, described))
@@ -83,7 +83,7 @@ class WriterSession:
         self._beside = self._of_other_group()
 
     def _of_other_group(self) -> "WriterSession | None":
-        """The session of the other group of layers in the pool, if the case has one."""
+        """Return the session of the other group of layers in the pool, if the case has one."""
         other = self._kv.other
         return None if other is None else type(self)(self._writer, other.case, self._bench, other)
 
@@ -106,7 +106,7 @@ class WriterSession:
         return self.written(step, before)
 
     def _state(self, step: Step) -> Step:
-        """The step whose keys are in the pool before it."""
+        """Return the step whose keys are in the pool before it."""
         return self._tokens.before(step)
 
     def write(self, step: Step) -> None:
@@ -118,7 +118,7 @@ class WriterSession:
             self._beside.write(step)
 
     def _watch(self, tensors: Contents) -> None:
-        """Called before each launch, or replay, with the tensors of the step."""
+        """Look at the tensors of a step: called before each launch, or replay."""
 
     def captured(self, step: Step) -> Callable[[], None]:
         """Place the static tensors of a capture, and return its launches."""
@@ -150,12 +150,12 @@ class WriterSession:
             self._beside.unset(step)
 
     def slots(self, step: Step) -> torch.Tensor:
-        """The page and the slot of the page [2, tokens] of each new token of a request that is stored."""
+        """Return the page and the slot of the page [2, tokens] of each new token of a request that is stored."""
         places = list(self._tokens.places(step))
         return torch.tensor([[place.page for place in places], [place.offset for place in places]], dtype=torch.int64)
 
     def contents(self) -> dict[str, torch.Tensor]:
-        """A copy of the bits of each pool, as each group of layers sees them."""
+        """Copy the bits of each pool, as each group of layers sees them."""
         own = {name: pool.clone() for name, pool in self._pools().items()}
         return (
             own
@@ -164,11 +164,11 @@ class WriterSession:
         )
 
     def _placed(self, step: Step, metadata: Metadata) -> dict[str, torch.Tensor]:
-        """A step's tokens and metadata in guarded memory."""
+        """Place a step's tokens and metadata in guarded memory."""
         return {**self._place_tokens(step), **self._place_metadata(metadata)}
 
     def _new(self, step: Step) -> dict[str, torch.Tensor]:
-        """The tokens of a step, on the host: rows [padded tokens, heads, dim] by the names of arguments."""
+        """Return the tokens of a step, on the host: rows [padded tokens, heads, dim] by the names of arguments."""
         key, value = self._tokens.values(step)
         return {"key": key} if self._case.geometry.latent else {"key": key, "value": value}
 
@@ -195,7 +195,7 @@ class WriterSession:
             self._writer.restore(**Keywords.of(self._writer.restore).select(every, every))
 
     def _described(self) -> dict[str, Any]:
-        """The arguments that are the same in each step."""
+        """Return the arguments that are the same in each step."""
         cache, scales = self._kv.cache, self._case.scales
         caches: dict[str, Any]
         if (latent := self._case.geometry.latent) is not None:
@@ -220,13 +220,13 @@ class WriterSession:
                 write(target[tuple(map(slice, fresh[name].shape))], fresh[name])
 
     def _pools(self) -> dict[str, torch.Tensor]:
-        """The bits of each pool [pages, slots, heads, dim] by name, without the pages in the case's hole."""
+        """Return the bits of each pool [pages, slots, heads, dim] by name, without the pages in the case's hole."""
         names = ("kv_cache",) if self._case.geometry.latent else ("k_cache", "v_cache", *_SCALES_OF.values())
         # Scales that are given have no pools.
         return dict(zip(names, self._kv.resident(), strict=False))
 
     def written(self, step: Step, before: Contents) -> WrittenCache:
-        """The pool before and after a step, whose new tokens are there now, and other results of the kernel."""
+        """Return the pool before and after a step, whose new tokens are there now, and other results of the kernel."""
         due = tuple(self._due(step, before))
         if self._beside is not None:
             # The names of its pools are the same.
@@ -236,11 +236,11 @@ class WriterSession:
         return WrittenCache(due, self._owners(step), kernel=self._writer.op.name)
 
     def _owners(self, step: Step) -> tuple[tuple[int, int], ...]:
-        """The request and the token of each row that is due, as `WrittenCache.tokens` has them."""
+        """Return the request and the token of each row that is due, as `WrittenCache.tokens` has them."""
         return tuple((place.request, place.token) for place in self._tokens.places(step))
 
     def _due(self, step: Step, before: Contents) -> Iterator[WrittenTensor]:
-        """The contents due to each tensor that the kernel may write."""
+        """Yield the contents due to each tensor that the kernel may write."""
         at = self._resident(self.slots(step))
         # A padded token goes to the dummy page, whose index is 0 with and without a hole.
         dummy = self._case.padded_slot is PaddedSlot.DUMMY and step.padded_tokens > at.shape[1]
@@ -252,7 +252,7 @@ class WriterSession:
             yield replace(self._in_pool(name, before[name], bits, at, bounds[name], free=free), memory=memory)
 
     def _free(self, *, dummy: bool) -> torch.Tensor:
-        """The slots [2, n] that may hold anything: the first, if it is a dummy, and those of other groups' pages.
+        """Return the slots [2, n] that may hold anything: the first, if it is a dummy, and other groups' pages.
 
         Sessions of these judge them. Slots of groups differ, and with it the memory of the first.
         """
@@ -265,12 +265,12 @@ class WriterSession:
         return torch.cat((torch.tensor([first, first], dtype=torch.int64), self._resident(at)), dim=1)
 
     def _resident(self, at: torch.Tensor) -> torch.Tensor:
-        """Places [2, n] as indices of pages with memory, and slots."""
+        """Convert places [2, n] to indices of pages with memory, and slots."""
         page, slot = at
         return torch.stack((page - (page >= self._kv.hole.stop) * len(self._kv.hole), slot))
 
     def _unchanged(self, before: Contents) -> Iterator[WrittenTensor]:
-        """The pools of a kernel that stores nothing in them."""
+        """Yield the pools of a kernel that stores nothing in them."""
         for name, pool in self._pools().items():
             none = torch.zeros(0, *pool.shape[2:], dtype=self._case.geometry.kv_dtype.torch_dtype)
             yield self._in_pool(name, before[name], pool, _NOWHERE, (none, none))
@@ -285,7 +285,7 @@ class WriterSession:
         *,
         free: torch.Tensor = _NOWHERE,
     ) -> WrittenTensor:
-        """A pool with new contents `at` some places; the slots `free` [2, n] may hold anything."""
+        """Expect new contents `at` some places of a pool; the slots `free` [2, n] may hold anything."""
         low, high = bounds
         return WrittenTensor(
             name=name,
@@ -302,7 +302,7 @@ class WriterSession:
     def _bounds(
         self, step: Step, values: Sequence[torch.Tensor], after: Contents, at: torch.Tensor
     ) -> dict[str, Bounds]:
-        """The bounds of the new tokens' numbers in each pool.
+        """Bound the new tokens' numbers in each pool.
 
         Where the writer computes scales, those of the elements follow from the scales that the cache holds.
         """
@@ -320,12 +320,12 @@ class WriterSession:
         return due
 
     def _stored(self, step: Step, name: str, values: torch.Tensor, scale: Scale) -> Bounds:
-        """The bounds of the numbers that a pool holds for new tokens."""
+        """Bound the numbers that a pool holds for new tokens."""
         del step, name
         return self._writer.conversion.bounds(values, scale, self._case.geometry.kv_dtype)
 
     def _computed(self, values: torch.Tensor, number: float, held: torch.Tensor) -> tuple[Bounds, Bounds]:
-        """The bounds of new tokens, and of their scales, of which the cache has the bits `held`."""
+        """Bound new tokens, and their scales, of which the cache has the bits `held`."""
         conversion, kv_dtype = self._writer.conversion, self._case.geometry.kv_dtype
         if self._case.scales.granularity is Granularity.BLOCK:
             of_blocks = held.view(torch.float8_e4m3fn)
@@ -335,13 +335,13 @@ class WriterSession:
 
 
 def watched_rows(tensors: Contents, names: Iterable[str]) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """The bits of rows [1, rows, heads, dim] before a launch, and the rows as it leaves them."""
+    """Copy the bits of rows [1, rows, heads, dim] before a launch. Returns them, and the rows as it leaves them."""
     bits = {name: tensors[name].view(DType.of(tensors[name].dtype).bits).unsqueeze(0) for name in names}
     return {name: (each.clone(), each) for name, each in bits.items()}
 
 
 def written_rows(name: str, before: torch.Tensor, after: torch.Tensor, bounds: Bounds) -> WrittenTensor:
-    """Rows [1, rows, heads, dim], of which the first are due; those of padding may hold anything."""
+    """Expect rows [1, rows, heads, dim], of which the first are due; those of padding may hold anything."""
     low, high = (to_device(each, after.device) for each in bounds)
     rows = torch.arange(after.shape[1], device=after.device)
     places = torch.stack((torch.zeros_like(rows), rows))

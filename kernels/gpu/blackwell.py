@@ -74,7 +74,7 @@ class Counters:
         self._buffer = SharedWorkspace(case, bench, "multi_ctas_kv_counter_buffer")
 
     def take(self, batch: int) -> dict[str, torch.Tensor]:
-        """The argument with counters for a batch, of exactly the required bytes."""
+        """Return the argument with counters for a batch, of exactly the required bytes."""
         counters = max(batch * self._q_heads, self._processors)
         counters = -(-counters // _COUNTERS_MULTIPLE) * _COUNTERS_MULTIPLE
         need = WorkspaceBytes(semaphores=counters * _COUNTER_BYTES, scratch=0)
@@ -110,7 +110,7 @@ class BlackwellMlaSession(MlaSession):
 
 
 def _bucket(dtype: DType, head_dim: int, **more: Any) -> Bucket:
-    """Geometries of tests/attention/test_trtllm_gen_attention.py: 2 and 4 KV heads, groups of 1, 5 and 8."""
+    """Return geometries of tests/attention/test_trtllm_gen_attention.py: 2 and 4 KV heads, groups of 1, 5 and 8."""
     return bucket(
         dtype,
         head_dim,

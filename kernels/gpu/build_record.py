@@ -62,22 +62,22 @@ class Built(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def architectures() -> str:
-    """FlashInfer's target architectures, read as it does: $FLASHINFER_CUDA_ARCH_LIST, or the visible GPUs."""
+    """Read FlashInfer's target architectures as it does: $FLASHINFER_CUDA_ARCH_LIST, or the visible GPUs."""
     return os.environ.get(ARCH_LIST) or " ".join(sorted({gpu.capability for gpu in visible()}))
 
 
 def capabilities(archs: str) -> list[str]:
-    """The compute capabilities of architectures as FlashInfer names them, like 9.0a."""
+    """Return the compute capabilities of architectures as FlashInfer names them, like 9.0a."""
     return [re.sub("[a-z]", "", arch) for arch in archs.split()]
 
 
 def workspace_base() -> str:
-    """The folder of FlashInfer's cache (flashinfer/jit/env.py, FLASHINFER_BASE_DIR)."""
+    """Return the folder of FlashInfer's cache (flashinfer/jit/env.py, FLASHINFER_BASE_DIR)."""
     return os.environ.get(WORKSPACE_BASE) or str(Path.home())
 
 
 def read(archs: str) -> Mapping[str, Built]:
-    """Recorded modules for `archs` by name; none without a record, or with a damaged one."""
+    """Read the recorded modules for `archs`, by name; none without a record, or with a damaged one."""
     path = _path(archs)
     try:
         changed = path.stat().st_mtime_ns

@@ -80,14 +80,14 @@ class Compiler:
     started: float
 
     def stalled(self, limit: float) -> bool:
-        """Whether it is running, and has finished no file for `limit` seconds."""
+        """Return whether it is running, and has finished no file for `limit` seconds."""
         if time.time() - self.started <= limit or not self.process.is_alive():
             return False
         objects = self.folder.glob("*.o") if self.folder is not None else ()
         return time.time() - max(map(_stamp, objects), default=0.0) > limit
 
     def result(self) -> Built:
-        """The result of a process that has ended."""
+        """Return the result of a process that has ended."""
         self.process.join()
         if self.answer.poll():
             with contextlib.suppress(EOFError):
@@ -178,7 +178,7 @@ def _compile(module: Module, say: Connection) -> None:
 
 
 def _stamp(path: Path) -> float:
-    """Modification time of a file, 0 if there is none."""
+    """Return the modification time of a file, 0 if there is none."""
     try:
         return path.stat().st_mtime
     except OSError:
@@ -196,7 +196,7 @@ def _words(error: Exception) -> str:
 
 
 def first_error(output: str) -> tuple[str, bool]:
-    """The first error in the output of ninja and the compilers, and whether it is a static assertion."""
+    """Find the first error in the output of ninja and the compilers, and whether it is a static assertion."""
     for line in output.splitlines():
         match = re.match(r"(?P<file>[^\s:(]+)[:(](?P<line>\d+)\)?(?::\d+)?:? (?:fatal )?error:?\s+(?P<text>.*)", line)
         if match is not None:

@@ -17,7 +17,7 @@ _Function = Callable[..., Any]
 
 @functools.cache
 def flashinfer_op(module: str, name: str, writes: frozenset[str]) -> Op:
-    """The function `name` of FlashInfer's `module`; a launch may write the arguments in `writes`.
+    """Make an op of the function `name` of FlashInfer's `module`; a launch may write the arguments in `writes`.
 
     An argument that the installed release lacks is left out if it is None, the default of FlashInfer's own optional
     arguments. Otherwise the launch raises Unsupported, as it does for a missing function.
@@ -52,7 +52,7 @@ def call_method(receiver: Any, name: str, /, *positional: Any, **arguments: Any)
 
 
 def version() -> str:
-    """The installed release, such as 0.7.2."""
+    """Return the installed release, such as 0.7.2."""
     return str(importlib.import_module("flashinfer").__version__)
 
 
@@ -64,7 +64,7 @@ def _taken(function: _Function, name: str, arguments: Mapping[str, Any]) -> dict
 
 
 def accepted(function: _Function, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The arguments that a function has, and the names of those that it lacks, unless they are None."""
+    """Divide arguments into those that a function has, and the names of those that it lacks, unless they are None."""
     names = _parameters(function)
     if names is None or arguments.keys() <= names:
         return dict(arguments), []
@@ -74,7 +74,7 @@ def accepted(function: _Function, arguments: Mapping[str, Any]) -> tuple[dict[st
 
 @functools.cache
 def _parameters(function: _Function) -> frozenset[str] | None:
-    """The names of its parameters; None if it takes any."""
+    """Return the names of a function's parameters; None if it takes any."""
     parameters = _signature(function).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return None
@@ -84,7 +84,7 @@ def _parameters(function: _Function) -> frozenset[str] | None:
 
 @functools.cache
 def _signature(function: _Function) -> inspect.Signature:
-    """The signature, without a method's `self`. FlashInfer's decorators preserve signatures (functools.wraps)."""
+    """Return the signature without a method's `self`. FlashInfer's decorators preserve signatures (functools.wraps)."""
     signature = inspect.signature(function)
     parameters = list(signature.parameters.values())
     if parameters and parameters[0].name == "self":

@@ -23,7 +23,7 @@ OpenSession = Callable[[Case, Bench], Session]
 
 
 def bucket(dtype: DType, head_dim: int, *, kv_dtype: DType | None = None, **more: Any) -> Bucket:
-    """A bucket of one head dim. The KV cache has the dtype of the queries by default."""
+    """Make a bucket of one head dim. The KV cache has the dtype of the queries by default."""
     return Bucket(dtype=dtype, kv_dtype=kv_dtype or dtype, head_dim_qk=head_dim, head_dim_vo=head_dim, **more)
 
 
@@ -50,11 +50,11 @@ class GpuBackend:
     called_as_documented: bool = True
 
     def noise(self, dtype: DType) -> NoiseModel:
-        """The model calibrated on this GPU's architecture, or the theory."""
+        """Return the model calibrated on this GPU's architecture, or the theory."""
         return shipped_noise(self.name, dtype, self.theory(dtype), visible.architecture())
 
     def theory(self, dtype: DType) -> NoiseModel:
-        """The model that follows from the known properties of its kernels."""
+        """Return the model that follows from the known properties of its kernels."""
         return self.theoretical(dtype)
 
     @property
@@ -63,7 +63,7 @@ class GpuBackend:
         return {op.name: op for op in self.kernels}
 
     def missing(self) -> str | None:
-        """The reason that this machine can't run it. Creates no CUDA context, so that workers can still be forked."""
+        """Return why this machine can't run it. Creates no CUDA context, so that workers can still be forked."""
         return visible.missing(self.archs, self.needs)
 
     @property
@@ -72,7 +72,7 @@ class GpuBackend:
         return ((guards.SOURCE,), *self.own)
 
     def modules(self) -> tuple[Module, ...]:
-        """All modules that its buckets need, without duplicates."""
+        """List all modules that its buckets need, without duplicates."""
         return tuple(dict.fromkeys(module for bucket in self.capability.buckets for module in self.modules_of(bucket)))
 
     def prepare(self, progress: Callable[[str], None]) -> None:

@@ -19,12 +19,12 @@ _ALIGNMENT = 16
 
 
 def kernels() -> Any:
-    """The functions of guards.cu, compiled at first use. Raises as `nvcc.build` does."""
+    """Return the functions of guards.cu, compiled at first use. Raises as `nvcc.build` does."""
     return nvcc.load(SOURCE)
 
 
 def _packed(runs: Sequence[ByteRun]) -> bytes:
-    """The records for guards.cu."""
+    """Pack the records for guards.cu."""
     return struct.pack(f"{4 * len(runs)}Q", *chain.from_iterable(runs))
 
 
@@ -36,7 +36,7 @@ def write(runs: Sequence[ByteRun]) -> None:
 def compare(
     runs: Sequence[ByteRun], device: torch.device, *, restore: bool = False
 ) -> Pending[list[tuple[int, int] | None]]:
-    """For each run, the offset of the first differing byte and the number of differing bytes; None if it is equal.
+    """Find the first differing byte of each run, and count its differing bytes; None for a run that is equal.
 
     Compares the contents after all work queued on the current stream. With `restore`, differing bytes are put back.
     """
@@ -90,12 +90,12 @@ def failed_launch() -> str:
 
 
 def stream() -> int:
-    """The cudaStream_t of torch's current stream."""
+    """Return the cudaStream_t of torch's current stream."""
     return _handle(torch.cuda.current_device())
 
 
 def current_stream() -> torch.cuda.Stream:
-    """The current stream. torch itself makes an object in each call, which takes longer than recording an event."""
+    """Return the current stream. torch makes an object in each call, which takes longer than recording an event."""
     device = torch.cuda.current_device()
     return _stream(device, _handle(device))
 
@@ -108,6 +108,6 @@ def _handle(device: int) -> int:
 
 @cache
 def _stream(device: int, handle: int) -> torch.cuda.Stream:
-    """The current stream, whose handle this is."""
+    """Return the current stream, whose handle this is."""
     del handle
     return torch.cuda.current_stream(device)

@@ -25,7 +25,7 @@ _ALL: Final[_Uses] = (*_PLANS, *_RUNS)
 
 
 def _life(*uses: EarlierUse, among: _Uses | None = None) -> UsesOf:
-    """`uses`, and the plans for other layers: all, or those `among` some."""
+    """Add the plans for other layers to `uses`: all, or those `among` some."""
 
     def of(buckets: Sequence[Bucket]) -> _Uses:
         layers = uses_of(buckets)

@@ -42,7 +42,7 @@ class BuiltFor(msgspec.Struct, frozen=True):
 
     @classmethod
     def here(cls, archs: str) -> "BuiltFor":
-        """Those of this environment, for architectures such as "9.0a"."""
+        """Describe the modules of this environment, for architectures such as "9.0a"."""
         return cls(
             flashinfer=_content_of("flashinfer-python"),
             archs=" ".join(build_record.capabilities(archs)),
@@ -119,7 +119,7 @@ def keep(path: Path, archs: str, wanted: Collection[str], own: Iterable[Path]) -
 
 
 def _holds(path: Path, contents: ModuleList) -> bool:
-    """Whether the archive at `path` has these contents, so that its hash can stay as it is."""
+    """Return whether the archive at `path` has these contents, so that its hash can stay as it is."""
     if not path.exists():
         return False
     with tarfile.open(path) as archive:
@@ -175,7 +175,7 @@ def _unpack(archive: tarfile.TarFile, contents: ModuleList, archs: str) -> Taken
 
 
 def _inside(name: str) -> PurePosixPath:
-    """A relative path that does not lead out of its folder. Raises KeyError."""
+    """Parse a relative path that does not lead out of its folder. Raises KeyError."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts:
         raise KeyError(name)
@@ -198,7 +198,7 @@ def _extracted(archive: tarfile.TarFile, name: str, target: Path) -> bool:
 
 
 def _content_of(package: str) -> str:
-    """The version of a package, and a hash of its installed files as its RECORD lists them."""
+    """Return the version of a package, and a hash of its installed files as its RECORD lists them."""
     try:
         installed = distribution(package)
     except PackageNotFoundError:

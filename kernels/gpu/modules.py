@@ -46,13 +46,13 @@ def build(wanted: Iterable[Module], progress: Callable[[str], None]) -> dict[str
 
 
 def unbuilt(modules: Iterable[Module]) -> list[Module]:
-    """The `modules` that `build` would try: those neither recorded as built nor as impossible."""
+    """Return the `modules` that `build` would try: those neither recorded as built nor as impossible."""
     known = build_record.read(build_record.architectures())
     return [each for each in modules if each.name not in known or not known[each.name].settled]
 
 
 def rejected(modules: Iterable[Module]) -> dict[str, str]:
-    """The `modules` whose last build failed, by name, with the reason."""
+    """Return the `modules` whose last build failed, by name, with the reason."""
     known = build_record.read(build_record.architectures())
     return {each.name: known[each.name].reason for each in modules if each.name in known and known[each.name].reason}
 
@@ -97,7 +97,7 @@ def compile_all(
 
 
 def jobs() -> int:
-    """Files to compile at a time: $MAX_JOBS, which FlashInfer uses as well, or one per core."""
+    """Return the number of files to compile at a time: $MAX_JOBS, which FlashInfer uses as well, or one per core."""
     named = os.environ.get("MAX_JOBS", "")
     return int(named) if named.isdecimal() and int(named) else len(os.sched_getaffinity(0))
 

@@ -18,14 +18,14 @@ _ARCH_LIST = "TVM_FFI_CUDA_ARCH_LIST"
 
 @functools.cache
 def load(*files: Path) -> tvm_ffi.Module:
-    """The module compiled for the visible GPUs, loaded once per process. Files and errors are those of `build`."""
+    """Load the module compiled for the visible GPUs, once per process. Files and errors are those of `build`."""
     return tvm_ffi.load_module(str(build(files)))
 
 
 def build(
     files: Sequence[Path], *, archs: Sequence[str] = (), progress: Callable[[str], None] = lambda _: None
 ) -> Path:
-    """The library compiled from files, built if this machine has not built it before; creates no CUDA context.
+    """Build the library from files if this machine has not built it before; creates no CUDA context.
 
     The first is a .cu file, whose name the library gets. Others may be .cpp files, or headers that these include: a
     change of any of them leads to a new build.

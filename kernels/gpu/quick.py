@@ -68,7 +68,7 @@ class Quick:
 
 
 def cost(module: Module) -> float:
-    """Seconds of one core that a module takes, roughly."""
+    """Estimate the seconds of one core that a module takes."""
     return next((seconds for name, seconds in CORE_SECONDS.items() if module.name.startswith(name)), _OTHERS)
 
 
@@ -102,7 +102,7 @@ def quick_set(backends: Iterable[GpuBackend], budget: float = SECONDS * CORES * 
 
 
 def variants(backend: GpuBackend) -> Iterator[CompiledPart]:
-    """The variants of a backend that has modules."""
+    """Yield the variants of a backend that has modules."""
     for bucket in backend.capability.buckets:
         for part in _smallest(bucket):
             modules = backend.modules_of(part)
@@ -132,7 +132,7 @@ _CHOICES: Final[dict[str, Callable[[Any], object]]] = {
 
 
 def _parts(bucket: Bucket) -> Iterator[list[Bucket]]:
-    """The ways to divide a bucket by one compile-time choice."""
+    """Yield the ways to divide a bucket by one compile-time choice."""
     for field, compiled in _CHOICES.items():
         classes: dict[object, list[object]] = {}
         for value in getattr(bucket, field):
@@ -151,7 +151,7 @@ def _smallest(bucket: Bucket) -> Iterator[Bucket]:
 
 
 def only_built(backend: GpuBackend, ready: Collection[str]) -> GpuBackend:
-    """A backend with the geometries whose modules are `ready`; itself if it needs none, or has none of them.
+    """Limit a backend to geometries whose modules are `ready`; unchanged if it needs none, or has none of them.
 
     Its objects are planned for other layers only among those that are left: FlashInfer would compile in a worker, which
     counts as a hang.
@@ -171,7 +171,7 @@ def only_built(backend: GpuBackend, ready: Collection[str]) -> GpuBackend:
 
 
 def without_modules(backends: Iterable[Backend]) -> list[str]:
-    """The names of backends that need modules and have none, if the environment asks for compiled ones."""
+    """Return the names of backends that need modules and have none, if the environment asks for compiled ones."""
     if os.environ.get(BUILT) != "1":
         return []
     ready = build_record.ready()
@@ -180,12 +180,12 @@ def without_modules(backends: Iterable[Backend]) -> list[str]:
 
 
 def _built_buckets(backend: GpuBackend, ready: Collection[str]) -> list[Bucket]:
-    """The parts of its buckets that need no module, or `ready` ones alone."""
+    """List the parts of its buckets that need no module, or `ready` ones alone."""
     return [part for bucket in backend.capability.buckets for part in _built_parts(backend, bucket, ready)]
 
 
 def _built_parts(backend: GpuBackend, bucket: Bucket, ready: Collection[str]) -> Iterator[Bucket]:
-    """The largest parts of a bucket of which all modules are `ready`."""
+    """Yield the largest parts of a bucket of which all modules are `ready`."""
     modules = backend.modules_of(bucket)
     if all(module.name in ready for module in modules):
         yield bucket
@@ -199,7 +199,7 @@ def _built_parts(backend: GpuBackend, bucket: Bucket, ready: Collection[str]) ->
 
 
 def limited(backends: Iterable[GpuBackend]) -> tuple[GpuBackend, ...]:
-    """The backends, limited to compiled modules if the environment asks for it."""
+    """Limit the backends to compiled modules if the environment asks for it."""
     if os.environ.get(BUILT) != "1":
         return tuple(backends)
     ready = build_record.ready()

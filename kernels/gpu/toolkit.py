@@ -10,7 +10,7 @@ _USUAL_HOME = Path("/usr/local/cuda")
 
 
 def nvcc() -> Path:
-    """The compiler of tvm_ffi and FlashInfer: $CUDA_HOME's, else the one on PATH, else that of the usual folder.
+    """Find the compiler of tvm_ffi and FlashInfer: $CUDA_HOME's, else the one on PATH, else that of the usual folder.
 
     Raises NoCompiler (flashinfer/jit/cpp_ext.py: get_cuda_path; tvm_ffi/cpp/extension.py: _find_cuda_home).
     """

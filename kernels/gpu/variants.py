@@ -34,7 +34,7 @@ def as_served(backend: GpuBackend, session: OpenSession | None = None, **without
 
 
 def name_as_served(name: str) -> str:
-    """The name of a backend's restricted variant."""
+    """Return the name of a backend's restricted variant."""
     return f"{name}_as_served"
 
 
@@ -44,7 +44,7 @@ _Session = TypeVar("_Session", MhaSession, MlaSession)
 def with_revisions(
     backend: GpuBackend, session: type[_Session], table: OpsTable, revisions: Mapping[str, type[_Session]]
 ) -> tuple[GpuBackend, ...]:
-    """`backend`, whose session is `session` over `table`, and its revisions."""
+    """Return `backend`, whose session is `session` over `table`, and its revisions."""
 
     def revision(name: str, before: type[_Session]) -> GpuBackend:
         return replace(backend, name=f"{backend.name}@{name}", session=partial(revised(session, before), table))

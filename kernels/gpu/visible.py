@@ -61,7 +61,7 @@ class Gpu:
 
 
 def visible() -> tuple[Gpu, ...]:
-    """The GPUs that this process may use, in CUDA_VISIBLE_DEVICES' order; none without a driver.
+    """List the GPUs that this process may use, in CUDA_VISIBLE_DEVICES' order; none without a driver.
 
     If GPUs differ, numbers are those of CUDA_DEVICE_ORDER=PCI_BUS_ID, the order of the library.
     """
@@ -70,13 +70,13 @@ def visible() -> tuple[Gpu, ...]:
 
 
 def architecture() -> str:
-    """The architecture of the first visible GPU, as used by calibrations: sm_90, or "no GPU"."""
+    """Return the architecture of the first visible GPU, as used by calibrations: sm_90, or "no GPU"."""
     gpus = visible()
     return f"sm_{gpus[0].capability.replace('.', '')}" if gpus else "no GPU"
 
 
 def missing(archs: frozenset[Arch], needs: tuple[str, ...]) -> str | None:
-    """The reason that kernels for `archs` with these Python packages can't run here, in one line; None if they can."""
+    """Return why kernels for `archs` with these Python packages can't run here, in one line; None if they can."""
     return _without_gpu(archs) or without_packages(needs) or toolkit.missing()
 
 
@@ -104,7 +104,7 @@ def _words(archs: frozenset[Arch]) -> str:
 
 
 def without_packages(needs: Sequence[str]) -> str | None:
-    """The first missing Python package, in a line with the command that installs it; None if none is missing."""
+    """Name the first missing Python package, with the command that installs it; None if none is missing."""
     for name in needs:
         # Finds the package without importing it, which would create a CUDA context.
         if importlib.util.find_spec(name) is None:
@@ -118,7 +118,7 @@ def _not_installed(name: str) -> str:
 
 @cache
 def _look(chosen: str | None) -> tuple[tuple[Gpu, ...], str]:
-    """The GPUs selected by `chosen`, the value of CUDA_VISIBLE_DEVICES, and the reason if there is none."""
+    """Look for the GPUs selected by `chosen`, the value of CUDA_VISIBLE_DEVICES. Returns why there are none, too."""
     if (lacking := without_packages([_LIBRARY])) is not None:
         return (), lacking
     answer = _found(chosen)
@@ -156,7 +156,7 @@ def _has_driver() -> bool:
 
 
 def processors(device: torch.device) -> int:
-    """The number of multiprocessors of `device`, by which kernels split their work and size their workspaces.
+    """Return the number of multiprocessors of `device`, by which kernels split their work and size their workspaces.
 
     On the CPU, where sessions can be planned but not run, it is that of an H100.
     """

@@ -35,7 +35,7 @@ SOURCES: Final = (KERNEL, *EXPORTS, _HERE / "attend_row.h", *(path for path in b
 
 
 def library() -> tvm_ffi.Module:
-    """The compiled kernels, by the names in the native library. Raises as `nvcc.build` does."""
+    """Return the compiled kernels, by the names in the native library. Raises as `nvcc.build` does."""
     return nvcc.load(*SOURCES)
 
 
@@ -51,7 +51,7 @@ def prepare(progress: Callable[[str], None]) -> None:
 
 
 def _on_gpu(op: Op) -> Op:
-    """A function of the native kernels on this library."""
+    """Bind a function of the native kernels to this library."""
 
     @functools.wraps(op.function)
     def function(query: torch.Tensor, *args: Any, **kwargs: Any) -> Any:

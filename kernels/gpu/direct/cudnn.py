@@ -52,7 +52,7 @@ PREFILL_OP: Final = _op("cudnn_batch_prefill_with_kv_cache")
 
 class _CudnnSession(PagedSession):
     def _shared(self, plan: BatchMetadata, query: torch.Tensor, results: Results) -> dict[str, Any]:
-        """The arguments common to both functions. Lengths have four axes, like cuDNN's tensors."""
+        """Return the arguments common to both functions. Lengths have four axes, like cuDNN's tensors."""
         cache = self._kv.cache
         key, value = cache.unbind(dim=1) if isinstance(cache, torch.Tensor) else cache
         return {

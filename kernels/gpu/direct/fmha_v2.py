@@ -85,7 +85,7 @@ class Packed:
 
 
 def mask_mode(geometry: Geometry, mask: Mask) -> str:
-    """The argument of that name: FlashInfer's own wrapper passes "padding" if it isn't causal (prefill.py).
+    """Return the argument of that name: FlashInfer's own wrapper passes "padding" if it isn't causal (prefill.py).
 
     A window requires a causal mask (trtllm_fmha_v2_prefill).
     """
@@ -95,7 +95,7 @@ def mask_mode(geometry: Geometry, mask: Mask) -> str:
 
 
 def batch_arguments(batch: BatchMetadata | Packed, geometry: Geometry, mask: Mask = Mask.CAUSAL) -> dict[str, Any]:
-    """The arguments for the lengths of requests, the visible keys, and modifiers of the logits."""
+    """Return the arguments for the lengths of requests, the visible keys, and modifiers of the logits."""
     return {
         "seq_lens": batch.seq_lens,
         "max_q_len": batch.max_q_len,
@@ -113,7 +113,7 @@ def batch_arguments(batch: BatchMetadata | Packed, geometry: Geometry, mask: Mas
 def arguments_on_pages(
     plan: BatchMetadata, geometry: Geometry, query: torch.Tensor, cache: Any, mask: Mask = Mask.CAUSAL
 ) -> dict[str, Any]:
-    """The arguments for queries [tokens, q_heads, head_dim_qk] on a paired pool."""
+    """Return the arguments for queries [tokens, q_heads, head_dim_qk] on a paired pool."""
     return {
         "qkv": (query, cache),
         "input_layout": paged_layout(geometry.kv_layout),
@@ -123,17 +123,17 @@ def arguments_on_pages(
 
 
 def paged_layout(layout: KvLayout) -> str:
-    """The input layout of a paired pool."""
+    """Return the input layout of a paired pool."""
     return f"Q_PAGED_KV_{layout.value}"
 
 
 def noise(dtype: DType) -> NoiseModel:
-    """The noise of an unknown kernel that rounds `bmm2_scale` to the queries' dtype (fmha_v2_run.cu, set_params)."""
+    """Return the noise of an unknown kernel that rounds `bmm2_scale` to the queries' dtype (fmha_v2_run.cu)."""
     return msgspec.structs.replace(NoiseModel.unknown_kernel(), bias=ROUNDOFF[dtype.torch_dtype])
 
 
 def modules_of(bucket: Bucket, layouts: tuple[str, ...]) -> tuple[Module, ...]:
-    """A module for each input layout, such as Q_PAGED_KV_HND; each covers all head dims."""
+    """List a module for each input layout, such as Q_PAGED_KV_HND; each covers all head dims."""
     dtype = bucket.dtype
     return tuple(Module(f"fmha_v2 {layout} {dtype}", partial(_spec, layout, dtype.torch_dtype)) for layout in layouts)
 

@@ -49,13 +49,13 @@ _FLOATS = "float_workspace_buffer"
 
 
 def _buffer(name: str) -> str:
-    """A launch's name for the buffer of a graph to which a list is copied."""
+    """Return a launch's name for the buffer of a graph to which a list is copied."""
     return f"{name}_buf"
 
 
 @cache
 def mla_ops(module: str) -> dict[str, Op]:
-    """The ops of the wrapper in a module: those of its objects by their action, and those of its methods by name.
+    """Make the ops of the wrapper in a module: those of its objects by their action, and those of its methods by name.
 
     A plan copies to the device, and the lists of a batch into a graph's buffers. A run takes
     query [tokens, heads, rank + rope], kv_cache [pages, page, rank + rope], out [tokens, heads, rank], lse [tokens,
@@ -91,7 +91,7 @@ class MlaBatch:
 
     @classmethod
     def of(cls, rows: Sequence[Row], kv: PagedKv) -> "MlaBatch":
-        """The rows of a batch; pages that they may read without owning are the dummy page."""
+        """Make the batch of these rows; pages that they may read without owning are the dummy page."""
         pages = []
         for row in rows:
             owned = kv.pages[row.slot][: -(-row.owned // kv.page_size)] if row.slot is not None else []
@@ -100,7 +100,7 @@ class MlaBatch:
         return cls([row.q_len for row in rows], [row.kv_len for row in rows], pages)
 
     def place(self, bench: Bench) -> dict[str, torch.Tensor]:
-        """The lists of a plan, int32: indptrs [batch + 1], kv_indices [pages], kv_len_arr [batch]."""
+        """Place the lists of a plan, int32: indptrs [batch + 1], kv_indices [pages], kv_len_arr [batch]."""
         lists: dict[str, Sequence[int]] = {
             "qo_indptr": running_sum(self.q_lens),
             "kv_indptr": running_sum(len(pages) for pages in self.pages),
@@ -119,7 +119,7 @@ class StaticSize:
     pages: int
 
     def buffers(self, bench: Bench) -> dict[str, torch.Tensor]:
-        """Buffers for the lists of such plans, int32. Unused page ids stay poison."""
+        """Allocate buffers for the lists of such plans, int32. Unused page ids stay poison."""
         sizes = {
             "qo_indptr": self.requests + 1,
             "kv_indptr": self.requests + 1,
@@ -161,7 +161,7 @@ class MlaWrapper:
         overwrite(tuple(self._workspace.values()))
 
     def layer(self, sm_scale: float) -> dict[str, Any]:
-        """The arguments of a plan of causal attention, besides its lists."""
+        """Return the arguments of a plan of causal attention, besides its lists."""
         geometry = self._case.geometry
         return {
             "num_heads": geometry.q_heads,
@@ -219,7 +219,7 @@ class MlaWrapper:
 
 
 def workspace_bytes(latent: Latent, processors: int) -> int:
-    """The float workspace: two partial outputs of 64 rows per multiprocessor, in 16 bits, and their LSE.
+    """Return the size of the float workspace: two partial outputs of 64 rows per multiprocessor, in 16 bits, and LSE.
 
     scheduler.cuh (MLAPlan, partial_o and partial_lse); planning refuses a smaller one.
     """
@@ -228,7 +228,7 @@ def workspace_bytes(latent: Latent, processors: int) -> int:
 
 
 def modules_of(bucket: Bucket, backend: str) -> tuple[Module, ...]:
-    """The only module of a bucket's dtypes and latent."""
+    """Return the only module of a bucket's dtypes and latent."""
     assert bucket.latent is not None
     name = f"MLA {backend} {bucket.dtype} on {bucket.kv_dtype}, {bucket.latent.rank} + {bucket.latent.rope}"
     return (Module(name, partial(_spec, backend, bucket)),)
@@ -287,7 +287,7 @@ class MlaWrapperSession(GraphedSession):
         return self._kept
 
     def _layer(self, wrapper: MlaWrapper) -> dict[str, Any]:
-        """The arguments of a plan for the case's layer."""
+        """Return the arguments of a plan for the case's layer."""
         return wrapper.layer(self._scales["bmm1_scale"])
 
     def _plan(self, wrapper: MlaWrapper, rows: Sequence[Row], uses: Collection[EarlierUse] = ()) -> None:

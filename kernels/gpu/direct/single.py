@@ -50,7 +50,7 @@ from attnfuzz.reference.noise import NoiseModel
 
 
 def _op(module: str, name: str) -> Op:
-    """A function of one request, whose own allocations are copied to `out` and `lse`."""
+    """Make the op of a function of one request, whose own allocations are copied to `out` and `lse`."""
     constant = (("return_lse", True),)
     return library_op(
         LibraryCall(action=Action.FUNCTION, module=module, name=name, constant=constant, results=("out", "lse"))
@@ -139,12 +139,12 @@ class SingleSession:
 
 
 def single_prefill_modules(bucket: Bucket, backend: str) -> tuple[Module, ...]:
-    """The modules of single_prefill_with_kv_cache with fa2 or fa3."""
+    """List the modules of single_prefill_with_kv_cache with fa2 or fa3."""
     return each_variant(bucket, f"{backend.upper()} single prefill", partial(_prefill_spec, backend))
 
 
 def single_decode_modules(bucket: Bucket) -> tuple[Module, ...]:
-    """The modules of single_decode_with_kv_cache on CUDA cores."""
+    """List the modules of single_decode_with_kv_cache on CUDA cores."""
     return each_variant(bucket, "single decode", _decode_spec)
 
 
@@ -169,7 +169,7 @@ _PATIENCE: Final = 4.0
 
 
 def _unpaged(*buckets: Bucket) -> tuple[Bucket, ...]:
-    """The buckets with one page size, as nothing has pages."""
+    """Restrict the buckets to one page size, as nothing has pages."""
     return tuple(msgspec.structs.replace(bucket, page_sizes=(16,)) for bucket in buckets)
 
 

@@ -49,7 +49,7 @@ EVERY_KEY = slice(None)
 def answers(
     attended: Sequence[Attended], scale: float, keys: slice = EVERY_KEY
 ) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
-    """fp64 causal attention to some keys of each request, and its LSE in base 2; 0 and -inf without visible keys.
+    """Yield fp64 causal attention to some keys of each request, and its LSE in base 2; 0 and -inf without visible keys.
 
     Yields the rows of adjacent requests that have such keys, with [rows, q_heads, ...] and [rows, q_heads]. All lie on
     the host, and all requests are answered at once. The last query is aligned to the last of all keys.
@@ -81,7 +81,7 @@ def answers(
 
 
 def _seen(keys: slice, q_len: int, kv_len: int) -> torch.Tensor:
-    """The causal mask of some keys."""
+    """Return the causal mask of some keys."""
     return visible(q_len, kv_len, -1)[:, keys]
 
 
@@ -90,7 +90,7 @@ _MOST_PARTS: Final = 6
 
 
 def _merge(name: str) -> Op:
-    """One of FlashInfer's merges, whose own allocations are copied to `out` and `lse`."""
+    """Make the op of one of FlashInfer's merges, whose own allocations are copied to `out` and `lse`."""
     return library_op(LibraryCall(action=Action.FUNCTION, module=_CASCADE, name=name, results=("out", "lse")))
 
 
@@ -134,13 +134,13 @@ class CascadeSession:
         )
 
     def _ranges(self, step: Step) -> list[tuple[int, int]]:
-        """Ranges of keys, at least two: the second may be empty for all requests."""
+        """Divide the keys into ranges, at least two: the second may be empty for all requests."""
         longest = max((request.kv_len for request in step.requests), default=0)
         size = max(self._case.chunk_capacity, -(-longest // _MOST_PARTS), 1)
         return [(begin, begin + size) for begin in range(0, max(longest, size + 1), size)]
 
     def _attend(self, step: Step, attended: tuple[Attended, ...], begin: int, end: int) -> StatesPart:
-        """Attention to the keys from `begin` up to `end`."""
+        """Attend to the keys from `begin` up to `end`."""
         geometry = self._case.geometry
         part = StatesPart.empty(step.padded_tokens, geometry.q_heads, geometry.head_dim_vo)
         for own, out, lse in answers(attended, self._scale, slice(begin, end)):
@@ -181,7 +181,7 @@ class CascadeSession:
         return Results.place(self._case, self._bench, step.padded_tokens)
 
     def _placed(self, states: Sequence[Results], *, in_place: bool = False) -> list[Results]:
-        """The states in guarded memory. With `in_place`, the first one will hold the merge."""
+        """Place the states in guarded memory. With `in_place`, the first one will hold the merge."""
         copy = self._bench.memory.copy
         names = ["merged_lse" if in_place else "state_lse", *("state_lse" for _ in states[1:])]
         with self._bench.memory.at_once():
@@ -191,7 +191,7 @@ class CascadeSession:
             ]
 
     def _comparable(self, lse: torch.Tensor, lacking: torch.Tensor | None) -> torch.Tensor:
-        """The merged LSE in float32, plus the rounding of the LSEs of states. A merge in place has a state's dtype."""
+        """Return the merged LSE in float32, plus the rounding of states' LSEs. A merge in place has a state's dtype."""
         if lacking is not None:
             return self._bench.memory.copy("lse", (lse.cpu().double() + lacking).float())
         return lse if lse.dtype is torch.float32 else self._bench.memory.copy("lse", lse.float())

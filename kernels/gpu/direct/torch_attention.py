@@ -36,7 +36,7 @@ from attnfuzz.reference.noise import NoiseModel
 
 
 def attend_with(kernel: str, *, lower_right: bool = False, **arguments: Any) -> None:
-    """attend_into on the kernel that SDPBackend calls `kernel`.
+    """Call attend_into on the kernel that SDPBackend calls `kernel`.
 
     `lower_right` aligns the last query to the last key, in torch's own notation instead of a mask
     (torch.nn.attention.bias.causal_lower_right).
@@ -95,7 +95,7 @@ class CudnnSession(SdpaSession):
 def dense_buckets(
     dtypes: tuple[DType, ...], dims: tuple[int, ...], *, grouped: bool, windows: bool
 ) -> tuple[Bucket, ...]:
-    """Buckets; grouped heads work "only for Flash_attention and math kernel" (scaled_dot_product_attention)."""
+    """List buckets; grouped heads work "only for Flash_attention and math kernel" (scaled_dot_product_attention)."""
     return tuple(
         bucket(
             dtype,
@@ -242,7 +242,7 @@ class FlexSession(SdpaSession):
             out.zero_()
 
     def _masks(self, step: Step) -> dict[str, torch.Tensor]:
-        """The masks of all requests, and the entry at which each query's row begins: 0 for padding."""
+        """Place the masks of all requests, and the entry at which each query's row begins: 0 for padding."""
         masks = masks_of_rows(self._case, step, Row.real(step))
         ends = running_sum(mask.numel() for mask in masks)
         rows = [end + i * mask.shape[1] for end, mask in zip(ends, masks, strict=False) for i in range(len(mask))]
@@ -251,7 +251,7 @@ class FlexSession(SdpaSession):
         return {"masks": flat, "mask_rows": place_int32(self._bench, "mask_rows", rows)}
 
     def _within_requests(self, step: Step) -> dict[str, torch.Tensor]:
-        """The arguments for the request of each query and key, and for its position there."""
+        """Place the arguments for the request of each query and key, and for its position there."""
         padding = [_NO_REQUEST] * (step.padded_tokens - step.tokens)
         queries = [(b, r.kv_len - r.q_len + i) for b, r in enumerate(step.requests) for i in range(r.q_len)]
         keys = [(b, i) for b, r in enumerate(step.requests) for i in range(r.kv_len)]

@@ -51,7 +51,7 @@ def _called(name: str, arguments: Mapping[str, Any]) -> Any:
 
 
 def unreleased(name: str) -> str | None:
-    """The reason that the installed torch has no function `name`, in a line; None if it has."""
+    """State why the installed torch has no function `name`, in a line; None if it has."""
     loaded = sys.modules.get(_MODULE)
     # One that is not defined there may still be imported by it.
     there = hasattr(loaded, name) if loaded is not None else _defines(name) or hasattr(_imported(), name)
@@ -59,7 +59,7 @@ def unreleased(name: str) -> str | None:
 
 
 def _imported() -> Any:
-    """Torch's module; None if the installed torch has none."""
+    """Return torch's module; None if the installed torch has none."""
     try:
         return importlib.import_module(_MODULE)
     except ModuleNotFoundError:
@@ -67,13 +67,13 @@ def _imported() -> Any:
 
 
 def _defines(name: str) -> bool:
-    """Whether the source of torch's module has a function `name`: importing it takes 2 s, for torch's compiler."""
+    """Return whether the source of torch's module has a function `name`: an import takes 2 s, for torch's compiler."""
     spec = importlib.util.find_spec(_MODULE)
     return spec is not None and f"\ndef {name}(" in Path(str(spec.origin)).read_text()
 
 
 def _window(left: int | None, *, causal: bool) -> dict[str, tuple[int, int]]:
-    """The window (left, right), whose default is full attention. Without a `left`, only a causal call needs one."""
+    """Return the window (left, right), by default full attention. Without a `left`, only a causal call needs one."""
     if left is None and not causal:
         return {}
     return {"window_size": (-1 if left is None else left, 0 if causal else -1)}

@@ -74,7 +74,7 @@ FP8_BUCKETS: Final = (_bucket(DType.FLOAT16, 32, 128, ((8, 1), (16, 2)), 4, kv_d
 
 
 def draft_mask(q_lens: Sequence[int], longest: int, among: Mapping[int, torch.Tensor] = NO_MASKS) -> torch.Tensor:
-    """The mask among draft tokens: uint16 [sum of q_lens, ceil(longest / 32) * 2], a bit for each token.
+    """Make the mask among draft tokens: uint16 [sum of q_lens, ceil(longest / 32) * 2], a bit for each token.
 
     Bit j % 16 of word j / 16 in the row of token i is set if i sees token j of its request (FlashInfer, docstring of
     xqa.xqa: rows are packed one request after another, each as long as its own draft). It is causal but for the
@@ -91,7 +91,7 @@ def draft_mask(q_lens: Sequence[int], longest: int, among: Mapping[int, torch.Te
 
 
 def among_drafts(case: Case, step: Step) -> Mapping[int, torch.Tensor]:
-    """The masks of a step's requests among their own draft tokens; none if it is causal. All see their prefix.
+    """Draw the masks of requests among their own draft tokens; none if the step is causal. All see their prefix.
 
     A token without a key, of a request with fewer keys than queries, is not seen.
     """
@@ -109,7 +109,7 @@ def among_drafts(case: Case, step: Step) -> Mapping[int, torch.Tensor]:
 def workspace_bytes(
     *, batch: int, q_len: int, q_heads: int, kv_heads: int, head_dim: int, processors: int
 ) -> WorkspaceBytes:
-    """The semaphores, and a bound on the scratch of XQA's split KV on a GPU with this many multiprocessors.
+    """Return the semaphores, and a bound on the scratch of XQA's split KV on a GPU with this many multiprocessors.
 
     FlashInfer documents no size and checks none. mha.cu (launchMHAFlashInfer, kernel_mha_impl) splits a sequence into
     at most processors / (batch * kv_heads) parts. For each block of a part's rows (32 in speculative decoding) it keeps
@@ -129,7 +129,7 @@ def workspace_bytes(
 
 
 def modules_of(bucket: Bucket, *, ragged: bool) -> tuple[Module, ...]:
-    """A bucket's modules: for one query, for each number of draft tokens, and with `ragged` also for ragged drafts."""
+    """List a bucket's modules: for one query, for each number of draft tokens, and with `ragged` for ragged drafts."""
     q_lens = [(1, False)] + [(q_len, packed) for q_len in bucket.strides for packed in (False, True)[: 1 + ragged]]
     return tuple(
         _module(bucket, page, group, sliding=sliding, q_len=q_len, ragged=packed)
@@ -228,7 +228,7 @@ class XqaSession(PagedSession):
 
 
 def fp8_arithmetic(dtype: DType) -> NoiseModel:
-    """Noise of queries and weights rounded to e4m3, products summed in fp32 (mha_sm90.cu; docstring of xqa.xqa)."""
+    """Return the noise of queries and weights rounded to e4m3, products summed in fp32 (mha_sm90.cu; xqa.xqa)."""
     del dtype
     roundoff = ROUNDOFF[torch.float8_e4m3fn]
     return msgspec.structs.replace(

@@ -32,7 +32,7 @@ from attnfuzz.reference.geometry import KvLayout
 
 
 def _xqa_workspace(*, head_dim_vo: int, max_seq_len: int, **sizes: int) -> WorkspaceBytes:
-    """The workspace of XQA, which splits by the number of multiprocessors, not by the stated maximum."""
+    """Return the workspace of XQA, which splits by the number of multiprocessors, not by the stated maximum."""
     del max_seq_len
     return xqa.workspace_bytes(**sizes, head_dim=head_dim_vo, processors=processors(torch.device("cuda", 0)))
 

@@ -83,7 +83,7 @@ class HopperMhaSession(MhaSession):
         return {name: value for name, value in common.items() if name not in ("lse", "return_lse")}
 
     def _decode_arguments(self, step: Step, plan: BatchMetadata, common: dict[str, Any]) -> dict[str, Any]:
-        """The arguments of XQA, which derives its batch from the queries and needs a causal mask for all drafts."""
+        """Return XQA's arguments, which derives its batch from the queries and needs a causal mask for all drafts."""
         arguments = super()._decode_arguments(step, plan, common)
         stride = step.tokens_per_request
         if stride > 1:
@@ -92,7 +92,7 @@ class HopperMhaSession(MhaSession):
         return arguments
 
     def _context_arguments(self, step: Step, plan: BatchMetadata, common: dict[str, Any]) -> dict[str, Any]:
-        """The arguments of fmha_v2, which differ from trtllm-gen's."""
+        """Return the arguments of fmha_v2, which differ from trtllm-gen's."""
         return {
             **fmha_v2.arguments_on_pages(plan, self._case.geometry, common["query"], common["kv_cache"]),
             "workspace_buffer": self._context_workspace.take(self._ops.prefill_workspace),
@@ -138,7 +138,7 @@ class HopperMlaSession(MlaSession):
         self._wrapper.launch(query, self._latents, results)
 
     def _capturable(self, step: Step) -> tuple[Replan, Callable[[torch.Tensor, Results], None]]:
-        """A capture with a plan for padding, as in servers; each graph has its own wrapper."""
+        """Prepare a capture with a plan for padding, as in servers; each graph has its own wrapper."""
         static = StaticSize(step.padded_batch, self._most_pages())
         wrapper = self.wrapper_type(self._case, self._bench, MLA_BACKEND, static)
 
@@ -160,7 +160,7 @@ class HopperMlaSession(MlaSession):
         return self._kv.cache
 
     def _most_pages(self) -> int:
-        """Number of pages in the largest plan of the case."""
+        """Count the pages in the largest plan of the case."""
         return max(sum(self._table.pages_for(row.kv_len) for row in widest_rows(step)) for step in self._case.steps)
 
     def _output(self, step: Step, query: torch.Tensor, results: Results, first_rows: Sequence[int]) -> Output:

@@ -33,18 +33,18 @@ NO_POSITIONS = 0
 
 
 def prefill_modules(bucket: Bucket, backend: str) -> tuple[Module, ...]:
-    """The modules of BatchPrefillWith{Paged,Ragged}KVCacheWrapper with fa2 or fa3."""
+    """List the modules of BatchPrefillWith{Paged,Ragged}KVCacheWrapper with fa2 or fa3."""
     return each_variant(bucket, f"{backend.upper()} prefill", partial(_prefill_spec, backend))
 
 
 def fa2_paged_modules(bucket: Bucket) -> tuple[Module, ...]:
-    """The modules of BatchPrefillWithPagedKVCacheWrapper with fa2, that of K and V of different strides included."""
+    """List the modules of BatchPrefillWithPagedKVCacheWrapper with fa2, also that of K and V of different strides."""
     different = each_variant(bucket, "FA2 paged prefill of different strides", _different_strides_spec)
     return (*masked_modules(bucket), *different)
 
 
 def masked_modules(bucket: Bucket) -> tuple[Module, ...]:
-    """The modules of fa2, and that which packs a mask into bits."""
+    """List the modules of fa2, and the one which packs a mask into bits."""
     return (*prefill_modules(bucket, "fa2"), PACKING)
 
 
@@ -59,12 +59,12 @@ PACKING: Final = Module("packing of bits", _packing_spec)
 
 
 def decode_modules(bucket: Bucket) -> tuple[Module, ...]:
-    """The modules of BatchDecodeWithPagedKVCacheWrapper on CUDA cores."""
+    """List the modules of BatchDecodeWithPagedKVCacheWrapper on CUDA cores."""
     return each_variant(bucket, "batch decode", _decode_spec)
 
 
 def each_variant(bucket: Bucket, kind: str, spec: Callable[..., Any]) -> tuple[Module, ...]:
-    """A module for each combination of window or none and soft cap or none, which are compile-time choices."""
+    """List a module for each combination of window or none and soft cap or none, which are compile-time choices."""
     windows = sorted({left >= 0 for left in bucket.windows})
     caps = sorted({cap > 0 for cap in bucket.soft_caps})
     dtypes = (bucket.dtype.torch_dtype, bucket.kv_dtype.torch_dtype)
@@ -117,7 +117,7 @@ Described = tuple[torch.dtype, torch.dtype, torch.dtype, torch.dtype, int, int, 
 
 
 def described(dtypes: tuple[torch.dtype, torch.dtype], dims: tuple[int, int]) -> Described:
-    """Common arguments: the dtypes of q, of KV, of the output and of indices, head dims, positions."""
+    """Return common arguments: the dtypes of q, of KV, of the output and of indices, head dims, positions."""
     query, kv = dtypes
     return (query, kv, query, torch.int32, *dims, NO_POSITIONS)
 
@@ -150,7 +150,7 @@ CONTRACT = Contract(lse=LseBase.TWO)
 
 
 def fa2_noise(dtype: DType) -> NoiseModel:
-    """The noise of weights rounded before they are summed (m16k16_rowsum of s_frag_f16, attention/prefill.cuh).
+    """Return the noise of weights rounded before they are summed (m16k16_rowsum of s_frag_f16, attention/prefill.cuh).
 
     They are rounded to the dtype of the queries, even with an 8-bit cache, whose elements are widened to it.
     """
@@ -159,12 +159,12 @@ def fa2_noise(dtype: DType) -> NoiseModel:
 
 
 def fa3_noise(dtype: DType) -> NoiseModel:
-    """The noise of weights summed in fp32, then rounded (OnlineSoftmax and convert_type, attention/hopper)."""
+    """Return the noise of weights summed in fp32, then rounded (OnlineSoftmax and convert_type, attention/hopper)."""
     return NoiseModel.rounded_probabilities(dtype.torch_dtype)
 
 
 def decode_noise(dtype: DType) -> NoiseModel:
-    """The noise of CUDA cores: fp32 throughout, with ex2.approx.ftz and tanh.approx (attention/decode.cuh)."""
+    """Return the noise of CUDA cores: fp32 throughout, with ex2.approx.ftz and tanh.approx (attention/decode.cuh)."""
     del dtype
     return msgspec.structs.replace(
         NoiseModel.fp32_arithmetic(), logits=2.0**-23, exponential=2.0**-21, tanh=2.0**-11, underflow=2.0**-126
@@ -183,7 +183,7 @@ def capability_of(
     *buckets: Bucket,
     masks: tuple[Mask, ...] = (Mask.CAUSAL,),
 ) -> Capability:
-    """The cases of a wrapper for geometries of these buckets."""
+    """Return the cases of a wrapper for geometries of these buckets."""
     return Capability(
         device=Device.CUDA,
         edges=UNSAID_EDGES,
@@ -211,7 +211,7 @@ def wrapper_backend(
     life: Callable[[Sequence[Bucket]], tuple[EarlierUse, ...]],
     modules_of: Callable[[Bucket], tuple[Module, ...]] | None = None,
 ) -> GpuBackend:
-    """A backend of a session on a wrapper. FA3 is for Hopper alone."""
+    """Make a backend of a session on a wrapper. FA3 is for Hopper alone."""
     earlier_uses = life(capability.buckets)
     return GpuBackend(
         name=name,
@@ -226,7 +226,7 @@ def wrapper_backend(
 
 
 def _fa3_ragged(name: str, layout: KvLayout) -> GpuBackend:
-    """A backend for one layout: in HND most calls kill their process, which would hide the failures of NHD."""
+    """Make a backend for one layout: in HND most calls kill their process, which would hide the failures of NHD."""
     buckets = (msgspec.structs.replace(bucket, layouts=(layout,)) for bucket in (PLAIN, WINDOWED, _LATENT_PREFILL))
     capability = capability_of(_PREFILL_MODES, (), *buckets, masks=_FULL)
     return wrapper_backend(name, RaggedSession, FA3_RAGGED, capability, fa3_noise, rules.RAGGED_PREFILL, lives.of_fa3)

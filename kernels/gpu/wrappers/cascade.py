@@ -45,7 +45,7 @@ from attnfuzz.reference.geometry import KvLayout
 
 
 def common_pages(lines: Sequence[Sequence[int]]) -> list[int]:
-    """The first pages that all of `lines` have in common."""
+    """Return the first pages that all of `lines` have in common."""
     shared = []
     for pages in zip(*lines, strict=False):
         if len(set(pages)) > 1:
@@ -87,7 +87,7 @@ class Split:
         return cls(rows, pages, groups, halved)
 
     def levels(self, size: int) -> tuple[PageLists, PageLists]:
-        """The lists of the shared pages, a request for each group, and of the rest, for pages of `size` tokens."""
+        """Return the lists of the shared pages, a request for each group, and of the rest, for pages of `size`."""
         of_groups = [sum(self.rows[index].q_len for index in group) for group in self.groups]
         full = [size if pages else 0 for pages in self.shared]
         first = [len(pages) for group, pages in zip(self.groups, self.shared, strict=True) for _ in group]
@@ -156,7 +156,7 @@ class LevelsSession(GraphedSession):
         return Planned(self.kind, self._case, self._bench, neighbour, num_levels=2, kv_layout=layout, **graph)
 
     def _call(self, rows: Sequence[Row], query: torch.Tensor, results: Results, *, alone: bool) -> LivingCall[Row]:
-        """A plan and its run. Each row has a prefix of its own if it is `alone`."""
+        """Make a plan and its run. Each row has a prefix of its own if it is `alone`."""
         geometry = self._case.geometry
 
         def lists(others: Sequence[Row]) -> dict[str, Any]:
@@ -363,7 +363,7 @@ class PrefixSession:
 
 
 def _levels_modules(bucket: Bucket) -> tuple[Module, ...]:
-    """The modules of two levels: the wrappers of the levels choose FA3 on Hopper (determine_attention_backend)."""
+    """List the modules of two levels: their wrappers choose FA3 on Hopper (determine_attention_backend)."""
     return (*prefill_modules(bucket, "fa3"), MERGE_MODULE)
 
 

@@ -44,7 +44,7 @@ _NAME = "BatchAttention"
 
 @cache
 def holistic_ops(module: str) -> dict[str, Op]:
-    """The ops of the class in a module: those of its objects by their action, and those of its methods by name."""
+    """Make the ops of the class in a module: those of its objects by their action, and those of its methods by name."""
     plan = LibraryCall(action=Action.METHOD, module=module, name=_NAME, method="plan")
     return {
         **object_ops(module, _NAME, frozenset(), filled="(float|int)_workspace_buffer"),
@@ -82,7 +82,7 @@ class HolisticWrapper:
         self._bench.launcher.launch(self._ops[Action.FILL], wrapper=self._wrapper)
 
     def layer(self, sm_scale: float) -> dict[str, Any]:
-        """The arguments of a plan of causal attention, besides its lists."""
+        """Return the arguments of a plan of causal attention, besides its lists."""
         geometry = layer_of(self._case.geometry, "head_dim_qk", "head_dim_vo", "page_size", "logits_soft_cap")
         return {**geometry, "causal": True, "sm_scale": sm_scale}
 
@@ -142,7 +142,7 @@ class HolisticSession(MlaWrapperSession):
 
 
 def holistic_modules(bucket: Bucket) -> tuple[Module, ...]:
-    """The modules of BatchAttention, for K and V of equal and of different strides. It has no window."""
+    """List the modules of BatchAttention, for K and V of equal and of different strides. It has no window."""
     different = each_variant(bucket, "holistic attention of different strides", _different_strides_spec)
     return (*each_variant(bucket, "holistic attention", _spec), *different)
 

@@ -23,12 +23,12 @@ BUFFERS = ("custom_mask_buf", "mask_indptr_buf")
 
 
 def is_custom(case: Case, step: Step) -> bool:
-    """Whether a step has a custom mask: neither a causal nor a full one."""
+    """Return whether a step has a custom mask: neither a causal nor a full one."""
     return case.mask is not Mask.FULL and applies(case, step)
 
 
 def mask_arguments(case: Case, bench: Bench, step: Step, rows: Sequence[Row], *, packed: bool) -> dict[str, Any]:
-    """The arguments of a plan for the masks of planned `rows`; none for a causal step."""
+    """Return the arguments of a plan for the masks of planned `rows`; none for a causal step."""
     if not applies(case, step):
         return {}
     if case.mask is Mask.FULL:
@@ -41,7 +41,7 @@ def mask_arguments(case: Case, bench: Bench, step: Step, rows: Sequence[Row], *,
 
 
 def mask_buffers(bench: Bench, batches: Sequence[Sequence[Row]]) -> dict[str, torch.Tensor]:
-    """Buffers of a graph for the packed masks of the largest of several batches, of as many rows each."""
+    """Allocate buffers of a graph for the packed masks of the largest of several batches, of as many rows each."""
     most = max(sum(-(-row.q_len * row.kv_len // 8) for row in rows) for rows in batches)
     shapes = {"custom_mask_buf": (max(most, 1), torch.uint8), "mask_indptr_buf": (len(batches[0]) + 1, torch.int32)}
     return {name: bench.memory.tensor(name, (size,), dtype, fill=Fill.ZEROS) for name, (size, dtype) in shapes.items()}

@@ -14,7 +14,7 @@ _LN_2 = math.log(2.0)
 
 
 def plan_options(case: Case, layer: Mapping[str, Any], *, in_graph: bool) -> dict[str, Any]:
-    """The plan's arguments for the forms of `case`, besides those of `layer`.
+    """Return the plan's arguments for the forms of `case`, besides those of `layer`.
 
     Splits of a fixed size are not for graphs: "compatibility with CUDA graph is NOT guaranteed" (docstrings of plan).
     """
@@ -30,7 +30,7 @@ def plan_options(case: Case, layer: Mapping[str, Any], *, in_graph: bool) -> dic
 
 
 def run_options(case: Case, results: Results) -> dict[str, Any]:
-    """The run's arguments for the forms of `case`, with the LSE among them."""
+    """Return the run's arguments for the forms of `case`, with the LSE among them."""
     options: dict[str, Any] = {"lse": results.lse}
     if ArgumentForm.WINDOW_AT_RUN in case.arguments:
         options["window_left"] = case.geometry.window_left

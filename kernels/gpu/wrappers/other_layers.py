@@ -40,13 +40,13 @@ _ARGUMENTS: Final[Mapping[str, Callable[[Geometry], object]]] = {
 
 
 def layer_of(geometry: Geometry, *names: str) -> dict[str, Any]:
-    """The arguments of a plan that describe a layer: its heads and dtypes, and those with these names."""
+    """Return the arguments of a plan that describe a layer: its heads and dtypes, and those with these names."""
     every = ("num_qo_heads", "num_kv_heads", *names, "q_data_type", "kv_data_type")
     return {name: _ARGUMENTS[name](geometry) for name in every}
 
 
 def uses_of(buckets: Sequence[Bucket]) -> tuple[EarlierUse, ...]:
-    """The uses for which each geometry of `buckets` has another layer."""
+    """Return the uses for which each geometry of `buckets` has another layer."""
     found = [geometry for bucket in buckets for geometry in _layers(bucket.simplest, [bucket])]
     return tuple(use for use, part in _COMPARED.items() if len(set(map(part, found))) > 1)
 
@@ -54,7 +54,7 @@ def uses_of(buckets: Sequence[Bucket]) -> tuple[EarlierUse, ...]:
 def other_layer(
     use: EarlierUse, layer: Mapping[str, Any], geometry: Geometry, buckets: Sequence[Bucket]
 ) -> dict[str, Any]:
-    """The arguments of a plan for a layer that differs in the part that `use` names, and else as little as possible."""
+    """Describe a layer in a plan's arguments that differs in the part that `use` names, else as little as possible."""
     part = _COMPARED[use]
     others = (each for each in _layers(geometry, buckets) if part(each) != part(geometry))
     # A small soft cap changes more logits.
@@ -67,7 +67,7 @@ def _distance(one: Geometry, other: Geometry) -> int:
 
 
 def _layers(geometry: Geometry, buckets: Sequence[Bucket]) -> Iterator[Geometry]:
-    """All layers of `buckets`, over the pages of `geometry`."""
+    """Yield all layers of `buckets`, over the pages of `geometry`."""
     for bucket in buckets:
         for (q_heads, kv_heads), window, cap in product(bucket.heads, bucket.windows, bucket.soft_caps):
             yield replace(

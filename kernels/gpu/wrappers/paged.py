@@ -35,7 +35,7 @@ class PageLists:
 
     @classmethod
     def of(cls, case: Case, table: PageTable, rows: Sequence[Row]) -> "PageLists":
-        """The lists of a batch, on the host, of exactly its size. A padded row has dummy pages throughout."""
+        """Make the lists of a batch, on the host, of exactly its size. A padded row has dummy pages throughout."""
         size = case.geometry.page_size
         made = cls.made(
             [row.q_len for row in rows],
@@ -47,7 +47,7 @@ class PageLists:
 
     @classmethod
     def made(cls, q_lens: Sequence[int], pages: Sequence[Sequence[int]], last: Sequence[int]) -> "PageLists":
-        """The lists of requests with these queries, pages, and tokens on the last page."""
+        """Make the lists of requests with these queries, pages, and tokens on the last page."""
         return cls(
             qo_indptr=int32(running_sum(q_lens)),
             kv_indptr=int32(running_sum(map(len, pages))),
@@ -61,7 +61,7 @@ class PageLists:
             return PageLists(**{name: bench.memory.copy(name, values) for name, values in self.tensors().items()})
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """The lists by name, without those that the case leaves out."""
+        """Return the lists by name, without those that the case leaves out."""
         return {name: values for name, values in vars(self).items() if values is not None}
 
     @classmethod
@@ -81,12 +81,12 @@ class PageLists:
 
 
 def pages_of(table: PageTable, rows: Sequence[Row]) -> list[list[int]]:
-    """The page ids of each row: a list has no columns beyond them."""
+    """Return the page ids of each row: a list has no columns beyond them."""
     return [table_rows(table, [row], table.pages_for(row.kv_len))[0].tolist() for row in rows]
 
 
 def last_page_len(kv_len: int, page_size: int) -> int:
-    """Tokens on the last of the pages that hold `kv_len` tokens."""
+    """Count the tokens on the last of the pages that hold `kv_len` tokens."""
     return (kv_len - 1) % page_size + 1 if kv_len else 0
 
 

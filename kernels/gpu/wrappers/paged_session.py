@@ -93,12 +93,12 @@ class PagedWrapperSession(PagedSession):
         self._run_another_layer(other, rows[::-1], queries)
 
     def _neighbour_of(self, wrapper: PagedWrapper, rows: Sequence[Row]) -> PagedWrapper:
-        """Another wrapper on the same workspace of floats, for a batch of as many `rows`."""
+        """Make another wrapper on the same workspace of floats, for a batch of as many `rows`."""
         del rows
         return self.wrapper_type(self._form, self._case, self._bench, self._sm_scale, neighbour=wrapper)
 
     def _placed(self, step: Step, queries: torch.Tensor) -> tuple[torch.Tensor, Results]:
-        """The queries of an eager step, and its results."""
+        """Place the queries of an eager step, and its results."""
         with self._bench.memory.at_once():
             query = place_queries(self._case, self._bench, queries)
             return query, Results.place(self._case, self._bench, step.padded_tokens)
@@ -161,7 +161,7 @@ class PagedWrapperSession(PagedSession):
         self._graphs[_key(step)] = _Graph(captured, wrapper)
 
     def _stale_ids(self, batches: Sequence[Sequence[Row]]) -> torch.Tensor:
-        """Initial contents of a buffer for the page ids of the largest batch, which stay behind a smaller batch's."""
+        """Return contents for a buffer of the page ids of the largest batch, which stay behind a smaller batch's."""
         most = max(sum(self._table.pages_for(row.kv_len) for row in rows) for rows in batches)
         slot = next(iter(self._kv.pages))
         return self._table.rows([slot], [0], [0], max(most, 1) + self._case.pages.table_slack)[0]

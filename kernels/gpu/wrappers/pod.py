@@ -52,21 +52,21 @@ class Part:
 
     @classmethod
     def of(cls, step: Step) -> "list[Part]":
-        """The requests with queries."""
+        """List the requests with queries."""
         parts = map(cls, Row.real(step), packed_rows(step))
         return [part for part in parts if part.row.q_len]
 
     def single(self, index: int) -> "Part":
-        """The query of this number, with the keys that it sees."""
+        """Return the query of this number, with the keys that it sees."""
         keys = max(0, self.row.kv_len - self.row.q_len + 1 + index)
         return Part(replace(self.row, q_len=1, kv_len=keys, owned=keys), self.first + index)
 
     def singles(self) -> "Iterator[Part]":
-        """Its queries."""
+        """Return its queries one by one."""
         return map(self.single, range(self.row.q_len))
 
     def without_last(self) -> "Part":
-        """All but its last query."""
+        """Return all but its last query."""
         keys = max(0, self.row.kv_len - 1)
         return replace(self, row=replace(self.row, q_len=self.row.q_len - 1, kv_len=keys, owned=keys))
 
@@ -90,7 +90,7 @@ class TwoHalves:
 
 
 def one_prefill(step: Step) -> TwoHalves:
-    """The longest request with a key for each query is the prefill; every other query is a decode.
+    """Split a step: the longest request with a key for each query is the prefill; every other query is a decode.
 
     Raises Unsupported for a step without two queries, or without such a request: "kv_len must be greater than or equal
     to qo_len" (attention/pod.cuh).
@@ -106,7 +106,7 @@ def one_prefill(step: Step) -> TwoHalves:
 
 
 def many_prefills(step: Step) -> TwoHalves:
-    """Requests of one query are the decodes. Raises Unsupported for a step without two queries."""
+    """Split a step: requests of one query are the decodes. Raises Unsupported for a step without two queries."""
     parts = Part.of(step)
     prefills = [part for part in parts if part.row.q_len > 1]
     decodes = [part for part in parts if part.row.q_len == 1]
@@ -197,7 +197,7 @@ class PodSession:
         ).carry_out(self._made())
 
     def _queries(self, name: str, parts: Sequence[Part], queries: torch.Tensor) -> torch.Tensor:
-        """The queries of a half, one part after another, with the strides of the case's view."""
+        """Place the queries of a half, one part after another, with the strides of the case's view."""
         rows = queries[_rows(parts)]
         return self._bench.memory.copy(name, rows, stride=query_strides(self._case, *rows.shape[1:]))
 
@@ -292,7 +292,7 @@ class ManyPrefillsSession(PodSession):
 
 
 def _pod_modules(generator: str, kind: str, bucket: Bucket) -> tuple[Module, ...]:
-    """The modules of a POD wrapper, and those of FA2's prefill, whose plan it calls."""
+    """List the modules of a POD wrapper, and those of FA2's prefill, whose plan it calls."""
     own = each_variant(bucket, kind, partial(_spec, generator))
     return (*own, *prefill_modules(bucket, "fa2"))
 

@@ -113,7 +113,7 @@ class RaggedSession:
         return Wrapper(self._form, self._case, self._bench, layout, neighbour=neighbour)
 
     def _lists(self, rows: Sequence[Row]) -> dict[str, torch.Tensor]:
-        """The lists of a plan, which the kernel reads directly."""
+        """Place the lists of a plan, which the kernel reads directly."""
         starts = {
             "qo_indptr": running_sum(row.q_len for row in rows),
             "kv_indptr": running_sum(row.kv_len for row in rows),
@@ -143,12 +143,12 @@ class RaggedSession:
         return query, results
 
     def _place_keys(self, step: Step) -> _Keys:
-        """K and V of all requests, packed, with the layout and the strides that the case asks for."""
+        """Place K and V of all requests, packed, with the layout and the strides that the case asks for."""
         return place_tokens(self._case, self._bench, *self._tokens.packed(step))
 
 
 def place_tokens(case: Case, bench: Bench, key: torch.Tensor, value: torch.Tensor) -> _Keys:
-    """K and V [tokens, heads, dim] in guarded memory, with the layout and the strides that the case asks for."""
+    """Place K and V [tokens, heads, dim] in guarded memory, with the layout and the strides that the case asks for."""
     memory, view, (_, heads, dim) = bench.memory, case.views.kv, value.shape
     head_major = case.geometry.kv_layout is KvLayout.HND
     if view is KvView.PAIRED:

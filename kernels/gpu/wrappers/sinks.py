@@ -66,12 +66,12 @@ FA3_SINKS: Final = _form(FA3_PAGED)
 
 
 def sink_modules(bucket: Bucket, backend: str) -> tuple[Module, ...]:
-    """The modules of the wrapper. It has no soft cap."""
+    """List the modules of the wrapper. It has no soft cap."""
     return each_variant(bucket, f"{backend.upper()} prefill with sinks", partial(_spec, backend))
 
 
 def _spec(backend: str, dtypes: tuple[torch.dtype, torch.dtype], dims: tuple[int, int], window: bool, cap: bool) -> Any:
-    """The module as the wrapper's constructor has it compiled, whose name says neither head dims nor the cache's dtype.
+    """Make the module as the wrapper's constructor does. Its name says neither head dims nor the cache's dtype.
 
     FlashInfer's own `gen_batch_prefill_attention_sink_module` compiles the same under another name.
     """
@@ -144,7 +144,7 @@ class SecondSession(PagedWrapperSession):
 
 
 def _second(backend: str, form: SinkForm, *buckets: Bucket) -> GpuBackend:
-    """A backend apart, as most of its cases fail, for geometries whose modules have the name of PLAIN's."""
+    """Make a backend apart, as most of its cases fail, for geometries whose modules have the name of PLAIN's."""
     first = _with_sinks(PLAIN)
     alone = _backend(backend, form, tuple(map(_with_sinks, buckets)))
     return replace(

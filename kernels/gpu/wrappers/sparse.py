@@ -50,7 +50,7 @@ class Visible:
 
     @classmethod
     def of(cls, step: Step) -> "list[Visible]":
-        """For each query of a step: causal, the last query aligned to the last key."""
+        """List the keys that each query of a step sees: causal, the last query aligned to the last key."""
         begins = running_sum(request.kv_len for request in step.requests)
         return [
             cls(range(begin, begin + max(0, request.kv_len - request.q_len + 1 + index)))
@@ -74,7 +74,7 @@ class Matrix:
 
     @classmethod
     def of(cls, step: Step, side: int) -> "Matrix":
-        """The mask of a step. Raises Unsupported for a large one."""
+        """Make the mask of a step. Raises Unsupported for a large one."""
         visible, keys = Visible.of(step), sum(request.kv_len for request in step.requests)
         columns = -(-keys // side) * side
         entries = sum(len(each.keys) for each in visible) if side == 1 else len(visible) * columns
@@ -130,7 +130,7 @@ class SparseSession:
         raise NotImplementedError
 
     def _lists(self, step: Step) -> dict[str, Any]:
-        """The arguments of a plan that depend on the requests."""
+        """Return the arguments of a plan that depend on the requests."""
         raise NotImplementedError
 
     def _made(self, neighbour: Planned | None = None) -> Planned:
@@ -191,7 +191,7 @@ class BlockSession(SparseSession):
 
 
 def _padded(tokens: torch.Tensor, count: int) -> torch.Tensor:
-    """Tokens [count, heads, dim], of which the last are zeros: no query sees them, but a kernel multiplies them."""
+    """Pad tokens to [count, heads, dim] with zeros, which no query sees, but a kernel multiplies."""
     padding = torch.zeros((count - len(tokens), *tokens.shape[1:]), dtype=tokens.dtype, device=tokens.device)
     return torch.cat([tokens, padding])
 
@@ -209,7 +209,7 @@ class Columns:
 
     @classmethod
     def of(cls, request: Request, heads: int) -> "Columns":
-        """The blocks of one request."""
+        """Make the blocks of one request."""
         before = max(0, request.kv_len - request.q_len)
         singles = request.kv_len - before
         divided = [_divided(before, head) for head in range(heads)]
@@ -271,7 +271,7 @@ class VariableSession(SparseSession):
 
 
 def _block_modules(bucket: Bucket, backend: str) -> tuple[Module, ...]:
-    """The modules of both kinds of cores: blocks of few rows run on CUDA cores, whatever the backend."""
+    """List the modules of both kinds of cores: blocks of few rows run on CUDA cores, whatever the backend."""
     packing = (PACKING,) if max(bucket.page_sizes) > 1 else ()
     return (*prefill_modules(bucket, backend), *decode_modules(bucket), *packing)
 

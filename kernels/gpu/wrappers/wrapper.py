@@ -241,7 +241,7 @@ class Wrapper:
         self._bench.launcher.launch(op, wrapper=self._wrapper, held=frozenset(held), **held, **arguments)
 
     def _need(self, arguments: Mapping[str, Any]) -> WorkspaceNeed | None:
-        """The workspace that the wrapper reports for a plan; None if it cannot."""
+        """Return the workspace that the wrapper reports for a plan; None if it cannot."""
         try:
             sized = {name: value for name, value in arguments.items() if name != "non_blocking"}
             floats, ints = call_method(self._wrapper, "workspace_size", **sized)
