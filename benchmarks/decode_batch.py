@@ -16,7 +16,7 @@ from attnfuzz.harness.judge.evidence import Evidence, RealRows
 from attnfuzz.harness.judge.judge import STATISTICAL
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.tiers import Tier
-from attnfuzz.kernels.backend import Attended, Output
+from attnfuzz.kernels.interface.backend import Attended, Output
 from attnfuzz.kernels.native.ops import trtllm_batch_decode_with_kv_cache, workspace_bytes
 from attnfuzz.reference.case import ValueFamily
 from attnfuzz.reference.contract import Contract, LseBase

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from attnfuzz.kernels.backend import Output
 from attnfuzz.kernels.defects import stray
 from attnfuzz.kernels.gpu.direct.states import CUDA_FIXUP, FixupSession
+from attnfuzz.kernels.interface.backend import Output
 
 _FAR = 1 << 40
 

@@ -8,7 +8,7 @@ import torch
 from gpu_measurement import Table, captured, in_pairs, require_gpu
 from measurement import count_option, json_option
 
-from attnfuzz.kernels.gpu import nvcc
+from attnfuzz.kernels.cuda import nvcc
 from attnfuzz.kernels.gpu.states import FIXUP_SOURCE
 
 HEADS = DIM = 128

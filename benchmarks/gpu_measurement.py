@@ -10,7 +10,7 @@ from typing import Self
 import click
 import torch
 
-from attnfuzz.kernels.gpu.visible import visible
+from attnfuzz.kernels.cuda.visible import visible
 
 _MIN_WIDTH = 9
 _LOOK_EVERY = 0.2

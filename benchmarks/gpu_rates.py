@@ -20,8 +20,8 @@ from attnfuzz.harness.backends.registry import fixed, resolve
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.search.examples import drawn_cases, run_examples
 from attnfuzz.harness.verdict.failures import DEATHS
+from attnfuzz.kernels.cuda.visible import visible
 from attnfuzz.kernels.gpu.catalogue import GPU_BACKENDS
-from attnfuzz.kernels.gpu.visible import visible
 from attnfuzz.reference.case import Case, Mode, Request, Step, Views
 
 WARM = 5

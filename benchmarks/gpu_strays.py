@@ -22,9 +22,9 @@ from measurement import json_option
 from attnfuzz.harness.inside.places import place_of
 from attnfuzz.harness.memory.cuda.memory import PlainCudaMemory
 from attnfuzz.harness.memory.placed import PlacedMemory
-from attnfuzz.kernels.backend import Fill
+from attnfuzz.kernels.cuda import guards, nvcc
 from attnfuzz.kernels.defects import stray
-from attnfuzz.kernels.gpu import guards, nvcc
+from attnfuzz.kernels.interface.backend import Fill
 from attnfuzz.reference.case import Guard, Outputs
 from attnfuzz.reference.device import Device
 

@@ -18,7 +18,7 @@ from attnfuzz.harness.inside.launcher import JournalingLauncher
 from attnfuzz.harness.judge import judge
 from attnfuzz.harness.judge.evidence import RealRows, packed_problem
 from attnfuzz.harness.memory.guarded import PlainMemory
-from attnfuzz.kernels.backend import Backend, Bench, Output
+from attnfuzz.kernels.interface.backend import Backend, Bench, Output
 from attnfuzz.reference.attention import attend
 from attnfuzz.reference.case import Case, Mode, Request, Step, ValueFamily
 from attnfuzz.reference.dtypes import DType

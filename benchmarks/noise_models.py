@@ -17,7 +17,7 @@ from in_process import use_one_thread
 from measurement import count_option, json_option, seed_option, show
 
 from attnfuzz.harness.judge import judge
-from attnfuzz.kernels.backend import Attended, Output
+from attnfuzz.kernels.interface.backend import Attended, Output
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Mode, ValueFamily
 from attnfuzz.reference.contract import Contract, LseBase

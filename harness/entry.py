@@ -5,7 +5,7 @@ This is the one module that imports `inside` for workers, inside of functions: t
 
 from attnfuzz.harness.verdict.tiers import Task
 from attnfuzz.harness.workers.journal import Journal
-from attnfuzz.kernels.backend import Backend
+from attnfuzz.kernels.interface.backend import Backend
 from attnfuzz.reference.case import Case
 
 

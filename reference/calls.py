@@ -113,7 +113,7 @@ class CallAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """The correct contents of `out` [rows, q_heads, dim] and `lse` [rows, q_heads] after the calls.
 
     `writes` are writes to rows of no request after the last call. The other fields have the meaning that they have in
-    `attnfuzz.kernels.backend.Output` and the geometry.
+    `attnfuzz.kernels.interface.backend.Output` and the geometry.
     """
 
     out: View

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 
 from attnfuzz.harness.backends.registry import builtin
-from attnfuzz.kernels.backend import Backend
+from attnfuzz.kernels.interface.backend import Backend
 from attnfuzz.reference.arguments import ArgumentForm, ArgumentStanding
 from attnfuzz.reference.capability import Capability
 

@@ -13,7 +13,7 @@ from forked_python import forked_processes
 from attnfuzz.harness.campaign.events import Progress
 from attnfuzz.harness.campaign.log import EventLog
 from attnfuzz.harness.search.messages import Tally
-from attnfuzz.kernels.gpu.visible import visible
+from attnfuzz.kernels.cuda.visible import visible
 
 pytestmark = pytest.mark.slow
 
@@ -64,7 +64,7 @@ MEASURES = {
 ON_A_GPU = ("gpu_fixup", "gpu_guarding", "gpu_operations", "gpu_rates", "gpu_routes", "gpu_strays")
 
 RAISING = """
-from attnfuzz.kernels.torch_sdpa import SdpaBackend
+from attnfuzz.kernels.libraries.torch_sdpa import SdpaBackend
 
 class Session:
     def forward(self, index):

@@ -22,7 +22,7 @@ from attnfuzz.harness.dumps.case_of_call import make_case
 from attnfuzz.harness.dumps.understood import breaches_of
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind
-from attnfuzz.kernels.library_cache import cache_folder
+from attnfuzz.kernels.building.library_cache import cache_folder
 from attnfuzz.reference.case import Case, Mask, Mode, Scales
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout

@@ -12,9 +12,9 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 
 from attnfuzz.harness.backends.load import BackendFileError, BackendSource, brief
-from attnfuzz.kernels.backend import Backend, Bench, Op, called_as_documented, shares_pool
-from attnfuzz.kernels.function_backend import FunctionBackend, OfFunction
-from attnfuzz.kernels.library_call import LibraryCall
+from attnfuzz.kernels.functions.function_backend import FunctionBackend, OfFunction
+from attnfuzz.kernels.interface.backend import Backend, Bench, Op, called_as_documented, shares_pool
+from attnfuzz.kernels.interface.library_call import LibraryCall
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.contract import Contract
@@ -45,9 +45,9 @@ class DescribedOp(msgspec.Struct, frozen=True):
 class Description(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The properties of a backend. `missing` is why it can't run here; `prepares`: `prepare` may do something.
 
-    `shares_pool` and `called_as_documented` are the results of these functions of `attnfuzz.kernels.backend`, and
-    `is_function` says that it is a `FunctionBackend`. One with `whole_pool` died in a trial of pages that no request
-    owns.
+    `shares_pool` and `called_as_documented` are the results of these functions of
+    `attnfuzz.kernels.interface.backend`, and `is_function` says that it is a `FunctionBackend`. One with `whole_pool`
+    died in a trial of pages that no request owns.
     """
 
     name: str

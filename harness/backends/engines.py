@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     # The pytest plugin imports this module in every test run.
-    from attnfuzz.kernels.engine import Engine
+    from attnfuzz.kernels.interface.engine import Engine
 
 DEFAULT_BACKENDS = ("trtllm_mha", "trtllm_mla", "torch_sdpa")
 
@@ -17,7 +17,7 @@ LIBRARIES = "libraries"
 """Stands for all backends of libraries that can run here."""
 
 ENGINES = "attnfuzz.engines"
-"""The entry point group in which a package offers an Engine (`kernels.engine`)."""
+"""The entry point group in which a package offers an Engine (`kernels.interface.engine`)."""
 
 
 @cache

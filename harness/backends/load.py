@@ -11,7 +11,7 @@ from typing import cast
 
 import msgspec
 
-from attnfuzz.kernels.backend import Backend
+from attnfuzz.kernels.interface.backend import Backend
 from attnfuzz.reference.user_error import UserError
 
 ENTRY_POINTS = "attnfuzz.backends"
@@ -123,8 +123,8 @@ def _checked(name: str, found: object) -> Backend:
         raise BackendFileError(f"{name} can't be made without arguments: {brief(error)}") from error
     lacking = _lacking(name, backend)
     if lacking:
-        advice = "make it a Backend of attnfuzz.kernels.backend"
+        advice = "make it a Backend of attnfuzz.kernels.interface.backend"
         if callable(backend):
-            advice = "make one of a function with attnfuzz.kernels.function_backend.FunctionBackend"
+            advice = "make one of a function with attnfuzz.kernels.functions.function_backend.FunctionBackend"
         raise BackendFileError(f"{name} is not a backend, it lacks {', '.join(lacking)}: {advice}")
     return cast("Backend", backend)

@@ -17,18 +17,18 @@ from attnfuzz.harness.backends.engines import LIBRARIES, engine_of
 from attnfuzz.harness.backends.load import ENTRY_POINTS, BackendFileError, BackendSource
 from attnfuzz.harness.backends.load import load as load_backend
 from attnfuzz.harness.backends.rehearsal import rehearse
-from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.cache_writes.native import NATIVE_WRITERS
 from attnfuzz.kernels.cache_writes.revisions import WRITER_REVISIONS
 from attnfuzz.kernels.cache_writes.then_attend import NoPair, WriteThenAttend
+from attnfuzz.kernels.cuda.visible import visible
 from attnfuzz.kernels.defects.catalogue import pair as with_two_defects
 from attnfuzz.kernels.defects.catalogue import planted
-from attnfuzz.kernels.engine import Engine
 from attnfuzz.kernels.gpu.catalogue import GPU_BACKENDS
 from attnfuzz.kernels.gpu.quick import limited
-from attnfuzz.kernels.gpu.visible import visible
+from attnfuzz.kernels.interface.backend import Backend
+from attnfuzz.kernels.interface.engine import Engine
 from attnfuzz.kernels.libraries.catalogue import LIBRARY_BACKENDS
-from attnfuzz.kernels.torch_sdpa import SDPA_BACKENDS
+from attnfuzz.kernels.libraries.torch_sdpa import SDPA_BACKENDS
 from attnfuzz.kernels.trtllm.backends import TRTLLM_BACKENDS
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.user_error import UserError

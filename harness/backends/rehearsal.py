@@ -22,7 +22,7 @@ from attnfuzz.harness.backends.unowned_pages import small_case, touches_unowned_
 from attnfuzz.harness.verdict.printable import printable, shortened
 from attnfuzz.harness.workers.pool import HandlerError, Workers
 from attnfuzz.harness.workers.postmortem import Death
-from attnfuzz.kernels.backend import Backend
+from attnfuzz.kernels.interface.backend import Backend
 from attnfuzz.reference.case import Case
 
 IMPORT_SECONDS = 30.0
@@ -75,7 +75,7 @@ def rehearse(source: BackendSource) -> Rehearsed:
         answer = _answer(workers, Rehearsal(source, str(Path.cwd())), IMPORT_SECONDS, "import")
         if not isinstance(answer, Description):
             raise BackendFileError(
-                f"{source.name} did not describe itself: make it a Backend of attnfuzz.kernels.backend"
+                f"{source.name} did not describe itself: make it a Backend of attnfuzz.kernels.interface.backend"
             )
         return Rehearsed(source, _with_pool_holes(workers, source, answer), prepare)
 

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from attnfuzz.harness.backends.registry import builtin
-from attnfuzz.kernels.arranged import placed
-from attnfuzz.kernels.backend import Bench, LauncherAround, Op, Result, Session
+from attnfuzz.kernels.functions.arranged import placed
+from attnfuzz.kernels.interface.backend import Bench, LauncherAround, Op, Result, Session
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Step
 from attnfuzz.reference.contract import PAGE_IDS, Contract

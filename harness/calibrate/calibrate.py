@@ -14,7 +14,7 @@ from attnfuzz.harness.calibrate.fit import fit
 from attnfuzz.harness.calibrate.margins import Spread, largest_margins, quantiles, spread
 from attnfuzz.harness.calibrate.sample import CannotCalibrate, Sample, draw_samples, rows_of
 from attnfuzz.harness.search.examples import derive_seed
-from attnfuzz.kernels.gpu import visible
+from attnfuzz.kernels.cuda import visible
 from attnfuzz.reference.calibration import Calibration, Fit, Seen, architecture
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.dtypes import DType

@@ -11,7 +11,7 @@ from attnfuzz.harness.judge.error_budget import ErrorBudget
 from attnfuzz.harness.judge.evidence import Evidence, RealRows, packed_problem
 from attnfuzz.harness.search.examples import derive_seed, run_examples
 from attnfuzz.harness.verdict.failures import Observation
-from attnfuzz.kernels.backend import Backend, Bench, Output, Unsupported
+from attnfuzz.kernels.interface.backend import Backend, Bench, Output, Unsupported
 from attnfuzz.reference.attention import attend
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Mode, Request, Step

@@ -11,8 +11,17 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.calls.made_calls import Calls, argument
 from attnfuzz.harness.memory.allocation import check_strides, extent
-from attnfuzz.kernels.backend import Attended, Backend, Bench, Fill, Output, Result, WrittenCache, WrittenTensor
-from attnfuzz.kernels.lengths import running_sum
+from attnfuzz.kernels.interface.backend import (
+    Attended,
+    Backend,
+    Bench,
+    Fill,
+    Output,
+    Result,
+    WrittenCache,
+    WrittenTensor,
+)
+from attnfuzz.kernels.planning.lengths import running_sum
 from attnfuzz.reference.calls import (
     REPLAY,
     Buffer,

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from attnfuzz.kernels.argument_forms import returning
-from attnfuzz.kernels.backend import Bench, Graph, Op
-from attnfuzz.kernels.library_call import HELD, OBJECT, OnHost
-from attnfuzz.kernels.lives import apart
+from attnfuzz.kernels.arguments.argument_forms import returning
+from attnfuzz.kernels.arguments.lives import apart
+from attnfuzz.kernels.interface.backend import Bench, Graph, Op
+from attnfuzz.kernels.interface.library_call import HELD, OBJECT, OnHost
 from attnfuzz.reference.calls import REPLAY, Argument, Call, CallCase, View, viewed
 from attnfuzz.reference.dtypes import DType
 

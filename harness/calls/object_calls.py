@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from attnfuzz.kernels.library_call import PLANS
+from attnfuzz.kernels.interface.library_call import PLANS
 from attnfuzz.reference.calls import REPLAY, Call
 
 RESET = "reset_workspace_buffer"

@@ -12,7 +12,7 @@ from attnfuzz.kernels.entry_points import Breach, Parameter, RequestSpan
 from attnfuzz.kernels.entry_points.entry_point import Role
 from attnfuzz.kernels.entry_points.forms import Form, parameters_of
 from attnfuzz.kernels.entry_points.pool import pool_forms, pool_of
-from attnfuzz.kernels.library_call import PLANS
+from attnfuzz.kernels.interface.library_call import PLANS
 from attnfuzz.reference.calls import REPLAY, Argument, CallCase, View
 
 _CANONICAL: Final = {"q": "query", "paged_kv_cache": "kv_cache", "k": "key", "v": "value"}

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from attnfuzz.harness.calls.named_objects import NamedObjects
 from attnfuzz.harness.memory import poison
 from attnfuzz.harness.memory.placed import PlacedMemory
-from attnfuzz.kernels.backend import Attended, Op, Output, WrittenCache, WrittenTensor
-from attnfuzz.kernels.library_call import HELD, OBJECT, OnHost
+from attnfuzz.kernels.interface.backend import Attended, Op, Output, WrittenCache, WrittenTensor
+from attnfuzz.kernels.interface.library_call import HELD, OBJECT, OnHost
 from attnfuzz.reference.calls import (
     REPLAY,
     Argument,

@@ -9,9 +9,9 @@ from attnfuzz.harness.sandbox.check import CannotRun, Runner
 from attnfuzz.harness.sandbox.teams import team_of
 from attnfuzz.harness.verdict.wording import count
 from attnfuzz.harness.workers import gpu_core
+from attnfuzz.kernels.cuda.visible import visible
 from attnfuzz.kernels.gpu import modules
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.kernels.gpu.visible import visible
 from attnfuzz.reference.device import Device
 from attnfuzz.reference.user_error import UserError
 

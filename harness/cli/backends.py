@@ -10,8 +10,8 @@ from attnfuzz.harness.backends.registry import fixed, names, resolve
 from attnfuzz.harness.cli.answers import Backends, ListedBackend
 from attnfuzz.harness.cli.given import Trees, tree_of
 from attnfuzz.harness.cli.terminal import Terminal, answer, is_quiet, new_table, print_line, warn
-from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.kernels.interface.backend import Backend
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import KvView, Mask, Mode, QueryView
 from attnfuzz.reference.device import Device

@@ -24,7 +24,7 @@ from attnfuzz.harness.releases.script import environment_for, run_script
 from attnfuzz.harness.releases.sites import CannotBeHad, Site, installed, site_at
 from attnfuzz.harness.verdict.printable import shortened
 from attnfuzz.harness.verdict.wording import count
-from attnfuzz.kernels.library_cache import cache_folder
+from attnfuzz.kernels.building.library_cache import cache_folder
 from attnfuzz.reference.case_file import case_id
 from attnfuzz.reference.foreign import read_bytes
 

@@ -28,9 +28,9 @@ from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.describe import describe_any
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.wording import count
+from attnfuzz.kernels.cuda import visible
+from attnfuzz.kernels.cuda.visible import Arch
 from attnfuzz.kernels.defects.defect import BugClass
-from attnfuzz.kernels.gpu import visible
-from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.device import Device
 

@@ -13,15 +13,16 @@ from attnfuzz.harness.backends.registry import on_device, resolve
 from attnfuzz.harness.cli.answers import BuiltModule, Modules
 from attnfuzz.harness.cli.terminal import BadInput, Terminal, answer, details, is_quiet, new_table, print_line, tell
 from attnfuzz.harness.verdict.wording import clock, count
-from attnfuzz.kernels.backend import Backend
-from attnfuzz.kernels.gpu import build_record, module_archive, modules, nvcc, toolkit, visible
+from attnfuzz.kernels.cuda import nvcc, toolkit, visible
+from attnfuzz.kernels.cuda.visible import Arch
+from attnfuzz.kernels.gpu import build_record, module_archive, modules
 from attnfuzz.kernels.gpu.build_record import Built, Module, capabilities
 from attnfuzz.kernels.gpu.catalogue import GPU_BACKENDS
 from attnfuzz.kernels.gpu.compilation import BuildLine
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.module_archive import Taken
 from attnfuzz.kernels.gpu.quick import quick_set
-from attnfuzz.kernels.gpu.visible import Arch
+from attnfuzz.kernels.interface.backend import Backend
 from attnfuzz.kernels.native import build as native
 from attnfuzz.reference.device import Device
 

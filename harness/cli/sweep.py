@@ -38,7 +38,7 @@ from attnfuzz.harness.report.verdict import why_idle
 from attnfuzz.harness.reported.bugs import load_bugs
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.wording import count
-from attnfuzz.kernels.engine import Engine
+from attnfuzz.kernels.interface.engine import Engine
 
 _MOST_CHARACTERS = 160
 """Maximum length of a line of progress; the files have the whole text."""

@@ -13,7 +13,7 @@ from attnfuzz.harness.releases.outcomes import Ending
 from attnfuzz.harness.releases.results import FailureRow, SweepResults
 from attnfuzz.harness.verdict.printable import printable
 from attnfuzz.harness.verdict.wording import count, replay_line
-from attnfuzz.kernels.engine import Engine
+from attnfuzz.kernels.interface.engine import Engine
 
 _MARKS = {
     Ending.FAILS: Text("F", style="bold red"),

@@ -11,7 +11,7 @@ from attnfuzz.harness.dumps.contents import BufferShelf, Contents
 from attnfuzz.harness.dumps.placed_call import CaseWorkspaces, PlacedCall, used_bytes
 from attnfuzz.harness.dumps.recorded import DumpError, ForeignTensor, OtherValue, RecordedCall
 from attnfuzz.harness.dumps.understood import is_scale, understood
-from attnfuzz.kernels.backend import Backend
+from attnfuzz.kernels.interface.backend import Backend
 from attnfuzz.kernels.native import ops
 from attnfuzz.kernels.native.ops import NATIVE
 from attnfuzz.kernels.native.unsupported import ACCEPTED, reject_others

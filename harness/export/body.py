@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from attnfuzz.harness.export.library_source import LibrarySource
 from attnfuzz.harness.export.python_source import WIDTH, packed_lines, quoted, variables
 from attnfuzz.harness.memory.allocation import dense_stride
-from attnfuzz.kernels.library_call import LibraryCall
+from attnfuzz.kernels.interface.library_call import LibraryCall
 from attnfuzz.reference.call_validity import is_parameter
 from attnfuzz.reference.calls import (
     REPLAY,

@@ -18,7 +18,7 @@ from typing import Any
 from attnfuzz.harness.backends.description import function_file, function_place
 from attnfuzz.harness.backends.load import module_of_file
 from attnfuzz.harness.export.python_source import source
-from attnfuzz.kernels.backend import Op
+from attnfuzz.kernels.interface.backend import Op
 from attnfuzz.reference.user_error import UserError
 
 STUBS = {"Unsupported": 'class Unsupported(Exception):\n    """The kernel does not support the arguments."""'}

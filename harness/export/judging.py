@@ -8,7 +8,7 @@ from attnfuzz.harness.export.body import ScriptContents
 from attnfuzz.harness.export.limits import LimitForm, ScriptLimits, limits_of
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.tiers import Tier
-from attnfuzz.kernels.backend import Backend
+from attnfuzz.kernels.interface.backend import Backend
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.contract import LseBase
 from attnfuzz.reference.noise import ROUNDOFF, SMALLEST_STEP

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from attnfuzz.harness.export.python_source import packed_lines, quoted
-from attnfuzz.kernels.library_call import Action, LibraryCall
+from attnfuzz.kernels.interface.library_call import Action, LibraryCall
 from attnfuzz.reference.calls import REPLAY, Argument, Call
 from attnfuzz.reference.dtypes import DType
 

@@ -27,7 +27,7 @@ from attnfuzz.harness.judge.judged_again import (
 )
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.tiers import ALPHA, Tier
-from attnfuzz.kernels.backend import Backend
+from attnfuzz.kernels.interface.backend import Backend
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.contract import Holds, LseBase
 

@@ -8,7 +8,7 @@ from attnfuzz.harness.export.carried import CannotExport
 from attnfuzz.harness.export.limits import Bounds
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.tiers import ALPHA
-from attnfuzz.kernels.backend import Backend
+from attnfuzz.kernels.interface.backend import Backend
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.related import related

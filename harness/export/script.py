@@ -18,7 +18,7 @@ from attnfuzz.harness.files.templates import environment_of
 from attnfuzz.harness.memory.poison import poison
 from attnfuzz.harness.verdict.failures import DEATHS, Observation
 from attnfuzz.harness.verdict.recurrence import MOST_SECONDS, Recurrence, Rerun
-from attnfuzz.kernels.backend import Backend
+from attnfuzz.kernels.interface.backend import Backend
 from attnfuzz.reference.calls import REPLAY, CallCase, View, named_views
 
 MAX_BYTES = 64 << 20

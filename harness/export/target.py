@@ -22,13 +22,15 @@ from attnfuzz.harness.export.python_source import inlined
 from attnfuzz.harness.findings.environment import version_of
 from attnfuzz.harness.sandbox.check import TIMEOUT_SECONDS
 from attnfuzz.harness.verdict.failures import Kind, Observation
-from attnfuzz.kernels import fixup, lives, torch_sdpa, workspace
-from attnfuzz.kernels.backend import Backend
+from attnfuzz.kernels.arguments import lives
 from attnfuzz.kernels.cache_writes import interfaces
 from attnfuzz.kernels.defects.native import Planted
 from attnfuzz.kernels.gpu import library_ops
+from attnfuzz.kernels.interface.backend import Backend
+from attnfuzz.kernels.libraries import torch_sdpa
 from attnfuzz.kernels.native import build, ops, transform_ops, unsupported, write_ops
 from attnfuzz.kernels.native.fault_recorder import FAULT_RECORD
+from attnfuzz.kernels.planning import fixup, workspace
 from attnfuzz.kernels.trtllm import gather
 from attnfuzz.reference.calls import REPLAY, Argument, Call, CallCase, View
 from attnfuzz.reference.device import Device

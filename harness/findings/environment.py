@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 
 import attnfuzz
-from attnfuzz.kernels.bounded_command import TooSlow, output_of
-from attnfuzz.kernels.library_cache import NoCompiler
+from attnfuzz.kernels.building.bounded_command import TooSlow, output_of
+from attnfuzz.kernels.building.library_cache import NoCompiler
 from attnfuzz.kernels.native.build import compiler
 
 _PACKAGES = ("flashinfer-python", "hypothesis")

@@ -11,11 +11,12 @@ from attnfuzz.harness.verdict.failures import Verdict
 from attnfuzz.harness.verdict.tiers import Task
 from attnfuzz.harness.workers.gpu_gone import GpuGone
 from attnfuzz.harness.workers.worker import asking_gpu
-from attnfuzz.kernels.backend import Backend
-from attnfuzz.kernels.function_backend import FunctionBackend
-from attnfuzz.kernels.gpu import modules, nvcc
+from attnfuzz.kernels.cuda import nvcc
+from attnfuzz.kernels.cuda.visible import no_gpu_visible
+from attnfuzz.kernels.functions.function_backend import FunctionBackend
+from attnfuzz.kernels.gpu import modules
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.kernels.gpu.visible import no_gpu_visible
+from attnfuzz.kernels.interface.backend import Backend
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Mode, Request, Step
 from attnfuzz.reference.device import Device

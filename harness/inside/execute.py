@@ -29,8 +29,8 @@ from attnfuzz.harness.memory.placed import PlacedMemory
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.tiers import ALL_TIERS, Task, Tier
 from attnfuzz.harness.workers.journal import Journal
-from attnfuzz.kernels.backend import Backend, Bench, Output, Session, in_inference_mode
-from attnfuzz.kernels.library_cache import BuildFailed
+from attnfuzz.kernels.building.library_cache import BuildFailed
+from attnfuzz.kernels.interface.backend import Backend, Bench, Output, Session, in_inference_mode
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.contract import Contract

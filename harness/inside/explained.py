@@ -17,7 +17,7 @@ from attnfuzz.harness.judge.judge import Judgement
 from attnfuzz.harness.judge.wrong_rows import wrong_rows
 from attnfuzz.harness.verdict.failures import REACHED_BY, Observation, Verdict, WrongRows
 from attnfuzz.harness.verdict.tiers import Task, Tier
-from attnfuzz.kernels.backend import Backend
+from attnfuzz.kernels.interface.backend import Backend
 from attnfuzz.reference.case import Case, Launch, Mode, Step, ValueFamily
 
 _MOST_SECONDS = 10.0

@@ -30,7 +30,7 @@ from attnfuzz.harness.verdict.failures import REACHED_BY, Kind, Observation, Ver
 from attnfuzz.harness.verdict.past import are_past, past_failure
 from attnfuzz.harness.verdict.printable import label, said_by, type_name, words_of
 from attnfuzz.harness.verdict.tiers import Tier
-from attnfuzz.kernels.backend import (
+from attnfuzz.kernels.interface.backend import (
     Attended,
     Output,
     Result,
@@ -40,8 +40,8 @@ from attnfuzz.kernels.backend import (
     WrittenThenAttended,
     unfinished,
 )
-from attnfuzz.kernels.engine import EngineError
-from attnfuzz.kernels.transfers import Pending
+from attnfuzz.kernels.interface.engine import EngineError
+from attnfuzz.kernels.interface.transfers import Pending
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.case import Case, Pace
 from attnfuzz.reference.geometry import Geometry

@@ -11,7 +11,7 @@ import torch
 
 from attnfuzz.harness.inside.launcher import JournalingLauncher, Launched, RecordedGraph, Stopwatch
 from attnfuzz.harness.workers import sticky
-from attnfuzz.kernels.gpu import guards
+from attnfuzz.kernels.cuda import guards
 
 _MOST_RESERVED = 1 << 30
 """Bytes reserved by torch's allocator above which a capture frees the pools of dead graphs."""

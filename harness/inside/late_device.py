@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from attnfuzz.kernels.gpu import guards
+from attnfuzz.kernels.cuda import guards
 
 _PATIENCE = 0.1
 """Seconds after which the GPU goes on by itself, because a library may wait for it without torch noticing."""

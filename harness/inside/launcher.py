@@ -16,8 +16,8 @@ from attnfuzz.harness.memory.placed import PlacedMemory
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.printable import bounded, label
 from attnfuzz.harness.workers.journal import LaunchRecord
-from attnfuzz.kernels.backend import Op
-from attnfuzz.kernels.transfers import Pending
+from attnfuzz.kernels.interface.backend import Op
+from attnfuzz.kernels.interface.transfers import Pending
 
 Scalar = int | float | str | bool | None
 # Many times as fast as the union for isinstance.

@@ -16,9 +16,9 @@ from attnfuzz.harness.memory.arena import Arena
 from attnfuzz.harness.memory.guarded import GuardedMemory, PlainMemory
 from attnfuzz.harness.memory.placed import PlacedMemory
 from attnfuzz.harness.memory.slabs import NoAddresses, OutOfMemory
-from attnfuzz.kernels import transfers
-from attnfuzz.kernels.backend import Output, Result
-from attnfuzz.kernels.transfers import Pending, done, to_host
+from attnfuzz.kernels.interface import transfers
+from attnfuzz.kernels.interface.backend import Output, Result
+from attnfuzz.kernels.interface.transfers import Pending, done, to_host
 from attnfuzz.reference.case import Guard, Outputs
 from attnfuzz.reference.device import Device
 
@@ -64,7 +64,7 @@ def _gpu() -> Place:
     from attnfuzz.harness.inside.late_device import StreamGate, late  # noqa: PLC0415
     from attnfuzz.harness.memory.cuda.arena import CudaArena  # noqa: PLC0415
     from attnfuzz.harness.memory.cuda.memory import CudaMemory, PlainCudaMemory  # noqa: PLC0415
-    from attnfuzz.kernels.gpu import guards  # noqa: PLC0415
+    from attnfuzz.kernels.cuda import guards  # noqa: PLC0415
 
     arena = CudaArena()
     events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
@@ -181,7 +181,7 @@ def _few_bytes_of_a_gpu(spans: _Spans) -> bool:
 def _gathered(spans: _Spans) -> _Copies:
     """Return one copy of all."""
     # Imported only if a worker has a GPU.
-    from attnfuzz.kernels.gpu import guards  # noqa: PLC0415
+    from attnfuzz.kernels.cuda import guards  # noqa: PLC0415
 
     device = next(storage.device for storage, _, _ in spans.values())
     places = [(address + first, end - first) for address, (_, first, end) in spans.items()]

@@ -15,7 +15,7 @@ import torch
 from attnfuzz.harness.judge.error_budget import ErrorBudget
 from attnfuzz.harness.verdict.failures import Kind, Observation, RowAddress
 from attnfuzz.harness.verdict.tiers import Tier
-from attnfuzz.kernels.backend import Attended, Output
+from attnfuzz.kernels.interface.backend import Attended, Output
 from attnfuzz.reference.contract import Contract, Holds, LseBase
 from attnfuzz.reference.geometry import Geometry
 from attnfuzz.reference.problem import Answer, Problem

@@ -9,7 +9,7 @@ from attnfuzz.harness.judge.evidence import Evidence, RealRows, Report
 from attnfuzz.harness.memory.poison import unwritten
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.tiers import Tier
-from attnfuzz.kernels.backend import Output
+from attnfuzz.kernels.interface.backend import Output
 from attnfuzz.reference.contract import Contract, Holds
 from attnfuzz.reference.geometry import Geometry
 

@@ -16,7 +16,7 @@ from attnfuzz.harness.judge.lse_bound import judge_lse
 from attnfuzz.harness.judge.row_error import judge_rows
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.tiers import ALL_TIERS, ALPHA, Tier
-from attnfuzz.kernels.backend import Output
+from attnfuzz.kernels.interface.backend import Output
 from attnfuzz.reference.attention import attend
 from attnfuzz.reference.contract import Contract
 from attnfuzz.reference.geometry import Geometry

@@ -25,7 +25,7 @@ from attnfuzz.harness.judge.judged_again import (
 from attnfuzz.harness.judge.lse_bound import lse_bound
 from attnfuzz.harness.verdict.failures import Kind, Observation, RowAddress
 from attnfuzz.harness.verdict.tiers import ALL_TIERS, Tier
-from attnfuzz.kernels.backend import Output
+from attnfuzz.kernels.interface.backend import Output
 from attnfuzz.reference.contract import Contract, Holds, LseBase
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import Geometry

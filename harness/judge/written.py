@@ -12,7 +12,7 @@ import torch
 from attnfuzz.harness.judge.judge import Judgement
 from attnfuzz.harness.verdict.failures import Kind, Observation, RowAddress
 from attnfuzz.harness.verdict.tiers import Tier
-from attnfuzz.kernels.backend import WrittenCache, WrittenTensor
+from attnfuzz.kernels.interface.backend import WrittenCache, WrittenTensor
 
 _Report = Callable[..., Observation]
 

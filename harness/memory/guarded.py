@@ -11,8 +11,8 @@ from attnfuzz.harness.memory.placed import Placed, PlacedMemory, Room
 from attnfuzz.harness.memory.poison import Pattern, sentinel
 from attnfuzz.harness.memory.seal import Damage, Difference, Seal, differ, difference
 from attnfuzz.harness.memory.slabs import NoAddresses, OutOfMemory
-from attnfuzz.kernels.byte_runs import ByteRun
-from attnfuzz.kernels.transfers import Pending, done
+from attnfuzz.kernels.interface.byte_runs import ByteRun
+from attnfuzz.kernels.interface.transfers import Pending, done
 from attnfuzz.reference.case import Guard, Outputs
 
 

@@ -14,9 +14,9 @@ from attnfuzz.harness.memory.allocation import Allocation, check_strides, dense_
 from attnfuzz.harness.memory.poison import Pattern
 from attnfuzz.harness.memory.seal import Damage, Difference, Seal
 from attnfuzz.harness.verdict.printable import label
-from attnfuzz.kernels.backend import NO_HOLE, Fill
-from attnfuzz.kernels.byte_runs import ByteRun
-from attnfuzz.kernels.transfers import Pending, write
+from attnfuzz.kernels.interface.backend import NO_HOLE, Fill
+from attnfuzz.kernels.interface.byte_runs import ByteRun
+from attnfuzz.kernels.interface.transfers import Pending, write
 from attnfuzz.reference.case import Guard, Outputs
 
 

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 
 from attnfuzz.harness.memory.allocation import Allocation
-from attnfuzz.kernels.transfers import Pending
+from attnfuzz.kernels.interface.transfers import Pending
 
 Difference = tuple[int, int] | None
 """The offset of the first differing byte and the number of differing bytes, or None."""

@@ -217,7 +217,7 @@ def _tree(config: pytest.Config, engine: str) -> Path | None:
 def _of_tree(engine: str, tree: Path, named: Sequence[str]) -> tuple[str, ...]:
     """The backends with those of the source tree. Raises UsageError."""
     from attnfuzz.harness.backends.engines import engine_named
-    from attnfuzz.kernels.engine import EngineError
+    from attnfuzz.kernels.interface.engine import EngineError
 
     found = engine_named(engine)
     assert found is not None

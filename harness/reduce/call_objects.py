@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.calls.object_calls import RESET, consistent, needs, prepares
 from attnfuzz.harness.reduce.placed_views import tidy
-from attnfuzz.kernels.library_call import OUTPUTS
+from attnfuzz.kernels.interface.library_call import OUTPUTS
 from attnfuzz.reference.calls import REPLAY, Buffer, Call, CallCase, named_views
 
 

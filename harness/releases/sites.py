@@ -9,8 +9,8 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-from attnfuzz.kernels.library_cache import folder_made_once
-from attnfuzz.kernels.pip import NoPip, PipFailed, pip
+from attnfuzz.kernels.building.library_cache import folder_made_once
+from attnfuzz.kernels.building.pip import NoPip, PipFailed, pip
 from attnfuzz.reference.user_error import UserError
 
 

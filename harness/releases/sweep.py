@@ -13,7 +13,7 @@ from attnfuzz.harness.releases.replaying import CANNOT_BE_JUDGED, reason_of, rep
 from attnfuzz.harness.releases.results import Cell, FailureRow, Searched, SweepResults, with_resemblances
 from attnfuzz.harness.releases.wanted import Wanted, file_name, found
 from attnfuzz.harness.sandbox.case_runner import RepeatingRunner
-from attnfuzz.kernels.engine import Engine
+from attnfuzz.kernels.interface.engine import Engine
 from attnfuzz.reference import case_file
 
 

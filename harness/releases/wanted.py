@@ -14,7 +14,7 @@ from attnfuzz.harness.sandbox.case_runner import RepeatingRunner
 from attnfuzz.harness.verdict.failures import FAULTS, Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint, fine
 from attnfuzz.harness.verdict.wording import headline
-from attnfuzz.kernels.engine import Engine
+from attnfuzz.kernels.interface.engine import Engine
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.user_error import UserError

@@ -8,7 +8,7 @@ from attnfuzz.harness.releases.outcomes import Ending, in_words
 from attnfuzz.harness.releases.results import FailureRow, SweepPlan, SweepResults
 from attnfuzz.harness.report.markdown import template
 from attnfuzz.harness.verdict.wording import clock, count
-from attnfuzz.kernels.engine import Engine
+from attnfuzz.kernels.interface.engine import Engine
 
 MARKDOWN = "sweep.md"
 

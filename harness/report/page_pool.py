@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from attnfuzz.harness.report.svg import CHARACTER, Picture
 from attnfuzz.harness.verdict.wording import count
-from attnfuzz.kernels.page_ids import DUMMY_PAGE, PageIds
+from attnfuzz.kernels.planning.page_ids import DUMMY_PAGE, PageIds
 from attnfuzz.reference.case import Case, Request, Step, TableTail, Tombstone, Unused
 from attnfuzz.reference.shared_pools import pages_left
 

@@ -22,8 +22,8 @@ from attnfuzz.harness.verdict.tiers import ALPHA, Task, Tier
 from attnfuzz.harness.workers.patience import Patience
 from attnfuzz.harness.workers.pool import HandlerError, Refused, Workers
 from attnfuzz.harness.workers.postmortem import Death, explain
-from attnfuzz.kernels.backend import Backend
-from attnfuzz.kernels.library_call import COMPILES
+from attnfuzz.kernels.interface.backend import Backend
+from attnfuzz.kernels.interface.library_call import COMPILES
 from attnfuzz.reference import case_file, foreign
 from attnfuzz.reference.calls import REPLAY, Call, CallCase
 from attnfuzz.reference.case import Case

@@ -10,8 +10,8 @@ from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.workers import gpu_core
 from attnfuzz.harness.workers.nursery import named
 from attnfuzz.harness.workers.pool import Workers
+from attnfuzz.kernels.cuda.visible import visible
 from attnfuzz.kernels.gpu import build_record
-from attnfuzz.kernels.gpu.visible import visible
 from attnfuzz.reference.device import Device
 
 _PRELOAD = (named(entry.warm),)

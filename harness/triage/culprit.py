@@ -15,8 +15,8 @@ from attnfuzz.harness.triage.result import VariantOutcome
 from attnfuzz.harness.verdict.blame import Blame
 from attnfuzz.harness.verdict.failures import FAULTS, Kind, Observation
 from attnfuzz.harness.verdict.wording import count
-from attnfuzz.kernels.backend import called_as_documented
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
+from attnfuzz.kernels.interface.backend import called_as_documented
 from attnfuzz.reference.arguments import ArgumentRule, ArgumentStanding
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.capability import Capability

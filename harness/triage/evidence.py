@@ -20,10 +20,10 @@ from attnfuzz.harness.triage.variants import cut
 from attnfuzz.harness.verdict.failures import Observation
 from attnfuzz.harness.verdict.wording import left_unjudged
 from attnfuzz.harness.workers.pool import HandlerError
-from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.entry_points import Breach, Role
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
 from attnfuzz.kernels.entry_points.context import Ragged, leaves_empty_rows
+from attnfuzz.kernels.interface.backend import Backend
 from attnfuzz.reference.calls import REPLAY, Call, CallCase, View, content_of, named_views, pack
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import AnyCase

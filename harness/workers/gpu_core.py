@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from attnfuzz.kernels.bounded_command import TooSlow, output_of
+from attnfuzz.kernels.building.bounded_command import TooSlow, output_of
 
 VARIABLE = "ATTNFUZZ_CUDA_COREDUMP"
 _FILE = "CUDA_COREDUMP_FILE"

@@ -26,7 +26,7 @@ import msgspec
 from attnfuzz.harness.workers import stacks, worker
 from attnfuzz.harness.workers.journal import Journal
 from attnfuzz.harness.workers.tethered import die_with
-from attnfuzz.kernels.library_cache import BuildFailed, NoCompiler
+from attnfuzz.kernels.building.library_cache import BuildFailed, NoCompiler
 from attnfuzz.kernels.native import build
 from attnfuzz.kernels.native.fault_recorder import install_fault_recorder
 from attnfuzz.kernels.native.stack_writer import install_stack_writer

@@ -8,9 +8,9 @@ from itertools import cycle
 
 import torch
 
-from attnfuzz.kernels.backend import WrittenTensor
 from attnfuzz.kernels.cache_writes.new_tokens import Metadata, WriteMetadata
 from attnfuzz.kernels.cache_writes.writer_session import Contents, WriterSession
+from attnfuzz.kernels.interface.backend import WrittenTensor
 from attnfuzz.reference.case import Step
 
 _MOST_MOVED = 64

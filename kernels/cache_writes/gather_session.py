@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import torch
 
-from attnfuzz.kernels.backend import Fill, WrittenTensor
 from attnfuzz.kernels.cache_writes.new_tokens import Metadata, WriteMetadata
 from attnfuzz.kernels.cache_writes.writer_session import Bounds, Contents, WriterSession, watched_rows, written_rows
-from attnfuzz.kernels.lengths import running_sum
+from attnfuzz.kernels.interface.backend import Fill, WrittenTensor
+from attnfuzz.kernels.planning.lengths import running_sum
 from attnfuzz.reference.case import Case, Mode, Step
 
 _PRODUCT = 2.0**-23

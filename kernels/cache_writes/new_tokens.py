@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import torch
 
-from attnfuzz.kernels.lengths import running_sum
-from attnfuzz.kernels.paged_kv import PagedKv
-from attnfuzz.kernels.plan import PageTable, Row, table_rows
-from attnfuzz.kernels.slot_tokens import SlotTokens
+from attnfuzz.kernels.planning.lengths import running_sum
+from attnfuzz.kernels.planning.paged_kv import PagedKv
+from attnfuzz.kernels.planning.plan import PageTable, Row, table_rows
+from attnfuzz.kernels.planning.slot_tokens import SlotTokens
 from attnfuzz.reference.case import Case, PaddedSlot, Request, Step
 
 Metadata = dict[str, torch.Tensor]

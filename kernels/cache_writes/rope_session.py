@@ -5,7 +5,6 @@ from typing import Any, Final
 
 import torch
 
-from attnfuzz.kernels.backend import Bench, Fill, WrittenTensor
 from attnfuzz.kernels.cache_writes.new_tokens import Metadata, WriteMetadata
 from attnfuzz.kernels.cache_writes.rotation import cos_sin_table
 from attnfuzz.kernels.cache_writes.stored import Scale
@@ -17,8 +16,9 @@ from attnfuzz.kernels.cache_writes.writer_session import (
     watched_rows,
     written_rows,
 )
-from attnfuzz.kernels.paged_kv import PagedKv
-from attnfuzz.kernels.queries import draw_queries
+from attnfuzz.kernels.interface.backend import Bench, Fill, WrittenTensor
+from attnfuzz.kernels.planning.paged_kv import PagedKv
+from attnfuzz.kernels.planning.queries import draw_queries
 from attnfuzz.reference.case import Case, Step
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.rope import Pairing

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from msgspec import structs
 
-from attnfuzz.kernels.backend import (
+from attnfuzz.kernels.cache_writes.writer_backend import WriterBackend
+from attnfuzz.kernels.interface.backend import (
     Backend,
     Bench,
     Graph,
@@ -27,8 +28,7 @@ from attnfuzz.kernels.backend import (
     WrittenThenAttended,
     shares_pool,
 )
-from attnfuzz.kernels.cache_writes.writer_backend import WriterBackend
-from attnfuzz.kernels.paged_kv import PagedKv
+from attnfuzz.kernels.planning.paged_kv import PagedKv
 from attnfuzz.reference.capability import FLOATS, Capability
 from attnfuzz.reference.case import Case, Launch, Step
 from attnfuzz.reference.contract import Contract

@@ -42,15 +42,15 @@ from typing import Any
 
 from msgspec import structs
 
-from attnfuzz.kernels.backend import Bench, Op
 from attnfuzz.kernels.cache_writes.copy_session import CopySession
 from attnfuzz.kernels.cache_writes.gather_session import GatherSession
 from attnfuzz.kernels.cache_writes.rope_session import RopeSession, RotationSession
 from attnfuzz.kernels.cache_writes.rotation import Rotation
 from attnfuzz.kernels.cache_writes.stored import Conversion
 from attnfuzz.kernels.cache_writes.writer_session import Writer, WriterSession
-from attnfuzz.kernels.function_backend import OfFunction
-from attnfuzz.kernels.paged_kv import PagedKv
+from attnfuzz.kernels.functions.function_backend import OfFunction
+from attnfuzz.kernels.interface.backend import Bench, Op
+from attnfuzz.kernels.planning.paged_kv import PagedKv
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, OtherGroup, Tombstone
 from attnfuzz.reference.contract import Contract

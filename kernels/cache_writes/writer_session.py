@@ -7,16 +7,16 @@ from typing import Any, ClassVar
 
 import torch
 
-from attnfuzz.kernels.arranged import placed
-from attnfuzz.kernels.backend import Bench, Graph, Op, WrittenCache, WrittenTensor
 from attnfuzz.kernels.cache_writes.new_tokens import Metadata, NewTokens, WriteMetadata
 from attnfuzz.kernels.cache_writes.rotation import Rotation
 from attnfuzz.kernels.cache_writes.stored import Conversion, Scale
-from attnfuzz.kernels.function_backend import Keywords
-from attnfuzz.kernels.page_ids import DUMMY_PAGE
-from attnfuzz.kernels.paged_kv import PagedKv
-from attnfuzz.kernels.queries import query_strides
-from attnfuzz.kernels.transfers import to_device, write
+from attnfuzz.kernels.functions.arranged import placed
+from attnfuzz.kernels.functions.function_backend import Keywords
+from attnfuzz.kernels.interface.backend import Bench, Graph, Op, WrittenCache, WrittenTensor
+from attnfuzz.kernels.interface.transfers import to_device, write
+from attnfuzz.kernels.planning.page_ids import DUMMY_PAGE
+from attnfuzz.kernels.planning.paged_kv import PagedKv
+from attnfuzz.kernels.planning.queries import query_strides
 from attnfuzz.reference.case import Case, Granularity, Launch, Mode, PaddedSlot, Step
 from attnfuzz.reference.dtypes import DType
 

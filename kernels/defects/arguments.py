@@ -7,9 +7,9 @@ import torch
 
 from attnfuzz.kernels.defects.defect import BugClass, Defect, Layer
 from attnfuzz.kernels.defects.planting import DefectGroup
-from attnfuzz.kernels.plan import BatchMetadata
-from attnfuzz.kernels.queries import BmmScales
-from attnfuzz.kernels.results import Results
+from attnfuzz.kernels.planning.plan import BatchMetadata
+from attnfuzz.kernels.planning.queries import BmmScales
+from attnfuzz.kernels.planning.results import Results
 from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.kernels.trtllm.mla import MlaSession
 from attnfuzz.kernels.trtllm.prefill import MlaPrefill

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from functools import cache
 
-from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.defects import (
     arguments,
     chunks,
@@ -19,6 +18,7 @@ from attnfuzz.kernels.defects import (
 )
 from attnfuzz.kernels.defects.defect import AttentionDefect, Defect
 from attnfuzz.kernels.defects.native import defective
+from attnfuzz.kernels.interface.backend import Backend
 from attnfuzz.kernels.trtllm.backends import TRTLLM_BACKENDS, TrtllmBackend
 
 DEFECTS: tuple[Defect, ...] = (

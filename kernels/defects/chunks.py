@@ -4,14 +4,14 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.defects.defect import BugClass, Defect, Layer
 from attnfuzz.kernels.defects.planting import DefectGroup
-from attnfuzz.kernels.lengths import place_int32
-from attnfuzz.kernels.ops_table import OpsTable
-from attnfuzz.kernels.results import Results
+from attnfuzz.kernels.interface.backend import Bench
+from attnfuzz.kernels.interface.ops_table import OpsTable
+from attnfuzz.kernels.planning.lengths import place_int32
+from attnfuzz.kernels.planning.results import Results
+from attnfuzz.kernels.planning.workspace import SharedWorkspace
 from attnfuzz.kernels.trtllm.prefill import Chunk, MlaPrefill, Partial, Queries
-from attnfuzz.kernels.workspace import SharedWorkspace
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.mistake import Mistake
 

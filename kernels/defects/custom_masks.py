@@ -6,9 +6,9 @@ import torch
 
 from attnfuzz.kernels.defects.defect import BugClass, Defect, Layer
 from attnfuzz.kernels.defects.planting import DefectGroup
-from attnfuzz.kernels.packed_masks import masks_of_rows, packed_masks
-from attnfuzz.kernels.plan import BatchMetadata
-from attnfuzz.kernels.results import Results
+from attnfuzz.kernels.planning.packed_masks import masks_of_rows, packed_masks
+from attnfuzz.kernels.planning.plan import BatchMetadata
+from attnfuzz.kernels.planning.results import Results
 from attnfuzz.kernels.trtllm.masked import MaskedMhaSession
 from attnfuzz.reference.case import Step
 from attnfuzz.reference.masks import applies

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.cache_writes.native import NATIVE_WRITERS, NativeWriter
+from attnfuzz.kernels.interface.backend import Backend
 from attnfuzz.kernels.trtllm.backends import TRTLLM_BACKENDS, TrtllmBackend
 from attnfuzz.reference.mistake import Mistake
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-from attnfuzz.kernels.backend import Output
 from attnfuzz.kernels.defects.defect import BugClass, Defect, Layer
 from attnfuzz.kernels.defects.planting import DefectGroup
-from attnfuzz.kernels.plan import BatchMetadata, Row
-from attnfuzz.kernels.queries import BmmScales, place_queries
-from attnfuzz.kernels.results import Results
+from attnfuzz.kernels.interface.backend import Output
+from attnfuzz.kernels.planning.plan import BatchMetadata, Row
+from attnfuzz.kernels.planning.queries import BmmScales, place_queries
+from attnfuzz.kernels.planning.results import Results
 from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.kernels.trtllm.mla import MlaSession
 from attnfuzz.reference.case import Launch, Mode, Step

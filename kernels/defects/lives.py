@@ -7,7 +7,7 @@ import torch
 
 from attnfuzz.kernels.defects.defect import BugClass, Defect, Layer
 from attnfuzz.kernels.defects.planting import DefectGroup
-from attnfuzz.kernels.plan import BatchMetadata
+from attnfuzz.kernels.planning.plan import BatchMetadata
 from attnfuzz.kernels.trtllm.planned import PlannedAttention
 from attnfuzz.reference.mistake import Mistake
 

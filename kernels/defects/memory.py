@@ -7,16 +7,16 @@ from typing import Any
 
 import torch
 
-from attnfuzz.kernels.backend import Op, Output
 from attnfuzz.kernels.defects.defect import BugClass, Defect, Layer
 from attnfuzz.kernels.defects.planting import DefectGroup, Plant
-from attnfuzz.kernels.ops_table import WorkspaceBytes
-from attnfuzz.kernels.paged_kv import PagedKv
-from attnfuzz.kernels.plan import Row
-from attnfuzz.kernels.results import Results
+from attnfuzz.kernels.interface.backend import Op, Output
+from attnfuzz.kernels.interface.ops_table import WorkspaceBytes
+from attnfuzz.kernels.planning.paged_kv import PagedKv
+from attnfuzz.kernels.planning.plan import Row
+from attnfuzz.kernels.planning.results import Results
+from attnfuzz.kernels.planning.workspace import NAN_BYTE, SharedWorkspace
 from attnfuzz.kernels.trtllm.backends import TrtllmBackend
 from attnfuzz.kernels.trtllm.mha import MhaSession
-from attnfuzz.kernels.workspace import NAN_BYTE, SharedWorkspace
 from attnfuzz.reference.case import Step, Workspace
 from attnfuzz.reference.mistake import Mistake
 

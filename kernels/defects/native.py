@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from msgspec import structs
 
-from attnfuzz.kernels.backend import Op
+from attnfuzz.kernels.interface.backend import Op
+from attnfuzz.kernels.interface.ops_table import OpsTable
 from attnfuzz.kernels.native import build
 from attnfuzz.kernels.native.ops import NATIVE
-from attnfuzz.kernels.ops_table import OpsTable
 from attnfuzz.kernels.trtllm.backends import TrtllmBackend
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.noise import NoiseModel

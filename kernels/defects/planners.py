@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import torch
 
-from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.defects.defect import BugClass, Defect, Layer
 from attnfuzz.kernels.defects.planting import DefectGroup
-from attnfuzz.kernels.lengths import longest
-from attnfuzz.kernels.ops_table import OpsTable
-from attnfuzz.kernels.page_ids import DUMMY_PAGE
-from attnfuzz.kernels.paged_kv import PagedKv
-from attnfuzz.kernels.plan import BatchMetadata, PageTable, Row
+from attnfuzz.kernels.interface.backend import Bench
+from attnfuzz.kernels.interface.ops_table import OpsTable
+from attnfuzz.kernels.planning.lengths import longest
+from attnfuzz.kernels.planning.page_ids import DUMMY_PAGE
+from attnfuzz.kernels.planning.paged_kv import PagedKv
+from attnfuzz.kernels.planning.plan import BatchMetadata, PageTable, Row
 from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.kernels.trtllm.mla import MlaSession
 from attnfuzz.kernels.trtllm.prefill import Chunk, MlaPrefill

@@ -11,15 +11,15 @@ from typing import TypeVar, cast
 
 from attnfuzz.kernels.defects.defect import AttentionDefect, BugClass, Defect, Layer
 from attnfuzz.kernels.defects.native import coarse_kernels
-from attnfuzz.kernels.paged_kv import PagedKv
-from attnfuzz.kernels.plan import PageTable
+from attnfuzz.kernels.planning.paged_kv import PagedKv
+from attnfuzz.kernels.planning.plan import PageTable
+from attnfuzz.kernels.planning.workspace import SharedWorkspace
 from attnfuzz.kernels.trtllm.backends import MHA, MHA_MASKED, MHA_PLANNED, MLA, TrtllmBackend
 from attnfuzz.kernels.trtllm.masked import MaskedMhaSession
 from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.kernels.trtllm.mla import MlaSession
 from attnfuzz.kernels.trtllm.planned import PlannedAttention, PlannedMhaSession
 from attnfuzz.kernels.trtllm.prefill import MlaPrefill
-from attnfuzz.kernels.workspace import SharedWorkspace
 from attnfuzz.reference.mistake import Mistake
 
 Session = type[MhaSession] | type[MlaSession]

@@ -13,10 +13,10 @@ from attnfuzz.kernels.cache_writes.new_tokens import Metadata, TokenPlace, Write
 from attnfuzz.kernels.cache_writes.revisions import planned_by
 from attnfuzz.kernels.cache_writes.writer_session import WriterSession
 from attnfuzz.kernels.defects.defect import BugClass, Layer, WriteDefect
-from attnfuzz.kernels.lengths import running_sum
-from attnfuzz.kernels.page_ids import DUMMY_PAGE
-from attnfuzz.kernels.paged_kv import OtherGroupKv
-from attnfuzz.kernels.plan import Row
+from attnfuzz.kernels.planning.lengths import running_sum
+from attnfuzz.kernels.planning.page_ids import DUMMY_PAGE
+from attnfuzz.kernels.planning.paged_kv import OtherGroupKv
+from attnfuzz.kernels.planning.plan import Row
 from attnfuzz.reference.case import Request, Step, Tombstone
 
 DEFECTS: Final[list[WriteDefect]] = []

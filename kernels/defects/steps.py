@@ -7,11 +7,11 @@ from typing import Final
 
 import torch
 
-from attnfuzz.kernels.backend import Output
 from attnfuzz.kernels.cache_writes.native import NATIVE_WRITERS
 from attnfuzz.kernels.cache_writes.then_attend import Arguments, StepSession, WriteThenAttend
 from attnfuzz.kernels.defects.defect import BugClass, Defect, Layer
-from attnfuzz.kernels.page_ids import DUMMY_PAGE
+from attnfuzz.kernels.interface.backend import Output
+from attnfuzz.kernels.planning.page_ids import DUMMY_PAGE
 from attnfuzz.kernels.trtllm.backends import MHA, MLA
 from attnfuzz.reference.case import Launch, Step
 from attnfuzz.reference.mistake import Mistake

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from attnfuzz.kernels.backend import Op
-from attnfuzz.kernels.gpu import nvcc
+from attnfuzz.kernels.cuda import nvcc
+from attnfuzz.kernels.interface.backend import Op
 
 SOURCE = Path(__file__).with_suffix(".cu")
 

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from attnfuzz.kernels.entry_points.attention import Attention
 from attnfuzz.kernels.entry_points.duties import judged, of_attention
 from attnfuzz.kernels.entry_points.entry_point import Arguments, Breach, RequestSpan
-from attnfuzz.kernels.ops_table import WorkspaceBytes
+from attnfuzz.kernels.interface.ops_table import WorkspaceBytes
 
 
 class AttentionEntryPoint(ABC):

@@ -16,7 +16,7 @@ from attnfuzz.kernels.entry_points.forms import (
 )
 from attnfuzz.kernels.entry_points.pool import LATENTS, Pool, latent_pool, pool_forms, pool_of
 from attnfuzz.kernels.entry_points.spans import cumulative_rows, paged_spans, uniform_rows
-from attnfuzz.kernels.ops_table import WorkspaceBytes
+from attnfuzz.kernels.interface.ops_table import WorkspaceBytes
 
 XQA_SEMAPHORES = 8 << 20
 """Bytes that xqa_batch_decode_with_kv_cache reserves at the beginning of its workspace."""

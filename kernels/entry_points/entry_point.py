@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
-from attnfuzz.kernels.ops_table import WorkspaceBytes
+from attnfuzz.kernels.interface.ops_table import WorkspaceBytes
 
 Arguments = Mapping[str, Any]
 """A call's arguments by name: torch tensors, tuples of them, and scalars."""

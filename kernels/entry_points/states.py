@@ -12,12 +12,12 @@ from attnfuzz.kernels.entry_points.duties.outputs import in_place
 from attnfuzz.kernels.entry_points.entry_point import Arguments, Breach, Parameter, RequestSpan, Role, and_others
 from attnfuzz.kernels.entry_points.forms import Form, described, parameters_of
 from attnfuzz.kernels.entry_points.spans import integers
-from attnfuzz.kernels.ops_table import WorkspaceBytes
+from attnfuzz.kernels.interface.ops_table import WorkspaceBytes
 
 _LSE = "FlashInfer docstrings of s and s_other: expected to be a float32 tensor"
 _VALUES = "FlashInfer, cascade.cu: one dtype is dispatched for both values"
 _MASK = "FlashInfer docstring of mask: the boolean mask tensor"
-_FIXUP = "attnfuzz.kernels.fixup"
+_FIXUP = "attnfuzz.kernels.planning.fixup"
 
 
 def merge_breaches(

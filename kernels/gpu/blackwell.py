@@ -8,23 +8,23 @@ from typing import Any, Final
 import msgspec
 import torch
 
-from attnfuzz.kernels.backend import Bench
-from attnfuzz.kernels.edges import UNSAID_EDGES
+from attnfuzz.kernels.arguments.edges import UNSAID_EDGES
+from attnfuzz.kernels.cuda.visible import Arch, processors
 from attnfuzz.kernels.gpu import function_argument_rules as rules
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.flashinfer_op import flashinfer_op
 from attnfuzz.kernels.gpu.gpu_backend import DEEPSEEK_V3, GpuBackend, bucket
 from attnfuzz.kernels.gpu.states import FIXUP, FIXUP_SOURCE, MERGE_MODULE, MERGE_STATE_IN_PLACE
 from attnfuzz.kernels.gpu.variants import with_revisions
-from attnfuzz.kernels.gpu.visible import Arch, processors
-from attnfuzz.kernels.ops_table import OpsTable, WorkspaceBytes
-from attnfuzz.kernels.plan import BatchMetadata
-from attnfuzz.kernels.results import Results
+from attnfuzz.kernels.interface.backend import Bench
+from attnfuzz.kernels.interface.ops_table import OpsTable, WorkspaceBytes
+from attnfuzz.kernels.planning.plan import BatchMetadata
+from attnfuzz.kernels.planning.results import Results
+from attnfuzz.kernels.planning.workspace import SharedWorkspace
 from attnfuzz.kernels.trtllm.gather import GATHER_ROWS
 from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.kernels.trtllm.mla import DecodePlan, MlaSession
 from attnfuzz.kernels.trtllm.revisions import MHA_REVISIONS, MLA_REVISIONS
-from attnfuzz.kernels.workspace import SharedWorkspace
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import SPECULATIVE, Case, KvView, Mode, QueryView, Step

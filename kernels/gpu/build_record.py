@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from attnfuzz.kernels.gpu.visible import visible
-from attnfuzz.kernels.library_cache import BuildFailed, cache_folder
+from attnfuzz.kernels.building.library_cache import BuildFailed, cache_folder
+from attnfuzz.kernels.cuda.visible import visible
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,12 @@
 
 from typing import Final
 
-from attnfuzz.kernels.cache_writes.flashinfer import FLASHINFER_WRITERS
-from attnfuzz.kernels.cache_writes.flashinfer_rope import FLASHINFER_ROPE
 from attnfuzz.kernels.gpu.blackwell import BLACKWELL_BACKENDS
+from attnfuzz.kernels.gpu.direct.cache_writes import FLASHINFER_WRITERS
 from attnfuzz.kernels.gpu.direct.cudnn import CUDNN_DECODE, CUDNN_PREFILL
 from attnfuzz.kernels.gpu.direct.fmha_v2 import FMHA_V2, FMHA_V2_AS_SERVED, FMHA_V2_LSE, FMHA_V2_NHD, FMHA_V2_PACKED
 from attnfuzz.kernels.gpu.direct.mla import MLA_FA2, MLA_FA3
+from attnfuzz.kernels.gpu.direct.rope import FLASHINFER_ROPE
 from attnfuzz.kernels.gpu.direct.single import SINGLE_BACKENDS
 from attnfuzz.kernels.gpu.direct.states import CASCADE_MERGE, CUDA_FIXUP
 from attnfuzz.kernels.gpu.direct.torch_attention import FLEX_ATTENTION, SDPA_CUDNN, SDPA_EFFICIENT, SDPA_FLASH

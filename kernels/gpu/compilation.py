@@ -29,8 +29,8 @@ from typing import NamedTuple
 import msgspec
 import ninja
 
-from attnfuzz.kernels.backend import Unsupported
 from attnfuzz.kernels.gpu.build_record import Built, Module, workspace_base
+from attnfuzz.kernels.interface.backend import Unsupported
 
 _POLL_SECONDS = 0.1
 _REASON_CHARACTERS = 300

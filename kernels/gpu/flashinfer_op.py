@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from attnfuzz.kernels.backend import Op, Unsupported
+from attnfuzz.kernels.interface.backend import Op, Unsupported
 
 _Function = Callable[..., Any]
 

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from attnfuzz.kernels.backend import Bench, Op, Session, Unsupported
-from attnfuzz.kernels.edges import opened
-from attnfuzz.kernels.gpu import guards, modules, nvcc, visible
+from attnfuzz.kernels.arguments.edges import opened
+from attnfuzz.kernels.cuda import guards, nvcc, visible
+from attnfuzz.kernels.cuda.visible import Arch
+from attnfuzz.kernels.gpu import modules
 from attnfuzz.kernels.gpu.build_record import Module
-from attnfuzz.kernels.gpu.visible import Arch
+from attnfuzz.kernels.interface.backend import Bench, Op, Session, Unsupported
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.calibration import shipped_noise
 from attnfuzz.reference.capability import Capability

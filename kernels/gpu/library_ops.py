@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from attnfuzz.kernels.backend import Op, Unsupported
 from attnfuzz.kernels.gpu import flashinfer_op
-from attnfuzz.kernels.library_call import HELD, OBJECT, Action, LibraryCall, OnHost
-from attnfuzz.kernels.workspace import NAN_BYTE
+from attnfuzz.kernels.interface.backend import Op, Unsupported
+from attnfuzz.kernels.interface.library_call import HELD, OBJECT, Action, LibraryCall, OnHost
+from attnfuzz.kernels.planning.workspace import NAN_BYTE
 
 
 def library_op(library: LibraryCall, writes: Iterable[str] = (), *, plans: bool = False, prepares: bool = False) -> Op:

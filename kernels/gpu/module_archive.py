@@ -18,9 +18,9 @@ from pathlib import Path, PurePosixPath
 import msgspec
 from msgspec.structs import replace
 
+from attnfuzz.kernels.building.library_cache import cache_folder
 from attnfuzz.kernels.gpu import build_record
 from attnfuzz.kernels.gpu.build_record import Built
-from attnfuzz.kernels.library_cache import cache_folder
 from attnfuzz.reference.user_error import UserError
 
 CONTENTS = "attnfuzz-modules.json"

@@ -15,10 +15,10 @@ from typing import Any
 import msgspec
 import tvm_ffi
 
+from attnfuzz.kernels.building.library_cache import BuildFailed
 from attnfuzz.kernels.gpu import build_record
 from attnfuzz.kernels.gpu.build_record import ARCH_LIST, Built, Module
 from attnfuzz.kernels.gpu.compilation import BuildLine
-from attnfuzz.kernels.library_cache import BuildFailed
 
 LIMIT_SECONDS = 900.0
 """A module whose compilers finish no file for this long is given up: the longest files take two minutes (FA3)."""

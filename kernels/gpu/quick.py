@@ -13,11 +13,11 @@ from typing import Any, Final
 
 import msgspec
 
-from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.gpu import build_record
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.wrappers.other_layers import FOR_OTHER_LAYERS, uses_of
+from attnfuzz.kernels.interface.backend import Backend
 from attnfuzz.reference.arguments import EarlierUse
 from attnfuzz.reference.bucket import Bucket
 

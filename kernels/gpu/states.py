@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from attnfuzz.kernels.backend import Op
-from attnfuzz.kernels.gpu import nvcc
+from attnfuzz.kernels.cuda import nvcc
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.flashinfer_op import flashinfer_op
+from attnfuzz.kernels.interface.backend import Op
 
 FIXUP_SOURCE = Path(__file__).with_name("fixup.cu")
 
@@ -29,14 +29,14 @@ def fixup_zero_kv_rows(
 ) -> None:
     """Write out = 0 and lse = -inf for every token of a request without keys; touch nothing else.
 
-    Arguments and semantics are those of `attnfuzz.kernels.fixup`, the reference, with all tensors on one GPU: any
+    Arguments and semantics are those of the reference `planning.fixup`, with all tensors on one GPU: any
     strides and offsets, less than 2^31 elements per token, less than 2^30 requests. Runs on torch's current stream,
     does not synchronise, and can be captured in a graph. Starts that do not ascend never hang it, but the assignment of
     tokens to requests is then undefined.
 
     Raises:
         ValueError: arguments of other shapes, dtypes or devices.
-        NoCompiler, BuildFailed: it was not compiled yet and can't be (attnfuzz.kernels.library_cache).
+        NoCompiler, BuildFailed: it was not compiled yet and can't be (attnfuzz.kernels.building.library_cache).
 
     """
     _kernel()(out, lse, kv_lens, cum_seq_lens, max_seq_len)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, OpenSession
-from attnfuzz.kernels.ops_table import OpsTable
+from attnfuzz.kernels.interface.ops_table import OpsTable
 from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.kernels.trtllm.mla import MlaSession
 from attnfuzz.kernels.trtllm.revisions import revised

@@ -7,9 +7,9 @@ from importlib.metadata import PackageNotFoundError, version
 
 from packaging.version import Version
 
-from attnfuzz.kernels.backend import Op
 from attnfuzz.kernels.cache_writes.writer_backend import CopyBackend, GatherBackend, RotationBackend, WriterBackend
-from attnfuzz.kernels.function_backend import FunctionBackend
+from attnfuzz.kernels.functions.function_backend import FunctionBackend
+from attnfuzz.kernels.interface.backend import Op
 from attnfuzz.reference.calibration import shipped_noise
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.noise import NoiseModel

@@ -18,8 +18,8 @@ from unittest import mock
 
 from packaging.version import Version
 
-from attnfuzz.kernels.backend import Unsupported
-from attnfuzz.kernels.triton_interpreter import corrections
+from attnfuzz.kernels.building.triton_interpreter import corrections
+from attnfuzz.kernels.interface.backend import Unsupported
 from attnfuzz.reference.dtypes import DType
 
 DTYPES = (DType.FLOAT32, DType.FLOAT16)

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from msgspec import structs
 
-from attnfuzz.kernels.backend import Unsupported
-from attnfuzz.kernels.edges import UNSAID_FACTORS
+from attnfuzz.kernels.arguments.edges import UNSAID_FACTORS
+from attnfuzz.kernels.building.library_cache import cache_folder
+from attnfuzz.kernels.interface.backend import Unsupported
 from attnfuzz.kernels.libraries.geometries import few_geometries
 from attnfuzz.kernels.libraries.installed import LibraryBackend
 from attnfuzz.kernels.libraries.requests import dense_requests
-from attnfuzz.kernels.library_cache import cache_folder
-from attnfuzz.kernels.torch_sdpa import visible
+from attnfuzz.kernels.libraries.torch_sdpa import visible
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Mode
 from attnfuzz.reference.contract import Contract, LseBase

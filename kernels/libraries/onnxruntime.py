@@ -14,8 +14,8 @@ import msgspec
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from attnfuzz.kernels.backend import Unsupported
-from attnfuzz.kernels.edges import UNSAID_BUT_ZERO, UNSAID_FACTORS
+from attnfuzz.kernels.arguments.edges import UNSAID_BUT_ZERO, UNSAID_FACTORS
+from attnfuzz.kernels.interface.backend import Unsupported
 from attnfuzz.kernels.libraries.installed import LibraryBackend
 from attnfuzz.kernels.libraries.onnx_calls import (
     MICROSOFT,
@@ -27,7 +27,7 @@ from attnfuzz.kernels.libraries.onnx_calls import (
     writes,
 )
 from attnfuzz.kernels.libraries.requests import DenseRequest, dense_requests
-from attnfuzz.kernels.torch_sdpa import visible
+from attnfuzz.kernels.libraries.torch_sdpa import visible
 from attnfuzz.reference.arguments import ArgumentStanding
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Mode

@@ -18,14 +18,14 @@ import msgspec
 import numpy as np
 import torch
 
-from attnfuzz.kernels.backend import Bench, Output
-from attnfuzz.kernels.edges import UNSAID_BUT_ZERO, UNSAID_FACTORS
-from attnfuzz.kernels.function_backend import FunctionSession
+from attnfuzz.kernels.arguments.edges import UNSAID_BUT_ZERO, UNSAID_FACTORS
+from attnfuzz.kernels.functions.function_backend import FunctionSession
+from attnfuzz.kernels.interface.backend import Bench, Output
 from attnfuzz.kernels.libraries.installed import LibraryBackend
 from attnfuzz.kernels.libraries.openvino_blocks import BLOCK, BY_CHANNEL, BY_TOKEN, Blocks, Codec, plain
 from attnfuzz.kernels.libraries.requests import DenseRequest, dense_requests
-from attnfuzz.kernels.plan import Row
-from attnfuzz.kernels.results import Results
+from attnfuzz.kernels.planning.plan import Row
+from attnfuzz.kernels.planning.results import Results
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Magnitude, Mode, Step
 from attnfuzz.reference.dtypes import DType

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from msgspec.structs import replace
 
-from attnfuzz.kernels.backend import Unsupported
-from attnfuzz.kernels.edges import UNSAID_FACTORS
-from attnfuzz.kernels.function_lives import CALLED
+from attnfuzz.kernels.arguments.edges import UNSAID_FACTORS
+from attnfuzz.kernels.building.library_cache import cache_folder
+from attnfuzz.kernels.functions.function_lives import CALLED
+from attnfuzz.kernels.interface.backend import Unsupported
 from attnfuzz.kernels.libraries.installed import LibraryBackend
 from attnfuzz.kernels.libraries.requests import dense_requests, gathered
-from attnfuzz.kernels.library_cache import cache_folder
 from attnfuzz.reference.arguments import ArgumentForm, EarlierUse, promised, unsaid
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import FLOATS, Capability

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from msgspec.structs import replace
 
-from attnfuzz.kernels.edges import UNSAID_FACTORS
+from attnfuzz.kernels.arguments.edges import UNSAID_FACTORS
 from attnfuzz.kernels.libraries.installed import LibraryBackend
 from attnfuzz.kernels.libraries.requests import dense_requests, gathered
 from attnfuzz.kernels.libraries.torch_attention import fused_noise, unfused_noise

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from msgspec import structs
 
-from attnfuzz.kernels.backend import Unsupported
 from attnfuzz.kernels.cache_writes.stored import Conversion
 from attnfuzz.kernels.cache_writes.writer_backend import in_shared_pools
+from attnfuzz.kernels.interface.backend import Unsupported
 from attnfuzz.kernels.libraries.installed import LibraryWriter
 from attnfuzz.kernels.libraries.interpreted import StandIn, check_size, import_sources, import_triton, no_interpreter
 from attnfuzz.kernels.libraries.latent_parts import latent_parts

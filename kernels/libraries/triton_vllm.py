@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from msgspec import structs
 
-from attnfuzz.kernels.edges import UNSAID_FACTORS
+from attnfuzz.kernels.arguments.edges import UNSAID_FACTORS
 from attnfuzz.kernels.libraries.geometries import few_geometries
 from attnfuzz.kernels.libraries.installed import LibraryBackend
 from attnfuzz.kernels.libraries.interpreted import DTYPES, check_size, import_sources, import_triton, no_interpreter

@@ -18,8 +18,8 @@ import torch
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from attnfuzz.kernels.backend import Unsupported
-from attnfuzz.kernels.edges import UNSAID_FACTORS
+from attnfuzz.kernels.arguments.edges import UNSAID_FACTORS
+from attnfuzz.kernels.interface.backend import Unsupported
 from attnfuzz.kernels.libraries.installed import LibraryBackend
 from attnfuzz.reference.arguments import ArgumentStanding
 from attnfuzz.reference.capability import Capability

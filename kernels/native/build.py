@@ -17,8 +17,8 @@ from typing import ClassVar
 import tvm_ffi
 import tvm_ffi.cpp
 
-from attnfuzz.kernels import library_cache
-from attnfuzz.kernels.library_cache import NoCompiler
+from attnfuzz.kernels.building import library_cache
+from attnfuzz.kernels.building.library_cache import NoCompiler
 
 FLAGS = ("-O3", "-ffp-contract=off", "-pthread")
 FLAGS_WITH_DEFECTS = (*FLAGS, "-DATTNFUZZ_DEFECTS")

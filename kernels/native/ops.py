@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import torch
 
-from attnfuzz.kernels.backend import Op
+from attnfuzz.kernels.interface.backend import Op
+from attnfuzz.kernels.interface.ops_table import OpsTable, WorkspaceBytes
 from attnfuzz.kernels.native import build
 from attnfuzz.kernels.native.unsupported import host_scale, reject_others
-from attnfuzz.kernels.ops_table import OpsTable, WorkspaceBytes
 
 
 def workspace_bytes(
@@ -296,7 +296,7 @@ def merge_state_in_place(
 def fixup_zero_kv_rows(
     out: torch.Tensor, lse: torch.Tensor, kv_lens: torch.Tensor, cum_seq_lens: torch.Tensor, max_seq_len: int
 ) -> None:
-    """Write out = 0 and lse = -inf for every token of a request without keys, like `attnfuzz.kernels.fixup`."""
+    """Write out = 0 and lse = -inf for every token of a request without keys, like `planning.fixup`."""
     build.load().fixup_zero_kv_rows(out, lse, kv_lens, cum_seq_lens, max_seq_len)
 
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from packaging.version import Version
 
-from attnfuzz.kernels.backend import Backend
+from attnfuzz.kernels.interface.backend import Backend
 from attnfuzz.kernels.releases.naming import ON_HOPPER, BadName, Named
 from attnfuzz.kernels.releases.project import Project
 from attnfuzz.kernels.releases.release import release_of
@@ -18,7 +18,7 @@ from attnfuzz.reference.device import Device
 
 
 class ReleasedEngine(ABC):
-    """The releases of `project` on PyPI, and source trees of it. Implements `kernels.engine.Engine`.
+    """The releases of `project` on PyPI, and source trees of it. Implements `kernels.interface.engine.Engine`.
 
     `equivalents` are the kinds of a release by the names of this project's equivalent backends, where they differ.
     `preloads` is the code that imports a release before workers are forked, by device: "module:function", which

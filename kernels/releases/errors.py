@@ -1,6 +1,6 @@
 """Errors about a requested release. Each message is a line with the problem and its remedy."""
 
-from attnfuzz.kernels.engine import EngineError
+from attnfuzz.kernels.interface.engine import EngineError
 
 
 class ReleaseError(EngineError):

@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 from torch.overrides import TorchFunctionMode
 
-from attnfuzz.kernels.backend import Bench, Fill
+from attnfuzz.kernels.interface.backend import Bench, Fill
 from attnfuzz.kernels.releases import recording
 from attnfuzz.kernels.releases.placement import WITH_POISON
 

@@ -10,7 +10,7 @@ from typing import Self
 
 from packaging.version import Version
 
-from attnfuzz.kernels.engine import EngineError
+from attnfuzz.kernels.interface.engine import EngineError
 from attnfuzz.kernels.releases.project import Project
 
 ON_HOPPER = "hopper:"

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from attnfuzz.kernels.backend import Fill, Memory
+from attnfuzz.kernels.interface.backend import Fill, Memory
 
 WITH_POISON = frozenset(
     {torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.int32, torch.int64, torch.uint8}

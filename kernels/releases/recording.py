@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from attnfuzz.kernels.backend import Bench, Graph, Launcher
+from attnfuzz.kernels.interface.backend import Bench, Graph, Launcher
 
 
 class NotCapturable(RuntimeError):

@@ -4,7 +4,7 @@ import dis
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from attnfuzz.kernels.backend import Unsupported
+from attnfuzz.kernels.interface.backend import Unsupported
 from attnfuzz.kernels.releases.release import Release
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 import torch
 
-from attnfuzz.kernels.backend import Op
+from attnfuzz.kernels.interface.backend import Op
 
 
 class Lower(Protocol):

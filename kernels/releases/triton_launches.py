@@ -8,8 +8,8 @@ from unittest import mock
 
 import torch
 
-from attnfuzz.kernels.backend import Op
-from attnfuzz.kernels.triton_interpreter import corrections
+from attnfuzz.kernels.building.triton_interpreter import corrections
+from attnfuzz.kernels.interface.backend import Op
 
 
 @contextmanager

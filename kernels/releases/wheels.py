@@ -18,8 +18,8 @@ from pathlib import Path, PurePosixPath
 
 from packaging.version import Version
 
-from attnfuzz.kernels.library_cache import cache_folder, folder_made_once
-from attnfuzz.kernels.pip import PipFailed, pip
+from attnfuzz.kernels.building.library_cache import cache_folder, folder_made_once
+from attnfuzz.kernels.building.pip import PipFailed, pip
 from attnfuzz.kernels.releases.errors import ReleaseError
 from attnfuzz.kernels.releases.project import Project
 

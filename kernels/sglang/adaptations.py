@@ -11,7 +11,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from attnfuzz.kernels.backend import Unsupported
+from attnfuzz.kernels.interface.backend import Unsupported
 from attnfuzz.kernels.releases.versions import Stubbed, VersionRange, span
 
 _ALL = span("0.5.9")

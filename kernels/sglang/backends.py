@@ -7,11 +7,11 @@ from typing import Final
 
 from packaging.version import Version
 
-from attnfuzz.kernels.backend import Bench, Op, Session
+from attnfuzz.kernels.interface.backend import Bench, Op, Session
+from attnfuzz.kernels.interface.ops_table import OpsTable
 from attnfuzz.kernels.libraries.interpreted import no_interpreter
 from attnfuzz.kernels.native import build
 from attnfuzz.kernels.native.ops import NATIVE
-from attnfuzz.kernels.ops_table import OpsTable
 from attnfuzz.kernels.releases.entry_points_below import KernelsBelow
 from attnfuzz.kernels.releases.naming import Named
 from attnfuzz.kernels.releases.release import release_of

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from msgspec.structs import replace
 
-from attnfuzz.kernels.lengths import running_sum
+from attnfuzz.kernels.planning.lengths import running_sum
 from attnfuzz.kernels.sglang.padding import extends
 from attnfuzz.kernels.sglang.pool import first_new, new_tokens
 from attnfuzz.kernels.sglang.runner import Server

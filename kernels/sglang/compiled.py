@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import torch
 
-from attnfuzz.kernels.backend import Op
 from attnfuzz.kernels.gpu.build_record import Module
+from attnfuzz.kernels.interface.backend import Op
 from attnfuzz.kernels.releases.release import release_of
 from attnfuzz.kernels.releases.stand_ins import answered_by
 from attnfuzz.kernels.sglang.loader import Loaded, load, on_hopper

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from attnfuzz.kernels.queries import draw_queries
+from attnfuzz.kernels.planning.queries import draw_queries
 from attnfuzz.kernels.sglang.batch import HIDDEN_SIZE, batch_of, draft_input, new_keys, pad
 from attnfuzz.kernels.sglang.layer import Inputs
 from attnfuzz.kernels.sglang.padding import one_decode

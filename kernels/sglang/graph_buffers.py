@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from attnfuzz.kernels.backend import Bench, Fill
+from attnfuzz.kernels.interface.backend import Bench, Fill
 from attnfuzz.kernels.sglang.orders import GraphPlanner
 from attnfuzz.reference.case import Mode
 

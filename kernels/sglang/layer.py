@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from attnfuzz.kernels.backend import Bench, Unsupported
-from attnfuzz.kernels.queries import key_dim, place_queries, softmax_scale
+from attnfuzz.kernels.interface.backend import Bench, Unsupported
+from attnfuzz.kernels.planning.queries import key_dim, place_queries, softmax_scale
 from attnfuzz.reference.case import Case
 
 LAYER_ID = 0

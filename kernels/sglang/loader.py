@@ -15,7 +15,7 @@ from unittest import mock
 
 import torch
 
-from attnfuzz.kernels.gpu.visible import no_gpu_visible
+from attnfuzz.kernels.cuda.visible import no_gpu_visible
 from attnfuzz.kernels.releases.errors import Moved
 from attnfuzz.kernels.releases.imports import (
     ImportedRelease,

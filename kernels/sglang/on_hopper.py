@@ -11,13 +11,13 @@ from typing import Final
 import msgspec
 from packaging.version import Version
 
+from attnfuzz.kernels.cuda.visible import Arch
 from attnfuzz.kernels.gpu.any_gpu import ops as any_gpu
 from attnfuzz.kernels.gpu.any_gpu.ops import ANY_GPU
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.direct import fmha_v2, xqa
 from attnfuzz.kernels.gpu.hopper.backends import HOPPER, SMALL, WINDOWED
 from attnfuzz.kernels.gpu.states import FIXUP_SOURCE
-from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.kernels.releases.entry_points_below import KernelsBelow
 from attnfuzz.kernels.releases.naming import Named
 from attnfuzz.kernels.releases.on_hopper import HopperRelease

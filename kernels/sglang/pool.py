@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from msgspec.structs import replace
 
-from attnfuzz.kernels.backend import Bench, Fill, Unsupported
-from attnfuzz.kernels.paged_kv import FiniteTails, PagedKv
-from attnfuzz.kernels.slot_tokens import SlotTokens
+from attnfuzz.kernels.interface.backend import Bench, Fill, Unsupported
+from attnfuzz.kernels.planning.paged_kv import FiniteTails, PagedKv
+from attnfuzz.kernels.planning.slot_tokens import SlotTokens
 from attnfuzz.reference.case import Case, KvView, Mode, PageOrder, Request, Step, TableTail
 from attnfuzz.reference.geometry import KvLayout
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from attnfuzz.kernels.backend import Output
-from attnfuzz.kernels.queries import BmmScales, draw_queries, packed_rows, softmax_scale
+from attnfuzz.kernels.interface.backend import Output
+from attnfuzz.kernels.planning.queries import BmmScales, draw_queries, packed_rows, softmax_scale
+from attnfuzz.kernels.planning.slot_tokens import SlotTokens
 from attnfuzz.kernels.releases.errors import Moved
 from attnfuzz.kernels.sglang.layer import Inputs
 from attnfuzz.kernels.sglang.pool import first_new, new_tokens
 from attnfuzz.kernels.sglang.runner import Server
-from attnfuzz.kernels.slot_tokens import SlotTokens
 from attnfuzz.kernels.trtllm.prefill import chunk_prefixes
 from attnfuzz.reference.case import Step
 from attnfuzz.reference.geometry import Latent

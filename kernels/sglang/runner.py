@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from packaging.version import Version
 
-from attnfuzz.kernels.backend import Bench
-from attnfuzz.kernels.paged_kv import FiniteTails, PagedKv
-from attnfuzz.kernels.queries import softmax_scale
+from attnfuzz.kernels.interface.backend import Bench
+from attnfuzz.kernels.planning.paged_kv import FiniteTails, PagedKv
+from attnfuzz.kernels.planning.queries import softmax_scale
 from attnfuzz.kernels.releases.answers import ABSENT, ASKED, ServerMock
 from attnfuzz.kernels.releases.workspace import native_workspace
 from attnfuzz.kernels.sglang import process

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from attnfuzz.kernels.backend import Bench, Output, Unsupported
-from attnfuzz.kernels.queries import cached_scales, draw_queries, packed_rows, place_sinks
+from attnfuzz.kernels.interface.backend import Bench, Output, Unsupported
+from attnfuzz.kernels.planning.queries import cached_scales, draw_queries, packed_rows, place_sinks
 from attnfuzz.kernels.releases.answers import ASKED
 from attnfuzz.kernels.releases.entry_points_below import Below, KernelsBelow, below
 from attnfuzz.kernels.releases.rejection import rejections_of

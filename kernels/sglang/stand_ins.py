@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import torch
 
-from attnfuzz.kernels.backend import Op
+from attnfuzz.kernels.interface.backend import Op
 from attnfuzz.kernels.releases.stand_ins import FlashInfer, current
 
 _looked_at: set[str] = set()

@@ -17,12 +17,12 @@ import torch
 from msgspec import structs
 from packaging.version import Version
 
-from attnfuzz.kernels.backend import Op
 from attnfuzz.kernels.cache_writes.new_tokens import Metadata, WriteMetadata
 from attnfuzz.kernels.cache_writes.writer_backend import in_shared_pools
 from attnfuzz.kernels.cache_writes.writer_session import Writer, WriterSession
+from attnfuzz.kernels.cuda.visible import Arch
 from attnfuzz.kernels.gpu.build_record import Module
-from attnfuzz.kernels.gpu.visible import Arch
+from attnfuzz.kernels.interface.backend import Op
 from attnfuzz.kernels.libraries.latent_parts import latent_parts
 from attnfuzz.kernels.releases.errors import ReleaseError
 from attnfuzz.kernels.releases.naming import Named

@@ -8,11 +8,11 @@ from typing import ClassVar
 import torch
 from msgspec import structs
 
-from attnfuzz.kernels.backend import Bench, Op, Session
-from attnfuzz.kernels.edges import opened
+from attnfuzz.kernels.arguments.edges import opened
+from attnfuzz.kernels.interface.backend import Bench, Op, Session
+from attnfuzz.kernels.interface.ops_table import OpsTable
 from attnfuzz.kernels.native import build
 from attnfuzz.kernels.native.ops import NATIVE
-from attnfuzz.kernels.ops_table import OpsTable
 from attnfuzz.kernels.trtllm.gather import GATHER_ROWS
 from attnfuzz.kernels.trtllm.masked import MaskedMhaSession
 from attnfuzz.kernels.trtllm.mha import MhaSession

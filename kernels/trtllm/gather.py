@@ -2,7 +2,7 @@
 
 import torch
 
-from attnfuzz.kernels.backend import Op
+from attnfuzz.kernels.interface.backend import Op
 
 
 def gather_rows(out: torch.Tensor, source: torch.Tensor, rows: torch.Tensor) -> None:

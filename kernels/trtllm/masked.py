@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from attnfuzz.kernels.packed_masks import masks_of_rows, packed_masks
-from attnfuzz.kernels.plan import BatchMetadata
-from attnfuzz.kernels.results import Results
+from attnfuzz.kernels.planning.packed_masks import masks_of_rows, packed_masks
+from attnfuzz.kernels.planning.plan import BatchMetadata
+from attnfuzz.kernels.planning.results import Results
 from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.reference.case import Step
 from attnfuzz.reference.masks import applies

@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from attnfuzz.kernels.backend import Bench
-from attnfuzz.kernels.ops_table import OpsTable
-from attnfuzz.kernels.paged_session import PLANNED_AFTER_PADDING, PagedSession
-from attnfuzz.kernels.plan import BatchMetadata
-from attnfuzz.kernels.queries import BmmScales
-from attnfuzz.kernels.results import Results
+from attnfuzz.kernels.interface.backend import Bench
+from attnfuzz.kernels.interface.ops_table import OpsTable
+from attnfuzz.kernels.planning.paged_session import PLANNED_AFTER_PADDING, PagedSession
+from attnfuzz.kernels.planning.plan import BatchMetadata
+from attnfuzz.kernels.planning.queries import BmmScales
+from attnfuzz.kernels.planning.results import Results
 from attnfuzz.reference.case import BlockScales, Case, Mode, Step
 
 

@@ -13,17 +13,17 @@ from typing import Any
 
 import torch
 
-from attnfuzz.kernels.backend import Bench, Fill, Output
-from attnfuzz.kernels.lengths import int32, longest, place_int32
-from attnfuzz.kernels.ops_table import OpsTable
-from attnfuzz.kernels.paged_kv import PagedKv
-from attnfuzz.kernels.paged_session import Captured, capture, largest_bucket
-from attnfuzz.kernels.plan import PageTable, Row, pad_queries, table_rows
-from attnfuzz.kernels.queries import BmmScales, cached_scales, draw_queries, packed_rows, place_queries
-from attnfuzz.kernels.results import Results
+from attnfuzz.kernels.interface.backend import Bench, Fill, Output
+from attnfuzz.kernels.interface.ops_table import OpsTable
+from attnfuzz.kernels.planning.lengths import int32, longest, place_int32
+from attnfuzz.kernels.planning.paged_kv import PagedKv
+from attnfuzz.kernels.planning.paged_session import Captured, capture, largest_bucket
+from attnfuzz.kernels.planning.plan import PageTable, Row, pad_queries, table_rows
+from attnfuzz.kernels.planning.queries import BmmScales, cached_scales, draw_queries, packed_rows, place_queries
+from attnfuzz.kernels.planning.results import Results
+from attnfuzz.kernels.planning.workspace import SharedWorkspace
 from attnfuzz.kernels.trtllm.gather import GATHER_ROWS
 from attnfuzz.kernels.trtllm.prefill import MlaPrefill
-from attnfuzz.kernels.workspace import SharedWorkspace
 from attnfuzz.reference.case import Case, Launch, Mode, Step
 
 _TABLE_MULTIPLE_TOKENS = 128

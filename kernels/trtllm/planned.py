@@ -9,16 +9,16 @@ from typing import Any, Final
 
 import torch
 
-from attnfuzz.kernels.backend import Bench
-from attnfuzz.kernels.lives import Layer, Life
-from attnfuzz.kernels.ops_table import OpsTable
-from attnfuzz.kernels.packed_masks import packed_masks
-from attnfuzz.kernels.plan import BatchMetadata, Row
-from attnfuzz.kernels.queries import place_queries
-from attnfuzz.kernels.results import Results
-from attnfuzz.kernels.transfers import write
+from attnfuzz.kernels.arguments.lives import Layer, Life
+from attnfuzz.kernels.interface.backend import Bench
+from attnfuzz.kernels.interface.ops_table import OpsTable
+from attnfuzz.kernels.interface.transfers import write
+from attnfuzz.kernels.planning.packed_masks import packed_masks
+from attnfuzz.kernels.planning.plan import BatchMetadata, Row
+from attnfuzz.kernels.planning.queries import place_queries
+from attnfuzz.kernels.planning.results import Results
+from attnfuzz.kernels.planning.workspace import NAN_BYTE
 from attnfuzz.kernels.trtllm.masked import MaskedMhaSession
-from attnfuzz.kernels.workspace import NAN_BYTE
 from attnfuzz.reference.arguments import EarlierUse
 from attnfuzz.reference.case import Case, Step, Workspace
 from attnfuzz.reference.masks import applies

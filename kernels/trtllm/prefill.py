@@ -6,13 +6,13 @@ from itertools import chain
 
 import torch
 
-from attnfuzz.kernels.backend import Bench, Output
-from attnfuzz.kernels.lengths import longest, place_int32, running_sum
-from attnfuzz.kernels.ops_table import OpsTable
-from attnfuzz.kernels.queries import BmmScales, draw_queries, packed_rows, place_queries, softmax_scale
-from attnfuzz.kernels.results import Results
-from attnfuzz.kernels.slot_tokens import SlotTokens
-from attnfuzz.kernels.workspace import SharedWorkspace
+from attnfuzz.kernels.interface.backend import Bench, Output
+from attnfuzz.kernels.interface.ops_table import OpsTable
+from attnfuzz.kernels.planning.lengths import longest, place_int32, running_sum
+from attnfuzz.kernels.planning.queries import BmmScales, draw_queries, packed_rows, place_queries, softmax_scale
+from attnfuzz.kernels.planning.results import Results
+from attnfuzz.kernels.planning.slot_tokens import SlotTokens
+from attnfuzz.kernels.planning.workspace import SharedWorkspace
 from attnfuzz.reference.case import Case, Step
 
 

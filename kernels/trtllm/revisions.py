@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Final, TypeVar
 
-from attnfuzz.kernels.lengths import longest
-from attnfuzz.kernels.plan import BatchMetadata
+from attnfuzz.kernels.planning.lengths import longest
+from attnfuzz.kernels.planning.plan import BatchMetadata
 from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.kernels.trtllm.mla import MlaSession
 from attnfuzz.reference.case import Mode, Step

@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import structs
 
-from attnfuzz.kernels.backend import Bench, Op, Session
+from attnfuzz.kernels.interface.backend import Bench, Op, Session
 from attnfuzz.kernels.libraries.interpreted import no_interpreter
 from attnfuzz.kernels.libraries.triton_vllm import FP8_NOISE, check_case
 from attnfuzz.kernels.libraries.triton_vllm import NOISE as TRITON_NOISE

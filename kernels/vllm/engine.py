@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import ClassVar
 
-from attnfuzz.kernels.backend import Backend
+from attnfuzz.kernels.interface.backend import Backend
 from attnfuzz.kernels.releases.engine import ReleasedEngine
 from attnfuzz.kernels.releases.naming import Named
 from attnfuzz.kernels.releases.release import release_of

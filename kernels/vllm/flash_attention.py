@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import torch
 
-from attnfuzz.kernels.backend import Op
+from attnfuzz.kernels.interface.backend import Op
 from attnfuzz.kernels.native.ops import trtllm_batch_context_with_kv_cache, trtllm_ragged_attention_deepseek
 from attnfuzz.kernels.releases.stand_ins import current
 

@@ -5,10 +5,10 @@ from typing import Any, Final
 
 import torch
 
-from attnfuzz.kernels.backend import Op
 from attnfuzz.kernels.entry_points.decode import XQA_SEMAPHORES
+from attnfuzz.kernels.interface.backend import Op
 from attnfuzz.kernels.native.ops import trtllm_batch_context_with_kv_cache, trtllm_batch_decode_with_kv_cache
-from attnfuzz.kernels.packed_masks import packed_masks
+from attnfuzz.kernels.planning.packed_masks import packed_masks
 from attnfuzz.kernels.releases.stand_ins import current, entry
 
 _BITS: Final = 16

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import torch
 
-from attnfuzz.kernels.backend import Op
+from attnfuzz.kernels.interface.backend import Op
 from attnfuzz.kernels.releases.stand_ins import FAST_PLAN, WRAPPERS, current
 
 _WORKSPACES: Final = ("_float_workspace_buffer", "_int_workspace_buffer")

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from unittest import mock
 
-from attnfuzz.kernels.gpu.visible import no_gpu_visible
+from attnfuzz.kernels.cuda.visible import no_gpu_visible
 from attnfuzz.kernels.releases.errors import ReleaseError
 from attnfuzz.kernels.releases.imports import ImportedRelease, check_classes, check_unedited, imported, importing
 from attnfuzz.kernels.releases.release import Release, release_of

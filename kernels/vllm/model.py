@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import torch
 
-from attnfuzz.kernels.backend import Bench
-from attnfuzz.kernels.queries import draw_queries, key_dim, place_queries
+from attnfuzz.kernels.interface.backend import Bench
+from attnfuzz.kernels.planning.queries import draw_queries, key_dim, place_queries
 from attnfuzz.kernels.releases.recording import Recording, outside, record
 from attnfuzz.kernels.vllm.pool import VllmPool
 from attnfuzz.kernels.vllm.quantisation import Quantisation

@@ -6,10 +6,10 @@ from typing import Any, Final
 
 from msgspec import structs
 
+from attnfuzz.kernels.cuda.visible import Arch
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.direct import xqa
 from attnfuzz.kernels.gpu.hopper.backends import SMALL, WINDOWED
-from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.kernels.gpu.wrappers.backends import prefill_modules
 from attnfuzz.kernels.gpu.wrappers.sinks import sink_modules
 from attnfuzz.kernels.libraries.geometries import few_geometries

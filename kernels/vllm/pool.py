@@ -6,10 +6,10 @@ from typing import Final
 import torch
 from msgspec.structs import replace
 
-from attnfuzz.kernels.backend import Attended, Bench, WrittenCache, WrittenTensor
-from attnfuzz.kernels.paged_kv import PagedKv
-from attnfuzz.kernels.slot_tokens import SlotTokens
-from attnfuzz.kernels.transfers import to_device
+from attnfuzz.kernels.interface.backend import Attended, Bench, WrittenCache, WrittenTensor
+from attnfuzz.kernels.interface.transfers import to_device
+from attnfuzz.kernels.planning.paged_kv import PagedKv
+from attnfuzz.kernels.planning.slot_tokens import SlotTokens
 from attnfuzz.reference.case import Case, Request, Step
 from attnfuzz.reference.geometry import KvLayout
 

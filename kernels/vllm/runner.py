@@ -12,8 +12,8 @@ from unittest import mock
 
 import torch
 
-from attnfuzz.kernels.backend import Unsupported
-from attnfuzz.kernels.queries import softmax_scale
+from attnfuzz.kernels.interface.backend import Unsupported
+from attnfuzz.kernels.planning.queries import softmax_scale
 from attnfuzz.kernels.releases.answers import ServerMock
 from attnfuzz.kernels.vllm.config import ServerLimits, graph_size, server_config
 from attnfuzz.kernels.vllm.model import LAYER, Model

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import torch
 
-from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.entry_points.decode import XQA_SEMAPHORES
 from attnfuzz.kernels.gpu.wrappers.wrapper import RECOMMENDED
-from attnfuzz.kernels.paged_kv import PagedKv
-from attnfuzz.kernels.queries import place_sinks
+from attnfuzz.kernels.interface.backend import Bench
+from attnfuzz.kernels.planning.paged_kv import PagedKv
+from attnfuzz.kernels.planning.queries import place_sinks
 from attnfuzz.kernels.releases.answers import ASKED
 from attnfuzz.kernels.releases.workspace import native_workspace
 from attnfuzz.kernels.vllm.adaptations import PINNED, SPLIT, STACKED

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from attnfuzz.kernels.backend import Bench, Output, Unsupported, WrittenThenAttended
-from attnfuzz.kernels.queries import cached_scales, draw_queries, key_dim
+from attnfuzz.kernels.interface.backend import Bench, Output, Unsupported, WrittenThenAttended
+from attnfuzz.kernels.planning.queries import cached_scales, draw_queries, key_dim
 from attnfuzz.kernels.releases.answers import ASKED
 from attnfuzz.kernels.releases.entry_points_below import KernelsBelow, below
 from attnfuzz.kernels.releases.origins import Origins

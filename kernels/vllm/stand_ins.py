@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import torch
 
-from attnfuzz.kernels.backend import Op
+from attnfuzz.kernels.interface.backend import Op
 from attnfuzz.kernels.native import write_ops
 from attnfuzz.kernels.releases.answers import ServerMock
 from attnfuzz.kernels.releases.recording import outside

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from attnfuzz.harness.backends.variation import Launching, Variation
     from attnfuzz.harness.pytest.plugin import AttnFuzz
     from attnfuzz.harness.verdict.failures import Failure, Kind, Observation
-    from attnfuzz.kernels.backend import (
+    from attnfuzz.kernels.cache_writes.rotation import Rotation
+    from attnfuzz.kernels.cache_writes.stored import Conversion
+    from attnfuzz.kernels.cache_writes.writer_backend import CopyBackend, GatherBackend, RotationBackend, WriterBackend
+    from attnfuzz.kernels.functions.function_backend import FunctionBackend
+    from attnfuzz.kernels.interface.backend import (
         Attended,
         Backend,
         Bench,
@@ -32,10 +36,6 @@ if TYPE_CHECKING:
         WrittenCache,
         WrittenTensor,
     )
-    from attnfuzz.kernels.cache_writes.rotation import Rotation
-    from attnfuzz.kernels.cache_writes.stored import Conversion
-    from attnfuzz.kernels.cache_writes.writer_backend import CopyBackend, GatherBackend, RotationBackend, WriterBackend
-    from attnfuzz.kernels.function_backend import FunctionBackend
     from attnfuzz.reference.arguments import ArgumentForm, ArgumentRule, ArgumentStanding, EarlierUse
     from attnfuzz.reference.bucket import Bucket
     from attnfuzz.reference.capability import Capability
@@ -137,14 +137,14 @@ _MODULES = {
     "harness.backends.variation": ("Launching", "Variation"),
     "harness.pytest.plugin": ("AttnFuzz",),
     "harness.verdict.failures": ("Failure", "Kind", "Observation"),
-    "kernels.backend": (
+    "kernels.interface.backend": (
         "Attended", "Backend", "Bench", "Fill", "Graph", "Launcher", "Memory", "Op", "Output", "Session", "Unsupported",
         "WrittenCache", "WrittenTensor",
     ),
     "kernels.cache_writes.rotation": ("Rotation",),
     "kernels.cache_writes.stored": ("Conversion",),
     "kernels.cache_writes.writer_backend": ("CopyBackend", "GatherBackend", "RotationBackend", "WriterBackend"),
-    "kernels.function_backend": ("FunctionBackend",),
+    "kernels.functions.function_backend": ("FunctionBackend",),
     "reference.arguments": ("ArgumentForm", "ArgumentRule", "EarlierUse", "ArgumentStanding"),
     "reference.bucket": ("Bucket",),
     "reference.capability": ("Capability",),

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
-from attnfuzz.kernels.backend import Op
+from attnfuzz.kernels.interface.backend import Op
+from attnfuzz.kernels.interface.ops_table import OpsTable, WorkspaceBytes
 from attnfuzz.kernels.native.ops import NATIVE
-from attnfuzz.kernels.ops_table import OpsTable, WorkspaceBytes
 
 STALE = 7.0
 """What outputs hold where nobody writes."""

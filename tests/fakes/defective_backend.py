@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 
 from attnfuzz.harness.inside.launcher import LaunchError
-from attnfuzz.kernels.backend import Attended, Bench, Fill, Op, Output, Unsupported
-from attnfuzz.kernels.queries import draw_queries
-from attnfuzz.kernels.slot_tokens import SlotTokens
+from attnfuzz.kernels.interface.backend import Attended, Bench, Fill, Op, Output, Unsupported
+from attnfuzz.kernels.planning.queries import draw_queries
+from attnfuzz.kernels.planning.slot_tokens import SlotTokens
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Mode
 from attnfuzz.reference.contract import Contract, LseBase

@@ -15,7 +15,6 @@ from bound_call import bind
 from plain_attention import attend_one, attend_paged, to_base2
 from wrapper_backends import OnCpu, on_cpu_as
 
-from attnfuzz.kernels.backend import Op
 from attnfuzz.kernels.gpu.direct import cudnn, fmha_v2, mla, states, torch_attention, xqa
 from attnfuzz.kernels.gpu.direct.mla import MlaWrapper, mla_ops
 from attnfuzz.kernels.gpu.direct.single import SINGLE_BACKENDS, SINGLE_DECODE, SINGLE_PREFILL, SingleSession
@@ -23,8 +22,9 @@ from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.states import MERGE_STATE_IN_PLACE
 from attnfuzz.kernels.gpu.wrappers import cascade, holistic, pod, sparse
 from attnfuzz.kernels.gpu.wrappers.holistic import HolisticSession, HolisticWrapper, holistic_ops
+from attnfuzz.kernels.interface.backend import Op
+from attnfuzz.kernels.libraries.torch_sdpa import attend_into
 from attnfuzz.kernels.native.ops import NATIVE
-from attnfuzz.kernels.torch_sdpa import attend_into
 from attnfuzz.reference.attention import attend
 from attnfuzz.reference.geometry import KvLayout
 from attnfuzz.reference.problem import Answer, Problem

@@ -9,7 +9,7 @@ from pathlib import Path
 from defective_backend import Backend
 from packaging.version import Version
 
-from attnfuzz.kernels.engine import EngineError
+from attnfuzz.kernels.interface.engine import EngineError
 from attnfuzz.reference.device import Device
 
 KIND = "decoder"

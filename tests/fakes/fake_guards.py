@@ -1,4 +1,4 @@
-"""The functions of kernels/gpu/guards.cu on the host: what they read and write, without a GPU."""
+"""The functions of kernels/cuda/guards.cu on the host: what they read and write, without a GPU."""
 
 import ctypes
 import struct
@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from attnfuzz.kernels.gpu import guards
+from attnfuzz.kernels.cuda import guards
 
 _PLAIN = (1 << 64) - 1
 

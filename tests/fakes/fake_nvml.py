@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from attnfuzz.kernels.gpu import discovery, visible
+from attnfuzz.kernels.cuda import discovery, visible
 
 GIB = 1 << 30
 

@@ -11,7 +11,7 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 from attnfuzz.harness.releases.outcomes import Ending
-from attnfuzz.kernels.pip import PipFailed, has_pip
+from attnfuzz.kernels.building.pip import PipFailed, has_pip
 
 needs_pip = pytest.mark.skipif(not has_pip(), reason="this Python has no pip")
 

@@ -4,8 +4,8 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from attnfuzz.kernels.backend import Bench, Output
-from attnfuzz.kernels.torch_sdpa import SdpaBackend, SdpaSession
+from attnfuzz.kernels.interface.backend import Bench, Output
+from attnfuzz.kernels.libraries.torch_sdpa import SdpaBackend, SdpaSession
 from attnfuzz.reference.case import Case, Launch, PageOrder, Step
 from attnfuzz.reference.relation import Relation
 

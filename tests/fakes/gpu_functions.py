@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from attnfuzz.kernels.backend import Bench, Op, Output
+from attnfuzz.kernels.cuda import nvcc
 from attnfuzz.kernels.defects.stray import stray
-from attnfuzz.kernels.function_backend import FunctionBackend, FunctionSession
-from attnfuzz.kernels.gpu import nvcc
+from attnfuzz.kernels.functions.function_backend import FunctionBackend, FunctionSession
+from attnfuzz.kernels.interface.backend import Bench, Op, Output
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Mode
 from attnfuzz.reference.contract import Contract, LseBase

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 from small_cases import drawn_for, lighter, passed
 
-from attnfuzz.kernels.backend import Op
 from attnfuzz.kernels.cache_writes.writer_backend import WriterBackend
 from attnfuzz.kernels.cache_writes.writer_session import Writer, WriterSession
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.kernels.interface.backend import Op
 from attnfuzz.reference.device import Device
 
 

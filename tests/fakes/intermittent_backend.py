@@ -14,7 +14,7 @@ import gpu_functions
 import torch
 from defective_backend import Backend as DecodeBackend
 
-from attnfuzz.kernels.function_backend import FunctionBackend
+from attnfuzz.kernels.functions.function_backend import FunctionBackend
 
 MANY = 6
 

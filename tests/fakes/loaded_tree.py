@@ -14,7 +14,7 @@ from fake_sglang import copy_tree
 from packaging.version import Version
 
 from attnfuzz.harness.memory.guarded import PlainMemory
-from attnfuzz.kernels.backend import Bench
+from attnfuzz.kernels.interface.backend import Bench
 from attnfuzz.kernels.releases.release import Release
 from attnfuzz.kernels.sglang.project import SGLANG
 from attnfuzz.kernels.sglang.runner import Server

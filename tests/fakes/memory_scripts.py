@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from attnfuzz.harness.memory.allocation import dense_stride, extent
 from attnfuzz.harness.memory.arena import PAGE
 from attnfuzz.harness.memory.placed import PlacedMemory
-from attnfuzz.kernels.backend import Fill
+from attnfuzz.kernels.interface.backend import Fill
 from attnfuzz.reference.case import Guard
 from attnfuzz.reference.dtypes import DType
 

@@ -23,7 +23,7 @@ from defective_backend import Backend as DecodeBackend
 from defective_backend import Session
 
 from attnfuzz.harness.inside.launcher import LaunchError
-from attnfuzz.kernels.backend import Bench, Op
+from attnfuzz.kernels.interface.backend import Bench, Op
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.noise import NoiseModel

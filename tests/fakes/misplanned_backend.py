@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from attnfuzz.kernels.backend import Bench, LauncherAround, Op
 from attnfuzz.kernels.gpu.catalogue import GPU_BACKENDS
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
+from attnfuzz.kernels.interface.backend import Bench, LauncherAround, Op
 
 
 class _Misplanning(LauncherAround):

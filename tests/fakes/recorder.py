@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from attnfuzz.kernels.backend import Op
+from attnfuzz.kernels.interface.backend import Op
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from attnfuzz.harness.inside.execute import Execution
 from attnfuzz.harness.search.examples import run_examples
 from attnfuzz.harness.verdict.failures import Verdict
 from attnfuzz.harness.verdict.tiers import Task
-from attnfuzz.kernels.backend import Backend
+from attnfuzz.kernels.interface.backend import Backend
 from attnfuzz.reference.calls import CallCase, pack
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Launch, Mode, Request, Step

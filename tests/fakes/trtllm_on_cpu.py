@@ -15,19 +15,19 @@ import torch
 from bound_call import bind
 from flashinfer.utils import get_trtllm_gen_multi_ctas_kv_counter_bytes
 
-from attnfuzz.kernels.backend import Bench, Fill, Op
+from attnfuzz.kernels.cuda.visible import processors
 from attnfuzz.kernels.gpu.blackwell import BLACKWELL, BLACKWELL_BACKENDS
 from attnfuzz.kernels.gpu.direct.mla import MlaBatch, MlaWrapper, StaticSize
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.hopper.backends import HOPPER, HOPPER_BACKENDS
 from attnfuzz.kernels.gpu.hopper.sessions import HopperMhaSession, HopperMlaPrefill, HopperMlaSession
 from attnfuzz.kernels.gpu.variants import with_revisions
-from attnfuzz.kernels.gpu.visible import processors
 from attnfuzz.kernels.gpu.wrappers.ragged import FA3_RAGGED
+from attnfuzz.kernels.interface.backend import Bench, Fill, Op
+from attnfuzz.kernels.interface.ops_table import OpsTable
 from attnfuzz.kernels.native.ops import NATIVE
-from attnfuzz.kernels.ops_table import OpsTable
-from attnfuzz.kernels.page_ids import DUMMY_PAGE
-from attnfuzz.kernels.results import Results
+from attnfuzz.kernels.planning.page_ids import DUMMY_PAGE
+from attnfuzz.kernels.planning.results import Results
 from attnfuzz.kernels.trtllm.revisions import MHA_REVISIONS, MLA_REVISIONS, revised
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case

@@ -5,7 +5,7 @@ from typing import Any
 import fake_flash  # noqa: F401 - it registers the kernel
 from wrapper_backends import OnCpu, on_cpu_as
 
-from attnfuzz.kernels.edges import opened
+from attnfuzz.kernels.arguments.edges import opened
 from attnfuzz.kernels.gpu.direct import varlen
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import msgspec
 
-from attnfuzz.kernels.argument_forms import opened_in_forms
-from attnfuzz.kernels.backend import Op
+from attnfuzz.kernels.arguments.argument_forms import opened_in_forms
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.wrappers.backends import WRAPPER_BACKENDS
 from attnfuzz.kernels.gpu.wrappers.decode_variants import DECODE_VARIANTS
 from attnfuzz.kernels.gpu.wrappers.sinks import SECOND_SINK_BACKENDS, SINK_BACKENDS
+from attnfuzz.kernels.interface.backend import Op
 from attnfuzz.reference.device import Device
 
 

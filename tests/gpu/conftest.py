@@ -7,7 +7,7 @@ import torch
 
 from attnfuzz.harness.memory.cuda.arena import CudaArena
 from attnfuzz.harness.sandbox.check import Runner
-from attnfuzz.kernels.gpu.visible import Arch, missing
+from attnfuzz.kernels.cuda.visible import Arch, missing
 
 _REASON = missing(frozenset(Arch), ())
 

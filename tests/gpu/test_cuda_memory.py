@@ -15,9 +15,9 @@ from attnfuzz.harness.memory.arena import Arena
 from attnfuzz.harness.memory.cuda.arena import CudaArena
 from attnfuzz.harness.memory.cuda.memory import CudaMemory
 from attnfuzz.harness.memory.guarded import GuardedMemory
-from attnfuzz.kernels.byte_runs import ByteRun
-from attnfuzz.kernels.gpu import guards
-from attnfuzz.kernels.transfers import to_device, to_host
+from attnfuzz.kernels.cuda import guards
+from attnfuzz.kernels.interface.byte_runs import ByteRun
+from attnfuzz.kernels.interface.transfers import to_device, to_host
 from attnfuzz.reference.case import Guard, Outputs
 
 pytestmark = pytest.mark.gpu
@@ -27,8 +27,8 @@ import sys
 import torch
 from attnfuzz.harness.memory.cuda.arena import CudaArena
 from attnfuzz.harness.memory.cuda.memory import CudaMemory
-from attnfuzz.kernels.byte_runs import ByteRun
-from attnfuzz.kernels.gpu import guards
+from attnfuzz.kernels.interface.byte_runs import ByteRun
+from attnfuzz.kernels.cuda import guards
 from attnfuzz.reference.case import Guard, Outputs
 
 side, access, distance = sys.argv[1], sys.argv[2], int(sys.argv[3])

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnfuzz.kernels import fixup
 from attnfuzz.kernels.gpu.states import fixup_zero_kv_rows
+from attnfuzz.kernels.planning import fixup
 
 pytestmark = pytest.mark.gpu
 

@@ -11,7 +11,7 @@ from attnfuzz.harness.inside.places import Place, place_of
 from attnfuzz.harness.memory.placed import PlacedMemory
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.workers.journal import LaunchRecord
-from attnfuzz.kernels.backend import Fill, Op
+from attnfuzz.kernels.interface.backend import Fill, Op
 from attnfuzz.reference.case import Guard, Outputs
 from attnfuzz.reference.device import Device
 

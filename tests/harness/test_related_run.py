@@ -16,8 +16,8 @@ from attnfuzz.harness.inside.execute import Execution
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind, Verdict
 from attnfuzz.harness.verdict.tiers import Task, Tier
-from attnfuzz.kernels.backend import Output
-from attnfuzz.kernels.plan import Row
+from attnfuzz.kernels.interface.backend import Output
+from attnfuzz.kernels.planning.plan import Row
 from attnfuzz.kernels.trtllm.backends import MHA
 from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.reference.case import Case, Launch, Mode, Step

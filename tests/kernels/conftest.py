@@ -12,7 +12,7 @@ from attnfuzz.harness.inside.launcher import JournalingLauncher
 from attnfuzz.harness.memory.arena import Arena
 from attnfuzz.harness.memory.guarded import GuardedMemory
 from attnfuzz.harness.sandbox.check import Runner
-from attnfuzz.kernels.backend import Bench
+from attnfuzz.kernels.interface.backend import Bench
 from attnfuzz.reference.case import Case
 
 

@@ -7,8 +7,8 @@ import torch
 from msgspec.structs import replace
 from small_cases import HEADS, LATENTS, step
 
-from attnfuzz.kernels.packed_masks import flat_masks, masks_of_rows, packed_masks
-from attnfuzz.kernels.plan import Row
+from attnfuzz.kernels.planning.packed_masks import flat_masks, masks_of_rows, packed_masks
+from attnfuzz.kernels.planning.plan import Row
 from attnfuzz.reference.attention import attend
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Mask, Mode, Request, Step

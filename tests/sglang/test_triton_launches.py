@@ -7,7 +7,7 @@ from unittest import mock
 import pytest
 import torch
 
-from attnfuzz.kernels.backend import Op
+from attnfuzz.kernels.interface.backend import Op
 from attnfuzz.kernels.releases import triton_launches
 
 pytestmark = pytest.mark.sglang

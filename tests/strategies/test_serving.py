@@ -7,7 +7,7 @@ from capabilities import NARROW
 from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
 
-from attnfuzz.kernels.page_ids import PageIds
+from attnfuzz.kernels.planning.page_ids import PageIds
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Interleave, Launch, Mode, PageOrder, ServedQueries, Serving, SharedKeys
 from attnfuzz.reference.dtypes import DType

@@ -11,9 +11,9 @@ from attnfuzz.harness.memory.cuda.staged import StagedMemory
 from attnfuzz.harness.memory.guarded import PlainMemory
 from attnfuzz.harness.memory.placed import Room
 from attnfuzz.harness.memory.seal import Difference, Seal
-from attnfuzz.kernels.byte_runs import ByteRun
-from attnfuzz.kernels.gpu import guards
-from attnfuzz.kernels.transfers import Pending
+from attnfuzz.kernels.cuda import guards
+from attnfuzz.kernels.interface.byte_runs import ByteRun
+from attnfuzz.kernels.interface.transfers import Pending
 from attnfuzz.reference.case import Guard, Outputs
 
 _ALIGNMENT = 16

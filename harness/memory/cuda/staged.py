@@ -13,9 +13,9 @@ from attnfuzz.harness.memory.cuda.staging import StagedWrites, chunks_of
 from attnfuzz.harness.memory.placed import Content, Placed, PlacedMemory, Room, elements_of
 from attnfuzz.harness.memory.poison import PERIOD, Pattern
 from attnfuzz.harness.memory.seal import Damage
-from attnfuzz.kernels.byte_runs import ByteRun
-from attnfuzz.kernels.gpu import guards
-from attnfuzz.kernels.transfers import Pending, write
+from attnfuzz.kernels.cuda import guards
+from attnfuzz.kernels.interface.byte_runs import ByteRun
+from attnfuzz.kernels.interface.transfers import Pending, write
 
 _MOST_STAGED = 1 << 20
 """Size above which values are copied separately, by the GPU's copy engine."""

@@ -9,8 +9,8 @@ from functools import cache
 
 import torch
 
-from attnfuzz.kernels.byte_runs import ByteRun
-from attnfuzz.kernels.gpu import guards
+from attnfuzz.kernels.cuda import guards
+from attnfuzz.kernels.interface.byte_runs import ByteRun
 
 CHUNK = 4 << 20
 """Size of a chunk of page-locked memory. One write stages less than this, by at least the alignment."""

@@ -16,12 +16,12 @@ from typing import Any, Final
 import torch
 import tvm_ffi
 
-from attnfuzz.kernels.backend import Op
-from attnfuzz.kernels.gpu import nvcc
+from attnfuzz.kernels.cuda import nvcc
 from attnfuzz.kernels.gpu.states import FIXUP, FIXUP_SOURCE, MERGE_STATE_IN_PLACE
+from attnfuzz.kernels.interface.backend import Op
+from attnfuzz.kernels.interface.ops_table import OpsTable, WorkspaceBytes
 from attnfuzz.kernels.native import build
 from attnfuzz.kernels.native.ops import NATIVE
-from attnfuzz.kernels.ops_table import OpsTable, WorkspaceBytes
 
 _HERE: Final = Path(__file__).parent
 

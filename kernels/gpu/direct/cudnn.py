@@ -6,18 +6,18 @@ from typing import Any, Final
 
 import torch
 
-from attnfuzz.kernels.backend import Op, Unsupported
-from attnfuzz.kernels.edges import UNSAID_EDGES
+from attnfuzz.kernels.arguments.edges import UNSAID_EDGES
+from attnfuzz.kernels.cuda.visible import Arch
 from attnfuzz.kernels.gpu import flashinfer_op
 from attnfuzz.kernels.gpu import function_argument_rules as rules
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, OpenSession, bucket
-from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.kernels.gpu.wrappers.options import in_base_2
-from attnfuzz.kernels.lengths import place_int32
-from attnfuzz.kernels.ops_table import WorkspaceBytes
-from attnfuzz.kernels.paged_session import PagedSession
-from attnfuzz.kernels.plan import BatchMetadata
-from attnfuzz.kernels.results import Results
+from attnfuzz.kernels.interface.backend import Op, Unsupported
+from attnfuzz.kernels.interface.ops_table import WorkspaceBytes
+from attnfuzz.kernels.planning.lengths import place_int32
+from attnfuzz.kernels.planning.paged_session import PagedSession
+from attnfuzz.kernels.planning.plan import BatchMetadata
+from attnfuzz.kernels.planning.results import Results
 from attnfuzz.reference.arguments import ArgumentForm
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import KvView, Mask, Mode, QueryView, Step

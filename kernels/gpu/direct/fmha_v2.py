@@ -11,22 +11,22 @@ from typing import Any, Final
 import msgspec
 import torch
 
-from attnfuzz.kernels.backend import Bench, Op, Output
-from attnfuzz.kernels.edges import UNSAID_EDGES
+from attnfuzz.kernels.arguments.edges import UNSAID_EDGES
+from attnfuzz.kernels.cuda.visible import Arch
 from attnfuzz.kernels.gpu import argument_rules, flashinfer_op
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, OpenSession, bucket
 from attnfuzz.kernels.gpu.variants import as_served
-from attnfuzz.kernels.gpu.visible import Arch
-from attnfuzz.kernels.lengths import longest, place_int32, running_sum
-from attnfuzz.kernels.ops_table import WorkspaceBytes
-from attnfuzz.kernels.paged_kv import FiniteTails
-from attnfuzz.kernels.paged_session import PagedSession
-from attnfuzz.kernels.plan import BatchMetadata, Row
-from attnfuzz.kernels.queries import cached_scales, draw_queries, packed_rows, place_queries, place_sinks
-from attnfuzz.kernels.results import Results
-from attnfuzz.kernels.slot_tokens import SlotTokens
-from attnfuzz.kernels.workspace import SharedWorkspace
+from attnfuzz.kernels.interface.backend import Bench, Op, Output
+from attnfuzz.kernels.interface.ops_table import WorkspaceBytes
+from attnfuzz.kernels.planning.lengths import longest, place_int32, running_sum
+from attnfuzz.kernels.planning.paged_kv import FiniteTails
+from attnfuzz.kernels.planning.paged_session import PagedSession
+from attnfuzz.kernels.planning.plan import BatchMetadata, Row
+from attnfuzz.kernels.planning.queries import cached_scales, draw_queries, packed_rows, place_queries, place_sinks
+from attnfuzz.kernels.planning.results import Results
+from attnfuzz.kernels.planning.slot_tokens import SlotTokens
+from attnfuzz.kernels.planning.workspace import SharedWorkspace
 from attnfuzz.reference.arguments import ArgumentRule
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability

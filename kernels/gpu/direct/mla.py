@@ -12,25 +12,25 @@ from typing import Any, Final
 import msgspec
 import torch
 
-from attnfuzz.kernels.backend import Bench, Op, Output, Unsupported
-from attnfuzz.kernels.edges import UNSAID_EDGES
+from attnfuzz.kernels.arguments.edges import UNSAID_EDGES
+from attnfuzz.kernels.arguments.lives import on_another_stream
+from attnfuzz.kernels.cuda.visible import Arch, processors
 from attnfuzz.kernels.gpu import argument_rules, lives
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.gpu_backend import DEEPSEEK_V3, GpuBackend
 from attnfuzz.kernels.gpu.library_ops import library_op, object_ops, overwrite
-from attnfuzz.kernels.gpu.visible import Arch, processors
 from attnfuzz.kernels.gpu.wrappers.life import IN_GRAPHS, WrapperLife, live
-from attnfuzz.kernels.lengths import place_int32, running_sum
-from attnfuzz.kernels.library_call import Action, Gathered, LibraryCall
-from attnfuzz.kernels.lives import on_another_stream
-from attnfuzz.kernels.ops_table import WorkspaceBytes
-from attnfuzz.kernels.page_ids import DUMMY_PAGE
-from attnfuzz.kernels.paged_kv import PagedKv
-from attnfuzz.kernels.paged_session import PLANNED_AFTER_PADDING, Captured, GraphedSession, capture
-from attnfuzz.kernels.plan import Row
-from attnfuzz.kernels.queries import cached_scales, packed_rows, place_queries
-from attnfuzz.kernels.results import Results
-from attnfuzz.kernels.workspace import SharedWorkspace
+from attnfuzz.kernels.interface.backend import Bench, Op, Output, Unsupported
+from attnfuzz.kernels.interface.library_call import Action, Gathered, LibraryCall
+from attnfuzz.kernels.interface.ops_table import WorkspaceBytes
+from attnfuzz.kernels.planning.lengths import place_int32, running_sum
+from attnfuzz.kernels.planning.page_ids import DUMMY_PAGE
+from attnfuzz.kernels.planning.paged_kv import PagedKv
+from attnfuzz.kernels.planning.paged_session import PLANNED_AFTER_PADDING, Captured, GraphedSession, capture
+from attnfuzz.kernels.planning.plan import Row
+from attnfuzz.kernels.planning.queries import cached_scales, packed_rows, place_queries
+from attnfuzz.kernels.planning.results import Results
+from attnfuzz.kernels.planning.workspace import SharedWorkspace
 from attnfuzz.reference.arguments import EarlierUse
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import torch
 
-from attnfuzz.kernels.argument_forms import largest_of
-from attnfuzz.kernels.backend import Unsupported
-from attnfuzz.kernels.results import Results
+from attnfuzz.kernels.arguments.argument_forms import largest_of
+from attnfuzz.kernels.interface.backend import Unsupported
+from attnfuzz.kernels.planning.results import Results
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,12 @@ from typing import Any, Final
 import msgspec
 import torch
 
-from attnfuzz.kernels.backend import Bench, Op, Output, Unsupported
-from attnfuzz.kernels.edges import UNSAID_EDGES
+from attnfuzz.kernels.arguments.edges import UNSAID_EDGES
+from attnfuzz.kernels.cuda.visible import Arch
 from attnfuzz.kernels.gpu import function_argument_rules as rules
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.library_ops import library_op
-from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.kernels.gpu.wrappers.backends import (
     CAPPED,
     CONTRACT,
@@ -35,10 +34,11 @@ from attnfuzz.kernels.gpu.wrappers.backends import (
     fa3_noise,
 )
 from attnfuzz.kernels.gpu.wrappers.ragged import place_tokens
-from attnfuzz.kernels.library_call import Action, LibraryCall
-from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries, softmax_scale
-from attnfuzz.kernels.results import Results
-from attnfuzz.kernels.slot_tokens import SlotTokens
+from attnfuzz.kernels.interface.backend import Bench, Op, Output, Unsupported
+from attnfuzz.kernels.interface.library_call import Action, LibraryCall
+from attnfuzz.kernels.planning.queries import draw_queries, packed_rows, place_queries, softmax_scale
+from attnfuzz.kernels.planning.results import Results
+from attnfuzz.kernels.planning.slot_tokens import SlotTokens
 from attnfuzz.reference.arguments import ArgumentForm
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability

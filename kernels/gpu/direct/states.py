@@ -18,19 +18,19 @@ from typing import Any, Final
 
 import torch
 
-from attnfuzz.kernels.backend import Attended, Bench, Fill, Op, Output
+from attnfuzz.kernels.cuda.visible import Arch
 from attnfuzz.kernels.gpu import function_argument_rules as rules
 from attnfuzz.kernels.gpu.direct.parts import StatesPart, excluded, states_of, with_rounded_lses
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.library_ops import library_op
 from attnfuzz.kernels.gpu.states import FIXUP, FIXUP_SOURCE, MERGE_MODULE, MERGE_STATE_IN_PLACE
-from attnfuzz.kernels.gpu.visible import Arch
-from attnfuzz.kernels.lengths import longest, place_int32, running_sum
-from attnfuzz.kernels.library_call import Action, LibraryCall
-from attnfuzz.kernels.queries import draw_queries, packed_rows, query_strides, softmax_scale
-from attnfuzz.kernels.results import Results
-from attnfuzz.kernels.slot_tokens import SlotTokens
-from attnfuzz.kernels.torch_sdpa import visible
+from attnfuzz.kernels.interface.backend import Attended, Bench, Fill, Op, Output
+from attnfuzz.kernels.interface.library_call import Action, LibraryCall
+from attnfuzz.kernels.libraries.torch_sdpa import visible
+from attnfuzz.kernels.planning.lengths import longest, place_int32, running_sum
+from attnfuzz.kernels.planning.queries import draw_queries, packed_rows, query_strides, softmax_scale
+from attnfuzz.kernels.planning.results import Results
+from attnfuzz.kernels.planning.slot_tokens import SlotTokens
 from attnfuzz.reference.arguments import ArgumentForm
 from attnfuzz.reference.attention import attend
 from attnfuzz.reference.bucket import Bucket

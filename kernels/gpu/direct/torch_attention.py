@@ -14,15 +14,15 @@ from typing import Any, Final
 
 import torch
 
-from attnfuzz.kernels.backend import Op, Output, Unsupported
-from attnfuzz.kernels.edges import UNSAID_EDGES
+from attnfuzz.kernels.arguments.edges import UNSAID_EDGES
+from attnfuzz.kernels.cuda.visible import Arch
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, bucket
-from attnfuzz.kernels.gpu.visible import Arch
-from attnfuzz.kernels.lengths import place_int32, running_sum
+from attnfuzz.kernels.interface.backend import Op, Output, Unsupported
 from attnfuzz.kernels.libraries.torch_attention import block_mask
-from attnfuzz.kernels.packed_masks import flat_masks, masks_of_rows
-from attnfuzz.kernels.plan import Row
-from attnfuzz.kernels.torch_sdpa import ARGUMENTS, OF_MASKS, SdpaSession, attend_into
+from attnfuzz.kernels.libraries.torch_sdpa import ARGUMENTS, OF_MASKS, SdpaSession, attend_into
+from attnfuzz.kernels.planning.lengths import place_int32, running_sum
+from attnfuzz.kernels.planning.packed_masks import flat_masks, masks_of_rows
+from attnfuzz.kernels.planning.plan import Row
 from attnfuzz.reference.arguments import ArgumentForm, EarlierUse, unsaid, without
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability

@@ -14,13 +14,13 @@ from typing import Any, Final
 
 import torch
 
-from attnfuzz.kernels.backend import Fill, Op, Output, Unsupported
-from attnfuzz.kernels.edges import UNSAID_FACTORS
+from attnfuzz.kernels.arguments.edges import UNSAID_FACTORS
 from attnfuzz.kernels.gpu.direct.torch_attention import SDPA_FLASH, dense_buckets
 from attnfuzz.kernels.gpu.flashinfer_op import accepted
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.kernels.lengths import place_int32, running_sum
-from attnfuzz.kernels.torch_sdpa import SdpaSession
+from attnfuzz.kernels.interface.backend import Fill, Op, Output, Unsupported
+from attnfuzz.kernels.libraries.torch_sdpa import SdpaSession
+from attnfuzz.kernels.planning.lengths import place_int32, running_sum
 from attnfuzz.reference.arguments import ArgumentForm, ArgumentStanding, Rules, promised, refused, unsaid
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Mask, Mode, QueryView, Step

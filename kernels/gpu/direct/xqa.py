@@ -12,19 +12,19 @@ from typing import Any, Final
 import msgspec
 import torch
 
-from attnfuzz.kernels.backend import Bench, Op, Output, Unsupported
-from attnfuzz.kernels.edges import UNSAID_EDGES
+from attnfuzz.kernels.arguments.edges import UNSAID_EDGES
+from attnfuzz.kernels.cuda.visible import Arch, processors
 from attnfuzz.kernels.gpu import argument_rules
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.flashinfer_op import flashinfer_op
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, bucket
 from attnfuzz.kernels.gpu.variants import as_served
-from attnfuzz.kernels.gpu.visible import Arch, processors
-from attnfuzz.kernels.ops_table import WorkspaceBytes
-from attnfuzz.kernels.paged_session import PagedSession
-from attnfuzz.kernels.plan import BatchMetadata, Row
-from attnfuzz.kernels.results import Results
-from attnfuzz.kernels.transfers import write
+from attnfuzz.kernels.interface.backend import Bench, Op, Output, Unsupported
+from attnfuzz.kernels.interface.ops_table import WorkspaceBytes
+from attnfuzz.kernels.interface.transfers import write
+from attnfuzz.kernels.planning.paged_session import PagedSession
+from attnfuzz.kernels.planning.plan import BatchMetadata, Row
+from attnfuzz.kernels.planning.results import Results
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, KvView, Launch, Mask, Mode, QueryView, Step

@@ -6,7 +6,8 @@ from typing import Final
 import msgspec
 import torch
 
-from attnfuzz.kernels.edges import UNSAID_EDGES
+from attnfuzz.kernels.arguments.edges import UNSAID_EDGES
+from attnfuzz.kernels.cuda.visible import Arch, processors
 from attnfuzz.kernels.gpu import function_argument_rules as rules
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.direct import fmha_v2, mla, xqa
@@ -16,10 +17,9 @@ from attnfuzz.kernels.gpu.gpu_backend import DEEPSEEK_V3, GpuBackend, bucket
 from attnfuzz.kernels.gpu.hopper.sessions import MLA_BACKEND, HopperMhaAsServed, HopperMhaSession, HopperMlaSession
 from attnfuzz.kernels.gpu.states import FIXUP, FIXUP_SOURCE, MERGE_MODULE, MERGE_STATE_IN_PLACE
 from attnfuzz.kernels.gpu.variants import as_served, with_revisions
-from attnfuzz.kernels.gpu.visible import Arch, processors
 from attnfuzz.kernels.gpu.wrappers.backends import fa2_noise, prefill_modules
 from attnfuzz.kernels.gpu.wrappers.ragged import FA3_RAGGED
-from attnfuzz.kernels.ops_table import OpsTable, WorkspaceBytes
+from attnfuzz.kernels.interface.ops_table import OpsTable, WorkspaceBytes
 from attnfuzz.kernels.trtllm.gather import GATHER_ROWS
 from attnfuzz.kernels.trtllm.revisions import MHA_REVISIONS, MLA_REVISIONS
 from attnfuzz.reference.bucket import Bucket

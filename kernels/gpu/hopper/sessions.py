@@ -6,20 +6,20 @@ from typing import Any, ClassVar, Final
 
 import torch
 
-from attnfuzz.kernels.backend import Bench, Output
 from attnfuzz.kernels.gpu.direct import fmha_v2, xqa
 from attnfuzz.kernels.gpu.direct.mla import MlaBatch, MlaWrapper, StaticSize
 from attnfuzz.kernels.gpu.wrappers.ragged import FA3_RAGGED
 from attnfuzz.kernels.gpu.wrappers.wrapper import Wrapper, WrapperKind
-from attnfuzz.kernels.lengths import place_int32
-from attnfuzz.kernels.ops_table import OpsTable
-from attnfuzz.kernels.paged_kv import FiniteTails
-from attnfuzz.kernels.plan import BatchMetadata, Row
-from attnfuzz.kernels.results import Results
+from attnfuzz.kernels.interface.backend import Bench, Output
+from attnfuzz.kernels.interface.ops_table import OpsTable
+from attnfuzz.kernels.planning.lengths import place_int32
+from attnfuzz.kernels.planning.paged_kv import FiniteTails
+from attnfuzz.kernels.planning.plan import BatchMetadata, Row
+from attnfuzz.kernels.planning.results import Results
+from attnfuzz.kernels.planning.workspace import SharedWorkspace
 from attnfuzz.kernels.trtllm.mha import MhaSession
 from attnfuzz.kernels.trtllm.mla import MlaSession, Replan, widest_rows
 from attnfuzz.kernels.trtllm.prefill import Chunk, MlaPrefill, Partial, Queries
-from attnfuzz.kernels.workspace import SharedWorkspace
 from attnfuzz.reference.case import Case, Step
 
 Keys = tuple[torch.Tensor, torch.Tensor]

@@ -7,17 +7,17 @@ from typing import Any, Final
 import msgspec
 import torch
 
-from attnfuzz.kernels.backend import Session
-from attnfuzz.kernels.edges import UNSAID_EDGES
+from attnfuzz.kernels.arguments.edges import UNSAID_EDGES
+from attnfuzz.kernels.cuda.visible import Arch
 from attnfuzz.kernels.gpu import argument_rules as rules
 from attnfuzz.kernels.gpu import lives
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend, bucket
-from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.kernels.gpu.wrappers.paged import DECODE, FA2_PAGED, FA2_PAGED_PACKED, FA3_PAGED
 from attnfuzz.kernels.gpu.wrappers.paged_session import PagedWrapperSession
 from attnfuzz.kernels.gpu.wrappers.ragged import FA2_RAGGED, FA2_RAGGED_PACKED, FA3_RAGGED, RaggedSession
 from attnfuzz.kernels.gpu.wrappers.wrapper import WrapperKind
+from attnfuzz.kernels.interface.backend import Session
 from attnfuzz.reference.arguments import ArgumentRule, EarlierUse
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability

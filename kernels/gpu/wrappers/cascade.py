@@ -8,15 +8,14 @@ from typing import Any, Final
 import msgspec
 import torch
 
-from attnfuzz.kernels.backend import Bench, Output, Unsupported
-from attnfuzz.kernels.edges import UNSAID_EDGES
+from attnfuzz.kernels.arguments.edges import UNSAID_EDGES
+from attnfuzz.kernels.cuda.visible import Arch
 from attnfuzz.kernels.gpu import argument_rules as rules
 from attnfuzz.kernels.gpu import lives
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.direct.single import single_prefill_modules
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.states import MERGE_MODULE
-from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.kernels.gpu.wrappers.backends import (
     HALF,
     PLAIN,
@@ -30,11 +29,12 @@ from attnfuzz.kernels.gpu.wrappers.options import plan_options
 from attnfuzz.kernels.gpu.wrappers.other_layers import layer_of
 from attnfuzz.kernels.gpu.wrappers.paged import PageLists, last_page_len, pages_of
 from attnfuzz.kernels.gpu.wrappers.planned import LivingCall, Planned, PlannedKind
-from attnfuzz.kernels.paged_kv import PagedKv
-from attnfuzz.kernels.paged_session import PLANNED_AFTER_PADDING, Captured, GraphedSession, capture
-from attnfuzz.kernels.plan import PageTable, Row
-from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries, softmax_scale
-from attnfuzz.kernels.results import Results
+from attnfuzz.kernels.interface.backend import Bench, Output, Unsupported
+from attnfuzz.kernels.planning.paged_kv import PagedKv
+from attnfuzz.kernels.planning.paged_session import PLANNED_AFTER_PADDING, Captured, GraphedSession, capture
+from attnfuzz.kernels.planning.plan import PageTable, Row
+from attnfuzz.kernels.planning.queries import draw_queries, packed_rows, place_queries, softmax_scale
+from attnfuzz.kernels.planning.results import Results
 from attnfuzz.reference.arguments import ArgumentForm, Rules
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability

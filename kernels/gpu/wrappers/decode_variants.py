@@ -8,7 +8,6 @@ from typing import Any, Final
 import msgspec
 import torch
 
-from attnfuzz.kernels.backend import Output, Unsupported
 from attnfuzz.kernels.gpu import argument_rules as rules
 from attnfuzz.kernels.gpu import lives
 from attnfuzz.kernels.gpu.wrappers.backends import (
@@ -29,7 +28,8 @@ from attnfuzz.kernels.gpu.wrappers.backends import (
 from attnfuzz.kernels.gpu.wrappers.life import IN_GRAPHS
 from attnfuzz.kernels.gpu.wrappers.paged import DECODE, PagedForm, PagedWrapper, PageLists
 from attnfuzz.kernels.gpu.wrappers.paged_session import PagedWrapperSession
-from attnfuzz.kernels.plan import Row
+from attnfuzz.kernels.interface.backend import Output, Unsupported
+from attnfuzz.kernels.planning.plan import Row
 from attnfuzz.reference.arguments import EarlierUse
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Mode, Step

@@ -8,14 +8,14 @@ from typing import Any, Final
 import msgspec
 import torch
 
-from attnfuzz.kernels.backend import Bench, Op
+from attnfuzz.kernels.arguments.lives import on_another_stream
+from attnfuzz.kernels.cuda.visible import Arch
 from attnfuzz.kernels.gpu import argument_rules as rules
 from attnfuzz.kernels.gpu import lives
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.direct.mla import MlaBatch, MlaWrapperSession, StaticSize
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.library_ops import library_op, object_ops
-from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.kernels.gpu.wrappers.backends import (
     CAPPED,
     CONTRACT,
@@ -27,13 +27,13 @@ from attnfuzz.kernels.gpu.wrappers.backends import (
     fa2_noise,
 )
 from attnfuzz.kernels.gpu.wrappers.other_layers import layer_of
-from attnfuzz.kernels.library_call import Action, LibraryCall
-from attnfuzz.kernels.lives import on_another_stream
-from attnfuzz.kernels.paged_kv import PagedKv
-from attnfuzz.kernels.paged_session import Captured
-from attnfuzz.kernels.queries import cached_scales, softmax_scale
-from attnfuzz.kernels.results import Results
-from attnfuzz.kernels.transfers import write
+from attnfuzz.kernels.interface.backend import Bench, Op
+from attnfuzz.kernels.interface.library_call import Action, LibraryCall
+from attnfuzz.kernels.interface.transfers import write
+from attnfuzz.kernels.planning.paged_kv import PagedKv
+from attnfuzz.kernels.planning.paged_session import Captured
+from attnfuzz.kernels.planning.queries import cached_scales, softmax_scale
+from attnfuzz.kernels.planning.results import Results
 from attnfuzz.reference.arguments import EarlierUse
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.case import Case, Mode, Workspace

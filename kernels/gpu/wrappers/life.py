@@ -7,9 +7,9 @@ from typing import Final, Generic, Protocol, TypeVar
 
 import torch
 
-from attnfuzz.kernels.backend import Memory
+from attnfuzz.kernels.arguments.lives import Layer, Life
 from attnfuzz.kernels.gpu.wrappers.other_layers import other_layer, uses_of
-from attnfuzz.kernels.lives import Layer, Life
+from attnfuzz.kernels.interface.backend import Memory
 from attnfuzz.reference.arguments import EarlierUse
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.geometry import Geometry

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from attnfuzz.kernels.backend import Bench, Fill
-from attnfuzz.kernels.packed_masks import flat_masks, masks_of_rows, packed_masks
-from attnfuzz.kernels.plan import Row
+from attnfuzz.kernels.interface.backend import Bench, Fill
+from attnfuzz.kernels.planning.packed_masks import flat_masks, masks_of_rows, packed_masks
+from attnfuzz.kernels.planning.plan import Row
 from attnfuzz.reference.case import Case, Mask, Step
 from attnfuzz.reference.masks import applies
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from attnfuzz.kernels.results import Results
+from attnfuzz.kernels.planning.results import Results
 from attnfuzz.reference.arguments import ArgumentForm
 from attnfuzz.reference.case import Case
 

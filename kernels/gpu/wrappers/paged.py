@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from attnfuzz.kernels.backend import Bench, Fill
 from attnfuzz.kernels.gpu.wrappers.options import plan_options
 from attnfuzz.kernels.gpu.wrappers.other_layers import layer_of
 from attnfuzz.kernels.gpu.wrappers.wrapper import Wrapper, WrapperKind
-from attnfuzz.kernels.lengths import int32, running_sum
-from attnfuzz.kernels.plan import PageTable, Row, table_rows
+from attnfuzz.kernels.interface.backend import Bench, Fill
+from attnfuzz.kernels.planning.lengths import int32, running_sum
+from attnfuzz.kernels.planning.plan import PageTable, Row, table_rows
 from attnfuzz.reference.arguments import ArgumentForm
 from attnfuzz.reference.case import Case
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import torch
 
-from attnfuzz.kernels.backend import Bench, Output
 from attnfuzz.kernels.gpu.wrappers.life import IN_GRAPHS, WrapperLife, live
 from attnfuzz.kernels.gpu.wrappers.masks import is_custom, mask_arguments, mask_buffers
 from attnfuzz.kernels.gpu.wrappers.options import in_base_2, run_options
 from attnfuzz.kernels.gpu.wrappers.paged import PagedForm, PagedWrapper, PageLists
-from attnfuzz.kernels.paged_session import Captured, PagedSession, capture
-from attnfuzz.kernels.plan import Row
-from attnfuzz.kernels.queries import place_queries, softmax_scale
-from attnfuzz.kernels.results import Results
+from attnfuzz.kernels.interface.backend import Bench, Output
+from attnfuzz.kernels.planning.paged_session import Captured, PagedSession, capture
+from attnfuzz.kernels.planning.plan import Row
+from attnfuzz.kernels.planning.queries import place_queries, softmax_scale
+from attnfuzz.kernels.planning.results import Results
 from attnfuzz.reference.arguments import EarlierUse
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.case import Case, Launch, Mode, Pace, Step, Workspace

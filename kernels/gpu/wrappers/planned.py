@@ -10,14 +10,14 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from attnfuzz.kernels.backend import Bench, Fill, Op
+from attnfuzz.kernels.arguments.lives import on_another_stream
 from attnfuzz.kernels.gpu.library_ops import library_op, object_ops, overwrite, own_workspaces
 from attnfuzz.kernels.gpu.wrappers import wrapper
 from attnfuzz.kernels.gpu.wrappers.life import WrapperLife, live
-from attnfuzz.kernels.library_call import OWN_INTEGERS, Action, LibraryCall
-from attnfuzz.kernels.lives import on_another_stream
-from attnfuzz.kernels.ops_table import WorkspaceBytes
-from attnfuzz.kernels.workspace import SharedWorkspace
+from attnfuzz.kernels.interface.backend import Bench, Fill, Op
+from attnfuzz.kernels.interface.library_call import OWN_INTEGERS, Action, LibraryCall
+from attnfuzz.kernels.interface.ops_table import WorkspaceBytes
+from attnfuzz.kernels.planning.workspace import SharedWorkspace
 from attnfuzz.reference.arguments import EarlierUse
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.case import Case

@@ -11,13 +11,12 @@ from typing import Any, Final
 
 import torch
 
-from attnfuzz.kernels.backend import Bench, Output, Unsupported
-from attnfuzz.kernels.edges import UNSAID_EDGES
+from attnfuzz.kernels.arguments.edges import UNSAID_EDGES
+from attnfuzz.kernels.cuda.visible import Arch
 from attnfuzz.kernels.gpu import argument_rules as rules
 from attnfuzz.kernels.gpu import lives
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.kernels.gpu.wrappers.backends import (
     CONTRACT,
     PLAIN,
@@ -31,10 +30,11 @@ from attnfuzz.kernels.gpu.wrappers.other_layers import layer_of
 from attnfuzz.kernels.gpu.wrappers.paged import PageLists
 from attnfuzz.kernels.gpu.wrappers.planned import LivingCall, Planned, PlannedKind
 from attnfuzz.kernels.gpu.wrappers.ragged import place_tokens
-from attnfuzz.kernels.paged_kv import PagedKv
-from attnfuzz.kernels.plan import PageTable, Row
-from attnfuzz.kernels.queries import draw_queries, packed_rows, query_strides, softmax_scale
-from attnfuzz.kernels.results import Results, place_out
+from attnfuzz.kernels.interface.backend import Bench, Output, Unsupported
+from attnfuzz.kernels.planning.paged_kv import PagedKv
+from attnfuzz.kernels.planning.plan import PageTable, Row
+from attnfuzz.kernels.planning.queries import draw_queries, packed_rows, query_strides, softmax_scale
+from attnfuzz.kernels.planning.results import Results, place_out
 from attnfuzz.kernels.trtllm.gather import PUT_ROWS
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability

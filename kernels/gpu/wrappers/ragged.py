@@ -5,17 +5,17 @@ from typing import Any
 
 import torch
 
-from attnfuzz.kernels.backend import Bench, Output
 from attnfuzz.kernels.gpu.wrappers.life import WrapperLife, live
 from attnfuzz.kernels.gpu.wrappers.masks import mask_arguments
 from attnfuzz.kernels.gpu.wrappers.options import in_base_2, plan_options, run_options
 from attnfuzz.kernels.gpu.wrappers.other_layers import layer_of
 from attnfuzz.kernels.gpu.wrappers.wrapper import Wrapper, WrapperKind
-from attnfuzz.kernels.lengths import place_int32, running_sum
-from attnfuzz.kernels.plan import Row
-from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries, softmax_scale
-from attnfuzz.kernels.results import Results
-from attnfuzz.kernels.slot_tokens import SlotTokens
+from attnfuzz.kernels.interface.backend import Bench, Output
+from attnfuzz.kernels.planning.lengths import place_int32, running_sum
+from attnfuzz.kernels.planning.plan import Row
+from attnfuzz.kernels.planning.queries import draw_queries, packed_rows, place_queries, softmax_scale
+from attnfuzz.kernels.planning.results import Results
+from attnfuzz.kernels.planning.slot_tokens import SlotTokens
 from attnfuzz.reference.arguments import EarlierUse
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.case import Case, KvView, Step, Workspace

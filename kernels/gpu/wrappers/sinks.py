@@ -8,7 +8,6 @@ from typing import Any, Final
 import msgspec
 import torch
 
-from attnfuzz.kernels.backend import Bench, Fill
 from attnfuzz.kernels.gpu import argument_rules as rules
 from attnfuzz.kernels.gpu import lives
 from attnfuzz.kernels.gpu.build_record import Module
@@ -27,6 +26,7 @@ from attnfuzz.kernels.gpu.wrappers.backends import (
 )
 from attnfuzz.kernels.gpu.wrappers.paged import FA2_PAGED, FA3_PAGED, PagedForm
 from attnfuzz.kernels.gpu.wrappers.paged_session import PagedWrapperSession
+from attnfuzz.kernels.interface.backend import Bench, Fill
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.case import SPECULATIVE, Case, Mode
 from attnfuzz.reference.dtypes import DType

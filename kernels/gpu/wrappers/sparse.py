@@ -8,13 +8,12 @@ from typing import Any, Final
 import msgspec
 import torch
 
-from attnfuzz.kernels.backend import Bench, Output, Unsupported
-from attnfuzz.kernels.edges import UNSAID_EDGES
+from attnfuzz.kernels.arguments.edges import UNSAID_EDGES
+from attnfuzz.kernels.cuda.visible import Arch
 from attnfuzz.kernels.gpu import argument_rules as rules
 from attnfuzz.kernels.gpu import lives
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.kernels.gpu.visible import Arch
 from attnfuzz.kernels.gpu.wrappers.backends import (
     CAPPED,
     CONTRACT,
@@ -28,10 +27,11 @@ from attnfuzz.kernels.gpu.wrappers.backends import (
 from attnfuzz.kernels.gpu.wrappers.options import plan_options
 from attnfuzz.kernels.gpu.wrappers.other_layers import layer_of
 from attnfuzz.kernels.gpu.wrappers.planned import LivingCall, Planned, PlannedKind
-from attnfuzz.kernels.lengths import place_int32, running_sum
-from attnfuzz.kernels.queries import draw_queries, packed_rows, place_queries, softmax_scale
-from attnfuzz.kernels.results import Results
-from attnfuzz.kernels.slot_tokens import SlotTokens
+from attnfuzz.kernels.interface.backend import Bench, Output, Unsupported
+from attnfuzz.kernels.planning.lengths import place_int32, running_sum
+from attnfuzz.kernels.planning.queries import draw_queries, packed_rows, place_queries, softmax_scale
+from attnfuzz.kernels.planning.results import Results
+from attnfuzz.kernels.planning.slot_tokens import SlotTokens
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Mode, QueryView, Request, Step

@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 
-from attnfuzz.kernels.backend import Bench, Fill, Op, Unsupported
+from attnfuzz.kernels.arguments.lives import on_another_stream
 from attnfuzz.kernels.gpu.flashinfer_op import call_method
 from attnfuzz.kernels.gpu.library_ops import library_op, object_ops, overwrite
 from attnfuzz.kernels.gpu.wrappers import masks
-from attnfuzz.kernels.library_call import Action, LibraryCall, OnHost
-from attnfuzz.kernels.lives import on_another_stream
-from attnfuzz.kernels.workspace import NAN_BYTE
+from attnfuzz.kernels.interface.backend import Bench, Fill, Op, Unsupported
+from attnfuzz.kernels.interface.library_call import Action, LibraryCall, OnHost
+from attnfuzz.kernels.planning.workspace import NAN_BYTE
 from attnfuzz.reference.arguments import EarlierUse
 from attnfuzz.reference.case import Case, Pace, Workspace
 from attnfuzz.reference.geometry import Geometry

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import torch
 
-from attnfuzz.kernels.backend import Op
+from attnfuzz.kernels.interface.backend import Op
 from attnfuzz.kernels.releases.stand_ins import current
 
 ATTEND: Final = "cpu_attention_with_kv_cache"

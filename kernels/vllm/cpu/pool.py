@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import torch
 
-from attnfuzz.kernels.backend import Bench
+from attnfuzz.kernels.interface.backend import Bench
 from attnfuzz.kernels.vllm.cpu.kernels import WRITE
 from attnfuzz.kernels.vllm.pool import PackedKv, VllmPool
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import torch
 
-from attnfuzz.kernels.backend import Op
+from attnfuzz.kernels.interface.backend import Op
 from attnfuzz.kernels.native.ops import NATIVE, trtllm_ragged_attention_deepseek
 from attnfuzz.kernels.releases.recording import outside
 from attnfuzz.kernels.releases.stand_ins import current

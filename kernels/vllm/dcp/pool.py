@@ -7,10 +7,10 @@ from typing import ClassVar
 import torch
 from msgspec.structs import replace
 
-from attnfuzz.kernels.backend import Attended, Bench, WrittenCache
-from attnfuzz.kernels.lengths import running_sum
-from attnfuzz.kernels.paged_kv import PagedKv
-from attnfuzz.kernels.slot_tokens import SlotTokens
+from attnfuzz.kernels.interface.backend import Attended, Bench, WrittenCache
+from attnfuzz.kernels.planning.lengths import running_sum
+from attnfuzz.kernels.planning.paged_kv import PagedKv
+from attnfuzz.kernels.planning.slot_tokens import SlotTokens
 from attnfuzz.kernels.vllm.dcp.sharding import Sharding
 from attnfuzz.kernels.vllm.mla.pool import LatentPool
 from attnfuzz.kernels.vllm.mla.up_projection import UpProjection

@@ -13,7 +13,7 @@ from unittest import mock
 import torch
 from msgspec.structs import replace
 
-from attnfuzz.kernels.queries import draw_queries, key_dim
+from attnfuzz.kernels.planning.queries import draw_queries, key_dim
 from attnfuzz.kernels.releases import recording
 from attnfuzz.kernels.releases.factories import GuardedFactories
 from attnfuzz.kernels.vllm.adaptations import ALL_TO_ALL_APART

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from msgspec.structs import replace
 
-from attnfuzz.kernels.slot_tokens import SlotTokens
+from attnfuzz.kernels.planning.slot_tokens import SlotTokens
 from attnfuzz.reference.case import Case, Request, Step
 from attnfuzz.reference.key_shares import KeyShares
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import torch
 
-from attnfuzz.kernels.backend import Op
+from attnfuzz.kernels.interface.backend import Op
 from attnfuzz.kernels.native import transform_ops, write_ops
 from attnfuzz.kernels.native.ops import trtllm_batch_decode_with_kv_cache_mla
 from attnfuzz.kernels.releases.recording import outside

@@ -10,7 +10,7 @@ from unittest import mock
 
 import torch
 
-from attnfuzz.kernels.queries import softmax_scale
+from attnfuzz.kernels.planning.queries import softmax_scale
 from attnfuzz.kernels.vllm.adaptations import LISTED_LATENTS
 from attnfuzz.kernels.vllm.mla.pool import LatentPool
 from attnfuzz.kernels.vllm.mla.prefills import MLA, set_prefills

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import torch
 
-from attnfuzz.kernels.backend import Attended, Bench
-from attnfuzz.kernels.paged_kv import PagedKv
+from attnfuzz.kernels.interface.backend import Attended, Bench
+from attnfuzz.kernels.planning.paged_kv import PagedKv
 from attnfuzz.kernels.vllm.mla.up_projection import UpProjection
 from attnfuzz.kernels.vllm.pool import VllmPool
 from attnfuzz.reference.case import Case, Request, Step

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import torch
 
-from attnfuzz.kernels.backend import Attended, WrittenCache
+from attnfuzz.kernels.interface.backend import Attended, WrittenCache
 from attnfuzz.kernels.vllm.config import ServerLimits
 from attnfuzz.kernels.vllm.server import VllmServer
 from attnfuzz.kernels.vllm.serving.model import EngineModel

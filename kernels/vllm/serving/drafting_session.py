@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from attnfuzz.kernels.backend import Output, WrittenCache, WrittenThenAttended
+from attnfuzz.kernels.interface.backend import Output, WrittenCache, WrittenThenAttended
 from attnfuzz.kernels.vllm.serving.drafting import DraftedTokens, DraftingEngineRunner
 from attnfuzz.kernels.vllm.serving.latents import LatentDraftingEngineRunner
 from attnfuzz.kernels.vllm.serving.pool import ScheduledTokens

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from attnfuzz.kernels.backend import Bench
-from attnfuzz.kernels.queries import key_dim
-from attnfuzz.kernels.slot_tokens import stream_of
+from attnfuzz.kernels.interface.backend import Bench
+from attnfuzz.kernels.planning.queries import key_dim
+from attnfuzz.kernels.planning.slot_tokens import stream_of
 from attnfuzz.kernels.vllm.model import LayerInputs, Model
 from attnfuzz.kernels.vllm.pool import VllmPool
 from attnfuzz.kernels.vllm.serving.vocabulary import Vocabulary

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from msgspec.structs import replace
 
-from attnfuzz.kernels.backend import Attended, Bench, WrittenCache
-from attnfuzz.kernels.paged_kv import PagedKv
+from attnfuzz.kernels.interface.backend import Attended, Bench, WrittenCache
+from attnfuzz.kernels.planning.paged_kv import PagedKv
 from attnfuzz.kernels.vllm.config import drafting
 from attnfuzz.kernels.vllm.pool import VllmPool
 from attnfuzz.reference.case import Case, Step, Unused

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from attnfuzz.kernels.backend import Bench, Output, WrittenCache, WrittenThenAttended
-from attnfuzz.kernels.queries import cached_scales
+from attnfuzz.kernels.interface.backend import Bench, Output, WrittenCache, WrittenThenAttended
+from attnfuzz.kernels.planning.queries import cached_scales
 from attnfuzz.kernels.releases.answers import ASKED
 from attnfuzz.kernels.releases.entry_points_below import KernelsBelow, below
 from attnfuzz.kernels.releases.origins import Origins

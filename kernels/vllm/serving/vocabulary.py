@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from attnfuzz.kernels.slot_tokens import SlotTokens
+from attnfuzz.kernels.planning.slot_tokens import SlotTokens
 
 
 class Vocabulary:

@@ -21,9 +21,9 @@ from attnfuzz.harness.backends.registry import (
     on_device,
     resolve,
 )
-from attnfuzz.kernels.engine import EngineError
-from attnfuzz.kernels.gpu import visible
+from attnfuzz.kernels.cuda import visible
 from attnfuzz.kernels.gpu.variants import name_as_served
+from attnfuzz.kernels.interface.engine import EngineError
 from attnfuzz.kernels.releases.errors import ReleaseError
 from attnfuzz.reference.device import Device
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 Write = Callable[..., str]
 
 GOOD = """
-from attnfuzz.kernels.function_backend import FunctionBackend
+from attnfuzz.kernels.functions.function_backend import FunctionBackend
 
 def attend(**arguments): ...
 
@@ -282,7 +282,7 @@ def test_a_file_that_was_wrong_is_read_again(write: Write) -> None:
 
 
 def test_installed_packages_offer_backends(offer: Callable[[str, str], None]) -> None:
-    offer("sdpa_again", "attnfuzz.kernels.torch_sdpa:SdpaBackend")
+    offer("sdpa_again", "attnfuzz.kernels.libraries.torch_sdpa:SdpaBackend")
     assert "sdpa_again" in names()
     assert resolve("sdpa_again").name == "torch_sdpa"
 

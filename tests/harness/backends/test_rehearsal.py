@@ -16,7 +16,7 @@ import pytest
 from attnfuzz.harness.backends import rehearsal
 from attnfuzz.harness.backends.load import BackendFileError
 from attnfuzz.harness.backends.registry import resolve
-from attnfuzz.kernels.torch_sdpa import SDPA_BACKENDS
+from attnfuzz.kernels.libraries.torch_sdpa import SDPA_BACKENDS
 from attnfuzz.reference.dtypes import DType
 
 pytestmark = pytest.mark.slow
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 Write = Callable[[str], str]
 
 GOOD = """
-from attnfuzz.kernels.function_backend import FunctionBackend
+from attnfuzz.kernels.functions.function_backend import FunctionBackend
 
 def attend(**arguments): ...
 
@@ -32,7 +32,7 @@ MINE = FunctionBackend(attend)
 """
 
 CLASS = """
-from attnfuzz.kernels.backend import Op
+from attnfuzz.kernels.interface.backend import Op
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Mode
 from attnfuzz.reference.contract import Contract
@@ -176,7 +176,9 @@ def test_a_prepare_that_ends_its_process_is_named(write: Write) -> None:
 
 def test_a_stand_in_answers_as_the_backend_does(write: Write) -> None:
     real = SDPA_BACKENDS[0]
-    stand_in = resolve(write("from attnfuzz.kernels.torch_sdpa import SDPA_BACKENDS\nMINE = SDPA_BACKENDS[0]"))
+    stand_in = resolve(
+        write("from attnfuzz.kernels.libraries.torch_sdpa import SDPA_BACKENDS\nMINE = SDPA_BACKENDS[0]")
+    )
     assert stand_in is not real
     assert (stand_in.name, stand_in.capability, stand_in.contract) == (real.name, real.capability, real.contract)
     assert [stand_in.noise(dtype) for dtype in real.capability.dtypes] == [

@@ -16,7 +16,7 @@ SEGFAULT = Death(signal=11, exit_code=None, hang=False, seconds=0.1, fault=None,
 HANG = Death(signal=9, exit_code=None, hang=True, seconds=10.0, fault=None, entry=b"", output="")
 
 FUNCTIONS = """
-from attnfuzz.kernels.function_backend import FunctionBackend
+from attnfuzz.kernels.functions.function_backend import FunctionBackend
 from attnfuzz.reference.capability import Capability
 
 def paged(*, k_cache, block_tables, **_):

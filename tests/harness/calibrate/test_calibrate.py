@@ -10,7 +10,7 @@ from attnfuzz.harness.calibrate.calibrate import Measured, measure
 from attnfuzz.harness.calibrate.fit import PARAMETERS
 from attnfuzz.harness.calibrate.margins import quantiles
 from attnfuzz.harness.calibrate.sample import CannotCalibrate
-from attnfuzz.kernels.torch_sdpa import SdpaBackend
+from attnfuzz.kernels.libraries.torch_sdpa import SdpaBackend
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.noise import NoiseModel, Origin
 
@@ -22,7 +22,7 @@ sample._EXAMPLES_AT_ONCE, sample.long_cases = 10, lambda *_: ()
 """What `_short` does, in the worker that imports a backend's file."""
 IMPORTS = """
 import os
-from attnfuzz.kernels.function_backend import *
+from attnfuzz.kernels.functions.function_backend import *
 from attnfuzz.reference.case import Mode
 from attnfuzz.reference.dtypes import DType
 from attnfuzz.reference.geometry import KvLayout

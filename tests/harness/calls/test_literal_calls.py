@@ -16,8 +16,8 @@ from attnfuzz.harness.memory.arena import Arena
 from attnfuzz.harness.memory.guarded import GuardedMemory
 from attnfuzz.harness.sandbox.check import Runner, render_failure
 from attnfuzz.harness.verdict.failures import Kind, Verdict
-from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.entry_points.catalogue import ENTRY_POINTS
+from attnfuzz.kernels.interface.backend import Bench
 from attnfuzz.reference import case_file
 from attnfuzz.reference.calls import Buffer, Call, CallCase, Drawn, View, content_of
 from attnfuzz.reference.case import Guard, Outputs

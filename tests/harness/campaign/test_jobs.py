@@ -47,7 +47,7 @@ def test_a_job_finds_the_backends_that_the_main_process_finds(tmp_path: Path, mo
     """As with a folder on `pythonpath` in pytest's configuration."""
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "elsewhere.py").write_text(
-        "from attnfuzz.kernels.torch_sdpa import SDPA_BACKENDS\n\nMINE = SDPA_BACKENDS[0]\n"
+        "from attnfuzz.kernels.libraries.torch_sdpa import SDPA_BACKENDS\n\nMINE = SDPA_BACKENDS[0]\n"
     )
     (tmp_path / "elsewhere-1.0.dist-info").mkdir()
     points = "[attnfuzz.backends]\nelsewhere = elsewhere:MINE\n"

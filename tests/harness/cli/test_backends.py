@@ -15,7 +15,7 @@ from attnfuzz.harness.backends.registry import builtin
 from attnfuzz.kernels.cache_writes.native import NATIVE_WRITERS
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.libraries.catalogue import LIBRARY_BACKENDS
-from attnfuzz.kernels.torch_sdpa import SdpaBackend
+from attnfuzz.kernels.libraries.torch_sdpa import SdpaBackend
 from attnfuzz.kernels.trtllm.backends import MHA_MASKED, MHA_NVFP4, MHA_SCALED
 from attnfuzz.reference.device import Device
 

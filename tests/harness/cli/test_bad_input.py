@@ -97,7 +97,9 @@ def test_what_is_quoted_of_an_argument_is_escaped_and_abridged(attnfuzz: Attnfuz
 
 
 def test_a_backend_that_cannot_run_here_says_why(attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attnfuzz.kernels.torch_sdpa.SdpaBackend.missing", lambda _: "no compiler: install g++")
+    monkeypatch.setattr(
+        "attnfuzz.kernels.libraries.torch_sdpa.SdpaBackend.missing", lambda _: "no compiler: install g++"
+    )
     refused(attnfuzz("fuzz", "--backend", "torch_sdpa"), "torch_sdpa", "no compiler: install g++")
 
 

@@ -14,8 +14,8 @@ from refusals import refused
 from attnfuzz.harness.reported.bugs import Bug, load_bugs, projects
 from attnfuzz.harness.reported.counterparts import shown_on
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
+from attnfuzz.kernels.cuda import visible
 from attnfuzz.kernels.defects.defect import BugClass
-from attnfuzz.kernels.gpu import visible
 
 SHOWN = "sglang-21649"
 ELSEWHERE = "vllm-50781"

@@ -10,11 +10,12 @@ import pytest
 from command_line import Attnfuzz
 
 from attnfuzz.harness.backends.registry import resolve
-from attnfuzz.kernels.gpu import build_record, module_archive, modules, nvcc, toolkit
+from attnfuzz.kernels.building.library_cache import cache_folder
+from attnfuzz.kernels.cuda import nvcc, toolkit
+from attnfuzz.kernels.gpu import build_record, module_archive, modules
 from attnfuzz.kernels.gpu.build_record import Built, Module
 from attnfuzz.kernels.gpu.compilation import BuildLine
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.kernels.library_cache import cache_folder
 from attnfuzz.kernels.native import build
 
 MIB = 1 << 20

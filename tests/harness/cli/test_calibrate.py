@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.calibrate import calibrate, sample
 from attnfuzz.harness.calibrate.calibrate import Measured
-from attnfuzz.kernels.torch_sdpa import SdpaBackend
+from attnfuzz.kernels.libraries.torch_sdpa import SdpaBackend
 from attnfuzz.reference.calibration import load
 from attnfuzz.reference.dtypes import DType
 

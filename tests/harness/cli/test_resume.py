@@ -49,7 +49,9 @@ def test_a_campaign_that_was_killed_before_its_reports_were_written_has_them_and
 @pytest.mark.slow
 def test_a_campaign_logs_where_things_are_wherever_it_is_gone_on_with(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
     Path("attnfuzz-ledger.toml").write_text('[[known]]\nbackend = "torch_sdpa"\nkind = "Hang"\nreason = "rare"\n')
-    Path("team.py").write_text("from attnfuzz.kernels.torch_sdpa import SDPA_BACKENDS\n\nMINE = SDPA_BACKENDS[0]\n")
+    Path("team.py").write_text(
+        "from attnfuzz.kernels.libraries import torch_sdpa\n\nMINE = torch_sdpa.SDPA_BACKENDS[0]\n"
+    )
     options = ("--backend", BACKEND, "--backend", "team.py:MINE")
     ran = attnfuzz("fuzz", *options, "--examples", "1", "--seed", "1")
     assert ran.code == 0

@@ -15,7 +15,7 @@ from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.kernels.defects.catalogue import planted
 from attnfuzz.kernels.gpu.direct.cudnn import DECODE_OP
 from attnfuzz.kernels.gpu.direct.torch_attention import CUDNN
-from attnfuzz.kernels.torch_sdpa import SDPA
+from attnfuzz.kernels.libraries.torch_sdpa import SDPA
 
 EXPORT = Path(adapters.__file__).parent
 

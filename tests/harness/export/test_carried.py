@@ -14,7 +14,7 @@ from attnfuzz.harness.export import CannotExport, Exporter, carried
 from attnfuzz.harness.export.carried import CarriedFile, NeedsFiles, carried_name, check_complete, needed_by, read_files
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind
-from attnfuzz.kernels.backend import Op
+from attnfuzz.kernels.interface.backend import Op
 from attnfuzz.reference.case import Case, Mode
 from attnfuzz.reference.geometry import KvLayout
 

@@ -265,7 +265,7 @@ def test_scripts_define_what_they_use_and_begin_with_the_calls(runner: Runner, c
     )
     assert lint.returncode == 0, lint.stdout
     text = path.read_text()
-    assert "attnfuzz." not in text.replace("attnfuzz.kernels.fixup", "")
+    assert "attnfuzz." not in text.replace("attnfuzz.kernels.planning.fixup", "")
     assert (
         text.index("def allocate(") < text.index("def run():") < text.index("def main():") < text.index("# The kernels")
     )

@@ -19,10 +19,10 @@ from attnfuzz.harness.memory.slabs import OutOfMemory
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.tiers import Task
 from attnfuzz.harness.workers.journal import Journal
-from attnfuzz.kernels.backend import Bench, Output
-from attnfuzz.kernels.library_cache import BuildFailed, NoCompiler
+from attnfuzz.kernels.building.library_cache import BuildFailed, NoCompiler
+from attnfuzz.kernels.interface.backend import Bench, Output
+from attnfuzz.kernels.libraries.torch_sdpa import SdpaBackend, SdpaSession
 from attnfuzz.kernels.native import build
-from attnfuzz.kernels.torch_sdpa import SdpaBackend, SdpaSession
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.device import Device
 

@@ -18,8 +18,8 @@ from attnfuzz.harness.memory.guarded import GuardedMemory
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.workers import sticky
 from attnfuzz.harness.workers.journal import LaunchRecord
-from attnfuzz.kernels.backend import Op
-from attnfuzz.kernels.gpu import guards
+from attnfuzz.kernels.cuda import guards
+from attnfuzz.kernels.interface.backend import Op
 
 
 class FakeGraph:

@@ -8,7 +8,7 @@ import torch
 
 from attnfuzz.harness.inside import late_device
 from attnfuzz.harness.inside.late_device import StreamGate, late
-from attnfuzz.kernels.gpu import guards
+from attnfuzz.kernels.cuda import guards
 
 
 @pytest.fixture

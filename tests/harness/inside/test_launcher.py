@@ -13,8 +13,8 @@ from attnfuzz.harness.memory.guarded import GuardedMemory
 from attnfuzz.harness.memory.seal import Seal
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.workers.journal import LaunchRecord
-from attnfuzz.kernels.backend import Op
-from attnfuzz.kernels.transfers import Pending
+from attnfuzz.kernels.interface.backend import Op
+from attnfuzz.kernels.interface.transfers import Pending
 
 
 def add_into(*, out: torch.Tensor, x: torch.Tensor, amount: int) -> None:

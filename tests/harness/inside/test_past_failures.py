@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from attnfuzz.harness.inside.execute import Execution
 from attnfuzz.harness.verdict.failures import Kind, Verdict
 from attnfuzz.harness.verdict.tiers import Task
-from attnfuzz.kernels.backend import Bench, Output
-from attnfuzz.kernels.torch_sdpa import SdpaBackend, SdpaSession
+from attnfuzz.kernels.interface.backend import Bench, Output
+from attnfuzz.kernels.libraries.torch_sdpa import SdpaBackend, SdpaSession
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.past import PastFailure
 from attnfuzz.reference.relation import Relation

@@ -6,9 +6,9 @@ import torch
 
 from attnfuzz.harness.inside import places
 from attnfuzz.harness.inside.places import Moving, on_host
-from attnfuzz.kernels.backend import Attended, Output
-from attnfuzz.kernels.gpu import guards
-from attnfuzz.kernels.transfers import Pending, done
+from attnfuzz.kernels.cuda import guards
+from attnfuzz.kernels.interface.backend import Attended, Output
+from attnfuzz.kernels.interface.transfers import Pending, done
 from attnfuzz.reference.dtypes import DType
 
 

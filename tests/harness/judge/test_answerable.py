@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from attnfuzz.harness.verdict.failures import Kind
-from attnfuzz.kernels.backend import Attended, Output
+from attnfuzz.kernels.interface.backend import Attended, Output
 
 
 def spoilt(output: Output, request: int, spoil: Callable[[Attended], object]) -> Output:

@@ -10,7 +10,7 @@ import torch
 
 from attnfuzz.harness.memory import poison
 from attnfuzz.harness.verdict.failures import Kind
-from attnfuzz.kernels.backend import Output
+from attnfuzz.kernels.interface.backend import Output
 from attnfuzz.reference.contract import Contract, Holds, LseBase
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from repetition import examples
 
 from attnfuzz.harness.verdict.tiers import Tier
-from attnfuzz.kernels.backend import Attended, Output
+from attnfuzz.kernels.interface.backend import Attended, Output
 from attnfuzz.kernels.libraries.torch_attention import unfused_noise
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Mode, ValueFamily

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from attnfuzz.harness.verdict.failures import Kind, Observation
-from attnfuzz.kernels.backend import Output
+from attnfuzz.kernels.interface.backend import Output
 from attnfuzz.reference.attention import attend
 from attnfuzz.reference.contract import Contract, Holds, LseBase
 from attnfuzz.reference.problem import Answer, Problem

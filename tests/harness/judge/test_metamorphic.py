@@ -15,7 +15,7 @@ from attnfuzz.harness.judge.lse_bound import lse_bound
 from attnfuzz.harness.judge.metamorphic import StepComparison, compare
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.tiers import Tier
-from attnfuzz.kernels.backend import Output
+from attnfuzz.kernels.interface.backend import Output
 from attnfuzz.reference.case import ValueFamily
 from attnfuzz.reference.contract import Contract, Holds, LseBase
 from attnfuzz.reference.relation import Relation

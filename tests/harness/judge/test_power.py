@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from attnfuzz.harness.verdict.failures import Kind
-from attnfuzz.kernels.backend import Attended, Output
+from attnfuzz.kernels.interface.backend import Attended, Output
 from attnfuzz.reference.case import ValueFamily
 from attnfuzz.reference.contract import Contract, LseBase
 

@@ -11,7 +11,7 @@ from wrong_rows import claims_of
 
 from attnfuzz.harness.judge.explain import worst_row
 from attnfuzz.harness.verdict.tiers import ALL_TIERS, Tier
-from attnfuzz.kernels.backend import Output
+from attnfuzz.kernels.interface.backend import Output
 from attnfuzz.reference.case import ValueFamily
 from attnfuzz.reference.noise import NoiseModel
 

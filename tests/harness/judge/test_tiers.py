@@ -18,7 +18,7 @@ from attnfuzz.harness.judge.recurring import Statistic
 from attnfuzz.harness.judge.row_error import row_error
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.tiers import ALL_TIERS, ALPHA, Tier
-from attnfuzz.kernels.backend import Output
+from attnfuzz.kernels.interface.backend import Output
 from attnfuzz.reference.case import ValueFamily
 from attnfuzz.reference.contract import Contract, LseBase
 

@@ -11,7 +11,7 @@ from repetition import examples
 from attnfuzz.harness.memory.arena import PAGE, Arena
 from attnfuzz.harness.memory.guarded import GuardedMemory, PlainMemory
 from attnfuzz.harness.memory.poison import poison, unwritten
-from attnfuzz.kernels.backend import Fill
+from attnfuzz.kernels.interface.backend import Fill
 from attnfuzz.reference.case import Guard, Outputs
 from attnfuzz.reference.dtypes import DType
 

@@ -10,7 +10,7 @@ from attnfuzz.harness.memory.allocation import locate
 from attnfuzz.harness.memory.arena import PAGE, Arena
 from attnfuzz.harness.memory.guarded import GuardedMemory, PlainMemory
 from attnfuzz.harness.memory.slabs import NoAddresses, OutOfMemory
-from attnfuzz.kernels.backend import Fill
+from attnfuzz.kernels.interface.backend import Fill
 from attnfuzz.reference.case import Guard, Outputs
 
 ROWS, WIDTH = (1 << 31) // 24 + 10, 24

@@ -16,8 +16,8 @@ from attnfuzz.harness.campaign.run import Ended
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.pytest.campaign import FuzzCampaign, NothingJudged
 from attnfuzz.harness.pytest.plugin import pytest_generate_tests
+from attnfuzz.kernels.building.library_cache import cache_folder
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.kernels.library_cache import cache_folder
 
 TEST = """
 def test_fuzz(attn_fuzz):

@@ -131,6 +131,6 @@ def test_a_wheel_that_is_none_is_the_reason_in_a_line(tmp_path: Path, wheels: Pa
 
 
 def test_without_pip_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attnfuzz.kernels.pip.has_pip", lambda: False)
+    monkeypatch.setattr("attnfuzz.kernels.building.pip.has_pip", lambda: False)
     with pytest.raises(CannotBeHad, match="no pip: python -m ensurepip, or name its folder with --site"):
         installed(PACKAGE, VERSION, tmp_path, _silent)

@@ -13,8 +13,8 @@ from attnfuzz.harness.reported.bugs import FOLDER, Bug, BugFileError, load_bugs,
 from attnfuzz.harness.reported.counterparts import cases_like
 from attnfuzz.harness.sandbox.check import Runner, why_not
 from attnfuzz.harness.search.examples import drawn_cases, run_examples
-from attnfuzz.kernels import torch_sdpa
-from attnfuzz.kernels.gpu import visible
+from attnfuzz.kernels.cuda import visible
+from attnfuzz.kernels.libraries import torch_sdpa
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.device import Device
 

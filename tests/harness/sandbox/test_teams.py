@@ -9,7 +9,7 @@ from attnfuzz.harness.sandbox import teams
 from attnfuzz.harness.sandbox.teams import Team, Teams, team_of
 from attnfuzz.harness.search.messages import JobSetup, Slice
 from attnfuzz.harness.workers import gpu_core
-from attnfuzz.kernels.gpu.visible import Gpu
+from attnfuzz.kernels.cuda.visible import Gpu
 from attnfuzz.reference.device import Device
 
 

@@ -9,8 +9,8 @@ from bound_call import bind
 from installed_writers import passes_drawn_cases
 
 from attnfuzz.kernels.cache_writes import interfaces
-from attnfuzz.kernels.cache_writes.flashinfer import FLASHINFER_WRITERS
-from attnfuzz.kernels.cache_writes.flashinfer_rope import FLASHINFER_ROPE
+from attnfuzz.kernels.gpu.direct.cache_writes import FLASHINFER_WRITERS
+from attnfuzz.kernels.gpu.direct.rope import FLASHINFER_ROPE
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 
 pytest.importorskip("flashinfer", reason="calls are bound to the installed signatures")

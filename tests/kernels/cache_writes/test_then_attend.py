@@ -10,10 +10,10 @@ from small_cases import HEADS, LATENTS, drawn, lighter, passed, run, step
 
 from attnfuzz.harness.backends.registry import UnknownBackend, fixed, is_file, resolve
 from attnfuzz.harness.verdict.failures import Kind, Observation
-from attnfuzz.kernels.backend import Backend
 from attnfuzz.kernels.cache_writes.then_attend import NoPair, WriteThenAttend
 from attnfuzz.kernels.cache_writes.writer_session import WriterSession
 from attnfuzz.kernels.defects.catalogue import planted
+from attnfuzz.kernels.interface.backend import Backend
 from attnfuzz.kernels.native import build
 from attnfuzz.reference.case import (
     Case,

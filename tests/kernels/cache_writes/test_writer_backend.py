@@ -9,9 +9,9 @@ from small_cases import HEADS, drawn_for, lighter, passed, run, step
 from writers import CAN, STORE, wrong
 
 from attnfuzz.harness.verdict.failures import Kind, Observation
+from attnfuzz.kernels.arguments.edges import UNSAID_FACTORS
 from attnfuzz.kernels.cache_writes.stored import Conversion
 from attnfuzz.kernels.cache_writes.writer_backend import WRITES, WriterBackend
-from attnfuzz.kernels.edges import UNSAID_FACTORS
 from attnfuzz.reference.case import (
     Case,
     Launch,

@@ -9,7 +9,7 @@ from forked_python import forked_processes
 
 from attnfuzz.kernels.gpu.direct import cudnn
 from attnfuzz.kernels.gpu.wrappers import wrapper
-from attnfuzz.kernels.ops_table import WorkspaceBytes
+from attnfuzz.kernels.interface.ops_table import WorkspaceBytes
 
 
 @pytest.fixture(scope="module", autouse=True)

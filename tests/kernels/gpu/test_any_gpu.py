@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from attnfuzz.harness.memory.arena import Arena
 from attnfuzz.harness.memory.guarded import GuardedMemory
-from attnfuzz.kernels import library_cache
+from attnfuzz.kernels.building import library_cache
 from attnfuzz.kernels.gpu.any_gpu import ops
 from attnfuzz.kernels.gpu.any_gpu.ops import ANY_GPU, EXPORTS, SOURCES
 from attnfuzz.kernels.native import build

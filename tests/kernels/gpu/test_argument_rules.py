@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from attnfuzz.harness.backends.registry import builtin
-from attnfuzz.kernels.argument_forms import AT_LAUNCH, PLACED, reaches
+from attnfuzz.kernels.arguments.argument_forms import AT_LAUNCH, PLACED, reaches
 from attnfuzz.kernels.gpu import argument_rules as rules
 from attnfuzz.kernels.gpu import function_argument_rules as functions
 from attnfuzz.reference.arguments import ArgumentForm, ArgumentStanding, Rules

@@ -10,11 +10,11 @@ from small_cases import HEADS, drawn, lighter, passed, run, step
 
 from attnfuzz.harness.inside import execute
 from attnfuzz.harness.verdict.failures import Kind
-from attnfuzz.kernels import fixup
-from attnfuzz.kernels.backend import Backend, Op
 from attnfuzz.kernels.gpu.direct import states
 from attnfuzz.kernels.gpu.direct.states import CUDA_FIXUP
 from attnfuzz.kernels.gpu.states import FIXUP
+from attnfuzz.kernels.interface.backend import Backend, Op
+from attnfuzz.kernels.planning import fixup
 from attnfuzz.reference.case import Case, Mode, Outputs, QueryView, Views
 from attnfuzz.reference.device import Device
 

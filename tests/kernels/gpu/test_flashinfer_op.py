@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from bound_call import bind
 
-from attnfuzz.kernels.backend import Unsupported
 from attnfuzz.kernels.gpu.flashinfer_op import call, call_method, flashinfer_op, version
+from attnfuzz.kernels.interface.backend import Unsupported
 
 Release = Callable[..., str]
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from attnfuzz.kernels.backend import Unsupported
+from attnfuzz.kernels.cuda.visible import Arch
 from attnfuzz.kernels.gpu import modules
 from attnfuzz.kernels.gpu.build_record import Module
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
-from attnfuzz.kernels.gpu.visible import Arch
+from attnfuzz.kernels.interface.backend import Unsupported
 from attnfuzz.reference.bucket import Bucket
 from attnfuzz.reference.capability import Capability
 from attnfuzz.reference.case import Case, Mode, Request, Step

@@ -6,8 +6,8 @@ import fake_guards
 import pytest
 import torch
 
-from attnfuzz.kernels.byte_runs import ByteRun
-from attnfuzz.kernels.gpu import guards
+from attnfuzz.kernels.cuda import guards
+from attnfuzz.kernels.interface.byte_runs import ByteRun
 
 HOST = torch.device("cpu")
 

@@ -9,13 +9,13 @@ import torch
 from recorder import Recorder
 from small_cases import step
 
-from attnfuzz.kernels.backend import Bench, Unsupported
 from attnfuzz.kernels.gpu import flashinfer_op
 from attnfuzz.kernels.gpu.direct.mla import MLA_BUCKET, MlaBatch, MlaWrapper, StaticSize, workspace_bytes
-from attnfuzz.kernels.page_ids import DUMMY_PAGE
-from attnfuzz.kernels.paged_kv import PagedKv
-from attnfuzz.kernels.plan import Row
-from attnfuzz.kernels.results import Results
+from attnfuzz.kernels.interface.backend import Bench, Unsupported
+from attnfuzz.kernels.planning.page_ids import DUMMY_PAGE
+from attnfuzz.kernels.planning.paged_kv import PagedKv
+from attnfuzz.kernels.planning.plan import Row
+from attnfuzz.kernels.planning.results import Results
 from attnfuzz.reference.case import Case, Mode
 from attnfuzz.reference.geometry import Latent
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from attnfuzz.kernels.building.library_cache import cache_folder
 from attnfuzz.kernels.gpu import build_record, module_archive
 from attnfuzz.kernels.gpu.build_record import WORKSPACE_BASE, Built
 from attnfuzz.kernels.gpu.module_archive import CONTENTS, BuiltFor, ModuleList, NoArchive, keep, take
-from attnfuzz.kernels.library_cache import cache_folder
 
 ARCH = "9.0a"
 XQA = "XQA bf16"

@@ -11,10 +11,10 @@ import pytest
 from fake_specs import module
 from forked_python import forked_processes, started_processes
 
+from attnfuzz.kernels.building.library_cache import BuildFailed
 from attnfuzz.kernels.gpu import build_record, modules
 from attnfuzz.kernels.gpu.build_record import ARCH_LIST, WORKSPACE_BASE, Built, Module
 from attnfuzz.kernels.gpu.compilation import first_error
-from attnfuzz.kernels.library_cache import BuildFailed
 
 pytestmark = pytest.mark.slow
 

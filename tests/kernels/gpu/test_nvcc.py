@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import tvm_ffi.cpp
 
-from attnfuzz.kernels.gpu import guards, nvcc, visible
-from attnfuzz.kernels.library_cache import BuildFailed, NoCompiler
+from attnfuzz.kernels.building.library_cache import BuildFailed, NoCompiler
+from attnfuzz.kernels.cuda import guards, nvcc, visible
 
 
 class Compiler:

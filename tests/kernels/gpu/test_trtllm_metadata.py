@@ -13,7 +13,7 @@ from trtllm_on_cpu import named
 from attnfuzz.harness.backends.registry import load, resolve
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind, Verdict
-from attnfuzz.kernels.backend import Bench
+from attnfuzz.kernels.interface.backend import Bench
 from attnfuzz.reference.case import Case, KvView, Launch, Mode, Step, Views
 from attnfuzz.reference.dtypes import DType
 

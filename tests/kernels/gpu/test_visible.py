@@ -9,8 +9,8 @@ import pytest
 import torch
 from fake_nvml import B200, H200, L4, OTHER_H200
 
-from attnfuzz.kernels.gpu import discovery, visible
-from attnfuzz.kernels.gpu.visible import Arch
+from attnfuzz.kernels.cuda import discovery, visible
+from attnfuzz.kernels.cuda.visible import Arch
 
 HOPPER = frozenset({Arch.HOPPER})
 FOUND = visible._found

@@ -12,7 +12,7 @@ from small_cases import HEADS, drawn, lighter, passed, run, step
 
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind
-from attnfuzz.kernels.function_backend import FunctionSession
+from attnfuzz.kernels.functions.function_backend import FunctionSession
 from attnfuzz.kernels.libraries import openvino
 from attnfuzz.kernels.libraries.openvino import F32, OPENVINO_BACKENDS, HeldTokens, arrange
 from attnfuzz.kernels.libraries.openvino_blocks import BY_CHANNEL, BY_TOKEN, Blocks, Codec

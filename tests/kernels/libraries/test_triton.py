@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from library_cases import case_of, verdict_of
 
-from attnfuzz.kernels.backend import Unsupported
+from attnfuzz.kernels.interface.backend import Unsupported
 from attnfuzz.kernels.libraries import installed, interpreted
 from attnfuzz.kernels.libraries.installed import LibraryBackend
 from attnfuzz.kernels.libraries.triton_sglang import SGLANG_BACKENDS

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from attnfuzz.kernels.library_cache import BuildFailed, NoCompiler
+from attnfuzz.kernels.building.library_cache import BuildFailed, NoCompiler
 from attnfuzz.kernels.native import build
 
 # Exports by hand what TVM_FFI_DLL_EXPORT_TYPED_FUNC would, whose headers take seconds to compile.

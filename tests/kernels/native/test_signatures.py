@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from attnfuzz.kernels.backend import Op
+from attnfuzz.kernels.interface.backend import Op
 from attnfuzz.kernels.native.ops import NATIVE
 from attnfuzz.kernels.native.unsupported import ACCEPTED, OWN
 

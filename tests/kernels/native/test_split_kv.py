@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from attnfuzz.kernels.interface.ops_table import WorkspaceBytes
 from attnfuzz.kernels.native import ops
 from attnfuzz.kernels.native.ops import workspace_bytes
-from attnfuzz.kernels.ops_table import WorkspaceBytes
 
 SIGSEGV = 11
 WRITE = 2

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from attnfuzz.kernels import fixup
 from attnfuzz.kernels.native import ops
+from attnfuzz.kernels.planning import fixup
 
 INF = float("inf")
 

@@ -14,7 +14,7 @@ from attnfuzz.harness.inside.launcher import JournalingLauncher
 from attnfuzz.harness.memory.arena import Arena
 from attnfuzz.harness.memory.guarded import GuardedMemory
 from attnfuzz.harness.verdict.failures import Kind
-from attnfuzz.kernels.backend import Bench, Op, Unsupported
+from attnfuzz.kernels.interface.backend import Bench, Op, Unsupported
 from attnfuzz.kernels.native.ops import NATIVE
 from attnfuzz.kernels.releases.entry_points_below import KernelsBelow, below
 from attnfuzz.kernels.releases.origins import Origins

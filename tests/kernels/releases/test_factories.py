@@ -8,7 +8,7 @@ import torch
 from attnfuzz.harness.memory import poison
 from attnfuzz.harness.memory.arena import Arena
 from attnfuzz.harness.memory.guarded import GuardedMemory
-from attnfuzz.kernels.backend import Bench
+from attnfuzz.kernels.interface.backend import Bench
 from attnfuzz.kernels.releases import recording
 from attnfuzz.kernels.releases.factories import GuardedFactories
 from attnfuzz.kernels.releases.recording import Recording

@@ -10,7 +10,7 @@ from fake_releases import needs_pip, pip_has_only, pip_in_process
 from fake_wheels import SOURCES, make_wheel
 from packaging.version import Version
 
-from attnfuzz.kernels import library_cache
+from attnfuzz.kernels.building import library_cache
 from attnfuzz.kernels.releases import wheels as module
 from attnfuzz.kernels.releases.errors import ReleaseError
 from attnfuzz.kernels.releases.release import release_of

@@ -3,7 +3,7 @@
 import pytest
 from packaging.version import Version
 
-from attnfuzz.kernels.backend import Unsupported
+from attnfuzz.kernels.interface.backend import Unsupported
 from attnfuzz.kernels.releases.versions import span, stubbed_in
 from attnfuzz.kernels.sglang.adaptations import CHANGES, STUBBED, Inert, changes_in
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from small_cases import HEADS, step
 
-from attnfuzz.kernels.backend import Bench
+from attnfuzz.kernels.interface.backend import Bench
 from attnfuzz.kernels.sglang.graph_buffers import GraphBuffers
 from attnfuzz.kernels.sglang.orders import GraphPlanner
 from attnfuzz.reference.case import Case, Mode

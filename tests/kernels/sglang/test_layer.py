@@ -7,7 +7,7 @@ from harness_cases import GEOMETRY, LATENT
 from loaded_tree import LoadedTree, served, served_case
 from msgspec.structs import replace
 
-from attnfuzz.kernels.backend import Unsupported
+from attnfuzz.kernels.interface.backend import Unsupported
 from attnfuzz.reference.case import Mode, Request, Scales, Step
 from attnfuzz.reference.dtypes import DType
 

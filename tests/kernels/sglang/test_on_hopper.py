@@ -3,7 +3,7 @@
 import pytest
 from packaging.version import Version
 
-from attnfuzz.kernels.gpu import visible
+from attnfuzz.kernels.cuda import visible
 from attnfuzz.kernels.releases.naming import Named
 from attnfuzz.kernels.releases.on_hopper import HopperRelease
 from attnfuzz.kernels.sglang import backends

@@ -9,7 +9,7 @@ from loaded_tree import LoadedTree, served, served_case
 from msgspec.structs import replace
 
 from attnfuzz.harness.memory.guarded import PlainMemory
-from attnfuzz.kernels.backend import Bench, Unsupported
+from attnfuzz.kernels.interface.backend import Bench, Unsupported
 from attnfuzz.kernels.sglang.pool import ServerPool
 from attnfuzz.reference.case import Case, KvView, Mode, Outputs, PageOrder, Pages, Request, Step, TableTail, Views
 from attnfuzz.reference.dtypes import DType

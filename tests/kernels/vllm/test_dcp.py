@@ -11,7 +11,7 @@ import torch
 
 from attnfuzz.harness.judge.written import judge_written
 from attnfuzz.harness.verdict.failures import Kind, Observation
-from attnfuzz.kernels.backend import Unsupported
+from attnfuzz.kernels.interface.backend import Unsupported
 from attnfuzz.kernels.releases.recording import Recording
 from attnfuzz.kernels.vllm.dcp.group import RankGroup
 from attnfuzz.kernels.vllm.dcp.pool import RankPool, ShardedPool

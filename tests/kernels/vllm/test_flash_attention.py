@@ -7,7 +7,7 @@ import pytest
 import torch
 from packaging.version import Version
 
-from attnfuzz.kernels.backend import Bench
+from attnfuzz.kernels.interface.backend import Bench
 from attnfuzz.kernels.releases.entry_points_below import KernelsBelow, below
 from attnfuzz.kernels.vllm.flash_attention import forward, schedule
 from attnfuzz.reference.case import Case, Mode, Request, Step

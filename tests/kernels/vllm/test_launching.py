@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from attnfuzz.kernels.backend import Op
+from attnfuzz.kernels.interface.backend import Op
 from attnfuzz.kernels.releases.stand_ins import answered_by
 from attnfuzz.kernels.vllm.launching import launching
 

@@ -12,7 +12,7 @@ from recorder import Recorder
 
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind
-from attnfuzz.kernels.backend import Unsupported, WrittenThenAttended
+from attnfuzz.kernels.interface.backend import Unsupported, WrittenThenAttended
 from attnfuzz.kernels.vllm.engine import ENGINE
 from attnfuzz.kernels.vllm.runner import ModelRunner
 from attnfuzz.reference.case import Case, Mode, Pages, Request, Step, TableTail

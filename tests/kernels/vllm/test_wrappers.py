@@ -8,7 +8,7 @@ import pytest
 import torch
 from packaging.version import Version
 
-from attnfuzz.kernels.backend import Bench
+from attnfuzz.kernels.interface.backend import Bench
 from attnfuzz.kernels.releases.entry_points_below import KernelsBelow, below
 from attnfuzz.kernels.releases.recording import record
 from attnfuzz.kernels.vllm.wrappers import (

@@ -7,7 +7,7 @@ import pytest
 import torch
 from wrong_rows import answering, claims_of, cut, right_row, said_of, two_requests
 
-from attnfuzz.kernels.packed_masks import packed_masks
+from attnfuzz.kernels.planning.packed_masks import packed_masks
 from attnfuzz.reference.problem import Problem
 
 Wrong = Callable[[Problem], torch.Tensor]

@@ -16,7 +16,7 @@ from attnfuzz.harness.memory.arena import Arena
 from attnfuzz.harness.memory.cuda.arena import CudaArena
 from attnfuzz.harness.memory.cuda.memory import CudaMemory, PlainCudaMemory
 from attnfuzz.harness.memory.guarded import GuardedMemory
-from attnfuzz.kernels.backend import Fill
+from attnfuzz.kernels.interface.backend import Fill
 from attnfuzz.reference.case import Guard, Outputs
 
 

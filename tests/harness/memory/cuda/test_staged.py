@@ -16,8 +16,8 @@ from attnfuzz.harness.memory.cuda.staging import CHUNK, Chunks, StagedWrites, ch
 from attnfuzz.harness.search.examples import drawn_cases, run_examples
 from attnfuzz.harness.verdict.failures import Verdict
 from attnfuzz.harness.verdict.tiers import Task
-from attnfuzz.kernels.backend import Fill
-from attnfuzz.kernels.gpu import guards
+from attnfuzz.kernels.cuda import guards
+from attnfuzz.kernels.interface.backend import Fill
 from attnfuzz.reference.case import Case, Guard, Outputs
 
 if TYPE_CHECKING:

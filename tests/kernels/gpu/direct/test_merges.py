@@ -8,10 +8,10 @@ import pytest
 import torch
 from small_cases import drawn, narrowest, run
 
-from attnfuzz.kernels.backend import Op, Unsupported
 from attnfuzz.kernels.gpu.direct import states
 from attnfuzz.kernels.gpu.direct.parts import StatesPart, excluded, states_of, with_rounded_lses
 from attnfuzz.kernels.gpu.states import MERGE_STATE_IN_PLACE
+from attnfuzz.kernels.interface.backend import Op, Unsupported
 from attnfuzz.reference.arguments import ArgumentForm
 from attnfuzz.reference.case import Case, Mode
 

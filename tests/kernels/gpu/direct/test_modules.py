@@ -17,7 +17,7 @@ import jinja2
 # FlashInfer compiles a few templates again for each of 500 kernels, which takes 15 s.
 jinja2.Template = functools.cache(jinja2.Template)
 from attnfuzz.kernels.gpu.catalogue import GPU_BACKENDS
-from attnfuzz.kernels.gpu.visible import Arch
+from attnfuzz.kernels.cuda.visible import Arch
 hopper = [backend for backend in GPU_BACKENDS if Arch.HOPPER in backend.archs]
 modules = {module.name: module for backend in hopper for module in backend.modules()}
 print(json.dumps({name: module.spec().name for name, module in modules.items()}))

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from repetition import examples
 from small_cases import drawn, lighter, run, step
 
-from attnfuzz.kernels.gpu import visible
+from attnfuzz.kernels.cuda import visible
 from attnfuzz.kernels.gpu.direct import varlen
 from attnfuzz.reference.arguments import ArgumentForm, ArgumentRule
 from attnfuzz.reference.case import Case, Mask, Mode, Step

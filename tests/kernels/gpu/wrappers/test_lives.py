@@ -12,14 +12,14 @@ from small_cases import passed, run, step
 from torch.nn.attention import flex_attention
 
 from attnfuzz.harness.backends.registry import load
-from attnfuzz.kernels import lives
-from attnfuzz.kernels.backend import Op, Unsupported
+from attnfuzz.kernels.arguments import lives
 from attnfuzz.kernels.gpu.gpu_backend import GpuBackend
 from attnfuzz.kernels.gpu.library_ops import own_workspaces
 from attnfuzz.kernels.gpu.wrappers.backends import CAPPED, EIGHT_BITS, PLAIN, WINDOWED
 from attnfuzz.kernels.gpu.wrappers.other_layers import other_layer, uses_of
+from attnfuzz.kernels.interface.backend import Op, Unsupported
+from attnfuzz.kernels.interface.library_call import OWN_INTEGERS
 from attnfuzz.kernels.libraries.torch_attention import block_mask
-from attnfuzz.kernels.library_call import OWN_INTEGERS
 from attnfuzz.reference.arguments import EarlierUse
 from attnfuzz.reference.case import Case, Mode
 

@@ -6,11 +6,11 @@ import pytest
 from msgspec.structs import replace
 from small_cases import HEADS, drawn, step
 
-from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.gpu.wrappers.paged import PageLists, last_page_len
-from attnfuzz.kernels.page_ids import DUMMY_PAGE
-from attnfuzz.kernels.paged_kv import PagedKv
-from attnfuzz.kernels.plan import PageTable, Row
+from attnfuzz.kernels.interface.backend import Bench
+from attnfuzz.kernels.planning.page_ids import DUMMY_PAGE
+from attnfuzz.kernels.planning.paged_kv import PagedKv
+from attnfuzz.kernels.planning.plan import PageTable, Row
 from attnfuzz.reference.case import Case, Mode, Tombstone
 
 BenchOf = Callable[[Case], Bench]

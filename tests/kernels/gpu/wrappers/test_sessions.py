@@ -10,9 +10,9 @@ from recorder import Launched, Recorder
 from repetition import examples
 from small_cases import drawn, lighter, passed, run, step
 
-from attnfuzz.kernels.backend import Bench
 from attnfuzz.kernels.gpu.wrappers import wrapper
-from attnfuzz.kernels.slot_tokens import SlotTokens
+from attnfuzz.kernels.interface.backend import Bench
+from attnfuzz.kernels.planning.slot_tokens import SlotTokens
 from attnfuzz.reference.case import (
     Case,
     KvView,

@@ -7,13 +7,13 @@ import torch
 from msgspec.structs import replace
 from small_cases import step
 
-from attnfuzz.kernels.backend import Bench, Unsupported
 from attnfuzz.kernels.gpu.wrappers.cascade import Split, common_pages
 from attnfuzz.kernels.gpu.wrappers.pod import Part, many_prefills, one_prefill
 from attnfuzz.kernels.gpu.wrappers.sparse import Columns, Matrix
-from attnfuzz.kernels.paged_kv import PagedKv
-from attnfuzz.kernels.plan import PageTable, Row
-from attnfuzz.kernels.torch_sdpa import visible
+from attnfuzz.kernels.interface.backend import Bench, Unsupported
+from attnfuzz.kernels.libraries.torch_sdpa import visible
+from attnfuzz.kernels.planning.paged_kv import PagedKv
+from attnfuzz.kernels.planning.plan import PageTable, Row
 from attnfuzz.reference.case import Case, Mode, PageOrder, Pages, Request, Step
 from attnfuzz.reference.geometry import Geometry
 

@@ -1,0 +1,1 @@
+"""The build of kernels: the cache, bounded commands, pip, and the Triton interpreter."""

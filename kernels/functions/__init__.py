@@ -1,0 +1,1 @@
+"""Backends made from one function, a user's or a library's."""
