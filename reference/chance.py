@@ -45,7 +45,7 @@ class Chance:
         return torch.cat([positions[:tokens] for tokens in self._lengths]) if self._runs else positions
 
     def normal(self, *shape: int) -> torch.Tensor:
-        """Standard normal numbers, float32 [tokens, *shape]: one of 65,536 quantiles each."""
+        """Draw standard normal numbers, float32 [tokens, *shape]: one of 65,536 quantiles each."""
         bits = self._bits(prod(shape)).reshape(-1)
         result = torch.empty(bits.shape, device=self.device)
         for piece, own in zip(bits.split(_AT_ONCE), result.split(_AT_ONCE), strict=True):
@@ -53,11 +53,11 @@ class Chance:
         return result.view(self.tokens, *shape)
 
     def sign(self, *shape: int) -> torch.Tensor:
-        """+1 or -1, float32 [tokens, *shape]."""
+        """Draw +1 or -1, float32 [tokens, *shape]."""
         return self._bits(prod(shape)).bitwise_and(2).sub_(1).to(torch.float32).view(self.tokens, *shape)
 
     def share(self, *shape: int) -> torch.Tensor:
-        """Multiples of 2^-16 from 0 to below 1, float32 [tokens, *shape]."""
+        """Draw multiples of 2^-16 from 0 to below 1, float32 [tokens, *shape]."""
         return _unsigned(self._bits(prod(shape))).to(torch.float32).mul_(2.0**-_BITS).view(self.tokens, *shape)
 
     def of_runs(self) -> "Chance":
@@ -70,7 +70,7 @@ class Chance:
         return of_runs.repeat_interleave(lengths, dim=0, output_size=self.tokens)
 
     def _bits(self, count: int) -> torch.Tensor:
-        """Random int16 [tokens, count]. Each token takes whole words, so that neighbours share none."""
+        """Draw int16 [tokens, count]. Each token takes whole words, so that neighbours share none."""
         words = torch.empty(self.tokens, -(-count // _PER_WORD), dtype=torch.int64, device=self.device)
         for run, own in zip(self._runs, words.split_with_sizes(self._lengths), strict=True):
             if run.tokens:
@@ -95,7 +95,7 @@ def mixed(state: int, part: int) -> int:
 
 @cache
 def _quantiles(device: torch.device) -> torch.Tensor:
-    """Quantiles of the standard normal distribution at the middles of 65,536 equal shares."""
+    """Compute quantiles of the standard normal distribution at the middles of 65,536 equal shares."""
     if device != HOST:
         # Computed on the device, they could differ in their last bits.
         return _quantiles(HOST).to(device)

@@ -13,12 +13,12 @@ from attnfuzz.reference.capability import Capability
 
 
 def page() -> str:
-    """The tables in markdown."""
+    """Render the tables in markdown."""
     return "\n".join(line for group in _groups() for line in _section(*group)).rstrip() + "\n"
 
 
 def _groups() -> Iterator[tuple[list[str], Backend]]:
-    """Backends with the same rules and events, by names."""
+    """Group backends with the same rules and events, by names."""
     groups: dict[object, tuple[list[str], Backend]] = {}
     for name, backend in builtin().items():
         can = backend.capability
@@ -56,7 +56,7 @@ def _forms(can: Capability) -> Iterator[str]:
 
 
 def _edges(can: Capability) -> Iterator[str]:
-    """A line for each standing and source."""
+    """Yield a line for each standing and source."""
     groups: dict[tuple[ArgumentStanding, str], list[str]] = {}
     for rule in can.edges:
         groups.setdefault((rule.standing, rule.source), []).append(rule.edge)

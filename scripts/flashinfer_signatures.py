@@ -23,7 +23,7 @@ METHODS = ("__init__", "plan", "_plan_impl", "run")
 
 
 def signatures_of_wheel(wheel: Path) -> dict[str, str]:
-    """The parameters of each entry point and wrapper in a wheel, as Python source without annotations."""
+    """Read the parameters of entry points and wrappers in a wheel, as Python source without annotations."""
     found = {}
     with zipfile.ZipFile(wheel) as files:
         for source in sorted(SOURCES & {*files.namelist()}):
@@ -38,7 +38,7 @@ def signatures_of_wheel(wheel: Path) -> dict[str, str]:
 
 
 def parameters(function: ast.FunctionDef) -> str:
-    """The parameters of a function without annotations."""
+    """Return the parameters of a function without annotations."""
     arguments = function.args
     named = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
     for argument in filter(None, (*named, arguments.vararg, arguments.kwarg)):

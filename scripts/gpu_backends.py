@@ -13,7 +13,7 @@ _METHODS = (".plan", ".run", ".begin_forward", ".forward")
 
 
 def page() -> str:
-    """The table in markdown, with one row for all backends that call the same kernels on the same GPUs."""
+    """Render the table in markdown, with one row for all backends that call the same kernels on the same GPUs."""
     groups: dict[tuple[str, str], list[str]] = {}
     for backend in GPU_BACKENDS:
         if "@" not in backend.name:  # a revision is a backend with a reported bug

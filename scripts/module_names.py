@@ -64,7 +64,7 @@ GENERATORS = (
 
 
 def module_of_sinks(**arguments: Any) -> Any:
-    """The module that BatchAttentionWithAttentionSinkWrapper compiles for the arguments of its constructor."""
+    """Return the module that BatchAttentionWithAttentionSinkWrapper compiles for the arguments of its constructor."""
     given: dict[str, Any] = {}
     arguments["pos_encoding_mode"] = PosEncodingMode(arguments["pos_encoding_mode"]).name
     wrapper = prefill.BatchPrefillWithPagedKVCacheWrapper
@@ -77,7 +77,7 @@ def module_of_sinks(**arguments: Any) -> Any:
 
 
 def written(generate: Callable[..., Any], arguments: Mapping[str, Any]) -> tuple[str, str]:
-    """The name of a module, and all that is compiled for it: its generated files and flags."""
+    """Return the name of a module, and all that is compiled for it: its generated files and flags."""
     spec = generate(**arguments)
     folders = {Path(source).parent for source in spec.sources if spec.name in str(source)}
     files = sorted(path for folder in folders for path in folder.iterdir())
@@ -86,7 +86,7 @@ def written(generate: Callable[..., Any], arguments: Mapping[str, Any]) -> tuple
 
 
 def collisions(generate: Callable[..., Any], names: list[str]) -> Iterator[str]:
-    """The parameters that change the sources, and not the name."""
+    """Yield the parameters that change the sources, and not the name."""
     first = {name: VALUES[name][0] for name in names}
     for backend in VALUES["backend"] if "backend" in names else (None,):
         plain = {**first, "backend": backend} if backend else first

@@ -174,7 +174,7 @@ def _draw_steps(draw: DrawFn, setting: Setting) -> tuple[Step, ...]:
 
 
 def _with_idle(draw: DrawFn, setting: Setting, steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """Occasionally add a step without requests in the mode of another step: without rows, or with padding alone.
+    """Add, occasionally, a step without requests in the mode of another step: without rows, or with padding alone.
 
     A rank with graphs replays one on padding alone.
     """

@@ -54,7 +54,7 @@ def draw_serving(
 
 
 def _most_in_use(steps: Sequence[Step], counts: Mapping[int, int]) -> int:
-    """The most pages at the same time, where each sequence has its `counts` from its first step to its last."""
+    """Count the most pages at the same time, where each sequence has its `counts` from its first step to its last."""
     slots = [{request.slot for request in step.requests} for step in steps]
     return max(
         sum(counts[slot] for slot in set().union(*slots[: index + 1]) & set().union(*slots[index:]))

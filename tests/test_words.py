@@ -1,6 +1,8 @@
 """The words of code and docs: none that a reader has to decode, and hardly a "what" where a thing has a name."""
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,12 @@ CEILINGS = {
 """How often the words above, and "what", may stand there, identifiers included. A number only ever goes down."""
 
 
+_NO_VERBS = re.compile(r"all|another|each|for|how|further|it|like|no|none|one|there|those|three|when|where|whether|why")
+_TITLES = {ROOT / "kernels" / "defects"}
+"""The docstring of a defect is its title."""
+_NOT_YET = {ROOT / f"harness/serve/{name}.py" for name in ("ablation", "explained", "hunt", "standing")}
+
+
 @pytest.mark.parametrize("top", CEILINGS)
 def test_words_need_no_decoding(top: str) -> None:
     riddles, whats = CEILINGS[top]
@@ -44,9 +52,50 @@ def test_words_need_no_decoding(top: str) -> None:
     assert len(found) <= whats, "\n".join(found)
 
 
+@pytest.mark.parametrize("top", ["harness", "kernels", "reference", "strategies", "benchmarks", "scripts"])
+def test_docstrings_of_functions_begin_with_a_verb(top: str) -> None:
+    """Ruff's D401 finds articles and verbs in the third person; this finds the rest, such as "Whether" and plurals."""
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {word}"
+        for path in sorted((ROOT / top).rglob("*.py"))
+        if path.parent not in _TITLES and path not in _NOT_YET
+        for line, word in _first_words(path.read_text())
+        if not _may_be_a_verb(word)
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_first_words_that_are_no_verbs_are_found() -> None:
+    source = """
+def _a(): '''Whether it runs.'''
+def _b(): '''Names of modules.'''
+def _c(): '''Pass it on.'''
+class D:
+    @property
+    def e(self): '''Whether it runs.'''
+    async def f(self):
+        '''No spans: it reads no keys.'''
+"""
+    found = [(line, word) for line, word in _first_words(source) if not _may_be_a_verb(word)]
+    assert found == [(2, "Whether"), (3, "Names"), (9, "No")]
+
+
 def test_a_phrase_is_found_across_lines_of_a_comment(tmp_path: Path) -> None:
     (tmp_path / "some.py").write_text("# A search leans\n# to these, and to all that was\n# never  met.\n")
     assert _found(RIDDLES, "", root=tmp_path) == ["some.py:1: leans to", "some.py:3: never met"]
+
+
+def _first_words(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the line and the first word of the docstrings of all functions that are no properties."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node)
+            if text and not any("property" in ast.unparse(each) for each in node.decorator_list):
+                yield node.body[0].lineno, text.split()[0].rstrip(".,:;")
+
+
+def _may_be_a_verb(word: str) -> bool:
+    return not _NO_VERBS.fullmatch(word.lower()) and (word.endswith("ss") or not word.endswith("s"))
 
 
 def _found(words: str, top: str, root: Path = ROOT) -> list[str]:

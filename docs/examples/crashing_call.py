@@ -16,7 +16,7 @@ PAGES_OF_POOL = 400
 
 
 def cumulative(lengths: list[int]) -> torch.Tensor:
-    """[0, a, a + b, ...], as the kernel takes lengths of packed queries and keys."""
+    """Return [0, a, a + b, ...], as the kernel takes lengths of packed queries and keys."""
     return torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
 
 

@@ -6,7 +6,7 @@ from attnfuzz import FunctionBackend
 
 
 def attend(*, out, query, k_cache, v_cache, block_tables, seq_lens, cum_seq_lens_q, scale, **_):
-    """Causal attention to a paged KV cache: put the call of your kernel here.
+    """Attend causally to a paged KV cache: put the call of your kernel here.
 
     query, out [tokens, q_heads, dim]; k_cache, v_cache [pages, page_size, kv_heads, dim]; the rest int32.
     """

@@ -28,7 +28,7 @@ PLANS = Planner()
 
 
 def attend(*, out, query, k_cache, v_cache, block_tables, seq_lens, cum_seq_lens_q, scale, **_):
-    """Causal attention of each planned request to its pages."""
+    """Attend causally to the pages of each planned request."""
     PLANS.plan(block_tables, seq_lens, cum_seq_lens_q, k_cache.shape[1])
     for rows, pages, length in PLANS.requests:
         key, value = (cache[pages].flatten(0, 1)[:length].float() for cache in (k_cache, v_cache))

@@ -6,7 +6,7 @@ from attnfuzz import FunctionBackend, NoiseModel
 
 
 def subtle(*, out, query, k_cache, v_cache, block_tables, seq_lens, cum_seq_lens_q, scale, **_):
-    """Causal attention to a paged KV cache, as in my_backend.py."""
+    """Attend causally to a paged KV cache, as in my_backend.py."""
     scale = torch.tensor(scale).bfloat16().float()  # the error: 7 bits of mantissa
     for b, kv_len in enumerate(seq_lens.tolist()):
         rows = slice(*cum_seq_lens_q[b : b + 2].tolist())

@@ -6,7 +6,7 @@ from attnfuzz import Capability, FunctionBackend, Mask, Mode
 
 
 def attend(*, out, query, k_cache, v_cache, block_tables, seq_lens, cum_seq_lens_q, scale, mask, **_):
-    """Attention of each request to its pages."""
+    """Attend to the pages of each request."""
     for b, length in enumerate(seq_lens.tolist()):
         rows = slice(*cum_seq_lens_q[b : b + 2].tolist())
         pages = block_tables[b, : -(-length // k_cache.shape[1])].long()

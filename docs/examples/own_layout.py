@@ -11,7 +11,7 @@ PAGE = 4
 
 
 def arrange(*, k_cache, v_cache, block_tables, seq_lens, **_):
-    """The arguments that differ, as a server of this kernel would keep them. The harness guards the tensors."""
+    """Return the arguments that differ, as a server of this kernel would keep them. The harness guards the tensors."""
     counts = -(-seq_lens // PAGE)
     page_ids = torch.cat([torch.empty(0, dtype=torch.int32), *(block_tables[b, :n] for b, n in enumerate(counts))])
     return {

@@ -18,7 +18,7 @@ print(f"cuDNN {cudnn.backend_version()}, torch {torch.__version__}")
 
 
 def lse_of(q_len: int, heads: int, kv_heads: int) -> list[float]:
-    """The LSE of the last query's heads, in base 2."""
+    """Return the LSE of the last query's heads, in base 2."""
     lse = torch.full((q_len, heads), 7.0, device="cuda")
     rows = torch.tensor([0, q_len], dtype=torch.int32, device="cuda")
     cudnn_batch_prefill_with_kv_cache(

@@ -145,7 +145,7 @@ def _search(asked: SweepPlan, out: Path, backends: tuple[str, ...]) -> Searched:
 
 
 def _failure(standing: Standing) -> str:
-    """Why a search does not count as complete; empty if it does."""
+    """State why a search does not count as complete; empty if it does."""
     if standing.failure is not None and standing.failure.fixable:
         return standing.failure.text
     if standing.failure is not None:

@@ -39,7 +39,7 @@ def save_pin(folder: Path, defect: str, filed: FindingFiled) -> None:
 
 
 def load_pin(folder: Path, defect: str) -> Pin | None:
-    """The pin of a defect; None if there is none. Raises msgspec.DecodeError or CaseFileError if it is damaged."""
+    """Read the pin of a defect; None if there is none. Raises msgspec.DecodeError or CaseFileError if damaged."""
     path = _path(folder, defect)
     if not path.exists():
         return None

@@ -55,7 +55,7 @@ class DefectTally:
 
 
 def enough(scores: Sequence[DefectTally]) -> bool:
-    """Whether enough of the defects are killed."""
+    """Return whether enough of the defects are killed."""
     return sum(score.killed for score in scores) >= ENOUGH * len(scores)
 
 

@@ -19,7 +19,7 @@ _CATCHES = {
 
 
 def killer(observation: Observation) -> str:
-    """The catcher of a failure: a tier of the judge, or a name in `_CATCHES`."""
+    """Name the catcher of a failure: a tier of the judge, or a name in `_CATCHES`."""
     return observation.tier or next(name for name, kinds in _CATCHES.items() if observation.kind in kinds)
 
 
@@ -48,13 +48,13 @@ class SearchOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def filed_for(defect: Defect, standing: Standing) -> FindingFiled | None:
-    """The failure that ended the search for `defect`; None if none did so far."""
+    """Return the failure that ended the search for `defect`; None if none did so far."""
     backend = backend_name(defect)
     return next((each for each in standing.filed if each.fingerprint.backend == backend), None)
 
 
 def is_over(defect: Defect, standing: Standing) -> bool:
-    """Whether the search for `defect`, which has no slice now, has found a failure or spent its examples."""
+    """Return whether the search for `defect`, which has no slice now, has found a failure or spent its examples."""
     assert standing.started is not None
     tally = standing.score(backend_name(defect)).tally
     spent = not missing(standing.started.examples or 0, tally.searched, tally.unsupported)
@@ -62,7 +62,7 @@ def is_over(defect: Defect, standing: Standing) -> bool:
 
 
 def outcome_of(defect: Defect, standing: Standing) -> SearchOutcome:
-    """The outcome of the search for `defect` in a trial."""
+    """Sum up the search for `defect` in a trial."""
     assert standing.started is not None
     backend = backend_name(defect)
     score, filed = standing.score(backend), filed_for(defect, standing)

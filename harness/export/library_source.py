@@ -30,7 +30,7 @@ class LibrarySource:
         self._argument, self._copies = argument, copies
 
     def has(self, call: Call) -> bool:
-        """Whether it writes this call."""
+        """Return whether it writes this call."""
         return call.op == REPLAY or call.op in self._libraries
 
     def lines(self, call: Call) -> list[str]:

@@ -54,7 +54,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether `path` itself is a folder, not a link to one."""
+    """Return whether `path` itself is a folder, not a link to one."""
     return path.is_dir() and not path.is_symlink()
 
 

@@ -12,7 +12,7 @@ def environment_of(
     keep_trailing_newline: bool = False,
     finalize: Callable[[object], object] | None = None,
 ) -> jinja2.Environment:
-    """The environment of the templates beside the modules of `package`; undefined names raise.
+    """Make the environment of the templates beside the modules of `package`; undefined names raise.
 
     `autoescape` is for HTML and XML: other formats escape in their own way. `finalize` is called on each value.
     """

@@ -57,17 +57,17 @@ class FuzzCampaign:
 
 
 def _unexpected(causes: Sequence[CauseView]) -> Iterator[CauseView]:
-    """The causes of current failures that the ledger does not know."""
+    """Select the causes of current failures that the ledger does not know."""
     return (each for each in causes if each.failures and each.status != KNOWN)
 
 
 def _text(cause: CauseView) -> str:
-    """A cause at length, its facts, and the lines that run it."""
+    """Describe a cause at length, with its facts, and the lines that run it."""
     facts = [f"{name}: {value}" for name, value in cause.facts]
     return "\n".join([f"{cause.status}: {cause.title}", cause.report.rstrip(), *facts, "", *cause.reproducers])
 
 
 def _unsettled(standing: Standing) -> Iterator[str]:
-    """The failures that were neither confirmed nor refuted."""
+    """Describe the failures that were neither confirmed nor refuted."""
     for kept in standing.unsettled:
         yield f"not confirmed: {title_of(kept)}: {kept.reason}\n{replay_line(kept.path)}"

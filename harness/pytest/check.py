@@ -79,7 +79,7 @@ def _judged_in_test(case: AnyCase) -> _Found | None:
 
 
 def _judged(case: AnyCase, *, small: bool, final: bool = False) -> _Found | None:
-    """The first failure of a case, shrunk if `small`; None if it passes. `final`: Hypothesis repeats a failure."""
+    """Judge a case. Returns its first failure, shrunk if `small`; None if it passes. `final`: Hypothesis repeats it."""
     verdict = shared_runner().verdict(case)
     if verdict.unsupported is not None:
         if hypothesis.currently_in_test_context():

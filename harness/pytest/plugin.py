@@ -118,7 +118,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def attn_fuzz(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AttnFuzz:
-    """A campaign of all backends; `attn_fuzz.run()` searches."""
+    """Provide a campaign of all backends; `attn_fuzz.run()` searches."""
     from attnfuzz.harness.pytest.campaign import FuzzCampaign
     from attnfuzz.reference.case import Guard
 
@@ -139,13 +139,13 @@ def attn_fuzz(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 def _jobs(config: pytest.Config) -> int:
-    """As many as pytest-xdist has workers: the test runs on one of them, and its jobs replace the others."""
+    """Count the workers of pytest-xdist: the test runs on one of them, and its jobs replace the others."""
     jobs: int = getattr(config, "workerinput", {}).get("workercount", 1)
     return jobs
 
 
 def _budget(config: pytest.Config) -> tuple[int | None, float | None]:
-    """The examples for each backend, or the seconds for all, in the options. Raises UsageError."""
+    """Read the examples for each backend, or the seconds for all, from the options. Raises UsageError."""
     examples, time, preset = (config.getoption(f"--attn-{name}") for name in ("examples", "time", "preset"))
     if sum(option is not None for option in (examples, time, preset)) > 1:
         raise pytest.UsageError("--attn-examples, --attn-time and --attn-preset are all budgets: give one of them")
@@ -191,7 +191,7 @@ def _check_room(workers: int, backends: Sequence[str]) -> None:
 
 
 def _backends(config: pytest.Config) -> tuple[str, ...]:
-    """The backends to fuzz, each once. Raises UsageError."""
+    """List the backends to fuzz, each once. Raises UsageError."""
     named, device = config.getoption("--attn-backend"), config.getoption("--attn-device")
     for engine in engine_names():
         if (tree := _tree(config, engine)) is not None:
@@ -215,7 +215,7 @@ def _tree(config: pytest.Config, engine: str) -> Path | None:
 
 
 def _of_tree(engine: str, tree: Path, named: Sequence[str]) -> tuple[str, ...]:
-    """The backends with those of the source tree. Raises UsageError."""
+    """Add the backends of the source tree. Raises UsageError."""
     from attnfuzz.harness.backends.engines import engine_named
     from attnfuzz.kernels.interface.engine import EngineError
 

@@ -27,12 +27,12 @@ def drop_earlier_uses(case: CallCase) -> Iterator[CallCase]:
 
 
 def _with_needs(calls: Sequence[Call], some: set[int]) -> set[int]:
-    """Some calls, and all that these need in turn."""
+    """Return some calls, and all that these need in turn."""
     return some.union(*(needs(calls, index) for index in some))
 
 
 def _is_idle(case: CallCase, index: int) -> bool:
-    """Whether no other call, and no answer, sees the results of a call on an object."""
+    """Return whether no other call, and no answer, sees the results of a call on an object."""
     call = case.calls[index]
     if not call.on and not call.makes:
         return False

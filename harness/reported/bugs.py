@@ -118,7 +118,7 @@ def projects() -> list[str]:
 
 @cache
 def load_bugs(folder: Path = FOLDER) -> tuple[Bug, ...]:
-    """All entries, by name. Raises BugFileError if one is damaged, or if there is none."""
+    """Load all entries, by name. Raises BugFileError if one is damaged, or if there is none."""
     bugs = tuple(_load(path) for path in sorted(folder.glob("*.json")))
     if not bugs:
         raise BugFileError(f"no bug entries in {folder}: reinstall attnfuzz")

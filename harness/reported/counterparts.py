@@ -81,7 +81,7 @@ def _shown(remark: str, before: Verdict, case: Case, runner: RepeatingRunner, af
 
 
 def without_bug(case: Case) -> str:
-    """The backend of `case` without its bug.
+    """Return the backend of `case` without its bug.
 
     The one restricted to served features, if there is one: beyond them, known failures of its kernels may hide the fix.
     """
@@ -97,7 +97,7 @@ def _fails(verdict: Verdict, kinds: Collection[Kind]) -> bool:
 
 
 def _drawn(backend: str, near: Case, kinds: Collection[Kind], runner: RepeatingRunner, examples: int) -> Caught | None:
-    """The first drawn case that fails as reported, shrunk."""
+    """Search drawn cases for one that fails as reported, and shrink it."""
     lean = Lean(tuple(sorted(features_of(near))))
     can, strategy = resolve(backend).capability, drawn_cases(backend, lean=lean)
     known: list[Fingerprint] = []
@@ -127,7 +127,7 @@ def _drawn(backend: str, near: Case, kinds: Collection[Kind], runner: RepeatingR
 
 
 def cases_like(case: Case, backend: str) -> list[Case]:
-    """`case` on `backend`, unchanged or moved into compiled geometries, the nearest first."""
+    """List `case` on `backend`, unchanged or moved into compiled geometries, the nearest first."""
     can = resolve(backend).capability
     case = replace(case, backend=backend, pace=Pace.PROMPT if can.device is Device.CPU else case.pace)
     viewed = with_views_of(can, case)
@@ -141,7 +141,7 @@ def cases_like(case: Case, backend: str) -> list[Case]:
 
 
 def with_views_of(can: Capability, case: Case) -> Case:
-    """`case` with tensor layouts that a backend takes: its own, or else the backend's first."""
+    """Give `case` tensor layouts that a backend takes: its own, or else the backend's first."""
     views = replace(
         case.views,
         query=_nearest(case.views.query, can.query_views),
@@ -152,7 +152,7 @@ def with_views_of(can: Capability, case: Case) -> Case:
 
 
 def _moved(case: Case, bucket: Bucket) -> Case:
-    """`case` in a geometry of `bucket`: its own value of each part, or else the bucket's first."""
+    """Move `case` to a geometry of `bucket`: its own value of each part, or else the bucket's first."""
     now, simplest = case.geometry, bucket.simplest
     q_heads, kv_heads = _nearest((now.q_heads, now.kv_heads), bucket.heads)
     page_size = _nearest(now.page_size, bucket.page_sizes)

@@ -165,7 +165,7 @@ class Runner:
         return verdict, calls
 
     def trace_both(self, case: Case) -> tuple[Verdict, CallCase | None, CallCase | None]:
-        """Like `trace`, with the calls of the first run before those of the related run if these two differ.
+        """Trace like `trace`; the calls of the first run come before those of the related run if these two differ.
 
         The calls are for a script: buffers may have holes.
         """

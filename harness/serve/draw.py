@@ -33,7 +33,7 @@ DEFAULT_CHUNK = 256
 
 
 def traces(surface: Surface, concurrency: int, *, gentle: bool = False) -> SearchStrategy[RequestTrace]:
-    """Traces within the sizes of `surface`; `gentle` ones abort nothing, name no ranks, and never fill the server."""
+    """Draw traces within the sizes of `surface`; `gentle` ones abort nothing, name no ranks, never fill the server."""
     # Made once: Hypothesis looks through each strategy that it has not drawn from.
     most = min(concurrency, 4 if gentle else MOST_AT_ONCE)
     bursts = _bursts(surface, _requests(surface, gentle), _at_once(surface, most), gentle)

@@ -126,7 +126,7 @@ def _least(request: ServedRequest, part: str) -> int:
 
 
 def _likely(trace: RequestTrace, shown_by: Sequence[int]) -> Iterator[RequestTrace]:
-    """Traces of the requests that show a failure: with those that share a prefix with one, or come with one."""
+    """Yield traces of the requests that show a failure: with those that share a prefix with one, or come with one."""
     requests = trace.requests
     if not shown_by:
         return
@@ -147,7 +147,7 @@ def _likely(trace: RequestTrace, shown_by: Sequence[int]) -> Iterator[RequestTra
 
 
 def _fewer(trace: RequestTrace) -> Iterator[RequestTrace]:
-    """Traces without some of the requests: halves first, then single ones."""
+    """Yield traces without some of the requests: halves first, then single ones."""
     number = len(trace.requests)
     size = number
     while (size := size // 2) >= 1:
@@ -170,7 +170,7 @@ def kept(trace: RequestTrace, places: set[int]) -> RequestTrace:
 
 
 def _plainer(trace: RequestTrace) -> Iterator[RequestTrace]:
-    """Traces with plainer arrivals and requests: of all requests first, then of one."""
+    """Yield traces with plainer arrivals and requests: of all requests first, then of one."""
     bursts = trace.bursts
     if len(bursts) > 1:
         yield RequestTrace(bursts=(Burst(requests=trace.requests),))

@@ -76,7 +76,7 @@ _LONGEST = 1 << 31
 
 
 def native_workspace(*, q_len: int | None, max_seq_len: int, **sizes: int) -> WorkspaceBytes | None:
-    """The workspace of the native kernels in a decode; None without a compiler, or if q lengths differ."""
+    """Return the workspace of the native kernels in a decode; None without a compiler, or if q lengths differ."""
     if q_len is None or build.missing() is not None:
         return None
     return workspace_bytes(q_len=q_len, max_seq_len=max(0, min(max_seq_len, _LONGEST)), **sizes)

@@ -13,16 +13,16 @@ class AttentionEntryPoint(ABC):
 
     @abstractmethod
     def _attention(self, arguments: Arguments) -> Attention:
-        """The facts about a call. Raises WrongForm."""
+        """State the facts about a call. Raises WrongForm."""
 
     def spans(self, arguments: Arguments) -> tuple[RequestSpan, ...]:
-        """A span for each request. Raises ValueError as `parameters` does."""
+        """Return a span for each request. Raises ValueError as `parameters` does."""
         return self._attention(arguments).spans
 
     def breaches(self, arguments: Arguments) -> tuple[Breach, ...]:
-        """The preconditions that a call breaks."""
+        """Return the preconditions that a call breaks."""
         return judged(lambda: of_attention(self._attention(arguments)))
 
     def workspace(self, arguments: Arguments) -> WorkspaceBytes | None:
-        """The workspace that a call uses, None if unknown. Raises ValueError as `parameters` does."""
+        """Return the workspace that a call uses, None if unknown. Raises ValueError as `parameters` does."""
         return self._attention(arguments).workspace()

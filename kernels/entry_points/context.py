@@ -46,7 +46,7 @@ _NUMBERS = (*_STATED, "window_left")
 
 
 def _rows(arguments: Arguments) -> list[Rows | None]:
-    """The query rows of the stated `batch_size` requests. Raises WrongForm for an impossible size."""
+    """Return the query rows of the stated `batch_size` requests. Raises WrongForm for an impossible size."""
     batch: int = arguments["batch_size"]
     if not 0 <= batch <= _MOST_REQUESTS:
         raise WrongForm("batch_size", f"batch_size is {batch}")
@@ -54,7 +54,7 @@ def _rows(arguments: Arguments) -> list[Rows | None]:
 
 
 def _stated(arguments: Arguments, parameters: tuple[Parameter, ...], **more: Any) -> Attention:
-    """The facts about a call with a stated batch size; `more` are those of one entry point."""
+    """State the facts about a call with a stated batch size; `more` are those of one entry point."""
     batch = arguments["batch_size"]
     return Attention(
         arguments=arguments,
@@ -86,7 +86,7 @@ class PagedContext(AttentionEntryPoint):
     masked: bool = False
 
     def parameters(self, arguments: Arguments) -> tuple[Parameter, ...]:
-        """The tensors of a call. Raises ValueError for impossible ones."""
+        """Return the tensors of a call. Raises ValueError for impossible ones."""
         tables = (("requests", "columns"), ("requests", "K and V", "columns"))
         forms = {**_SHARED, "block_tables": Form(Role.PAGE_TABLE, tables), **sinks_forms(arguments)}
         if arguments.get("kv_cache") is not None:
@@ -123,7 +123,7 @@ _RAGGED_FORMS = {
 
 
 def leaves_empty_rows(op: str, arguments: Arguments) -> bool:
-    """Whether a call leaves rows without keys unwritten: a ragged one without mirrors of the lengths on the CPU.
+    """Return whether a call leaves rows without keys unwritten: a ragged one without lengths on the CPU.
 
     FlashInfer's docstring of `q_seq_lens_cpu`: "The default assumes all rows are active".
     """
@@ -138,7 +138,7 @@ class Ragged(AttentionEntryPoint):
     module: str | None = "flashinfer.prefill"
 
     def parameters(self, arguments: Arguments) -> tuple[Parameter, ...]:
-        """The tensors of a call. Raises ValueError for impossible ones."""
+        """Return the tensors of a call. Raises ValueError for impossible ones."""
         forms = {**_RAGGED_FORMS, **sinks_forms(arguments, "attention_sinks")}
         return parameters_of(arguments, forms, ("query", "key", "value", *_REQUIRED), _NUMBERS)
 
@@ -191,7 +191,7 @@ class FmhaV2(AttentionEntryPoint):
     module: str | None = "flashinfer.prefill"
 
     def parameters(self, arguments: Arguments) -> tuple[Parameter, ...]:
-        """The tensors of a call. Raises ValueError for impossible ones."""
+        """Return the tensors of a call. Raises ValueError for impossible ones."""
         layout = arguments.get("input_layout")
         if layout is None:
             raise WrongForm("input_layout", "input_layout is missing")
@@ -233,7 +233,7 @@ def _pool(arguments: Arguments) -> Pool | None:
 
 
 def _keys_and_values(arguments: Arguments, layout: str) -> dict[str, Form]:
-    """The forms of `qkv` and of the table of its pages. Raises WrongForm."""
+    """Return the forms of `qkv` and of the table of its pages. Raises WrongForm."""
     forms = _LAYOUTS[layout]
     if "PAGED" not in layout or not _is_pair(arguments):
         return {**forms, "block_tables": Form(Role.PAGE_TABLE, (("requests", "columns"),))}
@@ -255,5 +255,5 @@ def _is_pair(arguments: Arguments) -> bool:
 
 
 def _last(qkv: Any) -> torch.Tensor:
-    """The tensor of the values, or the one that contains them."""
+    """Return the tensor of the values, or the one that contains them."""
     return qkv if isinstance(qkv, torch.Tensor) else _last(qkv[-1])

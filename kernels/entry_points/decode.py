@@ -37,7 +37,7 @@ class PagedDecode(AttentionEntryPoint):
     cumulative: str = "cum_seq_lens_q"
 
     def parameters(self, arguments: Arguments) -> tuple[Parameter, ...]:
-        """The tensors of a call. Raises ValueError for impossible ones."""
+        """Return the tensors of a call. Raises ValueError for impossible ones."""
         return parameters_of(arguments, self._forms(arguments), _REQUIRED, _NUMBERS)
 
     def _forms(self, arguments: Arguments) -> dict[str, Form]:
@@ -67,13 +67,13 @@ class PagedDecode(AttentionEntryPoint):
         return str(arguments.get("kv_layout", self.layout))
 
     def _max_q(self, arguments: Arguments) -> Stated | None:
-        """The stated longest q length if q lengths differ: XQA's wrapper has no separate argument for it."""
+        """Return the stated longest q length if q lengths differ: XQA's wrapper has no separate argument for it."""
         name = "q_len_per_req" if self._takes_batch_from_cumulative else "max_q_len"
         value = arguments.get(name)
         return None if value is None or arguments.get(self.cumulative) is None else Stated(name, value)
 
     def _workspace(self, batch: int, q_len: int | None, arguments: Arguments, pool: Pool) -> WorkspaceBytes | None:
-        """The workspace of the native kernels for their own function; for XQA, the bytes that its wrapper reserves."""
+        """Return the workspace of the native kernels for their own function; for XQA, its wrapper's reserved bytes."""
         if self._takes_batch_from_cumulative:
             return WorkspaceBytes(XQA_SEMAPHORES, 0)
         return native_workspace(
@@ -151,7 +151,7 @@ class MlaDecode(AttentionEntryPoint):
     module: str | None = "flashinfer.mla"
 
     def parameters(self, arguments: Arguments) -> tuple[Parameter, ...]:
-        """The tensors of a call. Raises ValueError for impossible ones."""
+        """Return the tensors of a call. Raises ValueError for impossible ones."""
         required = _LATENT_REQUIRED if _is_sparse(arguments) else (*_LATENT_REQUIRED, "seq_lens")
         return parameters_of(arguments, _latent_forms(arguments), required, _LATENT_NUMBERS)
 

@@ -88,20 +88,20 @@ class EntryPoint(Protocol):
         """The FlashInfer module of the function, None for a function of this project."""
 
     def parameters(self, arguments: Arguments) -> tuple[Parameter, ...]:
-        """The tensors of a call, in the order of the arguments. Raises ValueError for impossible ones."""
+        """Return the tensors of a call, in the order of the arguments. Raises ValueError for impossible ones."""
 
     def spans(self, arguments: Arguments) -> tuple[RequestSpan, ...]:
-        """The requests that the kernel derives from a call's arguments; none for a kernel without requests."""
+        """Return the requests that the kernel derives from a call's arguments; none for a kernel without requests."""
 
     def breaches(self, arguments: Arguments) -> tuple[Breach, ...]:
-        """The preconditions that a call breaks, the most explanatory one first."""
+        """Return the preconditions that a call breaks, the most explanatory one first."""
 
     def workspace(self, arguments: Arguments) -> WorkspaceBytes | None:
-        """The workspace that a call uses, None if unknown. Raises ValueError as `parameters` does."""
+        """Return the workspace that a call uses, None if unknown. Raises ValueError as `parameters` does."""
 
 
 def and_others(requests: Sequence[int]) -> str:
-    """The number of requests beyond the first, worded to follow a statement about it; "" if there are none."""
+    """Word the number of requests beyond the first, to follow a statement about it; "" if there are none."""
     if len(requests) == 1:
         return ""
     return f" (and {len(requests) - 1} more request{'' if len(requests) == 2 else 's'})"

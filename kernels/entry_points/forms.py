@@ -36,7 +36,7 @@ def tensors_of(arguments: Arguments) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def tensor_of(arguments: Arguments, name: str) -> torch.Tensor:
-    """The tensor of that name. KeyError if the call has none."""
+    """Return the tensor of that name. Raises KeyError if the call has none."""
     for each, tensor in tensors_of(arguments):
         if each == name:
             return tensor
@@ -46,7 +46,7 @@ def tensor_of(arguments: Arguments, name: str) -> torch.Tensor:
 def parameters_of(
     arguments: Arguments, forms: Mapping[str, Form], required: Sequence[str] = (), numbers: Sequence[str] = ()
 ) -> tuple[Parameter, ...]:
-    """The tensors of a call, those without a form as Role.OTHER.
+    """List the tensors of a call, those without a form as Role.OTHER.
 
     Recorded arguments may be anything. Those in `required` must be present; present ones with a form must be tensors
     (or sequences of them, for forms of members), and those in `numbers` integers. Raises WrongForm.
@@ -107,7 +107,7 @@ def _kind(value: object) -> str:
 
 
 def described(tensor: torch.Tensor) -> str:
-    """A tensor's dtype and shape in words."""
+    """Describe a tensor's dtype and shape in words."""
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
 
@@ -116,12 +116,12 @@ TOKEN_LSE = Form(Role.LSE, (("tokens", "q heads"),))
 
 
 def sinks_forms(arguments: Arguments, name: str = "sinks") -> dict[str, Form]:
-    """The form of sinks: a tensor, or FlashInfer's list of one."""
+    """Return the form of sinks: a tensor, or FlashInfer's list of one."""
     listed = isinstance(arguments.get(name), list | tuple)
     return {f"{name}[0]" if listed else name: Form(Role.SINKS, (("q heads",),))}
 
 
 def window_of(arguments: Arguments) -> int:
-    """The `window_left` of a call, -1 if it has none."""
+    """Return the `window_left` of a call, -1 if it has none."""
     window = arguments.get("window_left")
     return -1 if window is None else window

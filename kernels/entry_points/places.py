@@ -44,7 +44,7 @@ def place_of(entry: EntryPoint, arguments: Arguments, name: str, element_offset:
 
 
 def _index(tensor: torch.Tensor, offset: int) -> tuple[Mapping[int, int], int]:
-    """The index on each axis, the outermost possibly beyond its size, and the distance into a gap behind it."""
+    """Return the index on each axis, the outermost possibly beyond its size, and the distance into a gap behind it."""
     axes = [axis for axis in range(tensor.ndim) if tensor.stride(axis)]
     axes.sort(key=lambda axis: (tensor.stride(axis), tensor.shape[axis]), reverse=True)
     index: dict[int, int] = {}
@@ -75,7 +75,7 @@ def _page_size(parameter: Parameter, tensor: torch.Tensor) -> int:
 
 
 def _owner(role: Role, named: Mapping[str, int], spans: Sequence[RequestSpan], page_size: int) -> str:
-    """The request with that query or key, in words."""
+    """Name the request with that query or key."""
     if "tokens" in named:
         return _query(named["tokens"], spans)
     if "kv tokens" in named:
@@ -95,7 +95,7 @@ def _query(row: int, spans: Sequence[RequestSpan]) -> str:
 
 
 def _key(page: int, slot: int, spans: Sequence[RequestSpan], page_size: int) -> str:
-    """The key in a slot; of a shared page, that of its first request."""
+    """Name the key in a slot; of a shared page, that of its first request."""
     users = [(request, span.pages.index(page)) for request, span in enumerate(spans) if page in span.pages]
     if not users:
         return "no request's" if spans else ""

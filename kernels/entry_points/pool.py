@@ -23,7 +23,7 @@ class Pool:
 
 
 def pool_forms(arguments: Arguments, layout: str) -> Mapping[str, Form]:
-    """The forms of a cache of K and V, [pages, 1 or 2, ...] or a pair of [pages, ...]. Raises WrongForm."""
+    """Return the forms of a cache of K and V, [pages, 1 or 2, ...] or a pair of [pages, ...]. Raises WrongForm."""
     order = _ORDER.get(str(layout))
     if order is None:
         raise WrongForm("kv_layout", f"kv_layout is {layout!r}, but must be HND or NHD")
@@ -36,14 +36,14 @@ def pool_forms(arguments: Arguments, layout: str) -> Mapping[str, Form]:
 
 
 def pool_of(arguments: Arguments, layout: str) -> Pool:
-    """The cache of a call with checked forms. Raises WrongForm for pages without slots."""
+    """Return the cache of a call with checked forms. Raises WrongForm for pages without slots."""
     cache = arguments["kv_cache"]
     key, value = (cache, cache) if isinstance(cache, torch.Tensor) else cache
     return replace(pool_of_one("kv_cache", key, layout), head_dim_vo=value.shape[-1])
 
 
 def pool_of_one(name: str, cache: torch.Tensor, layout: str) -> Pool:
-    """The cache in one tensor, [..., dim], HND or NHD; raises as `pool_of`."""
+    """Return the cache in one tensor, [..., dim], HND or NHD; raises as `pool_of`."""
     heads, slots = (-3, -2) if layout == "HND" else (-2, -3)
     return _with_slots(Pool(name, cache.shape[0], cache.shape[slots], cache.shape[heads], cache.shape[-1]))
 
@@ -65,7 +65,7 @@ def token_major(parameter: Parameter, cache: torch.Tensor) -> Iterator[torch.Ten
 
 
 def latent_pool(arguments: Arguments) -> Pool:
-    """The latents of an MLA call, [pages, slots, dim] or [pages, 1, slots, dim]; raises as `pool_of`."""
+    """Return the latents of an MLA call, [pages, slots, dim] or [pages, 1, slots, dim]; raises as `pool_of`."""
     cache, rank = arguments["kv_cache"], arguments["kv_lora_rank"]
     if not 0 < rank <= cache.shape[-1]:
         raise WrongForm("kv_lora_rank", f"kv_lora_rank is {rank}, where latents have {cache.shape[-1]} elements")

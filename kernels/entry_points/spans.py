@@ -11,18 +11,18 @@ Rows = tuple[int, int]
 
 
 def integers(tensor: torch.Tensor) -> list[int]:
-    """The numbers in a tensor of one axis and any dtype."""
+    """Return the numbers in a tensor of one axis and any dtype."""
     values: list[int] = tensor.to(torch.int64).tolist()
     return values
 
 
 def uniform_rows(batch: int, q_len: int) -> list[Rows | None]:
-    """The rows of requests of equal q length."""
+    """Return the rows of requests of equal q length."""
     return [(request * q_len, q_len) for request in range(batch)]
 
 
 def cumulative_rows(cumulative: torch.Tensor, batch: int) -> list[Rows | None]:
-    """The rows between the entries of cumulative lengths [batch + 1]; None for a missing entry."""
+    """Return the rows between the entries of cumulative lengths [batch + 1]; None for a missing entry."""
     ends = integers(cumulative)
     return [
         (ends[request], ends[request + 1] - ends[request]) if request + 1 < len(ends) else None
@@ -33,7 +33,7 @@ def cumulative_rows(cumulative: torch.Tensor, batch: int) -> list[Rows | None]:
 def paged_spans(
     rows: Sequence[Rows | None], kv_lens: torch.Tensor, tables: torch.Tensor, page_size: int
 ) -> tuple[RequestSpan, ...]:
-    """Spans over pages, from kv_lens [requests] and tables [requests, columns], or K's of [requests, 2, columns]."""
+    """List spans over pages: kv_lens [requests], tables [requests, columns], or those of K [requests, 2, columns]."""
     lengths = integers(kv_lens)
     of_keys = tables if tables.ndim == 2 else tables[:, 0]
     spans = []
@@ -50,7 +50,7 @@ def paged_spans(
 def packed_spans(
     rows: Sequence[Rows | None], kv_lens: torch.Tensor, first_keys: torch.Tensor
 ) -> tuple[RequestSpan, ...]:
-    """Spans over packed keys: request b has kv_lens[b] of them, from row first_keys[b] on."""
+    """List spans over packed keys: request b has kv_lens[b] of them, from row first_keys[b] on."""
     lengths, firsts = integers(kv_lens), integers(first_keys)
     spans = []
     for request, own in enumerate(rows):

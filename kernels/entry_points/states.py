@@ -85,18 +85,18 @@ class _OnStates(ABC):
 
     @abstractmethod
     def parameters(self, arguments: Arguments) -> tuple[Parameter, ...]:
-        """The tensors of a call. Raises ValueError for impossible ones."""
+        """Return the tensors of a call. Raises ValueError for impossible ones."""
 
     @abstractmethod
     def _breaches(self, arguments: Arguments) -> Iterable[Breach]:
-        """The preconditions that a call breaks. Raises WrongForm."""
+        """Return the preconditions that a call breaks. Raises WrongForm."""
 
     def spans(self, arguments: Arguments) -> tuple[RequestSpan, ...]:
-        """No spans: it reads no keys."""
+        """Return no spans: it reads no keys."""
         return ()
 
     def breaches(self, arguments: Arguments) -> tuple[Breach, ...]:
-        """The preconditions that a call breaks."""
+        """Return the preconditions that a call breaks."""
         return judged(lambda: self._breaches(arguments))
 
     def workspace(self, arguments: Arguments) -> WorkspaceBytes:
@@ -117,7 +117,7 @@ class Merge(_OnStates):
     module: str | None = "flashinfer.cascade"
 
     def parameters(self, arguments: Arguments) -> tuple[Parameter, ...]:
-        """The tensors of a call. Raises ValueError for impossible ones."""
+        """Return the tensors of a call. Raises ValueError for impossible ones."""
         forms = {"mask": Form(Role.OTHER, (("tokens",),))} if self.in_place else {}
         for index, (values, lse) in enumerate(self.states):
             written = self.in_place and index == 0
@@ -137,7 +137,7 @@ class Fixup(_OnStates):
     module: str | None = None
 
     def parameters(self, arguments: Arguments) -> tuple[Parameter, ...]:
-        """The tensors of a call. Raises ValueError for impossible ones."""
+        """Return the tensors of a call. Raises ValueError for impossible ones."""
         return parameters_of(arguments, _FIXUP_FORMS, [*_FIXUP_FORMS, "max_seq_len"], ("max_seq_len",))
 
     def _breaches(self, arguments: Arguments) -> Iterable[Breach]:

@@ -19,7 +19,7 @@ def few_geometries(
     sinks: bool = False,
     soft_caps: bool = False,
 ) -> tuple[Bucket, ...]:
-    """Buckets of each dtype and head dim, in the layout NHD. Sinks are optional to a kernel with `sinks`, and so on."""
+    """List buckets of each dtype and head dim, in NHD. Sinks are optional to a kernel with `sinks`, and so on."""
     return tuple(
         Bucket(
             dtype=dtype,

@@ -16,7 +16,7 @@ from attnfuzz.reference.noise import NoiseModel
 
 
 def no_reason() -> None:
-    """There is no further reason."""
+    """Return no further reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class Installed:
         return (self.variant_of or self.label).replace(":", "_")
 
     def versions(self) -> Mapping[str, str]:
-        """Versions of the packages that have the kernel (torch, if none is named), without those that are missing."""
+        """Return versions of the packages that have the kernel (torch, if none is named), without missing ones."""
         found = {}
         for package in self.packages or ("torch",):
             with suppress(PackageNotFoundError):
@@ -57,7 +57,7 @@ class Installed:
         return found
 
     def missing(self) -> str | None:
-        """The package that is missing or too old, or the reason of `why_not`. Imports no library."""
+        """Name the package that is missing or too old, or the reason of `why_not`. Imports no library."""
         for package, oldest in self.packages.items():
             remedy = self._remedy(package, oldest)
             try:
@@ -90,11 +90,11 @@ class LibraryBackend(Installed, FunctionBackend):
         return {self.kernel: Op(name=self.kernel, function=self.function, writes=self.writes | {"out", "lse"})}
 
     def noise(self, dtype: DType) -> NoiseModel:
-        """The model calibrated on this architecture with these versions, or the theory."""
+        """Return the model calibrated on this architecture with these versions, or the theory."""
         return shipped_noise(self.name, dtype, self.theory(dtype), libraries=self.versions())
 
     def theory(self, dtype: DType) -> NoiseModel:
-        """The model of `dtype`."""
+        """Return the model of `dtype`."""
         return self.noise_models.get(dtype, self.noise_model)
 
 

@@ -44,7 +44,7 @@ class StandIn(ModuleType):
 
 
 def no_interpreter() -> str | None:
-    """The reason that the installed Triton can't interpret kernels, with the remedy; None if it can, or is missing.
+    """State why the installed Triton can't interpret kernels, with the remedy; None if it can, or is missing.
 
     From 2.4 on, NumPy converts no array with an axis to a number. Before 3.7.0, Triton's interpreter relied on it
     (runtime/interpreter.py, `__index__`).
@@ -115,7 +115,7 @@ def check_size(*, programs: int, tiles: int) -> None:
 
 
 def folder_of(package: str) -> Path:
-    """The folder of an installed package, which is not imported."""
+    """Return the folder of an installed package, which is not imported."""
     spec = importlib.util.find_spec(package)
     assert spec is not None
     assert spec.submodule_search_locations is not None

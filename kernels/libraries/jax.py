@@ -50,12 +50,12 @@ def _jax() -> Any:
 
 
 def _to_jax(tensor: torch.Tensor) -> Any:
-    """The same memory as an array of JAX, if it is aligned to 64 bytes; a copy otherwise."""
+    """View the same memory as an array of JAX, if it is aligned to 64 bytes; a copy otherwise."""
     return _jax().dlpack.from_dlpack(tensor.contiguous())
 
 
 def _rung(number: int) -> int:
-    """The smallest power of the ratio that is not below `number`."""
+    """Return the smallest power of the ratio that is not below `number`."""
     rung = 1
     while rung < number:
         rung *= _RATIO
@@ -63,7 +63,7 @@ def _rung(number: int) -> int:
 
 
 def _padded(rows: Iterable[torch.Tensor], batch: int, length: int, like: torch.Tensor) -> torch.Tensor:
-    """The rows of each request in a tensor [batch, length, ...], with zeros after them."""
+    """Pad the rows of each request with zeros to a tensor [batch, length, ...]."""
     result = like.new_zeros(batch, length, *like.shape[-2:])
     for index, some in enumerate(rows):
         result[index, : len(some)] = some
@@ -78,7 +78,7 @@ def _for_dot_product(
     window_left: int,
     **paged: Any,
 ) -> Mapping[str, Any]:
-    """A padded batch, the lengths in it, and a mask: the causal one of JAX aligns the first query to the first key."""
+    """Make a padded batch, the lengths in it, and a mask: JAX's causal one aligns the first query to the first key."""
     requests = dense_requests(k_cache=k_cache, v_cache=v_cache, **paged)
     batch = _rung(len(requests))
     queries = _rung(max(request.q_len for request in requests))
@@ -128,7 +128,7 @@ def _answer(
     residual: bool,
     **_: Any,
 ) -> tuple[Any, ...]:
-    """The padded output, and the log-sum-exp if asked for a `residual`."""
+    """Compute the padded output, and the log-sum-exp if asked for a `residual`."""
     answer = _compiled_dot_product(residual=residual)(
         _to_jax(queries),
         _to_jax(keys),
@@ -159,7 +159,7 @@ def _for_paged(
     scale: float,
     **_: Any,
 ) -> Mapping[str, Any]:
-    """A pool of the batch's own pages, padded like its table. The function takes no scale: queries have it.
+    """Make a pool of the batch's own pages, padded like its table. Queries have the scale: the function takes none.
 
     Slots that hold no token are zero, as in a new pool of JAX: the kernel multiplies them by a weight of 0
     (docs/findings/jax-paged-nan-past-the-end.md).
@@ -191,7 +191,7 @@ def _for_paged(
 
 
 def _held(tables: torch.Tensor, lengths: torch.Tensor, pages: int, page: int) -> torch.Tensor:
-    """The slots [pages, page] that hold a token."""
+    """Mark the slots [pages, page] that hold a token."""
     held = torch.zeros(pages, page, dtype=torch.bool)
     for table, length in zip(tables.tolist(), lengths.tolist(), strict=True):
         for index, at in enumerate(table[: -(-length // page)]):
@@ -200,7 +200,7 @@ def _held(tables: torch.Tensor, lengths: torch.Tensor, pages: int, page: int) ->
 
 
 def _pool(cache: torch.Tensor, used: torch.Tensor, pages: int, held: torch.Tensor) -> torch.Tensor:
-    """Those pages of a cache [kv_heads, pages, page_size, head_dim], with zeros in all slots but the held ones."""
+    """Copy those pages of a cache [kv_heads, pages, page_size, head_dim], with zeros in all slots but the held ones."""
     pool = cache.new_zeros(pages, *cache.shape[1:])
     pool[: len(used)] = cache[used.long()]
     return pool.masked_fill(~held[..., None, None], 0.0).permute(2, 0, 1, 3).contiguous()

@@ -72,7 +72,7 @@ def node_of(
     domain: str = "",
     opset: int = 23,
 ) -> Node:
-    """A node that takes those of its `inputs`, in the operator's order, for which there are tensors."""
+    """Make a node that takes those of its `inputs`, in the operator's order, for which there are tensors."""
     typed = [(name, tensors[name].dtype) if name in tensors else None for name in inputs]
     while typed[-1] is None:
         typed.pop()
@@ -80,13 +80,13 @@ def node_of(
 
 
 def arguments_of(calls: Sequence[ArrangedRun]) -> dict[str, Any]:
-    """The arguments of `run_calls` for calls and their tensors."""
+    """Return the arguments of `run_calls` for calls and their tensors."""
     tensors = {name + call.suffix: tensor.contiguous() for call, mine in calls for name, tensor in mine.items()}
     return {"calls": tuple(call for call, _ in calls), **tensors}
 
 
 def writes(*names: str) -> frozenset[str]:
-    """The arranged tensors of these names, of any call."""
+    """Name the arranged tensors of these names, of any call."""
     return frozenset(f"{name}.{index}" for name in names for index in range(MAX_BATCH))
 
 
@@ -111,7 +111,7 @@ def _described(tensor: torch.Tensor) -> tuple[int, list[int], int]:
 
 @lru_cache(_SESSIONS)
 def _session(node: Node) -> Any:
-    """A session of one thread: workers run side by side."""
+    """Open a session of one thread: workers run side by side."""
     import onnxruntime  # noqa: PLC0415 - an extra, for workers alone
     from onnx import helper  # noqa: PLC0415
 

@@ -50,7 +50,7 @@ _PRESENT = ("present_key", "present_value")
 
 
 def gqa_groups(requests: Sequence[DenseRequest]) -> Iterator[list[DenseRequest]]:
-    """The requests of each call: all decodes, all prompts without a past, and each other request."""
+    """Yield the requests of each call: all decodes, all prompts without a past, and each other request."""
     decodes = [request for request in requests if request.q_len == 1]
     prompts = [request for request in requests if request.q_len > 1 and request.past == 0]
     yield from filter(None, (decodes, prompts))
@@ -67,7 +67,7 @@ def arrange_gqa(
     shared: bool,
     **cache: Any,
 ) -> dict[str, Any]:
-    """Calls of GroupQueryAttention. With `shared`, the past and the new tokens lie in one buffer."""
+    """Arrange calls of GroupQueryAttention. With `shared`, the past and the new tokens lie in one buffer."""
     if query.shape[2] % 8:
         raise Unsupported("GroupQueryAttention takes head sizes that are multiples of 8")
     if sinks is not None and query.dtype is not torch.float32:
@@ -98,7 +98,7 @@ def arrange_gqa(
 
 
 def _gqa_tensors(group: Sequence[DenseRequest], query: torch.Tensor, length: int) -> dict[str, torch.Tensor]:
-    """The inputs and the output of one call. The past has `length` tokens; elements of no request are NaN."""
+    """Make the inputs and the output of one call. The past has `length` tokens; elements of no request are NaN."""
     batch, longest = len(group), max(request.q_len for request in group)
     _, kv_heads, head_dim = group[0].key.shape
     new = {name: query.new_full((batch, longest, kv_heads * head_dim), POISON) for name in ("key", "value")}
@@ -120,7 +120,7 @@ def _gqa_tensors(group: Sequence[DenseRequest], query: torch.Tensor, length: int
 
 
 def _present(past: torch.Tensor, length: int) -> dict[str, torch.Tensor]:
-    """Caches of `length` tokens for the past and the new ones."""
+    """Allocate caches of `length` tokens for the past and the new ones."""
     batch, kv_heads, _, head_dim = past.shape
     return {name: past.new_full((batch, kv_heads, length, head_dim), POISON) for name in _PRESENT}
 
@@ -128,7 +128,7 @@ def _present(past: torch.Tensor, length: int) -> dict[str, torch.Tensor]:
 def arrange_past(
     *, query: torch.Tensor, scale: float, window_left: int, soft_cap: float, **cache: Any
 ) -> dict[str, Any]:
-    """A call of Attention for each request: past and new tokens, a causal mask or, with a window, a mask of its own."""
+    """Arrange a call of Attention for each request: past and new tokens, a causal mask or, for a window, a tensor."""
     calls: list[ArrangedRun] = []
     for request in dense_requests(**cache):
         if not request.q_len:
@@ -155,7 +155,7 @@ def arrange_past(
 def arrange_batch(
     *, query: torch.Tensor, scale: float, window_left: int, soft_cap: float, nonpad: bool, **cache: Any
 ) -> dict[str, Any]:
-    """A call of Attention for all requests with equally many queries, keys padded to the longest.
+    """Arrange a call of Attention for all requests with equally many queries, keys padded to the longest.
 
     With `nonpad`, lengths exclude the padding, and tensors are [batch, heads, tokens, head_dim]. Else the mask
     excludes it, and they are [batch, tokens, heads * head_dim].
@@ -185,12 +185,12 @@ def arrange_batch(
 
 
 def _padded(rows: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The tokens of requests [batch, longest, heads, head_dim]."""
+    """Pad the tokens of requests to [batch, longest, heads, head_dim]."""
     return pad_sequence(list(rows), batch_first=True, padding_value=STALE)
 
 
 def _mask(group: Sequence[DenseRequest], window_left: int) -> torch.Tensor:
-    """The mask [batch, 1, q_len, longest] of visible keys."""
+    """Make the mask [batch, 1, q_len, longest] of visible keys."""
     longest = max(request.kv_len for request in group)
     mask = torch.zeros(len(group), 1, group[0].q_len, longest, dtype=torch.bool)
     for at, request in enumerate(group):
@@ -206,7 +206,7 @@ def _attention(
     attributes: Mapping[str, int | float],
     outputs: tuple[str, ...],
 ) -> ArrangedRun:
-    """A call of Attention, with room for its output."""
+    """Make a call of Attention, with room for its output."""
     query, value = tensors["query"], tensors["value"]
     heads_first = query.dim() == 4
     value_dim = value.shape[3] if heads_first else value.shape[2] // int(attributes["kv_num_heads"])

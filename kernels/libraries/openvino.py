@@ -97,7 +97,7 @@ def arrange(
     precision: Precision,
     **paged: Any,
 ) -> dict[str, Any]:
-    """The operator's inputs, with the past of each request in blocks."""
+    """Arrange the operator's inputs, with the past of each request in blocks."""
     requests = tuple(request for request in dense_requests(v_cache=v_cache, **paged) if request.q_len)
     if not requests:
         return {"launch": None}
@@ -153,7 +153,7 @@ def paged_attention(*, out: torch.Tensor, launch: PagedLaunch | None, **arranged
 
 
 def _tensor(given: Any, element_type: Any) -> Any:
-    """A tensor in the same memory; an empty one for None."""
+    """Wrap a tensor in the same memory; an empty one for None."""
     import openvino  # noqa: PLC0415 - an extra, for workers alone
 
     if given is None:
@@ -167,7 +167,7 @@ def _tensor(given: Any, element_type: Any) -> Any:
 
 @lru_cache(_MODELS)
 def _compiled(layer: PagedLayer) -> tuple[Any, dict[str, Any]]:
-    """A compiled model of the operator alone, and the types of its inputs by name."""
+    """Compile a model of the operator alone. Returns it, and the types of its inputs by name."""
     import openvino  # noqa: PLC0415 - an extra, for workers alone
     from openvino import opset13  # noqa: PLC0415
     from openvino.op import _PagedAttentionExtension  # noqa: PLC0415
@@ -193,7 +193,7 @@ _NUMPY = {"f32": np.float32, "i32": np.int32, "u8": np.uint8}
 
 
 def _inputs(layer: PagedLayer) -> dict[str, tuple[str, tuple[int, ...], bool]]:
-    """The operator's inputs in order: element type, shape, and whether a launch gives them."""
+    """List the operator's inputs in order: element type, shape, and whether a launch gives them."""
     heads, dim_qk, dim_vo = layer.kv_heads, layer.head_dim_qk, layer.head_dim_vo
     return {
         "queries": ("f32", (-1, layer.q_heads * dim_qk), True),
@@ -305,7 +305,7 @@ _CPUINFO = Path("/proc/cpuinfo")
 
 
 def no_bf16() -> str | None:
-    """The reason that the plugin computes in f32 instead of bf16; None if it doesn't."""
+    """State why the plugin computes in f32 instead of bf16; None if it doesn't."""
     known = set(_CPUINFO.read_text().split()) if _CPUINFO.exists() else set()
     return None if known & {"avx512_bf16", "amx_bf16"} else "this CPU has no instructions for bfloat16"
 

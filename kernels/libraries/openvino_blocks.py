@@ -30,12 +30,12 @@ class Blocks:
 
     @classmethod
     def of(cls, requests: Sequence[DenseRequest]) -> "Blocks":
-        """Blocks with descending ids, so that tokens don't follow each other in memory."""
+        """Choose blocks with descending ids, so that tokens don't follow each other in memory."""
         counts = [-(-request.kv_len // BLOCK) for request in requests]
         return cls(torch.arange(sum(counts), 0, -1).split(counts))
 
     def filled(self, tokens: Sequence[torch.Tensor]) -> torch.Tensor:
-        """The first tokens of each request in float32 blocks [blocks, kv_heads, 32, dim] that are NaN elsewhere."""
+        """Fill float32 blocks [blocks, kv_heads, 32, dim] with the first tokens of each request; the rest is NaN."""
         _, heads, dim = tokens[0].shape
         blocks = torch.full((1 + sum(map(len, self.ids)), heads, BLOCK, dim), float("nan"))
         for ids, mine in zip(self.ids, tokens, strict=True):
@@ -44,7 +44,7 @@ class Blocks:
         return blocks
 
     def tokens(self, blocks: torch.Tensor, request: int, count: int) -> torch.Tensor:
-        """The first `count` tokens [count, kv_heads, dim] of a request."""
+        """Return the first `count` tokens [count, kv_heads, dim] of a request."""
         at = torch.arange(count)
         return blocks[self.ids[request][at // BLOCK], :, at % BLOCK]
 
@@ -59,7 +59,7 @@ class Codec:
     steps: float
 
     def held(self, blocks: torch.Tensor, true: torch.Tensor) -> torch.Tensor:
-        """The numbers that encoded `blocks` hold; those of `true`, as far as allowed, where they are wrong."""
+        """Decode the numbers that `blocks` hold; those of `true`, as far as allowed, where they are wrong."""
         low, high = _range(true, self.axis)
         allowed = self.steps * (high - low) / _CODES + 2.0**-20 * torch.maximum(low.abs(), high.abs())
         held = self.decode(blocks)
@@ -67,7 +67,7 @@ class Codec:
 
 
 def _range(blocks: torch.Tensor, axis: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The smallest and largest number along an axis, which is kept; NaN if there are none."""
+    """Return the smallest and largest number along an axis, which is kept; NaN if there are none."""
     absent = blocks.isnan()
     low = blocks.masked_fill(absent, torch.inf).amin(axis, keepdim=True)
     high = blocks.masked_fill(absent, -torch.inf).amax(axis, keepdim=True)
@@ -76,7 +76,7 @@ def _range(blocks: torch.Tensor, axis: int) -> tuple[torch.Tensor, torch.Tensor]
 
 
 def _quantised(blocks: torch.Tensor, axis: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Scales, zero points and codes."""
+    """Quantise blocks to scales, zero points and codes."""
     low, high = _range(blocks, axis)
     scale = (high - low) / _CODES
     scale = scale.masked_fill(scale == 0, _NO_RANGE)
@@ -114,5 +114,5 @@ BY_CHANNEL = Codec(_encode_channels, _decode_channels, axis=-2, steps=1.02)
 
 
 def plain(dtype: torch.dtype) -> Codec:
-    """Blocks of numbers as they are."""
+    """Make a codec that keeps numbers as they are."""
     return Codec(lambda blocks: blocks.to(dtype), lambda blocks: blocks.float(), axis=-1, steps=0.0)

@@ -48,7 +48,7 @@ def dense_requests(
     cum_seq_lens_q: torch.Tensor,
     **_: object,
 ) -> list[DenseRequest]:
-    """The requests of a launch in order, those without queries or keys included. The caches are in the layout NHD.
+    """List the requests of a launch in order, those without queries or keys included. The caches are in NHD.
 
     Reads the entries of the page table that a request's length covers, and no others. Takes any other argument of
     `arrange`, and ignores it.
@@ -64,5 +64,5 @@ def dense_requests(
 
 
 def gathered(requests: list[DenseRequest]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values of all requests, one after another: [keys, kv_heads, head dim] each."""
+    """Gather keys and values of all requests, one after another: [keys, kv_heads, head dim] each."""
     return torch.cat([each.key for each in requests]), torch.cat([each.value for each in requests])

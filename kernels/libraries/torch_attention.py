@@ -48,12 +48,12 @@ SUMMED = 2.0**-20
 
 
 def fused_noise(dtype: DType) -> NoiseModel:
-    """The model of torch's fused kernels for CPUs, for any length of a logit's sum."""
+    """Return the model of torch's fused kernels for CPUs, for any length of a logit's sum."""
     return replace(NoiseModel.torch_sdpa_cpu(dtype.torch_dtype), logits=SUMMED)
 
 
 def unfused_noise(dtype: DType) -> NoiseModel:
-    """The model of attention as single operations on tensors of `dtype`, to which each result is rounded.
+    """Return the model of attention as single operations on tensors of `dtype`, to which each result is rounded.
 
     Logits, and weights after their division: small ones are lost by an absolute error. The softmax is in fp32. So are
     _scaled_dot_product_attention_math (torch/nested/_internal/sdpa.py) and eager_paged_attention_forward (transformers,
@@ -86,7 +86,7 @@ FLEX_BUCKETS = tuple(
 
 
 def no_compiler() -> str | None:
-    """The reason that torch can't compile for this CPU."""
+    """State why torch can't compile for this CPU; None if it can."""
     compiler = os.environ.get("CXX", "g++")
     return None if shutil.which(compiler) else f"torch compiles flex_attention with {compiler}, which is not installed"
 
@@ -99,7 +99,7 @@ _MASK_ROOM = 1 << 18
 
 
 def arrange_flexibly(*, query: torch.Tensor, mask: torch.Tensor | None = None, **paged: Any) -> Mapping[str, Any]:
-    """Gathered keys and values, and for each query and key its request and the position of its own key there.
+    """Gather keys and values, and for each query and key its request and the position of its own key there.
 
     `entries` are those of the mask, one row after another, and `columns` is the length of a row, 0 without a mask. One
     query or key is padded to two: lengths of 1 would be compiled for.
@@ -121,12 +121,12 @@ def _padded(tokens: torch.Tensor) -> torch.Tensor:
 
 
 def _room(least: int, needed: int) -> int:
-    """`least`, doubled until it is at least `needed`."""
+    """Double `least` until it is at least `needed`."""
     return least << max(0, -(-needed // least) - 1).bit_length()
 
 
 def _places(places: list[tuple[int, int]], rows: int, *, no_request: int) -> torch.Tensor:
-    """Places int64 [room, 2], with `no_request` in entries of no token."""
+    """Place int64 [room, 2] positions in a table, with `no_request` in entries of no token."""
     table = torch.full((_room(_ROOM, max(rows, len(places)) + _LONGER), 2), no_request)
     if places:
         table[: len(places)] = torch.tensor(places)
@@ -182,7 +182,7 @@ _MOST_VARIANTS = 64
 def block_mask(
     seen: Callable[..., torch.Tensor], heads: int | None, lengths: tuple[int, int], device: str, *, cropped: bool
 ) -> Any:
-    """The BlockMask of a mask for `lengths`, those of queries and keys; if `cropped`, made for longer ones.
+    """Make the BlockMask of a mask for `lengths`, those of queries and keys; if `cropped`, from a longer one.
 
     "You can ... adjust the existing block mask to the correct length by calling block_mask._adjust" (flex_attention, of
     a mask made for longer sequences). Raises Unsupported where torch rounds its lengths up to blocks, as 2.11 does: the
@@ -204,7 +204,7 @@ def block_mask(
 
 @cache
 def compiled_flex() -> Callable[..., torch.Tensor]:
-    """A function of query, key and value [1, heads, tokens, head dim], of two functions, mask and score, and `cropped`.
+    """Return a function of query, key and value [1, heads, tokens, head dim], functions mask and score, and `cropped`.
 
     It is compiled at the first use for each kind of shape, with lengths that are dynamic. Inductor's code is kept in
     attnfuzz's cache; it starts no processes.
@@ -271,7 +271,7 @@ NESTED_BUCKETS = tuple(
 
 
 def arrange_nested(*, seq_lens: torch.Tensor, cum_seq_lens_q: torch.Tensor, **paged: Any) -> Mapping[str, Any]:
-    """Gathered keys and values, and the ends of the requests among them in int64."""
+    """Gather keys and values, and the ends of the requests among them in int64."""
     requests = dense_requests(seq_lens=seq_lens, cum_seq_lens_q=cum_seq_lens_q, **paged)
     key, value = gathered(requests)
     ends = torch.nn.functional.pad(seq_lens.cumsum(0), (1, 0))

@@ -44,7 +44,7 @@ def put(
 
 
 def _stored(tokens: torch.Tensor, dtype: torch.dtype, scale: float) -> torch.Tensor:
-    """The tokens as the cache holds them. torch indexes no fp8, so these are bytes."""
+    """Convert the tokens to the form in the cache. torch indexes no fp8, so these are bytes."""
     if tokens.dtype == dtype:
         return tokens
     return quantised(tokens.float(), scale).view(torch.uint8)

@@ -41,7 +41,7 @@ SINKS_CAN = replace(SDPA_CAN, sinks=True, sinks_dtype=None)
 
 
 def arrange(*, seq_lens: torch.Tensor, cum_seq_lens_q: torch.Tensor, **paged: Any) -> Mapping[str, Any]:
-    """The gathered keys and values [1, kv_heads, keys of all requests, head dim], and the ends of the requests."""
+    """Gather keys and values [1, kv_heads, keys of all requests, head dim], and the ends of the requests."""
     requests = dense_requests(seq_lens=seq_lens, cum_seq_lens_q=cum_seq_lens_q, **paged)
     key, value = (tokens.transpose(0, 1)[None] for tokens in gathered(requests))
     return {"key": key, "value": value, "key_ends": [0, *seq_lens.cumsum(0).tolist()]}
@@ -108,12 +108,12 @@ class _Gathered:
 
 
 def _layer(query: torch.Tensor, key: torch.Tensor) -> SimpleNamespace:
-    """The attributes of a model's attention layer that the implementations read."""
+    """Return the attributes of a model's attention layer that the implementations read."""
     return SimpleNamespace(layer_idx=0, num_key_value_groups=query.shape[1] // key.shape[1], is_causal=True)
 
 
 def _mask(query: torch.Tensor, query_ends: torch.Tensor, key_ends: list[int], window_left: int) -> torch.Tensor:
-    """The additive mask [1, 1, rows, keys], as ContinuousBatchingIOs prepares it."""
+    """Make the additive mask [1, 1, rows, keys], as ContinuousBatchingIOs prepares it."""
     from transformers.generation.continuous_batching.utils import (  # noqa: PLC0415 - in workers alone
         build_attention_mask,
     )

@@ -30,7 +30,7 @@ _TILE = 32
 
 @cache
 def _kernels() -> tuple[Any, Any]:
-    """The modules of decode and extend."""
+    """Import the modules of decode and extend."""
     import_triton()
 
     def no(*_: object, **__: object) -> bool:
@@ -54,13 +54,13 @@ def _kernels() -> tuple[Any, Any]:
 
 
 def _slots(block_tables: torch.Tensor, page_size: int, request: int, positions: range) -> torch.Tensor:
-    """The slots of a request's tokens in the pool, int64."""
+    """Return the slots of a request's tokens in the pool, int64."""
     at = torch.arange(positions.start, positions.stop)
     return block_tables[request].long()[at // page_size] * page_size + at % page_size
 
 
 def _listed(block_tables: torch.Tensor, page_size: int, spans: Sequence[range]) -> dict[str, torch.Tensor]:
-    """The slots of each request's span of tokens, one after another, with their offsets."""
+    """List the slots of each request's span of tokens, one after another, with their offsets."""
     offsets = [0, *accumulate(len(span) for span in spans)]
     slots = [_slots(block_tables, page_size, request, span) for request, span in enumerate(spans)]
     # The empty tensor is for a batch without requests.
@@ -71,7 +71,7 @@ def _listed(block_tables: torch.Tensor, page_size: int, spans: Sequence[range]) 
 
 
 def _flat(cache: torch.Tensor) -> torch.Tensor:
-    """The pool as slots of tokens: SGLang's has pages of one token."""
+    """View the pool as slots of tokens: SGLang's has pages of one token."""
     return cache.reshape(-1, *cache.shape[2:])
 
 
@@ -85,7 +85,7 @@ def _for_decode(
     window_left: int,
     **_: Any,
 ) -> Mapping[str, Any]:
-    """As TritonAttnBackend.init_forward_metadata: a window is the last tokens, and each request has its own splits."""
+    """Arrange as TritonAttnBackend.init_forward_metadata: a window is the last tokens, a request has its own splits."""
     batch, heads, _dim = query.shape
     kv_lens = seq_lens.tolist()
     spans = [range(max(kv_len - window_left - 1, 0) if window_left >= 0 else 0, kv_len) for kv_len in kv_lens]
@@ -146,7 +146,7 @@ def _for_extend(
     cum_seq_lens_q: torch.Tensor,
     **_: Any,
 ) -> Mapping[str, Any]:
-    """The cached tokens by slots, and the new ones as they come out of the projections."""
+    """Arrange the cached tokens by slots, and the new ones as they come out of the projections."""
     q_lens, kv_lens = _lengths(query, seq_lens, cum_seq_lens_q)
     page = k_cache.shape[1]
     key, value = _flat(k_cache), _flat(v_cache)
@@ -213,7 +213,7 @@ def _for_unified(
     window_left: int,
     **_: Any,
 ) -> Mapping[str, Any]:
-    """All tokens by slots, with the number of cached ones."""
+    """Arrange all tokens by slots, with the number of cached ones."""
     q_lens, kv_lens = _lengths(query, seq_lens, cum_seq_lens_q)
     prefixes = [kv_len - q_len for q_len, kv_len in zip(q_lens, kv_lens, strict=True)]
     lengths = torch.tensor(prefixes, dtype=torch.int32)
@@ -265,7 +265,7 @@ def _unified(
 
 
 def _lengths(query: torch.Tensor, seq_lens: torch.Tensor, cum_seq_lens_q: torch.Tensor) -> tuple[list[int], list[int]]:
-    """Queries and keys of each request. Raises Unsupported if there are too many."""
+    """Count queries and keys of each request. Raises Unsupported if there are too many."""
     q_lens, kv_lens = [end - first for first, end in pairwise(cum_seq_lens_q.tolist())], seq_lens.tolist()
     heads = query.shape[1]
     blocks = [-(-q_len // _TILE) for q_len in q_lens]

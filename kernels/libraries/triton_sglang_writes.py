@@ -104,7 +104,7 @@ def _store_latents(*, key: torch.Tensor, kv_cache: torch.Tensor, slot_mapping: t
 def _committed(
     *, key: torch.Tensor, value: torch.Tensor, slot_mapping: torch.Tensor, cum_seq_lens_q: torch.Tensor
 ) -> Mapping[str, Any]:
-    """The tokens of each request in a block of the longest one's size. The rest is NaN, whose slot is before the pool.
+    """Place each request's tokens in a block of the longest one's size. The rest is NaN, with slots before the pool.
 
     These are the arguments of MHATokenToKVPool.set_kv_buffer_prefix_valid (srt/mem_cache/memory_pool.py), which writes
     the accepted ones of a block of draft tokens.
@@ -163,7 +163,7 @@ def _commit(
 
 
 def _tile(row: int) -> int:
-    """Bytes of a row in one program."""
+    """Return how many bytes of a row are in one program."""
     return 512 if row >= 8192 else 256 if row >= 4096 else 128
 
 

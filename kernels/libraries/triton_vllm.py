@@ -71,7 +71,7 @@ def _unified_attention() -> Any:
 def _arrange(
     *, query: torch.Tensor, k_cache: torch.Tensor, seq_lens: torch.Tensor, cum_seq_lens_q: torch.Tensor, **_: Any
 ) -> Mapping[str, Any]:
-    """The buffers of the second kernel, which is chosen if no request has more than one query."""
+    """Allocate the buffers of the second kernel, which is chosen if no request has more than one query."""
     tokens, heads, dim = query.shape
     _check_size(query, k_cache, seq_lens, cum_seq_lens_q, segments=_SEGMENTS)
     shape = (tokens, heads, _SEGMENTS)

@@ -65,12 +65,12 @@ def _writes() -> Any:
 
 
 def _by_token(pool: torch.Tensor, kv_layout: str) -> torch.Tensor:
-    """A pool as [pages, page size, kv_heads, head dim], with the strides of its layout."""
+    """View a pool as [pages, page size, kv_heads, head dim], with the strides of its layout."""
     return pool if kv_layout == "NHD" else pool.transpose(1, 2)
 
 
 def _conversion(tokens: torch.Tensor, cache: torch.Tensor, *scales: float) -> tuple[Any, ...]:
-    """The last arguments of both launchers: the name of the cache's dtype, and the scales of K and V."""
+    """Return the last arguments of both launchers: the name of the cache's dtype, and the scales of K and V."""
     return "auto" if tokens.dtype == cache.dtype else "fp8", *(torch.tensor(scale) for scale in scales)
 
 
@@ -94,7 +94,7 @@ def _store(
 
 
 def _arrange(*, k_cache: torch.Tensor, v_cache: torch.Tensor) -> Mapping[str, Any]:
-    """The pool as the second kernel has it: [pages, page size, kv_heads, head dim of keys and of values]."""
+    """Arrange the pool as the second kernel has it: [pages, page size, kv_heads, head dim of keys and of values]."""
     # torch concatenates no fp8.
     bits = [cache.view(torch.uint8) if cache.itemsize == 1 else cache for cache in (k_cache, v_cache)]
     return {"kv_cache": torch.cat(bits, dim=-1).view(k_cache.dtype)}

@@ -80,7 +80,7 @@ STALE = 3.0
 
 
 def why_not() -> str | None:
-    """The reason that the installed wheel's kernels can't be loaded here, without loading them."""
+    """State why the installed wheel's kernels can't be loaded here, without loading them."""
     needs_avx512 = f"the kernels of {PACKAGE} have only been run with AVX-512, which this CPU lacks"
     no_avx512 = None if _has_avx512() else needs_avx512
     needed = distribution(PACKAGE).requires or ()
@@ -88,7 +88,7 @@ def why_not() -> str | None:
 
 
 def why_not_here() -> str | None:
-    """The reason that no wheel's kernels can be loaded on this machine."""
+    """State why no wheel's kernels can be loaded on this machine."""
     return _other_machine() or _no_numa()
 
 
@@ -103,7 +103,7 @@ def _has_avx512() -> bool:
 
 
 def other_torch(requires: Iterable[str]) -> str | None:
-    """The reason that torch is not the one that a wheel is linked against: C++ symbols change between versions.
+    """State why torch is not the one that a wheel is linked against: C++ symbols change between versions.
 
     `requires` are the requirements of the wheel.
     """
@@ -129,20 +129,20 @@ def _no_file() -> str | None:
 
 
 def library_name() -> str:
-    """The file of the extension that vLLM loads on this CPU (CpuPlatform.import_kernels)."""
+    """Return the file name of the extension that vLLM loads on this CPU (CpuPlatform.import_kernels)."""
     if not _has_avx512():
         return "_C_AVX2.abi3.so"
     return "_C.abi3.so" if torch.cpu._is_avx512_bf16_supported() else "_C_AVX512.abi3.so"  # noqa: SLF001 - as above
 
 
 def shared_library() -> Path:
-    """The extension of the installed wheel."""
+    """Return the path of the installed wheel's extension."""
     return Path(str(distribution(PACKAGE).locate_file(f"vllm/{library_name()}")))
 
 
 @cache
 def extension() -> Any:
-    """The operators of the extension, loaded at the first use."""
+    """Return the operators of the extension, loaded at the first use."""
     torch.ops.load_library(str(shared_library()))
     return torch.ops._C  # noqa: SLF001 - the name that vLLM gave its operators
 
@@ -156,7 +156,7 @@ class CacheKind:
 
     @classmethod
     def of(cls, query: torch.Tensor, kv_dtype: torch.dtype) -> "CacheKind":
-        """As _get_attn_isa in cpu_attn.py; raises Unsupported where that raises."""
+        """Choose as _get_attn_isa in cpu_attn.py; raises Unsupported where that raises."""
         fp8 = kv_dtype == torch.float8_e4m3fn
         whole = query.shape[2] % 32 == 0
         if fp8 and not whole:
@@ -172,7 +172,7 @@ def arrange(
     block_tables: torch.Tensor,
     seq_lens: torch.Tensor,
 ) -> Mapping[str, Any]:
-    """The cache in vLLM's layout, [pages, kv_heads, 2 * page size, head dim], written by vLLM's own operator.
+    """Arrange the cache in vLLM's layout, [pages, kv_heads, 2 * page size, head dim], by vLLM's own operator.
 
     Slots without a token hold STALE.
     """
@@ -187,12 +187,12 @@ def arrange_with_nan(
     block_tables: torch.Tensor,
     seq_lens: torch.Tensor,
 ) -> Mapping[str, Any]:
-    """As `arrange`, with NaN in slots without a token."""
+    """Arrange as `arrange` does, with NaN in slots without a token."""
     return _arranged(query, k_cache, v_cache, _slots(block_tables, seq_lens, k_cache.shape[1]), torch.nan)
 
 
 def _slots(block_tables: torch.Tensor, seq_lens: torch.Tensor, page_size: int) -> torch.Tensor:
-    """The slots of all tokens, each once: page * page size + place in it."""
+    """Return the slots of all tokens, each once: page * page size + place in it."""
     slots = [torch.empty(0, dtype=torch.int64)]
     for pages, length in zip(block_tables, seq_lens.tolist(), strict=True):
         at = torch.arange(length)
@@ -249,7 +249,7 @@ def attend(
 
 @wraps(attend)
 def attend_on_threads(**arguments: Any) -> None:
-    """`attend` on several threads. The scheduler then splits long requests, and parts are merged afterwards."""
+    """Run `attend` on several threads. The scheduler then splits long requests, and parts are merged afterwards."""
     with on_threads(_THREADS):
         attend(**arguments)
 

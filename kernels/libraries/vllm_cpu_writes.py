@@ -27,7 +27,7 @@ sgl-kernels/cache.cpp). All others are written: ids outside of the pool are trus
 
 
 def arrange(*, k_cache: torch.Tensor, v_cache: torch.Tensor) -> Mapping[str, Any]:
-    """The pool in vLLM's layout, [pages, kv_heads, 2 * page size, head dim], and the dtype of its numbers."""
+    """Arrange the pool in vLLM's layout, [pages, kv_heads, 2 * page size, head dim], and name its dtype."""
     pages, page_size, kv_heads, head_dim = k_cache.shape
     dtype = k_cache.dtype
     cache = torch.empty(pages, kv_heads, 2 * page_size, head_dim, dtype=dtype)
@@ -37,7 +37,7 @@ def arrange(*, k_cache: torch.Tensor, v_cache: torch.Tensor) -> Mapping[str, Any
 
 
 def _by_token(cache: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values in vLLM's layout as [pages, page size, kv_heads, head dim]."""
+    """View keys and values in vLLM's layout as [pages, page size, kv_heads, head dim]."""
     keys, values = cache.chunk(2, dim=2)
     pages, kv_heads, page_size, head_dim = keys.shape
     return keys.view(pages, kv_heads, head_dim, page_size).permute(0, 3, 1, 2), values.permute(0, 2, 1, 3)

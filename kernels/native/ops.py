@@ -60,7 +60,7 @@ def trtllm_batch_decode_with_kv_cache(
     return_lse: bool = False,
     **others: Any,
 ) -> Answer:
-    """Causal attention of `q_len_per_req` queries per request, with split KV.
+    """Attend causally with `q_len_per_req` queries per request, with split KV.
 
     query [batch * q_len_per_req, q heads, head dim]; kv_cache [pages, 2, ...] or a pair, where pages are [heads, slots,
     dim] (HND) or [slots, heads, dim] (NHD); block_tables [batch, pages per request]; seq_lens [batch]. The batch is
@@ -128,7 +128,7 @@ def trtllm_batch_context_with_kv_cache(
     return_lse: bool = False,
     **others: Any,
 ) -> Answer:
-    """Attention of requests with individual q lengths to a paged cache; tensors as for decode.
+    """Attend to a paged cache, for requests with individual q lengths; tensors as for decode.
 
     Request b has the rows from cum_seq_lens_q[b] up to cum_seq_lens_q[b + 1]; rows of no request stay unwritten.
     `batch_size` is trusted. `workspace_buffer`, the maxima and `cum_seq_lens_kv` are not used. With masks, packed like
@@ -193,7 +193,7 @@ def trtllm_ragged_attention_deepseek(
     kv_seq_lens_cpu: torch.Tensor | None = None,
     **others: Any,
 ) -> Answer:
-    """Attention over packed keys: query [tokens, heads, qk dim], key and value [kv tokens, heads, qk or vo dim].
+    """Attend to packed keys: query [tokens, heads, qk dim], key and value [kv tokens, heads, qk or vo dim].
 
     Request b attends to seq_lens[b] keys from row cum_seq_lens_kv[b] on. Without keys, its rows of `out` and `lse` stay
     unwritten, unless both CPU mirrors are given: then they are 0 and -inf. `batch_size` is trusted.
@@ -246,7 +246,7 @@ def trtllm_batch_decode_with_kv_cache_mla(
     return_lse: bool = False,
     **others: Any,
 ) -> Answer:
-    """Causal attention to latents, with split KV: K is the whole latent, V its first `kv_lora_rank` elements.
+    """Attend causally to latents, with split KV: K is the whole latent, V its first `kv_lora_rank` elements.
 
     query [batch, q_len, heads, rank + rope]; kv_cache [pages, slots, rank + rope] or [pages, 1, slots, rank + rope];
     out [batch, q_len, heads, rank]; lse [batch * q_len, heads] or [batch, q_len, heads]. The rows of `block_tables` are

@@ -282,7 +282,7 @@ class PagedKv:
         return [pool.resident(self.hole) for pool in self._pools]
 
     def memory(self) -> list[torch.Tensor | None]:
-        """Views of the memory of each tensor of `resident()` that copies swizzled scales; None for the others."""
+        """View the memory of each tensor of `resident()` that copies swizzled scales; None for the others."""
         return [pool.bits if pool.interleaved and not self.hole else None for pool in self._pools]
 
     def write(self, step: Step, *, rejected_drafts: bool = False) -> None:

@@ -120,7 +120,7 @@ class Questions:
         )
 
     def _asker(self, frame: FrameType | None) -> FrameType | None:
-        """The innermost frame of the release on the stack."""
+        """Return the innermost frame of the release on the stack."""
         while frame is not None and (self._root is None or not frame.f_code.co_filename.startswith(f"{self._root}/")):
             frame = frame.f_back
         return frame

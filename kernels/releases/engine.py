@@ -40,7 +40,7 @@ class ReleasedEngine(ABC):
         """Return the backend of a name. Fetches and imports nothing. Raises ReleaseError for an invalid tree."""
 
     def owns(self, backend: str) -> bool:
-        """Whether a backend's name, valid or not, is one of this engine's."""
+        """Return whether a backend's name, valid or not, is one of this engine's."""
         rest = backend.removeprefix(ON_HOPPER) if self.project.on_gpu else backend
         return rest == self.name or rest.startswith((self.project.released, self.project.tree, self._some_tree))
 
@@ -104,7 +104,7 @@ class ReleasedEngine(ABC):
         return None if before is None else str(replace(named, release=f"{self.project.released}{before}"))
 
     def untried(self, backend: str) -> bool:
-        """Whether a backend is of a version without a pinned wheel, or of a source tree."""
+        """Return whether a backend is of a version without a pinned wheel, or of a source tree."""
         named = self._named(backend)
         return str(named.version) not in self._wheels_of(named).pinned()
 
@@ -144,7 +144,7 @@ class ReleasedEngine(ABC):
         )
 
     def _wheels_of(self, named: Named) -> Wheels:
-        """The wheels that have the releases of a backend."""
+        """Return the wheels that have the releases of a backend."""
         del named
         return self._wheels
 

@@ -62,7 +62,7 @@ class Below:
         return signature.bind(*args, **kwargs)
 
     def op(self, function: str) -> Op:
-        """The kernel for a function. Raises Unsupported if there is none."""
+        """Return the kernel for a function. Raises Unsupported if there is none."""
         if function not in self._ops:
             raise Unsupported(f"no kernel here replaces {function}")
         return self._ops[function]
@@ -159,7 +159,7 @@ class TensorForm(NamedTuple):
 
 
 def missing_results(function: str, arguments: Mapping[str, Any]) -> dict[str, TensorForm]:
-    """The forms of `out` and `lse` that the caller leaves to the function; none for one that only writes in place.
+    """Return the forms of `out` and `lse` that the caller leaves to the function; none if it only writes in place.
 
     FlashInfer 0.6.3: decode.py:2345 and prefill.py:3707 (paged: the query's dtype unless out_dtype says otherwise),
     prefill.py:3486 (packed keys: the query's dtype, the values' head dim; LSE float32 per token and head), mla.py:652
@@ -189,13 +189,13 @@ def _out_dtype(function: str, arguments: Mapping[str, Any]) -> torch.dtype:
 
 
 def _query(arguments: Mapping[str, Any]) -> torch.Tensor:
-    """The query argument, or the first part of fmha_v2's joint argument."""
+    """Return the query argument, or the first part of fmha_v2's joint argument."""
     query: torch.Tensor = arguments["query"] if "query" in arguments else arguments["qkv"][0]
     return query
 
 
 def _paged(arguments: Mapping[str, Any]) -> int:
-    """The head dim of values: K and V are a pair, or one behind the other in one tensor."""
+    """Return the head dim of values: K and V are a pair, or one behind the other in one tensor."""
     return _last_dim(arguments["kv_cache"])
 
 

@@ -75,12 +75,12 @@ def _placeable(form: torch.Tensor) -> bool:
 
 
 def _device_of(args: tuple[Any, ...]) -> torch.device | None:
-    """The device of the first argument, as for zeros_like and new_zeros."""
+    """Return the device of the first argument, as for zeros_like and new_zeros."""
     return next((each.device for each in args[:1] if isinstance(each, torch.Tensor)), None)
 
 
 def _name() -> str:
-    """The line that requests a tensor, such as "trtllm_mha_backend.py:112"."""
+    """Name the line that requests a tensor, such as "trtllm_mha_backend.py:112"."""
     frame = sys._getframe(1)  # noqa: SLF001 - there is no other way to the frames of callers
     ours = (__file__, recording.__file__)
     while frame.f_back is not None and (frame.f_code.co_filename in ours or "/torch/" in frame.f_code.co_filename):

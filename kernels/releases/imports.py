@@ -25,7 +25,7 @@ class ImportedRelease:
     stubs: Stubs
 
     def module(self, name: str) -> Any:
-        """A module of the release. Raises ReleaseError if it has moved or can't be imported."""
+        """Import a module of the release. Raises ReleaseError if it has moved or can't be imported."""
         return imported(self.release, name)
 
     def listen(self, note: Note | None) -> None:
@@ -108,7 +108,7 @@ def _absent(release: Release, name: str, error: ModuleNotFoundError) -> ReleaseE
 
 
 def _place(release: Release, error: BaseException) -> str:
-    """The last line of the release that an error came through, or that Python could not read."""
+    """Return the last line of the release that an error came through, or that Python could not read."""
     if isinstance(error, SyntaxError) and error.filename is not None:
         return f"{os.path.relpath(error.filename, release.root)}:{error.lineno}"
     trace, place = error.__traceback__, "outside of its files"

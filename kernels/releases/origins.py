@@ -62,7 +62,7 @@ class Origins(TorchFunctionMode):
             self._note_write(tensor, line)
 
     def line(self, frame: FrameType | None = None) -> str | None:
-        """The release's innermost line, as FILE:LINE below its package, that is not in a file of helpers, if any."""
+        """Return the release's innermost line outside of files of helpers, if any, as FILE:LINE below its package."""
         frame = frame or sys._getframe(1)  # noqa: SLF001
         found: str | None = None
         for each in _frames(frame):
@@ -74,7 +74,7 @@ class Origins(TorchFunctionMode):
         return found
 
     def words(self, called: str | None, arguments: Mapping[str, Any]) -> str:
-        """The line of a call in words, with those of its metadata; a line alone is one of the same file."""
+        """Describe the line of a call, with those of its metadata; a line alone is one of the same file."""
         if called is None:
             return ""
         file = called.partition(":")[0]
@@ -83,7 +83,7 @@ class Origins(TorchFunctionMode):
         return f"called at {called}{f' with {_joined(parts)}' if parts else ''}"
 
     def _lines(self, tensor: torch.Tensor) -> list[str]:
-        """The line that made a tensor, and those that wrote to its memory last, oldest first."""
+        """Return the line that made a tensor, and those that wrote to its memory last, oldest first."""
         made = self._made.get(_form(tensor))
         return list(dict.fromkeys(filter(None, (made, *self._written.get(_storage(tensor), ())))))
 
@@ -97,7 +97,7 @@ def _is_metadata(value: object) -> bool:
 
 
 def _listed(lines: Sequence[str], file: str) -> str:
-    """The line that made a tensor, and those that wrote to it; a file is named where it is another one than before."""
+    """Describe the line that made a tensor, and those that wrote to it; a file is named where it changes."""
     made, *written = ((name, number) for name, _, number in (each.rpartition(":") for each in lines))
     first = f"line {made[1]}" if made[0] == file else ":".join(made)
     if not written:

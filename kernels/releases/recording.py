@@ -42,7 +42,7 @@ class Recording:
 
     @classmethod
     def current(cls) -> "Recording | None":
-        """The active recording, if any."""
+        """Return the active recording, if any."""
         return cls._active[-1] if cls._active else None
 
     def __enter__(self) -> Self:
@@ -102,7 +102,7 @@ class Recording:
         return self._recorded(func, args, kwargs)
 
     def _recorded(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The results of an operation without side effects: a replay computes them again, into the same memory."""
+        """Record an operation without side effects: a replay computes its results again, into the same memory."""
         device = _device(args, kwargs)
         results = tree_map_only(torch.Tensor, lambda form: _like(form, device), _form(func, args, kwargs))
         targets = _tensors(results)
@@ -115,7 +115,7 @@ class Recording:
         return results
 
     def _stays_on_host(self, tensors: Sequence[torch.Tensor], kwargs: Mapping[str, Any]) -> bool:
-        """Whether an operation involves tensors of the host alone. A copy of one to a GPU does not."""
+        """Return whether an operation involves tensors of the host alone. A copy of one to a GPU does not."""
         to = kwargs.get("device")
         leaves = self._device.type != "cpu" and to is not None and torch.device(to).type == self._device.type
         return bool(tensors) and not leaves and all(map(self._is_host, tensors))
@@ -161,7 +161,7 @@ _outside = 0
 
 
 def paused() -> bool:
-    """Whether the present operations are ours, not the release's."""
+    """Return whether the present operations are ours, not the release's."""
     return _outside > 0
 
 
@@ -193,13 +193,13 @@ def _refuse_what_synchronises(func: Any, args: tuple[Any, ...]) -> None:
 
 
 def _is_view(func: Any) -> bool:
-    """Whether a result views the memory of an argument."""
+    """Return whether a result views the memory of an argument."""
     aliases = [each.alias_info for each in func._schema.returns]  # noqa: SLF001 - torch has no other way to ask
     return any(alias is not None and not alias.is_write for alias in aliases)
 
 
 def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The arguments that an operation writes and returns; None if it writes to none."""
+    """Return the arguments that an operation writes and returns; None if it writes to none."""
     names = [each for each in func._schema.arguments if each.alias_info is not None and each.alias_info.is_write]  # noqa: SLF001
     if not names:
         return None
@@ -210,7 +210,7 @@ def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _form(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Results without memory: those of the operation on the meta device."""
+    """Return results without memory: those of the operation on the meta device."""
     args, kwargs = tree_map_only(torch.Tensor, lambda tensor: _like(tensor, torch.device("meta")), (args, kwargs))
     if any(argument.name == "device" for argument in func._schema.arguments):  # noqa: SLF001
         kwargs["device"] = torch.device("meta")

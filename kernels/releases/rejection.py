@@ -10,7 +10,7 @@ from attnfuzz.kernels.releases.release import Release
 
 @contextmanager
 def rejections_of(release: Release) -> Iterator[None]:
-    """The context for code of a release. Raises Unsupported where the release rejects the case."""
+    """Run code of a release in this context. Raises Unsupported where the release rejects the case."""
     try:
         yield
     except (ValueError, NotImplementedError) as error:
@@ -20,7 +20,7 @@ def rejections_of(release: Release) -> Iterator[None]:
 
 
 def _is_rejection(release: Release, error: ValueError | NotImplementedError) -> bool:
-    """Whether the release's own `raise` rejects the case: one that Python raises in its code is a crash."""
+    """Return whether the release's own `raise` rejects the case: one of Python itself in its code is a crash."""
     trace = error.__traceback__
     assert trace is not None
     while trace.tb_next is not None:

@@ -77,18 +77,18 @@ def _tree(project: Project, name: str, path: Path) -> Release:
 
 
 def _version(project: Project, root: Path) -> str | None:
-    """The tree's version from the most explicit source. Leftovers of a build may be older than git's tags."""
+    """Read the tree's version from the most explicit source. Leftovers of a build may be older than git's tags."""
     return os.environ.get(_PRETEND) or _in_metadata(project, root) or _in_git(root) or _in_build(project, root)
 
 
 def _in_metadata(project: Project, root: Path) -> str | None:
-    """The version in a wheel's metadata."""
+    """Read the version in a wheel's metadata."""
     found = next((path for path in root.glob(f"{project.file_name}-*.dist-info") if path.is_dir()), None)
     return str(metadata.PathDistribution(found).metadata["Version"] or "") or None if found else None
 
 
 def _in_git(root: Path) -> str | None:
-    """The last tag before the checked-out commit, and the number of commits since."""
+    """Describe the last tag before the checked-out commit, and the number of commits since."""
     # Ignores the tags of a repository that merely contains the tree.
     if _git(root, "rev-parse", "--show-toplevel") not in {str(root), str(root.parent)}:
         return None
@@ -102,7 +102,7 @@ def _in_git(root: Path) -> str | None:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """Git's output in a folder, or an empty string."""
+    """Run git in a folder. Returns its output, or an empty string."""
     command = ["git", "-C", str(folder), *arguments]
     try:
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -112,7 +112,7 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def _in_build(project: Project, root: Path) -> str | None:
-    """The version that a build wrote into the package (setuptools-scm, _version.py)."""
+    """Read the version that a build wrote into the package (setuptools-scm, _version.py)."""
     try:
         found = _WRITTEN_VERSION.search((root / project.name / "_version.py").read_text())
     except OSError:
@@ -121,13 +121,13 @@ def _in_build(project: Project, root: Path) -> str | None:
 
 
 def _flashinfer_of_wheel(project: Project, root: Path) -> Version | None:
-    """The version pinned by the metadata of the package in `root`; None if it pins none."""
+    """Read the version pinned by the metadata of the package in `root`; None if it pins none."""
     found = next(iter(metadata.distributions(name=project.on_pypi, path=[str(root)])), None)
     return _pinned(found.requires or ()) if found else None
 
 
 def _flashinfer_of_project(pyproject: Path) -> Version | None:
-    """The version pinned by the dependencies in a pyproject.toml; None if they pin none or can't be read."""
+    """Read the version pinned by dependencies in a pyproject.toml; None if they pin none or can't be read."""
     try:
         requirements = tomllib.loads(pyproject.read_text())["project"]["dependencies"]
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, KeyError, TypeError):

@@ -17,7 +17,7 @@ _FILE = Path(__file__).with_suffix(".json")
 
 @cache
 def signatures(flashinfer: Version | None) -> Mapping[str, inspect.Signature]:
-    """The signatures of functions and methods in this version, or in the last known one before; None is the newest.
+    """Read signatures of functions and methods in this version, or the last known one before; None is the newest.
 
     A version before all known ones gets the oldest.
     """

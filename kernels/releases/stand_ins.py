@@ -18,7 +18,7 @@ class Lower(Protocol):
         """Run an entry point of FlashInfer."""
 
     def op(self, function: str) -> Op:
-        """The kernel for a function. Raises Unsupported if there is none."""
+        """Return the kernel for a function. Raises Unsupported if there is none."""
 
     def bound(self, function: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
         """Bind arguments to the signature of FlashInfer's function or method."""
@@ -79,7 +79,7 @@ class FlashInfer:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
-        """A submodule, a replacement, or a member of the installed FlashInfer."""
+        """Return a submodule, a replacement, or a member of the installed FlashInfer."""
         if attribute in ENTRY_POINTS:
             return entry(attribute)
         full = f"{self._name}.{attribute}"

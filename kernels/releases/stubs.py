@@ -37,7 +37,7 @@ class Stubs(MetaPathFinder, Loader):
             del sys.modules[name]
 
     def serve(self, fullname: str) -> bool:
-        """Whether a module of that name is a stub."""
+        """Return whether a module of that name is a stub."""
         return any(fullname == name or fullname.startswith(f"{name}.") for name in self._names)
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:

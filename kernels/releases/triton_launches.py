@@ -35,7 +35,7 @@ def through(launch: Callable[[Op, dict[str, Any]], object]) -> Iterator[None]:
 
 
 def _constexprs(kernel: Any) -> list[int]:
-    """The places of the parameters of an interpreted kernel that are constants to a compiler."""
+    """List the places of the parameters of an interpreted kernel that are constants to a compiler."""
     parameters = inspect.signature(kernel.fn).parameters.values()
     return [place for place, each in enumerate(parameters) if "constexpr" in str(each.annotation)]
 

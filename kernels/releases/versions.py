@@ -18,7 +18,7 @@ class VersionRange:
 
 
 def span(since: str, before: str | None = None) -> VersionRange:
-    """A range between versions given as text."""
+    """Make a range between versions given as text."""
     return VersionRange(Version(since), Version(before) if before else None)
 
 
@@ -32,5 +32,5 @@ class Stubbed:
 
 
 def stubbed_in(version: Version, rows: Iterable[Stubbed]) -> tuple[str, ...]:
-    """The modules that some rows stub in a version."""
+    """List the modules that some rows stub in a version."""
     return tuple(each.module for each in rows if version in each.versions)

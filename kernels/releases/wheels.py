@@ -31,7 +31,7 @@ class Wheels:
     project: Project
 
     def released(self) -> list[Version]:
-        """All supported versions that pip can download, oldest first; no pre-releases. Raises ReleaseError."""
+        """List all supported versions that pip can download, oldest first; no pre-releases. Raises ReleaseError."""
         try:
             listing = pip("index", "versions", self.project.on_pypi, "--only-binary=:all:", *self.project.wheel)
         except PipFailed as error:
@@ -41,11 +41,11 @@ class Wheels:
         return sorted(version for name in names if (version := Version(name)) >= self.project.oldest)
 
     def cached(self) -> list[Version]:
-        """The versions that need no network, oldest first."""
+        """List the versions that need no network, oldest first."""
         return sorted(Version(path.parent.name) for path in self._folder.glob(f"[!.]*/{self.project.name}"))
 
     def unpacked(self, version: Version, progress: Callable[[str], None] = lambda _: None) -> Path:
-        """The folder that holds a version's package, fetched unless the cache has it; `progress` reports a fetch.
+        """Return the folder of a version's package, fetched unless the cache has it; `progress` reports a fetch.
 
         Raises:
             ReleaseError: pip knows others, but not this one; no network and not in the cache, or the cache can't be
@@ -70,14 +70,14 @@ class Wheels:
             ) from error
 
     def edited(self, root: Path, files: Iterable[Path]) -> list[Path]:
-        """The files that differ from the wheel's, so that they are not representative of its release."""
+        """List the files that differ from the wheel's, so that they are not representative of its release."""
         hashes = self._recorded(root)
         return [
             file for file in files if hashes.get(file.relative_to(root).as_posix()) != _record_hash(file.read_bytes())
         ]
 
     def pinned(self) -> Mapping[str, str]:
-        """The SHA-256 of the wheels of known versions."""
+        """Return the SHA-256 of the wheels of known versions."""
         return _hashes(self.project.hashes)
 
     def _fetched(self, version: Version, folder: Path) -> Path:
@@ -114,7 +114,7 @@ class Wheels:
         kept.write_text(f"{digest}  {wheel.name}\n")
 
     def _recorded(self, root: Path) -> Mapping[str, str]:
-        """The hash of each file in the wheel's RECORD (PEP 376: URL-safe base64 without padding)."""
+        """Read the hash of each file from the wheel's RECORD (PEP 376: URL-safe base64 without padding)."""
         with next(root.glob(f"{self.project.file_name}-*.dist-info/RECORD")).open(newline="") as file:
             return {name: digest.removeprefix("sha256=") for name, digest, _ in csv.reader(file)}
 

@@ -10,7 +10,7 @@ _LONGER_THAN_ANY: Final = 1 << 30
 
 
 def native_workspace(case: Case, *, scheduled: bool = False) -> int:
-    """Bytes that suffice for any batch that a release derives from a step's query rows, right or wrong.
+    """Return the bytes that suffice for any batch that a release derives from a step's query rows, right or wrong.
 
     Partial results take the same space for each query row, however many rows form a request. With `scheduled`, the
     release itself chooses the requests of a forward.
@@ -28,7 +28,7 @@ def native_workspace(case: Case, *, scheduled: bool = False) -> int:
 
 
 def _scheduled_rows(case: Case) -> int:
-    """An upper bound on the rows that any forward passes to the decode kernel.
+    """Bound the rows that any forward passes to the decode kernel.
 
     Any slot may verify drafts in any step, and so may a request that computes a slot's prefix. Padding comes on top.
     """
@@ -37,7 +37,7 @@ def _scheduled_rows(case: Case) -> int:
 
 
 def _decoded_rows(step: Step) -> int:
-    """An upper bound on the rows that a step passes to the decode kernel."""
+    """Bound the rows that a step passes to the decode kernel."""
     if step.mode.speculative:
         # SGLang's MLA pads a ragged step to its longest request, and padding is rounded up to a whole request.
         return step.padded_tokens + max(step.padded_batch, len(step.requests)) * step.tokens_per_request

@@ -260,7 +260,7 @@ class ModelRunner:
         """Complete a runner that has no KV cache yet."""
 
     def _replaced(self) -> dict[str, Any]:
-        """Further methods of the release's runner that are replaced."""
+        """Return further methods of the release's runner that are replaced."""
         return {}
 
     def _pool_config(self, blocks: int) -> Any:

@@ -13,7 +13,7 @@ _FORMS = "the shapes and types in FlashInfer's docstring"
 
 
 def judged(duties: Callable[[], Iterable[Breach]]) -> tuple[Breach, ...]:
-    """The breaches that `duties` finds, or a malformed argument that prevents any judgement."""
+    """Collect the breaches that `duties` finds, or a malformed argument that prevents any judgement."""
     try:
         return tuple(duties())
     except WrongForm as wrong:
@@ -21,7 +21,7 @@ def judged(duties: Callable[[], Iterable[Breach]]) -> tuple[Breach, ...]:
 
 
 def of_attention(call: Attention) -> Iterator[Breach]:
-    """The duties that an attention call breaks, the most explanatory one first.
+    """Yield the duties that an attention call breaks, the most explanatory one first.
 
     If the kernel misreads the metadata, only that is reported: lengths and page ids would be guesses.
     """

@@ -60,7 +60,7 @@ def _counted(size: int, axis: str) -> str:
 
 
 def _first_size(call: Attention, axis: str) -> int:
-    """The size of the first axis of this kind, in the query or the cache; 0 if there is none."""
+    """Return the size of the first axis of this kind, in the query or the cache; 0 if there is none."""
     for role in (Role.QUERY, Role.KEY, Role.CACHE):
         for parameter in call.parameters:
             if parameter.role is role and axis in parameter.axes:

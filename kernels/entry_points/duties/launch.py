@@ -52,7 +52,7 @@ def factors(call: Attention) -> Iterator[Breach]:
 
 
 def _number(value: object) -> float:
-    """A scale as a number; 1 if it has no content to judge."""
+    """Return a scale as a number; 1 if it has no content to judge."""
     if isinstance(value, torch.Tensor) and value.numel() == 1 and not value.is_meta:
         return float(value.item())
     return float(value) if isinstance(value, int | float) else 1.0

@@ -134,7 +134,7 @@ def _cumulative_kv(call: Attention) -> Iterator[Breach]:
 
 
 def _counts_pages(call: Attention, ends: Sequence[int]) -> bool:
-    """Whether cumulative KV lengths count the pages of each request.
+    """Return whether cumulative KV lengths count the pages of each request.
 
     Some callers do so (vLLM 0.26.0, v1/attention/backends/flashinfer.py:1302, and FlashInfer's own tests of trtllm-gen,
     test_trtllm_gen_attention.py): its kernels for paged KV caches read seq_lens instead (kernelParams.h, ptrSeqLensKv).

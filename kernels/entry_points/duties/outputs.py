@@ -30,7 +30,7 @@ class _Bytes:
 
 
 def overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether some byte belongs to elements of both. A tensor on the meta device has no memory."""
+    """Return whether some byte belongs to elements of both. A tensor on the meta device has no memory."""
     if one.is_meta or other.is_meta or not one.numel() or not other.numel():
         return False
     try:

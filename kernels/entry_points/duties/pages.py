@@ -49,13 +49,13 @@ def table(call: Attention) -> Iterator[Breach]:
 
 
 def _strays(span: RequestSpan, pool: Pool, window_left: int) -> list[int]:
-    """Columns with pages outside the pool, among those that a query of the request sees."""
+    """List columns with pages outside the pool, among those that a query of the request sees."""
     seen = seen_columns(span, pool, window_left)
     return [at for at in seen if not 0 <= span.pages[at] < pool.pages]
 
 
 def seen_columns(span: RequestSpan, pool: Pool, window_left: int) -> range:
-    """Columns of the pages that a query of the request sees."""
+    """Return the columns of the pages that a query of the request sees."""
     first_seen = max(0, span.kv_len - span.q_len - window_left) if window_left >= 0 else 0
     return range(first_seen // pool.page_size, len(span.pages))
 
