@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.inside import forwards
 from attnfuzz.harness.inside.execute import Execution
-from attnfuzz.harness.verdict.tiers import Task
+from attnfuzz.harness.workers.task import Task
 from attnfuzz.kernels.cache_writes.then_attend import WriteThenAttend
 from attnfuzz.kernels.cache_writes.writer_session import WriterSession
 from attnfuzz.kernels.interface.backend import Backend, WrittenCache

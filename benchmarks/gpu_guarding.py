@@ -19,7 +19,7 @@ from measurement import backends_option, count_option, json_option, sample, seed
 from attnfuzz.harness.inside.execute import Execution
 from attnfuzz.harness.memory.cuda.memory import PlainCudaMemory
 from attnfuzz.harness.sandbox.check import Runner
-from attnfuzz.harness.verdict.tiers import Task
+from attnfuzz.harness.workers.task import Task
 from attnfuzz.reference.case import Case
 
 MEMCHECK = ("compute-sanitizer", "--tool", "memcheck")

@@ -13,7 +13,7 @@ from measurement import backends_option, count_option, json_option, sample, seed
 from torch.profiler import ProfilerActivity, profile
 
 from attnfuzz.harness.inside.execute import Execution
-from attnfuzz.harness.verdict.tiers import Task
+from attnfuzz.harness.workers.task import Task
 from attnfuzz.reference.case import Case
 
 KINDS = {

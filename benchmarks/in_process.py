@@ -8,7 +8,7 @@ import torch
 from attnfuzz.harness.inside.execute import Execution
 from attnfuzz.harness.memory.guarded import PlainMemory
 from attnfuzz.harness.verdict.failures import Verdict
-from attnfuzz.harness.verdict.tiers import Task
+from attnfuzz.harness.workers.task import Task
 from attnfuzz.reference.case import Case
 
 

@@ -3,8 +3,8 @@
 This is the one module that imports `inside` for workers, inside of functions: the parent imports this one.
 """
 
-from attnfuzz.harness.verdict.tiers import Task
 from attnfuzz.harness.workers.journal import Journal
+from attnfuzz.harness.workers.task import Task
 from attnfuzz.kernels.interface.backend import Backend
 from attnfuzz.reference.case import Case
 

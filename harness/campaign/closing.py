@@ -8,10 +8,10 @@ from attnfuzz.harness.campaign.replays import Replays
 from attnfuzz.harness.campaign.schedule import Schedule, missing
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.campaign.under_way import UnderWay
-from attnfuzz.harness.findings.ledger import Ledger
 from attnfuzz.harness.findings.record import Record
 from attnfuzz.harness.findings.state import State
-from attnfuzz.harness.search.accepted import Entry
+from attnfuzz.harness.ledger.entry import Entry
+from attnfuzz.harness.ledger.file import Ledger
 from attnfuzz.harness.search.messages import SliceDone, SliceKind
 from attnfuzz.harness.verdict.wording import clock, count
 

@@ -37,7 +37,7 @@ from attnfuzz.harness.campaign.tasks import REPLAYS_SHARE, ChooseLean, Tasks, le
 from attnfuzz.harness.campaign.under_way import Tallies, UnderWay
 from attnfuzz.harness.corpus import Corpus
 from attnfuzz.harness.findings.archive import Archive
-from attnfuzz.harness.findings.ledger import Ledger
+from attnfuzz.harness.ledger.file import Ledger
 from attnfuzz.harness.reported.bugs import load_bugs
 from attnfuzz.harness.search.messages import (
     NOT_COME_BACK,

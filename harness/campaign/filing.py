@@ -21,9 +21,9 @@ from attnfuzz.harness.campaign.events import (
 from attnfuzz.harness.campaign.knowledge import Knowledge
 from attnfuzz.harness.findings.archive import Archive
 from attnfuzz.harness.findings.finding import Finding
-from attnfuzz.harness.findings.ledger import Ledger
 from attnfuzz.harness.findings.record import Record
 from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.ledger.file import Ledger
 from attnfuzz.harness.search.known import clues_among
 from attnfuzz.harness.search.messages import Caught, HandedOver, Rechecked, SameCauses, Suspect
 from attnfuzz.harness.verdict.failures import Observation, Verdict

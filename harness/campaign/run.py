@@ -19,7 +19,7 @@ from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.corpus import Corpus
 from attnfuzz.harness.findings.archive import Archive
 from attnfuzz.harness.findings.environment import environment
-from attnfuzz.harness.findings.ledger import Ledger
+from attnfuzz.harness.ledger.file import Ledger
 from attnfuzz.harness.sandbox.check import render_failure
 from attnfuzz.harness.search.messages import JobSetup
 from attnfuzz.reference.device import Device

@@ -27,7 +27,7 @@ from attnfuzz.harness.cli.given import Trees, chosen_backends, compiled_backends
 from attnfuzz.harness.cli.serve_home import refuse_serve_home
 from attnfuzz.harness.cli.signals import stop_on_signals
 from attnfuzz.harness.cli.terminal import BadInput, Exit, Terminal, answer, details, print_line, tell
-from attnfuzz.harness.findings.ledger import DEFAULT_NAME, Ledger
+from attnfuzz.harness.ledger.file import DEFAULT_NAME, Ledger
 from attnfuzz.harness.report.files import Written, write_reports
 from attnfuzz.harness.report.verdict import failure_words, why_idle
 from attnfuzz.harness.verdict.wording import clock, count

@@ -1,1 +1,1 @@
-"""Findings: folders on disk, their states from one campaign to the next, and the ledger of known ones."""
+"""Findings: folders on disk, and their states from one campaign to the next."""

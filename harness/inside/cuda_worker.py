@@ -8,8 +8,8 @@ import torch
 
 from attnfuzz.harness.inside.execute import Execution, backend_of
 from attnfuzz.harness.verdict.failures import Verdict
-from attnfuzz.harness.verdict.tiers import Task
 from attnfuzz.harness.workers.gpu_gone import GpuGone
+from attnfuzz.harness.workers.task import Task
 from attnfuzz.harness.workers.worker import asking_gpu
 from attnfuzz.kernels.cuda import nvcc
 from attnfuzz.kernels.cuda.visible import no_gpu_visible

@@ -27,8 +27,9 @@ from attnfuzz.harness.judge.judge import Judgement
 from attnfuzz.harness.judge.metamorphic import compare
 from attnfuzz.harness.memory.placed import PlacedMemory
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
-from attnfuzz.harness.verdict.tiers import ALL_TIERS, Task, Tier
+from attnfuzz.harness.verdict.tiers import ALL_TIERS, Tier
 from attnfuzz.harness.workers.journal import Journal
+from attnfuzz.harness.workers.task import Task
 from attnfuzz.kernels.building.library_cache import BuildFailed
 from attnfuzz.kernels.interface.backend import Backend, Bench, Output, Session, in_inference_mode
 from attnfuzz.reference.calls import CallCase

@@ -16,7 +16,8 @@ from attnfuzz.harness.judge.explain import Aspect, Inquiry, PagedCall, Stake, pa
 from attnfuzz.harness.judge.judge import Judgement
 from attnfuzz.harness.judge.wrong_rows import wrong_rows
 from attnfuzz.harness.verdict.failures import REACHED_BY, Observation, Verdict, WrongRows
-from attnfuzz.harness.verdict.tiers import Task, Tier
+from attnfuzz.harness.verdict.tiers import Tier
+from attnfuzz.harness.workers.task import Task
 from attnfuzz.kernels.interface.backend import Backend
 from attnfuzz.reference.case import Case, Launch, Mode, Step, ValueFamily
 

@@ -170,7 +170,7 @@ def _check_options(config: pytest.Config) -> None:
     ):
         _check_backends(_backends(config))
     if (ledger := config.getoption("--attn-ledger")) is not None:
-        from attnfuzz.harness.findings.ledger import Ledger, LedgerError
+        from attnfuzz.harness.ledger.file import Ledger, LedgerError
 
         with _refusing("--attn-ledger", LedgerError):
             config.stash[_REMARK] = Ledger.load(ledger).remark

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
 
+from attnfuzz.harness.ledger.entry import Entry, in_all_modes, reason_of
 from attnfuzz.harness.reduce.ablation import Feature
 from attnfuzz.harness.sandbox.case_runner import RepeatingRunner
 from attnfuzz.harness.sandbox.confirm import STATISTICAL, alike, by_chance, comes_back
 from attnfuzz.harness.sandbox.pursuit import Effort, Pursued, Pursuit
-from attnfuzz.harness.search.accepted import Entry, in_all_modes, reason_of
 from attnfuzz.harness.search.beneath import SHARE, Symptoms, explaining, without
 from attnfuzz.harness.search.compared import compared
 from attnfuzz.harness.search.examples import run_examples

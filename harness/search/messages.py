@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from attnfuzz.harness.search.accepted import Entry
+from attnfuzz.harness.ledger.entry import Entry
 from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.search.limits import MOST_SECONDS
 from attnfuzz.harness.verdict.blame import Blamed

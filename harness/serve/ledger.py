@@ -10,7 +10,7 @@ from attnfuzz.reference.foreign import read_bytes, reason
 from attnfuzz.reference.user_error import UserError
 
 DEFAULT_NAME = "attnfuzz-ledger.toml"
-"""As `attnfuzz.harness.findings.ledger`, which imports torch, has it."""
+"""As `attnfuzz.harness.ledger.file`, which imports torch, has it."""
 
 
 class ServeLedgerError(UserError):

@@ -1,12 +1,7 @@
-"""A worker's task: a case, and the judge's tiers, by their names in observations and margins."""
+"""The judge's tiers, by their names in observations and margins."""
 
 from enum import StrEnum
 from typing import Final
-
-import msgspec
-
-from attnfuzz.reference.calls import CallCase
-from attnfuzz.reference.case import Case
 
 
 class Tier(StrEnum):
@@ -29,19 +24,3 @@ ALPHA = 1e-9
 """Probability that a correct kernel's output fails, over all tiers."""
 
 ALL_TIERS: Final = frozenset(Tier)
-
-
-class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """A case to run, and how to judge it. `backend` runs it, whatever the case's own backend.
-
-    `trace` is a file for its calls. `alpha` is the probability that a correct step fails. The tiers in `without` are
-    skipped. With `explain`, failures are explained, which takes further runs.
-    """
-
-    case: Case | CallCase
-    backend: str
-    strict: bool = False
-    alpha: float = ALPHA
-    without: tuple[Tier, ...] = ()
-    trace: str | None = None
-    explain: bool = False

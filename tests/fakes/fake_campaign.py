@@ -16,7 +16,7 @@ from attnfuzz.harness.campaign.plan import Plan
 from attnfuzz.harness.campaign.tasks import ChooseLean
 from attnfuzz.harness.corpus import Corpus, Why
 from attnfuzz.harness.findings.archive import Archive
-from attnfuzz.harness.findings.ledger import Ledger
+from attnfuzz.harness.ledger.file import Ledger
 from attnfuzz.harness.search.messages import AnyMessage, Message, Slice
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.case_file import case_id

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
 
+from attnfuzz.harness.ledger.entry import Entry
 from attnfuzz.harness.sandbox.case_runner import OneByOne, RepeatingRunner
-from attnfuzz.harness.search.accepted import Entry
 from attnfuzz.harness.search.hunt import Hunt
 from attnfuzz.harness.search.messages import AnyMessage, Caught, HandedOver, Slice, SliceDone
 from attnfuzz.harness.search.novelty import Novelty

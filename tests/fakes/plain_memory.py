@@ -4,8 +4,8 @@ import msgspec
 
 from attnfuzz.harness.inside.execute import Execution
 from attnfuzz.harness.memory.guarded import PlainMemory
-from attnfuzz.harness.verdict.tiers import Task
 from attnfuzz.harness.workers.journal import Journal
+from attnfuzz.harness.workers.task import Task
 
 
 def handle(request: bytes, journal: Journal) -> bytes:

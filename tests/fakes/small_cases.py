@@ -9,7 +9,7 @@ from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.inside.execute import Execution
 from attnfuzz.harness.search.examples import run_examples
 from attnfuzz.harness.verdict.failures import Verdict
-from attnfuzz.harness.verdict.tiers import Task
+from attnfuzz.harness.workers.task import Task
 from attnfuzz.kernels.interface.backend import Backend
 from attnfuzz.reference.calls import CallCase, pack
 from attnfuzz.reference.capability import Capability

@@ -9,7 +9,7 @@ from attnfuzz.harness.backends.registry import load
 from attnfuzz.harness.calls.trace import assemble
 from attnfuzz.harness.inside.execute import Execution
 from attnfuzz.harness.verdict.failures import Verdict
-from attnfuzz.harness.verdict.tiers import Task
+from attnfuzz.harness.workers.task import Task
 from attnfuzz.reference import case_file
 from attnfuzz.reference.calls import CallCase
 from attnfuzz.reference.case import Case, Launch, Mode, Step

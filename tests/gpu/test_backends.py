@@ -9,7 +9,7 @@ from built_backends import WITHOUT_BUGS, skip_unless_built
 from small_cases import drawn
 
 from attnfuzz.harness.backends.registry import resolve
-from attnfuzz.harness.findings.ledger import DEFAULT_NAME, Ledger
+from attnfuzz.harness.ledger.file import DEFAULT_NAME, Ledger
 from attnfuzz.harness.reported.bugs import Bug, load_bugs
 from attnfuzz.harness.sandbox.check import Runner, render_failure
 from attnfuzz.harness.verdict.failures import Kind

@@ -7,7 +7,7 @@ from small_cases import drawn
 
 from attnfuzz.harness.inside.execute import Execution
 from attnfuzz.harness.sandbox.check import Runner
-from attnfuzz.harness.verdict.tiers import Task
+from attnfuzz.harness.workers.task import Task
 from attnfuzz.kernels.interface import transfers
 from attnfuzz.reference.attention import attend
 from attnfuzz.reference.case import Case, Mode, Request, Step, ValueFamily

@@ -15,7 +15,8 @@ from attnfuzz.harness.inside import execute
 from attnfuzz.harness.inside.execute import Execution
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.verdict.failures import Kind, Verdict
-from attnfuzz.harness.verdict.tiers import Task, Tier
+from attnfuzz.harness.verdict.tiers import Tier
+from attnfuzz.harness.workers.task import Task
 from attnfuzz.kernels.interface.backend import Output
 from attnfuzz.kernels.planning.plan import Row
 from attnfuzz.kernels.trtllm.backends import MHA

@@ -19,8 +19,8 @@ from attnfuzz.harness.campaign.comparisons import Comparisons
 from attnfuzz.harness.campaign.events import AlreadyFiled, CausesMerged, Event, FindingFiled, SliceFinished
 from attnfuzz.harness.campaign.knowledge import Knowledge
 from attnfuzz.harness.campaign.standing import Standing
-from attnfuzz.harness.findings.ledger import Ledger
-from attnfuzz.harness.search.accepted import Entry
+from attnfuzz.harness.ledger.entry import Entry
+from attnfuzz.harness.ledger.file import Ledger
 from attnfuzz.harness.search.messages import SliceKind
 from attnfuzz.harness.verdict.failures import Kind, Verdict
 from attnfuzz.reference.case import Case, KvView, Mode, QueryView, Scales, Views

@@ -38,9 +38,9 @@ from attnfuzz.harness.campaign.plan import Limits, Plan
 from attnfuzz.harness.campaign.resume import Past, opening, plan_again
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.corpus import Why
-from attnfuzz.harness.findings.ledger import Ledger
 from attnfuzz.harness.findings.state import State
-from attnfuzz.harness.search.accepted import Entry
+from attnfuzz.harness.ledger.entry import Entry
+from attnfuzz.harness.ledger.file import Ledger
 from attnfuzz.harness.search.messages import DriverAwaited, Interesting, Ready, Rechecked, SliceDone, SliceKind, Tally
 from attnfuzz.harness.verdict.failures import Kind, Observation
 from attnfuzz.harness.verdict.tiers import Tier

@@ -12,7 +12,7 @@ from attnfuzz.harness.campaign.home import Home
 from attnfuzz.harness.campaign.jobs import JobEnded
 from attnfuzz.harness.campaign.plan import Plan
 from attnfuzz.harness.campaign.ray_jobs import RayError, RayJobs, share
-from attnfuzz.harness.findings.ledger import Ledger
+from attnfuzz.harness.ledger.file import Ledger
 from attnfuzz.harness.search.messages import JobSetup, Slice, SliceDone
 from attnfuzz.kernels.gpu.quick import BUILT
 

@@ -38,11 +38,11 @@ from attnfuzz.harness.campaign.jobs import JobEnded
 from attnfuzz.harness.campaign.knowledge import JOB_KILLED, OUT_OF_TIME
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.campaign.tasks import MOST_CUT_OFFS
-from attnfuzz.harness.findings.ledger import Ledger
 from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.ledger.entry import Entry
+from attnfuzz.harness.ledger.file import Ledger
 from attnfuzz.harness.report.verdict import failure_words, verdict
 from attnfuzz.harness.search import tally
-from attnfuzz.harness.search.accepted import Entry
 from attnfuzz.harness.search.messages import (
     NOT_COME_BACK,
     Message,

@@ -21,7 +21,7 @@ from attnfuzz.harness.inside.execute import Execution
 from attnfuzz.harness.sandbox.check import CannotRun
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
-from attnfuzz.harness.verdict.tiers import Task
+from attnfuzz.harness.workers.task import Task
 from attnfuzz.reference import case_file
 from attnfuzz.reference.case import Case
 

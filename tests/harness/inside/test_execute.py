@@ -17,8 +17,8 @@ from attnfuzz.harness.inside.places import on_host, place_of
 from attnfuzz.harness.memory.guarded import GuardedMemory, PlainMemory
 from attnfuzz.harness.memory.slabs import OutOfMemory
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict
-from attnfuzz.harness.verdict.tiers import Task
 from attnfuzz.harness.workers.journal import Journal
+from attnfuzz.harness.workers.task import Task
 from attnfuzz.kernels.building.library_cache import BuildFailed, NoCompiler
 from attnfuzz.kernels.interface.backend import Bench, Output
 from attnfuzz.kernels.libraries.torch_sdpa import SdpaBackend, SdpaSession

@@ -11,7 +11,7 @@ from attnfuzz.harness.inside.explained import explained
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.sandbox.confirm import STATISTICAL
 from attnfuzz.harness.verdict.failures import Observation, Verdict
-from attnfuzz.harness.verdict.tiers import Task
+from attnfuzz.harness.workers.task import Task
 from attnfuzz.kernels.defects.catalogue import DEFECTS, backend_name
 from attnfuzz.kernels.defects.defect import Defect, Layer
 from attnfuzz.reference.case import Case, Request, Tombstone

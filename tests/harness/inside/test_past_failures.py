@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from attnfuzz.harness.inside.execute import Execution
 from attnfuzz.harness.verdict.failures import Kind, Verdict
-from attnfuzz.harness.verdict.tiers import Task
+from attnfuzz.harness.workers.task import Task
 from attnfuzz.kernels.interface.backend import Bench, Output
 from attnfuzz.kernels.libraries.torch_sdpa import SdpaBackend, SdpaSession
 from attnfuzz.reference.case import Case

@@ -6,8 +6,8 @@ from typing import Any
 from fake_search import GEOMETRY, caught, decode, hunt, observed
 from msgspec.structs import replace
 
+from attnfuzz.harness.ledger.entry import Entry
 from attnfuzz.harness.sandbox.case_runner import OneByOne
-from attnfuzz.harness.search.accepted import Entry
 from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.search.messages import Caught
 from attnfuzz.harness.verdict.failures import Kind, Observation, Verdict

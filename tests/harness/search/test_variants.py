@@ -8,7 +8,7 @@ from fake_search import GEOMETRY, LONG, FakeJudge, caught, decode, fails_on_long
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from attnfuzz.harness.search.accepted import Entry
+from attnfuzz.harness.ledger.entry import Entry
 from attnfuzz.harness.search.known import KnownCause
 from attnfuzz.harness.search.messages import Caught, ShrinkBudget
 from attnfuzz.harness.search.pinned import Pinned

@@ -14,8 +14,8 @@ from fake_llm_server import TOKEN, FakeFault, FakeLlm
 from served_here import draw_again, wait_for_nothing
 
 from attnfuzz.harness.campaign.home import Home
-from attnfuzz.harness.findings import ledger as kernel_ledger
 from attnfuzz.harness.findings.state import State
+from attnfuzz.harness.ledger import file as kernel_ledger
 from attnfuzz.harness.serve import ledger as server_ledger
 from attnfuzz.harness.serve.campaign import ServePlan
 from attnfuzz.harness.serve.check import Judged, judge_trace

@@ -13,7 +13,7 @@ import torch
 from small_cases import drawn_for, lighter
 
 from attnfuzz.harness.inside.execute import Execution
-from attnfuzz.harness.verdict.tiers import Task
+from attnfuzz.harness.workers.task import Task
 from attnfuzz.kernels.releases.errors import ReleaseError
 from attnfuzz.kernels.releases.naming import BadName, Named
 from attnfuzz.kernels.releases.on_hopper import HopperRelease

@@ -15,7 +15,7 @@ from attnfuzz.harness.memory.cuda.memory import CudaMemory
 from attnfuzz.harness.memory.cuda.staging import CHUNK, Chunks, StagedWrites, chunks_of
 from attnfuzz.harness.search.examples import drawn_cases, run_examples
 from attnfuzz.harness.verdict.failures import Verdict
-from attnfuzz.harness.verdict.tiers import Task
+from attnfuzz.harness.workers.task import Task
 from attnfuzz.kernels.cuda import guards
 from attnfuzz.kernels.interface.backend import Fill
 from attnfuzz.reference.case import Case, Guard, Outputs

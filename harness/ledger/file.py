@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from attnfuzz.harness.backends.registry import similar, why_unknown
-from attnfuzz.harness.search.accepted import Entry, reason_of
+from attnfuzz.harness.ledger.entry import Entry, reason_of
 from attnfuzz.harness.verdict.failures import FAULTS, Kind
 from attnfuzz.harness.verdict.fingerprint import FEATURES, Fingerprint
 from attnfuzz.harness.verdict.wording import count

@@ -13,10 +13,10 @@ from attnfuzz.harness.campaign.events import FindingChecked, FindingFiled, Uncon
 from attnfuzz.harness.campaign.plan import Plan
 from attnfuzz.harness.campaign.run import check_plan
 from attnfuzz.harness.campaign.standing import Standing
-from attnfuzz.harness.findings.ledger import Ledger, LedgerError
 from attnfuzz.harness.findings.record import Record
 from attnfuzz.harness.findings.state import State
-from attnfuzz.harness.search.accepted import Entry
+from attnfuzz.harness.ledger.entry import Entry
+from attnfuzz.harness.ledger.file import Ledger, LedgerError
 from attnfuzz.harness.verdict.failures import Kind
 from attnfuzz.harness.verdict.fingerprint import Fingerprint
 from attnfuzz.reference.arguments import ArgumentForm, EarlierUse

@@ -1,0 +1,1 @@
+"""Known failures that a user accepts: entries, and the file that has them."""

@@ -1,0 +1,23 @@
+"""A worker's task: a case, and how to judge it."""
+
+import msgspec
+
+from attnfuzz.harness.verdict.tiers import ALPHA, Tier
+from attnfuzz.reference.calls import CallCase
+from attnfuzz.reference.case import Case
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """A case to run, and how to judge it. `backend` runs it, whatever the case's own backend.
+
+    `trace` is a file for its calls. `alpha` is the probability that a correct step fails. The tiers in `without` are
+    skipped. With `explain`, failures are explained, which takes further runs.
+    """
+
+    case: Case | CallCase
+    backend: str
+    strict: bool = False
+    alpha: float = ALPHA
+    without: tuple[Tier, ...] = ()
+    trace: str | None = None
+    explain: bool = False
