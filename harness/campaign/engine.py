@@ -31,6 +31,8 @@ from attnfuzz.harness.campaign.plan import Limits, Plan
 from attnfuzz.harness.campaign.replays import Replays, kept_cases
 from attnfuzz.harness.campaign.resume import opening
 from attnfuzz.harness.campaign.schedule import Schedule
+from attnfuzz.harness.campaign.scripting import JOB_KILLED as KILLED_BY_SCRIPT
+from attnfuzz.harness.campaign.scripting import NOT_MADE, Scripting
 from attnfuzz.harness.campaign.shrinking import ShrinkingTime
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.campaign.tasks import REPLAYS_SHARE, ChooseLean, Tasks, lean_to_unreached
@@ -128,6 +130,7 @@ class Campaign:
         self._schedule = Schedule(plan.backends, examples=plan.examples, seed=plan.seed)
         self._shrinking = ShrinkingTime(jobs.count, most=plan.seconds_per_slice)
         self._minimizing = Minimizing(self._knowledge, seed=plan.seed, jobs=jobs.count)
+        self._scripting = Scripting(seed=plan.seed)
         for event in past_events:
             self._learn(event)
         self._before = self._standing.at
@@ -155,6 +158,7 @@ class Campaign:
             replays=replays,
             comparisons=Comparisons(self._knowledge, seed=plan.seed, jobs=jobs.count),
             minimizing=self._minimizing,
+            scripting=self._scripting,
             passed_over=self._filing.passed_over,
             choose_lean=choose_lean,
             limits=self._limits,
@@ -175,6 +179,8 @@ class Campaign:
     def _learn(self, event: Event) -> None:
         for handler in (self._standing, self._knowledge, self._schedule, self._shrinking, self._minimizing):
             handler(event)
+        if self._plan.trial is None:
+            self._scripting(event)
 
     def _clock(self) -> float:
         return self._before + time.monotonic() - self._started
@@ -207,6 +213,8 @@ class Campaign:
         if failure is not None:
             yield JobFailed(at=self._clock(), job=failure.number, text=failure.text, fixable=failure.fixable)
         yield from self._keep_pending()
+        for name in self._scripting.waiting:
+            yield from self._filing.hand_over(name, HandedOver(script=None, obstacle=NOT_MADE))
         if failure is None and not self._cut_short:
             yield from self._tell_undone()
             yield from remarks_on(self._ledger, self._standing, self._past)
@@ -257,7 +265,7 @@ class Campaign:
     def _cut_short(self) -> bool:
         """Whether the campaign ends before its budget, because it was stopped or has its finding with the script."""
         found = self._plan.until_finding and bool(self._standing.unexpected)
-        return self._stop.is_set() or (found and not any(run.unscripted for run in self._running.values()))
+        return self._stop.is_set() or (found and not self._scripting.waiting)
 
     def _check_driver(self) -> Iterator[Event]:
         """End as after a GPU that is gone, if the driver keeps all jobs waiting at the end of the time."""
@@ -466,6 +474,8 @@ class Campaign:
         if run is not None:
             for key in self._tasks.cut_off(run):
                 yield self._filing.keep(self._knowledge.pending[key], JOB_KILLED)
+            if run.task.scripted is not None and run.unscripted:
+                yield from self._filing.hand_over(run.unscripted, HandedOver(script=None, obstacle=KILLED_BY_SCRIPT))
             if not run.task.replays:
                 yield from self._end_slice(run, run.so_far(self._clock()))
             elif not self._tasks.put_back(run):

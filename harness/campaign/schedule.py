@@ -17,7 +17,7 @@ _MOST_UNSUPPORTED = 9
 """Unsupported cases for each judged one, beyond which a backend is given up."""
 
 
-OWN_TIME = frozenset({SliceKind.KEPT, SliceKind.MINIMIZED})
+OWN_TIME = frozenset({SliceKind.KEPT, SliceKind.MINIMIZED, SliceKind.SCRIPTED})
 """Slices whose time does not count as their backend's."""
 
 

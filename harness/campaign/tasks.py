@@ -13,6 +13,7 @@ from attnfuzz.harness.campaign.minimizing import Minimizing
 from attnfuzz.harness.campaign.plan import MOST_EXAMPLES, Limits, Plan
 from attnfuzz.harness.campaign.replays import REPLAYS_PER_SLICE, Replays, replay_slice
 from attnfuzz.harness.campaign.schedule import OWN_TIME, Schedule
+from attnfuzz.harness.campaign.scripting import Scripting
 from attnfuzz.harness.campaign.shrinking import NOTHING, ShrinkingTime
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.campaign.turns import Running
@@ -56,6 +57,7 @@ class Tasks:
     replays: Replays
     comparisons: Comparisons
     minimizing: Minimizing
+    scripting: Scripting
     passed_over: Callable[[str], tuple[Fingerprint, ...]]
     choose_lean: ChooseLean
     limits: Limits
@@ -73,6 +75,9 @@ class Tasks:
             return self._last(at, under_way)
         short = {} if self.plan.seconds is None else self.schedule.short(_running(at, under_way))
         again = () if short else self._left_over(under_way)
+        scripted = None if again else self.scripting.next(at, self.limits.ended, under_way)
+        if scripted is not None:
+            return scripted
         unsearched = any(not used for used, _ in short.values())
         task = self._once_more(again) if again else self._other(at, under_way, unsent, unsearched=unsearched)
         if task is None:
@@ -126,10 +131,10 @@ class Tasks:
         return None if task is None else UnderWay(replace(task, shrink=shrink, first_only=True), since=at)
 
     def _last(self, at: float, under_way: Collection[UnderWay]) -> UnderWay | None:
-        """Return a slice after the search: suspects to confirm and file as they are, then causes to compare."""
+        """Return a slice after the search: suspects to confirm and file as they are, scripts, causes to compare."""
         again = self._left_over(under_way) if at < self.limits.ended else ()
         if not again:
-            return self._compared(at, under_way)
+            return self.scripting.next(at, self.limits.ended, under_way) or self._compared(at, under_way)
         task = self._once_more(again)
         known = self.passed_over(task.backend)
         task = replace(task, known=known, seconds=self.limits.ended - at, shrink=NOTHING, shrink_seconds=0.0)

@@ -206,6 +206,7 @@ _VERBS = {
     SliceKind.ONCE_MORE: "confirming",
     SliceKind.COMPARED: "comparing",
     SliceKind.MINIMIZED: "minimizing",
+    SliceKind.SCRIPTED: "writing scripts",
 }
 
 

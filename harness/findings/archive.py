@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from attnfuzz.harness.files.durable import is_folder, remove, set_aside, sync_folder, write_durably
-from attnfuzz.harness.findings.finding import FIRST, REPORT, SCRIPT, Finding, script_words
+from attnfuzz.harness.findings.finding import FIRST, REPORT, SCRIPT, Finding, with_script_words
 from attnfuzz.harness.findings.record import (
     HISTORY,
     History,
@@ -90,10 +90,11 @@ class Archive:
             return
         if script is not None:
             write_durably(path / SCRIPT, script.encode())
-        if obstacle:
-            report = path / REPORT
-            text = report.read_text() if report.is_file() else ""
-            write_durably(report, f"{text.rstrip()}\n\n{script_words(obstacle, kept=script is not None)}\n".encode())
+        report = path / REPORT
+        before = report.read_text() if report.is_file() else ""
+        after = with_script_words(before, obstacle, kept=script is not None)
+        if after != before:
+            write_durably(report, after.encode())
 
     def keep_unconfirmed(self, finding: Finding, fingerprint: Fingerprint) -> Path:
         """Write a failure that did not come back, as `file` does. Raises OSError."""

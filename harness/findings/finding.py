@@ -23,9 +23,22 @@ TRACE = "trace.json"
 """The file that replaces the case in the folder of a finding of `attnfuzz serve`."""
 
 
+_NOT_SHOWN, _NO_SCRIPT = "The script has not shown the failure: ", "No script shows the failure: "
+
+
 def script_words(obstacle: str, *, kept: bool) -> str:
     """Return a sentence about a script that is not known to show its failure, because of an `obstacle`."""
-    return f"{'The script has not shown the failure' if kept else 'No script shows the failure'}: {obstacle}."
+    return f"{_NOT_SHOWN if kept else _NO_SCRIPT}{obstacle}."
+
+
+def with_script_words(report: str, obstacle: str, *, kept: bool) -> str:
+    """Return a report that ends with `script_words`, if there is an obstacle, instead of those of an earlier script."""
+    paragraphs = report.rstrip().split("\n\n")
+    if paragraphs[-1].startswith((_NOT_SHOWN, _NO_SCRIPT)):
+        del paragraphs[-1]
+    if obstacle:
+        paragraphs.append(script_words(obstacle, kept=kept))
+    return "\n\n".join(paragraphs) + "\n"
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,11 +9,14 @@ from attnfuzz.harness.backends.registry import resolve
 from attnfuzz.harness.sandbox.check import Runner
 from attnfuzz.harness.search.examples import drawn_cases
 from attnfuzz.harness.search.hunt import Hunt
-from attnfuzz.harness.search.messages import AnyMessage, Caught, HandedOver, JobSetup, Slice, SliceDone
+from attnfuzz.harness.search.messages import AnyMessage, Caught, HandedOver, JobSetup, Slice, SliceDone, Tally
 from attnfuzz.harness.search.novelty import Novelty
 from attnfuzz.reference.case import Case
 from attnfuzz.reference.device import Device
 from attnfuzz.strategies.coverage import pair_bits, pairs_in
+
+SECONDS_FOR_SCRIPT = 10.0
+"""Minimum time that a slice must have for the script of a failure. Otherwise the main process asks for it later."""
 
 HandOver = Callable[[Caught, Runner, float], HandedOver]
 """Makes a script of a failure, runs it, and finds out whose fault it is, all within about this number of seconds."""
@@ -64,11 +67,16 @@ class Hunter:
             self._runner.start(task.backend)
         self._ran_last = task.backend
         began = time.monotonic()
+        if task.scripted is not None:
+            self._tell(self._hand_over(task.scripted, self._runner, _seconds_left(task, task.seconds, began)))
+            return SliceDone(tally=Tally(), stopped_early=False, seconds=time.monotonic() - began, unsupported={})
 
         def tell(message: AnyMessage) -> None:
             self._tell(message)
             if isinstance(message, Caught) and not task.first_only:
-                self._tell(self._hand_over(message, self._runner, _seconds_left(task, began)))
+                left = _seconds_left(task, task.shrink_seconds, began)
+                if left >= SECONDS_FOR_SCRIPT:
+                    self._tell(self._hand_over(message, self._runner, left))
 
         hunt = Hunt(
             task,
@@ -83,8 +91,7 @@ class Hunter:
         return hunt.run(drawn_cases(task.backend, self._setup.guard, task.lean))
 
 
-def _seconds_left(task: Slice, began: float) -> float:
-    """Return the time that a slice has for its scripts, which is that for shrinking, or for the search if longer."""
-    limits = [limit for limit in (task.seconds, task.shrink_seconds) if limit is not None]
+def _seconds_left(task: Slice, limit: float | None, began: float) -> float:
+    """Return the part that is left of a slice's `limit`."""
     since = began if task.handed_at is None else task.handed_at
-    return max(0.0, since + max(limits) - time.monotonic()) if limits else math.inf
+    return math.inf if limit is None else max(0.0, since + limit - time.monotonic())

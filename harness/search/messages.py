@@ -54,13 +54,14 @@ class ShrinkBudget(msgspec.Struct, frozen=True):
 
 
 class SliceKind(StrEnum):
-    """The task of a slice: drawn cases, kept cases, unsettled suspects, or causes to compare or to minimize."""
+    """The task of a slice: drawn cases, kept cases, unsettled suspects, causes to compare or to minimize, a script."""
 
     DRAWN = "drawn"
     KEPT = "kept"
     ONCE_MORE = "once more"
     COMPARED = "compared"
     MINIMIZED = "minimized"
+    SCRIPTED = "scripted"
 
 
 class Replay(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,10 +91,10 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
     Cases that fail as `held` are left to the jobs that are settling these failures. `causes` are those of known
     failures in this backend or in one that shares a kernel with it. `index` numbers the drawing slices of a backend.
     With `replays`, judge these cases in order and draw none. With a `comparison`, do only that; with a cause to be
-    `minimized`, shrink its case again, and settle other failures that occur. `lean` biases drawing. With `first_only`,
-    other failures during shrinking are ignored, and no scripts are made. Nothing is shrunk after `shrink_seconds`.
-    These and `seconds` count from `handed_at`, a time of this machine's monotonic clock, or from the beginning of the
-    slice if that is not given.
+    `minimized`, shrink its case again, and settle other failures that occur; with one `scripted`, make its script.
+    `lean` biases drawing. With `first_only`, other failures during shrinking are ignored, and no scripts are made.
+    Nothing is shrunk after `shrink_seconds`. These and `seconds` count from `handed_at`, a time of this machine's
+    monotonic clock, or from the beginning of the slice if that is not given.
     """
 
     backend: str
@@ -110,6 +111,7 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
     replays: tuple[Replay, ...] = ()
     comparison: CausePair | None = None
     minimized: KnownCause | None = None
+    scripted: "Caught | None" = None
     lean: Lean = Lean()
     shrink_seconds: float | None = None
     handed_at: float | None = None

@@ -24,6 +24,7 @@ from attnfuzz.harness.campaign.minimizing import Minimizing
 from attnfuzz.harness.campaign.plan import Limits, Plan
 from attnfuzz.harness.campaign.replays import REPLAYS_PER_SLICE, Replays, kept_cases
 from attnfuzz.harness.campaign.schedule import Schedule, drawn_slice
+from attnfuzz.harness.campaign.scripting import Scripting
 from attnfuzz.harness.campaign.shrinking import ShrinkingTime
 from attnfuzz.harness.campaign.standing import Standing
 from attnfuzz.harness.campaign.tasks import Tasks
@@ -84,6 +85,7 @@ def chooser(asked: Plan, events: Collection[Event]) -> Tasks:
         replays=Replays(asked.backends, past=[], kept=lambda _: (), seed=asked.seed),
         comparisons=Comparisons(knowledge, seed=asked.seed),
         minimizing=Minimizing(knowledge, seed=asked.seed),
+        scripting=Scripting(seed=asked.seed),
         passed_over=lambda _: (),
         choose_lean=lean,
         limits=Limits.of(asked.seconds),

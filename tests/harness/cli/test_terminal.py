@@ -176,7 +176,13 @@ def test_the_status_says_what_the_jobs_do() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "verb"),
-    [*zip(SliceKind, ("searching", "replaying", "confirming", "comparing", "minimizing"), strict=True)],
+    [
+        *zip(
+            SliceKind,
+            ("searching", "replaying", "confirming", "comparing", "minimizing", "writing scripts"),
+            strict=True,
+        )
+    ],
 )
 def test_each_kind_of_slice_has_a_verb(kind: SliceKind, verb: str) -> None:
     assert status(STARTED, searching(0, BEFORE, kind))[2].startswith(f"2 jobs ({verb}), ")

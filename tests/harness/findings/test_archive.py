@@ -56,6 +56,19 @@ def test_a_bug_that_is_found_again_is_the_same_finding_with_its_latest_case(tmp_
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
 
+def test_a_report_says_why_the_last_script_does_not_show_the_failure(tmp_path: Path) -> None:
+    own = archive(tmp_path, "night 1")
+    path, _ = own.file(found(), FINGERPRINT)
+    before = (path / "report.txt").read_text().rstrip()
+    for script, obstacle, words in (
+        (None, "no time", "\n\nNo script shows the failure: no time."),
+        ("print()", "too slow", "\n\nThe script has not shown the failure: too slow."),
+        ("print()", "", ""),
+    ):
+        own.add_script(path.name, script, obstacle)
+        assert (path / "report.txt").read_text() == f"{before}{words}\n"
+
+
 def test_a_script_of_a_finding_that_was_removed_is_not_written(tmp_path: Path) -> None:
     own = archive(tmp_path, "night 1")
     path, _ = own.file(found(), FINGERPRINT)

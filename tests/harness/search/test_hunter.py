@@ -5,7 +5,7 @@ from itertools import count
 
 import pytest
 
-from attnfuzz.harness.search.hunter import Hunter
+from attnfuzz.harness.search.hunter import SECONDS_FOR_SCRIPT, Hunter
 from attnfuzz.harness.search.messages import (
     AnyMessage,
     Caught,
@@ -15,11 +15,14 @@ from attnfuzz.harness.search.messages import (
     Lost,
     ShrinkBudget,
     Slice,
+    SliceKind,
     Suspect,
+    Tally,
 )
 
 pytestmark = pytest.mark.slow
 
+UNSHRUNK = ShrinkBudget(runs=0, seconds=0.0)
 SHRINKING = ShrinkBudget(runs=50, seconds=20.0)
 
 
@@ -54,16 +57,35 @@ def test_each_failure_is_followed_by_its_script(defective: str, *, first_only: b
     backend, numbers = f"{defective}:SEGFAULT", count()
     sent: list[AnyMessage] = []
     setup = JobSetup(backends=(backend,), contract="declared", guard=None)
-    unshrunk = ShrinkBudget(runs=0, seconds=0.0)
 
     def hand_over(caught: Caught, _: object, seconds: float) -> HandedOver:
         assert seconds == math.inf
         return HandedOver(script=f"{caught.case.backend} {next(numbers)}")
 
     with Hunter(setup, sent.append, hand_over) as hunter:
-        task = Slice(backend=backend, index=0, seed=1, examples=5, shrink=unshrunk, first_only=first_only)
+        task = Slice(backend=backend, index=0, seed=1, examples=5, shrink=UNSHRUNK, first_only=first_only)
         done = hunter.run(task)
     assert done.stopped_early
     messages = [each for each in sent if isinstance(each, Caught | HandedOver)]
     assert isinstance(messages[0], Caught)
     assert messages[1:] == ([] if first_only else [HandedOver(script=f"{backend} 0")])
+
+
+@pytest.mark.parametrize(("seconds", "scripts"), [(SECONDS_FOR_SCRIPT + 60.0, 1), (SECONDS_FOR_SCRIPT, 0)])
+def test_a_slice_with_little_time_leaves_scripts_to_a_later_one(
+    defective: str, *, seconds: float, scripts: int
+) -> None:
+    backend = f"{defective}:SEGFAULT"
+    sent: list[AnyMessage] = []
+    setup = JobSetup(backends=(backend,), contract="declared", guard=None)
+    task = Slice(backend=backend, index=0, seed=1, examples=5, shrink=UNSHRUNK, shrink_seconds=seconds)
+    with Hunter(setup, sent.append, no_script) as hunter:
+        hunter.run(task)
+        (caught,) = [each for each in sent if isinstance(each, Caught)]
+        assert [isinstance(each, HandedOver) for each in sent].count(True) == scripts
+        sent.clear()
+        later = hunter.run(
+            Slice(backend=backend, kind=SliceKind.SCRIPTED, seed=1, examples=0, scripted=caught, seconds=1.0)
+        )
+    assert sent == [HandedOver(script=None)]
+    assert later.tally == Tally()

@@ -1,0 +1,121 @@
+"""Scripts that no job has made: each finding has one in the end, or a reason why it has none."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from campaign_events import filed
+from fake_campaign import ScriptedJobs, begin, of, plan
+from fake_search import FakeJobs, FakeJudge, decode, fails_on_long, observed
+from msgspec.structs import replace
+
+from attnfuzz.harness.campaign.events import Event, FindingFiled, FindingMinimized, ScriptMade, SliceStarted
+from attnfuzz.harness.campaign.jobs import JobEnded
+from attnfuzz.harness.campaign.plan import Limits, Plan
+from attnfuzz.harness.campaign.scripting import JOB_KILLED, NOT_MADE, SECONDS_TO_HAND_OVER, Scripting
+from attnfuzz.harness.campaign.under_way import UnderWay
+from attnfuzz.harness.search.messages import AnyMessage, Caught, HandedOver, SliceDone, SliceKind, Suspect, Tally
+from attnfuzz.harness.verdict.failures import Verdict
+from attnfuzz.harness.verdict.fingerprint import Fingerprint
+
+ONE, OTHER = (filed(decode(length), name) for length, name in ((7, "one"), (8, "other")))
+DONE = SliceDone(tally=Tally(), stopped_early=False, seconds=1.0, unsupported={})
+FOUND: tuple[AnyMessage, ...] = (
+    Suspect(fingerprint=Fingerprint.of("fake", observed()), case=decode(7), observation=observed()),
+    Caught(
+        fingerprint=Fingerprint.of("fake", observed()),
+        first=decode(7),
+        case=decode(7),
+        observation=observed(),
+        verdict=Verdict(observations=(observed(),)),
+    ),
+)
+
+
+def scripting(events: Sequence[Event]) -> Scripting:
+    """The scripts that wait after these events."""
+    waiting = Scripting(seed=1)
+    for event in events:
+        waiting(event)
+    return waiting
+
+
+@pytest.mark.parametrize(
+    ("events", "waiting"),
+    [
+        ([ONE, OTHER], ("one", "other")),
+        ([ONE, OTHER, ScriptMade(at=1.0, name="one", kept=True)], ("other",)),
+        ([ONE, ScriptMade(at=1.0, name="one", kept=False, obstacle="no source")], ()),
+        ([ONE, ScriptMade(at=1.0, name="one", kept=False, obstacle=NOT_MADE)], ("one",)),
+        (
+            [ONE, ScriptMade(at=1.0, name="one", kept=True), FindingMinimized(at=2.0, name="one", finding=OTHER)],
+            ("other",),
+        ),
+    ],
+)
+def test_a_finding_waits_until_its_script_was_tried(events: list[Event], waiting: tuple[str, ...]) -> None:
+    assert scripting(events).waiting == waiting
+
+
+def test_new_causes_come_before_symptoms_and_known_ones() -> None:
+    symptom, known = (replace(ONE, name=name) for name in ("symptom", "known"))
+    waiting = scripting([replace(known, known="why"), replace(symptom, cause="one"), ONE])
+    order = []
+    under_way: list[UnderWay] = []
+    while (run := waiting.next(10.0, 40.0, under_way)) is not None:
+        order.append(run.unscripted)
+        under_way.append(run)
+        assert run.task.scripted is not None
+        assert (run.task.kind, run.task.seconds) == (SliceKind.SCRIPTED, 30.0 - SECONDS_TO_HAND_OVER)
+    assert order == ["one", "symptom", "known"]
+
+
+def test_no_script_begins_at_the_very_end() -> None:
+    assert scripting([ONE]).next(39.5, 40.0, []) is None
+
+
+def test_a_script_for_which_a_slice_had_no_time_is_made_after_the_search(tmp_path: Path) -> None:
+    class Hurried(FakeJobs):
+        """Jobs whose slices make no script."""
+
+        def next_message(self, timeout: float) -> tuple[int, AnyMessage] | None:
+            received = super().next_message(timeout)
+            late = received is not None and isinstance(received[1], HandedOver) and self.slices[-1].scripted is None
+            return super().next_message(timeout) if late else received
+
+    events = list(begin(plan(tmp_path), Hurried(FakeJudge(fails_on_long))).events())
+    findings, made = of(FindingFiled, events), of(ScriptMade, events)
+    assert findings
+    assert {each.name: (each.kept, each.obstacle) for each in made} == {each.name: (True, "") for each in findings}
+    assert (Path(findings[0].path) / "repro.py").is_file()
+    assert SliceKind.SCRIPTED in [each.kind for each in of(SliceStarted, events)]
+
+
+def ended(asked: Plan, *messages: AnyMessage | JobEnded) -> list[ScriptMade]:
+    """The scripts of a campaign with this finding whose job then says nothing more."""
+    jobs = ScriptedJobs([*FOUND, *messages])
+    return of(ScriptMade, list(begin(asked, jobs).events()))
+
+
+def test_a_finding_whose_campaign_is_over_before_its_script_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Limits, "of", lambda *_, **__: Limits(0.1, 0.1, 0.2))
+    (made,) = ended(plan(tmp_path, examples=None, seconds=0.1))
+    assert (made.kept, made.obstacle) == (False, NOT_MADE)
+    report = next((tmp_path / "findings").glob("*/report.txt")).read_text()
+    assert report.endswith(f"\n\nNo script shows the failure: {NOT_MADE}.\n")
+
+
+def test_a_job_that_was_killed_by_a_script_is_not_given_it_again(tmp_path: Path) -> None:
+    killed = JobEnded(0, "killed", killed=True)
+    asked = plan(tmp_path, examples=1)
+    made = ended(asked, killed, killed, JobEnded(0, "gone"))
+    assert [(each.kept, each.obstacle) for each in made] == [(False, JOB_KILLED)]
+
+
+def test_a_trial_makes_no_script(tmp_path: Path) -> None:
+    events = list(begin(plan(tmp_path, trial=0.0), FakeJobs(FakeJudge(fails_on_long))).events())
+    assert of(FindingFiled, events)
+    assert not of(ScriptMade, events)
+    assert SliceKind.SCRIPTED not in [each.kind for each in of(SliceStarted, events)]
