@@ -263,7 +263,7 @@ def test_files_of_one_name_in_two_folders_are_two_modules(write: Write) -> None:
         ("def MINE(): ...", "MINE", "MINE is not a backend, .* make one of a function with .*FunctionBackend"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said_in_one_line(write: Write, text: str, name: str, message: str) -> None:
+def test_an_error_in_a_file_is_reported_in_one_line(write: Write, text: str, name: str, message: str) -> None:
     with pytest.raises(BackendFileError, match=message) as raised:
         resolve(f"{write(text)}:{name}")
     assert "\n" not in str(raised.value)

@@ -98,7 +98,7 @@ def test_whatever_an_import_does_is_one_message(write: Write, at_import: str, wo
         "import os\nif not os.fork(): os._exit(0)",
     ],
 )
-def test_what_an_import_changes_is_not_changed_here(write: Write, at_import: str) -> None:
+def test_an_import_in_a_worker_changes_no_state_of_this_process(write: Write, at_import: str) -> None:
     def state() -> tuple[object, ...]:
         return (sys.stdout, list(sys.path), sys.excepthook, Path.cwd(), signal.getsignal(signal.SIGINT))
 
@@ -212,7 +212,7 @@ def test_a_relative_path_is_that_of_this_folder(write: Write, tmp_path: Path, mo
         (lambda path: path.symlink_to("/dev/zero"), "is not a regular file"),
     ],
 )
-def test_what_is_no_file_is_not_opened(tmp_path: Path, make: Callable[[Path], None], words: str) -> None:
+def test_a_path_that_is_no_regular_file_is_not_opened(tmp_path: Path, make: Callable[[Path], None], words: str) -> None:
     make(tmp_path / "mine.py")
     with pytest.raises(BackendFileError, match=words):
         resolve(f"{tmp_path}/mine.py:MINE")

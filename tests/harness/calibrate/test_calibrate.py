@@ -87,7 +87,7 @@ def small_backend(folder: Path, first: str = "pass") -> str:
 
 
 @pytest.mark.slow
-def test_in_a_worker_it_is_given_what_is_measured_and_kept_bit_for_bit(tmp_path: Path) -> None:
+def test_measurements_of_a_worker_arrive_bit_for_bit(tmp_path: Path) -> None:
     sent: list[str] = []
     found = measure_apart(small_backend(tmp_path), DType.FLOAT32, rows=300, seed=3, tell=sent.append)
     assert sent[-1].endswith("fitting")

@@ -72,7 +72,7 @@ def test_a_buffer_that_a_kernel_is_to_fill_is_zeros() -> None:
     assert not arguments["out"].any()
 
 
-def test_drawn_content_is_what_the_case_draws() -> None:
+def test_a_drawn_buffer_holds_the_content_that_the_case_draws() -> None:
     drawn = Buffer(name="x", dtype=DType.FLOAT32, size=6, drawn=Drawn(seed=3, std=2.0))
     arguments = literal_arguments(case(drawn, calls=(Call(op="f", arguments={"x": WHOLE}),)), 0)
     content = content_of(drawn)
@@ -80,7 +80,7 @@ def test_drawn_content_is_what_the_case_draws() -> None:
     assert torch.equal(arguments["x"], content)
 
 
-def test_what_others_wrote_before_a_call_and_before_earlier_ones_is_there() -> None:
+def test_writes_before_a_call_and_before_earlier_calls_are_applied() -> None:
     calls = (
         Call(op="f", arguments={"x": WHOLE}, writes=(number(10),)),
         Call(op="g", arguments={"x": WHOLE}, writes=(number(30, offset=3), number(31, offset=3))),
@@ -90,7 +90,7 @@ def test_what_others_wrote_before_a_call_and_before_earlier_ones_is_there() -> N
     assert each == [[10, 1, 2, 3, 4, 5], [10, 1, 2, 31, 4, 5], [10, 1, 2, 31, 4, 50]]
 
 
-def test_a_change_to_what_one_call_was_handed_is_not_seen_by_another() -> None:
+def test_a_change_to_the_arguments_of_one_call_does_not_reach_another() -> None:
     literal_arguments(CALLS, 0)["x"].fill_(7)
     assert literal_arguments(CALLS, 0)["x"].tolist() == [0]
 
@@ -112,7 +112,7 @@ def test_the_calls_of_a_sound_case_break_nothing(runner: Runner) -> None:
     assert [span.kv_len for span in ENTRY_POINTS[call.op].spans(arguments)] == [6, 0, 9, 1]
 
 
-def test_the_call_that_killed_its_worker_tells_what_it_breaks(runner: Runner) -> None:
+def test_the_call_that_killed_its_worker_names_the_precondition_it_breaks(runner: Runner) -> None:
     verdict, calls = runner.trace(draft_extend_case("trtllm_mha@21649-before"))
     assert verdict.failures
     assert calls is not None
@@ -221,7 +221,7 @@ def test_gaps_between_elements_are_guarded() -> None:
         assert memory.damage().result() == []
 
 
-def test_what_only_the_answer_needs_is_not_guarded(runner: Runner) -> None:
+def test_buffers_of_the_answer_alone_are_not_guarded(runner: Runner) -> None:
     calls = calls_of(runner, decode_case("torch_sdpa", 5, padded=1))
     with placed(calls) as memory:
         names = {allocation.name for allocation in memory.allocations()}

@@ -71,7 +71,9 @@ def test_a_caller_that_is_wrong_is_followed(tmp_path: Path) -> None:
     assert run(of_last(calls)).observations == ()
 
 
-def test_a_replay_is_judged_by_what_its_graph_has_captured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replay_is_judged_by_the_arguments_that_its_graph_captured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, calls = traced(in_graph(PAGED), tmp_path)
     assert run(of_last(calls)).observations == ()
     doubled(monkeypatch)

@@ -77,7 +77,7 @@ def test_a_trace_ends_with_the_call_that_killed_the_worker(runner: Runner) -> No
     assert calls.answer is None
 
 
-def test_calls_are_traced_with_what_was_written_between_them(runner: Runner) -> None:
+def test_writes_between_calls_are_traced(runner: Runner) -> None:
     verdict, calls = traced(runner, chunked_case("trtllm_mla"))
     assert failures(verdict) == []
     written = [write.name for call in calls.calls for write in call.writes]
@@ -91,7 +91,7 @@ def test_calls_are_traced_with_what_was_written_between_them(runner: Runner) -> 
 
 @pytest.mark.parametrize("outputs", list(Outputs))
 @pytest.mark.parametrize("guard", list(Guard))
-def test_calls_keep_the_guard_and_what_outputs_hold(runner: Runner, outputs: Outputs, guard: Guard) -> None:
+def test_calls_keep_the_guard_and_the_contents_of_outputs(runner: Runner, outputs: Outputs, guard: Guard) -> None:
     case = replace(chunked_case("trtllm_mla@22688-before", outputs), guard=guard)
     verdict, calls = traced(runner, case)
     assert (calls.guard, calls.outputs) == (guard, outputs)
@@ -107,9 +107,7 @@ def test_a_launch_that_was_refused_is_no_call(runner: Runner) -> None:
     assert failures(runner.verdict(calls)) == []
 
 
-def test_what_a_backend_writes_to_rows_after_its_calls_is_not_theirs_to_answer_for(
-    runner: Runner, defective: str
-) -> None:
+def test_calls_have_no_answer_if_a_backend_changes_rows_after_them(runner: Runner, defective: str) -> None:
     verdict, calls = traced(runner, decode_case(f"{defective}:POSTPROCESSED"))
     assert (Kind.OUTPUT_MISMATCH, "out") in failures(verdict)
     assert calls.answer is None

@@ -197,7 +197,7 @@ def test_each_job_has_a_share_of_its_time_for_comparing(tmp_path: Path) -> None:
 
 
 @pytest.mark.draws
-def test_a_merged_cause_is_known_to_the_ledger_if_that_knows_what_explains_it(tmp_path: Path) -> None:
+def test_a_merged_cause_is_known_if_the_ledger_knows_the_explaining_one(tmp_path: Path) -> None:
     events = events_of(tmp_path, Fault(needs=("sinks",)), jobs=2, seed=SEED_OF_TWO_MODES)
     merged = of(CausesMerged, events)[0]
     again = [replace(each, known="why") if each is merged else each for each in events]

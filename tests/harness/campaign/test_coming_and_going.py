@@ -27,7 +27,7 @@ def test_a_death_that_does_not_come_back_is_filed_as_seen_once(tmp_path: Path) -
     assert read == found
 
 
-def test_what_was_tried_is_on_file_with_what_stays_unconfirmed(tmp_path: Path) -> None:
+def test_an_unconfirmed_failure_is_filed_with_the_attempts_to_repeat_it(tmp_path: Path) -> None:
     (kept,) = of(UnconfirmedKept, begin(plan(tmp_path), FakeJobs(Counting(UNWRITTEN, 1))).events())
     report = (Path(kept.path) / "report.txt").read_text()
     assert "it did not fail again in a fresh worker. " in report

@@ -148,7 +148,7 @@ def test_two_fingerprints_that_shrink_to_the_same_bug_are_one_finding(tmp_path: 
 
 @pytest.mark.slow
 @SEVERAL_SLICES
-def test_what_does_not_come_back_is_kept_apart_and_given_up_in_the_end(tmp_path: Path) -> None:
+def test_an_unconfirmed_failure_is_kept_apart_and_given_up_after_some_attempts(tmp_path: Path) -> None:
     judge = FakeJudge(fails_on_long, comes_back=lambda _: False)
     events = run(FakeJobs(judge), plan(tmp_path, examples=200))
     assert len(of(UnconfirmedKept, events)) == ATTEMPTS
@@ -195,7 +195,7 @@ def test_progress_of_many_tallies_is_reported_once_a_second_and_before_the_slice
         assert events.index(of(Progress, events)[-1]) < events.index(of(SliceFinished, events)[0])
 
 
-def test_a_job_without_work_is_not_handed_what_another_one_has_searched(tmp_path: Path) -> None:
+def test_an_idle_job_gets_no_examples_that_another_one_has_searched(tmp_path: Path) -> None:
     script = [*(Tally(searched=part, cases=part, deaths=0, shrinking=False) for part in (200, 40, 10)), DONE]
     jobs = ScriptedJobs(script, count=2)
     list(begin(plan(tmp_path, examples=250, jobs=2), jobs).events())
@@ -293,7 +293,7 @@ def test_a_past_finding_is_run_again_however_small_the_budget(tmp_path: Path) ->
     assert len(of(FindingChecked, events)) == 1
 
 
-def test_what_the_ledger_knows_is_filed_with_its_reason_and_an_entry_that_is_out_of_date_remarked_on(
+def test_a_known_failure_is_filed_with_its_reason_and_a_stale_entry_is_remarked_on(
     tmp_path: Path,
 ) -> None:
     known = Ledger([Entry(backend="fake", kind=Kind.OUTPUT_MISMATCH, reason="rounding")])
@@ -336,7 +336,7 @@ def test_a_campaign_until_a_finding_ends_when_an_old_one_fails_again(tmp_path: P
 
 
 @SEVERAL_SLICES
-def test_a_campaign_until_a_finding_goes_on_past_what_the_ledger_knows(tmp_path: Path) -> None:
+def test_a_campaign_until_a_finding_continues_after_known_failures(tmp_path: Path) -> None:
     known = Ledger([Entry(backend="fake", kind=Kind.OUTPUT_MISMATCH, reason="rounding")])
     jobs = FakeJobs(FakeJudge(fails_on_long))
     events = list(begin(plan(tmp_path, until_finding=True), jobs, ledger=known).events())

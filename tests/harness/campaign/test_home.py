@@ -30,7 +30,7 @@ def test_a_clock_that_goes_backwards_puts_no_campaign_before_an_earlier_one(tmp_
 
 
 @pytest.mark.parametrize("name", ["old", "zz.old", ".DS_Store"])
-def test_what_else_lies_among_campaigns_names_none(tmp_path: Path, name: str) -> None:
+def test_other_folders_among_campaigns_do_not_affect_a_new_id(tmp_path: Path, name: str) -> None:
     home = Home(tmp_path)
     home.folder(name).mkdir(parents=True)
     assert home.new_id(now=1e9) == "20010909-014640"
@@ -69,7 +69,7 @@ def test_a_campaign_that_was_killed_holds_its_home_no_longer(tmp_path: Path) -> 
         pass
 
 
-def test_what_was_left_half_written_is_removed_unless_it_is_being_written(tmp_path: Path) -> None:
+def test_drafts_of_dead_processes_are_removed(tmp_path: Path) -> None:
     home = Home(tmp_path)
     dead, own = (home.folder("20300101-000000") / f".draft-report.html.{pid}" for pid in (1 << 30, os.getpid()))
     dead.parent.mkdir(parents=True)

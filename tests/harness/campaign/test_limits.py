@@ -172,7 +172,7 @@ def test_cases_are_kept_only_as_long_as_there_is_time(tmp_path: Path, monkeypatc
     assert text.startswith("no time was left to keep ")
 
 
-def test_what_there_was_no_time_for_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_skipped_for_lack_of_time_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     list(begin(plan(tmp_path, examples=200), FakeJobs(FakeJudge(fails_on_long)), campaign="1").events())
     clock = Clock(monkeypatch)
     corpus = FakeCorpus(tmp_path / "corpus", [decode(number) for number in range(30)])

@@ -45,7 +45,7 @@ def written(path: Path, *events: Event) -> Path:
     return path
 
 
-def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+def test_written_events_are_read_back(tmp_path: Path) -> None:
     events = [started(), progress(1.0), Trouble(at=1.5, text="the corpus is gone"), finished(2.0)]
     path = written(tmp_path / "new" / "events.ndjson", *events)
     assert read_log(path) == events
@@ -89,7 +89,7 @@ def test_a_log_that_is_whole_is_left_alone(tmp_path: Path) -> None:
         (b'{"event":"CampaignStarted","log_version":%d}\n' % (LOG_VERSION + 1), f"this one reads {LOG_VERSION}"),
     ],
 )
-def test_what_is_no_log_is_said_in_a_line(tmp_path: Path, content: bytes, says: str) -> None:
+def test_a_file_that_is_no_log_is_reported_in_one_line(tmp_path: Path, content: bytes, says: str) -> None:
     path = tmp_path / "events.ndjson"
     path.write_bytes(content)
     with pytest.raises(LogError, match=says) as error:
@@ -127,9 +127,7 @@ def test_a_disk_that_takes_a_few_bytes_at_a_time_gets_the_whole_line(
     assert read_log(tmp_path / "events.ndjson") == [started()]
 
 
-def test_a_disk_that_does_not_keep_what_was_written_fails_the_event(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_fsync_fails_the_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fsync(_: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 

@@ -36,7 +36,7 @@ def events_of(out: Path, *faults: Fault, campaign: str = "1") -> list[Event]:
 
 
 @pytest.mark.usefixtures("busy")
-def test_what_was_filed_as_drawn_has_its_needs_in_the_end(tmp_path: Path) -> None:
+def test_a_finding_filed_as_drawn_gets_its_needs_before_the_end(tmp_path: Path) -> None:
     events = events_of(tmp_path, Fault(needs=("sinks",), modes=(Mode.DECODE,)))
     drawn, minimal = of(FindingFiled, events)[0], of(FindingMinimized, events)[0].finding
     assert not drawn.ablated

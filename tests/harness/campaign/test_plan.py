@@ -50,7 +50,7 @@ def test_no_clock_ends_the_slices_of_a_number_of_examples() -> None:
     assert plan(examples=500).seconds_per_slice is None
 
 
-def test_a_backend_that_shares_with_nobody_has_slices_without_an_end() -> None:
+def test_the_only_backend_has_slices_without_a_time_limit() -> None:
     assert replace(plan(seconds=60), backends=("one",)).seconds_per_slice is None
 
 

@@ -32,11 +32,11 @@ def version_2(group: str, limit: str, used: int) -> dict[str, str]:
     }
 
 
-def test_a_machine_gives_what_it_has_available(tmp_path: Path) -> None:
+def test_memory_is_the_available_memory_of_the_machine(tmp_path: Path) -> None:
     assert available(*machine(tmp_path, "0::/\n")) == 16 * GIB
 
 
-def test_a_control_group_gives_what_its_limit_leaves_and_files_that_can_go(tmp_path: Path) -> None:
+def test_memory_of_a_control_group_is_its_unused_limit_and_reclaimable_files(tmp_path: Path) -> None:
     found = machine(tmp_path, "0::/a/b\n", **version_2("a/b", "max", 3 * GIB), **version_2("a", f"{8 * GIB}", 5 * GIB))
     assert available(*found) == 4 * GIB
 

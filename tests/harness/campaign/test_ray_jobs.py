@@ -17,7 +17,7 @@ from attnfuzz.harness.search.messages import JobSetup, Slice, SliceDone
 from attnfuzz.kernels.gpu.quick import BUILT
 
 
-def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_the_error_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     handler = signal.getsignal(signal.SIGTERM)
     jobs = RayJobs(1, JobSetup(backends=("torch_sdpa",), contract="declared", guard=None), address="local")

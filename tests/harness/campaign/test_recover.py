@@ -266,7 +266,7 @@ def test_a_job_that_fails_by_itself_ends_the_campaign_with_its_last_words(tmp_pa
     assert len(of(UnconfirmedKept, events)) == 1
 
 
-def test_a_gpu_that_is_gone_ends_the_campaign_in_one_line_and_keeps_what_was_found(tmp_path: Path) -> None:
+def test_a_lost_gpu_ends_the_campaign_in_one_line_and_keeps_its_failures(tmp_path: Path) -> None:
     """Another job's failure had arrived, and the case that ran last is kept as well."""
     last = Unable(text="the GPU does not answer any more: no device", last=decode(9))
     (failed,) = of(JobFailed, events := list(begin(plan(tmp_path), ScriptedJobs([JUDGED, last, SUSPECT])).events()))
@@ -304,7 +304,7 @@ def test_a_past_finding_that_no_job_lives_to_check_is_searched_for_like_any_othe
     assert [len(task.known) for task in jobs.slices] == [BUGS, BUGS, 0]
 
 
-def test_what_past_findings_a_killed_job_had_checked_is_not_checked_again(tmp_path: Path) -> None:
+def test_past_findings_that_a_killed_job_had_checked_are_not_checked_again(tmp_path: Path) -> None:
     list(begin(plan(tmp_path, examples=200), FakeJobs(FakeJudge(fails_in_two_ways)), campaign="1").events())
     (first, second) = begin(plan(tmp_path), ScriptedJobs([]), campaign="2")._past
     checked = Rechecked(finding=first.name, observations=(first.observation,), runs=1)
@@ -365,7 +365,7 @@ def test_a_wall_clock_that_goes_backwards_changes_no_time_of_the_campaign(
     assert events[-1].at < 60
 
 
-def test_what_is_drawn_after_a_kill_is_what_would_have_been_drawn(tmp_path: Path) -> None:
+def test_a_continued_campaign_draws_the_same_slices_as_an_uninterrupted_one(tmp_path: Path) -> None:
     def tasks(past: list[AnyEvent]) -> list[Slice]:
         jobs = FakeJobs(FakeJudge(passes))
         list(begin(plan(tmp_path / str(len(past)), examples=60), jobs, past_events=past).events())

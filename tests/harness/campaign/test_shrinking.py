@@ -51,7 +51,7 @@ def test_a_suspect_that_waits_for_its_slice_costs_nothing() -> None:
     assert shrinking.budget(310.0) == FULL
 
 
-def test_what_overdraws_is_made_up_for() -> None:
+def test_time_spent_beyond_the_budget_is_deducted_later() -> None:
     shrinking = ShrinkingTime(jobs=1)
     shrinking(seen(0.0))
     assert shrinking.budget(100.0) == NOTHING, "what is not settled costs as well"

@@ -55,7 +55,7 @@ def drawn(out: Path, *, trial: float | None = None) -> list[Slice]:
     return jobs.slices
 
 
-def test_every_other_slice_leans_to_what_was_not_reached(tmp_path: Path) -> None:
+def test_every_other_slice_is_biased_towards_unreached_pairs(tmp_path: Path) -> None:
     leans = [task.lean for task in drawn(tmp_path)]
     assert leans == [Lean(), Lean(("fake", "2 reached"))] * 5
 

@@ -32,7 +32,7 @@ def test_time_is_shared_and_not_slices() -> None:
     assert used["a"] / used["b"] == pytest.approx(1.0, rel=0.05)
 
 
-def test_who_yields_nothing_gets_the_floor_and_who_yields_all_gets_the_rest() -> None:
+def test_a_backend_without_gain_gets_the_minimum_share_of_time() -> None:
     used = time_used(Turns("ab"), {"a": 1.0, "b": 1.0}, {"a": 9.0, "b": 0.0})
     assert used["b"] / used.total() == pytest.approx(FLOOR / 2, rel=0.05)
 
@@ -44,7 +44,7 @@ def test_a_yield_that_is_over_is_forgotten() -> None:
     assert used["a"] / used["b"] == pytest.approx(1.0, rel=0.1)
 
 
-def test_what_runs_now_counts_as_a_turn() -> None:
+def test_a_running_slice_counts_as_a_turn() -> None:
     assert Turns("ab").next("ab", under_way=[("a", 0.0)]) == "b"
 
 
@@ -63,7 +63,7 @@ def test_a_first_slice_is_expected_to_take_as_long_as_those_of_others() -> None:
     assert turns.next("abc", under_way=[("c", 0.0)]) == "a", "not all at once to the one that had no turn"
 
 
-def test_who_had_no_turn_yet_is_taken_to_yield_as_the_others_do() -> None:
+def test_a_backend_without_a_turn_is_assumed_to_gain_the_average() -> None:
     turns = Turns("abcd")
     turns.spent("a", 1.0, gain=30.0)
     turns.spent("b", 1.0, gain=10.0)
@@ -71,7 +71,7 @@ def test_who_had_no_turn_yet_is_taken_to_yield_as_the_others_do() -> None:
     assert shares["a"] > shares["c"] == shares["d"] > shares["b"]
 
 
-def test_time_is_owed_while_somebody_had_less_than_the_floor() -> None:
+def test_time_is_owed_while_a_backend_is_below_the_minimum_share() -> None:
     turns = Turns("ab")
     assert not turns.short()
     turns.spent("a", 30.0, gain=0.0)
@@ -81,7 +81,7 @@ def test_time_is_owed_while_somebody_had_less_than_the_floor() -> None:
     assert not turns.short()
 
 
-def test_who_is_not_ready_has_no_turn() -> None:
+def test_only_ready_backends_get_a_turn() -> None:
     turns = Turns("ab")
     assert turns.next("b") == "b"
     assert turns.next("") is None

@@ -35,7 +35,7 @@ def of_this_project(names: str) -> list[str]:
     return [name for name in names.split() if name not in libraries]
 
 
-def test_scripts_get_the_names_of_what_runs_here_without_revisions(
+def test_runnable_lists_the_names_of_backends_without_revisions(
     attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran = attnfuzz("backends", "--runnable")
@@ -45,7 +45,7 @@ def test_scripts_get_the_names_of_what_runs_here_without_revisions(
     assert "torch_sdpa" not in attnfuzz("backends", "--runnable").out
 
 
-def test_scripts_get_what_runs_on_a_device(attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runnable_lists_the_backends_of_a_device(attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GpuBackend, "missing", lambda _: None)
     on_gpu = attnfuzz("backends", "--runnable", "--device", "cuda").out.split()
     assert {"hopper:trtllm_mha", "xqa", "fa2_paged", "cuda_fixup"} <= set(on_gpu)
@@ -69,7 +69,7 @@ def test_a_reason_is_reported_once_for_all_that_it_keeps_from_running(attnfuzz: 
     assert "Not here: " in out
 
 
-def test_what_modules_there_are_for_is_listed(attnfuzz: Attnfuzz) -> None:
+def test_geometries_with_modules_are_listed(attnfuzz: Attnfuzz) -> None:
     out = " ".join(attnfuzz("backends", "--device", "cuda").out.split())
     assert "float16 over float8_e4m3fn KV with head dim 128" in out
     assert "LSE base 2" in out

@@ -89,7 +89,7 @@ def test_a_package_that_is_missing_is_no_bug(
     assert ("Traceback" in ran.err) == ("bug" in words)
 
 
-def test_what_is_quoted_of_an_argument_is_escaped_and_abridged(attnfuzz: Attnfuzz) -> None:
+def test_a_quoted_argument_is_escaped_and_shortened(attnfuzz: Attnfuzz) -> None:
     ran = attnfuzz("fuzz", "--jobs", f"\x1b]52;c;AAAA\x07{'9' * 5000}")
     refused(ran, "--jobs", "characters ...]")
     assert "\x1b" not in ran.err

@@ -81,7 +81,7 @@ def test_bugs_that_can_be_run_here_are_reported_from_others(attnfuzz: Attnfuzz, 
 
 
 @pytest.mark.slow
-def test_a_bug_of_a_gpu_s_kernel_is_listed_with_what_it_needs(
+def test_a_bug_in_a_gpu_kernel_is_listed_with_the_gpu_it_needs(
     attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(visible, "missing", lambda *_: "needs a Hopper")
@@ -209,7 +209,7 @@ def test_bugs_that_cannot_run_here_are_no_failure(attnfuzz: Attnfuzz, judged: Ca
         ("show", ("NAME",)),
     ],
 )
-def test_what_names_no_bug_is_refused_with_what_there_is(
+def test_an_unknown_bug_is_refused_with_the_known_ones(
     attnfuzz: Attnfuzz, arguments: str, parts: tuple[str, ...]
 ) -> None:
     refused(attnfuzz("bugs", *arguments.split()), *parts)

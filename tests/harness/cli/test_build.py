@@ -203,7 +203,7 @@ def test_an_archive_keeps_the_modules_of_a_build_that_is_cut_off_and_those_of_ot
         (["--arch", "8.0", "--backend", "xqa"], "xqa runs on SM 9.0, not on 8.0: leave it out"),
     ],
 )
-def test_what_can_not_be_compiled_for_is_reported_in_a_line(
+def test_an_impossible_target_of_build_is_reported_in_one_line(
     arguments: list[str], words: str, attnfuzz: Attnfuzz, compiled: Compiled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_nvml.install(monkeypatch)

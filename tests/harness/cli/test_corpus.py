@@ -73,7 +73,7 @@ def test_a_folder_that_is_no_corpus_is_not_taken_over(attnfuzz: Attnfuzz, tmp_pa
     refused(attnfuzz("corpus", "merge", "other/corpus"), "other/corpus has no corpus", "name a home")
 
 
-def test_pruning_says_first_what_would_go(attnfuzz: Attnfuzz) -> None:
+def test_a_dry_run_of_pruning_lists_the_cases_to_drop(attnfuzz: Attnfuzz) -> None:
     corpus = Corpus(FOLDER)
     corpus.keep_for_coverage([CASE])
     (kept,) = corpus.kept()

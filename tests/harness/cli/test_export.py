@@ -60,7 +60,7 @@ def test_an_issue_of_a_case_made_of_steps_has_its_message_and_its_calls(attnfuzz
         (["--for", "triton"], "'triton' is not one of 'native', 'flashinfer'"),
     ],
 )
-def test_what_can_not_be_exported_is_said_in_a_line(
+def test_a_case_that_cannot_be_exported_is_reported_in_one_line(
     attnfuzz: Attnfuzz, tmp_path: Path, arguments: list[str], words: str
 ) -> None:
     case_file.save(tmp_path / "passing.json", decode_case("torch_sdpa", 6, padded=1))

@@ -72,7 +72,7 @@ def test_a_bug_is_found_filed_and_replayed(finding: tuple[str, Any], attnfuzz: A
     compile(Path("repro.py").read_text(), "repro.py", "exec")
 
 
-def test_backends_are_listed_with_what_they_support(attnfuzz: Attnfuzz) -> None:
+def test_backends_are_listed_with_their_capabilities(attnfuzz: Attnfuzz) -> None:
     ran = attnfuzz("backends")
     assert ran.code == 0
     for name in ("trtllm_mha", BEFORE, "trtllm_mla", "torch_sdpa"):
@@ -120,7 +120,7 @@ REMARK = LedgerRemark(at=60, entry=1, title="Hang in x", text="it no longer happ
         (2, [JobFailed(at=60, job=0, text="KeyError: 'a bug of ours'")]),
     ],
 )
-def test_the_exit_code_says_what_came_of_it(
+def test_the_exit_code_states_the_result(
     attnfuzz: Attnfuzz, sent: Callable[..., None], code: int, events: list[Event]
 ) -> None:
     sent(started(BACKEND), searched(BACKEND), *events, finished())

@@ -107,7 +107,7 @@ def test_large_contents_lie_beside_the_case(attnfuzz: Attnfuzz, tmp_path: Path) 
     assert imported(Path("large.json")).answer is not None
 
 
-def test_what_can_not_be_imported_is_one_line_and_leaves_no_file(attnfuzz: Attnfuzz, dump: Path) -> None:
+def test_a_failed_import_is_reported_in_one_line_and_leaves_no_file(attnfuzz: Attnfuzz, dump: Path) -> None:
     nothing_imported(attnfuzz("import", str(dump / "nowhere")), "nowhere", "FLASHINFER_DUMP_DIR")
     nothing_imported(attnfuzz("import", str(dump), "--call", "5"), "numbered from 1 to 2", "--list")
     nothing_imported(

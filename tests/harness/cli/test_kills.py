@@ -58,7 +58,7 @@ def shown(scores: list[DefectTally], width: int = 80) -> list[str]:
     return lines(on)
 
 
-def test_defects_stand_below_their_layer_with_what_killed_them() -> None:
+def test_defects_are_grouped_by_layer_with_the_check_that_killed_them() -> None:
     assert shown(ONE_SEED, 120)[1:7] == [
         "defect                                 killed by                 examples  seconds",
         "kernel",
@@ -81,13 +81,13 @@ def test_the_last_line_counts_the_killed() -> None:
     assert shown(THREE_SEEDS)[-1] == "1 of 2 killed"
 
 
-def test_survivors_are_named_with_what_is_wrong() -> None:
+def test_survivors_are_listed_with_their_titles() -> None:
     assert [line for line in shown(ONE_SEED) if "urvive" in line][1:] == [
         "Survives: window_one_long: Something is wrong."
     ]
 
 
-def test_tiers_are_counted_by_what_came_first_and_by_what_would_have_done() -> None:
+def test_kills_are_counted_by_first_tier_and_by_all_tiers() -> None:
     assert [line.split() for line in shown(ONE_SEED)[-8:-3]] == [
         ["killed", "by", "first", "at", "all"],
         ["T1", "1", "1"],

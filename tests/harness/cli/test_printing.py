@@ -182,7 +182,7 @@ def test_a_path_with_markup_is_replayed(attnfuzz: Run, monkeypatch: pytest.Monke
     assert "\x1b" not in ran.out
 
 
-def test_what_click_refuses_is_text_too(attnfuzz: Run) -> None:
+def test_errors_of_click_are_escaped(attnfuzz: Run) -> None:
     ran = attnfuzz("replay", HOSTILE)
     assert ran.code == 2
     assert "\x1b" not in ran.err

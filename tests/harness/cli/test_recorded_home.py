@@ -80,7 +80,7 @@ def test_margins_and_phases_are_those_of_before(home: Home) -> None:
     )
 
 
-def test_what_the_search_must_not_do_again_is_known(home: Home) -> None:
+def test_findings_and_spent_examples_of_a_recorded_log_are_known(home: Home) -> None:
     events = read_log(home.log(KILLED))
     knowledge, schedule = Knowledge(), Schedule([OTHER], examples=2000, seed=3)
     for event in events:

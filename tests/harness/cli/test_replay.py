@@ -61,7 +61,7 @@ def test_a_finding_that_needs_load_is_run_beside_others(attnfuzz: Attnfuzz, tmp_
     assert "2 of 8 runs failed" in ran.out
 
 
-def test_a_finding_seen_once_says_so_and_what_was_tried(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
+def test_replay_of_a_finding_seen_once_lists_the_attempts_to_repeat_it(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
     once = Recurrence(way=Rerun.ALONE, runs=96, failed=0, tried=(Trial(Rerun.ALONE, 64), Trial(Rerun.GUARD, 32)))
     path = filed(tmp_path, "EVERY_1000000_FAULT", once, failure=FAULT)
     ran = attnfuzz("replay", path)

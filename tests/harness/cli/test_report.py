@@ -64,7 +64,7 @@ def test_an_earlier_campaign_can_be_named_by_its_id_its_folder_or_its_log(attnfu
     assert (log.parent / "issues/computes-a-wrong-output-the-finding.md").exists()
 
 
-def test_only_what_is_asked_for_is_written(attnfuzz: Attnfuzz, home: Home) -> None:
+def test_only_requested_reports_are_written(attnfuzz: Attnfuzz, home: Home) -> None:
     log = home.log(FIRST)
     ran = attnfuzz(
         "report", "--campaign", str(log), "--junit", "j.xml", "--markdown", "m.md", "--issue", "the-find", "issue.md"
@@ -80,7 +80,7 @@ def test_a_log_that_was_taken_out_of_its_home_is_enough(attnfuzz: Attnfuzz, home
     assert "the-finding" in Path("r.html").read_text()
 
 
-def test_a_night_is_not_said_to_have_left_out_what_was_found_after_it(attnfuzz: Attnfuzz, home: Home) -> None:
+def test_findings_from_after_a_campaign_are_not_listed_as_not_run(attnfuzz: Attnfuzz, home: Home) -> None:
     archive(home.path, SECOND).file(found(), FINGERPRINT)
     ran = attnfuzz("compare", str(home.log(FIRST)), "out")
     assert f"{SECOND} did not run" not in ran.out
@@ -121,7 +121,7 @@ def test_a_night_that_was_damaged_does_not_cost_the_next_its_report(attnfuzz: At
     assert "Since" not in (home.folder(SECOND) / "summary.md").read_text()
 
 
-def test_reading_somebody_elses_log_runs_no_code_and_writes_nowhere_else(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
+def test_reading_a_foreign_log_runs_no_code_and_writes_in_one_place(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
     (tmp_path / "theirs.py").write_text("open('imported', 'w')\n")
     case = replace(CASE, backend="theirs.py:MINE")
     log = tmp_path / "out/campaigns" / FIRST / "events.ndjson"
@@ -134,7 +134,7 @@ def test_reading_somebody_elses_log_runs_no_code_and_writes_nowhere_else(attnfuz
     assert not list(tmp_path.rglob("escaped*"))
 
 
-def test_what_a_terminal_would_obey_is_not_printed(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
+def test_terminal_escapes_are_not_printed(attnfuzz: Attnfuzz, tmp_path: Path) -> None:
     hostile = replace(MISMATCH, place="\x1b]0;title\x07", mode="\x1b[2J")
     log = campaign(Home(tmp_path / "out"), FIRST, filed(CASE, "x\x1b[31m", observation=hostile), torch="\x1b[0m")
     compared, refused_issue = (
@@ -165,7 +165,7 @@ def test_a_foreign_folder_or_file_is_no_campaign(attnfuzz: Attnfuzz, tmp_path: P
 
 
 @pytest.mark.usefixtures("home")
-def test_what_does_not_exist_is_named(attnfuzz: Attnfuzz) -> None:
+def test_a_missing_home_or_campaign_is_named(attnfuzz: Attnfuzz) -> None:
     refused(attnfuzz("report", "--home", "nothing"), "nothing does not exist")
     refused(attnfuzz("report", "--home", "out", "--campaign", "monday"), "'monday'", SECOND)
     refused(attnfuzz("compare", "out", "nothing"), "nothing does not exist")
@@ -186,7 +186,7 @@ def test_a_folder_that_can_not_be_written_to_is_named(attnfuzz: Attnfuzz, home: 
 
 
 @pytest.mark.usefixtures("home")
-def test_an_unknown_finding_lists_what_there_is(attnfuzz: Attnfuzz) -> None:
+def test_an_unknown_finding_lists_the_known_ones(attnfuzz: Attnfuzz) -> None:
     ran = attnfuzz("report", "--home", "out", "--campaign", FIRST, "--issue", "other", "i.md")
     refused(ran, "no finding with 'other' in its name", "the-finding")
 

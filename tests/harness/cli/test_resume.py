@@ -74,7 +74,7 @@ def test_a_campaign_logs_where_things_are_wherever_it_is_gone_on_with(attnfuzz: 
     ],
     ids="-".join,
 )
-def test_what_is_missing_is_said_before_the_log_is_touched(
+def test_missing_requirements_are_reported_before_the_log_is_changed(
     attnfuzz: Attnfuzz, changes: dict[str, Any], words: tuple[str, ...]
 ) -> None:
     log = begun(Path("attnfuzz-out"), head=replace(BEGUN, **changes))

@@ -50,7 +50,7 @@ def test_a_wrong_name_is_sent_before_anything_is_fetched(
     refused(attnfuzz("backends", name), words)
 
 
-def test_what_is_not_installed_is_named(attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named(attnfuzz: Attnfuzz, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attnfuzz.kernels.sglang.backends.NEEDS", ("no_such_package",))
     ran = attnfuzz("fuzz", "--backend", "sglang==0.5.9:trtllm_mha")
     refused(ran, "sglang==0.5.9:trtllm_mha can't run here", "no_such_package", "pip install 'attnfuzz[sglang]'")

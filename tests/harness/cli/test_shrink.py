@@ -101,7 +101,7 @@ def test_no_file_is_written_over_unasked(attnfuzz: Attnfuzz, failing: Path) -> N
 
 
 @pytest.mark.slow
-def test_what_passes_is_left_alone(attnfuzz: Attnfuzz, failing: Path) -> None:
+def test_a_passing_case_is_not_shrunk(attnfuzz: Attnfuzz, failing: Path) -> None:
     ran = attnfuzz("shrink", failing.name, "--backend", "trtllm_mha")
     assert ran.code == 0
     assert "passes on trtllm_mha: there is nothing to shrink" in ran.out

@@ -63,7 +63,7 @@ def words(text: str) -> str:
 
 
 @pytest.mark.slow
-def test_what_is_given_and_what_a_search_finds_is_reported_and_can_be_replayed(
+def test_given_and_found_failures_are_reported_and_can_be_replayed(
     attnfuzz: Attnfuzz, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With jobs and workers of a second engine, which find it through its entry point as this process does."""
@@ -125,7 +125,7 @@ def test_where_no_release_fails_the_exit_code_is_0(attnfuzz: Attnfuzz) -> None:
 
 
 @pytest.mark.usefixtures("_judged_here")
-def test_what_fails_nowhere_is_reported_in_a_line(attnfuzz: Attnfuzz) -> None:
+def test_a_case_that_fails_in_no_release_is_reported_in_one_line(attnfuzz: Attnfuzz) -> None:
     case_file.save("quiet.json", decode_case("fake==1.0:decoder", 2))
     ran = attnfuzz("sweep", "fake", "1.1,1.2", "--case", known_case(), "--case", "quiet.json", "--examples", "0")
     assert "\nNo release shows quiet.\n" in ran.out

@@ -99,7 +99,7 @@ def test_a_pipe_gets_a_line_for_each_failure() -> None:
     ]
 
 
-def test_a_pipe_gets_a_line_for_what_surrounds_the_campaign() -> None:
+def test_a_pipe_gets_one_line_for_each_trouble_and_restart() -> None:
     pipe = console(width=40)
     show(pipe, STARTED, Trouble(at=1, text="no [corpus]"), JobRestarted(at=2, job=1, text="killed by SIGKILL"))
     assert written(pipe) == ["1 s: Trouble: no [corpus]", "2 s: Job 1 was restarted: killed by SIGKILL"]
@@ -166,7 +166,7 @@ def test_the_status_and_the_lines_of_a_pipe_count_causes() -> None:
     assert written(pipe)[-1].endswith(f". {causes}")
 
 
-def test_the_status_says_what_the_jobs_do() -> None:
+def test_the_status_shows_the_activity_of_jobs() -> None:
     restarted = JobRestarted(at=2, job=1, text="killed")
     tasks = (searching(0, BEFORE), searching(1, "torch_sdpa", SliceKind.KEPT))
     assert status(STARTED, PROGRESS, *tasks)[2].startswith("2 jobs (1 replaying, 1 shrinking), ")
@@ -244,7 +244,7 @@ def test_a_finding_ends_with_its_replay_line_unbroken() -> None:
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_a_cause_says_what_it_needs_and_where_it_shows(width: int) -> None:
+def test_a_cause_is_shown_with_its_needs_backends_and_modes(width: int) -> None:
     found = without_sinks(CASE, replace(CASE, backend="torch_sdpa"))
     lines = summary(STARTED, PROGRESS, *found, FINISHED, width=width)
     assert " Cause 1 of 1, new: 8 failures " in lines[0]
@@ -293,7 +293,7 @@ def test_an_open_finding_says_how_often_it_failed() -> None:
     assert lines[-1].startswith("1 new finding, 1 open in 1,000 cases")
 
 
-def test_what_needs_nothing_done_is_a_line_each() -> None:
+def test_findings_without_work_take_one_line_each() -> None:
     known = replace(FILED, known="upstream knows", path="out/findings/known")
     fixed = replace(CHECKED, state=State.FIXED)
     remark = LedgerRemark(at=8, entry=2, title="Hang in x", text="not met yet")
@@ -312,7 +312,7 @@ def test_a_clean_campaign_says_so() -> None:
     assert lines[-1] == "No findings in 1,000 cases over 9 s (seed 7)."
 
 
-def test_what_is_no_finding_is_listed_apart() -> None:
+def test_unconfirmed_failures_gaps_and_rejections_are_listed_apart() -> None:
     finished = slice_finished(BEFORE, unsupported={"no sinks": 3})
     kept = UnconfirmedKept(
         at=1, fingerprint=SAME, case=CASE, observation=FAULT, path="out/unconfirmed/x", reason="it went away"

@@ -69,7 +69,7 @@ def test_coverage_is_kept_while_it_is_new(tmp_path: Path) -> None:
     assert not keep_for_coverage(Corpus(tmp_path), LARGE)
 
 
-def test_what_one_backend_reached_is_new_to_another(tmp_path: Path) -> None:
+def test_pairs_reached_by_one_backend_are_new_for_another(tmp_path: Path) -> None:
     corpus = Corpus(tmp_path)
     keep_for_coverage(corpus, LARGE)
     assert keep_for_coverage(corpus, replace(LARGE, backend="torch_sdpa"))
@@ -123,7 +123,7 @@ def test_a_case_that_was_kept_for_something_else_does_not_leave_with_its_record(
     assert why in {kept.entry.why for kept in Corpus(tmp_path).kept()}
 
 
-def test_what_only_a_beaten_margin_reached_is_new_again(tmp_path: Path) -> None:
+def test_pairs_of_a_case_with_a_beaten_margin_are_new_again(tmp_path: Path) -> None:
     corpus = Corpus(tmp_path)
     corpus.keep(LARGE, why=Why.MARGIN, margins={"T1": 0.1})
     assert not keep_for_coverage(corpus, LARGE)
@@ -269,7 +269,7 @@ def test_a_newer_corpus_is_refused(tmp_path: Path) -> None:
         Corpus(tmp_path)
 
 
-def test_pruning_keeps_what_is_reached_and_every_failure(tmp_path: Path) -> None:
+def test_pruning_keeps_all_reached_pairs_and_failures(tmp_path: Path) -> None:
     corpus = Corpus(tmp_path)
     for case in (SMALL, LARGE, *drawn(BACKEND, 5)):
         keep_for_coverage(corpus, case)
@@ -287,7 +287,7 @@ def test_pruning_keeps_what_is_reached_and_every_failure(tmp_path: Path) -> None
     assert left.superfluous() == []
 
 
-def test_pruning_rewrites_the_index_without_what_is_gone(tmp_path: Path) -> None:
+def test_pruning_removes_dropped_cases_from_the_index(tmp_path: Path) -> None:
     corpus = Corpus(tmp_path)
     for seed in range(HOLDERS + 2):
         corpus.keep(replace(LARGE, seed=seed), why=Why.MARGIN, margins={"T1": seed / 10})
@@ -296,7 +296,7 @@ def test_pruning_rewrites_the_index_without_what_is_gone(tmp_path: Path) -> None
     assert {line["case"] for line in lines[1:]} == {kept.entry.case for kept in corpus.kept()}
 
 
-def test_merging_takes_what_is_new(tmp_path: Path) -> None:
+def test_merging_adds_new_cases(tmp_path: Path) -> None:
     one, other = Corpus(tmp_path / "one"), Corpus(tmp_path / "other")
     keep_for_coverage(one, LARGE)
     keep_for_coverage(other, LARGE)

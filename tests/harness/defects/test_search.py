@@ -54,7 +54,7 @@ def test_a_defect_is_killed_at_the_first_failure(tmp_path: Path) -> None:
     assert [max(kv_lens(case)) >= LONG for case in judge.judged] == [False] * (len(judge.judged) - 1) + [True]
 
 
-def test_what_else_fails_in_the_same_case_is_reported(tmp_path: Path) -> None:
+def test_other_failures_of_the_same_case_are_reported(tmp_path: Path) -> None:
     def fails(lengths: list[int]) -> tuple[Observation, ...]:
         canary = observed(Kind.CANARY_OVERWRITTEN)
         return (*fails_on_long(lengths), observed(Kind.RAISED), canary) if max(lengths) >= LONG else ()
@@ -70,7 +70,7 @@ def test_a_survivor_is_searched_to_the_end(tmp_path: Path) -> None:
     assert (survived.examples, survived.unconfirmed) == (300, 0)
 
 
-def test_what_does_not_come_back_kills_nothing_and_is_counted(tmp_path: Path) -> None:
+def test_an_unconfirmed_failure_kills_no_defect_and_is_counted(tmp_path: Path) -> None:
     judge = FakeJudge(fails_on_long, comes_back=lambda _: False)
     found = outcome_of(defect(), search(tmp_path, FakeJobs(judge)))
     assert found.kill is None

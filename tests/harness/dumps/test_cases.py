@@ -63,7 +63,7 @@ def said(case: CallCase, words: str) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["trtllm_mha", "trtllm_mla"])
-def test_what_a_backend_called_passes_again(runner: Runner, backend: str) -> None:
+def test_recorded_calls_of_a_backend_pass_again(runner: Runner, backend: str) -> None:
     @seed(7)
     @settings(max_examples=4, database=None, deadline=None, suppress_health_check=list(HealthCheck))
     @given(cases(resolve(backend).capability, backend))
@@ -117,7 +117,7 @@ def test_a_page_id_past_the_end_of_a_request_is_harmless(runner: Runner, beyond:
     assert failures(runner.verdict(make_case(decode(block_tables=tables)))) == []
 
 
-def test_pages_are_cut_to_what_lengths_refer_to() -> None:
+def test_the_pool_is_cut_to_pages_that_lengths_refer_to() -> None:
     call = decode()
     case = make_case(call)
     assert table(case) == [[3, 0], [2, 5], [4, 1]]
@@ -214,7 +214,7 @@ def test_a_call_with_more_rows_than_lengths_is_judged_by_its_accesses_alone(runn
     assert [failure.kind for failure in runner.verdict(case).failures] == [Kind.ILLEGAL_ACCESS]
 
 
-def test_a_workspace_is_cut_to_what_the_kernel_uses() -> None:
+def test_a_workspace_is_cut_to_the_bytes_that_the_kernel_uses() -> None:
     case = make_case(decode())
     assert said(case, "workspace_buffer had 65,536 bytes, and began with zeros; it is now 8,192 bytes of zeros")
     dirty = torch.full((1 << 14,), 3.0)

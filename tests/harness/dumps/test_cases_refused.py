@@ -95,7 +95,7 @@ def test_whatever_an_argument_was_there_is_a_case_or_one_line_that_says_why_not(
         ({"causal": "yes"}, "whether it is causal is neither true nor false"),
     ],
 )
-def test_what_only_a_kernel_of_others_may_take_leaves_results_unjudged(
+def test_results_of_arguments_that_our_kernels_lack_are_not_judged(
     monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], words: str
 ) -> None:
     monkeypatch.setattr(case_of_call, "check_arguments", lambda *_: None)
@@ -110,7 +110,7 @@ def test_an_argument_that_is_missing_is_named() -> None:
         make_case(recorded_call(DECODE, without))
 
 
-def test_a_function_that_no_backend_has_is_reported_with_what_can_be_imported() -> None:
+def test_a_function_without_a_backend_is_reported_with_the_importable_ones() -> None:
     with pytest.raises(DumpError, match=f"has no kernel xqa; import a call of .*{DECODE}.*--backend"):
         make_case(recorded_call("xqa", ARGUMENTS))
 

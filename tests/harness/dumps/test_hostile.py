@@ -157,7 +157,7 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     place=st.floats(0, 1, exclude_max=True),
     flip=st.none() | st.integers(1, 255),
 )
-def test_what_is_cut_off_or_flipped_is_read_or_refused_in_one_line(
+def test_a_truncated_or_flipped_file_is_read_or_refused_in_one_line(
     tmp_path_factory: pytest.TempPathFactory, whole: dict[str, bytes], file: str, place: float, flip: int | None
 ) -> None:
     folder = tmp_path_factory.mktemp("damaged")
@@ -349,7 +349,7 @@ def test_a_call_that_was_being_dumped_when_the_process_died_is_said_to_be(folder
 
 
 @pytest.mark.parametrize("name", ["iterdir", "stat", "open"])
-def test_what_may_not_be_read_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_an_unreadable_file_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     def refuse(path: Path, *_: object, **__: object) -> object:
         raise PermissionError(13, "Permission denied", str(path))
 
@@ -364,7 +364,7 @@ def test_a_file_that_can_no_longer_be_opened_is_named(folder: Path) -> None:
         read_query(call)
 
 
-def test_what_does_not_fit_into_memory_is_reported_from_damage(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lack_of_memory_is_reported_as_such_and_not_as_damage(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> object:
         raise RuntimeError("unable to mmap 42 bytes from file: Cannot allocate memory (12)")
 

@@ -34,7 +34,7 @@ def test_kept_pages_are_numbered_anew_in_their_order() -> None:
     assert table == [[1, 0], [0, 2]]
 
 
-def test_a_page_that_nobody_needs_becomes_the_spare_one() -> None:
+def test_an_unused_page_becomes_the_spare_one() -> None:
     pages, table = mapped([[7, 3, 4], [2, 2, 7]], span(4, 7), span(8, 2, 2))
     assert pages.kept == (2, 7)
     assert pages.spare
@@ -48,7 +48,7 @@ def test_ids_outside_of_the_pool_stay_as_far_outside() -> None:
     assert table == [[0, 1], [-1, 6]]
 
 
-def test_a_pool_that_nobody_needs_keeps_a_page_that_can_be_read() -> None:
+def test_an_unused_pool_keeps_one_readable_page() -> None:
     pages, table = mapped([[0], [-1]], span(0), span(0))
     assert (pages.kept, pages.pages) == ((), 1)
     assert table == [[0], [-1]]

@@ -90,7 +90,7 @@ def test_a_function_needs_its_recorded_signature_for_positional_arguments_alone(
         readable_calls(dumper.call("f", 1, signature=""))
 
 
-def test_values_that_are_no_tensors_are_what_they_were(tmp_path: Path) -> None:
+def test_values_that_are_no_tensors_are_read_unchanged(tmp_path: Path) -> None:
     folder = Dumper(tmp_path).call(
         "f",
         truth=True,
@@ -136,7 +136,7 @@ def test_a_pair_that_an_older_flashinfer_kept_as_text_is_reported_by_it(tmp_path
     assert "kv_cache was an object (tuple), of which only the text is recorded." in call.lost
 
 
-def test_what_was_lost_is_said(tmp_path: Path) -> None:
+def test_properties_that_a_dump_lacks_are_listed(tmp_path: Path) -> None:
     dumper = Dumper(tmp_path)
     plain = only_call(dumper.call(DECODE, QUERY, (QUERY[:, 0], QUERY[:, 1])))
     assert plain.lost == (

@@ -133,7 +133,7 @@ def test_the_note_names_the_wrapper_and_its_plan() -> None:
     )
 
 
-def test_other_calls_stay_what_they_are() -> None:
+def test_other_calls_are_unchanged() -> None:
     plain = recorded_call("xqa", {})
     begin, plan, run = life(DECODE, DECODE_PLAN)
     other = method("BatchMLAPagedAttentionWrapper.run", {})
@@ -162,7 +162,7 @@ def test_other_calls_stay_what_they_are() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_no_function_can_be_given_is_refused(calls: list[RecordedCall], words: str) -> None:
+def test_wrapper_arguments_without_an_equivalent_are_refused(calls: list[RecordedCall], words: str) -> None:
     with pytest.raises(DumpError) as refused:
         as_function(calls, calls[-1])
     assert words in str(refused.value)

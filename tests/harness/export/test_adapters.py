@@ -20,7 +20,7 @@ from attnfuzz.kernels.libraries.torch_sdpa import SDPA
 EXPORT = Path(adapters.__file__).parent
 
 
-def test_an_adapter_comes_with_what_it_calls_and_imports() -> None:
+def test_an_adapter_brings_the_functions_that_it_calls_and_its_imports() -> None:
     found = Adapters()
     assert found.add("scaled_dot_product_attention[CUDNN_ATTENTION]", CUDNN.function) == (
         "scaled_dot_product_attention_CUDNN_ATTENTION"
@@ -38,7 +38,7 @@ def test_flashinfers_functions_are_called_without_ours() -> None:
     assert "attnfuzz" not in found.source
 
 
-def test_what_a_script_cannot_create_is_refused() -> None:
+def test_an_object_that_a_script_cannot_create_is_refused() -> None:
     def local() -> None: ...
 
     with pytest.raises(CannotExport, match="local is no function of attnfuzz that a script can contain"):

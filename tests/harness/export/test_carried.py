@@ -160,7 +160,7 @@ def test_files_that_a_file_imports_or_names_are_found(project: Path) -> None:
     assert found == ["helpers.py", "pkg/__init__.py", "pkg/sub.py", "csrc/kernel.cpp", "pkg/other.py"]
 
 
-def test_what_a_file_needs_is_listed_with_the_command_before_it_is_taken(project: Path) -> None:
+def test_files_that_a_file_needs_are_listed_with_the_command_that_carries_them(project: Path) -> None:
     mine = project / "mine.py"
     with pytest.raises(NeedsFiles) as refused:
         check_complete(read_files([mine]), [mine])

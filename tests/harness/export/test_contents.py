@@ -47,7 +47,7 @@ def test_contents_come_back_as_they_were(tensor: torch.Tensor, source: str | Non
     assert bool((same | (again.isnan() & tensor.isnan())).all() if tensor.is_floating_point() else same.all())
 
 
-def test_what_has_no_pattern_is_packed() -> None:
+def test_content_without_a_pattern_is_packed() -> None:
     contents = ScriptContents(Outputs.POISONED)
     numbers = torch.randn(64, generator=torch.Generator().manual_seed(0))
     assert contents.source(buffer_of(numbers), "the key") == 'packed("the key")'

@@ -81,7 +81,7 @@ def ran(scripts: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> di
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_scripts_show_what_is_wrong_and_nothing_else(ran: dict[str, tuple[int, str]], name: str) -> None:
+def test_scripts_show_their_failure_and_nothing_else(ran: dict[str, tuple[int, str]], name: str) -> None:
     code, output = ran[name]
     _, expected_code, words = CASES[name]
     assert code == expected_code, output
@@ -91,7 +91,7 @@ def test_scripts_show_what_is_wrong_and_nothing_else(ran: dict[str, tuple[int, s
 
 
 @pytest.mark.slow
-def test_scripts_import_what_they_use(scripts: dict[str, str], tmp_path: Path) -> None:
+def test_scripts_import_all_names_that_they_use(scripts: dict[str, str], tmp_path: Path) -> None:
     for index, text in enumerate(scripts.values()):
         (tmp_path / f"{index}.py").write_text(text)
     lint = subprocess.run(
@@ -116,7 +116,7 @@ def test_scripts_import_nothing_of_ours(scripts: dict[str, str], name: str) -> N
     assert ("cuda" in imported) == ("Pages" in text)
 
 
-def test_the_head_says_what_it_was_written_for_and_what_differs(runner: Runner) -> None:
+def test_the_docstring_states_versions_and_differences(runner: Runner) -> None:
     head = str(ast.get_docstring(ast.parse(exported(decode_case("trtllm_mha"), runner))))
     assert "flashinfer-python 0." in head
     assert "The workspace is 128 MiB of zeros" in head
@@ -143,7 +143,7 @@ def test_a_workspace_is_never_smaller_than_that_of_the_call(runner: Runner) -> N
     assert "torch.zeros(130 << 20, " in exported(replace(case, buffers=buffers, calls=(call,)), runner)
 
 
-def test_what_flashinfer_lacks_can_not_be_exported_for_it(runner: Runner) -> None:
+def test_a_function_that_flashinfer_lacks_cannot_be_exported_for_it(runner: Runner) -> None:
     with pytest.raises(CannotExport, match="FlashInfer has no scaled_dot_product_attention: export it without --for"):
         exported(decode_case("torch_sdpa", 6, 0, padded=2), runner)
 

@@ -56,7 +56,7 @@ def test_a_script_for_a_gpu_says_that_it_cannot_have_one(runner: Runner) -> None
 
 
 @pytest.mark.parametrize("threshold", [1 << 16, 12_345, 1])
-def test_a_hole_is_minimized_to_what_the_failure_needs(threshold: int) -> None:
+def test_a_hole_is_minimized_to_the_size_that_the_failure_needs(threshold: int) -> None:
     large = replace(CASE, pages=Pages(hole=1 << 26))
     small = reduce(large, lambda case: case.pages.hole >= threshold)
     assert small.pages.hole == threshold

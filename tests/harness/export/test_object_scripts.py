@@ -143,7 +143,7 @@ def test_a_script_captures_and_replays_a_graph(name: str, tmp_path: Path, run_sc
 
 
 @pytest.mark.parametrize("name", ["fa2_paged", "fa2_ragged"])
-def test_a_script_shows_what_a_plan_keeps_of_the_one_before(
+def test_a_script_shows_state_left_over_from_an_earlier_plan(
     name: str, tmp_path: Path, run_script: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = fake_wrappers._Wrapper.plan

@@ -70,12 +70,12 @@ def test_a_script_says_how_often_it_fails_and_that_it_repeats(runner: Runner) ->
     assert "Start 4 of this script at the same time." in text
 
 
-def test_what_needs_other_cases_first_has_no_script(runner: Runner) -> None:
+def test_a_failure_that_needs_earlier_cases_has_no_script(runner: Runner) -> None:
     with pytest.raises(CannotExport, match="after other cases"):
         script(runner, MISMATCH, Recurrence(way=Rerun.HISTORY, runs=4, failed=4, history=1))
 
 
-def test_what_failed_before_the_last_step_has_no_script_once_it_passes(runner: Runner) -> None:
+def test_a_failure_before_the_last_step_has_no_script_once_it_passes(runner: Runner) -> None:
     first, second = decode_case("torch_sdpa", 6, 9, padded=2), decode_case("torch_sdpa", 7, 10, padded=2)
     two = replace(first, steps=(*first.steps, *second.steps))
     assert Exporter(two, runner, failed=replace(MISMATCH, step=1), recurrence=AT_TIMES).script()
@@ -84,7 +84,7 @@ def test_what_failed_before_the_last_step_has_no_script_once_it_passes(runner: R
 
 
 @pytest.mark.parametrize("target", list(Target))
-def test_a_script_repeats_only_what_comes_and_goes(runner: Runner, target: Target) -> None:
+def test_a_script_repeats_only_flaky_failures(runner: Runner, target: Target) -> None:
     case = decode_case("trtllm_mha", 6, 9, padded=2)
     assert "repeated()" not in Exporter(case, runner).script(target)
     assert "repeated()" in Exporter(case, runner, failed=MISMATCH, recurrence=AT_TIMES).script(target)

@@ -185,13 +185,13 @@ def shows_the_fault(code: int, output: str) -> None:
 
 
 @pytest.mark.parametrize("name", FAILING)
-def test_scripts_show_faults_wrong_values_and_what_was_damaged(ran: dict[str, tuple[int, str]], name: str) -> None:
+def test_scripts_show_faults_wrong_values_and_damaged_buffers(ran: dict[str, tuple[int, str]], name: str) -> None:
     code, output = ran[name]
     assert code == 1, output
     assert FAILING[name][1] in output
 
 
-def test_what_was_seen_of_a_case_is_what_its_script_is_to_show(runner: Runner) -> None:
+def test_a_case_fails_in_the_way_that_its_script_has_to_show(runner: Runner) -> None:
     def seen(name: str) -> list[tuple[Kind, str]]:
         return [(failure.kind, failure.place) for failure in runner.verdict(FAILING[name][0]).failures]
 
@@ -254,7 +254,7 @@ def test_the_memory_in_front_of_calls_that_fault_fits_forty_lines(runner: Runner
     ],
     ids=lambda case: case.backend,
 )
-def test_scripts_define_what_they_use_and_begin_with_the_calls(runner: Runner, case: Case, tmp_path: Path) -> None:
+def test_scripts_define_all_names_and_begin_with_the_calls(runner: Runner, case: Case, tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text(export_script(case, runner))
     lint = subprocess.run(
@@ -316,7 +316,9 @@ def test_kernels_of_others_can_not_be_exported(runner: Runner, defective: str) -
         ("PLANNER", "no kernel was launched"),
     ],
 )
-def test_what_calls_do_not_show_can_not_be_exported(runner: Runner, defective: str, defect: str, words: str) -> None:
+def test_a_failure_that_calls_do_not_show_cannot_be_exported(
+    runner: Runner, defective: str, defect: str, words: str
+) -> None:
     with pytest.raises(CannotExport, match=words):
         export_script(decode_case(f"{defective}:{defect}"), runner)
 

@@ -103,7 +103,7 @@ def test_a_noisy_row_is_seen_by_its_mean_square_alone(calls: CallCase) -> None:
     assert not run(calls, seen(Tier.T1), noisy)[0]
 
 
-def test_an_error_of_all_rows_is_seen_by_what_they_have_in_common_alone(calls: CallCase) -> None:
+def test_an_error_of_all_rows_is_found_by_their_common_factor_alone(calls: CallCase) -> None:
     def scaled(out: torch.Tensor, _: torch.Tensor) -> None:
         out *= 1.0006
 
@@ -114,7 +114,7 @@ def test_an_error_of_all_rows_is_seen_by_what_they_have_in_common_alone(calls: C
         assert not run(calls, seen(tier), scaled)[0]
 
 
-def test_an_error_of_all_lses_is_seen_by_what_they_have_in_common(
+def test_an_error_of_all_lses_is_found_by_their_common_deviation(
     calls: CallCase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deviation, rows = torch.full((24, 4), 1e-5, dtype=torch.float64), torch.arange(96)

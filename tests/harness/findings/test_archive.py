@@ -118,7 +118,7 @@ def test_past_findings_are_as_they_were_before_the_campaign_was_killed(tmp_path:
     assert archive(tmp_path, "night 3").past(["fake"])[0].state is State.FIXED
 
 
-def test_what_failed_last_comes_before_what_passed(tmp_path: Path) -> None:
+def test_findings_that_failed_last_come_before_passing_ones(tmp_path: Path) -> None:
     night = archive(tmp_path, "night 1")
     passing, _ = night.file(found(), FINGERPRINT)
     failing, _ = night.file(found(kind=Kind.RAISED), FINGERPRINT)
@@ -126,7 +126,7 @@ def test_what_failed_last_comes_before_what_passed(tmp_path: Path) -> None:
     assert [record.name for record in archive(tmp_path, "night 3").past(["fake"])] == [failing.name, passing.name]
 
 
-def test_first_and_last_seen_say_when_it_failed_and_on_what(tmp_path: Path) -> None:
+def test_first_and_last_seen_record_time_and_versions_of_failures(tmp_path: Path) -> None:
     path, _ = archive(tmp_path, "night 1", {"torch": "2.12"}, now=1.0).file(found(), FINGERPRINT)
     archive(tmp_path, "night 2", {"torch": "2.13"}, now=2.0).checked(path.name, fails=True)
     archive(tmp_path, "night 3", {"torch": "2.14"}, now=3.0).checked(path.name, fails=False)
@@ -176,7 +176,7 @@ def test_a_torn_or_foreign_folder_is_left_out_with_one_line(
         raise AssertionError(line)
 
 
-def test_a_finding_that_somebody_removed_meanwhile_is_checked_all_the_same(tmp_path: Path) -> None:
+def test_a_finding_removed_during_the_campaign_is_still_checked(tmp_path: Path) -> None:
     path, _ = archive(tmp_path, "night 1").file(found(), FINGERPRINT)
     night = archive(tmp_path, "night 2")
     forget(path)
@@ -199,7 +199,7 @@ def test_an_unconfirmed_failure_lies_apart(tmp_path: Path) -> None:
     assert archive(tmp_path, "night 2").past(["fake"]) == []
 
 
-def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_the_old_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, _ = archive(tmp_path, "night 1").file(found(100), FINGERPRINT)
 
     def full(target: Path, content: bytes) -> None:
@@ -298,13 +298,13 @@ def test_a_finding_without_the_cases_before_it_is_damaged(tmp_path: Path) -> Non
         read_record(path)
 
 
-def test_what_was_seen_once_is_not_run_again_on_later_nights(tmp_path: Path) -> None:
+def test_a_finding_seen_once_is_not_run_again_by_later_campaigns(tmp_path: Path) -> None:
     path, _ = archive(tmp_path).file(replace(found(), recurrence=ONCE), FINGERPRINT)
     assert read_record(path).recurrence == ONCE
     assert archive(tmp_path, "night 2").past(["fake"]) == []
 
 
-def test_what_comes_and_goes_is_run_again(tmp_path: Path) -> None:
+def test_a_flaky_finding_is_run_again(tmp_path: Path) -> None:
     archive(tmp_path).file(replace(found(), recurrence=AFTER_TWO, history=BEFORE), FINGERPRINT)
     (record,) = archive(tmp_path, "night 2").past(["fake"])
     assert record.recurrence == AFTER_TWO

@@ -34,7 +34,7 @@ def test_gpus_are_counted_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert found["gpu"] == "2 x NVIDIA B200, 1 x NVIDIA H200, 141GB"
 
 
-def test_what_is_absent_or_broken_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_absent_or_broken_tools_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command(tmp_path, "nvidia-smi", "echo no driver; exit 9")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)

@@ -68,7 +68,7 @@ def test_a_finding_that_can_not_be_read_is_filed_anew(home: Home, name: str, kin
 
 
 @damages_of(".draft-x", ".replaced-x", "x/.draft-finding.json.1")
-def test_what_a_killed_campaign_left_may_be_anything(home: Home, name: str, kind: str) -> None:
+def test_leftovers_of_a_killed_campaign_may_be_damaged(home: Home, name: str, kind: str) -> None:
     (home.findings / "x").mkdir()
     damage(home.findings / name, kind)
     archive(home.path, "night 2")
@@ -84,7 +84,7 @@ def test_the_texts_of_a_finding_can_be_done_without(attnfuzz: Attnfuzz, home: Ho
     clean(attnfuzz("report", "--home", "out"))
 
 
-def test_a_link_in_a_finding_does_not_show_what_it_leads_to(attnfuzz: Attnfuzz, home: Home, tmp_path: Path) -> None:
+def test_the_target_of_a_link_in_a_finding_is_not_shown(attnfuzz: Attnfuzz, home: Home, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("password")
     for name in ("report.txt", "repro.py"):
         (one_finding(home) / name).unlink(missing_ok=True)

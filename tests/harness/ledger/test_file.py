@@ -73,7 +73,7 @@ def test_an_entry_means_the_failures_that_agree_with_all_it_says() -> None:
         ({"features": ("empty kv", "several requests")}, {"features": ("several requests",)}),
     ],
 )
-def test_each_field_narrows_what_an_entry_means(narrower: dict[str, object], wider: dict[str, object]) -> None:
+def test_each_field_narrows_an_entry(narrower: dict[str, object], wider: dict[str, object]) -> None:
     failure = (FINGERPRINT, decode(3, 4), found().name)
     assert Ledger([replace(ENTRY, **narrower)]).reason(*failure) is None
     assert Ledger([replace(ENTRY, **wider)]).reason(*failure) is not None
@@ -102,7 +102,7 @@ def test_an_entry_may_name_forms_of_arguments_earlier_uses_and_edges() -> None:
         assert ledger.reason(FINGERPRINT, decode(1)) is None
 
 
-def test_what_is_known_of_a_release_is_known_of_a_tree_that_comes_from_it() -> None:
+def test_an_entry_for_a_release_matches_a_source_tree_of_it() -> None:
     known = Ledger([replace(ENTRY, backend="fake==1.2:decoder")])
     in_tree = replace(FINGERPRINT, backend="fake@/somewhere:decoder")
     assert known.reason(in_tree, decode(1)) == "the vendor knows"
@@ -133,7 +133,7 @@ def test_an_entry_whose_failures_passed_an_earlier_night_should_still_go(tmp_pat
     assert "its findings pass now: remove it" in remark.text
 
 
-def test_nothing_is_said_of_an_open_failure_that_nobody_came_to_tonight(tmp_path: Path) -> None:
+def test_an_open_failure_that_was_not_run_causes_no_remark(tmp_path: Path) -> None:
     assert remarks_on(Ledger([ENTRY]), Standing.of([STARTED]), past(tmp_path)) == []
 
 
@@ -142,7 +142,7 @@ def test_an_entry_with_one_of_its_failures_left_stays(tmp_path: Path) -> None:
     assert remarks_on(Ledger([ENTRY]), standing, past(tmp_path)) == []
 
 
-def test_an_entry_whose_failures_were_never_met_is_not_said_to_be_over() -> None:
+def test_an_entry_that_never_matched_is_not_reported_as_fixed() -> None:
     (remark,) = remarks_on(Ledger([ENTRY, NEVER]), Standing.of([STARTED, FILED]), [])
     assert remark.entry == 2
     assert "no finding matched" in remark.text
