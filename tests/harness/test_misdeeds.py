@@ -95,7 +95,7 @@ def test_a_package_that_is_not_installed_is_no_finding(runner: Runner) -> None:
     assert verdict.unsupported == "it imports surely_not_installed, which is not installed"
 
 
-def test_what_a_backend_says_is_of_bounded_length(runner: Runner) -> None:
+def test_messages_of_a_backend_are_of_bounded_length(runner: Runner) -> None:
     (lengthy,) = observed(runner, "LENGTHY")
     assert len(lengthy.message) < 11_000
     (named,) = observed(runner, "LONG_NAME")
@@ -112,7 +112,7 @@ def test_a_worker_that_is_lost_is_a_finding(runner: Runner, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", HARMLESS)
-def test_what_does_no_harm_is_no_finding(runner: Runner, name: str) -> None:
+def test_harmless_misdeeds_are_no_findings(runner: Runner, name: str) -> None:
     assert observed(runner, name) == ()
 
 
@@ -129,7 +129,7 @@ def test_a_fault_without_its_handler_is_not_blamed_on_a_compiler(runner: Runner)
     assert fault.place == "query"
 
 
-def test_what_an_earlier_case_left_behind_ends_nothing(runner: Runner) -> None:
+def test_leftovers_of_an_earlier_case_end_no_worker(runner: Runner) -> None:
     runner.verdict(decode_case(f"{FILE}:NONE"))
     assert observed(runner, "STUMBLE") == ()
 
@@ -143,7 +143,7 @@ def test_what_an_earlier_case_left_behind_ends_nothing(runner: Runner) -> None:
         ("NO_NOISE", r"its noise\(float32\) is None: make it a NoiseModel"),
     ],
 )
-def test_what_a_backend_raises_before_a_case_runs_is_refused(runner: Runner, name: str, words: str) -> None:
+def test_a_backend_that_raises_before_a_case_runs_is_refused(runner: Runner, name: str, words: str) -> None:
     with pytest.raises(BackendFileError, match=words):
         runner.verdict(decode_case(f"{FILE}:{name}"))
     assert observed(runner, "NONE") == ()

@@ -124,7 +124,7 @@ def test_a_large_case_becomes_the_smallest(fails: Callable[[Case], bool], steps:
     assert reduce(LARGE, fails) == Case(backend="any", geometry=SMALLEST, steps=steps)
 
 
-def test_what_the_failure_needs_is_kept() -> None:
+def test_features_that_the_failure_needs_are_kept() -> None:
     def fails(case: Case) -> bool:
         geometry = case.geometry
         return geometry.sinks and geometry.group == 4 and case.scales.k == 1.7 and case.pages.tail is TableTail.STALE
@@ -197,7 +197,7 @@ def test_only_cases_that_are_possible_and_covered_are_tried() -> None:
     assert len(tried) == len(set(tried))
 
 
-def test_the_budget_bounds_the_calls_and_what_was_reached_is_kept() -> None:
+def test_the_budget_bounds_the_calls_and_the_smallest_case_is_kept() -> None:
     calls: list[Case] = []
 
     def fails(case: Case) -> bool:
@@ -211,7 +211,7 @@ def test_the_budget_bounds_the_calls_and_what_was_reached_is_kept() -> None:
     assert reduce(LARGE, fails, budget=0) == LARGE
 
 
-def test_a_search_that_is_reported_to_stop_keeps_what_was_reached() -> None:
+def test_a_stopped_search_keeps_the_smallest_case() -> None:
     calls: list[Case] = []
 
     def fails(case: Case) -> bool:
@@ -240,7 +240,7 @@ def test_few_calls_are_enough() -> None:
     assert len(calls) < 80
 
 
-def test_what_fails_in_the_other_run_is_asked_for_directly() -> None:
+def test_a_failure_of_the_related_run_is_reduced_to_that_run() -> None:
     case = replace(LARGE, steps=(LARGE.steps[1],), relation=Relation.PADDING_ENLARGED)
 
     def padded_in_either_run(case: Case) -> bool:

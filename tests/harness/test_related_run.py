@@ -49,7 +49,9 @@ def judged(case: Case, monkeypatch: pytest.MonkeyPatch, backend: object, *withou
 
 @pytest.mark.slow
 @pytest.mark.parametrize("relation", Relation)
-def test_what_differs_is_found_and_only_by_comparing(relation: Relation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_difference_between_related_runs_is_found_only_by_comparing(
+    relation: Relation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     case, fickle = related_case(relation), FickleBackend(relation=relation)
     found = judged(case, monkeypatch, fickle).failures
     assert {(each.tier, each.place, each.step) for each in found} == {("T6", "out", len(case.steps) - 1)}

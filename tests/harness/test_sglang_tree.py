@@ -51,7 +51,7 @@ def hunt(tree: Path, examples: int) -> tuple[SliceDone, list[Caught]]:
     return done, [message for message in sent if isinstance(message, Caught)]
 
 
-def test_a_tree_that_is_right_passes_what_is_drawn(tree: Path) -> None:
+def test_a_correct_tree_passes_drawn_cases(tree: Path) -> None:
     done, caught = hunt(tree, 8)
     assert not caught
     assert done.tally.searched == 8
@@ -84,7 +84,7 @@ def test_two_trees_and_other_backends_run_side_by_side(tree: Path, tmp_path: Pat
     assert "how a server reaches this step: " in found.message
 
 
-def test_a_question_that_nobody_answered_ends_the_run_in_one_line(tree: Path) -> None:
+def test_an_unanswered_question_ends_the_run_in_one_line(tree: Path) -> None:
     file = tree / "python/sglang/srt/layers/attention/trtllm_mha_backend.py"
     file.write_text(
         file.read_text().replace("self.planned: Metadata | None = None", "self.planned = model_runner.new_option")

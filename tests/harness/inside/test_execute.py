@@ -257,7 +257,7 @@ def test_nothing_is_said_where_nothing_was_broken() -> None:
     assert with_broken([WRONG], []) == [WRONG]
 
 
-def test_what_came_of_a_breach_stands_first_and_names_it() -> None:
+def test_a_failure_after_a_broken_contract_comes_first_and_names_the_breach() -> None:
     first, second = with_broken([WRONG], [BROKEN])
     assert first.kind is Kind.OUTPUT_MISMATCH
     assert first.message == "a row is wrong\nbefore that, a call of decode breaks its contract: ..."

@@ -102,7 +102,7 @@ def test_launches_are_captured_at_the_end_of_the_block(
     assert tensors["out"].tolist() == [11, 21]
 
 
-def test_a_replay_sees_what_tensors_hold_then(launcher: JournalingLauncher, tensors: dict[str, Any]) -> None:
+def test_a_replay_reads_current_contents(launcher: JournalingLauncher, tensors: dict[str, Any]) -> None:
     with launcher.capture() as graph:
         launcher.launch(ADD, amount=1, **tensors)
     for x in ([3, 4], [5, 6]):
@@ -181,7 +181,7 @@ def ends_with(message: str) -> Callable[[FakeGraph], None]:
     return capture_end
 
 
-def test_what_a_kernel_rejects_during_a_capture_is_its_rejection(
+def test_a_rejection_by_a_kernel_during_a_capture_is_reported_as_such(
     launcher: JournalingLauncher, tensors: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def reject(**_: object) -> None:
@@ -339,7 +339,7 @@ def never(at: int | None) -> None:
     pytest.fail(f"nothing broke at {at}")
 
 
-def test_launches_take_what_the_gpu_says(gpu: Gpu) -> None:
+def test_the_time_of_launches_is_measured_on_the_gpu(gpu: Gpu) -> None:
     stopwatch = CudaStopwatch([])
     for count in (1, 3, 2, 0):
         queue(stopwatch, gpu, [""] * count)
@@ -391,7 +391,7 @@ def test_the_launch_is_blamed_also_after_an_error_that_breaks_nothing(gpu: Gpu) 
     assert sent == [1]
 
 
-def test_what_never_ends_is_reported_once(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hang_is_reported_once(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
     stopwatch, sent = CudaStopwatch([]), list[int | None]()
     clock = iter(range(0, 200, 2))
     monkeypatch.setattr(time, "sleep", lambda _: None)

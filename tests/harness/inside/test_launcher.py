@@ -73,7 +73,9 @@ def test_the_line_of_an_engine_is_on_record_with_its_kernel(memory: GuardedMemor
     assert launcher.ways()("add") == ""
 
 
-def test_a_plan_of_the_next_batch_is_not_what_answers(memory: GuardedMemory, tensors: dict[str, Any]) -> None:
+def test_a_plan_of_the_next_batch_does_not_count_as_the_answering_kernel(
+    memory: GuardedMemory, tensors: dict[str, Any]
+) -> None:
     plan = Op("plan", lambda **_: None, frozenset(), plans=True)
     launcher = JournalingLauncher(memory, ignore)
     launcher.begin_step(0, "decode")
@@ -146,7 +148,7 @@ def test_a_capture_that_fails_records_no_further(memory: GuardedMemory, tensors:
     assert tensors["out"].tolist() == [2, 3]
 
 
-def test_what_the_harness_can_not_record_is_not_launched(memory: GuardedMemory, tensors: dict[str, Any]) -> None:
+def test_a_call_that_cannot_be_journaled_is_not_launched(memory: GuardedMemory, tensors: dict[str, Any]) -> None:
     def full(_: bytes) -> None:
         raise OSError("no space")
 

@@ -74,7 +74,7 @@ def test_tensors_of_several_storages_are_moved_whatever_their_alignment() -> Non
         assert torch.equal(moving.of(view).view(torch.int16), view.view(torch.int16))
 
 
-def test_a_slice_of_no_rows_behind_the_last_one_adds_nothing_to_what_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_slice_after_the_last_row_adds_nothing_to_the_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[tuple[int, int]] = []
 
     def gather(spans: list[tuple[int, int]], device: torch.device) -> tuple[Pending[torch.Tensor], list[int]]:
@@ -92,7 +92,7 @@ def test_a_slice_of_no_rows_behind_the_last_one_adds_nothing_to_what_is_read(mon
     assert Moving([query[2:2]]).of(query[2:2]).shape == (0, 3, 2)
 
 
-def test_what_lies_on_the_host_stays_where_it_is() -> None:
+def test_tensors_on_the_host_are_not_copied() -> None:
     out = torch.zeros(2, 1, 4)
     entry = Attended(first_row=0, query=out, key=out, value=out)
     output = Output(out=out, lse=None, attended=(entry,), bmm1_scale=1.0, bmm2_scale=1.0)

@@ -83,7 +83,7 @@ def test_a_row_without_keys_has_an_answer(layer: Any) -> None:
     assert (judged.observations, judged.unanswered) == ((), 0)
 
 
-def test_what_a_kernel_makes_of_finite_inputs_is_never_set_aside(layer: Any) -> None:
+def test_nan_from_finite_inputs_is_never_excused(layer: Any) -> None:
     output = layer.run()
     output.out[0] = math.nan
     assert layer.only(output).kind is Kind.NOT_FINITE

@@ -110,7 +110,7 @@ def test_an_lse_that_is_promised_must_be_there(layer: Any) -> None:
     assert layer.judged(nothing).observations == ()
 
 
-def test_empty_rows_are_held_to_what_the_contract_says(layer: Any) -> None:
+def test_empty_rows_are_judged_by_the_contract(layer: Any) -> None:
     variant = replace(layer, lengths=((1, 5), (1, 0)))
     output = variant.run()
     output.out[1] = 0.5
@@ -131,14 +131,14 @@ def test_empty_rows_are_held_to_what_the_contract_says(layer: Any) -> None:
         (math.nan, Holds.ANYTHING, None),
     ],
 )
-def test_padded_rows_are_held_to_what_the_contract_says(
+def test_padded_rows_are_judged_by_the_contract(
     layer: Any, fill: float | torch.Tensor, holds: Holds, kind: Kind | None
 ) -> None:
     found = layer.judged(padded(layer.run(), fill), permissive(padded_rows=holds)).observations
     assert [(observation.kind, observation.place) for observation in found] == [(kind, "padded rows")] * bool(kind)
 
 
-def test_what_only_the_strict_contract_breaks_is_a_gap(layer: Any) -> None:
+def test_a_breach_of_the_strict_contract_alone_is_a_gap(layer: Any) -> None:
     variant = replace(layer, lengths=((1, 5), (1, 0)))
     output = padded(variant.run(), math.nan)
     output.out[1] = 0.5

@@ -108,7 +108,7 @@ def test_a_row_without_keys_is_expected_to_hold_its_sink(layer: Any, base: LseBa
     ],
     ids=["strict", "no LSE", "finite"],
 )
-def test_a_row_without_keys_is_expected_to_hold_what_the_contract_says(
+def test_the_message_on_an_empty_row_states_the_value_that_the_contract_expects(
     layer: Any, contract: Contract, expected: str
 ) -> None:
     variant = replace(layer, lengths=LENGTHS)

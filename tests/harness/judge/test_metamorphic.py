@@ -107,7 +107,7 @@ def test_elements_may_differ_by_the_sum_of_their_bounds(
 
 
 @pytest.mark.parametrize(("factor", "fails"), [(0.999, False), (1.001, True)])
-def test_what_a_row_s_keys_allow_counts_for_each_run(layer: Any, factor: float, *, fails: bool) -> None:
+def test_the_allowance_for_the_keys_of_a_row_counts_for_each_run(layer: Any, factor: float, *, fails: bool) -> None:
     layer = replace(layer, dtype=torch.float32, family=ValueFamily.PROBE, lengths=((1, 512),))
     first = first_run(layer, layer.run())
     budgets = [replace(first.budget, roundings=roundings) for roundings in (1, 3)]
@@ -167,7 +167,7 @@ def test_rows_without_keys_are_compared_unless_they_may_hold_anything(layer: Any
         assert [found.place for found in compared(layer, output, relation).observations] == ["out"]
 
 
-def test_what_only_the_strict_contract_promises_is_a_gap(layer: Any) -> None:
+def test_a_difference_that_only_the_strict_contract_forbids_is_a_gap(layer: Any) -> None:
     output = layer.run()
     output.out.view(torch.int16)[2, 5, 17] ^= 1
     (gap,) = compared(layer, output, BOUNDED, strict=True).observations

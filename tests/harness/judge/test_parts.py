@@ -64,7 +64,7 @@ def test_no_tier_accuses_a_kernel_for_the_roundings_of_its_parts() -> None:
     assert not any(row_error(budget, error).wrong for error in errors)
 
 
-def test_a_row_with_parts_is_held_to_what_their_roundings_come_to() -> None:
+def test_the_bound_of_a_row_with_parts_includes_their_roundings() -> None:
     budget = budget_of()
     allowed = element_bound(budget) + element_allowance(budget, 0, 0)
     assert allowed.max() < 4 * budget.roundoff

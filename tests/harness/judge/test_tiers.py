@@ -137,7 +137,7 @@ def test_signs_fail_just_above_the_score_that_chance_allows(rounding: Any) -> No
         assert (signs.score > allowed) == (relative > 1)
 
 
-def test_what_rows_may_share_and_rows_that_are_copies_do_not_count() -> None:
+def test_shared_errors_and_copied_rows_do_not_count_in_the_sign_test() -> None:
     rows = 400
     one, answers = torch.ones(rows, dtype=torch.float64), torch.arange(rows, dtype=torch.float64) + 1
     assert signs_of(one, one * 0, same_answers(answers)).score == pytest.approx(20)

@@ -197,7 +197,7 @@ def test_copies_of_a_key_have_the_same_error_in_their_logits() -> None:
 
 
 @pytest.mark.parametrize(("share", "failures"), [(0.99, 0), (1.01, 1)])
-def test_t1_holds_a_row_with_ties_to_its_bound_and_what_the_ties_add(layer: Any, share: float, failures: int) -> None:
+def test_t1_adds_an_allowance_for_ties_to_the_bound_of_a_row(layer: Any, share: float, failures: int) -> None:
     layer = replace(layer, lengths=((4, KEYS),), dtype=torch.float32, probabilities=torch.bfloat16)
     run = layer.run()
     (attended,) = run.attended
@@ -214,7 +214,7 @@ def test_t1_holds_a_row_with_ties_to_its_bound_and_what_the_ties_add(layer: Any,
     assert len(found.observations) == failures
 
 
-def test_the_lse_may_be_off_by_what_the_sum_of_equal_terms_may() -> None:
+def test_the_lse_allowance_covers_the_sum_of_equal_terms() -> None:
     noise = NoiseModel(probabilities=2.0**-24, logits=2.0**-24, accumulate=2.0**-12)
     budget = budget_of(problem_with(2), noise)
 
@@ -269,7 +269,7 @@ def test_only_the_worst_rows_get_a_threshold_of_their_own() -> None:
     assert not [row for row in budget.memo if row[0] == "T2 with sums: variance"]
 
 
-def test_what_a_budget_remembers_of_a_row_does_not_grow_with_its_keys() -> None:
+def test_the_memory_of_a_budget_does_not_grow_with_keys() -> None:
     """64 rows of 131,072 keys, with a value of 128 elements each, would take 9 GB."""
     budget = budget_of(problem_with(6), NoiseModel.rounded_probabilities(torch.bfloat16))
     for token in range(ROWS):

@@ -39,7 +39,7 @@ def test_exactly_the_pages_of_a_tensor_are_open(arena: Arena, guard: Guard, page
     assert protection(slab.start - 16 * MIB) == protection(slab.start + slab.opened + 16 * MIB - 1) == "--"
 
 
-def test_a_reused_slab_opens_only_what_its_new_tensor_needs(arena: Arena) -> None:
+def test_a_reused_slab_unprotects_only_the_pages_of_its_new_tensor(arena: Arena) -> None:
     slab = arena.take(20 * PAGE, Guard.RIGHT)
     arena.give(slab)
     again = arena.take(18 * PAGE, Guard.LEFT)
@@ -107,6 +107,6 @@ def test_a_limit_on_virtual_memory_is_a_clear_error() -> None:
         arena.take(PAGE, Guard.RIGHT)
 
 
-def test_a_reservation_takes_what_the_system_grants() -> None:
+def test_a_reservation_shrinks_to_the_size_that_the_system_grants() -> None:
     with Arena(reserve=1 << 60) as arena:
         arena.take(PAGE, Guard.RIGHT)

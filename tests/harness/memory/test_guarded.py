@@ -132,7 +132,7 @@ def test_a_seal_names_the_tensor_and_element_that_changed(memory: GuardedMemory)
     assert seal.broken().result() == [("q", 17), ("lens", 2)]
 
 
-def test_what_changed_is_put_back_for_those_who_read_it_next(memory: GuardedMemory) -> None:
+def test_a_changed_input_is_restored_for_later_readers(memory: GuardedMemory) -> None:
     q = memory.copy("q", torch.arange(32.0).view(4, 8))
     seal = memory.seal(memory.allocations())
     q *= 2

@@ -170,7 +170,7 @@ def test_each_run_of_a_test_begins_anew(judged: Judged) -> None:
     assert len(judged.cases) == len(drawn) == 200
 
 
-def test_what_fails_once_is_flaky_and_does_not_pass(judged: Judged) -> None:
+def test_a_case_that_fails_once_is_flaky(judged: Judged) -> None:
     judged.once = True
     find, _ = failing_test()
     with pytest.raises(FlakyFailure):
@@ -232,7 +232,7 @@ def test_each_test_has_a_file_of_its_own(defective: str, monkeypatch: pytest.Mon
 
 
 @pytest.mark.usefixtures("in_tmp_path")
-def test_check_does_not_pass_what_a_backend_rejects(defective: str) -> None:
+def test_check_raises_for_a_case_that_a_backend_rejects(defective: str) -> None:
     case = decode_case(f"{defective}:UNSUPPORTED")
     with pytest.raises(CannotRun, match="there is no kernel for this"):
         check(case)

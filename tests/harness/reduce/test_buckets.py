@@ -32,12 +32,12 @@ def reduced(case: Case, fails: Callable[[Case], bool]) -> Case:
     return reduce(case, covered_and_fails, capability=COMPILED)
 
 
-def test_what_fails_anywhere_ends_in_the_first_bucket() -> None:
+def test_a_failure_in_any_geometry_is_reduced_to_the_first_bucket() -> None:
     case = reduced(verified(FP8_DECODE, 8, q_heads=64, kv_heads=8, page_size=32), lambda _: True)
     assert case.geometry == HEAD_DIM_64.simplest
 
 
-def test_what_needs_its_bucket_ends_in_the_simplest_of_that() -> None:
+def test_a_failure_of_one_bucket_is_reduced_to_its_simplest_geometry() -> None:
     large = verified(FP8_DECODE, 8, q_heads=64, kv_heads=8, page_size=32)
     case = reduced(large, lambda case: case.geometry.kv_dtype is FP8_DECODE.kv_dtype)
     assert case.geometry == FP8_DECODE.simplest

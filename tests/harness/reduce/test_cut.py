@@ -31,7 +31,7 @@ def held(case: CallCase) -> list[torch.Tensor]:
     ("axis", "drop", "left"),
     [(0, range(1, 3), [0, 3]), (1, range(1), [1]), (2, frozenset({0, 2, 4}), [1, 3, 5])],
 )
-def test_what_is_left_holds_what_it_held(axis: int, drop: range | frozenset[int], left: list[int]) -> None:
+def test_the_kept_positions_keep_their_contents(axis: int, drop: range | frozenset[int], left: list[int]) -> None:
     case = case_of(WHOLE)
     (before,), (after,) = held(case), held(cut(case, {("call", 0, "v0"): {axis: drop}}))
     assert torch.equal(after, before.index_select(axis, torch.tensor(left)))
@@ -69,7 +69,7 @@ def test_trimmed_memory_has_no_gaps() -> None:
     assert trimmed.buffers[0].size == 20
 
 
-def test_what_is_written_later_is_cut_as_well() -> None:
+def test_later_writes_are_cut_as_well() -> None:
     write = Buffer(name="x", dtype=DType.INT32, size=24, offset=12, values=tuple(range(100, 124)))
     (tensor,) = held(cut(case_of(WHOLE, writes=(write,)), {("call", 0, "v0"): {0: range(1, 2)}}))
     assert tensor[:, 0, 0].tolist() == [0, 112, 36]

@@ -40,7 +40,7 @@ def test_the_first_version_that_is_fixed_is_found_too() -> None:
     assert {VERSIONS[10], VERSIONS[11]} <= found.keys()
 
 
-def test_what_is_found_is_in_the_order_of_the_versions() -> None:
+def test_outcomes_are_in_the_order_of_versions() -> None:
     found = search(VERSIONS, outcomes("pppFFFFFFFFFFFFF"))
     assert list(found) == sorted(found)
 

@@ -117,7 +117,7 @@ def test_a_module_from_elsewhere_does_not_count(tmp_path: Path) -> None:
     assert f"imported {other}/flashinfer/__init__.py, which is not in {tmp_path}/site" in outcome.line
 
 
-def test_what_is_compiled_goes_into_the_workspace(tmp_path: Path) -> None:
+def test_flashinfer_compiles_into_the_workspace(tmp_path: Path) -> None:
     script = "import flashinfer, os\nprint(os.environ['FLASHINFER_WORKSPACE_BASE'])\nraise SystemExit(1)"
     assert ran(tmp_path, script).line == str(tmp_path / "workspace")
     assert (tmp_path / "workspace").is_dir()
@@ -129,12 +129,12 @@ def test_a_script_is_given_its_name_and_nothing_else(tmp_path: Path) -> None:
     assert ran(tmp_path, script).line == f"{[path]} __main__ {path}"
 
 
-def test_what_takes_too_long_is_stopped(tmp_path: Path) -> None:
+def test_a_script_is_stopped_after_its_time_limit(tmp_path: Path) -> None:
     outcome = ran(tmp_path, "import flashinfer, signal\nsignal.pause()", seconds=0.5)
     assert outcome == Outcome(Ending.CANNOT_RUN, "it did not end within 0.5 s: increase --timeout")
 
 
-def test_what_the_script_leaves_running_is_ended(tmp_path: Path) -> None:
+def test_processes_left_by_the_script_are_ended(tmp_path: Path) -> None:
     script = (
         "import flashinfer, subprocess, sys\n"
         f"child = subprocess.Popen([sys.executable, '-c', {lasting(tmp_path)!r}], stdout=subprocess.PIPE)\n"
@@ -144,7 +144,7 @@ def test_what_the_script_leaves_running_is_ended(tmp_path: Path) -> None:
     assert is_ended(tmp_path)
 
 
-def test_the_script_ends_with_who_waits_for_it(tmp_path: Path) -> None:
+def test_the_script_ends_with_its_parent(tmp_path: Path) -> None:
     started = tmp_path / "started"
     os.mkfifo(started)
     script = lasting(tmp_path).replace("print('locked', flush=True)", f"open({str(started)!r}, 'w').close()")
@@ -198,6 +198,6 @@ def test_output_without_end_is_cut_in_the_middle(tmp_path: Path) -> None:
     assert ran(tmp_path, script) == Outcome(Ending.FAILS, "ValueError: at last")
 
 
-def test_what_a_terminal_would_obey_is_replaced(tmp_path: Path) -> None:
+def test_terminal_escapes_are_replaced(tmp_path: Path) -> None:
     outcome = ran(tmp_path, "import flashinfer\nprint('\\x1b[31mred')\nraise SystemExit(1)")
     assert outcome.line == "\N{REPLACEMENT CHARACTER}[31mred"

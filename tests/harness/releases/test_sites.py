@@ -112,7 +112,7 @@ def test_an_interrupted_install_is_not_taken_for_a_whole_one(tmp_path: Path, mon
 
 @pytest.mark.slow
 @needs_pip
-def test_a_version_that_nobody_has_is_the_reason_in_a_line(tmp_path: Path, wheels: Path) -> None:
+def test_an_unavailable_version_is_reported_in_one_line(tmp_path: Path, wheels: Path) -> None:
     make_wheel(wheels, "0.6.9")
     with pytest.raises(CannotBeHad) as refused:
         installed(PACKAGE, VERSION, tmp_path, _silent)
@@ -130,7 +130,7 @@ def test_a_wheel_that_is_none_is_the_reason_in_a_line(tmp_path: Path, wheels: Pa
     assert "flashinfer_python-0.6.8-py3-none-any.whl" in str(refused.value)
 
 
-def test_without_pip_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pip_the_error_states_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attnfuzz.kernels.building.pip.has_pip", lambda: False)
     with pytest.raises(CannotBeHad, match="no pip: python -m ensurepip, or name its folder with --site"):
         installed(PACKAGE, VERSION, tmp_path, _silent)

@@ -161,7 +161,7 @@ def test_another_failure_hides_the_one_that_is_looked_for(world: World) -> None:
     assert results.rows[0].course.ended == "1.2"
 
 
-def test_what_a_release_does_not_support_could_not_be_run(world: World) -> None:
+def test_an_unsupported_case_could_not_be_run(world: World) -> None:
     world.verdicts = {"1.1": Verdict(unsupported="no kernel for that")}
     cell = world.run(report()).rows[0].cells["1.1"]
     assert (cell.ending, cell.line) == (Ending.CANNOT_RUN, "no kernel for that")
@@ -185,7 +185,7 @@ def test_a_failure_of_the_harness_spoils_one_cell_alone(world: World) -> None:
     assert world.searches == list(RELEASES)
 
 
-def test_what_the_search_of_one_release_finds_is_run_in_all_others(world: World) -> None:
+def test_a_failure_found_in_one_release_is_run_in_all_others(world: World) -> None:
     world.finds = {"1.2": NAN}
     world.verdicts = {"1.2": failing(NAN), "1.3": failing(NAN)}
     results = world.run()
@@ -251,7 +251,7 @@ def test_each_release_has_a_judge_of_its_own(world: World) -> None:
     assert [{release_of(case.backend) for case in judge.asked} for judge in world.judges] == [{r} for r in RELEASES]
 
 
-def test_what_is_known_is_reported_after_each_release(world: World) -> None:
+def test_results_are_reported_after_each_release(world: World) -> None:
     seen = [list(results.searched) for results in world.sweep(report()).run()]
     assert seen == [["1.0"], ["1.0", "1.1"], ["1.0", "1.1", "1.2"], list(RELEASES)]
 
@@ -318,7 +318,7 @@ def test_a_failure_that_needs_other_values_is_found_with_fresh_seeds() -> None:
     assert seen.ending is Ending.FAILS
 
 
-def test_a_case_that_the_capability_excludes_says_what_is_lacking() -> None:
+def test_a_case_outside_the_capability_names_the_missing_feature() -> None:
     wanted = report()
     without_padding = replace(wanted, case=replace(wanted.case, chunk_capacity=8), reported=False)
     step = replace(wanted.case.steps[0], mode="verify")
@@ -328,7 +328,7 @@ def test_a_case_that_the_capability_excludes_says_what_is_lacking() -> None:
     assert seen.line.startswith("it does not support ")
 
 
-def test_a_reason_is_the_last_line_of_what_was_raised() -> None:
+def test_a_reason_is_the_last_line_of_the_exception() -> None:
     assert reason_of(HandlerError("Traceback\n  x\nKeyError: 'y'\n")) == "KeyError: 'y'"
     assert reason_of(ValueError()) == "ValueError"
 

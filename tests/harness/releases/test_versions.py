@@ -25,7 +25,7 @@ def test_versions_come_once_and_the_oldest_first(text: str, meant: str) -> None:
     assert list(map(str, versions_in(text, lambda: RELEASED))) == meant.split()
 
 
-def test_what_is_named_by_itself_is_asked_of_nobody() -> None:
+def test_versions_named_one_by_one_need_no_network() -> None:
     def unreachable() -> list[Version]:
         raise AssertionError("no network")
 
@@ -45,7 +45,7 @@ def test_what_is_named_by_itself_is_asked_of_nobody() -> None:
         ("0.7..0.8", "no version is in 0.7..0.8"),
     ],
 )
-def test_what_means_no_version_is_refused(text: str, words: str) -> None:
+def test_an_invalid_version_is_refused(text: str, words: str) -> None:
     with pytest.raises(NoSuchVersions, match=words):
         versions_in(text, lambda: RELEASED)
 

@@ -110,7 +110,7 @@ def test_a_reported_exception_is_one_of_the_same_type() -> None:
     assert one.shown_by(Verdict(observations=(replace(raised, place="TypeError"),))) is None
 
 
-def test_a_report_of_what_this_machine_lacks_is_not_looked_for() -> None:
+def test_a_report_that_cannot_be_shown_here_is_not_searched_for() -> None:
     """How it fails is not known here, and whatever else a release raises would be taken for it."""
     bug = next(each for each in load_bugs() if each.name == "sglang-21649")
     elsewhere = replace(bug, release="", shown_by="", why_not_here="needs a cluster")
@@ -180,7 +180,7 @@ def test_a_case_that_no_release_can_be_asked_about_is_refused(tmp_path: Path) ->
         given(path, ENGINE, ENGINE.kinds)
 
 
-def test_what_several_releases_fail_with_alike_is_one_failure_with_the_oldest_case() -> None:
+def test_the_same_failure_of_several_releases_is_one_with_the_oldest_case() -> None:
     backends = {ENGINE.backend(release, "trtllm_mha"): (release, "trtllm_mha") for release in ("0.5.9", "0.5.11")}
     newer, older = record("sglang==0.5.11:trtllm_mha", 4), record(MHA, 6)
     other = record(MHA, 6, seen=FAULT)

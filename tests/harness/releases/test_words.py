@@ -53,7 +53,7 @@ def test_a_course_is_printed_in_a_sentence(letters: str, words: str) -> None:
     assert sentence(row(letters)) == words
 
 
-def test_what_fails_nowhere_is_listed_apart_from_what_could_not_be_run() -> None:
+def test_passing_cases_and_cases_that_could_not_be_run_are_listed_apart() -> None:
     quiet, absent = row("px", "quiet"), row("x-", "absent")
     waiting = row("", "waiting")
     several = results(row("Fp"), row("?p"), quiet, absent, waiting)
@@ -61,7 +61,7 @@ def test_what_fails_nowhere_is_listed_apart_from_what_could_not_be_run() -> None
     assert not_yet_run(several) == [waiting]
 
 
-def test_what_could_not_be_run_is_listed_with_its_reason() -> None:
+def test_cases_that_could_not_be_run_are_listed_by_reason() -> None:
     """That of releases of which nothing can be run is listed with the releases."""
     assert why_not_run([row("-x", "a"), row("--", "b"), row("x-", "c")]) == "a, c (why x)"
     assert why_not_run([row("--", "b")]) == ""
@@ -77,7 +77,7 @@ def test_why_a_release_could_not_be_run_is_said_once_if_it_is_the_same_for_all_o
     assert unable(one, "1.1", ("c", "d")) == ""
 
 
-def test_what_a_search_found_is_counted_by_release() -> None:
+def test_found_failures_are_counted_by_release() -> None:
     several = results(row("FF", "a", ("1.0", "1.1")), row("pF", "b", ("1.1",)), row("Fp", "c"))
     assert [found_in(several, release) for release in ("1.0", "1.1")] == [1, 2]
 

@@ -39,7 +39,7 @@ def test_a_small_batch_is_shown_whole() -> None:
     assert shown(rows, marked=[]) == rows
 
 
-def test_a_large_batch_leaves_out_its_middle_and_says_what_is_there() -> None:
+def test_the_middle_of_a_large_batch_is_elided_with_a_summary() -> None:
     rows = batch_rows(decode_case("fake", *range(64), padded=64).steps[0])
     result = shown(rows, marked=[])
     (elided,) = [row for row in result if isinstance(row, Elided)]
@@ -47,7 +47,7 @@ def test_a_large_batch_leaves_out_its_middle_and_says_what_is_there() -> None:
     assert elided.words == "+ 52 more requests (q 1, kv 9 to 60)"
 
 
-def test_what_fails_is_shown_wherever_it_is() -> None:
+def test_a_failing_row_is_never_elided() -> None:
     rows = batch_rows(decode_case("fake", *range(64), padded=64).steps[0])
     result = shown(rows, marked=[31])
     assert rows[31] in result

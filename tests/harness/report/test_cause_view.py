@@ -24,7 +24,7 @@ def views(*events: Event) -> list[CauseView]:
     return cause_views(Standing.of([started("fake", "other"), *events]), scripts={"sinks"})
 
 
-def test_a_cause_gathers_where_it_shows_and_what_it_needs() -> None:
+def test_a_cause_lists_its_needs_backends_and_modes() -> None:
     (view,) = views(*SINKS)
     assert view.title == "computes a wrong output with sinks (fake, other, 2 modes)"
     assert view.facts == [("needs", "sinks"), ("backends", "fake, other"), ("modes", "decode, verify")]
@@ -65,7 +65,7 @@ def test_a_cause_says_whose_fault_it_is() -> None:
     assert untriaged.headline == untriaged.title
 
 
-def test_a_cause_that_needs_nan_in_memory_says_what_makes_it_pass() -> None:
+def test_a_cause_that_needs_nan_in_memory_states_how_it_passes() -> None:
     needs = ("NaN behind the last key", "sinks")
     (view,) = views(replace(filed(FAKE, "one"), needs=needs))
     assert view.facts == [
@@ -141,6 +141,6 @@ def test_a_cause_is_known_if_all_of_its_findings_are() -> None:
         ("", "", ""),
     ],
 )
-def test_the_explanation_is_the_judges_or_else_what_happens(message: str, tier: str, explanation: str) -> None:
+def test_the_explanation_comes_from_the_judge_or_from_the_title(message: str, tier: str, explanation: str) -> None:
     (view,) = views(filed(FAKE, observation=replace(MISMATCH, message=message, tier=tier)))
     assert view.explanation == explanation

@@ -122,7 +122,7 @@ def test_time_per_case_and_throughput_are_compared() -> None:
     assert comparison.rates == (100 / 3600, 1.0)
 
 
-def test_what_can_not_be_compared_is_said() -> None:
+def test_incomparable_settings_are_listed_as_caveats() -> None:
     old = Standing.of([started(MHA, campaign="a")])
     event = replace(started(MHA, campaign="b"), contract="strict", jobs=8, seconds=None, examples=50)
     new = Standing.of([event, finished(interrupted=True)])
@@ -133,7 +133,7 @@ def test_what_can_not_be_compared_is_said() -> None:
     assert not compare(night(), night()).caveats
 
 
-def test_the_environment_names_what_changed_only() -> None:
+def test_the_environment_lists_only_changed_values() -> None:
     comparison = compare(night(torch="2.8", cpu="one"), night(torch="2.9", cpu="one", gpu="B200"))
     assert [(each.name, each.before, each.after) for each in comparison.environment] == [
         ("torch", "2.8", "2.9"),

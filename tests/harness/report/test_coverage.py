@@ -60,7 +60,7 @@ def test_a_map_is_small() -> None:
     assert len(heat_map(coverage_of(possible()))) < 580_000
 
 
-def test_those_who_point_at_a_block_read_why() -> None:
+def test_the_tooltip_of_a_block_states_the_reasons() -> None:
     coverage = coverage_of(())
     varied = coverage.varied().keys()
     pair, reason = next(item for item in coverage.impossible.items() if varied >= set(block_of(item[0])))
@@ -69,7 +69,7 @@ def test_those_who_point_at_a_block_read_why() -> None:
     assert reason in dict(coverage.reasons())
 
 
-def test_what_was_reached_is_not_called_impossible() -> None:
+def test_reached_pairs_are_not_impossible() -> None:
     impossible = next(iter(coverage_of(()).impossible))
     coverage = coverage_of([impossible])
     assert impossible in coverage.reached
@@ -82,7 +82,7 @@ def test_features_of_another_version_are_left_out() -> None:
     heat_map(coverage)
 
 
-def test_a_backend_of_which_nothing_is_known_keeps_what_it_reached() -> None:
+def test_an_unknown_backend_keeps_its_reached_pairs() -> None:
     coverage = Coverage.of("mine.py:MINE", None, possible()[:100])
     assert len(coverage.reached) == 100
     assert coverage.unknown

@@ -108,7 +108,7 @@ def test_pages_are_drawn_with_the_ids_that_the_backend_gets() -> None:
     assert [text.text for text in picture.iter("text") if text.get("y") == f"{row:g}"][:3] == ["4", "3", "2"]
 
 
-def test_what_a_page_of_keys_does_not_use_is_hatched() -> None:
+def test_unused_slots_of_a_page_are_hatched() -> None:
     assert len(boxes(drawn(decode_case("fake", 8, padded=1)), "nan")) == 1  # the spare page of the pool
     assert len(boxes(drawn(decode_case("fake", 7, padded=1)), "nan")) == 2
 

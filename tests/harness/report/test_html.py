@@ -165,13 +165,13 @@ def test_a_page_begins_with_all_causes_in_a_table() -> None:
     assert not re.search(r"<dl|notice", table)
 
 
-def test_findings_are_ordered_by_what_they_ask_of_people() -> None:
+def test_findings_are_ordered_by_urgency() -> None:
     page = render_html(standing_of(*reversed(BUSY[2:7]), finished()))
     names = ["new-one", "returned-one", "open-one", "fixed-one", "known-one"]
     assert [name for name in parsed(page).ids if name in names] == names
 
 
-def test_all_else_that_happened_is_reported() -> None:
+def test_all_other_events_are_reported() -> None:
     text = words(busy_page())
     parts = (
         "came not back",
@@ -262,7 +262,7 @@ def test_a_harness_that_failed_says_how() -> None:
     assert "Traceback: KeyError" in page
 
 
-def test_what_changed_in_the_environment_is_marked() -> None:
+def test_changed_values_of_the_environment_are_marked() -> None:
     then = standing_of(torch="2.12", gpu="B200", driver="580")
     page = render_html(standing_of(torch="2.13", gpu="B200"), earlier=then)
     changed = re.findall(r'<tr class="changed"><td>(.*?)</td><td>(.*?)</td><td>(.*?)</td>', page)
@@ -275,7 +275,7 @@ def test_an_environment_that_stayed_says_so() -> None:
     assert "No changes since campaign 20260501-043000" in page
 
 
-def test_an_old_finding_says_when_it_failed_and_on_what() -> None:
+def test_an_old_finding_shows_the_times_and_versions_of_its_failures() -> None:
     sightings = (
         Sighting(campaign="20260401-043000", time=1775017800.0, failed=True, environment={"torch": "2.12"}),
         Sighting(campaign="20260501-043000", time=1777609800.0, failed=False, environment={"torch": "2.13"}),
@@ -294,7 +294,7 @@ def test_an_old_finding_says_when_it_failed_and_on_what() -> None:
     assert "2.14" not in page
 
 
-def test_only_so_many_findings_are_drawn_but_all_are_listed() -> None:
+def test_a_limited_number_of_findings_is_drawn_but_all_are_listed() -> None:
     many = [filed(CASE, f"finding-{index}") for index in range(MOST_DRAWN + 5)]
     page = render_html(standing_of(*many))
     assert page.count("wrong-row") - page.count(".wrong-row") == MOST_DRAWN

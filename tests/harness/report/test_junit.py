@@ -80,13 +80,13 @@ def test_the_search_is_a_test_that_passes_and_takes_the_time() -> None:
     )
 
 
-def test_what_is_known_is_skipped_with_the_reason() -> None:
+def test_known_findings_are_skipped_with_the_reason() -> None:
     (result,) = cases(suites(filed(CASE, "k", known="upstream #1"), finished())["fake"])["k"].result
     assert isinstance(result, Skipped)
     assert result.message == "known: upstream #1"
 
 
-def test_what_is_fixed_passes() -> None:
+def test_fixed_findings_pass() -> None:
     tests = cases(suites(checked(CASE, State.FIXED, "f"), checked(CASE, State.OPEN, "o"), finished())["fake"])
     assert not tests["f"].result
     assert "passes now" in tests["f"].system_out

@@ -96,7 +96,7 @@ def test_a_campaign_that_did_not_end_says_so() -> None:
     assert "still running" not in render_markdown(Standing.of([started("fake"), finished()]))
 
 
-def test_what_changed_since_the_last_campaign_is_reported() -> None:
+def test_changes_since_the_last_campaign_are_reported() -> None:
     earlier = Standing.of([started("fake", campaign="before", torch="2.8"), filed(CASE, "gone"), finished()])
     text = render_markdown(Standing.of([started("fake", torch="2.9"), finished()]), earlier)
     assert "## Since before" in text
@@ -145,7 +145,7 @@ def test_an_issue_has_all_that_upstream_needs() -> None:
     assert case_file.decode(saved.encode()) == CASE
 
 
-def test_an_issue_of_a_cause_says_what_it_needs_and_where_else_it_shows() -> None:
+def test_an_issue_of_a_cause_lists_needs_and_other_symptoms() -> None:
     (view,) = cause_views(Standing.of([started("fake"), *without_sinks(CASE, needs=("sinks", "window"))]))
     text = render_issue(CASE, MISMATCH, {}, cause=view)
     assert "The case passes without sinks, or without window." in text
@@ -190,7 +190,7 @@ def test_an_issue_has_the_first_script_that_fits() -> None:
     assert "## The calls\n```python\ndef run():\n    short()\n```" in text
 
 
-def test_an_issue_of_a_case_made_of_calls_says_what_was_called() -> None:
+def test_an_issue_of_a_case_made_of_calls_lists_the_calls() -> None:
     text = render_issue(replace(CALLS, notes=("the pool had 900 pages",)), MISMATCH, {})
     assert "call 0    attend: x [1]" in text
     assert "note      the pool had 900 pages" in text

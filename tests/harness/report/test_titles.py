@@ -20,7 +20,7 @@ READ = seen(
 )
 
 
-def test_a_fault_says_what_was_accessed_and_on_which_side() -> None:
+def test_the_title_of_a_fault_names_tensor_and_side() -> None:
     assert title(READ, ("padding",), ["fa2_paged"], ["decode", "extend", "verify"]) == (
         "reads past cum_seq_lens_q with padding (fa2_paged, 3 modes)"
     )

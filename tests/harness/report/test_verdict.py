@@ -59,13 +59,13 @@ def test_one_finding_is_one_finding() -> None:
 
 
 @pytest.mark.parametrize("event", [checked(CASE, State.FIXED), filed(CASE, known="upstream knows")])
-def test_what_is_fixed_or_known_gives_nobody_work(event: Event) -> None:
+def test_fixed_and_known_findings_keep_the_verdict_good(event: Event) -> None:
     text, level = verdict_of(event, finished())
     assert text.startswith("No findings")
     assert level is Level.GOOD
 
 
-def test_a_remark_on_the_ledger_gives_nobody_work() -> None:
+def test_a_remark_on_the_ledger_keeps_the_verdict() -> None:
     remark = LedgerRemark(at=3600.0, entry=1, title="a", text="no longer happens")
     assert verdict_of(remark, finished()) == verdict_of(finished())
 
@@ -111,7 +111,7 @@ def test_a_suspect_that_was_not_settled_is_not_a_clean_night(reason: str, words:
     ],
     ids=["refuted", "known", "filed since", "checked since"],
 )
-def test_a_suspect_that_was_settled_or_is_known_gives_nobody_work(events: list[Event]) -> None:
+def test_a_settled_or_known_suspect_keeps_the_verdict_good(events: list[Event]) -> None:
     text, level = verdict_of(*events, finished())
     assert text.startswith(("No findings in ", "No findings (1 known)"))
     assert level is Level.GOOD

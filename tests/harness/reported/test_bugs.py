@@ -50,7 +50,7 @@ def test_there_are_entries_of_the_five_reports_and_of_each_project() -> None:
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
-def test_an_entry_says_where_it_was_reported_and_what_happened(bug: Bug) -> None:
+def test_an_entry_has_sources_and_kinds(bug: Bug) -> None:
     assert bug.name.startswith(f"{bug.project}-")
     assert (FOLDER / f"{bug.name}.json").exists()
     assert bug.sources
@@ -98,7 +98,7 @@ def test_a_bug_that_this_torch_does_not_have_is_not_expected_to_fail(monkeypatch
     assert f"torch {torch.__version__} does not sum" in str(bug.missing)
 
 
-def test_what_native_kernels_or_nobody_can_show_does_not_depend_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bugs_of_native_kernels_and_irreproducible_ones_do_not_depend_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(visible, "missing", lambda *_: "needs a GPU")
     assert OURS[0].missing is None
     other = next(bug for bug in BUGS if not bug.reproduced)

@@ -124,7 +124,7 @@ def test_a_case_beyond_the_capability_is_not_run(runner: Runner, defective: str)
     assert runner.restarts == restarts
 
 
-def test_a_backend_that_cannot_run_says_what_to_do(runner: Runner, defective: str) -> None:
+def test_a_backend_that_cannot_run_states_the_remedy(runner: Runner, defective: str) -> None:
     with pytest.raises(CannotRun, match="can't run here: buy a faster machine"):
         runner.verdict(decode_case(f"{defective}:MISSING"))
 

@@ -34,7 +34,7 @@ def test_the_first_cases_have_more_time() -> None:
     assert pace.patience("mine", Device.CPU, 1.0).least == 10.0
 
 
-def test_a_backend_has_the_patience_of_its_capability_and_what_a_run_needs_in_addition() -> None:
+def test_the_time_limit_follows_from_the_capability_and_the_extra_time_of_a_run() -> None:
     assert known(0.01, factor=20.0) == Patience(100.0, 600.0, 12000.0)
     assert CasePace(0.2, environment={}).patience("mine", Device.CPU, 1.0, more=30.0) == pytest.approx(
         (30.2, 30.2, 604.0)

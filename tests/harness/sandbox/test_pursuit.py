@@ -74,7 +74,7 @@ def pursue(
 
 
 @pytest.mark.parametrize("rate", [1 / 3, 1 / 17, 1 / 100])
-def test_what_fails_at_random_is_filed_with_a_rate_to_a_factor_of_two(rate: float) -> None:
+def test_a_random_failure_is_filed_with_a_rate_to_a_factor_of_two(rate: float) -> None:
     pursued = pursue(FakeWorkers(at_random(rate)))
     low, high = pursued.recurrence.interval
     assert pursued.is_finding
@@ -82,19 +82,19 @@ def test_what_fails_at_random_is_filed_with_a_rate_to_a_factor_of_two(rate: floa
     assert is_known(pursued.recurrence.failed, pursued.recurrence.runs)
 
 
-def test_a_rare_failure_is_filed_with_what_the_budget_allows() -> None:
+def test_a_rare_failure_is_filed_with_the_interval_that_the_budget_allows() -> None:
     pursued = pursue(FakeWorkers(at_random(1 / 1000)))
     assert pursued.is_finding
     assert pursued.recurrence.interval[0] < 1 / 1000 < pursued.recurrence.interval[1]
 
 
-def test_what_shows_at_every_17th_run_of_a_process_is_found_by_repeating() -> None:
+def test_a_failure_of_every_17th_run_is_found_by_repeating() -> None:
     pursued = pursue(FakeWorkers(lambda workers, _: len(workers.ran) % 17 == 0))
     assert pursued.recurrence.way is Rerun.ALONE
     assert pursued.recurrence.failed / pursued.recurrence.runs == pytest.approx(1 / 17, rel=0.3)
 
 
-def test_what_needs_another_case_before_it_has_that_case_alone_for_a_history() -> None:
+def test_a_failure_that_needs_an_earlier_case_has_it_alone_as_history() -> None:
     workers = FakeWorkers(lambda workers, _: TRIGGER in workers.ran)
     history = [decode(length) for length in range(100, 140)]
     pursued = pursue(workers, [*history[:25], TRIGGER, *history[25:]])
@@ -122,12 +122,12 @@ def test_a_history_is_cut_although_the_failure_does_not_always_follow_from_it() 
     assert len(pursued.history) <= 3
 
 
-def test_what_needs_load_is_shown_beside_other_workers() -> None:
+def test_a_failure_that_needs_load_is_shown_beside_other_workers() -> None:
     pursued = pursue(FakeWorkers(lambda workers, _: workers.beside > 2 and workers.chance.random() < 0.1))
     assert (pursued.recurrence.way, pursued.recurrence.load) == (Rerun.LOAD, 4)
 
 
-def test_what_needs_the_other_guard_is_filed_with_that_guard() -> None:
+def test_a_failure_that_needs_the_other_guard_is_filed_with_it() -> None:
     pursued = pursue(FakeWorkers(lambda _, case: case.guard is Guard.LEFT))
     assert pursued.case == replace(SUSPECT, guard=Guard.LEFT)
     assert pursued.recurrence.way is Rerun.GUARD
@@ -148,7 +148,7 @@ def test_a_death_that_never_comes_back_is_filed_as_seen_once(kind: Kind, budget:
     assert pursued.recurrence.words.startswith("Seen once: it did not fail again. ")
 
 
-def test_what_was_tried_is_said() -> None:
+def test_all_attempts_are_listed() -> None:
     words = pursue(FakeWorkers(lambda *_: False), [TRIGGER], late=True).recurrence.words
     assert all(f"runs failed, {way}" in words for way in Rerun)
 
@@ -166,13 +166,13 @@ def test_a_budget_ends_it() -> None:
     assert by_time.now < 2.1
 
 
-def test_what_chance_can_produce_is_not_repeated_with_the_same_values() -> None:
+def test_a_statistical_failure_is_repeated_with_other_values() -> None:
     lucky = FakeWorkers(lambda _, case: case.seed == SUSPECT.seed, observed())
     assert not pursue(lucky, observation=observed()).is_finding
 
 
 @pytest.mark.parametrize(("rate", "steady"), [(1.0, True), (0.3, False)])
-def test_what_came_back_by_chance_is_not_steady(rate: float, steady: bool) -> None:
+def test_a_failure_that_recurred_by_chance_is_not_steady(rate: float, steady: bool) -> None:
     workers = FakeWorkers(at_random(rate))
     pursuit = Pursuit(workers, SUSPECT, UNWRITTEN, (), FULL, came_back=True, clock=lambda: workers.now)
     assert pursuit.is_steady() is steady
@@ -189,7 +189,7 @@ def test_whether_it_is_steady_needs_no_further_worker() -> None:
     assert not workers.renewed
 
 
-def test_what_came_back_once_is_a_finding_that_failed_once() -> None:
+def test_a_failure_that_recurred_once_is_a_finding_with_one_failure() -> None:
     workers = FakeWorkers(lambda *_: False)
     pursuit = Pursuit(workers, SUSPECT, UNWRITTEN, (), Effort(50, 40.0), came_back=True, clock=lambda: workers.now)
     assert not pursuit.is_steady()
@@ -224,7 +224,7 @@ def test_a_replay_that_is_out_of_time_says_so() -> None:
     assert shown.runs < 105
 
 
-def test_a_replay_of_what_was_seen_once_ends() -> None:
+def test_a_replay_of_a_failure_seen_once_ends() -> None:
     recurrence = Recurrence(way=Rerun.ALONE, runs=1000, failed=0)
     shown = show_again(FakeWorkers(lambda *_: False), SUSPECT, FAULT, recurrence, seconds=60)
     assert (shown.runs, shown.failed) == (SEEN_ONCE_RUNS, 0)

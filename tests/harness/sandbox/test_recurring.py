@@ -69,7 +69,7 @@ def test_workers_that_die_beside_others_are_replaced(own_runner: Runner, defecti
     assert not own_runner.verdict(replace(deadly, backend=f"{defective}:NONE")).failures
 
 
-def test_a_crowd_runs_what_its_backend_does_not_support_nowhere(own_runner: Runner, defective: str) -> None:
+def test_an_unsupported_case_is_run_by_no_worker_of_several(own_runner: Runner, defective: str) -> None:
     (verdict,) = own_runner.together([replace(decode_case(f"{defective}:NONE"), backend="trtllm_mla")])
     assert verdict.unsupported is not None
 
@@ -88,14 +88,14 @@ def pursued(runner: Runner, name: str, kind: Kind, *history: Case, place: str = 
 @pytest.mark.parametrize(
     ("name", "kind", "place"), [("NAN", Kind.NOT_FINITE, "out"), ("FAULT", Kind.ILLEGAL_ACCESS, "query")]
 )
-def test_what_fails_at_each_17th_launch_has_that_rate(own_runner: Runner, name: str, kind: Kind, place: str) -> None:
+def test_a_failure_of_every_17th_launch_has_that_rate(own_runner: Runner, name: str, kind: Kind, place: str) -> None:
     own_runner.renew()
     recurrence = pursued(own_runner, f"EVERY_17_{name}", kind, place=place).outcome().recurrence
     assert recurrence.way is Rerun.ALONE
     assert recurrence.interval[0] <= 1 / 17 <= recurrence.interval[1]
 
 
-def test_what_follows_from_another_case_is_filed_with_it(own_runner: Runner) -> None:
+def test_a_failure_caused_by_an_earlier_case_is_filed_with_it(own_runner: Runner) -> None:
     backend = f"{INTERMITTENT}:AFTER_1_NAN"
     many = decode_case(backend, *range(1, 9))
     others = [decode_case(backend, length) for length in (3, 4, 5)]

@@ -45,7 +45,7 @@ def test_a_fault_that_never_comes_back_is_caught_as_seen_once(shrink: ShrinkBudg
     assert [type(each) for each in sent if isinstance(each, Suspect | Caught)] == [Suspect, Caught]
 
 
-def test_another_failure_that_never_comes_back_is_lost_with_what_was_tried() -> None:
+def test_another_failure_that_never_recurs_is_lost_with_its_attempts() -> None:
     (found,) = settled(sent_by(Counting(UNWRITTEN, 1)))
     assert isinstance(found, Lost)
     assert found.tried is not None
@@ -92,7 +92,7 @@ def test_a_finding_that_comes_and_goes_is_not_called_fixed_after_one_run(judge: 
 
 
 @pytest.mark.parametrize(("prompt_too", "needs"), [(False, ("late device",)), (True, ())])
-def test_what_comes_and_goes_needs_a_late_device_if_it_never_comes_on_a_prompt_one(
+def test_a_flaky_failure_needs_a_late_device_if_a_prompt_one_never_shows_it(
     *, prompt_too: bool, needs: tuple[str, ...]
 ) -> None:
     class Late(Counting):

@@ -68,7 +68,7 @@ def test_a_feature_that_the_kind_of_failure_does_not_ask_for_is_another_cause_s(
     assert not explained(two_faults, featured(sinks=True, soft_cap=30.0), featured(sinks=True), ("sinks",))
 
 
-def test_a_stray_read_is_a_fault_or_a_nan_by_what_lies_there() -> None:
+def test_a_stray_read_that_faults_or_gives_nan_is_one_cause() -> None:
     def strays(case: Case) -> list[tuple[Kind, str]]:
         if case.geometry.window_left < 0:
             return []
@@ -186,7 +186,7 @@ def test_the_same_mistake_in_two_kernels_is_one_cause(mistakes: tuple[Mistake, .
     assert explained(always, decode, extend, (), mistakes=((Mistake.LOGIT_SCALE,), mistakes)) is same
 
 
-def test_what_takes_several_steps_is_one_cause_in_all_modes_of_a_kernel() -> None:
+def test_a_failure_of_several_steps_is_one_cause_in_all_modes_of_a_kernel() -> None:
     def state_is_kept(case: Case) -> list[tuple[Kind, str]]:
         if len(case.steps) < 2:
             return []
@@ -209,7 +209,7 @@ def test_two_faults_of_all_cases_with_several_pages_stay_apart_by_their_kinds() 
     assert not explained(two_faults, long, short, ("several pages",))
 
 
-def test_a_stray_read_is_a_nan_or_a_wrong_number_by_what_lies_there() -> None:
+def test_a_stray_read_that_gives_nan_or_a_wrong_number_is_one_cause() -> None:
     def strays(case: Case) -> list[tuple[Kind, str]]:
         if "several pages" not in names_in(case):
             return []
@@ -230,7 +230,7 @@ def test_a_nan_of_long_requests_is_no_symptom_of_wrong_numbers_of_several_pages(
     assert not explained(two_faults, long, short, ("several pages",))
 
 
-def test_what_one_page_shows_in_another_way_is_no_other_cause() -> None:
+def test_a_failure_that_looks_different_on_one_page_is_no_other_cause() -> None:
     """With one key, the output is that key's value, whatever its logit."""
 
     def logits_scaled(case: Case) -> list[tuple[Kind, str]]:

@@ -46,7 +46,7 @@ def test_rows_with_too_few_keys_show_their_cause_in_the_lse_where_there_are_sink
 
 
 @pytest.mark.parametrize(("kind", "same"), [(Kind.INPUT_MUTATED, True), (Kind.NOT_FINITE, False)])
-def test_what_two_kernels_overwrite_in_all_cases_has_one_cause(kind: Kind, *, same: bool) -> None:
+def test_two_kernels_that_overwrite_a_tensor_in_all_cases_have_one_cause(kind: Kind, *, same: bool) -> None:
     decode, extend = one_request(Mode.DECODE, 1, 5), one_request(Mode.EXTEND, 1, 5)
     assert explained(lambda _: [(kind, "query")], decode, extend, ()) is same
 

@@ -73,7 +73,7 @@ def test_keys_past_the_end_that_count_are_another_cause_than_nan_there() -> None
     assert not explained(two_faults, failing, known, BEHIND, beside=(other,))
 
 
-def test_what_also_needs_a_window_is_another_cause_than_nan_alone() -> None:
+def test_a_failure_that_also_needs_a_window_is_another_cause_than_nan_alone() -> None:
     def two_faults(case: Case) -> list[tuple[Kind, str]]:
         windowed = case.steps[-1].mode is Mode.EXTEND or case.geometry.window_left >= 0
         return nan_used(case, CONTEXT) if windowed else []

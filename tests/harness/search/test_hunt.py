@@ -78,7 +78,7 @@ def test_a_failure_is_shrunk_to_the_smallest_case() -> None:
 
 
 @pytest.mark.parametrize("seconds", [None, 0.0])
-def test_what_is_caught_is_explained_once_while_there_is_time(seconds: float | None) -> None:
+def test_a_caught_failure_is_explained_once_while_there_is_time(seconds: float | None) -> None:
     asked: list[Case] = []
 
     def explained(case: Case, verdict: Verdict) -> Verdict:
@@ -108,7 +108,7 @@ def test_shrinking_stays_with_the_failure_that_was_pinned() -> None:
         assert kv_lens(found.case)[-len(expected) :] == expected
 
 
-def test_what_turns_up_while_shrinking_is_caught_after_it() -> None:
+def test_another_failure_seen_while_shrinking_is_caught_afterwards() -> None:
     kinds = set()
     for seed in range(5):
         _, sent = hunt(FakeJudge(fails_in_two_ways), seed=seed)
@@ -225,7 +225,7 @@ def test_a_slice_tells_how_many_cases_it_came_to(monkeypatch: pytest.MonkeyPatch
     assert hunt(judge, replays=kept)[0].replayed == 2
 
 
-def test_what_turned_up_while_shrinking_is_a_suspect_when_no_time_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_failure_seen_while_shrinking_stays_a_suspect_without_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Hunt, "_time_is_up", lambda self: self._pinned is not None)
     sent_about = set()
     for seed in range(5):

@@ -31,7 +31,7 @@ def no_script(*_: object) -> HandedOver:
     return HandedOver(script=None)
 
 
-def test_what_a_slice_reached_is_not_new_to_the_next(defective: str) -> None:
+def test_pairs_reached_by_a_slice_are_not_new_to_the_next(defective: str) -> None:
     backend = f"{defective}:NONE"
     sent: list[AnyMessage] = []
     with Hunter(JobSetup(backends=(backend,), contract="declared", guard=None), sent.append, no_script) as hunter:

@@ -61,7 +61,7 @@ def test_nan_in_memory_that_hides_wrong_numbers_is_no_cause_of_them() -> None:
     assert {each.needs for each in found} == {("NaN behind the last key",), ("sinks",)}
 
 
-def test_finding_what_a_death_needs_costs_few_deaths() -> None:
+def test_finding_the_needs_of_a_death_costs_few_deaths() -> None:
     case = replace(
         featured(window=3, sinks=True, soft_cap=30.0),
         pages=replace(featured().pages, table_slack=3, order=PageOrder.REVERSED),
@@ -128,14 +128,14 @@ def test_a_failure_beside_a_known_one_is_compared_with_its_cause_again_when_its_
     assert (found.observation.kind, found.cause) == (Kind.LSE_MISMATCH, "known")
 
 
-def test_finding_out_what_is_needed_has_a_part_of_the_budget() -> None:
+def test_ablation_has_a_part_of_the_budget() -> None:
     judge = FaultyJudge(Fault(needs=("sinks",)))
     (found, *_) = caught(hunted(judge, shrink=ShrinkBudget(runs=20, seconds=60)))
     assert len(set(judge.judged)) < 60 + 20
     assert "sinks" in names_in(found.case)
 
 
-def test_what_was_kept_while_the_case_was_made_small_is_needed_when_the_budget_is_spent() -> None:
+def test_features_kept_by_shrinking_are_needs_when_the_budget_is_spent() -> None:
     judge = FaultyJudge(Fault(needs=("sinks", "window")))
     pinned = Pinned(
         Fingerprint.of("fake", judge.verdict(BOTH).failures[0]),

@@ -104,7 +104,7 @@ def test_each_tier_has_its_own_record() -> None:
     assert news.margins == {"T2": 0.5}
 
 
-def test_what_one_slice_reached_is_not_new_to_the_next() -> None:
+def test_pairs_reached_by_one_slice_are_not_new_to_the_next() -> None:
     novelty = Novelty(pair_bits, pairs_in)
     first, second = news_of(novelty, seed=1), news_of(novelty, seed=2)
     reached = [pair for news in (*first, *second) for pair in news.pairs]

@@ -55,7 +55,7 @@ def test_a_mark_that_can_t_be_removed_here_does_not_mark_the_cause_here() -> Non
 
 
 @pytest.mark.parametrize("wrong_without", [False, True])
-def test_a_mark_is_removed_with_what_the_backend_takes_only_beside_it(*, wrong_without: bool) -> None:
+def test_a_feature_is_removed_with_those_that_require_it(*, wrong_without: bool) -> None:
     """The backend has no soft cap without sinks."""
 
     def fails(case: Case) -> list[tuple[Kind, str]]:

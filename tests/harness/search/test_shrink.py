@@ -79,11 +79,11 @@ def test_a_failure_that_comes_second_still_counts() -> None:
     assert shrunk.observation.kind is Kind.UNWRITTEN
 
 
-def test_what_passes_is_not_shrunk() -> None:
+def test_a_passing_case_is_not_shrunk() -> None:
     assert shrink(LARGE, Judge(lambda _: ()), budget=BUDGET) is None
 
 
-def test_what_is_rejected_is_said() -> None:
+def test_a_rejected_case_is_reported() -> None:
     class Rejecting(Judge):
         def verdict(self, case: AnyCase) -> Verdict:
             del case
@@ -125,7 +125,7 @@ def test_a_failure_that_shows_now_and_then_is_asked_for_often() -> None:
     assert shrink(LARGE, Judge(long_ones, every_third()), budget=BUDGET) is None
 
 
-def test_what_never_comes_back_is_said() -> None:
+def test_a_failure_that_never_recurs_is_reported() -> None:
     def once() -> Iterator[bool]:
         yield True
         while True:

@@ -45,7 +45,7 @@ def pace(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.usefixtures("pace")
 @pytest.mark.parametrize("fails", [lambda _: (), differs_on_long, dies_on_long])
-def test_tallies_sum_up_to_exactly_what_was_run(fails: Callable[[list[int]], tuple[Observation, ...]]) -> None:
+def test_tallies_sum_up_to_the_cases_that_were_run(fails: Callable[[list[int]], tuple[Observation, ...]]) -> None:
     judge = CountingJudge(fails)
     done, tallies = counted(judge)
     ran = [*judge.judged, *judge.confirmed]
@@ -57,7 +57,7 @@ def test_tallies_sum_up_to_exactly_what_was_run(fails: Callable[[list[int]], tup
     assert done.tally.deaths == (sum(bool(fails(kv_lens(case))) for case in ran) if fails is dies_on_long else 0)
 
 
-def test_what_runs_again_is_no_example() -> None:
+def test_a_repeated_run_is_no_example() -> None:
     judge = CountingJudge(differs_on_long)
     done, tallies = counted(judge, seed=3)
     assert done.tally.searched < done.tally.cases

@@ -341,7 +341,7 @@ def test_a_crash_is_found_the_server_restarted_and_the_trace_minimized(
     assert Ability.FLUSH in (standing.surface.can if standing.surface else ()), "a server that is started here is ours"
 
 
-def test_what_kills_the_server_is_not_drawn_from_the_next_trace_on(
+def test_a_feature_that_kills_the_server_is_no_longer_drawn(
     fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     llm, drawn = fake(FakeFault.CRASH), list[bool]()

@@ -52,7 +52,7 @@ vllm:broken{engine="0"} NaN
 """
 
 
-def test_a_server_is_asked_for_what_it_speaks_and_can(fake: Callable[[FakeFault], FakeLlm]) -> None:
+def test_the_api_and_abilities_of_a_server_are_discovered(fake: Callable[[FakeFault], FakeLlm]) -> None:
     surface = discover(Client.of(fake(FakeFault.NONE).url))
     assert (surface.speaks, surface.page, surface.chunk, surface.graphs) == (Speaks.SGLANG, 4, 16, (1, 2, 4, 8))
     assert {Ability.METRICS, Ability.SEVERAL, Ability.BIAS, Ability.SCORED} <= set(surface.can)

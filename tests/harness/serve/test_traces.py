@@ -152,6 +152,6 @@ def test_a_burst_without_requests_goes() -> None:
     assert [len(burst.requests) for burst in kept(_everything(), {2}).bursts] == [1]
 
 
-def test_a_description_names_what_a_request_has() -> None:
+def test_a_description_names_the_features_of_a_request() -> None:
     text = describe_trace(_everything())
     assert all(each in text for each in ("after all before", "closed: sent", "n 2", "repeats every 2", "grammar"))

@@ -39,7 +39,7 @@ def fault(runner: Runner, case: CallCase) -> Observation:
 
 
 @pytest.mark.slow
-def test_an_access_beside_a_tensor_is_reported_with_what_would_lie_there(runner: Runner) -> None:
+def test_an_access_past_a_tensor_is_reported_with_the_request_it_would_belong_to(runner: Runner) -> None:
     explained = explain_access(SHORT, fault(runner, SHORT))
     assert explained.arguments == ("seq_lens",)
     assert explained.sentences[0].startswith("It reads 0 bytes past the end of seq_lens, int32 [2], where request 2")

@@ -23,7 +23,7 @@ from attnfuzz.reference.dtypes import DType
 
 @examples(3, 15)
 @pytest.mark.parametrize("backend", ["trtllm_mha", "trtllm_mla"])
-def test_every_attention_call_of_a_right_backend_does_what_it_is_asked(
+def test_every_attention_call_of_a_correct_backend_matches_its_arguments(
     runner: Runner, backend: str, count: int
 ) -> None:
     judged = 0
@@ -41,9 +41,7 @@ def test_every_attention_call_of_a_right_backend_does_what_it_is_asked(
     assert judged
 
 
-def test_a_call_that_names_keys_that_nobody_wrote_is_no_kernels_to_answer_for(
-    runner: Runner, pinned: Callable[[str], AnyCase]
-) -> None:
+def test_a_call_that_names_unwritten_keys_is_not_judged(runner: Runner, pinned: Callable[[str], AnyCase]) -> None:
     case = pinned("lengths_of_whole_pages")
     assert isinstance(case, Case)
     with pytest.raises(NamesNothing, match="request 0 has 2 keys by seq_lens, and the one at 1, slot 1 of page 1"):
@@ -121,7 +119,7 @@ def sent(asked: CallCase) -> list[tuple[str, str]]:
     return [(difference.text, difference.argument) for difference in differences(asked, WANTED)]
 
 
-def test_what_is_the_same_has_no_differences() -> None:
+def test_equal_calls_have_no_differences() -> None:
     assert sent(WANTED) == []
 
 

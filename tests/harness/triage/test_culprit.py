@@ -52,17 +52,17 @@ def test_no_legal_call_may_end_with_a_fault(kind: Kind) -> None:
     assert found.sentences == ("The same calls on the kernels of other pass.",)
 
 
-def test_a_fault_that_other_kernels_share_is_nobodys_yet() -> None:
+def test_a_fault_shared_by_other_kernels_leaves_the_blame_unclear() -> None:
     seen = failure(Kind.ILLEGAL_ACCESS)
     assert sent(seen, elsewhere={"other": fails(seen)}).fault is Blame.UNCLEAR
     assert sent(seen, elsewhere={"other": fails(failure(Kind.HANG))}).fault is Blame.KERNEL
 
 
-def test_a_fault_that_the_calls_by_themselves_do_not_show_is_nobodys_yet() -> None:
+def test_a_fault_that_the_calls_alone_do_not_show_leaves_the_blame_unclear() -> None:
     assert sent(failure(Kind.ILLEGAL_ACCESS), alone=PASSES).fault is Blame.UNCLEAR
 
 
-def test_a_fault_of_a_kernel_that_nobody_knows_is_nobodys_yet() -> None:
+def test_a_fault_of_an_unknown_kernel_leaves_the_blame_unclear() -> None:
     assert sent(failure(Kind.ILLEGAL_ACCESS, "attend")).fault is Blame.UNCLEAR
 
 
@@ -83,7 +83,7 @@ def test_a_function_that_attnfuzz_calls_as_documented_is_at_fault(monkeypatch: p
     assert "the function that arranges the arguments of mine.py:ATTEND" in before.conclusion
 
 
-def test_a_broken_precondition_comes_before_all_else_and_of_several_that_of_the_call_that_failed() -> None:
+def test_a_broken_precondition_takes_precedence_and_that_of_the_failing_call_first() -> None:
     breaches = tuple(BrokenDuty(call, Breach(("seq_lens",), f"wrong in {call}", "a docstring")) for call in (1, 0))
     found = sent(failure(Kind.ILLEGAL_ACCESS), breaches=breaches, asked=(JudgedCall(0, failure(Kind.HANG), CALLS),))
     assert (found.fault, found.call) == (Blame.CALLER, 0)
@@ -111,7 +111,7 @@ def test_an_exception_behind_calls_that_pass_by_themselves_is_the_callers() -> N
     assert found.conclusion.endswith("raised after its launches.")
 
 
-def test_wrong_numbers_of_kernels_that_obey_are_the_callers_and_what_was_not_judged_is_named() -> None:
+def test_wrong_numbers_of_correct_kernels_are_blamed_on_the_caller_and_unjudged_calls_named() -> None:
     found = sent(failure(Kind.OUTPUT_MISMATCH), asked=OBEYED)
     assert (found.fault, found.call) == (Blame.CALLER, 0)
     assert f"The calls between them, {MERGE}, were not judged separately." in found.sentences[0]
@@ -134,7 +134,7 @@ def test_other_bits_from_calls_that_are_right_are_the_kernels_and_wrong_numbers_
     assert sent(failure(Kind.METAMORPHIC_MISMATCH)).fault is Blame.UNCLEAR
 
 
-def test_wrong_numbers_of_calls_that_could_not_be_judged_are_nobodys_yet_and_say_why() -> None:
+def test_wrong_numbers_of_unjudgeable_calls_leave_the_blame_unclear_with_a_reason() -> None:
     found = sent(failure(Kind.OUTPUT_MISMATCH), obstacles=("call 0 can't be judged",))
     assert found.fault is Blame.UNCLEAR
     assert found.sentences == ("Call 0 can't be judged.",)

@@ -36,7 +36,7 @@ def changed(calls: CallCase, op: str, change: Callable[[Call], Call]) -> CallCas
     return replace(calls, calls=tuple(change(call) if call.op == op else call for call in calls.calls))
 
 
-def test_what_somebody_else_wrote_in_between_is_taken_for_the_rows(runner: Runner) -> None:
+def test_rows_written_between_calls_are_taken_as_results(runner: Runner) -> None:
     calls = calls_of(runner, chunked_case("trtllm_mla@22688-before"))
     dtypes = {buffer.name: buffer.dtype for buffer in calls.buffers}
 

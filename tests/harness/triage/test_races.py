@@ -59,7 +59,7 @@ def test_a_failure_that_comes_and_goes_in_fresh_processes_is_a_race() -> None:
     assert (used.outcome.failed, used.outcome.runs) == (0, REPEATS)
 
 
-def test_what_decides_of_a_race_is_run_as_often_as_the_case_each_time_in_a_fresh_process() -> None:
+def test_deciding_variants_of_a_race_are_repeated_in_fresh_processes() -> None:
     found, runner = sent(Kind.OUTPUT_MISMATCH)
     # The calls by themselves, and what the call asks for: run once, half of the races would not show.
     (_, alone), (asked, judged), *_ = runner.runs[-2:]

@@ -78,7 +78,7 @@ def test_a_hang_is_not_waited_for_more_often_than_needed() -> None:
     assert runner.runs == AFTER_A_HANG
 
 
-def test_what_is_rejected_is_not_run_again_in_the_same_process() -> None:
+def test_a_rejected_case_is_not_run_again_in_the_same_process() -> None:
     runs, _ = sent(*[Verdict(unsupported="no kernel")] * 3)
     assert runs.outcome.reason == "no kernel"
     assert not runs.outcome.passes

@@ -40,7 +40,7 @@ def test_a_planner_that_asks_for_the_wrong_thing_is_blamed_with_the_argument_in_
 
 
 @pytest.mark.parametrize("defect", ["query_not_copied_on_replay", "last_chunk_dropped"])
-def test_a_planner_is_blamed_for_what_no_single_call_shows(
+def test_a_planner_is_blamed_for_a_failure_that_no_single_call_shows(
     runner: Runner, pinned: Callable[[str], AnyCase], defect: str
 ) -> None:
     assert triage(pinned(defect), runner, repeats=2).fault is Blame.CALLER
@@ -58,7 +58,7 @@ def test_a_planner_is_blamed_for_what_no_single_call_shows(
         "semaphore_left_set",
     ],
 )
-def test_a_kernel_that_does_not_do_what_it_is_asked_is_blamed(
+def test_a_kernel_with_a_wrong_answer_to_its_arguments_is_blamed(
     runner: Runner, pinned: Callable[[str], AnyCase], defect: str
 ) -> None:
     found = triage(pinned(defect), runner, repeats=2)
@@ -84,7 +84,7 @@ def test_a_case_made_of_calls_has_a_caller_without_a_name(runner: Runner) -> Non
     assert {variant.what for variant in found.variants} == {"as given", "guard", "outputs"}
 
 
-def test_what_fails_with_the_guards_on_the_other_side_only_is_found(runner: Runner, defective: str) -> None:
+def test_a_failure_with_guards_on_the_other_side_only_is_found(runner: Runner, defective: str) -> None:
     hidden = replace(decode_case(f"{defective}:SEGFAULT"), guard=Guard.LEFT)
     assert not runner.verdict(hidden).failures
     found = triage(hidden, runner, repeats=2)
@@ -110,13 +110,13 @@ def test_a_planner_that_raises_before_any_launch_is_blamed(runner: Runner, defec
     assert "before any launch" in found.conclusion
 
 
-def test_kernels_whose_arguments_nobody_knows_leave_it_unclear(runner: Runner, defective: str) -> None:
+def test_kernels_with_unknown_arguments_leave_the_blame_unclear(runner: Runner, defective: str) -> None:
     found = triage(decode_case(f"{defective}:WRONG_ROW"), runner, repeats=2)
     assert found.fault is Blame.UNCLEAR
     assert "attend" in found.conclusion
 
 
-def test_what_depends_on_the_process_is_reported_from_a_race(runner: Runner, defective: str) -> None:
+def test_a_dependence_on_the_process_is_distinguished_from_a_race(runner: Runner, defective: str) -> None:
     found = triage(decode_case(f"{defective}:USED_PROCESS"), runner, repeats=2)
     assert found.repetition is Repetition.HISTORY
 

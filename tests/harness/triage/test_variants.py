@@ -120,7 +120,7 @@ def test_each_variation_that_makes_a_difference_has_a_sentence() -> None:
     ]
 
 
-def test_what_ends_alike_or_was_not_run_makes_none() -> None:
+def test_equal_outcomes_and_skipped_variants_make_no_contrast() -> None:
     unsupported = Variant(what="launch", value="eager", outcome=VariantOutcome(reason="no step is replayed"))
     assert list(contrasts(ALWAYS, [variant("guard", "left", fails()), unsupported])) == []
 

@@ -74,7 +74,7 @@ def test_a_graph_shows_its_capture_its_replays_and_the_slots() -> None:
     ]
 
 
-def test_what_is_not_default_is_named() -> None:
+def test_values_other_than_the_default_are_named() -> None:
     case = replace(
         PLAIN,
         geometry=Geometry(

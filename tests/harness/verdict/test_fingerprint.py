@@ -20,7 +20,7 @@ def test_the_fine_fingerprint_is_about_features_and_not_about_numbers_or_places(
     assert fine(decode(5), observed()) == fine(replace(decode(5), guard=Guard.LEFT), observed())
 
 
-def test_features_name_what_is_special() -> None:
+def test_only_special_features_are_named() -> None:
     assert features(replace(decode(5), relation=Relation.SPLITS_CHANGED)) == ("decode", "splits changed")
     assert features(decode(5)) == ("decode",)
     assert features(decode(0, 5)) == ("decode", "several requests", "empty kv")

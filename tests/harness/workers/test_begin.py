@@ -50,7 +50,7 @@ def test_a_preload_hook_has_its_arguments_in_the_process_that_workers_are_forked
 
 
 @pytest.mark.slow
-def test_what_a_user_can_fix_is_reported_in_its_one_line() -> None:
+def test_an_error_that_users_can_fix_is_reported_in_one_line() -> None:
     with (
         Workers("deadly_handlers:begun", [("deadly_handlers:refuse", "no such release: name another")]) as workers,
         pytest.raises(CannotStart, match=r"^no such release: name another$"),
@@ -59,7 +59,7 @@ def test_what_a_user_can_fix_is_reported_in_its_one_line() -> None:
 
 
 @pytest.mark.slow
-def test_what_a_user_can_fix_is_reported_by_a_worker_that_begins_and_by_one_at_work() -> None:
+def test_a_fixable_error_is_reported_by_starting_and_by_running_workers() -> None:
     with (
         Workers(
             "deadly_handlers:begun", begin="deadly_handlers:refuse", arguments=["no driver: install one"]

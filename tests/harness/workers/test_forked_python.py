@@ -47,7 +47,7 @@ def said(module: str) -> tuple[str, str, int]:
     return output, errors.replace(f"'{reading}'", "'0'"), process.returncode
 
 
-def test_a_forked_process_has_what_a_started_one_has(module: str) -> None:
+def test_a_forked_process_has_the_same_state_as_a_started_one(module: str) -> None:
     forked = said(module)
     with started_processes():
         assert said(module) == forked

@@ -81,7 +81,7 @@ def test_registers_that_may_have_changed_since_tell_no_address(between: str, *, 
         ("CUDA Exception: Warp Misaligned Address\n", "Warp Misaligned Address"),
     ],
 )
-def test_what_is_not_printed_is_not_reported(output: str, words: str) -> None:
+def test_facts_missing_from_a_core_dump_are_not_reported(output: str, words: str) -> None:
     core = understood(output)
     assert (core.words, core.address) == (words, None)
 

@@ -53,7 +53,7 @@ def test_a_torn_write_leaves_the_entry_before_it(journal: Journal) -> None:
     assert journal.read() == b"also whole"
 
 
-def test_nobody_can_change_its_size(journal: Journal) -> None:
+def test_the_size_of_the_journal_cannot_be_changed(journal: Journal) -> None:
     size = os.fstat(journal.fd).st_size
     for wrong in (0, size - 1, size + 1):
         with pytest.raises(PermissionError):
@@ -63,7 +63,7 @@ def test_nobody_can_change_its_size(journal: Journal) -> None:
 
 
 @pytest.mark.parametrize("byte", [0x01, 0x7F, 0xFF])
-def test_what_is_written_over_it_is_read_within_bounds(journal: Journal, byte: int) -> None:
+def test_an_overwritten_journal_is_read_within_bounds(journal: Journal, byte: int) -> None:
     journal._map[:] = bytes([byte]) * len(journal._map)
     assert journal.read() == b""
     assert journal.entries == int.from_bytes(bytes([byte]) * 8, "little")

@@ -56,7 +56,7 @@ def test_a_worker_that_stops_itself_hangs(workers: Workers) -> None:
     assert left.hang
 
 
-def test_what_a_worker_forked_off_ends_with_it(workers: Workers) -> None:
+def test_children_of_a_worker_end_with_it(workers: Workers) -> None:
     child = int(reply(workers, "fork"))
     assert not isinstance(workers.run(b"who", timeout=30), Death)
     assert Path(f"/proc/{child}").exists()
@@ -65,7 +65,7 @@ def test_what_a_worker_forked_off_ends_with_it(workers: Workers) -> None:
 
 
 @pytest.mark.slow
-def test_what_a_worker_forked_off_ends_with_the_nursery() -> None:
+def test_children_of_a_worker_end_with_the_nursery() -> None:
     with Workers("deadly_handlers:obey") as own:
         child = int(reply(own, "fork"))
     assert goes(child)

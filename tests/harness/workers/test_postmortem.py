@@ -14,7 +14,7 @@ LENGTHS = Allocation("seq_lens", 1 << 46, 8, (2,), "int32", 4, (1,), Guard.RIGHT
 
 @pytest.mark.slow
 @pytest.mark.parametrize("broken", [(), ("seq_lens tells of 2 requests, the batch is 3",)])
-def test_a_fault_names_what_the_call_was_seen_to_break(broken: tuple[str, ...]) -> None:
+def test_a_fault_names_the_preconditions_that_the_call_broke(broken: tuple[str, ...]) -> None:
     launch = LaunchRecord(step=0, mode="decode", kernel="k", scalars={}, tensors=[LENGTHS], broken=broken)
     observation = explain(
         Death(

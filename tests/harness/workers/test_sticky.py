@@ -65,7 +65,7 @@ def test_every_error_has_an_exit_code_of_its_own() -> None:
     assert max(codes) < 128
 
 
-def test_an_error_that_nobody_knows_is_a_death_like_others() -> None:
+def test_an_unknown_cuda_error_is_a_death_of_the_worker() -> None:
     seen = explain(death(sticky.exit_code_of(12345)))
     assert seen.kind is Kind.WORKER_DIED
     assert seen.place == "an error on the GPU that CUDA does not recover from"
@@ -170,7 +170,7 @@ def test_a_process_whose_context_is_intact_goes_on(monkeypatch: pytest.MonkeyPat
         (Core("Device Assert"), Kind.WORKER_DIED, "", "does not recover from"),
     ],
 )
-def test_what_a_core_dump_tells_is_the_fault(
+def test_the_fault_is_read_from_a_core_dump(
     monkeypatch: pytest.MonkeyPatch, core: Core, kind: Kind, place: str, said: str
 ) -> None:
     """Also where CUDA reported no error of it, and the worker left for its dump alone."""

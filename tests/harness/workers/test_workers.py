@@ -114,7 +114,7 @@ def test_a_worker_that_leaves_by_itself_is_reported_like_any_other_death(workers
     assert vanishes(before)
 
 
-def test_nobody_waits_for_a_worker_that_said_that_it_leaves(workers: Workers) -> None:
+def test_the_parent_does_not_wait_for_a_worker_that_announced_its_exit(workers: Workers) -> None:
     before = pid_of(workers)
     left = death(workers, "linger 7")
     assert running(before)

@@ -39,7 +39,7 @@ def one_lower(row: WrongRow) -> Problem:
     return row.alone(row.seen[:-1])
 
 
-def test_what_other_values_confirm_is_said() -> None:
+def test_a_claim_confirmed_with_other_values_is_reported() -> None:
     found = concluded(
         rows(two_requests(), one_lower),
         {Stake.VALUES: rows(two_requests(seed=6), one_lower), Stake.LENGTHS: rows(two_requests(more=7), one_lower)},
@@ -56,7 +56,7 @@ def test_a_factor_that_other_values_change_is_not_said() -> None:
     assert concluded(first, {Stake.VALUES: rows(two_requests(seed=6), times(1.4))}) is None
 
 
-def test_what_other_values_do_not_show_is_not_said() -> None:
+def test_a_claim_refuted_by_other_values_is_not_reported() -> None:
     right = rows(two_requests(seed=6), one_lower, wrong=lambda _: False)
     assert concluded(rows(two_requests(), one_lower), {Stake.VALUES: right}) is None
 

@@ -102,7 +102,7 @@ def test_no_address_space_is_a_clear_error() -> None:
         arena.take(1)
 
 
-def test_a_reservation_takes_what_the_driver_grants(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reservation_shrinks_to_the_size_that_the_driver_grants(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeDriver(addresses=200 << 30).install(monkeypatch.setattr)
     with CudaArena(device=HOST) as arena:
         assert arena._space.nbytes == 128 << 30
@@ -115,7 +115,7 @@ def test_a_reservation_that_is_refused_is_a_clear_error(monkeypatch: pytest.Monk
         CudaArena(device=HOST)
 
 
-def test_what_the_driver_refuses_is_raised_with_its_name(arena: CudaArena, driver: FakeDriver) -> None:
+def test_an_error_of_the_driver_is_raised_with_its_name(arena: CudaArena, driver: FakeDriver) -> None:
     driver.error = cuda.CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
     with pytest.raises(CudaError, match="cuMemCreate: CUDA_ERROR_ILLEGAL_ADDRESS"):
         arena.take(1)

@@ -49,7 +49,7 @@ def poke(address: int, content: bytes) -> None:
 
 @pytest.mark.slow
 @examples(20, 500)
-def test_it_says_what_the_hosts_says(arena: CudaArena, host_arena: Arena, count: int) -> None:
+def test_its_seals_report_the_same_as_those_of_the_host(arena: CudaArena, host_arena: Arena, count: int) -> None:
     @settings(max_examples=count, deadline=None, database=None, derandomize=True)
     @given(scripts())
     def example(script: tuple[Guard, list[Made]]) -> None:
@@ -122,7 +122,7 @@ def test_all_of_a_slab_is_watched(memory: CudaMemory, arena: CudaArena) -> None:
 
 
 @pytest.mark.parametrize("sealed", [True, False])
-def test_what_is_around_a_tensor_is_watched_from_the_first_seal_on(memory: CudaMemory, *, sealed: bool) -> None:
+def test_canaries_around_a_tensor_are_checked_from_the_first_seal_on(memory: CudaMemory, *, sealed: bool) -> None:
     made = [
         memory.copy("kv_lens", torch.tensor([3, 4], dtype=torch.int32)),
         memory.tensor("workspace", (2,), torch.int32, fill=Fill.ZEROS),
@@ -143,7 +143,7 @@ def test_what_is_around_a_tensor_is_watched_from_the_first_seal_on(memory: CudaM
 
 
 @pytest.mark.slow
-def test_memory_serves_others_only_when_nobody_holds_its_storage(arena: CudaArena) -> None:
+def test_memory_is_reused_only_when_its_storage_is_released(arena: CudaArena) -> None:
     def addresses() -> set[int]:
         with CudaMemory(arena, Guard.RIGHT, Outputs.POISONED) as memory:
             return {memory.tensor("t", (10,), torch.int32).data_ptr() for _ in range(3)}

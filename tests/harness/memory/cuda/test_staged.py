@@ -74,7 +74,7 @@ def test_without_a_block_each_is_written_at_once(memory: CudaMemory, launches: l
     assert len(launches) == 2
 
 
-def test_a_launch_ends_what_a_block_has_written_so_far(memory: CudaMemory) -> None:
+def test_a_launch_flushes_the_staged_writes_of_a_block(memory: CudaMemory) -> None:
     with memory.at_once():
         tensor = memory.copy("q", numbers(5))
         seal = memory.seal(memory.allocations())
@@ -84,9 +84,7 @@ def test_a_launch_ends_what_a_block_has_written_so_far(memory: CudaMemory) -> No
 
 
 @pytest.mark.parametrize("stride", [None, (24, 8, 1), (30, 10, 1)])
-def test_rows_written_over_a_tensor_follow_what_it_was_filled_with(
-    memory: CudaMemory, stride: tuple[int, int, int] | None
-) -> None:
+def test_rows_overwrite_the_fill_of_a_tensor(memory: CudaMemory, stride: tuple[int, int, int] | None) -> None:
     with memory.at_once():
         out = memory.tensor("out", (6, 2, 8), torch.bfloat16, stride=stride, fill=Fill.OUTPUT)
         for first in (0, 4):
